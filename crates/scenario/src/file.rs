@@ -1,0 +1,398 @@
+//! A scenario file: its text, its cases, and changes from the command line; errors that point at line and key.
+
+use crate::{
+    error::{Fault, ScenarioError},
+    model::Scenario,
+};
+use serde::Deserialize;
+use toml::{Table, Value};
+
+/// A scenario file that has been read and found right, with all its cases.
+#[derive(Debug, Clone)]
+pub struct ScenarioFile {
+    origin: String,
+    text: String,
+    /// The file without its cases.
+    base: Table,
+    cases: Vec<Case>,
+}
+
+/// A variant as the file has it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    name: String,
+    #[serde(default)]
+    set: Table,
+}
+
+/// A change: a key, and the values it is to have in turn (`--set control.proxy=cubic,hybla`).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Assignment {
+    key: String,
+    values: Vec<Value>,
+}
+
+/// A scenario with its changes made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Variant {
+    /// The case's name, the swept values, or empty.
+    pub case: String,
+    /// What is to be played.
+    pub scenario: Scenario,
+}
+
+impl std::str::FromStr for Assignment {
+    type Err = String;
+
+    /// `KEY=VALUE` or `KEY=VALUE,VALUE…`; values are TOML where they parse as such, else text. Commas inside brackets, braces or
+    /// quotes do not part values.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, values) =
+            text.split_once('=').ok_or_else(|| format!("{text:?} has no \"=\": write KEY=VALUE, such as control.proxy=cubic"))?;
+        let key = key.trim();
+        if key.is_empty() || key.split('.').any(str::is_empty) {
+            return Err(format!("{text:?} has no key before \"=\": write KEY=VALUE, such as link.2.rate=5Mbit"));
+        }
+        let values = split_outside(values).into_iter().map(value_of).collect();
+        Ok(Assignment { key: key.into(), values })
+    }
+}
+
+/// Splits at commas that stand outside brackets, braces and quotes.
+fn split_outside(text: &str) -> Vec<&str> {
+    let (mut depth, mut quoted, mut start, mut parts) = (0, false, 0, Vec::new());
+    for (at, c) in text.char_indices() {
+        match c {
+            '"' => quoted = !quoted,
+            '[' | '{' if !quoted => depth += 1,
+            ']' | '}' if !quoted => depth -= 1,
+            ',' if !quoted && depth == 0 => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+fn value_of(text: &str) -> Value {
+    let text = text.trim();
+    format!("v = {text}").parse::<Table>().ok().and_then(|mut table| table.remove("v")).unwrap_or_else(|| Value::String(text.into()))
+}
+
+impl ScenarioFile {
+    /// Reads `text`; `origin` is what its errors call it. Every case is checked, so that a file that is read can be played.
+    pub fn parse(text: &str, origin: &str) -> Result<Self, ScenarioError> {
+        let mut base: Table = toml::from_str(text).map_err(|error| {
+            let line = error.span().map(|span| line_of(text, span.start));
+            ScenarioError {
+                origin: origin.into(),
+                line,
+                key: String::new(),
+                message: format!("is not TOML: {}", error.message()),
+                excerpt: line.and_then(|line| excerpt(text, line)),
+            }
+        })?;
+        let cases = match base.remove("case") {
+            None => Vec::new(),
+            Some(cases) => match deserialize::<Vec<Case>>(cases) {
+                Ok(cases) => cases,
+                Err(fault) => return Err(place(text, origin, &Fault::new(under("case", &fault.path), fault.message))),
+            },
+        };
+        let file = ScenarioFile { origin: origin.into(), text: text.into(), base, cases };
+        file.variants(&[])?;
+        Ok(file)
+    }
+
+    /// Every scenario the file stands for, with `sets` made: cases times swept values.
+    pub fn variants(&self, sets: &[Assignment]) -> Result<Vec<Variant>, ScenarioError> {
+        // The file itself first, so that an error in it is not put down to a change.
+        let plain = self.scenario_of(&self.base).map_err(|fault| place(&self.text, &self.origin, &fault))?;
+        let mut variants = Vec::new();
+        let no_case = [Case { name: String::new(), set: Table::new() }];
+        for (index, case) in if self.cases.is_empty() { &no_case[..] } else { &self.cases }.iter().enumerate() {
+            let mut table = self.base.clone();
+            for (key, value) in &case.set {
+                set(&mut table, key, value.clone()).map_err(|fault| self.at_case(index, &fault))?;
+            }
+            let scenario = self.scenario_of(&table).map_err(|fault| self.at_case(index, &fault))?;
+            if sets.is_empty() {
+                variants.push(Variant { case: case.name.clone(), scenario: if case.set.is_empty() { plain.clone() } else { scenario } });
+            } else {
+                self.sweep(&table, &case.name, sets, &mut variants)?;
+            }
+        }
+        Ok(variants)
+    }
+
+    /// Adds a variant for every combination of the values of `sets`.
+    fn sweep(&self, table: &Table, case: &str, sets: &[Assignment], variants: &mut Vec<Variant>) -> Result<(), ScenarioError> {
+        let combinations: usize = sets.iter().map(|assignment| assignment.values.len()).product();
+        for number in 0..combinations {
+            let (mut table, mut rest) = (table.clone(), number);
+            let mut names: Vec<String> = if case.is_empty() { vec![] } else { vec![case.into()] };
+            let mut made = Vec::new();
+            // The last assignment turns fastest, as a reader of the command line expects.
+            for (after, assignment) in sets.iter().enumerate() {
+                let inner: usize = sets[after + 1..].iter().map(|assignment| assignment.values.len()).product();
+                let value = &assignment.values[rest / inner];
+                rest %= inner;
+                let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                made.push(format!("{}={shown}", assignment.key));
+                if assignment.values.len() > 1 {
+                    names.push(format!("{}={shown}", assignment.key));
+                }
+                set(&mut table, &assignment.key, value.clone()).map_err(|fault| from_set(&made, &fault))?;
+            }
+            let scenario = self.scenario_of(&table).map_err(|fault| from_set(&made, &fault))?;
+            variants.push(Variant { case: names.join(", "), scenario });
+        }
+        Ok(())
+    }
+
+    fn scenario_of(&self, table: &Table) -> Result<Scenario, Fault> {
+        let scenario: Scenario = deserialize(Value::Table(table.clone()))?;
+        scenario.check()?;
+        Ok(scenario)
+    }
+
+    /// An error in case `index`: at the key it sets where it sets that one, else at the case.
+    fn at_case(&self, index: usize, fault: &Fault) -> ScenarioError {
+        let name = &self.cases[index].name;
+        let mut error = place(&self.text, &self.origin, &Fault::new(format!("case[{index}].set"), fault.message.clone()));
+        error.message = format!("in case {name:?}, {}: {}", from_one(&fault.path), fault.message);
+        error
+    }
+}
+
+fn from_set(made: &[String], fault: &Fault) -> ScenarioError {
+    ScenarioError {
+        origin: format!("--set {}", made.join(" --set ")),
+        line: None,
+        key: from_one(&fault.path),
+        message: fault.message.clone(),
+        excerpt: None,
+    }
+}
+
+/// Deserializes `value`; a fault knows its path.
+fn deserialize<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, Fault> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let mut path = error.path().to_string();
+        let message = error.inner().message().to_string();
+        if path == "." {
+            path.clear();
+        }
+        // serde names a key that is unknown or missing in its message, and the path may stop at the table.
+        let named = message.split('`').nth(1).filter(|_| message.starts_with("unknown field") || message.starts_with("missing field"));
+        if let Some(key) = named
+            && path.rsplit('.').next() != Some(key)
+        {
+            path = under(&path, key);
+        }
+        let message = match message.split_once('`') {
+            Some((start, rest)) if start.starts_with("unknown field") => {
+                let known =
+                    rest.split_once("expected ").map_or(String::new(), |(_, known)| format!("; it can be {}", known.replace('`', "")));
+                format!("is not a key of a scenario{}", known.replace("one of ", "one of: "))
+            }
+            Some((start, _)) if start.starts_with("missing field") => "is missing".into(),
+            _ => message,
+        };
+        Fault { path, message }
+    })
+}
+
+fn under(path: &str, key: &str) -> String {
+    match (path.is_empty() || path == ".", key.is_empty() || key == ".") {
+        (true, _) => key.into(),
+        (_, true) => path.into(),
+        _ if key.starts_with('[') => format!("{path}{key}"),
+        _ => format!("{path}.{key}"),
+    }
+}
+
+/// Puts `value` at the dotted `key`; tables of an array are counted from 1: `link.2.rate`, and so is `link[2].rate`.
+fn set(table: &mut Table, key: &str, value: Value) -> Result<(), Fault> {
+    let plain = key.replace('[', ".").replace(']', "");
+    let steps: Vec<&str> = plain.split('.').collect();
+    let fault = |message: String| Fault::new(key, message);
+    let (last, way) = steps.split_last().ok_or_else(|| fault("is empty".into()))?;
+    let mut at = table;
+    let mut steps = way.iter().peekable();
+    while let Some(step) = steps.next() {
+        let entry = at.entry((*step).to_string()).or_insert_with(|| Value::Table(Table::new()));
+        let next = match entry {
+            Value::Array(items) => {
+                let count = items.len();
+                let index = steps.next().and_then(|text| text.parse::<usize>().ok()).filter(|index| (1..=count).contains(index));
+                let index = index.ok_or_else(|| fault(format!("there are {count} of {step}: say which, as in {step}.1.…")))?;
+                &mut items[index - 1]
+            }
+            other => other,
+        };
+        at = next.as_table_mut().ok_or_else(|| fault(format!("{step} is a value and has no keys")))?;
+    }
+    at.insert((*last).to_string(), value);
+    Ok(())
+}
+
+/// The path as people count: `link[0]` becomes `link[1]`.
+fn from_one(path: &str) -> String {
+    let mut out = String::new();
+    let mut rest = path;
+    while let Some(open) = rest.find('[') {
+        let close = rest[open..].find(']').map_or(rest.len(), |at| open + at);
+        let number = rest[open + 1..close].parse::<usize>().map_or_else(|_| rest[open + 1..close].into(), |n| (n + 1).to_string());
+        out.push_str(&format!("{}[{number}]", &rest[..open]));
+        rest = rest.get(close + 1..).unwrap_or("");
+    }
+    out + rest
+}
+
+/// Finds the line of a fault's key in the text.
+fn place(text: &str, origin: &str, fault: &Fault) -> ScenarioError {
+    let line = span_of(text, &fault.path).map(|start| line_of(text, start));
+    ScenarioError {
+        origin: origin.into(),
+        line,
+        key: from_one(&fault.path),
+        message: fault.message.clone(),
+        excerpt: line.and_then(|line| excerpt(text, line)),
+    }
+}
+
+/// Where the item at `path`, or the deepest part of it that the text has, begins.
+fn span_of(text: &str, path: &str) -> Option<usize> {
+    let document = toml_edit::Document::parse(text).ok()?;
+    let mut item: &toml_edit::Item = document.as_item();
+    let mut found = None;
+    for step in path.replace('[', ".").replace(']', "").split('.') {
+        let next = match step.parse::<usize>() {
+            Ok(index) if item.is_array_of_tables() || item.is_array() => item.get(index),
+            _ => item.get(step),
+        };
+        let Some(next) = next else { break };
+        item = next;
+        let key = item.span().map(|span| span.start);
+        found = key.or(found);
+    }
+    found
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    text[..at.min(text.len())].matches('\n').count() + 1
+}
+
+fn excerpt(text: &str, line: usize) -> Option<String> {
+    text.lines().nth(line - 1).map(|line| line.trim_end().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Buffer, Bytes, Draw, Loss, Opens, Rate, Span};
+
+    const SATELLITE: &str = include_str!("../tests/satellite.toml");
+
+    fn wrong(text: &str) -> String {
+        ScenarioFile::parse(text, "wrong.toml").expect_err("it is wrong").to_string()
+    }
+
+    #[test]
+    fn the_whole_schema_is_read() {
+        let file = ScenarioFile::parse(SATELLITE, "satellite.toml").unwrap();
+        let variants = file.variants(&[]).unwrap();
+        assert_eq!(variants.iter().map(|variant| variant.case.as_str()).collect::<Vec<_>>(), ["end to end", "cubic"]);
+        assert!(variants[0].scenario.splits.is_empty());
+        let scenario = &variants[1].scenario;
+        assert_eq!(scenario.links[1].rate, Rate(10_000_000));
+        assert_eq!(scenario.links[1].loss, Some(Loss::PerPacket(0.01)));
+        assert_eq!(scenario.splits[0].buffer, Buffer::Bytes(Bytes(30_000)));
+        assert_eq!(scenario.control.proxy, ["cubic"]);
+        assert_eq!(scenario.flows[0].start, Draw::Uniform([Span::ZERO, Span(5_000_000_000)]));
+        assert_eq!(scenario.flows[0].opens, Opens::Receiver);
+        assert_eq!(scenario.base_rtt(scenario.legs()[1]), Span(800_000_000));
+        // 10 Mbit/s × 0.8 s
+        assert_eq!(scenario.queue_limit(1), crate::QueueLimit::Bytes(Bytes(1_000_000)));
+        assert_eq!(variants[0].scenario.queue_limit(1), crate::QueueLimit::Bytes(Bytes(1_012_500)), "unsplit, the leg is the whole path");
+    }
+
+    #[test]
+    fn the_same_seed_draws_the_same_times() {
+        let scenario = &ScenarioFile::parse(SATELLITE, "x").unwrap().variants(&[]).unwrap()[0].scenario;
+        assert_eq!(scenario.flow_specs(7), scenario.flow_specs(7));
+        assert_ne!(scenario.flow_specs(7), scenario.flow_specs(8));
+        assert!(scenario.flow_specs(7).iter().all(|flow| flow.start <= Span(5_000_000_000)));
+    }
+
+    #[test]
+    fn sets_sweep_and_cases_multiply() {
+        let file = ScenarioFile::parse(SATELLITE, "x").unwrap();
+        let sets = ["control.sender=reno,bbr".parse().unwrap(), "link.2.rate=5Mbit".parse().unwrap()];
+        let variants = file.variants(&sets).unwrap();
+        let names: Vec<_> = variants.iter().map(|variant| variant.case.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "end to end, control.sender=reno",
+                "end to end, control.sender=bbr",
+                "cubic, control.sender=reno",
+                "cubic, control.sender=bbr"
+            ]
+        );
+        assert!(variants.iter().all(|variant| variant.scenario.links[1].rate == Rate(5_000_000)));
+    }
+
+    #[test]
+    fn a_value_with_commas_is_one_value() {
+        let assignment: Assignment = "flow.1.start={ uniform = [\"0s\", \"2s\"] },1s".parse().unwrap();
+        assert_eq!(assignment.values.len(), 2);
+        assert!("control.proxy".parse::<Assignment>().is_err());
+        assert!("=3".parse::<Assignment>().is_err());
+    }
+
+    #[test]
+    fn errors_point_at_line_and_key() {
+        insta::assert_snapshot!(wrong(&SATELLITE.replace("10Mbit", "10Mbot")), @r#"
+        wrong.toml:10: link[2].rate: "10Mbot" ends in the unknown unit "Mbot": a rate takes bit, kbit, Mbit or Gbit (a second) (for example 10Mbit)
+          10 | rate  = "10Mbot"
+        "#);
+        insta::assert_snapshot!(wrong(&SATELLITE.replace("delay = \"400ms\"", "dealy = \"400ms\"")), @r#"
+        wrong.toml:11: link[2].dealy: is not a key of a scenario; it can be one of: rate, delay, queue, loss
+          11 | dealy = "400ms"
+        "#);
+        insta::assert_snapshot!(wrong(&SATELLITE.replace("delay = \"400ms\"", "")), @"
+        wrong.toml:9: link[2].delay: is missing
+          9 | [[link]]
+        ");
+        insta::assert_snapshot!(wrong(&SATELLITE.replace("after  = 1", "after  = 2")), @"
+        wrong.toml:16: split[1].after: is 2, but a proxy stands between two links: with 2 links it can be 1 only
+          16 | after  = 2
+        ");
+        insta::assert_snapshot!(wrong(&SATELLITE.replace("per_packet = 0.01", "per_packet = 1.01")), @r#"
+        wrong.toml:13: link[2].loss.per_packet: is 1.01, but a probability lies between 0 and 1
+          13 | loss  = { per_packet = 1.01 }
+        "#);
+        insta::assert_snapshot!(wrong(&SATELLITE.replace("kind = \"droptail\"", "kind = \"red\"")), @r#"
+        wrong.toml:12: link[2].queue: unknown variant `red`, expected one of `droptail`, `ecn`, `xcp`, `vcp`, `mpcp`
+          12 | queue = { limit = "1BDP", kind = "red" }
+        "#);
+        insta::assert_snapshot!(wrong(&SATELLITE.replace("\"control.proxy\" = \"cubic\"", "\"split.3.buffer\" = \"1MB\"")), @r#"
+        wrong.toml:43: case[2].set: in case "cubic", split.3.buffer: there are 1 of split: say which, as in split.1.…
+          43 | set  = { "split.3.buffer" = "1MB" }
+        "#);
+        insta::assert_snapshot!(wrong("name = \"x\"\nlink = 3 3"), @"
+        wrong.toml:2: is not TOML: string values must be quoted, expected literal string
+          2 | link = 3 3
+        ");
+        insta::assert_snapshot!(wrong("name = \"x\""), @"wrong.toml: link: is missing");
+        let file = ScenarioFile::parse(SATELLITE, "x").unwrap();
+        insta::assert_snapshot!(file.variants(&["link.2.rate=0bit".parse().unwrap()]).unwrap_err(),
+            @"--set link.2.rate=0bit: link[2].rate: is 0: nothing would ever cross this link");
+    }
+}

@@ -1,0 +1,24 @@
+//! The nouns of Tandem: units, [`Scenario`] and its parts, [`Outcome`].
+//!
+//! A scenario says what the network is and who sends what; an engine answers it with an outcome. This crate knows neither
+//! sockets nor clocks nor files: text comes in as a string, randomness from the seed. How a scenario is played is left to
+//! the engines (the lab, later the simulator and the equations); how an outcome is shown is left to `report`.
+
+mod engine;
+mod error;
+mod file;
+mod model;
+mod outcome;
+mod random;
+mod units;
+
+pub use engine::{Engine, EngineError, Progress};
+pub use error::ScenarioError;
+pub use file::{Assignment, ScenarioFile, Variant};
+pub use model::{
+    Backpressure, Buffer, Control, Cross, Draw, FlowGroup, FlowSpec, Gilbert, Leg, Link, Loss, Opens, Queue, QueueKind, Scenario, Split,
+    SplitMode,
+};
+pub use outcome::{Dist, FlowOutcome, LegOutcome, LinkOutcome, Outcome, Phases, ProxyOutcome, Series, add_ci95};
+pub use random::{Purpose, stream};
+pub use units::{Bytes, PKT, QueueLimit, Rate, Span, UnitError};

@@ -1,0 +1,601 @@
+//! A scenario: links in series, the places where connections are split, and the flows that cross them.
+
+use crate::{
+    error::Fault,
+    random::{Purpose, stream},
+    units::{Bytes, PKT, QueueLimit, Rate, Span, UnitError, impl_text},
+};
+use rand::RngExt;
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use std::{fmt, str::FromStr};
+
+/// What the network is and who sends what over it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// What it is called in tables.
+    pub name: String,
+    /// What it is about, for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub about: String,
+    /// When it ends; absent: when every flow has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration: Option<Span>,
+    /// Seed of every random number.
+    #[serde(default = "one")]
+    pub seed: u64,
+    /// The links from sender to receiver.
+    #[serde(rename = "link")]
+    pub links: Vec<Link>,
+    /// Where connections are split; none: end to end.
+    #[serde(rename = "split", default, skip_serializing_if = "Vec::is_empty")]
+    pub splits: Vec<Split>,
+    /// Who controls congestion how.
+    #[serde(default)]
+    pub control: Control,
+    /// The connections.
+    #[serde(rename = "flow")]
+    pub flows: Vec<FlowGroup>,
+    /// UDP traffic across single links.
+    #[serde(rename = "cross", default, skip_serializing_if = "Vec::is_empty")]
+    pub cross: Vec<Cross>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+/// A link; rate, delay and queue hold both ways, loss hits the direction of the data only.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// IP bits a second.
+    pub rate: Rate,
+    /// Propagation, one way.
+    pub delay: Span,
+    /// The queue before the link.
+    #[serde(default)]
+    pub queue: Queue,
+    /// Losses on the link, after the queue: a lost packet has used its time on the link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<Loss>,
+}
+
+/// A queue: its limit and how it behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Queue {
+    /// How much it holds.
+    pub limit: QueueLimit,
+    /// What it does.
+    pub kind: QueueKind,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Queue { limit: QueueLimit::Bdp(1.0), kind: QueueKind::Droptail }
+    }
+}
+
+/// What a queue does to the packets it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QueueKind {
+    /// First in, first out; what does not fit is dropped.
+    Droptail,
+    /// Marks Congestion Experienced above a threshold.
+    Ecn,
+    /// An XCP router.
+    Xcp,
+    /// A VCP router.
+    Vcp,
+    /// An MPCP router.
+    Mpcp,
+}
+
+/// A queue is a bare limit, or a table.
+impl<'de> Deserialize<'de> for Queue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Table {
+            limit: Option<QueueLimit>,
+            kind: Option<QueueKind>,
+        }
+        match toml::Value::deserialize(deserializer)? {
+            toml::Value::String(text) => Ok(Queue { limit: text.parse().map_err(D::Error::custom)?, kind: QueueKind::Droptail }),
+            value @ toml::Value::Table(_) => {
+                let table: Table = value.try_into().map_err(inner)?;
+                let whole = Queue::default();
+                Ok(Queue { limit: table.limit.unwrap_or(whole.limit), kind: table.kind.unwrap_or(whole.kind) })
+            }
+            _ => Err(D::Error::custom("a queue is a limit like \"64pkt\", \"256KiB\" or \"1BDP\", or { limit = …, kind = … }")),
+        }
+    }
+}
+
+/// The text of an error in a nested value, without the position that a value has not got.
+fn inner<E: serde::de::Error>(error: toml::de::Error) -> E {
+    E::custom(error.message())
+}
+
+/// What loses packets on a link.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Loss {
+    /// Each packet with this probability: rate dependent (RD).
+    PerPacket(f64),
+    /// A Poisson process of so many events a second, each of which drops the next packet: rate independent (RI).
+    PerSecond(f64),
+    /// Bursts: two states, each with its loss probability.
+    Gilbert(Gilbert),
+}
+
+/// The Gilbert–Elliott channel; probabilities are per packet.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gilbert {
+    /// From the good state to the bad one.
+    pub good_to_bad: f64,
+    /// Back again; 1 / this is the mean length of a bad period in packets.
+    pub bad_to_good: f64,
+    /// Loss in the good state.
+    #[serde(default)]
+    pub loss_good: f64,
+    /// Loss in the bad state.
+    #[serde(default = "certain")]
+    pub loss_bad: f64,
+}
+
+fn certain() -> f64 {
+    1.0
+}
+
+/// A proxy that splits every connection which crosses it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Split {
+    /// It stands after this link, counted from 1.
+    pub after: usize,
+    /// What it holds in each direction of a connection.
+    #[serde(default)]
+    pub buffer: Buffer,
+    /// How it forwards.
+    #[serde(default)]
+    pub mode: SplitMode,
+    /// How it holds a sender back.
+    #[serde(default)]
+    pub backpressure: Backpressure,
+}
+
+/// How much a proxy holds in each direction of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Buffer {
+    /// So many bytes of payload. Packets are counted at 1500 bytes.
+    Bytes(Bytes),
+    /// As much as comes.
+    Unlimited,
+    /// What the links ask for: the larger BDP of the legs beside it, at least 256 KiB.
+    #[default]
+    Auto,
+}
+
+impl FromStr for Buffer {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        match text {
+            "unlimited" => Ok(Buffer::Unlimited),
+            "auto" => Ok(Buffer::Auto),
+            _ => text.parse().map(Buffer::Bytes),
+        }
+    }
+}
+
+impl fmt::Display for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Buffer::Bytes(bytes) => write!(f, "{bytes}"),
+            Buffer::Unlimited => f.write_str("unlimited"),
+            Buffer::Auto => f.write_str("auto"),
+        }
+    }
+}
+impl_text!(Buffer);
+
+/// How a proxy forwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "lowercase")]
+pub enum SplitMode {
+    /// Bytes go on as they come.
+    #[default]
+    Stream,
+    /// Receive all, then forward.
+    Store,
+    /// Forward as a stream, but acknowledge only what the far end has acknowledged.
+    Semi,
+}
+
+/// How a proxy holds a sender back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "lowercase")]
+pub enum Backpressure {
+    /// The advertised window is the free space, as real sockets do.
+    #[default]
+    Window,
+    /// The sender is held to the drain rate, only while the buffer is full (the paper's equations).
+    Fluid,
+}
+
+/// Congestion controllers by name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Control {
+    /// Of the first leg, or of the whole path when nothing is split.
+    #[serde(default = "cubic")]
+    pub sender: String,
+    /// Of the following legs: one for all, or a list.
+    #[serde(default = "cubics", deserialize_with = "one_or_many")]
+    pub proxy: Vec<String>,
+}
+
+fn cubic() -> String {
+    "cubic".into()
+}
+
+fn cubics() -> Vec<String> {
+    vec![cubic()]
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        Control { sender: cubic(), proxy: cubics() }
+    }
+}
+
+fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let not_a_name = || D::Error::custom("expected a controller's name, or a list of names: one for each split");
+    match toml::Value::deserialize(deserializer)? {
+        toml::Value::String(name) => Ok(vec![name]),
+        toml::Value::Array(names) if !names.is_empty() => {
+            names.into_iter().map(|name| name.as_str().map(str::to_owned).ok_or_else(not_a_name)).collect()
+        }
+        _ => Err(not_a_name()),
+    }
+}
+
+/// Connections that are alike.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlowGroup {
+    /// How many.
+    #[serde(default = "one_flow")]
+    pub count: u32,
+    /// What each sends; absent: as much as it can until the duration ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<Bytes>,
+    /// When each starts.
+    #[serde(default)]
+    pub start: Draw,
+    /// Who opens the connection; data goes from sender to receiver all the same.
+    #[serde(default)]
+    pub opens: Opens,
+    /// Extra one-way delay of each on the first link, both ways.
+    #[serde(default)]
+    pub access_delay: Draw,
+    /// The receiver's window, where it is to be a limit; absent: larger than any path here needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<Bytes>,
+}
+
+fn one_flow() -> u32 {
+    1
+}
+
+/// Who opens a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "lowercase")]
+pub enum Opens {
+    /// The one who sends the data: an upload.
+    #[default]
+    Sender,
+    /// The one who receives it: a download.
+    Receiver,
+}
+
+/// A time for each flow of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Draw {
+    /// Uniform between two, from the seed.
+    Uniform([Span; 2]),
+    /// One after the other: 0, this, twice this …
+    Every(Span),
+    /// The same for all.
+    #[serde(untagged)]
+    Fixed(Span),
+}
+
+impl Default for Draw {
+    fn default() -> Self {
+        Draw::Fixed(Span::ZERO)
+    }
+}
+
+impl<'de> Deserialize<'de> for Draw {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        enum Law {
+            Uniform([Span; 2]),
+            Every(Span),
+        }
+        match toml::Value::deserialize(deserializer)? {
+            toml::Value::String(text) => text.parse().map(Draw::Fixed).map_err(D::Error::custom),
+            value @ toml::Value::Table(_) => match value.try_into().map_err(inner)? {
+                Law::Uniform([low, high]) if low <= high => Ok(Draw::Uniform([low, high])),
+                Law::Uniform([low, high]) => Err(D::Error::custom(format!("{low} is after {high}: write the earlier one first"))),
+                Law::Every(step) => Ok(Draw::Every(step)),
+            },
+            _ => Err(D::Error::custom("expected a time like \"2s\", { uniform = [\"0s\", \"5s\"] } or { every = \"3s\" }")),
+        }
+    }
+}
+
+impl Draw {
+    /// The times of `count` flows.
+    fn draw(self, count: u32, rng: &mut rand_pcg::Pcg64) -> Vec<Span> {
+        (0..count)
+            .map(|index| match self {
+                Draw::Fixed(span) => span,
+                Draw::Every(step) => Span(step.0 * u64::from(index)),
+                Draw::Uniform([low, high]) => Span(rng.random_range(low.0..=high.0)),
+            })
+            .collect()
+    }
+}
+
+/// UDP packets across one link, in the direction of the data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cross {
+    /// Which link, counted from 1.
+    pub link: usize,
+    /// IP bits a second while it sends.
+    pub rate: Rate,
+    /// When it begins.
+    #[serde(default)]
+    pub start: Span,
+    /// When it ends; absent: with the scenario.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<Span>,
+    /// How long it sends …
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on: Option<Span>,
+    /// … and then pauses, in turn; absent: it never pauses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub off: Option<Span>,
+}
+
+/// One connection of a scenario, with its draws made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowSpec {
+    /// Its number, from 0, over all groups.
+    pub id: u32,
+    /// What it sends; none: as much as it can.
+    pub bytes: Option<Bytes>,
+    /// When it starts.
+    pub start: Span,
+    /// Who opens it.
+    pub opens: Opens,
+    /// Its extra one-way delay on the first link.
+    pub access_delay: Span,
+    /// The receiver's window, where it is a limit.
+    pub window: Option<Bytes>,
+}
+
+/// A stretch of links between two ends of a TCP connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leg {
+    /// Its first link, from 0.
+    pub first: usize,
+    /// One past its last link.
+    pub end: usize,
+}
+
+impl Scenario {
+    /// The connections, numbered over all groups, their random times drawn from `seed`.
+    pub fn flow_specs(&self, seed: u64) -> Vec<FlowSpec> {
+        let mut specs = Vec::new();
+        for (group_index, group) in (0..).zip(&self.flows) {
+            let starts = group.start.draw(group.count, &mut stream(seed, Purpose::Starts, group_index));
+            let delays = group.access_delay.draw(group.count, &mut stream(seed, Purpose::AccessDelays, group_index));
+            for (start, access_delay) in starts.into_iter().zip(delays) {
+                specs.push(FlowSpec {
+                    id: specs.len() as u32,
+                    bytes: group.bytes,
+                    start,
+                    opens: group.opens,
+                    access_delay,
+                    window: group.window,
+                });
+            }
+        }
+        specs
+    }
+
+    /// The legs from sender to receiver: one when nothing is split, one more for each split.
+    pub fn legs(&self) -> Vec<Leg> {
+        let mut ends: Vec<usize> = self.splits.iter().map(|split| split.after).collect();
+        ends.push(self.links.len());
+        let mut first = 0;
+        ends.into_iter()
+            .map(|end| {
+                let leg = Leg { first, end };
+                first = end;
+                leg
+            })
+            .collect()
+    }
+
+    /// The controller of each leg.
+    pub fn leg_controls(&self) -> Vec<&str> {
+        let mut names = vec![self.control.sender.as_str()];
+        for index in 0..self.splits.len() {
+            names.push(self.control.proxy.get(index).unwrap_or(&self.control.proxy[self.control.proxy.len() - 1]));
+        }
+        names
+    }
+
+    /// Round trip of `leg` without queues: twice the delays of its links.
+    pub fn base_rtt(&self, leg: Leg) -> Span {
+        Span(2 * self.links[leg.first..leg.end].iter().map(|link| link.delay.0).sum::<u64>())
+    }
+
+    /// The least rate of `leg`'s links.
+    pub fn bottleneck_rate(&self, leg: Leg) -> Rate {
+        self.links[leg.first..leg.end].iter().map(|link| link.rate).min().unwrap_or(Rate(0))
+    }
+
+    /// Which link, from 0, is the bottleneck of the whole path: the slowest, the first of equals.
+    pub fn bottleneck(&self) -> usize {
+        (0..self.links.len()).min_by_key(|&index| self.links[index].rate).unwrap_or(0)
+    }
+
+    /// The leg on which link `index` (from 0) lies.
+    pub fn leg_of_link(&self, index: usize) -> Leg {
+        let legs = self.legs();
+        *legs.iter().find(|leg| (leg.first..leg.end).contains(&index)).unwrap_or(&legs[0])
+    }
+
+    /// The limit of link `index`'s queue in bytes or packets, 1BDP being the link's rate × base RTT of its leg.
+    /// A queue given in BDP or bytes holds at least two packets.
+    pub fn queue_limit(&self, index: usize) -> QueueLimit {
+        let link = &self.links[index];
+        match link.queue.limit {
+            QueueLimit::Bdp(times) => {
+                let bdp = link.rate.bytes_in(self.base_rtt(self.leg_of_link(index))).0 as f64;
+                QueueLimit::Bytes(Bytes(((bdp * times) as u64).max(2 * PKT.0)))
+            }
+            QueueLimit::Bytes(bytes) => QueueLimit::Bytes(bytes.max(Bytes(2 * PKT.0))),
+            packets @ QueueLimit::Packets(_) => packets,
+        }
+    }
+
+    /// What split `index` holds in each direction of a connection; none: as much as comes.
+    pub fn buffer_limit(&self, index: usize) -> Option<Bytes> {
+        match self.splits[index].buffer {
+            Buffer::Bytes(bytes) => Some(bytes),
+            Buffer::Unlimited => None,
+            Buffer::Auto => {
+                let bdp = |leg: Leg| self.bottleneck_rate(leg).bytes_in(self.base_rtt(leg));
+                let legs = self.legs();
+                Some(bdp(legs[index]).max(bdp(legs[index + 1])).max(Bytes(256 * 1024)))
+            }
+        }
+    }
+
+    /// Everything that can be wrong with a scenario whose text parsed.
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        let need = |ok: bool, path: String, message: String| if ok { Ok(()) } else { Err(Fault::new(path, message)) };
+        need(!self.links.is_empty(), "link".into(), "there is none: a scenario has at least one [[link]]".into())?;
+        for (index, link) in self.links.iter().enumerate() {
+            need(link.rate.0 > 0, format!("link[{index}].rate"), "is 0: nothing would ever cross this link".into())?;
+            need(
+                !matches!(link.queue.limit, QueueLimit::Packets(0)),
+                format!("link[{index}].queue"),
+                "holds no packet: give it at least \"1pkt\"".into(),
+            )?;
+            self.check_loss(index, link.loss)?;
+        }
+        let inner_links = self.links.len() - 1;
+        for (index, split) in self.splits.iter().enumerate() {
+            need(
+                (1..=inner_links).contains(&split.after),
+                format!("split[{index}].after"),
+                format!(
+                    "is {}, but a proxy stands between two links: with {} it can be {}",
+                    split.after,
+                    counted(self.links.len(), "link"),
+                    match inner_links {
+                        0 => "nowhere, so add a [[link]]".into(),
+                        1 => "1 only".to_string(),
+                        _ => format!("1 to {inner_links}"),
+                    }
+                ),
+            )?;
+            need(
+                index == 0 || self.splits[index - 1].after < split.after,
+                format!("split[{index}].after"),
+                "splits are listed from the sender to the receiver, one place each".into(),
+            )?;
+            need(
+                !matches!(split.buffer, Buffer::Bytes(bytes) if bytes < PKT),
+                format!("split[{index}].buffer"),
+                "is less than one packet: nothing could pass".into(),
+            )?;
+        }
+        need(
+            self.control.proxy.len() == 1 || self.control.proxy.len() == self.splits.len(),
+            "control.proxy".into(),
+            format!("lists {} controllers for {}", self.control.proxy.len(), counted(self.splits.len(), "split")),
+        )?;
+        need(!self.flows.is_empty(), "flow".into(), "there is none: a scenario has at least one [[flow]]".into())?;
+        for (index, flow) in self.flows.iter().enumerate() {
+            need(flow.count > 0, format!("flow[{index}].count"), "is 0: leave the [[flow]] out instead".into())?;
+            need(
+                flow.bytes.is_some() || self.duration.is_some(),
+                format!("flow[{index}].bytes"),
+                "is absent, and so is the duration: the flow would never end".into(),
+            )?;
+            need(
+                flow.bytes != Some(Bytes(0)),
+                format!("flow[{index}].bytes"),
+                "is 0: leave it out for a flow that sends until the duration ends".into(),
+            )?;
+        }
+        for (index, cross) in self.cross.iter().enumerate() {
+            need(
+                (1..=self.links.len()).contains(&cross.link),
+                format!("cross[{index}].link"),
+                format!("is {}, but the links are counted from 1 to {}", cross.link, self.links.len()),
+            )?;
+            need(cross.rate.0 > 0, format!("cross[{index}].rate"), "is 0: leave the [[cross]] out instead".into())?;
+            need(
+                cross.on.is_some() == cross.off.is_some(),
+                format!("cross[{index}].on"),
+                "on and off go together: give both, or neither for traffic that never pauses".into(),
+            )?;
+            need(cross.on.is_none_or(|on| on.0 > 0), format!("cross[{index}].on"), "is 0: it would never send".into())?;
+        }
+        Ok(())
+    }
+
+    fn check_loss(&self, index: usize, loss: Option<Loss>) -> Result<(), Fault> {
+        let probability = |name: &str, p: f64| {
+            if (0.0..=1.0).contains(&p) {
+                Ok(())
+            } else {
+                Err(Fault::new(format!("link[{index}].loss.{name}"), format!("is {p}, but a probability lies between 0 and 1")))
+            }
+        };
+        match loss {
+            None => Ok(()),
+            Some(Loss::PerPacket(p)) => probability("per_packet", p),
+            Some(Loss::PerSecond(rate)) if rate.is_finite() && rate >= 0.0 => Ok(()),
+            Some(Loss::PerSecond(rate)) => Err(Fault::new(
+                format!("link[{index}].loss.per_second"),
+                format!("is {rate}, but a number of events a second is 0 or more"),
+            )),
+            Some(Loss::Gilbert(gilbert)) => {
+                probability("gilbert.good_to_bad", gilbert.good_to_bad)?;
+                probability("gilbert.bad_to_good", gilbert.bad_to_good)?;
+                probability("gilbert.loss_good", gilbert.loss_good)?;
+                probability("gilbert.loss_bad", gilbert.loss_bad)
+            }
+        }
+    }
+}
+
+/// "1 link", "2 links".
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}

@@ -1,0 +1,264 @@
+//! What an engine found out. Field names are stable: they are the JSON that `--json` prints.
+
+use serde::{Deserialize, Serialize};
+use statrs::distribution::{ContinuousCDF, StudentsT};
+use std::collections::BTreeMap;
+
+/// The answer of one engine to one case of a scenario with one seed. Times in seconds from the start of the run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The scenario's name.
+    pub scenario: String,
+    /// The case's name; empty when the file has none.
+    pub case: String,
+    /// Who answered.
+    pub engine: String,
+    /// With which seed.
+    pub seed: u64,
+    /// False when the machine could not keep up with what was asked; then `warnings` says how.
+    pub valid: bool,
+    /// What a reader must know before using the numbers.
+    pub warnings: Vec<String>,
+    /// Payload read by all receivers, in bits a second, from the first SYN to the last byte.
+    pub goodput_bps: f64,
+    /// IP bytes that left the bottleneck over what it could have carried from the first SYN to the last byte.
+    pub utilization: f64,
+    /// Flow by flow.
+    pub flows: Vec<FlowOutcome>,
+    /// What happened in the proxy, all flows and proxies together; absent when nothing is split.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<ProxyOutcome>,
+    /// What was asked of each link, and what it delivered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<LinkOutcome>,
+    /// Mean time of a transfer in parallel networks: class 0 the foreground, class k the background of network k.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sojourn_s: Vec<f64>,
+    /// Half widths of 95 % confidence intervals of the mean over seeds, by the name of the number.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ci95: BTreeMap<String, f64>,
+    /// Numbers over time (with `--series`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<Series>,
+}
+
+/// One connection from end to end.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct FlowOutcome {
+    /// Its number in the scenario.
+    pub id: u32,
+    /// Payload that the receiver read.
+    pub bytes: u64,
+    /// When its opener called connect.
+    pub start_s: f64,
+    /// When the receiver read the last byte; absent when it had not ended.
+    pub end_s: Option<f64>,
+    /// Payload read, in bits a second, from start to end (or to the end of the run).
+    pub goodput_bps: f64,
+    /// Why it failed; absent when it did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Its TCP connections, from the sender on.
+    pub legs: Vec<LegOutcome>,
+}
+
+/// The sending side of one TCP connection.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct LegOutcome {
+    /// Its congestion controller.
+    pub control: String,
+    /// Smoothed RTT, mean over the time it sent.
+    pub mean_rtt_s: f64,
+    /// Least RTT seen.
+    pub min_rtt_s: f64,
+    /// Segments sent again.
+    pub retransmits: u64,
+    /// Congestion window in segments, mean over the time it sent.
+    pub mean_cwnd_pkt: f64,
+}
+
+/// What happened in the proxy.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProxyOutcome {
+    /// Payload held in the direction of the data: receive queue, pipe and unsent send queue, of all connections together.
+    pub buffer_bytes: Dist,
+    /// From a byte's leaving the sender's TCP to its being read by the receiver.
+    pub delay_s: Dist,
+    /// Shares of the time during which data flowed.
+    pub phases: Phases,
+}
+
+/// A distribution over time (buffers) or over bytes (delays).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Dist {
+    /// Mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+impl Dist {
+    /// Of `samples` that weigh alike; zero when there are none.
+    pub fn of(samples: &mut [f64]) -> Self {
+        if samples.is_empty() {
+            return Dist::default();
+        }
+        samples.sort_unstable_by(f64::total_cmp);
+        let at = |q: f64| samples[((samples.len() - 1) as f64 * q).round() as usize];
+        Dist { mean: samples.iter().sum::<f64>() / samples.len() as f64, p50: at(0.5), p99: at(0.99), max: samples[samples.len() - 1] }
+    }
+}
+
+/// Shares of time (Baccelli et al. §19.2: the three phases of a split connection).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Phases {
+    /// Neither.
+    pub free: f64,
+    /// The proxy has nothing to forward.
+    pub starvation: f64,
+    /// The proxy's buffer is full: the sender is held back.
+    pub backpressure: f64,
+}
+
+/// A link as asked, and as it was, in the direction of the data.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct LinkOutcome {
+    /// Its number, from 1.
+    pub link: usize,
+    /// Rate asked for.
+    pub rate_bps: f64,
+    /// Rate delivered while it had a queue; absent when it never had one for long enough to tell.
+    pub delivered_rate_bps: Option<f64>,
+    /// One-way delay asked for.
+    pub delay_s: f64,
+    /// The same as delivered, median over packets, queueing left out; absent when nothing crossed.
+    pub delivered_delay_s: Option<f64>,
+    /// How much later than due packets were handed over, 99th percentile.
+    pub late_p99_s: f64,
+    /// Packets that came to the link.
+    pub packets: u64,
+    /// Packets that its queue dropped.
+    pub queue_drops: u64,
+    /// Packets that its loss process dropped.
+    pub losses: u64,
+    /// Share of packets asked to be lost; absent when it is not a share of packets.
+    pub loss_asked: Option<f64>,
+    /// Largest queue.
+    pub queue_max_bytes: u64,
+}
+
+/// A number over time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// What: `goodput`, `cwnd`, `rtt`, `in_flight`, `retransmits`, `held`, `queue`.
+    pub what: String,
+    /// Of whom: `flow 0`, `flow 0 leg 2`, `link 2`, `all`.
+    pub whose: String,
+    /// Its unit: `bit/s`, `pkt`, `s`, `B`.
+    pub unit: String,
+    /// Times, in seconds from the start of the run.
+    pub t: Vec<f64>,
+    /// Values.
+    pub v: Vec<f64>,
+}
+
+impl Outcome {
+    /// When the last flow ended, in seconds from the first start; absent when one had not.
+    pub fn completion_s(&self) -> Option<f64> {
+        let first = self.flows.iter().map(|flow| flow.start_s).fold(f64::INFINITY, f64::min);
+        let ends: Option<Vec<f64>> = self.flows.iter().map(|flow| flow.end_s).collect();
+        let last = ends?.into_iter().fold(f64::NEG_INFINITY, f64::max);
+        (last >= first).then_some(last - first)
+    }
+
+    /// Mean time from a flow's start to its last byte; absent when one had not ended.
+    pub fn mean_flow_s(&self) -> Option<f64> {
+        let times: Option<Vec<f64>> = self.flows.iter().map(|flow| Some(flow.end_s? - flow.start_s)).collect();
+        let times = times?;
+        (!times.is_empty()).then(|| times.iter().sum::<f64>() / times.len() as f64)
+    }
+
+    /// Segments sent again, on all legs.
+    pub fn retransmits(&self) -> u64 {
+        self.flows.iter().flat_map(|flow| &flow.legs).map(|leg| leg.retransmits).sum()
+    }
+
+    /// The numbers for which an interval over seeds is worth giving.
+    fn numbers(&self) -> Vec<(&'static str, f64)> {
+        let mut numbers = vec![("goodput_bps", self.goodput_bps), ("utilization", self.utilization)];
+        if let Some(seconds) = self.completion_s() {
+            numbers.push(("completion_s", seconds));
+        }
+        if let Some(seconds) = self.mean_flow_s() {
+            numbers.push(("mean_flow_s", seconds));
+        }
+        numbers
+    }
+}
+
+/// Gives every outcome the intervals of the mean over the seeds of its engine and case. A number that some seed lacks gets none.
+pub fn add_ci95(outcomes: &mut [Outcome]) {
+    let key = |outcome: &Outcome| (outcome.engine.clone(), outcome.case.clone());
+    let mut groups: BTreeMap<_, BTreeMap<&'static str, Vec<f64>>> = BTreeMap::new();
+    let mut sizes: BTreeMap<_, usize> = BTreeMap::new();
+    for outcome in outcomes.iter() {
+        *sizes.entry(key(outcome)).or_default() += 1;
+        for (name, value) in outcome.numbers() {
+            groups.entry(key(outcome)).or_default().entry(name).or_default().push(value);
+        }
+    }
+    for outcome in outcomes {
+        let count = sizes[&key(outcome)];
+        outcome.ci95 = groups[&key(outcome)]
+            .iter()
+            .filter(|(_, values)| values.len() == count && count > 1)
+            .map(|(name, values)| ((*name).to_string(), half_width(values)))
+            .collect();
+    }
+}
+
+/// Half the width of the 95 % interval of the mean of `values`, by Student's t.
+fn half_width(values: &[f64]) -> f64 {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    StudentsT::new(0.0, 1.0, n - 1.0).map_or(f64::INFINITY, |t| t.inverse_cdf(0.975)) * (variance / n).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(case: &str, goodput: f64) -> Outcome {
+        Outcome { case: case.into(), engine: "lab".into(), goodput_bps: goodput, ..Outcome::default() }
+    }
+
+    #[test]
+    fn the_interval_is_students() {
+        let mut outcomes = vec![outcome("a", 1.0), outcome("a", 2.0), outcome("a", 3.0), outcome("b", 5.0)];
+        add_ci95(&mut outcomes);
+        // s = 1, n = 3, t(2) = 4.3027
+        assert!((outcomes[0].ci95["goodput_bps"] - 4.302_653 / 3f64.sqrt()).abs() < 1e-6);
+        assert!(outcomes[3].ci95.is_empty(), "one seed has no interval");
+    }
+
+    #[test]
+    fn completion_counts_from_the_first_start_and_needs_every_end() {
+        let flow = |start_s, end_s| FlowOutcome { start_s, end_s, ..FlowOutcome::default() };
+        let mut outcome = Outcome { flows: vec![flow(1.0, Some(4.0)), flow(2.0, Some(9.0))], ..Outcome::default() };
+        assert_eq!(outcome.completion_s(), Some(8.0));
+        assert_eq!(outcome.mean_flow_s(), Some(5.0));
+        outcome.flows[0].end_s = None;
+        assert_eq!(outcome.completion_s(), None);
+    }
+
+    #[test]
+    fn percentiles_of_a_known_sample() {
+        let dist = Dist::of(&mut (0..=100).rev().map(f64::from).collect::<Vec<_>>());
+        assert_eq!((dist.mean, dist.p50, dist.p99, dist.max), (50.0, 50.0, 99.0, 100.0));
+    }
+}

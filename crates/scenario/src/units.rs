@@ -1,0 +1,298 @@
+//! Quantities with their units: parsed once, printed the way they are written.
+
+use std::{fmt, str::FromStr};
+
+/// One packet on the wire: 1500 bytes of IP.
+pub const PKT: Bytes = Bytes(1500);
+
+/// Why a text is not a quantity, and how one is written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UnitError(String);
+
+/// What a quantity is called, for its errors, and its units with their factors, smallest first.
+struct Kind {
+    what: &'static str,
+    units: &'static str,
+    example: &'static str,
+    table: &'static [(&'static str, f64)],
+}
+
+impl Kind {
+    fn no_number(&self, text: &str) -> UnitError {
+        UnitError(format!("{text:?} has no number: {} is written like {}", self.what, self.example))
+    }
+
+    fn out_of_range(&self, text: &str) -> UnitError {
+        UnitError(format!("{text:?} is out of range for {}", self.what))
+    }
+
+    fn unknown_unit(&self, text: &str, unit: &str) -> UnitError {
+        let ends = if unit.is_empty() { "has no unit".to_string() } else { format!("ends in the unknown unit {unit:?}") };
+        UnitError(format!("{text:?} {ends}: {} takes {} (for example {})", self.what, self.units, self.example))
+    }
+}
+
+const RATE: Kind = Kind {
+    what: "a rate",
+    units: "bit, kbit, Mbit or Gbit (a second)",
+    example: "10Mbit",
+    table: &[("bit", 1.0), ("kbit", 1e3), ("Mbit", 1e6), ("Gbit", 1e9)],
+};
+
+const BYTES: Kind = Kind {
+    what: "a size",
+    units: "B, kB, MB, GB, KiB, MiB, GiB or pkt (1500 bytes)",
+    example: "5MB",
+    table: &[
+        ("B", 1.0),
+        ("kB", 1e3),
+        ("MB", 1e6),
+        ("GB", 1e9),
+        ("KiB", 1024.0),
+        ("MiB", 1024.0 * 1024.0),
+        ("GiB", 1024.0 * 1024.0 * 1024.0),
+        ("pkt", 1500.0),
+    ],
+};
+
+const SPAN: Kind = Kind {
+    what: "a time",
+    units: "ns, us, ms, s, min or h",
+    example: "20ms",
+    table: &[("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9), ("min", 60e9), ("h", 3600e9)],
+};
+
+const LIMIT: Kind = Kind { what: "a queue limit", units: "pkt, B, kB, MB, KiB, MiB or BDP", example: "1BDP", table: &[] };
+
+/// Splits `text` into its number and its unit.
+fn split_number<'a>(text: &'a str, kind: &Kind) -> Result<(f64, &'a str), UnitError> {
+    let trimmed = text.trim();
+    let end = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '-' || c == '+')).unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(end);
+    let number: f64 = number.parse().map_err(|_| kind.no_number(text))?;
+    if !number.is_finite() || number < 0.0 {
+        return Err(kind.out_of_range(text));
+    }
+    Ok((number, unit.trim()))
+}
+
+/// Parses `text` as a whole number of the smallest unit.
+fn parse(text: &str, kind: &Kind) -> Result<u64, UnitError> {
+    let (number, unit) = split_number(text, kind)?;
+    let unit = unit.strip_suffix("/s").filter(|_| std::ptr::eq(kind, &RATE)).unwrap_or(unit);
+    let Some((_, factor)) = kind.table.iter().find(|(name, _)| *name == unit) else {
+        // A bare zero needs no unit.
+        if unit.is_empty() && number == 0.0 {
+            return Ok(0);
+        }
+        return Err(kind.unknown_unit(text, unit));
+    };
+    let value = (number * factor).round();
+    if value >= u64::MAX as f64 {
+        return Err(kind.out_of_range(text));
+    }
+    Ok(value as u64)
+}
+
+/// Prints `value` in the largest of `units` in which it parses back to the same number with the fewest digits.
+fn print(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, f64)]) -> fmt::Result {
+    let shortest = units
+        .iter()
+        .map(|(name, factor)| format!("{}{name}", value as f64 / factor))
+        .zip(units)
+        .filter(|(text, (name, factor))| {
+            let number: f64 = text[..text.len() - name.len()].parse().unwrap_or(f64::NAN);
+            !text.contains('e') && (number * factor).round() == value as f64 && (number >= 1.0 || value == 0)
+        })
+        .min_by_key(|(text, (name, _))| text.len() - name.len());
+    match shortest {
+        Some((text, _)) => f.pad(&text),
+        None => f.pad(&format!("{value}{}", units[0].0)),
+    }
+}
+
+macro_rules! quantity {
+    ($name:ident, $kind:ident, $units:expr) => {
+        impl FromStr for $name {
+            type Err = UnitError;
+            fn from_str(text: &str) -> Result<Self, UnitError> {
+                parse(text, &$kind).map($name)
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                print(f, self.0, $units)
+            }
+        }
+        impl_text!($name);
+    };
+}
+
+macro_rules! impl_text {
+    ($name:ident) => {
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Text;
+                impl serde::de::Visitor<'_> for Text {
+                    type Value = $name;
+                    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(f, "a text with a unit")
+                    }
+                    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<$name, E> {
+                        text.parse().map_err(E::custom)
+                    }
+                    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<$name, E> {
+                        number.to_string().parse().map_err(E::custom)
+                    }
+                    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<$name, E> {
+                        number.to_string().parse().map_err(E::custom)
+                    }
+                }
+                deserializer.deserialize_any(Text)
+            }
+        }
+    };
+}
+pub(crate) use impl_text;
+
+/// A rate in bits a second. Link rates count IP bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rate(pub u64);
+quantity!(Rate, RATE, &[RATE.table[0], RATE.table[1], RATE.table[2], RATE.table[3]]);
+
+impl Rate {
+    /// Bits a second.
+    pub const fn bits_per_s(self) -> u64 {
+        self.0
+    }
+
+    /// The bytes that leave in `span` at this rate.
+    pub fn bytes_in(self, span: Span) -> Bytes {
+        Bytes((u128::from(self.0) * u128::from(span.0) / 8_000_000_000) as u64)
+    }
+
+    /// How long `bytes` take at this rate, in whole nanoseconds.
+    pub fn time_for(self, bytes: Bytes) -> Span {
+        Span((u128::from(bytes.0) * 8_000_000_000 / u128::from(self.0.max(1))) as u64)
+    }
+}
+
+/// A size in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Bytes(pub u64);
+quantity!(Bytes, BYTES, &[BYTES.table[0], BYTES.table[1], BYTES.table[2], BYTES.table[3], BYTES.table[4], BYTES.table[5], BYTES.table[6]]);
+
+/// A length of time in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Span(pub u64);
+quantity!(Span, SPAN, &[SPAN.table[0], SPAN.table[1], SPAN.table[2], SPAN.table[3]]);
+
+impl Span {
+    /// No time at all.
+    pub const ZERO: Span = Span(0);
+
+    /// From seconds; negative and non-finite values become zero.
+    pub fn from_secs_f64(secs: f64) -> Self {
+        Span((secs * 1e9).round().max(0.0) as u64)
+    }
+
+    /// In seconds.
+    pub fn secs(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+
+    /// As the standard library has it.
+    pub const fn duration(self) -> std::time::Duration {
+        std::time::Duration::from_nanos(self.0)
+    }
+}
+
+impl std::ops::Add for Span {
+    type Output = Span;
+    fn add(self, other: Span) -> Span {
+        Span(self.0 + other.0)
+    }
+}
+
+/// How much a queue holds before it drops.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum QueueLimit {
+    /// So many packets, whatever their size.
+    Packets(u64),
+    /// So many IP bytes.
+    Bytes(Bytes),
+    /// So many times rate × base RTT of the leg on which the queue lies.
+    Bdp(f64),
+}
+
+impl FromStr for QueueLimit {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let (number, unit) = split_number(text, &LIMIT)?;
+        match unit {
+            "pkt" => Ok(QueueLimit::Packets(number as u64)),
+            "BDP" => Ok(QueueLimit::Bdp(number)),
+            _ => match text.parse() {
+                Ok(bytes) => Ok(QueueLimit::Bytes(bytes)),
+                Err(_) => Err(LIMIT.unknown_unit(text, unit)),
+            },
+        }
+    }
+}
+
+impl fmt::Display for QueueLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            QueueLimit::Packets(count) => write!(f, "{count}pkt"),
+            QueueLimit::Bytes(bytes) => write!(f, "{bytes}"),
+            QueueLimit::Bdp(times) => write!(f, "{times}BDP"),
+        }
+    }
+}
+impl_text!(QueueLimit);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn texts_mean_what_they_say() {
+        assert_eq!("10Mbit".parse(), Ok(Rate(10_000_000)));
+        assert_eq!("5.28 Mbit/s".parse(), Ok(Rate(5_280_000)));
+        assert_eq!("20ms".parse(), Ok(Span(20_000_000)));
+        assert_eq!("5MB".parse(), Ok(Bytes(5_000_000)));
+        assert_eq!("256KiB".parse(), Ok(Bytes(262_144)));
+        assert_eq!("64pkt".parse(), Ok(QueueLimit::Packets(64)));
+        assert_eq!("0.5BDP".parse(), Ok(QueueLimit::Bdp(0.5)));
+        assert_eq!("64kB".parse(), Ok(QueueLimit::Bytes(Bytes(64_000))));
+        assert_eq!("0".parse(), Ok(Span::ZERO));
+    }
+
+    #[test]
+    fn wrong_texts_say_what_would_be_right() {
+        let message = |error: UnitError| error.to_string();
+        insta::assert_snapshot!(message("10Mbot".parse::<Rate>().unwrap_err()),
+            @r#""10Mbot" ends in the unknown unit "Mbot": a rate takes bit, kbit, Mbit or Gbit (a second) (for example 10Mbit)"#);
+        insta::assert_snapshot!(message("fast".parse::<Rate>().unwrap_err()), @r#""fast" has no number: a rate is written like 10Mbit"#);
+        insta::assert_snapshot!(message("-1ms".parse::<Span>().unwrap_err()), @r#""-1ms" is out of range for a time"#);
+        insta::assert_snapshot!(message("20".parse::<Span>().unwrap_err()),
+            @r#""20" has no unit: a time takes ns, us, ms, s, min or h (for example 20ms)"#);
+        assert!("3Mbit".parse::<QueueLimit>().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_parses_back(value in 0u64..(1 << 50)) {
+            prop_assert_eq!(Rate(value).to_string().parse(), Ok(Rate(value)));
+            prop_assert_eq!(Bytes(value).to_string().parse(), Ok(Bytes(value)));
+            prop_assert_eq!(Span(value).to_string().parse(), Ok(Span(value)));
+        }
+    }
+}
