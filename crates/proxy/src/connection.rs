@@ -1,0 +1,302 @@
+//! The life of a split connection.
+//!
+//! | event                    | `Dialling`                        | `Relaying`                                      | `Settling`            |
+//! |--------------------------|-----------------------------------|-------------------------------------------------|-----------------------|
+//! | near FIN                 | kept; passed once the far leg is up | passed after the last byte¹                   | –                     |
+//! | far FIN                  | –                                 | passed after the last byte¹                     | –                     |
+//! | near RST                 | far leg given up                  | far leg reset                                   | far leg reset         |
+//! | far RST                  | near leg reset (refused)          | near leg reset                                  | near leg reset²       |
+//! | far unreachable, timeout | near leg reset                    | near leg reset                                  | near leg reset²       |
+//! | both FINs passed         | –                                 | → `Settling`                                    |                       |
+//! | both legs acknowledged   | –                                 | –                                               | ends `Finished`       |
+//!
+//! ¹ A clean close means delivered: an end that has sent its own FIN and then reads end of file may conclude that the other
+//! end's TCP has acknowledged every byte and that FIN. So a FIN is passed on to an end that has finished sending only when
+//! the opposite leg has nothing left unacknowledged. To an end that has not finished sending it passes at once: half-close
+//! works as ever.
+//!
+//! ² Where it still has a connection to reset.
+
+use crate::{
+    config::Config,
+    intercept::Arrival,
+    leg::{Shares, choose_controller, dial},
+    meter::{DirectionStats, FlowStats},
+    relay::{Direction, Fault, Pumped, Tools},
+    sys::{self, state},
+};
+use rustix::fd::{AsFd, BorrowedFd};
+use socket2::Socket;
+use std::{
+    fmt, io,
+    net::{Shutdown, SocketAddr},
+    time::{Duration, Instant},
+};
+
+/// Where a connection is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    /// The near leg is open, the far leg is connecting.
+    Dialling,
+    /// Bytes move.
+    Relaying,
+    /// Both FINs have been passed on; the last acknowledgements are awaited.
+    Settling,
+}
+
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// Both ends closed, and all was delivered.
+    Finished,
+    /// The near end reset it, or fell silent.
+    NearFailed(io::ErrorKind),
+    /// The far end could not be reached, or refused.
+    FarNotReached(io::ErrorKind),
+    /// The far end reset it, or fell silent.
+    FarFailed(io::ErrorKind),
+    /// The proxy had no descriptor left for it.
+    NoRoom,
+    /// The proxy stopped.
+    Stopped,
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ending::Finished => write!(f, "finished"),
+            Ending::NearFailed(why) => write!(f, "near leg failed: {why}"),
+            Ending::FarNotReached(why) => write!(f, "far end not reached: {why}"),
+            Ending::FarFailed(why) => write!(f, "far leg failed: {why}"),
+            Ending::NoRoom => write!(f, "no descriptor left"),
+            Ending::Stopped => write!(f, "proxy stopped"),
+        }
+    }
+}
+
+/// One of the two legs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Near,
+    Far,
+}
+
+/// What epoll said of a socket.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Events {
+    pub(crate) readable: bool,
+    pub(crate) writable: bool,
+    pub(crate) failed: bool,
+}
+
+/// What a connection wants after an event.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Wants {
+    /// Another turn, after the others.
+    pub(crate) again: bool,
+    /// A fresh look by epoll at the near or the far socket.
+    pub(crate) look_near: bool,
+    pub(crate) look_far: bool,
+}
+
+/// A split connection: two legs, two directions.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    near: Socket,
+    far: Socket,
+    client: SocketAddr,
+    server: SocketAddr,
+    life: Life,
+    born: Instant,
+    shares: Option<Shares>,
+    /// From near to far.
+    up: Direction,
+    /// From far to near.
+    down: Direction,
+}
+
+impl Connection {
+    /// Begins to dial the far leg of a connection that came in. A failure resets the near leg.
+    pub(crate) fn begin(config: &Config, arrival: Arrival) -> Result<Self, (SocketAddr, Ending)> {
+        let Arrival { socket: near, client, server, keep_source } = arrival;
+        let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
+        let profile = config.profile(client.ip(), &config.near);
+        let far = choose_controller(&near, profile).and_then(|()| dial(config, shares, keep_source.then_some(client), server));
+        let far = match far {
+            Ok(far) => far,
+            Err(why) => {
+                reset(&near);
+                let out_of_descriptors = matches!(why.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+                return Err((client, if out_of_descriptors { Ending::NoRoom } else { Ending::FarNotReached(why.kind()) }));
+            }
+        };
+        Ok(Connection {
+            near,
+            far,
+            client,
+            server,
+            life: Life::Dialling,
+            born: Instant::now(),
+            shares,
+            up: Direction::new(shares),
+            down: Direction::new(shares),
+        })
+    }
+
+    pub(crate) fn socket(&self, side: Side) -> BorrowedFd<'_> {
+        match side {
+            Side::Near => self.near.as_fd(),
+            Side::Far => self.far.as_fd(),
+        }
+    }
+
+    /// Whether the far leg is still connecting.
+    pub(crate) fn is_dialling(&self) -> bool {
+        self.life == Life::Dialling
+    }
+
+    /// When the connection came in.
+    pub(crate) fn born(&self) -> Instant {
+        self.born
+    }
+
+    /// Takes in what epoll said of one leg, then moves what can be moved. An error is how the connection ended.
+    pub(crate) fn on_events(&mut self, side: Side, events: Events, tools: &mut Tools) -> Result<Wants, Ending> {
+        let (source_of, destination_of) = match side {
+            Side::Near => (&mut self.up, &mut self.down),
+            Side::Far => (&mut self.down, &mut self.up),
+        };
+        source_of.readable |= events.readable || events.failed;
+        destination_of.writable |= events.writable || events.failed;
+        if events.failed
+            && let Some(why) = self.take_error(side)
+        {
+            return Err(self.failed(side, &why));
+        }
+        if self.life == Life::Dialling {
+            if side == Side::Far && events.writable && !events.failed {
+                self.life = Life::Relaying;
+            } else {
+                return Ok(Wants::default());
+            }
+        }
+        self.proceed(tools)
+    }
+
+    /// Moves what can be moved, passes on what has ended.
+    pub(crate) fn proceed(&mut self, tools: &mut Tools) -> Result<Wants, Ending> {
+        let mut wants = Wants::default();
+        if self.life == Life::Dialling {
+            return Ok(wants);
+        }
+        let up = self.up.pump(self.near.as_fd(), self.far.as_fd(), tools).map_err(|fault| self.faulted(Side::Near, fault))?;
+        let down = self.down.pump(self.far.as_fd(), self.near.as_fd(), tools).map_err(|fault| self.faulted(Side::Far, fault))?;
+        wants.again = up == Pumped::Again || down == Pumped::Again;
+        wants.look_far = up == Pumped::WaitsForRoom;
+        wants.look_near = down == Pumped::WaitsForRoom;
+        self.pass_fins()?;
+        if self.up.passed && self.down.passed {
+            self.life = Life::Settling;
+            if self.acknowledged(Side::Near)? && self.acknowledged(Side::Far)? {
+                return Err(Ending::Finished);
+            }
+        }
+        Ok(wants)
+    }
+
+    /// Passes on each end of file whose time has come.
+    fn pass_fins(&mut self) -> Result<(), Ending> {
+        for (from, to) in [(Side::Near, Side::Far), (Side::Far, Side::Near)] {
+            let (this, opposite) = match from {
+                Side::Near => (&self.up, &self.down),
+                Side::Far => (&self.down, &self.up),
+            };
+            if !this.finished() || this.passed {
+                continue;
+            }
+            // `to` has finished sending: its end of file must mean that `from` has acknowledged all of it.
+            if opposite.ended && !(opposite.passed && self.acknowledged(from)?) {
+                continue;
+            }
+            let socket = if to == Side::Near { &self.near } else { &self.far };
+            if let Err(why) = socket.shutdown(Shutdown::Write)
+                && why.kind() != io::ErrorKind::NotConnected
+            {
+                return Err(self.failed(to, &why));
+            }
+            if from == Side::Near { self.up.passed = true } else { self.down.passed = true }
+        }
+        Ok(())
+    }
+
+    /// Whether `side`, having sent its FIN and been sent ours, has acknowledged everything. Its socket then is closed without
+    /// an error: after both FINs the kernel has no other way to leave it.
+    fn acknowledged(&self, side: Side) -> Result<bool, Ending> {
+        let info = sys::tcp_info(self.socket(side)).map_err(|why| self.failed(side, &why))?;
+        if !matches!(info.state, state::CLOSE | state::TIME_WAIT) {
+            return Ok(false);
+        }
+        match self.take_error(side) {
+            Some(why) => Err(self.failed(side, &why)),
+            None => Ok(true),
+        }
+    }
+
+    fn take_error(&self, side: Side) -> Option<io::Error> {
+        let socket = if side == Side::Near { &self.near } else { &self.far };
+        socket.take_error().unwrap_or_else(Some)
+    }
+
+    /// The ending that an error on `side` makes.
+    fn failed(&self, side: Side, why: &io::Error) -> Ending {
+        match (side, self.life) {
+            (Side::Near, _) => Ending::NearFailed(why.kind()),
+            (Side::Far, Life::Dialling) => Ending::FarNotReached(why.kind()),
+            (Side::Far, _) => Ending::FarFailed(why.kind()),
+        }
+    }
+
+    /// The ending that a fault makes in the direction that comes from `from`.
+    fn faulted(&self, from: Side, fault: Fault) -> Ending {
+        let other = if from == Side::Near { Side::Far } else { Side::Near };
+        match fault {
+            Fault::Source(why) => self.failed(from, &why),
+            Fault::Destination(why) => self.failed(other, &why),
+            Fault::Own => Ending::NoRoom,
+        }
+    }
+
+    /// Ends the connection: silently when it has finished, else with a reset of whatever is still open.
+    pub(crate) fn end(self, ending: Ending) {
+        if ending != Ending::Finished {
+            reset(&self.near);
+            reset(&self.far);
+        }
+    }
+
+    /// The flow as it is now.
+    pub(crate) fn stats(&self) -> FlowStats {
+        let direction = |direction: &Direction, source: BorrowedFd<'_>, destination: BorrowedFd<'_>| DirectionStats {
+            moved: direction.moved,
+            received: rustix::io::ioctl_fionread(source).map_or(0, |bytes| bytes as usize),
+            in_hand: direction.in_hand(),
+            unsent: sys::unsent(destination).unwrap_or(0),
+            receive_bound: self.shares.map(|shares| shares.receive),
+        };
+        FlowStats {
+            client: self.client,
+            server: self.server,
+            age: self.born.elapsed(),
+            near: sys::tcp_info(&self.near).unwrap_or_default(),
+            far: sys::tcp_info(&self.far).unwrap_or_default(),
+            up: direction(&self.up, self.near.as_fd(), self.far.as_fd()),
+            down: direction(&self.down, self.far.as_fd(), self.near.as_fd()),
+        }
+    }
+}
+
+/// Makes the close that follows send a reset.
+fn reset(socket: &Socket) {
+    // A socket that is gone already needs none.
+    let _ = socket.set_linger(Some(Duration::ZERO));
+}

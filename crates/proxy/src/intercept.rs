@@ -1,0 +1,109 @@
+//! Where connections come in: the listeners, and where each connection wants to go.
+
+use crate::{
+    StartError,
+    config::{Config, Listen},
+    leg::{self, Shares},
+};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+};
+
+/// An open listener.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) socket: Socket,
+    way: Way,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Transparent,
+    Forward(SocketAddr),
+}
+
+/// A connection that came in: who it is from, and where it goes on to.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) socket: Socket,
+    pub(crate) client: SocketAddr,
+    pub(crate) server: SocketAddr,
+    /// Whether the far leg is to come from the client's own address.
+    pub(crate) keep_source: bool,
+}
+
+/// Opens one worker's listeners; all workers share the ports.
+pub(crate) fn open(config: &Config) -> Result<Vec<Listener>, StartError> {
+    let mut listeners = Vec::new();
+    for listen in &config.listen {
+        let (at, way) = match *listen {
+            Listen::Transparent(at) => (at, Way::Transparent),
+            Listen::Forward { at, to } => (at, Way::Forward(to)),
+        };
+        let mut open = |at: SocketAddr| -> Result<(), StartError> {
+            let socket = listener(config, at, way).map_err(|why| StartError::Listen { address: at.to_string(), cure: cure(&why), why })?;
+            listeners.push(Listener { socket, way });
+            Ok(())
+        };
+        open(at)?;
+        // A socket a family: TPROXY names the family, and clients keep their true form of address.
+        if at.is_ipv6() && at.ip().is_unspecified() {
+            open(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, at.port())))?;
+        }
+    }
+    Ok(listeners)
+}
+
+fn cure(why: &io::Error) -> &'static str {
+    match why.kind() {
+        io::ErrorKind::AddrInUse => "another program listens there: stop it or choose another port",
+        io::ErrorKind::PermissionDenied => "run as root, or with CAP_NET_ADMIN (and CAP_NET_BIND_SERVICE for ports below 1024)",
+        io::ErrorKind::AddrNotAvailable => "this machine has no such address: listen on one it has, or on [::]",
+        _ => "see `tandem doctor` for what this machine can do",
+    }
+}
+
+fn listener(config: &Config, at: SocketAddr, way: Way) -> io::Result<Socket> {
+    let domain = Domain::for_address(at);
+    let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+    if domain == Domain::IPV6 {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    if config.threads > 1 {
+        socket.set_reuse_port(true)?;
+    }
+    if matches!(way, Way::Transparent) {
+        leg::set_transparent(&socket, domain)?;
+    }
+    // Accepted sockets inherit all of this, so that it holds from the first SYN-ACK on.
+    leg::tune(&socket, &config.near, config.buffer.map(|buffer| Shares::of(buffer.0 as usize)))?;
+    socket.bind(&SockAddr::from(at))?;
+    socket.listen(4096)?;
+    Ok(socket)
+}
+
+impl Listener {
+    /// The next connection, or none when there is none now.
+    pub(crate) fn accept(&self) -> io::Result<Option<Arrival>> {
+        let (socket, client) = loop {
+            match self.socket.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
+                Ok(accepted) => break accepted,
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                // The connection went away while it waited; the next one may not have.
+                Err(why) if matches!(why.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {}
+                Err(why) => return Err(why),
+            }
+        };
+        let not_ip = || io::Error::other("a TCP socket without an IP address");
+        let client = client.as_socket().ok_or_else(not_ip)?;
+        let (server, keep_source) = match self.way {
+            // TPROXY leaves the address that the client meant as the socket's own.
+            Way::Transparent => (socket.local_addr()?.as_socket().ok_or_else(not_ip)?, true),
+            Way::Forward(to) => (to, false),
+        };
+        Ok(Some(Arrival { socket, client, server, keep_source }))
+    }
+}

@@ -1,0 +1,119 @@
+//! A leg: one TCP connection of the two, tuned by its profile.
+
+use crate::{config::Config, sys};
+use rustix::fd::AsFd;
+use scenario::Bytes;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::{fs, io, net::SocketAddr};
+
+/// How a leg is tuned.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LegProfile {
+    /// Congestion controller; none: the system's default.
+    pub control: Option<String>,
+    /// Size of the send buffer; none: the kernel tunes it.
+    pub send_buffer: Option<Bytes>,
+}
+
+/// The congestion controllers of this kernel.
+pub fn available_controllers() -> Vec<String> {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// How B is divided between the two sockets and what moves between them (the buffer of a direction: receive queue of its
+/// source, pipe, unsent send queue of its destination).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shares {
+    /// Bound on the receive queue: the window advertised.
+    pub(crate) receive: usize,
+    /// Bound on what is on its way through the proxy's own hands.
+    pub(crate) pipe: usize,
+    /// Bound on the unsent part of the send queue.
+    pub(crate) unsent: usize,
+}
+
+impl Shares {
+    /// From here up bytes are spliced; below, the granularity of splice (a pipe, a 64 KiB segment) is too coarse for B.
+    pub(crate) const SPLICE_FROM: usize = 256 * 1024;
+
+    /// Of a bound of `buffer` bytes.
+    pub(crate) fn of(buffer: usize) -> Self {
+        if buffer < Self::SPLICE_FROM {
+            // Copied bytes go straight on, so nothing rests in between.
+            return Shares { receive: buffer - buffer / 2, pipe: 0, unsent: buffer / 2 };
+        }
+        // The far leg must not run dry between two wake-ups; more unsent than that only delays.
+        let (pipe, unsent) = (64 * 1024, (buffer / 4).min(256 * 1024));
+        Shares { receive: buffer - pipe - unsent, pipe, unsent }
+    }
+}
+
+/// Applies `profile` and the bounds of B to a socket: before it connects, or to a listener before its first connection, since
+/// window scale and first window are fixed by the handshake.
+pub(crate) fn tune(socket: &Socket, profile: &LegProfile, shares: Option<Shares>) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    if let Some(bytes) = profile.send_buffer {
+        socket.set_send_buffer_size(bytes.0 as usize)?;
+    }
+    if let Some(shares) = shares {
+        bound_receive(socket, shares.receive)?;
+        socket.set_tcp_notsent_lowat(shares.unsent as u32)?;
+    }
+    choose_controller(socket, profile)
+}
+
+/// Bounds payload in the receive queue to `bytes`: the buffer is large enough for the overhead of small segments, the window
+/// clamp makes the bound.
+fn bound_receive(socket: &Socket, bytes: usize) -> io::Result<()> {
+    // The kernel doubles what it is given and takes half of it for its own overhead.
+    sys::force_receive_buffer(socket.as_fd(), bytes * 2)?;
+    sys::window_clamp(socket.as_fd(), bytes)
+}
+
+/// Gives `socket` the controller of `profile`, where it names one.
+pub(crate) fn choose_controller(socket: &Socket, profile: &LegProfile) -> io::Result<()> {
+    match &profile.control {
+        Some(name) => socket.set_tcp_congestion(name.as_bytes()),
+        None => Ok(()),
+    }
+}
+
+/// Begins to connect to `to`, from `from` where the source is to be kept. The connection completes, or fails, later.
+pub(crate) fn dial(config: &Config, shares: Option<Shares>, from: Option<SocketAddr>, to: SocketAddr) -> io::Result<Socket> {
+    let domain = Domain::for_address(to);
+    let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+    if let Some(from) = from {
+        set_transparent(&socket, domain)?;
+        socket.set_reuse_address(true)?;
+        match socket.bind(&SockAddr::from(from)) {
+            // Another connection of this client holds the port: keep the address at least.
+            Err(why) if why.kind() == io::ErrorKind::AddrInUse => socket.bind(&SockAddr::from(SocketAddr::new(from.ip(), 0)))?,
+            bound => bound?,
+        }
+    }
+    tune(&socket, config.profile(to.ip(), &config.far), shares)?;
+    match socket.connect(&SockAddr::from(to)) {
+        Err(why) if why.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket),
+        connected => connected.map(|()| socket),
+    }
+}
+
+/// Lets a socket use addresses that are not this machine's.
+pub(crate) fn set_transparent(socket: &Socket, domain: Domain) -> io::Result<()> {
+    if domain == Domain::IPV4 { socket.set_ip_transparent_v4(true) } else { sys::set_transparent_v6(socket) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shares_add_up_to_the_buffer() {
+        for buffer in [6000, 30_000, 262_143, 262_144, 1 << 20, 1 << 26] {
+            let shares = Shares::of(buffer);
+            assert_eq!(shares.receive + shares.pipe + shares.unsent, buffer);
+            assert!(shares.receive >= buffer / 4 && shares.unsent >= 3000, "{shares:?}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The system calls that no library here wraps: TCP_INFO, a few socket options, two ioctls. Nothing is decided here.
+#![allow(unsafe_code)]
+
+use rustix::fd::{AsFd, AsRawFd};
+use std::{io, mem};
+
+/// `struct tcp_info` of Linux (include/uapi/linux/tcp.h). Fields a kernel does not know stay 0.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct TcpInfo {
+    pub state: u8,
+    pub ca_state: u8,
+    pub retransmits: u8,
+    pub probes: u8,
+    pub backoff: u8,
+    pub options: u8,
+    pub wscale: u8,
+    pub app_limited: u8,
+    pub rto_us: u32,
+    pub ato_us: u32,
+    pub snd_mss: u32,
+    pub rcv_mss: u32,
+    pub unacked: u32,
+    pub sacked: u32,
+    pub lost: u32,
+    pub retrans: u32,
+    pub fackets: u32,
+    pub last_data_sent_ms: u32,
+    pub last_ack_sent_ms: u32,
+    pub last_data_recv_ms: u32,
+    pub last_ack_recv_ms: u32,
+    pub pmtu: u32,
+    pub rcv_ssthresh: u32,
+    pub rtt_us: u32,
+    pub rttvar_us: u32,
+    pub snd_ssthresh: u32,
+    pub snd_cwnd: u32,
+    pub advmss: u32,
+    pub reordering: u32,
+    pub rcv_rtt_us: u32,
+    pub rcv_space: u32,
+    pub total_retrans: u32,
+    pub pacing_rate: u64,
+    pub max_pacing_rate: u64,
+    pub bytes_acked: u64,
+    pub bytes_received: u64,
+    pub segs_out: u32,
+    pub segs_in: u32,
+    pub notsent_bytes: u32,
+    pub min_rtt_us: u32,
+    pub data_segs_in: u32,
+    pub data_segs_out: u32,
+    pub delivery_rate: u64,
+    pub busy_time_us: u64,
+    pub rwnd_limited_us: u64,
+    pub sndbuf_limited_us: u64,
+    pub delivered: u32,
+    pub delivered_ce: u32,
+    pub bytes_sent: u64,
+    pub bytes_retrans: u64,
+    pub dsack_dups: u32,
+    pub reord_seen: u32,
+    pub rcv_ooopack: u32,
+    pub snd_wnd: u32,
+    pub rcv_wnd: u32,
+    pub rehash: u32,
+    pub total_rto: u16,
+    pub total_rto_recoveries: u16,
+    pub total_rto_time_ms: u32,
+}
+
+/// States of a TCP connection as TCP_INFO numbers them (include/net/tcp_states.h).
+pub(crate) mod state {
+    pub(crate) const TIME_WAIT: u8 = 6;
+    pub(crate) const CLOSE: u8 = 7;
+}
+
+/// What the kernel knows of a connection.
+pub fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
+    let mut info = TcpInfo::default();
+    let mut length = mem::size_of::<TcpInfo>() as libc::socklen_t;
+    // SAFETY: the pointer and length describe `info`, every bit pattern of which is valid.
+    let status =
+        unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast(), &raw mut length) };
+    check(status).map(|()| info)
+}
+
+fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    // SAFETY: the pointer and length describe `value`.
+    let status = unsafe {
+        libc::setsockopt(socket.as_fd().as_raw_fd(), level, name, (&raw const value).cast(), mem::size_of::<i32>() as libc::socklen_t)
+    };
+    check(status)
+}
+
+fn check(status: i32) -> io::Result<()> {
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Lets an IPv6 socket use addresses that are not this machine's (needs CAP_NET_ADMIN or CAP_NET_RAW).
+pub(crate) fn set_transparent_v6(socket: impl AsFd) -> io::Result<()> {
+    set_int(socket, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1)
+}
+
+/// Fixes the receive buffer, beyond `net.core.rmem_max` where the process may (CAP_NET_ADMIN), else within it.
+pub fn force_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+    let value = i32::try_from(bytes).unwrap_or(i32::MAX);
+    set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, value)
+        .or_else(|_| set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, value))
+}
+
+/// Bounds the advertised window, in bytes of payload.
+pub fn window_clamp(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+    set_int(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, i32::try_from(bytes).unwrap_or(i32::MAX))
+}
+
+/// Payload in the send queue that has not been sent yet (SIOCOUTQNSD).
+pub fn unsent(socket: impl AsFd) -> io::Result<usize> {
+    const SIOCOUTQNSD: libc::c_ulong = 0x894B;
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: this ioctl writes one int to the pointer.
+    check(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCOUTQNSD, &raw mut bytes) })?;
+    Ok(usize::try_from(bytes).unwrap_or(0))
+}

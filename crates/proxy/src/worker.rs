@@ -1,0 +1,306 @@
+//! A worker: one thread, its listeners, its epoll, its connections. It shares nothing with the others.
+
+use crate::{
+    config::Config,
+    connection::{Connection, Ending, Events, Side, Wants},
+    intercept::Listener,
+    meter::{FlowRecord, FlowStats},
+    relay::Tools,
+};
+use rustix::{
+    event::{
+        EventfdFlags, Timespec,
+        epoll::{self, CreateFlags, EventData, EventFlags},
+        eventfd,
+    },
+    fd::OwnedFd,
+    io::Errno,
+};
+use std::{
+    collections::VecDeque,
+    io, mem,
+    sync::{Arc, mpsc},
+    time::{Duration, Instant},
+};
+
+/// What a worker may be told.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Tell every flow.
+    Flows(mpsc::Sender<Vec<FlowStats>>),
+    /// Take no new connections; end when the last one has.
+    Drain,
+    /// Reset every connection and end.
+    Stop,
+}
+
+/// How often connects are checked against their limit.
+const CONNECT_TICK: Duration = Duration::from_millis(200);
+
+/// What an event belongs to. Connections come two tokens each, after the waker and the listeners.
+#[derive(Debug, Clone, Copy)]
+enum Token {
+    Waker,
+    Listener(usize),
+    Connection(usize, Side),
+}
+
+impl Token {
+    const LISTENER: u64 = 1 << 62;
+
+    fn pack(self) -> EventData {
+        EventData::new_u64(match self {
+            Token::Waker => u64::MAX,
+            Token::Listener(index) => Self::LISTENER | index as u64,
+            Token::Connection(slot, side) => (slot as u64) << 1 | u64::from(side == Side::Far),
+        })
+    }
+
+    fn unpack(data: EventData) -> Self {
+        match data.u64() {
+            u64::MAX => Token::Waker,
+            value if value & Self::LISTENER != 0 => Token::Listener((value & !Self::LISTENER) as usize),
+            value => Token::Connection((value >> 1) as usize, if value & 1 == 1 { Side::Far } else { Side::Near }),
+        }
+    }
+}
+
+/// One thread's share of the proxy.
+pub(crate) struct Worker {
+    config: Arc<Config>,
+    epoll: OwnedFd,
+    waker: Arc<OwnedFd>,
+    inbox: mpsc::Receiver<Command>,
+    listeners: Vec<Listener>,
+    connections: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    /// Slots that ended in this round: events already fetched may still name them, so they are reused only in the next.
+    ended: Vec<usize>,
+    /// Connections that have more to do than one turn allows.
+    again: VecDeque<usize>,
+    /// When connects were begun, oldest first.
+    dialling: VecDeque<(Instant, usize)>,
+    tools: Tools,
+    on_end: Arc<dyn Fn(FlowRecord) + Send + Sync>,
+    draining: bool,
+    /// Listeners are deaf for want of descriptors until something ends.
+    starved: bool,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        config: Arc<Config>,
+        listeners: Vec<Listener>,
+        inbox: mpsc::Receiver<Command>,
+        on_end: Arc<dyn Fn(FlowRecord) + Send + Sync>,
+    ) -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let waker = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
+        epoll::add(&epoll, &waker, Token::Waker.pack(), EventFlags::IN)?;
+        for (index, listener) in listeners.iter().enumerate() {
+            epoll::add(&epoll, &listener.socket, Token::Listener(index).pack(), EventFlags::IN)?;
+        }
+        Ok(Worker {
+            config,
+            epoll,
+            waker,
+            inbox,
+            listeners,
+            connections: Vec::new(),
+            free: Vec::new(),
+            ended: Vec::new(),
+            again: VecDeque::new(),
+            dialling: VecDeque::new(),
+            tools: Tools::new(),
+            on_end,
+            draining: false,
+            starved: false,
+        })
+    }
+
+    pub(crate) fn waker(&self) -> Arc<OwnedFd> {
+        self.waker.clone()
+    }
+
+    fn alive(&self) -> usize {
+        self.connections.len() - self.free.len() - self.ended.len()
+    }
+
+    /// Runs until told to stop, or drained.
+    pub(crate) fn run(mut self) {
+        let mut events = Vec::with_capacity(256);
+        while !(self.draining && self.alive() == 0) {
+            events.clear();
+            let timeout = self.timeout();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => {
+                    tracing::error!("cannot wait for events: {errno}");
+                    return;
+                }
+            }
+            for event in &events {
+                match Token::unpack(event.data) {
+                    Token::Waker => {
+                        if !self.obey() {
+                            return;
+                        }
+                    }
+                    Token::Listener(index) => self.accept(index),
+                    Token::Connection(slot, side) => self.on_events(slot, side, event.flags),
+                }
+            }
+            for _ in 0..self.again.len() {
+                if let Some(slot) = self.again.pop_front() {
+                    self.advance(slot, |connection, tools| connection.proceed(tools));
+                }
+            }
+            self.check_dialling();
+            self.free.append(&mut self.ended);
+        }
+    }
+
+    /// How long to wait: not at all while somebody has more to do, a tick while somebody dials.
+    fn timeout(&self) -> Option<Timespec> {
+        if !self.again.is_empty() {
+            return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
+        }
+        (!self.dialling.is_empty()).then(|| Timespec { tv_sec: 0, tv_nsec: i64::from(CONNECT_TICK.subsec_nanos()) })
+    }
+
+    /// Does what it was told; false when that was to end.
+    fn obey(&mut self) -> bool {
+        let _ = rustix::io::read(&self.waker, &mut [0u8; 8]);
+        while let Ok(command) = self.inbox.try_recv() {
+            match command {
+                Command::Flows(reply) => {
+                    let _ = reply.send(self.connections.iter().flatten().map(Connection::stats).collect());
+                }
+                Command::Drain => {
+                    self.draining = true;
+                    self.listeners.clear();
+                }
+                Command::Stop => {
+                    for slot in 0..self.connections.len() {
+                        self.end(slot, Ending::Stopped);
+                    }
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn accept(&mut self, index: usize) {
+        // A bounded batch, so that a flood of connections does not stall those there are.
+        for _ in 0..64 {
+            let Some(listener) = self.listeners.get(index) else { return };
+            match listener.accept() {
+                Ok(Some(arrival)) => {
+                    let (client, server) = (arrival.client, arrival.server);
+                    match Connection::begin(&self.config, arrival) {
+                        Ok(connection) => self.take_in(connection),
+                        Err((_, ending)) => tracing::warn!(%client, %server, %ending, "not split"),
+                    }
+                }
+                Ok(None) => return,
+                Err(why) => {
+                    // Level-triggered, a listener that can't accept would spin: it rests until a descriptor is free.
+                    tracing::error!("cannot accept a connection: {why}; it waits until another ends");
+                    self.hear(false);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Lets listeners rest, or wakes them.
+    fn hear(&mut self, listen: bool) {
+        self.starved = !listen;
+        let flags = if listen { EventFlags::IN } else { EventFlags::empty() };
+        for (index, listener) in self.listeners.iter().enumerate() {
+            let _ = epoll::modify(&self.epoll, &listener.socket, Token::Listener(index).pack(), flags);
+        }
+    }
+
+    fn take_in(&mut self, connection: Connection) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() - 1
+        });
+        for side in [Side::Near, Side::Far] {
+            if let Err(errno) = epoll::add(&self.epoll, connection.socket(side), Token::Connection(slot, side).pack(), Self::interest()) {
+                tracing::error!("cannot watch a connection: {errno}");
+                connection.end(Ending::NoRoom);
+                self.free.push(slot);
+                return;
+            }
+        }
+        self.dialling.push_back((connection.born(), slot));
+        self.connections[slot] = Some(connection);
+    }
+
+    fn interest() -> EventFlags {
+        EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET
+    }
+
+    fn on_events(&mut self, slot: usize, side: Side, flags: EventFlags) {
+        let events = Events {
+            readable: flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP),
+            writable: flags.contains(EventFlags::OUT),
+            failed: flags.contains(EventFlags::ERR),
+        };
+        self.advance(slot, |connection, tools| connection.on_events(side, events, tools));
+    }
+
+    /// Lets a connection act, then does what it wants.
+    fn advance(&mut self, slot: usize, act: impl FnOnce(&mut Connection, &mut Tools) -> Result<Wants, Ending>) {
+        let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };
+        match act(connection, &mut self.tools) {
+            Ok(wants) => {
+                if wants.again && !self.again.contains(&slot) {
+                    self.again.push_back(slot);
+                }
+                for (look, side) in [(wants.look_near, Side::Near), (wants.look_far, Side::Far)] {
+                    if look {
+                        let token = Token::Connection(slot, side).pack();
+                        let _ = epoll::modify(&self.epoll, connection.socket(side), token, Self::interest());
+                    }
+                }
+            }
+            Err(ending) => self.end(slot, ending),
+        }
+    }
+
+    fn end(&mut self, slot: usize, ending: Ending) {
+        let Some(connection) = self.connections.get_mut(slot).and_then(mem::take) else { return };
+        let last = connection.stats();
+        tracing::info!(
+            client = %last.client, server = %last.server, up = last.up.moved, down = last.down.moved,
+            seconds = last.age.as_secs_f64(), near_retrans = last.near.total_retrans, far_retrans = last.far.total_retrans,
+            %ending, "flow"
+        );
+        connection.end(ending);
+        self.ended.push(slot);
+        (self.on_end)(FlowRecord { last, ending });
+        if self.starved {
+            self.hear(true);
+        }
+    }
+
+    /// Gives up far legs that have been connecting for too long.
+    fn check_dialling(&mut self) {
+        let limit = self.config.connect_timeout;
+        while let Some(&(begun, slot)) = self.dialling.front() {
+            let dials = |connection: &Connection| connection.is_dialling() && connection.born() == begun;
+            let connection = self.connections.get(slot).and_then(Option::as_ref);
+            if connection.is_some_and(dials) {
+                if begun.elapsed() < limit {
+                    return;
+                }
+                self.end(slot, Ending::FarNotReached(io::ErrorKind::TimedOut));
+            }
+            self.dialling.pop_front();
+        }
+    }
+}
