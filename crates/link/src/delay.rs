@@ -1,0 +1,142 @@
+//! Propagation: a constant delay, and what a packet's own flow adds to it.
+
+use crate::{Packet, Stage, Time};
+use scenario::Span;
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+};
+
+/// Packets on their way. Those without an extra delay stay in order and cost a ring; the others go through a heap. Ties leave
+/// in order of arrival.
+#[derive(Debug)]
+pub struct Delay<P> {
+    delay: Span,
+    ring: VecDeque<Flying<P>>,
+    heap: BinaryHeap<Reverse<Flying<P>>>,
+    number: u64,
+}
+
+#[derive(Debug)]
+struct Flying<P> {
+    arrives: Time,
+    number: u64,
+    packet: P,
+}
+
+impl<P> Flying<P> {
+    fn key(&self) -> (Time, u64) {
+        (self.arrives, self.number)
+    }
+}
+
+impl<P> PartialEq for Flying<P> {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+impl<P> Eq for Flying<P> {}
+impl<P> PartialOrd for Flying<P> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl<P> Ord for Flying<P> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+impl<P> Delay<P> {
+    /// Nothing on its way.
+    pub fn new(delay: Span) -> Self {
+        Delay { delay, ring: VecDeque::new(), heap: BinaryHeap::new(), number: 0 }
+    }
+
+    /// Packets on their way.
+    pub fn len(&self) -> usize {
+        self.ring.len() + self.heap.len()
+    }
+
+    /// Whether nothing is on its way.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn heap_is_next(&self) -> bool {
+        match (self.ring.front(), self.heap.peek()) {
+            (Some(ring), Some(Reverse(heap))) => heap.key() < ring.key(),
+            (None, heap) => heap.is_some(),
+            (Some(_), None) => false,
+        }
+    }
+}
+
+impl<P: Packet> Stage<P> for Delay<P> {
+    fn enqueue(&mut self, now: Time, packet: P) -> Result<(), P> {
+        let extra = packet.extra_delay();
+        let flying = Flying { arrives: now + self.delay + extra, number: self.number, packet };
+        self.number += 1;
+        if extra == Span::ZERO {
+            self.ring.push_back(flying)
+        } else {
+            self.heap.push(Reverse(flying))
+        }
+        Ok(())
+    }
+
+    fn ready(&mut self, now: Time) -> Option<(Time, P)> {
+        if self.next_wakeup()? > now {
+            return None;
+        }
+        let flying = if self.heap_is_next() { self.heap.pop()?.0 } else { self.ring.pop_front()? };
+        Some((flying.arrives, flying.packet))
+    }
+
+    fn next_wakeup(&self) -> Option<Time> {
+        let ring = self.ring.front().map(|flying| flying.arrives);
+        let heap = self.heap.peek().map(|Reverse(flying)| flying.arrives);
+        ring.into_iter().chain(heap).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Debug)]
+    struct Numbered(usize, Span);
+    impl Packet for Numbered {
+        fn wire_bytes(&self) -> u32 {
+            100
+        }
+        fn extra_delay(&self) -> Span {
+            self.1
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn packets_leave_in_order_of_time_then_arrival(gaps in prop::collection::vec((0u64..50, 0u64..200), 1..100)) {
+            let mut delay: Delay<Numbered> = Delay::new(Span(40));
+            let (mut now, mut expected) = (0, Vec::new());
+            for (number, (gap, extra)) in gaps.into_iter().enumerate() {
+                now += gap;
+                // Half of them have no extra delay.
+                let extra = extra.saturating_sub(100);
+                expected.push((now + 40 + extra, number));
+                delay.enqueue(Time(now), Numbered(number, Span(extra))).unwrap();
+            }
+            expected.sort_unstable();
+            let mut out = Vec::new();
+            while let Some(at) = delay.next_wakeup() {
+                let (left, packet) = delay.ready(at).unwrap();
+                prop_assert_eq!(left, at);
+                out.push((left.0, packet.0));
+            }
+            prop_assert_eq!(out, expected);
+            prop_assert!(delay.is_empty());
+        }
+    }
+}

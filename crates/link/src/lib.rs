@@ -1,0 +1,44 @@
+//! What a link does to packets.
+//!
+//! A stage is a queue: packets are put in, and each comes out at its time. Stages compose: [`Way`] is one direction of a
+//! scenario's link, a [`Shaper`] (drop-tail queue and rate), then [`Losses`], then a [`Delay`]. Time and randomness are
+//! arguments, so that the simulator and the real-time emulator use the same stages. A stage tells the exact time at which
+//! each packet left it, so that a caller who looks late loses neither rate nor order. What packets are is left to the
+//! caller.
+
+mod delay;
+mod losses;
+mod shaper;
+mod time;
+mod way;
+
+pub use delay::Delay;
+pub use losses::{Losses, mean_loss};
+pub use shaper::{Limit, Shaper};
+pub use time::Time;
+pub use way::{Counts, Way};
+
+use scenario::Span;
+
+/// What stages must know of a packet.
+pub trait Packet {
+    /// Its size in bytes of IP.
+    fn wire_bytes(&self) -> u32;
+
+    /// Extra one-way delay of the packet's flow on this link.
+    fn extra_delay(&self) -> Span {
+        Span::ZERO
+    }
+}
+
+/// A queue that packets go through.
+pub trait Stage<P> {
+    /// Puts a packet in at `now`, or hands it back when there is no room. Times never go backwards.
+    fn enqueue(&mut self, now: Time, packet: P) -> Result<(), P>;
+
+    /// The next packet that has left by `now`, and when it left.
+    fn ready(&mut self, now: Time) -> Option<(Time, P)>;
+
+    /// When the next packet leaves, if any is inside.
+    fn next_wakeup(&self) -> Option<Time>;
+}

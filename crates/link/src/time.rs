@@ -1,0 +1,30 @@
+//! A point in time on the caller's clock.
+
+use scenario::Span;
+use std::ops::{Add, Sub};
+
+/// Nanoseconds since the caller's beginning of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// In seconds.
+    pub fn secs(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+}
+
+impl Add<Span> for Time {
+    type Output = Time;
+    fn add(self, span: Span) -> Time {
+        Time(self.0.saturating_add(span.0))
+    }
+}
+
+/// The span since an earlier time; zero when it is not earlier.
+impl Sub for Time {
+    type Output = Span;
+    fn sub(self, earlier: Time) -> Span {
+        Span(self.0.saturating_sub(earlier.0))
+    }
+}
