@@ -89,7 +89,7 @@ impl<P: Packet> Stage<P> for Shaper<P> {
     fn enqueue(&mut self, now: Time, packet: P) -> Result<(), P> {
         let size = u64::from(packet.wire_bytes());
         self.queued(now);
-        let waits = self.free_at > now;
+        let waits = (self.free_at, self.fraction) > (now, 0);
         if waits && !self.has_room(size) {
             return Err(packet);
         }
