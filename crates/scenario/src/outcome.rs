@@ -200,9 +200,9 @@ impl Outcome {
     }
 }
 
-/// Gives every outcome the intervals of the mean over the seeds of its engine and case. A number that some seed lacks gets none.
+/// Gives every outcome the intervals of the mean over the seeds of its scenario, engine and case. A number that some seed lacks gets none.
 pub fn add_ci95(outcomes: &mut [Outcome]) {
-    let key = |outcome: &Outcome| (outcome.engine.clone(), outcome.case.clone());
+    let key = |outcome: &Outcome| (outcome.scenario.clone(), outcome.engine.clone(), outcome.case.clone());
     let mut groups: BTreeMap<_, BTreeMap<&'static str, Vec<f64>>> = BTreeMap::new();
     let mut sizes: BTreeMap<_, usize> = BTreeMap::new();
     for outcome in outcomes.iter() {

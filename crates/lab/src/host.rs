@@ -1,0 +1,165 @@
+//! A host: a network namespace of its own, without a link to the machine's network.
+//!
+//! It has no name in the system unless it is given one, and lives only while somebody holds it: when this process dies,
+//! however it dies, the host, its devices and its rules go with it. A named host (for `ip netns exec`) leaves its name behind
+//! when the process is killed; [`clear_stale`] removes such names at the next start.
+
+use crate::{LabError, sys};
+use rustix::{
+    fd::{AsFd, OwnedFd},
+    fs::{Mode, OFlags},
+    mount::{MountFlags, UnmountFlags},
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
+use std::{
+    fs,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+};
+
+/// Where `ip netns` looks for names.
+const NAMES: &str = "/run/netns";
+/// What the lab's names begin with; then comes the process that made them.
+const PREFIX: &str = "tandem-";
+
+/// A host of the lab.
+#[derive(Debug)]
+pub struct Host {
+    name: String,
+    namespace: OwnedFd,
+    published: Option<PathBuf>,
+}
+
+impl Host {
+    /// Makes a host with nothing but a loopback interface, which is up.
+    pub fn new(name: &str) -> Result<Self, LabError> {
+        let made = thread::spawn(|| -> io::Result<OwnedFd> {
+            sys::new_network()?;
+            Ok(rustix::fs::open("/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+        });
+        let namespace = made.join().map_err(|_| LabError::Panicked)?.map_err(|why| LabError::Namespace { host: name.into(), why })?;
+        let host = Host { name: name.into(), namespace, published: None };
+        host.ip(&["link set lo up".into()])?;
+        Ok(host)
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs `work` on a thread inside the host, and waits for it.
+    pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+        thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                self.move_in()?;
+                Ok(work())
+            });
+            inside.join().map_err(|_| LabError::Panicked)?
+        })
+    }
+
+    /// Starts a thread inside the host.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        name: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<thread::JoinHandle<T>, LabError> {
+        let builder = thread::Builder::new().name(name.into());
+        self.enter(|| builder.spawn(work))?.map_err(|why| LabError::Namespace { host: self.name.clone(), why })
+    }
+
+    fn move_in(&self) -> Result<(), LabError> {
+        move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(|errno| LabError::Namespace { host: self.name.clone(), why: errno.into() })
+    }
+
+    /// A command that will run inside the host.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        sys::run_in(&mut command, self.namespace.as_fd());
+        command
+    }
+
+    /// Runs `ip` commands (without the word `ip`) inside the host.
+    pub(crate) fn ip(&self, lines: &[String]) -> Result<(), LabError> {
+        let failed = |why: String| LabError::Configure { host: self.name.clone(), why };
+        let mut child = self
+            .command("ip")
+            .args(["-batch", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|why| failed(format!("cannot run ip: {why}; install it (Debian package iproute2)")))?;
+        if let Some(mut pipe) = child.stdin.take() {
+            pipe.write_all((lines.join("\n") + "\n").as_bytes()).map_err(|why| failed(why.to_string()))?;
+        }
+        let output = child.wait_with_output().map_err(|why| failed(why.to_string()))?;
+        if output.status.success() { Ok(()) } else { Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_string())) }
+    }
+
+    /// Sets network settings of the host: paths below /proc/sys/net.
+    pub(crate) fn sysctl(&self, settings: &[(&str, String)]) -> Result<(), LabError> {
+        self.enter(|| {
+            for (key, value) in settings {
+                let path = Path::new("/proc/sys/net").join(key);
+                fs::write(&path, value).map_err(|why| LabError::Configure {
+                    host: self.name.clone(),
+                    why: format!("cannot set {} to {value}: {why}", path.display()),
+                })?;
+            }
+            Ok(())
+        })?
+    }
+
+    /// Gives the host a name that `ip netns exec` knows, and returns it.
+    pub fn publish(&mut self) -> Result<String, LabError> {
+        let name = format!("{PREFIX}{}-{}", std::process::id(), self.name);
+        let path = Path::new(NAMES).join(&name);
+        let failed = |why: io::Error| LabError::Namespace { host: name.clone(), why };
+        fs::create_dir_all(NAMES).map_err(failed)?;
+        fs::write(&path, "").map_err(failed)?;
+        let source = format!("/proc/self/fd/{}", rustix::fd::AsRawFd::as_raw_fd(&self.namespace));
+        rustix::mount::mount(source.as_str(), &path, c"none", MountFlags::BIND, None).map_err(|errno| {
+            let _ = fs::remove_file(&path);
+            failed(errno.into())
+        })?;
+        self.published = Some(path);
+        Ok(name)
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Some(path) = &self.published {
+            forget(path);
+        }
+    }
+}
+
+/// Removes a published name.
+fn forget(path: &Path) {
+    let _ = rustix::mount::unmount(path, UnmountFlags::DETACH);
+    let _ = fs::remove_file(path);
+}
+
+/// Removes the names that a killed lab left behind, and returns them.
+pub fn clear_stale() -> Vec<String> {
+    let Ok(entries) = fs::read_dir(NAMES) else { return Vec::new() };
+    let stale = |name: &str| {
+        let pid = name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()?;
+        (!sys::process_exists(pid)).then_some(())
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            stale(&name)?;
+            forget(&entry.path());
+            Some(name)
+        })
+        .collect()
+}

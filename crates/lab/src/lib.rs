@@ -1,0 +1,22 @@
+//! Plays a scenario on the real kernel: hosts are network namespaces, links are emulated between TUN devices, connections are
+//! real TCP, and splits are the real proxy.
+//!
+//! `host` makes hosts, `network` joins them, `emulator` is the links, `workload` is the ends, `run` plays a scenario and
+//! `measure` turns what was seen into an [`Outcome`](scenario::Outcome). Nothing here has a link to the machine's own network.
+
+mod calibrate;
+mod capture;
+mod emulator;
+mod error;
+mod host;
+mod measure;
+mod network;
+mod run;
+mod sys;
+mod workload;
+
+pub use calibrate::{Calibration, calibrate};
+pub use error::LabError;
+pub use host::{Host, clear_stale};
+pub use network::{Extras, Network};
+pub use run::Lab;

@@ -1,0 +1,344 @@
+//! The network of a scenario: hosts in a row, a link of two TUN devices between neighbours, addresses, routes, settings.
+//!
+//! Link `k` (from 1) joins two hosts as 10.77.k.1 and 10.77.k.2, and as fd77:0:0:k::1 and ::2; the device is called `link<k>`
+//! on both. Every network looks the same from inside, since none can see another.
+
+use crate::{
+    LabError,
+    capture::{Capture, Writer},
+    emulator::{Emulator, LinkReport, LinkSpec, Setting},
+    host::Host,
+    sys,
+};
+use link::Limit;
+use proxy::{Config, FlowRecord, FlowStats, LegProfile, Listen, Proxy};
+use rustix::fd::OwnedFd;
+use scenario::{Bytes, PKT, Purpose, QueueLimit, Scenario, Span, stream};
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::PathBuf,
+    time::Instant,
+};
+
+/// Where a transparent proxy of the lab listens.
+const PROXY_PORT: u16 = 5000;
+/// Packets that wait between a host and the emulator; more would be lost by the host, which makes a run invalid.
+const HOST_QUEUE: u32 = 50_000;
+
+/// The hosts and links of a scenario, up and running.
+#[derive(Debug)]
+pub struct Network {
+    /// From sender to receiver.
+    hosts: Vec<Host>,
+    /// The proxies, each with the host it runs on. Declared before the emulator: they end while packets still flow.
+    proxies: Vec<ProxyOn>,
+    emulator: Option<Emulator>,
+    writer: Option<Writer>,
+}
+
+/// What a network is to have besides what the scenario says.
+#[derive(Debug, Default, Clone)]
+pub struct Extras {
+    /// Captures, one file a host: `<prefix><host>.pcapng`.
+    pub capture: Option<PathBuf>,
+    /// Extra one-way delay on the first link by server port.
+    pub access_delays: HashMap<u16, Span>,
+    /// Names that `ip netns` knows.
+    pub published: bool,
+}
+
+/// A proxy and the number of its host.
+#[derive(Debug)]
+struct ProxyOn {
+    host: usize,
+    proxy: Option<Proxy>,
+}
+
+/// The addresses of the two hosts beside link `index` (from 0).
+fn addresses(index: usize) -> [[IpAddr; 2]; 2] {
+    let number = index as u16 + 1;
+    [1, 2].map(|end| {
+        [
+            IpAddr::V4(Ipv4Addr::new(10, 77 + (number >> 8) as u8, number as u8, end)),
+            IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, number, 0, 0, 0, u16::from(end))),
+        ]
+    })
+}
+
+/// The prefixes of link `index`.
+fn prefixes(index: usize) -> [String; 2] {
+    let [v4, v6] = addresses(index)[0];
+    let v4 = v4.to_string();
+    [format!("{}0/30", &v4[..v4.len() - 1]), v6.to_string().replace("::1", "::/64")]
+}
+
+impl Network {
+    /// Builds the network of `scenario`, with its proxies. `on_end` hears of each flow a proxy has ended: of which, counted
+    /// from 0, and the flow.
+    pub fn build(
+        scenario: &Scenario,
+        seed: u64,
+        extras: &Extras,
+        on_end: impl Fn(usize, FlowRecord) + Clone + Send + Sync + 'static,
+    ) -> Result<Self, LabError> {
+        crate::host::clear_stale();
+        let epoch = Instant::now();
+        let count = scenario.links.len();
+        let mut hosts = host_names(scenario).iter().map(|name| Host::new(name)).collect::<Result<Vec<_>, _>>()?;
+        if extras.published {
+            for host in &mut hosts {
+                host.publish()?;
+            }
+        }
+        let buffers = socket_memory(scenario);
+        let mut ends = Vec::new();
+        for (index, host) in hosts.iter().enumerate() {
+            ends.push(set_up(host, index, count, &buffers)?);
+        }
+        let links = link_specs(scenario, seed, ends);
+        let (capture, writer) = match &extras.capture {
+            None => (None, None),
+            Some(prefix) => {
+                let path = |host: &Host| PathBuf::from(format!("{}{}.pcapng", prefix.display(), host.name()));
+                let (capture, writer) = Capture::open(hosts.iter().map(path).collect())?;
+                (Some(capture), Some(writer))
+            }
+        };
+        let setting = Setting { epoch, access_delays: extras.access_delays.clone(), capture };
+        let emulator = Some(Emulator::start(links, setting)?);
+        let mut network = Network { hosts, proxies: Vec::new(), emulator, writer };
+        for number in 0..scenario.splits.len() {
+            let on_end = on_end.clone();
+            network.start_proxy(scenario, number, move |record| on_end(number, record))?;
+        }
+        Ok(network)
+    }
+
+    /// The host at the sender's end.
+    pub fn sender(&self) -> &Host {
+        &self.hosts[0]
+    }
+
+    /// The host at the receiver's end.
+    pub fn receiver(&self) -> &Host {
+        &self.hosts[self.hosts.len() - 1]
+    }
+
+    /// All hosts, from sender to receiver.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// The sender's addresses: IPv4, IPv6.
+    pub fn sender_addresses(&self) -> [IpAddr; 2] {
+        addresses(0)[0]
+    }
+
+    /// The receiver's addresses: IPv4, IPv6.
+    pub fn receiver_addresses(&self) -> [IpAddr; 2] {
+        addresses(self.hosts.len() - 2)[1]
+    }
+
+    /// The IPv4 address at the far end of link `index`, from 0.
+    pub(crate) fn link_end(&self, index: usize) -> IpAddr {
+        addresses(index)[1][0]
+    }
+
+    /// Bytes queued before link `index`, and bytes that have left it, in the direction of the data.
+    pub(crate) fn link_gauge(&self, index: usize) -> (u64, u64) {
+        use std::sync::atomic::Ordering::Relaxed;
+        let gauge =
+            |emulator: &Emulator| (emulator.gauges()[index].queued.load(Relaxed), emulator.gauges()[index].left_bytes.load(Relaxed));
+        self.emulator.as_ref().map_or((0, 0), gauge)
+    }
+
+    /// The flows of each proxy as they are now.
+    pub fn proxy_flows(&self) -> Vec<Vec<FlowStats>> {
+        self.proxies.iter().map(|on| on.proxy.as_ref().map(Proxy::flows).unwrap_or_default()).collect()
+    }
+
+    fn start_proxy(
+        &mut self,
+        scenario: &Scenario,
+        number: usize,
+        on_end: impl Fn(FlowRecord) + Send + Sync + 'static,
+    ) -> Result<(), LabError> {
+        let host = scenario.splits[number].after;
+        let control = scenario.leg_controls()[number + 1];
+        let profile = |control: &str| LegProfile { control: Some(control.into()), ..LegProfile::default() };
+        // Whoever opens a connection, its data leave for the receiver: that leg has the proxy's controller.
+        let towards_receiver = self.receiver_addresses().map(|address| (address.into(), profile(control)));
+        let config = Config {
+            listen: vec![Listen::Transparent((Ipv6Addr::UNSPECIFIED, PROXY_PORT).into())],
+            near: profile(&scenario.control.sender),
+            far: profile(&scenario.control.sender),
+            by_peer: towards_receiver.into(),
+            buffer: scenario.buffer_limit(number),
+            ..Config::default()
+        };
+        let host_name = self.hosts[host].name().to_string();
+        let proxy = self.hosts[host].enter(|| Proxy::start(config, on_end))?.map_err(|why| LabError::Proxy { host: host_name, why })?;
+        self.proxies.push(ProxyOn { host, proxy: Some(proxy) });
+        Ok(())
+    }
+
+    /// Ends everything, and returns what became of each link; packets that a host lost before the emulator saw them count as
+    /// refused.
+    pub(crate) fn finish(mut self) -> Result<Vec<LinkReport>, LabError> {
+        self.stop_proxies();
+        let mut reports = match self.emulator.take() {
+            Some(emulator) => emulator.finish()?,
+            None => Vec::new(),
+        };
+        for (index, host) in self.hosts.iter().enumerate() {
+            for (device, drops) in transmit_drops(host)? {
+                let number = device.strip_prefix("link").and_then(|number| number.parse::<usize>().ok());
+                if let Some(report) = number.and_then(|number| reports.get_mut(number.wrapping_sub(1))) {
+                    tracing::debug!(host = index, device, drops, "packets lost before the emulator");
+                    report.refused += drops;
+                }
+            }
+        }
+        if let Some(writer) = self.writer.take() {
+            writer.finish()?;
+        }
+        Ok(reports)
+    }
+
+    /// Proxies take their rules away in the namespace where they put them.
+    fn stop_proxies(&mut self) {
+        for on in &mut self.proxies {
+            let proxy = on.proxy.take();
+            let _ = self.hosts[on.host].enter(|| drop(proxy));
+        }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.stop_proxies();
+    }
+}
+
+/// What the hosts are called, from sender to receiver.
+fn host_names(scenario: &Scenario) -> Vec<String> {
+    let inner = scenario.links.len() - 1;
+    let is_proxy = |at: usize| scenario.splits.iter().any(|split| split.after == at);
+    let several = |proxy: bool| (1..=inner).filter(|&at| is_proxy(at) == proxy).count() > 1;
+    let mut names = vec!["sender".to_string()];
+    let mut counts = [0, 0];
+    for at in 1..=inner {
+        let proxy = is_proxy(at);
+        counts[usize::from(proxy)] += 1;
+        let word = if proxy { "proxy" } else { "router" };
+        names.push(if several(proxy) { format!("{word}{}", counts[usize::from(proxy)]) } else { word.to_string() });
+    }
+    names.push("receiver".into());
+    names
+}
+
+/// Makes a host's devices and configures it; returns the devices towards the sender and towards the receiver.
+fn set_up(host: &Host, index: usize, links: usize, memory: &str) -> Result<[Option<OwnedFd>; 2], LabError> {
+    host.sysctl(&[
+        // Only what the scenario sends is to cross a link.
+        ("ipv6/conf/default/addr_gen_mode", "1".into()),
+        ("ipv6/conf/default/accept_ra", "0".into()),
+        ("ipv6/conf/default/router_solicitations", "0".into()),
+        ("ipv4/ip_forward", "1".into()),
+        ("ipv6/conf/all/forwarding", "1".into()),
+        ("ipv4/conf/all/rp_filter", "0".into()),
+        ("ipv4/conf/default/rp_filter", "0".into()),
+        ("ipv4/tcp_rmem", format!("4096 {memory}")),
+        ("ipv4/tcp_wmem", format!("4096 {memory}")),
+        // A run must not learn from the flow before it.
+        ("ipv4/tcp_no_metrics_save", "1".into()),
+    ])?;
+    let open = |link: usize| -> Result<OwnedFd, LabError> {
+        let device = format!("link{}", link + 1);
+        host.enter(|| sys::open_tun(&device))?.map_err(|why| LabError::Tun { device: device.clone(), host: host.name().into(), why })
+    };
+    let left = index.checked_sub(1);
+    let right = (index < links).then_some(index);
+    let ends = [left.map(open).transpose()?, right.map(open).transpose()?];
+    let mut lines = Vec::new();
+    for (link, own) in left.map(|link| (link, 1)).into_iter().chain(right.map(|link| (link, 0))) {
+        let device = format!("link{}", link + 1);
+        let [v4, v6] = addresses(link)[own];
+        lines.extend([
+            format!("link set {device} mtu {} txqueuelen {HOST_QUEUE}", PKT.0),
+            format!("link set {device} up"),
+            format!("addr add {v4}/30 dev {device}"),
+            format!("addr add {v6}/64 dev {device} nodad"),
+        ]);
+    }
+    for other in (0..links).filter(|&link| Some(link) != left && Some(link) != right) {
+        let device = format!("link{}", if other < index { index } else { index + 1 });
+        lines.extend(prefixes(other).map(|prefix| format!("route add {prefix} dev {device}")));
+    }
+    host.ip(&lines)?;
+    Ok(ends)
+}
+
+/// The emulator's links, from the scenario and the devices of each host.
+fn link_specs(scenario: &Scenario, seed: u64, mut ends: Vec<[Option<OwnedFd>; 2]>) -> Vec<LinkSpec> {
+    let mut specs = Vec::new();
+    for (index, link) in scenario.links.iter().enumerate() {
+        let (Some(left), Some(right)) = (ends[index][1].take(), ends[index + 1][0].take()) else { continue };
+        let limit = match scenario.queue_limit(index) {
+            QueueLimit::Packets(count) => Limit::Packets(count),
+            QueueLimit::Bytes(bytes) => Limit::Bytes(bytes),
+            QueueLimit::Bdp(_) => unreachable!("queue_limit resolves BDP"),
+        };
+        let loss_rng = stream(seed, Purpose::Losses, index as u64);
+        specs.push(LinkSpec { rate: link.rate, delay: link.delay, limit, loss: link.loss, loss_rng, ends: [left, right] });
+    }
+    specs
+}
+
+/// Default and largest socket buffer: what is in flight and queued on the whole path, twice over for the kernel's own
+/// overhead and once more for growth, so that the window is never the bottleneck.
+fn socket_memory(scenario: &Scenario) -> String {
+    let queues: u64 = (0..scenario.links.len())
+        .map(|index| match scenario.queue_limit(index) {
+            QueueLimit::Packets(count) => count.saturating_mul(PKT.0),
+            QueueLimit::Bytes(bytes) => bytes.0,
+            QueueLimit::Bdp(_) => 0,
+        })
+        .fold(0, u64::saturating_add);
+    let whole = scenario::Leg { first: 0, end: scenario.links.len() };
+    let extra = scenario.flow_specs(scenario.seed).iter().map(|flow| 2 * flow.access_delay.0).max().unwrap_or(0);
+    let rtt = Span(scenario.base_rtt(whole).0 + extra);
+    let fastest = scenario.links.iter().map(|link| link.rate).max().unwrap_or(scenario::Rate(0));
+    let slowest = scenario.bottleneck_rate(whole);
+    // A queue can hold more than the bottleneck's share only up to what the fastest link brings.
+    let Bytes(flight) = slowest.bytes_in(rtt);
+    let Bytes(burst) = fastest.bytes_in(rtt);
+    let need = (flight + queues.min(burst.saturating_mul(4))).saturating_mul(4).clamp(4 << 20, 1 << 30);
+    format!("{need} {need}")
+}
+
+/// Packets that each device of `host` dropped because the emulator did not take them.
+fn transmit_drops(host: &Host) -> Result<Vec<(String, u64)>, LabError> {
+    let text = host
+        .enter(|| std::fs::read_to_string("/proc/thread-self/net/dev"))?
+        .map_err(|why| LabError::System { what: "read /proc/thread-self/net/dev", why })?;
+    let parse = |line: &str| {
+        let (device, numbers) = line.split_once(':')?;
+        // bytes packets errs drop fifo frame compressed multicast | bytes packets errs drop …
+        Some((device.trim().to_string(), numbers.split_whitespace().nth(11)?.parse().ok()?))
+    };
+    Ok(text.lines().filter_map(parse).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_share_a_prefix() {
+        assert_eq!(prefixes(0), ["10.77.1.0/30", "fd77:0:0:1::/64"]);
+        assert_eq!(addresses(1)[1][0].to_string(), "10.77.2.2");
+        assert_eq!(addresses(1)[0][1].to_string(), "fd77:0:0:2::1");
+    }
+}

@@ -1,0 +1,158 @@
+//! Plays a scenario: builds its network, lets its flows run, watches, and measures.
+
+use crate::{
+    LabError,
+    measure::{self, Recorder},
+    network::{Extras, Network},
+    workload::{self, Stage, Workload},
+};
+use scenario::{Backpressure, Engine, EngineError, Outcome, Progress, QueueKind, Scenario, SplitMode};
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How often a run is looked at.
+const TICK: Duration = Duration::from_millis(20);
+/// The most flows: each has a port of its own.
+const MOST_FLOWS: usize = 20_000;
+
+/// Controllers that Tandem knows but that may not be in a kernel.
+const KNOWN: [&str; 13] =
+    ["reno", "cubic", "bbr", "hybla", "vegas", "westwood", "dctcp", "xcp", "mpcp", "share", "xcp-e2e", "vcp-e2e", "mpcp-e2e"];
+
+/// The engine that plays scenarios on the real kernel.
+#[derive(Debug, Default, Clone)]
+pub struct Lab {
+    /// Where captures go, one file a host; the file names begin with what this ends in.
+    pub capture: Option<PathBuf>,
+}
+
+impl Engine for Lab {
+    fn name(&self) -> &'static str {
+        "lab"
+    }
+
+    fn can_answer(&self, scenario: &Scenario) -> Result<(), EngineError> {
+        let cannot = |key: String, why: &str| Err(EngineError::CannotAnswer { engine: "lab", key, why: why.into() });
+        for (index, link) in (1..).zip(&scenario.links) {
+            if link.queue.kind != QueueKind::Droptail {
+                return cannot(format!("link[{index}].queue.kind"), "its links are drop-tail queues; other routers are the simulator's");
+            }
+        }
+        for (index, split) in scenario.splits.iter().enumerate() {
+            if split.mode != SplitMode::Stream {
+                return cannot(format!("split[{}].mode", index + 1), "its proxy forwards a stream");
+            }
+            if split.backpressure == Backpressure::Fluid {
+                return cannot(format!("split[{}].backpressure", index + 1), "real sockets hold a sender back by its window");
+            }
+            let least = proxy::Config::LEAST_BUFFER;
+            if scenario.buffer_limit(index).is_some_and(|buffer| buffer < least) {
+                return cannot(format!("split[{}].buffer", index + 1), &format!("a real host cannot hold to less than {least}"));
+            }
+        }
+        if scenario.flow_specs(scenario.seed).len() > MOST_FLOWS {
+            return cannot("flow.count".into(), &format!("it has ports for {MOST_FLOWS} flows"));
+        }
+        let available = proxy::available_controllers();
+        for (leg, name) in scenario.leg_controls().into_iter().enumerate() {
+            let key = if leg == 0 { "control.sender" } else { "control.proxy" };
+            if available.iter().any(|known| known == name) {
+                continue;
+            }
+            if KNOWN.contains(&name.trim_start_matches("td_")) {
+                return cannot(key.into(), &format!("this kernel has no controller {name:?}; it has {}", available.join(", ")));
+            }
+            return Err(EngineError::WrongScenario {
+                key: key.into(),
+                why: format!("there is no controller {name:?}; this kernel has {}", available.join(", ")),
+            });
+        }
+        Ok(())
+    }
+
+    fn run(&self, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> Result<Outcome, EngineError> {
+        self.can_answer(scenario)?;
+        play(self, scenario, seed, progress)
+    }
+}
+
+impl From<LabError> for EngineError {
+    fn from(error: LabError) -> Self {
+        EngineError::Failed(error.to_string())
+    }
+}
+
+fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> Result<Outcome, EngineError> {
+    progress.at(0.0, "building");
+    let specs = scenario.flow_specs(seed);
+    let delayed = specs.iter().filter(|flow| flow.access_delay.0 > 0);
+    let extras = Extras {
+        capture: lab.capture.clone(),
+        access_delays: delayed.map(|flow| (workload::port(flow.id), flow.access_delay)).collect(),
+        published: false,
+    };
+    let ended = Arc::new(Mutex::new(Vec::new()));
+    let records = ended.clone();
+    let network = Network::build(scenario, seed, &extras, move |proxy, record| {
+        if let Ok(mut records) = records.lock() {
+            records.push((proxy, record));
+        }
+    })?;
+    let stage = Arc::new(Stage::new(seed, &scenario.control.sender));
+    let mut workload = Workload::start(&network, stage.clone(), &specs, &scenario.cross)?;
+    let mut recorder = Recorder::new(scenario, &specs);
+
+    let duration = scenario.duration.map(|span| span.duration());
+    let ends_by_itself = specs.iter().all(|flow| flow.bytes.is_some());
+    let mut next = Instant::now();
+    let cancelled = loop {
+        recorder.look(&stage, &workload.flows, &network);
+        let elapsed = stage.began.elapsed();
+        progress.at(share_done(&workload, elapsed, duration), "running");
+        if (ends_by_itself && workload.is_done()) || duration.is_some_and(|duration| elapsed >= duration) {
+            break false;
+        }
+        if progress.cancelled() {
+            break true;
+        }
+        // A look that came late is not made up for: the next is a tick from now.
+        next = (next + TICK).max(Instant::now());
+        thread::sleep(next - Instant::now());
+    };
+    let end_s = stage.now();
+    progress.at(1.0, "measuring");
+    workload.finish();
+    if ends_by_itself && !cancelled {
+        // Proxies hear the last acknowledgement a moment after the ends do; their last figures are worth it.
+        let begun = Instant::now();
+        while network.proxy_flows().iter().any(|flows| !flows.is_empty()) && begun.elapsed() < Duration::from_secs(2) {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+    let flows = workload.flows.clone();
+    drop(workload);
+    let links = network.finish()?;
+    if cancelled {
+        return Err(EngineError::Cancelled);
+    }
+    let records = ended.lock().map(|mut records| std::mem::take(&mut *records)).unwrap_or_default();
+    Ok(measure::outcome(scenario, seed, recorder, &flows, records, &links, end_s))
+}
+
+/// How much of a run is done, as far as can be told.
+fn share_done(workload: &Workload, elapsed: Duration, duration: Option<Duration>) -> f64 {
+    let time = duration.map(|duration| elapsed.as_secs_f64() / duration.as_secs_f64());
+    let (mut read, mut asked) = (0, 0);
+    for flow in &workload.flows {
+        if let Some(bytes) = flow.spec.bytes {
+            read += flow.read.load(std::sync::atomic::Ordering::Relaxed);
+            asked += bytes.0;
+        }
+    }
+    let bytes = (asked > 0).then(|| read as f64 / asked as f64);
+    time.into_iter().chain(bytes).fold(0.0, f64::max).min(1.0)
+}

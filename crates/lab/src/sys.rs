@@ -1,0 +1,117 @@
+//! The system calls that no library here wraps: TUN devices, and what a child does between fork and exec. Nothing is decided here.
+#![allow(unsafe_code)]
+
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::{fs::File, io, os::unix::process::CommandExt, process::Command};
+
+/// `_IOW('T', 202, int)`: names and shapes the TUN device behind a descriptor.
+const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+
+/// Opens a TUN device of that name in the network namespace of the calling thread. It lives as long as the descriptor.
+pub(crate) fn open_tun(name: &str) -> io::Result<OwnedFd> {
+    let file = File::options().read(true).write(true).open("/dev/net/tun")?;
+    let mut request = libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: 0 } };
+    if name.len() >= libc::IFNAMSIZ {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "interface name too long"));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+    // SAFETY: `request` is a whole ifreq, which is what this ioctl reads and writes.
+    if unsafe { libc::ioctl(file.as_fd().as_raw_fd(), TUNSETIFF, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    rustix::io::ioctl_fionbio(&file, true)?;
+    Ok(file.into())
+}
+
+/// Lets `command` run in the network namespace behind `namespace`, and die with this thread.
+pub(crate) fn run_in(command: &mut Command, namespace: BorrowedFd<'_>) {
+    let descriptor = namespace.as_raw_fd();
+    // SAFETY: setns and prctl are async-signal-safe, and the descriptor outlives the spawn: `Host` keeps it open and the
+    // command is spawned through a borrow of that host.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::setns(descriptor, libc::CLONE_NEWNET) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Gives the calling thread a new network namespace of its own.
+pub(crate) fn new_network() -> io::Result<()> {
+    // SAFETY: a network namespace holds no memory or descriptors of this process.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Whether a process of that number exists.
+pub(crate) fn process_exists(pid: i32) -> bool {
+    // SAFETY: signal 0 is delivered to nobody.
+    unsafe { libc::kill(pid, 0) == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH) }
+}
+
+/// Wakes the calling thread as exactly as the kernel can, before others where it may: a late emulator is a wrong emulator.
+pub(crate) fn be_punctual() {
+    // SAFETY: both calls change only the calling thread's scheduling; a refusal leaves it as it was.
+    unsafe {
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1);
+        let parameter = libc::sched_param { sched_priority: 10 };
+        libc::pthread_setschedparam(libc::pthread_self(), libc::SCHED_RR, &raw const parameter);
+    }
+}
+
+/// A datagram with the time at which the kernel received it (CLOCK_REALTIME).
+pub(crate) struct Stamped {
+    pub(crate) bytes: [u8; 16],
+    pub(crate) at_ns: u64,
+}
+
+/// Asks the kernel to stamp what `socket` receives.
+pub(crate) fn stamp_arrivals(socket: impl AsFd) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the pointer and length describe `on`.
+    let status = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_TIMESTAMPNS,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Receives a datagram's first bytes and its stamp.
+pub(crate) fn receive_stamped(socket: impl AsFd) -> io::Result<Stamped> {
+    let mut bytes = [0u8; 16];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut control = [0u64; 8];
+    // SAFETY: an all-zero msghdr is valid; the pointers set below outlive the call; the control buffer is aligned for cmsghdr,
+    // and its messages are read only through the CMSG macros, within the length the kernel returned.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control);
+        if libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, 0) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        if header.is_null() || (*header).cmsg_type != libc::SCM_TIMESTAMPNS {
+            return Err(io::Error::other("the kernel gave no time stamp"));
+        }
+        let stamp = libc::CMSG_DATA(header).cast::<libc::timespec>().read_unaligned();
+        Ok(Stamped { bytes, at_ns: stamp.tv_sec as u64 * 1_000_000_000 + stamp.tv_nsec as u64 })
+    }
+}
+
+/// The clock of the kernel's stamps.
+pub(crate) fn now_realtime_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
