@@ -22,15 +22,14 @@ pub(crate) fn colour(index: usize) -> String {
 /// The figure. `end` is the end of the time axis, the same in all figures of a page so that they can be read one above the other.
 pub(crate) fn draw(figure: &Figure, groups: &[Group<'_>], end: f64) -> String {
     let largest = figure.lines.iter().flat_map(|line| &line.points).fold(0.0, |most: f64, (_, v)| most.max(*v)) / figure.scale.per;
-    let rise = step(largest, 4.0);
+    let rise = step(largest, 6.0);
     // A little air above the highest point, rather than up to the next tick: that could waste half the height.
     let top = if largest > 0.0 { largest * 1.05 } else { 1.0 };
     let mut out = format!("<figure>\n{}{}", caption(figure), legend(figure, groups));
     let _ = writeln!(
         out,
-        "<div class=\"chart\" role=\"img\" aria-label=\"{}\" data-end=\"{end}\" data-top=\"{top}\" data-unit=\"{}\">",
-        escape(&spoken(figure, groups, end)),
-        figure.scale.unit
+        "<div class=\"chart\" role=\"img\" aria-label=\"{}\" data-end=\"{end}\" data-top=\"{top}\">",
+        escape(&spoken(figure, groups, end))
     );
     let mut grid = String::new();
     for (at, text) in ticks(rise, top) {
@@ -41,9 +40,9 @@ pub(crate) fn draw(figure: &Figure, groups: &[Group<'_>], end: f64) -> String {
     let times = ticks(pace, end);
     for (index, (at, text)) in times.iter().enumerate() {
         let _ = write!(grid, "M{:.0} 0v{HEIGHT}", at / end * WIDTH);
-        // Counted from the last, which carries the unit: narrow pages leave out every second.
+        // Counted from the last, which carries the unit: narrow pages leave out every second, but never the zero.
         let from_last = times.len() - 1 - index;
-        let class = if from_last % 2 == 1 { "x odd" } else { "x" };
+        let class = if from_last % 2 == 1 && index > 0 { "x odd" } else { "x" };
         let unit = if from_last == 0 { " s" } else { "" };
         let _ = write!(out, "<span class=\"{class}\" style=\"left:{}%\">{text}{unit}</span>", percent(at / end));
     }

@@ -29,7 +29,7 @@ pub(crate) struct Line {
     pub(crate) name: String,
     /// A leg after the first.
     pub(crate) dashed: bool,
-    /// One of several of its group.
+    /// One of many of its group.
     pub(crate) thin: bool,
     pub(crate) points: Vec<(f64, f64)>,
 }
@@ -88,7 +88,7 @@ fn figure(groups: &[Group<'_>], what: &str) -> Option<Figure> {
                 _ => thinned(&samples, most),
             };
             let name = if chosen.len() == 1 { group.label.clone() } else { format!("{}, {}", group.label, series.whose) };
-            let line = Line { group: index, name, dashed: later_leg(&series.whose), thin: chosen.len() > 1, points };
+            let line = Line { group: index, name, dashed: later_leg(&series.whose), thin: chosen.len() > 3, points };
             if !line.points.is_empty() {
                 lines.push(line);
             }

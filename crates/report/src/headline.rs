@@ -20,10 +20,13 @@ pub(crate) fn draw(groups: &[Group<'_>]) -> String {
     let mut bars = String::new();
     let mut spoken = format!("Time to the last byte, {}.", scale.unit);
     for (index, (group, time)) in groups.iter().zip(&times).enumerate() {
-        let text = match time {
+        let mut text = match time {
             Some(_) => format!("{} {}", written(*time, scale), scale.unit),
             None => not_done(group).unwrap_or("no flows".into()),
         };
+        if group.valid() < group.outcomes.len() {
+            text.push_str(", not valid");
+        }
         let _ = write!(spoken, " {}: {text}.", group.label);
         let share = |seconds: f64| format!("{:.2}%", (seconds / longest * 100.0).clamp(0.0, 100.0));
         let bar = match time {

@@ -17,6 +17,8 @@ mod results;
 #[cfg(test)]
 mod samples;
 mod terminal;
+#[cfg(test)]
+mod tests;
 
 pub use bars::svg_bars;
 pub use json::json;

@@ -25,7 +25,7 @@
     const share = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
     charts.forEach(({ cursor }) => { cursor.hidden = false; cursor.style.left = share * 100 + '%'; });
     charts.forEach(other => { other.read.hidden = true; });
-    const { end, top, unit } = chart.dataset;
+    const { end, top } = chart.dataset;
     read.replaceChildren();
     add(add(read, 'div', ''), 'span', '', (share * end).toFixed(2) + ' s');
     const near = lines.map(({ name, colour, points }) => {
@@ -35,7 +35,7 @@
     near.slice(0, ROWS).forEach(({ name, colour, value }) => {
       const row = add(read, 'div', colour);
       add(row, 'span', '', name);
-      add(row, 'span', '', said(value) + ' ' + unit);
+      add(row, 'span', '', said(value));
     });
     if (near.length > ROWS) add(read, 'div', '', 'and ' + (near.length - ROWS) + ' more');
     read.style.left = share > 0.5 ? '0.5rem' : 'auto';

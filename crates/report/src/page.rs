@@ -112,7 +112,7 @@ fn warnings(groups: &[Group<'_>]) -> String {
     let mut out = String::from("<section class=\"warnings\" id=\"warnings\">\n<h2>Before you use the numbers</h2>\n<ul>\n");
     for remark in remarks {
         let class = if remark.grave { "grave" } else { "mild" };
-        let grave = if remark.grave { "Not valid. " } else { "" };
+        let grave = if remark.grave { "Not valid: " } else { "" };
         let about = escape(&remark.about.join(", "));
         let _ = writeln!(out, "<li class=\"{class}\"><strong>{about}</strong> {grave}{}</li>", escape(&remark.text));
     }
@@ -132,6 +132,11 @@ fn table(name: &str, grid: &Grid, keyed: bool) -> String {
         out.push_str("<tr>");
         for (at, column) in grid.columns.iter().enumerate() {
             let text = escape(&column.cells[row]);
+            let text = if column.name == "valid" && text.starts_with('✗') {
+                format!("<a class=\"bad\" href=\"#warnings\">{text}</a>")
+            } else {
+                text
+            };
             let key = if keyed && at == 0 { format!("<i class=\"{}\"></i>", chart::colour(row)) } else { String::new() };
             // A row is headed by its first words; a table that has none has no heads of rows.
             let (open, close) = if at == 0 && column.words { ("<th scope=\"row\"", "</th>") } else { ("<td", "</td>") };
@@ -140,4 +145,109 @@ fn table(name: &str, grid: &Grid, keyed: bool) -> String {
         out.push_str("</tr>\n");
     }
     out + "</tbody>\n</table>\n</div>\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples;
+    use roxmltree::{Document, Node, ParsingOptions};
+    use scenario::Series;
+
+    fn parse(page: &str) -> Document<'_> {
+        Document::parse_with_options(page, ParsingOptions { allow_dtd: true, ..ParsingOptions::default() }).unwrap()
+    }
+
+    fn all<'a>(document: &'a Document<'a>, tag: &str) -> Vec<Node<'a, 'a>> {
+        document.descendants().filter(|node| node.tag_name().name() == tag).collect()
+    }
+
+    #[test]
+    fn the_page_is_whole_and_loads_nothing() {
+        let notes = ["Splitting pays.".to_string()];
+        let page = page("A satellite link", "First.\n\nSecond.", &notes, &samples::demo());
+        assert!(page.starts_with("<!DOCTYPE html>"));
+        for scheme in ["http://", "https://", "src=", "@import", "url("] {
+            assert!(!page.contains(scheme), "{scheme}");
+        }
+        let document = parse(&page);
+        assert_eq!(all(&document, "title")[0].text(), Some("A satellite link"));
+        assert_eq!(all(&document, "p").iter().filter_map(Node::text).take(2).collect::<Vec<_>>(), ["First.", "Second."]);
+        assert_eq!(all(&document, "table").len(), 2, "results and links");
+        assert_eq!(all(&document, "footer")[0].text(), Some(concat!("made by Tandem ", env!("CARGO_PKG_VERSION"))));
+
+        let titles: Vec<_> =
+            all(&document, "figcaption").iter().map(|caption| caption.first_element_child().unwrap().text().unwrap()).collect();
+        assert_eq!(
+            titles,
+            [
+                "Time to the last byte",
+                "Goodput, as the receivers read it",
+                "Congestion window of the sending leg",
+                "Smoothed RTT of the sending leg",
+                "Data in flight",
+                "Payload held by the proxy",
+                "Queue at the bottleneck",
+                "Segments sent again, so far"
+            ]
+        );
+        for figure in all(&document, "figure") {
+            let picture = figure.descendants().find(|node| node.attribute("role") == Some("img")).expect("a picture");
+            assert!(picture.attribute("aria-label").is_some_and(|label| label.contains("split cubic/bbr")));
+        }
+        // The far legs of the two split cases, in each of cwnd, RTT and data in flight.
+        let dashed = |node: &Node<'_, '_>| node.attribute("class").is_some_and(|class| class.contains("dashed"));
+        assert_eq!(all(&document, "polyline").into_iter().filter(dashed).count(), 6);
+    }
+
+    #[test]
+    fn foreign_text_stays_text() {
+        let hostile = "<script>alert('1')</script>\u{1b}[31m\"&amp;";
+        let mut outcomes = samples::demo();
+        for outcome in &mut outcomes {
+            outcome.scenario = hostile.into();
+            outcome.case = format!("{}{hostile}", outcome.case);
+            outcome.engine = hostile.into();
+            outcome.warnings = vec![hostile.into()];
+            outcome.flows[0].error = Some(hostile.into());
+            let unknown =
+                Series { what: hostile.into(), whose: hostile.into(), unit: hostile.into(), t: vec![0.0, 1.0], v: vec![1.0, 2.0] };
+            outcome.series.push(unknown);
+        }
+        let page = page(hostile, hostile, &[hostile.into()], &outcomes);
+        let document = parse(&page);
+        assert_eq!(all(&document, "script").len(), 1, "only our own");
+        assert!(!page.contains("<script>alert") && !page.contains('\u{1b}'));
+        assert!(all(&document, "h1")[0].text().unwrap().starts_with("<script>alert('1')</script>"));
+    }
+
+    #[test]
+    fn no_outcomes_and_no_numbers_over_time_still_make_a_page() {
+        parse(&page("Nothing", "", &[], &[]));
+        let mut outcomes = samples::demo();
+        for outcome in &mut outcomes {
+            outcome.series.clear();
+            outcome.links.clear();
+            outcome.flows[0].end_s = None;
+            outcome.goodput_bps = f64::NAN;
+        }
+        let page = page("Little", "", &[], &outcomes);
+        let document = parse(&page);
+        assert_eq!((all(&document, "table").len(), all(&document, "figure").len()), (1, 0));
+    }
+
+    #[test]
+    fn many_flows_do_not_make_a_heavy_page() {
+        let mut outcomes = samples::demo();
+        for outcome in &mut outcomes {
+            let legs: Vec<Series> = outcome.series.iter().filter(|series| series.whose.starts_with("flow 0")).cloned().collect();
+            for flow in 1..40 {
+                outcome
+                    .series
+                    .extend(legs.iter().map(|leg| Series { whose: leg.whose.replace("flow 0", &format!("flow {flow}")), ..leg.clone() }));
+            }
+        }
+        let size = page("Many", "", &[], &outcomes).len();
+        assert!(size < 1_500_000, "{size}");
+    }
 }
