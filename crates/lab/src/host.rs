@@ -115,8 +115,13 @@ impl Host {
         })?
     }
 
-    /// Gives the host a name that `ip netns exec` knows, and returns it.
-    pub fn publish(&mut self) -> Result<String, LabError> {
+    /// The name that `ip netns exec` knows, once it is published.
+    pub fn published_name(&self) -> Option<&str> {
+        self.published.as_ref()?.file_name()?.to_str()
+    }
+
+    /// Gives the host a name that `ip netns exec` knows.
+    pub fn publish(&mut self) -> Result<(), LabError> {
         let name = format!("{PREFIX}{}-{}", std::process::id(), self.name);
         let path = Path::new(NAMES).join(&name);
         let failed = |why: io::Error| LabError::Namespace { host: name.clone(), why };
@@ -128,7 +133,7 @@ impl Host {
             failed(errno.into())
         })?;
         self.published = Some(path);
-        Ok(name)
+        Ok(())
     }
 }
 

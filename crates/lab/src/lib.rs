@@ -18,5 +18,5 @@ mod workload;
 pub use calibrate::{Calibration, calibrate};
 pub use error::LabError;
 pub use host::{Host, clear_stale};
-pub use network::{Extras, Network};
+pub use network::{Extras, Network, try_punctual, try_tun};
 pub use run::Lab;

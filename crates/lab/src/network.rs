@@ -221,6 +221,18 @@ impl Drop for Network {
     }
 }
 
+/// Makes a TUN device on `host` and lets it go, to see whether it can be done.
+pub fn try_tun(host: &Host) -> Result<(), LabError> {
+    let device = "probe";
+    let made = host.enter(|| sys::open_tun(device))?;
+    made.map(drop).map_err(|why| LabError::Tun { device: device.into(), host: host.name().into(), why })
+}
+
+/// Whether the emulator's thread will run before others.
+pub fn try_punctual() -> bool {
+    std::thread::spawn(sys::be_punctual).join().unwrap_or(false)
+}
+
 /// What the hosts are called, from sender to receiver.
 fn host_names(scenario: &Scenario) -> Vec<String> {
     let inner = scenario.links.len() - 1;

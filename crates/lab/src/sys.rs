@@ -26,7 +26,7 @@ pub(crate) fn open_tun(name: &str) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Lets `command` run in the network namespace behind `namespace`, and die with this thread.
+/// Lets `command` run in the network namespace behind `namespace`.
 pub(crate) fn run_in(command: &mut Command, namespace: BorrowedFd<'_>) {
     let descriptor = namespace.as_raw_fd();
     // SAFETY: setns and prctl are async-signal-safe, and the descriptor outlives the spawn: `Host` keeps it open and the
@@ -54,12 +54,13 @@ pub(crate) fn process_exists(pid: i32) -> bool {
 }
 
 /// Wakes the calling thread as exactly as the kernel can, before others where it may: a late emulator is a wrong emulator.
-pub(crate) fn be_punctual() {
+/// Tells whether the kernel granted it.
+pub(crate) fn be_punctual() -> bool {
     // SAFETY: both calls change only the calling thread's scheduling; a refusal leaves it as it was.
     unsafe {
         libc::prctl(libc::PR_SET_TIMERSLACK, 1);
         let parameter = libc::sched_param { sched_priority: 10 };
-        libc::pthread_setschedparam(libc::pthread_self(), libc::SCHED_RR, &raw const parameter);
+        libc::pthread_setschedparam(libc::pthread_self(), libc::SCHED_RR, &raw const parameter) == 0
     }
 }
 

@@ -1,0 +1,148 @@
+//! Draws a plot over time as a fragment of a page. Lines are SVG that stretches with the page; words and numbers are HTML beside it, so that
+//! they keep their size on a phone and in print. Colours are classes, which the page's style fills in for light and dark.
+
+use crate::curves::{Figure, Line};
+use crate::group::Group;
+use crate::human::three;
+use crate::markup::escape;
+use std::fmt::Write;
+
+/// The plane of the lines: whole coordinates, finer than any screen, and short to write.
+const WIDTH: f64 = 2000.0;
+const HEIGHT: f64 = 1000.0;
+
+/// Colours before they come round again.
+const COLOURS: usize = 7;
+
+/// The classes that give what belongs to group `index` its colour. Past the last colour they come again, dotted.
+pub(crate) fn colour(index: usize) -> String {
+    format!("c{}{}", index % COLOURS, if index >= COLOURS { " again" } else { "" })
+}
+
+/// The figure. `end` is the end of the time axis, the same in all figures of a page so that they can be read one above the other.
+pub(crate) fn draw(figure: &Figure, groups: &[Group<'_>], end: f64) -> String {
+    let largest = figure.lines.iter().flat_map(|line| &line.points).fold(0.0, |most: f64, (_, v)| most.max(*v)) / figure.scale.per;
+    let rise = step(largest, 6.0);
+    // A little air above the highest point, rather than up to the next tick: that could waste half the height.
+    let top = if largest > 0.0 { largest * 1.05 } else { 1.0 };
+    let mut out = format!("<figure>\n{}{}", caption(figure), legend(figure, groups));
+    let _ = writeln!(
+        out,
+        "<div class=\"chart\" role=\"img\" aria-label=\"{}\" data-end=\"{end}\" data-top=\"{top}\">",
+        escape(&spoken(figure, groups, end))
+    );
+    let mut grid = String::new();
+    for (at, text) in ticks(rise, top) {
+        let _ = write!(grid, "M0 {:.0}h{WIDTH}", HEIGHT - at / top * HEIGHT);
+        let _ = write!(out, "<span class=\"y\" style=\"bottom:{}%\">{text}</span>", percent(at / top));
+    }
+    let pace = step(end, 8.0);
+    let times = ticks(pace, end);
+    for (index, (at, text)) in times.iter().enumerate() {
+        let _ = write!(grid, "M{:.0} 0v{HEIGHT}", at / end * WIDTH);
+        // Counted from the last, which carries the unit: narrow pages leave out every second, but never the zero.
+        let from_last = times.len() - 1 - index;
+        let class = if from_last % 2 == 1 && index > 0 { "x odd" } else { "x" };
+        let unit = if from_last == 0 { " s" } else { "" };
+        let _ = write!(out, "<span class=\"{class}\" style=\"left:{}%\">{text}{unit}</span>", percent(at / end));
+    }
+    let _ = write!(out, "\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\"><path class=\"grid\" d=\"{grid}\"/>\n");
+    for line in &figure.lines {
+        out.push_str(&polyline(line, end, top * figure.scale.per));
+    }
+    out + "</svg>\n</div>\n</figure>\n"
+}
+
+fn polyline(line: &Line, end: f64, top: f64) -> String {
+    let mut class = colour(line.group);
+    class.push_str(if line.thin { " thin" } else { "" });
+    class.push_str(if line.dashed { " dashed" } else { "" });
+    let mut points = String::new();
+    for (t, v) in &line.points {
+        let _ = write!(points, "{:.0},{:.0} ", t / end * WIDTH, HEIGHT - v / top * HEIGHT);
+    }
+    format!("<polyline class=\"{class}\" data-name=\"{}\" points=\"{}\"/>\n", escape(&line.name), points.trim_end())
+}
+
+fn caption(figure: &Figure) -> String {
+    let unit = if figure.scale.unit.is_empty() { String::new() } else { format!(", {}", figure.scale.unit) };
+    let remarks = match figure.remarks.as_slice() {
+        [] => String::new(),
+        remarks => format!(" <small>{}</small>", escape(&remarks.join("; "))),
+    };
+    format!("<figcaption><strong>{}</strong>{unit}{remarks}</figcaption>\n", escape(&figure.title))
+}
+
+/// Which colour is which case. Not there when there is only one.
+fn legend(figure: &Figure, groups: &[Group<'_>]) -> String {
+    if groups.len() < 2 {
+        return String::new();
+    }
+    let mut out = String::from("<ul class=\"legend\">");
+    for (index, group) in groups.iter().enumerate() {
+        if figure.lines.iter().any(|line| line.group == index) {
+            let _ = write!(out, "<li><i class=\"{}\"></i>{}</li>", colour(index), escape(&group.label));
+        }
+    }
+    out + "</ul>\n"
+}
+
+/// The figure in words, for those who do not see it.
+fn spoken(figure: &Figure, groups: &[Group<'_>], end: f64) -> String {
+    let mut out = format!("{} over time, {}, 0 to {} s.", figure.title, figure.scale.unit, three(end));
+    for (index, group) in groups.iter().enumerate() {
+        let values: Vec<f64> =
+            figure.lines.iter().filter(|line| line.group == index).flat_map(|line| &line.points).map(|(_, v)| *v).collect();
+        if !values.is_empty() {
+            let mean = values.iter().sum::<f64>() / values.len() as f64 / figure.scale.per;
+            let largest = values.iter().copied().fold(0.0, f64::max) / figure.scale.per;
+            let _ = write!(out, " {}: mean {}, largest {}.", group.label, three(mean), three(largest));
+        }
+    }
+    out
+}
+
+/// A step of 1, 2, 2.5 or 5 times a power of ten with which `largest` has at most about `count` steps.
+fn step(largest: f64, count: f64) -> f64 {
+    if largest <= 0.0 || !largest.is_finite() {
+        return 1.0;
+    }
+    let rough = largest / count;
+    let power = 10f64.powf(rough.log10().floor());
+    [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().map(|nice| nice * power).find(|nice| *nice >= rough * (1.0 - 1e-9)).unwrap_or(10.0 * power)
+}
+
+/// The ticks from zero to `last`, and how they are written: all with as many decimals as the step needs.
+fn ticks(step: f64, last: f64) -> Vec<(f64, String)> {
+    let decimals = (0..9).find(|decimals| (step * 10f64.powi(*decimals)).fract().abs() < 1e-6).unwrap_or(0) as usize;
+    let count = (last / step + 1e-9).floor() as usize;
+    let written = |at: f64| if at == 0.0 { "0".into() } else { format!("{at:.decimals$}") };
+    (0..=count).map(|index| index as f64 * step).map(|at| (at, written(at))).collect()
+}
+
+fn percent(share: f64) -> String {
+    let text = format!("{:.2}", share * 100.0);
+    text.trim_end_matches('0').trim_end_matches('.').to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_and_few() {
+        let text =
+            |largest: f64, count| ticks(step(largest, count), largest).into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(" ");
+        assert_eq!(text(9.6, 4.0), "0 2.5 5.0 7.5");
+        assert_eq!(text(40.0, 8.0), "0 5 10 15 20 25 30 35 40");
+        assert_eq!(text(37.3, 8.0), "0 5 10 15 20 25 30 35");
+        assert_eq!(text(0.03, 4.0), "0 0.01 0.02 0.03");
+        assert_eq!(text(1640.0, 4.0), "0 500 1000 1500");
+        assert_eq!(text(0.0, 4.0), "0");
+    }
+
+    #[test]
+    fn colours_come_round_dotted() {
+        assert_eq!([0, 6, 7].map(colour), ["c0", "c6", "c0 again"]);
+    }
+}

@@ -1,0 +1,238 @@
+//! Which lines the plots show, and through which points. How they are drawn is left to `chart`.
+
+use crate::group::Group;
+use crate::human::{Kind, Scale, short};
+use scenario::{Outcome, Series};
+
+/// More points than this a line has no use for: it would be drawn finer than a screen shows.
+const POINTS: usize = 600;
+/// So many points all lines of one case may have together, so that a page of many flows stays light.
+const POINTS_OF_CASE: usize = 3600;
+/// Goodput is shown as the mean over so many spells: in single samples one sees packets, not goodput.
+const SPELLS: usize = 240;
+
+/// One plot.
+#[derive(Debug)]
+pub(crate) struct Figure {
+    pub(crate) title: String,
+    pub(crate) scale: Scale,
+    /// What a reader must know to read the lines.
+    pub(crate) remarks: Vec<String>,
+    pub(crate) lines: Vec<Line>,
+}
+
+/// One line of a plot, in base units.
+#[derive(Debug)]
+pub(crate) struct Line {
+    /// Index of its group, which gives its colour.
+    pub(crate) group: usize,
+    pub(crate) name: String,
+    /// A leg after the first.
+    pub(crate) dashed: bool,
+    /// One of many of its group.
+    pub(crate) thin: bool,
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+/// What is known of a `Series.what`: its title, and what its numbers are.
+const KNOWN: [(&str, &str, Kind); 7] = [
+    ("goodput", "Goodput, as the receivers read it", Kind::Rate),
+    ("cwnd", "Congestion window of the sending leg", Kind::Count),
+    ("rtt", "Smoothed RTT of the sending leg", Kind::Delay),
+    ("in_flight", "Data in flight", Kind::Bytes),
+    ("held", "Payload held by the proxy", Kind::Bytes),
+    ("queue", "Queue at the bottleneck", Kind::Bytes),
+    ("retransmits", "Segments sent again, so far", Kind::Count),
+];
+
+/// A plot for each thing of which there are numbers over time: the known ones in an order that tells the story, then others.
+pub(crate) fn figures(groups: &[Group<'_>]) -> Vec<Figure> {
+    let mut whats: Vec<&str> = KNOWN.map(|(what, ..)| what).to_vec();
+    for series in groups.iter().filter_map(shown).flat_map(|outcome| &outcome.series) {
+        if !whats.contains(&series.what.as_str()) {
+            whats.push(&series.what);
+        }
+    }
+    whats.into_iter().filter_map(|what| figure(groups, what)).collect()
+}
+
+/// The outcome whose numbers over time stand for its group. Lines of several seeds over one another would show none.
+pub(crate) fn shown<'a>(group: &Group<'a>) -> Option<&'a Outcome> {
+    group.outcomes.iter().copied().find(|outcome| !outcome.series.is_empty())
+}
+
+fn figure(groups: &[Group<'_>], what: &str) -> Option<Figure> {
+    let mut lines = Vec::new();
+    let mut spell: f64 = 0.0;
+    let mut unit = None;
+    let mut seeds = Vec::new();
+    for (index, group) in groups.iter().enumerate() {
+        let Some(outcome) = shown(group) else { continue };
+        let chosen = chosen(outcome, what);
+        if chosen.is_empty() {
+            continue;
+        }
+        if group.outcomes.len() > 1 && !seeds.contains(&outcome.seed) {
+            seeds.push(outcome.seed);
+        }
+        let most = POINTS.min((POINTS_OF_CASE / chosen.len()).max(60));
+        for series in &chosen {
+            unit.get_or_insert(series.unit.as_str());
+            let samples = samples(series);
+            let points = match what {
+                "goodput" => {
+                    let (points, seconds) = averaged(&samples, SPELLS.min(most));
+                    spell = spell.max(seconds);
+                    points
+                }
+                _ => thinned(&samples, most),
+            };
+            let name = if chosen.len() == 1 { group.label.clone() } else { format!("{}, {}", group.label, series.whose) };
+            let line = Line { group: index, name, dashed: later_leg(&series.whose), thin: chosen.len() > 3, points };
+            if !line.points.is_empty() {
+                lines.push(line);
+            }
+        }
+    }
+    let unit = unit?;
+    let (title, kind) = match KNOWN.iter().find(|(known, ..)| *known == what) {
+        Some((_, title, kind)) => ((*title).to_string(), *kind),
+        None => (what.to_string(), kind_of(unit)),
+    };
+    let mut scale = kind.scale([lines.iter().flat_map(|line| &line.points).fold(0.0, |most: f64, (_, v)| most.max(*v))]);
+    if kind == Kind::Count {
+        scale.unit = if matches!(what, "cwnd" | "retransmits") || unit == "pkt" { "segments" } else { "" };
+    }
+    let mut remarks = Vec::new();
+    if spell > 0.0 {
+        remarks.push(format!("means over {} s", short(spell)));
+    }
+    if lines.iter().any(|line| line.dashed) {
+        remarks.push("solid: first leg, dashed: later legs".into());
+    }
+    if let [seed] = seeds[..] {
+        remarks.push(format!("seed {seed} only"));
+    } else if !seeds.is_empty() {
+        remarks.push("one seed of each case".into());
+    }
+    (!lines.is_empty()).then_some(Figure { title, scale, remarks, lines })
+}
+
+/// The series of `what` to draw: the sum of all where there is one; the queue of the bottleneck; else every one.
+fn chosen<'a>(outcome: &'a Outcome, what: &str) -> Vec<&'a Series> {
+    let of: Vec<&Series> = outcome.series.iter().filter(|series| series.what == what).collect();
+    let slowest = outcome.links.iter().min_by(|a, b| a.rate_bps.total_cmp(&b.rate_bps)).map(|link| format!("link {}", link.link));
+    let only = |whose: &str| of.iter().copied().filter(|series| series.whose == whose).collect::<Vec<_>>();
+    let total = only("all");
+    if !total.is_empty() {
+        return total;
+    }
+    match slowest.filter(|_| what == "queue").map(|link| only(&link)) {
+        Some(queue) if !queue.is_empty() => queue,
+        _ => of,
+    }
+}
+
+/// Whether `whose` names a leg after the first.
+fn later_leg(whose: &str) -> bool {
+    whose.split("leg ").nth(1).and_then(|rest| rest.split_whitespace().next()?.parse().ok()).is_some_and(|leg: u32| leg > 1)
+}
+
+fn kind_of(unit: &str) -> Kind {
+    match unit {
+        "bit/s" => Kind::Rate,
+        "s" => Kind::Delay,
+        "B" => Kind::Bytes,
+        _ => Kind::Count,
+    }
+}
+
+fn samples(series: &Series) -> Vec<(f64, f64)> {
+    series.t.iter().copied().zip(series.v.iter().copied()).filter(|(t, v)| t.is_finite() && v.is_finite()).collect()
+}
+
+/// At most `most` points, the least and the largest of each stretch, so that no spike is lost.
+fn thinned(samples: &[(f64, f64)], most: usize) -> Vec<(f64, f64)> {
+    if samples.len() <= most {
+        return samples.to_vec();
+    }
+    let stretch = samples.len().div_ceil(most / 2);
+    let mut points = Vec::with_capacity(most);
+    for stretch in samples.chunks(stretch) {
+        let of = |pick: Option<(usize, &(f64, f64))>| pick.map_or(0, |(at, _)| at);
+        let least = of(stretch.iter().enumerate().min_by(|a, b| a.1.1.total_cmp(&b.1.1)));
+        let largest = of(stretch.iter().enumerate().max_by(|a, b| a.1.1.total_cmp(&b.1.1)));
+        points.push(stretch[least.min(largest)]);
+        if least != largest {
+            points.push(stretch[least.max(largest)]);
+        }
+    }
+    points
+}
+
+/// Means over at most `most` spells, and how long a spell is; zero when there are so few samples that they are left alone.
+fn averaged(samples: &[(f64, f64)], most: usize) -> (Vec<(f64, f64)>, f64) {
+    if samples.len() <= most {
+        return (samples.to_vec(), 0.0);
+    }
+    let size = samples.len().div_ceil(most);
+    let mean = |spell: &[(f64, f64)]| {
+        let n = spell.len() as f64;
+        (spell.iter().map(|(t, _)| t).sum::<f64>() / n, spell.iter().map(|(_, v)| v).sum::<f64>() / n)
+    };
+    let period = (samples[samples.len() - 1].0 - samples[0].0) / (samples.len() - 1) as f64;
+    (samples.chunks(size).map(mean).collect(), period * size as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use scenario::LinkOutcome;
+
+    fn ramp(n: usize) -> Vec<(f64, f64)> {
+        (0..n).map(|i| (i as f64, i as f64)).collect()
+    }
+
+    fn series(what: &str, whose: &str) -> Series {
+        Series { what: what.into(), whose: whose.into(), unit: "B".into(), t: vec![0.0], v: vec![1.0] }
+    }
+
+    #[test]
+    fn thinning_keeps_a_single_spike() {
+        let mut samples = ramp(10_000);
+        samples[4321].1 = 1e9;
+        let points = thinned(&samples, 600);
+        assert!(points.len() <= 600, "{}", points.len());
+        assert!(points.contains(&(4321.0, 1e9)));
+        assert!(points.is_sorted_by(|a, b| a.0 < b.0));
+    }
+
+    #[test]
+    fn averaging_keeps_the_mean_and_tells_the_spell() {
+        let (points, spell) = averaged(&ramp(1000), 250);
+        assert_eq!((points.len(), spell, points[0]), (250, 4.0, (1.5, 1.5)));
+        assert_eq!(averaged(&ramp(10), 250), (ramp(10), 0.0));
+    }
+
+    #[test]
+    fn the_sum_of_all_and_the_bottleneck_come_first() {
+        let link = |link, rate_bps| LinkOutcome { link, rate_bps, ..LinkOutcome::default() };
+        let outcome = Outcome {
+            links: vec![link(1, 1e9), link(2, 1e7)],
+            series: vec![
+                series("queue", "link 1"),
+                series("queue", "link 2"),
+                series("held", "flow 0"),
+                series("held", "all"),
+                series("cwnd", "flow 0 leg 1"),
+                series("cwnd", "flow 0 leg 2"),
+            ],
+            ..Outcome::default()
+        };
+        let whose = |what| chosen(&outcome, what).iter().map(|series| series.whose.as_str()).collect::<Vec<_>>();
+        assert_eq!(whose("queue"), ["link 2"]);
+        assert_eq!(whose("held"), ["all"]);
+        assert_eq!(whose("cwnd"), ["flow 0 leg 1", "flow 0 leg 2"]);
+        assert_eq!(["flow 0 leg 1", "flow 0 leg 2", "flow 12 leg 10", "all"].map(later_leg), [false, true, true, false]);
+    }
+}

@@ -1,0 +1,94 @@
+//! Outcomes that differ only in their seed, put together. What is shown of them is left to others.
+
+use crate::markup::plain;
+use scenario::Outcome;
+
+/// The outcomes of one scenario, engine and case.
+#[derive(Debug)]
+pub(crate) struct Group<'a> {
+    /// How a reader tells it from the other groups: its case, and whatever else differs.
+    pub(crate) label: String,
+    /// One for each seed.
+    pub(crate) outcomes: Vec<&'a Outcome>,
+}
+
+/// A mean over seeds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Number {
+    pub(crate) mean: f64,
+    /// Half the width of its 95 % interval.
+    pub(crate) half: Option<f64>,
+}
+
+/// Groups in the order in which they first come up.
+pub(crate) fn groups(outcomes: &[Outcome]) -> Vec<Group<'_>> {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for outcome in outcomes {
+        match groups.iter_mut().find(|group| key(group.outcomes[0]) == key(outcome)) {
+            Some(group) => group.outcomes.push(outcome),
+            None => groups.push(Group { label: String::new(), outcomes: vec![outcome] }),
+        }
+    }
+    for at in 0..groups.len() {
+        groups[at].label = label(&groups, groups[at].outcomes[0]);
+    }
+    groups
+}
+
+fn key(outcome: &Outcome) -> (&str, &str, &str) {
+    (&outcome.scenario, &outcome.engine, &outcome.case)
+}
+
+/// Whether `of` is not the same in all groups: what is the same need not be said in each row.
+pub(crate) fn differs(groups: &[Group<'_>], of: impl Fn(&Outcome) -> &str) -> bool {
+    groups.iter().any(|group| of(group.outcomes[0]) != of(groups[0].outcomes[0]))
+}
+
+fn label(groups: &[Group<'_>], outcome: &Outcome) -> String {
+    let mut parts = Vec::new();
+    if differs(groups, |outcome| &outcome.scenario) {
+        parts.push(plain(&outcome.scenario));
+    }
+    if !outcome.case.is_empty() {
+        parts.push(plain(&outcome.case));
+    }
+    if differs(groups, |outcome| &outcome.engine) {
+        parts.push(plain(&outcome.engine));
+    }
+    if parts.is_empty() { plain(&outcome.engine) } else { parts.join(" · ") }
+}
+
+impl Group<'_> {
+    /// The mean of a number over the seeds; absent when a seed lacks it, since a mean over the others would flatter.
+    pub(crate) fn mean(&self, of: impl Fn(&Outcome) -> Option<f64>) -> Option<f64> {
+        let values: Option<Vec<f64>> = self.outcomes.iter().map(|outcome| of(outcome)).collect();
+        values.map(|values| values.iter().sum::<f64>() / values.len() as f64)
+    }
+
+    /// The same with its interval, which `ci95` has under `name`.
+    pub(crate) fn number(&self, name: &str, of: impl Fn(&Outcome) -> Option<f64>) -> Option<Number> {
+        let half = self.outcomes.iter().find_map(|outcome| outcome.ci95.get(name).copied());
+        self.mean(of).map(|mean| Number { mean, half })
+    }
+
+    /// The largest over the seeds.
+    pub(crate) fn max(&self, of: impl Fn(&Outcome) -> Option<f64>) -> Option<f64> {
+        self.outcomes.iter().filter_map(|outcome| of(outcome)).reduce(f64::max)
+    }
+
+    /// How long it took; absent when a flow had not ended, or when there were none.
+    pub(crate) fn completion(&self) -> Option<Number> {
+        self.number("completion_s", Outcome::completion_s)
+    }
+
+    /// Flows that had not ended, and all flows, over all seeds.
+    pub(crate) fn unended(&self) -> (usize, usize) {
+        let flows = || self.outcomes.iter().flat_map(|outcome| &outcome.flows);
+        (flows().filter(|flow| flow.end_s.is_none()).count(), flows().count())
+    }
+
+    /// Seeds whose numbers hold.
+    pub(crate) fn valid(&self) -> usize {
+        self.outcomes.iter().filter(|outcome| outcome.valid).count()
+    }
+}

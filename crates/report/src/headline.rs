@@ -1,0 +1,54 @@
+//! The picture at the head of a page: how long each case took, as bars. In HTML rather than SVG, so that long names wrap.
+
+use crate::chart::colour;
+use crate::grid::written;
+use crate::group::Group;
+use crate::human::Kind;
+use crate::markup::escape;
+use crate::results::not_done;
+use std::fmt::Write;
+
+/// A bar for each group, as long as its last byte was late; empty when no group came to an end.
+pub(crate) fn draw(groups: &[Group<'_>]) -> String {
+    let times: Vec<_> = groups.iter().map(Group::completion).collect();
+    // Room for the upper ends of the intervals, too.
+    let longest = times.iter().flatten().map(|time| time.mean + time.half.unwrap_or(0.0)).fold(0.0, f64::max);
+    if longest <= 0.0 || !longest.is_finite() {
+        return String::new();
+    }
+    let scale = Kind::Time.scale(times.iter().flatten().map(|time| time.mean));
+    let mut bars = String::new();
+    let mut spoken = format!("Time to the last byte, {}.", scale.unit);
+    for (index, (group, time)) in groups.iter().zip(&times).enumerate() {
+        let mut text = match time {
+            Some(_) => format!("{} {}", written(*time, scale), scale.unit),
+            None => not_done(group).unwrap_or("no flows".into()),
+        };
+        if group.valid() < group.outcomes.len() {
+            text.push_str(", not valid");
+        }
+        let _ = write!(spoken, " {}: {text}.", group.label);
+        let share = |seconds: f64| format!("{:.2}%", (seconds / longest * 100.0).clamp(0.0, 100.0));
+        let bar = match time {
+            Some(time) => format!("<b class=\"{}\" style=\"width:{}\"></b>", colour(index), share(time.mean)),
+            None => format!("<b class=\"{} open\" style=\"width:100%\"></b>", colour(index)),
+        };
+        let whisker = match time.and_then(|time| Some((time.mean, time.half?))) {
+            Some((mean, half)) => {
+                format!("<i style=\"left:{};width:{}\"></i>", share(mean - half), share(mean + half - (mean - half).max(0.0)))
+            }
+            None => String::new(),
+        };
+        let _ = writeln!(
+            bars,
+            "<span class=\"who\">{}</span><span class=\"track\">{bar}{whisker}</span><span class=\"value\">{}</span>",
+            escape(&group.label),
+            escape(&text)
+        );
+    }
+    format!(
+        "<figure class=\"headline\">\n<figcaption><strong>Time to the last byte</strong></figcaption>\n\
+         <div class=\"bars\" role=\"img\" aria-label=\"{}\">\n{bars}</div>\n</figure>\n",
+        escape(&spoken)
+    )
+}

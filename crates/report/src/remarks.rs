@@ -1,0 +1,64 @@
+//! What a reader must know before using the numbers: warnings, outcomes that do not hold, flows that failed. Each is said once.
+
+use crate::group::Group;
+use crate::markup::plain;
+use std::fmt;
+
+/// One remark and all it is about.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Remark {
+    /// Whether numbers do not hold because of it.
+    pub(crate) grave: bool,
+    /// The groups it is about.
+    pub(crate) about: Vec<String>,
+    /// What it says.
+    pub(crate) text: String,
+}
+
+impl fmt::Display for Remark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", if self.grave { '✗' } else { '!' }, self.about.join(", "), self.text)
+    }
+}
+
+/// All remarks, the grave ones first.
+pub(crate) fn remarks(groups: &[Group<'_>]) -> Vec<Remark> {
+    let mut remarks: Vec<Remark> = Vec::new();
+    let mut add = |grave: bool, group: &Group<'_>, text: String| match remarks.iter_mut().find(|remark| remark.text == text) {
+        Some(remark) => {
+            remark.grave |= grave;
+            if !remark.about.contains(&group.label) {
+                remark.about.push(group.label.clone());
+            }
+        }
+        None => remarks.push(Remark { grave, about: vec![group.label.clone()], text }),
+    };
+    for group in groups {
+        for outcome in &group.outcomes {
+            for warning in &outcome.warnings {
+                add(!outcome.valid, group, plain(warning));
+            }
+            if !outcome.valid && outcome.warnings.is_empty() {
+                add(true, group, "not valid, and the engine did not say why".into());
+            }
+        }
+        for (error, flows) in errors(group) {
+            let who = if flows == 1 { "a flow".into() } else { format!("{flows} flows") };
+            add(false, group, format!("{who} failed: {error}"));
+        }
+    }
+    remarks.sort_by_key(|remark| !remark.grave);
+    remarks
+}
+
+/// Errors of flows, and how many had each.
+fn errors(group: &Group<'_>) -> Vec<(String, usize)> {
+    let mut errors: Vec<(String, usize)> = Vec::new();
+    for error in group.outcomes.iter().flat_map(|outcome| &outcome.flows).filter_map(|flow| flow.error.as_deref()).map(plain) {
+        match errors.iter_mut().find(|(known, _)| *known == error) {
+            Some((_, flows)) => *flows += 1,
+            None => errors.push((error, 1)),
+        }
+    }
+    errors
+}

@@ -1,0 +1,135 @@
+//! The tables of the terminal, as they are seen.
+
+use crate::{links_table, samples, table};
+use insta::assert_snapshot;
+use scenario::{FlowOutcome, Outcome, add_ci95};
+
+#[test]
+fn the_four_cases_of_a_demonstration() {
+    assert_snapshot!(table(&samples::demo()), @r"
+    ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     case               done in  goodput  utilization  retransmits      proxy held                 phases  valid
+                              s   Mbit/s            %               mean / max, MB  free/starv./backp., %
+    ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     end-to-end cubic      38.4     5.20         53.9          212               –                      –  ✓
+     split cubic/cubic     24.2     8.26         85.6          148   0.127 / 0.410            72 / 4 / 24  ✓
+     end-to-end bbr        23.5     8.50         88.1          631               –                      –  ✓
+     split cubic/bbr       21.9     9.13         94.6          574    0.384 / 1.24            72 / 4 / 24  ✓
+    ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    ");
+}
+
+#[test]
+fn asked_against_delivered() {
+    assert_snapshot!(links_table(&samples::demo()[..2]), @r"
+    ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     case               link  rate asked  delivered  delay asked  delivered  late, p99  loss asked   seen  queue drops  queue, max
+                                  Mbit/s     Mbit/s           ms         ms         µs           %      %                       kB
+    ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     end-to-end cubic      1        1000          –         5.00       5.04       90.0           –      0            0        45.0
+     end-to-end cubic      2        10.0       9.99          400        400       90.0       0.100  0.104          212        1000
+     split cubic/cubic     1        1000          –         5.00       5.04       90.0           –      0            0        45.0
+     split cubic/cubic     2        10.0       9.99          400        400       90.0       0.100  0.104          148        1000
+    ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    ");
+    assert_eq!(links_table(&[]), "");
+}
+
+#[test]
+fn seeds_are_put_together() {
+    let mut outcomes = Vec::new();
+    for seed in 1..=5 {
+        for mut outcome in samples::demo().drain(..2) {
+            outcome.seed = seed;
+            outcome.goodput_bps *= 1.0 + 0.01 * seed as f64;
+            outcome.flows[0].end_s = outcome.flows[0].end_s.map(|end| end - 0.3 * seed as f64);
+            outcome.flows[0].legs[0].retransmits += seed % 2;
+            outcomes.push(outcome);
+        }
+    }
+    add_ci95(&mut outcomes);
+    assert_snapshot!(table(&outcomes), @r"
+    ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     case                  done in      goodput  utilization  retransmits      proxy held                 phases  valid
+                                 s       Mbit/s            %               mean / max, kB  free/starv./backp., %
+    ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     end-to-end cubic   37.5 ± 0.6  5.36 ± 0.10   53.9 ± 0.0          213               –                      –  ✓
+     split cubic/cubic  23.3 ± 0.6  8.51 ± 0.16   85.6 ± 0.0          149       127 / 410            72 / 4 / 24  ✓
+    ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    Means over 5 seeds; ± is half the width of the 95 % interval of the mean.
+    ");
+}
+
+#[test]
+fn what_does_not_hold_says_why_once() {
+    let mut outcomes = samples::demo();
+    let late = "link 2 handed packets over 9.2 ms late (99th percentile)";
+    for outcome in &mut outcomes[..2] {
+        outcome.valid = false;
+        outcome.warnings = vec![late.into()];
+    }
+    outcomes[2].valid = false;
+    outcomes[3].warnings = vec!["the kernel has no bbr: ours was taken".into(), "two\nlines \u{1b}[31m".into()];
+    outcomes.push(Outcome { seed: 2, valid: true, warnings: Vec::new(), ..outcomes[0].clone() });
+    assert_snapshot!(table(&outcomes), @r"
+    ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     case               done in  goodput  utilization  retransmits      proxy held                 phases  valid
+                              s   Mbit/s            %               mean / max, MB  free/starv./backp., %
+    ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     end-to-end cubic      38.4     5.20         53.9          212               –                      –  ✗ 1 of 2
+     split cubic/cubic     24.2     8.26         85.6          148   0.127 / 0.410            72 / 4 / 24  ✗
+     end-to-end bbr        23.5     8.50         88.1          631               –                      –  ✗
+     split cubic/bbr       21.9     9.13         94.6          574    0.384 / 1.24            72 / 4 / 24  ✓
+    ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    ✗ end-to-end cubic, split cubic/cubic: link 2 handed packets over 9.2 ms late (99th percentile)
+    ✗ end-to-end bbr: not valid, and the engine did not say why
+    ! split cubic/bbr: the kernel has no bbr: ours was taken
+    ! split cubic/bbr: two lines �[31m
+    ");
+}
+
+#[test]
+fn flows_that_did_not_end_are_counted() {
+    let mut outcomes: Vec<Outcome> = samples::demo().drain(..2).collect();
+    for outcome in &mut outcomes {
+        let flow = |id| FlowOutcome { id, start_s: f64::from(id), ..outcome.flows[0].clone() };
+        outcome.flows = (0..5).map(flow).collect();
+    }
+    for flow in &mut outcomes[1].flows[3..] {
+        flow.end_s = None;
+        flow.error = Some("connect: connection refused".into());
+    }
+    assert_snapshot!(table(&outcomes), @r"
+    ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     case                         done in  mean flow  goodput  utilization  retransmits      proxy held                 phases  valid
+                                        s          s   Mbit/s            %               mean / max, kB  free/starv./backp., %
+    ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     end-to-end cubic                38.4       36.4     5.20         53.9         1060               –                      –  ✓
+     split cubic/cubic  not done (2 of 5)          –     8.26         85.6          740       127 / 410            72 / 4 / 24  ✓
+    ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    ! split cubic/cubic: 2 flows failed: connect: connection refused
+    ");
+}
+
+#[test]
+fn engines_and_parallel_networks_get_their_columns() {
+    let answer = |engine: &str, sojourn: [f64; 3]| Outcome {
+        scenario: "two-wlans".into(),
+        engine: engine.into(),
+        valid: true,
+        goodput_bps: 5.1e6,
+        utilization: 0.48,
+        sojourn_s: sojourn.into(),
+        ..Outcome::default()
+    };
+    assert_snapshot!(table(&[answer("theory", [2.41, 4.43, 4.97]), answer("sim", [2.44, 4.4, 5.01])]), @r"
+    ─────────────────────────────────────────────────────────────
+     engine  foreground   background  goodput  utilization  valid
+                      s            s   Mbit/s            %
+    ─────────────────────────────────────────────────────────────
+     theory        2.41  4.43 / 4.97     5.10         48.0  ✓
+     sim           2.44  4.40 / 5.01     5.10         48.0  ✓
+    ─────────────────────────────────────────────────────────────
+    ");
+    assert_eq!(table(&[]), "");
+}

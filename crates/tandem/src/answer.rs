@@ -1,0 +1,151 @@
+//! Asks engines for answers: several variants and seeds side by side, with a progress bar each.
+
+use crate::Failure;
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use scenario::{Engine, EngineError, Outcome, Progress, Scenario, Variant};
+use std::{
+    collections::VecDeque,
+    io::IsTerminal,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+};
+
+/// Packets a second and link that a machine of two cores carries without falling behind, with room to spare.
+const PACKETS_PER_S: f64 = 60_000.0;
+/// More bars than this nobody reads.
+const MOST_AT_ONCE: usize = 8;
+
+/// One thing to ask.
+pub(crate) struct Question<'a> {
+    pub(crate) engine: Box<dyn Engine + Send + 'a>,
+    pub(crate) variant: &'a Variant,
+    pub(crate) seed: u64,
+}
+
+/// Asks every question, `jobs` at a time, and returns the answers in order; those that have none say why.
+pub(crate) fn ask(questions: Vec<Question<'_>>, jobs: Option<usize>, quiet: bool) -> Vec<Result<Outcome, EngineError>> {
+    let scenarios: Vec<&Scenario> = questions.iter().map(|question| &question.variant.scenario).collect();
+    let jobs = jobs.unwrap_or_else(|| side_by_side(&scenarios)).clamp(1, questions.len().max(1));
+    let interrupted = interruption();
+    let bars = (!quiet && std::io::stderr().is_terminal()).then(MultiProgress::new);
+    let answers: Vec<Mutex<Option<Result<Outcome, EngineError>>>> = questions.iter().map(|_| Mutex::new(None)).collect();
+    let waiting: Mutex<VecDeque<(usize, Question<'_>)>> = Mutex::new(questions.into_iter().enumerate().collect());
+    let next = || waiting.lock().expect("no worker panics while it takes a question").pop_front();
+    thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while let Some((index, question)) = next() {
+                    let bar = Bar::new(bars.as_ref(), &question, interrupted.clone());
+                    let answer = question.engine.run(&question.variant.scenario, question.seed, &bar).map(|outcome| Outcome {
+                        case: question.variant.case.clone(),
+                        ..outcome
+                    });
+                    *answers[index].lock().expect("nobody else has this answer") = Some(answer);
+                }
+            });
+        }
+    });
+    answers.into_iter().filter_map(|answer| answer.into_inner().ok().flatten()).collect()
+}
+
+/// How many of these a machine can play at once.
+fn side_by_side(scenarios: &[&Scenario]) -> usize {
+    let load = |scenario: &Scenario| {
+        let slowest = scenario.links.iter().map(|link| link.rate.bits_per_s()).min().unwrap_or(0);
+        slowest as f64 / 12_000.0 * scenario.links.len() as f64
+    };
+    let heaviest = scenarios.iter().map(|scenario| load(scenario)).fold(1.0, f64::max);
+    ((PACKETS_PER_S / heaviest) as usize).clamp(1, MOST_AT_ONCE)
+}
+
+/// Set when the user asks for the end.
+pub(crate) fn interruption() -> Arc<AtomicBool> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // A second one ends the process at once; what it leaves behind goes with it or is cleared by the next start.
+        let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone());
+        let _ = signal_hook::flag::register(signal, flag.clone());
+    }
+    flag
+}
+
+/// A progress bar on a terminal; silence elsewhere.
+struct Bar {
+    bar: Option<ProgressBar>,
+    interrupted: Arc<AtomicBool>,
+}
+
+impl Bar {
+    fn new(bars: Option<&MultiProgress>, question: &Question<'_>, interrupted: Arc<AtomicBool>) -> Self {
+        let bar = bars.map(|bars| {
+            let style = ProgressStyle::with_template("{prefix:>28} {bar:40.cyan/blue} {percent:>3} %  {msg} {elapsed}")
+                .unwrap_or_else(|_| ProgressStyle::default_bar());
+            let case = &question.variant.case;
+            let name = if case.is_empty() { &question.variant.scenario.name } else { case };
+            bars.add(ProgressBar::new(1000).with_style(style).with_prefix(format!("{name} #{}", question.seed)))
+        });
+        Bar { bar, interrupted }
+    }
+}
+
+impl Progress for Bar {
+    fn at(&self, done: f64, what: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_position((done * 1000.0) as u64);
+            bar.set_message(what.to_string());
+        }
+    }
+
+    fn cancelled(&self) -> bool {
+        self.interrupted.load(Relaxed)
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Parts answers from failures. What could not be answered is said on stderr once; the gravest of it is the failure.
+pub(crate) fn part(answers: Vec<Result<Outcome, EngineError>>) -> (Vec<Outcome>, Option<Failure>) {
+    let (mut outcomes, mut failure, mut said) = (Vec::new(), None::<Failure>, Vec::new());
+    for answer in answers {
+        match answer {
+            Ok(outcome) => outcomes.push(outcome),
+            Err(error) => {
+                let text = error.to_string();
+                let this = match error {
+                    EngineError::CannotAnswer { .. } => Failure::CannotTell(text.clone()),
+                    EngineError::WrongScenario { .. } => Failure::Usage(text.clone()),
+                    EngineError::Failed(_) | EngineError::Cancelled => Failure::Failed(text.clone()),
+                };
+                if said.contains(&text) {
+                    continue;
+                }
+                // The first is left for the caller to say.
+                if failure.is_some() {
+                    eprintln!("tandem: {text}");
+                }
+                said.push(text);
+                failure.get_or_insert(this);
+            }
+        }
+    }
+    (outcomes, failure)
+}
+
+/// Writes a page, with an error that says what to do.
+pub(crate) fn write_page(path: &std::path::Path, page: &str) -> Result<(), Failure> {
+    if let Some(parent) = path.parent() {
+        // A missing directory is made; if it can't be, writing says why.
+        let _ = std::fs::create_dir_all(parent);
+    }
+    std::fs::write(path, page)
+        .map_err(|why| Failure::Failed(format!("cannot write the page {}: {why}; choose another place with --page FILE", path.display())))
+}

@@ -1,0 +1,183 @@
+//! `tandem doctor`: what this machine can do, and the cure for what it can't. Each need is tried, not guessed.
+
+use crate::Failure;
+use clap::Args;
+use comfy_table::{ContentArrangement, Table, presets};
+use scenario::{Rate, Span};
+use serde::Serialize;
+use std::{net::Ipv6Addr, time::Duration};
+
+/// Tries each need of each command and says what is missing and how to mend it.
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Prints JSON: a list of needs
+    #[arg(long)]
+    json: bool,
+    /// Measures the link emulator too: asked against delivered, at 1, 10, 100 and 1000 Mbit/s (half a minute)
+    #[arg(long)]
+    lab: bool,
+}
+
+/// Something a command needs.
+#[derive(Debug, Serialize)]
+struct Need {
+    command: &'static str,
+    need: &'static str,
+    ok: bool,
+    /// Whether the command works without it, less well.
+    optional: bool,
+    found: String,
+    cure: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Measured {
+    rate_bps: u64,
+    delivered_rate_bps: f64,
+    delay_s: f64,
+    delivered_delay_s: f64,
+    jitter_p99_s: f64,
+    loss_asked: f64,
+    sent: u64,
+    lost: u64,
+    refused: u64,
+}
+
+impl Doctor {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let needs = needs();
+        let measured = if self.lab { measure()? } else { Vec::new() };
+        if self.json {
+            let value = serde_json::json!({ "needs": needs, "emulator": measured });
+            println!("{value:#}");
+        } else {
+            print_needs(&needs);
+            if self.lab {
+                print_measured(&measured);
+            }
+        }
+        if needs.iter().all(|need| need.ok || need.optional) { Ok(()) } else { Err(Failure::Silent(1)) }
+    }
+}
+
+fn needs() -> Vec<Need> {
+    let mut needs = Vec::new();
+    let mut add = |command, need, optional, tried: Result<String, String>| {
+        let (ok, found, cure) = match tried {
+            Ok(found) => (true, found, String::new()),
+            Err(cure) => (false, String::new(), cure),
+        };
+        needs.push(Need { command, need, ok, optional, found, cure });
+    };
+    let host = lab::Host::new("doctor");
+    let in_host = |work: &(dyn Fn(&lab::Host) -> Result<String, String> + Sync)| match &host {
+        Ok(host) => work(host),
+        Err(_) => Err("needs network namespaces first, see above".into()),
+    };
+    add("demo, run, lab", "network namespaces", false, host.as_ref().map(|_| "made one".to_string()).map_err(ToString::to_string));
+    add("demo, run, lab", "TUN devices", false, in_host(&|host| lab::try_tun(host).map(|()| "made one".into()).map_err(|error| error.to_string())));
+    let controllers = proxy::available_controllers();
+    add(
+        "demo",
+        "controllers cubic and bbr",
+        false,
+        if ["cubic", "bbr"].iter().all(|name| controllers.iter().any(|known| known == name)) {
+            Ok(controllers.join(", "))
+        } else {
+            Err(format!("this kernel has {}; load the others (modprobe tcp_cubic, modprobe tcp_bbr)", controllers.join(", ")))
+        },
+    );
+    add(
+        "run, lab",
+        "real-time scheduling",
+        true,
+        lab::try_punctual().then(|| "granted".to_string()).ok_or_else(|| {
+            "the emulator shares the processor with everything else and may be late under load: run as root, or with CAP_SYS_NICE".into()
+        }),
+    );
+    add(
+        "demo, run, proxy",
+        "interception (nftables TPROXY, routing rules)",
+        false,
+        in_host(&|host| {
+            let listen = vec![proxy::Listen::Transparent((Ipv6Addr::UNSPECIFIED, 5000).into())];
+            let config = proxy::Config { listen, ..proxy::Config::default() };
+            let tried = host.enter(|| proxy::Proxy::start(config, |_| {}).map(drop)).map_err(|error| error.to_string())?;
+            tried.map(|()| "installed and removed in a namespace".into()).map_err(|error| error.to_string())
+        }),
+    );
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    add(
+        "proxy",
+        "open files",
+        true,
+        if limit >= 4096 {
+            Ok(format!("{limit}: about {} flows", limit.saturating_sub(100) / 2))
+        } else {
+            Err(format!("the limit is {limit}, which is about {} flows: raise it (ulimit -n 65536)", limit.saturating_sub(100) / 2))
+        },
+    );
+    needs
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic).set_header(header);
+    table.set_width(120);
+    table
+}
+
+fn print_needs(needs: &[Need]) {
+    let mut table = table(&["", "command", "need", "found, or the cure"]);
+    for need in needs {
+        let mark = match (need.ok, need.optional) {
+            (true, _) => "✓",
+            (false, true) => "~",
+            (false, false) => "✗",
+        };
+        table.add_row([mark, need.command, need.need, if need.ok { &need.found } else { &need.cure }]);
+    }
+    println!("{table}");
+}
+
+/// Asked against delivered at the rates that matter; loss at 1 %.
+fn measure() -> Result<Vec<Measured>, Failure> {
+    const LOSS: f64 = 0.01;
+    let delay = Span(20_000_000);
+    [1, 10, 100, 1000]
+        .into_iter()
+        .map(|mbit| {
+            let rate = Rate(mbit * 1_000_000);
+            let span = Duration::from_secs(2);
+            let found = lab::calibrate(rate, delay, Some(scenario::Loss::PerPacket(LOSS)), 1, span).map_err(|error| Failure::Failed(error.to_string()))?;
+            Ok(Measured {
+                rate_bps: rate.bits_per_s(),
+                delivered_rate_bps: found.delivered_rate_bps,
+                delay_s: delay.secs(),
+                delivered_delay_s: found.delivered_delay_s,
+                jitter_p99_s: found.jitter_p99_s,
+                loss_asked: LOSS,
+                sent: found.sent,
+                lost: found.lost,
+                refused: found.refused,
+            })
+        })
+        .collect()
+}
+
+fn print_measured(measured: &[Measured]) {
+    let mut table = table(&["rate asked", "delivered", "delay asked", "delivered", "jitter p99", "loss asked", "delivered", "packets"]);
+    for row in measured {
+        table.add_row([
+            Rate(row.rate_bps).to_string(),
+            format!("{:+.3} %", (row.delivered_rate_bps / row.rate_bps as f64 - 1.0) * 100.0),
+            format!("{} ms", row.delay_s * 1e3),
+            format!("{:+.3} ms", (row.delivered_delay_s - row.delay_s) * 1e3),
+            format!("{:.3} ms", row.jitter_p99_s * 1e3),
+            format!("{:.2} %", row.loss_asked * 100.0),
+            format!("{:.2} %", row.lost as f64 / row.sent.max(1) as f64 * 100.0),
+            row.sent.to_string(),
+        ]);
+    }
+    println!("\nthe link emulator, measured from outside:\n{table}");
+}

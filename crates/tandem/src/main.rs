@@ -1,0 +1,99 @@
+//! The one binary: a file a subcommand, no logic of its own beyond asking the rooms below and printing what they say.
+
+mod answer;
+mod demo;
+mod doctor;
+mod lab;
+mod proxy;
+mod run;
+
+use clap::{Parser, Subcommand};
+use std::{fmt, process::ExitCode};
+
+/// Splits TCP connections where that helps, and tells where it helps.
+///
+/// Exit status: 0 done, 1 failed, 2 wrong usage or a wrong file, 3 cannot tell.
+#[derive(Debug, Parser)]
+#[command(name = "tandem", version, max_term_width = 110)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// One satellite link, with and without the proxy
+    Demo(demo::Demo),
+    /// Plays a scenario file
+    Run(run::Run),
+    /// Splits the connections that come to this machine
+    Proxy(proxy::Proxy),
+    /// Holds a scenario's network up, to try real programs in it
+    Lab(lab::Lab),
+    /// What this machine can do, and the cure for what it can't
+    Doctor(doctor::Doctor),
+}
+
+/// Why a command ended without what it was asked for; each has its exit status.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It was tried and failed.
+    Failed(String),
+    /// The command line or a file is wrong.
+    Usage(String),
+    /// There is no answer to be had.
+    CannotTell(String),
+    /// Everything has been said already.
+    Silent(u8),
+}
+
+impl Failure {
+    fn status(&self) -> u8 {
+        match self {
+            Failure::Failed(_) => 1,
+            Failure::Usage(_) => 2,
+            Failure::CannotTell(_) => 3,
+            Failure::Silent(status) => *status,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Failed(text) | Failure::Usage(text) | Failure::CannotTell(text) => f.write_str(text),
+            Failure::Silent(_) => Ok(()),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("TANDEM_LOG").unwrap_or_else(|_| match arguments.command {
+                Command::Proxy(_) => "info".into(),
+                _ => "error".into(),
+            }),
+        )
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
+    let done = match arguments.command {
+        Command::Demo(command) => command.run(),
+        Command::Run(command) => command.run(),
+        Command::Proxy(command) => command.run(),
+        Command::Lab(command) => command.run(),
+        Command::Doctor(command) => command.run(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            let text = failure.to_string();
+            if !text.is_empty() {
+                eprintln!("tandem: {text}");
+            }
+            ExitCode::from(failure.status())
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! `tandem run`: plays a scenario file.
+
+use crate::{
+    Failure,
+    answer::{self, Question},
+};
+use clap::{Args, ValueEnum};
+use scenario::{Assignment, Engine, ScenarioFile, Variant};
+use std::{fs, path::PathBuf};
+
+/// Plays a scenario file, with all its cases, and prints what came out.
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// The scenario
+    file: PathBuf,
+    /// Who answers
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "lab")]
+    on: Vec<EngineName>,
+    /// Changes a key, or sweeps it over several values: control.proxy=cubic,bbr
+    #[arg(long = "set", value_name = "KEY=VALUE[,VALUE…]")]
+    sets: Vec<Assignment>,
+    /// Seed of every random number, instead of the file's
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Plays with so many seeds and gives intervals of the mean
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    seeds: u64,
+    /// Prints JSON: a list, one an engine and case and seed
+    #[arg(long)]
+    json: bool,
+    /// Adds numbers over time to the JSON
+    #[arg(long, requires = "json")]
+    series: bool,
+    /// Writes a page with plots, which opens offline
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
+    /// Writes what each host sent and received, as pcapng files
+    #[arg(long, value_name = "DIR")]
+    pcap: Option<PathBuf>,
+    /// How many runs side by side (default: what two cores carry)
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+    /// Draws no progress bars
+    #[arg(long)]
+    quiet: bool,
+}
+
+/// The engines there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum EngineName {
+    /// The real kernel, in network namespaces
+    Lab,
+}
+
+/// Reads a scenario file and makes its variants.
+pub(crate) fn read(path: &std::path::Path, sets: &[Assignment]) -> Result<Vec<Variant>, Failure> {
+    let text = fs::read_to_string(path).map_err(|why| Failure::Usage(format!("cannot read the scenario {}: {why}", path.display())))?;
+    ScenarioFile::parse(&text, &path.display().to_string())
+        .and_then(|file| file.variants(sets))
+        .map_err(|error| Failure::Usage(error.to_string()))
+}
+
+impl Run {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let variants = read(&self.file, &self.sets)?;
+        if let Some(directory) = &self.pcap {
+            fs::create_dir_all(directory)
+                .map_err(|why| Failure::Failed(format!("cannot make the directory {} for captures: {why}", directory.display())))?;
+        }
+        let mut questions = Vec::new();
+        for name in &self.on {
+            for variant in &variants {
+                let first = self.seed.unwrap_or(variant.scenario.seed);
+                for seed in first..first + self.seeds {
+                    questions.push(Question { engine: self.engine(*name, variant, seed), variant, seed });
+                }
+            }
+        }
+        let (mut outcomes, failure) = answer::part(answer::ask(questions, self.jobs, self.quiet || self.json));
+        scenario::add_ci95(&mut outcomes);
+        if let Some(path) = &self.page
+            && !outcomes.is_empty()
+        {
+            let scenario = &variants[0].scenario;
+            answer::write_page(path, &report::page(&scenario.name, &scenario.about, &[], &outcomes))?;
+        }
+        if self.json {
+            print!("{}", report::json(&outcomes, self.series));
+        } else if !outcomes.is_empty() {
+            print!("{}\n{}", report::table(&outcomes), report::links_table(&outcomes));
+            if let Some(path) = &self.page {
+                println!("\nplots: {}", path.display());
+            }
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn engine(&self, name: EngineName, variant: &Variant, seed: u64) -> Box<dyn Engine + Send> {
+        match name {
+            EngineName::Lab => {
+                let capture = self.pcap.as_ref().map(|directory| {
+                    let case = if variant.case.is_empty() { String::new() } else { format!("-{}", variant.case) };
+                    let name = format!("{}{case}-seed{seed}-", variant.scenario.name);
+                    directory.join(name.replace(|c: char| !c.is_alphanumeric() && !"-_.=".contains(c), "_"))
+                });
+                Box::new(lab::Lab { capture })
+            }
+        }
+    }
+}
