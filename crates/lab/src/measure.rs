@@ -8,7 +8,7 @@ use crate::{
     network::Network,
     workload::{Flow, Stage, Story, flow_of},
 };
-use proxy::{FlowRecord, FlowStats, TcpInfo};
+use proxy::{DirectionStats, FlowRecord, FlowStats, TcpInfo};
 use scenario::{Dist, FlowOutcome, FlowSpec, LegOutcome, LinkOutcome, Opens, Outcome, Phases, ProxyOutcome, Scenario, Series};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
@@ -116,7 +116,7 @@ fn proxy_look(t: f64, stats: &FlowStats, opens: Opens) -> ProxyLook {
     ProxyLook {
         leg: LegLook { t, info: leg },
         held: direction.held().0 as f64,
-        full: direction.is_full(source.rcv_mss.max(536)),
+        full: DirectionStats::holds_back(source),
         moved: direction.moved,
     }
 }

@@ -232,7 +232,7 @@ fn socket(stage: &Stage, flow: &Flow, receives: bool) -> io::Result<Socket> {
     if receives {
         if let Some(window) = flow.spec.window {
             proxy::force_receive_buffer(&socket, window.0 as usize * 2)?;
-            proxy::window_clamp(&socket, window.0 as usize)?;
+            proxy::clamp_window(&socket, window.0 as usize)?;
         }
     } else {
         socket.set_tcp_congestion(stage.control.as_bytes())?;
@@ -298,6 +298,10 @@ fn send(stage: &Stage, flow: &Flow, mut socket: &Socket) -> io::Result<()> {
 fn receive(stage: &Stage, flow: &Flow, mut socket: &Socket) -> io::Result<()> {
     let (mut sum, mut bytes, mut last) = (Xxh3::new(), vec![0; CHUNK], stage.now());
     loop {
+        if let Some(window) = flow.spec.window {
+            // The kernel forgets the clamp whenever a segment larger than any before comes.
+            proxy::clamp_window(socket, window.0 as usize)?;
+        }
         let count = socket.read(&mut bytes)?;
         if count == 0 {
             break;

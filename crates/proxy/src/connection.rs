@@ -108,7 +108,6 @@ pub(crate) struct Connection {
     server: SocketAddr,
     life: Life,
     born: Instant,
-    shares: Option<Shares>,
     /// From near to far.
     up: Direction,
     /// From far to near.
@@ -137,7 +136,6 @@ impl Connection {
             server,
             life: Life::Dialling,
             born: Instant::now(),
-            shares,
             up: Direction::new(shares),
             down: Direction::new(shares),
         })
@@ -281,7 +279,6 @@ impl Connection {
             received: rustix::io::ioctl_fionread(source).map_or(0, |bytes| bytes as usize),
             in_hand: direction.in_hand(),
             unsent: sys::unsent(destination).unwrap_or(0),
-            receive_bound: self.shares.map(|shares| shares.receive),
         };
         FlowStats {
             client: self.client,

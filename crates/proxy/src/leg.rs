@@ -25,27 +25,30 @@ pub fn available_controllers() -> Vec<String> {
 /// source, pipe, unsent send queue of its destination).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shares {
-    /// Bound on the receive queue: the window advertised.
+    /// Bound on the receive queue.
     pub(crate) receive: usize,
     /// Bound on what is on its way through the proxy's own hands.
     pub(crate) pipe: usize,
-    /// Bound on the unsent part of the send queue.
+    /// Bound on the unsent part of the send queue. The kernel checks it before it begins a segment, so that a splice may pass
+    /// it by one.
     pub(crate) unsent: usize,
 }
 
 impl Shares {
-    /// From here up bytes are spliced; below, the granularity of splice (a pipe, a 64 KiB segment) is too coarse for B.
+    /// From here up bytes are spliced; below, the granularity of splice (a pipe, a segment of 64 KiB) is too coarse for B.
     pub(crate) const SPLICE_FROM: usize = 256 * 1024;
+    /// The largest segment the kernel hands down at once.
+    const SEGMENT: usize = 64 * 1024;
 
     /// Of a bound of `buffer` bytes.
     pub(crate) fn of(buffer: usize) -> Self {
         if buffer < Self::SPLICE_FROM {
-            // Copied bytes go straight on, so nothing rests in between.
+            // Copied bytes go straight on, so nothing rests in between, and the relay itself counts what is unsent.
             return Shares { receive: buffer - buffer / 2, pipe: 0, unsent: buffer / 2 };
         }
         // The far leg must not run dry between two wake-ups; more unsent than that only delays.
-        let (pipe, unsent) = (64 * 1024, (buffer / 4).min(256 * 1024));
-        Shares { receive: buffer - pipe - unsent, pipe, unsent }
+        let (pipe, unsent) = (Self::SEGMENT, (buffer / 4).min(256 * 1024));
+        Shares { receive: buffer - pipe - unsent - Self::SEGMENT, pipe, unsent }
     }
 }
 
@@ -63,12 +66,12 @@ pub(crate) fn tune(socket: &Socket, profile: &LegProfile, shares: Option<Shares>
     choose_controller(socket, profile)
 }
 
-/// Bounds payload in the receive queue to `bytes`: the buffer is large enough for the overhead of small segments, the window
-/// clamp makes the bound.
+/// Bounds payload in the receive queue to `bytes`, and so the window. The kernel counts a packet with its overhead, of which
+/// there may be little or more than payload: only a buffer of that size with the overhead in it is a bound on payload.
+/// TCP_WINDOW_CLAMP would not do: it bounds the window, not the queue, and is forgotten when a larger segment comes.
 fn bound_receive(socket: &Socket, bytes: usize) -> io::Result<()> {
-    // The kernel doubles what it is given and takes half of it for its own overhead.
-    sys::force_receive_buffer(socket.as_fd(), bytes * 2)?;
-    sys::window_clamp(socket.as_fd(), bytes)
+    // The kernel doubles what it is given.
+    sys::force_receive_buffer(socket.as_fd(), bytes / 2)
 }
 
 /// Gives `socket` the controller of `profile`, where it names one.
@@ -112,7 +115,8 @@ mod tests {
     fn the_shares_add_up_to_the_buffer() {
         for buffer in [6000, 30_000, 262_143, 262_144, 1 << 20, 1 << 26] {
             let shares = Shares::of(buffer);
-            assert_eq!(shares.receive + shares.pipe + shares.unsent, buffer);
+            let overshoot = if shares.pipe == 0 { 0 } else { Shares::SEGMENT };
+            assert_eq!(shares.receive + shares.pipe + shares.unsent + overshoot, buffer);
             assert!(shares.receive >= buffer / 4 && shares.unsent >= 3000, "{shares:?}");
         }
     }

@@ -27,7 +27,7 @@ pub use connection::Ending;
 pub use leg::{LegProfile, available_controllers};
 pub use meter::{DirectionStats, FlowRecord, FlowStats};
 pub use rules::Rules;
-pub use sys::{TcpInfo, force_receive_buffer, tcp_info, unsent, window_clamp};
+pub use sys::{TcpInfo, clamp_window, force_receive_buffer, tcp_info, unsent};
 
 use worker::{Command, Worker};
 

@@ -34,8 +34,6 @@ pub struct DirectionStats {
     pub in_hand: usize,
     /// Payload in the send queue of the destination, not sent yet.
     pub unsent: usize,
-    /// Bound on the receive queue, where there is one: the sender is held back when it is reached.
-    pub receive_bound: Option<usize>,
 }
 
 impl DirectionStats {
@@ -44,9 +42,9 @@ impl DirectionStats {
         Bytes((self.received + self.in_hand + self.unsent) as u64)
     }
 
-    /// The sender is held back: less than two segments of its window are left.
-    pub fn is_full(&self, segment: u32) -> bool {
-        self.receive_bound.is_some_and(|bound| self.received + 2 * segment as usize > bound)
+    /// The sender is held back: what its connection to the proxy, `source`, advertises is less than two segments.
+    pub fn holds_back(source: &TcpInfo) -> bool {
+        source.rcv_wnd < 2 * source.rcv_mss
     }
 }
 

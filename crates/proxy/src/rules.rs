@@ -89,7 +89,7 @@ impl Rules {
             let to = if *family == "ip6" && !to.is_empty() { format!("[{to}]") } else { to };
             let protocol = if *family == "ip" { "ipv4" } else { "ipv6" };
             lines.push(format!(
-                "add rule inet {TABLE} intercept meta nfproto {protocol} tproxy {family} to {to}:{port} meta mark set {MARK:#x} accept"
+                "add rule inet {TABLE} intercept meta nfproto {protocol} meta l4proto tcp tproxy {family} to {to}:{port} meta mark set {MARK:#x} accept"
             ));
         }
         lines

@@ -111,7 +111,7 @@ pub fn force_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
 }
 
 /// Bounds the advertised window, in bytes of payload.
-pub fn window_clamp(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+pub fn clamp_window(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     set_int(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, i32::try_from(bytes).unwrap_or(i32::MAX))
 }
 

@@ -40,3 +40,8 @@ pub fn table(outcomes: &[Outcome]) -> String {
 pub fn links_table(outcomes: &[Outcome]) -> String {
     terminal::render(&results::links(&group::groups(outcomes)))
 }
+
+/// Words in columns under `header`, wrapped to a terminal's width, in the style of the other tables. Ends with a newline.
+pub fn words_table(header: &[&str], rows: &[Vec<String>]) -> String {
+    terminal::words(header, rows, 118)
+}

@@ -1,7 +1,7 @@
 //! A grid as text, in thin lines and without colours, so that it reads the same in a pipe, a log and a bug report.
 
 use crate::grid::Grid;
-use comfy_table::{Cell, CellAlignment, LineStyle, Table, TableStyle};
+use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 
 const THIN: TableStyle = TableStyle::new()
     .top_border(LineStyle::none().fill('─').junction('─'))
@@ -26,5 +26,13 @@ pub(crate) fn render(grid: &Grid) -> String {
         drawn.set_padding((1, 0));
         drawn.set_cell_alignment(if column.words { CellAlignment::Left } else { CellAlignment::Right });
     }
+    table.lines().map(|line| line.trim_end().to_string() + "\n").collect()
+}
+
+/// Words in columns, wrapped to `width` characters.
+pub(crate) fn words(header: &[&str], rows: &[Vec<String>], width: u16) -> String {
+    let mut table = Table::new();
+    table.load_style(THIN).set_content_arrangement(ContentArrangement::Dynamic).set_width(width).set_header(header);
+    table.add_rows(rows);
     table.lines().map(|line| line.trim_end().to_string() + "\n").collect()
 }

@@ -39,10 +39,10 @@ pub(crate) fn ask(questions: Vec<Question<'_>>, jobs: Option<usize>, quiet: bool
             scope.spawn(|| {
                 while let Some((index, question)) = next() {
                     let bar = Bar::new(bars.as_ref(), &question, interrupted.clone());
-                    let answer = question.engine.run(&question.variant.scenario, question.seed, &bar).map(|outcome| Outcome {
-                        case: question.variant.case.clone(),
-                        ..outcome
-                    });
+                    let answer = question
+                        .engine
+                        .run(&question.variant.scenario, question.seed, &bar)
+                        .map(|outcome| Outcome { case: question.variant.case.clone(), ..outcome });
                     *answers[index].lock().expect("nobody else has this answer") = Some(answer);
                 }
             });

@@ -42,10 +42,8 @@ impl Demo {
         let variants = ScenarioFile::parse(SCENARIO, "demo.toml")
             .and_then(|file| file.variants(&[]))
             .map_err(|error| Failure::Failed(error.to_string()))?;
-        let questions = variants
-            .iter()
-            .map(|variant| Question { engine: Box::new(lab::Lab::default()), variant, seed: self.seed })
-            .collect::<Vec<_>>();
+        let questions =
+            variants.iter().map(|variant| Question { engine: Box::new(lab::Lab::default()), variant, seed: self.seed }).collect::<Vec<_>>();
         let (outcomes, failure) = answer::part(answer::ask(questions, Some(variants.len()), self.json));
         if let Some(failure) = failure {
             return Err(failure);
@@ -54,7 +52,8 @@ impl Demo {
         let scenario = &variants[0].scenario;
         answer::write_page(&self.page, &report::page("Tandem: a satellite link, split and not", &scenario.about, &notes, &outcomes))?;
         if self.json {
-            let rows = outcomes.into_iter().map(|outcome| Row { case: outcome.case.clone(), outcome: Outcome { series: vec![], ..outcome } });
+            let rows =
+                outcomes.into_iter().map(|outcome| Row { case: outcome.case.clone(), outcome: Outcome { series: vec![], ..outcome } });
             let text = serde_json::to_string_pretty(&Rows { rows: rows.collect() }).map_err(|why| Failure::Failed(why.to_string()))?;
             println!("{text}");
         } else {

@@ -2,7 +2,6 @@
 
 use crate::Failure;
 use clap::Args;
-use comfy_table::{ContentArrangement, Table, presets};
 use scenario::{Rate, Span};
 use serde::Serialize;
 use std::{net::Ipv6Addr, time::Duration};
@@ -75,7 +74,12 @@ fn needs() -> Vec<Need> {
         Err(_) => Err("needs network namespaces first, see above".into()),
     };
     add("demo, run, lab", "network namespaces", false, host.as_ref().map(|_| "made one".to_string()).map_err(ToString::to_string));
-    add("demo, run, lab", "TUN devices", false, in_host(&|host| lab::try_tun(host).map(|()| "made one".into()).map_err(|error| error.to_string())));
+    add(
+        "demo, run, lab",
+        "TUN devices",
+        false,
+        in_host(&|host| lab::try_tun(host).map(|()| "made one".into()).map_err(|error| error.to_string())),
+    );
     let controllers = proxy::available_controllers();
     add(
         "demo",
@@ -120,24 +124,17 @@ fn needs() -> Vec<Need> {
     needs
 }
 
-fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic).set_header(header);
-    table.set_width(120);
-    table
-}
-
 fn print_needs(needs: &[Need]) {
-    let mut table = table(&["", "command", "need", "found, or the cure"]);
-    for need in needs {
+    let row = |need: &Need| {
         let mark = match (need.ok, need.optional) {
             (true, _) => "✓",
             (false, true) => "~",
             (false, false) => "✗",
         };
-        table.add_row([mark, need.command, need.need, if need.ok { &need.found } else { &need.cure }]);
-    }
-    println!("{table}");
+        [mark, need.command, need.need, if need.ok { &need.found } else { &need.cure }].map(str::to_owned).into()
+    };
+    let rows: Vec<Vec<String>> = needs.iter().map(row).collect();
+    print!("{}", report::words_table(&["", "command", "need", "found, or the cure"], &rows));
 }
 
 /// Asked against delivered at the rates that matter; loss at 1 %.
@@ -149,7 +146,8 @@ fn measure() -> Result<Vec<Measured>, Failure> {
         .map(|mbit| {
             let rate = Rate(mbit * 1_000_000);
             let span = Duration::from_secs(2);
-            let found = lab::calibrate(rate, delay, Some(scenario::Loss::PerPacket(LOSS)), 1, span).map_err(|error| Failure::Failed(error.to_string()))?;
+            let found = lab::calibrate(rate, delay, Some(scenario::Loss::PerPacket(LOSS)), 1, span)
+                .map_err(|error| Failure::Failed(error.to_string()))?;
             Ok(Measured {
                 rate_bps: rate.bits_per_s(),
                 delivered_rate_bps: found.delivered_rate_bps,
@@ -166,9 +164,8 @@ fn measure() -> Result<Vec<Measured>, Failure> {
 }
 
 fn print_measured(measured: &[Measured]) {
-    let mut table = table(&["rate asked", "delivered", "delay asked", "delivered", "jitter p99", "loss asked", "delivered", "packets"]);
-    for row in measured {
-        table.add_row([
+    let row = |row: &Measured| {
+        vec![
             Rate(row.rate_bps).to_string(),
             format!("{:+.3} %", (row.delivered_rate_bps / row.rate_bps as f64 - 1.0) * 100.0),
             format!("{} ms", row.delay_s * 1e3),
@@ -177,7 +174,9 @@ fn print_measured(measured: &[Measured]) {
             format!("{:.2} %", row.loss_asked * 100.0),
             format!("{:.2} %", row.lost as f64 / row.sent.max(1) as f64 * 100.0),
             row.sent.to_string(),
-        ]);
-    }
-    println!("\nthe link emulator, measured from outside:\n{table}");
+        ]
+    };
+    let rows: Vec<Vec<String>> = measured.iter().map(row).collect();
+    let header = ["rate asked", "delivered", "delay asked", "delivered", "jitter p99", "loss asked", "delivered", "packets"];
+    print!("\nthe link emulator, measured from outside:\n{}", report::words_table(&header, &rows));
 }

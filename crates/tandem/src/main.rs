@@ -70,12 +70,10 @@ impl fmt::Display for Failure {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("TANDEM_LOG").unwrap_or_else(|_| match arguments.command {
-                Command::Proxy(_) => "info".into(),
-                _ => "error".into(),
-            }),
-        )
+        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("TANDEM_LOG").unwrap_or_else(|_| match arguments.command {
+            Command::Proxy(_) => "info".into(),
+            _ => "error".into(),
+        }))
         .with_writer(std::io::stderr)
         .with_target(false)
         .init();
