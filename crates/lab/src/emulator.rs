@@ -162,8 +162,8 @@ impl Carrier {
                 Way::new(spec.rate, spec.limit, spec.delay, None, spec.loss_rng),
             ],
             rate: RateMeter::default(),
-            // Three digits are more than a clock read gives.
-            late: Histogram::new(3).expect("three digits are within the histogram's range"),
+            // To a minute, in three digits: more than a clock read gives.
+            late: Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order"),
             refused: 0,
         };
         Carrier { lines: links.into_iter().map(line).collect(), gauges, setting, spare: Vec::new() }

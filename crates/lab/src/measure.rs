@@ -30,9 +30,9 @@ impl LegLook {
         self.info.bytes_sent.saturating_sub(self.info.bytes_retrans) as f64
     }
 
-    /// Whether it had something to send.
+    /// Whether it was connected and had something to send.
     fn is_busy(&self) -> bool {
-        self.info.unacked > 0 || self.info.notsent_bytes > 0
+        self.info.rtt_us > 0 && (self.info.unacked > 0 || self.info.notsent_bytes > 0)
     }
 }
 
@@ -343,7 +343,9 @@ fn all_series(recorder: &Recorder, legs: usize) -> Vec<Series> {
         for (number, looks) in std::iter::once(looks.sender.clone()).chain(proxies).enumerate() {
             let whose = if legs > 1 { format!("flow {id} leg {}", number + 1) } else { format!("flow {id}") };
             let mut of = |what: &str, unit: &str, value: fn(&TcpInfo) -> f64| {
-                all.push(series(what, &whose, unit, looks.iter().map(|look| (look.t, value(&look.info)))));
+                // Before the handshake there is nothing to show.
+                let connected = looks.iter().filter(|look| look.info.rtt_us > 0);
+                all.push(series(what, &whose, unit, connected.map(|look| (look.t, value(&look.info)))));
             };
             of("cwnd", "pkt", |info| f64::from(info.snd_cwnd));
             of("rtt", "s", |info| f64::from(info.rtt_us) / 1e6);

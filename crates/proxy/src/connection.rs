@@ -13,7 +13,8 @@
 //! ¹ A clean close means delivered: an end that has sent its own FIN and then reads end of file may conclude that the other
 //! end's TCP has acknowledged every byte and that FIN. So a FIN is passed on to an end that has finished sending only when
 //! the opposite leg has nothing left unacknowledged. To an end that has not finished sending it passes at once: half-close
-//! works as ever.
+//! works as ever. When both ends finish before either has been told of the other, one must be told first: it is told when the
+//! other has acknowledged all its bytes, its FIN then follows.
 //!
 //! ² Where it still has a connection to reset.
 
@@ -97,6 +98,8 @@ pub(crate) struct Wants {
     /// A fresh look by epoll at the near or the far socket.
     pub(crate) look_near: bool,
     pub(crate) look_far: bool,
+    /// Another turn in a moment: it waits for something that raises no event.
+    pub(crate) tick: bool,
 }
 
 /// A split connection: two legs, two directions.
@@ -192,7 +195,7 @@ impl Connection {
         wants.again = up == Pumped::Again || down == Pumped::Again;
         wants.look_far = up == Pumped::WaitsForRoom;
         wants.look_near = down == Pumped::WaitsForRoom;
-        self.pass_fins()?;
+        self.pass_fins(&mut wants)?;
         if self.up.passed && self.down.passed {
             self.life = Life::Settling;
             if self.acknowledged(Side::Near)? && self.acknowledged(Side::Far)? {
@@ -203,7 +206,7 @@ impl Connection {
     }
 
     /// Passes on each end of file whose time has come.
-    fn pass_fins(&mut self) -> Result<(), Ending> {
+    fn pass_fins(&mut self, wants: &mut Wants) -> Result<(), Ending> {
         for (from, to) in [(Side::Near, Side::Far), (Side::Far, Side::Near)] {
             let (this, opposite) = match from {
                 Side::Near => (&self.up, &self.down),
@@ -212,8 +215,9 @@ impl Connection {
             if !this.finished() || this.passed {
                 continue;
             }
-            // `to` has finished sending: its end of file must mean that `from` has acknowledged all of it.
-            if opposite.ended && !(opposite.passed && self.acknowledged(from)?) {
+            if (opposite.ended || self.has_sent_fin(to)?) && !self.delivered(from)? {
+                // An acknowledgement of data alone raises no event.
+                wants.tick |= !opposite.passed && opposite.finished();
                 continue;
             }
             let socket = if to == Side::Near { &self.near } else { &self.far };
@@ -225,6 +229,23 @@ impl Connection {
             if from == Side::Near { self.up.passed = true } else { self.down.passed = true }
         }
         Ok(())
+    }
+
+    /// Whether `side`, which has not been sent our FIN, has sent its own, though data before it may still wait to be read.
+    fn has_sent_fin(&self, side: Side) -> Result<bool, Ending> {
+        let info = sys::tcp_info(self.socket(side)).map_err(|why| self.failed(side, &why))?;
+        Ok(info.state == state::CLOSE_WAIT)
+    }
+
+    /// Whether `side`, which has finished sending, has acknowledged everything it can have been sent: all bytes, and the FIN
+    /// where that has been passed on already.
+    fn delivered(&self, side: Side) -> Result<bool, Ending> {
+        let direction = if side == Side::Near { &self.down } else { &self.up };
+        if direction.passed {
+            return self.acknowledged(side);
+        }
+        let info = sys::tcp_info(self.socket(side)).map_err(|why| self.failed(side, &why))?;
+        Ok(direction.finished() && info.unacked == 0 && info.notsent_bytes == 0)
     }
 
     /// Whether `side`, having sent its FIN and been sent ours, has acknowledged everything. Its socket then is closed without

@@ -185,7 +185,7 @@ impl Direction {
                 if !self.writable {
                     break;
                 }
-                let sent = self.send(destination, &self.rest)?;
+                let sent = Self::send(&mut self.writable, destination, &self.rest)?;
                 self.rest.drain(..sent);
                 self.moved += sent as u64;
                 continue;
@@ -202,7 +202,7 @@ impl Direction {
             match rustix::net::recv(source, &mut tools.scratch[..room], rustix::net::RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => self.ended = true,
                 Ok((_, count)) => {
-                    let sent = self.send(destination, &tools.scratch[..count])?;
+                    let sent = Self::send(&mut self.writable, destination, &tools.scratch[..count])?;
                     self.moved += sent as u64;
                     self.rest.extend_from_slice(&tools.scratch[sent..count]);
                 }
@@ -219,11 +219,15 @@ impl Direction {
     }
 
     /// Sends what the destination takes, and notes when it takes no more.
-    fn send(&self, destination: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Fault> {
+    fn send(writable: &mut bool, destination: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Fault> {
         use rustix::net::SendFlags;
         match rustix::net::send(destination.as_fd(), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(count) => Ok(count),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+            Err(Errno::INTR) => Ok(0),
+            Err(Errno::AGAIN) => {
+                *writable = false;
+                Ok(0)
+            }
             Err(errno) => Err(Fault::Destination(errno.into())),
         }
     }

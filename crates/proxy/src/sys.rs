@@ -74,6 +74,7 @@ pub struct TcpInfo {
 pub(crate) mod state {
     pub(crate) const TIME_WAIT: u8 = 6;
     pub(crate) const CLOSE: u8 = 7;
+    pub(crate) const CLOSE_WAIT: u8 = 8;
 }
 
 /// What the kernel knows of a connection.

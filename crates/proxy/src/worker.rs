@@ -36,6 +36,8 @@ pub(crate) enum Command {
 
 /// How often connects are checked against their limit.
 const CONNECT_TICK: Duration = Duration::from_millis(200);
+/// How often connections that wait for something without an event get a turn.
+const TICK: Duration = Duration::from_millis(2);
 
 /// What an event belongs to. Connections come two tokens each, after the waker and the listeners.
 #[derive(Debug, Clone, Copy)]
@@ -78,6 +80,8 @@ pub(crate) struct Worker {
     ended: Vec<usize>,
     /// Connections that have more to do than one turn allows.
     again: VecDeque<usize>,
+    /// Connections that wait for something without an event.
+    ticking: Vec<usize>,
     /// When connects were begun, oldest first.
     dialling: VecDeque<(Instant, usize)>,
     tools: Tools,
@@ -110,6 +114,7 @@ impl Worker {
             free: Vec::new(),
             ended: Vec::new(),
             again: VecDeque::new(),
+            ticking: Vec::new(),
             dialling: VecDeque::new(),
             tools: Tools::new(),
             on_end,
@@ -155,17 +160,25 @@ impl Worker {
                     self.advance(slot, |connection, tools| connection.proceed(tools));
                 }
             }
+            for slot in mem::take(&mut self.ticking) {
+                self.advance(slot, |connection, tools| connection.proceed(tools));
+            }
             self.check_dialling();
             self.free.append(&mut self.ended);
         }
     }
 
-    /// How long to wait: not at all while somebody has more to do, a tick while somebody dials.
+    /// How long to wait: not at all while somebody has more to do, a tick while somebody waits for the clock.
     fn timeout(&self) -> Option<Timespec> {
         if !self.again.is_empty() {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
-        (!self.dialling.is_empty()).then(|| Timespec { tv_sec: 0, tv_nsec: i64::from(CONNECT_TICK.subsec_nanos()) })
+        let tick = match (self.ticking.is_empty(), self.dialling.is_empty()) {
+            (false, _) => TICK,
+            (true, false) => CONNECT_TICK,
+            (true, true) => return None,
+        };
+        Some(Timespec { tv_sec: 0, tv_nsec: i64::from(tick.subsec_nanos()) })
     }
 
     /// Does what it was told; false when that was to end.
@@ -260,6 +273,9 @@ impl Worker {
             Ok(wants) => {
                 if wants.again && !self.again.contains(&slot) {
                     self.again.push_back(slot);
+                }
+                if wants.tick && !self.ticking.contains(&slot) {
+                    self.ticking.push(slot);
                 }
                 for (look, side) in [(wants.look_near, Side::Near), (wants.look_far, Side::Far)] {
                     if look {

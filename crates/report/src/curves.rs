@@ -106,6 +106,7 @@ fn figure(groups: &[Group<'_>], what: &str) -> Option<Figure> {
     let mut remarks = Vec::new();
     if spell > 0.0 {
         remarks.push(format!("means over {} s", short(spell)));
+        remarks.push("above the link's rate where data that had waited for a retransmission is read at once".into());
     }
     if lines.iter().any(|line| line.dashed) {
         remarks.push("solid: first leg, dashed: later legs".into());
