@@ -78,9 +78,9 @@ impl<P: Packet> Stage<P> for Delay<P> {
         let flying = Flying { arrives: now + self.delay + extra, number: self.number, packet };
         self.number += 1;
         if extra == Span::ZERO {
-            self.ring.push_back(flying)
+            self.ring.push_back(flying);
         } else {
-            self.heap.push(Reverse(flying))
+            self.heap.push(Reverse(flying));
         }
         Ok(())
     }

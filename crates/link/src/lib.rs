@@ -33,12 +33,14 @@ pub trait Packet {
 
 /// A queue that packets go through.
 pub trait Stage<P> {
-    /// Puts a packet in at `now`, or hands it back when there is no room. Times never go backwards.
+    /// Puts a packet in at `now`, or hands it back when there is no room, so that its buffer can be used again. Times never
+    /// go backwards.
     fn enqueue(&mut self, now: Time, packet: P) -> Result<(), P>;
 
-    /// The next packet that has left by `now`, and when it left.
+    /// The next packet that has left by `now`, and when it left: that is the time at which it comes to whatever follows.
     fn ready(&mut self, now: Time) -> Option<(Time, P)>;
 
-    /// When the next packet leaves, if any is inside.
+    /// When to look next, if a packet is inside: none leaves before. At that time one may only have got from one part of the
+    /// stage to the next, and `ready` may still return none.
     fn next_wakeup(&self) -> Option<Time>;
 }

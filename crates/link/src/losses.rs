@@ -6,7 +6,8 @@ use rand_pcg::Pcg64;
 use scenario::{Gilbert, Loss, Span};
 
 /// How long an event of the per-second process waits for a packet. Without an end to it, the one packet that a sender risks
-/// after a timeout would meet the events of the whole silence before it, and recovery could stall for ever.
+/// after a timeout would meet the events of the whole silence before it, and recovery could stall for ever. Events that are
+/// due together drop a packet each.
 const LAPSE: Span = Span(100_000_000);
 
 /// A loss process.
@@ -14,6 +15,7 @@ const LAPSE: Span = Span(100_000_000);
 pub struct Losses {
     process: Process,
     rng: Pcg64,
+    lost: u64,
 }
 
 #[derive(Debug)]
@@ -25,8 +27,8 @@ enum Process {
     PerSecond {
         /// Mean time between events, in nanoseconds.
         mean: f64,
-        /// The next event, in nanoseconds; none before the first packet.
-        next: Option<f64>,
+        /// The oldest event that has not dropped a packet, or the one to come; none before the first packet.
+        next: Option<Time>,
     },
     Gilbert {
         gilbert: Gilbert,
@@ -45,28 +47,29 @@ impl Losses {
             Some(Loss::PerSecond(rate)) => Process::PerSecond { mean: 1e9 / rate, next: None },
             Some(Loss::Gilbert(gilbert)) => Process::Gilbert { gilbert, bad: false },
         };
-        Losses { process, rng }
+        Losses { process, rng, lost: 0 }
+    }
+
+    /// Packets lost so far.
+    pub fn lost(&self) -> u64 {
+        self.lost
     }
 
     /// Whether the packet that crosses at `now` is lost. Times never go backwards.
     pub fn drops(&mut self, now: Time) -> bool {
         let rng = &mut self.rng;
-        match &mut self.process {
+        let drops = match &mut self.process {
             Process::None => false,
             Process::PerPacket(p) => rng.random::<f64>() < *p,
             Process::PerSecond { mean, next } => {
-                let now = now.0 as f64;
-                let oldest = now - LAPSE.0 as f64;
-                // Poisson has no memory: of a silence only the last tenth of a second need be drawn.
-                let mut event = match *next {
+                let oldest = Time(now.0.saturating_sub(LAPSE.0));
+                // Poisson has no memory: a silence, however long, is one new draw for its last tenth of a second.
+                let event = match *next {
                     Some(event) if event >= oldest => event,
-                    _ => oldest.max(0.0) + exponential(rng, *mean),
+                    _ => oldest + exponential(rng, *mean),
                 };
                 let hit = event <= now;
-                if hit {
-                    event += exponential(rng, *mean);
-                }
-                *next = Some(event);
+                *next = Some(if hit { event + exponential(rng, *mean) } else { event });
                 hit
             }
             Process::Gilbert { gilbert, bad } => {
@@ -76,12 +79,15 @@ impl Losses {
                 }
                 rng.random::<f64>() < if *bad { gilbert.loss_bad } else { gilbert.loss_good }
             }
-        }
+        };
+        self.lost += u64::from(drops);
+        drops
     }
 }
 
-fn exponential(rng: &mut Pcg64, mean: f64) -> f64 {
-    -mean * (1.0 - rng.random::<f64>()).ln()
+/// A span of that mean in nanoseconds. Whole ones: the last digit of a logarithm is not the same on every machine.
+fn exponential(rng: &mut Pcg64, mean: f64) -> Span {
+    Span((-mean * (1.0 - rng.random::<f64>()).ln()).round() as u64)
 }
 
 /// The share of packets that `loss` takes in the long run; none where it is not a share of packets.
@@ -164,6 +170,41 @@ mod tests {
         assert!((hits - expected).abs() < 4.0 * expected.sqrt(), "{hits} for {expected}");
     }
 
+    /// The per-second process with one event at 1 s, and the next in days.
+    fn one_event() -> Losses {
+        let process = Process::PerSecond { mean: 1e18, next: Some(Time(1_000_000_000)) };
+        Losses { process, rng: stream(1, Purpose::Losses, 0), lost: 0 }
+    }
+
+    #[test]
+    fn an_event_drops_the_first_packet_after_it_and_no_other() {
+        let mut losses = one_event();
+        let times = [0, 999_999_999, 1_000_000_000, 1_000_000_000, 1_000_000_001];
+        assert_eq!(times.map(|at| losses.drops(Time(at))), [false, false, true, false, false]);
+        assert_eq!(losses.lost(), 1);
+    }
+
+    #[test]
+    fn an_event_waits_a_tenth_of_a_second() {
+        assert!(one_event().drops(Time(1_100_000_000)));
+        assert!(!one_event().drops(Time(1_100_000_001)));
+    }
+
+    #[test]
+    fn events_that_are_due_together_drop_a_packet_each() {
+        // 1000 events a second. After 50 ms some 50 are due, after any longer silence the 100 of the last tenth of a second.
+        for (silence, expected) in [(50_000_000, 50.0), (10_000_000_000, 100.0), (u64::MAX / 2, 100.0)] {
+            let seeds = 400;
+            let burst = |seed| {
+                let mut losses = losses(Loss::PerSecond(1000.0), seed);
+                (0..1000).take_while(|index| losses.drops(Time(silence + index))).count() as f64
+            };
+            let mean = (0..seeds).map(burst).sum::<f64>() / f64::from(seeds as u32);
+            let deviation = (mean - expected) / (expected / f64::from(seeds as u32)).sqrt();
+            assert!(deviation.abs() < 3.3, "{silence}: {mean} for {expected}");
+        }
+    }
+
     #[test]
     fn bursts_have_the_length_and_share_that_were_asked() {
         let gilbert = Gilbert { good_to_bad: 0.01, bad_to_good: 0.25, loss_good: 0.0, loss_bad: 1.0 };
@@ -177,8 +218,34 @@ mod tests {
     }
 
     #[test]
+    fn each_state_loses_its_own_share() {
+        for (good_to_bad, bad_to_good, loss_good, loss_bad) in
+            [(0.02, 0.1, 0.01, 0.5), (0.3, 0.3, 0.0, 0.2), (0.0, 0.5, 0.1, 1.0), (0.0, 0.0, 0.05, 1.0), (1.0, 0.0, 0.0, 0.25)]
+        {
+            let loss = Loss::Gilbert(Gilbert { good_to_bad, bad_to_good, loss_good, loss_bad });
+            let (count, asked) = (2_000_000, mean_loss(loss).unwrap());
+            let share = lost(&mut losses(loss, 1), count, 1).len() as f64 / count as f64;
+            assert!((share / asked - 1.0).abs() < 0.02, "{loss:?}: {share} for {asked}");
+        }
+    }
+
+    #[test]
+    fn nothing_and_everything_are_exact() {
+        for none in [None, Some(Loss::PerPacket(0.0)), Some(Loss::PerSecond(0.0))] {
+            assert!(lost(&mut Losses::new(none, stream(1, Purpose::Losses, 0)), 10_000, 1_000_000).is_empty());
+        }
+        assert_eq!(lost(&mut losses(Loss::PerPacket(1.0), 1), 10_000, 1).len(), 10_000);
+        assert_eq!(mean_loss(Loss::PerPacket(0.25)), Some(0.25));
+        assert_eq!(mean_loss(Loss::PerSecond(0.25)), None);
+        // Rates beyond all reason have an answer too: an event at the end of time, and one in each nanosecond.
+        assert!(!losses(Loss::PerSecond(f64::MIN_POSITIVE), 1).drops(Time(u64::MAX - 1)));
+        assert!(losses(Loss::PerSecond(f64::MAX), 1).drops(Time(1)));
+    }
+
+    #[test]
     fn the_same_seed_loses_the_same_packets() {
-        for loss in [Loss::PerPacket(0.1), Loss::PerSecond(50.0)] {
+        let gilbert = Gilbert { good_to_bad: 0.1, bad_to_good: 0.5, loss_good: 0.0, loss_bad: 1.0 };
+        for loss in [Loss::PerPacket(0.1), Loss::PerSecond(50.0), Loss::Gilbert(gilbert)] {
             let run = |seed| lost(&mut losses(loss, seed), 10_000, 1_000_000);
             assert_eq!(run(5), run(5));
             assert_ne!(run(5), run(6));

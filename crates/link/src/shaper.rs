@@ -1,7 +1,7 @@
-//! A drop-tail queue in front of a line of fixed rate.
+//! A drop-tail queue in front of a line that sends at a rate. What becomes of packets behind the line is left to others.
 
 use crate::{Packet, Stage, Time};
-use scenario::{Bytes, Rate};
+use scenario::{Bytes, Rate, Span};
 use std::collections::VecDeque;
 
 /// What a queue holds at most, not counting the packet on the line.
@@ -16,6 +16,9 @@ pub enum Limit {
 /// A queue and the line behind it. A packet that comes is dropped when it must wait and the queue has no room for it; the
 /// packet on the line has left the queue. Each packet leaves the line `size / rate` after the later of its arrival and the
 /// departure of the one before it, exactly: fractions of a nanosecond are carried, so that no rate is off in the long run.
+///
+/// A departure is known when its packet comes, so nothing has to happen at the moment itself, and whoever looks late finds
+/// what a punctual caller would have found. A rate of zero counts as one bit a second: the line stands, and still has an end.
 #[derive(Debug)]
 pub struct Shaper<P> {
     rate: Rate,
@@ -27,7 +30,9 @@ pub struct Shaper<P> {
     queued_bytes: u64,
     /// When the line falls idle, and by how many parts of `rate` of a nanosecond later.
     free_at: Time,
-    fraction: u128,
+    fraction: u64,
+    /// For how long it was idle before.
+    idle: Span,
     left_bytes: u64,
     left_packets: u64,
     most_queued: u64,
@@ -44,16 +49,45 @@ impl<P: Packet> Shaper<P> {
             queued_bytes: 0,
             free_at: Time(0),
             fraction: 0,
+            idle: Span::ZERO,
             left_bytes: 0,
             left_packets: 0,
             most_queued: 0,
         }
     }
 
-    /// Changes the rate for packets that come from now on.
-    pub fn set_rate(&mut self, rate: Rate) {
+    /// Changes the rate at `now`. What has not left by then goes at the new one, the rest of the packet on the line too: a
+    /// line that stood still moves again. Costs a step for each packet inside, and forgets less than a nanosecond.
+    pub fn set_rate(&mut self, now: Time, rate: Rate) {
+        self.queued(now);
+        let old = parts_per_ns(self.rate);
         self.rate = rate;
         self.fraction = 0;
+        if self.free_at <= now {
+            return;
+        }
+        self.free_at = now;
+        let gone = self.waiting.partition_point(|(_, leaves, _)| *leaves <= now);
+        for index in gone..self.waiting.len() {
+            let (begins, leaves, packet) = &self.waiting[index];
+            // The one on the line keeps the moment at which it left the queue.
+            let (begins, parts) = match *begins < now {
+                true => (*begins, u128::from((*leaves - now).0) * u128::from(old)),
+                false => (self.free_at, parts_of(packet)),
+            };
+            self.occupy(parts);
+            (self.waiting[index].0, self.waiting[index].1) = (begins, self.free_at);
+        }
+    }
+
+    /// Holds the line for so many parts from `free_at` on.
+    fn occupy(&mut self, parts: u128) {
+        let rate = u128::from(parts_per_ns(self.rate));
+        let parts = parts + u128::from(self.fraction);
+        let whole = u64::try_from(parts / rate).unwrap_or(u64::MAX);
+        // Less than the rate, which has 64 bits.
+        self.fraction = (parts % rate) as u64;
+        self.free_at = self.free_at + Span(whole);
     }
 
     /// Bytes in the queue at `now`, without the packet on the line.
@@ -65,6 +99,27 @@ impl<P: Packet> Shaper<P> {
             self.begun += 1;
         }
         Bytes(self.queued_bytes)
+    }
+
+    /// Packets in the queue at `now`, without the one on the line.
+    pub fn queued_packets(&mut self, now: Time) -> u64 {
+        self.queued(now);
+        (self.waiting.len() - self.begun) as u64
+    }
+
+    /// Packets that came and have not been taken: in the queue, on the line, or off it and not fetched.
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether no packet is inside.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// For how long the line has been in use between the beginning of time and `now`.
+    pub fn busy(&self, now: Time) -> Span {
+        Span((now.min(self.free_at) - Time(0)).0.saturating_sub(self.idle.0))
     }
 
     /// The largest the queue has been.
@@ -85,23 +140,31 @@ impl<P: Packet> Shaper<P> {
     }
 }
 
+/// What the line gets done in a nanosecond, in parts: bits × 10⁹, so that a packet is a whole number of them.
+fn parts_per_ns(rate: Rate) -> u64 {
+    rate.bits_per_s().max(1)
+}
+
+/// What it has to do for `packet`.
+fn parts_of(packet: &impl Packet) -> u128 {
+    u128::from(packet.wire_bytes()) * 8_000_000_000
+}
+
 impl<P: Packet> Stage<P> for Shaper<P> {
     fn enqueue(&mut self, now: Time, packet: P) -> Result<(), P> {
         let size = u64::from(packet.wire_bytes());
         self.queued(now);
-        let waits = (self.free_at, self.fraction) > (now, 0);
+        let waits = self.free_at > now;
         if waits && !self.has_room(size) {
             return Err(packet);
         }
-        if !waits {
+        if self.free_at < now {
+            self.idle = self.idle + (now - self.free_at);
             self.free_at = now;
             self.fraction = 0;
         }
         let begins = self.free_at;
-        let rate = u128::from(self.rate.bits_per_s().max(1));
-        let parts = self.fraction + u128::from(size) * 8_000_000_000;
-        self.fraction = parts % rate;
-        self.free_at = Time(begins.0.saturating_add(u64::try_from(parts / rate).unwrap_or(u64::MAX)));
+        self.occupy(parts_of(&packet));
         self.waiting.push_back((begins, self.free_at, packet));
         self.queued_bytes += size;
         if waits {
@@ -180,16 +243,95 @@ mod tests {
 
     #[test]
     fn odd_rates_are_exact_in_the_long_run() {
-        for rate in [1, 7, 333_333, 5_280_000, 999_999_937, 40_000_000_000] {
+        const COUNT: u64 = 1_000_000;
+        for (rate, size) in [(7, 1), (333_333, 1500), (5_280_000, 1500), (999_999_937, 40), (40_000_000_000, 1)] {
             let mut shaper = Shaper::new(Rate(rate), Limit::Packets(u64::MAX));
             let mut last = 0;
-            for _ in 0..100_000 {
-                shaper.enqueue(Time(0), Sized(1)).unwrap();
+            for _ in 0..COUNT {
+                shaper.enqueue(Time(0), Sized(size)).unwrap();
                 while let Some((at, _)) = shaper.ready(Time(u64::MAX)) {
                     last = at.0;
                 }
             }
-            assert_eq!(u128::from(last), 100_000 * 8_000_000_000 / u128::from(rate), "{rate}");
+            let exact = u128::from(COUNT) * u128::from(size) * 8_000_000_000 / u128::from(rate);
+            assert_eq!(u128::from(last), exact, "{rate} bit/s");
+            assert_eq!(shaper.left(), (COUNT, Bytes(COUNT * u64::from(size))));
+        }
+    }
+
+    #[test]
+    fn a_packet_that_comes_as_the_line_falls_idle_loses_no_fraction() {
+        // 1 byte at 3 bit/s takes 2.67 s: each packet comes in the very nanosecond in which the one before it leaves.
+        let mut shaper = Shaper::new(Rate(3), Limit::Packets(1));
+        let mut now = 0;
+        for _ in 0..300 {
+            shaper.enqueue(Time(now), Sized(1)).unwrap();
+            assert_eq!(shaper.most_queued(), Bytes(0), "none of them waits");
+            now = drain(&mut shaper, u64::MAX)[0];
+        }
+        assert_eq!(now, 800_000_000_000);
+    }
+
+    #[test]
+    fn the_line_is_busy_while_it_sends() {
+        let mut shaper = Shaper::new(Rate(8_000_000), Limit::Packets(9));
+        let busy = |shaper: &Shaper<Sized>| [0, 1_500_000, 3_000_000, 9_000_000].map(|now| shaper.busy(Time(now)).0);
+        assert_eq!(busy(&shaper), [0; 4]);
+        shaper.enqueue(Time(1_000_000), Sized(1000)).unwrap();
+        shaper.enqueue(Time(1_000_000), Sized(1000)).unwrap();
+        assert_eq!(busy(&shaper)[1..], [500_000, 2_000_000, 2_000_000]);
+        shaper.enqueue(Time(8_500_000), Sized(1000)).unwrap();
+        assert_eq!(shaper.busy(Time(9_000_000)).0, 2_500_000);
+        assert_eq!(shaper.busy(Time(99_000_000)).0, 3_000_000);
+    }
+
+    #[test]
+    fn a_new_rate_holds_for_the_queue_and_the_rest_of_the_packet_on_the_line() {
+        let mut shaper = Shaper::new(Rate(8_000_000), Limit::Packets(9));
+        for _ in 0..4 {
+            shaper.enqueue(Time(0), Sized(1000)).unwrap();
+        }
+        // The first has left, though nobody has looked; of the second a quarter; then the rate is halved.
+        shaper.set_rate(Time(1_250_000), Rate(4_000_000));
+        assert_eq!(shaper.queued(Time(1_250_000)), Bytes(2000));
+        assert_eq!(shaper.queued(Time(2_749_999)), Bytes(2000));
+        assert_eq!(shaper.queued(Time(2_750_000)), Bytes(1000));
+        assert_eq!(drain(&mut shaper, 10_000_000), [1_000_000, 2_750_000, 4_750_000, 6_750_000]);
+        assert_eq!(shaper.busy(Time(10_000_000)).0, 6_750_000);
+        // An idle line has nothing to change.
+        shaper.set_rate(Time(10_000_000), Rate(8_000_000));
+        shaper.enqueue(Time(10_000_000), Sized(1000)).unwrap();
+        assert_eq!(drain(&mut shaper, 20_000_000), [11_000_000]);
+    }
+
+    #[test]
+    fn a_line_that_stood_still_moves_again() {
+        let mut shaper = Shaper::new(Rate(8_000_000), Limit::Packets(9));
+        shaper.set_rate(Time(0), Rate(0));
+        shaper.enqueue(Time(0), Sized(1000)).unwrap();
+        shaper.enqueue(Time(0), Sized(1000)).unwrap();
+        assert_eq!(drain(&mut shaper, 3_600_000_000_000), [0; 0]);
+        shaper.set_rate(Time(5_000_000), Rate(8_000_000));
+        // The bit a second that a rate of zero counts as has spared it a nanosecond.
+        assert_eq!(drain(&mut shaper, 10_000_000), [5_999_999, 6_999_999]);
+    }
+
+    #[test]
+    fn extremes_do_not_overflow() {
+        for rate in [0, 1, u64::MAX] {
+            for size in [0, 1, u32::MAX] {
+                let mut shaper = Shaper::new(Rate(rate), Limit::Bytes(Bytes(u64::MAX)));
+                for now in [0, 1, u64::MAX - 1, u64::MAX] {
+                    for _ in 0..3 {
+                        shaper.enqueue(Time(now), Sized(size)).unwrap();
+                    }
+                    shaper.set_rate(Time(now), Rate(rate ^ 1));
+                }
+                let out = drain(&mut shaper, u64::MAX);
+                assert_eq!(out.len(), 12);
+                assert!(out.is_sorted() && shaper.is_empty());
+                let _ = shaper.busy(Time(u64::MAX));
+            }
         }
     }
 
@@ -198,11 +340,12 @@ mod tests {
         #[test]
         fn looking_late_changes_nothing(gaps in prop::collection::vec(0u64..3_000_000, 1..60), looks in prop::collection::vec(any::<bool>(), 60)) {
             let run = |looks: &dyn Fn(usize) -> bool| {
-                let mut shaper = Shaper::new(Rate(8_000_000), Limit::Bytes(Bytes(5000)));
+                let mut shaper = Shaper::new(Rate(7_999_993), Limit::Bytes(Bytes(5000)));
                 let (mut now, mut out, mut dropped) = (0, Vec::new(), Vec::new());
                 for (index, gap) in gaps.iter().enumerate() {
                     now += gap;
                     if looks(index) { out.extend(drain(&mut shaper, now)); }
+                    if index % 16 == 15 { shaper.set_rate(Time(now), Rate(1_234_567 * (index as u64 % 5 + 1))); }
                     if shaper.enqueue(Time(now), Sized(500 + 100 * (index as u32 % 10))).is_err() { dropped.push(index); }
                 }
                 out.extend(drain(&mut shaper, u64::MAX));

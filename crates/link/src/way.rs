@@ -4,13 +4,17 @@ use crate::{Delay, Limit, Losses, Packet, Shaper, Stage, Time};
 use rand_pcg::Pcg64;
 use scenario::{Bytes, Loss, Rate, Span};
 
-/// One direction of a link. A lost packet has used its time on the line.
+/// One direction of a link. A lost packet has used its time on the line; it is dropped there, and its place in memory is
+/// its own to give back.
 #[derive(Debug)]
 pub struct Way<P> {
     shaper: Shaper<P>,
     losses: Losses,
     delay: Delay<P>,
-    counts: Counts,
+    arrived: u64,
+    queue_drops: u64,
+    delivered: u64,
+    delivered_bytes: u64,
 }
 
 /// What a direction of a link has done.
@@ -20,7 +24,7 @@ pub struct Counts {
     pub arrived: u64,
     /// Packets that the queue had no room for.
     pub queue_drops: u64,
-    /// Packets that left the line.
+    /// Packets that left the line, as far as anybody has looked: each enqueue and each ready does.
     pub left: u64,
     /// Their IP bytes.
     pub left_bytes: Bytes,
@@ -28,6 +32,8 @@ pub struct Counts {
     pub losses: u64,
     /// Packets that came out at the other end.
     pub delivered: u64,
+    /// Their IP bytes.
+    pub delivered_bytes: Bytes,
     /// The largest the queue has been.
     pub most_queued: Bytes,
 }
@@ -35,13 +41,23 @@ pub struct Counts {
 impl<P: Packet> Way<P> {
     /// An empty link.
     pub fn new(rate: Rate, limit: Limit, delay: Span, loss: Option<Loss>, rng: Pcg64) -> Self {
-        Way { shaper: Shaper::new(rate, limit), losses: Losses::new(loss, rng), delay: Delay::new(delay), counts: Counts::default() }
+        let (shaper, losses, delay) = (Shaper::new(rate, limit), Losses::new(loss, rng), Delay::new(delay));
+        Way { shaper, losses, delay, arrived: 0, queue_drops: 0, delivered: 0, delivered_bytes: 0 }
     }
 
     /// What it has done until now.
     pub fn counts(&self) -> Counts {
         let (left, left_bytes) = self.shaper.left();
-        Counts { left, left_bytes, most_queued: self.shaper.most_queued(), ..self.counts }
+        Counts {
+            arrived: self.arrived,
+            queue_drops: self.queue_drops,
+            left,
+            left_bytes,
+            losses: self.losses.lost(),
+            delivered: self.delivered,
+            delivered_bytes: Bytes(self.delivered_bytes),
+            most_queued: self.shaper.most_queued(),
+        }
     }
 
     /// Bytes in its queue at `now`.
@@ -49,12 +65,31 @@ impl<P: Packet> Way<P> {
         self.shaper.queued(now)
     }
 
+    /// For how long the line has been in use between the beginning of time and `now`.
+    pub fn busy(&self, now: Time) -> Span {
+        self.shaper.busy(now)
+    }
+
+    /// Packets in the queue, on the line and on their way; one that will be lost is among them until the line is done with it.
+    pub fn len(&self) -> usize {
+        self.shaper.len() + self.delay.len()
+    }
+
+    /// Whether no packet is inside.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Changes the rate at `now`, for what is in the queue and on the line too.
+    pub fn set_rate(&mut self, now: Time, rate: Rate) {
+        self.advance(now);
+        self.shaper.set_rate(now, rate);
+    }
+
     /// Lets packets that have left the line by `now` go on their way.
     fn advance(&mut self, now: Time) {
         while let Some((left, packet)) = self.shaper.ready(now) {
-            if self.losses.drops(left) {
-                self.counts.losses += 1;
-            } else {
+            if !self.losses.drops(left) {
                 // A delay refuses nothing.
                 let _ = self.delay.enqueue(left, packet);
             }
@@ -64,16 +99,17 @@ impl<P: Packet> Way<P> {
 
 impl<P: Packet> Stage<P> for Way<P> {
     fn enqueue(&mut self, now: Time, packet: P) -> Result<(), P> {
-        self.counts.arrived += 1;
+        self.arrived += 1;
         self.advance(now);
-        self.shaper.enqueue(now, packet).inspect_err(|_| self.counts.queue_drops += 1)
+        self.shaper.enqueue(now, packet).inspect_err(|_| self.queue_drops += 1)
     }
 
     fn ready(&mut self, now: Time) -> Option<(Time, P)> {
         self.advance(now);
-        let out = self.delay.ready(now);
-        self.counts.delivered += u64::from(out.is_some());
-        out
+        let (at, packet) = self.delay.ready(now)?;
+        self.delivered += 1;
+        self.delivered_bytes += u64::from(packet.wire_bytes());
+        Some((at, packet))
     }
 
     fn next_wakeup(&self) -> Option<Time> {
@@ -85,52 +121,137 @@ impl<P: Packet> Stage<P> for Way<P> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use scenario::{Purpose, stream};
+    use scenario::{Gilbert, Purpose, stream};
+    use std::rc::Rc;
 
+    /// A packet with a number and an extra delay; the buffer shows whether anybody still holds it.
     #[derive(Debug)]
-    struct Numbered(usize);
+    struct Numbered(usize, u32, Span, #[expect(dead_code, reason = "only held")] Rc<()>);
+
+    /// Which packets came out when, and which the queue had no room for.
+    type Seen = (Vec<(u64, usize)>, Vec<usize>);
     impl Packet for Numbered {
         fn wire_bytes(&self) -> u32 {
-            1000
+            self.1
         }
+        fn extra_delay(&self) -> Span {
+            self.2
+        }
+    }
+
+    fn drain(way: &mut Way<Numbered>, now: Time) -> Vec<(u64, usize)> {
+        std::iter::from_fn(|| way.ready(now).map(|(at, packet)| (at.0, packet.0))).collect()
+    }
+
+    /// Looks whenever the link says so, until it is empty.
+    fn run_out(way: &mut Way<Numbered>) -> Vec<(u64, usize)> {
+        let mut out = Vec::new();
+        while let Some(wakeup) = way.next_wakeup() {
+            out.extend(drain(way, wakeup));
+        }
+        out
     }
 
     #[test]
     fn a_packet_takes_transmission_then_delay() {
         let mut way = Way::new(Rate(8_000_000), Limit::Packets(5), Span(400_000_000), None, stream(1, Purpose::Losses, 0));
-        way.enqueue(Time(7), Numbered(0)).unwrap();
-        way.enqueue(Time(7), Numbered(1)).unwrap();
-        let mut out = Vec::new();
-        while let Some(wakeup) = way.next_wakeup() {
-            out.extend(way.ready(wakeup).map(|(at, packet)| (at.0, packet.0)));
+        for (number, extra) in [(0, 0), (1, 1_500_000), (2, 0), (3, 0)] {
+            way.enqueue(Time(7), Numbered(number, 1000, Span(extra), Rc::default())).unwrap();
         }
-        assert_eq!(out, [(401_000_007, 0), (402_000_007, 1)]);
+        // The second takes 1.5 ms more and is overtaken.
+        assert_eq!(run_out(&mut way), [(401_000_007, 0), (403_000_007, 2), (403_500_007, 1), (404_000_007, 3)]);
+        assert_eq!(way.busy(Time(1_000_000_000)), Span(4_000_000));
+    }
+
+    #[test]
+    fn a_lost_packet_has_used_its_time_on_the_line_and_is_let_go() {
+        let mut way = Way::new(Rate(8_000_000), Limit::Packets(5), Span(0), Some(Loss::PerPacket(1.0)), stream(1, Purpose::Losses, 0));
+        let buffer = Rc::new(());
+        for number in 0..3 {
+            way.enqueue(Time(0), Numbered(number, 1000, Span::ZERO, buffer.clone())).unwrap();
+        }
+        assert_eq!(way.len(), 3);
+        assert_eq!(run_out(&mut way), []);
+        assert_eq!(way.counts().losses, 3);
+        assert_eq!(way.counts().left_bytes, Bytes(3000));
+        assert_eq!(way.busy(Time(9_000_000)), Span(3_000_000));
+        assert_eq!(Rc::strong_count(&buffer), 1);
+    }
+
+    #[test]
+    fn an_outage_holds_packets_until_it_ends() {
+        let mut way = Way::new(Rate(8_000_000), Limit::Packets(5), Span(10_000_000), None, stream(1, Purpose::Losses, 0));
+        for number in 0..3 {
+            way.enqueue(Time(0), Numbered(number, 1000, Span::ZERO, Rc::default())).unwrap();
+        }
+        way.set_rate(Time(1_000_000), Rate(0));
+        assert_eq!(drain(&mut way, Time(60_000_000_000)), [(11_000_000, 0)]);
+        way.set_rate(Time(60_000_000_000), Rate(4_000_000));
+        let out = run_out(&mut way);
+        // In a minute the bit a second that a rate of zero counts as has sent 59.999 bits.
+        assert_eq!(out, [(60_011_985_000, 1), (60_013_985_000, 2)]);
+    }
+
+    fn any_loss() -> impl Strategy<Value = Option<Loss>> {
+        prop_oneof![
+            Just(None),
+            (0.0..1.0f64).prop_map(|p| Some(Loss::PerPacket(p))),
+            (0.0..2000.0f64).prop_map(|rate| Some(Loss::PerSecond(rate))),
+            (0.0..0.5f64, 0.1..1.0f64).prop_map(|(good_to_bad, bad_to_good)| Some(Loss::Gilbert(Gilbert {
+                good_to_bad,
+                bad_to_good,
+                loss_good: 0.01,
+                loss_bad: 0.9
+            }))),
+        ]
     }
 
     proptest! {
         /// No packet is made or unmade, and polling more or less often changes neither which come out nor when.
         #[test]
-        fn every_packet_is_accounted_for(gaps in prop::collection::vec(0u64..2_000_000, 1..200), p in 0.0..0.5f64, seed: u64) {
-            let run = |poll_always: bool| -> Result<Vec<(Time, usize)>, TestCaseError> {
-                let mut way: Way<Numbered> = Way::new(Rate(8_000_000), Limit::Packets(3), Span(5_000_000), Some(Loss::PerPacket(p)), stream(seed, Purpose::Losses, 0));
-                let (mut now, mut out) = (0, Vec::new());
-                for (number, gap) in gaps.iter().enumerate() {
+        fn every_packet_is_accounted_for(
+            // Gap, size, extra delay (half have none), whether a careless caller looks.
+            packets in prop::collection::vec((0u64..2_000_000, 40u32..1500, 0u64..20_000_000, any::<bool>()), 1..200),
+            bytes: bool,
+            loss in any_loss(),
+            seed: u64,
+        ) {
+            let limit = if bytes { Limit::Bytes(Bytes(4000)) } else { Limit::Packets(3) };
+            let buffer = Rc::new(());
+            let run = |careful: bool| -> Result<Seen, TestCaseError> {
+                let mut way: Way<Numbered> = Way::new(Rate(5_280_001), limit, Span(5_000_000), loss, stream(seed, Purpose::Losses, 0));
+                let (mut now, mut out, mut dropped) = (0, Vec::new(), Vec::new());
+                for (number, (gap, size, extra, looks)) in packets.iter().enumerate() {
                     now += gap;
-                    if poll_always {
-                        while let Some((at, packet)) = way.ready(Time(now)) { out.push((at, packet.0)); }
+                    if careful {
+                        while let Some(wakeup) = way.next_wakeup().filter(|at| at.0 <= now) {
+                            out.extend(drain(&mut way, wakeup));
+                        }
+                    } else if *looks {
+                        out.extend(drain(&mut way, Time(now)));
                     }
-                    let _ = way.enqueue(Time(now), Numbered(number));
+                    let extra = Span(extra.saturating_sub(10_000_000));
+                    if way.enqueue(Time(now), Numbered(number, *size, extra, buffer.clone())).is_err() {
+                        dropped.push(number);
+                    }
+                    let counts = way.counts();
+                    prop_assert_eq!(counts.arrived, counts.queue_drops + counts.losses + counts.delivered + way.len() as u64);
+                    prop_assert_eq!(Rc::strong_count(&buffer), 1 + way.len(), "a packet that is not inside is held by nobody");
                 }
-                while let Some(wakeup) = way.next_wakeup() {
-                    while let Some((at, packet)) = way.ready(wakeup) { out.push((at, packet.0)); }
-                }
+                out.extend(run_out(&mut way));
                 let counts = way.counts();
-                prop_assert_eq!(counts.arrived, gaps.len() as u64);
+                prop_assert!(way.is_empty() && out.is_sorted_by_key(|(at, _)| *at));
+                prop_assert_eq!(counts.arrived, packets.len() as u64);
+                prop_assert_eq!(counts.queue_drops, dropped.len() as u64);
                 prop_assert_eq!(counts.arrived, counts.queue_drops + counts.left);
                 prop_assert_eq!(counts.left, counts.losses + counts.delivered);
                 prop_assert_eq!(counts.delivered, out.len() as u64);
-                prop_assert_eq!(counts.left_bytes.0, counts.left * 1000);
-                Ok(out)
+                prop_assert_eq!(counts.delivered_bytes.0, out.iter().map(|(_, number)| u64::from(packets[*number].1)).sum::<u64>());
+                // The line was in use for as long as its bytes take; each time it falls idle it drops a fraction.
+                let busy = way.busy(Time(u64::MAX)).0;
+                let exact = Rate(5_280_001).time_for(counts.left_bytes).0;
+                prop_assert!(busy <= exact && exact - busy <= counts.left, "{} {}", busy, exact);
+                Ok((out, dropped))
             };
             prop_assert_eq!(run(true)?, run(false)?);
         }
