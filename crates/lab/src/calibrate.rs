@@ -54,13 +54,14 @@ pub fn calibrate(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64, span: D
     // Full: a little more than it can carry.
     let gap = rate.time_for(PKT).duration().mul_f64(0.95);
     let full = exchange(&clean, Plan { bytes: PKT.0, gap, count: (span.as_secs_f64() / gap.as_secs_f64()).max(100.0) as u64 })?;
-    let refused = clean.finish()?.iter().map(|report| report.refused).sum::<u64>();
+    let mut refused = refused_by(clean)?;
     let (mut sent, mut lost_at_s) = (0, Vec::new());
     if loss.is_some() {
         let lossy = build(rate, delay, loss, seed)?;
         let gap = rate.time_for(PKT).duration().mul_f64(1.5).max(Duration::from_micros(50));
         let crossing = exchange(&lossy, Plan { bytes: PKT.0, gap, count: (span.as_secs_f64() / gap.as_secs_f64()) as u64 })?;
         sent = crossing.sent;
+        refused += refused_by(lossy)?;
         lost_at_s = crossing.lost().map(|number| number as f64 * gap.as_secs_f64()).collect();
     }
     Ok(Calibration {
@@ -76,9 +77,17 @@ pub fn calibrate(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64, span: D
     })
 }
 
+/// Ends a network; returns how many packets the machine lost outside of its links.
+fn refused_by(network: Network) -> Result<u64, LabError> {
+    Ok(network.finish()?.iter().map(|report| report.refused).sum())
+}
+
+/// A single link. Where losses are counted, none may come from the queue, however long the sender sleeps and then catches up.
 fn build(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64) -> Result<Network, LabError> {
-    let text =
-        format!("name = \"calibration\"\n[[link]]\nrate = \"{rate}\"\ndelay = \"{delay}\"\nqueue = \"100pkt\"\n[[flow]]\nbytes = \"1B\"\n");
+    let queue = if loss.is_some() { "100000pkt" } else { "100pkt" };
+    let text = format!(
+        "name = \"calibration\"\n[[link]]\nrate = \"{rate}\"\ndelay = \"{delay}\"\nqueue = \"{queue}\"\n[[flow]]\nbytes = \"1B\"\n"
+    );
     let file = ScenarioFile::parse(&text, "calibration")
         .and_then(|file| file.variants(&[]))
         .map_err(|why| LabError::System { what: "describe the link to calibrate", why: io::Error::other(why) })?;

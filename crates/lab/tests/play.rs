@@ -1,0 +1,107 @@
+//! Small scenarios, played: what goes in comes out, and the figures make physical sense.
+
+mod common;
+
+use lab::Lab;
+use scenario::{Engine, EngineError, Outcome, Scenario, ScenarioFile};
+
+fn scenario(text: &str) -> Scenario {
+    ScenarioFile::parse(text, "test").unwrap().variants(&[]).unwrap().remove(0).scenario
+}
+
+fn play(text: &str) -> Outcome {
+    let outcome = Lab::default().run(&scenario(text), 1, &()).unwrap();
+    assert!(outcome.flows.iter().all(|flow| flow.error.is_none()), "{:?}", outcome.warnings);
+    outcome
+}
+
+const LINKS: &str = "name = \"x\"\n[[link]]\nrate = \"50Mbit\"\ndelay = \"2ms\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"10ms\"\n";
+
+#[test]
+fn a_file_arrives_whole_end_to_end_and_split_up_and_down() {
+    if common::skip("a_file_arrives_whole_end_to_end_and_split_up_and_down") {
+        return;
+    }
+    for split in ["", "[[split]]\nafter = 1\n"] {
+        for opens in ["sender", "receiver"] {
+            let outcome = play(&format!("{LINKS}{split}[[flow]]\ncount = 2\nbytes = \"1MB\"\nopens = \"{opens}\"\n"));
+            assert!(outcome.flows.iter().all(|flow| flow.bytes == 1_000_000 && flow.end_s.is_some()), "{split}{opens}");
+            // Payload can't be faster than the link less its headers.
+            assert!(outcome.goodput_bps > 1e6 && outcome.goodput_bps < 20e6 * 1448.0 / 1500.0, "{}", outcome.goodput_bps);
+            assert!(outcome.utilization > 0.1 && outcome.utilization <= 1.0, "{}", outcome.utilization);
+            let legs = if split.is_empty() { 1 } else { 2 };
+            for flow in &outcome.flows {
+                assert_eq!(flow.legs.len(), legs);
+                assert!(flow.legs.iter().all(|leg| leg.mean_rtt_s > 0.0), "{:?}", flow.legs);
+            }
+            // The far leg's round trip is 20 ms, the whole path's 24 ms.
+            let last = &outcome.flows[0].legs[legs - 1];
+            let base = if legs == 2 { 0.020 } else { 0.024 };
+            assert!(last.min_rtt_s >= base && last.min_rtt_s < base + 0.5, "{last:?}");
+            assert_eq!(outcome.proxy.is_some(), legs == 2);
+        }
+    }
+}
+
+#[test]
+fn a_chain_of_proxies_carries_a_file() {
+    if common::skip("a_chain_of_proxies_carries_a_file") {
+        return;
+    }
+    let outcome = play(
+        "name = \"chain\"\n[[link]]\nrate = \"50Mbit\"\ndelay = \"1ms\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"5ms\"\n\
+         [[link]]\nrate = \"50Mbit\"\ndelay = \"1ms\"\n[[split]]\nafter = 1\n[[split]]\nafter = 2\n\
+         [control]\nsender = \"reno\"\nproxy = [\"cubic\", \"bbr\"]\n[[flow]]\nbytes = \"500kB\"\n",
+    );
+    let controls: Vec<&str> = outcome.flows[0].legs.iter().map(|leg| leg.control.as_str()).collect();
+    assert_eq!(controls, ["reno", "cubic", "bbr"]);
+}
+
+#[test]
+fn a_duration_ends_greedy_flows_and_cross_traffic_takes_its_part() {
+    if common::skip("a_duration_ends_greedy_flows_and_cross_traffic_takes_its_part") {
+        return;
+    }
+    let greedy = "duration = \"2s\"\nname = \"x\"\n[[link]]\nrate = \"10Mbit\"\ndelay = \"5ms\"\n[[flow]]\n";
+    let alone = play(greedy);
+    let beside = play(&format!("{greedy}[[cross]]\nlink = 1\nrate = \"6Mbit\"\n"));
+    assert!(alone.goodput_bps > beside.goodput_bps * 1.3, "{} {}", alone.goodput_bps, beside.goodput_bps);
+    assert!(beside.utilization > 0.6, "{}", beside.utilization);
+}
+
+#[test]
+fn access_delay_lengthens_the_round_trip_of_its_flow() {
+    if common::skip("access_delay_lengthens_the_round_trip_of_its_flow") {
+        return;
+    }
+    let outcome = play(&format!("{LINKS}[[flow]]\nbytes = \"100kB\"\n[[flow]]\nbytes = \"100kB\"\naccess_delay = \"50ms\"\n"));
+    let rtt = |flow: usize| outcome.flows[flow].legs[0].min_rtt_s;
+    assert!(rtt(1) - rtt(0) > 0.09, "{} {}", rtt(0), rtt(1));
+}
+
+#[test]
+fn a_window_in_the_scenario_is_a_limit() {
+    if common::skip("a_window_in_the_scenario_is_a_limit") {
+        return;
+    }
+    let outcome = play("name = \"x\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"50ms\"\n[[flow]]\nbytes = \"400kB\"\nwindow = \"20kB\"\n");
+    // 20 kB a round trip of 100 ms are 1.6 Mbit/s.
+    assert!(outcome.goodput_bps < 1.7e6 && outcome.goodput_bps > 0.8e6, "{}", outcome.goodput_bps);
+}
+
+#[test]
+fn what_the_lab_cannot_answer_it_names() {
+    let refuse = |text: String| Lab::default().can_answer(&scenario(&text)).unwrap_err();
+    let flow = "[[flow]]\nbytes = \"1MB\"\n";
+    let key = |error: EngineError| match error {
+        EngineError::CannotAnswer { key, .. } => key,
+        other => panic!("{other}"),
+    };
+    assert_eq!(key(refuse(format!("{LINKS}queue = {{ kind = \"xcp\" }}\n{flow}"))), "link[2].queue.kind");
+    assert_eq!(key(refuse(format!("{LINKS}[[split]]\nafter = 1\nmode = \"store\"\n{flow}"))), "split[1].mode");
+    assert_eq!(key(refuse(format!("{LINKS}[[split]]\nafter = 1\nbackpressure = \"fluid\"\n{flow}"))), "split[1].backpressure");
+    assert_eq!(key(refuse(format!("{LINKS}[[split]]\nafter = 1\nbuffer = \"2pkt\"\n{flow}"))), "split[1].buffer");
+    assert_eq!(key(refuse(format!("{LINKS}[control]\nsender = \"xcp\"\n{flow}"))), "control.sender");
+    let error = refuse(format!("{LINKS}[control]\nsender = \"cubik\"\n{flow}"));
+    assert!(matches!(&error, EngineError::WrongScenario { key, .. } if key == "control.sender"), "{error}");
+}
