@@ -1,0 +1,235 @@
+//! The command line as a newcomer meets it: what it prints, and one clear message with its cure for each thing that can be
+//! wrong, with the right exit status.
+
+mod common;
+
+use common::{TANDEM, skip};
+use std::{
+    fs,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+fn tandem(arguments: &[&str]) -> Output {
+    Command::new(TANDEM).args(arguments).output().unwrap()
+}
+
+fn status(output: &Output) -> i32 {
+    output.status.code().unwrap_or(-1)
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+const GOOD: &str = "name = \"small\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"1ms\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"5ms\"\n\
+                    [[split]]\nafter = 1\n[[flow]]\nbytes = \"200kB\"\n";
+
+/// A scenario file in a directory that goes with it.
+fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("scenario.toml");
+    fs::write(&path, text).unwrap();
+    (directory, path)
+}
+
+fn run_file(text: &str, more: &[&str]) -> Output {
+    let (_directory, path) = file(text);
+    let mut arguments = vec!["run", path.to_str().unwrap()];
+    arguments.extend(more);
+    tandem(&arguments)
+}
+
+#[test]
+fn a_wrong_scenario_is_named_by_line_and_key() {
+    let output = run_file(&GOOD.replace("20Mbit\"\ndelay = \"5ms", "20Mbot\"\ndelay = \"5ms"), &[]);
+    assert_eq!(status(&output), 2);
+    assert!(said(&output).contains("scenario.toml:6: link[2].rate: \"20Mbot\" ends in the unknown unit"), "{}", said(&output));
+    assert!(said(&output).contains("6 | rate = \"20Mbot\""), "{}", said(&output));
+
+    let output = run_file(GOOD, &["--set", "split.1.after=2"]);
+    assert_eq!(status(&output), 2);
+    assert!(
+        said(&output).contains("--set split.1.after=2: split[1].after: is 2, but a proxy stands between two links"),
+        "{}",
+        said(&output)
+    );
+
+    let output = tandem(&["run", "/nonexistent.toml"]);
+    assert_eq!(status(&output), 2);
+    assert!(said(&output).contains("cannot read the scenario /nonexistent.toml"), "{}", said(&output));
+
+    assert_eq!(status(&tandem(&["run"])), 2, "no file");
+    assert_eq!(status(&tandem(&["fly"])), 2, "no such command");
+}
+
+#[test]
+fn a_wrong_controller_is_named_with_those_there_are() {
+    let output = run_file(GOOD, &["--set", "control.proxy=cubik"]);
+    assert_eq!(status(&output), 2);
+    assert!(said(&output).contains("control.proxy: there is no controller \"cubik\"; this kernel has "), "{}", said(&output));
+
+    let output = tandem(&["proxy", "--listen", "transparent=[::]:5000", "--far", "control=cubik"]);
+    assert_eq!(status(&output), 2);
+    assert!(said(&output).contains("far leg: the kernel has no congestion controller \"cubik\"; it has "), "{}", said(&output));
+
+    // Known, but not in this kernel: another engine could tell.
+    let output = run_file(GOOD, &["--set", "control.proxy=xcp-e2e"]);
+    assert_eq!(status(&output), 3);
+    assert!(said(&output).contains("lab cannot answer control.proxy"), "{}", said(&output));
+}
+
+#[test]
+fn what_the_engine_cannot_answer_is_no_failure_but_no_answer() {
+    let output = run_file(GOOD, &["--set", "split.1.mode=store", "--json"]);
+    assert_eq!(status(&output), 3);
+    assert!(said(&output).contains("lab cannot answer split[1].mode"), "{}", said(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "[]");
+}
+
+#[test]
+fn without_privilege_it_says_so() {
+    if skip("without_privilege_it_says_so", &[]) {
+        return;
+    }
+    // The binary and the file where anybody may read them.
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    fs::copy(TANDEM, at("tandem")).unwrap();
+    fs::write(at("scenario.toml"), GOOD).unwrap();
+    fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let as_nobody = |arguments: &[&str]| {
+        Command::new(at("tandem")).args(arguments).current_dir(directory.path()).uid(65534).gid(65534).output().unwrap()
+    };
+    let output = as_nobody(&["run", "scenario.toml"]);
+    assert_eq!(status(&output), 1);
+    assert!(said(&output).contains("cannot make the host sender") && said(&output).contains("sudo"), "{}", said(&output));
+
+    let output = as_nobody(&["proxy", "--listen", "transparent=[::]:5000"]);
+    assert_eq!(status(&output), 1);
+    assert!(said(&output).contains("cannot listen on [::]:5000") && said(&output).contains("CAP_NET_ADMIN"), "{}", said(&output));
+
+    let output = as_nobody(&["doctor"]);
+    assert_eq!(status(&output), 1);
+    assert!(String::from_utf8_lossy(&output.stdout).contains('✗'), "{output:?}");
+}
+
+#[test]
+fn without_a_kernel_feature_or_a_program_it_says_so() {
+    if skip("without_a_kernel_feature_or_a_program_it_says_so", &["unshare"]) {
+        return;
+    }
+    let (_directory, path) = file(GOOD);
+    // A mount namespace in which the device is hidden.
+    let hide = |target: &str, command: &str| {
+        let script = format!("mount --bind /var/empty {target} 2>/dev/null || mount -t tmpfs none {target}; exec {TANDEM} {command}");
+        Command::new("unshare").args(["-m", "sh", "-c", &script]).output().unwrap()
+    };
+    let output = hide("/dev/net", &format!("run {}", path.display()));
+    assert_eq!(status(&output), 1);
+    assert!(
+        said(&output).contains("cannot make the TUN device link1 on host sender") && said(&output).contains("modprobe tun"),
+        "{}",
+        said(&output)
+    );
+
+    // No nft in the path.
+    let bin = tempfile::tempdir().unwrap();
+    let ip = ["/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip"].into_iter().find(|path| Path::new(path).exists()).unwrap();
+    std::os::unix::fs::symlink(ip, bin.path().join("ip")).unwrap();
+    let output = Command::new(TANDEM).arg("run").arg(&path).env("PATH", bin.path()).output().unwrap();
+    assert_eq!(status(&output), 1);
+    assert!(said(&output).contains("cannot run nft") && said(&output).contains("Debian package nftables"), "{}", said(&output));
+}
+
+#[test]
+fn a_port_in_use_is_named_with_its_cure() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = taken.local_addr().unwrap();
+    let output = tandem(&["proxy", "--listen", &format!("forward={at}=127.0.0.1:9")]);
+    assert_eq!(status(&output), 1);
+    assert!(
+        said(&output).contains(&format!("cannot listen on {at}")) && said(&output).contains("choose another port"),
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
+fn json_captures_and_a_page_come_out_of_a_run() {
+    if skip("json_captures_and_a_page_come_out_of_a_run", &[]) {
+        return;
+    }
+    let (directory, path) = file(GOOD);
+    let (page, captures) = (directory.path().join("pages/page.html"), directory.path().join("pcap"));
+    let run = Command::new(TANDEM)
+        .arg("run")
+        .arg(&path)
+        .args(["--json", "--series", "--seeds", "2", "--page"])
+        .arg(&page)
+        .arg("--pcap")
+        .arg(&captures)
+        .output()
+        .unwrap();
+    assert_eq!(status(&run), 0, "{}", said(&run));
+    let outcomes: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
+    assert_eq!(outcomes.as_array().map(Vec::len), Some(2));
+    for (seed, outcome) in (1..).zip(outcomes.as_array().unwrap()) {
+        assert_eq!(outcome["scenario"], "small");
+        assert_eq!(outcome["engine"], "lab");
+        assert_eq!(outcome["seed"], seed);
+        assert_eq!(outcome["flows"][0]["bytes"], 200_000);
+        assert!(outcome["flows"][0]["end_s"].as_f64().unwrap() > outcome["flows"][0]["start_s"].as_f64().unwrap());
+        assert_eq!(outcome["flows"][0]["legs"].as_array().map(Vec::len), Some(2));
+        assert!(outcome["proxy"]["buffer_bytes"]["p99"].is_number() && outcome["proxy"]["phases"]["free"].is_number());
+        assert!(outcome["ci95"]["goodput_bps"].is_number());
+        assert!(outcome["series"].as_array().is_some_and(|series| !series.is_empty()));
+    }
+    assert!(fs::read_to_string(&page).unwrap().contains("<svg"));
+    for host in ["sender", "proxy", "receiver"] {
+        let capture = captures.join(format!("small-seed1-{host}.pcapng"));
+        let length = fs::metadata(&capture).unwrap().len();
+        // The file went through every host, and the acknowledgements.
+        assert!(length > 200_000, "{}: {length} bytes", capture.display());
+    }
+}
+
+#[test]
+fn a_dry_run_prints_the_rules_and_leaves_none() {
+    let output = tandem(&["proxy", "--listen", "transparent=[::]:5000", "--dry-run"]);
+    assert_eq!(status(&output), 0, "{}", said(&output));
+    let text = String::from_utf8_lossy(&output.stdout);
+    for part in ["nft add table inet tandem", "flags owner", "tproxy ip to :5000", "tproxy ip6 to :5000", "ip -4 rule add fwmark"] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+}
+
+#[test]
+fn the_doctor_finds_this_machine_fit() {
+    if skip("the_doctor_finds_this_machine_fit", &["nft", "ip"]) {
+        return;
+    }
+    let output = tandem(&["doctor", "--json"]);
+    assert_eq!(status(&output), 0, "{}", String::from_utf8_lossy(&output.stdout));
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(found["needs"].as_array().unwrap().len() >= 5);
+}
+
+/// Every scenario file of the project can be played as it is written.
+#[test]
+fn every_scenario_file_parses() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut waiting: Vec<PathBuf> = ["scenarios", "papers"].map(|directory| root.join(directory)).into();
+    let mut count = 0;
+    while let Some(path) = waiting.pop() {
+        if path.is_dir() {
+            waiting.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        } else if path.extension().is_some_and(|extension| extension == "toml") {
+            let text = fs::read_to_string(&path).unwrap();
+            scenario::ScenarioFile::parse(&text, &path.display().to_string()).unwrap_or_else(|error| panic!("{error}"));
+            count += 1;
+        }
+    }
+    assert!(count > 0);
+}

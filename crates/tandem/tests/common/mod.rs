@@ -1,0 +1,71 @@
+//! What tests of the binary share.
+#![allow(dead_code)]
+
+use lab::Host;
+use std::{
+    fs::OpenOptions,
+    io::Write,
+    net::{IpAddr, SocketAddr, TcpStream},
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether `test` must be skipped: hosts can't be made, or a program is missing. The reason goes to the file that TANDEM_SKIPS
+/// names.
+pub(crate) fn skip(test: &str, programs: &[&str]) -> bool {
+    let missing = programs.iter().find(|program| !installed(program)).map(|program| format!("{program} is not installed"));
+    let Some(reason) = lab::Host::new("probe").err().map(|error| error.to_string()).or(missing) else { return false };
+    eprintln!("SKIP {test}: {reason}");
+    if let Ok(path) = std::env::var("TANDEM_SKIPS")
+        && let Ok(mut file) = OpenOptions::new().create(true).append(true).open(path)
+    {
+        let _ = writeln!(file, "{test}: {reason}");
+    }
+    true
+}
+
+fn installed(program: &str) -> bool {
+    let directories = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    Path::new(program).is_absolute() && Path::new(program).exists()
+        || directories.split(':').any(|directory| Path::new(directory).join(program).exists())
+}
+
+/// A program that serves until it is dropped.
+pub(crate) struct Daemon(pub(crate) Child);
+
+impl Daemon {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        Daemon(child.unwrap_or_else(|why| panic!("{command:?}: {why}")))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits until somebody listens at `address` on `host` itself.
+pub(crate) fn wait_for_port(host: &Host, address: IpAddr, port: u16) {
+    wait_until("a daemon listens", || {
+        host.enter(|| TcpStream::connect_timeout(&SocketAddr::new(address, port), Duration::from_millis(200)).is_ok()).unwrap()
+    });
+}
+
+/// Waits until `condition` holds.
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < PATIENCE, "{what}: it never came to pass");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The binary.
+pub(crate) const TANDEM: &str = env!("CARGO_BIN_EXE_tandem");

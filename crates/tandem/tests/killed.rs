@@ -1,0 +1,103 @@
+//! `kill -9` at any time, then another run: it works, and afterwards namespaces, routing rules and nftables rules are as
+//! before.
+
+mod common;
+
+use common::{Daemon, TANDEM, skip, wait_until};
+use lab::Host;
+use std::{
+    fs,
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+const SCENARIO: &str = "name = \"killed\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"1ms\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"5ms\"\n\
+                        [[split]]\nafter = 1\n[[flow]]\ncount = 3\nbytes = \"2MB\"\n";
+
+/// What a program prints, in a host or, without one, in the machine's own namespace.
+fn output(host: Option<&Host>, program: &str, arguments: &[&str]) -> String {
+    let mut command = host.map_or_else(|| Command::new(program), |host| host.command(program));
+    let output = command.args(arguments).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Everything that could be left behind.
+fn traces(host: Option<&Host>) -> [String; 5] {
+    [
+        output(host, "ip", &["netns"]),
+        output(host, "ip", &["rule"]),
+        output(host, "ip", &["-6", "rule"]),
+        output(host, "nft", &["list", "ruleset"]),
+        // Without the statistics of a link that differ from moment to moment.
+        output(host, "ip", &["-brief", "link"]),
+    ]
+}
+
+#[test]
+fn a_killed_lab_leaves_nothing() {
+    if skip("a_killed_lab_leaves_nothing", &["nft", "ip"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("scenario.toml");
+    fs::write(&path, SCENARIO).unwrap();
+    let before = traces(None);
+    // While it builds, while it runs, while it ends.
+    for after in [5, 20, 60, 120, 250, 500, 1000, 1800] {
+        let mut run = Command::new(TANDEM).arg("run").arg(&path).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        thread::sleep(Duration::from_millis(after));
+        run.kill().unwrap();
+        run.wait().unwrap();
+    }
+    // A named lab leaves its names when it is killed …
+    let mut named = Daemon::start(Command::new(TANDEM).arg("lab").arg(&path));
+    let prefix = format!("tandem-{}-", named.0.id());
+    wait_until("the lab is up", || output(None, "ip", &["netns"]).contains(&format!("{prefix}receiver")));
+    named.0.kill().unwrap();
+    named.0.wait().unwrap();
+    assert!(output(None, "ip", &["netns"]).contains(&prefix));
+    // … and the next run clears them.
+    let run = Command::new(TANDEM).arg("run").arg(&path).output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    wait_until("everything is as before", || traces(None) == before);
+}
+
+#[test]
+fn a_killed_proxy_lets_traffic_pass_and_the_next_one_takes_over() {
+    if skip("a_killed_proxy_lets_traffic_pass_and_the_next_one_takes_over", &["nft", "ip"]) {
+        return;
+    }
+    let host = Host::new("router").unwrap();
+    let before = traces(Some(&host));
+    let table = || output(Some(&host), "nft", &["list", "ruleset"]);
+    let start = || {
+        let proxy = Daemon::start(host.command(TANDEM).args(["proxy", "--listen", "transparent=[::]:5000"]));
+        wait_until("the proxy intercepts", || table().matches("tproxy").count() == 2);
+        proxy
+    };
+    for _ in 0..3 {
+        let mut proxy = start();
+        proxy.0.kill().unwrap();
+        proxy.0.wait().unwrap();
+        wait_until("its table is gone with it", || table().is_empty());
+    }
+    // Killed while it starts.
+    for after in [1, 5, 10, 20, 40] {
+        let proxy = Daemon::start(host.command(TANDEM).args(["proxy", "--listen", "transparent=[::]:5000"]));
+        thread::sleep(Duration::from_millis(after));
+        drop(proxy);
+    }
+    let mut proxy = start();
+    assert_eq!(output(Some(&host), "ip", &["rule"]).matches("0x5444").count(), 1, "one rule, however many were killed");
+    // A second one is refused, and does not disturb the first.
+    let second = host.command(TANDEM).args(["proxy", "--listen", "transparent=[::]:5001"]).output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&second.stderr).contains("another process owns the nftables table"), "{second:?}");
+    assert_eq!(table().matches("tproxy").count(), 2);
+    // A clean stop.
+    let pid = proxy.0.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    assert!(proxy.0.wait().unwrap().success());
+    wait_until("everything is as before", || traces(Some(&host)) == before);
+}
