@@ -150,6 +150,8 @@ struct Carrier {
     lines: Vec<Line>,
     gauges: Arc<[Gauge]>,
     setting: Setting,
+    /// Rooms without a packet. They change hands without being copied, hence the boxes.
+    #[allow(clippy::vec_box)]
     spare: Vec<Box<[u8; FRAME]>>,
 }
 
@@ -237,8 +239,8 @@ impl Carrier {
     /// Takes in what the hosts have sent.
     fn collect(&mut self, readable: &[[bool; 2]]) {
         for (index, flags) in readable.iter().enumerate() {
-            for way in 0..2 {
-                for _ in 0..if flags[way] { BATCH } else { 0 } {
+            for (way, readable) in flags.iter().enumerate() {
+                for _ in 0..if *readable { BATCH } else { 0 } {
                     let mut bytes = self.spare.pop().unwrap_or_else(|| Box::new([0; FRAME]));
                     let length = match rustix::io::read(&self.lines[index].ends[way], &mut bytes[..]) {
                         Ok(length) => length,

@@ -8,7 +8,7 @@ use crate::{
     network::Network,
     workload::{Flow, Stage, Story, flow_of},
 };
-use proxy::{DirectionStats, FlowRecord, FlowStats, TcpInfo};
+use proxy::{FlowRecord, FlowStats, TcpInfo};
 use scenario::{Dist, FlowOutcome, FlowSpec, LegOutcome, LinkOutcome, Opens, Outcome, Phases, ProxyOutcome, Scenario, Series};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
@@ -113,12 +113,7 @@ fn proxy_look(t: f64, stats: &FlowStats, opens: Opens) -> ProxyLook {
         Opens::Sender => (&stats.up, stats.far, &stats.near),
         Opens::Receiver => (&stats.down, stats.near, &stats.far),
     };
-    ProxyLook {
-        leg: LegLook { t, info: leg },
-        held: direction.held().0 as f64,
-        full: DirectionStats::holds_back(source),
-        moved: direction.moved,
-    }
+    ProxyLook { leg: LegLook { t, info: leg }, held: direction.held().0 as f64, full: source.holds_back(), moved: direction.moved }
 }
 
 /// Makes an outcome of what was seen. `end_s` is when the run ended.
@@ -191,6 +186,7 @@ fn flow_outcome(scenario: &Scenario, flow: &Flow, story: &Story, looks: &FlowLoo
     let legs = std::iter::once(sender).chain(proxies).zip(scenario.leg_controls()).map(|(looks, control)| leg_outcome(control, &looks));
     FlowOutcome {
         id: flow.spec.id,
+        asked_bytes: flow.spec.bytes.map(|bytes| bytes.0),
         bytes,
         start_s,
         end_s: story.ended,

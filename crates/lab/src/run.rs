@@ -106,7 +106,7 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     let mut workload = Workload::start(&network, stage.clone(), &specs, &scenario.cross)?;
     let mut recorder = Recorder::new(scenario, &specs);
 
-    let duration = scenario.duration.map(|span| span.duration());
+    let duration = scenario.duration.map(scenario::Span::duration);
     let ends_by_itself = specs.iter().all(|flow| flow.bytes.is_some());
     let mut next = Instant::now();
     let cancelled = loop {

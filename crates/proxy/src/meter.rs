@@ -41,11 +41,6 @@ impl DirectionStats {
     pub fn held(&self) -> Bytes {
         Bytes((self.received + self.in_hand + self.unsent) as u64)
     }
-
-    /// The sender is held back: what its connection to the proxy, `source`, advertises is less than two segments.
-    pub fn holds_back(source: &TcpInfo) -> bool {
-        source.rcv_wnd < 2 * source.rcv_mss
-    }
 }
 
 /// A flow that has ended.

@@ -70,6 +70,13 @@ pub struct TcpInfo {
     pub total_rto_time_ms: u32,
 }
 
+impl TcpInfo {
+    /// The peer is held back: the window it was last told is less than two of its segments.
+    pub fn holds_back(&self) -> bool {
+        self.rcv_wnd < 2 * self.rcv_mss
+    }
+}
+
 /// States of a TCP connection as TCP_INFO numbers them (include/net/tcp_states.h).
 pub(crate) mod state {
     pub(crate) const TIME_WAIT: u8 = 6;

@@ -157,11 +157,11 @@ impl Worker {
             }
             for _ in 0..self.again.len() {
                 if let Some(slot) = self.again.pop_front() {
-                    self.advance(slot, |connection, tools| connection.proceed(tools));
+                    self.advance(slot, Connection::proceed);
                 }
             }
             for slot in mem::take(&mut self.ticking) {
-                self.advance(slot, |connection, tools| connection.proceed(tools));
+                self.advance(slot, Connection::proceed);
             }
             self.check_dialling();
             self.free.append(&mut self.ended);

@@ -1,7 +1,7 @@
 //! Outcomes that differ only in their seed, put together. What is shown of them is left to others.
 
 use crate::markup::plain;
-use scenario::Outcome;
+use scenario::{FlowOutcome, Outcome};
 
 /// The outcomes of one scenario, engine and case.
 #[derive(Debug)]
@@ -81,10 +81,11 @@ impl Group<'_> {
         self.number("completion_s", Outcome::completion_s)
     }
 
-    /// Flows that had not ended, and all flows, over all seeds.
+    /// Flows that were to end and had not, and all flows, over all seeds.
     pub(crate) fn unended(&self) -> (usize, usize) {
         let flows = || self.outcomes.iter().flat_map(|outcome| &outcome.flows);
-        (flows().filter(|flow| flow.end_s.is_none()).count(), flows().count())
+        let endless = |flow: &FlowOutcome| flow.asked_bytes.is_none() && flow.error.is_none();
+        (flows().filter(|flow| flow.end_s.is_none() && !endless(flow)).count(), flows().count())
     }
 
     /// Seeds whose numbers hold.

@@ -49,7 +49,7 @@ mod tests {
                 "series"
             ]
         );
-        assert_eq!(keys(&outcome["flows"][0]), ["id", "bytes", "start_s", "end_s", "goodput_bps", "legs"]);
+        assert_eq!(keys(&outcome["flows"][0]), ["id", "asked_bytes", "bytes", "start_s", "end_s", "goodput_bps", "legs"]);
         assert_eq!(keys(&outcome["flows"][0]["legs"][0]), ["control", "mean_rtt_s", "min_rtt_s", "retransmits", "mean_cwnd_pkt"]);
         assert_eq!(keys(&outcome["proxy"]), ["buffer_bytes", "delay_s", "phases"]);
         assert_eq!(keys(&outcome["proxy"]["buffer_bytes"]), ["mean", "p50", "p99", "max"]);

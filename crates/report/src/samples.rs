@@ -45,7 +45,16 @@ fn case(name: &str, end: f64, goodput: f64, retransmits: u64, held: Option<f64>)
         valid: true,
         goodput_bps: goodput,
         utilization: goodput * 1.036 / 10e6,
-        flows: vec![FlowOutcome { id: 0, bytes: 25_000_000, start_s: 0.0, end_s: Some(end), goodput_bps: goodput, legs, error: None }],
+        flows: vec![FlowOutcome {
+            id: 0,
+            asked_bytes: Some(25_000_000),
+            bytes: 25_000_000,
+            start_s: 0.0,
+            end_s: Some(end),
+            goodput_bps: goodput,
+            legs,
+            error: None,
+        }],
         proxy: held.map(|held| ProxyOutcome {
             buffer_bytes: Dist { mean: held * 0.31, p50: held * 0.3, p99: held * 0.97, max: held },
             delay_s: Dist { mean: 0.61, p50: 0.6, p99: 0.9, max: 0.95 },

@@ -47,6 +47,9 @@ pub struct Outcome {
 pub struct FlowOutcome {
     /// Its number in the scenario.
     pub id: u32,
+    /// What it was to send; absent for a flow that sends as much as it can, and so never ends by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_bytes: Option<u64>,
     /// Payload that the receiver read.
     pub bytes: u64,
     /// When its opener called connect.

@@ -15,8 +15,12 @@ use std::{
 /// there are. A second one ends it at once.
 #[derive(Debug, Args)]
 pub(crate) struct Proxy {
-    /// Where connections come in: transparent=[::]:5000 or forward=HERE:PORT=THERE:PORT
-    #[arg(long, value_name = "WAY", required = true)]
+    #[arg(
+        long,
+        value_name = "WAY",
+        required = true,
+        help = "Where connections come in: transparent=[::]:5000 or forward=HERE:PORT=THERE:PORT"
+    )]
     listen: Vec<Listen>,
     /// Profile of the accepted leg: control=cubic,send_buffer=1MiB
     #[arg(long, value_name = "KEY=VALUE,…", default_value = "")]
