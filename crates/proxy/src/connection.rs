@@ -20,6 +20,7 @@
 
 use crate::{
     config::Config,
+    ending::Ending,
     intercept::Arrival,
     leg::{Shares, choose_controller, dial},
     meter::{DirectionStats, FlowStats},
@@ -29,7 +30,7 @@ use crate::{
 use rustix::fd::{AsFd, BorrowedFd};
 use socket2::Socket;
 use std::{
-    fmt, io,
+    io,
     net::{Shutdown, SocketAddr},
     time::{Duration, Instant},
 };
@@ -43,36 +44,6 @@ enum Life {
     Relaying,
     /// Both FINs have been passed on; the last acknowledgements are awaited.
     Settling,
-}
-
-/// How a connection ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
-    /// Both ends closed, and all was delivered.
-    Finished,
-    /// The near end reset it, or fell silent.
-    NearFailed(io::ErrorKind),
-    /// The far end could not be reached, or refused.
-    FarNotReached(io::ErrorKind),
-    /// The far end reset it, or fell silent.
-    FarFailed(io::ErrorKind),
-    /// The proxy had no descriptor left for it.
-    NoRoom,
-    /// The proxy stopped.
-    Stopped,
-}
-
-impl fmt::Display for Ending {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Ending::Finished => write!(f, "finished"),
-            Ending::NearFailed(why) => write!(f, "near leg failed: {why}"),
-            Ending::FarNotReached(why) => write!(f, "far end not reached: {why}"),
-            Ending::FarFailed(why) => write!(f, "far leg failed: {why}"),
-            Ending::NoRoom => write!(f, "no descriptor left"),
-            Ending::Stopped => write!(f, "proxy stopped"),
-        }
-    }
 }
 
 /// One of the two legs.
@@ -123,7 +94,8 @@ impl Connection {
         let Arrival { socket: near, client, server, keep_source } = arrival;
         let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
         let profile = config.profile(client.ip(), &config.near);
-        let far = choose_controller(&near, profile).and_then(|()| dial(config, shares, keep_source.then_some(client), server));
+        let far = choose_controller(&near, profile)
+            .and_then(|()| dial(config.profile(server.ip(), &config.far), shares, keep_source.then_some(client), server));
         let far = match far {
             Ok(far) => far,
             Err(why) => {

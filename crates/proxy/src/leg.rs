@@ -1,6 +1,6 @@
 //! A leg: one TCP connection of the two, tuned by its profile.
 
-use crate::{config::Config, sys};
+use crate::sys;
 use rustix::fd::AsFd;
 use scenario::Bytes;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -83,7 +83,7 @@ pub(crate) fn choose_controller(socket: &Socket, profile: &LegProfile) -> io::Re
 }
 
 /// Begins to connect to `to`, from `from` where the source is to be kept. The connection completes, or fails, later.
-pub(crate) fn dial(config: &Config, shares: Option<Shares>, from: Option<SocketAddr>, to: SocketAddr) -> io::Result<Socket> {
+pub(crate) fn dial(profile: &LegProfile, shares: Option<Shares>, from: Option<SocketAddr>, to: SocketAddr) -> io::Result<Socket> {
     let domain = Domain::for_address(to);
     let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
     if let Some(from) = from {
@@ -95,7 +95,7 @@ pub(crate) fn dial(config: &Config, shares: Option<Shares>, from: Option<SocketA
             bound => bound?,
         }
     }
-    tune(&socket, config.profile(to.ip(), &config.far), shares)?;
+    tune(&socket, profile, shares)?;
     match socket.connect(&SockAddr::from(to)) {
         Err(why) if why.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket),
         connected => connected.map(|()| socket),

@@ -8,6 +8,7 @@
 
 mod config;
 mod connection;
+mod ending;
 mod intercept;
 mod leg;
 mod meter;
@@ -23,7 +24,7 @@ use std::{
 };
 
 pub use config::{Config, ConfigError, Listen};
-pub use connection::Ending;
+pub use ending::Ending;
 pub use leg::{LegProfile, available_controllers};
 pub use meter::{DirectionStats, FlowRecord, FlowStats};
 pub use rules::Rules;

@@ -1,6 +1,6 @@
 //! What is known of a flow: both legs, both directions.
 
-use crate::{connection::Ending, sys::TcpInfo};
+use crate::{ending::Ending, sys::TcpInfo};
 use scenario::Bytes;
 use std::{net::SocketAddr, time::Duration};
 

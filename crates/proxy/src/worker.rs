@@ -2,7 +2,8 @@
 
 use crate::{
     config::Config,
-    connection::{Connection, Ending, Events, Side, Wants},
+    connection::{Connection, Events, Side, Wants},
+    ending::Ending,
     intercept::Listener,
     meter::{FlowRecord, FlowStats},
     relay::Tools,

@@ -4,6 +4,7 @@
 //! sockets nor clocks nor files: text comes in as a string, randomness from the seed. How a scenario is played is left to
 //! the engines (the lab, later the simulator and the equations); how an outcome is shown is left to `report`.
 
+mod check;
 mod engine;
 mod error;
 mod file;
