@@ -1,0 +1,49 @@
+# Tandem: what there is to make. `make help` lists it.
+SHELL = /bin/bash
+CARGO ?= cargo
+PREFIX ?= /usr/local
+# Only root may make network namespaces.
+AS_ROOT := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo)
+
+.PHONY: help demo test bench lint docs install build clean
+
+help: ## lists the targets
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+
+demo: ## builds Tandem, sends files over a satellite link in a box, split and not, and shows them side by side
+	@scripts/setup demo
+	@$(MAKE) --no-print-directory build
+	@$(AS_ROOT) target/release/tandem demo --page out/demo.html
+
+build:
+	$(CARGO) build --release --locked
+
+test: ## runs every test: format, lints, docs, unit, property, snapshot and namespace tests, every command in the README
+	@scripts/setup test
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
+	@skips=$$(mktemp); \
+	TANDEM_SKIPS=$$skips $(CARGO) test --workspace --locked; status=$$?; \
+	echo "skipped tests: $$(wc -l < $$skips)"; cat $$skips; rm -f $$skips; exit $$status
+	@$(MAKE) --no-print-directory build
+	@scripts/readme-commands
+
+bench: ## measures the emulator and the proxy; prints the tables of docs/benchmarks.md
+	@scripts/setup bench
+	@$(MAKE) --no-print-directory build
+	@$(AS_ROOT) scripts/bench
+
+lint: ## format and lints, mended where they can be
+	$(CARGO) fmt --all
+	$(CARGO) clippy --workspace --all-targets --fix --allow-dirty --allow-staged
+
+docs: ## the API's documentation, in target/doc
+	$(CARGO) doc --workspace --no-deps --locked
+
+install: build ## installs the program below PREFIX (default /usr/local)
+	install -Dm755 target/release/tandem $(DESTDIR)$(PREFIX)/bin/tandem
+
+clean: ## removes what was built
+	$(CARGO) clean
+	rm -rf out
