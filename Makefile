@@ -2,6 +2,9 @@
 SHELL = /bin/bash
 CARGO ?= cargo
 PREFIX ?= /usr/local
+# Where cargo puts what it builds.
+export CARGO_TARGET_DIR ?= $(CURDIR)/target
+TANDEM = $(CARGO_TARGET_DIR)/release/tandem
 # Only root may make network namespaces.
 AS_ROOT := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo)
 
@@ -13,7 +16,7 @@ help: ## lists the targets
 demo: ## builds Tandem, sends files over a satellite link in a box, split and not, and shows them side by side
 	@scripts/setup demo
 	@$(MAKE) --no-print-directory build
-	@$(AS_ROOT) target/release/tandem demo --page out/demo.html
+	@$(AS_ROOT) $(TANDEM) demo --page out/demo.html
 
 build:
 	$(CARGO) build --release --locked
@@ -32,7 +35,7 @@ test: ## runs every test: format, lints, docs, unit, property, snapshot and name
 bench: ## measures the emulator and the proxy; prints the tables of docs/benchmarks.md
 	@scripts/setup bench
 	@$(MAKE) --no-print-directory build
-	@$(AS_ROOT) scripts/bench
+	@$(AS_ROOT) env CARGO_TARGET_DIR=$(CARGO_TARGET_DIR) scripts/bench
 
 lint: ## format and lints, mended where they can be
 	$(CARGO) fmt --all
@@ -42,7 +45,7 @@ docs: ## the API's documentation, in target/doc
 	$(CARGO) doc --workspace --no-deps --locked
 
 install: build ## installs the program below PREFIX (default /usr/local)
-	install -Dm755 target/release/tandem $(DESTDIR)$(PREFIX)/bin/tandem
+	install -Dm755 $(TANDEM) $(DESTDIR)$(PREFIX)/bin/tandem
 
 clean: ## removes what was built
 	$(CARGO) clean
