@@ -40,11 +40,15 @@ pub struct Calibration {
     pub refused: u64,
 }
 
-/// Measures a link of this rate, delay and loss for about `span` a phase (idle, lossy, full).
+/// The longest that rate and delay are measured for; they need no more.
+const CLEAN_SPAN: Duration = Duration::from_secs(2);
+
+/// Measures a link of this rate, delay and loss: losses for about `span`, rate and delay for as long but no longer than they need.
 pub fn calibrate(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64, span: Duration) -> Result<Calibration, LabError> {
     let clean = build(rate, delay, None, seed)?;
+    let clean_span = span.min(CLEAN_SPAN);
     // Idle: small packets, a few hundred a second, too sparse to queue.
-    let probe = Plan { bytes: 100, gap: (span / 400).max(Duration::from_micros(500)), count: 400 };
+    let probe = Plan { bytes: 100, gap: (clean_span / 400).max(Duration::from_micros(500)), count: 400 };
     let idle = exchange(&clean, probe)?;
     let transmission = rate.time_for(scenario::Bytes(100)).secs();
     let mut delays: Vec<f64> = idle.arrivals.iter().map(|arrival| arrival.delay_s() - transmission).collect();
@@ -53,7 +57,7 @@ pub fn calibrate(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64, span: D
     let p99 = delays.get(delays.len() * 99 / 100).copied().unwrap_or(f64::NAN);
     // Full: a little more than it can carry.
     let gap = rate.time_for(PKT).duration().mul_f64(0.95);
-    let full = exchange(&clean, Plan { bytes: PKT.0, gap, count: (span.as_secs_f64() / gap.as_secs_f64()).max(100.0) as u64 })?;
+    let full = exchange(&clean, Plan { bytes: PKT.0, gap, count: (clean_span.as_secs_f64() / gap.as_secs_f64()).max(100.0) as u64 })?;
     let mut refused = refused_by(clean)?;
     let (mut sent, mut lost_at_s) = (0, Vec::new());
     if loss.is_some() {

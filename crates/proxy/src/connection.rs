@@ -22,7 +22,7 @@ use crate::{
     config::Config,
     ending::Ending,
     intercept::Arrival,
-    leg::{Shares, choose_controller, dial},
+    leg::{Shares, choose_controller, dial, reset},
     meter::{DirectionStats, FlowStats},
     relay::{Direction, Fault, Pumped, Tools},
     sys::{self, state},
@@ -32,7 +32,7 @@ use socket2::Socket;
 use std::{
     io,
     net::{Shutdown, SocketAddr},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 /// Where a connection is in its life.
@@ -283,10 +283,4 @@ impl Connection {
             down: direction(&self.down, self.far.as_fd(), self.near.as_fd()),
         }
     }
-}
-
-/// Makes the close that follows send a reset.
-fn reset(socket: &Socket) {
-    // A socket that is gone already needs none.
-    let _ = socket.set_linger(Some(Duration::ZERO));
 }

@@ -8,13 +8,14 @@ use crate::{
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::{
     io,
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket},
 };
 
 /// An open listener.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) socket: Socket,
+    port: u16,
     way: Way,
 }
 
@@ -44,7 +45,7 @@ pub(crate) fn open(config: &Config) -> Result<Vec<Listener>, StartError> {
         };
         let mut open = |at: SocketAddr| -> Result<(), StartError> {
             let socket = listener(config, at, way).map_err(|why| StartError::Listen { address: at.to_string(), cure: cure(&why), why })?;
-            listeners.push(Listener { socket, way });
+            listeners.push(Listener { socket, port: at.port(), way });
             Ok(())
         };
         open(at)?;
@@ -85,18 +86,31 @@ fn listener(config: &Config, at: SocketAddr, way: Way) -> io::Result<Socket> {
     Ok(socket)
 }
 
+/// Whether this machine has that address.
+fn is_own(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
+}
+
 impl Listener {
     /// The next connection, or none when there is none now.
     pub(crate) fn accept(&self) -> io::Result<Option<Arrival>> {
-        let (socket, client) = loop {
+        loop {
             match self.socket.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
-                Ok(accepted) => break accepted,
+                Ok((socket, client)) => {
+                    if let Some(arrival) = self.arrival(socket, &client)? {
+                        return Ok(Some(arrival));
+                    }
+                }
                 Err(why) if why.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 // The connection went away while it waited; the next one may not have.
                 Err(why) if matches!(why.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {}
                 Err(why) => return Err(why),
             }
-        };
+        }
+    }
+
+    /// Finds out where a connection goes; none when it goes nowhere and has been reset.
+    fn arrival(&self, socket: Socket, client: &SockAddr) -> io::Result<Option<Arrival>> {
         let not_ip = || io::Error::other("a TCP socket without an IP address");
         let client = client.as_socket().ok_or_else(not_ip)?;
         let (server, keep_source) = match self.way {
@@ -104,6 +118,12 @@ impl Listener {
             Way::Transparent => (socket.local_addr()?.as_socket().ok_or_else(not_ip)?, true),
             Way::Forward(to) => (to, false),
         };
+        if keep_source && server.port() == self.port && is_own(server.ip()) {
+            // It was meant for this listener itself: to dial on would be to call ourselves, and again, without end.
+            tracing::warn!(%client, %server, "a transparent listener was called directly, which leads nowhere: reset");
+            leg::reset(&socket);
+            return Ok(None);
+        }
         Ok(Some(Arrival { socket, client, server, keep_source }))
     }
 }

@@ -4,7 +4,7 @@ use crate::sys;
 use rustix::fd::AsFd;
 use scenario::Bytes;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use std::{fs, io, net::SocketAddr};
+use std::{fs, io, net::SocketAddr, time::Duration};
 
 /// How a leg is tuned.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -100,6 +100,12 @@ pub(crate) fn dial(profile: &LegProfile, shares: Option<Shares>, from: Option<So
         Err(why) if why.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket),
         connected => connected.map(|()| socket),
     }
+}
+
+/// Makes the close that follows send a reset.
+pub(crate) fn reset(socket: &Socket) {
+    // A socket that is gone already needs none.
+    let _ = socket.set_linger(Some(Duration::ZERO));
 }
 
 /// Lets a socket use addresses that are not this machine's.

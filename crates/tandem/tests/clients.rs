@@ -9,7 +9,8 @@ use proxy::{Ending, FlowRecord};
 use scenario::ScenarioFile;
 use std::{
     fs,
-    net::IpAddr,
+    io::{ErrorKind, Read},
+    net::{IpAddr, TcpStream},
     path::Path,
     process::{Command, Output, Stdio},
     sync::{Arc, Mutex},
@@ -170,6 +171,41 @@ fn ssh_and_scp_work() {
             run(scp.arg(here.join("file")).arg(format!("root@{}:{}", in_url(address), got.display())));
             assert_eq!(checksum(&got), checksum(&here.join("file")));
             bench.assert_split(address, 22, 5_000_000);
+        }
+    }
+}
+
+#[test]
+fn calling_the_proxy_itself_leads_nowhere_at_once() {
+    if skip("calling_the_proxy_itself_leads_nowhere_at_once", &[]) {
+        return;
+    }
+    let bench = Bench::new();
+    for address in ["10.77.1.2:5000", "[fd77:0:0:1::2]:5000"] {
+        let read = bench.network.sender().enter(|| {
+            let mut client = TcpStream::connect(address).unwrap();
+            client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+            client.read(&mut [0]).map_err(|why| why.kind())
+        });
+        assert_eq!(read.unwrap(), Err(ErrorKind::ConnectionReset), "{address}");
+    }
+    assert!(bench.network.proxy_flows().iter().all(Vec::is_empty));
+}
+
+#[test]
+fn a_closed_port_is_a_reset_through_the_proxy_too() {
+    if skip("a_closed_port_is_a_reset_through_the_proxy_too", &[]) {
+        return;
+    }
+    let bench = Bench::new();
+    for (client, _, addresses) in bench.ways() {
+        for address in addresses {
+            let read = client.enter(|| {
+                let mut client = TcpStream::connect((address, 4)).unwrap();
+                client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+                client.read(&mut [0]).map_err(|why| why.kind())
+            });
+            assert_eq!(read.unwrap(), Err(ErrorKind::ConnectionReset), "{address}");
         }
     }
 }
