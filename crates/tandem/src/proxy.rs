@@ -1,9 +1,13 @@
 //! `tandem proxy`: splits the connections that come to this machine.
 
-use crate::{Failure, answer};
+use crate::Failure;
 use clap::Args;
 use proxy::{Config, ConfigError, LegProfile, Listen, StartError};
 use scenario::{Buffer, Bytes, Span};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    iterator::Signals,
+};
 use std::{
     str::FromStr,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -12,7 +16,7 @@ use std::{
 };
 
 /// Splits the connections that come to this machine, until SIGTERM or Ctrl-C; then it takes no new ones and waits for those
-/// there are. A second one ends it at once.
+/// there are. A second one resets these.
 #[derive(Debug, Args)]
 pub(crate) struct Proxy {
     #[arg(
@@ -96,7 +100,7 @@ impl Proxy {
             }
             return Ok(());
         }
-        let interrupted = answer::interruption();
+        let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|why| Failure::Failed(format!("cannot listen for signals: {why}")))?;
         static ENDED: AtomicU64 = AtomicU64::new(0);
         let mut proxy = proxy::Proxy::start(config, |_| {
             ENDED.fetch_add(1, Relaxed);
@@ -106,11 +110,17 @@ impl Proxy {
             other => Failure::Failed(other.to_string()),
         })?;
         tracing::info!("splitting connections");
-        while !interrupted.load(Relaxed) {
-            thread::sleep(Duration::from_millis(50));
+        signals.forever().next();
+        tracing::info!(
+            flows = proxy.flows().len(),
+            "no new connections from now on; waiting for these to end (a second signal resets them)"
+        );
+        proxy.begin_drain();
+        while !proxy.is_idle() && signals.pending().next().is_none() {
+            thread::sleep(Duration::from_millis(20));
         }
-        tracing::info!(flows = proxy.flows().len(), "no new connections from now on; waiting for these to end (a second signal ends them)");
-        proxy.drain();
+        // Resets what is left and takes the rules away.
+        drop(proxy);
         tracing::info!(ended = ENDED.load(Relaxed), "done");
         Ok(())
     }

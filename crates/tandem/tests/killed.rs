@@ -7,6 +7,8 @@ use common::{Daemon, TANDEM, skip, wait_until};
 use lab::Host;
 use std::{
     fs,
+    io::{ErrorKind, Read, Write},
+    net::{TcpListener, TcpStream},
     process::{Command, Stdio},
     thread,
     time::Duration,
@@ -15,6 +17,29 @@ use std::{
 const SCENARIO: &str = "name = \"killed\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"1ms\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"5ms\"\n\
                         [[split]]\nafter = 1\n[[flow]]\ncount = 3\nbytes = \"2MB\"\n";
 
+#[test]
+fn a_first_signal_waits_for_the_flows_a_second_resets_them() {
+    let (server, port) = (TcpListener::bind("127.2.0.1:0").unwrap(), TcpListener::bind("127.2.0.2:0").unwrap());
+    let (to, at) = (server.local_addr().unwrap(), port.local_addr().unwrap());
+    drop(port);
+    let mut proxy = Daemon::start(Command::new(TANDEM).args(["proxy", "--listen", &format!("forward={at}={to}")]));
+    let signal = |pid: u32| assert!(Command::new("kill").args(["-TERM", &pid.to_string()]).status().unwrap().success());
+    let mut client = None;
+    wait_until("the proxy listens", || {
+        client = TcpStream::connect(at).ok();
+        client.is_some()
+    });
+    let (mut client, (mut accepted, _)) = (client.unwrap(), server.accept().unwrap());
+    signal(proxy.0.id());
+    wait_until("it takes no new connections", || TcpStream::connect(at).is_err());
+    client.write_all(b"still here").unwrap();
+    accepted.read_exact(&mut [0; 10]).unwrap();
+    signal(proxy.0.id());
+    assert!(proxy.0.wait().unwrap().success());
+    assert_eq!(client.read(&mut [0]).map_err(|why| why.kind()), Err(ErrorKind::ConnectionReset));
+    assert_eq!(accepted.read(&mut [0]).map_err(|why| why.kind()), Err(ErrorKind::ConnectionReset));
+}
+
 /// What a program prints, in a host or, without one, in the machine's own namespace.
 fn output(host: Option<&Host>, program: &str, arguments: &[&str]) -> String {
     let mut command = host.map_or_else(|| Command::new(program), |host| host.command(program));
@@ -22,10 +47,10 @@ fn output(host: Option<&Host>, program: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Everything that could be left behind.
+/// Everything that could be left behind. Names of namespaces are the machine's, not a host's.
 fn traces(host: Option<&Host>) -> [String; 5] {
     [
-        output(host, "ip", &["netns"]),
+        if host.is_none() { output(host, "ip", &["netns"]) } else { String::new() },
         output(host, "ip", &["rule"]),
         output(host, "ip", &["-6", "rule"]),
         output(host, "nft", &["list", "ruleset"]),
