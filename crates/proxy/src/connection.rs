@@ -59,6 +59,7 @@ pub(crate) struct Events {
     pub(crate) readable: bool,
     pub(crate) writable: bool,
     pub(crate) failed: bool,
+    pub(crate) urgent: bool,
 }
 
 /// What a connection wants after an event.
@@ -140,6 +141,7 @@ impl Connection {
             Side::Far => (&mut self.down, &mut self.up),
         };
         source_of.readable |= events.readable || events.failed;
+        source_of.urgent |= events.urgent;
         destination_of.writable |= events.writable || events.failed;
         if events.failed
             && let Some(why) = self.take_error(side)

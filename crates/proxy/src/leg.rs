@@ -56,6 +56,8 @@ impl Shares {
 /// window scale and first window are fixed by the handshake.
 pub(crate) fn tune(socket: &Socket, profile: &LegProfile, shares: Option<Shares>) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
+    // Urgent bytes keep their place in the stream.
+    socket.set_out_of_band_inline(true)?;
     if let Some(bytes) = profile.send_buffer {
         socket.set_send_buffer_size(bytes.0 as usize)?;
     }

@@ -1,7 +1,8 @@
 //! Moves bytes one way through a connection, never more than the bound allows.
 //!
 //! Large buffers are spliced through a borrowed pipe, which holds bytes only while the destination can't take them; small
-//! ones are copied, since a pipe and a 64 KiB segment are too coarse for them. What the destination can't take stays in the
+//! ones are copied, since a pipe and a 64 KiB segment are too coarse for them, and so is urgent data, which splice never
+//! passes (it goes on as ordinary data). What the destination can't take stays in the
 //! source's receive queue, so that the source is held by its advertised window. Whether an end of file is passed on, and
 //! when, is the connection's business.
 
@@ -89,8 +90,10 @@ pub(crate) struct Direction {
     pub(crate) moved: u64,
     pipe: Option<Pipe>,
     in_pipe: usize,
-    /// What a small-buffer destination did not take at once.
+    /// What a destination did not take at once of what was copied.
     rest: Vec<u8>,
+    /// The source has sent urgent data, at which splice stops for good.
+    pub(crate) urgent: bool,
 }
 
 impl Direction {
@@ -105,6 +108,7 @@ impl Direction {
             pipe: None,
             in_pipe: 0,
             rest: Vec::new(),
+            urgent: false,
         }
     }
 
@@ -122,6 +126,10 @@ impl Direction {
     pub(crate) fn pump(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, tools: &mut Tools) -> Result<Pumped, Fault> {
         match self.shares {
             Some(shares) if shares.pipe == 0 => self.copy(source, destination, tools, shares.unsent),
+            // Until the receive queue is empty; then splice can go again.
+            shares if (self.urgent || !self.rest.is_empty()) && self.in_pipe == 0 => {
+                self.copy(source, destination, tools, shares.map_or(usize::MAX, |shares| shares.unsent))
+            }
             shares => self.splice(source, destination, tools, shares.map_or(usize::MAX, |shares| shares.pipe)),
         }
     }
@@ -142,6 +150,11 @@ impl Direction {
                 let moved = splice(source, None, &pipe.write, None, at_most.min(1 << 20), flags);
                 self.pipe = Some(pipe);
                 match moved {
+                    // Splice says so at an urgent mark too, once a FIN has come.
+                    Ok(0) if has_more(source) => {
+                        self.urgent = true;
+                        break;
+                    }
                     Ok(0) => self.ended = true,
                     Ok(count) => self.in_pipe = count,
                     Err(Errno::AGAIN) => self.readable = false,
@@ -206,7 +219,10 @@ impl Direction {
                     self.moved += sent as u64;
                     self.rest.extend_from_slice(&tools.scratch[sent..count]);
                 }
-                Err(Errno::AGAIN) => self.readable = false,
+                Err(Errno::AGAIN) => {
+                    self.readable = false;
+                    self.urgent = false;
+                }
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(Fault::Source(errno.into())),
             }
@@ -236,4 +252,10 @@ impl Direction {
         let could_read = !self.ended && self.readable;
         if self.writable && (could_read || self.in_hand() > 0) { Pumped::Again } else { Pumped::Waits }
     }
+}
+
+/// Whether there is a byte to read, which a true end of file has not.
+fn has_more(source: BorrowedFd<'_>) -> bool {
+    use rustix::net::{RecvFlags, recv};
+    matches!(recv(source, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT), Ok((_, 1..)))
 }

@@ -255,7 +255,7 @@ impl Worker {
     }
 
     fn interest() -> EventFlags {
-        EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET
+        EventFlags::IN | EventFlags::PRI | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET
     }
 
     fn on_events(&mut self, slot: usize, side: Side, flags: EventFlags) {
@@ -263,6 +263,7 @@ impl Worker {
             readable: flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP),
             writable: flags.contains(EventFlags::OUT),
             failed: flags.contains(EventFlags::ERR),
+            urgent: flags.contains(EventFlags::PRI),
         };
         self.advance(slot, |connection, tools| connection.on_events(side, events, tools));
     }

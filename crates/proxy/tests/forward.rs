@@ -142,6 +142,30 @@ fn a_byte_crosses_without_company() {
 }
 
 #[test]
+fn urgent_data_stops_nothing() {
+    for buffer in [30_000, 1 << 20] {
+        let bench = Bench::new(Some(Bytes(buffer)));
+        let (mut client, mut server) = bench.connect();
+        let (before, after) = (payload(100_000), payload(300_001));
+        let sending = thread::spawn({
+            let (before, after) = (before.clone(), after.clone());
+            move || {
+                client.write_all(&before).unwrap();
+                socket2::SockRef::from(&client).send_out_of_band(b"!").unwrap();
+                client.write_all(&after).unwrap();
+                client.shutdown(Shutdown::Write).unwrap();
+                client
+            }
+        });
+        let mut received = Vec::new();
+        server.read_to_end(&mut received).unwrap();
+        assert!(received == [before, b"!".to_vec(), after].concat(), "{} bytes", received.len());
+        drop((sending.join().unwrap(), server));
+        assert_eq!(bench.ending(), Ending::Finished);
+    }
+}
+
+#[test]
 fn a_reset_reaches_the_other_end_as_a_reset() {
     let bench = Bench::new(Some(Bytes(1 << 20)));
     let (client, mut server) = bench.connect();
