@@ -244,7 +244,8 @@ impl Connection {
     fn failed(&self, side: Side, why: &io::Error) -> Ending {
         match (side, self.life) {
             (Side::Near, _) => Ending::NearFailed(why.kind()),
-            (Side::Far, Life::Dialling) => Ending::FarNotReached(why.kind()),
+            // A far end that refuses says so by another error: this one was reached, before we heard of it.
+            (Side::Far, Life::Dialling) if why.kind() != io::ErrorKind::ConnectionReset => Ending::FarNotReached(why.kind()),
             (Side::Far, _) => Ending::FarFailed(why.kind()),
         }
     }
