@@ -5,13 +5,20 @@ PREFIX ?= /usr/local
 # Where cargo puts what it builds.
 export CARGO_TARGET_DIR ?= $(CURDIR)/target
 TANDEM = $(CARGO_TARGET_DIR)/release/tandem
-# Only root may make network namespaces.
-AS_ROOT := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo)
+# Only root may make network namespaces: others do it through sudo; without it tests that need one skip, and say so.
+AS_ROOT := $(shell [ "$$(id -u)" -eq 0 ] || command -v sudo)
+# Cargo builds as who calls it; only the tests themselves run as root.
+HOST := $(shell rustc -vV 2> /dev/null | sed -n 's/^host: //p' | tr a-z- A-Z_)
+RUNNER = $(if $(AS_ROOT),CARGO_TARGET_$(HOST)_RUNNER='$(AS_ROOT) --preserve-env=TANDEM_SKIPS')
 
-.PHONY: help demo test bench lint docs install build clean
+.PHONY: help setup demo test bench lint docs install build clean
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+
+setup: ## installs what the other targets need and this machine lacks, each package with its reason
+	@scripts/setup test
+	@scripts/setup bench
 
 demo: ## builds Tandem, sends files over a satellite link in a box, split and not, and shows them side by side
 	@scripts/setup demo
@@ -27,10 +34,10 @@ test: ## runs every test: format, lints, docs, unit, property, snapshot and name
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
 	@skips=$$(mktemp); \
-	TANDEM_SKIPS=$$skips $(CARGO) test --workspace --locked; status=$$?; \
+	$(RUNNER) TANDEM_SKIPS=$$skips $(CARGO) test --workspace --locked; status=$$?; \
 	echo "skipped tests: $$(wc -l < $$skips)"; cat $$skips; rm -f $$skips; exit $$status
 	@$(MAKE) --no-print-directory build
-	@scripts/readme-commands
+	@$(AS_ROOT) env CARGO_TARGET_DIR=$(CARGO_TARGET_DIR) scripts/readme-commands
 
 bench: ## measures the emulator and the proxy; prints the tables of docs/benchmarks.md
 	@scripts/setup bench
