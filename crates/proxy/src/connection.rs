@@ -22,7 +22,7 @@ use crate::{
     config::Config,
     ending::Ending,
     intercept::Arrival,
-    leg::{Shares, choose_controller, dial, reset},
+    leg::{Shares, choose_controller, dial},
     meter::{DirectionStats, FlowStats},
     relay::{Direction, Fault, Pumped, Tools},
     sys::{self, state},
@@ -74,7 +74,7 @@ pub(crate) struct Wants {
     pub(crate) tick: bool,
 }
 
-/// A split connection: two legs, two directions.
+/// A split connection: two legs, two directions. Dropping it resets whatever of it is still open.
 #[derive(Debug)]
 pub(crate) struct Connection {
     near: Socket,
@@ -100,7 +100,6 @@ impl Connection {
         let far = match far {
             Ok(far) => far,
             Err(why) => {
-                reset(&near);
                 let out_of_descriptors = matches!(why.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
                 return Err((client, if out_of_descriptors { Ending::NoRoom } else { Ending::FarNotReached(why.kind()) }));
             }
@@ -257,14 +256,6 @@ impl Connection {
             Fault::Source(why) => self.failed(from, &why),
             Fault::Destination(why) => self.failed(other, &why),
             Fault::Own => Ending::NoRoom,
-        }
-    }
-
-    /// Ends the connection: silently when it has finished, else with a reset of whatever is still open.
-    pub(crate) fn end(self, ending: Ending) {
-        if ending != Ending::Finished {
-            reset(&self.near);
-            reset(&self.far);
         }
     }
 

@@ -121,7 +121,6 @@ impl Listener {
         if keep_source && server.port() == self.port && is_own(server.ip()) {
             // It was meant for this listener itself: to dial on would be to call ourselves, and again, without end.
             tracing::warn!(%client, %server, "a transparent listener was called directly, which leads nowhere: reset");
-            leg::reset(&socket);
             return Ok(None);
         }
         Ok(Some(Arrival { socket, client, server, keep_source }))

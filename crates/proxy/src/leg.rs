@@ -56,6 +56,9 @@ impl Shares {
 /// window scale and first window are fixed by the handshake.
 pub(crate) fn tune(socket: &Socket, profile: &LegProfile, shares: Option<Shares>) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
+    // Closing a leg before its time is a reset, also when it is the kernel who closes it because the process was killed: its peer
+    // must not take that for a clean end. A leg whose time has come is closed already and resets nothing.
+    socket.set_linger(Some(Duration::ZERO))?;
     // Urgent bytes keep their place in the stream.
     socket.set_out_of_band_inline(true)?;
     if let Some(bytes) = profile.send_buffer {
@@ -102,12 +105,6 @@ pub(crate) fn dial(profile: &LegProfile, shares: Option<Shares>, from: Option<So
         Err(why) if why.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket),
         connected => connected.map(|()| socket),
     }
-}
-
-/// Makes the close that follows send a reset.
-pub(crate) fn reset(socket: &Socket) {
-    // A socket that is gone already needs none.
-    let _ = socket.set_linger(Some(Duration::ZERO));
 }
 
 /// Lets a socket use addresses that are not this machine's.

@@ -245,7 +245,6 @@ impl Worker {
         for side in [Side::Near, Side::Far] {
             if let Err(errno) = epoll::add(&self.epoll, connection.socket(side), Token::Connection(slot, side).pack(), Self::interest()) {
                 tracing::error!("cannot watch a connection: {errno}");
-                connection.end(Ending::NoRoom);
                 self.free.push(slot);
                 return;
             }
@@ -298,7 +297,7 @@ impl Worker {
             seconds = last.age.as_secs_f64(), near_retrans = last.near.total_retrans, far_retrans = last.far.total_retrans,
             %ending, "flow"
         );
-        connection.end(ending);
+        drop(connection);
         self.ended.push(slot);
         (self.on_end)(FlowRecord { last, ending });
         if self.starved {

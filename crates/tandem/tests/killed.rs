@@ -8,7 +8,7 @@ use lab::Host;
 use std::{
     fs,
     io::{ErrorKind, Read, Write},
-    net::{TcpListener, TcpStream},
+    net::{Shutdown, TcpListener, TcpStream},
     process::{Command, Stdio},
     thread,
     time::Duration,
@@ -38,6 +38,28 @@ fn a_first_signal_waits_for_the_flows_a_second_resets_them() {
     assert!(proxy.0.wait().unwrap().success());
     assert_eq!(client.read(&mut [0]).map_err(|why| why.kind()), Err(ErrorKind::ConnectionReset));
     assert_eq!(accepted.read(&mut [0]).map_err(|why| why.kind()), Err(ErrorKind::ConnectionReset));
+}
+
+#[test]
+fn a_killed_proxy_ends_nothing_cleanly() {
+    let (server, port) = (TcpListener::bind("127.2.0.3:0").unwrap(), TcpListener::bind("127.2.0.4:0").unwrap());
+    let (to, at) = (server.local_addr().unwrap(), port.local_addr().unwrap());
+    drop(port);
+    let mut proxy = Daemon::start(Command::new(TANDEM).args(["proxy", "--listen", &format!("forward={at}={to}")]));
+    let mut client = None;
+    wait_until("the proxy listens", || {
+        client = TcpStream::connect(at).ok();
+        client.is_some()
+    });
+    let (mut client, (mut accepted, _)) = (client.unwrap(), server.accept().unwrap());
+    // Nothing is left unread in the proxy, which alone would make the kernel reset.
+    client.write_all(b"all of it").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    accepted.read_to_end(&mut Vec::new()).unwrap();
+    proxy.0.kill().unwrap();
+    proxy.0.wait().unwrap();
+    assert_eq!(client.read(&mut [0]).map_err(|why| why.kind()), Err(ErrorKind::ConnectionReset));
+    assert!(accepted.write(b"?").is_err(), "a reset after the FIN");
 }
 
 /// What a program prints, in a host or, without one, in the machine's own namespace.
