@@ -4,6 +4,7 @@ use crate::{leg::LegProfile, rules::Rules};
 use ipnet::IpNet;
 use scenario::Bytes;
 use std::{
+    io,
     net::{IpAddr, SocketAddr},
     str::FromStr,
     time::Duration,
@@ -99,6 +100,17 @@ pub enum ConfigError {
         /// The least that can be kept.
         least: Bytes,
     },
+    /// A controller is there, but not for everybody.
+    #[error(
+        "{leg}: the congestion controller {name:?} may be used only with CAP_NET_ADMIN: run as root, or add it to \
+         net.ipv4.tcp_allowed_congestion_control"
+    )]
+    RestrictedController {
+        /// Which profile names it.
+        leg: String,
+        /// The name.
+        name: String,
+    },
     /// A controller is not in the kernel.
     #[error("{leg}: the kernel has no congestion controller {name:?}; it has {available}. Choose one of these, or load it first")]
     NoController {
@@ -127,14 +139,18 @@ impl Config {
         if let Some(asked) = self.buffer.filter(|buffer| *buffer < Self::LEAST_BUFFER) {
             return Err(ConfigError::BufferTooSmall { asked, least: Self::LEAST_BUFFER });
         }
-        let available = crate::leg::available_controllers();
         let profiles = [("near leg".to_string(), &self.near), ("far leg".to_string(), &self.far)];
         let by_peer = self.by_peer.iter().map(|(prefix, profile)| (format!("legs to {prefix}"), profile));
         for (leg, profile) in profiles.into_iter().chain(by_peer) {
-            if let Some(name) = &profile.control
-                && !available.contains(name)
-            {
-                return Err(ConfigError::NoController { leg, name: name.clone(), available: available.join(", ") });
+            let Some(name) = &profile.control else { continue };
+            match crate::leg::try_controller(name).map_err(|why| why.kind()) {
+                Err(io::ErrorKind::NotFound) => {
+                    let available = crate::leg::available_controllers().join(", ");
+                    return Err(ConfigError::NoController { leg, name: name.clone(), available });
+                }
+                Err(io::ErrorKind::PermissionDenied) => return Err(ConfigError::RestrictedController { leg, name: name.clone() }),
+                // Whatever else may be wrong with sockets is not the controller's fault, and will be told when one is needed.
+                _ => {}
             }
         }
         Ok(())

@@ -21,6 +21,11 @@ pub fn available_controllers() -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
+/// Whether this process can use a controller: a socket tries it.
+pub(crate) fn try_controller(name: &str) -> io::Result<()> {
+    Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP))?.set_tcp_congestion(name.as_bytes())
+}
+
 /// How B is divided between the two sockets and what moves between them (the buffer of a direction: receive queue of its
 /// source, pipe, unsent send queue of its destination).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -146,9 +146,9 @@ impl ScenarioFile {
                 if assignment.values.len() > 1 {
                     names.push(format!("{}={shown}", assignment.key));
                 }
-                set(&mut table, &assignment.key, value.clone()).map_err(|fault| from_set(&made, &fault))?;
+                set(&mut table, &assignment.key, value.clone()).map_err(|fault| from_set(case, &made, &fault))?;
             }
-            let scenario = self.scenario_of(&table).map_err(|fault| from_set(&made, &fault))?;
+            let scenario = self.scenario_of(&table).map_err(|fault| from_set(case, &made, &fault))?;
             variants.push(Variant { case: names.join(", "), scenario });
         }
         Ok(())
@@ -169,9 +169,11 @@ impl ScenarioFile {
     }
 }
 
-fn from_set(made: &[String], fault: &Fault) -> ScenarioError {
+/// An error that changes made to a case, where the file has several.
+fn from_set(case: &str, made: &[String], fault: &Fault) -> ScenarioError {
+    let of_case = if case.is_empty() { String::new() } else { format!(" (case {case:?})") };
     ScenarioError {
-        origin: format!("--set {}", made.join(" --set ")),
+        origin: format!("--set {}{of_case}", made.join(" --set ")),
         line: None,
         key: from_one(&fault.path),
         message: fault.message.clone(),
@@ -229,6 +231,9 @@ fn set(table: &mut Table, key: &str, value: Value) -> Result<(), Fault> {
         let next = match entry {
             Value::Array(items) => {
                 let count = items.len();
+                if count == 0 {
+                    return Err(fault(format!("there is no {step} here")));
+                }
                 let index = steps.next().and_then(|text| text.parse::<usize>().ok()).filter(|index| (1..=count).contains(index));
                 let index = index.ok_or_else(|| fault(format!("there are {count} of {step}: say which, as in {step}.1.…")))?;
                 &mut items[index - 1]
@@ -393,6 +398,8 @@ mod tests {
         insta::assert_snapshot!(wrong("name = \"x\""), @"wrong.toml: link: is missing");
         let file = ScenarioFile::parse(SATELLITE, "x").unwrap();
         insta::assert_snapshot!(file.variants(&["link.2.rate=0bit".parse().unwrap()]).unwrap_err(),
-            @"--set link.2.rate=0bit: link[2].rate: is 0: nothing would ever cross this link");
+            @r#"--set link.2.rate=0bit (case "end to end"): link[2].rate: is 0: nothing would ever cross this link"#);
+        insta::assert_snapshot!(file.variants(&["split.1.buffer=1MB".parse().unwrap()]).unwrap_err(),
+            @r#"--set split.1.buffer=1MB (case "end to end"): split.1.buffer: there is no split here"#);
     }
 }

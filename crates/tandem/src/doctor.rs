@@ -111,14 +111,16 @@ fn needs() -> Vec<Need> {
         }),
     );
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    // Two sockets, and a pipe for each direction in which bytes wait.
+    let flows = limit.saturating_sub(100) / 6;
     add(
         "proxy",
         "open files",
         true,
         if limit >= 4096 {
-            Ok(format!("{limit}: about {} flows", limit.saturating_sub(100) / 2))
+            Ok(format!("{limit}: {flows} flows at least"))
         } else {
-            Err(format!("the limit is {limit}, which is about {} flows: raise it (ulimit -n 65536)", limit.saturating_sub(100) / 2))
+            Err(format!("the limit is {limit}, which is for {flows} flows: raise it (ulimit -n 65536)"))
         },
     );
     needs

@@ -43,7 +43,8 @@ impl Lab {
                 "receiver" => network.receiver_addresses().map(|address| address.to_string()).join("  "),
                 _ => String::new(),
             };
-            println!("{:<10} ip netns exec {:<28} {addresses}", host.name(), host.published_name().unwrap_or_default());
+            let line = format!("{:<10} ip netns exec {:<28} {addresses}", host.name(), host.published_name().unwrap_or_default());
+            println!("{}", line.trim_end());
         }
         println!("\nuntil Ctrl-C");
         while !interrupted.load(Relaxed) {

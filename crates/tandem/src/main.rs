@@ -76,6 +76,7 @@ fn main() -> ExitCode {
         }))
         .with_writer(std::io::stderr)
         .with_target(false)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .init();
     let done = match arguments.command {
         Command::Demo(command) => command.run(),

@@ -110,6 +110,13 @@ fn without_privilege_it_says_so() {
     assert_eq!(status(&output), 1);
     assert!(said(&output).contains("cannot listen on [::]:5000") && said(&output).contains("CAP_NET_ADMIN"), "{}", said(&output));
 
+    let allowed = fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control").unwrap();
+    if !allowed.split_whitespace().any(|name| name == "cubic") {
+        let output = as_nobody(&["proxy", "--listen", "forward=127.0.0.1:0=127.0.0.1:9", "--far", "control=cubic"]);
+        assert_eq!(status(&output), 2);
+        assert!(said(&output).contains("far leg: the congestion controller \"cubic\" may be used only with"), "{}", said(&output));
+    }
+
     let output = as_nobody(&["doctor"]);
     assert_eq!(status(&output), 1);
     assert!(String::from_utf8_lossy(&output.stdout).contains('✗'), "{output:?}");
