@@ -101,12 +101,6 @@ impl<P: Packet> Shaper<P> {
         Bytes(self.queued_bytes)
     }
 
-    /// Packets in the queue at `now`, without the one on the line.
-    pub fn queued_packets(&mut self, now: Time) -> u64 {
-        self.queued(now);
-        (self.waiting.len() - self.begun) as u64
-    }
-
     /// Packets that came and have not been taken: in the queue, on the line, or off it and not fetched.
     pub fn len(&self) -> usize {
         self.waiting.len()

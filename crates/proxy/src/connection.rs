@@ -91,7 +91,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Begins to dial the far leg of a connection that came in. A failure resets the near leg.
-    pub(crate) fn begin(config: &Config, arrival: Arrival) -> Result<Self, (SocketAddr, Ending)> {
+    pub(crate) fn begin(config: &Config, arrival: Arrival) -> Result<Self, Ending> {
         let Arrival { socket: near, client, server, keep_source } = arrival;
         let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
         let profile = config.profile(client.ip(), &config.near);
@@ -101,7 +101,7 @@ impl Connection {
             Ok(far) => far,
             Err(why) => {
                 let out_of_descriptors = matches!(why.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
-                return Err((client, if out_of_descriptors { Ending::NoRoom } else { Ending::FarNotReached(why.kind()) }));
+                return Err(if out_of_descriptors { Ending::NoRoom } else { Ending::FarNotReached(why.kind()) });
             }
         };
         Ok(Connection {
@@ -116,10 +116,10 @@ impl Connection {
         })
     }
 
-    pub(crate) fn socket(&self, side: Side) -> BorrowedFd<'_> {
+    pub(crate) fn socket(&self, side: Side) -> &Socket {
         match side {
-            Side::Near => self.near.as_fd(),
-            Side::Far => self.far.as_fd(),
+            Side::Near => &self.near,
+            Side::Far => &self.far,
         }
     }
 
@@ -193,8 +193,7 @@ impl Connection {
                 wants.tick |= !opposite.passed && opposite.finished();
                 continue;
             }
-            let socket = if to == Side::Near { &self.near } else { &self.far };
-            if let Err(why) = socket.shutdown(Shutdown::Write)
+            if let Err(why) = self.socket(to).shutdown(Shutdown::Write)
                 && why.kind() != io::ErrorKind::NotConnected
             {
                 return Err(self.failed(to, &why));
@@ -235,8 +234,7 @@ impl Connection {
     }
 
     fn take_error(&self, side: Side) -> Option<io::Error> {
-        let socket = if side == Side::Near { &self.near } else { &self.far };
-        socket.take_error().unwrap_or_else(Some)
+        self.socket(side).take_error().unwrap_or_else(Some)
     }
 
     /// The ending that an error on `side` makes.

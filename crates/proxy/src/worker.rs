@@ -214,7 +214,7 @@ impl Worker {
                     let (client, server) = (arrival.client, arrival.server);
                     match Connection::begin(&self.config, arrival) {
                         Ok(connection) => self.take_in(connection),
-                        Err((_, ending)) => tracing::warn!(%client, %server, %ending, "not split"),
+                        Err(ending) => tracing::warn!(%client, %server, %ending, "not split"),
                     }
                 }
                 Ok(None) => return,
