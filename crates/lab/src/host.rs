@@ -84,7 +84,7 @@ impl Host {
     }
 
     /// Runs `ip` commands (without the word `ip`) inside the host.
-    pub(crate) fn ip(&self, lines: &[String]) -> Result<(), LabError> {
+    pub fn ip(&self, lines: &[String]) -> Result<(), LabError> {
         let failed = |why: String| LabError::Configure { host: self.name.clone(), why };
         let mut child = self
             .command("ip")
@@ -102,7 +102,7 @@ impl Host {
     }
 
     /// Sets network settings of the host: paths below /proc/sys/net.
-    pub(crate) fn sysctl(&self, settings: &[(&str, String)]) -> Result<(), LabError> {
+    pub fn sysctl(&self, settings: &[(&str, String)]) -> Result<(), LabError> {
         self.enter(|| {
             for (key, value) in settings {
                 let path = Path::new("/proc/sys/net").join(key);
@@ -113,6 +113,11 @@ impl Host {
             }
             Ok(())
         })?
+    }
+
+    /// A path that stands for the host's namespace while this process lives.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), rustix::fd::AsRawFd::as_raw_fd(&self.namespace)).into()
     }
 
     /// The name that `ip netns exec` knows, once it is published.
@@ -127,8 +132,7 @@ impl Host {
         let failed = |why: io::Error| LabError::Namespace { host: name.clone(), why };
         fs::create_dir_all(NAMES).map_err(failed)?;
         fs::write(&path, "").map_err(failed)?;
-        let source = format!("/proc/self/fd/{}", rustix::fd::AsRawFd::as_raw_fd(&self.namespace));
-        rustix::mount::mount(source.as_str(), &path, c"none", MountFlags::BIND, None).map_err(|errno| {
+        rustix::mount::mount(self.path(), &path, c"none", MountFlags::BIND, None).map_err(|errno| {
             let _ = fs::remove_file(&path);
             failed(errno.into())
         })?;

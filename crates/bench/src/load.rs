@@ -1,0 +1,319 @@
+//! The ends: what clients do, and the servers that answer them.
+
+use crate::{
+    machine::{self, Clocks, Spent},
+    network::Network,
+    rival::Running,
+    table::{Measure, Measures},
+};
+use anyhow::{Context as _, Result, ensure};
+use hdrhistogram::Histogram;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::{
+    io::Errno,
+    net::{SocketFlags, accept_with},
+};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::{
+    collections::HashMap,
+    io::{self, Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    os::fd::{AsRawFd as _, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Where bytes are taken and thrown away, and where messages are answered: enough ports that no four-tuple comes again
+/// while the last connection that had it still waits.
+const SINK: u16 = 9000;
+const ECHO: u16 = 9100;
+const ECHO_PORTS: u16 = 16;
+/// Size of a message, each way.
+const MESSAGE: usize = 100;
+
+/// The ports that a rival has to serve.
+pub(crate) fn ports() -> impl Iterator<Item = u16> {
+    std::iter::once(SINK).chain(ECHO..ECHO + ECHO_PORTS)
+}
+
+/// The servers, which serve every rival in turn.
+#[derive(Clone, Default)]
+pub(crate) struct Servers {
+    received: Arc<AtomicU64>,
+    open: Arc<AtomicU64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Service {
+    Sink,
+    Echo,
+}
+
+impl Servers {
+    pub(crate) fn start(network: &Network) -> Result<Self> {
+        let servers = Servers::default();
+        for (name, ports, service) in [("sink", SINK..SINK + 1, Service::Sink), ("echo", ECHO..ECHO + ECHO_PORTS, Service::Echo)] {
+            let servers = servers.clone();
+            network.server.spawn(name, move || {
+                if let Err(error) = servers.serve(ports, service) {
+                    eprintln!("a server ended: {error:#}");
+                    std::process::exit(1);
+                }
+            })?;
+        }
+        Ok(servers)
+    }
+
+    /// Serves connections to some ports, for ever.
+    fn serve(&self, ports: std::ops::Range<u16>, service: Service) -> Result<()> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let mut listeners = HashMap::new();
+        for port in ports {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking().cloexec(), None)?;
+            socket.set_reuse_address(true)?;
+            socket.set_tcp_nodelay(true)?;
+            socket.bind(&SockAddr::from(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))))?;
+            socket.listen(16384)?;
+            watch(&epoll, &socket, EventFlags::IN)?;
+            listeners.insert(socket.as_raw_fd(), socket);
+        }
+        let mut connections: Vec<Option<Socket>> = Vec::new();
+        let mut buffer = vec![0; 256 * 1024];
+        let mut events = Vec::with_capacity(256);
+        loop {
+            events.clear();
+            epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None)?;
+            for event in &events {
+                let descriptor = event.data.u64() as i32;
+                if let Some(listener) = listeners.get(&descriptor) {
+                    while let Ok(socket) = accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                        let socket = Socket::from(socket);
+                        watch(&epoll, &socket, EventFlags::IN)?;
+                        place(&mut connections, socket);
+                        self.open.fetch_add(1, Relaxed);
+                    }
+                    continue;
+                }
+                let Some(mut socket) = connections.get(descriptor as usize).and_then(Option::as_ref) else { continue };
+                let over = match (socket.read(&mut buffer), service) {
+                    (Ok(0), _) => true,
+                    (Ok(count), Service::Sink) => {
+                        self.received.fetch_add(count as u64, Relaxed);
+                        false
+                    }
+                    (Ok(count), Service::Echo) => socket.write_all(&buffer[..count]).is_err(),
+                    (Err(why), _) => why.kind() != io::ErrorKind::WouldBlock,
+                };
+                if over {
+                    connections[descriptor as usize] = None;
+                    self.open.fetch_sub(1, Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Waits until every connection has ended, so that the next rival begins with an empty house.
+    fn await_quiet(&self) -> Result<()> {
+        let begun = Instant::now();
+        while self.open.load(Relaxed) > 0 {
+            ensure!(begun.elapsed() < Duration::from_secs(30), "{} connections never ended", self.open.load(Relaxed));
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+}
+
+/// Keeps a socket where its descriptor finds it.
+fn place(sockets: &mut Vec<Option<Socket>>, socket: Socket) {
+    let descriptor = socket.as_raw_fd() as usize;
+    if sockets.len() <= descriptor {
+        sockets.resize_with(descriptor + 1, || None);
+    }
+    sockets[descriptor] = Some(socket);
+}
+
+fn watch(epoll: &OwnedFd, socket: &Socket, flags: EventFlags) -> io::Result<()> {
+    epoll::add(epoll, socket, EventData::new_u64(socket.as_raw_fd() as u64), flags)?;
+    Ok(())
+}
+
+/// Begins a connection; it completes later.
+fn begin(to: SocketAddr) -> Result<Socket> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking().cloexec(), None)?;
+    socket.set_tcp_nodelay(true)?;
+    match socket.connect(&SockAddr::from(to)) {
+        Err(why) if why.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => Err(why).with_context(|| format!("cannot connect to {to}")),
+        _ => Ok(socket),
+    }
+}
+
+/// How long flows run before they are measured.
+const WARM_UP: Duration = Duration::from_millis(500);
+
+/// `count` flows from client to server as fast as they go: processor time a gigabyte.
+pub(crate) fn bulk(network: &Network, running: &Running, servers: &Servers, count: usize, length: Duration) -> Result<Measures> {
+    let stop = AtomicBool::new(false);
+    let (bytes, spent) = thread::scope(|scope| -> Result<(u64, Spent)> {
+        let sender = scope.spawn(|| network.client.enter(|| send_bulk(running.address(SINK), count, &stop)));
+        thread::sleep(WARM_UP);
+        let (before, clocks) = (servers.received.load(Relaxed), Clocks::look()?);
+        thread::sleep(length);
+        let spent = clocks.spent(&running.processes());
+        let bytes = servers.received.load(Relaxed) - before;
+        stop.store(true, Relaxed);
+        sender.join().map_err(|_| anyhow::anyhow!("the sender panicked"))???;
+        Ok((bytes, spent?))
+    })?;
+    servers.await_quiet()?;
+    ensure!(bytes > 0, "nothing arrived");
+    let gigabytes = bytes as f64 / 1e9;
+    Ok(Measures::new(spent)
+        .with(Measure::CpuPerGigabyte, spent.machine.as_secs_f64() / gigabytes)
+        .with(Measure::ProxyCpuPerGigabyte, spent.proxy.as_secs_f64() / gigabytes)
+        .with(Measure::Throughput, bytes as f64 * 8e-9 / spent.wall.as_secs_f64()))
+}
+
+fn send_bulk(to: SocketAddr, count: usize, stop: &AtomicBool) -> Result<()> {
+    let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+    let sockets = (0..count).map(|_| begin(to)).collect::<Result<Vec<_>>>()?;
+    for socket in &sockets {
+        watch(&epoll, socket, EventFlags::OUT)?;
+    }
+    let payload = vec![7; 256 * 1024];
+    let mut events = Vec::with_capacity(64);
+    while !stop.load(Relaxed) {
+        events.clear();
+        epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None)?;
+        for event in &events {
+            let Some(mut socket) = sockets.iter().find(|socket| socket.as_raw_fd() as u64 == event.data.u64()) else { continue };
+            match socket.write(&payload) {
+                Ok(_) => {}
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
+                Err(why) => return Err(why).with_context(|| format!("cannot send to {to}")),
+            }
+        }
+    }
+    for socket in &sockets {
+        // What is on its way is not waited for.
+        socket.set_linger(Some(Duration::ZERO))?;
+    }
+    Ok(())
+}
+
+/// Connections, one message each way, close; so many at a time.
+pub(crate) fn short(network: &Network, running: &Running, servers: &Servers, at_a_time: usize, length: Duration) -> Result<Measures> {
+    let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (connections, spent) = thread::scope(|scope| -> Result<(u64, Spent)> {
+        let client = scope.spawn(|| network.client.enter(|| connect_often(running, at_a_time, &stop, &done)));
+        thread::sleep(WARM_UP);
+        let (before, clocks) = (done.load(Relaxed), Clocks::look()?);
+        thread::sleep(length);
+        let spent = clocks.spent(&running.processes());
+        let connections = done.load(Relaxed) - before;
+        stop.store(true, Relaxed);
+        client.join().map_err(|_| anyhow::anyhow!("the client panicked"))???;
+        Ok((connections, spent?))
+    })?;
+    servers.await_quiet()?;
+    ensure!(connections > 0, "no connection was made");
+    let each = |time: Duration| time.as_secs_f64() * 1e6 / connections as f64;
+    Ok(Measures::new(spent)
+        .with(Measure::Connections, connections as f64 / spent.wall.as_secs_f64())
+        .with(Measure::CpuPerConnection, each(spent.machine))
+        .with(Measure::ProxyCpuPerConnection, each(spent.proxy)))
+}
+
+fn connect_often(running: &Running, at_a_time: usize, stop: &AtomicBool, done: &AtomicU64) -> Result<()> {
+    let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+    let mut sockets: Vec<Option<Socket>> = Vec::new();
+    let mut ports = (ECHO..ECHO + ECHO_PORTS).cycle();
+    let message = [7; MESSAGE];
+    let mut buffer = [0; 2 * MESSAGE];
+    let mut events = Vec::with_capacity(64);
+    let mut next = |sockets: &mut Vec<Option<Socket>>| -> Result<()> {
+        let socket = begin(running.address(ports.next().unwrap_or(ECHO)))?;
+        watch(&epoll, &socket, EventFlags::IN | EventFlags::OUT | EventFlags::ET)?;
+        place(sockets, socket);
+        Ok(())
+    };
+    for _ in 0..at_a_time {
+        next(&mut sockets)?;
+    }
+    let mut open = at_a_time;
+    while open > 0 {
+        events.clear();
+        epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None)?;
+        for event in &events {
+            let (descriptor, flags) = (event.data.u64() as usize, event.flags);
+            let Some(mut socket) = sockets.get(descriptor).and_then(Option::as_ref) else { continue };
+            if !flags.contains(EventFlags::IN) {
+                ensure!(socket.write(&message).context("a connection failed")? == MESSAGE, "a message was not taken whole");
+                continue;
+            }
+            let count = socket.read(&mut buffer).context("an answer did not come")?;
+            ensure!(count == MESSAGE, "an answer of {count} bytes");
+            sockets[descriptor] = None;
+            done.fetch_add(1, Relaxed);
+            if stop.load(Relaxed) {
+                open -= 1;
+            } else {
+                next(&mut sockets)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One message after the other on one connection: how long each takes there and back.
+pub(crate) fn exchange(network: &Network, running: &Running, servers: &Servers, count: usize) -> Result<Measures> {
+    let clocks = Clocks::look()?;
+    let times = network.client.enter(|| -> Result<Histogram<u64>> {
+        let mut stream = TcpStream::connect(running.address(ECHO))?;
+        stream.set_nodelay(true)?;
+        let mut times = Histogram::new(3)?;
+        let mut message = [7; MESSAGE];
+        for number in 0..count {
+            let begun = Instant::now();
+            stream.write_all(&message)?;
+            stream.read_exact(&mut message)?;
+            // The first ones find everything cold.
+            if number > count / 10 {
+                times.record(begun.elapsed().as_nanos() as u64)?;
+            }
+        }
+        Ok(times)
+    })??;
+    servers.await_quiet()?;
+    Ok(Measures::new(clocks.spent(&running.processes())?)
+        .with(Measure::ExchangeP50, times.value_at_quantile(0.5) as f64 / 1e3)
+        .with(Measure::ExchangeP99, times.value_at_quantile(0.99) as f64 / 1e3))
+}
+
+/// Memory of connections that have spoken once and then rest: of processes and kernel, both ends included.
+pub(crate) fn idle(network: &Network, running: &Running, servers: &Servers, count: usize) -> Result<Measures> {
+    let clocks = Clocks::look()?;
+    thread::sleep(WARM_UP);
+    let before = machine::memory_in_use()?;
+    let connections = network.client.enter(|| -> Result<Vec<TcpStream>> {
+        let mut ports = (ECHO..ECHO + ECHO_PORTS).cycle();
+        let mut connections = Vec::new();
+        for _ in 0..count {
+            let mut stream = TcpStream::connect(running.address(ports.next().unwrap_or(ECHO)))?;
+            let mut message = [7; MESSAGE];
+            stream.write_all(&message)?;
+            stream.read_exact(&mut message)?;
+            connections.push(stream);
+        }
+        Ok(connections)
+    })??;
+    thread::sleep(WARM_UP);
+    let after = machine::memory_in_use()?;
+    ensure!(servers.open.load(Relaxed) >= count as u64, "connections were lost");
+    drop(connections);
+    servers.await_quiet()?;
+    Ok(Measures::new(clocks.spent(&running.processes())?).with(Measure::MemoryPerIdle, (after - before) / 1e3 / count as f64))
+}

@@ -1,0 +1,96 @@
+//! What the machine's processors did: in all, for whom, and whether somebody else was at work.
+
+use anyhow::{Context as _, Result};
+use rustix::process::Pid;
+use std::{
+    collections::{HashMap, HashSet},
+    fs,
+    time::{Duration, Instant},
+};
+
+/// A look at the processors' clocks.
+pub(crate) struct Clocks {
+    at: Instant,
+    idle: Duration,
+    /// CPU time of each process, by its number: (parent, time).
+    processes: HashMap<i32, (i32, Duration)>,
+}
+
+/// What happened between two looks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spent {
+    pub(crate) wall: Duration,
+    /// Of all processors together, the kernel's share included.
+    pub(crate) machine: Duration,
+    /// Of the processes in the middle.
+    pub(crate) proxy: Duration,
+    /// Of programs that have nothing to do with this.
+    pub(crate) foreign: Duration,
+}
+
+impl Clocks {
+    pub(crate) fn look() -> Result<Self> {
+        let stat = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
+        let ticks: Vec<u64> = stat.lines().next().unwrap_or_default().split_whitespace().skip(1).flat_map(str::parse).collect();
+        let tick = 1000 / rustix::param::clock_ticks_per_second();
+        let idle = Duration::from_millis((ticks.get(3).context("/proc/stat has no idle time")? + ticks.get(4).unwrap_or(&0)) * tick);
+        let mut processes = HashMap::new();
+        for entry in fs::read_dir("/proc")?.flatten() {
+            let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            if let Some(known) = time_of(process) {
+                processes.insert(process, known);
+            }
+        }
+        Ok(Clocks { at: Instant::now(), idle, processes })
+    }
+
+    /// What has been spent since; `proxy` are the processes in the middle, which may have children.
+    pub(crate) fn spent(&self, proxy: &[u32]) -> Result<Spent> {
+        let now = Clocks::look()?;
+        let wall = now.at - self.at;
+        let cores = std::thread::available_parallelism()?.get() as u32;
+        let machine = (wall * cores).saturating_sub(now.idle.saturating_sub(self.idle));
+        let mut middle: HashSet<i32> = proxy.iter().map(|&id| id as i32).collect();
+        // A few generations are enough for whoever forks.
+        for _ in 0..3 {
+            middle.extend(now.processes.iter().filter(|(_, (parent, _))| middle.contains(parent)).map(|(id, _)| *id).collect::<Vec<_>>());
+        }
+        let own = Pid::as_raw(Some(rustix::process::getpid()));
+        let mut spent = Spent { wall, machine, proxy: Duration::ZERO, foreign: Duration::ZERO };
+        for (&process, &(parent, time)) in &now.processes {
+            let before = self.processes.get(&process).map_or(Duration::ZERO, |(_, before)| *before);
+            let time = time.saturating_sub(before);
+            if middle.contains(&process) {
+                spent.proxy += time;
+            } else if process != own && parent != KERNEL && process != KERNEL {
+                spent.foreign += time;
+            }
+        }
+        Ok(spent)
+    }
+}
+
+/// The parent of the kernel's own threads.
+const KERNEL: i32 = 2;
+
+/// Parent and CPU time of a process: all its threads, those of its children that have ended too.
+fn time_of(process: i32) -> Option<(i32, Duration)> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
+    let ticks = number(11)? + number(12)? + number(13)? + number(14)?;
+    let tick = 1000 / rustix::param::clock_ticks_per_second();
+    Some((fields.get(1)?.parse().ok()?, Duration::from_millis(ticks * tick)))
+}
+
+/// Memory in use by processes and kernel together, in bytes.
+pub(crate) fn memory_in_use() -> Result<f64> {
+    let text = fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
+    let value = |name: &str| -> Option<f64> {
+        let line = text.lines().find(|line| line.starts_with(name))?;
+        line.split_whitespace().nth(1)?.parse().ok()
+    };
+    let get = |name: &str| value(name).with_context(|| format!("/proc/meminfo has no {name}"));
+    // What the page cache does is nobody's doing here.
+    Ok((get("MemTotal:")? - get("MemFree:")? - get("Cached:")? - get("Buffers:")?) * 1024.0)
+}

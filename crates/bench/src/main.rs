@@ -1,0 +1,100 @@
+//! Measures the proxy against plain forwarding and against other proxies: the same hosts, the same ends, the same congestion
+//! control on every leg, turn by turn, and prints the tables of `docs/benchmarks.md`.
+//!
+//! `network` makes the three hosts, `rival` starts what stands in the middle, `load` is the ends, `machine` counts the
+//! processors' time.
+
+mod load;
+mod machine;
+mod network;
+mod rival;
+mod table;
+
+use anyhow::{Context as _, Result};
+use clap::Parser;
+use network::Network;
+use rival::Rival;
+use std::{path::PathBuf, time::Duration};
+use table::Results;
+
+/// Measures the proxy against plain forwarding and against other proxies.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Rounds; each rival has its turn in each
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+    /// What to measure: bulk1, bulk8, short, exchange, idle
+    #[arg(long, value_delimiter = ',', default_value = "bulk1,bulk8,short,exchange,idle")]
+    tests: Vec<Test>,
+    /// Whom to measure; absent: all
+    #[arg(long, value_delimiter = ',')]
+    rivals: Option<Vec<String>>,
+    /// Length of a measurement that has one
+    #[arg(long, default_value_t = 3.0, value_name = "SECONDS")]
+    seconds: f64,
+    /// Congestion control of every leg: one that any network namespace may take (reno), or the machine's own default
+    #[arg(long, default_value = "reno")]
+    control: String,
+    /// The tandem program
+    #[arg(long, default_value = "tandem")]
+    tandem: PathBuf,
+    /// B of tandem, and its other flags
+    #[arg(long, default_value = "", value_name = "FLAGS")]
+    tandem_flags: String,
+    /// Writes every single figure here, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// One thing to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+enum Test {
+    /// One flow, as fast as it goes
+    Bulk1,
+    /// Eight flows
+    Bulk8,
+    /// Short connections, 64 at a time
+    Short,
+    /// One exchange after the other on one connection
+    Exchange,
+    /// Memory of idle connections
+    Idle,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let network = Network::new(&arguments.control)?;
+    let servers = load::Servers::start(&network)?;
+    // A name without a directory is looked for in PATH.
+    let tandem = std::fs::canonicalize(&arguments.tandem).unwrap_or_else(|_| arguments.tandem.clone());
+    let rivals = Rival::all(&tandem, &arguments.tandem_flags);
+    let wanted = |rival: &Rival| arguments.rivals.as_ref().is_none_or(|names| names.iter().any(|name| rival.name() == *name));
+    let length = Duration::from_secs_f64(arguments.seconds);
+    let mut results = Results::default();
+    for round in 0..arguments.runs {
+        for rival in rivals.iter().filter(|rival| wanted(rival)) {
+            let running = rival.start(&network).with_context(|| format!("cannot start {}", rival.name()))?;
+            for &test in &arguments.tests {
+                // Nobody forks ten thousand processes, and says so in its manual.
+                if rival.forks() && test == Test::Idle {
+                    continue;
+                }
+                let outcome = match test {
+                    Test::Bulk1 => load::bulk(&network, &running, &servers, 1, length),
+                    Test::Bulk8 => load::bulk(&network, &running, &servers, 8, length),
+                    Test::Short => load::short(&network, &running, &servers, 64, length),
+                    Test::Exchange => load::exchange(&network, &running, &servers, 20_000),
+                    Test::Idle => load::idle(&network, &running, &servers, 4_000),
+                };
+                let measures = outcome.with_context(|| format!("{}: {test:?}", rival.name()))?;
+                eprintln!("round {}, {:22} {test:?}: {measures}", round + 1, rival.name());
+                results.add(test, rival.name(), &measures);
+            }
+        }
+    }
+    print!("{results}");
+    if let Some(path) = arguments.json {
+        std::fs::write(&path, serde_json::to_string_pretty(&results.json())?).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}

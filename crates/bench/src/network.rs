@@ -1,0 +1,46 @@
+//! Three hosts in a row, joined by veth pairs: client, middle, server.
+
+use anyhow::Result;
+use lab::Host;
+use std::net::{IpAddr, Ipv4Addr};
+
+pub(crate) struct Network {
+    pub(crate) client: Host,
+    pub(crate) middle: Host,
+    pub(crate) server: Host,
+}
+
+impl Network {
+    /// Where the server is.
+    pub(crate) const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 79, 2, 2));
+    /// Where the middle host is, for who must be called by name.
+    pub(crate) const MIDDLE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 79, 1, 2));
+
+    pub(crate) fn new(control: &str) -> Result<Self> {
+        let network = Network { client: Host::new("client")?, middle: Host::new("middle")?, server: Host::new("server")? };
+        let (client, middle, server) = (&network.client, &network.middle, &network.server);
+        join(client, "10.79.1.1/24", middle, "10.79.1.2/24", "near")?;
+        join(middle, "10.79.2.1/24", server, "10.79.2.2/24", "far")?;
+        client.ip(&["route add default via 10.79.1.2".into()])?;
+        server.ip(&["route add default via 10.79.2.1".into()])?;
+        for host in [client, middle, server] {
+            host.sysctl(&[
+                ("ipv4/tcp_congestion_control", control.into()),
+                ("ipv4/ip_local_port_range", "2000 65535".into()),
+                ("ipv4/tcp_tw_reuse", "1".into()),
+                ("ipv4/tcp_max_syn_backlog", "16384".into()),
+                ("core/somaxconn", "16384".into()),
+            ])?;
+        }
+        middle.sysctl(&[("ipv4/ip_forward", "1".into())])?;
+        Ok(network)
+    }
+}
+
+/// Joins two hosts by a pair of devices of that name.
+fn join(left: &Host, left_address: &str, right: &Host, right_address: &str, name: &str) -> Result<()> {
+    let inside = right.path();
+    left.ip(&[format!("link add {name} type veth peer name {name} netns {}", inside.display()), format!("addr add {left_address} dev {name}"), format!("link set {name} up")])?;
+    right.ip(&[format!("addr add {right_address} dev {name}"), format!("link set {name} up")])?;
+    Ok(())
+}

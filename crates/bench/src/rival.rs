@@ -1,0 +1,246 @@
+//! What stands in the middle: nothing but forwarding, Tandem, and those it is measured against, with all their settings.
+
+use crate::{load, network::Network};
+use anyhow::{Context as _, Result, bail, ensure};
+use std::{
+    fs,
+    io::Write as _,
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+/// The port that interception goes to.
+const PORT: u16 = 5000;
+
+/// Who stands in the middle.
+#[derive(Debug, Clone)]
+pub(crate) struct Rival {
+    name: String,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone)]
+enum Kind {
+    Forwarding,
+    Tandem { program: PathBuf, flags: Vec<String> },
+    Haproxy { threads: usize, tuned: bool },
+    Nginx,
+    Socat,
+}
+
+impl Rival {
+    /// All there are, in the order of their turns.
+    pub(crate) fn all(tandem: &Path, flags: &str) -> Vec<Rival> {
+        let tandem = |threads: usize| {
+            let mut all = vec!["--threads".to_string(), threads.to_string()];
+            all.extend(flags.split_whitespace().map(str::to_owned));
+            Rival { name: format!("tandem-{threads}"), kind: Kind::Tandem { program: tandem.to_path_buf(), flags: all } }
+        };
+        let haproxy = |threads, tuned| Rival {
+            name: format!("haproxy-{threads}{}", if tuned { "-tuned" } else { "" }),
+            kind: Kind::Haproxy { threads, tuned },
+        };
+        vec![
+            Rival { name: "forwarding".into(), kind: Kind::Forwarding },
+            tandem(1),
+            haproxy(1, false),
+            haproxy(1, true),
+            tandem(2),
+            haproxy(2, false),
+            haproxy(2, true),
+            Rival { name: "nginx".into(), kind: Kind::Nginx },
+            Rival { name: "socat".into(), kind: Kind::Socat },
+        ]
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it makes a process of each connection.
+    pub(crate) fn forks(&self) -> bool {
+        matches!(self.kind, Kind::Socat)
+    }
+
+    /// Starts it on the middle host; it runs until what is returned is dropped.
+    pub(crate) fn start(&self, network: &Network) -> Result<Running> {
+        let directory = tempfile::tempdir()?;
+        let file = |name: &str, text: String| -> Result<PathBuf> {
+            let path = directory.path().join(name);
+            fs::write(&path, text)?;
+            Ok(path)
+        };
+        let run = |program: &str, arguments: &[&str]| -> Result<Child> {
+            network
+                .middle
+                .command(program)
+                .args(arguments)
+                .current_dir(directory.path())
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(fs::File::create(directory.path().join("log"))?)
+                .spawn()
+                .with_context(|| format!("cannot run {program}"))
+        };
+        // Nothing of the last turn may be in the way.
+        pipe(network.middle.command("nft").args(["-f", "-"]), "table ip others {}\ndelete table ip others\n")?;
+        let mut children = Vec::new();
+        let mut called_by_name = false;
+        match &self.kind {
+            Kind::Forwarding => {}
+            Kind::Tandem { program, flags } => {
+                let mut arguments = vec!["proxy", "--listen", "transparent=0.0.0.0:5000"];
+                arguments.extend(flags.iter().map(String::as_str));
+                children.push(run(&program.to_string_lossy(), &arguments)?);
+            }
+            Kind::Haproxy { threads, tuned } => {
+                intercept(network)?;
+                let path = file("haproxy.cfg", haproxy(*threads, *tuned))?;
+                children.push(run("haproxy", &["-db", "-f", &path.to_string_lossy()])?);
+            }
+            Kind::Nginx => {
+                called_by_name = true;
+                let path = file("nginx.conf", nginx(directory.path()))?;
+                children.push(run("nginx", &["-c", &path.to_string_lossy(), "-e", "stderr"])?);
+            }
+            Kind::Socat => {
+                called_by_name = true;
+                for port in load::ports() {
+                    let listen = format!("TCP4-LISTEN:{port},fork,reuseaddr,backlog=4096,nodelay");
+                    children.push(run("socat", &["-b", "65536", &listen, &format!("TCP4:{}:{port},nodelay", Network::SERVER)])?);
+                }
+            }
+        }
+        let running = Running { children, called_by_name, directory };
+        match running.await_ready(network) {
+            Ok(()) => Ok(running),
+            Err(error) => {
+                let log = fs::read_to_string(running.directory.path().join("log")).unwrap_or_default();
+                Err(error.context(format!("it said: {log}")))
+            }
+        }
+    }
+}
+
+/// Something in the middle, until it is dropped.
+pub(crate) struct Running {
+    children: Vec<Child>,
+    called_by_name: bool,
+    directory: TempDir,
+}
+
+impl Running {
+    /// Where a client connects to reach that port of the server.
+    pub(crate) fn address(&self, port: u16) -> SocketAddr {
+        let host = if self.called_by_name { Network::MIDDLE } else { Network::SERVER };
+        SocketAddr::new(host, port)
+    }
+
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        self.children.iter().map(Child::id).collect()
+    }
+
+    /// Waits until connections go through, and no longer past it.
+    fn await_ready(&self, network: &Network) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let listening = self.children.is_empty() || self.is_listening()?;
+            let all = load::ports().all(|port| {
+                network.client.enter(|| TcpStream::connect_timeout(&self.address(port), Duration::from_secs(1)).is_ok()).unwrap_or(false)
+            });
+            if listening && all {
+                // What was only tried has ended before anything is measured.
+                thread::sleep(Duration::from_millis(300));
+                return Ok(());
+            }
+            ensure!(begun.elapsed() < Duration::from_secs(10), "it does not answer");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Whether one of its processes holds a socket and has not ended.
+    fn is_listening(&self) -> Result<bool> {
+        for child in &self.children {
+            let descriptors = fs::read_dir(format!("/proc/{}/fd", child.id())).context("it ended at once")?;
+            let sockets = descriptors.flatten().filter(|entry| {
+                fs::read_link(entry.path()).is_ok_and(|link| link.to_string_lossy().starts_with("socket:"))
+            });
+            if sockets.count() == 0 {
+                return Ok(false);
+            }
+        }
+        thread::sleep(Duration::from_millis(200));
+        Ok(true)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = rustix::process::kill_process(rustix::process::Pid::from_child(child), rustix::process::Signal::TERM);
+        }
+        let begun = Instant::now();
+        for child in &mut self.children {
+            while matches!(child.try_wait(), Ok(None)) {
+                if begun.elapsed() > Duration::from_secs(3) {
+                    let _ = child.kill();
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}
+
+/// Brings connections to a program that does not do so itself, in the way its manual has it.
+fn intercept(network: &Network) -> Result<()> {
+    let rules = format!(
+        "table ip others {{ chain prerouting {{ type filter hook prerouting priority mangle;\n\
+         meta l4proto tcp socket transparent 1 meta mark set 1 accept\n\
+         iifname near meta l4proto tcp tproxy to :{PORT} meta mark set 1 accept\n}}\n}}\n"
+    );
+    pipe(network.middle.command("nft").args(["-f", "-"]), &rules)?;
+    // Both may be there from the last turn.
+    let _ = network.middle.ip(&["rule add fwmark 1 lookup 100 pref 100".into()]);
+    network.middle.ip(&["route replace local default dev lo table 100".into()])?;
+    Ok(())
+}
+
+fn pipe(command: &mut Command, input: &str) -> Result<()> {
+    let mut child = command.stdin(Stdio::piped()).spawn().with_context(|| format!("cannot run {command:?}"))?;
+    child.stdin.take().context("no pipe")?.write_all(input.as_bytes())?;
+    if !child.wait()?.success() {
+        bail!("{command:?} failed");
+    }
+    Ok(())
+}
+
+/// As Debian ships it, with splice and the client's address; tuned as far as its manual permits.
+fn haproxy(threads: usize, tuned: bool) -> String {
+    let tuning = if tuned {
+        "    expose-experimental-directives\n    tune.pipesize 1048576\n    maxpipes 200\n    tune.maxpollevents 512\n    tune.fd.edge-triggered on\n    tune.recv_enough 65536\n"
+    } else {
+        ""
+    };
+    let smart = if tuned { "    option tcp-smart-connect\n    option tcp-smart-accept\n" } else { "" };
+    format!(
+        "global\n    nbthread {threads}\n    maxconn 7000\n{tuning}\ndefaults\n    mode tcp\n    timeout connect 10s\n    timeout client 1h\n    \
+         timeout server 1h\n    option splice-request\n    option splice-response\n{smart}\nfrontend all\n    bind 0.0.0.0:{PORT} transparent\n    \
+         default_backend there\n\nbackend there\n    source 0.0.0.0 usesrc clientip\n    server original 0.0.0.0\n"
+    )
+}
+
+/// One worker, called by name: its stream module can't listen transparently.
+fn nginx(directory: &Path) -> String {
+    let servers: String = load::ports()
+        .map(|port| format!("    server {{ listen {port} backlog=16384; proxy_pass {}:{port}; proxy_buffer_size 64k; tcp_nodelay on; }}\n", Network::SERVER))
+        .collect();
+    format!(
+        "load_module /usr/lib/nginx/modules/ngx_stream_module.so;\nworker_processes 1;\ndaemon off;\npid {}/pid;\nerror_log stderr;\n\
+         events {{ worker_connections 16384; multi_accept on; }}\nstream {{\n{servers}}}\n",
+        directory.display()
+    )
+}
