@@ -146,7 +146,9 @@ fn begin(to: SocketAddr) -> Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking().cloexec(), None)?;
     socket.set_tcp_nodelay(true)?;
     match socket.connect(&SockAddr::from(to)) {
-        Err(why) if why.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => Err(why).with_context(|| format!("cannot connect to {to}")),
+        Err(why) if why.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => {
+            Err(why).with_context(|| format!("cannot connect to {to}"))
+        }
         _ => Ok(socket),
     }
 }

@@ -94,7 +94,8 @@ fn main() -> Result<()> {
     }
     print!("{results}");
     if let Some(path) = arguments.json {
-        std::fs::write(&path, serde_json::to_string_pretty(&results.json())?).with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::write(&path, serde_json::to_string_pretty(&results.json())?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }

@@ -40,7 +40,11 @@ impl Network {
 /// Joins two hosts by a pair of devices of that name.
 fn join(left: &Host, left_address: &str, right: &Host, right_address: &str, name: &str) -> Result<()> {
     let inside = right.path();
-    left.ip(&[format!("link add {name} type veth peer name {name} netns {}", inside.display()), format!("addr add {left_address} dev {name}"), format!("link set {name} up")])?;
+    left.ip(&[
+        format!("link add {name} type veth peer name {name} netns {}", inside.display()),
+        format!("addr add {left_address} dev {name}"),
+        format!("link set {name} up"),
+    ])?;
     right.ip(&[format!("addr add {right_address} dev {name}"), format!("link set {name} up")])?;
     Ok(())
 }

@@ -154,7 +154,7 @@ impl Running {
             });
             if listening && all {
                 // What was only tried has ended before anything is measured.
-                thread::sleep(Duration::from_millis(300));
+                thread::sleep(Duration::from_millis(100));
                 return Ok(());
             }
             ensure!(begun.elapsed() < Duration::from_secs(10), "it does not answer");
@@ -166,14 +166,14 @@ impl Running {
     fn is_listening(&self) -> Result<bool> {
         for child in &self.children {
             let descriptors = fs::read_dir(format!("/proc/{}/fd", child.id())).context("it ended at once")?;
-            let sockets = descriptors.flatten().filter(|entry| {
-                fs::read_link(entry.path()).is_ok_and(|link| link.to_string_lossy().starts_with("socket:"))
-            });
+            let sockets = descriptors
+                .flatten()
+                .filter(|entry| fs::read_link(entry.path()).is_ok_and(|link| link.to_string_lossy().starts_with("socket:")));
             if sockets.count() == 0 {
                 return Ok(false);
             }
         }
-        thread::sleep(Duration::from_millis(200));
+        thread::sleep(Duration::from_millis(50));
         Ok(true)
     }
 }
@@ -236,7 +236,12 @@ fn haproxy(threads: usize, tuned: bool) -> String {
 /// One worker, called by name: its stream module can't listen transparently.
 fn nginx(directory: &Path) -> String {
     let servers: String = load::ports()
-        .map(|port| format!("    server {{ listen {port} backlog=16384; proxy_pass {}:{port}; proxy_buffer_size 64k; tcp_nodelay on; }}\n", Network::SERVER))
+        .map(|port| {
+            format!(
+                "    server {{ listen {port} backlog=16384; proxy_pass {}:{port}; proxy_buffer_size 64k; tcp_nodelay on; }}\n",
+                Network::SERVER
+            )
+        })
         .collect();
     format!(
         "load_module /usr/lib/nginx/modules/ngx_stream_module.so;\nworker_processes 1;\ndaemon off;\npid {}/pid;\nerror_log stderr;\n\

@@ -25,7 +25,7 @@ use crate::{
     leg::{Shares, choose_controller, dial},
     meter::{DirectionStats, FlowStats},
     relay::{Direction, Fault, Pumped, Tools},
-    sys::{self, state},
+    sys,
 };
 use rustix::fd::{AsFd, BorrowedFd};
 use socket2::Socket;
@@ -58,6 +58,8 @@ pub(crate) enum Side {
 pub(crate) struct Events {
     pub(crate) readable: bool,
     pub(crate) writable: bool,
+    /// The peer's FIN has come.
+    pub(crate) hung_up: bool,
     pub(crate) failed: bool,
     pub(crate) urgent: bool,
 }
@@ -67,6 +69,8 @@ pub(crate) struct Events {
 pub(crate) struct Wants {
     /// Another turn, after the others.
     pub(crate) again: bool,
+    /// The near socket watched from now on.
+    pub(crate) watch_near: bool,
     /// A fresh look by epoll at the near or the far socket.
     pub(crate) look_near: bool,
     pub(crate) look_far: bool,
@@ -83,6 +87,11 @@ pub(crate) struct Connection {
     server: SocketAddr,
     life: Life,
     born: Instant,
+    /// Whether epoll watches the near socket: not before the far leg is up, if that is soon.
+    pub(crate) watches_near: bool,
+    /// Whether it is among those that want a turn, or a tick.
+    pub(crate) in_again: bool,
+    pub(crate) in_ticking: bool,
     /// From near to far.
     up: Direction,
     /// From far to near.
@@ -91,7 +100,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Begins to dial the far leg of a connection that came in. A failure resets the near leg.
-    pub(crate) fn begin(config: &Config, arrival: Arrival) -> Result<Self, Ending> {
+    pub(crate) fn begin(config: &Config, arrival: Arrival, now: Instant) -> Result<Self, Ending> {
         let Arrival { socket: near, client, server, keep_source } = arrival;
         let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
         let profile = config.profile(client.ip(), &config.near);
@@ -110,9 +119,12 @@ impl Connection {
             client,
             server,
             life: Life::Dialling,
-            born: Instant::now(),
-            up: Direction::new(shares),
-            down: Direction::new(shares),
+            born: now,
+            watches_near: false,
+            in_again: false,
+            in_ticking: false,
+            up: Direction::new(shares, now),
+            down: Direction::new(shares, now),
         })
     }
 
@@ -140,6 +152,7 @@ impl Connection {
             Side::Far => (&mut self.down, &mut self.up),
         };
         source_of.readable |= events.readable || events.failed;
+        source_of.hung_up |= events.hung_up;
         source_of.urgent |= events.urgent;
         destination_of.writable |= events.writable || events.failed;
         if events.failed
@@ -148,10 +161,13 @@ impl Connection {
             return Err(self.failed(side, &why));
         }
         if self.life == Life::Dialling {
-            if side == Side::Far && events.writable && !events.failed {
-                self.life = Life::Relaying;
-            } else {
+            if side == Side::Near || !events.writable || events.failed {
                 return Ok(Wants::default());
+            }
+            self.life = Life::Relaying;
+            if !self.watches_near {
+                // Its first event tells what it has brought meanwhile.
+                return Ok(Wants { watch_near: true, ..Wants::default() });
             }
         }
         self.proceed(tools)
@@ -168,6 +184,7 @@ impl Connection {
         wants.again = up == Pumped::Again || down == Pumped::Again;
         wants.look_far = up == Pumped::WaitsForRoom;
         wants.look_near = down == Pumped::WaitsForRoom;
+        wants.tick = self.up.lingers || self.down.lingers;
         self.pass_fins(&mut wants)?;
         if self.up.passed && self.down.passed {
             self.life = Life::Settling;
@@ -176,6 +193,13 @@ impl Connection {
             }
         }
         Ok(wants)
+    }
+
+    /// A moment has passed without an event that it may have waited for.
+    pub(crate) fn tick(&mut self, tools: &mut Tools) -> Result<Wants, Ending> {
+        self.up.look_again(self.near.as_fd(), tools.now).map_err(|fault| self.faulted(Side::Near, fault))?;
+        self.down.look_again(self.far.as_fd(), tools.now).map_err(|fault| self.faulted(Side::Far, fault))?;
+        self.proceed(tools)
     }
 
     /// Passes on each end of file whose time has come.
@@ -188,7 +212,8 @@ impl Connection {
             if !this.finished() || this.passed {
                 continue;
             }
-            if (opposite.ended || self.has_sent_fin(to)?) && !self.delivered(from)? {
+            let to_has_ended = opposite.ended || opposite.hung_up || sys::has_hung_up(self.socket(to));
+            if to_has_ended && !self.delivered(from)? {
                 // An acknowledgement of data alone raises no event.
                 wants.tick |= !opposite.passed && opposite.finished();
                 continue;
@@ -203,34 +228,16 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether `side`, which has not been sent our FIN, has sent its own, though data before it may still wait to be read.
-    fn has_sent_fin(&self, side: Side) -> Result<bool, Ending> {
-        let info = sys::tcp_info(self.socket(side)).map_err(|why| self.failed(side, &why))?;
-        Ok(info.state == state::CLOSE_WAIT)
-    }
-
     /// Whether `side`, which has finished sending, has acknowledged everything it can have been sent: all bytes, and the FIN
     /// where that has been passed on already.
     fn delivered(&self, side: Side) -> Result<bool, Ending> {
         let direction = if side == Side::Near { &self.down } else { &self.up };
-        if direction.passed {
-            return self.acknowledged(side);
-        }
-        let info = sys::tcp_info(self.socket(side)).map_err(|why| self.failed(side, &why))?;
-        Ok(direction.finished() && info.unacked == 0 && info.notsent_bytes == 0)
+        Ok(direction.finished() && self.acknowledged(side)?)
     }
 
-    /// Whether `side`, having sent its FIN and been sent ours, has acknowledged everything. Its socket then is closed without
-    /// an error: after both FINs the kernel has no other way to leave it.
+    /// Whether `side` has acknowledged all it was given, a FIN too. What a reset threw away never counts as acknowledged.
     fn acknowledged(&self, side: Side) -> Result<bool, Ending> {
-        let info = sys::tcp_info(self.socket(side)).map_err(|why| self.failed(side, &why))?;
-        if !matches!(info.state, state::CLOSE | state::TIME_WAIT) {
-            return Ok(false);
-        }
-        match self.take_error(side) {
-            Some(why) => Err(self.failed(side, &why)),
-            None => Ok(true),
-        }
+        sys::all_acknowledged(self.socket(side)).map_err(|why| self.failed(side, &why))
     }
 
     fn take_error(&self, side: Side) -> Option<io::Error> {
@@ -255,6 +262,12 @@ impl Connection {
             Fault::Destination(why) => self.failed(other, &why),
             Fault::Own => Ending::NoRoom,
         }
+    }
+
+    /// Gives back what it borrowed.
+    pub(crate) fn release(&mut self, tools: &mut Tools) {
+        self.up.release(tools);
+        self.down.release(tools);
     }
 
     /// The flow as it is now.

@@ -42,8 +42,6 @@ pub(crate) struct Shares {
 impl Shares {
     /// From here up bytes are spliced; below, the granularity of splice (a pipe, a segment of 64 KiB) is too coarse for B.
     pub(crate) const SPLICE_FROM: usize = 256 * 1024;
-    /// The largest segment the kernel hands down at once.
-    const SEGMENT: usize = 64 * 1024;
 
     /// Of a bound of `buffer` bytes.
     pub(crate) fn of(buffer: usize) -> Self {
@@ -51,9 +49,10 @@ impl Shares {
             // Copied bytes go straight on, so nothing rests in between, and the relay itself counts what is unsent.
             return Shares { receive: buffer - buffer / 2, pipe: 0, unsent: buffer / 2 };
         }
-        // The far leg must not run dry between two wake-ups; more unsent than that only delays.
-        let (pipe, unsent) = (Self::SEGMENT, (buffer / 4).min(256 * 1024));
-        Shares { receive: buffer - pipe - unsent - Self::SEGMENT, pipe, unsent }
+        // The far leg must not run dry between two wake-ups; more unsent than that only delays. Large splices are cheap ones.
+        let pipe = 1 << (buffer / 4).ilog2().min(20);
+        let unsent = (buffer / 4).min(512 * 1024);
+        Shares { receive: buffer - pipe - unsent, pipe, unsent }
     }
 }
 
@@ -69,7 +68,8 @@ pub(crate) fn tune(socket: &Socket, profile: &LegProfile, shares: Option<Shares>
     if let Some(bytes) = profile.send_buffer {
         socket.set_send_buffer_size(bytes.0 as usize)?;
     }
-    if let Some(shares) = shares {
+    // Otherwise the relay does so when a direction has become a stream.
+    if let Some(shares) = shares.filter(|shares| shares.pipe == 0) {
         bound_receive(socket, shares.receive)?;
         socket.set_tcp_notsent_lowat(shares.unsent as u32)?;
     }
@@ -125,8 +125,7 @@ mod tests {
     fn the_shares_add_up_to_the_buffer() {
         for buffer in [6000, 30_000, 262_143, 262_144, 1 << 20, 1 << 26] {
             let shares = Shares::of(buffer);
-            let overshoot = if shares.pipe == 0 { 0 } else { Shares::SEGMENT };
-            assert_eq!(shares.receive + shares.pipe + shares.unsent + overshoot, buffer);
+            assert_eq!(shares.receive + shares.pipe + shares.unsent, buffer);
             assert!(shares.receive >= buffer / 4 && shares.unsent >= 3000, "{shares:?}");
         }
     }

@@ -30,7 +30,11 @@ pub use meter::{DirectionStats, FlowRecord, FlowStats};
 pub use rules::Rules;
 pub use sys::{TcpInfo, clamp_window, force_receive_buffer, tcp_info, unsent};
 
-use worker::{Command, Worker};
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    fd::{AsRawFd as _, OwnedFd},
+};
+use worker::{Command, OnEnd, Worker};
 
 /// Why a proxy did not start: what was attempted, on what, why it failed, the cure.
 #[derive(Debug, thiserror::Error)]
@@ -71,11 +75,39 @@ pub struct Proxy {
 #[derive(Debug)]
 struct Handle {
     commands: mpsc::Sender<Command>,
-    waker: Arc<rustix::fd::OwnedFd>,
+    waker: OwnedFd,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Handle {
+    /// Starts a worker, and returns when it listens.
+    fn start(number: usize, config: &Arc<Config>, on_end: &OnEnd) -> Result<Self, StartError> {
+        let failed = |what| move |why| StartError::System { what, why };
+        let waker = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+            .map_err(|errno| StartError::System { what: "make an eventfd", why: errno.into() })?;
+        let (commands, inbox) = mpsc::channel();
+        let (tell, started) = mpsc::channel();
+        let (config, on_end, at) = (config.clone(), on_end.clone(), waker.as_raw_fd());
+        let work = move || {
+            let worker = sys::own_descriptors(at)
+                .map_err(failed("give a worker thread a descriptor table of its own"))
+                .and_then(|waker| Worker::new(config, waker, inbox, on_end));
+            match worker {
+                Ok(worker) => {
+                    let _ = tell.send(Ok(()));
+                    worker.run();
+                }
+                Err(error) => drop(tell.send(Err(error))),
+            }
+        };
+        let thread = thread::Builder::new().name(format!("tandem-{number}")).spawn(work).map_err(failed("start a worker thread"))?;
+        let handle = Handle { commands, waker, thread: Some(thread) };
+        match started.recv() {
+            Ok(outcome) => outcome.map(|()| handle),
+            Err(_) => Err(StartError::System { what: "start a worker thread", why: std::io::Error::other("it panicked") }),
+        }
+    }
+
     fn send(&self, command: Command) {
         // A worker that is gone has nothing left to be told.
         let _ = self.commands.send(command);
@@ -89,21 +121,12 @@ impl Proxy {
     pub fn start(config: Config, on_end: impl Fn(FlowRecord) + Send + Sync + 'static) -> Result<Self, StartError> {
         config.check()?;
         let config = Arc::new(config);
-        let on_end: Arc<dyn Fn(FlowRecord) + Send + Sync> = Arc::new(on_end);
-        let mut workers = Vec::new();
+        let on_end: OnEnd = Arc::new(on_end);
+        // What has been started is stopped when a later step fails.
+        let mut proxy = Proxy { workers: Vec::new(), rules: None };
         for number in 0..config.threads.max(1) {
-            let listeners = intercept::open(&config)?;
-            let (commands, inbox) = mpsc::channel();
-            let worker = Worker::new(config.clone(), listeners, inbox, on_end.clone())
-                .map_err(|why| StartError::System { what: "set up epoll for a worker", why })?;
-            let waker = worker.waker();
-            let thread = thread::Builder::new()
-                .name(format!("tandem-{number}"))
-                .spawn(move || worker.run())
-                .map_err(|why| StartError::System { what: "start a worker thread", why })?;
-            workers.push(Handle { commands, waker, thread: Some(thread) });
+            proxy.workers.push(Handle::start(number, &config, &on_end)?);
         }
-        let mut proxy = Proxy { workers, rules: None };
         // Rules come last: until the listeners listen, connections pass unsplit.
         if let Some(rules) = config.rules() {
             proxy.rules = Some(rules.install()?);

@@ -1,25 +1,39 @@
 //! Moves bytes one way through a connection, never more than the bound allows.
 //!
-//! Large buffers are spliced through a borrowed pipe, which holds bytes only while the destination can't take them; small
-//! ones are copied, since a pipe and a 64 KiB segment are too coarse for them, and so is urgent data, which splice never
-//! passes (it goes on as ordinary data). What the destination can't take stays in the
-//! source's receive queue, so that the source is held by its advertised window. Whether an end of file is passed on, and
-//! when, is the connection's business.
+//! A direction copies while what comes is small, which is cheapest for messages. When a read fills its room it is *bulk*
+//! and is spliced: in large lengths, through a pipe borrowed for the moment, or for as long as the destination leaves bytes in it. Small bounds
+//! are always copied, since a pipe and a 64 KiB segment are too coarse for them, and so is urgent data, which splice never
+//! passes (it goes on as ordinary data). What the destination can't take stays in the source's receive queue, so that the
+//! source is held by its advertised window. Whether an end of file is passed on, and when, is the connection's business.
 
-use crate::leg::Shares;
+use crate::{leg::Shares, sys};
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
     io::Errno,
-    pipe::{PipeFlags, SpliceFlags, pipe_with, splice},
+    net::{RecvFlags, SendFlags, recv, send},
+    pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice},
 };
-use std::io;
+use std::{
+    io, mem,
+    time::{Duration, Instant},
+};
 
-/// How often a direction may move before others get their turn.
-const ROUNDS: usize = 16;
+/// How many bytes, and how often, a direction may move before others get their turn.
+const TURN_BYTES: u64 = 2 << 20;
+const TURN_ROUNDS: usize = 64;
+/// A stream that brings so much in so short a time is worth waiting a moment for: fewer, larger moves.
+const STREAK_BYTES: u64 = 1 << 20;
+const STREAK_TIME: Duration = Duration::from_millis(8);
+/// Less than this in a splice is a message.
+const SMALL: usize = 4096;
+/// A direction that has moved so much has its sockets tuned for a stream.
+const TUNE_FROM: u64 = 32 * 1024;
+/// How much it then waits for, at most (SO_RCVLOWAT).
+const LOW_WATER: usize = 256 * 1024;
 
 /// A pipe for bytes between two sockets.
 #[derive(Debug)]
-pub(crate) struct Pipe {
+struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
 }
@@ -28,22 +42,36 @@ pub(crate) struct Pipe {
 #[derive(Debug)]
 pub(crate) struct Tools {
     pipes: Vec<Pipe>,
+    /// Pipes that hold bytes a destination did not take.
+    lent: usize,
     scratch: Vec<u8>,
+    /// When this turn of the worker began.
+    pub(crate) now: Instant,
 }
 
 impl Tools {
     /// Pipes kept for the next who needs one; more are closed.
-    const KEPT: usize = 16;
+    const KEPT: usize = 8;
+    /// Pipes that may stay with stalled directions; of more the bytes are copied out, so that stalled flows do not cost
+    /// descriptors.
+    const LENT: usize = 64;
+    /// Room in a pipe: as much as an unprivileged process may have. A packet takes a slot whatever its size, so that a pipe
+    /// of this size may hold far less.
+    const PIPE: usize = 1 << 20;
+    /// Room for messages; what fills it is no message.
+    const SCRATCH: usize = 16 * 1024;
 
     pub(crate) fn new() -> Self {
-        Tools { pipes: Vec::new(), scratch: vec![0; 64 * 1024] }
+        Tools { pipes: Vec::new(), lent: 0, scratch: vec![0; Self::SCRATCH], now: Instant::now() }
     }
 
-    fn borrow_pipe(&mut self) -> io::Result<Pipe> {
+    fn take_pipe(&mut self) -> io::Result<Pipe> {
         if let Some(pipe) = self.pipes.pop() {
             return Ok(pipe);
         }
         let (read, write) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
+        // Past its share of pipe pages (fs.pipe-user-pages-soft) a user gets what there is: a small pipe is slower, no more.
+        let _ = fcntl_setpipe_size(&write, Self::PIPE);
         Ok(Pipe { read, write })
     }
 
@@ -74,41 +102,66 @@ pub(crate) enum Pumped {
     Again,
 }
 
+/// How a direction moves its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    /// Copied, until a read fills its room.
+    Messages,
+    /// Spliced, until there is little to splice.
+    Bulk,
+    /// Copied in pieces that keep to a small bound.
+    Small,
+}
+
 /// One direction of a connection.
 #[derive(Debug)]
 pub(crate) struct Direction {
     shares: Option<Shares>,
+    manner: Manner,
+    /// The sockets have been given their shares of the bound.
+    tuned: bool,
     /// The source has more to read, as far as is known.
     pub(crate) readable: bool,
     /// The destination takes more, as far as is known.
     pub(crate) writable: bool,
+    /// The source has sent its FIN: what is in its receive queue is all there will be.
+    pub(crate) hung_up: bool,
     /// The source has sent its last byte, and it has been read.
     pub(crate) ended: bool,
     /// The end of file has been passed on to the destination.
     pub(crate) passed: bool,
+    /// The source has sent urgent data, at which splice stops for good.
+    pub(crate) urgent: bool,
+    /// The source tells of no less than a certain amount (SO_RCVLOWAT): somebody must look now and then.
+    pub(crate) lingers: bool,
     /// Bytes given to the destination.
     pub(crate) moved: u64,
+    /// When the present streak began, and what had been moved by then.
+    streak: (Instant, u64),
     pipe: Option<Pipe>,
     in_pipe: usize,
     /// What a destination did not take at once of what was copied.
     rest: Vec<u8>,
-    /// The source has sent urgent data, at which splice stops for good.
-    pub(crate) urgent: bool,
 }
 
 impl Direction {
-    pub(crate) fn new(shares: Option<Shares>) -> Self {
+    pub(crate) fn new(shares: Option<Shares>, now: Instant) -> Self {
         Direction {
             shares,
+            manner: if shares.is_some_and(|shares| shares.pipe == 0) { Manner::Small } else { Manner::Messages },
+            tuned: false,
             readable: true,
             writable: true,
+            hung_up: false,
             ended: false,
             passed: false,
+            urgent: false,
+            lingers: false,
             moved: 0,
+            streak: (now, 0),
             pipe: None,
             in_pipe: 0,
             rest: Vec::new(),
-            urgent: false,
         }
     }
 
@@ -122,140 +175,216 @@ impl Direction {
         self.ended && self.in_hand() == 0
     }
 
+    /// Gives what it borrowed back; what it still holds is lost.
+    pub(crate) fn release(&mut self, tools: &mut Tools) {
+        if self.pipe.take().is_some() {
+            // Not empty: of no use to anybody else.
+            tools.lent -= 1;
+        }
+    }
+
     /// Moves what can be moved.
     pub(crate) fn pump(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, tools: &mut Tools) -> Result<Pumped, Fault> {
-        match self.shares {
-            Some(shares) if shares.pipe == 0 => self.copy(source, destination, tools, shares.unsent),
-            // Until the receive queue is empty; then splice can go again.
-            shares if (self.urgent || !self.rest.is_empty()) && self.in_pipe == 0 => {
-                self.copy(source, destination, tools, shares.map_or(usize::MAX, |shares| shares.unsent))
-            }
-            shares => self.splice(source, destination, tools, shares.map_or(usize::MAX, |shares| shares.pipe)),
+        if !self.writable || (self.in_hand() == 0 && (self.ended || !self.readable)) {
+            return Ok(Pumped::Waits);
         }
-    }
-
-    fn splice(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, tools: &mut Tools, at_most: usize) -> Result<Pumped, Fault> {
-        // Never SPLICE_F_MORE: the last bytes before a pause would wait for more that does not come.
-        let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
-        for _ in 0..ROUNDS {
-            if self.in_pipe == 0 {
-                if self.ended || !self.readable || !self.writable {
-                    break;
-                }
-                let pipe = match self.pipe.take() {
-                    Some(pipe) => pipe,
-                    None => tools.borrow_pipe().map_err(|_| Fault::Own)?,
-                };
-                // The pipe is empty here, so that EAGAIN can only mean an empty receive queue.
-                let moved = splice(source, None, &pipe.write, None, at_most.min(1 << 20), flags);
-                self.pipe = Some(pipe);
-                match moved {
-                    // Splice says so at an urgent mark too, once a FIN has come.
-                    Ok(0) if has_more(source) => {
-                        self.urgent = true;
-                        break;
-                    }
-                    Ok(0) => self.ended = true,
-                    Ok(count) => self.in_pipe = count,
-                    Err(Errno::AGAIN) => self.readable = false,
-                    Err(Errno::INTR) => {}
-                    Err(errno) => return Err(Fault::Source(errno.into())),
-                }
-            }
-            if self.in_pipe > 0 {
-                let Some(pipe) = &self.pipe else { break };
-                match splice(&pipe.read, None, destination, None, self.in_pipe, flags) {
-                    Ok(count) => {
-                        self.in_pipe -= count;
-                        self.moved += count as u64;
-                    }
-                    Err(Errno::AGAIN) => {
-                        self.writable = false;
-                        return Ok(Pumped::Waits);
-                    }
-                    Err(Errno::INTR) => {}
-                    Err(errno) => return Err(Fault::Destination(errno.into())),
-                }
-            }
-        }
-        if self.in_pipe == 0
-            && let Some(pipe) = self.pipe.take()
-        {
-            tools.give_back(pipe);
-        }
-        Ok(self.verdict())
-    }
-
-    fn copy(
-        &mut self,
-        source: BorrowedFd<'_>,
-        destination: BorrowedFd<'_>,
-        tools: &mut Tools,
-        most_unsent: usize,
-    ) -> Result<Pumped, Fault> {
-        for _ in 0..ROUNDS {
+        let before = self.moved;
+        for _ in 0..TURN_ROUNDS {
             if !self.rest.is_empty() {
-                if !self.writable {
-                    break;
+                self.send_rest(destination)?;
+            } else if self.in_pipe == 0 && (self.ended || !self.readable) {
+                break;
+            } else if self.manner == Manner::Small {
+                if !self.copy_within_bound(source, destination, tools)? {
+                    return Ok(Pumped::WaitsForRoom);
                 }
-                let sent = Self::send(&mut self.writable, destination, &self.rest)?;
-                self.rest.drain(..sent);
-                self.moved += sent as u64;
-                continue;
+            } else if self.in_pipe == 0 && (self.manner == Manner::Messages || self.urgent) {
+                let room = tools.scratch.len();
+                if self.copy(source, destination, &mut tools.scratch[..room])? == room && !self.urgent {
+                    self.manner = Manner::Bulk;
+                }
+            } else {
+                self.splice(source, destination, tools)?;
             }
-            if self.ended || !self.readable || !self.writable {
+            if !self.tuned && self.moved > TUNE_FROM {
+                self.tune(source, destination)?;
+            }
+            if !self.writable || self.moved - before > TURN_BYTES {
                 break;
             }
-            let unsent = crate::sys::unsent(destination).map_err(Fault::Destination)?;
-            let room = most_unsent.saturating_sub(unsent).min(tools.scratch.len());
-            if room == 0 {
-                self.writable = false;
-                return Ok(Pumped::WaitsForRoom);
-            }
-            match rustix::net::recv(source, &mut tools.scratch[..room], rustix::net::RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => self.ended = true,
-                Ok((_, count)) => {
-                    let sent = Self::send(&mut self.writable, destination, &tools.scratch[..count])?;
-                    self.moved += sent as u64;
-                    self.rest.extend_from_slice(&tools.scratch[sent..count]);
+        }
+        if self.rest.is_empty() && self.rest.capacity() > 0 {
+            // An idle connection keeps no memory.
+            self.rest = Vec::new();
+        }
+        if self.manner == Manner::Bulk && !self.readable && !self.ended {
+            self.linger(source, tools.now)?;
+        }
+        let could_read = !self.ended && self.readable;
+        Ok(if self.writable && (could_read || self.in_hand() > 0) { Pumped::Again } else { Pumped::Waits })
+    }
+
+    /// Gives both sockets their shares of the bound. Until now the system's defaults have kept it, which are less than any bound
+    /// that comes here, and short connections have been spared the calls.
+    fn tune(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>) -> Result<(), Fault> {
+        self.tuned = true;
+        let Some(shares) = self.shares.filter(|_| self.manner != Manner::Small) else { return Ok(()) };
+        sys::force_receive_buffer(source, shares.receive / 2).map_err(Fault::Source)?;
+        sys::set_notsent_lowat(destination, shares.unsent).map_err(Fault::Destination)
+    }
+
+    /// Waits for more than a byte from a source that streams; not for long, and only as long as it keeps streaming.
+    fn linger(&mut self, source: BorrowedFd<'_>, now: Instant) -> Result<(), Fault> {
+        let (since, moved) = self.streak;
+        if self.lingers || self.moved - moved < STREAK_BYTES {
+            return Ok(());
+        }
+        self.streak = (now, self.moved);
+        if now - since < STREAK_TIME {
+            let low_water = self.shares.map_or(LOW_WATER, |shares| LOW_WATER.min(shares.receive / 2));
+            sys::set_receive_low_water(source, low_water).map_err(Fault::Source)?;
+            self.lingers = true;
+        }
+        Ok(())
+    }
+
+    /// A moment has passed: if the source brought nothing in it, what little it has brought is all there is for now.
+    pub(crate) fn look_again(&mut self, source: BorrowedFd<'_>, now: Instant) -> Result<(), Fault> {
+        let (_, moved) = mem::replace(&mut self.streak, (now, self.moved));
+        if self.lingers && self.moved == moved {
+            sys::set_receive_low_water(source, 1).map_err(Fault::Source)?;
+            self.lingers = false;
+            self.readable = true;
+        }
+        Ok(())
+    }
+
+    fn splice(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, tools: &mut Tools) -> Result<(), Fault> {
+        // Never SPLICE_F_MORE: the last bytes before a pause would wait for more that does not come.
+        let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
+        let kept = self.pipe.take();
+        tools.lent -= usize::from(kept.is_some());
+        let pipe = match kept {
+            Some(pipe) => pipe,
+            None => tools.take_pipe().map_err(|_| Fault::Own)?,
+        };
+        if self.in_pipe == 0 {
+            // The pipe is empty here, so that EAGAIN can only mean an empty receive queue.
+            match splice(source, None, &pipe.write, None, self.shares.map_or(Tools::PIPE, |shares| shares.pipe), flags) {
+                // Splice says so at an urgent mark too, once a FIN has come.
+                Ok(0) if has_more(source) => self.urgent = true,
+                Ok(0) => self.ended = true,
+                Ok(count) => {
+                    self.in_pipe = count;
+                    if count < SMALL {
+                        self.manner = Manner::Messages;
+                    }
                 }
-                Err(Errno::AGAIN) => {
-                    self.readable = false;
-                    self.urgent = false;
-                }
+                Err(Errno::AGAIN) => self.readable = false,
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(Fault::Source(errno.into())),
             }
         }
-        if self.rest.is_empty() {
-            // An idle connection keeps no memory.
-            self.rest = Vec::new();
+        while self.in_pipe > 0 {
+            match splice(&pipe.read, None, destination, None, self.in_pipe, flags) {
+                Ok(count) => {
+                    self.in_pipe -= count;
+                    self.moved += count as u64;
+                }
+                Err(Errno::AGAIN) => {
+                    self.writable = false;
+                    break;
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(Fault::Destination(errno.into())),
+            }
         }
-        Ok(self.verdict())
+        if self.in_pipe > 0 && tools.lent < Tools::LENT {
+            tools.lent += 1;
+            self.pipe = Some(pipe);
+            return Ok(());
+        }
+        if self.in_pipe > 0 {
+            self.rest.resize(self.in_pipe, 0);
+            let mut filled = 0;
+            while filled < self.in_pipe {
+                filled += rustix::io::read(&pipe.read, &mut self.rest[filled..]).map_err(|_| Fault::Own)?;
+            }
+            self.in_pipe = 0;
+        }
+        tools.give_back(pipe);
+        Ok(())
+    }
+
+    /// Copies what fits into `scratch`, and tells how much that was.
+    fn copy(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, scratch: &mut [u8]) -> Result<usize, Fault> {
+        // What was told before this read, holds after it; what comes during it, is told by another event.
+        let hung_up = self.hung_up;
+        match recv(source, &mut *scratch, RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => {
+                self.ended = true;
+                Ok(0)
+            }
+            Ok((_, count)) => {
+                if count < scratch.len() && !self.urgent {
+                    // There was no more. Only at an urgent mark a read stops early, and that was told before, or will be.
+                    self.readable = false;
+                    self.ended = hung_up;
+                }
+                let sent = self.send(destination, &scratch[..count])?;
+                self.rest.extend_from_slice(&scratch[sent..count]);
+                Ok(count)
+            }
+            Err(Errno::AGAIN) => {
+                self.readable = false;
+                // Splice can go again.
+                self.urgent = false;
+                Ok(0)
+            }
+            Err(Errno::INTR) => Ok(0),
+            Err(errno) => Err(Fault::Source(errno.into())),
+        }
+    }
+
+    /// Copies as much as the bound leaves room for; false when that is nothing.
+    fn copy_within_bound(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, tools: &mut Tools) -> Result<bool, Fault> {
+        let unsent = sys::unsent(destination).map_err(Fault::Destination)?;
+        let most_unsent = self.shares.map_or(usize::MAX, |shares| shares.unsent);
+        let room = most_unsent.saturating_sub(unsent).min(tools.scratch.len());
+        if room == 0 {
+            self.writable = false;
+            return Ok(false);
+        }
+        self.copy(source, destination, &mut tools.scratch[..room])?;
+        Ok(true)
+    }
+
+    fn send_rest(&mut self, destination: BorrowedFd<'_>) -> Result<(), Fault> {
+        let rest = mem::take(&mut self.rest);
+        let sent = self.send(destination, &rest)?;
+        self.rest = rest;
+        self.rest.drain(..sent);
+        Ok(())
     }
 
     /// Sends what the destination takes, and notes when it takes no more.
-    fn send(writable: &mut bool, destination: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Fault> {
-        use rustix::net::SendFlags;
-        match rustix::net::send(destination.as_fd(), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-            Ok(count) => Ok(count),
+    fn send(&mut self, destination: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Fault> {
+        match send(destination.as_fd(), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(count) => {
+                self.moved += count as u64;
+                Ok(count)
+            }
             Err(Errno::INTR) => Ok(0),
             Err(Errno::AGAIN) => {
-                *writable = false;
+                self.writable = false;
                 Ok(0)
             }
             Err(errno) => Err(Fault::Destination(errno.into())),
         }
     }
-
-    fn verdict(&self) -> Pumped {
-        let could_read = !self.ended && self.readable;
-        if self.writable && (could_read || self.in_hand() > 0) { Pumped::Again } else { Pumped::Waits }
-    }
 }
 
 /// Whether there is a byte to read, which a true end of file has not.
 fn has_more(source: BorrowedFd<'_>) -> bool {
-    use rustix::net::{RecvFlags, recv};
     matches!(recv(source, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT), Ok((_, 1..)))
 }

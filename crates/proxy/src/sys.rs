@@ -1,7 +1,7 @@
 //! The system calls that no library here wraps: TCP_INFO, a few socket options, two ioctls. Nothing is decided here.
 #![allow(unsafe_code)]
 
-use rustix::fd::{AsFd, AsRawFd};
+use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::{io, mem};
 
 /// `struct tcp_info` of Linux (include/uapi/linux/tcp.h). Fields a kernel does not know stay 0.
@@ -77,13 +77,6 @@ impl TcpInfo {
     }
 }
 
-/// States of a TCP connection as TCP_INFO numbers them (include/net/tcp_states.h).
-pub(crate) mod state {
-    pub(crate) const TIME_WAIT: u8 = 6;
-    pub(crate) const CLOSE: u8 = 7;
-    pub(crate) const CLOSE_WAIT: u8 = 8;
-}
-
 /// What the kernel knows of a connection.
 pub fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
     let mut info = TcpInfo::default();
@@ -116,6 +109,50 @@ pub fn force_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     let value = i32::try_from(bytes).unwrap_or(i32::MAX);
     set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, value)
         .or_else(|_| set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, value))
+}
+
+/// Lets a socket tell of data only when there are so many bytes (SO_RCVLOWAT), or its window is full, or it has ended.
+pub(crate) fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+    set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, i32::try_from(bytes).unwrap_or(i32::MAX))
+}
+
+/// Bounds what a socket takes beyond what it can send (TCP_NOTSENT_LOWAT).
+pub(crate) fn set_notsent_lowat(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+    set_int(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, i32::try_from(bytes).unwrap_or(i32::MAX))
+}
+
+/// Whether the send queue is empty: everything ever given to the socket, a FIN too, has been acknowledged (SIOCOUTQ). What a reset
+/// threw away counts as unacknowledged.
+pub(crate) fn all_acknowledged(socket: impl AsFd) -> io::Result<bool> {
+    const SIOCOUTQ: libc::c_ulong = 0x5411;
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: this ioctl writes one int to the pointer.
+    check(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCOUTQ, &raw mut bytes) })?;
+    Ok(bytes == 0)
+}
+
+/// Whether the peer's FIN has come, though data before it may still wait to be read.
+pub(crate) fn has_hung_up(socket: impl AsFd) -> bool {
+    let mut poll = libc::pollfd { fd: socket.as_fd().as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: the pointer and count describe one pollfd.
+    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 && poll.revents & libc::POLLRDHUP != 0 }
+}
+
+/// Gives the calling thread a descriptor table of its own, in which of all that were open only `keep` and the standard
+/// streams remain. Descriptors then are counted, and looked up, for this thread alone.
+pub(crate) fn own_descriptors(keep: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: unshare takes no pointers. Whatever descriptors other threads' objects own stay open in their table; what is
+    // closed here is this thread's copy, of which no object of this thread is an owner: it has
+    // just begun, and `keep` is adopted.
+    unsafe {
+        check(libc::unshare(libc::CLONE_FILES))?;
+        let keep = keep as libc::c_uint;
+        if keep > 3 {
+            check(libc::close_range(3, keep - 1, 0))?;
+        }
+        check(libc::close_range(keep + 1, libc::c_uint::MAX, 0))?;
+        Ok(OwnedFd::from_raw_fd(keep as i32))
+    }
 }
 
 /// Bounds the advertised window, in bytes of payload.

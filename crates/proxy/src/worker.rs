@@ -1,18 +1,18 @@
 //! A worker: one thread, its listeners, its epoll, its connections. It shares nothing with the others.
 
 use crate::{
+    StartError,
     config::Config,
     connection::{Connection, Events, Side, Wants},
     ending::Ending,
-    intercept::Listener,
+    intercept::{self, Listener},
     meter::{FlowRecord, FlowStats},
     relay::Tools,
 };
 use rustix::{
     event::{
-        EventfdFlags, Timespec,
+        Timespec,
         epoll::{self, CreateFlags, EventData, EventFlags},
-        eventfd,
     },
     fd::OwnedFd,
     io::Errno,
@@ -34,6 +34,9 @@ pub(crate) enum Command {
     /// Reset every connection and end.
     Stop,
 }
+
+/// Who hears of each flow that ends.
+pub(crate) type OnEnd = Arc<dyn Fn(FlowRecord) + Send + Sync>;
 
 /// How often connects are checked against their limit.
 const CONNECT_TICK: Duration = Duration::from_millis(200);
@@ -72,7 +75,7 @@ impl Token {
 pub(crate) struct Worker {
     config: Arc<Config>,
     epoll: OwnedFd,
-    waker: Arc<OwnedFd>,
+    waker: OwnedFd,
     inbox: mpsc::Receiver<Command>,
     listeners: Vec<Listener>,
     connections: Vec<Option<Connection>>,
@@ -81,26 +84,35 @@ pub(crate) struct Worker {
     ended: Vec<usize>,
     /// Connections that have more to do than one turn allows.
     again: VecDeque<usize>,
-    /// Connections that wait for something without an event.
+    /// Connections that wait for something without an event, and when they get their next turn.
     ticking: Vec<usize>,
+    next_tick: Instant,
     /// When connects were begun, oldest first.
     dialling: VecDeque<(Instant, usize)>,
+    /// Those that take their time, and when to look at them next.
+    dialling_long: Vec<(Instant, usize)>,
+    next_check: Instant,
     tools: Tools,
-    on_end: Arc<dyn Fn(FlowRecord) + Send + Sync>,
+    on_end: OnEnd,
     draining: bool,
     /// Listeners are deaf for want of descriptors until something ends.
     starved: bool,
 }
 
 impl Worker {
-    pub(crate) fn new(
+    pub(crate) fn new(config: Arc<Config>, waker: OwnedFd, inbox: mpsc::Receiver<Command>, on_end: OnEnd) -> Result<Self, StartError> {
+        let listeners = intercept::open(&config)?;
+        Self::watch(config, waker, listeners, inbox, on_end).map_err(|why| StartError::System { what: "set up epoll for a worker", why })
+    }
+
+    fn watch(
         config: Arc<Config>,
+        waker: OwnedFd,
         listeners: Vec<Listener>,
         inbox: mpsc::Receiver<Command>,
-        on_end: Arc<dyn Fn(FlowRecord) + Send + Sync>,
+        on_end: OnEnd,
     ) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let waker = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
         epoll::add(&epoll, &waker, Token::Waker.pack(), EventFlags::IN)?;
         for (index, listener) in listeners.iter().enumerate() {
             epoll::add(&epoll, &listener.socket, Token::Listener(index).pack(), EventFlags::IN)?;
@@ -116,16 +128,15 @@ impl Worker {
             ended: Vec::new(),
             again: VecDeque::new(),
             ticking: Vec::new(),
+            next_tick: Instant::now(),
             dialling: VecDeque::new(),
+            dialling_long: Vec::new(),
+            next_check: Instant::now(),
             tools: Tools::new(),
             on_end,
             draining: false,
             starved: false,
         })
-    }
-
-    pub(crate) fn waker(&self) -> Arc<OwnedFd> {
-        self.waker.clone()
     }
 
     fn alive(&self) -> usize {
@@ -145,6 +156,7 @@ impl Worker {
                     return;
                 }
             }
+            self.tools.now = Instant::now();
             for event in &events {
                 match Token::unpack(event.data) {
                     Token::Waker => {
@@ -158,11 +170,20 @@ impl Worker {
             }
             for _ in 0..self.again.len() {
                 if let Some(slot) = self.again.pop_front() {
-                    self.advance(slot, Connection::proceed);
+                    self.advance(slot, |connection, tools| {
+                        connection.in_again = false;
+                        connection.proceed(tools)
+                    });
                 }
             }
-            for slot in mem::take(&mut self.ticking) {
-                self.advance(slot, Connection::proceed);
+            if !self.ticking.is_empty() && self.tools.now >= self.next_tick {
+                self.next_tick = self.tools.now + TICK;
+                for slot in mem::take(&mut self.ticking) {
+                    self.advance(slot, |connection, tools| {
+                        connection.in_ticking = false;
+                        connection.tick(tools)
+                    });
+                }
             }
             self.check_dialling();
             self.free.append(&mut self.ended);
@@ -174,8 +195,8 @@ impl Worker {
         if !self.again.is_empty() {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
-        let tick = match (self.ticking.is_empty(), self.dialling.is_empty()) {
-            (false, _) => TICK,
+        let tick = match (self.ticking.is_empty(), self.dialling.is_empty() && self.dialling_long.is_empty()) {
+            (false, _) => self.next_tick.saturating_duration_since(Instant::now()),
             (true, false) => CONNECT_TICK,
             (true, true) => return None,
         };
@@ -212,7 +233,7 @@ impl Worker {
             match listener.accept() {
                 Ok(Some(arrival)) => {
                     let (client, server) = (arrival.client, arrival.server);
-                    match Connection::begin(&self.config, arrival) {
+                    match Connection::begin(&self.config, arrival, self.tools.now) {
                         Ok(connection) => self.take_in(connection),
                         Err(ending) => tracing::warn!(%client, %server, %ending, "not split"),
                     }
@@ -242,15 +263,19 @@ impl Worker {
             self.connections.push(None);
             self.connections.len() - 1
         });
-        for side in [Side::Near, Side::Far] {
-            if let Err(errno) = epoll::add(&self.epoll, connection.socket(side), Token::Connection(slot, side).pack(), Self::interest()) {
-                tracing::error!("cannot watch a connection: {errno}");
-                self.free.push(slot);
-                return;
-            }
-        }
         self.dialling.push_back((connection.born(), slot));
         self.connections[slot] = Some(connection);
+        self.watch_leg(slot, Side::Far);
+    }
+
+    /// Lets epoll watch a leg; its first event tells how things stand.
+    fn watch_leg(&mut self, slot: usize, side: Side) {
+        let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };
+        connection.watches_near |= side == Side::Near;
+        if let Err(errno) = epoll::add(&self.epoll, connection.socket(side), Token::Connection(slot, side).pack(), Self::interest()) {
+            tracing::error!("cannot watch a connection: {errno}");
+            self.end(slot, Ending::NoRoom);
+        }
     }
 
     fn interest() -> EventFlags {
@@ -261,6 +286,7 @@ impl Worker {
         let events = Events {
             readable: flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP),
             writable: flags.contains(EventFlags::OUT),
+            hung_up: flags.contains(EventFlags::RDHUP),
             failed: flags.contains(EventFlags::ERR),
             urgent: flags.contains(EventFlags::PRI),
         };
@@ -272,11 +298,18 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };
         match act(connection, &mut self.tools) {
             Ok(wants) => {
-                if wants.again && !self.again.contains(&slot) {
+                if wants.again && !mem::replace(&mut connection.in_again, true) {
                     self.again.push_back(slot);
                 }
-                if wants.tick && !self.ticking.contains(&slot) {
+                if wants.tick && !mem::replace(&mut connection.in_ticking, true) {
+                    if self.ticking.is_empty() {
+                        self.next_tick = self.tools.now + TICK;
+                    }
                     self.ticking.push(slot);
+                }
+                if wants.watch_near {
+                    self.watch_leg(slot, Side::Near);
+                    return;
                 }
                 for (look, side) in [(wants.look_near, Side::Near), (wants.look_far, Side::Far)] {
                     if look {
@@ -290,7 +323,8 @@ impl Worker {
     }
 
     fn end(&mut self, slot: usize, ending: Ending) {
-        let Some(connection) = self.connections.get_mut(slot).and_then(mem::take) else { return };
+        let Some(mut connection) = self.connections.get_mut(slot).and_then(mem::take) else { return };
+        connection.release(&mut self.tools);
         let last = connection.stats();
         tracing::info!(
             client = %last.client, server = %last.server, up = last.up.moved, down = last.down.moved,
@@ -305,19 +339,39 @@ impl Worker {
         }
     }
 
-    /// Gives up far legs that have been connecting for too long.
+    /// Gives up far legs that have been connecting for too long. Of those that have been at it for a while the near leg is
+    /// watched too: its end may have gone.
     fn check_dialling(&mut self) {
-        let limit = self.config.connect_timeout;
+        let now = self.tools.now;
         while let Some(&(begun, slot)) = self.dialling.front() {
-            let dials = |connection: &Connection| connection.is_dialling() && connection.born() == begun;
-            let connection = self.connections.get(slot).and_then(Option::as_ref);
-            if connection.is_some_and(dials) {
-                if begun.elapsed() < limit {
-                    return;
+            if self.still_dials(begun, slot) {
+                if now - begun < CONNECT_TICK {
+                    break;
                 }
-                self.end(slot, Ending::FarNotReached(io::ErrorKind::TimedOut));
+                self.watch_leg(slot, Side::Near);
+                self.dialling_long.push((begun, slot));
             }
             self.dialling.pop_front();
         }
+        if self.dialling_long.is_empty() || now < self.next_check {
+            return;
+        }
+        self.next_check = now + CONNECT_TICK;
+        let limit = self.config.connect_timeout;
+        for (begun, slot) in mem::take(&mut self.dialling_long) {
+            if !self.still_dials(begun, slot) {
+                continue;
+            }
+            if now - begun < limit {
+                self.dialling_long.push((begun, slot));
+            } else {
+                self.end(slot, Ending::FarNotReached(io::ErrorKind::TimedOut));
+            }
+        }
+    }
+
+    fn still_dials(&self, begun: Instant, slot: usize) -> bool {
+        let connection = self.connections.get(slot).and_then(Option::as_ref);
+        connection.is_some_and(|connection| connection.is_dialling() && connection.born() == begun)
     }
 }
