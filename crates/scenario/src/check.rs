@@ -1,8 +1,8 @@
 //! What can be wrong with a scenario whose text parsed, each with the key it is about.
 
 use crate::{
-    error::Fault,
     model::{Buffer, Loss, Scenario},
+    text::Fault,
     units::{Bytes, PKT, QueueLimit},
 };
 

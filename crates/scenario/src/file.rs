@@ -1,8 +1,8 @@
 //! A scenario file: its text, its cases, and changes from the command line; errors that point at line and key.
 
 use crate::{
-    error::{Fault, ScenarioError},
     model::Scenario,
+    text::{self, Fault, FileError, deserialize, from_one, place, under},
 };
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -85,17 +85,8 @@ fn value_of(text: &str) -> Value {
 
 impl ScenarioFile {
     /// Reads `text`; `origin` is what its errors call it. Every case is checked, so that a file that is read can be played.
-    pub fn parse(text: &str, origin: &str) -> Result<Self, ScenarioError> {
-        let mut base: Table = toml::from_str(text).map_err(|error| {
-            let line = error.span().map(|span| line_of(text, span.start));
-            ScenarioError {
-                origin: origin.into(),
-                line,
-                key: String::new(),
-                message: format!("is not TOML: {}", error.message()),
-                excerpt: line.and_then(|line| excerpt(text, line)),
-            }
-        })?;
+    pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
+        let mut base = text::table(text, origin)?;
         let cases = match base.remove("case") {
             None => Vec::new(),
             Some(cases) => match deserialize::<Vec<Case>>(cases) {
@@ -109,7 +100,7 @@ impl ScenarioFile {
     }
 
     /// Every scenario the file stands for, with `sets` made: cases times swept values.
-    pub fn variants(&self, sets: &[Assignment]) -> Result<Vec<Variant>, ScenarioError> {
+    pub fn variants(&self, sets: &[Assignment]) -> Result<Vec<Variant>, FileError> {
         // The file itself first, so that an error in it is not put down to a change.
         let plain = self.scenario_of(&self.base).map_err(|fault| place(&self.text, &self.origin, &fault))?;
         let mut variants = Vec::new();
@@ -130,7 +121,7 @@ impl ScenarioFile {
     }
 
     /// Adds a variant for every combination of the values of `sets`.
-    fn sweep(&self, table: &Table, case: &str, sets: &[Assignment], variants: &mut Vec<Variant>) -> Result<(), ScenarioError> {
+    fn sweep(&self, table: &Table, case: &str, sets: &[Assignment], variants: &mut Vec<Variant>) -> Result<(), FileError> {
         let combinations: usize = sets.iter().map(|assignment| assignment.values.len()).product();
         for number in 0..combinations {
             let (mut table, mut rest) = (table.clone(), number);
@@ -161,7 +152,7 @@ impl ScenarioFile {
     }
 
     /// An error in case `index`: at the key it sets where it sets that one, else at the case.
-    fn at_case(&self, index: usize, fault: &Fault) -> ScenarioError {
+    fn at_case(&self, index: usize, fault: &Fault) -> FileError {
         let name = &self.cases[index].name;
         let mut error = place(&self.text, &self.origin, &Fault::new(format!("case[{index}].set"), fault.message.clone()));
         error.message = format!("in case {name:?}, {}: {}", from_one(&fault.path), fault.message);
@@ -170,51 +161,14 @@ impl ScenarioFile {
 }
 
 /// An error that changes made to a case, where the file has several.
-fn from_set(case: &str, made: &[String], fault: &Fault) -> ScenarioError {
+fn from_set(case: &str, made: &[String], fault: &Fault) -> FileError {
     let of_case = if case.is_empty() { String::new() } else { format!(" (case {case:?})") };
-    ScenarioError {
+    FileError {
         origin: format!("--set {}{of_case}", made.join(" --set ")),
         line: None,
         key: from_one(&fault.path),
         message: fault.message.clone(),
         excerpt: None,
-    }
-}
-
-/// Deserializes `value`; a fault knows its path.
-fn deserialize<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, Fault> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let mut path = error.path().to_string();
-        let message = error.inner().message().to_string();
-        if path == "." {
-            path.clear();
-        }
-        // serde names a key that is unknown or missing in its message, and the path may stop at the table.
-        let named = message.split('`').nth(1).filter(|_| message.starts_with("unknown field") || message.starts_with("missing field"));
-        if let Some(key) = named
-            && path.rsplit('.').next() != Some(key)
-        {
-            path = under(&path, key);
-        }
-        let message = match message.split_once('`') {
-            Some((start, rest)) if start.starts_with("unknown field") => {
-                let known =
-                    rest.split_once("expected ").map_or(String::new(), |(_, known)| format!("; it can be {}", known.replace('`', "")));
-                format!("is not a key of a scenario{}", known.replace("one of ", "one of: "))
-            }
-            Some((start, _)) if start.starts_with("missing field") => "is missing".into(),
-            _ => message,
-        };
-        Fault { path, message }
-    })
-}
-
-fn under(path: &str, key: &str) -> String {
-    match (path.is_empty() || path == ".", key.is_empty() || key == ".") {
-        (true, _) => key.into(),
-        (_, true) => path.into(),
-        _ if key.starts_with('[') => format!("{path}{key}"),
-        _ => format!("{path}.{key}"),
     }
 }
 
@@ -244,57 +198,6 @@ fn set(table: &mut Table, key: &str, value: Value) -> Result<(), Fault> {
     }
     at.insert((*last).to_string(), value);
     Ok(())
-}
-
-/// The path as people count: `link[0]` becomes `link[1]`.
-fn from_one(path: &str) -> String {
-    let mut out = String::new();
-    let mut rest = path;
-    while let Some(open) = rest.find('[') {
-        let close = rest[open..].find(']').map_or(rest.len(), |at| open + at);
-        let number = rest[open + 1..close].parse::<usize>().map_or_else(|_| rest[open + 1..close].into(), |n| (n + 1).to_string());
-        out.push_str(&format!("{}[{number}]", &rest[..open]));
-        rest = rest.get(close + 1..).unwrap_or("");
-    }
-    out + rest
-}
-
-/// Finds the line of a fault's key in the text.
-fn place(text: &str, origin: &str, fault: &Fault) -> ScenarioError {
-    let line = span_of(text, &fault.path).map(|start| line_of(text, start));
-    ScenarioError {
-        origin: origin.into(),
-        line,
-        key: from_one(&fault.path),
-        message: fault.message.clone(),
-        excerpt: line.and_then(|line| excerpt(text, line)),
-    }
-}
-
-/// Where the item at `path`, or the deepest part of it that the text has, begins.
-fn span_of(text: &str, path: &str) -> Option<usize> {
-    let document = toml_edit::Document::parse(text).ok()?;
-    let mut item: &toml_edit::Item = document.as_item();
-    let mut found = None;
-    for step in path.replace('[', ".").replace(']', "").split('.') {
-        let next = match step.parse::<usize>() {
-            Ok(index) if item.is_array_of_tables() || item.is_array() => item.get(index),
-            _ => item.get(step),
-        };
-        let Some(next) = next else { break };
-        item = next;
-        let key = item.span().map(|span| span.start);
-        found = key.or(found);
-    }
-    found
-}
-
-fn line_of(text: &str, at: usize) -> usize {
-    text[..at.min(text.len())].matches('\n').count() + 1
-}
-
-fn excerpt(text: &str, line: usize) -> Option<String> {
-    text.lines().nth(line - 1).map(|line| line.trim_end().to_string())
 }
 
 #[cfg(test)]
@@ -368,7 +271,7 @@ mod tests {
           10 | rate  = "10Mbot"
         "#);
         insta::assert_snapshot!(wrong(&SATELLITE.replace("delay = \"400ms\"", "dealy = \"400ms\"")), @r#"
-        wrong.toml:11: link[2].dealy: is not a key of a scenario; it can be one of: rate, delay, queue, loss
+        wrong.toml:11: link[2].dealy: is no key here; it can be one of: rate, delay, queue, loss
           11 | dealy = "400ms"
         "#);
         insta::assert_snapshot!(wrong(&SATELLITE.replace("delay = \"400ms\"", "")), @"

@@ -6,15 +6,14 @@
 
 mod check;
 mod engine;
-mod error;
 mod file;
 mod model;
 mod outcome;
 mod random;
+mod text;
 mod units;
 
 pub use engine::{Engine, EngineError, Progress};
-pub use error::ScenarioError;
 pub use file::{Assignment, ScenarioFile, Variant};
 pub use model::{
     Backpressure, Buffer, Control, Cross, Draw, FlowGroup, FlowSpec, Gilbert, Leg, Link, Loss, Opens, Queue, QueueKind, Scenario, Split,
@@ -22,4 +21,5 @@ pub use model::{
 };
 pub use outcome::{Dist, FlowOutcome, LegOutcome, LinkOutcome, Outcome, Phases, ProxyOutcome, Series, add_ci95};
 pub use random::{Purpose, stream};
+pub use text::{Fault, FileError, read_toml};
 pub use units::{Bytes, PKT, QueueLimit, Rate, Span, UnitError};
