@@ -8,7 +8,7 @@ use crate::{
     network::Network,
     workload::{Flow, Stage, Story, flow_of},
 };
-use proxy::{FlowRecord, FlowStats, TcpInfo};
+use proxy::{FlowRecord, FlowStats, Phase, TcpInfo};
 use scenario::{Dist, FlowOutcome, FlowSpec, LegOutcome, LinkOutcome, Opens, Outcome, Phases, ProxyOutcome, Scenario, Series};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
@@ -41,7 +41,7 @@ impl LegLook {
 struct ProxyLook {
     leg: LegLook,
     held: f64,
-    full: bool,
+    phase: Phase,
     moved: u64,
 }
 
@@ -113,7 +113,7 @@ fn proxy_look(t: f64, stats: &FlowStats, opens: Opens) -> ProxyLook {
         Opens::Sender => (&stats.up, stats.far, &stats.near),
         Opens::Receiver => (&stats.down, stats.near, &stats.far),
     };
-    ProxyLook { leg: LegLook { t, info: leg }, held: direction.held().0 as f64, full: source.holds_back(), moved: direction.moved }
+    ProxyLook { leg: LegLook { t, info: leg }, held: direction.held().0 as f64, phase: direction.phase(source), moved: direction.moved }
 }
 
 /// Makes an outcome of what was seen. `end_s` is when the run ended.
@@ -229,12 +229,10 @@ fn proxy_outcome(recorder: &Recorder, outcomes: &[FlowOutcome], end_s: f64) -> P
                 if (look.moved == 0 && look.held == 0.0) || (flow.end_s.is_some() && look.moved >= flow.bytes && look.held == 0.0) {
                     continue;
                 }
-                if look.full {
-                    backpressure += time;
-                } else if look.held == 0.0 {
-                    starvation += time;
-                } else {
-                    free += time;
+                match look.phase {
+                    Phase::Backpressure => backpressure += time,
+                    Phase::Starvation => starvation += time,
+                    Phase::Free => free += time,
                 }
             }
         }

@@ -11,7 +11,7 @@ use crate::{
     sys,
 };
 use link::Limit;
-use proxy::{Config, FlowRecord, FlowStats, LegProfile, Listen, Proxy};
+use proxy::{Config, FlowRecord, FlowStats, Leg, LegProfile, Listen, Policy, Prefix, Proxy};
 use rustix::fd::OwnedFd;
 use scenario::{Bytes, PKT, Purpose, QueueLimit, Scenario, Span, stream};
 use std::{
@@ -168,12 +168,12 @@ impl Network {
         let control = scenario.leg_controls()[number + 1];
         let profile = |control: &str| LegProfile { control: Some(control.into()), ..LegProfile::default() };
         // Whoever opens a connection, its data leave for the receiver: that leg has the proxy's controller.
-        let towards_receiver = self.receiver_addresses().map(|address| (address.into(), profile(control)));
+        let to = self.receiver_addresses().map(|address| Prefix(address.into())).into();
+        let towards_receiver = Leg { to, profile: profile(control), ..Leg::default() };
+        let sender = profile(&scenario.control.sender);
         let config = Config {
-            listen: vec![Listen::Transparent((Ipv6Addr::UNSPECIFIED, PROXY_PORT).into())],
-            near: profile(&scenario.control.sender),
-            far: profile(&scenario.control.sender),
-            by_peer: towards_receiver.into(),
+            listen: vec![Listen::transparent((Ipv6Addr::UNSPECIFIED, PROXY_PORT).into())],
+            policy: Policy { legs: vec![towards_receiver], near: sender.clone(), far: sender, ..Policy::default() },
             buffer: scenario.buffer_limit(number),
             ..Config::default()
         };

@@ -1,97 +1,330 @@
-//! What a proxy is to do.
+//! What a proxy is to do: from a file, from flags, or made by hand.
 
-use crate::{leg::LegProfile, rules::Rules};
-use ipnet::IpNet;
-use scenario::Bytes;
-use std::{
-    io,
-    net::{IpAddr, SocketAddr},
-    str::FromStr,
-    time::Duration,
+use crate::{
+    leg::{self, LegProfile},
+    policy::{Action, Leg, Policy, Rule},
+    rules::{self, Rules},
 };
+use scenario::{Buffer, Bytes, Fault, FileError, Span};
+use serde::{Deserialize, Deserializer, de};
+use std::{fs, io, net::SocketAddr, str::FromStr, time::Duration};
 
 /// What a proxy is to do.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Where connections come in.
     pub listen: Vec<Listen>,
-    /// The leg that was accepted.
-    pub near: LegProfile,
-    /// The leg that is dialled.
-    pub far: LegProfile,
-    /// Profiles by the address of a leg's peer, whichever leg it is; the first that matches wins over `near` and `far`.
-    pub by_peer: Vec<(IpNet, LegProfile)>,
+    /// What is split, and as what.
+    pub policy: Policy,
     /// B: payload held in each direction of a connection; none: as much as the kernel's own buffers take.
     pub buffer: Option<Bytes>,
     /// Worker threads.
     pub threads: usize,
-    /// How long a far leg may take to connect.
+    /// How long a far leg may take to connect, where its profile does not say.
     pub connect_timeout: Duration,
+    /// How long nothing may move in a connection before it is reset; none: for ever.
+    pub idle_timeout: Option<Duration>,
+    /// Connections at once; more pass unsplit. None: as many as open files allow.
+    pub max_flows: Option<usize>,
+    /// TCP memory of this host above which connections pass unsplit; none: where the kernel itself begins to save
+    /// (the second value of `net.ipv4.tcp_mem`).
+    pub memory: Option<Bytes>,
     /// Whether the proxy installs the rules that bring it traffic; else the operator does.
     pub install_rules: bool,
+    /// Whether each flow is logged at its end.
+    pub log_flows: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Config {
             listen: Vec::new(),
-            near: LegProfile::default(),
-            far: LegProfile::default(),
-            by_peer: Vec::new(),
+            policy: Policy::default(),
             buffer: Some(Bytes(1024 * 1024)),
             threads: 1,
             connect_timeout: Duration::from_secs(30),
+            idle_timeout: None,
+            max_flows: None,
+            memory: None,
             install_rules: true,
+            log_flows: false,
         }
     }
 }
 
-/// Where connections come in, and where they go on to.
+/// Where connections come in, and how they say where they go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listen {
+    /// Where. For transparent listening an unspecified IPv6 address stands for both families.
+    pub at: SocketAddr,
+    /// How it is known where a connection goes on to.
+    pub way: Way,
+    /// Each connection begins with a PROXY protocol header, version 1 or 2, that tells who the client is.
+    pub accept_proxy: bool,
+    /// Each far leg is to begin with such a header.
+    pub send_proxy: Option<ProxyVersion>,
+}
+
+/// How it is known where a connection goes on to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Listen {
+pub enum Way {
     /// Connections routed through this machine, taken by TPROXY; they go on to where they were going, from where they came.
-    /// An unspecified IPv6 address stands for both families.
-    Transparent(SocketAddr),
-    /// Connections to this address go on to another.
-    Forward {
-        /// Here …
-        at: SocketAddr,
-        /// … and on to there.
-        to: SocketAddr,
-    },
+    Transparent,
+    /// To this address.
+    Forward(SocketAddr),
+    /// The client says it (SOCKS version 5, RFC 1928, no authentication).
+    Socks5,
+}
+
+/// A version of the PROXY protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProxyVersion {
+    /// A line of text.
+    V1,
+    /// Binary.
+    V2,
+}
+
+impl FromStr for ProxyVersion {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "v1" => Ok(ProxyVersion::V1),
+            "v2" => Ok(ProxyVersion::V2),
+            _ => Err(format!("{text:?} is no version of the PROXY protocol: it can be v1 or v2")),
+        }
+    }
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse::<SocketAddr>().map_err(|_| format!("{text:?} is not an address with a port: write 192.0.2.1:5000 or [2001:db8::1]:5000"))
+}
+
+impl Listen {
+    /// Routed connections, taken here.
+    pub fn transparent(at: SocketAddr) -> Self {
+        Listen { at, way: Way::Transparent, accept_proxy: false, send_proxy: None }
+    }
+
+    /// Connections to `at` go on to `to`.
+    pub fn forward(at: SocketAddr, to: SocketAddr) -> Self {
+        Listen { at, way: Way::Forward(to), accept_proxy: false, send_proxy: None }
+    }
+
+    /// Clients say where to.
+    pub fn socks5(at: SocketAddr) -> Self {
+        Listen { at, way: Way::Socks5, accept_proxy: false, send_proxy: None }
+    }
 }
 
 impl FromStr for Listen {
     type Err = String;
 
-    /// `transparent=[::]:5000` or `forward=127.0.0.1:8080=192.0.2.10:80`.
+    /// `transparent=[::]:5000`, `forward=127.0.0.1:8080=192.0.2.10:80` or `socks5=127.0.0.1:1080`; the last two with
+    /// `,accept-proxy` and `,send-proxy=v2` where wanted.
     fn from_str(text: &str) -> Result<Self, String> {
-        let address = |text: &str| {
-            text.parse::<SocketAddr>()
-                .map_err(|_| format!("{text:?} is not an address with a port: write 192.0.2.1:5000 or [2001:db8::1]:5000"))
-        };
-        match text.split_once('=') {
-            Some(("transparent", at)) => Ok(Listen::Transparent(address(at)?)),
+        let mut parts = text.split(',');
+        let way = parts.next().unwrap_or_default();
+        let mut listen = match way.split_once('=') {
+            Some(("transparent", at)) => Listen::transparent(address(at)?),
             Some(("forward", both)) => {
                 let (at, to) = both
                     .split_once('=')
-                    .ok_or_else(|| format!("{text:?} says where to listen but not where to go on to: write forward=HERE=THERE"))?;
-                Ok(Listen::Forward { at: address(at)?, to: address(to)? })
+                    .ok_or_else(|| format!("{way:?} says where to listen but not where to go on to: write forward=HERE=THERE"))?;
+                Listen::forward(address(at)?, address(to)?)
             }
-            _ => Err(format!("{text:?} is no way to listen: write transparent=ADDRESS:PORT or forward=ADDRESS:PORT=ADDRESS:PORT")),
+            Some(("socks5", at)) => Listen::socks5(address(at)?),
+            _ => {
+                return Err(format!(
+                    "{way:?} is no way to listen: write transparent=ADDRESS:PORT, forward=ADDRESS:PORT=ADDRESS:PORT or socks5=ADDRESS:PORT"
+                ));
+            }
+        };
+        for part in parts {
+            match part.split_once('=').unwrap_or((part, "")) {
+                ("accept-proxy", "") => listen.accept_proxy = true,
+                ("send-proxy", version) => listen.send_proxy = Some(version.parse()?),
+                _ => return Err(format!("{part:?} is nothing to say of a listener: it can be accept-proxy or send-proxy=v2")),
+            }
         }
+        listen.check()?;
+        Ok(listen)
+    }
+}
+
+impl Listen {
+    fn check(&self) -> Result<(), String> {
+        if self.way == Way::Transparent && (self.accept_proxy || self.send_proxy.is_some()) {
+            return Err("transparent connections keep their addresses and need no PROXY protocol: leave it out".into());
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Deserialize<'de> for Listen {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Keys {
+            transparent: Option<SocketAddr>,
+            forward: Option<SocketAddr>,
+            socks5: Option<SocketAddr>,
+            to: Option<SocketAddr>,
+            #[serde(default)]
+            accept_proxy: bool,
+            send_proxy: Option<ProxyVersion>,
+        }
+        let keys = Keys::deserialize(deserializer)?;
+        let mut listen = match (keys.transparent, keys.forward, keys.socks5, keys.to) {
+            (Some(at), None, None, None) => Listen::transparent(at),
+            (None, Some(at), None, Some(to)) => Listen::forward(at, to),
+            (None, None, Some(at), None) => Listen::socks5(at),
+            _ => {
+                return Err(de::Error::custom(
+                    "says neither transparent = \"[::]:5000\", nor forward = \"HERE:PORT\" with to = \"THERE:PORT\", nor socks5 = \"HERE:PORT\"",
+                ));
+            }
+        };
+        (listen.accept_proxy, listen.send_proxy) = (keys.accept_proxy, keys.send_proxy);
+        listen.check().map_err(de::Error::custom)?;
+        Ok(listen)
+    }
+}
+
+/// A configuration file. Keys that are absent leave the default as it is.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct File {
+    threads: Option<usize>,
+    buffer: Option<Buffer>,
+    connect_timeout: Option<Span>,
+    idle_timeout: Option<Span>,
+    max_flows: Option<usize>,
+    memory: Option<Bytes>,
+    install_rules: Option<bool>,
+    log_flows: Option<bool>,
+    name: Option<String>,
+    metrics: Option<SocketAddr>,
+    listen: Vec<Listen>,
+    near: LegProfile,
+    far: LegProfile,
+    leg: Vec<Leg>,
+    rule: Vec<Rule>,
+}
+
+/// A configuration, and how the program that runs the proxy is reached.
+#[derive(Debug, Clone)]
+pub struct Service {
+    /// What the proxy is to do.
+    pub config: Config,
+    /// What `tandem flows` and the like call this proxy; it is of its network namespace.
+    pub name: String,
+    /// Where metrics are served.
+    pub metrics: Option<SocketAddr>,
+}
+
+impl Default for Service {
+    fn default() -> Self {
+        Service { config: Config { log_flows: true, ..Config::default() }, name: "default".into(), metrics: None }
+    }
+}
+
+impl Service {
+    /// Reads a configuration file.
+    pub fn read(path: &std::path::Path) -> Result<Self, ConfigError> {
+        let origin = path.display().to_string();
+        let text = fs::read_to_string(path).map_err(|why| ConfigError::Unreadable { path: origin.clone(), why })?;
+        Self::parse(&text, &origin).map_err(|error| ConfigError::File(Box::new(error)))
+    }
+
+    /// Reads the text of one; `origin` is what its errors call it.
+    pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
+        let file: File = scenario::read_toml(text, origin, File::check)?;
+        let mut service = Service::default();
+        let config = &mut service.config;
+        config.listen = file.listen;
+        config.policy = Policy { rules: file.rule, legs: file.leg, near: file.near, far: file.far };
+        match file.buffer {
+            Some(Buffer::Bytes(bytes)) => config.buffer = Some(bytes),
+            Some(Buffer::Unlimited | Buffer::Auto) => config.buffer = None,
+            None => {}
+        }
+        config.threads = file.threads.unwrap_or(config.threads);
+        config.connect_timeout = file.connect_timeout.map_or(config.connect_timeout, Span::duration);
+        config.idle_timeout = file.idle_timeout.map(Span::duration);
+        config.max_flows = file.max_flows;
+        config.memory = file.memory;
+        config.install_rules = file.install_rules.unwrap_or(config.install_rules);
+        config.log_flows = file.log_flows.unwrap_or(config.log_flows);
+        service.name = file.name.unwrap_or(service.name);
+        service.metrics = file.metrics;
+        Ok(service)
+    }
+}
+
+impl File {
+    /// What is wrong though each key by itself is right.
+    fn check(&self) -> Result<(), Fault> {
+        let need = |ok: bool, path: String, message: &str| if ok { Ok(()) } else { Err(Fault::new(path, message)) };
+        need(self.threads != Some(0), "threads".into(), "is 0: nothing would ever be done; give at least 1")?;
+        need(self.buffer != Some(Buffer::Auto), "buffer".into(), "\"auto\" needs a scenario: give a size, or \"unlimited\"")?;
+        for (index, leg) in self.leg.iter().enumerate() {
+            need(
+                leg.name.is_some() || !leg.to.is_empty() || !leg.interface.is_empty(),
+                format!("leg[{index}]"),
+                "is for no leg: give it an interface, a prefix (to), or a name that a rule calls it by",
+            )?;
+            need(
+                leg.name.is_none() || self.leg[..index].iter().all(|other| other.name != leg.name),
+                format!("leg[{index}].name"),
+                "is the name of another leg too: give each its own",
+            )?;
+        }
+        for (index, rule) in self.rule.iter().enumerate() {
+            for (key, name) in [("near", &rule.near), ("far", &rule.far)] {
+                let Some(name) = name else { continue };
+                let path = format!("rule[{index}].{key}");
+                need(
+                    rule.action == Action::Split,
+                    path.clone(),
+                    "is for what is split, and this rule lets connections bypass: leave it out",
+                )?;
+                let known: Vec<&str> = self.leg.iter().filter_map(|leg| leg.name.as_deref()).collect();
+                let message = format!("no [[leg]] is named {name:?}; those with a name are: {}", known.join(", "));
+                need(known.contains(&name.as_str()), path, &message)?;
+            }
+        }
+        Ok(())
     }
 }
 
 /// Why a configuration can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
+    /// The file can't be read.
+    #[error("cannot read the configuration {path}: {why}")]
+    Unreadable {
+        /// Which.
+        path: String,
+        /// The system's reason.
+        why: io::Error,
+    },
+    /// The file is wrong.
+    #[error("{0}")]
+    File(Box<FileError>),
     /// Nothing would ever come in.
     #[error("the proxy has no listener: give at least one, such as --listen transparent=[::]:5000")]
     NoListener,
     /// One process can own only one set of interception rules.
     #[error("there are {0} transparent listeners: one takes the traffic of all interfaces, so give one")]
     ManyTransparent(usize),
+    /// Nothing enforces a bypass.
+    #[error(
+        "rule {0} lets connections bypass, but nothing here could let them: the rules are left to you (--no-rules), or no \
+         listener is transparent. Leave those connections out in your own firewall"
+    )]
+    NoBypass(usize),
     /// B is below what the kernel can hold to.
     #[error("a buffer of {asked} is less than this host can hold to: give at least {least}")]
     BufferTooSmall {
@@ -99,6 +332,47 @@ pub enum ConfigError {
         asked: Bytes,
         /// The least that can be kept.
         least: Bytes,
+    },
+    /// More flows than descriptors.
+    #[error(
+        "{asked} flows need more open files than the {files} that the limit allows each of {threads} threads, enough for \
+         {most}: raise it (ulimit -n, LimitNOFILE=), take more threads, or give less"
+    )]
+    TooManyFlows {
+        /// What was asked for.
+        asked: usize,
+        /// The limit of open files.
+        files: u64,
+        /// Worker threads.
+        threads: usize,
+        /// What there is room for.
+        most: usize,
+    },
+    /// ECN is asked for, but the kernel is not to use it.
+    #[error("{leg}: asks for ECN, which this host requests of no peer: sysctl -w net.ipv4.tcp_ecn=1 (it is {value})")]
+    NoEcn {
+        /// Which profile.
+        leg: String,
+        /// What the setting is.
+        value: String,
+    },
+    /// A mark would be taken for the proxy's own.
+    #[error("{leg}: the mark {mark:#x} is the one by which this proxy's own rules know its packets: choose another")]
+    OwnMark {
+        /// Which profile.
+        leg: String,
+        /// The mark.
+        mark: u32,
+    },
+    /// A socket refuses a profile.
+    #[error("{leg}: the kernel refuses this profile: {why}; {cure}")]
+    Profile {
+        /// Which profile.
+        leg: String,
+        /// The system's reason.
+        why: io::Error,
+        /// What to do about it.
+        cure: &'static str,
     },
     /// A controller is there, but not for everybody.
     #[error(
@@ -126,52 +400,97 @@ pub enum ConfigError {
 impl Config {
     /// The least B: two segments in the receive queue and two unsent.
     pub const LEAST_BUFFER: Bytes = Bytes(4 * 1500);
+    /// Descriptors of a worker that are not for flows: listeners, pipes, what comes in while interception ends.
+    const RESERVED_FILES: u64 = 400;
 
     /// Finds what can't work before anything is set up.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.listen.is_empty() {
             return Err(ConfigError::NoListener);
         }
-        let transparent = self.listen.iter().filter(|listen| matches!(listen, Listen::Transparent(_))).count();
+        let transparent = self.listen.iter().filter(|listen| listen.way == Way::Transparent).count();
         if transparent > 1 {
             return Err(ConfigError::ManyTransparent(transparent));
+        }
+        let bypass = self.policy.rules.iter().position(|rule| rule.action == Action::Bypass);
+        if let Some(index) = bypass.filter(|_| !self.install_rules || transparent == 0) {
+            return Err(ConfigError::NoBypass(index + 1));
         }
         if let Some(asked) = self.buffer.filter(|buffer| *buffer < Self::LEAST_BUFFER) {
             return Err(ConfigError::BufferTooSmall { asked, least: Self::LEAST_BUFFER });
         }
-        let profiles = [("near leg".to_string(), &self.near), ("far leg".to_string(), &self.far)];
-        let by_peer = self.by_peer.iter().map(|(prefix, profile)| (format!("legs to {prefix}"), profile));
-        for (leg, profile) in profiles.into_iter().chain(by_peer) {
-            let Some(name) = &profile.control else { continue };
-            match crate::leg::try_controller(name).map_err(|why| why.kind()) {
-                Err(io::ErrorKind::NotFound) => {
-                    let available = crate::leg::available_controllers().join(", ");
-                    return Err(ConfigError::NoController { leg, name: name.clone(), available });
-                }
-                Err(io::ErrorKind::PermissionDenied) => return Err(ConfigError::RestrictedController { leg, name: name.clone() }),
-                // Whatever else may be wrong with sockets is not the controller's fault, and will be told when one is needed.
-                _ => {}
-            }
+        let most = self.threads.max(1) * Self::flows_of_a_worker();
+        if let Some(asked) = self.max_flows.filter(|asked| *asked > most) {
+            return Err(ConfigError::TooManyFlows { asked, files: leg::open_files(), threads: self.threads, most });
         }
-        Ok(())
+        self.policy.profiles().try_for_each(|(leg, profile)| check_profile(leg, profile))
+    }
+
+    /// How many flows a worker has descriptors for.
+    fn flows_of_a_worker() -> usize {
+        (leg::open_files().saturating_sub(Self::RESERVED_FILES) / 2).max(1) as usize
+    }
+
+    /// How many flows a worker takes before it is full.
+    pub(crate) fn room_of_a_worker(&self) -> usize {
+        let most = Self::flows_of_a_worker();
+        self.max_flows.map_or(most, |flows| flows.div_ceil(self.threads.max(1)).min(most))
     }
 
     /// The rules this configuration needs; none when it takes no routed traffic or the operator brings it.
     pub fn rules(&self) -> Option<Rules> {
-        self.install_rules
-            .then(|| {
-                self.listen.iter().find_map(|listen| match listen {
-                    Listen::Transparent(at) => Some(Rules { listener: *at }),
-                    Listen::Forward { .. } => None,
-                })
-            })
-            .flatten()
+        let transparent = self.listen.iter().find(|listen| listen.way == Way::Transparent)?;
+        self.install_rules.then(|| Rules { listener: transparent.at, policy: self.policy.rules.clone() })
     }
 
-    /// The profile of a leg to `peer`, which is `default` unless a prefix says otherwise.
-    pub(crate) fn profile<'a>(&'a self, peer: IpAddr, default: &'a LegProfile) -> &'a LegProfile {
-        self.by_peer.iter().find(|(prefix, _)| prefix.contains(&peer)).map_or(default, |(_, profile)| profile)
+    /// What of this configuration differs from `other` in a way that only a restart can bring about.
+    pub fn needs_restart(&self, other: &Config) -> Option<&'static str> {
+        let differs = [
+            ("listen", self.listen != other.listen),
+            ("threads", self.threads != other.threads),
+            ("install_rules", self.install_rules != other.install_rules),
+            ("buffer", self.small_buffer() != other.small_buffer()),
+            ("near.mss", self.policy.near.mss != other.policy.near.mss),
+        ];
+        differs.iter().find(|(_, differs)| *differs).map(|(key, _)| *key)
     }
+
+    /// A buffer so small that listeners have it from the start.
+    fn small_buffer(&self) -> Option<Bytes> {
+        self.buffer.filter(|bytes| leg::Shares::of(bytes.0 as usize).pipe == 0)
+    }
+}
+
+fn check_profile(leg: String, profile: &LegProfile) -> Result<(), ConfigError> {
+    if let Some(mark) = profile.mark.filter(|mark| *mark == rules::MARK) {
+        return Err(ConfigError::OwnMark { leg, mark });
+    }
+    if profile.ecn {
+        let value = fs::read_to_string("/proc/sys/net/ipv4/tcp_ecn").unwrap_or_default().trim().to_string();
+        // 1: asked for and granted; 4: the same, with accurate ECN where the peer has it too.
+        if !matches!(value.as_str(), "1" | "3" | "4") {
+            return Err(ConfigError::NoEcn { leg, value });
+        }
+    }
+    if let Some(name) = &profile.control {
+        match leg::try_controller(name).map_err(|why| why.kind()) {
+            Err(io::ErrorKind::NotFound) => {
+                let available = leg::available_controllers().join(", ");
+                return Err(ConfigError::NoController { leg, name: name.clone(), available });
+            }
+            Err(io::ErrorKind::PermissionDenied) => return Err(ConfigError::RestrictedController { leg, name: name.clone() }),
+            // Whatever else may be wrong with sockets is not the controller's fault, and will be told when one is needed.
+            _ => {}
+        }
+    }
+    leg::try_profile(profile).map_err(|why| {
+        let cure = match why.kind() {
+            io::ErrorKind::PermissionDenied => "run as root, or with CAP_NET_ADMIN (a mark needs it)",
+            io::ErrorKind::InvalidInput => "a value is out of the kernel's range (mss is 88 to 32767, keepalive at most 32767s)",
+            _ => "see `tandem doctor` for what this machine can do",
+        };
+        ConfigError::Profile { leg, why, cure }
+    })
 }
 
 #[cfg(test)]
@@ -180,25 +499,81 @@ mod tests {
 
     #[test]
     fn ways_to_listen() {
-        assert_eq!("transparent=[::]:5000".parse(), Ok(Listen::Transparent("[::]:5000".parse().unwrap())));
+        assert_eq!("transparent=[::]:5000".parse(), Ok(Listen::transparent("[::]:5000".parse().unwrap())));
+        let forward = Listen::forward("127.0.0.1:80".parse().unwrap(), "[::1]:8080".parse().unwrap());
+        assert_eq!("forward=127.0.0.1:80=[::1]:8080".parse(), Ok(forward.clone()));
         assert_eq!(
-            "forward=127.0.0.1:80=[::1]:8080".parse(),
-            Ok(Listen::Forward { at: "127.0.0.1:80".parse().unwrap(), to: "[::1]:8080".parse().unwrap() })
+            "forward=127.0.0.1:80=[::1]:8080,accept-proxy,send-proxy=v2".parse(),
+            Ok(Listen { accept_proxy: true, send_proxy: Some(ProxyVersion::V2), ..forward })
         );
-        for wrong in ["5000", "transparent=5000", "forward=127.0.0.1:80", "socks=[::]:1"] {
+        assert_eq!("socks5=[::1]:1080".parse(), Ok(Listen::socks5("[::1]:1080".parse().unwrap())));
+        let wrong = ["5000", "transparent=5000", "forward=127.0.0.1:80", "socks=[::]:1", "socks5=[::]:1,send-proxy=v3"];
+        for wrong in wrong.into_iter().chain(["transparent=[::]:1,accept-proxy"]) {
             assert!(wrong.parse::<Listen>().is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn what_cannot_work_is_refused_at_start() {
-        let listen = vec![Listen::Forward { at: "127.0.0.1:80".parse().unwrap(), to: "[::1]:8080".parse().unwrap() }];
+        let listen = vec![Listen::forward("127.0.0.1:80".parse().unwrap(), "[::1]:8080".parse().unwrap())];
         let good = Config { listen, ..Config::default() };
         assert!(good.check().is_ok());
         assert!(matches!(Config::default().check(), Err(ConfigError::NoListener)));
         assert!(matches!(Config { buffer: Some(Bytes(100)), ..good.clone() }.check(), Err(ConfigError::BufferTooSmall { .. })));
         let far = LegProfile { control: Some("cubik".into()), ..LegProfile::default() };
-        let error = Config { far, ..good }.check().unwrap_err().to_string();
+        let policy = Policy { far, ..Policy::default() };
+        let error = Config { policy, ..good.clone() }.check().unwrap_err().to_string();
         assert!(error.starts_with("far leg: the kernel has no congestion controller \"cubik\"; it has "), "{error}");
+    }
+
+    #[test]
+    fn more_flows_than_descriptors_are_refused() {
+        let listen = vec![Listen::socks5("127.0.0.1:80".parse().unwrap())];
+        let error = Config { listen, max_flows: Some(100_000_000), ..Config::default() }.check().unwrap_err().to_string();
+        assert!(error.starts_with("100000000 flows need more open files than the "), "{error}");
+    }
+
+    const FILE: &str = include_str!("../tests/proxy.toml");
+
+    #[test]
+    fn the_whole_file_is_read() {
+        let Service { config, name, metrics } = Service::parse(FILE, "proxy.toml").unwrap();
+        assert_eq!((name.as_str(), metrics), ("gateway", Some("127.0.0.1:9155".parse().unwrap())));
+        assert_eq!((config.threads, config.buffer, config.max_flows), (2, Some(Bytes(4 << 20)), Some(9000)));
+        assert_eq!(config.listen.len(), 3);
+        assert_eq!(config.listen[1].send_proxy, Some(ProxyVersion::V2));
+        assert_eq!(config.policy.legs[0].profile.dscp, Some(leg::Dscp::Set(18)));
+        assert_eq!(config.policy.rules[0].action, Action::Bypass);
+        assert_eq!(config.policy.rules[1].far.as_deref(), Some("gentle"));
+    }
+
+    #[test]
+    fn a_wrong_file_is_named_by_line_and_key() {
+        let wrong = |from: &str, to: &str| {
+            assert!(FILE.contains(from), "{from}");
+            Service::parse(&FILE.replacen(from, to, 1), "proxy.toml").unwrap_err().to_string()
+        };
+        let cases = [
+            ("threads         = 2", "treads = 2", "treads: is no key here; it can be one of: threads, "),
+            ("\"af21\"", "\"af51\"", "leg[1]: \"af51\" is no code point: write "),
+            ("far   = \"gentle\"", "far   = \"genlte\"", "rule[2].far: no [[leg]] is named \"genlte\"; those with a name are: gentle"),
+            ("action = \"bypass\"", "action = \"bipass\"", "rule[1].action: unknown variant"),
+            ("\"10.0.0.0/8\"", "\"10.0.0.0/80\"", "\"10.0.0.0/80\" is no address prefix"),
+            ("to      = \"192.0.2.10:80\"", "", "listen[2]: says neither transparent"),
+        ];
+        for (from, to, said) in cases {
+            let error = wrong(from, to);
+            assert!(error.starts_with("proxy.toml:") && error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn only_what_listeners_have_needs_a_restart() {
+        let old = Service::parse(FILE, "old").unwrap().config;
+        let new = |from: &str, to: &str| Service::parse(&FILE.replacen(from, to, 1), "new").unwrap().config.needs_restart(&old);
+        assert_eq!(new("threads         = 2", "threads = 3"), Some("threads"));
+        assert_eq!(new("[::]:5000", "[::]:5001"), Some("listen"));
+        assert_eq!(new("\"bbr\"", "\"reno\""), None);
+        assert_eq!(new("\"4MiB\"", "\"8MiB\""), None);
     }
 }

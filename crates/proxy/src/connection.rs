@@ -9,6 +9,7 @@
 //! | far unreachable, timeout | near leg reset                    | near leg reset                                  | near leg reset²       |
 //! | both FINs passed         | –                                 | → `Settling`                                    |                       |
 //! | both legs acknowledged   | –                                 | –                                               | ends `Finished`       |
+//! | idle for too long³       | – (the connect times out)         | both legs reset                                 | both legs reset       |
 //!
 //! ¹ A clean close means delivered: an end that has sent its own FIN and then reads end of file may conclude that the other
 //! end's TCP has acknowledged every byte and that FIN. So a FIN is passed on to an end that has finished sending only when
@@ -17,22 +18,28 @@
 //! other has acknowledged all its bytes, its FIN then follows.
 //!
 //! ² Where it still has a connection to reset.
+//!
+//! ³ Where a limit is set. An end that has gone without a word is found out by keepalive, or by what it does not acknowledge: its
+//! leg has then failed.
+//!
+//! A SOCKS client whose far end is not reached gets the protocol's answer and an end of file instead of a reset.
 
 use crate::{
     config::Config,
     ending::Ending,
-    intercept::Arrival,
-    leg::{Shares, choose_controller, dial},
+    greeting::{socks_code, socks_reply},
+    leg::{self, Call, LegProfile, Shares},
     meter::{DirectionStats, FlowStats},
-    relay::{Direction, Fault, Pumped, Tools},
+    relay::{Direction, Fault, Limits, Pumped, Tools},
     sys,
 };
 use rustix::fd::{AsFd, BorrowedFd};
+use scenario::Bytes;
 use socket2::Socket;
 use std::{
-    io,
-    net::{Shutdown, SocketAddr},
-    time::Instant,
+    io, mem,
+    net::{IpAddr, Shutdown, SocketAddr},
+    time::{Duration, Instant},
 };
 
 /// Where a connection is in its life.
@@ -78,6 +85,22 @@ pub(crate) struct Wants {
     pub(crate) tick: bool,
 }
 
+/// A connection to be split, and where it goes.
+#[derive(Debug)]
+pub(crate) struct Start {
+    pub(crate) near: Socket,
+    pub(crate) client: SocketAddr,
+    pub(crate) server: SocketAddr,
+    /// Where else it may go when the server can't be reached.
+    pub(crate) others: Vec<SocketAddr>,
+    /// Whether the far leg is to come from the client's own address.
+    pub(crate) keep_source: bool,
+    /// What the server gets before the client's bytes.
+    pub(crate) preface: Vec<u8>,
+    /// Whether the client waits for a SOCKS reply.
+    pub(crate) socks: bool,
+}
+
 /// A split connection: two legs, two directions. Dropping it resets whatever of it is still open.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -85,8 +108,16 @@ pub(crate) struct Connection {
     far: Socket,
     client: SocketAddr,
     server: SocketAddr,
+    others: Vec<SocketAddr>,
+    keep_source: bool,
+    socks: bool,
     life: Life,
     born: Instant,
+    connect_timeout: Duration,
+    /// The far leg's SYN waits for data to carry (TCP Fast Open).
+    syn_waits: bool,
+    /// When it was last seen to have moved something, and how much it had moved by then.
+    moved: (Instant, u64),
     /// Whether epoll watches the near socket: not before the far leg is up, if that is soon.
     pub(crate) watches_near: bool,
     /// Whether it is among those that want a turn, or a tick.
@@ -98,19 +129,42 @@ pub(crate) struct Connection {
     down: Direction,
 }
 
+/// How a far leg that could not be dialled ends its connection.
+fn undialled(why: &io::Error) -> Ending {
+    let out_of_descriptors = matches!(why.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+    if out_of_descriptors { Ending::NoRoom } else { Ending::FarNotReached(why.kind()) }
+}
+
+/// What a direction from a leg of profile `source` to one of profile `destination` keeps to besides B.
+fn limits(source: &LegProfile, destination: &LegProfile) -> Limits {
+    let bytes = |bytes: Option<Bytes>| bytes.map(|bytes| bytes.0 as usize);
+    Limits { receive: bytes(source.receive_buffer), unsent: bytes(destination.not_sent) }
+}
+
 impl Connection {
-    /// Begins to dial the far leg of a connection that came in. A failure resets the near leg.
-    pub(crate) fn begin(config: &Config, arrival: Arrival, now: Instant) -> Result<Self, Ending> {
-        let Arrival { socket: near, client, server, keep_source } = arrival;
+    /// Begins to dial the far leg of a connection that came in. `route` tells the interface that leads to an address. A failure
+    /// resets the near leg, or refuses it as SOCKS does.
+    pub(crate) fn begin(
+        config: &Config,
+        start: Start,
+        route: impl FnMut(IpAddr) -> Option<String>,
+        now: Instant,
+    ) -> Result<Self, (Ending, Option<Socket>)> {
+        let Start { near, client, mut server, mut others, keep_source, preface, socks } = start;
         let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
-        let profile = config.profile(client.ip(), &config.near);
-        let far = choose_controller(&near, profile)
-            .and_then(|()| dial(config.profile(server.ip(), &config.far), shares, keep_source.then_some(client), server));
-        let far = match far {
-            Ok(far) => far,
-            Err(why) => {
-                let out_of_descriptors = matches!(why.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
-                return Err(if out_of_descriptors { Ending::NoRoom } else { Ending::FarNotReached(why.kind()) });
+        let (near_profile, far_profile) = config.policy.legs_of(client, server, route);
+        if let Err(why) = leg::apply(&near, near_profile, || sys::dscp_of_syn(&near)) {
+            return Err((Ending::NearFailed(why.kind()), None));
+        }
+        let far = loop {
+            let call = Call { profile: far_profile, shares, from: keep_source.then_some(client), to: server };
+            match call.dial(|| sys::dscp_of_syn(&near)) {
+                Ok(far) => break far,
+                Err(_) if !others.is_empty() => server = others.remove(0),
+                Err(why) => {
+                    let ending = undialled(&why);
+                    return Err((ending, socks.then_some(near)));
+                }
             }
         };
         Ok(Connection {
@@ -118,14 +172,49 @@ impl Connection {
             far,
             client,
             server,
+            others,
+            keep_source,
+            socks,
             life: Life::Dialling,
             born: now,
+            connect_timeout: far_profile.connect_timeout.map_or(config.connect_timeout, scenario::Span::duration),
+            syn_waits: far_profile.fast_open,
+            moved: (now, 0),
             watches_near: false,
             in_again: false,
             in_ticking: false,
-            up: Direction::new(shares, now),
-            down: Direction::new(shares, now),
+            up: Direction::new(shares, limits(near_profile, far_profile), preface, now),
+            down: Direction::new(shares, limits(far_profile, near_profile), if socks { socks_reply(0) } else { Vec::new() }, now),
         })
+    }
+
+    /// Dials the next address that the server's name has, where there is one.
+    pub(crate) fn dial_another(&mut self, config: &Config, mut route: impl FnMut(IpAddr) -> Option<String>) -> bool {
+        while self.life == Life::Dialling && !self.others.is_empty() {
+            let next = self.others.remove(0);
+            let (_, profile) = config.policy.legs_of(self.client, next, &mut route);
+            let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
+            let call = Call { profile, shares, from: self.keep_source.then_some(self.client), to: next };
+            if let Ok(far) = call.dial(|| sys::dscp_of_syn(&self.near)) {
+                (self.far, self.server) = (far, next);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// How long its far leg may take to connect.
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
+    }
+
+    /// How long nothing has moved, as far as was looked.
+    pub(crate) fn idle(&mut self, now: Instant) -> Duration {
+        let moved = self.up.carried() + self.down.carried();
+        if moved != self.moved.1 {
+            self.moved = (now, moved);
+        }
+        now - self.moved.0
     }
 
     pub(crate) fn socket(&self, side: Side) -> &Socket {
@@ -167,7 +256,7 @@ impl Connection {
             self.life = Life::Relaying;
             if !self.watches_near {
                 // Its first event tells what it has brought meanwhile.
-                return Ok(Wants { watch_near: true, ..Wants::default() });
+                return Ok(Wants { watch_near: true, tick: self.syn_waits, ..Wants::default() });
             }
         }
         self.proceed(tools)
@@ -184,7 +273,7 @@ impl Connection {
         wants.again = up == Pumped::Again || down == Pumped::Again;
         wants.look_far = up == Pumped::WaitsForRoom;
         wants.look_near = down == Pumped::WaitsForRoom;
-        wants.tick = self.up.lingers || self.down.lingers;
+        wants.tick = self.up.lingers || self.down.lingers || self.syn_waits;
         self.pass_fins(&mut wants)?;
         if self.up.passed && self.down.passed {
             self.life = Life::Settling;
@@ -197,6 +286,10 @@ impl Connection {
 
     /// A moment has passed without an event that it may have waited for.
     pub(crate) fn tick(&mut self, tools: &mut Tools) -> Result<Wants, Ending> {
+        if mem::take(&mut self.syn_waits) {
+            // Nothing came that it could have carried: it must go without, or a server that speaks first never would.
+            let _ = rustix::net::send(&self.far, &[], rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL);
+        }
         self.up.look_again(self.near.as_fd(), tools.now).map_err(|fault| self.faulted(Side::Near, fault))?;
         self.down.look_again(self.far.as_fd(), tools.now).map_err(|fault| self.faulted(Side::Far, fault))?;
         self.proceed(tools)
@@ -248,6 +341,8 @@ impl Connection {
     fn failed(&self, side: Side, why: &io::Error) -> Ending {
         match (side, self.life) {
             (Side::Near, _) => Ending::NearFailed(why.kind()),
+            // Also when a SYN that waited for data was refused.
+            (Side::Far, _) if why.kind() == io::ErrorKind::ConnectionRefused => Ending::FarNotReached(why.kind()),
             // A far end that refuses says so by another error: this one was reached, before we heard of it.
             (Side::Far, Life::Dialling) if why.kind() != io::ErrorKind::ConnectionReset => Ending::FarNotReached(why.kind()),
             (Side::Far, _) => Ending::FarFailed(why.kind()),
@@ -264,28 +359,56 @@ impl Connection {
         }
     }
 
-    /// Gives back what it borrowed.
-    pub(crate) fn release(&mut self, tools: &mut Tools) {
+    /// Gives back what it borrowed, and tells a client that waits for an answer how it ended.
+    pub(crate) fn release(&mut self, ending: Ending, tools: &mut Tools) {
         self.up.release(tools);
         self.down.release(tools);
+        if self.socks && self.life == Life::Dialling {
+            refuse_socks(&self.near, ending);
+        }
     }
 
-    /// The flow as it is now.
-    pub(crate) fn stats(&self) -> FlowStats {
-        let direction = |direction: &Direction, source: BorrowedFd<'_>, destination: BorrowedFd<'_>| DirectionStats {
-            moved: direction.moved,
-            received: rustix::io::ioctl_fionread(source).map_or(0, |bytes| bytes as usize),
+    /// The flow as it is now, without what takes a look at its queues.
+    pub(crate) fn last_stats(&self, now: Instant) -> FlowStats {
+        let direction = |direction: &Direction| DirectionStats {
+            moved: direction.carried(),
             in_hand: direction.in_hand(),
-            unsent: sys::unsent(destination).unwrap_or(0),
+            ..DirectionStats::default()
         };
         FlowStats {
             client: self.client,
             server: self.server,
-            age: self.born.elapsed(),
+            age: now - self.born,
             near: sys::tcp_info(&self.near).unwrap_or_default(),
             far: sys::tcp_info(&self.far).unwrap_or_default(),
-            up: direction(&self.up, self.near.as_fd(), self.far.as_fd()),
-            down: direction(&self.down, self.far.as_fd(), self.near.as_fd()),
+            up: direction(&self.up),
+            down: direction(&self.down),
+            control: Default::default(),
         }
     }
+
+    /// The flow as it is now.
+    pub(crate) fn stats(&self, now: Instant) -> FlowStats {
+        let queues = |stats: &mut DirectionStats, source: BorrowedFd<'_>, destination: BorrowedFd<'_>| {
+            stats.received = rustix::io::ioctl_fionread(source).map_or(0, |bytes| bytes as usize);
+            stats.unsent = sys::unsent(destination).unwrap_or(0);
+        };
+        let mut stats = self.last_stats(now);
+        stats.control = [&self.near, &self.far].map(leg::controller_of);
+        queues(&mut stats.up, self.near.as_fd(), self.far.as_fd());
+        queues(&mut stats.down, self.far.as_fd(), self.near.as_fd());
+        stats
+    }
+
+    /// Bytes carried so far, up and down.
+    pub(crate) fn carried(&self) -> (u64, u64) {
+        (self.up.carried(), self.down.carried())
+    }
+}
+
+/// Tells a SOCKS client that its far end was not reached, and lets its leg end in peace.
+pub(crate) fn refuse_socks(near: &Socket, ending: Ending) {
+    let code = if let Ending::FarNotReached(why) = ending { socks_code(why) } else { 1 };
+    let _ = rustix::net::send(near, &socks_reply(code), rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL);
+    let _ = near.set_linger(None);
 }

@@ -13,6 +13,10 @@ pub enum Ending {
     FarNotReached(io::ErrorKind),
     /// The far end reset it, or fell silent.
     FarFailed(io::ErrorKind),
+    /// Nothing moved for as long as that is allowed.
+    Idle,
+    /// The client did not say where to, or said it wrong.
+    NoGreeting,
     /// The proxy had no descriptor left for it.
     NoRoom,
     /// The proxy stopped.
@@ -26,8 +30,34 @@ impl fmt::Display for Ending {
             Ending::NearFailed(why) => write!(f, "near leg failed: {why}"),
             Ending::FarNotReached(why) => write!(f, "far end not reached: {why}"),
             Ending::FarFailed(why) => write!(f, "far leg failed: {why}"),
+            Ending::Idle => write!(f, "idle for too long"),
+            Ending::NoGreeting => write!(f, "no sensible greeting"),
             Ending::NoRoom => write!(f, "no descriptor left"),
             Ending::Stopped => write!(f, "proxy stopped"),
+        }
+    }
+}
+
+impl Ending {
+    /// Its kind, as metrics name it.
+    pub fn kind(&self) -> &'static str {
+        Self::KINDS[self.index()]
+    }
+
+    /// All kinds.
+    pub const KINDS: [&'static str; 8] =
+        ["finished", "near_failed", "far_not_reached", "far_failed", "idle", "no_greeting", "no_room", "stopped"];
+
+    pub(crate) fn index(&self) -> usize {
+        match self {
+            Ending::Finished => 0,
+            Ending::NearFailed(_) => 1,
+            Ending::FarNotReached(_) => 2,
+            Ending::FarFailed(_) => 3,
+            Ending::Idle => 4,
+            Ending::NoGreeting => 5,
+            Ending::NoRoom => 6,
+            Ending::Stopped => 7,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     StartError,
-    config::{Config, Listen},
+    config::{Config, Listen, Way},
     leg::{self, Shares},
 };
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -15,42 +15,32 @@ use std::{
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) socket: Socket,
-    port: u16,
-    way: Way,
+    pub(crate) listen: Listen,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Way {
-    Transparent,
-    Forward(SocketAddr),
-}
-
-/// A connection that came in: who it is from, and where it goes on to.
+/// A connection that came in.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     pub(crate) socket: Socket,
     pub(crate) client: SocketAddr,
-    pub(crate) server: SocketAddr,
-    /// Whether the far leg is to come from the client's own address.
-    pub(crate) keep_source: bool,
+    /// Where it goes on to, where the client need not say it.
+    pub(crate) server: Option<SocketAddr>,
 }
 
 /// Opens one worker's listeners; all workers share the ports.
 pub(crate) fn open(config: &Config) -> Result<Vec<Listener>, StartError> {
     let mut listeners = Vec::new();
     for listen in &config.listen {
-        let (at, way) = match *listen {
-            Listen::Transparent(at) => (at, Way::Transparent),
-            Listen::Forward { at, to } => (at, Way::Forward(to)),
-        };
+        let at = listen.at;
         let mut open = |at: SocketAddr| -> Result<(), StartError> {
-            let socket = listener(config, at, way).map_err(|why| StartError::Listen { address: at.to_string(), cure: cure(&why), why })?;
-            listeners.push(Listener { socket, port: at.port(), way });
+            let socket =
+                listener(config, at, listen.way).map_err(|why| StartError::Listen { address: at.to_string(), cure: cure(&why), why })?;
+            listeners.push(Listener { socket, listen: Listen { at, ..listen.clone() } });
             Ok(())
         };
         open(at)?;
         // A socket a family: TPROXY names the family, and clients keep their true form of address.
-        if at.is_ipv6() && at.ip().is_unspecified() {
+        if listen.way == Way::Transparent && at.is_ipv6() && at.ip().is_unspecified() {
             open(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, at.port())))?;
         }
     }
@@ -70,17 +60,20 @@ fn listener(config: &Config, at: SocketAddr, way: Way) -> io::Result<Socket> {
     let domain = Domain::for_address(at);
     let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
     if domain == Domain::IPV6 {
-        socket.set_only_v6(true)?;
+        socket.set_only_v6(way == Way::Transparent || !at.ip().is_unspecified())?;
     }
     socket.set_reuse_address(true)?;
     if config.threads > 1 {
         socket.set_reuse_port(true)?;
     }
-    if matches!(way, Way::Transparent) {
+    if way == Way::Transparent {
         leg::set_transparent(&socket, domain)?;
     }
     // Accepted sockets inherit all of this, so that it holds from the first SYN-ACK on.
-    leg::tune(&socket, &config.near, config.buffer.map(|buffer| Shares::of(buffer.0 as usize)))?;
+    leg::prepare(&socket, config.buffer.map(|buffer| Shares::of(buffer.0 as usize)))?;
+    if let Some(mss) = config.policy.near.mss {
+        socket.set_tcp_mss(u32::from(mss))?;
+    }
     socket.bind(&SockAddr::from(at))?;
     socket.listen(4096)?;
     Ok(socket)
@@ -112,17 +105,22 @@ impl Listener {
     /// Finds out where a connection goes; none when it goes nowhere and has been reset.
     fn arrival(&self, socket: Socket, client: &SockAddr) -> io::Result<Option<Arrival>> {
         let not_ip = || io::Error::other("a TCP socket without an IP address");
-        let client = client.as_socket().ok_or_else(not_ip)?;
-        let (server, keep_source) = match self.way {
+        // A listener for both families tells IPv4 addresses in the form of IPv6.
+        let plain = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+        let client = plain(client.as_socket().ok_or_else(not_ip)?);
+        let server = match self.listen.way {
             // TPROXY leaves the address that the client meant as the socket's own.
-            Way::Transparent => (socket.local_addr()?.as_socket().ok_or_else(not_ip)?, true),
-            Way::Forward(to) => (to, false),
+            Way::Transparent => Some(socket.local_addr()?.as_socket().ok_or_else(not_ip)?),
+            Way::Forward(to) => Some(to),
+            Way::Socks5 => None,
         };
-        if keep_source && server.port() == self.port && is_own(server.ip()) {
+        let own =
+            server.filter(|server| self.listen.way == Way::Transparent && server.port() == self.listen.at.port() && is_own(server.ip()));
+        if let Some(server) = own {
             // It was meant for this listener itself: to dial on would be to call ourselves, and again, without end.
             tracing::warn!(%client, %server, "a transparent listener was called directly, which leads nowhere: reset");
             return Ok(None);
         }
-        Ok(Some(Arrival { socket, client, server, keep_source }))
+        Ok(Some(Arrival { socket, client, server }))
     }
 }

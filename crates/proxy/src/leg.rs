@@ -2,17 +2,104 @@
 
 use crate::sys;
 use rustix::fd::AsFd;
-use scenario::Bytes;
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use std::{fs, io, net::SocketAddr, time::Duration};
+use scenario::{Bytes, Span};
+use serde::{Deserialize, Deserializer, de};
+use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
+use std::{fmt, fs, io, net::SocketAddr, str::FromStr, time::Duration};
 
-/// How a leg is tuned.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// How a leg is tuned. What is absent is the system's default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct LegProfile {
-    /// Congestion controller; none: the system's default.
+    /// Congestion controller.
     pub control: Option<String>,
-    /// Size of the send buffer; none: the kernel tunes it.
+    /// Size of the send buffer; absent: the kernel tunes it.
     pub send_buffer: Option<Bytes>,
+    /// Most payload in the receive queue, where that is less than this leg's share of B.
+    pub receive_buffer: Option<Bytes>,
+    /// Most payload that waits unsent in the send queue (TCP_NOTSENT_LOWAT), where that is less than this leg's share of B.
+    pub not_sent: Option<Bytes>,
+    /// How long a silent peer is left alone before it is asked whether it is there; absent: `net.ipv4.tcp_keepalive_time`.
+    pub keepalive: Option<Span>,
+    /// How long sent data may stay unacknowledged before the peer counts as gone (TCP_USER_TIMEOUT).
+    pub user_timeout: Option<Span>,
+    /// The mark of its packets (SO_MARK), for policy routing.
+    pub mark: Option<u32>,
+    /// The code point of its packets.
+    pub dscp: Option<Dscp>,
+    /// Whether this leg is to use ECN. The kernel decides that for all connections, or for a route: this one only asks that it
+    /// does.
+    pub ecn: bool,
+    /// Largest segment, as announced to the peer. On an accepted leg the near leg's default profile decides.
+    pub mss: Option<u16>,
+    /// Whether a dialled leg sends data with its SYN (TCP Fast Open) once it has the server's cookie.
+    pub fast_open: bool,
+    /// How long a dialled leg may take to connect; absent: as the proxy's own setting.
+    pub connect_timeout: Option<Span>,
+}
+
+impl FromStr for LegProfile {
+    type Err = String;
+
+    /// `control=bbr,keepalive=10min,mark=7`: the keys of a file.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut table = toml::Table::new();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let (key, value) = part.split_once('=').map_or((part, "true"), |(key, value)| (key.trim(), value.trim()));
+            // Numbers and truth stand as they are, all else is text.
+            let value = value.parse::<toml::Value>().unwrap_or_else(|_| value.into());
+            table.insert(key.replace('-', "_"), value);
+        }
+        table.try_into().map_err(|error: toml::de::Error| format!("{text:?} is no profile of a leg: {}", error.message()))
+    }
+}
+
+/// A code point of a leg's packets (RFC 2474).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dscp {
+    /// That of the client's SYN.
+    Keep,
+    /// This one, 0 to 63.
+    Set(u8),
+}
+
+impl FromStr for Dscp {
+    type Err = String;
+
+    /// `keep`, a number, or a name: `cs0` to `cs7`, `af11` to `af43`, `ef`, `le`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is no code point: write \"keep\", 0 to 63, or a name such as cs1, af21, ef");
+        let digit = |c: u8, most: u8| (b'0'..=b'0' + most).contains(&c).then(|| c - b'0');
+        let value = match text.to_ascii_lowercase().as_bytes() {
+            b"keep" => return Ok(Dscp::Keep),
+            b"ef" => Some(46),
+            b"le" => Some(1),
+            [b'c', b's', class] => digit(*class, 7).map(|class| class * 8),
+            // RFC 2597 §6
+            [b'a', b'f', class @ b'1'..=b'4', drop @ b'1'..=b'3'] => Some((class - b'0') * 8 + (drop - b'0') * 2),
+            _ => text.parse().ok().filter(|value| *value < 64),
+        };
+        value.map(Dscp::Set).ok_or_else(wrong)
+    }
+}
+
+impl<'de> Deserialize<'de> for Dscp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl de::Visitor<'_> for Text {
+            type Value = Dscp;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a code point")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Dscp, E> {
+                text.parse().map_err(E::custom)
+            }
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Dscp, E> {
+                self.visit_str(&number.to_string())
+            }
+        }
+        deserializer.deserialize_any(Text)
+    }
 }
 
 /// The congestion controllers of this kernel.
@@ -21,9 +108,34 @@ pub fn available_controllers() -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
+/// The controller that a socket has.
+pub(crate) fn controller_of(socket: &Socket) -> String {
+    let name = socket.tcp_congestion().unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end_matches('\0').into()
+}
+
 /// Whether this process can use a controller: a socket tries it.
 pub(crate) fn try_controller(name: &str) -> io::Result<()> {
     Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP))?.set_tcp_congestion(name.as_bytes())
+}
+
+/// Whether the kernel takes all of a profile: a socket tries it.
+pub(crate) fn try_profile(profile: &LegProfile) -> io::Result<()> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP))?;
+    let rest = LegProfile { control: None, ..profile.clone() };
+    apply(&socket, &rest, || Ok(0))?;
+    profile.mss.map_or(Ok(()), |mss| socket.set_tcp_mss(u32::from(mss)))
+}
+
+/// How many files a worker may have open.
+pub(crate) fn open_files() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20)
+}
+
+/// Raises the limit of open files as far as this process may.
+pub(crate) fn raise_open_files() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
 }
 
 /// How B is divided between the two sockets and what moves between them (the buffer of a direction: receive queue of its
@@ -56,24 +168,22 @@ impl Shares {
     }
 }
 
-/// Applies `profile` and the bounds of B to a socket: before it connects, or to a listener before its first connection, since
-/// window scale and first window are fixed by the handshake.
-pub(crate) fn tune(socket: &Socket, profile: &LegProfile, shares: Option<Shares>) -> io::Result<()> {
+/// Prepares a socket for either leg: before it connects, or a listener before its first connection, which then inherits all of it.
+pub(crate) fn prepare(socket: &Socket, shares: Option<Shares>) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     // Closing a leg before its time is a reset, also when it is the kernel who closes it because the process was killed: its peer
     // must not take that for a clean end. A leg whose time has come is closed already and resets nothing.
     socket.set_linger(Some(Duration::ZERO))?;
     // Urgent bytes keep their place in the stream.
     socket.set_out_of_band_inline(true)?;
-    if let Some(bytes) = profile.send_buffer {
-        socket.set_send_buffer_size(bytes.0 as usize)?;
-    }
+    // A peer that is gone without a word is found out some day.
+    socket.set_keepalive(true)?;
     // Otherwise the relay does so when a direction has become a stream.
     if let Some(shares) = shares.filter(|shares| shares.pipe == 0) {
         bound_receive(socket, shares.receive)?;
         socket.set_tcp_notsent_lowat(shares.unsent as u32)?;
     }
-    choose_controller(socket, profile)
+    Ok(())
 }
 
 /// Bounds payload in the receive queue to `bytes`, and so the window. The kernel counts a packet with its overhead, of which
@@ -84,31 +194,85 @@ fn bound_receive(socket: &Socket, bytes: usize) -> io::Result<()> {
     sys::force_receive_buffer(socket.as_fd(), bytes / 2)
 }
 
-/// Gives `socket` the controller of `profile`, where it names one.
-pub(crate) fn choose_controller(socket: &Socket, profile: &LegProfile) -> io::Result<()> {
-    match &profile.control {
-        Some(name) => socket.set_tcp_congestion(name.as_bytes()),
-        None => Ok(()),
+/// Applies `profile` to a leg of a connection whose packets had the code point `dscp` when it came in.
+pub(crate) fn apply(socket: &Socket, profile: &LegProfile, dscp: impl FnOnce() -> io::Result<u8>) -> io::Result<()> {
+    if *profile == LegProfile::default() {
+        return Ok(());
     }
+    if let Some(name) = &profile.control {
+        socket.set_tcp_congestion(name.as_bytes())?;
+    }
+    if let Some(bytes) = profile.send_buffer {
+        // The kernel doubles what it is given.
+        sys::force_send_buffer(socket, bytes.0 as usize / 2)?;
+    }
+    if let Some(bytes) = profile.receive_buffer {
+        bound_receive(socket, bytes.0 as usize)?;
+    }
+    if let Some(bytes) = profile.not_sent {
+        socket.set_tcp_notsent_lowat(u32::try_from(bytes.0).unwrap_or(u32::MAX))?;
+    }
+    if let Some(idle) = profile.keepalive {
+        let (idle, probe) = (idle.duration().max(Duration::from_secs(1)), idle.duration() / 4);
+        let probe = probe.clamp(Duration::from_secs(1), Duration::from_secs(75));
+        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(idle).with_interval(probe).with_retries(5))?;
+    }
+    if let Some(limit) = profile.user_timeout {
+        socket.set_tcp_user_timeout(Some(limit.duration()))?;
+    }
+    if let Some(mark) = profile.mark {
+        socket.set_mark(mark)?;
+    }
+    match profile.dscp {
+        Some(Dscp::Set(value)) => sys::set_dscp(socket, value)?,
+        Some(Dscp::Keep) => sys::set_dscp(socket, dscp()?)?,
+        None => {}
+    }
+    Ok(())
 }
 
-/// Begins to connect to `to`, from `from` where the source is to be kept. The connection completes, or fails, later.
-pub(crate) fn dial(profile: &LegProfile, shares: Option<Shares>, from: Option<SocketAddr>, to: SocketAddr) -> io::Result<Socket> {
-    let domain = Domain::for_address(to);
-    let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
-    if let Some(from) = from {
-        set_transparent(&socket, domain)?;
-        socket.set_reuse_address(true)?;
-        match socket.bind(&SockAddr::from(from)) {
-            // Another connection of this client holds the port: keep the address at least.
-            Err(why) if why.kind() == io::ErrorKind::AddrInUse => socket.bind(&SockAddr::from(SocketAddr::new(from.ip(), 0)))?,
-            bound => bound?,
+/// A leg that is to be dialled.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    pub(crate) profile: &'a LegProfile,
+    pub(crate) shares: Option<Shares>,
+    /// The address it is to wear, where that is to be kept.
+    pub(crate) from: Option<SocketAddr>,
+    pub(crate) to: SocketAddr,
+}
+
+impl Call<'_> {
+    /// Begins to connect. The connection completes, or fails, later.
+    pub(crate) fn dial(&self, dscp: impl Fn() -> io::Result<u8>) -> io::Result<Socket> {
+        match (self.dial_from(self.from, &dscp), self.from) {
+            // Another connection of this client holds the port, or has just held it to this server: keep the address at least.
+            (Err(why), Some(from)) if matches!(why.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable) => {
+                self.dial_from(Some(SocketAddr::new(from.ip(), 0)), &dscp)
+            }
+            (outcome, _) => outcome,
         }
     }
-    tune(&socket, profile, shares)?;
-    match socket.connect(&SockAddr::from(to)) {
-        Err(why) if why.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket),
-        connected => connected.map(|()| socket),
+
+    fn dial_from(&self, from: Option<SocketAddr>, dscp: impl FnOnce() -> io::Result<u8>) -> io::Result<Socket> {
+        let domain = Domain::for_address(self.to);
+        let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+        prepare(&socket, self.shares)?;
+        apply(&socket, self.profile, dscp)?;
+        if let Some(mss) = self.profile.mss {
+            socket.set_tcp_mss(u32::from(mss))?;
+        }
+        if self.profile.fast_open {
+            sys::set_fast_open_connect(&socket)?;
+        }
+        if let Some(from) = from {
+            set_transparent(&socket, domain)?;
+            socket.set_reuse_address(true)?;
+            socket.bind(&SockAddr::from(from))?;
+        }
+        match socket.connect(&SockAddr::from(self.to)) {
+            Err(why) if why.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket),
+            outcome => outcome.map(|()| socket),
+        }
     }
 }
 
@@ -120,6 +284,32 @@ pub(crate) fn set_transparent(socket: &Socket, domain: Domain) -> io::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_profile_may_be_written_on_one_line() {
+        let profile: LegProfile = "control=bbr,keepalive=10min, mark=7,dscp=46,fast-open".parse().unwrap();
+        let wanted = LegProfile {
+            control: Some("bbr".into()),
+            keepalive: Some("10min".parse().unwrap()),
+            mark: Some(7),
+            dscp: Some(Dscp::Set(46)),
+            fast_open: true,
+            ..LegProfile::default()
+        };
+        assert_eq!(profile, wanted);
+        assert_eq!("".parse(), Ok(LegProfile::default()));
+        let error = "contrl=bbr".parse::<LegProfile>().unwrap_err();
+        assert!(error.contains("unknown field `contrl`, expected one of `control`, "), "{error}");
+    }
+
+    #[test]
+    fn code_points_by_name_and_number() {
+        for (text, value) in [("cs0", 0), ("cs7", 56), ("af11", 10), ("af43", 38), ("EF", 46), ("63", 63)] {
+            assert_eq!(text.parse(), Ok(Dscp::Set(value)), "{text}");
+        }
+        assert_eq!("keep".parse(), Ok(Dscp::Keep));
+        assert!(["64", "cs8", "af14", "af51", "", "-1"].iter().all(|wrong| wrong.parse::<Dscp>().is_err()));
+    }
 
     #[test]
     fn the_shares_add_up_to_the_buffer() {

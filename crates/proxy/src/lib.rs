@@ -8,33 +8,44 @@
 
 mod config;
 mod connection;
+pub mod control;
 mod ending;
+mod flow_log;
+mod gate;
+mod greeting;
 mod intercept;
 mod leg;
 mod meter;
+pub mod metrics;
+mod policy;
 mod relay;
+mod resolver;
+mod routes;
 mod rules;
 mod sys;
 mod worker;
 
 use std::{
-    sync::{Arc, mpsc},
+    sync::{Arc, Mutex, mpsc},
     thread,
     time::Duration,
 };
 
-pub use config::{Config, ConfigError, Listen};
+pub use config::{Config, ConfigError, Listen, ProxyVersion, Service, Way};
 pub use ending::Ending;
-pub use leg::{LegProfile, available_controllers};
-pub use meter::{DirectionStats, FlowRecord, FlowStats};
-pub use rules::Rules;
+pub use gate::Change;
+pub use leg::{Dscp, LegProfile, available_controllers};
+pub use meter::{DirectionStats, DirectionView, FlowRecord, FlowStats, FlowView, LegView, Limiter, Phase, Totals};
+pub use policy::{Action, Interface, Leg, Policy, Ports, Prefix, Rule};
+pub use rules::{Counted, Rules, RulesError};
 pub use sys::{TcpInfo, clamp_window, force_receive_buffer, tcp_info, unsent};
 
+use gate::{Gate, Note};
 use rustix::{
     event::{EventfdFlags, eventfd},
-    fd::{AsRawFd as _, OwnedFd},
+    fd::AsRawFd as _,
 };
-use worker::{Command, OnEnd, Worker};
+use worker::{Command, Mailbox, OnEnd, Ties, Worker};
 
 /// Why a proxy did not start: what was attempted, on what, why it failed, the cure.
 #[derive(Debug, thiserror::Error)]
@@ -65,33 +76,58 @@ pub enum StartError {
     },
 }
 
+/// Why a running proxy did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// The new configuration can't work.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Listeners and threads are there already.
+    #[error("{0} can't be changed while the proxy runs: restart it for that; nothing has been changed")]
+    NeedsRestart(&'static str),
+    /// The firewall did not follow.
+    #[error(transparent)]
+    Rules(#[from] RulesError),
+    /// There are no rules of ours.
+    #[error(
+        "this proxy has no rules in the firewall that could let connections bypass: it has no transparent listener, or runs with --no-rules"
+    )]
+    NoRules,
+    /// The gate's thread is gone.
+    #[error("the proxy is ending")]
+    Ending,
+}
+
 /// A running proxy. Dropping it resets what it still carries and takes its rules away.
 #[derive(Debug)]
 pub struct Proxy {
     workers: Vec<Handle>,
-    rules: Option<rules::Installed>,
+    config: Mutex<Arc<Config>>,
+    /// The way from the firewall, where that is ours.
+    gate: Option<(mpsc::Sender<Note>, thread::JoinHandle<()>)>,
+    log: Option<thread::JoinHandle<()>>,
 }
 
 #[derive(Debug)]
 struct Handle {
-    commands: mpsc::Sender<Command>,
-    waker: OwnedFd,
+    mailbox: Mailbox,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Handle {
     /// Starts a worker, and returns when it listens.
-    fn start(number: usize, config: &Arc<Config>, on_end: &OnEnd) -> Result<Self, StartError> {
+    fn start(config: &Arc<Config>, ties: impl FnOnce(mpsc::Receiver<Command>) -> Ties) -> Result<Self, StartError> {
         let failed = |what| move |why| StartError::System { what, why };
         let waker = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
             .map_err(|errno| StartError::System { what: "make an eventfd", why: errno.into() })?;
         let (commands, inbox) = mpsc::channel();
         let (tell, started) = mpsc::channel();
-        let (config, on_end, at) = (config.clone(), on_end.clone(), waker.as_raw_fd());
+        let (config, at, ties) = (config.clone(), waker.as_raw_fd(), ties(inbox));
+        let name = format!("tandem-{}", ties.number);
         let work = move || {
             let worker = sys::own_descriptors(at)
                 .map_err(failed("give a worker thread a descriptor table of its own"))
-                .and_then(|waker| Worker::new(config, waker, inbox, on_end));
+                .and_then(|waker| Worker::new(config, waker, ties));
             match worker {
                 Ok(worker) => {
                     let _ = tell.send(Ok(()));
@@ -100,18 +136,12 @@ impl Handle {
                 Err(error) => drop(tell.send(Err(error))),
             }
         };
-        let thread = thread::Builder::new().name(format!("tandem-{number}")).spawn(work).map_err(failed("start a worker thread"))?;
-        let handle = Handle { commands, waker, thread: Some(thread) };
+        let thread = thread::Builder::new().name(name).spawn(work).map_err(failed("start a worker thread"))?;
+        let handle = Handle { mailbox: Mailbox { commands, waker: Arc::new(waker) }, thread: Some(thread) };
         match started.recv() {
             Ok(outcome) => outcome.map(|()| handle),
             Err(_) => Err(StartError::System { what: "start a worker thread", why: std::io::Error::other("it panicked") }),
         }
-    }
-
-    fn send(&self, command: Command) {
-        // A worker that is gone has nothing left to be told.
-        let _ = self.commands.send(command);
-        let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
     }
 }
 
@@ -119,27 +149,51 @@ impl Proxy {
     /// Starts in the network namespace of the calling thread; returns when every listener listens and every rule is in place.
     /// `on_end` hears of each flow that ends, on the worker's thread: it must not block.
     pub fn start(config: Config, on_end: impl Fn(FlowRecord) + Send + Sync + 'static) -> Result<Self, StartError> {
+        leg::raise_open_files();
         config.check()?;
+        let failed = |what| move |why| StartError::System { what, why };
         let config = Arc::new(config);
         let on_end: OnEnd = Arc::new(on_end);
-        // What has been started is stopped when a later step fails.
-        let mut proxy = Proxy { workers: Vec::new(), rules: None };
+        let rules = config.rules();
+        // What has been started is stopped when a later step fails; declared first, it outlives what its threads listen to.
+        let mut proxy = Proxy { workers: Vec::new(), config: Mutex::new(config.clone()), gate: None, log: None };
+        let (log, log_thread) = flow_log::start().map_err(failed("start the log's thread"))?;
+        proxy.log = Some(log_thread);
+        let (names, questions) = mpsc::channel();
+        let (notes, gate_inbox) = mpsc::channel();
         for number in 0..config.threads.max(1) {
-            proxy.workers.push(Handle::start(number, &config, &on_end)?);
+            let ties = |inbox| Ties {
+                number,
+                inbox,
+                on_end: on_end.clone(),
+                gate: rules.is_some().then(|| notes.clone()),
+                log: Some(log.clone()),
+                names: names.clone(),
+            };
+            proxy.workers.push(Handle::start(&config, ties)?);
+        }
+        if config.listen.iter().any(|listen| listen.way == Way::Socks5) {
+            let mailboxes = proxy.workers.iter().map(|worker| worker.mailbox.clone()).collect();
+            resolver::start(questions, mailboxes).map_err(failed("start the threads that look names up"))?;
         }
         // Rules come last: until the listeners listen, connections pass unsplit.
-        if let Some(rules) = config.rules() {
-            proxy.rules = Some(rules.install()?);
+        if let Some(rules) = rules {
+            let limit = config.memory.map(|bytes| bytes.0).or_else(gate::memory_pressure);
+            let gate =
+                Gate::start(rules.install()?, limit, gate_inbox).map_err(failed("start the thread that opens and shuts the gate"))?;
+            proxy.gate = Some((notes, gate));
         }
         Ok(proxy)
+    }
+
+    fn send_all(&self, command: impl Fn() -> Command) {
+        self.workers.iter().for_each(|worker| worker.mailbox.send(command()));
     }
 
     /// Every flow as it is now.
     pub fn flows(&self) -> Vec<FlowStats> {
         let (reply, answers) = mpsc::channel();
-        for worker in &self.workers {
-            worker.send(Command::Flows(reply.clone()));
-        }
+        self.send_all(|| Command::Flows(reply.clone()));
         drop(reply);
         let mut flows = Vec::new();
         while let Ok(part) = answers.recv_timeout(Duration::from_secs(5)) {
@@ -148,21 +202,63 @@ impl Proxy {
         flows
     }
 
+    /// What all flows came to, those that are not over too.
+    pub fn totals(&self) -> Totals {
+        let (reply, answers) = mpsc::channel();
+        self.send_all(|| Command::Totals(reply.clone()));
+        drop(reply);
+        let mut totals = Totals::default();
+        while let Ok(part) = answers.recv_timeout(Duration::from_secs(5)) {
+            totals += part;
+        }
+        totals
+    }
+
+    /// Asks the gate; none when there is none.
+    fn ask<T>(&self, note: impl FnOnce(mpsc::Sender<T>) -> Note) -> Option<Result<T, ChangeError>> {
+        let (notes, _) = self.gate.as_ref()?;
+        let (reply, answer) = mpsc::channel();
+        let asked = notes.send(note(reply));
+        Some(asked.map_err(|_| ChangeError::Ending).and_then(|()| answer.recv().map_err(|_| ChangeError::Ending)))
+    }
+
+    /// What the firewall has counted; none when its rules are not ours.
+    pub fn counted(&self) -> Option<Result<Counted, ChangeError>> {
+        Some(self.ask(Note::Counted)?.and_then(|counted| Ok(counted?)))
+    }
+
+    /// Changes the prefixes whose connections bypass, whichever end is in them; returns the list as it then is.
+    pub fn bypass(&self, change: Change) -> Result<Vec<Prefix>, ChangeError> {
+        let answer = self.ask(|reply| Note::Bypass(change, reply)).ok_or(ChangeError::NoRules)?;
+        Ok(answer??)
+    }
+
+    /// Takes another configuration for flows that come from now on: all of it, or nothing and an error.
+    pub fn reload(&self, config: Config) -> Result<(), ChangeError> {
+        config.check()?;
+        let mut present = self.config.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(key) = config.needs_restart(&present) {
+            return Err(ChangeError::NeedsRestart(key));
+        }
+        if let Some(answer) = self.ask(|reply| Note::Policy(config.policy.rules.clone(), reply)) {
+            answer??;
+        }
+        let config = Arc::new(config);
+        *present = config.clone();
+        self.send_all(|| Command::Reload(config.clone()));
+        Ok(())
+    }
+
     /// Takes no new connections (they pass unsplit), and returns when those there are have ended.
     pub fn drain(&mut self) {
         self.begin_drain();
         self.join();
-        self.rules = None;
     }
 
     /// Takes no new connections from now on; those there are go on.
-    pub fn begin_drain(&mut self) {
-        if let Some(rules) = &mut self.rules {
-            rules.stop_intercepting();
-        }
-        for worker in &self.workers {
-            worker.send(Command::Drain);
-        }
+    pub fn begin_drain(&self) {
+        self.ask(Note::Shut);
+        self.send_all(|| Command::Drain);
     }
 
     /// Whether every worker has ended, as it does when drained.
@@ -171,24 +267,27 @@ impl Proxy {
     }
 
     fn join(&mut self) {
-        for worker in &mut self.workers {
-            if let Some(thread) = worker.thread.take()
-                && thread.join().is_err()
-            {
+        let threads = self.workers.iter_mut().filter_map(|worker| worker.thread.take());
+        for thread in threads.collect::<Vec<_>>() {
+            if thread.join().is_err() {
                 tracing::error!("a worker thread panicked");
             }
+        }
+        // Those who sent notes and lines are gone: these end too, and the gate takes the rules with it.
+        let gate = self.gate.take().map(|(notes, gate)| {
+            drop(notes);
+            gate
+        });
+        for thread in gate.into_iter().chain(self.log.take()) {
+            let _ = thread.join();
         }
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        if let Some(rules) = &mut self.rules {
-            rules.stop_intercepting();
-        }
-        for worker in &self.workers {
-            worker.send(Command::Stop);
-        }
+        self.ask(Note::Shut);
+        self.send_all(|| Command::Stop);
         self.join();
     }
 }

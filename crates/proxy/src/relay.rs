@@ -113,10 +113,22 @@ enum Manner {
     Small,
 }
 
+/// What the profiles of the two legs ask for by themselves.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Limits {
+    /// Of the source's receive queue.
+    pub(crate) receive: Option<usize>,
+    /// Of the unsent part of the destination's send queue.
+    pub(crate) unsent: Option<usize>,
+}
+
 /// One direction of a connection.
 #[derive(Debug)]
 pub(crate) struct Direction {
     shares: Option<Shares>,
+    limits: Limits,
+    /// How much of what it moves no source has sent.
+    preface: usize,
     manner: Manner,
     /// The sockets have been given their shares of the bound.
     tuned: bool,
@@ -134,8 +146,8 @@ pub(crate) struct Direction {
     pub(crate) urgent: bool,
     /// The source tells of no less than a certain amount (SO_RCVLOWAT): somebody must look now and then.
     pub(crate) lingers: bool,
-    /// Bytes given to the destination.
-    pub(crate) moved: u64,
+    /// Bytes given to the destination, its preface too.
+    moved: u64,
     /// When the present streak began, and what had been moved by then.
     streak: (Instant, u64),
     pipe: Option<Pipe>,
@@ -145,9 +157,12 @@ pub(crate) struct Direction {
 }
 
 impl Direction {
-    pub(crate) fn new(shares: Option<Shares>, now: Instant) -> Self {
+    /// One that gives `preface`, which no source has sent, to the destination before all else.
+    pub(crate) fn new(shares: Option<Shares>, limits: Limits, preface: Vec<u8>, now: Instant) -> Self {
         Direction {
             shares,
+            limits,
+            preface: preface.len(),
             manner: if shares.is_some_and(|shares| shares.pipe == 0) { Manner::Small } else { Manner::Messages },
             tuned: false,
             readable: true,
@@ -161,8 +176,13 @@ impl Direction {
             streak: (now, 0),
             pipe: None,
             in_pipe: 0,
-            rest: Vec::new(),
+            rest: preface,
         }
+    }
+
+    /// Bytes of the source given to the destination.
+    pub(crate) fn carried(&self) -> u64 {
+        self.moved.saturating_sub(self.preface as u64)
     }
 
     /// Bytes in the proxy's own hands.
@@ -229,8 +249,14 @@ impl Direction {
     fn tune(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>) -> Result<(), Fault> {
         self.tuned = true;
         let Some(shares) = self.shares.filter(|_| self.manner != Manner::Small) else { return Ok(()) };
-        sys::force_receive_buffer(source, shares.receive / 2).map_err(Fault::Source)?;
-        sys::set_notsent_lowat(destination, shares.unsent).map_err(Fault::Destination)
+        // What a profile asks for stays, where it is less.
+        if self.limits.receive.is_none_or(|bytes| bytes > shares.receive) {
+            sys::force_receive_buffer(source, shares.receive / 2).map_err(Fault::Source)?;
+        }
+        if self.limits.unsent.is_none_or(|bytes| bytes > shares.unsent) {
+            sys::set_notsent_lowat(destination, shares.unsent).map_err(Fault::Destination)?;
+        }
+        Ok(())
     }
 
     /// Waits for more than a byte from a source that streams; not for long, and only as long as it keeps streaming.

@@ -4,10 +4,16 @@
 //! owner, an `nft` process whose input is a pipe from this one: when the proxy goes, however it goes, so does the table, and
 //! connections pass unsplit. The routing rules do nothing without the table's mark; they are removed at the end, or, when
 //! the proxy was killed, replaced at the next start. No other table, rule or route is touched.
+//!
+//! A new connection goes through the chain `intercept`, where the policy's rules let some bypass, to `split`, which hands it
+//! to the proxy as long as the chain `open` says so. That one is emptied when the proxy is full or ending.
 
+use crate::policy::{Action, Interface, Ports, Prefix, Rule};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     fmt,
-    io::{self, Write as _},
+    io::{self, PipeReader, Read as _, Write as _},
     net::SocketAddr,
     process::{Child, Command, Stdio},
     thread,
@@ -17,19 +23,25 @@ use std::{
 /// The table's name, in the family `inet`.
 const TABLE: &str = "tandem";
 /// The mark that routes a packet to this machine ("TD").
-const MARK: u32 = 0x5444;
+pub(crate) const MARK: u32 = 0x5444;
 /// The routing table for marked packets, and the preference of the rules that name it.
 const ROUTES: u32 = 0x5444;
 const PREFERENCE: u32 = 0x5444;
+/// How long the owner of the table may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A connection that passed unsplit is known for longer than the kernel remembers one that ended (TIME_WAIT, 60 s).
+const KNOWN_DIRECT: &str = "70s";
 
 /// What a transparent listener needs of the system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
     /// Where the proxy listens.
     pub listener: SocketAddr,
+    /// What is split and what bypasses.
+    pub policy: Vec<Rule>,
 }
 
-/// Why the rules could not be installed.
+/// Why the rules could not be installed or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RulesError {
     /// A program is missing.
@@ -57,41 +69,136 @@ pub enum RulesError {
         "cannot take over the traffic: another process owns the nftables table inet {TABLE} in this network namespace; stop that proxy first"
     )]
     Taken,
+    /// The table is gone: somebody flushed all of nftables, or ended its owner.
+    #[error("the nftables table inet {TABLE} no longer answers ({why}): restart the proxy")]
+    Lost {
+        /// What was seen.
+        why: String,
+    },
+}
+
+/// An address family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    const fn ip(self) -> &'static str {
+        match self {
+            Family::V4 => "ip",
+            Family::V6 => "ip6",
+        }
+    }
+
+    const fn number(self) -> char {
+        match self {
+            Family::V4 => '4',
+            Family::V6 => '6',
+        }
+    }
+
+    const fn flag(self) -> &'static str {
+        match self {
+            Family::V4 => "-4",
+            Family::V6 => "-6",
+        }
+    }
 }
 
 impl Rules {
-    fn families(&self) -> &'static [&'static str] {
+    fn families(&self) -> &'static [Family] {
         match self.listener {
-            SocketAddr::V4(_) => &["ip"],
-            SocketAddr::V6(at) if at.ip().is_unspecified() => &["ip", "ip6"],
-            SocketAddr::V6(_) => &["ip6"],
+            SocketAddr::V4(_) => &[Family::V4],
+            SocketAddr::V6(at) if at.ip().is_unspecified() => &[Family::V4, Family::V6],
+            SocketAddr::V6(_) => &[Family::V6],
         }
     }
 
     /// The nftables commands, one a line.
     pub fn nft(&self) -> Vec<String> {
-        let mut lines = vec![
-            format!("add table inet {TABLE} {{ flags owner; }}"),
-            format!("add chain inet {TABLE} prerouting {{ type filter hook prerouting priority mangle; policy accept; }}"),
-            format!("add chain inet {TABLE} intercept"),
-            format!(
-                "add rule inet {TABLE} prerouting meta l4proto tcp tcp flags & (syn | ack) == syn fib daddr type unicast jump intercept"
-            ),
-            // Packets of connections the proxy already has, on either leg, are delivered here though their address is not ours.
-            format!("add rule inet {TABLE} prerouting meta l4proto tcp socket transparent 1 meta mark set {MARK:#x} accept"),
-        ];
-        let port = self.listener.port();
-        for family in self.families() {
-            let to = match self.listener.ip() {
-                address if address.is_unspecified() => String::new(),
-                address => address.to_string(),
-            };
-            let to = if *family == "ip6" && !to.is_empty() { format!("[{to}]") } else { to };
-            let protocol = if *family == "ip" { "ipv4" } else { "ipv6" };
+        let mut lines = vec![format!("add table inet {TABLE} {{ flags owner; }}")];
+        for counter in ["split", "bypassed", "unsplit", "quic"] {
+            lines.push(format!("add counter inet {TABLE} {counter}"));
+        }
+        for (family, kind) in [(Family::V4, "ipv4_addr"), (Family::V6, "ipv6_addr")] {
+            let n = family.number();
+            lines.push(format!("add set inet {TABLE} bypass{n} {{ type {kind}; flags interval; auto-merge; }}"));
             lines.push(format!(
-                "add rule inet {TABLE} intercept meta nfproto {protocol} meta l4proto tcp tproxy {family} to {to}:{port} meta mark set {MARK:#x} accept"
+                "add set inet {TABLE} direct{n} {{ type {kind} . inet_service . {kind} . inet_service; flags dynamic,timeout; \
+                 timeout {KNOWN_DIRECT}; size 65535; }}"
             ));
         }
+        for chain in ["direct", "open", "split", "intercept", "ours"] {
+            lines.push(format!("add chain inet {TABLE} {chain}"));
+        }
+        lines.push(format!("add chain inet {TABLE} prerouting {{ type filter hook prerouting priority mangle; policy accept; }}"));
+        let mut rule = |chain: &str, text: String| lines.push(format!("add rule inet {TABLE} {chain} {text}"));
+        for family in [Family::V4, Family::V6] {
+            rule("direct", format!("add @direct{} {{ {} }}", family.number(), from_client(family)));
+        }
+        rule("direct", "accept".into());
+        rule("split", "jump open".into());
+        rule("split", "counter name unsplit goto direct".into());
+        // Packets of connections the proxy has, on either leg, are delivered here though their address is not ours; but not those
+        // of a connection that passed unsplit, though the proxy may still remember one of the same addresses and ports.
+        for family in [Family::V4, Family::V6] {
+            for way in [from_client(family), from_server(family)] {
+                rule("ours", format!("{way} @direct{} accept", family.number()));
+            }
+        }
+        rule("ours", format!("meta mark set {MARK:#x} accept"));
+        // An error about a leg's packet comes to the address the leg wears.
+        rule("prerouting", format!("meta l4proto {{ icmp, ipv6-icmp }} socket transparent 1 meta mark set {MARK:#x} accept"));
+        rule("prerouting", "udp dport 443 counter name quic".into());
+        rule("prerouting", "udp sport 443 counter name quic".into());
+        rule("prerouting", "meta l4proto tcp tcp flags & (syn | ack) == syn fib daddr type unicast goto intercept".into());
+        rule("prerouting", "meta l4proto tcp socket transparent 1 goto ours".into());
+        lines.extend(self.open());
+        lines.extend(self.intercept());
+        lines
+    }
+
+    /// What hands connections to the proxy.
+    fn open(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let port = self.listener.port();
+        for family in self.families() {
+            let to = match self.listener {
+                SocketAddr::V4(at) if !at.ip().is_unspecified() => at.ip().to_string(),
+                SocketAddr::V6(at) if !at.ip().is_unspecified() => format!("[{}]", at.ip()),
+                _ => String::new(),
+            };
+            let (ip, n) = (family.ip(), family.number());
+            lines.push(format!(
+                "add rule inet {TABLE} open meta nfproto ipv{n} meta l4proto tcp delete @direct{n} {{ {} }} counter name split \
+                 tproxy {ip} to {to}:{port} meta mark set {MARK:#x} accept",
+                from_client(*family)
+            ));
+        }
+        lines
+    }
+
+    /// What decides who bypasses.
+    fn intercept(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut rule = |text: String| lines.push(format!("add rule inet {TABLE} intercept {text}"));
+        for family in [Family::V4, Family::V6] {
+            for end in ["saddr", "daddr"] {
+                rule(format!("{} {end} @bypass{} counter name bypassed goto direct", family.ip(), family.number()));
+            }
+        }
+        for one in &self.policy {
+            let verdict = match one.action {
+                Action::Split => "goto split",
+                Action::Bypass => "counter name bypassed goto direct",
+            };
+            for condition in conditions(one) {
+                rule(format!("{condition}{verdict}"));
+            }
+        }
+        rule("goto split".into());
         lines
     }
 
@@ -100,7 +207,7 @@ impl Rules {
         self.families()
             .iter()
             .flat_map(|family| {
-                let flag = flag(family);
+                let flag = family.flag();
                 [
                     format!("ip {flag} rule add fwmark {MARK:#x} lookup {ROUTES} pref {PREFERENCE}"),
                     format!("ip {flag} route replace local default dev lo table {ROUTES}"),
@@ -109,57 +216,135 @@ impl Rules {
             .collect()
     }
 
+    /// The settings without which routed connections neither come nor pass: set by whoever runs this router.
+    pub fn sysctls(&self) -> Vec<&'static str> {
+        let setting = |family: &Family| match family {
+            Family::V4 => "net.ipv4.ip_forward=1",
+            Family::V6 => "net.ipv6.conf.all.forwarding=1",
+        };
+        self.families().iter().map(setting).collect()
+    }
+
     /// Installs the rules in the network namespace of the calling thread.
     pub(crate) fn install(self) -> Result<Installed, RulesError> {
-        let rules = self.nft().join("\n") + "\n";
-        if run("nft", "nftables", &["list", "table", "inet", TABLE], "")?.0 {
+        if run("nft", "nftables", &["list", "table", "inet", TABLE])?.0 {
             return Err(RulesError::Taken);
         }
-        let (fine, said) = run("nft", "nftables", &["-c", "-f", "-"], &rules)?;
-        if !fine {
-            return Err(RulesError::Refused { what: "nftables rules", cure: cure(&said), said });
-        }
-        self.remove_routes();
-        let mut installed = Installed { rules: self, owner: start_owner()? };
-        let routes: String = self.ip().iter().map(|line| format!("{}\n", line.trim_start_matches("ip "))).collect();
-        for line in routes.lines() {
-            let arguments: Vec<&str> = line.split_whitespace().collect();
-            let (fine, said) = run("ip", "iproute2", &arguments, "")?;
+        remove_routes();
+        let commands = self.nft();
+        let mut installed = Installed { owner: Owner::start()?, rules: self, open: true };
+        for line in installed.rules.ip() {
+            let arguments: Vec<&str> = line.split_whitespace().skip(1).collect();
+            let (fine, said) = run("ip", "iproute2", &arguments)?;
             if !fine {
                 return Err(RulesError::Refused { what: "routing rules", cure: cure(&said), said });
             }
         }
-        installed.tell(&rules);
-        installed.await_rules()?;
-        Ok(installed)
-    }
-
-    /// Removes the routing rules, those of a proxy that was killed too.
-    fn remove_routes(self) {
-        for family in ["ip", "ip6"] {
-            let flag = flag(family);
-            let preference = PREFERENCE.to_string();
-            // Until there is none: a rule of a killed proxy may stand beside ours.
-            while run("ip", "iproute2", &[flag, "rule", "del", "pref", &preference], "").is_ok_and(|(fine, _)| fine) {}
-            let _ = run("ip", "iproute2", &[flag, "route", "flush", "table", &ROUTES.to_string()], "");
+        match installed.owner.tell(&commands) {
+            Ok(_) => Ok(installed),
+            // Another may have been quicker.
+            Err(_) if run("nft", "nftables", &["list", "table", "inet", TABLE])?.0 => Err(RulesError::Taken),
+            Err(error) => Err(error),
         }
     }
+}
+
+/// Removes the routing rules, those of a proxy that was killed too.
+fn remove_routes() {
+    for family in [Family::V4, Family::V6] {
+        let preference = PREFERENCE.to_string();
+        // Until there is none: a rule of a killed proxy may stand beside ours.
+        while run("ip", "iproute2", &[family.flag(), "rule", "del", "pref", &preference]).is_ok_and(|(fine, _)| fine) {}
+        let _ = run("ip", "iproute2", &[family.flag(), "route", "flush", "table", &ROUTES.to_string()]);
+    }
+}
+
+/// A connection's addresses and ports in a packet from the client …
+fn from_client(family: Family) -> String {
+    let ip = family.ip();
+    format!("{ip} saddr . tcp sport . {ip} daddr . tcp dport")
+}
+
+/// … and the same four in one from the server.
+fn from_server(family: Family) -> String {
+    let ip = family.ip();
+    format!("{ip} daddr . tcp dport . {ip} saddr . tcp sport")
+}
+
+/// A rule's conditions as nftables has them: one text for each family that it can fit.
+fn conditions(rule: &Rule) -> Vec<String> {
+    let mut common = String::new();
+    if !rule.inward.is_empty() {
+        common += &format!("iifname {} ", names(&rule.inward));
+    }
+    if !rule.outward.is_empty() {
+        common += &format!("fib daddr oifname {} ", names(&rule.outward));
+    }
+    if !rule.ports.is_empty() {
+        common += &format!("tcp dport {} ", ports(&rule.ports));
+    }
+    if rule.from.is_empty() && rule.to.is_empty() {
+        return vec![common];
+    }
+    let of_family = |family: Family| {
+        let mut text = String::new();
+        for (end, wanted) in [("saddr", &rule.from), ("daddr", &rule.to)] {
+            if !wanted.is_empty() {
+                // A condition that no address of this family can meet.
+                let prefixes = prefixes(wanted, family)?;
+                text += &format!("{} {end} {prefixes} ", family.ip());
+            }
+        }
+        Some(text + &common)
+    };
+    [Family::V4, Family::V6].into_iter().filter_map(of_family).collect()
+}
+
+fn names(interfaces: &[Interface]) -> String {
+    let names: Vec<String> = interfaces.iter().map(|interface| format!("\"{}\"", interface.0)).collect();
+    format!("{{ {} }}", names.join(", "))
+}
+
+/// Ports without overlaps, of which nftables wants none.
+fn ports(wanted: &[Ports]) -> String {
+    let mut sorted = wanted.to_vec();
+    sorted.sort();
+    let mut merged: Vec<Ports> = Vec::new();
+    for ports in sorted {
+        match merged.last_mut() {
+            Some(last) if u32::from(ports.first) <= u32::from(last.last) + 1 => last.last = last.last.max(ports.last),
+            _ => merged.push(ports),
+        }
+    }
+    let texts: Vec<String> = merged.iter().map(ToString::to_string).collect();
+    format!("{{ {} }}", texts.join(", "))
+}
+
+/// The prefixes of one family, without overlaps; none where there is none.
+fn prefixes(wanted: &[Prefix], family: Family) -> Option<String> {
+    let v4: Vec<Ipv4Net> = wanted.iter().filter_map(|prefix| if let IpNet::V4(net) = prefix.0 { Some(net) } else { None }).collect();
+    let v6: Vec<Ipv6Net> = wanted.iter().filter_map(|prefix| if let IpNet::V6(net) = prefix.0 { Some(net) } else { None }).collect();
+    let texts: Vec<String> = match family {
+        Family::V4 => Ipv4Net::aggregate(&v4).iter().map(ToString::to_string).collect(),
+        Family::V6 => Ipv6Net::aggregate(&v6).iter().map(ToString::to_string).collect(),
+    };
+    (!texts.is_empty()).then(|| format!("{{ {} }}", texts.join(", ")))
 }
 
 impl fmt::Display for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for line in self.nft() {
-            writeln!(f, "nft {line}")?;
+        for setting in self.sysctls() {
+            writeln!(f, "# needed, and left to you: sysctl -w {setting}")?;
         }
         for line in self.ip() {
             writeln!(f, "{line}")?;
         }
+        for line in self.nft() {
+            // Quoted, so that a shell takes it as it stands.
+            writeln!(f, "nft '{line}'")?;
+        }
         Ok(())
     }
-}
-
-fn flag(family: &str) -> &'static str {
-    if family == "ip6" { "-6" } else { "-4" }
 }
 
 fn cure(said: &str) -> &'static str {
@@ -172,95 +357,173 @@ fn cure(said: &str) -> &'static str {
     }
 }
 
+/// The process that owns the table: it lives as long as this end of its input, and answers what it is told.
+#[derive(Debug)]
+struct Owner {
+    process: Child,
+    answers: PipeReader,
+}
+
+impl Owner {
+    fn start() -> Result<Self, RulesError> {
+        let missing = |why| RulesError::Missing { program: "nft", why, package: "nftables" };
+        let (answers, end) = io::pipe().map_err(missing)?;
+        let errors = end.try_clone().map_err(missing)?;
+        let process = Command::new("nft")
+            .arg("-i")
+            // It would keep a history of its commands there.
+            .env("HOME", "/nonexistent")
+            .stdin(Stdio::piped())
+            .stdout(end)
+            .stderr(errors)
+            .spawn()
+            .map_err(missing)?;
+        Ok(Owner { process, answers })
+    }
+
+    /// Has it do `commands`, all or none, and returns what it says.
+    fn tell(&mut self, commands: &[String]) -> Result<String, RulesError> {
+        // It answers in order: what it says of a command it can't know ends the answer.
+        const END: &str = "end-of-answer";
+        let lost = |why: &dyn fmt::Display| RulesError::Lost { why: why.to_string() };
+        let text = format!("{}\n{END}\n", commands.join("; "));
+        let input = self.process.stdin.as_mut().ok_or_else(|| lost(&"it was let go"))?;
+        input.write_all(text.as_bytes()).and_then(|()| input.flush()).map_err(|why| lost(&why))?;
+        let (begun, mut said) = (Instant::now(), String::new());
+        while !said.contains(&format!("\n{END}\n")) {
+            let left = PATIENCE.saturating_sub(begun.elapsed());
+            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: 0 };
+            let ready = poll(&mut [PollFd::new(&self.answers, PollFlags::IN)], Some(&timeout)).map_err(|why| lost(&why))?;
+            let mut part = [0; 4096];
+            match if ready == 0 { Ok(0) } else { self.answers.read(&mut part) } {
+                Ok(0) => return Err(lost(&if ready == 0 { "it does not answer" } else { "it has ended" })),
+                Ok(count) => said += &String::from_utf8_lossy(&part[..count]),
+                Err(why) => return Err(lost(&why)),
+            }
+        }
+        // The last error is about the end mark itself.
+        let answer = said.rfind("Error:").map_or(said.as_str(), |end| &said[..end]);
+        match answer.find("Error:") {
+            Some(at) => {
+                let said = answer[at..].lines().next().unwrap_or_default().trim_start_matches("Error: ").to_string();
+                Err(RulesError::Refused { what: "nftables rules", cure: cure(&said), said })
+            }
+            None => Ok(answer.to_string()),
+        }
+    }
+}
+
+impl Owner {
+    /// Lets go of it, and so of the table; returns when that is gone.
+    fn stop(&mut self) {
+        drop(self.process.stdin.take());
+        // The end of its input ends it; one that does not see it is made to.
+        let begun = Instant::now();
+        while matches!(self.process.try_wait(), Ok(None)) {
+            if begun.elapsed() > Duration::from_secs(2) {
+                let _ = self.process.kill();
+                let _ = self.process.wait();
+                break;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What the firewall has counted, in packets; of `quic` all packets, of the others the first of each connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Counted {
+    /// Connections handed to the proxy.
+    pub split: u64,
+    /// Connections that a rule or the list let bypass.
+    pub bypassed: u64,
+    /// Connections that passed because the proxy was full or ending.
+    pub unsplit: u64,
+    /// Packets of UDP port 443, which can't be split, and their bytes.
+    pub quic_packets: u64,
+    /// Their bytes.
+    pub quic_bytes: u64,
+}
+
 /// Rules that are in place. Dropping takes them away.
 #[derive(Debug)]
 pub(crate) struct Installed {
+    owner: Owner,
     rules: Rules,
-    owner: Child,
-}
-
-/// Starts the process that is to own the table: it lives as long as this end of its input.
-fn start_owner() -> Result<Child, RulesError> {
-    Command::new("nft")
-        .arg("-i")
-        // It would keep a history of its commands there.
-        .env("HOME", "/nonexistent")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(|why| RulesError::Missing { program: "nft", why, package: "nftables" })
+    open: bool,
 }
 
 impl Installed {
-    fn tell(&mut self, commands: &str) {
-        if let Some(pipe) = &mut self.owner.stdin {
-            // Whether it heard is seen by what it does.
-            let _ = pipe.write_all(commands.as_bytes()).and_then(|()| pipe.flush());
+    /// Lets new connections pass unsplit, or takes them again; those the proxy has go on. Whether that changed anything.
+    pub(crate) fn set_open(&mut self, open: bool) -> Result<bool, RulesError> {
+        if open == self.open {
+            return Ok(false);
         }
+        let mut commands = vec![format!("flush chain inet {TABLE} open")];
+        if open {
+            commands.extend(self.rules.open());
+        }
+        self.owner.tell(&commands)?;
+        self.open = open;
+        Ok(true)
     }
 
-    /// Waits until the last rule stands. They were checked before, so that only a rival can be in the way.
-    fn await_rules(&mut self) -> Result<(), RulesError> {
-        let begun = Instant::now();
-        let wanted = self.rules.families().len();
-        while begun.elapsed() < Duration::from_secs(10) {
-            let (fine, said) = run("nft", "nftables", &["list", "chain", "inet", TABLE, "intercept"], "")?;
-            if fine && said.matches("tproxy").count() == wanted {
-                return Ok(());
-            }
-            if !matches!(self.owner.try_wait(), Ok(None)) {
-                break;
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        Err(RulesError::Taken)
+    /// Puts another policy in the place of the present one.
+    pub(crate) fn set_policy(&mut self, policy: Vec<Rule>) -> Result<(), RulesError> {
+        let rules = Rules { policy, ..self.rules.clone() };
+        let mut commands = vec![format!("flush chain inet {TABLE} intercept")];
+        commands.extend(rules.intercept());
+        self.owner.tell(&commands)?;
+        self.rules = rules;
+        Ok(())
     }
 
-    /// Lets new connections pass unsplit; those the proxy has go on.
-    pub(crate) fn stop_intercepting(&mut self) {
-        self.tell(&format!("flush chain inet {TABLE} intercept\n"));
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(2) {
-            match run("nft", "nftables", &["list", "chain", "inet", TABLE, "intercept"], "") {
-                Ok((true, said)) if said.contains("tproxy") => thread::sleep(Duration::from_millis(2)),
-                _ => return,
+    /// Makes the list of prefixes that bypass, whichever end is in them, this one.
+    pub(crate) fn set_bypass(&mut self, list: &[Prefix]) -> Result<(), RulesError> {
+        let mut commands = Vec::new();
+        for family in [Family::V4, Family::V6] {
+            let n = family.number();
+            commands.push(format!("flush set inet {TABLE} bypass{n}"));
+            if let Some(elements) = prefixes(list, family) {
+                commands.push(format!("add element inet {TABLE} bypass{n} {elements}"));
             }
         }
+        self.owner.tell(&commands).map(|_| ())
+    }
+
+    /// What has been counted.
+    pub(crate) fn counted(&mut self) -> Result<Counted, RulesError> {
+        let said = self.owner.tell(&[format!("list counters table inet {TABLE}")])?;
+        let words: Vec<&str> = said.split_whitespace().collect();
+        let of = |counter: &str| {
+            // counter NAME { packets N bytes N }
+            let at = words.windows(2).position(|pair| pair[0] == "counter" && pair[1].trim_matches('"') == counter);
+            let number = |offset: usize| at.and_then(|at| words.get(at + offset)).and_then(|word| word.parse().ok()).unwrap_or(0);
+            (number(4), number(6))
+        };
+        let ((quic_packets, quic_bytes), (split, _)) = (of("quic"), of("split"));
+        Ok(Counted { split, bypassed: of("bypassed").0, unsplit: of("unsplit").0, quic_packets, quic_bytes })
     }
 }
 
 impl Drop for Installed {
     fn drop(&mut self) {
-        drop(self.owner.stdin.take());
-        // The end of its input ends it; one that does not see it is made to.
-        let begun = Instant::now();
-        while matches!(self.owner.try_wait(), Ok(None)) {
-            if begun.elapsed() > Duration::from_secs(2) {
-                let _ = self.owner.kill();
-                let _ = self.owner.wait();
-                break;
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-        self.rules.remove_routes();
+        // The table first, which would go on marking packets for routes that are gone.
+        self.owner.stop();
+        remove_routes();
     }
 }
 
-/// Runs a program with `input`: whether it was content, and what it said.
-fn run(program: &'static str, package: &'static str, arguments: &[&str], input: &str) -> Result<(bool, String), RulesError> {
-    let missing = |why| RulesError::Missing { program, why, package };
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(missing)?;
-    if let Some(mut pipe) = child.stdin.take() {
-        let _ = pipe.write_all(input.as_bytes());
-    }
-    let output = child.wait_with_output().map_err(missing)?;
+/// Runs a program: whether it was content, and what it said.
+fn run(program: &'static str, package: &'static str, arguments: &[&str]) -> Result<(bool, String), RulesError> {
+    let output =
+        Command::new(program).args(arguments).stdin(Stdio::null()).output().map_err(|why| RulesError::Missing { program, why, package })?;
     let mut said = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {
         said = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or("it gave no reason").to_string();
@@ -272,12 +535,33 @@ fn run(program: &'static str, package: &'static str, arguments: &[&str], input: 
 mod tests {
     use super::*;
 
+    fn rules(listener: &str, policy: Vec<Rule>) -> String {
+        Rules { listener: listener.parse().unwrap(), policy }.to_string()
+    }
+
     #[test]
     fn both_families_when_any_address_will_do() {
-        let rules = Rules { listener: "[::]:5000".parse().unwrap() }.to_string();
-        assert!(rules.contains("tproxy ip to :5000") && rules.contains("tproxy ip6 to :5000"), "{rules}");
-        assert!(rules.contains("ip -6 route replace local default dev lo"), "{rules}");
-        let rules = Rules { listener: "192.0.2.1:5000".parse().unwrap() }.to_string();
-        assert!(rules.contains("tproxy ip to 192.0.2.1:5000") && !rules.contains("ip6"), "{rules}");
+        let both = rules("[::]:5000", vec![]);
+        assert!(both.contains("tproxy ip to :5000") && both.contains("tproxy ip6 to :5000"), "{both}");
+        assert!(both.contains("ip -6 route replace local default dev lo"), "{both}");
+        let one = rules("192.0.2.1:5000", vec![]);
+        assert!(one.contains("tproxy ip to 192.0.2.1:5000") && !one.contains("tproxy ip6") && !one.contains("ip -6"), "{one}");
+    }
+
+    #[test]
+    fn a_rule_becomes_a_line_a_family_that_it_can_fit() {
+        let rule = Rule {
+            from: vec!["10.1.0.0/16".parse().unwrap(), "10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
+            to: vec!["192.0.2.1".parse().unwrap()],
+            ports: vec!["8000-8999".parse().unwrap(), "443".parse().unwrap(), "8500-9000".parse().unwrap()],
+            inward: vec!["eth*".parse().unwrap()],
+            action: Action::Bypass,
+            ..Rule::default()
+        };
+        let wanted = "ip saddr { 10.0.0.0/8 } ip daddr { 192.0.2.1/32 } iifname { \"eth*\" } tcp dport { 443, 8000-9000 } ";
+        assert_eq!(conditions(&rule), [wanted]);
+        let all = rules("[::]:5000", vec![rule, Rule::default()]);
+        assert!(all.contains(&format!("intercept {wanted}counter name bypassed goto direct'\n")), "{all}");
+        assert_eq!(conditions(&Rule::default()), [""]);
     }
 }

@@ -111,6 +111,67 @@ pub fn force_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
         .or_else(|_| set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, value))
 }
 
+/// Fixes the send buffer, beyond `net.core.wmem_max` where the process may (CAP_NET_ADMIN), else within it.
+pub(crate) fn force_send_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+    let value = i32::try_from(bytes).unwrap_or(i32::MAX);
+    set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, value)
+        .or_else(|_| set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, value))
+}
+
+/// Whether a socket speaks IPv6.
+fn is_v6(socket: impl AsFd) -> io::Result<bool> {
+    Ok(rustix::net::sockopt::socket_domain(socket)? == rustix::net::AddressFamily::INET6)
+}
+
+/// Sets the code point of a socket's packets.
+pub(crate) fn set_dscp(socket: impl AsFd, value: u8) -> io::Result<()> {
+    let (level, name) = if is_v6(&socket)? { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) } else { (libc::IPPROTO_IP, libc::IP_TOS) };
+    // The two bits below are ECN's, and TCP's own business.
+    set_int(socket, level, name, i32::from(value) << 2)
+}
+
+/// The code point that the SYN of an accepted connection had. A TCP socket tells it as a control message among its "packet
+/// options" (net/ipv4/ip_sockglue.c, net/ipv6/ipv6_sockglue.c).
+pub(crate) fn dscp_of_syn(socket: impl AsFd) -> io::Result<u8> {
+    const IPV6_2292PKTOPTIONS: libc::c_int = 6;
+    let (level, ask, name) = if is_v6(&socket)? {
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, IPV6_2292PKTOPTIONS)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_RECVTOS, libc::IP_PKTOPTIONS)
+    };
+    set_int(&socket, level, ask, 1)?;
+    let mut space = [0u64; 16];
+    let mut length = mem::size_of_val(&space) as libc::socklen_t;
+    // SAFETY: the pointer and length describe `space`.
+    let status = unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), level, name, space.as_mut_ptr().cast(), &raw mut length) };
+    check(status)?;
+    set_int(&socket, level, ask, 0)?;
+    // SAFETY: a zeroed header is a valid one.
+    let mut header: libc::msghdr = unsafe { mem::zeroed() };
+    header.msg_control = space.as_mut_ptr().cast();
+    header.msg_controllen = length as _;
+    // SAFETY: the header describes the part of `space` that the kernel filled with control messages; each is followed only
+    // within it, and what is read of its data is there by its length.
+    unsafe {
+        let mut message = libc::CMSG_FIRSTHDR(&raw const header);
+        while let Some(found) = message.as_ref() {
+            if found.cmsg_level == level
+                && matches!(found.cmsg_type, libc::IP_TOS | libc::IPV6_TCLASS)
+                && found.cmsg_len > mem::size_of::<libc::cmsghdr>()
+            {
+                return Ok(*libc::CMSG_DATA(message) >> 2);
+            }
+            message = libc::CMSG_NXTHDR(&raw const header, message);
+        }
+    }
+    Ok(0)
+}
+
+/// Lets a connect wait for the first data and carry it in its SYN (RFC 7413), once the server has given a cookie.
+pub(crate) fn set_fast_open_connect(socket: impl AsFd) -> io::Result<()> {
+    set_int(socket, libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, 1)
+}
+
 /// Lets a socket tell of data only when there are so many bytes (SO_RCVLOWAT), or its window is full, or it has ended.
 pub(crate) fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, i32::try_from(bytes).unwrap_or(i32::MAX))

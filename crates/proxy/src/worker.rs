@@ -2,12 +2,17 @@
 
 use crate::{
     StartError,
-    config::Config,
-    connection::{Connection, Events, Side, Wants},
+    config::{Config, Way},
+    connection::{Connection, Events, Side, Start, Wants, refuse_socks},
     ending::Ending,
-    intercept::{self, Listener},
-    meter::{FlowRecord, FlowStats},
+    flow_log::{self, Lines},
+    gate::Note,
+    greeting::{Greeting, Heard, Target, proxy_header, socks_reply},
+    intercept::{self, Arrival, Listener},
+    meter::{FlowRecord, FlowStats, Totals},
     relay::Tools,
+    resolver::{Answer, Question},
+    routes::Routes,
 };
 use rustix::{
     event::{
@@ -16,10 +21,13 @@ use rustix::{
     },
     fd::OwnedFd,
     io::Errno,
+    net::{RecvFlags, SendFlags, recv, send},
 };
+use socket2::Socket;
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     io, mem,
+    net::SocketAddr,
     sync::{Arc, mpsc},
     time::{Duration, Instant},
 };
@@ -27,19 +35,74 @@ use std::{
 /// What a worker may be told.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Tell every flow.
+    /// Tell every flow, some at a time.
     Flows(mpsc::Sender<Vec<FlowStats>>),
+    /// Tell what all flows came to, those that are not over too.
+    Totals(mpsc::Sender<Totals>),
+    /// New flows by this from now on.
+    Reload(Arc<Config>),
+    /// A name has been looked up.
+    Resolved(Answer),
     /// Take no new connections; end when the last one has.
     Drain,
     /// Reset every connection and end.
     Stop,
 }
 
+/// Where a worker is told things.
+#[derive(Debug, Clone)]
+pub(crate) struct Mailbox {
+    pub(crate) commands: mpsc::Sender<Command>,
+    /// Owned by threads of the main descriptor table: a worker must never hold one.
+    pub(crate) waker: Arc<OwnedFd>,
+}
+
+impl Mailbox {
+    pub(crate) fn send(&self, command: Command) {
+        // A worker that is gone has nothing left to be told.
+        let _ = self.commands.send(command);
+        let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
+    }
+}
+
 /// Who hears of each flow that ends.
 pub(crate) type OnEnd = Arc<dyn Fn(FlowRecord) + Send + Sync>;
 
+/// What ties a worker to the rest of the proxy.
+pub(crate) struct Ties {
+    pub(crate) number: usize,
+    pub(crate) inbox: mpsc::Receiver<Command>,
+    pub(crate) on_end: OnEnd,
+    /// Where it says that it is full; none when connections can't pass unsplit, so that they must wait.
+    pub(crate) gate: Option<mpsc::Sender<Note>>,
+    pub(crate) log: Option<flow_log::Batches>,
+    pub(crate) names: mpsc::Sender<Question>,
+}
+
+/// A client that has not said yet where it goes.
+#[derive(Debug)]
+struct Caller {
+    socket: Socket,
+    client: SocketAddr,
+    greeting: Greeting,
+    /// Which listener it came to.
+    listener: usize,
+    serial: u64,
+    since: Instant,
+}
+
+/// Flows that are being told, from this slot on.
+struct Survey {
+    next: usize,
+    reply: mpsc::Sender<Vec<FlowStats>>,
+}
+
+/// How many slots a survey looks at before traffic has its turn again.
+const SURVEYED: usize = 128;
 /// How often connects are checked against their limit.
 const CONNECT_TICK: Duration = Duration::from_millis(200);
+/// How often idle connections are looked for, at least.
+const IDLE_LOOK: Duration = Duration::from_secs(5);
 /// How often connections that wait for something without an event get a turn.
 const TICK: Duration = Duration::from_millis(2);
 
@@ -74,11 +137,16 @@ impl Token {
 /// One thread's share of the proxy.
 pub(crate) struct Worker {
     config: Arc<Config>,
+    ties: Ties,
     epoll: OwnedFd,
     waker: OwnedFd,
-    inbox: mpsc::Receiver<Command>,
     listeners: Vec<Listener>,
+    /// Asked only where the policy speaks of interfaces.
+    routes: Option<Routes>,
     connections: Vec<Option<Connection>>,
+    /// Clients that have not said yet where they go, by slot.
+    callers: HashMap<usize, Caller>,
+    serial: u64,
     free: Vec<usize>,
     /// Slots that ended in this round: events already fetched may still name them, so they are reused only in the next.
     ended: Vec<usize>,
@@ -92,50 +160,59 @@ pub(crate) struct Worker {
     /// Those that take their time, and when to look at them next.
     dialling_long: Vec<(Instant, usize)>,
     next_check: Instant,
+    next_idle_look: Instant,
+    surveys: Vec<Survey>,
+    totals: Totals,
+    lines: Option<Lines>,
     tools: Tools,
-    on_end: OnEnd,
     draining: bool,
-    /// Listeners are deaf for want of descriptors until something ends.
-    starved: bool,
+    /// How many flows there is room for, and whether there are as many.
+    room: usize,
+    full: bool,
+    /// Listeners are deaf until something ends: for want of descriptors, or because it is full and nothing can pass unsplit.
+    resting: bool,
 }
 
 impl Worker {
-    pub(crate) fn new(config: Arc<Config>, waker: OwnedFd, inbox: mpsc::Receiver<Command>, on_end: OnEnd) -> Result<Self, StartError> {
+    pub(crate) fn new(config: Arc<Config>, waker: OwnedFd, ties: Ties) -> Result<Self, StartError> {
         let listeners = intercept::open(&config)?;
-        Self::watch(config, waker, listeners, inbox, on_end).map_err(|why| StartError::System { what: "set up epoll for a worker", why })
+        Self::watch(config, waker, listeners, ties).map_err(|why| StartError::System { what: "set up epoll for a worker", why })
     }
 
-    fn watch(
-        config: Arc<Config>,
-        waker: OwnedFd,
-        listeners: Vec<Listener>,
-        inbox: mpsc::Receiver<Command>,
-        on_end: OnEnd,
-    ) -> io::Result<Self> {
+    fn watch(config: Arc<Config>, waker: OwnedFd, listeners: Vec<Listener>, ties: Ties) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &waker, Token::Waker.pack(), EventFlags::IN)?;
         for (index, listener) in listeners.iter().enumerate() {
             epoll::add(&epoll, &listener.socket, Token::Listener(index).pack(), EventFlags::IN)?;
         }
+        let now = Instant::now();
         Ok(Worker {
+            routes: Routes::open().ok(),
+            lines: ties.log.clone().map(Lines::new),
+            room: config.room_of_a_worker(),
             config,
+            ties,
             epoll,
             waker,
-            inbox,
             listeners,
             connections: Vec::new(),
+            callers: HashMap::new(),
+            serial: 0,
             free: Vec::new(),
             ended: Vec::new(),
             again: VecDeque::new(),
             ticking: Vec::new(),
-            next_tick: Instant::now(),
+            next_tick: now,
             dialling: VecDeque::new(),
             dialling_long: Vec::new(),
-            next_check: Instant::now(),
+            next_check: now,
+            next_idle_look: now,
+            surveys: Vec::new(),
+            totals: Totals::default(),
             tools: Tools::new(),
-            on_end,
             draining: false,
-            starved: false,
+            full: false,
+            resting: false,
         })
     }
 
@@ -186,31 +263,45 @@ impl Worker {
                 }
             }
             self.check_dialling();
+            self.check_callers();
+            self.check_idle();
+            self.survey();
+            if let Some(lines) = &mut self.lines {
+                lines.hand_over_old(self.tools.now);
+            }
             self.free.append(&mut self.ended);
         }
     }
 
     /// How long to wait: not at all while somebody has more to do, a tick while somebody waits for the clock.
     fn timeout(&self) -> Option<Timespec> {
-        if !self.again.is_empty() {
+        if !self.again.is_empty() || !self.surveys.is_empty() {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
-        let tick = match (self.ticking.is_empty(), self.dialling.is_empty() && self.dialling_long.is_empty()) {
-            (false, _) => self.next_tick.saturating_duration_since(Instant::now()),
-            (true, false) => CONNECT_TICK,
-            (true, true) => return None,
-        };
-        Some(Timespec { tv_sec: 0, tv_nsec: i64::from(tick.subsec_nanos()) })
+        let connects = !self.dialling.is_empty() || !self.dialling_long.is_empty() || !self.callers.is_empty();
+        let reasons = [
+            (!self.ticking.is_empty()).then(|| self.next_tick.saturating_duration_since(Instant::now())),
+            self.lines.as_ref().filter(|lines| !lines.is_empty()).map(|_| flow_log::AGE),
+            connects.then_some(CONNECT_TICK),
+            self.config.idle_timeout.filter(|_| self.alive() > 0).map(|limit| IDLE_LOOK.min(limit / 4)),
+        ];
+        let wait = reasons.into_iter().flatten().min()?;
+        Some(Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) })
     }
 
     /// Does what it was told; false when that was to end.
     fn obey(&mut self) -> bool {
         let _ = rustix::io::read(&self.waker, &mut [0u8; 8]);
-        while let Ok(command) = self.inbox.try_recv() {
+        while let Ok(command) = self.ties.inbox.try_recv() {
             match command {
-                Command::Flows(reply) => {
-                    let _ = reply.send(self.connections.iter().flatten().map(Connection::stats).collect());
+                Command::Flows(reply) => self.surveys.push(Survey { next: 0, reply }),
+                Command::Totals(reply) => drop(reply.send(self.totals())),
+                Command::Reload(config) => {
+                    self.room = config.room_of_a_worker();
+                    self.config = config;
+                    self.look_for_room();
                 }
+                Command::Resolved(answer) => self.on_resolved(answer),
                 Command::Drain => {
                     self.draining = true;
                     self.listeners.clear();
@@ -226,46 +317,229 @@ impl Worker {
         true
     }
 
+    /// What all flows came to, those that are not over too.
+    fn totals(&self) -> Totals {
+        let mut totals = self.totals.clone();
+        totals.flows = self.alive() as u64;
+        for connection in self.connections.iter().flatten() {
+            let (up, down) = connection.carried();
+            totals.up += up;
+            totals.down += down;
+        }
+        totals
+    }
+
+    /// Tells some more of the flows to whoever asked.
+    fn survey(&mut self) {
+        for mut survey in mem::take(&mut self.surveys) {
+            let end = self.connections.len().min(survey.next + SURVEYED);
+            let flows = self.connections.get(survey.next..end).unwrap_or_default();
+            let flows = flows.iter().flatten().map(|connection| connection.stats(self.tools.now)).collect();
+            survey.next = end;
+            if survey.reply.send(flows).is_ok() && end < self.connections.len() {
+                self.surveys.push(survey);
+            }
+        }
+    }
+
     fn accept(&mut self, index: usize) {
         // A bounded batch, so that a flood of connections does not stall those there are.
         for _ in 0..64 {
             let Some(listener) = self.listeners.get(index) else { return };
             match listener.accept() {
-                Ok(Some(arrival)) => {
-                    let (client, server) = (arrival.client, arrival.server);
-                    match Connection::begin(&self.config, arrival, self.tools.now) {
-                        Ok(connection) => self.take_in(connection),
-                        Err(ending) => tracing::warn!(%client, %server, %ending, "not split"),
-                    }
-                }
+                Ok(Some(arrival)) => self.on_arrival(index, arrival),
                 Ok(None) => return,
                 Err(why) => {
                     // Level-triggered, a listener that can't accept would spin: it rests until a descriptor is free.
                     tracing::error!("cannot accept a connection: {why}; it waits until another ends");
-                    self.hear(false);
+                    self.rest(true);
                     return;
                 }
+            }
+            if self.resting {
+                return;
+            }
+        }
+    }
+
+    fn on_arrival(&mut self, index: usize, arrival: Arrival) {
+        let Arrival { socket, client, server } = arrival;
+        let listen = &self.listeners[index].listen;
+        match server.filter(|_| !listen.accept_proxy) {
+            Some(server) => {
+                let preface = listen.send_proxy.map_or(Vec::new(), |version| proxy_header(version, client, server));
+                let keep_source = listen.way == Way::Transparent;
+                let start = Start { near: socket, client, server, others: Vec::new(), keep_source, preface, socks: false };
+                let slot = self.slot();
+                self.begin(slot, start);
+            }
+            None => {
+                let greeting = Greeting::new(listen.accept_proxy, listen.way == Way::Socks5);
+                let slot = self.slot();
+                self.serial += 1;
+                if epoll::add(&self.epoll, &socket, Token::Connection(slot, Side::Near).pack(), EventFlags::IN).is_err() {
+                    self.ended.push(slot);
+                    return;
+                }
+                self.callers.insert(slot, Caller { socket, client, greeting, listener: index, serial: self.serial, since: self.tools.now });
+            }
+        }
+        self.look_for_room();
+    }
+
+    fn slot(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() - 1
+        })
+    }
+
+    /// Begins to split a connection, in a slot that is its own.
+    fn begin(&mut self, slot: usize, start: Start) {
+        let (client, server) = (start.client, start.server);
+        let routes = self.routes.as_ref();
+        match Connection::begin(&self.config, start, |address| routes?.interface_to(address), self.tools.now) {
+            Ok(connection) => {
+                self.dialling.push_back((connection.born(), slot));
+                self.connections[slot] = Some(connection);
+                self.watch_leg(slot, Side::Far);
+            }
+            Err((ending, socks)) => {
+                if let Some(near) = socks {
+                    refuse_socks(&near, ending);
+                }
+                tracing::warn!(%client, %server, %ending, "not split");
+                self.totals.ended[ending.index()] += 1;
+                self.ended.push(slot);
+            }
+        }
+    }
+
+    /// Says so when it has become full, or no longer is.
+    fn look_for_room(&mut self) {
+        let (alive, room) = (self.alive(), self.room);
+        // Not at once when one has ended, lest it swing.
+        let full = if self.full { alive > room - room.div_ceil(16) } else { alive >= room };
+        if full != mem::replace(&mut self.full, full) {
+            match &self.ties.gate {
+                Some(gate) => drop(gate.send(Note::Full(full))),
+                None => self.rest(full),
             }
         }
     }
 
     /// Lets listeners rest, or wakes them.
-    fn hear(&mut self, listen: bool) {
-        self.starved = !listen;
-        let flags = if listen { EventFlags::IN } else { EventFlags::empty() };
+    fn rest(&mut self, rest: bool) {
+        self.resting = rest;
+        let flags = if rest { EventFlags::empty() } else { EventFlags::IN };
         for (index, listener) in self.listeners.iter().enumerate() {
             let _ = epoll::modify(&self.epoll, &listener.socket, Token::Listener(index).pack(), flags);
         }
     }
 
-    fn take_in(&mut self, connection: Connection) {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.connections.push(None);
-            self.connections.len() - 1
-        });
-        self.dialling.push_back((connection.born(), slot));
-        self.connections[slot] = Some(connection);
-        self.watch_leg(slot, Side::Far);
+    /// A client that has not said yet where it goes says something, or goes away.
+    fn on_caller(&mut self, slot: usize) {
+        let Some(caller) = self.callers.get_mut(&slot) else { return };
+        let mut bytes = [0; 2048];
+        let heard = match recv(&caller.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return self.drop_caller(slot, "it went away", &[]),
+            Ok((_, count)) => caller.greeting.hear(&bytes[..count]),
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            Err(_) => return self.drop_caller(slot, "it went away", &[]),
+        };
+        let mut heard = heard;
+        loop {
+            match heard {
+                Ok(Heard::More) => return,
+                Ok(Heard::Say(bytes)) => {
+                    let _ = send(&caller.socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                    heard = caller.greeting.hear(&[]);
+                }
+                Ok(Heard::Over(None)) => {
+                    let Some(Way::Forward(to)) = self.listeners.get(caller.listener).map(|listener| listener.listen.way) else {
+                        return self.drop_caller(slot, "its listener is gone", &[]);
+                    };
+                    return self.go_on(slot, vec![to]);
+                }
+                Ok(Heard::Over(Some(Target::Address(to)))) => return self.go_on(slot, vec![to]),
+                Ok(Heard::Over(Some(Target::Name(name, port)))) => {
+                    // What it says meanwhile waits in the kernel.
+                    let _ = epoll::delete(&self.epoll, &caller.socket);
+                    let _ = self.ties.names.send(Question { name, port, worker: self.ties.number, slot, serial: caller.serial });
+                    return;
+                }
+                Err(refusal) => return self.drop_caller(slot, refusal.why, &refusal.say),
+            }
+        }
+    }
+
+    fn on_resolved(&mut self, answer: Answer) {
+        let Answer { slot, serial, addresses } = answer;
+        if self.callers.get(&slot).is_none_or(|caller| caller.serial != serial) {
+            return;
+        }
+        match addresses {
+            Ok(addresses) if !addresses.is_empty() => self.go_on(slot, addresses),
+            // RFC 1928 §6: host unreachable.
+            _ => self.drop_caller(slot, "its name has no address", &socks_reply(4)),
+        }
+    }
+
+    /// A client has said where it goes: from now on it is a connection.
+    fn go_on(&mut self, slot: usize, mut servers: Vec<SocketAddr>) {
+        let Some(caller) = self.callers.remove(&slot) else { return };
+        let _ = epoll::delete(&self.epoll, &caller.socket);
+        let Some(listen) = self.listeners.get(caller.listener).map(|listener| &listener.listen) else {
+            return self.ended.push(slot);
+        };
+        let server = servers.remove(0);
+        let client = caller.greeting.client.unwrap_or(caller.client);
+        let mut preface = listen.send_proxy.map_or(Vec::new(), |version| proxy_header(version, client, server));
+        preface.extend(caller.greeting.rest());
+        let socks = listen.way == Way::Socks5;
+        self.begin(slot, Start { near: caller.socket, client, server, others: servers, keep_source: false, preface, socks });
+    }
+
+    /// Gives up a client that did not say where it goes.
+    fn drop_caller(&mut self, slot: usize, why: &str, say: &[u8]) {
+        let Some(caller) = self.callers.remove(&slot) else { return };
+        tracing::info!(client = %caller.client, "not split: {why}");
+        if !say.is_empty() {
+            let _ = send(&caller.socket, say, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            let _ = caller.socket.set_linger(None);
+        }
+        self.totals.ended[Ending::NoGreeting.index()] += 1;
+        self.ended.push(slot);
+        self.after_end();
+    }
+
+    /// Gives up clients that have not said where they go for as long as a connect may take.
+    fn check_callers(&mut self) {
+        let (now, limit) = (self.tools.now, self.config.connect_timeout);
+        if self.callers.is_empty() {
+            return;
+        }
+        let late: Vec<usize> = self.callers.iter().filter(|(_, caller)| now - caller.since > limit).map(|(slot, _)| *slot).collect();
+        for slot in late {
+            self.drop_caller(slot, "it took too long to say where it goes", &[]);
+        }
+    }
+
+    /// Resets connections in which nothing has moved for too long.
+    fn check_idle(&mut self) {
+        let Some(limit) = self.config.idle_timeout else { return };
+        let now = self.tools.now;
+        if now < self.next_idle_look {
+            return;
+        }
+        self.next_idle_look = now + IDLE_LOOK.min(limit / 4);
+        let idle = |(slot, connection): (usize, &mut Option<Connection>)| {
+            connection.as_mut().filter(|connection| !connection.is_dialling()).and_then(|it| (it.idle(now) >= limit).then_some(slot))
+        };
+        let idle: Vec<usize> = self.connections.iter_mut().enumerate().filter_map(idle).collect();
+        for slot in idle {
+            self.end(slot, Ending::Idle);
+        }
     }
 
     /// Lets epoll watch a leg; its first event tells how things stand.
@@ -283,6 +557,9 @@ impl Worker {
     }
 
     fn on_events(&mut self, slot: usize, side: Side, flags: EventFlags) {
+        if !self.callers.is_empty() && self.callers.contains_key(&slot) {
+            return self.on_caller(slot);
+        }
         let events = Events {
             readable: flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP),
             writable: flags.contains(EventFlags::OUT),
@@ -323,19 +600,29 @@ impl Worker {
     }
 
     fn end(&mut self, slot: usize, ending: Ending) {
-        let Some(mut connection) = self.connections.get_mut(slot).and_then(mem::take) else { return };
-        connection.release(&mut self.tools);
-        let last = connection.stats();
-        tracing::info!(
-            client = %last.client, server = %last.server, up = last.up.moved, down = last.down.moved,
-            seconds = last.age.as_secs_f64(), near_retrans = last.near.total_retrans, far_retrans = last.far.total_retrans,
-            %ending, "flow"
-        );
-        drop(connection);
+        let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };
+        let routes = self.routes.as_ref();
+        if matches!(ending, Ending::FarNotReached(_)) && connection.dial_another(&self.config, |address| routes?.interface_to(address)) {
+            return self.watch_leg(slot, Side::Far);
+        }
+        connection.release(ending, &mut self.tools);
+        let record = FlowRecord { last: connection.last_stats(self.tools.now), ending };
+        self.connections[slot] = None;
         self.ended.push(slot);
-        (self.on_end)(FlowRecord { last, ending });
-        if self.starved {
-            self.hear(true);
+        self.totals.add(&record);
+        if let Some(lines) = self.lines.as_mut().filter(|_| self.config.log_flows) {
+            lines.add(&record, self.tools.now);
+        }
+        (self.ties.on_end)(record);
+        self.after_end();
+    }
+
+    /// Something has ended: there may be room again.
+    fn after_end(&mut self) {
+        if self.full {
+            self.look_for_room();
+        } else if self.resting {
+            self.rest(false);
         }
     }
 
@@ -344,7 +631,7 @@ impl Worker {
     fn check_dialling(&mut self) {
         let now = self.tools.now;
         while let Some(&(begun, slot)) = self.dialling.front() {
-            if self.still_dials(begun, slot) {
+            if self.still_dials(begun, slot).is_some() {
                 if now - begun < CONNECT_TICK {
                     break;
                 }
@@ -357,11 +644,8 @@ impl Worker {
             return;
         }
         self.next_check = now + CONNECT_TICK;
-        let limit = self.config.connect_timeout;
         for (begun, slot) in mem::take(&mut self.dialling_long) {
-            if !self.still_dials(begun, slot) {
-                continue;
-            }
+            let Some(limit) = self.still_dials(begun, slot) else { continue };
             if now - begun < limit {
                 self.dialling_long.push((begun, slot));
             } else {
@@ -370,8 +654,9 @@ impl Worker {
         }
     }
 
-    fn still_dials(&self, begun: Instant, slot: usize) -> bool {
-        let connection = self.connections.get(slot).and_then(Option::as_ref);
-        connection.is_some_and(|connection| connection.is_dialling() && connection.born() == begun)
+    /// How long a connection may take that has been dialling since then; none when it no longer is.
+    fn still_dials(&self, begun: Instant, slot: usize) -> Option<Duration> {
+        let connection = self.connections.get(slot)?.as_ref()?;
+        (connection.is_dialling() && connection.born() == begun).then(|| connection.connect_timeout())
     }
 }

@@ -30,7 +30,7 @@ impl Bench {
         let to = server.local_addr().unwrap();
         let at = free_port();
         let (tell, ended) = mpsc::channel();
-        let config = Config { buffer, listen: vec![Listen::Forward { at, to }], ..Config::default() };
+        let config = Config { buffer, listen: vec![Listen::forward(at, to)], ..Config::default() };
         let proxy = Proxy::start(config, move |record| drop(tell.send(record))).unwrap();
         Bench { proxy, at, server, ended }
     }
@@ -182,7 +182,7 @@ fn a_reset_reaches_the_other_end_as_a_reset() {
 #[test]
 fn a_refusing_server_resets_the_client() {
     let (at, nobody) = (free_port(), free_port());
-    let config = Config { listen: vec![Listen::Forward { at, to: nobody }], ..Config::default() };
+    let config = Config { listen: vec![Listen::forward(at, nobody)], ..Config::default() };
     let (tell, ended) = mpsc::channel();
     let _proxy = Proxy::start(config, move |record| drop(tell.send(record))).unwrap();
     let mut client = TcpStream::connect(at).unwrap();
@@ -200,7 +200,7 @@ fn a_server_that_never_answers_times_out() {
     // A full backlog answers no SYN.
     let _filler: Vec<TcpStream> = (0..4).filter_map(|_| TcpStream::connect_timeout(&to, Duration::from_millis(200)).ok()).collect();
     let at = free_port();
-    let listen = vec![Listen::Forward { at, to }];
+    let listen = vec![Listen::forward(at, to)];
     let config = Config { listen, connect_timeout: Duration::from_millis(300), ..Config::default() };
     let (tell, ended) = mpsc::channel();
     let _proxy = Proxy::start(config, move |record| drop(tell.send(record))).unwrap();
@@ -275,7 +275,7 @@ fn a_drained_proxy_ends_with_its_last_flow() {
 fn a_busy_address_is_named_with_its_cure() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let at = taken.local_addr().unwrap();
-    let config = Config { listen: vec![Listen::Forward { at, to: at }], ..Config::default() };
+    let config = Config { listen: vec![Listen::forward(at, at)], ..Config::default() };
     let error = Proxy::start(config, |_| {}).unwrap_err().to_string();
     assert!(error.contains(&at.to_string()) && error.contains("another program listens there"), "{error}");
 }

@@ -3,6 +3,7 @@
 mod answer;
 mod demo;
 mod doctor;
+mod flows;
 mod lab;
 mod proxy;
 mod run;
@@ -27,7 +28,9 @@ enum Command {
     /// Plays a scenario file
     Run(run::Run),
     /// Splits the connections that come to this machine
-    Proxy(proxy::Proxy),
+    Proxy(Box<proxy::Proxy>),
+    Flows(flows::Flows),
+    Bypass(flows::Bypass),
     /// Holds a scenario's network up, to try real programs in it
     Lab(lab::Lab),
     /// What this machine can do, and the cure for what it can't
@@ -82,6 +85,8 @@ fn main() -> ExitCode {
         Command::Demo(command) => command.run(),
         Command::Run(command) => command.run(),
         Command::Proxy(command) => command.run(),
+        Command::Flows(command) => command.run(),
+        Command::Bypass(command) => command.run(),
         Command::Lab(command) => command.run(),
         Command::Doctor(command) => command.run(),
     };

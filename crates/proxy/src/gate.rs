@@ -1,0 +1,154 @@
+//! Opens and shuts the way from the firewall to the proxy: shut, new connections pass unsplit. A thread of its own, since the
+//! firewall takes its time to answer; workers only drop a note.
+
+use crate::{
+    policy::{Prefix, Rule},
+    rules::{Counted, Installed, RulesError},
+};
+use std::{
+    fs,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// What the gate may be told.
+#[derive(Debug)]
+pub(crate) enum Note {
+    /// A worker has no room for more flows, or has it again.
+    Full(bool),
+    /// No new connections from now on; the answer comes when none can come any more.
+    Shut(mpsc::Sender<()>),
+    /// Another policy.
+    Policy(Vec<Rule>, mpsc::Sender<Result<(), RulesError>>),
+    /// What the firewall has counted.
+    Counted(mpsc::Sender<Result<Counted, RulesError>>),
+    /// A change of the prefixes that bypass, and what the list then is.
+    Bypass(Change, mpsc::Sender<Result<Vec<Prefix>, RulesError>>),
+}
+
+/// A change of a list of prefixes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// These too.
+    Add(Vec<Prefix>),
+    /// Without these.
+    Remove(Vec<Prefix>),
+    /// None.
+    Nothing,
+}
+
+/// How often memory is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The thread's work.
+pub(crate) struct Gate {
+    rules: Installed,
+    /// TCP memory above which connections pass unsplit.
+    memory_limit: Option<u64>,
+    short_of_memory: bool,
+    full_workers: usize,
+    shut: bool,
+    bypass: Vec<Prefix>,
+}
+
+impl Gate {
+    /// Starts it; it ends, and takes the rules away, when nobody can send it notes any more.
+    pub(crate) fn start(
+        rules: Installed,
+        memory_limit: Option<u64>,
+        notes: mpsc::Receiver<Note>,
+    ) -> std::io::Result<thread::JoinHandle<()>> {
+        let gate = Gate { rules, memory_limit, short_of_memory: false, full_workers: 0, shut: false, bypass: Vec::new() };
+        thread::Builder::new().name("tandem-gate".into()).spawn(move || gate.run(&notes))
+    }
+
+    fn run(mut self, notes: &mpsc::Receiver<Note>) {
+        let mut looked = Instant::now();
+        loop {
+            match notes.recv_timeout(LOOK.saturating_sub(looked.elapsed())) {
+                Ok(note) => self.heed(note),
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            }
+            if looked.elapsed() >= LOOK {
+                looked = Instant::now();
+                self.look_at_memory();
+            }
+        }
+    }
+
+    fn heed(&mut self, note: Note) {
+        // Whoever asked may be gone: nothing is lost with the answer.
+        match note {
+            Note::Full(true) => self.full_workers += 1,
+            Note::Full(false) => self.full_workers = self.full_workers.saturating_sub(1),
+            Note::Shut(done) => {
+                self.shut = true;
+                self.turn();
+                let _ = done.send(());
+                return;
+            }
+            Note::Policy(policy, answer) => return drop(answer.send(self.rules.set_policy(policy))),
+            Note::Counted(answer) => return drop(answer.send(self.rules.counted())),
+            Note::Bypass(change, answer) => return drop(answer.send(self.change_bypass(change))),
+        }
+        self.turn();
+    }
+
+    fn change_bypass(&mut self, change: Change) -> Result<Vec<Prefix>, RulesError> {
+        let mut list = self.bypass.clone();
+        match change {
+            Change::Add(more) => more.into_iter().for_each(|prefix| {
+                if !list.contains(&prefix) {
+                    list.push(prefix);
+                }
+            }),
+            Change::Remove(gone) => list.retain(|prefix| !gone.contains(prefix)),
+            Change::Nothing => return Ok(list),
+        }
+        self.rules.set_bypass(&list)?;
+        self.bypass.clone_from(&list);
+        Ok(list)
+    }
+
+    fn look_at_memory(&mut self) {
+        let Some((limit, used)) = self.memory_limit.zip(tcp_memory()) else { return };
+        // Open again only when there is some room, lest it swing.
+        let short = used > if self.short_of_memory { limit / 16 * 15 } else { limit };
+        if short != self.short_of_memory {
+            self.short_of_memory = short;
+            self.turn();
+        }
+    }
+
+    fn turn(&mut self) {
+        let open = !self.shut && self.full_workers == 0 && !self.short_of_memory;
+        match self.rules.set_open(open) {
+            Ok(true) if self.shut => {}
+            Ok(true) if open => tracing::info!("room again: new connections are split"),
+            Ok(true) if self.short_of_memory => tracing::warn!("TCP memory is short: new connections pass unsplit"),
+            Ok(true) => tracing::warn!("as many flows as there is room for: new connections pass unsplit"),
+            Ok(false) => {}
+            Err(error) => tracing::error!("cannot open or shut the way to the proxy: {error}"),
+        }
+    }
+}
+
+/// TCP memory in use on this host, in bytes: of all its network namespaces, as the kernel accounts it.
+pub(crate) fn tcp_memory() -> Option<u64> {
+    let text = fs::read_to_string("/proc/net/sockstat").ok()?;
+    let words: Vec<&str> = text.lines().find(|line| line.starts_with("TCP:"))?.split_whitespace().collect();
+    let at = words.iter().position(|word| *word == "mem")?;
+    Some(words.get(at + 1)?.parse::<u64>().ok()? * page())
+}
+
+/// Where the kernel itself begins to save TCP memory.
+pub(crate) fn memory_pressure() -> Option<u64> {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_mem").ok()?;
+    Some(text.split_whitespace().nth(1)?.parse::<u64>().ok()? * page())
+}
+
+fn page() -> u64 {
+    rustix::param::page_size() as u64
+}

@@ -1,0 +1,315 @@
+//! What a client says before its data: a PROXY protocol header, a SOCKS request; and what is said before data to a far end.
+//! Pure: bytes in, bytes out.
+
+use crate::config::ProxyVersion;
+use ppp::{HeaderResult, PartialResult as _, v1, v2};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// No greeting is longer (a PROXY header of version 2 may be, with extensions nobody has a use for here).
+const LONGEST: usize = 4096;
+
+/// Where a client wants to go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    Address(SocketAddr),
+    /// A name to be looked up, and a port.
+    Name(String, u16),
+}
+
+/// What a greeting has come to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// More must come.
+    More,
+    /// This is to be said to the client; then more must come, or has already.
+    Say(Vec<u8>),
+    /// It is over; where to, when the client has said so.
+    Over(Option<Target>),
+}
+
+/// Why a greeting leads nowhere.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// For the log.
+    pub(crate) why: &'static str,
+    /// What the client is told.
+    pub(crate) say: Vec<u8>,
+}
+
+fn refuse(why: &'static str, say: &[u8]) -> Refusal {
+    Refusal { why, say: say.to_vec() }
+}
+
+/// What is still expected, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    ProxyHeader { then_socks: bool },
+    SocksMethods,
+    SocksRequest,
+    Nothing,
+}
+
+/// A client that has not said all yet.
+#[derive(Debug)]
+pub(crate) struct Greeting {
+    stage: Stage,
+    heard: Vec<u8>,
+    /// Who the client is, where a PROXY header has said so.
+    pub(crate) client: Option<SocketAddr>,
+}
+
+impl Greeting {
+    pub(crate) fn new(proxy_header: bool, socks: bool) -> Self {
+        let stage = match (proxy_header, socks) {
+            (true, then_socks) => Stage::ProxyHeader { then_socks },
+            (false, true) => Stage::SocksMethods,
+            (false, false) => Stage::Nothing,
+        };
+        Greeting { stage, heard: Vec::new(), client: None }
+    }
+
+    /// What came after the greeting: data.
+    pub(crate) fn rest(self) -> Vec<u8> {
+        self.heard
+    }
+
+    /// Takes in what came. To be called again, with nothing, after [`Heard::Say`].
+    pub(crate) fn hear(&mut self, bytes: &[u8]) -> Result<Heard, Refusal> {
+        self.heard.extend_from_slice(bytes);
+        loop {
+            let heard = match self.stage {
+                Stage::ProxyHeader { then_socks } => self.proxy_header(then_socks)?,
+                Stage::SocksMethods => self.socks_methods()?,
+                Stage::SocksRequest => self.socks_request()?,
+                Stage::Nothing => return Ok(Heard::Over(None)),
+            };
+            match heard {
+                Some(Heard::More) if self.heard.len() > LONGEST => return Err(refuse("a greeting without end", &[])),
+                Some(heard) => return Ok(heard),
+                None => {}
+            }
+        }
+    }
+
+    /// PROXY protocol, sections 2.1 and 2.2 of its specification.
+    fn proxy_header(&mut self, then_socks: bool) -> Result<Option<Heard>, Refusal> {
+        // The parser takes some beginnings of a header for none at all.
+        let text_begun = b"PROXY ".starts_with(&self.heard[..self.heard.len().min(6)]);
+        let unfinished = if text_begun { !self.heard.contains(&b'\n') } else { v2::PROTOCOL_PREFIX.starts_with(&self.heard) };
+        let header = HeaderResult::parse(&self.heard);
+        if unfinished || header.is_incomplete() {
+            return Ok(Some(Heard::More));
+        }
+        let (client, length) = match &header {
+            HeaderResult::V1(Ok(header)) => (of_v1(&header.addresses), header.header.len()),
+            HeaderResult::V2(Ok(header)) => (of_v2(&header.addresses), header.len()),
+            _ => return Err(refuse("no PROXY protocol header, which this listener expects first", &[])),
+        };
+        self.client = client;
+        self.heard.drain(..length);
+        self.stage = if then_socks { Stage::SocksMethods } else { Stage::Nothing };
+        Ok(None)
+    }
+
+    /// RFC 1928 §3.
+    fn socks_methods(&mut self) -> Result<Option<Heard>, Refusal> {
+        match self.heard.first() {
+            None => return Ok(Some(Heard::More)),
+            Some(5) => {}
+            Some(4) => return Err(refuse("SOCKS version 4; this is version 5", &[0, 91, 0, 0, 0, 0, 0, 0])),
+            Some(_) => return Err(refuse("not SOCKS", &[])),
+        }
+        let Some(count) = self.heard.get(1).map(|count| usize::from(*count)) else { return Ok(Some(Heard::More)) };
+        let Some(methods) = self.heard.get(2..2 + count) else { return Ok(Some(Heard::More)) };
+        if !methods.contains(&0) {
+            return Err(refuse("a SOCKS client that insists on authentication", &[5, 0xff]));
+        }
+        self.heard.drain(..2 + count);
+        self.stage = Stage::SocksRequest;
+        Ok(Some(Heard::Say(vec![5, 0])))
+    }
+
+    /// RFC 1928 §4.
+    fn socks_request(&mut self) -> Result<Option<Heard>, Refusal> {
+        let heard = &self.heard;
+        let [version, command, _, kind, body @ ..] = heard.as_slice() else { return Ok(Some(Heard::More)) };
+        if *version != 5 {
+            return Err(refuse("not SOCKS", &[]));
+        }
+        if *command != 1 {
+            return Err(refuse("a SOCKS command other than CONNECT", &socks_reply(7)));
+        }
+        let length = match (kind, body.first()) {
+            (1, _) => 4,
+            (4, _) => 16,
+            (3, Some(length)) => 1 + usize::from(*length),
+            (3, None) => return Ok(Some(Heard::More)),
+            _ => return Err(refuse("a SOCKS address of unknown kind", &socks_reply(8))),
+        };
+        let (Some(address), Some(port)) = (body.get(..length), body.get(length..length + 2)) else { return Ok(Some(Heard::More)) };
+        let port = u16::from_be_bytes([port[0], port[1]]);
+        let target = match address.len() {
+            4 if *kind == 1 => {
+                Target::Address(SocketAddr::new(Ipv4Addr::from(<[u8; 4]>::try_from(address).unwrap_or_default()).into(), port))
+            }
+            16 if *kind == 4 => {
+                Target::Address(SocketAddr::new(Ipv6Addr::from(<[u8; 16]>::try_from(address).unwrap_or_default()).into(), port))
+            }
+            _ => named(&address[1..], port)?,
+        };
+        let all = 4 + length + 2;
+        self.heard.drain(..all);
+        self.stage = Stage::Nothing;
+        Ok(Some(Heard::Over(Some(target))))
+    }
+}
+
+/// The target that a name is; some clients write addresses as names.
+fn named(name: &[u8], port: u16) -> Result<Target, Refusal> {
+    let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty() && !name.contains('\0'));
+    let name = name.ok_or_else(|| refuse("a SOCKS request for a name that is none", &socks_reply(1)))?;
+    Ok(match name.parse::<IpAddr>() {
+        Ok(address) => Target::Address(SocketAddr::new(address, port)),
+        Err(_) => Target::Name(name.into(), port),
+    })
+}
+
+/// A SOCKS reply (RFC 1928 §6): 0 connected, else why not. The address it is to carry is of no use to a client; like others we
+/// tell none.
+pub(crate) fn socks_reply(code: u8) -> Vec<u8> {
+    vec![5, code, 0, 1, 0, 0, 0, 0, 0, 0]
+}
+
+/// The code for an error of a connect.
+pub(crate) fn socks_code(why: std::io::ErrorKind) -> u8 {
+    use std::io::ErrorKind;
+    match why {
+        ErrorKind::ConnectionRefused => 5,
+        ErrorKind::NetworkUnreachable => 3,
+        ErrorKind::HostUnreachable | ErrorKind::NotFound => 4,
+        ErrorKind::TimedOut => 6,
+        _ => 1,
+    }
+}
+
+fn of_v1(addresses: &v1::Addresses) -> Option<SocketAddr> {
+    match addresses {
+        v1::Addresses::Tcp4(ip) => Some(SocketAddr::new(ip.source_address.into(), ip.source_port)),
+        v1::Addresses::Tcp6(ip) => Some(SocketAddr::new(ip.source_address.into(), ip.source_port)),
+        v1::Addresses::Unknown => None,
+    }
+}
+
+fn of_v2(addresses: &v2::Addresses) -> Option<SocketAddr> {
+    match addresses {
+        v2::Addresses::IPv4(ip) => Some(SocketAddr::new(ip.source_address.into(), ip.source_port)),
+        v2::Addresses::IPv6(ip) => Some(SocketAddr::new(ip.source_address.into(), ip.source_port)),
+        v2::Addresses::Unspecified | v2::Addresses::Unix(_) => None,
+    }
+}
+
+/// The header that tells a far end who the client is and what address it called.
+pub(crate) fn proxy_header(version: ProxyVersion, client: SocketAddr, server: SocketAddr) -> Vec<u8> {
+    // Both of one family, as the protocol wants them.
+    let (client, server) = match (client, server) {
+        (SocketAddr::V4(client), SocketAddr::V6(server)) => {
+            (SocketAddr::new(client.ip().to_ipv6_mapped().into(), client.port()), SocketAddr::V6(server))
+        }
+        (SocketAddr::V6(client), SocketAddr::V4(server)) => {
+            (SocketAddr::V6(client), SocketAddr::new(server.ip().to_ipv6_mapped().into(), server.port()))
+        }
+        same => same,
+    };
+    match version {
+        ProxyVersion::V1 => {
+            let family = if client.is_ipv4() { "TCP4" } else { "TCP6" };
+            format!("PROXY {family} {} {} {} {}\r\n", client.ip(), server.ip(), client.port(), server.port()).into_bytes()
+        }
+        ProxyVersion::V2 => v2::Builder::with_addresses(v2::Version::Two | v2::Command::Proxy, v2::Protocol::Stream, (client, server))
+            .build()
+            .unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What was said to the client, where it goes, who it is, and what it sent besides.
+    type Talk = (Vec<u8>, Option<Target>, Option<SocketAddr>, Vec<u8>);
+
+    /// Feeds `bytes` in pieces of `step`.
+    fn talk(mut greeting: Greeting, bytes: &[u8], step: usize) -> Result<Talk, Refusal> {
+        let mut said = Vec::new();
+        let mut pieces = bytes.chunks(step);
+        let mut piece = pieces.next().unwrap_or_default();
+        loop {
+            match greeting.hear(piece)? {
+                Heard::More => match pieces.next() {
+                    Some(next) => piece = next,
+                    None => return Err(refuse("it never ended", &[])),
+                },
+                Heard::Say(bytes) => {
+                    said.extend(bytes);
+                    piece = &[];
+                }
+                Heard::Over(target) => {
+                    let client = greeting.client;
+                    let mut rest = greeting.rest();
+                    pieces.for_each(|piece| rest.extend(piece));
+                    return Ok((said, target, client, rest));
+                }
+            }
+        }
+    }
+
+    const TO_ADDRESS: &[u8] = &[5, 2, 2, 0, 5, 1, 0, 1, 192, 0, 2, 1, 0, 80, b'G', b'E', b'T'];
+    const TO_NAME: &[u8] = &[5, 1, 0, 5, 1, 0, 3, 4, b'h', b'o', b's', b't', 1, 187];
+
+    #[test]
+    fn a_socks_client_says_where_to_however_its_bytes_fall() {
+        for step in 1..TO_ADDRESS.len() {
+            let (said, target, client, rest) = talk(Greeting::new(false, true), TO_ADDRESS, step).unwrap();
+            assert_eq!((said, client, rest), (vec![5, 0], None, b"GET".to_vec()));
+            assert_eq!(target, Some(Target::Address("192.0.2.1:80".parse().unwrap())));
+            let (_, target, _, _) = talk(Greeting::new(false, true), TO_NAME, step).unwrap();
+            assert_eq!(target, Some(Target::Name("host".into(), 443)));
+        }
+    }
+
+    #[test]
+    fn what_is_not_served_is_refused_by_its_code() {
+        let refused = |bytes: &[u8]| talk(Greeting::new(false, true), bytes, 64).unwrap_err().say;
+        assert_eq!(refused(&[5, 1, 2]), [5, 0xff]);
+        assert_eq!(refused(&[5, 1, 0, 5, 2, 0, 1, 1, 1, 1, 1, 0, 80]), socks_reply(7));
+        assert_eq!(refused(&[5, 1, 0, 5, 1, 0, 9, 1, 1, 1, 1, 0, 80]), socks_reply(8));
+        assert_eq!(refused(&[4, 1, 0, 80, 1, 1, 1, 1, 0])[1], 91);
+        assert!(refused(b"GET / HTTP/1.1\r\n").is_empty());
+    }
+
+    #[test]
+    fn a_proxy_header_that_we_write_is_one_that_we_read() {
+        let (v4, v6): (SocketAddr, SocketAddr) = ("192.0.2.7:4711".parse().unwrap(), "[2001:db8::7]:80".parse().unwrap());
+        for version in [ProxyVersion::V1, ProxyVersion::V2] {
+            for (client, server) in [(v4, v4), (v6, v6), (v4, v6), (v6, v4)] {
+                let mut bytes = proxy_header(version, client, server);
+                bytes.extend_from_slice(TO_ADDRESS);
+                for step in [1, 7, 1000] {
+                    let (_, target, heard, rest) = talk(Greeting::new(true, true), &bytes, step).unwrap();
+                    let heard = heard.unwrap();
+                    assert_eq!((heard.ip().to_canonical(), heard.port()), (client.ip(), client.port()));
+                    assert_eq!((target.is_some(), rest), (true, b"GET".to_vec()));
+                }
+            }
+        }
+        assert!(talk(Greeting::new(true, false), b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 3).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic_or_go_on_for_ever(bytes in prop::collection::vec(any::<u8>(), 0..6000), proxy: bool, step in 1..500usize) {
+            let _ = talk(Greeting::new(proxy, true), &bytes, step);
+        }
+    }
+}

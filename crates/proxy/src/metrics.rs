@@ -1,0 +1,126 @@
+//! What flows came to, for Prometheus: base units, no label a flow.
+
+use crate::{Ending, Proxy, StartError, control::Status, gate};
+use prometheus_client::{
+    encoding::text::encode,
+    metrics::{counter::ConstCounter, family::Family, gauge::ConstGauge, info::Info},
+    registry::{Registry, Unit},
+};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Weak},
+    thread,
+};
+use tiny_http::{Header, Method, Response, Server};
+
+/// The labels of a counter, few and fixed.
+type Labels = [(&'static str, &'static str); 1];
+
+/// Serves metrics at `http://AT/metrics` until the proxy is gone.
+pub fn serve(proxy: &Arc<Proxy>, at: SocketAddr) -> Result<(), StartError> {
+    let refused = |why: Box<dyn std::error::Error + Send + Sync>| {
+        let why = why.downcast::<std::io::Error>().map_or_else(std::io::Error::other, |why| *why);
+        StartError::Listen {
+            address: format!("{at} for metrics"),
+            cure: match why.kind() {
+                std::io::ErrorKind::AddrInUse => "another program listens there: stop it or choose another port (--metrics)",
+                _ => "choose an address that this machine has, such as 127.0.0.1:9155",
+            },
+            why,
+        }
+    };
+    let server = Server::http(at).map_err(refused)?;
+    let proxy = Arc::downgrade(proxy);
+    let work = move || answer(&server, &proxy);
+    let spawned = thread::Builder::new().name("tandem-metrics".into()).spawn(work);
+    spawned.map(drop).map_err(|why| StartError::System { what: "start the thread that serves metrics", why })
+}
+
+fn answer(server: &Server, proxy: &Weak<Proxy>) {
+    for request in server.incoming_requests() {
+        let Some(proxy) = proxy.upgrade() else { return };
+        let here = request.url().split('?').next() == Some("/metrics") && matches!(request.method(), Method::Get | Method::Head);
+        let response = if here {
+            let kind = "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8".parse::<Header>();
+            let response = Response::from_string(text(&proxy.status()));
+            kind.into_iter().fold(response, Response::with_header)
+        } else {
+            Response::from_string("metrics are at /metrics\n").with_status_code(404)
+        };
+        // Who asked may have gone away.
+        let _ = request.respond(response);
+    }
+}
+
+/// A status as Prometheus reads it.
+fn text(status: &Status) -> String {
+    let mut registry = Registry::with_prefix("tandem");
+    let totals = &status.totals;
+    registry.register("build", "The program", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
+    registry.register("flows", "Connections that are split at present", ConstGauge::new(totals.flows));
+    if let Some(bytes) = gate::tcp_memory() {
+        registry.register_with_unit("tcp_memory", "What TCP takes of this host's memory", Unit::Bytes, ConstGauge::new(bytes));
+    }
+    let ended = Ending::KINDS.into_iter().zip(totals.ended).map(|(kind, count)| ([("ending", kind)], count));
+    counters(&mut registry, "flows_ended", "Connections that have ended, by how", None, ended);
+    let carried = [([("direction", "up")], totals.up), ([("direction", "down")], totals.down)];
+    counters(&mut registry, "carried", "Payload carried: up to servers, down to clients", Some(Unit::Bytes), carried);
+    let again = [([("leg", "near")], totals.near_retransmits), ([("leg", "far")], totals.far_retransmits)];
+    counters(&mut registry, "retransmitted_segments", "Segments sent again, of connections that have ended", None, again);
+    if let Some(counted) = status.counted {
+        let verdicts = [
+            ([("verdict", "split")], counted.split),
+            ([("verdict", "bypassed")], counted.bypassed),
+            ([("verdict", "unsplit")], counted.unsplit),
+        ];
+        let help = "Connections that came: split, bypassed by a rule, passed unsplit because there was no room (SYNs, sent again ones too)";
+        counters(&mut registry, "connections", help, None, verdicts);
+        registry.register("quic_packets", "Packets of UDP port 443, which can't be split", ConstCounter::new(counted.quic_packets));
+        registry.register_with_unit(
+            "quic",
+            "Bytes of UDP port 443, which can't be split",
+            Unit::Bytes,
+            ConstCounter::new(counted.quic_bytes),
+        );
+    }
+    let mut text = String::new();
+    // Writing to a string can't fail.
+    let _ = encode(&mut text, &registry);
+    text
+}
+
+fn counters(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>, values: impl IntoIterator<Item = (Labels, u64)>) {
+    let family = Family::<Labels, prometheus_client::metrics::counter::Counter>::default();
+    for (labels, value) in values {
+        family.get_or_create(&labels).inc_by(value);
+    }
+    match unit {
+        Some(unit) => registry.register_with_unit(name, help, unit, family),
+        None => registry.register(name, help, family),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Counted, Totals};
+
+    #[test]
+    fn a_status_reads_as_metrics() {
+        let totals = Totals { flows: 3, ended: [5, 0, 1, 0, 0, 0, 0, 0], up: 7, down: 11, near_retransmits: 0, far_retransmits: 2 };
+        let counted = Counted { split: 9, bypassed: 4, unsplit: 2, quic_packets: 6, quic_bytes: 6000 };
+        let text = text(&Status { totals, counted: Some(counted) });
+        for line in [
+            "tandem_flows 3",
+            "tandem_flows_ended_total{ending=\"finished\"} 5",
+            "tandem_flows_ended_total{ending=\"far_not_reached\"} 1",
+            "tandem_carried_bytes_total{direction=\"down\"} 11",
+            "tandem_retransmitted_segments_total{leg=\"far\"} 2",
+            "tandem_connections_total{verdict=\"unsplit\"} 2",
+            "tandem_quic_bytes_total 6000",
+            "# EOF",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Which connections are split, and as what: ordered rules and leg profiles. Pure: the firewall enforces the bypass rules
+//! (`rules` renders them), the worker asks here for the profiles of what comes through.
+
+use crate::leg::LegProfile;
+use ipnet::IpNet;
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, IntoDeserializer as _},
+};
+use std::{
+    fmt,
+    marker::PhantomData,
+    net::{IpAddr, SocketAddr},
+    str::FromStr,
+};
+
+/// What becomes of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// It is split.
+    #[default]
+    Split,
+    /// It passes as it is.
+    Bypass,
+}
+
+/// A list, of which one alone may stand without brackets.
+fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    struct List<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> de::Visitor<'de> for List<T> {
+        type Value = Vec<T>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a text, or a list of them")
+        }
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<T>, E> {
+            Ok(vec![T::deserialize(text.into_deserializer())?])
+        }
+        fn visit_i64<E: de::Error>(self, number: i64) -> Result<Vec<T>, E> {
+            Ok(vec![T::deserialize(number.into_deserializer())?])
+        }
+        fn visit_seq<A: de::SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
+            let mut all = Vec::new();
+            while let Some(item) = items.next_element()? {
+                all.push(item);
+            }
+            Ok(all)
+        }
+    }
+    deserializer.deserialize_any(List(PhantomData))
+}
+
+/// A rule. What it does not mention, it does not ask for; the first that fits decides. Where none fits, a connection is split.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rule {
+    /// The client is in one of these prefixes.
+    #[serde(deserialize_with = "list")]
+    pub from: Vec<Prefix>,
+    /// The server is in one of these prefixes.
+    #[serde(deserialize_with = "list")]
+    pub to: Vec<Prefix>,
+    /// The server's port is one of these.
+    #[serde(deserialize_with = "list")]
+    pub ports: Vec<Ports>,
+    /// The connection comes in through one of these interfaces.
+    #[serde(rename = "in", deserialize_with = "list")]
+    pub inward: Vec<Interface>,
+    /// The way to the server leads out through one of these interfaces.
+    #[serde(rename = "out", deserialize_with = "list")]
+    pub outward: Vec<Interface>,
+    /// What to do.
+    pub action: Action,
+    /// Name of the near leg's profile; none: chosen by where the leg leads.
+    pub near: Option<String>,
+    /// Name of the far leg's profile; none: chosen by where the leg leads.
+    pub far: Option<String>,
+}
+
+/// A profile, and which legs have it: those through an interface, or to a prefix; whichever end opened the connection. One
+/// with a name and neither is for rules that name it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Leg {
+    /// What rules call it.
+    pub name: Option<String>,
+    /// The leg leaves through one of these.
+    pub interface: Vec<Interface>,
+    /// The leg's peer is in one of these.
+    pub to: Vec<Prefix>,
+    /// How it is tuned.
+    pub profile: LegProfile,
+}
+
+impl<'de> Deserialize<'de> for Leg {
+    /// The keys of a profile stand beside those that say which legs have it.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize, Default)]
+        #[serde(default)]
+        struct Which {
+            name: Option<String>,
+            #[serde(deserialize_with = "list")]
+            interface: Vec<Interface>,
+            #[serde(deserialize_with = "list")]
+            to: Vec<Prefix>,
+        }
+        let mut table = toml::Table::deserialize(deserializer)?;
+        let own: toml::Table = ["name", "interface", "to"].iter().filter_map(|key| table.remove_entry(*key)).collect();
+        let which: Which = own.try_into().map_err(de::Error::custom)?;
+        let profile = table.try_into().map_err(|error: toml::de::Error| de::Error::custom(error.message()))?;
+        Ok(Leg { name: which.name, interface: which.interface, to: which.to, profile })
+    }
+}
+
+/// An address prefix: `10.0.0.0/8`, or one address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prefix(pub IpNet);
+
+impl Prefix {
+    fn contains(self, address: IpAddr) -> bool {
+        self.0.contains(&address)
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse::<IpNet>()
+            .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
+            .map(|net| Prefix(net.trunc()))
+            .map_err(|_| format!("{text:?} is no address prefix: write 10.0.0.0/8, 2001:db8::/32 or one address"))
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.prefix_len() == self.0.max_prefix_len() { self.0.addr().fmt(f) } else { self.0.fmt(f) }
+    }
+}
+
+impl serde::Serialize for Prefix {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A port, or a range of them: `443`, `"8000-8999"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ports {
+    /// The first …
+    pub first: u16,
+    /// … and the last of them.
+    pub last: u16,
+}
+
+impl FromStr for Ports {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        match (first.trim().parse(), last.trim().parse()) {
+            (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(Ports { first, last }),
+            _ => Err(format!("{text:?} is no port: write 443, or \"8000-8999\"")),
+        }
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last { write!(f, "{}", self.first) } else { write!(f, "{}-{}", self.first, self.last) }
+    }
+}
+
+/// The name of a network interface; one that ends in `*` stands for all that begin so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface(pub String);
+
+impl Interface {
+    fn fits(&self, name: &str) -> bool {
+        self.0.strip_suffix('*').map_or(self.0 == name, |start| name.starts_with(start))
+    }
+}
+
+impl FromStr for Interface {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let stem = text.strip_suffix('*').unwrap_or(text);
+        // Names go into firewall commands: nothing in them may mean anything there.
+        let fine = !stem.is_empty() && text.len() < 16 && stem.chars().all(|c| c.is_ascii_alphanumeric() || "-_.@:".contains(c));
+        if fine { Ok(Interface(text.into())) } else { Err(format!("{text:?} is no name of an interface: see `ip link`")) }
+    }
+}
+
+/// Text, a number, and nothing else stands for these in a file.
+macro_rules! from_text {
+    ($($name:ident),*) => {$(
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Text;
+                impl de::Visitor<'_> for Text {
+                    type Value = $name;
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str("a text")
+                    }
+                    fn visit_str<E: de::Error>(self, text: &str) -> Result<$name, E> {
+                        text.parse().map_err(E::custom)
+                    }
+                    fn visit_i64<E: de::Error>(self, number: i64) -> Result<$name, E> {
+                        self.visit_str(&number.to_string())
+                    }
+                }
+                deserializer.deserialize_any(Text)
+            }
+        }
+    )*};
+}
+from_text!(Prefix, Ports, Interface);
+
+/// Rules and profiles together.
+#[derive(Debug, Clone, Default)]
+pub struct Policy {
+    /// In their order.
+    pub rules: Vec<Rule>,
+    /// In their order: the first that fits a leg is its.
+    pub legs: Vec<Leg>,
+    /// The accepted leg, where no other profile fits.
+    pub near: LegProfile,
+    /// The dialled leg, where no other profile fits.
+    pub far: LegProfile,
+}
+
+impl Policy {
+    /// The profiles of the legs of a connection from `client` to `server`, near and far. `route` tells the interface through
+    /// which an address is reached; it is asked only where that matters.
+    pub(crate) fn legs_of(
+        &self,
+        client: SocketAddr,
+        server: SocketAddr,
+        mut route: impl FnMut(IpAddr) -> Option<String>,
+    ) -> (&LegProfile, &LegProfile) {
+        if self.rules.is_empty() && self.legs.is_empty() {
+            return (&self.near, &self.far);
+        }
+        let asks = self.legs.iter().any(|leg| !leg.interface.is_empty())
+            || self.rules.iter().any(|rule| !rule.inward.is_empty() || !rule.outward.is_empty());
+        let mut through = |address| if asks { route(address) } else { None };
+        let (inward, outward) = (through(client.ip()), through(server.ip()));
+        let rule = self.rules.iter().find(|rule| rule.fits(client, server, inward.as_deref(), outward.as_deref()));
+        let choose = |named: Option<&String>, peer: IpAddr, through: Option<&str>| {
+            self.legs.iter().find(|leg| match named {
+                Some(name) => leg.name.as_ref() == Some(name),
+                None => leg.fits(peer, through),
+            })
+        };
+        let near = choose(rule.and_then(|rule| rule.near.as_ref()), client.ip(), inward.as_deref());
+        let far = choose(rule.and_then(|rule| rule.far.as_ref()), server.ip(), outward.as_deref());
+        (near.map_or(&self.near, |leg| &leg.profile), far.map_or(&self.far, |leg| &leg.profile))
+    }
+
+    /// Every profile there is, with what to call it.
+    pub(crate) fn profiles(&self) -> impl Iterator<Item = (String, &LegProfile)> {
+        let named = self.legs.iter().enumerate().map(|(index, leg)| {
+            let name = leg.name.clone().unwrap_or_else(|| format!("leg[{}]", index + 1));
+            (name, &leg.profile)
+        });
+        [("near leg".to_string(), &self.near), ("far leg".to_string(), &self.far)].into_iter().chain(named)
+    }
+}
+
+/// Whether a condition that may be absent holds for something that may be unknown.
+fn holds<T, U: ?Sized>(wanted: &[T], given: Option<&U>, fits: impl Fn(&T, &U) -> bool) -> bool {
+    wanted.is_empty() || given.is_some_and(|given| wanted.iter().any(|one| fits(one, given)))
+}
+
+impl Rule {
+    fn fits(&self, client: SocketAddr, server: SocketAddr, inward: Option<&str>, outward: Option<&str>) -> bool {
+        holds(&self.from, Some(&client.ip()), |prefix, address| prefix.contains(*address))
+            && holds(&self.to, Some(&server.ip()), |prefix, address| prefix.contains(*address))
+            && holds(&self.ports, Some(&server.port()), |ports, port| (ports.first..=ports.last).contains(port))
+            && holds(&self.inward, inward, Interface::fits)
+            && holds(&self.outward, outward, Interface::fits)
+    }
+}
+
+impl Leg {
+    fn fits(&self, peer: IpAddr, through: Option<&str>) -> bool {
+        // One without conditions is for those who name it.
+        (!self.to.is_empty() || !self.interface.is_empty())
+            && holds(&self.to, Some(&peer), |prefix, address| prefix.contains(*address))
+            && holds(&self.interface, through, Interface::fits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(text: &str) -> Policy {
+        #[derive(Deserialize, Default)]
+        #[serde(default)]
+        struct File {
+            rule: Vec<Rule>,
+            leg: Vec<Leg>,
+        }
+        let file: File = toml::from_str(text).unwrap();
+        let default = |name: &str| LegProfile { control: Some(name.into()), ..LegProfile::default() };
+        Policy { rules: file.rule, legs: file.leg, near: default("near"), far: default("far") }
+    }
+
+    fn chosen(policy: &Policy, client: &str, server: &str) -> [String; 2] {
+        let route =
+            |address: IpAddr| Some(if address.is_ipv6() || address.to_string().starts_with("10.") { "sat0" } else { "eth0" }.into());
+        let (near, far) = policy.legs_of(client.parse().unwrap(), server.parse().unwrap(), route);
+        [near, far].map(|profile| profile.control.clone().unwrap())
+    }
+
+    #[test]
+    fn a_leg_has_the_profile_of_where_it_leads_whoever_opened_it() {
+        let policy =
+            policy("[[leg]]\ninterface = [\"sat*\"]\ncontrol = \"hybla\"\n[[leg]]\nto = [\"192.0.2.0/24\"]\ncontrol = \"vegas\"\n");
+        assert_eq!(chosen(&policy, "10.0.0.1:1000", "198.51.100.1:80"), ["hybla", "far"]);
+        assert_eq!(chosen(&policy, "192.0.2.1:1000", "10.0.0.1:80"), ["vegas", "hybla"]);
+        assert_eq!(chosen(&policy, "[2001:db8::1]:1000", "192.0.2.7:80"), ["hybla", "vegas"]);
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_names_the_legs() {
+        let policy = policy(
+            "[[leg]]\nname = \"gentle\"\ncontrol = \"gentle\"\n[[rule]]\nports = [443, \"8000-8999\"]\nto = [\"10.0.0.0/8\"]\nfar = \"gentle\"\n\
+             [[rule]]\nin = [\"eth0\"]\nnear = \"gentle\"\n",
+        );
+        assert_eq!(chosen(&policy, "198.51.100.1:5", "10.0.0.1:8080"), ["near", "gentle"]);
+        assert_eq!(chosen(&policy, "198.51.100.1:5", "10.0.0.1:80"), ["gentle", "far"]);
+        assert_eq!(chosen(&policy, "10.0.0.1:5", "198.51.100.1:443"), ["near", "far"]);
+    }
+
+    #[test]
+    fn what_is_no_port_prefix_or_interface_is_refused() {
+        for wrong in ["0", "70000", "9-8", "http"] {
+            assert!(wrong.parse::<Ports>().is_err(), "{wrong}");
+        }
+        assert!("10.0.0.0/33".parse::<Prefix>().is_err());
+        assert_eq!("10.1.2.3/8".parse::<Prefix>().unwrap().to_string(), "10.0.0.0/8");
+        for wrong in ["", "*", "a b", "x\"; drop", "a-name-too-long-for-one"] {
+            assert!(wrong.parse::<Interface>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Looks names up, off the workers' threads: the system's resolver takes as long as it likes.
+
+use crate::worker::{Command, Mailbox};
+use std::{
+    io,
+    net::{SocketAddr, ToSocketAddrs as _},
+    sync::{Arc, Mutex, mpsc},
+    thread,
+};
+
+/// Names looked up at once.
+const THREADS: usize = 4;
+
+/// A name to look up, and who asks.
+#[derive(Debug)]
+pub(crate) struct Question {
+    pub(crate) name: String,
+    pub(crate) port: u16,
+    pub(crate) worker: usize,
+    pub(crate) slot: usize,
+    /// Tells this asker from a later one in the same slot.
+    pub(crate) serial: u64,
+}
+
+/// What a name came to.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) slot: usize,
+    pub(crate) serial: u64,
+    pub(crate) addresses: io::Result<Vec<SocketAddr>>,
+}
+
+/// Answers questions until nobody can ask any.
+pub(crate) fn start(questions: mpsc::Receiver<Question>, workers: Vec<Mailbox>) -> io::Result<()> {
+    let (questions, workers) = (Arc::new(Mutex::new(questions)), Arc::new(workers));
+    for _ in 0..THREADS {
+        let (questions, workers) = (questions.clone(), workers.clone());
+        let work = move || {
+            loop {
+                let question = questions.lock().map(|questions| questions.recv());
+                let Ok(Ok(Question { name, port, worker, slot, serial })) = question else { return };
+                let addresses = (name.as_str(), port).to_socket_addrs().map(Iterator::collect);
+                if let Some(worker) = workers.get(worker) {
+                    worker.send(Command::Resolved(Answer { slot, serial, addresses }));
+                }
+            }
+        };
+        thread::Builder::new().name("tandem-names".into()).spawn(work)?;
+    }
+    Ok(())
+}
