@@ -19,8 +19,8 @@ impl Network {
     pub(crate) fn new(control: &str) -> Result<Self> {
         let network = Network { client: Host::new("client")?, middle: Host::new("middle")?, server: Host::new("server")? };
         let (client, middle, server) = (&network.client, &network.middle, &network.server);
-        join(client, "10.79.1.1/24", middle, "10.79.1.2/24", "near")?;
-        join(middle, "10.79.2.1/24", server, "10.79.2.2/24", "far")?;
+        client.join(&["10.79.1.1/24"], middle, &["10.79.1.2/24"], "near")?;
+        middle.join(&["10.79.2.1/24"], server, &["10.79.2.2/24"], "far")?;
         client.ip(&["route add default via 10.79.1.2".into()])?;
         server.ip(&["route add default via 10.79.2.1".into()])?;
         for host in [client, middle, server] {
@@ -35,16 +35,4 @@ impl Network {
         middle.sysctl(&[("ipv4/ip_forward", "1".into())])?;
         Ok(network)
     }
-}
-
-/// Joins two hosts by a pair of devices of that name.
-fn join(left: &Host, left_address: &str, right: &Host, right_address: &str, name: &str) -> Result<()> {
-    let inside = right.path();
-    left.ip(&[
-        format!("link add {name} type veth peer name {name} netns {}", inside.display()),
-        format!("addr add {left_address} dev {name}"),
-        format!("link set {name} up"),
-    ])?;
-    right.ip(&[format!("addr add {right_address} dev {name}"), format!("link set {name} up")])?;
-    Ok(())
 }

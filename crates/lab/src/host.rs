@@ -83,6 +83,18 @@ impl Host {
         command
     }
 
+    /// Joins this host and `other` by a pair of devices (veth), both called `name`, with these addresses, at once and without loss.
+    pub fn join(&self, addresses: &[&str], other: &Host, others: &[&str], name: &str) -> Result<(), LabError> {
+        let up = |addresses: &[&str]| {
+            let mut lines: Vec<String> = addresses.iter().map(|address| format!("addr add {address} dev {name} nodad")).collect();
+            lines.push(format!("link set {name} up"));
+            lines
+        };
+        self.ip(&[format!("link add {name} type veth peer name {name} netns {}", other.path().display())])?;
+        self.ip(&up(addresses))?;
+        other.ip(&up(others))
+    }
+
     /// Runs `ip` commands (without the word `ip`) inside the host.
     pub fn ip(&self, lines: &[String]) -> Result<(), LabError> {
         let failed = |why: String| LabError::Configure { host: self.name.clone(), why };

@@ -1,0 +1,136 @@
+//! The proxy as a program on a router, between hosts joined by veth pairs: what it splits, what it lets pass, how its legs are
+//! tuned.
+
+mod common;
+
+use common::{Daemon, TANDEM, skip, wait_until};
+use lab::Host;
+use proxy::control::{Remote, Status};
+use std::{
+    io::{Read, Write},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    thread,
+    time::Duration,
+};
+
+const SERVER: [&str; 2] = ["10.99.2.2", "fd99:2::2"];
+
+/// Client, router, server.
+struct Routed {
+    client: Host,
+    router: Host,
+    server: Host,
+}
+
+impl Routed {
+    fn new() -> Self {
+        let [client, router, server] = ["client", "router", "server"].map(|name| Host::new(name).unwrap());
+        for host in [&client, &router, &server] {
+            // Nobody else is there who could have an address too: no waiting to find out.
+            host.sysctl(&[("ipv6/conf/default/accept_dad", "0".into()), ("ipv6/conf/all/accept_dad", "0".into())]).unwrap();
+        }
+        client.join(&["10.99.1.1/24", "fd99:1::1/64"], &router, &["10.99.1.2/24", "fd99:1::2/64"], "near").unwrap();
+        router.join(&["10.99.2.1/24", "fd99:2::1/64"], &server, &["10.99.2.2/24", "fd99:2::2/64"], "far").unwrap();
+        router.sysctl(&[("ipv4/ip_forward", "1".into()), ("ipv6/conf/all/forwarding", "1".into())]).unwrap();
+        client.ip(&["route add default via 10.99.1.2".into(), "route add ::/0 via fd99:1::2".into()]).unwrap();
+        server.ip(&["route add default via 10.99.2.1".into(), "route add ::/0 via fd99:2::1".into()]).unwrap();
+        Routed { client, router, server }
+    }
+
+    /// The proxy on the router, with these arguments besides.
+    fn proxy(&self, arguments: &[&str]) -> Daemon {
+        let daemon = Daemon::start(self.router.command(TANDEM).args(["proxy", "--listen", "transparent=[::]:5000"]).args(arguments));
+        wait_until("the proxy is up", || self.try_status().is_some());
+        daemon
+    }
+
+    fn try_status(&self) -> Option<Status> {
+        self.router.enter(|| Remote::named("default").status().ok()).unwrap()
+    }
+
+    fn status(&self) -> Status {
+        self.try_status().expect("the proxy answers")
+    }
+
+    /// Of new connections: split, bypassed, unsplit.
+    fn verdicts(&self) -> (u64, u64, u64) {
+        let counted = self.status().counted.unwrap();
+        (counted.split, counted.bypassed, counted.unsplit)
+    }
+
+    /// A server that says back what it hears, at this port of every address.
+    fn echo(&self, port: u16) {
+        let listener = self.server.enter(|| TcpListener::bind(("::", port)).unwrap()).unwrap();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                thread::spawn(move || std::io::copy(&mut &stream, &mut &stream));
+            }
+        });
+    }
+
+    /// A connection of the client to the server.
+    fn connect(&self, server: &str, port: u16) -> std::io::Result<TcpStream> {
+        let to = SocketAddr::new(server.parse::<IpAddr>().unwrap(), port);
+        let stream = self.client.enter(|| TcpStream::connect_timeout(&to, Duration::from_secs(30))).unwrap()?;
+        stream.set_read_timeout(Some(common::PATIENCE))?;
+        Ok(stream)
+    }
+}
+
+/// Whether what is said comes back.
+fn echoes(stream: &mut TcpStream) -> bool {
+    let mut back = [0; 5];
+    stream.write_all(b"hello").is_ok() && stream.read_exact(&mut back).is_ok() && &back == b"hello"
+}
+
+#[test]
+fn prefixes_bypass_by_rule_and_by_word() {
+    if skip("prefixes_bypass_by_rule_and_by_word", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    routed.echo(80);
+    let _proxy = routed.proxy(&["--bypass", "fd99:2::/64"]);
+    let talk = |server| assert!(echoes(&mut routed.connect(server, 80).unwrap()));
+    SERVER.into_iter().for_each(talk);
+    assert_eq!(routed.verdicts(), (1, 1, 0), "IPv4 is split, IPv6 bypasses");
+    let bypass = |arguments: &[&str]| {
+        let output = routed.router.command(TANDEM).arg("bypass").args(arguments).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(bypass(&["add", "10.99.2.2", "192.0.2.0/24"]), "10.99.2.2\n192.0.2.0/24\n");
+    talk(SERVER[0]);
+    assert_eq!(routed.verdicts(), (1, 2, 0));
+    assert_eq!(bypass(&["remove", "10.99.2.2"]), "192.0.2.0/24\n");
+    talk(SERVER[0]);
+    assert_eq!(routed.verdicts(), (2, 2, 0));
+    assert_eq!(bypass(&["list", "--json"]), "[\"192.0.2.0/24\"]\n");
+}
+
+#[test]
+fn over_the_limit_connections_pass_unsplit_and_none_is_refused() {
+    if skip("over_the_limit_connections_pass_unsplit_and_none_is_refused", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    routed.echo(80);
+    let _proxy = routed.proxy(&["--max-flows", "4"]);
+    let mut streams: Vec<TcpStream> = (0..4).map(|_| routed.connect(SERVER[0], 80).unwrap()).collect();
+    // The gate takes a moment to shut; whoever comes meanwhile is split.
+    wait_until("the proxy is full", || {
+        streams.push(routed.connect(SERVER[0], 80).unwrap());
+        routed.verdicts().2 > 0
+    });
+    streams.push(routed.connect(SERVER[1], 80).unwrap());
+    let (split, _, unsplit) = routed.verdicts();
+    assert_eq!((split + unsplit) as usize, streams.len(), "each came once");
+    assert!(unsplit >= 2 && streams.iter_mut().all(echoes));
+    assert_eq!(routed.status().totals.flows, split);
+    streams.clear();
+    wait_until("there is room again", || {
+        let before = routed.verdicts().0;
+        assert!(echoes(&mut routed.connect(SERVER[0], 80).unwrap()));
+        routed.verdicts().0 > before
+    });
+}
