@@ -2,12 +2,16 @@
 
 use anyhow::Result;
 use lab::Host;
-use std::net::{IpAddr, Ipv4Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    sync::atomic::{AtomicU8, Ordering::Relaxed},
+};
 
 pub(crate) struct Network {
     pub(crate) client: Host,
     pub(crate) middle: Host,
     pub(crate) server: Host,
+    turns: AtomicU8,
 }
 
 impl Network {
@@ -17,7 +21,8 @@ impl Network {
     pub(crate) const MIDDLE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 79, 1, 2));
 
     pub(crate) fn new(control: &str) -> Result<Self> {
-        let network = Network { client: Host::new("client")?, middle: Host::new("middle")?, server: Host::new("server")? };
+        let network =
+            Network { client: Host::new("client")?, middle: Host::new("middle")?, server: Host::new("server")?, turns: AtomicU8::new(0) };
         let (client, middle, server) = (&network.client, &network.middle, &network.server);
         client.join(&["10.79.1.1/24"], middle, &["10.79.1.2/24"], "near")?;
         middle.join(&["10.79.2.1/24"], server, &["10.79.2.2/24"], "far")?;
@@ -34,5 +39,17 @@ impl Network {
         }
         middle.sysctl(&[("ipv4/ip_forward", "1".into())])?;
         Ok(network)
+    }
+
+    /// Gives the client another address. A host remembers connections that ended for a minute (TIME_WAIT), and drops packets of a
+    /// forwarded one with the same addresses and ports: no turn is to meet what another left.
+    pub(crate) fn renew_client(&self) -> Result<()> {
+        let number = 10 + self.turns.fetch_add(1, Relaxed) % 240;
+        self.client.ip(&[
+            "addr flush dev near".into(),
+            format!("addr add 10.79.1.{number}/24 dev near"),
+            "route replace default via 10.79.1.2".into(),
+        ])?;
+        Ok(())
     }
 }

@@ -87,6 +87,7 @@ impl Rival {
                 .with_context(|| format!("cannot run {program}"))
         };
         // Nothing of the last turn may be in the way.
+        network.renew_client()?;
         pipe(network.middle.command("nft").args(["-f", "-"]), "table ip others {}\ndelete table ip others\n")?;
         let mut children = Vec::new();
         let mut called_by_name = false;

@@ -3,7 +3,8 @@
 //! They are the proxy's own: one nftables table, one routing rule a family, one routing table. The nftables table has an
 //! owner, an `nft` process whose input is a pipe from this one: when the proxy goes, however it goes, so does the table, and
 //! connections pass unsplit. The routing rules do nothing without the table's mark; they are removed at the end, or, when
-//! the proxy was killed, replaced at the next start. No other table, rule or route is touched.
+//! the proxy was killed, replaced at the next start. One setting of the kernel is changed, and put back at the end: see
+//! [`SETTING`]. No other table, rule or route is touched.
 //!
 //! A new connection goes through the chain `intercept`, where the policy's rules let some bypass, to `split`, which hands it
 //! to the proxy as long as the chain `open` says so. That one is emptied when the proxy is full or ending.
@@ -12,7 +13,7 @@ use crate::policy::{Action, Interface, Ports, Prefix, Rule};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
-    fmt,
+    fmt, fs,
     io::{self, PipeReader, Read as _, Write as _},
     net::SocketAddr,
     process::{Child, Command, Stdio},
@@ -27,6 +28,10 @@ pub(crate) const MARK: u32 = 0x5444;
 /// The routing table for marked packets, and the preference of the rules that name it.
 const ROUTES: u32 = 0x5444;
 const PREFERENCE: u32 = 0x5444;
+/// The setting under which a packet is matched with a socket of this host before it is routed. The kernel then drops a packet to
+/// be forwarded that fits one, and what is left of a leg that has ended (TIME_WAIT) fits packets of a later connection that passes
+/// unsplit: it would stall for a minute.
+const SETTING: (&str, &str) = ("net.ipv4.tcp_early_demux", "0");
 /// How long the owner of the table may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A connection that passed unsplit is known for longer than the kernel remembers one that ended (TIME_WAIT, 60 s).
@@ -225,6 +230,11 @@ impl Rules {
         self.families().iter().map(setting).collect()
     }
 
+    /// The setting that the proxy itself changes.
+    pub fn own_sysctl(&self) -> String {
+        format!("{}={}", SETTING.0, SETTING.1)
+    }
+
     /// Installs the rules in the network namespace of the calling thread.
     pub(crate) fn install(self) -> Result<Installed, RulesError> {
         if run("nft", "nftables", &["list", "table", "inet", TABLE])?.0 {
@@ -232,7 +242,7 @@ impl Rules {
         }
         remove_routes();
         let commands = self.nft();
-        let mut installed = Installed { owner: Owner::start()?, rules: self, open: true };
+        let mut installed = Installed { owner: Owner::start()?, rules: self, open: true, setting: None };
         for line in installed.rules.ip() {
             let arguments: Vec<&str> = line.split_whitespace().skip(1).collect();
             let (fine, said) = run("ip", "iproute2", &arguments)?;
@@ -241,7 +251,10 @@ impl Rules {
             }
         }
         match installed.owner.tell(&commands) {
-            Ok(_) => Ok(installed),
+            Ok(_) => {
+                installed.setting = Setting::change();
+                Ok(installed)
+            }
             // Another may have been quicker.
             Err(_) if run("nft", "nftables", &["list", "table", "inet", TABLE])?.0 => Err(RulesError::Taken),
             Err(error) => Err(error),
@@ -336,6 +349,7 @@ impl fmt::Display for Rules {
         for setting in self.sysctls() {
             writeln!(f, "# needed, and left to you: sysctl -w {setting}")?;
         }
+        writeln!(f, "sysctl -w {}", self.own_sysctl())?;
         for line in self.ip() {
             writeln!(f, "{line}")?;
         }
@@ -451,10 +465,48 @@ pub struct Counted {
     pub quic_bytes: u64,
 }
 
+/// The kernel's setting as it was. Dropping puts it back.
+#[derive(Debug)]
+struct Setting {
+    path: String,
+    before: String,
+}
+
+impl Setting {
+    /// Changes it; none when it was so already, or can't be changed.
+    fn change() -> Option<Self> {
+        let path = format!("/proc/sys/{}", SETTING.0.replace('.', "/"));
+        let before = fs::read_to_string(&path).ok()?;
+        if before.trim() == SETTING.1 {
+            return None;
+        }
+        match fs::write(&path, SETTING.1) {
+            Ok(()) => Some(Setting { path, before }),
+            Err(why) => {
+                tracing::warn!(
+                    "cannot set {}={}: {why}; connections that pass unsplit may stall now and then: set it yourself",
+                    SETTING.0,
+                    SETTING.1
+                );
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        if let Err(why) = fs::write(&self.path, &self.before) {
+            tracing::warn!("cannot put {} back to {}: {why}", SETTING.0, self.before.trim());
+        }
+    }
+}
+
 /// Rules that are in place. Dropping takes them away.
 #[derive(Debug)]
 pub(crate) struct Installed {
     owner: Owner,
+    setting: Option<Setting>,
     rules: Rules,
     open: bool,
 }

@@ -6,9 +6,10 @@ mod common;
 use common::{Daemon, TANDEM, skip, wait_until};
 use lab::Host;
 use proxy::control::{Remote, Status};
+use socket2::{Domain, Socket, Type};
 use std::{
     io::{Read, Write},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
     thread,
     time::Duration,
 };
@@ -133,4 +134,55 @@ fn over_the_limit_connections_pass_unsplit_and_none_is_refused() {
         assert!(echoes(&mut routed.connect(SERVER[0], 80).unwrap()));
         routed.verdicts().0 > before
     });
+}
+
+/// Packets of a connection that passes unsplit are not taken for those of one that the proxy's host still remembers, on its near
+/// leg when the server closed first, on its far leg when the client did.
+#[test]
+fn what_is_left_of_a_leg_stalls_no_direct_connection() {
+    if skip("what_is_left_of_a_leg_stalls_no_direct_connection", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    for host in [&routed.client, &routed.server] {
+        // The ends forget at once, so that only the proxy's memory can be in the way.
+        host.sysctl(&[("ipv4/tcp_max_tw_buckets", "0".into())]).unwrap();
+    }
+    let listener = routed.server.enter(|| TcpListener::bind(("::", 80)).unwrap()).unwrap();
+    let _proxy = routed.proxy(&[]);
+    let bypass = |verb: &str, server: &str| {
+        assert!(routed.router.command(TANDEM).args(["bypass", verb, server]).output().unwrap().status.success());
+    };
+    for server in SERVER {
+        let to = SocketAddr::new(server.parse::<IpAddr>().unwrap(), 80);
+        let any = SocketAddr::new(if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }, 4711);
+        let talk = |server_first: bool| {
+            let socket = routed.client.enter(|| Socket::new(Domain::for_address(to), Type::STREAM, None).unwrap()).unwrap();
+            socket.set_reuse_address(true).unwrap();
+            socket.bind(&any.into()).unwrap();
+            socket.connect_timeout(&to.into(), common::PATIENCE).unwrap();
+            let (mut client, mut accepted) = (TcpStream::from(socket), listener.accept().unwrap().0);
+            for end in [&client, &accepted] {
+                end.set_read_timeout(Some(common::PATIENCE)).unwrap();
+            }
+            client.write_all(b"hello").unwrap();
+            accepted.read_exact(&mut [0; 5]).unwrap();
+            let (mut first, mut last) = if server_first { (accepted, client) } else { (client, accepted) };
+            first.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(last.read(&mut [0; 5]).unwrap(), 0);
+            drop(last);
+            assert_eq!(first.read(&mut [0; 5]).unwrap(), 0);
+        };
+        for server_first in [true, false] {
+            let before = routed.verdicts();
+            for bypassed in [false, true, false] {
+                bypass(if bypassed { "add" } else { "remove" }, server);
+                talk(server_first);
+                wait_until("its flow has ended", || routed.status().totals.flows == 0);
+            }
+            let after = routed.verdicts();
+            // One that had stalled would have sent its SYN again.
+            assert_eq!((after.0 - before.0, after.1 - before.1), (2, 1), "{server}, server first: {server_first}");
+        }
+    }
 }
