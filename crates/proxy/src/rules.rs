@@ -16,6 +16,7 @@ use std::{
     fmt, fs,
     io::{self, PipeReader, Read as _, Write as _},
     net::SocketAddr,
+    os::unix::process::CommandExt as _,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -385,6 +386,8 @@ impl Owner {
         let errors = end.try_clone().map_err(missing)?;
         let process = Command::new("nft")
             .arg("-i")
+            // What a terminal signals to all in the foreground (Ctrl-C) is not for it: flows still need its rules.
+            .process_group(0)
             // It would keep a history of its commands there.
             .env("HOME", "/nonexistent")
             .stdin(Stdio::piped())
