@@ -136,7 +136,7 @@ impl Rules {
                  timeout {KNOWN_DIRECT}; size 65535; }}"
             ));
         }
-        for chain in ["direct", "open", "split", "intercept", "ours"] {
+        for chain in ["direct", "open", "split", "intercept", "ours4", "ours6", "of_tcp", "of_udp", "of_icmp"] {
             lines.push(format!("add chain inet {TABLE} {chain}"));
         }
         lines.push(format!("add chain inet {TABLE} prerouting {{ type filter hook prerouting priority mangle; policy accept; }}"));
@@ -150,17 +150,23 @@ impl Rules {
         // Packets of connections the proxy has, on either leg, are delivered here though their address is not ours; but not those
         // of a connection that passed unsplit, though the proxy may still remember one of the same addresses and ports.
         for family in [Family::V4, Family::V6] {
+            let ours = format!("ours{}", family.number());
             for way in [from_client(family), from_server(family)] {
-                rule("ours", format!("{way} @direct{} accept", family.number()));
+                rule(&ours, format!("{way} @direct{} accept", family.number()));
             }
+            rule(&ours, format!("meta mark set {MARK:#x} accept"));
         }
-        rule("ours", format!("meta mark set {MARK:#x} accept"));
+        rule("of_tcp", "tcp flags & (syn | ack) == syn fib daddr type unicast goto intercept".into());
+        rule("of_tcp", "socket transparent 1 meta nfproto vmap { ipv4 : goto ours4, ipv6 : goto ours6 }".into());
+        // Both ways.
+        rule("of_udp", "udp dport 443 counter name quic".into());
+        rule("of_udp", "udp sport 443 counter name quic".into());
         // An error about a leg's packet comes to the address the leg wears.
-        rule("prerouting", format!("meta l4proto {{ icmp, ipv6-icmp }} socket transparent 1 meta mark set {MARK:#x} accept"));
-        rule("prerouting", "udp dport 443 counter name quic".into());
-        rule("prerouting", "udp sport 443 counter name quic".into());
-        rule("prerouting", "meta l4proto tcp tcp flags & (syn | ack) == syn fib daddr type unicast goto intercept".into());
-        rule("prerouting", "meta l4proto tcp socket transparent 1 goto ours".into());
+        rule("of_icmp", format!("socket transparent 1 meta mark set {MARK:#x} accept"));
+        rule(
+            "prerouting",
+            "meta l4proto vmap { tcp : goto of_tcp, udp : goto of_udp, icmp : goto of_icmp, ipv6-icmp : goto of_icmp }".into(),
+        );
         lines.extend(self.open());
         lines.extend(self.intercept());
         lines
