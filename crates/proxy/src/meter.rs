@@ -26,6 +26,15 @@ pub struct FlowStats {
     pub down: DirectionStats,
 }
 
+impl FlowStats {
+    /// A flow whose far leg could not even be dialled.
+    pub(crate) fn unbegun(client: SocketAddr, server: SocketAddr) -> Self {
+        let (near, far) = (TcpInfo::default(), TcpInfo::default());
+        let (up, down) = (DirectionStats::default(), DirectionStats::default());
+        FlowStats { client, server, age: Duration::ZERO, near, far, control: Default::default(), up, down }
+    }
+}
+
 /// One direction of a flow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DirectionStats {

@@ -408,9 +408,8 @@ impl Worker {
                 if let Some(near) = socks {
                     refuse_socks(&near, ending);
                 }
-                tracing::warn!(%client, %server, %ending, "not split");
-                self.totals.ended[ending.index()] += 1;
                 self.ended.push(slot);
+                self.record(FlowRecord { last: FlowStats::unbegun(client, server), ending });
             }
         }
     }
@@ -609,12 +608,17 @@ impl Worker {
         let record = FlowRecord { last: connection.last_stats(self.tools.now), ending };
         self.connections[slot] = None;
         self.ended.push(slot);
+        self.record(record);
+        self.after_end();
+    }
+
+    /// Tells of a flow that has ended whoever wants to know.
+    fn record(&mut self, record: FlowRecord) {
         self.totals.add(&record);
         if let Some(lines) = self.lines.as_mut().filter(|_| self.config.log_flows) {
             lines.add(&record, self.tools.now);
         }
         (self.ties.on_end)(record);
-        self.after_end();
     }
 
     /// Something has ended: there may be room again.
