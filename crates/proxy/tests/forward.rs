@@ -1,85 +1,16 @@
-//! A forwarding proxy on loopback, where nobody needs privileges: bytes, half-closes, resets, refusals, the bound.
+//! A forwarding proxy on loopback, where nobody needs privileges: bytes, half-closes, delivery before a clean end, draining.
 
-use proxy::{Config, Ending, FlowRecord, Listen, Proxy};
+mod common;
+
+use common::{Bench, CLOSE_WAIT, PATIENCE, kind, payload, wait_until};
+use proxy::{Config, Ending, Listen, Proxy};
 use scenario::Bytes;
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::{
     io::{self, Read, Write},
-    net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
-    sync::{
-        atomic::{AtomicU8, Ordering::Relaxed},
-        mpsc,
-    },
+    net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
     thread,
     time::{Duration, Instant},
 };
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A proxy before a server socket, and what it says of flows that ended.
-struct Bench {
-    proxy: Proxy,
-    at: SocketAddr,
-    server: TcpListener,
-    ended: mpsc::Receiver<FlowRecord>,
-}
-
-impl Bench {
-    fn new(buffer: Option<Bytes>) -> Self {
-        let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let to = server.local_addr().unwrap();
-        let at = free_port();
-        let (tell, ended) = mpsc::channel();
-        let config = Config { buffer, listen: vec![Listen::forward(at, to)], ..Config::default() };
-        let proxy = Proxy::start(config, move |record| drop(tell.send(record))).unwrap();
-        Bench { proxy, at, server, ended }
-    }
-
-    /// A connection through the proxy: the client's end and the server's.
-    fn connect(&self) -> (TcpStream, TcpStream) {
-        let client = TcpStream::connect(self.at).unwrap();
-        let server = self.server.accept().unwrap().0;
-        for end in [&client, &server] {
-            end.set_read_timeout(Some(PATIENCE)).unwrap();
-        }
-        (client, server)
-    }
-
-    fn ending(&self) -> Ending {
-        self.ended.recv_timeout(PATIENCE).expect("the flow ends").ending
-    }
-}
-
-/// An address nobody listens on, and nobody else will: each has a loopback address of its own.
-fn free_port() -> SocketAddr {
-    static NUMBER: AtomicU8 = AtomicU8::new(1);
-    let own = Ipv4Addr::new(127, 1, NUMBER.fetch_add(1, Relaxed), 1);
-    TcpListener::bind((own, 0)).unwrap().local_addr().unwrap()
-}
-
-fn payload(length: usize) -> Vec<u8> {
-    (0..length as u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
-}
-
-fn kind(result: io::Result<usize>) -> Result<usize, io::ErrorKind> {
-    result.map_err(|why| why.kind())
-}
-
-/// TCP_INFO's number of the state in which the peer's FIN has come.
-const CLOSE_WAIT: u8 = 8;
-
-fn wait_until(condition: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !condition() {
-        assert!(begun.elapsed() < PATIENCE, "it never came to pass");
-        thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// Makes closing send a reset.
-fn abort(end: TcpStream) {
-    socket2::SockRef::from(&end).set_linger(Some(Duration::ZERO)).unwrap();
-}
 
 #[test]
 fn bytes_arrive_as_they_were_sent_both_ways_at_once() {
@@ -165,51 +96,6 @@ fn urgent_data_stops_nothing() {
     }
 }
 
-#[test]
-fn a_reset_reaches_the_other_end_as_a_reset() {
-    let bench = Bench::new(Some(Bytes(1 << 20)));
-    let (client, mut server) = bench.connect();
-    abort(client);
-    assert_eq!(kind(server.read(&mut [0])), Err(io::ErrorKind::ConnectionReset));
-    assert!(matches!(bench.ending(), Ending::NearFailed(_)));
-
-    let (mut client, server) = bench.connect();
-    abort(server);
-    assert_eq!(kind(client.read(&mut [0])), Err(io::ErrorKind::ConnectionReset));
-    assert!(matches!(bench.ending(), Ending::FarFailed(_)));
-}
-
-#[test]
-fn a_refusing_server_resets_the_client() {
-    let (at, nobody) = (free_port(), free_port());
-    let config = Config { listen: vec![Listen::forward(at, nobody)], ..Config::default() };
-    let (tell, ended) = mpsc::channel();
-    let _proxy = Proxy::start(config, move |record| drop(tell.send(record))).unwrap();
-    let mut client = TcpStream::connect(at).unwrap();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
-    assert_eq!(kind(client.read(&mut [0])), Err(io::ErrorKind::ConnectionReset));
-    assert_eq!(ended.recv_timeout(PATIENCE).unwrap().ending, Ending::FarNotReached(io::ErrorKind::ConnectionRefused));
-}
-
-#[test]
-fn a_server_that_never_answers_times_out() {
-    let server = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
-    server.bind(&SockAddr::from(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))).unwrap();
-    server.listen(0).unwrap();
-    let to = server.local_addr().unwrap().as_socket().unwrap();
-    // A full backlog answers no SYN.
-    let _filler: Vec<TcpStream> = (0..4).filter_map(|_| TcpStream::connect_timeout(&to, Duration::from_millis(200)).ok()).collect();
-    let at = free_port();
-    let listen = vec![Listen::forward(at, to)];
-    let config = Config { listen, connect_timeout: Duration::from_millis(300), ..Config::default() };
-    let (tell, ended) = mpsc::channel();
-    let _proxy = Proxy::start(config, move |record| drop(tell.send(record))).unwrap();
-    let mut client = TcpStream::connect(at).unwrap();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
-    assert_eq!(kind(client.read(&mut [0])), Err(io::ErrorKind::ConnectionReset));
-    assert_eq!(ended.recv_timeout(PATIENCE).unwrap().ending, Ending::FarNotReached(io::ErrorKind::TimedOut));
-}
-
 /// An end that has finished sending and then reads a clean end knows that all of it was delivered.
 #[test]
 fn there_is_no_clean_end_before_delivery() {
@@ -233,26 +119,6 @@ fn there_is_no_clean_end_before_delivery() {
     drop(server);
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(kind(client.read(&mut [0])), Err(io::ErrorKind::ConnectionReset));
-}
-
-#[test]
-fn a_stopped_reader_leaves_no_more_than_the_bound_in_the_proxy() {
-    // On loopback a segment is 64 KiB.
-    for (buffer, slack) in [(30_000, 2 * 65_536), (256 * 1024, 65_536), (1 << 20, 65_536), (4 << 20, 65_536)] {
-        let bench = Bench::new(Some(Bytes(buffer)));
-        let (client, _server) = bench.connect();
-        client.set_nonblocking(true).unwrap();
-        let (begun, mut still_since, bytes) = (Instant::now(), Instant::now(), payload(65_536));
-        while still_since.elapsed() < Duration::from_millis(500) && begun.elapsed() < PATIENCE {
-            if (&client).write(&bytes).unwrap_or(0) > 0 {
-                still_since = Instant::now();
-            }
-            let held = bench.proxy.flows().iter().map(|flow| flow.up.held().0).max().unwrap_or(0);
-            assert!(held <= buffer + slack, "{held} bytes held of {buffer}");
-        }
-        let held = bench.proxy.flows()[0].up.held().0;
-        assert!(held >= buffer / 3, "only {held} bytes held of {buffer}");
-    }
 }
 
 #[test]
