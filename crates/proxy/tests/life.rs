@@ -422,7 +422,7 @@ fn far_unreachable_while_settling() {
 fn twelve_refused_connections_hurt_no_other() {
     let (server, nobody) = (listener(), free_port());
     let (at, refused) = (free_port(), free_port());
-    let listen = vec![Listen::Forward { at, to: server.local_addr().unwrap() }, Listen::forward(refused, nobody)];
+    let listen = vec![Listen::forward(at, server.local_addr().unwrap()), Listen::forward(refused, nobody)];
     let (tell, ended) = mpsc::channel();
     let proxy = Proxy::start(Config { listen, ..Config::default() }, move |record| drop(tell.send(record))).unwrap();
     let client = TcpStream::connect(at).unwrap();

@@ -1,0 +1,37 @@
+//! Many transfers at a time over loopback: whatever their ends do, a clean end means delivered. The law and the transfers are in
+//! `common/transfers.rs`; the same run over links that lose packets, in the lab's tests.
+//!
+//! `TANDEM_TRANSFERS=10000 cargo test -p tandem-proxy --test survival -- --nocapture` makes more of them.
+
+mod common;
+#[path = "common/transfers.rs"]
+mod transfers;
+
+use common::{Bench, wait_until};
+use scenario::Bytes;
+use std::net::TcpStream;
+use transfers::{Slot, Summary, asked, run};
+
+/// Transfers at a time.
+const SLOTS: usize = 32;
+
+#[test]
+fn a_clean_end_means_delivered() {
+    let count = asked(2000);
+    let mut summary = Summary::default();
+    let buffers = [Some(Bytes(64 << 10)), Some(Bytes(256 << 10)), Some(Bytes(1 << 20)), None];
+    for (turn, buffer) in (0..).zip(buffers) {
+        let benches: Vec<Bench> = (0..SLOTS).map(|_| Bench::new(buffer)).collect();
+        let slot = |bench: &Bench| {
+            let at = bench.at;
+            Slot { connect: Box::new(move || TcpStream::connect(at)), listener: bench.server.try_clone().unwrap() }
+        };
+        let part = run(count * turn / 4..count * (turn + 1) / 4, benches.iter().map(slot).collect(), false);
+        eprintln!("B = {buffer:?}: {part}");
+        // A flow whose ends are gone is over.
+        wait_until(|| benches.iter().all(|bench| bench.proxy.flows().is_empty()));
+        summary = summary.and(part);
+    }
+    eprintln!("{summary}");
+    summary.assert_lawful();
+}
