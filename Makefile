@@ -9,7 +9,7 @@ TANDEM = $(CARGO_TARGET_DIR)/release/tandem
 AS_ROOT := $(shell [ "$$(id -u)" -eq 0 ] || command -v sudo)
 # Cargo builds as who calls it; only the tests themselves run as root.
 HOST := $(shell rustc -vV 2> /dev/null | sed -n 's/^host: //p' | tr a-z- A-Z_)
-RUNNER = $(if $(AS_ROOT),CARGO_TARGET_$(HOST)_RUNNER='$(AS_ROOT) --preserve-env=TANDEM_SKIPS')
+RUNNER = $(if $(AS_ROOT),CARGO_TARGET_$(HOST)_RUNNER='$(AS_ROOT) --preserve-env=TANDEM_SKIPS,TANDEM_TRANSFERS')
 
 .PHONY: help setup demo test bench lint docs install build clean
 

@@ -4,9 +4,9 @@
 //! |--------------------------|-----------------------------------|-------------------------------------------------|-----------------------|
 //! | near FIN                 | kept; passed once the far leg is up | passed after the last byte¹                   | –                     |
 //! | far FIN                  | –                                 | passed after the last byte¹                     | –                     |
-//! | near RST                 | far leg given up                  | far leg reset                                   | far leg reset         |
-//! | far RST                  | near leg reset (refused)          | near leg reset                                  | near leg reset²       |
-//! | far unreachable, timeout | near leg reset                    | near leg reset                                  | near leg reset²       |
+//! | near RST, timeout        | far leg given up                  | far leg reset                                   | ends `NearFailed`²    |
+//! | far RST                  | near leg reset (refused)          | near leg reset                                  | ends `FarFailed`²     |
+//! | far unreachable, timeout | near leg reset                    | near leg reset                                  | ends `FarFailed`²     |
 //! | both FINs passed         | –                                 | → `Settling`                                    |                       |
 //! | both legs acknowledged   | –                                 | –                                               | ends `Finished`       |
 //! | idle for too long³       | – (the connect times out)         | both legs reset                                 | both legs reset       |
@@ -17,12 +17,15 @@
 //! works as ever. When both ends finish before either has been told of the other, one must be told first: it is told when the
 //! other has acknowledged all its bytes, its FIN then follows.
 //!
-//! ² Where it still has a connection to reset.
+//! ² The other leg is over by then, and its clean end stands: the second FIN is passed only when the end that was told first has
+//! acknowledged everything, the first FIN too.
 //!
 //! ³ Where a limit is set. An end that has gone without a word is found out by keepalive, or by what it does not acknowledge: its
 //! leg has then failed.
 //!
 //! A SOCKS client whose far end is not reached gets the protocol's answer and an end of file instead of a reset.
+//!
+//! `tests/life.rs` has a test for each cell.
 
 use crate::{
     config::Config,
