@@ -63,9 +63,9 @@ pub(crate) fn asked(usually: u64) -> u64 {
 }
 
 /// Where a transfer can run; one at a time does, so that whoever is accepted is who connected.
-pub(crate) struct Slot {
+pub(crate) struct Slot<'a> {
     /// Opens a connection to the listener, through the proxy.
-    pub(crate) connect: Box<dyn Fn() -> io::Result<TcpStream> + Send>,
+    pub(crate) connect: Box<dyn Fn() -> io::Result<TcpStream> + Send + 'a>,
     pub(crate) listener: TcpListener,
 }
 
@@ -547,7 +547,7 @@ impl fmt::Display for Summary {
 }
 
 /// Runs the transfers of these numbers, one in each slot at a time. `lossy` says that resets may be lost on the way.
-pub(crate) fn run(numbers: std::ops::Range<u64>, slots: Vec<Slot>, lossy: bool) -> Summary {
+pub(crate) fn run(numbers: std::ops::Range<u64>, slots: Vec<Slot<'_>>, lossy: bool) -> Summary {
     let (next, summary, begun) = (AtomicU64::new(numbers.start), Mutex::new(Summary::default()), Instant::now());
     thread::scope(|scope| {
         for slot in slots {
@@ -572,7 +572,7 @@ pub(crate) fn run(numbers: std::ops::Range<u64>, slots: Vec<Slot>, lossy: bool) 
     summary
 }
 
-fn transfer(plan: &Plan, slot: &Slot, lossy: bool) -> io::Result<[Seen; 2]> {
+fn transfer(plan: &Plan, slot: &Slot<'_>, lossy: bool) -> io::Result<[Seen; 2]> {
     let client = (slot.connect)()?;
     let (server, _) = slot.listener.accept()?;
     let between = Between { lossy, ..Between::default() };
