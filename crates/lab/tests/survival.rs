@@ -25,15 +25,18 @@ const SLOTS: u16 = 64;
 const FIRST_PORT: u16 = 20_000;
 
 /// Sender, proxy and receiver.
-fn network(buffer: &str) -> Network {
-    let link =
-        |delay: &str| format!("[[link]]\nrate = \"400Mbit\"\ndelay = \"{delay}\"\nqueue = \"1000pkt\"\nloss = {{ per_packet = 0.02 }}\n");
+fn network(buffer: &str, lossy: bool) -> Network {
+    // Where nothing is to be lost the queue takes whatever there may be.
+    let kind = if lossy { "queue = \"1000pkt\"\nloss = { per_packet = 0.02 }" } else { "queue = \"40000pkt\"" };
+    let link = |delay: &str| format!("[[link]]\nrate = \"400Mbit\"\ndelay = \"{delay}\"\n{kind}\n");
     let split = format!("[[split]]\nafter = 1\nbuffer = \"{buffer}\"\n");
     let text = format!("name = \"survival\"\n{}{}{split}[[flow]]\nbytes = \"1B\"\n", link("2ms"), link("5ms"));
     let scenario = ScenarioFile::parse(&text, "survival").unwrap().variants(&[]).unwrap().remove(0).scenario;
     let network = Network::build(&scenario, 1, &Extras::default(), |_, _| {}).unwrap();
-    for (host, link) in network.hosts().iter().zip(["link1", "link2"]) {
-        lose_on_return(host, link);
+    if lossy {
+        for (host, link) in network.hosts().iter().zip(["link1", "link2"]) {
+            lose_on_return(host, link);
+        }
     }
     network
 }
@@ -74,7 +77,7 @@ fn a_clean_end_means_delivered_where_packets_are_lost() {
     let count = asked(300);
     let mut summary = Summary::default();
     for (turn, buffer) in (0..).zip(["64KiB", "256KiB", "1MiB", "unlimited"]) {
-        let network = network(buffer);
+        let network = network(buffer, true);
         let slots = (0..SLOTS).map(|number| slot(&network, number)).collect();
         let part = run(count * turn / 4..count * (turn + 1) / 4, slots, true);
         let left = network.proxy_flows().concat().len();
@@ -87,4 +90,20 @@ fn a_clean_end_means_delivered_where_packets_are_lost() {
     summary.assert_lawful();
     // Two resets in a hundred are lost on a leg, and not all of them leave somebody waiting.
     assert!(summary.unheard * 10 <= summary.aborted + 50, "{summary}");
+}
+
+/// Here nobody is left waiting, since no reset is lost.
+#[test]
+fn everybody_hears_of_an_end_where_no_packet_is_lost() {
+    if common::skip("everybody_hears_of_an_end_where_no_packet_is_lost") {
+        return;
+    }
+    let count = asked(200);
+    for (turn, buffer) in (0..).zip(["64KiB", "1MiB"]) {
+        let network = network(buffer, false);
+        let slots = (0..SLOTS).map(|number| slot(&network, number)).collect();
+        let summary = run(count * turn / 2..count * (turn + 1) / 2, slots, false);
+        eprintln!("B = {buffer}: {summary}");
+        summary.assert_lawful();
+    }
 }
