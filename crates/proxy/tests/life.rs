@@ -11,7 +11,7 @@ use common::{
     Bench, CLOSE_WAIT, CLOSED, ESTABLISHED, LAST_ACK, PATIENCE, SYN_SENT, UNREACHABLE, abort, accept_past, cut, fill, forward, free_port,
     full_listener, kind, listener, on_own_host, payload, read_out, run, write_until_error,
 };
-use proxy::{Config, Ending, FlowStats, LegProfile, Listen, Proxy};
+use proxy::{Config, Ending, FlowStats, LegProfile, Listen, Policy, Proxy};
 use scenario::Bytes;
 use socket2::SockRef;
 use std::{
@@ -342,7 +342,8 @@ impl Settling {
     fn new(near_is_unread: bool) -> Self {
         // The send queue takes all that the end does not.
         let roomy = LegProfile { send_buffer: Some(Bytes(2 << 20)), ..LegProfile::default() };
-        let bench = Bench::before(listener(), Config { buffer: None, near: roomy.clone(), far: roomy, ..Config::default() });
+        let policy = Policy { near: roomy.clone(), far: roomy, ..Policy::default() };
+        let bench = Bench::before(listener(), Config { buffer: None, policy, ..Config::default() });
         let (client, server) = bench.connect();
         let (unread, finished) = if near_is_unread { (client, server) } else { (server, client) };
         unread.shutdown(Shutdown::Write).unwrap();
