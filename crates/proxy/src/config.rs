@@ -536,6 +536,11 @@ mod tests {
     const FILE: &str = include_str!("../tests/proxy.toml");
 
     #[test]
+    fn the_documentation_has_the_whole_file() {
+        assert!(include_str!("../../../docs/operation.md").contains(FILE), "docs/operation.md shows another file than tests/proxy.toml");
+    }
+
+    #[test]
     fn the_whole_file_is_read() {
         let Service { config, name, metrics } = Service::parse(FILE, "proxy.toml").unwrap();
         assert_eq!((name.as_str(), metrics), ("gateway", Some("127.0.0.1:9155".parse().unwrap())));
