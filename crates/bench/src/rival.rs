@@ -94,6 +94,9 @@ impl Rival {
         match &self.kind {
             Kind::Forwarding => {}
             Kind::Tandem { program, flags } => {
+                if flags.iter().any(|flag| flag == "--no-rules") {
+                    intercept(network)?;
+                }
                 let mut arguments = vec!["proxy", "--listen", "transparent=0.0.0.0:5000"];
                 arguments.extend(flags.iter().map(String::as_str));
                 children.push(run(&program.to_string_lossy(), &arguments)?);

@@ -121,6 +121,7 @@ pub(crate) struct Connection {
     syn_waits: bool,
     /// When it was last seen to have moved something, and how much it had moved by then.
     moved: (Instant, u64),
+    kept_alive: bool,
     /// Whether epoll watches the near socket: not before the far leg is up, if that is soon.
     pub(crate) watches_near: bool,
     /// Whether it is among those that want a turn, or a tick.
@@ -183,6 +184,7 @@ impl Connection {
             connect_timeout: far_profile.connect_timeout.map_or(config.connect_timeout, scenario::Span::duration),
             syn_waits: far_profile.fast_open,
             moved: (now, 0),
+            kept_alive: false,
             watches_near: false,
             in_again: false,
             in_ticking: false,
@@ -209,6 +211,16 @@ impl Connection {
     /// How long its far leg may take to connect.
     pub(crate) fn connect_timeout(&self) -> Duration {
         self.connect_timeout
+    }
+
+    /// Has both peers asked now and then whether they are still there: one that is gone without a word is found out some day.
+    pub(crate) fn keep_alive(&mut self) {
+        if !mem::replace(&mut self.kept_alive, true) {
+            for leg in [&self.near, &self.far] {
+                // A leg that has just ended will say so by itself.
+                let _ = leg.set_keepalive(true);
+            }
+        }
     }
 
     /// How long nothing has moved, as far as was looked.

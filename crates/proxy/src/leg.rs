@@ -176,8 +176,6 @@ pub(crate) fn prepare(socket: &Socket, shares: Option<Shares>) -> io::Result<()>
     socket.set_linger(Some(Duration::ZERO))?;
     // Urgent bytes keep their place in the stream.
     socket.set_out_of_band_inline(true)?;
-    // A peer that is gone without a word is found out some day.
-    socket.set_keepalive(true)?;
     // Otherwise the relay does so when a direction has become a stream.
     if let Some(shares) = shares.filter(|shares| shares.pipe == 0) {
         bound_receive(socket, shares.receive)?;

@@ -101,8 +101,8 @@ struct Survey {
 const SURVEYED: usize = 128;
 /// How often connects are checked against their limit.
 const CONNECT_TICK: Duration = Duration::from_millis(200);
-/// How often idle connections are looked for, at least.
-const IDLE_LOOK: Duration = Duration::from_secs(5);
+/// How often connections are looked after that have been here for a while, at least.
+const CARE: Duration = Duration::from_secs(5);
 /// How often connections that wait for something without an event get a turn.
 const TICK: Duration = Duration::from_millis(2);
 
@@ -160,7 +160,7 @@ pub(crate) struct Worker {
     /// Those that take their time, and when to look at them next.
     dialling_long: Vec<(Instant, usize)>,
     next_check: Instant,
-    next_idle_look: Instant,
+    next_care: Instant,
     surveys: Vec<Survey>,
     totals: Totals,
     lines: Option<Lines>,
@@ -206,7 +206,7 @@ impl Worker {
             dialling: VecDeque::new(),
             dialling_long: Vec::new(),
             next_check: now,
-            next_idle_look: now,
+            next_care: now,
             surveys: Vec::new(),
             totals: Totals::default(),
             tools: Tools::new(),
@@ -264,7 +264,7 @@ impl Worker {
             }
             self.check_dialling();
             self.check_callers();
-            self.check_idle();
+            self.take_care();
             self.survey();
             if let Some(lines) = &mut self.lines {
                 lines.hand_over_old(self.tools.now);
@@ -283,7 +283,7 @@ impl Worker {
             (!self.ticking.is_empty()).then(|| self.next_tick.saturating_duration_since(Instant::now())),
             self.lines.as_ref().filter(|lines| !lines.is_empty()).map(|_| flow_log::AGE),
             connects.then_some(CONNECT_TICK),
-            self.config.idle_timeout.filter(|_| self.alive() > 0).map(|limit| IDLE_LOOK.min(limit / 4)),
+            (self.alive() > 0).then(|| self.next_care.saturating_duration_since(Instant::now())),
         ];
         let wait = reasons.into_iter().flatten().min()?;
         Some(Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) })
@@ -524,18 +524,23 @@ impl Worker {
         }
     }
 
-    /// Resets connections in which nothing has moved for too long.
-    fn check_idle(&mut self) {
-        let Some(limit) = self.config.idle_timeout else { return };
+    /// Now and then: has lasting connections kept alive, which short ones are spared, and resets those in which nothing has moved for
+    /// too long.
+    fn take_care(&mut self) {
         let now = self.tools.now;
-        if now < self.next_idle_look {
+        if now < self.next_care {
             return;
         }
-        self.next_idle_look = now + IDLE_LOOK.min(limit / 4);
-        let idle = |(slot, connection): (usize, &mut Option<Connection>)| {
-            connection.as_mut().filter(|connection| !connection.is_dialling()).and_then(|it| (it.idle(now) >= limit).then_some(slot))
-        };
-        let idle: Vec<usize> = self.connections.iter_mut().enumerate().filter_map(idle).collect();
+        let limit = self.config.idle_timeout;
+        self.next_care = now + limit.map_or(CARE, |limit| CARE.min(limit / 4));
+        let mut idle = Vec::new();
+        for (slot, connection) in self.connections.iter_mut().enumerate() {
+            let Some(connection) = connection.as_mut().filter(|connection| !connection.is_dialling()) else { continue };
+            connection.keep_alive();
+            if limit.is_some_and(|limit| connection.idle(now) >= limit) {
+                idle.push(slot);
+            }
+        }
         for slot in idle {
             self.end(slot, Ending::Idle);
         }
