@@ -45,19 +45,20 @@ impl Ending {
     }
 
     /// All kinds.
-    pub const KINDS: [&'static str; 8] =
-        ["finished", "near_failed", "far_not_reached", "far_failed", "idle", "no_greeting", "no_room", "stopped"];
+    pub const KINDS: [&'static str; 9] =
+        ["finished", "near_failed", "far_not_reached", "far_timed_out", "far_failed", "idle", "no_greeting", "no_room", "stopped"];
 
     pub(crate) fn index(&self) -> usize {
         match self {
             Ending::Finished => 0,
             Ending::NearFailed(_) => 1,
+            Ending::FarNotReached(io::ErrorKind::TimedOut) => 3,
             Ending::FarNotReached(_) => 2,
-            Ending::FarFailed(_) => 3,
-            Ending::Idle => 4,
-            Ending::NoGreeting => 5,
-            Ending::NoRoom => 6,
-            Ending::Stopped => 7,
+            Ending::FarFailed(_) => 4,
+            Ending::Idle => 5,
+            Ending::NoGreeting => 6,
+            Ending::NoRoom => 7,
+            Ending::Stopped => 8,
         }
     }
 }

@@ -9,6 +9,7 @@
 mod config;
 mod connection;
 pub mod control;
+pub mod diagnosis;
 mod ending;
 mod flow_log;
 mod gate;

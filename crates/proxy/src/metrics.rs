@@ -72,8 +72,10 @@ fn text(status: &Status) -> String {
             ([("verdict", "split")], counted.split),
             ([("verdict", "bypassed")], counted.bypassed),
             ([("verdict", "unsplit")], counted.unsplit),
+            ([("verdict", "oneway")], counted.oneway),
         ];
-        let help = "Connections that came: split, bypassed by a rule, passed unsplit because there was no room (SYNs, sent again ones too)";
+        let help = "Connections that came: split, bypassed by a rule, passed unsplit because there was no room, answered through this host \
+                    but not opened through it (packets, also those sent again)";
         counters(&mut registry, "connections", help, None, verdicts);
         registry.register("quic_packets", "Packets of UDP port 443, which can't be split", ConstCounter::new(counted.quic_packets));
         registry.register_with_unit(
@@ -107,8 +109,8 @@ mod tests {
 
     #[test]
     fn a_status_reads_as_metrics() {
-        let totals = Totals { flows: 3, ended: [5, 0, 1, 0, 0, 0, 0, 0], up: 7, down: 11, near_retransmits: 0, far_retransmits: 2 };
-        let counted = Counted { split: 9, bypassed: 4, unsplit: 2, quic_packets: 6, quic_bytes: 6000 };
+        let totals = Totals { flows: 3, ended: [5, 0, 1, 0, 0, 0, 0, 0, 0], up: 7, down: 11, near_retransmits: 0, far_retransmits: 2 };
+        let counted = Counted { split: 9, bypassed: 4, unsplit: 2, oneway: 0, quic_packets: 6, quic_bytes: 6000 };
         let text = text(&Status { totals, counted: Some(counted) });
         for line in [
             "tandem_flows 3",

@@ -125,7 +125,7 @@ impl Rules {
     /// The nftables commands, one a line.
     pub fn nft(&self) -> Vec<String> {
         let mut lines = vec![format!("add table inet {TABLE} {{ flags owner; }}")];
-        for counter in ["split", "bypassed", "unsplit", "quic"] {
+        for counter in ["split", "bypassed", "unsplit", "oneway", "quic"] {
             lines.push(format!("add counter inet {TABLE} {counter}"));
         }
         for (family, kind) in [(Family::V4, "ipv4_addr"), (Family::V6, "ipv6_addr")] {
@@ -136,7 +136,7 @@ impl Rules {
                  timeout {KNOWN_DIRECT}; size 65535; }}"
             ));
         }
-        for chain in ["direct", "open", "split", "intercept", "ours4", "ours6", "of_tcp", "of_udp", "of_icmp"] {
+        for chain in ["direct", "open", "split", "intercept", "answers", "ours4", "ours6", "of_tcp", "of_udp", "of_icmp"] {
             lines.push(format!("add chain inet {TABLE} {chain}"));
         }
         lines.push(format!("add chain inet {TABLE} prerouting {{ type filter hook prerouting priority mangle; policy accept; }}"));
@@ -158,6 +158,12 @@ impl Rules {
         }
         rule("of_tcp", "tcp flags & (syn | ack) == syn fib daddr type unicast goto intercept".into());
         rule("of_tcp", "socket transparent 1 meta nfproto vmap { ipv4 : goto ours4, ipv6 : goto ours6 }".into());
+        // The answer to a connection that was not opened through this host: half of it goes another way.
+        rule("of_tcp", "tcp flags & (syn | ack) == (syn | ack) fib daddr type unicast goto answers".into());
+        for family in [Family::V4, Family::V6] {
+            rule("answers", format!("{} @direct{} accept", from_server(family), family.number()));
+        }
+        rule("answers", "counter name oneway".into());
         // Both ways.
         rule("of_udp", "udp dport 443 counter name quic".into());
         rule("of_udp", "udp sport 443 counter name quic".into());
@@ -468,7 +474,9 @@ pub struct Counted {
     pub bypassed: u64,
     /// Connections that passed because the proxy was full or ending.
     pub unsplit: u64,
-    /// Packets of UDP port 443, which can't be split, and their bytes.
+    /// Connections that were answered through this host, but not opened through it.
+    pub oneway: u64,
+    /// Packets of UDP port 443, which can't be split.
     pub quic_packets: u64,
     /// Their bytes.
     pub quic_bytes: u64,
@@ -569,7 +577,7 @@ impl Installed {
             (number(4), number(6))
         };
         let ((quic_packets, quic_bytes), (split, _)) = (of("quic"), of("split"));
-        Ok(Counted { split, bypassed: of("bypassed").0, unsplit: of("unsplit").0, quic_packets, quic_bytes })
+        Ok(Counted { split, bypassed: of("bypassed").0, unsplit: of("unsplit").0, oneway: of("oneway").0, quic_packets, quic_bytes })
     }
 }
 

@@ -2,6 +2,10 @@
 
 use crate::Failure;
 use clap::Args;
+use proxy::{
+    control::Remote,
+    diagnosis::{self, Finding},
+};
 use scenario::{Rate, Span};
 use serde::Serialize;
 use std::{net::Ipv6Addr, time::Duration};
@@ -15,6 +19,18 @@ pub(crate) struct Doctor {
     /// Measures the link emulator too: asked against delivered, at 1, 10, 100 and 1000 Mbit/s (half a minute)
     #[arg(long)]
     lab: bool,
+    /// Whether this host's windows are enough for a link, given as rate and round trip: 100Mbit,600ms
+    #[arg(long, value_name = "RATE,RTT", value_parser = link)]
+    link: Option<(Rate, Span)>,
+    /// Which proxy to look at, where several run
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    name: String,
+}
+
+fn link(text: &str) -> Result<(Rate, Span), String> {
+    let (rate, rtt) = text.split_once(',').ok_or("write a rate and a round trip, such as 100Mbit,600ms")?;
+    let wrong = |error: scenario::UnitError| error.to_string();
+    Ok((rate.trim().parse().map_err(wrong)?, rtt.trim().parse().map_err(wrong)?))
 }
 
 /// Something a command needs.
@@ -44,7 +60,14 @@ struct Measured {
 
 impl Doctor {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let needs = needs();
+        let mut needs = needs();
+        needs.extend(self.findings().into_iter().map(|finding| {
+            let (ok, found, cure) = match finding.said {
+                Ok(found) => (true, found, String::new()),
+                Err(cure) => (false, String::new(), cure),
+            };
+            Need { command: "proxy", need: finding.what, ok, optional: true, found, cure }
+        }));
         let measured = if self.lab { measure()? } else { Vec::new() };
         if self.json {
             let value = serde_json::json!({ "needs": needs, "emulator": measured });
@@ -56,6 +79,22 @@ impl Doctor {
             }
         }
         if needs.iter().all(|need| need.ok || need.optional) { Ok(()) } else { Err(Failure::Silent(1)) }
+    }
+}
+
+impl Doctor {
+    /// What a running proxy shows, and what a link asks for.
+    fn findings(&self) -> Vec<Finding> {
+        let remote = Remote::named(&self.name);
+        let mut findings = match (remote.status(), remote.flows()) {
+            (Ok(status), Ok(flows)) => diagnosis::of_proxy(&status, &flows),
+            // None runs here, which is no fault.
+            _ => Vec::new(),
+        };
+        if let Some(((rate, rtt), bounds)) = self.link.zip(diagnosis::bounds_of_host()) {
+            findings.extend(diagnosis::of_link(rate, rtt, bounds));
+        }
+        findings
     }
 }
 
@@ -111,16 +150,16 @@ fn needs() -> Vec<Need> {
         }),
     );
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-    // Two sockets, and a pipe for each direction in which bytes wait.
-    let flows = limit.saturating_sub(100) / 6;
+    // Two sockets a flow, for each thread.
+    let flows = limit.saturating_sub(400) / 2;
     add(
         "proxy",
         "open files",
         true,
         if limit >= 4096 {
-            Ok(format!("{limit}: {flows} flows at least"))
+            Ok(format!("{limit}: {flows} flows a thread"))
         } else {
-            Err(format!("the limit is {limit}, which is for {flows} flows: raise it (ulimit -n 65536)"))
+            Err(format!("the limit is {limit}, which is for {flows} flows a thread: raise it (ulimit -n 65536)"))
         },
     );
     needs
