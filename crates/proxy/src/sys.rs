@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::{io, mem};
+use std::{io, mem, net::SocketAddr};
 
 /// `struct tcp_info` of Linux (include/uapi/linux/tcp.h). Fields a kernel does not know stay 0.
 #[repr(C)]
@@ -87,6 +87,13 @@ pub fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
     check(status).map(|()| info)
 }
 
+/// Whether a socket's SYN waits for its answer, has not been sent yet, or was refused.
+pub(crate) fn is_unanswered(socket: impl AsFd) -> bool {
+    const SYN_SENT: u8 = 2;
+    const CLOSE: u8 = 7;
+    tcp_info(socket).is_ok_and(|info| matches!(info.state, SYN_SENT | CLOSE))
+}
+
 fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
     // SAFETY: the pointer and length describe `value`.
     let status = unsafe {
@@ -118,23 +125,32 @@ pub(crate) fn force_send_buffer(socket: impl AsFd, bytes: usize) -> io::Result<(
         .or_else(|_| set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, value))
 }
 
-/// Whether a socket speaks IPv6.
-fn is_v6(socket: impl AsFd) -> io::Result<bool> {
+/// Whether a socket is one for IPv6; such a one may speak IPv4 all the same.
+fn is_for_v6(socket: impl AsFd) -> io::Result<bool> {
     Ok(rustix::net::sockopt::socket_domain(socket)? == rustix::net::AddressFamily::INET6)
 }
 
-/// Sets the code point of a socket's packets.
+/// Whether a connection's packets are of IPv6.
+fn speaks_v6(socket: impl AsFd) -> io::Result<bool> {
+    let own = SocketAddr::try_from(rustix::net::getsockname(socket)?)?;
+    Ok(own.ip().to_canonical().is_ipv6())
+}
+
+/// Sets the code point of a socket's packets, of either family where it can speak both.
 pub(crate) fn set_dscp(socket: impl AsFd, value: u8) -> io::Result<()> {
-    let (level, name) = if is_v6(&socket)? { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) } else { (libc::IPPROTO_IP, libc::IP_TOS) };
     // The two bits below are ECN's, and TCP's own business.
-    set_int(socket, level, name, i32::from(value) << 2)
+    let bits = i32::from(value) << 2;
+    if is_for_v6(&socket)? {
+        set_int(&socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, bits)?;
+    }
+    set_int(&socket, libc::IPPROTO_IP, libc::IP_TOS, bits)
 }
 
 /// The code point that the SYN of an accepted connection had. A TCP socket tells it as a control message among its "packet
 /// options" (net/ipv4/ip_sockglue.c, net/ipv6/ipv6_sockglue.c).
 pub(crate) fn dscp_of_syn(socket: impl AsFd) -> io::Result<u8> {
     const IPV6_2292PKTOPTIONS: libc::c_int = 6;
-    let (level, ask, name) = if is_v6(&socket)? {
+    let (level, ask, name) = if speaks_v6(&socket)? {
         (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, IPV6_2292PKTOPTIONS)
     } else {
         (libc::IPPROTO_IP, libc::IP_RECVTOS, libc::IP_PKTOPTIONS)
