@@ -36,7 +36,10 @@ use crate::{
     relay::{Direction, Fault, Limits, Pumped, Tools},
     sys,
 };
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::{
+    fd::{AsFd, BorrowedFd},
+    io::Errno,
+};
 use scenario::Bytes;
 use socket2::Socket;
 use std::{
@@ -119,6 +122,8 @@ pub(crate) struct Connection {
     connect_timeout: Duration,
     /// The far leg's SYN waits for data to carry (TCP Fast Open).
     syn_waits: bool,
+    /// The far leg takes data though its SYN has not been answered, as far as was looked (TCP Fast Open).
+    syn_unanswered: bool,
     /// When it was last seen to have moved something, and how much it had moved by then.
     moved: (Instant, u64),
     kept_alive: bool,
@@ -160,8 +165,10 @@ impl Connection {
         if let Err(why) = leg::apply(&near, near_profile, || sys::dscp_of_syn(&near)) {
             return Err((Ending::NearFailed(why.kind()), None));
         }
+        // A SOCKS client speaks when it has heard that its server was reached: there is nothing to send before that.
+        let fast_open = far_profile.fast_open && !socks;
         let far = loop {
-            let call = Call { profile: far_profile, shares, from: keep_source.then_some(client), to: server };
+            let call = Call { profile: far_profile, shares, from: keep_source.then_some(client), to: server, fast_open };
             match call.dial(|| sys::dscp_of_syn(&near)) {
                 Ok(far) => break far,
                 Err(_) if !others.is_empty() => server = others.remove(0),
@@ -182,7 +189,8 @@ impl Connection {
             life: Life::Dialling,
             born: now,
             connect_timeout: far_profile.connect_timeout.map_or(config.connect_timeout, scenario::Span::duration),
-            syn_waits: far_profile.fast_open,
+            syn_waits: fast_open,
+            syn_unanswered: fast_open,
             moved: (now, 0),
             kept_alive: false,
             watches_near: false,
@@ -199,7 +207,8 @@ impl Connection {
             let next = self.others.remove(0);
             let (_, profile) = config.policy.legs_of(self.client, next, &mut route);
             let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
-            let call = Call { profile, shares, from: self.keep_source.then_some(self.client), to: next };
+            let from = self.keep_source.then_some(self.client);
+            let call = Call { profile, shares, from, to: next, fast_open: self.syn_waits };
             if let Ok(far) = call.dial(|| sys::dscp_of_syn(&self.near)) {
                 (self.far, self.server) = (far, next);
                 return true;
@@ -239,9 +248,9 @@ impl Connection {
         }
     }
 
-    /// Whether the far leg is still connecting.
+    /// Whether the far leg is still connecting, though it may take data already.
     pub(crate) fn is_dialling(&self) -> bool {
-        self.life == Life::Dialling
+        self.life == Life::Dialling || self.syn_unanswered
     }
 
     /// When the connection came in.
@@ -289,6 +298,7 @@ impl Connection {
         wants.look_far = up == Pumped::WaitsForRoom;
         wants.look_near = down == Pumped::WaitsForRoom;
         wants.tick = self.up.lingers || self.down.lingers || self.syn_waits;
+        self.syn_unanswered = self.syn_unanswered && sys::is_unanswered(&self.far);
         self.pass_fins(&mut wants)?;
         if self.up.passed && self.down.passed {
             self.life = Life::Settling;
@@ -301,9 +311,13 @@ impl Connection {
 
     /// A moment has passed without an event that it may have waited for.
     pub(crate) fn tick(&mut self, tools: &mut Tools) -> Result<Wants, Ending> {
-        if mem::take(&mut self.syn_waits) {
+        if mem::take(&mut self.syn_waits) && self.syn_unanswered {
             // Nothing came that it could have carried: it must go without, or a server that speaks first never would.
-            let _ = rustix::net::send(&self.far, &[], rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL);
+            match rustix::net::send(&self.far, &[], rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL) {
+                Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::INPROGRESS) => {}
+                // A refusal that is told here is told nowhere else.
+                Err(errno) => return Err(self.failed(Side::Far, &errno.into())),
+            }
         }
         self.up.look_again(self.near.as_fd(), tools.now).map_err(|fault| self.faulted(Side::Near, fault))?;
         self.down.look_again(self.far.as_fd(), tools.now).map_err(|fault| self.faulted(Side::Far, fault))?;
@@ -318,6 +332,10 @@ impl Connection {
                 Side::Far => (&self.down, &self.up),
             };
             if !this.finished() || this.passed {
+                continue;
+            }
+            if to == Side::Far && self.syn_unanswered {
+                // Shutting down now would give up the connect, and what its SYN carries. The answer raises an event.
                 continue;
             }
             let to_has_ended = opposite.ended || opposite.hung_up || sys::has_hung_up(self.socket(to));
@@ -354,13 +372,11 @@ impl Connection {
 
     /// The ending that an error on `side` makes.
     fn failed(&self, side: Side, why: &io::Error) -> Ending {
-        match (side, self.life) {
-            (Side::Near, _) => Ending::NearFailed(why.kind()),
-            // Also when a SYN that waited for data was refused.
-            (Side::Far, _) if why.kind() == io::ErrorKind::ConnectionRefused => Ending::FarNotReached(why.kind()),
+        match side {
+            Side::Near => Ending::NearFailed(why.kind()),
             // A far end that refuses says so by another error: this one was reached, before we heard of it.
-            (Side::Far, Life::Dialling) if why.kind() != io::ErrorKind::ConnectionReset => Ending::FarNotReached(why.kind()),
-            (Side::Far, _) => Ending::FarFailed(why.kind()),
+            Side::Far if self.is_dialling() && why.kind() != io::ErrorKind::ConnectionReset => Ending::FarNotReached(why.kind()),
+            Side::Far => Ending::FarFailed(why.kind()),
         }
     }
 

@@ -237,6 +237,8 @@ pub(crate) struct Call<'a> {
     /// The address it is to wear, where that is to be kept.
     pub(crate) from: Option<SocketAddr>,
     pub(crate) to: SocketAddr,
+    /// Whether its SYN may wait for data to carry.
+    pub(crate) fast_open: bool,
 }
 
 impl Call<'_> {
@@ -259,7 +261,7 @@ impl Call<'_> {
         if let Some(mss) = self.profile.mss {
             socket.set_tcp_mss(u32::from(mss))?;
         }
-        if self.profile.fast_open {
+        if self.fast_open {
             sys::set_fast_open_connect(&socket)?;
         }
         if let Some(from) = from {

@@ -317,7 +317,7 @@ impl Direction {
                     self.in_pipe -= count;
                     self.moved += count as u64;
                 }
-                Err(Errno::AGAIN) => {
+                Err(Errno::AGAIN | Errno::INPROGRESS) => {
                     self.writable = false;
                     break;
                 }
@@ -401,7 +401,8 @@ impl Direction {
                 Ok(count)
             }
             Err(Errno::INTR) => Ok(0),
-            Err(Errno::AGAIN) => {
+            // In progress: a SYN that could have carried the bytes has gone without them.
+            Err(Errno::AGAIN | Errno::INPROGRESS) => {
                 self.writable = false;
                 Ok(0)
             }

@@ -644,7 +644,10 @@ impl Worker {
                 if now - begun < CONNECT_TICK {
                     break;
                 }
-                self.watch_leg(slot, Side::Near);
+                // One that takes data before it is connected is watched already.
+                if self.connections.get(slot).is_some_and(|it| it.as_ref().is_some_and(|it| !it.watches_near)) {
+                    self.watch_leg(slot, Side::Near);
+                }
                 self.dialling_long.push((begun, slot));
             }
             self.dialling.pop_front();
