@@ -1,6 +1,8 @@
 //! What tests of the binary share.
 #![allow(dead_code)]
 
+pub(crate) mod routed;
+
 use lab::Host;
 use std::{
     fs::OpenOptions,
@@ -41,6 +43,19 @@ impl Daemon {
     pub(crate) fn start(command: &mut Command) -> Self {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         Daemon(child.unwrap_or_else(|why| panic!("{command:?}: {why}")))
+    }
+
+    /// One whose messages go to a file.
+    pub(crate) fn logging(command: &mut Command, log: &Path) -> Self {
+        let log = OpenOptions::new().create(true).append(true).open(log).unwrap();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
+        Daemon(child.unwrap_or_else(|why| panic!("{command:?}: {why}")))
+    }
+
+    /// Sends it a signal by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.0.id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success(), "{name}");
     }
 }
 
