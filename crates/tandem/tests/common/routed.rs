@@ -161,7 +161,9 @@ impl Beyond {
         forward_packets(&gate);
         ip(&routed.router, &["route add 10.99.4.0/24 via 10.99.3.2", "route add fd99:4::/64 via fd99:3::2"]);
         ip(&gate, &["route add default via 10.99.3.1", "route add ::/0 via fd99:3::1", &format!("link set last mtu {mtu}")]);
-        ip(&server, &["route add default via 10.99.4.1", "route add ::/0 via fd99:4::1"]);
+        // It does not know of the narrow link before it: its clients must find that out.
+        let announced = format!("mtu {mtu} advmss 1440");
+        ip(&server, &[&format!("route add default via 10.99.4.1 {announced}"), &format!("route add ::/0 via fd99:4::1 {announced}")]);
         Beyond { gate, server }
     }
 }
