@@ -103,6 +103,8 @@ pub(crate) struct Start {
     pub(crate) keep_source: bool,
     /// What the server gets before the client's bytes.
     pub(crate) preface: Vec<u8>,
+    /// What the client has said already that is for the server.
+    pub(crate) heard: Vec<u8>,
     /// Whether the client waits for a SOCKS reply.
     pub(crate) socks: bool,
 }
@@ -159,7 +161,8 @@ impl Connection {
         route: impl FnMut(IpAddr) -> Option<String>,
         now: Instant,
     ) -> Result<Self, (Ending, Option<Socket>)> {
-        let Start { near, client, mut server, mut others, keep_source, preface, socks } = start;
+        let Start { near, client, mut server, mut others, keep_source, preface, heard, socks } = start;
+        let answer = if socks { socks_reply(0) } else { Vec::new() };
         let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
         let (near_profile, far_profile) = config.policy.legs_of(client, server, route);
         if let Err(why) = leg::apply(&near, near_profile, || sys::dscp_of_syn(&near)) {
@@ -196,8 +199,8 @@ impl Connection {
             watches_near: false,
             in_again: false,
             in_ticking: false,
-            up: Direction::new(shares, limits(near_profile, far_profile), preface, now),
-            down: Direction::new(shares, limits(far_profile, near_profile), if socks { socks_reply(0) } else { Vec::new() }, now),
+            up: Direction::new(shares, limits(near_profile, far_profile), preface, heard, now),
+            down: Direction::new(shares, limits(far_profile, near_profile), answer, Vec::new(), now),
         })
     }
 

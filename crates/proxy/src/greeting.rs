@@ -7,6 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// No greeting is longer (a PROXY header of version 2 may be, with extensions nobody has a use for here).
 const LONGEST: usize = 4096;
+/// No line of the PROXY protocol's version 1 is longer (section 2.1).
+const LONGEST_LINE: usize = 107;
 
 /// Where a client wants to go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,9 +97,11 @@ impl Greeting {
     fn proxy_header(&mut self, then_socks: bool) -> Result<Option<Heard>, Refusal> {
         // The parser takes some beginnings of a header for none at all.
         let text_begun = b"PROXY ".starts_with(&self.heard[..self.heard.len().min(6)]);
-        let unfinished = if text_begun { !self.heard.contains(&b'\n') } else { v2::PROTOCOL_PREFIX.starts_with(&self.heard) };
+        let line_over = self.heard.contains(&b'\n') || self.heard.len() >= LONGEST_LINE;
+        let unfinished = if text_begun { !line_over } else { v2::PROTOCOL_PREFIX.starts_with(&self.heard) };
         let header = HeaderResult::parse(&self.heard);
-        if unfinished || header.is_incomplete() {
+        // A line that is over does not become a header by what follows.
+        if unfinished || header.is_incomplete() && !text_begun {
             return Ok(Some(Heard::More));
         }
         let (client, length) = match &header {
@@ -304,6 +308,11 @@ mod tests {
             }
         }
         assert!(talk(Greeting::new(true, false), b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 3).is_err());
+        // Over though it lacks something, or without end: refused then, not when it has taken too long.
+        for wrong in [b"PROXY TCP4 192.0.2.1\r\n".to_vec(), [b"PROXY TCP4 ", &[b'1'; 100][..]].concat()] {
+            let refusal = Greeting::new(true, false).hear(&wrong).unwrap_err();
+            assert!(refusal.why.starts_with("no PROXY protocol header"), "{refusal:?}");
+        }
     }
 
     proptest! {

@@ -157,8 +157,9 @@ pub(crate) struct Direction {
 }
 
 impl Direction {
-    /// One that gives `preface`, which no source has sent, to the destination before all else.
-    pub(crate) fn new(shares: Option<Shares>, limits: Limits, preface: Vec<u8>, now: Instant) -> Self {
+    /// One that gives `preface`, which no source has sent, to the destination before all else, and then what has been `heard` of the
+    /// source already.
+    pub(crate) fn new(shares: Option<Shares>, limits: Limits, preface: Vec<u8>, heard: Vec<u8>, now: Instant) -> Self {
         Direction {
             shares,
             limits,
@@ -176,7 +177,7 @@ impl Direction {
             streak: (now, 0),
             pipe: None,
             in_pipe: 0,
-            rest: preface,
+            rest: [preface, heard].concat(),
         }
     }
 

@@ -369,7 +369,8 @@ impl Worker {
             Some(server) => {
                 let preface = listen.send_proxy.map_or(Vec::new(), |version| proxy_header(version, client, server));
                 let keep_source = listen.way == Way::Transparent;
-                let start = Start { near: socket, client, server, others: Vec::new(), keep_source, preface, socks: false };
+                let (others, heard) = (Vec::new(), Vec::new());
+                let start = Start { near: socket, client, server, others, keep_source, preface, heard, socks: false };
                 let slot = self.slot();
                 self.begin(slot, start);
             }
@@ -493,10 +494,10 @@ impl Worker {
         };
         let server = servers.remove(0);
         let client = caller.greeting.client.unwrap_or(caller.client);
-        let mut preface = listen.send_proxy.map_or(Vec::new(), |version| proxy_header(version, client, server));
-        preface.extend(caller.greeting.rest());
+        let preface = listen.send_proxy.map_or(Vec::new(), |version| proxy_header(version, client, server));
+        let heard = caller.greeting.rest();
         let socks = listen.way == Way::Socks5;
-        self.begin(slot, Start { near: caller.socket, client, server, others: servers, keep_source: false, preface, socks });
+        self.begin(slot, Start { near: caller.socket, client, server, others: servers, keep_source: false, preface, heard, socks });
     }
 
     /// Gives up a client that did not say where it goes.
