@@ -127,9 +127,9 @@ pub(crate) fn try_profile(profile: &LegProfile) -> io::Result<()> {
     profile.mss.map_or(Ok(()), |mss| socket.set_tcp_mss(u32::from(mss)))
 }
 
-/// How many files a worker may have open.
+/// How many files a worker may have open, once the limit is raised as far as it may be.
 pub(crate) fn open_files() -> u64 {
-    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20)
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(1 << 20)
 }
 
 /// Raises the limit of open files as far as this process may.
