@@ -81,16 +81,23 @@ pub fn serve(proxy: &Arc<Proxy>, name: &str) -> Result<(), StartError> {
 fn answer(proxy: &Weak<Proxy>, caller: &UnixStream) -> io::Result<()> {
     caller.set_read_timeout(Some(PATIENCE))?;
     caller.set_write_timeout(Some(PATIENCE))?;
+    let who = socket_peercred(caller)?.uid;
+    if !who.is_root() && who != geteuid() {
+        // Not even listened to: one who says nothing would keep others waiting.
+        return tell(caller, &Err("only root and the proxy's own user may ask it".to_string()));
+    }
     let mut line = String::new();
     BufReader::new(caller).read_line(&mut line)?;
-    let who = socket_peercred(caller)?.uid;
     let answer = match (proxy.upgrade(), serde_json::from_str::<Request>(&line)) {
-        _ if !who.is_root() && who != geteuid() => Err("only root and the proxy's own user may ask it".to_string()),
         (None, _) => Err("the proxy is ending".to_string()),
         (_, Err(error)) => Err(format!("cannot understand the request: {error}")),
         (Some(proxy), Ok(request)) => heed(&proxy, request).map_err(|error| error.to_string()),
     };
-    let mut text = serde_json::to_string(&answer)?;
+    tell(caller, &answer)
+}
+
+fn tell(caller: &UnixStream, answer: &Result<serde_json::Value, String>) -> io::Result<()> {
+    let mut text = serde_json::to_string(answer)?;
     text.push('\n');
     (&mut &*caller).write_all(text.as_bytes())
 }
@@ -142,9 +149,14 @@ impl Remote {
             stream.set_read_timeout(Some(PATIENCE))?;
             let mut text = serde_json::to_string(request)?;
             text.push('\n');
-            (&mut &stream).write_all(text.as_bytes())?;
+            // One who may not ask is answered before that.
+            let asked = (&mut &stream).write_all(text.as_bytes());
             let mut line = String::new();
-            BufReader::new(&stream).read_line(&mut line)?;
+            let answered = BufReader::new(&stream).read_line(&mut line);
+            if line.is_empty() {
+                asked?;
+            }
+            answered?;
             Ok(serde_json::from_str::<Result<T, String>>(&line)?)
         };
         exchange().map_err(AskError::Broken)?.map_err(AskError::Refused)
