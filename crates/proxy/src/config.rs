@@ -238,6 +238,12 @@ impl Service {
         Self::parse(&text, &origin).map_err(|error| ConfigError::File(Box::new(error)))
     }
 
+    /// What of `other`, beyond its configuration, differs in a way that only a restart can bring about.
+    pub fn needs_restart(&self, other: &Service) -> Option<&'static str> {
+        let differs = [("name", self.name != other.name), ("metrics", self.metrics != other.metrics)];
+        differs.iter().find(|(_, differs)| *differs).map(|(key, _)| *key)
+    }
+
     /// Reads the text of one; `origin` is what its errors call it.
     pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
         let file: File = scenario::read_toml(text, origin, File::check)?;
@@ -325,6 +331,9 @@ pub enum ConfigError {
          listener is transparent. Leave those connections out in your own firewall"
     )]
     NoBypass(usize),
+    /// What must be more than nothing is nothing.
+    #[error("{0} is 0, with which nothing would get through: give more, or leave it out")]
+    Zero(&'static str),
     /// B is below what the kernel can hold to.
     #[error("a buffer of {asked} is less than this host can hold to: give at least {least}")]
     BufferTooSmall {
@@ -407,6 +416,14 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.listen.is_empty() {
             return Err(ConfigError::NoListener);
+        }
+        let zeros = [
+            ("max_flows", self.max_flows == Some(0)),
+            ("connect_timeout", self.connect_timeout.is_zero()),
+            ("idle_timeout", self.idle_timeout.is_some_and(|limit| limit.is_zero())),
+        ];
+        if let Some((key, _)) = zeros.iter().find(|(_, zero)| *zero) {
+            return Err(ConfigError::Zero(key));
         }
         let transparent = self.listen.iter().filter(|listen| listen.way == Way::Transparent).count();
         if transparent > 1 {
@@ -522,6 +539,13 @@ mod tests {
         assert!(matches!(Config { buffer: Some(Bytes(100)), ..good.clone() }.check(), Err(ConfigError::BufferTooSmall { .. })));
         let far = LegProfile { control: Some("cubik".into()), ..LegProfile::default() };
         let policy = Policy { far, ..Policy::default() };
+        for zero in [
+            Config { max_flows: Some(0), ..good.clone() },
+            Config { connect_timeout: Duration::ZERO, ..good.clone() },
+            Config { idle_timeout: Some(Duration::ZERO), ..good.clone() },
+        ] {
+            assert!(matches!(zero.check(), Err(ConfigError::Zero(_))));
+        }
         let error = Config { policy, ..good.clone() }.check().unwrap_err().to_string();
         assert!(error.starts_with("far leg: the kernel has no congestion controller \"cubik\"; it has "), "{error}");
     }

@@ -2,6 +2,7 @@
 //! firewall takes its time to answer; workers only drop a note.
 
 use crate::{
+    config::Config,
     policy::{Prefix, Rule},
     rules::{Counted, Installed, RulesError},
 };
@@ -19,6 +20,8 @@ pub(crate) enum Note {
     Full(bool),
     /// No new connections from now on; the answer comes when none can come any more.
     Shut(mpsc::Sender<()>),
+    /// Another limit of TCP memory.
+    Memory(Option<u64>),
     /// Another policy.
     Policy(Vec<Rule>, mpsc::Sender<Result<(), RulesError>>),
     /// What the firewall has counted.
@@ -89,6 +92,10 @@ impl Gate {
                 let _ = done.send(());
                 return;
             }
+            Note::Memory(limit) => {
+                self.memory_limit = limit;
+                return;
+            }
             Note::Policy(policy, answer) => return drop(answer.send(self.rules.set_policy(policy))),
             Note::Counted(answer) => return drop(answer.send(self.rules.counted())),
             Note::Bypass(change, answer) => return drop(answer.send(self.change_bypass(change))),
@@ -113,9 +120,11 @@ impl Gate {
     }
 
     fn look_at_memory(&mut self) {
-        let Some((limit, used)) = self.memory_limit.zip(tcp_memory()) else { return };
         // Open again only when there is some room, lest it swing.
-        let short = used > if self.short_of_memory { limit / 16 * 15 } else { limit };
+        let short = self
+            .memory_limit
+            .zip(tcp_memory())
+            .is_some_and(|(limit, used)| used > if self.short_of_memory { limit / 16 * 15 } else { limit });
         if short != self.short_of_memory {
             self.short_of_memory = short;
             self.turn();
@@ -143,8 +152,13 @@ pub(crate) fn tcp_memory() -> Option<u64> {
     Some(words.get(at + 1)?.parse::<u64>().ok()? * page())
 }
 
+/// The TCP memory above which connections are to pass unsplit.
+pub(crate) fn memory_limit(config: &Config) -> Option<u64> {
+    config.memory.map(|bytes| bytes.0).or_else(memory_pressure)
+}
+
 /// Where the kernel itself begins to save TCP memory.
-pub(crate) fn memory_pressure() -> Option<u64> {
+fn memory_pressure() -> Option<u64> {
     let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_mem").ok()?;
     Some(text.split_whitespace().nth(1)?.parse::<u64>().ok()? * page())
 }

@@ -179,7 +179,7 @@ impl Proxy {
         }
         // Rules come last: until the listeners listen, connections pass unsplit.
         if let Some(rules) = rules {
-            let limit = config.memory.map(|bytes| bytes.0).or_else(gate::memory_pressure);
+            let limit = gate::memory_limit(&config);
             let gate =
                 Gate::start(rules.install()?, limit, gate_inbox).map_err(failed("start the thread that opens and shuts the gate"))?;
             proxy.gate = Some((notes, gate));
@@ -243,6 +243,9 @@ impl Proxy {
         }
         if let Some(answer) = self.ask(|reply| Note::Policy(config.policy.rules.clone(), reply)) {
             answer??;
+        }
+        if let Some((notes, _)) = &self.gate {
+            let _ = notes.send(Note::Memory(gate::memory_limit(&config)));
         }
         let config = Arc::new(config);
         *present = config.clone();

@@ -146,7 +146,7 @@ impl Proxy {
             if signal != SIGHUP {
                 break;
             }
-            self.reload(&proxy);
+            self.reload(&proxy, service);
         }
         tell_manager(&[NotifyState::Stopping]);
         tracing::info!(
@@ -170,7 +170,7 @@ impl Proxy {
     }
 
     /// Reads the configuration again. What is wrong with it is told, and changes nothing.
-    fn reload(&self, proxy: &Running) {
+    fn reload(&self, proxy: &Running, present: &Service) {
         if self.config.is_none() {
             tracing::warn!("SIGHUP: there is no configuration file to read again");
             return;
@@ -178,10 +178,10 @@ impl Proxy {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let now_us = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
         tell_manager(&[NotifyState::Reloading, NotifyState::MonotonicUsec(now_us)]);
-        let reloaded = self
-            .service()
-            .map_err(|error| error.to_string())
-            .and_then(|service| proxy.reload(service.config).map_err(|error| error.to_string()));
+        let reloaded = self.service().map_err(|error| error.to_string()).and_then(|service| match present.needs_restart(&service) {
+            Some(key) => Err(proxy::ChangeError::NeedsRestart(key).to_string()),
+            None => proxy.reload(service.config).map_err(|error| error.to_string()),
+        });
         match reloaded {
             Ok(()) => tracing::info!("the configuration has been read again, for connections from now on"),
             Err(error) => tracing::error!("the configuration stays as it was: {error}"),
