@@ -114,6 +114,24 @@ impl Routed {
         self.try_status().expect("the proxy answers")
     }
 
+    /// Everything that a proxy could leave behind on the router. Routes within a link are the kernel's own and come when it likes.
+    pub(crate) fn traces(&self) -> [String; 5] {
+        let output = |program: &str, arguments: &[&str]| {
+            let output = self.router.command(program).args(arguments).output().unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            let own = |line: &&str| !["anycast", "multicast", "fe80:", "expires"].iter().any(|word| line.contains(word));
+            text.lines().filter(own).collect::<Vec<_>>().join("\n")
+        };
+        [
+            output("nft", &["-s", "list", "ruleset"]),
+            output("ip", &["rule"]),
+            output("ip", &["-6", "rule"]),
+            // Of both families.
+            output("ip", &["route", "show", "table", "all"]),
+            output("tc", &["qdisc"]),
+        ]
+    }
+
     /// Flows as the program shows them.
     pub(crate) fn flows(&self) -> Vec<FlowView> {
         let output = self.tandem(&["flows", "--json"]);
