@@ -2,7 +2,7 @@
 
 use crate::{
     StartError,
-    config::{Config, Way},
+    config::{Config, Listen, Way},
     connection::{Connection, Events, Side, Start, Wants, refuse_socks},
     ending::Ending,
     flow_log::{self, Lines},
@@ -85,8 +85,8 @@ struct Caller {
     socket: Socket,
     client: SocketAddr,
     greeting: Greeting,
-    /// Which listener it came to.
-    listener: usize,
+    /// How the listener listens that it came to.
+    listen: Listen,
     serial: u64,
     since: Instant,
 }
@@ -97,6 +97,8 @@ struct Survey {
     reply: mpsc::Sender<Vec<FlowStats>>,
 }
 
+/// How long a worker whose gate is shut still takes those who had begun to connect before: a handshake of this round trip time.
+const LATE: Duration = Duration::from_secs(1);
 /// How many slots a survey looks at before traffic has its turn again.
 const SURVEYED: usize = 128;
 /// How often connects are checked against their limit.
@@ -166,6 +168,8 @@ pub(crate) struct Worker {
     lines: Option<Lines>,
     tools: Tools,
     draining: bool,
+    /// When listeners are closed, while they wait for those who come late.
+    closes: Option<Instant>,
     /// How many flows there is room for, and whether there are as many.
     room: usize,
     full: bool,
@@ -211,6 +215,7 @@ impl Worker {
             totals: Totals::default(),
             tools: Tools::new(),
             draining: false,
+            closes: None,
             full: false,
             resting: false,
         })
@@ -223,7 +228,7 @@ impl Worker {
     /// Runs until told to stop, or drained.
     pub(crate) fn run(mut self) {
         let mut events = Vec::with_capacity(256);
-        while !(self.draining && self.alive() == 0) {
+        while !(self.draining && self.alive() == 0 && self.closes.is_none()) {
             events.clear();
             let timeout = self.timeout();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
@@ -265,6 +270,10 @@ impl Worker {
             self.check_dialling();
             self.check_callers();
             self.take_care();
+            if self.closes.is_some_and(|at| self.tools.now >= at) {
+                self.closes = None;
+                self.listeners.clear();
+            }
             self.survey();
             if let Some(lines) = &mut self.lines {
                 lines.hand_over_old(self.tools.now);
@@ -284,6 +293,7 @@ impl Worker {
             self.lines.as_ref().filter(|lines| !lines.is_empty()).map(|_| flow_log::AGE),
             connects.then_some(CONNECT_TICK),
             (self.alive() > 0).then(|| self.next_care.saturating_duration_since(Instant::now())),
+            self.closes.map(|at| at.saturating_duration_since(Instant::now())),
         ];
         let wait = reasons.into_iter().flatten().min()?;
         Some(Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) })
@@ -304,7 +314,10 @@ impl Worker {
                 Command::Resolved(answer) => self.on_resolved(answer),
                 Command::Drain => {
                     self.draining = true;
-                    self.listeners.clear();
+                    match self.ties.gate {
+                        Some(_) => self.closes = Some(self.tools.now + LATE),
+                        None => self.listeners.clear(),
+                    }
                 }
                 Command::Stop => {
                     for slot in 0..self.connections.len() {
@@ -375,6 +388,7 @@ impl Worker {
                 self.begin(slot, start);
             }
             None => {
+                let listen = listen.clone();
                 let greeting = Greeting::new(listen.accept_proxy, listen.way == Way::Socks5);
                 let slot = self.slot();
                 self.serial += 1;
@@ -382,7 +396,7 @@ impl Worker {
                     self.ended.push(slot);
                     return;
                 }
-                self.callers.insert(slot, Caller { socket, client, greeting, listener: index, serial: self.serial, since: self.tools.now });
+                self.callers.insert(slot, Caller { socket, client, greeting, listen, serial: self.serial, since: self.tools.now });
             }
         }
         self.look_for_room();
@@ -456,9 +470,7 @@ impl Worker {
                     heard = caller.greeting.hear(&[]);
                 }
                 Ok(Heard::Over(None)) => {
-                    let Some(Way::Forward(to)) = self.listeners.get(caller.listener).map(|listener| listener.listen.way) else {
-                        return self.drop_caller(slot, "its listener is gone", &[]);
-                    };
+                    let Way::Forward(to) = caller.listen.way else { return self.drop_caller(slot, "it leads nowhere", &[]) };
                     return self.go_on(slot, vec![to]);
                 }
                 Ok(Heard::Over(Some(Target::Address(to)))) => return self.go_on(slot, vec![to]),
@@ -489,9 +501,7 @@ impl Worker {
     fn go_on(&mut self, slot: usize, mut servers: Vec<SocketAddr>) {
         let Some(caller) = self.callers.remove(&slot) else { return };
         let _ = epoll::delete(&self.epoll, &caller.socket);
-        let Some(listen) = self.listeners.get(caller.listener).map(|listener| &listener.listen) else {
-            return self.ended.push(slot);
-        };
+        let listen = caller.listen;
         let server = servers.remove(0);
         let client = caller.greeting.client.unwrap_or(caller.client);
         let preface = listen.send_proxy.map_or(Vec::new(), |version| proxy_header(version, client, server));

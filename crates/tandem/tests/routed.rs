@@ -4,7 +4,7 @@
 mod common;
 
 use common::{
-    routed::{Routed, SERVER, echoes, nft},
+    routed::{Counter, Routed, SERVER, echoes, nft},
     skip, wait_until,
 };
 use std::{
@@ -112,6 +112,31 @@ fn a_drain_refuses_nobody_and_waits_for_those_there_are() {
     assert!(failures.is_empty(), "{} of {talks}: {failures:?}", failures.len());
     println!("{talks} connections, and none was refused");
     assert_eq!(routed.traces(), before);
+}
+
+#[test]
+fn a_drain_takes_those_whose_handshake_has_begun() {
+    if skip("a_drain_takes_those_whose_handshake_has_begun", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    routed.echo(80);
+    let mut proxy = routed.proxy(&[]);
+    let other = routed.connect(SERVER[0], 80).unwrap();
+    // The client's part of the handshake is on its way, for longer than the proxy needs to shut the gate.
+    let on_its_way = Counter::dropping(&routed.client, "output", "tcp dport 80 tcp flags & (syn | ack) == ack");
+    let mut streams = SERVER.map(|address| routed.connect(address, 80).unwrap());
+    proxy.signal("TERM");
+    wait_until("the gate is shut", || {
+        let _probe = routed.connect(SERVER[0], 80);
+        routed.verdicts().2 > 0
+    });
+    drop(on_its_way);
+    assert!(streams.iter_mut().all(echoes), "{}", routed.log());
+    let clients = streams.each_ref().map(|stream| stream.local_addr().unwrap());
+    assert!(clients.iter().all(|client| routed.flows().iter().any(|flow| flow.client == *client)), "they are split");
+    drop((other, streams));
+    assert!(proxy.0.wait().unwrap().success());
 }
 
 #[test]
