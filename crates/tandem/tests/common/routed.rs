@@ -11,7 +11,7 @@ use std::{
     fs, io,
     io::{ErrorKind, Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Output, Stdio},
     sync::atomic::{AtomicU32, Ordering::Relaxed},
     thread,
@@ -292,9 +292,4 @@ pub(crate) fn netstat(host: &Host, name: &str) -> u64 {
         pair[1].split_whitespace().nth(at)?.parse().ok()
     };
     lines.chunks_exact(2).find_map(of).unwrap_or_else(|| panic!("no {name} in netstat"))
-}
-
-/// A file's text.
-pub(crate) fn text_of(path: &Path) -> String {
-    fs::read_to_string(path).unwrap()
 }
