@@ -233,6 +233,11 @@ pub struct Totals {
 }
 
 impl Totals {
+    /// Flows that have ended in this way, one of [`Ending::KINDS`].
+    pub fn ended_as(&self, kind: &str) -> u64 {
+        Ending::KINDS.iter().zip(self.ended).find(|(name, _)| **name == kind).map_or(0, |(_, count)| count)
+    }
+
     /// Counts a flow that has ended.
     pub(crate) fn add(&mut self, record: &FlowRecord) {
         self.ended[record.ending.index()] += 1;

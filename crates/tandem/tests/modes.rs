@@ -207,6 +207,6 @@ fn who_does_not_say_who_the_client_is_is_dropped() {
     let output = curl(&routed, &[&url]);
     assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
     // None of them has got through, and all are counted.
-    assert_eq!(routed.status().totals.ended[5], 6);
+    assert_eq!(routed.status().totals.ended_as("no_greeting"), 6);
     wait_until("nothing is left", || routed.status().totals.flows == 0);
 }

@@ -253,3 +253,33 @@ fn after_a_kill_in_mid_traffic_connections_pass_at_once() {
     assert!(proxy.0.wait().unwrap().success());
     assert_eq!(routed.traces(), before);
 }
+
+/// A client with a second way to the server, on which its packets pass the router by while the answers come through it.
+#[test]
+fn the_doctor_finds_traffic_that_passes_only_one_way() {
+    if skip("the_doctor_finds_traffic_that_passes_only_one_way", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    routed.echo(80);
+    let _proxy = routed.proxy(&[]);
+    let doctor = |arguments: &[&str]| {
+        let output = routed.tandem(&[&["doctor"], arguments].concat());
+        String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert!(!doctor(&[]).contains("asymmetric routing"));
+    routed.client.join(&["10.99.3.1/24"], &routed.server, &["10.99.3.2/24"], "past").unwrap();
+    routed.client.ip(&["route add 10.99.2.2/32 via 10.99.3.2 src 10.99.1.1".into()]).unwrap();
+    for host in [&routed.client, &routed.server] {
+        host.sysctl(&[("ipv4/conf/all/rp_filter", "0".into()), ("ipv4/conf/past/rp_filter", "0".into())]).unwrap();
+    }
+    for _ in 0..12 {
+        assert!(echoes(&mut routed.connect(SERVER[0], 80).unwrap()), "it works, unsplit");
+    }
+    assert_eq!(routed.verdicts(), (0, 0, 0));
+    assert_eq!(routed.status().counted.unwrap().oneway, 12);
+    let said = doctor(&[]);
+    assert!(said.contains("12 connections were answered through this host that were not opened through it"), "{said}");
+    let said = doctor(&["--link", "1Gbit,600ms"]);
+    assert!(said.contains("window for the link, receiving") && said.contains("sysctl -w net.ipv4.tcp_rmem="), "{said}");
+}
