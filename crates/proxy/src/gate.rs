@@ -77,6 +77,7 @@ impl Gate {
             if looked.elapsed() >= LOOK {
                 looked = Instant::now();
                 self.look_at_memory();
+                self.rules.settle();
             }
         }
     }

@@ -3,8 +3,7 @@
 //! They are the proxy's own: one nftables table, one routing rule a family, one routing table. The nftables table has an
 //! owner, an `nft` process whose input is a pipe from this one: when the proxy goes, however it goes, so does the table, and
 //! connections pass unsplit. The routing rules do nothing without the table's mark; they are removed at the end, or, when
-//! the proxy was killed, replaced at the next start. One setting of the kernel is changed, and put back at the end: see
-//! [`SETTING`]. No other table, rule or route is touched.
+//! the proxy was killed, replaced at the next start. One setting of the kernel is changed at times, and put back: see [`SETTING`]. No other table, rule or route is touched.
 //!
 //! A new connection goes through the chain `intercept`, where the policy's rules let some bypass, to `split`, which hands it
 //! to the proxy as long as the chain `open` says so. That one is emptied when the proxy is full or ending.
@@ -29,14 +28,15 @@ pub(crate) const MARK: u32 = 0x5444;
 /// The routing table for marked packets, and the preference of the rules that name it.
 const ROUTES: u32 = 0x5444;
 const PREFERENCE: u32 = 0x5444;
-/// The setting under which a packet is matched with a socket of this host before it is routed. The kernel then drops a packet to
-/// be forwarded that fits one, and what is left of a leg that has ended (TIME_WAIT) fits packets of a later connection that passes
-/// unsplit: it would stall for a minute.
+/// The setting under which a packet is matched with a socket of this host before it is routed, which makes split connections much
+/// cheaper. But the kernel drops a packet to be forwarded that fits a socket, and what is left of a leg that has ended (TIME_WAIT)
+/// fits packets of a later connection of the same addresses and ports that passes unsplit: it would stall for a minute. So it is off
+/// while connections pass unsplit that a moment ago would have been split.
 const SETTING: (&str, &str) = ("net.ipv4.tcp_early_demux", "0");
 /// How long the owner of the table may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A connection that passed unsplit is known for longer than the kernel remembers one that ended (TIME_WAIT, 60 s).
-const KNOWN_DIRECT: &str = "70s";
+const KNOWN_DIRECT: Duration = Duration::from_secs(70);
 
 /// What a transparent listener needs of the system.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,7 +133,8 @@ impl Rules {
             lines.push(format!("add set inet {TABLE} bypass{n} {{ type {kind}; flags interval; auto-merge; }}"));
             lines.push(format!(
                 "add set inet {TABLE} direct{n} {{ type {kind} . inet_service . {kind} . inet_service; flags dynamic,timeout; \
-                 timeout {KNOWN_DIRECT}; size 65535; }}"
+                 timeout {}s; size 65535; }}",
+                KNOWN_DIRECT.as_secs()
             ));
         }
         for chain in ["direct", "open", "split", "intercept", "answers", "ours4", "ours6", "of_tcp", "of_udp", "of_icmp"] {
@@ -255,7 +256,7 @@ impl Rules {
         }
         remove_routes();
         let commands = self.nft();
-        let mut installed = Installed { owner: Owner::start()?, rules: self, open: true, setting: None };
+        let mut installed = Installed { owner: Owner::start()?, rules: self, open: true, setting: None, changed: None };
         for line in installed.rules.ip() {
             let arguments: Vec<&str> = line.split_whitespace().skip(1).collect();
             let (fine, said) = run("ip", "iproute2", &arguments)?;
@@ -264,10 +265,7 @@ impl Rules {
             }
         }
         match installed.owner.tell(&commands) {
-            Ok(_) => {
-                installed.setting = Setting::change();
-                Ok(installed)
-            }
+            Ok(_) => Ok(installed),
             // Another may have been quicker.
             Err(_) if run("nft", "nftables", &["list", "table", "inet", TABLE])?.0 => Err(RulesError::Taken),
             Err(error) => Err(error),
@@ -362,7 +360,7 @@ impl fmt::Display for Rules {
         for setting in self.sysctls() {
             writeln!(f, "# needed, and left to you: sysctl -w {setting}")?;
         }
-        writeln!(f, "sysctl -w {}", self.own_sysctl())?;
+        writeln!(f, "# set while connections pass unsplit for want of room or by a new rule: sysctl -w {}", self.own_sysctl())?;
         for line in self.ip() {
             writeln!(f, "{line}")?;
         }
@@ -524,6 +522,8 @@ impl Drop for Setting {
 pub(crate) struct Installed {
     owner: Owner,
     setting: Option<Setting>,
+    /// When something last changed in who passes unsplit.
+    changed: Option<Instant>,
     rules: Rules,
     open: bool,
 }
@@ -534,6 +534,7 @@ impl Installed {
         if open == self.open {
             return Ok(false);
         }
+        self.expect_unsplit();
         let mut commands = vec![format!("flush chain inet {TABLE} open")];
         if open {
             commands.extend(self.rules.open());
@@ -545,6 +546,7 @@ impl Installed {
 
     /// Puts another policy in the place of the present one.
     pub(crate) fn set_policy(&mut self, policy: Vec<Rule>) -> Result<(), RulesError> {
+        self.expect_unsplit();
         let rules = Rules { policy, ..self.rules.clone() };
         let mut commands = vec![format!("flush chain inet {TABLE} intercept")];
         commands.extend(rules.intercept());
@@ -555,6 +557,7 @@ impl Installed {
 
     /// Makes the list of prefixes that bypass, whichever end is in them, this one.
     pub(crate) fn set_bypass(&mut self, list: &[Prefix]) -> Result<(), RulesError> {
+        self.expect_unsplit();
         let mut commands = Vec::new();
         for family in [Family::V4, Family::V6] {
             let n = family.number();
@@ -564,6 +567,21 @@ impl Installed {
             }
         }
         self.owner.tell(&commands).map(|_| ())
+    }
+
+    /// Connections may pass unsplit from now on that a moment ago would have been split.
+    fn expect_unsplit(&mut self) {
+        self.changed = Some(Instant::now());
+        if self.setting.is_none() {
+            self.setting = Setting::change();
+        }
+    }
+
+    /// Puts the kernel's setting back when it has been needed for long enough.
+    pub(crate) fn settle(&mut self) {
+        if self.open && self.changed.is_some_and(|changed| changed.elapsed() > KNOWN_DIRECT) {
+            (self.setting, self.changed) = (None, None);
+        }
     }
 
     /// What has been counted.
