@@ -36,13 +36,16 @@ pub(crate) fn start() -> io::Result<(Batches, thread::JoinHandle<()>)> {
 pub(crate) struct Lines {
     batches: Batches,
     lines: String,
+    /// The time as it is written, and of when it is.
+    time: (Instant, String),
     since: Instant,
     dropped: u64,
 }
 
 impl Lines {
     pub(crate) fn new(batches: Batches) -> Self {
-        Lines { batches, lines: String::new(), since: Instant::now(), dropped: 0 }
+        let now = Instant::now();
+        Lines { batches, lines: String::new(), time: (now, written(SystemTime::now())), since: now, dropped: 0 }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -53,6 +56,10 @@ impl Lines {
         if self.lines.is_empty() {
             self.since = now;
         }
+        // Many end in the same moment.
+        if now != self.time.0 {
+            self.time = (now, written(SystemTime::now()));
+        }
         let last = &record.last;
         let ms = |us: u32| f64::from(us) / 1000.0;
         // Writing to a string can't fail.
@@ -60,7 +67,7 @@ impl Lines {
             self.lines,
             "{} flow client={} server={} up={} down={} seconds={:.3} near_rtt_ms={:.3} far_rtt_ms={:.3} near_retrans={} \
              far_retrans={} ending=\"{}\"",
-            humantime::format_rfc3339_millis(SystemTime::now()),
+            self.time.1,
             last.client,
             last.server,
             last.up.moved,
@@ -93,6 +100,10 @@ impl Lines {
             Err(TrySendError::Full(batch) | TrySendError::Disconnected(batch)) => self.dropped += batch.lines().count() as u64,
         }
     }
+}
+
+fn written(time: SystemTime) -> String {
+    humantime::format_rfc3339_millis(time).to_string()
 }
 
 impl Drop for Lines {

@@ -137,7 +137,7 @@ impl Rules {
                 KNOWN_DIRECT.as_secs()
             ));
         }
-        for chain in ["direct", "open", "split", "intercept", "answers", "ours4", "ours6", "of_tcp", "of_udp", "of_icmp"] {
+        for chain in ["direct", "open", "split", "intercept", "answers", "ours", "of_tcp", "of_udp", "of_icmp"] {
             lines.push(format!("add chain inet {TABLE} {chain}"));
         }
         lines.push(format!("add chain inet {TABLE} prerouting {{ type filter hook prerouting priority mangle; policy accept; }}"));
@@ -148,17 +148,9 @@ impl Rules {
         rule("direct", "accept".into());
         rule("split", "jump open".into());
         rule("split", "counter name unsplit goto direct".into());
-        // Packets of connections the proxy has, on either leg, are delivered here though their address is not ours; but not those
-        // of a connection that passed unsplit, though the proxy may still remember one of the same addresses and ports.
-        for family in [Family::V4, Family::V6] {
-            let ours = format!("ours{}", family.number());
-            for way in [from_client(family), from_server(family)] {
-                rule(&ours, format!("{way} @direct{} accept", family.number()));
-            }
-            rule(&ours, format!("meta mark set {MARK:#x} accept"));
-        }
         rule("of_tcp", "tcp flags & (syn | ack) == syn fib daddr type unicast goto intercept".into());
-        rule("of_tcp", "socket transparent 1 meta nfproto vmap { ipv4 : goto ours4, ipv6 : goto ours6 }".into());
+        // Packets of connections the proxy has, on either leg, are delivered here though their address is not ours.
+        rule("of_tcp", "socket transparent 1 goto ours".into());
         // The answer to a connection that was not opened through this host: half of it goes another way.
         rule("of_tcp", "tcp flags & (syn | ack) == (syn | ack) fib daddr type unicast goto answers".into());
         for family in [Family::V4, Family::V6] {
@@ -174,8 +166,25 @@ impl Rules {
             "prerouting",
             "meta l4proto vmap { tcp : goto of_tcp, udp : goto of_udp, icmp : goto of_icmp, ipv6-icmp : goto of_icmp }".into(),
         );
+        lines.extend(Self::ours(false));
         lines.extend(self.open());
         lines.extend(self.intercept());
+        lines
+    }
+
+    /// What delivers packets of connections that the proxy has. A careful one leaves out those of connections that passed unsplit,
+    /// though the proxy may still remember one of the same addresses and ports.
+    fn ours(careful: bool) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut rule = |text: String| lines.push(format!("add rule inet {TABLE} ours {text}"));
+        if careful {
+            for family in [Family::V4, Family::V6] {
+                for way in [from_client(family), from_server(family)] {
+                    rule(format!("{way} @direct{} accept", family.number()));
+                }
+            }
+        }
+        rule(format!("meta mark set {MARK:#x} accept"));
         lines
     }
 
@@ -534,30 +543,27 @@ impl Installed {
         if open == self.open {
             return Ok(false);
         }
-        self.expect_unsplit();
         let mut commands = vec![format!("flush chain inet {TABLE} open")];
         if open {
             commands.extend(self.rules.open());
         }
-        self.owner.tell(&commands)?;
+        self.change(commands)?;
         self.open = open;
         Ok(true)
     }
 
     /// Puts another policy in the place of the present one.
     pub(crate) fn set_policy(&mut self, policy: Vec<Rule>) -> Result<(), RulesError> {
-        self.expect_unsplit();
         let rules = Rules { policy, ..self.rules.clone() };
         let mut commands = vec![format!("flush chain inet {TABLE} intercept")];
         commands.extend(rules.intercept());
-        self.owner.tell(&commands)?;
+        self.change(commands)?;
         self.rules = rules;
         Ok(())
     }
 
     /// Makes the list of prefixes that bypass, whichever end is in them, this one.
     pub(crate) fn set_bypass(&mut self, list: &[Prefix]) -> Result<(), RulesError> {
-        self.expect_unsplit();
         let mut commands = Vec::new();
         for family in [Family::V4, Family::V6] {
             let n = family.number();
@@ -566,20 +572,31 @@ impl Installed {
                 commands.push(format!("add element inet {TABLE} bypass{n} {elements}"));
             }
         }
-        self.owner.tell(&commands).map(|_| ())
+        self.change(commands)
     }
 
-    /// Connections may pass unsplit from now on that a moment ago would have been split.
-    fn expect_unsplit(&mut self) {
-        self.changed = Some(Instant::now());
+    /// Does `commands`, after which connections may pass unsplit that a moment ago would have been split: for as long as the host
+    /// remembers those, their packets must be told apart.
+    fn change(&mut self, commands: Vec<String>) -> Result<(), RulesError> {
         if self.setting.is_none() {
             self.setting = Setting::change();
         }
+        self.owner.tell(&[Self::deliver(true), commands].concat())?;
+        self.changed = Some(Instant::now());
+        Ok(())
     }
 
-    /// Puts the kernel's setting back when it has been needed for long enough.
+    /// The commands that make the delivery of the proxy's packets careful, or quick.
+    fn deliver(careful: bool) -> Vec<String> {
+        [vec![format!("flush chain inet {TABLE} ours")], Rules::ours(careful)].concat()
+    }
+
+    /// Goes back to what is quick when care has been taken for long enough.
     pub(crate) fn settle(&mut self) {
         if self.open && self.changed.is_some_and(|changed| changed.elapsed() > KNOWN_DIRECT) {
+            if let Err(error) = self.owner.tell(&Self::deliver(false)) {
+                tracing::error!("cannot change the rules back: {error}");
+            }
             (self.setting, self.changed) = (None, None);
         }
     }
