@@ -8,7 +8,7 @@
 //! | far RST                  | near leg reset (refused)          | near leg reset                                  | ends `FarFailed`²     |
 //! | far unreachable, timeout | near leg reset                    | near leg reset                                  | ends `FarFailed`²     |
 //! | both FINs passed         | –                                 | → `Settling`                                    |                       |
-//! | both legs acknowledged   | –                                 | –                                               | ends `Finished`       |
+//! | both legs acknowledged⁴  | –                                 | –                                               | ends `Finished`       |
 //! | idle for too long³       | – (the connect times out)         | both legs reset                                 | both legs reset       |
 //!
 //! ¹ A clean close means delivered: an end that has sent its own FIN and then reads end of file may conclude that the other
@@ -22,6 +22,9 @@
 //!
 //! ³ Where a limit is set. An end that has gone without a word is found out by keepalive, or by what it does not acknowledge: its
 //! leg has then failed.
+//!
+//! ⁴ But for the last FIN: the end that is to have it has acknowledged every byte, the other needs to know no more, and the kernel
+//! sees to it that it arrives.
 //!
 //! A SOCKS client whose far end is not reached gets the protocol's answer and an end of file instead of a reset.
 //!
@@ -305,11 +308,21 @@ impl Connection {
         self.pass_fins(&mut wants)?;
         if self.up.passed && self.down.passed {
             self.life = Life::Settling;
-            if self.acknowledged(Side::Near)? && self.acknowledged(Side::Far)? {
+            if self.settled()? {
                 return Err(Ending::Finished);
             }
         }
         Ok(wants)
+    }
+
+    /// Whether both ends have acknowledged everything, but for a last FIN that nobody waits for: of that the kernel takes care.
+    fn settled(&self) -> Result<bool, Ending> {
+        let (near, far) = (self.unacknowledged(Side::Near)?, self.unacknowledged(Side::Far)?);
+        if near + far == 1 {
+            // To be closed in peace, not reset.
+            let _ = self.socket(if near == 1 { Side::Near } else { Side::Far }).set_linger(None);
+        }
+        Ok(near + far <= 1)
     }
 
     /// A moment has passed without an event that it may have waited for.
@@ -366,7 +379,11 @@ impl Connection {
 
     /// Whether `side` has acknowledged all it was given, a FIN too. What a reset threw away never counts as acknowledged.
     fn acknowledged(&self, side: Side) -> Result<bool, Ending> {
-        sys::all_acknowledged(self.socket(side)).map_err(|why| self.failed(side, &why))
+        self.unacknowledged(side).map(|bytes| bytes == 0)
+    }
+
+    fn unacknowledged(&self, side: Side) -> Result<usize, Ending> {
+        sys::unacknowledged(self.socket(side)).map_err(|why| self.failed(side, &why))
     }
 
     fn take_error(&self, side: Side) -> Option<io::Error> {

@@ -198,14 +198,14 @@ pub(crate) fn set_notsent_lowat(socket: impl AsFd, bytes: usize) -> io::Result<(
     set_int(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, i32::try_from(bytes).unwrap_or(i32::MAX))
 }
 
-/// Whether the send queue is empty: everything ever given to the socket, a FIN too, has been acknowledged (SIOCOUTQ). What a reset
-/// threw away counts as unacknowledged.
-pub(crate) fn all_acknowledged(socket: impl AsFd) -> io::Result<bool> {
+/// How much of what was ever given to the socket has not been acknowledged (SIOCOUTQ); a FIN counts for one byte. What a reset threw
+/// away counts as unacknowledged.
+pub(crate) fn unacknowledged(socket: impl AsFd) -> io::Result<usize> {
     const SIOCOUTQ: libc::c_ulong = 0x5411;
     let mut bytes: libc::c_int = 0;
     // SAFETY: this ioctl writes one int to the pointer.
     check(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCOUTQ, &raw mut bytes) })?;
-    Ok(bytes == 0)
+    Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
 /// Whether the peer's FIN has come, though data before it may still wait to be read.
