@@ -74,7 +74,7 @@ impl Clocks {
 const KERNEL: i32 = 2;
 
 /// Parent and CPU time of a process: all its threads, those of its children that have ended too.
-fn time_of(process: i32) -> Option<(i32, Duration)> {
+pub(crate) fn time_of(process: i32) -> Option<(i32, Duration)> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse::<u64>().ok();

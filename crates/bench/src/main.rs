@@ -1,6 +1,8 @@
 //! Measures the proxy against plain forwarding and against other proxies: the same hosts, the same ends, the same congestion
 //! control on every leg, turn by turn, and prints the tables of `docs/benchmarks.md`.
 //!
+//! `tandem-bench soak` is something else: a long run in which everything goes wrong now and then (`soak`).
+//!
 //! `network` makes the three hosts, `rival` starts what stands in the middle, `load` is the ends, `machine` counts the
 //! processors' time.
 
@@ -8,18 +10,33 @@ mod load;
 mod machine;
 mod network;
 mod rival;
+mod soak;
 mod table;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
 use network::Network;
 use rival::Rival;
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 use table::Results;
 
 /// Measures the proxy against plain forwarding and against other proxies.
 #[derive(Debug, Parser)]
+#[command(args_conflicts_with_subcommands = true)]
 struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    bench: Bench,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Soak(soak::Soak),
+}
+
+#[derive(Debug, clap::Args)]
+struct Bench {
     /// Rounds; each rival has its turn in each
     #[arg(long, default_value_t = 5)]
     runs: usize,
@@ -61,8 +78,15 @@ enum Test {
     Idle,
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
+    match arguments.command {
+        Some(Command::Soak(soak)) => soak.run(),
+        None => measure(&arguments.bench).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn measure(arguments: &Bench) -> Result<()> {
     let network = Network::new(&arguments.control)?;
     let servers = load::Servers::start(&network)?;
     // A name without a directory is looked for in PATH.
@@ -93,9 +117,8 @@ fn main() -> Result<()> {
         }
     }
     print!("{results}");
-    if let Some(path) = arguments.json {
-        std::fs::write(&path, serde_json::to_string_pretty(&results.json())?)
-            .with_context(|| format!("cannot write {}", path.display()))?;
+    if let Some(path) = &arguments.json {
+        std::fs::write(path, serde_json::to_string_pretty(&results.json())?).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }

@@ -4,13 +4,16 @@ use anyhow::Result;
 use lab::Host;
 use std::{
     net::{IpAddr, Ipv4Addr},
-    sync::atomic::{AtomicU8, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering::Relaxed},
+    },
 };
 
 pub(crate) struct Network {
-    pub(crate) client: Host,
-    pub(crate) middle: Host,
-    pub(crate) server: Host,
+    pub(crate) client: Arc<Host>,
+    pub(crate) middle: Arc<Host>,
+    pub(crate) server: Arc<Host>,
     turns: AtomicU8,
 }
 
@@ -21,8 +24,10 @@ impl Network {
     pub(crate) const MIDDLE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 79, 1, 2));
 
     pub(crate) fn new(control: &str) -> Result<Self> {
-        let network =
-            Network { client: Host::new("client")?, middle: Host::new("middle")?, server: Host::new("server")?, turns: AtomicU8::new(0) };
+        let network = {
+            let host = |name| Host::new(name).map(Arc::new);
+            Network { client: host("client")?, middle: host("middle")?, server: host("server")?, turns: AtomicU8::new(0) }
+        };
         let (client, middle, server) = (&network.client, &network.middle, &network.server);
         client.join(&["10.79.1.1/24"], middle, &["10.79.1.2/24"], "near")?;
         middle.join(&["10.79.2.1/24"], server, &["10.79.2.2/24"], "far")?;

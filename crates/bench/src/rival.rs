@@ -213,7 +213,7 @@ fn intercept(network: &Network) -> Result<()> {
     Ok(())
 }
 
-fn pipe(command: &mut Command, input: &str) -> Result<()> {
+pub(crate) fn pipe(command: &mut Command, input: &str) -> Result<()> {
     let mut child = command.stdin(Stdio::piped()).spawn().with_context(|| format!("cannot run {command:?}"))?;
     child.stdin.take().context("no pipe")?.write_all(input.as_bytes())?;
     if !child.wait()?.success() {

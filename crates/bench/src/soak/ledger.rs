@@ -1,0 +1,320 @@
+//! The books of a soak: what the client, the server and the proxy's log say of each connection, put side by side as soon as all
+//! have spoken, and then forgotten.
+
+use super::ends::{End, Kind, Plan, Report};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::SocketAddr,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// What a connection is called.
+pub(super) type Serial = u64;
+
+/// The proxy's keepalive and user timeout end a flow whose end has died in less; a connection of which its log says nothing for so long
+/// after both ends have ended was not split.
+const UNSPLIT_AFTER: Duration = Duration::from_secs(150);
+/// A connect may fail from so long before a cut begins until so long after its end, given the pauses of TCP.
+const BEFORE_CUT: Duration = Duration::from_secs(3);
+const AFTER_CUT: Duration = Duration::from_secs(45);
+/// How many violations are told in full.
+const TOLD: usize = 20;
+
+/// What the proxy's log says of a flow.
+#[derive(Debug, Clone)]
+pub(super) struct Line {
+    pub(super) client: SocketAddr,
+    pub(super) server: SocketAddr,
+    pub(super) up: u64,
+    pub(super) down: u64,
+    pub(super) age: Duration,
+    pub(super) ending: String,
+    at: Instant,
+}
+
+impl Line {
+    /// Of a line of the log, where it speaks of a flow.
+    pub(super) fn parse(text: &str) -> Option<Line> {
+        let value = |key: &str| {
+            let (_, rest) = text.split_once(&format!(" {key}="))?;
+            rest.split_whitespace().next()
+        };
+        let (_, ending) = text.split_once(" ending=")?;
+        let number = |key: &str| value(key).and_then(|value| value.parse().ok()).unwrap_or(0);
+        Some(Line {
+            client: value("client")?.parse().ok()?,
+            server: value("server")?.parse().ok()?,
+            up: number("up"),
+            down: number("down"),
+            age: Duration::from_secs_f64(value("seconds").and_then(|value| value.parse().ok()).unwrap_or(0.0)),
+            ending: ending.trim().trim_matches('"').into(),
+            at: Instant::now(),
+        })
+    }
+
+    /// As the metrics call it.
+    pub(super) fn kind(&self) -> &'static str {
+        let kinds = [
+            ("finished", "finished"),
+            ("near leg failed", "near_failed"),
+            ("far end not reached", "far_not_reached"),
+            ("far leg failed", "far_failed"),
+            ("idle", "idle"),
+            ("no sensible greeting", "no_greeting"),
+            ("no descriptor left", "no_room"),
+            ("proxy stopped", "stopped"),
+        ];
+        kinds.iter().find(|(begin, _)| self.ending.starts_with(begin)).map_or("unknown", |(_, kind)| kind)
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    plan: Plan,
+    addresses: (SocketAddr, SocketAddr),
+    begun: Instant,
+    /// When the last of the two ends ended, as far as they have.
+    over: Instant,
+    client: Option<Report>,
+    server: Option<Report>,
+    line: Option<Line>,
+}
+
+/// What has been seen so far.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sums {
+    /// Connections that clients made, and how they ended for them.
+    pub(super) begun: u64,
+    pub(super) complete: u64,
+    pub(super) killed: u64,
+    pub(super) failed: u64,
+    pub(super) not_connected: u64,
+    pub(super) headless: u64,
+    /// Connections of which the proxy's log never spoke.
+    pub(super) unsplit: u64,
+    /// What the log said: flows by kind of ending, and their bytes.
+    pub(super) lines: BTreeMap<&'static str, u64>,
+    pub(super) up: u64,
+    pub(super) down: u64,
+    /// Flows whose bytes both ends and the proxy counted alike, and those bytes.
+    pub(super) exact: u64,
+    pub(super) exact_bytes: u64,
+    /// Payload of connections that ended well, at the clients.
+    pub(super) bytes: u64,
+    pub(super) violations: u64,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    entries: HashMap<Serial, Entry>,
+    by_addresses: HashMap<(SocketAddr, SocketAddr), Vec<Serial>>,
+    /// Lines of flows that no client knows of yet.
+    orphans: Vec<Line>,
+    cuts: Vec<(Instant, Option<Instant>)>,
+    sums: Sums,
+    told: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Ledger(Mutex<Books>);
+
+impl Ledger {
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn sums(&self) -> Sums {
+        self.books().sums.clone()
+    }
+
+    /// The first violations.
+    pub(super) fn told(&self) -> Vec<String> {
+        self.books().told.clone()
+    }
+
+    pub(super) fn violation(&self, what: String) {
+        self.books().violation(what);
+    }
+
+    pub(super) fn not_connected(&self) {
+        self.books().sums.not_connected += 1;
+    }
+
+    pub(super) fn headless(&self) {
+        self.books().sums.headless += 1;
+    }
+
+    pub(super) fn begin_cut(&self) {
+        self.books().cuts.push((Instant::now(), None));
+    }
+
+    pub(super) fn end_cut(&self) {
+        if let Some(cut) = self.books().cuts.last_mut() {
+            cut.1 = Some(Instant::now());
+        }
+    }
+
+    /// A client has connected.
+    pub(super) fn begin(&self, plan: &Plan, client: SocketAddr, server: SocketAddr) {
+        let mut books = self.books();
+        let now = Instant::now();
+        // The proxy may have been quicker to end it than we to begin it.
+        let at = books.orphans.iter().position(|line| (line.client, line.server) == (client, server));
+        let line = at.map(|at| books.orphans.swap_remove(at));
+        books.sums.begun += 1;
+        books.by_addresses.entry((client, server)).or_default().push(plan.serial);
+        let entry = Entry { plan: *plan, addresses: (client, server), begun: now, over: now, client: None, server: None, line };
+        books.entries.insert(plan.serial, entry);
+    }
+
+    pub(super) fn client(&self, serial: Serial, report: Report) {
+        let mut books = self.books();
+        let sums = &mut books.sums;
+        match report.end {
+            End::Complete => {
+                sums.complete += 1;
+                sums.bytes += report.sent + report.received;
+            }
+            End::Killed => sums.killed += 1,
+            _ => sums.failed += 1,
+        }
+        books.told_of(serial, |entry| entry.client = Some(report));
+    }
+
+    pub(super) fn server(&self, serial: Serial, report: Report) {
+        self.books().told_of(serial, |entry| entry.server = Some(report));
+    }
+
+    /// The proxy's log speaks of a flow.
+    pub(super) fn line(&self, line: Line) {
+        let mut books = self.books();
+        *books.sums.lines.entry(line.kind()).or_default() += 1;
+        books.sums.up += line.up;
+        books.sums.down += line.down;
+        // Of several with the same addresses the one that began when the flow did: another passed unsplit.
+        let began = line.at - line.age;
+        let candidates = books.by_addresses.get(&(line.client, line.server)).cloned().unwrap_or_default();
+        let distance = |serial: &Serial| {
+            let begun = books.entries.get(serial).filter(|entry| entry.line.is_none()).map(|entry| entry.begun)?;
+            Some((begun.saturating_duration_since(began) + began.saturating_duration_since(begun), *serial))
+        };
+        match candidates.iter().filter_map(distance).min() {
+            Some((_, serial)) => books.told_of(serial, |entry| entry.line = Some(line)),
+            None => books.orphans.push(line),
+        }
+    }
+
+    /// Gives up waiting for what will not come. At the end, with the proxy empty, nothing will.
+    pub(super) fn tidy(&self, at_the_end: bool) {
+        let mut books = self.books();
+        let quiet = |entry: &Entry| entry.client.is_some() && (at_the_end || entry.over.elapsed() > UNSPLIT_AFTER);
+        let stale: Vec<Serial> = books.entries.iter().filter(|(_, entry)| quiet(entry)).map(|(serial, _)| *serial).collect();
+        for serial in stale {
+            books.close(serial);
+        }
+        if at_the_end {
+            let left = books.entries.len();
+            if left > 0 {
+                books.violation(format!("{left} connections never ended for their clients"));
+            }
+        }
+        // Clients that never connected know no port: they can't say which lines are theirs.
+        let (orphans, failures) = (books.orphans.len() as u64, books.sums.not_connected);
+        if orphans > failures {
+            let why = format!("the log knows {orphans} flows of no client, of whom {failures} did not connect: {:?}", books.orphans);
+            books.violation(why);
+        }
+    }
+}
+
+impl Books {
+    fn violation(&mut self, what: String) {
+        self.sums.violations += 1;
+        if self.told.len() < TOLD {
+            eprintln!("VIOLATION: {what}");
+            self.told.push(what);
+        }
+    }
+
+    fn told_of(&mut self, serial: Serial, note: impl FnOnce(&mut Entry)) {
+        let Some(entry) = self.entries.get_mut(&serial) else {
+            return self.violation(format!("connection {serial} is told of after all was thought to be over"));
+        };
+        note(entry);
+        entry.over = Instant::now();
+        if entry.client.is_some() && entry.server.is_some() && entry.line.is_some() {
+            self.close(serial);
+        }
+    }
+
+    /// Whether a connect of that time may have failed for a cut.
+    fn near_a_cut(&self, begun: Instant) -> bool {
+        self.cuts.iter().any(|(from, to)| begun + BEFORE_CUT >= *from && to.is_none_or(|to| begun <= to + AFTER_CUT))
+    }
+
+    /// All that will be said of a connection has been said.
+    fn close(&mut self, serial: Serial) {
+        let Some(entry) = self.entries.remove(&serial) else { return };
+        if let Some(serials) = self.by_addresses.get_mut(&entry.addresses) {
+            serials.retain(|other| *other != serial);
+            if serials.is_empty() {
+                self.by_addresses.remove(&entry.addresses);
+            }
+        }
+        if entry.line.is_none() {
+            self.sums.unsplit += 1;
+        }
+        match judge(&entry, self.near_a_cut(entry.begun)) {
+            Ok(Some(bytes)) => {
+                self.sums.exact += 1;
+                self.sums.exact_bytes += bytes;
+            }
+            Ok(None) => {}
+            Err(why) => self.violation(format!("{why}: {entry:?}")),
+        }
+    }
+}
+
+/// Whether what the three say of a connection goes together; how many bytes all have counted alike.
+fn judge(entry: &Entry, near_a_cut: bool) -> Result<Option<u64>, String> {
+    let need = |ok: bool, why: &str| if ok { Ok(()) } else { Err(why.to_string()) };
+    let client = entry.client.as_ref().ok_or("it never ended for its client")?;
+    let none = Report { end: End::Failed(std::io::ErrorKind::NotConnected), sent: 0, received: 0 };
+    let server = entry.server.as_ref().unwrap_or(&none);
+    for report in [client, server] {
+        if let End::Wrong(why) = &report.end {
+            return Err(why.clone());
+        }
+    }
+    let killed = client.end == End::Killed || server.end == End::Killed;
+    let both = client.end == End::Complete && server.end == End::Complete;
+    if !killed && !both {
+        // Something broke that nobody was told to break.
+        need(client.end != End::Complete && server.end != End::Complete, "one end thinks that all is well, the other does not")?;
+        match entry.line.as_ref().map(Line::kind) {
+            Some("far_not_reached") | None => need(near_a_cut, "it failed though no link was cut")?,
+            Some("idle") => need(entry.plan.kind == Kind::Mute, "it was thought idle")?,
+            Some(_) => return Err("it broke though nobody broke it".into()),
+        }
+    }
+    let Some(line) = &entry.line else { return Ok(None) };
+    need(server.received <= line.up && line.up <= client.sent, "the bytes up do not fit")?;
+    need(client.received <= line.down && line.down <= server.sent, "the bytes down do not fit")?;
+    if both {
+        need(line.kind() == "finished", "both ends are content, the proxy is not")?;
+        need(server.received == line.up && line.up == client.sent, "not all bytes up were counted")?;
+        need(client.received == line.down && line.down == server.sent, "not all bytes down were counted")?;
+        return Ok(Some(line.up + line.down));
+    }
+    if killed && line.kind() != "finished" {
+        let fits = match line.kind() {
+            "near_failed" => client.end == End::Killed,
+            "far_failed" => server.end == End::Killed,
+            "far_not_reached" => near_a_cut,
+            _ => false,
+        };
+        need(fits, "the proxy blames the wrong end")?;
+    }
+    Ok(None)
+}
