@@ -448,6 +448,12 @@ impl Config {
         (leg::open_files().saturating_sub(Self::RESERVED_FILES) / 2).max(1) as usize
     }
 
+    /// How many flows a worker can have at all; between this and what it has room for are those that come before the firewall lets
+    /// them pass.
+    pub(crate) fn brim_of_a_worker() -> usize {
+        Self::flows_of_a_worker() + Self::RESERVED_FILES as usize / 4
+    }
+
     /// How many flows a worker takes before it is full.
     pub(crate) fn room_of_a_worker(&self) -> usize {
         let most = Self::flows_of_a_worker();

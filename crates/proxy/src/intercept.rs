@@ -4,12 +4,18 @@ use crate::{
     StartError,
     config::{Config, Listen, Way},
     leg::{self, Shares},
+    sys,
 };
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket},
 };
+
+/// Connections that may wait to be accepted, as far as `net.core.somaxconn` allows.
+pub(crate) const BACKLOG: usize = 4096;
+/// With fewer places the kernel would take a few calls at once for a flood.
+pub(crate) const LEAST_BACKLOG: usize = 8;
 
 /// An open listener.
 #[derive(Debug)]
@@ -75,7 +81,7 @@ fn listener(config: &Config, at: SocketAddr, way: Way) -> io::Result<Socket> {
         socket.set_tcp_mss(u32::from(mss))?;
     }
     socket.bind(&SockAddr::from(at))?;
-    socket.listen(4096)?;
+    socket.listen(BACKLOG as i32)?;
     Ok(socket)
 }
 
@@ -85,6 +91,32 @@ fn is_own(address: IpAddr) -> bool {
 }
 
 impl Listener {
+    /// How many connections wait to be accepted.
+    pub(crate) fn waiting(&self) -> usize {
+        // Of a listener the kernel tells that here (tcp_get_info).
+        sys::tcp_info(&self.socket).map_or(0, |info| info.unacked as usize)
+    }
+
+    /// Bounds how many may wait to be accepted; who calls beyond that sends its SYN again.
+    pub(crate) fn set_backlog(&self, connections: usize) -> io::Result<()> {
+        self.socket.listen(i32::try_from(connections).unwrap_or(i32::MAX))
+    }
+
+    /// Lets new calls come again, or has the kernel drop them: who calls sends its SYN again. Handshakes that have begun go on.
+    pub(crate) fn hear_calls(&self, hear: bool) -> io::Result<()> {
+        if hear {
+            return self.socket.detach_filter();
+        }
+        // The flags are byte 13 of a TCP header, SYN is bit 1: nothing of such a packet is kept, all of others.
+        const SYN: u32 = 2;
+        self.socket.attach_filter(&[
+            SockFilter::new((libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16, 0, 0, 13),
+            SockFilter::new((libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16, 0, 1, SYN),
+            SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0),
+            SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, u32::MAX),
+        ])
+    }
+
     /// The next connection, or none when there is none now.
     pub(crate) fn accept(&self) -> io::Result<Option<Arrival>> {
         loop {
@@ -122,5 +154,27 @@ impl Listener {
             return Ok(None);
         }
         Ok(Some(Arrival { socket, client, server }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{net::TcpStream, time::Duration};
+
+    #[test]
+    fn a_listener_that_hears_no_calls_hears_them_again_later() {
+        let listen = Listen::forward("127.0.0.1:0".parse().unwrap(), "127.0.0.1:1".parse().unwrap());
+        let config = Config { listen: vec![listen], ..Config::default() };
+        let listener = open(&config).unwrap().remove(0);
+        let at = listener.socket.local_addr().unwrap().as_socket().unwrap();
+        listener.hear_calls(false).unwrap();
+        let called = TcpStream::connect_timeout(&at, Duration::from_millis(300)).map_err(|why| why.kind());
+        assert_eq!(called.unwrap_err(), io::ErrorKind::TimedOut, "not refused either");
+        listener.hear_calls(true).unwrap();
+        let _client = TcpStream::connect_timeout(&at, Duration::from_secs(30)).unwrap();
+        assert_eq!(listener.waiting(), 1);
+        assert!(listener.accept().unwrap().is_some());
+        assert_eq!(listener.waiting(), 0);
     }
 }

@@ -173,6 +173,10 @@ pub(crate) struct Worker {
     /// How many flows there is room for, and whether there are as many.
     room: usize,
     full: bool,
+    /// It is so full that new calls must not even be granted.
+    not_heard: bool,
+    /// How many may wait to be accepted at a listener.
+    backlog: usize,
     /// Listeners are deaf until something ends: for want of descriptors, or because it is full and nothing can pass unsplit.
     resting: bool,
 }
@@ -217,6 +221,8 @@ impl Worker {
             draining: false,
             closes: None,
             full: false,
+            not_heard: false,
+            backlog: intercept::BACKLOG,
             resting: false,
         })
     }
@@ -431,15 +437,49 @@ impl Worker {
 
     /// Says so when it has become full, or no longer is.
     fn look_for_room(&mut self) {
-        let (alive, room) = (self.alive(), self.room);
+        let (coming, room) = (self.alive() + self.waiting(), self.room);
         // Not at once when one has ended, lest it swing.
-        let full = if self.full { alive > room - room.div_ceil(16) } else { alive >= room };
-        if full != mem::replace(&mut self.full, full) {
-            match &self.ties.gate {
-                Some(gate) => drop(gate.send(Note::Full(full))),
-                None => self.rest(full),
-            }
+        let full = if self.full { coming > room - room.div_ceil(16) } else { coming >= room };
+        let changed = full != mem::replace(&mut self.full, full);
+        match &self.ties.gate {
+            Some(gate) if changed => drop(gate.send(Note::Full(full))),
+            None if changed => self.rest(full),
+            _ => {}
         }
+        if self.ties.gate.is_some() {
+            self.keep_below_the_brim();
+        }
+    }
+
+    /// The firewall takes its time to shut the gate. Those who call meanwhile are split as long as there are descriptors for them:
+    /// no more may wait to be accepted. At the brim they are not heard, call again after a second, and pass.
+    fn keep_below_the_brim(&mut self) {
+        let (alive, brim) = (self.alive(), Config::brim_of_a_worker());
+        let most = (brim.saturating_sub(alive) / self.listeners.len().max(1)).clamp(intercept::LEAST_BACKLOG, intercept::BACKLOG);
+        if most < self.backlog || most / 2 >= self.backlog {
+            // Somewhat less, so that not each connection changes it.
+            self.backlog = most - most / 8;
+            self.to_listeners(|listener| listener.set_backlog(self.backlog));
+        }
+        let not_heard = self.full && (self.not_heard || alive + self.waiting() >= brim);
+        if not_heard != mem::replace(&mut self.not_heard, not_heard) {
+            self.to_listeners(|listener| listener.hear_calls(!not_heard));
+        }
+    }
+
+    fn to_listeners(&self, tell: impl Fn(&Listener) -> io::Result<()>) {
+        if let Err(why) = self.listeners.iter().try_for_each(tell) {
+            tracing::warn!("cannot keep connections from a full listener, or let them come again: {why}");
+        }
+    }
+
+    /// Connections that have been granted and wait to be accepted: they can no longer pass unsplit. Looked at only when they may
+    /// be too many.
+    fn waiting(&self) -> usize {
+        if self.ties.gate.is_none() || self.alive() + intercept::BACKLOG < self.room {
+            return 0;
+        }
+        self.listeners.iter().map(Listener::waiting).sum()
     }
 
     /// Lets listeners rest, or wakes them.
