@@ -410,6 +410,8 @@ fn traces(host: &Host) -> Result<String> {
         ("ip", "-4 route show table all"),
         ("ip", "-6 route show table 21572"),
         ("tc", "qdisc"),
+        // What the proxy changes while it runs.
+        ("cat", "/proc/sys/net/ipv4/tcp_early_demux"),
     ] {
         let output = host.command(program).args(arguments.split(' ')).output().with_context(|| format!("cannot run {program}"))?;
         all += &format!("{program} {arguments}: {}", String::from_utf8_lossy(&output.stdout));
