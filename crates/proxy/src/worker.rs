@@ -222,7 +222,7 @@ impl Worker {
             closes: None,
             full: false,
             not_heard: false,
-            backlog: intercept::BACKLOG,
+            backlog: intercept::BACKLOG.min(Config::brim_of_a_worker()),
             resting: false,
         })
     }
