@@ -18,6 +18,10 @@ const UNSPLIT_AFTER: Duration = Duration::from_secs(150);
 /// A connect may fail from so long before a cut begins until so long after its end, given the pauses of TCP.
 const BEFORE_CUT: Duration = Duration::from_secs(3);
 const AFTER_CUT: Duration = Duration::from_secs(45);
+/// By how much the proxy may be quicker to tell of a connection that has failed than its client.
+const QUICKER: Duration = Duration::from_secs(1);
+/// A flow and a connection of the same addresses are one if they began at about the same time, as far as a busy machine lets us know.
+const SAME_TIME: Duration = Duration::from_secs(10);
 /// How many violations are told in full.
 const TOLD: usize = 20;
 
@@ -159,8 +163,8 @@ impl Ledger {
     pub(super) fn begin(&self, plan: &Plan, client: SocketAddr, server: SocketAddr) {
         let mut books = self.books();
         let now = Instant::now();
-        // The proxy may have been quicker to end it than we to begin it.
-        let at = books.orphans.iter().position(|line| (line.client, line.server) == (client, server));
+        // The proxy may have been quicker to end it than we to begin it. What is older was of one that never connected.
+        let at = books.orphans.iter().position(|line| (line.client, line.server) == (client, server) && line.at.elapsed() < QUICKER);
         let line = at.map(|at| books.orphans.swap_remove(at));
         books.sums.begun += 1;
         books.by_addresses.entry((client, server)).or_default().push(plan.serial);
@@ -197,7 +201,8 @@ impl Ledger {
         let candidates = books.by_addresses.get(&(line.client, line.server)).cloned().unwrap_or_default();
         let distance = |serial: &Serial| {
             let begun = books.entries.get(serial).filter(|entry| entry.line.is_none()).map(|entry| entry.begun)?;
-            Some((begun.saturating_duration_since(began) + began.saturating_duration_since(begun), *serial))
+            let distance = begun.saturating_duration_since(began) + began.saturating_duration_since(begun);
+            (distance < SAME_TIME).then_some((distance, *serial))
         };
         match candidates.iter().filter_map(distance).min() {
             Some((_, serial)) => books.told_of(serial, |entry| entry.line = Some(line)),
