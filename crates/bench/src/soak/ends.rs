@@ -395,11 +395,16 @@ fn part(stream: &TcpStream) -> End {
     }
 }
 
-/// A connection that never speaks: the client lets it be until all is over.
+/// A connection that never speaks: the client lets it be until all is over. A server whose connection was reset during a cut never
+/// hears of it, and gives up then.
 fn keep_mum(stream: &TcpStream, world: &World, client: bool) -> End {
+    let mut over = None;
     loop {
         if client && world.is_over() {
             return part(stream);
+        }
+        if world.is_over() && over.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+            return End::Failed(io::ErrorKind::TimedOut);
         }
         match (&mut &*stream).read(&mut [0]) {
             Ok(0) if !client => return End::Complete,
