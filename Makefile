@@ -7,9 +7,9 @@ export CARGO_TARGET_DIR ?= $(CURDIR)/target
 TANDEM = $(CARGO_TARGET_DIR)/release/tandem
 # Only root may make network namespaces: others do it through sudo; without it tests that need one skip, and say so.
 AS_ROOT := $(shell [ "$$(id -u)" -eq 0 ] || command -v sudo)
-# Cargo builds as who calls it; only the tests themselves run as root.
+# Cargo builds as who calls it; only the tests themselves run as root. (No commas in here: they end make's `if`.)
 HOST := $(shell rustc -vV 2> /dev/null | sed -n 's/^host: //p' | tr a-z- A-Z_)
-RUNNER = $(if $(AS_ROOT),CARGO_TARGET_$(HOST)_RUNNER='$(AS_ROOT) --preserve-env=TANDEM_SKIPS,TANDEM_TRANSFERS')
+RUNNER = $(if $(AS_ROOT),CARGO_TARGET_$(HOST)_RUNNER='$(AS_ROOT) --preserve-env=TANDEM_SKIPS --preserve-env=TANDEM_TRANSFERS')
 
 .PHONY: help setup demo test bench lint docs install build clean
 
