@@ -35,8 +35,14 @@ const PREFERENCE: u32 = 0x5444;
 const SETTING: (&str, &str) = ("net.ipv4.tcp_early_demux", "0");
 /// How long the owner of the table may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A connection that passed unsplit is known for longer than the kernel remembers one that ended (TIME_WAIT, 60 s).
+/// A connection that passed unsplit though this host had one of the same addresses and ports (the set `direct`) is known for longer
+/// than the kernel remembers one that ended (TIME_WAIT, 60 s).
 const KNOWN_DIRECT: Duration = Duration::from_secs(70);
+/// A connection that is opened through this host, unsplit, is known until it must have been answered (the set `opened`). Its SYN, sent
+/// again, is news.
+const KNOWN_OPENED: Duration = Duration::from_secs(8);
+/// What these sets hold at most, of each family.
+const KNOWN: u32 = 1 << 18;
 
 /// What a transparent listener needs of the system.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,11 +137,13 @@ impl Rules {
         for (family, kind) in [(Family::V4, "ipv4_addr"), (Family::V6, "ipv6_addr")] {
             let n = family.number();
             lines.push(format!("add set inet {TABLE} bypass{n} {{ type {kind}; flags interval; auto-merge; }}"));
-            lines.push(format!(
-                "add set inet {TABLE} direct{n} {{ type {kind} . inet_service . {kind} . inet_service; flags dynamic,timeout; \
-                 timeout {}s; size 65535; }}",
-                KNOWN_DIRECT.as_secs()
-            ));
+            for (set, time) in [("direct", KNOWN_DIRECT), ("opened", KNOWN_OPENED)] {
+                lines.push(format!(
+                    "add set inet {TABLE} {set}{n} {{ type {kind} . inet_service . {kind} . inet_service; flags dynamic,timeout; \
+                     timeout {}s; size {KNOWN}; }}",
+                    time.as_secs()
+                ));
+            }
         }
         for chain in ["direct", "open", "split", "intercept", "answers", "ours", "of_tcp", "of_udp", "of_icmp"] {
             lines.push(format!("add chain inet {TABLE} {chain}"));
@@ -143,7 +151,10 @@ impl Rules {
         lines.push(format!("add chain inet {TABLE} prerouting {{ type filter hook prerouting priority mangle; policy accept; }}"));
         let mut rule = |chain: &str, text: String| lines.push(format!("add rule inet {TABLE} {chain} {text}"));
         for family in [Family::V4, Family::V6] {
-            rule("direct", format!("add @direct{} {{ {} }}", family.number(), from_client(family)));
+            let (n, connection) = (family.number(), from_client(family));
+            rule("direct", format!("update @opened{n} {{ {connection} }}"));
+            // There is, or was a moment ago, a near leg of the same addresses and ports.
+            rule("direct", format!("socket transparent 1 update @direct{n} {{ {connection} }}"));
         }
         rule("direct", "accept".into());
         rule("split", "jump open".into());
@@ -154,7 +165,7 @@ impl Rules {
         // The answer to a connection that was not opened through this host: half of it goes another way.
         rule("of_tcp", "tcp flags & (syn | ack) == (syn | ack) fib daddr type unicast goto answers".into());
         for family in [Family::V4, Family::V6] {
-            rule("answers", format!("{} @direct{} accept", from_server(family), family.number()));
+            rule("answers", format!("{} @opened{} accept", from_server(family), family.number()));
         }
         rule("answers", "counter name oneway".into());
         // Both ways.
@@ -179,9 +190,11 @@ impl Rules {
         let mut rule = |text: String| lines.push(format!("add rule inet {TABLE} ours {text}"));
         if careful {
             for family in [Family::V4, Family::V6] {
-                for way in [from_client(family), from_server(family)] {
-                    rule(format!("{way} @direct{} accept", family.number()));
-                }
+                let (n, inward, back) = (family.number(), from_client(family), from_server(family));
+                rule(format!("{inward} @direct{n} accept"));
+                rule(format!("{back} @direct{n} accept"));
+                // There was a far leg of the same addresses and ports, seen only now.
+                rule(format!("tcp flags & (syn | ack) == (syn | ack) {back} @opened{n} update @direct{n} {{ {back} }} accept"));
             }
         }
         rule(format!("meta mark set {MARK:#x} accept"));
@@ -198,11 +211,10 @@ impl Rules {
                 SocketAddr::V6(at) if !at.ip().is_unspecified() => format!("[{}]", at.ip()),
                 _ => String::new(),
             };
-            let (ip, n) = (family.ip(), family.number());
+            let (ip, n, connection) = (family.ip(), family.number(), from_client(*family));
             lines.push(format!(
-                "add rule inet {TABLE} open meta nfproto ipv{n} meta l4proto tcp delete @direct{n} {{ {} }} counter name split \
-                 tproxy {ip} to {to}:{port} meta mark set {MARK:#x} accept",
-                from_client(*family)
+                "add rule inet {TABLE} open meta nfproto ipv{n} meta l4proto tcp delete @direct{n} {{ {connection} }} \
+                 delete @opened{n} {{ {connection} }} counter name split tproxy {ip} to {to}:{port} meta mark set {MARK:#x} accept",
             ));
         }
         lines

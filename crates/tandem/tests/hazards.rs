@@ -136,3 +136,29 @@ fn addresses_of_a_split_connection_may_be_used_again_at_once_by_a_direct_one() {
         }
     }
 }
+
+#[test]
+fn of_connections_that_pass_only_those_are_remembered_that_this_host_had_before() {
+    if skip("of_connections_that_pass_only_those_are_remembered_that_this_host_had_before", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    let server = routed.listen(80);
+    let _proxy = routed.proxy(&[]);
+    let remembered = |port: u16| {
+        let of = |set: &str| {
+            let output = routed.router.command("nft").args(["list", "set", "inet", "tandem", set]).output().unwrap();
+            String::from_utf8(output.stdout).unwrap().contains(&format!(". {port} ."))
+        };
+        of("direct4") || of("direct6")
+    };
+    for address in SERVER {
+        served_and_closed(from_port(&routed, address, 4100), &server);
+        wait_until("the proxy is rid of it", || routed.status().totals.flows == 0);
+        assert!(routed.tandem(&["bypass", "add", address]).status.success());
+        for port in 4100..4110 {
+            served_and_closed(from_port(&routed, address, port), &server);
+            assert_eq!(remembered(port), port == 4100, "{address}, port {port}");
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! The books of a soak: what the client, the server and the proxy's log say of each connection, put side by side as soon as all
 //! have spoken, and then forgotten.
 
-use super::ends::{End, Kind, Plan, Report};
+use super::ends::{End, HEADER, Kind, Plan, Report};
 use std::{
     collections::{BTreeMap, HashMap},
     net::SocketAddr,
@@ -22,6 +22,8 @@ const AFTER_CUT: Duration = Duration::from_secs(45);
 const QUICKER: Duration = Duration::from_secs(1);
 /// A flow and a connection of the same addresses are one if they began at about the same time, as far as a busy machine lets us know.
 const SAME_TIME: Duration = Duration::from_secs(10);
+/// Lines of the log are written together when they have waited for less than this.
+const AT_ONCE: Duration = Duration::from_secs(1);
 /// How many violations are told in full.
 const TOLD: usize = 20;
 
@@ -196,16 +198,18 @@ impl Ledger {
         *books.sums.lines.entry(line.kind()).or_default() += 1;
         books.sums.up += line.up;
         books.sums.down += line.down;
-        // Of several with the same addresses the one that began when the flow did: another passed unsplit.
+        // Of several with the same addresses the one that began when the flow did: another passed unsplit. Ports come again so soon
+        // that two flows may be told of at once: then what was to be moved tells them apart.
         let began = line.at - line.age;
         let candidates = books.by_addresses.get(&(line.client, line.server)).cloned().unwrap_or_default();
         let distance = |serial: &Serial| {
-            let begun = books.entries.get(serial).filter(|entry| entry.line.is_none()).map(|entry| entry.begun)?;
-            let distance = begun.saturating_duration_since(began) + began.saturating_duration_since(begun);
-            (distance < SAME_TIME).then_some((distance, *serial))
+            let entry = books.entries.get(serial).filter(|entry| entry.line.is_none())?;
+            let distance = entry.begun.saturating_duration_since(began) + began.saturating_duration_since(entry.begun);
+            let planned = (line.up, line.down) == (entry.plan.up + HEADER as u64, entry.plan.down);
+            (distance < SAME_TIME).then_some((distance > AT_ONCE || !planned, distance, *serial))
         };
         match candidates.iter().filter_map(distance).min() {
-            Some((_, serial)) => books.told_of(serial, |entry| entry.line = Some(line)),
+            Some((_, _, serial)) => books.told_of(serial, |entry| entry.line = Some(line)),
             None => books.orphans.push(line),
         }
     }
