@@ -129,6 +129,8 @@ pub(crate) struct Connection {
     syn_waits: bool,
     /// The far leg takes data though its SYN has not been answered, as far as was looked (TCP Fast Open).
     syn_unanswered: bool,
+    /// The far leg's handshake has not been acknowledged yet.
+    owes_ack: bool,
     /// When it was last seen to have moved something, and how much it had moved by then.
     moved: (Instant, u64),
     kept_alive: bool,
@@ -197,13 +199,14 @@ impl Connection {
             connect_timeout: far_profile.connect_timeout.map_or(config.connect_timeout, scenario::Span::duration),
             syn_waits: fast_open,
             syn_unanswered: fast_open,
+            owes_ack: !fast_open,
             moved: (now, 0),
             kept_alive: false,
             watches_near: false,
             in_again: false,
             in_ticking: false,
-            up: Direction::new(shares, limits(near_profile, far_profile), preface, heard, now),
-            down: Direction::new(shares, limits(far_profile, near_profile), answer, Vec::new(), now),
+            up: Direction::new(shares, limits(near_profile, far_profile), preface, heard),
+            down: Direction::new(shares, limits(far_profile, near_profile), answer, Vec::new()),
         })
     }
 
@@ -303,9 +306,12 @@ impl Connection {
         wants.again = up == Pumped::Again || down == Pumped::Again;
         wants.look_far = up == Pumped::WaitsForRoom;
         wants.look_near = down == Pumped::WaitsForRoom;
-        wants.tick = self.up.lingers || self.down.lingers || self.syn_waits;
+        wants.tick = self.syn_waits;
         self.syn_unanswered = self.syn_unanswered && sys::is_unanswered(&self.far);
         self.pass_fins(&mut wants)?;
+        if mem::take(&mut self.owes_ack) && self.up.has_moved_nothing() {
+            leg::acknowledge(&self.far);
+        }
         if self.up.passed && self.down.passed {
             self.life = Life::Settling;
             if self.settled()? {
@@ -335,8 +341,6 @@ impl Connection {
                 Err(errno) => return Err(self.failed(Side::Far, &errno.into())),
             }
         }
-        self.up.look_again(self.near.as_fd(), tools.now).map_err(|fault| self.faulted(Side::Near, fault))?;
-        self.down.look_again(self.far.as_fd(), tools.now).map_err(|fault| self.faulted(Side::Far, fault))?;
         self.proceed(tools)
     }
 
@@ -359,6 +363,11 @@ impl Connection {
                 // An acknowledgement of data alone raises no event.
                 wants.tick |= !opposite.passed && opposite.finished();
                 continue;
+            }
+            if opposite.passed && self.acknowledged(to)? {
+                // Nothing is left to wait for: the close itself is the last FIN.
+                let _ = self.socket(to).set_linger(None);
+                return Err(Ending::Finished);
             }
             if let Err(why) = self.socket(to).shutdown(Shutdown::Write)
                 && why.kind() != io::ErrorKind::NotConnected
@@ -441,7 +450,7 @@ impl Connection {
     /// The flow as it is now.
     pub(crate) fn stats(&self, now: Instant) -> FlowStats {
         let queues = |stats: &mut DirectionStats, source: BorrowedFd<'_>, destination: BorrowedFd<'_>| {
-            stats.received = rustix::io::ioctl_fionread(source).map_or(0, |bytes| bytes as usize);
+            stats.received = sys::received(source);
             stats.unsent = sys::unsent(destination).unwrap_or(0);
         };
         let mut stats = self.last_stats(now);

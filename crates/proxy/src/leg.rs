@@ -263,6 +263,9 @@ impl Call<'_> {
         }
         if self.fast_open {
             sys::set_fast_open_connect(&socket)?;
+        } else {
+            // The handshake's last acknowledgement goes with the first data, see `acknowledge`.
+            rustix::net::sockopt::set_tcp_quickack(&socket, false)?;
         }
         if let Some(from) = from {
             set_transparent(&socket, domain)?;
@@ -274,6 +277,12 @@ impl Call<'_> {
             outcome => outcome.map(|()| socket),
         }
     }
+}
+
+/// Has a leg that has just connected acknowledge so at once: there is no data for it to go with.
+pub(crate) fn acknowledge(socket: &Socket) {
+    // The kernel would do so a moment later.
+    let _ = rustix::net::sockopt::set_tcp_quickack(socket, true);
 }
 
 /// Lets a socket use addresses that are not this machine's.

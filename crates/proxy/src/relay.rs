@@ -13,23 +13,15 @@ use rustix::{
     net::{RecvFlags, SendFlags, recv, send},
     pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice},
 };
-use std::{
-    io, mem,
-    time::{Duration, Instant},
-};
+use std::{io, mem, time::Instant};
 
 /// How many bytes, and how often, a direction may move before others get their turn.
 const TURN_BYTES: u64 = 2 << 20;
 const TURN_ROUNDS: usize = 64;
-/// A stream that brings so much in so short a time is worth waiting a moment for: fewer, larger moves.
-const STREAK_BYTES: u64 = 1 << 20;
-const STREAK_TIME: Duration = Duration::from_millis(8);
 /// Less than this in a splice is a message.
 const SMALL: usize = 4096;
 /// A direction that has moved so much has its sockets tuned for a stream.
 const TUNE_FROM: u64 = 32 * 1024;
-/// How much it then waits for, at most (SO_RCVLOWAT).
-const LOW_WATER: usize = 256 * 1024;
 
 /// A pipe for bytes between two sockets.
 #[derive(Debug)]
@@ -144,12 +136,8 @@ pub(crate) struct Direction {
     pub(crate) passed: bool,
     /// The source has sent urgent data, at which splice stops for good.
     pub(crate) urgent: bool,
-    /// The source tells of no less than a certain amount (SO_RCVLOWAT): somebody must look now and then.
-    pub(crate) lingers: bool,
     /// Bytes given to the destination, its preface too.
     moved: u64,
-    /// When the present streak began, and what had been moved by then.
-    streak: (Instant, u64),
     pipe: Option<Pipe>,
     in_pipe: usize,
     /// What a destination did not take at once of what was copied.
@@ -159,7 +147,7 @@ pub(crate) struct Direction {
 impl Direction {
     /// One that gives `preface`, which no source has sent, to the destination before all else, and then what has been `heard` of the
     /// source already.
-    pub(crate) fn new(shares: Option<Shares>, limits: Limits, preface: Vec<u8>, heard: Vec<u8>, now: Instant) -> Self {
+    pub(crate) fn new(shares: Option<Shares>, limits: Limits, preface: Vec<u8>, heard: Vec<u8>) -> Self {
         Direction {
             shares,
             limits,
@@ -172,9 +160,7 @@ impl Direction {
             ended: false,
             passed: false,
             urgent: false,
-            lingers: false,
             moved: 0,
-            streak: (now, 0),
             pipe: None,
             in_pipe: 0,
             rest: [preface, heard].concat(),
@@ -184,6 +170,11 @@ impl Direction {
     /// Bytes of the source given to the destination.
     pub(crate) fn carried(&self) -> u64 {
         self.moved.saturating_sub(self.preface as u64)
+    }
+
+    /// Whether the destination has been given nothing yet, no preface either.
+    pub(crate) fn has_moved_nothing(&self) -> bool {
+        self.moved == 0
     }
 
     /// Bytes in the proxy's own hands.
@@ -209,7 +200,7 @@ impl Direction {
         if !self.writable || (self.in_hand() == 0 && (self.ended || !self.readable)) {
             return Ok(Pumped::Waits);
         }
-        let before = self.moved;
+        let (before, mut spliced) = (self.moved, false);
         for _ in 0..TURN_ROUNDS {
             if !self.rest.is_empty() {
                 self.send_rest(destination)?;
@@ -225,21 +216,21 @@ impl Direction {
                     self.manner = Manner::Bulk;
                 }
             } else {
+                // Once a turn: what comes meanwhile is worth more when there is more of it. (SO_RCVLOWAT would wait for that, but
+                // has the kernel acknowledge every packet until then.)
                 self.splice(source, destination, tools)?;
+                spliced = true;
             }
             if !self.tuned && self.moved > TUNE_FROM {
                 self.tune(source, destination)?;
             }
-            if !self.writable || self.moved - before > TURN_BYTES {
+            if spliced || !self.writable || self.moved - before > TURN_BYTES {
                 break;
             }
         }
         if self.rest.is_empty() && self.rest.capacity() > 0 {
             // An idle connection keeps no memory.
             self.rest = Vec::new();
-        }
-        if self.manner == Manner::Bulk && !self.readable && !self.ended {
-            self.linger(source, tools.now)?;
         }
         let could_read = !self.ended && self.readable;
         Ok(if self.writable && (could_read || self.in_hand() > 0) { Pumped::Again } else { Pumped::Waits })
@@ -256,32 +247,6 @@ impl Direction {
         }
         if self.limits.unsent.is_none_or(|bytes| bytes > shares.unsent) {
             sys::set_notsent_lowat(destination, shares.unsent).map_err(Fault::Destination)?;
-        }
-        Ok(())
-    }
-
-    /// Waits for more than a byte from a source that streams; not for long, and only as long as it keeps streaming.
-    fn linger(&mut self, source: BorrowedFd<'_>, now: Instant) -> Result<(), Fault> {
-        let (since, moved) = self.streak;
-        if self.lingers || self.moved - moved < STREAK_BYTES {
-            return Ok(());
-        }
-        self.streak = (now, self.moved);
-        if now - since < STREAK_TIME {
-            let low_water = self.shares.map_or(LOW_WATER, |shares| LOW_WATER.min(shares.receive / 2));
-            sys::set_receive_low_water(source, low_water).map_err(Fault::Source)?;
-            self.lingers = true;
-        }
-        Ok(())
-    }
-
-    /// A moment has passed: if the source brought nothing in it, what little it has brought is all there is for now.
-    pub(crate) fn look_again(&mut self, source: BorrowedFd<'_>, now: Instant) -> Result<(), Fault> {
-        let (_, moved) = mem::replace(&mut self.streak, (now, self.moved));
-        if self.lingers && self.moved == moved {
-            sys::set_receive_low_water(source, 1).map_err(Fault::Source)?;
-            self.lingers = false;
-            self.readable = true;
         }
         Ok(())
     }

@@ -188,11 +188,6 @@ pub(crate) fn set_fast_open_connect(socket: impl AsFd) -> io::Result<()> {
     set_int(socket, libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, 1)
 }
 
-/// Lets a socket tell of data only when there are so many bytes (SO_RCVLOWAT), or its window is full, or it has ended.
-pub(crate) fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> io::Result<()> {
-    set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, i32::try_from(bytes).unwrap_or(i32::MAX))
-}
-
 /// Bounds what a socket takes beyond what it can send (TCP_NOTSENT_LOWAT).
 pub(crate) fn set_notsent_lowat(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     set_int(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, i32::try_from(bytes).unwrap_or(i32::MAX))
@@ -235,6 +230,11 @@ pub(crate) fn own_descriptors(keep: RawFd) -> io::Result<OwnedFd> {
 /// Bounds the advertised window, in bytes of payload.
 pub fn clamp_window(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     set_int(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, i32::try_from(bytes).unwrap_or(i32::MAX))
+}
+
+/// Payload in the receive queue.
+pub(crate) fn received(socket: impl AsFd) -> usize {
+    rustix::io::ioctl_fionread(socket).map_or(0, |bytes| bytes as usize)
 }
 
 /// Payload in the send queue that has not been sent yet (SIOCOUTQNSD).

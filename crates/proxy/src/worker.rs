@@ -1,19 +1,23 @@
 //! A worker: one thread, its listeners, its epoll, its connections. It shares nothing with the others.
 
+mod callers;
+mod room;
+
 use crate::{
     StartError,
-    config::{Config, Listen, Way},
+    config::{Config, Way},
     connection::{Connection, Events, Side, Start, Wants, refuse_socks},
     ending::Ending,
     flow_log::{self, Lines},
     gate::Note,
-    greeting::{Greeting, Heard, Target, proxy_header, socks_reply},
+    greeting::proxy_header,
     intercept::{self, Arrival, Listener},
     meter::{FlowRecord, FlowStats, Totals},
     relay::Tools,
     resolver::{Answer, Question},
     routes::Routes,
 };
+use callers::Caller;
 use rustix::{
     event::{
         Timespec,
@@ -21,13 +25,10 @@ use rustix::{
     },
     fd::OwnedFd,
     io::Errno,
-    net::{RecvFlags, SendFlags, recv, send},
 };
-use socket2::Socket;
 use std::{
     collections::{HashMap, VecDeque},
     io, mem,
-    net::SocketAddr,
     sync::{Arc, mpsc},
     time::{Duration, Instant},
 };
@@ -77,18 +78,6 @@ pub(crate) struct Ties {
     pub(crate) gate: Option<mpsc::Sender<Note>>,
     pub(crate) log: Option<flow_log::Batches>,
     pub(crate) names: mpsc::Sender<Question>,
-}
-
-/// A client that has not said yet where it goes.
-#[derive(Debug)]
-struct Caller {
-    socket: Socket,
-    client: SocketAddr,
-    greeting: Greeting,
-    /// How the listener listens that it came to.
-    listen: Listen,
-    serial: u64,
-    since: Instant,
 }
 
 /// Flows that are being told, from this slot on.
@@ -173,6 +162,8 @@ pub(crate) struct Worker {
     /// How many flows there is room for, and whether there are as many.
     room: usize,
     full: bool,
+    /// How many it can have at all.
+    brim: usize,
     /// It is so full that new calls must not even be granted.
     not_heard: bool,
     /// How many may wait to be accepted at a listener.
@@ -223,6 +214,7 @@ impl Worker {
             full: false,
             not_heard: false,
             backlog: intercept::BACKLOG.min(Config::brim_of_a_worker()),
+            brim: Config::brim_of_a_worker(),
             resting: false,
         })
     }
@@ -393,17 +385,7 @@ impl Worker {
                 let slot = self.slot();
                 self.begin(slot, start);
             }
-            None => {
-                let listen = listen.clone();
-                let greeting = Greeting::new(listen.accept_proxy, listen.way == Way::Socks5);
-                let slot = self.slot();
-                self.serial += 1;
-                if epoll::add(&self.epoll, &socket, Token::Connection(slot, Side::Near).pack(), EventFlags::IN).is_err() {
-                    self.ended.push(slot);
-                    return;
-                }
-                self.callers.insert(slot, Caller { socket, client, greeting, listen, serial: self.serial, since: self.tools.now });
-            }
+            None => self.listen_to(socket, client, listen.clone()),
         }
         self.look_for_room();
     }
@@ -432,146 +414,6 @@ impl Worker {
                 self.ended.push(slot);
                 self.record(FlowRecord { last: FlowStats::unbegun(client, server), ending });
             }
-        }
-    }
-
-    /// Says so when it has become full, or no longer is.
-    fn look_for_room(&mut self) {
-        let (coming, room) = (self.alive() + self.waiting(), self.room);
-        // Not at once when one has ended, lest it swing.
-        let full = if self.full { coming > room - room.div_ceil(16) } else { coming >= room };
-        let changed = full != mem::replace(&mut self.full, full);
-        match &self.ties.gate {
-            Some(gate) if changed => drop(gate.send(Note::Full(full))),
-            None if changed => self.rest(full),
-            _ => {}
-        }
-        if self.ties.gate.is_some() {
-            self.keep_below_the_brim();
-        }
-    }
-
-    /// The firewall takes its time to shut the gate. Those who call meanwhile are split as long as there are descriptors for them:
-    /// no more may wait to be accepted. At the brim they are not heard, call again after a second, and pass.
-    fn keep_below_the_brim(&mut self) {
-        let (alive, brim) = (self.alive(), Config::brim_of_a_worker());
-        let most = (brim.saturating_sub(alive) / self.listeners.len().max(1)).clamp(intercept::LEAST_BACKLOG, intercept::BACKLOG);
-        if most < self.backlog || most / 2 >= self.backlog {
-            // Somewhat less, so that not each connection changes it.
-            self.backlog = most - most / 8;
-            self.to_listeners(|listener| listener.set_backlog(self.backlog));
-        }
-        let not_heard = self.full && (self.not_heard || alive + self.waiting() >= brim);
-        if not_heard != mem::replace(&mut self.not_heard, not_heard) {
-            self.to_listeners(|listener| listener.hear_calls(!not_heard));
-        }
-    }
-
-    fn to_listeners(&self, tell: impl Fn(&Listener) -> io::Result<()>) {
-        if let Err(why) = self.listeners.iter().try_for_each(tell) {
-            tracing::warn!("cannot keep connections from a full listener, or let them come again: {why}");
-        }
-    }
-
-    /// Connections that have been granted and wait to be accepted: they can no longer pass unsplit. Looked at only when they may
-    /// be too many.
-    fn waiting(&self) -> usize {
-        if self.ties.gate.is_none() || self.alive() + intercept::BACKLOG < self.room {
-            return 0;
-        }
-        self.listeners.iter().map(Listener::waiting).sum()
-    }
-
-    /// Lets listeners rest, or wakes them.
-    fn rest(&mut self, rest: bool) {
-        self.resting = rest;
-        let flags = if rest { EventFlags::empty() } else { EventFlags::IN };
-        for (index, listener) in self.listeners.iter().enumerate() {
-            let _ = epoll::modify(&self.epoll, &listener.socket, Token::Listener(index).pack(), flags);
-        }
-    }
-
-    /// A client that has not said yet where it goes says something, or goes away.
-    fn on_caller(&mut self, slot: usize) {
-        let Some(caller) = self.callers.get_mut(&slot) else { return };
-        let mut bytes = [0; 2048];
-        let heard = match recv(&caller.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => return self.drop_caller(slot, "it went away", &[]),
-            Ok((_, count)) => caller.greeting.hear(&bytes[..count]),
-            Err(Errno::AGAIN | Errno::INTR) => return,
-            Err(_) => return self.drop_caller(slot, "it went away", &[]),
-        };
-        let mut heard = heard;
-        loop {
-            match heard {
-                Ok(Heard::More) => return,
-                Ok(Heard::Say(bytes)) => {
-                    let _ = send(&caller.socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-                    heard = caller.greeting.hear(&[]);
-                }
-                Ok(Heard::Over(None)) => {
-                    let Way::Forward(to) = caller.listen.way else { return self.drop_caller(slot, "it leads nowhere", &[]) };
-                    return self.go_on(slot, vec![to]);
-                }
-                Ok(Heard::Over(Some(Target::Address(to)))) => return self.go_on(slot, vec![to]),
-                Ok(Heard::Over(Some(Target::Name(name, port)))) => {
-                    // What it says meanwhile waits in the kernel.
-                    let _ = epoll::delete(&self.epoll, &caller.socket);
-                    let _ = self.ties.names.send(Question { name, port, worker: self.ties.number, slot, serial: caller.serial });
-                    return;
-                }
-                Err(refusal) => return self.drop_caller(slot, refusal.why, &refusal.say),
-            }
-        }
-    }
-
-    fn on_resolved(&mut self, answer: Answer) {
-        let Answer { slot, serial, addresses } = answer;
-        if self.callers.get(&slot).is_none_or(|caller| caller.serial != serial) {
-            return;
-        }
-        match addresses {
-            Ok(addresses) if !addresses.is_empty() => self.go_on(slot, addresses),
-            // RFC 1928 §6: host unreachable.
-            _ => self.drop_caller(slot, "its name has no address", &socks_reply(4)),
-        }
-    }
-
-    /// A client has said where it goes: from now on it is a connection.
-    fn go_on(&mut self, slot: usize, mut servers: Vec<SocketAddr>) {
-        let Some(caller) = self.callers.remove(&slot) else { return };
-        let _ = epoll::delete(&self.epoll, &caller.socket);
-        let listen = caller.listen;
-        let server = servers.remove(0);
-        let client = caller.greeting.client.unwrap_or(caller.client);
-        let preface = listen.send_proxy.map_or(Vec::new(), |version| proxy_header(version, client, server));
-        let heard = caller.greeting.rest();
-        let socks = listen.way == Way::Socks5;
-        self.begin(slot, Start { near: caller.socket, client, server, others: servers, keep_source: false, preface, heard, socks });
-    }
-
-    /// Gives up a client that did not say where it goes.
-    fn drop_caller(&mut self, slot: usize, why: &str, say: &[u8]) {
-        let Some(caller) = self.callers.remove(&slot) else { return };
-        tracing::info!(client = %caller.client, "not split: {why}");
-        if !say.is_empty() {
-            let _ = send(&caller.socket, say, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-            let _ = caller.socket.set_linger(None);
-        }
-        self.totals.ended[Ending::NoGreeting.index()] += 1;
-        self.ended.push(slot);
-        self.after_end();
-    }
-
-    /// Gives up clients that have not said where they go for as long as a connect may take.
-    fn check_callers(&mut self) {
-        let (now, limit) = (self.tools.now, self.config.connect_timeout);
-        if self.callers.is_empty() {
-            return;
-        }
-        let late: Vec<usize> = self.callers.iter().filter(|(_, caller)| now - caller.since > limit).map(|(slot, _)| *slot).collect();
-        for slot in late {
-            self.drop_caller(slot, "it took too long to say where it goes", &[]);
         }
     }
 
@@ -675,15 +517,6 @@ impl Worker {
             lines.add(&record, self.tools.now);
         }
         (self.ties.on_end)(record);
-    }
-
-    /// Something has ended: there may be room again.
-    fn after_end(&mut self) {
-        if self.full {
-            self.look_for_room();
-        } else if self.resting {
-            self.rest(false);
-        }
     }
 
     /// Gives up far legs that have been connecting for too long. Of those that have been at it for a while the near leg is

@@ -1,0 +1,127 @@
+//! Clients that have not said yet where they go: those of SOCKS5, and those behind a PROXY header.
+
+use super::{Side, Token, Worker};
+use crate::{
+    config::{Listen, Way},
+    connection::Start,
+    ending::Ending,
+    greeting::{Greeting, Heard, Target, proxy_header, socks_reply},
+    resolver::{Answer, Question},
+};
+use rustix::{
+    event::epoll::{self, EventFlags},
+    io::Errno,
+    net::{RecvFlags, SendFlags, recv, send},
+};
+use socket2::Socket;
+use std::{net::SocketAddr, time::Instant};
+
+/// A client that has not said yet where it goes.
+#[derive(Debug)]
+pub(super) struct Caller {
+    pub(super) socket: Socket,
+    pub(super) client: SocketAddr,
+    pub(super) greeting: Greeting,
+    /// How the listener listens that it came to.
+    pub(super) listen: Listen,
+    pub(super) serial: u64,
+    pub(super) since: Instant,
+}
+
+impl Worker {
+    /// Takes in a client that is to say where it goes.
+    pub(super) fn listen_to(&mut self, socket: Socket, client: SocketAddr, listen: Listen) {
+        let greeting = Greeting::new(listen.accept_proxy, listen.way == Way::Socks5);
+        let slot = self.slot();
+        self.serial += 1;
+        if epoll::add(&self.epoll, &socket, Token::Connection(slot, Side::Near).pack(), EventFlags::IN).is_err() {
+            self.ended.push(slot);
+            return;
+        }
+        self.callers.insert(slot, Caller { socket, client, greeting, listen, serial: self.serial, since: self.tools.now });
+    }
+
+    /// A client that has not said yet where it goes says something, or goes away.
+    pub(super) fn on_caller(&mut self, slot: usize) {
+        let Some(caller) = self.callers.get_mut(&slot) else { return };
+        let mut bytes = [0; 2048];
+        let heard = match recv(&caller.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return self.drop_caller(slot, "it went away", &[]),
+            Ok((_, count)) => caller.greeting.hear(&bytes[..count]),
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            Err(_) => return self.drop_caller(slot, "it went away", &[]),
+        };
+        let mut heard = heard;
+        loop {
+            match heard {
+                Ok(Heard::More) => return,
+                Ok(Heard::Say(bytes)) => {
+                    let _ = send(&caller.socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                    heard = caller.greeting.hear(&[]);
+                }
+                Ok(Heard::Over(None)) => {
+                    let Way::Forward(to) = caller.listen.way else { return self.drop_caller(slot, "it leads nowhere", &[]) };
+                    return self.go_on(slot, vec![to]);
+                }
+                Ok(Heard::Over(Some(Target::Address(to)))) => return self.go_on(slot, vec![to]),
+                Ok(Heard::Over(Some(Target::Name(name, port)))) => {
+                    // What it says meanwhile waits in the kernel.
+                    let _ = epoll::delete(&self.epoll, &caller.socket);
+                    let _ = self.ties.names.send(Question { name, port, worker: self.ties.number, slot, serial: caller.serial });
+                    return;
+                }
+                Err(refusal) => return self.drop_caller(slot, refusal.why, &refusal.say),
+            }
+        }
+    }
+
+    pub(super) fn on_resolved(&mut self, answer: Answer) {
+        let Answer { slot, serial, addresses } = answer;
+        if self.callers.get(&slot).is_none_or(|caller| caller.serial != serial) {
+            return;
+        }
+        match addresses {
+            Ok(addresses) if !addresses.is_empty() => self.go_on(slot, addresses),
+            // RFC 1928 §6: host unreachable.
+            _ => self.drop_caller(slot, "its name has no address", &socks_reply(4)),
+        }
+    }
+
+    /// A client has said where it goes: from now on it is a connection.
+    pub(super) fn go_on(&mut self, slot: usize, mut servers: Vec<SocketAddr>) {
+        let Some(caller) = self.callers.remove(&slot) else { return };
+        let _ = epoll::delete(&self.epoll, &caller.socket);
+        let listen = caller.listen;
+        let server = servers.remove(0);
+        let client = caller.greeting.client.unwrap_or(caller.client);
+        let preface = listen.send_proxy.map_or(Vec::new(), |version| proxy_header(version, client, server));
+        let heard = caller.greeting.rest();
+        let socks = listen.way == Way::Socks5;
+        self.begin(slot, Start { near: caller.socket, client, server, others: servers, keep_source: false, preface, heard, socks });
+    }
+
+    /// Gives up a client that did not say where it goes.
+    pub(super) fn drop_caller(&mut self, slot: usize, why: &str, say: &[u8]) {
+        let Some(caller) = self.callers.remove(&slot) else { return };
+        tracing::info!(client = %caller.client, "not split: {why}");
+        if !say.is_empty() {
+            let _ = send(&caller.socket, say, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            let _ = caller.socket.set_linger(None);
+        }
+        self.totals.ended[Ending::NoGreeting.index()] += 1;
+        self.ended.push(slot);
+        self.after_end();
+    }
+
+    /// Gives up clients that have not said where they go for as long as a connect may take.
+    pub(super) fn check_callers(&mut self) {
+        let (now, limit) = (self.tools.now, self.config.connect_timeout);
+        if self.callers.is_empty() {
+            return;
+        }
+        let late: Vec<usize> = self.callers.iter().filter(|(_, caller)| now - caller.since > limit).map(|(slot, _)| *slot).collect();
+        for slot in late {
+            self.drop_caller(slot, "it took too long to say where it goes", &[]);
+        }
+    }
+}
