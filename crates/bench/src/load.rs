@@ -295,11 +295,11 @@ pub(crate) fn exchange(network: &Network, running: &Running, servers: &Servers, 
         .with(Measure::ExchangeP99, times.value_at_quantile(0.99) as f64 / 1e3))
 }
 
-/// Memory of connections that have spoken once and then rest: of processes and kernel, both ends included.
+/// Memory of connections that have spoken once and then rest: of the processes in the middle, and of the kernel, both ends included.
 pub(crate) fn idle(network: &Network, running: &Running, servers: &Servers, count: usize) -> Result<Measures> {
     let clocks = Clocks::look()?;
     thread::sleep(WARM_UP);
-    let before = machine::memory_in_use()?;
+    let before = machine::memory_held(&running.processes())?;
     let connections = network.client.enter(|| -> Result<Vec<TcpStream>> {
         let mut ports = (ECHO..ECHO + ECHO_PORTS).cycle();
         let mut connections = Vec::new();
@@ -313,7 +313,7 @@ pub(crate) fn idle(network: &Network, running: &Running, servers: &Servers, coun
         Ok(connections)
     })??;
     thread::sleep(WARM_UP);
-    let after = machine::memory_in_use()?;
+    let after = machine::memory_held(&running.processes())?;
     ensure!(servers.open.load(Relaxed) >= count as u64, "connections were lost");
     drop(connections);
     servers.await_quiet()?;

@@ -83,14 +83,25 @@ pub(crate) fn time_of(process: i32) -> Option<(i32, Duration)> {
     Some((fields.get(1)?.parse().ok()?, Duration::from_millis(ticks * tick)))
 }
 
-/// Memory in use by processes and kernel together, in bytes.
-pub(crate) fn memory_in_use() -> Result<f64> {
-    let text = fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
-    let value = |name: &str| -> Option<f64> {
-        let line = text.lines().find(|line| line.starts_with(name))?;
-        line.split_whitespace().nth(1)?.parse().ok()
+/// Memory held by these processes, and by the kernel in objects of all kinds, in bytes. Free memory would tell of everything, and so of
+/// much that has nothing to do with this.
+pub(crate) fn memory_held(processes: &[u32]) -> Result<f64> {
+    // What the kernel's caches keep of objects that are gone is in nobody's use.
+    for cache in fs::read_dir("/sys/kernel/slab").into_iter().flatten().flatten() {
+        let _ = fs::write(cache.path().join("shrink"), "1");
+    }
+    let mut bytes = 0.0;
+    let mut add = |path: &str, names: &[&str]| -> Result<()> {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+        for name in names {
+            let line = text.lines().find(|line| line.starts_with(name)).with_context(|| format!("{path} has no {name}"))?;
+            bytes += line.split_whitespace().nth(1).and_then(|word| word.parse::<f64>().ok()).unwrap_or(0.0) * 1024.0;
+        }
+        Ok(())
     };
-    let get = |name: &str| value(name).with_context(|| format!("/proc/meminfo has no {name}"));
-    // What the page cache does is nobody's doing here.
-    Ok((get("MemTotal:")? - get("MemFree:")? - get("Cached:")? - get("Buffers:")?) * 1024.0)
+    add("/proc/meminfo", &["Slab:", "KernelStack:", "PageTables:", "VmallocUsed:", "Percpu:"])?;
+    for process in processes {
+        add(&format!("/proc/{process}/status"), &["VmRSS:"])?;
+    }
+    Ok(bytes)
 }

@@ -42,7 +42,8 @@ impl Network {
                 ("core/somaxconn", "16384".into()),
             ])?;
         }
-        middle.sysctl(&[("ipv4/ip_forward", "1".into())])?;
+        // A proxy that calls from addresses of its own must not take the port that the next will listen at.
+        middle.sysctl(&[("ipv4/ip_forward", "1".into()), ("ipv4/ip_local_reserved_ports", "5000".into())])?;
         Ok(network)
     }
 
