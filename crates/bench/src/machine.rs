@@ -11,7 +11,10 @@ use std::{
 /// A look at the processors' clocks.
 pub(crate) struct Clocks {
     at: Instant,
-    idle: Duration,
+    /// Time in which a processor was at work …
+    busy: Duration,
+    /// … and in which it would have been, but was somebody else's: this machine is a virtual one.
+    stolen: Duration,
     /// CPU time of each process, by its number: (parent, time).
     processes: HashMap<i32, (i32, Duration)>,
 }
@@ -24,8 +27,8 @@ pub(crate) struct Spent {
     pub(crate) machine: Duration,
     /// Of the processes in the middle.
     pub(crate) proxy: Duration,
-    /// Of programs that have nothing to do with this.
-    pub(crate) foreign: Duration,
+    /// Of programs that have nothing to do with this, and of other machines on the same hardware.
+    pub(crate) others: Duration,
 }
 
 impl Clocks {
@@ -33,7 +36,9 @@ impl Clocks {
         let stat = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
         let ticks: Vec<u64> = stat.lines().next().unwrap_or_default().split_whitespace().skip(1).flat_map(str::parse).collect();
         let tick = 1000 / rustix::param::clock_ticks_per_second();
-        let idle = Duration::from_millis((ticks.get(3).context("/proc/stat has no idle time")? + ticks.get(4).unwrap_or(&0)) * tick);
+        // user nice system idle iowait irq softirq steal
+        let sum = |of: &[usize]| Duration::from_millis(of.iter().filter_map(|&index| ticks.get(index)).sum::<u64>() * tick);
+        let (busy, stolen) = (sum(&[0, 1, 2, 5, 6]), sum(&[7]));
         let mut processes = HashMap::new();
         for entry in fs::read_dir("/proc")?.flatten() {
             let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -41,29 +46,27 @@ impl Clocks {
                 processes.insert(process, known);
             }
         }
-        Ok(Clocks { at: Instant::now(), idle, processes })
+        Ok(Clocks { at: Instant::now(), busy, stolen, processes })
     }
 
     /// What has been spent since; `proxy` are the processes in the middle, which may have children.
     pub(crate) fn spent(&self, proxy: &[u32]) -> Result<Spent> {
         let now = Clocks::look()?;
-        let wall = now.at - self.at;
-        let cores = std::thread::available_parallelism()?.get() as u32;
-        let machine = (wall * cores).saturating_sub(now.idle.saturating_sub(self.idle));
+        let (wall, machine, stolen) = (now.at - self.at, now.busy.saturating_sub(self.busy), now.stolen.saturating_sub(self.stolen));
         let mut middle: HashSet<i32> = proxy.iter().map(|&id| id as i32).collect();
         // A few generations are enough for whoever forks.
         for _ in 0..3 {
             middle.extend(now.processes.iter().filter(|(_, (parent, _))| middle.contains(parent)).map(|(id, _)| *id).collect::<Vec<_>>());
         }
         let own = Pid::as_raw(Some(rustix::process::getpid()));
-        let mut spent = Spent { wall, machine, proxy: Duration::ZERO, foreign: Duration::ZERO };
+        let mut spent = Spent { wall, machine, proxy: Duration::ZERO, others: stolen };
         for (&process, &(parent, time)) in &now.processes {
             let before = self.processes.get(&process).map_or(Duration::ZERO, |(_, before)| *before);
             let time = time.saturating_sub(before);
             if middle.contains(&process) {
                 spent.proxy += time;
             } else if process != own && parent != KERNEL && process != KERNEL {
-                spent.foreign += time;
+                spent.others += time;
             }
         }
         Ok(spent)

@@ -59,15 +59,15 @@ impl Measures {
     }
 
     /// How many cores others kept busy meanwhile.
-    pub(crate) fn foreign(&self) -> f64 {
-        self.spent.foreign.as_secs_f64() / self.spent.wall.as_secs_f64()
+    pub(crate) fn others(&self) -> f64 {
+        self.spent.others.as_secs_f64() / self.spent.wall.as_secs_f64()
     }
 
     /// More than that, and the figures are not those of the load.
-    pub(crate) const MOST_FOREIGN: f64 = 0.05;
+    const MOST_OF_OTHERS: f64 = 0.05;
 
     pub(crate) fn is_valid(&self) -> bool {
-        self.foreign() <= Self::MOST_FOREIGN
+        self.others() <= Self::MOST_OF_OTHERS
     }
 }
 
@@ -76,7 +76,7 @@ impl fmt::Display for Measures {
         for (measure, figure) in &self.figures {
             write!(f, "{} {figure:.*}; ", measure.heading(), measure.digits())?;
         }
-        write!(f, "others kept {:.2} cores busy{}", self.foreign(), if self.is_valid() { "" } else { ": INVALID" })
+        write!(f, "others kept {:.2} cores busy{}", self.others(), if self.is_valid() { "" } else { ": INVALID" })
     }
 }
 
@@ -85,21 +85,25 @@ impl fmt::Display for Measures {
 pub(crate) struct Results {
     /// In the order in which they came.
     rivals: Vec<String>,
-    figures: BTreeMap<(Test, Measure), BTreeMap<String, Vec<f64>>>,
-    invalid: usize,
+    figures: BTreeMap<(Test, Measure), BTreeMap<String, BTreeMap<usize, f64>>>,
+    given_up: usize,
 }
 
 /// The rival that ratios are against.
 const YARDSTICK: &str = "haproxy-1";
 
 impl Results {
-    pub(crate) fn add(&mut self, test: Test, rival: &str, measures: &Measures) {
+    /// Takes in what was measured in a round, unless somebody disturbed it.
+    pub(crate) fn add(&mut self, round: usize, test: Test, rival: &str, measures: &Measures) {
         if !self.rivals.iter().any(|known| known == rival) {
             self.rivals.push(rival.into());
         }
-        self.invalid += usize::from(!measures.is_valid());
+        if !measures.is_valid() {
+            self.given_up += 1;
+            return;
+        }
         for &(measure, figure) in &measures.figures {
-            self.figures.entry((test, measure)).or_default().entry(rival.into()).or_default().push(figure);
+            self.figures.entry((test, measure)).or_default().entry(rival.into()).or_default().insert(round, figure);
         }
     }
 
@@ -113,8 +117,8 @@ impl Results {
     }
 }
 
-fn median(figures: &[f64]) -> f64 {
-    let mut sorted = figures.to_vec();
+fn median(figures: impl Iterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = figures.collect();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;
     if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
@@ -138,23 +142,26 @@ impl fmt::Display for Results {
                 write!(f, "| {rival} |")?;
                 for column in &columns {
                     let of_all = &self.figures[&(test, *column)];
-                    let (Some(figures), digits) = (of_all.get(rival), column.digits()) else { continue };
-                    let least = figures.iter().copied().fold(f64::INFINITY, f64::min);
-                    let most = figures.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                    write!(f, " {:.digits$} ({least:.digits$} … {most:.digits$}) |", median(figures))?;
-                    match of_all.get(YARDSTICK).filter(|yardstick| yardstick.len() == figures.len()) {
-                        Some(yardstick) => {
-                            let ratios: Vec<f64> = figures.iter().zip(yardstick).map(|(figure, yardstick)| figure / yardstick).collect();
-                            write!(f, " {:.2} |", median(&ratios))?;
-                        }
+                    let (Some(figures), digits) = (of_all.get(rival), column.digits()) else {
+                        write!(f, " – | – |")?;
+                        continue;
+                    };
+                    let least = figures.values().copied().fold(f64::INFINITY, f64::min);
+                    let most = figures.values().copied().fold(f64::NEG_INFINITY, f64::max);
+                    write!(f, " {:.digits$} ({least:.digits$} … {most:.digits$}) |", median(figures.values().copied()))?;
+                    let yardstick = |round: &usize| of_all.get(YARDSTICK)?.get(round);
+                    let mut ratios =
+                        figures.iter().filter_map(|(round, figure)| yardstick(round).map(|yardstick| figure / yardstick)).peekable();
+                    match ratios.peek() {
+                        Some(_) => write!(f, " {:.2} |", median(ratios))?,
                         None => write!(f, " – |")?,
                     }
                 }
                 writeln!(f)?;
             }
         }
-        if self.invalid > 0 {
-            writeln!(f, "\n{} measurements were INVALID: the machine was busy with something else.", self.invalid)?;
+        if self.given_up > 0 {
+            writeln!(f, "\n{} measurements are missing: however often, the machine was busy with something else.", self.given_up)?;
         }
         Ok(())
     }
