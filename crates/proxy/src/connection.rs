@@ -34,7 +34,7 @@ use crate::{
     config::Config,
     ending::Ending,
     greeting::{socks_code, socks_reply},
-    leg::{self, Call, LegProfile, Shares},
+    leg::{self, Call, LegProfile, Shares, Silence},
     meter::{DirectionStats, FlowStats},
     relay::{Direction, Fault, Limits, Pumped, Tools},
     sys,
@@ -134,6 +134,8 @@ pub(crate) struct Connection {
     /// When it was last seen to have moved something, and how much it had moved by then.
     moved: (Instant, u64),
     kept_alive: bool,
+    near_silence: Silence,
+    far_silence: Silence,
     /// Whether epoll watches the near socket: not before the far leg is up, if that is soon.
     pub(crate) watches_near: bool,
     /// Whether it is among those that want a turn, or a tick.
@@ -202,6 +204,8 @@ impl Connection {
             owes_ack: !fast_open,
             moved: (now, 0),
             kept_alive: false,
+            near_silence: Silence::of(near_profile),
+            far_silence: Silence::of(far_profile),
             watches_near: false,
             in_again: false,
             in_ticking: false,
@@ -219,7 +223,7 @@ impl Connection {
             let from = self.keep_source.then_some(self.client);
             let call = Call { profile, shares, from, to: next, fast_open: self.syn_waits };
             if let Ok(far) = call.dial(|| sys::dscp_of_syn(&self.near)) {
-                (self.far, self.server) = (far, next);
+                (self.far, self.server, self.far_silence) = (far, next, Silence::of(profile));
                 return true;
             }
         }
@@ -239,6 +243,19 @@ impl Connection {
                 let _ = leg.set_keepalive(true);
             }
         }
+    }
+
+    /// How often to look whether a peer has gone silent, where that is asked for.
+    pub(crate) fn silence_interval(&self) -> Option<Duration> {
+        [&self.near_silence, &self.far_silence].into_iter().filter_map(Silence::interval).min()
+    }
+
+    /// How it has ended, if a peer has been silent for too long.
+    pub(crate) fn ended_in_silence(&mut self, now: Instant) -> Option<Ending> {
+        if self.near_silence.is_too_long(&self.near, now) {
+            return Some(Ending::NearFailed(io::ErrorKind::TimedOut));
+        }
+        self.far_silence.is_too_long(&self.far, now).then_some(Ending::FarFailed(io::ErrorKind::TimedOut))
     }
 
     /// How long nothing has moved, as far as was looked.

@@ -5,7 +5,12 @@ use rustix::fd::AsFd;
 use scenario::{Bytes, Span};
 use serde::{Deserialize, Deserializer, de};
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
-use std::{fmt, fs, io, net::SocketAddr, str::FromStr, time::Duration};
+use std::{
+    fmt, fs, io,
+    net::SocketAddr,
+    str::FromStr,
+    time::{Duration, Instant},
+};
 
 /// How a leg is tuned. What is absent is the system's default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -21,7 +26,7 @@ pub struct LegProfile {
     pub not_sent: Option<Bytes>,
     /// How long a silent peer is left alone before it is asked whether it is there; absent: `net.ipv4.tcp_keepalive_time`.
     pub keepalive: Option<Span>,
-    /// How long sent data may stay unacknowledged before the peer counts as gone (TCP_USER_TIMEOUT).
+    /// How long a peer may be silent that has been sent data before it counts as gone; see [`Silence`].
     pub user_timeout: Option<Span>,
     /// The mark of its packets (SO_MARK), for policy routing.
     pub mark: Option<u32>,
@@ -215,9 +220,6 @@ pub(crate) fn apply(socket: &Socket, profile: &LegProfile, dscp: impl FnOnce() -
         let probe = probe.clamp(Duration::from_secs(1), Duration::from_secs(75));
         socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(idle).with_interval(probe).with_retries(5))?;
     }
-    if let Some(limit) = profile.user_timeout {
-        socket.set_tcp_user_timeout(Some(limit.duration()))?;
-    }
     if let Some(mark) = profile.mark {
         socket.set_mark(mark)?;
     }
@@ -227,6 +229,40 @@ pub(crate) fn apply(socket: &Socket, profile: &LegProfile, dscp: impl FnOnce() -
         None => {}
     }
     Ok(())
+}
+
+/// Finds out a peer that has been sent something and says nothing for too long. The kernel's own way (TCP_USER_TIMEOUT) won't do: it may
+/// count from a retransmission of long ago, and then gives up a live peer when a packet is lost twice; and it gives up a peer that is
+/// there and has closed its window.
+#[derive(Debug)]
+pub(crate) struct Silence {
+    limit: Option<Duration>,
+    /// Since when the peer owes an answer, as far as was looked.
+    since: Option<Instant>,
+}
+
+impl Silence {
+    pub(crate) fn of(profile: &LegProfile) -> Self {
+        Silence { limit: profile.user_timeout.map(scenario::Span::duration), since: None }
+    }
+
+    /// How often to look.
+    pub(crate) fn interval(&self) -> Option<Duration> {
+        self.limit.map(|limit| limit / 4)
+    }
+
+    /// Whether the peer has been silent for too long.
+    pub(crate) fn is_too_long(&mut self, socket: &Socket, now: Instant) -> bool {
+        let Some(limit) = self.limit else { return false };
+        let Some(info) = sys::tcp_info(socket).ok().filter(|info| info.unacked > 0 || info.probes > 0) else {
+            self.since = None;
+            return false;
+        };
+        let heard = now.checked_sub(Duration::from_millis(info.last_ack_recv_ms.into())).unwrap_or(now);
+        let since = self.since.map_or(now, |since| since.max(heard));
+        self.since = Some(since);
+        now - since >= limit
+    }
 }
 
 /// A leg that is to be dialled.

@@ -404,6 +404,9 @@ impl Worker {
         match Connection::begin(&self.config, start, |address| routes?.interface_to(address), self.tools.now) {
             Ok(connection) => {
                 self.dialling.push_back((connection.born(), slot));
+                if let Some(interval) = connection.silence_interval() {
+                    self.next_care = self.next_care.min(self.tools.now + interval);
+                }
                 self.connections[slot] = Some(connection);
                 self.watch_leg(slot, Side::Far);
             }
@@ -417,25 +420,29 @@ impl Worker {
         }
     }
 
-    /// Now and then: has lasting connections kept alive, which short ones are spared, and resets those in which nothing has moved for
-    /// too long.
+    /// Now and then: has lasting connections kept alive, which short ones are spared, and ends those whose peer has gone silent or in
+    /// which nothing has moved for too long.
     fn take_care(&mut self) {
         let now = self.tools.now;
         if now < self.next_care {
             return;
         }
         let limit = self.config.idle_timeout;
-        self.next_care = now + limit.map_or(CARE, |limit| CARE.min(limit / 4));
-        let mut idle = Vec::new();
+        let mut pause = limit.map_or(CARE, |limit| CARE.min(limit / 4));
+        let mut over = Vec::new();
         for (slot, connection) in self.connections.iter_mut().enumerate() {
             let Some(connection) = connection.as_mut().filter(|connection| !connection.is_dialling()) else { continue };
             connection.keep_alive();
-            if limit.is_some_and(|limit| connection.idle(now) >= limit) {
-                idle.push(slot);
+            pause = pause.min(connection.silence_interval().unwrap_or(CARE));
+            if let Some(ending) = connection.ended_in_silence(now) {
+                over.push((slot, ending));
+            } else if limit.is_some_and(|limit| connection.idle(now) >= limit) {
+                over.push((slot, Ending::Idle));
             }
         }
-        for slot in idle {
-            self.end(slot, Ending::Idle);
+        self.next_care = now + pause;
+        for (slot, ending) in over {
+            self.end(slot, ending);
         }
     }
 

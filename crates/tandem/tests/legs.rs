@@ -206,6 +206,28 @@ fn a_peer_that_acknowledges_nothing_is_given_up_in_time() {
 }
 
 #[test]
+fn a_peer_that_does_not_read_for_long_is_not_given_up() {
+    if skip("a_peer_that_does_not_read_for_long_is_not_given_up", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    let server = routed.listen(80);
+    let _proxy = routed.proxy(&["--far", "user_timeout=1s"]);
+    let mut client = routed.connect(SERVER[0], 80).unwrap();
+    let (mut accepted, _) = server.accept().unwrap();
+    let sent: Vec<u8> = (0..20_000_000u32).map(|number| (number % 251) as u8).collect();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| client.write_all(&sent));
+        // Several times the limit, with its window closed.
+        std::thread::sleep(std::time::Duration::from_secs(4));
+        let mut received = vec![0; sent.len()];
+        accepted.read_exact(&mut received).unwrap();
+        assert!(received == sent);
+        writer.join().unwrap().unwrap();
+    });
+}
+
+#[test]
 fn a_silent_peer_is_asked_whether_it_is_there() {
     if skip("a_silent_peer_is_asked_whether_it_is_there", &["nft", "ip"]) {
         return;
