@@ -218,7 +218,9 @@ pub(crate) fn apply(socket: &Socket, profile: &LegProfile, dscp: impl FnOnce() -
     if let Some(idle) = profile.keepalive {
         let (idle, probe) = (idle.duration().max(Duration::from_secs(1)), idle.duration() / 4);
         let probe = probe.clamp(Duration::from_secs(1), Duration::from_secs(75));
-        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(idle).with_interval(probe).with_retries(5))?;
+        // Where there is a limit to silence it is for that to say when the peer is gone.
+        let probes = profile.user_timeout.map_or(0, |limit| limit.duration().div_duration_f64(probe).ceil() as u32 + 2);
+        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(idle).with_interval(probe).with_retries(probes.clamp(5, 127)))?;
     }
     if let Some(mark) = profile.mark {
         socket.set_mark(mark)?;
