@@ -26,7 +26,7 @@ pub struct LegProfile {
     pub not_sent: Option<Bytes>,
     /// How long a silent peer is left alone before it is asked whether it is there; absent: `net.ipv4.tcp_keepalive_time`.
     pub keepalive: Option<Span>,
-    /// How long a peer may be silent that has been sent data before it counts as gone; see [`Silence`].
+    /// How long a peer may be silent that has been sent data before it counts as gone. One that has closed its window is there.
     pub user_timeout: Option<Span>,
     /// The mark of its packets (SO_MARK), for policy routing.
     pub mark: Option<u32>,
