@@ -2,7 +2,7 @@
 
 use crate::{
     machine::{self, Clocks, Spent},
-    network::Network,
+    network::{ECHO, ECHO_PORTS, Network, SINK},
     rival::Running,
     table::{Measure, Measures},
 };
@@ -27,18 +27,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Where bytes are taken and thrown away, and where messages are answered: enough ports that no four-tuple comes again
-/// while the last connection that had it still waits.
-const SINK: u16 = 9000;
-const ECHO: u16 = 9100;
-const ECHO_PORTS: u16 = 16;
 /// Size of a message, each way.
 const MESSAGE: usize = 100;
-
-/// The ports that a rival has to serve.
-pub(crate) fn ports() -> impl Iterator<Item = u16> {
-    std::iter::once(SINK).chain(ECHO..ECHO + ECHO_PORTS)
-}
 
 /// The servers, which serve every rival in turn.
 #[derive(Clone, Default)]

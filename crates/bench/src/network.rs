@@ -10,6 +10,17 @@ use std::{
     },
 };
 
+/// Where bytes are taken and thrown away, and where messages are answered: enough ports that no four-tuple comes again
+/// while the last connection that had it still waits.
+pub(crate) const SINK: u16 = 9000;
+pub(crate) const ECHO: u16 = 9100;
+pub(crate) const ECHO_PORTS: u16 = 16;
+
+/// The ports that a rival has to serve.
+pub(crate) fn ports() -> impl Iterator<Item = u16> {
+    std::iter::once(SINK).chain(ECHO..ECHO + ECHO_PORTS)
+}
+
 pub(crate) struct Network {
     pub(crate) client: Arc<Host>,
     pub(crate) middle: Arc<Host>,

@@ -1,6 +1,6 @@
 //! What stands in the middle: nothing but forwarding, Tandem, and those it is measured against, with all their settings.
 
-use crate::{load, network::Network};
+use crate::network::{self, Network};
 use anyhow::{Context as _, Result, bail, ensure};
 use std::{
     fs,
@@ -113,7 +113,7 @@ impl Rival {
             }
             Kind::Socat => {
                 called_by_name = true;
-                for port in load::ports() {
+                for port in network::ports() {
                     let listen = format!("TCP4-LISTEN:{port},fork,reuseaddr,backlog=4096,nodelay");
                     children.push(run("socat", &["-b", "65536", &listen, &format!("TCP4:{}:{port},nodelay", Network::SERVER)])?);
                 }
@@ -153,7 +153,7 @@ impl Running {
         let begun = Instant::now();
         loop {
             let listening = self.children.is_empty() || self.is_listening()?;
-            let all = load::ports().all(|port| {
+            let all = network::ports().all(|port| {
                 network.client.enter(|| TcpStream::connect_timeout(&self.address(port), Duration::from_secs(1)).is_ok()).unwrap_or(false)
             });
             if listening && all {
@@ -239,7 +239,7 @@ fn haproxy(threads: usize, tuned: bool) -> String {
 
 /// One worker, called by name: its stream module can't listen transparently.
 fn nginx(directory: &Path) -> String {
-    let servers: String = load::ports()
+    let servers: String = network::ports()
         .map(|port| {
             format!(
                 "    server {{ listen {port} backlog=16384; proxy_pass {}:{port}; proxy_buffer_size 64k; tcp_nodelay on; }}\n",

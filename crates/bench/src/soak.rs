@@ -1,21 +1,23 @@
 //! A soak: the proxy at about half of what the machine can do, for a long time, with ends that die, links that fail, configurations
 //! that change. At the end everything must add up, and nothing be left over.
 //!
-//! `soak/ends` is what clients and servers do, `soak/trouble` what goes wrong, `soak/ledger` puts together what the ends and the
-//! proxy say of each connection, `soak/watch` looks at the proxy from outside.
+//! `soak/plan` is what a connection is to do, `soak/ends` what clients and servers do, `soak/trouble` what goes wrong, `soak/ledger`
+//! puts together what the ends and the proxy say of each connection, `soak/watch` looks at the proxy from outside.
 
 mod dice;
 mod ends;
 mod ledger;
+mod plan;
 mod trouble;
 mod watch;
 
 use crate::network::Network;
 use anyhow::{Context as _, Result, ensure};
 use dice::{Dice, Payload};
-use ends::{Kill, Kind, Plan, World};
+use ends::World;
 use lab::Host;
 use ledger::Ledger;
+use plan::{Kill, Kind, Plan};
 use std::{
     fs,
     net::SocketAddr,

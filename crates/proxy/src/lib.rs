@@ -174,8 +174,9 @@ impl Proxy {
             proxy.workers.push(Handle::start(&config, ties)?);
         }
         if config.listen.iter().any(|listen| listen.way == Way::Socks5) {
-            let mailboxes = proxy.workers.iter().map(|worker| worker.mailbox.clone()).collect();
-            resolver::start(questions, mailboxes).map_err(failed("start the threads that look names up"))?;
+            let mailboxes: Vec<Mailbox> = proxy.workers.iter().map(|worker| worker.mailbox.clone()).collect();
+            let tell = move |worker: usize, answer| mailboxes[worker].send(Command::Resolved(answer));
+            resolver::start(questions, tell).map_err(failed("start the threads that look names up"))?;
         }
         // Rules come last: until the listeners listen, connections pass unsplit.
         if let Some(rules) = rules {

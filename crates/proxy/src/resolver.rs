@@ -1,6 +1,5 @@
 //! Looks names up, off the workers' threads: the system's resolver takes as long as it likes.
 
-use crate::worker::{Command, Mailbox};
 use std::{
     io,
     net::{SocketAddr, ToSocketAddrs as _},
@@ -30,19 +29,17 @@ pub(crate) struct Answer {
     pub(crate) addresses: io::Result<Vec<SocketAddr>>,
 }
 
-/// Answers questions until nobody can ask any.
-pub(crate) fn start(questions: mpsc::Receiver<Question>, workers: Vec<Mailbox>) -> io::Result<()> {
-    let (questions, workers) = (Arc::new(Mutex::new(questions)), Arc::new(workers));
+/// Answers questions until nobody can ask any; `tell` brings an answer to the worker that asked.
+pub(crate) fn start(questions: mpsc::Receiver<Question>, tell: impl Fn(usize, Answer) + Clone + Send + 'static) -> io::Result<()> {
+    let questions = Arc::new(Mutex::new(questions));
     for _ in 0..THREADS {
-        let (questions, workers) = (questions.clone(), workers.clone());
+        let (questions, tell) = (questions.clone(), tell.clone());
         let work = move || {
             loop {
                 let question = questions.lock().map(|questions| questions.recv());
                 let Ok(Ok(Question { name, port, worker, slot, serial })) = question else { return };
                 let addresses = (name.as_str(), port).to_socket_addrs().map(Iterator::collect);
-                if let Some(worker) = workers.get(worker) {
-                    worker.send(Command::Resolved(Answer { slot, serial, addresses }));
-                }
+                tell(worker, Answer { slot, serial, addresses });
             }
         };
         thread::Builder::new().name("tandem-names".into()).spawn(work)?;

@@ -5,7 +5,8 @@
 
 use super::{
     dice::{Dice, Payload},
-    ledger::{Ledger, Serial},
+    ledger::Ledger,
+    plan::{End, HEADER, Kind, Plan, Report},
 };
 use anyhow::{Context as _, Result};
 use lab::Host;
@@ -34,105 +35,6 @@ pub(super) const DOOMED: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 3);
 const PATIENCE: Duration = Duration::from_secs(90);
 /// How often an end that waits looks whether it has been killed, or is to end.
 const STEP: Duration = Duration::from_millis(500);
-
-/// How an end saw its connection end.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum End {
-    /// All bytes were right, and then came the end of file.
-    Complete,
-    /// It killed itself.
-    Killed,
-    /// The connection broke.
-    Failed(io::ErrorKind),
-    /// What must never be: wrong bytes, or an end of file in the wrong place.
-    Wrong(String),
-}
-
-/// What an end saw.
-#[derive(Debug, Clone)]
-pub(super) struct Report {
-    pub(super) end: End,
-    pub(super) sent: u64,
-    pub(super) received: u64,
-}
-
-/// What a connection is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// So many bytes up, so many down.
-    Transfer,
-    /// It speaks now and then, for as long as it likes.
-    Idle,
-    /// It never speaks.
-    Mute,
-}
-
-/// A connection as both ends know it: its first bytes say it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Plan {
-    pub(super) kind: Kind,
-    pub(super) serial: Serial,
-    pub(super) seed: u32,
-    pub(super) up: u64,
-    pub(super) down: u64,
-    /// Bytes a second; 0: as fast as it goes.
-    pub(super) rate: u64,
-    /// The client sends its FIN after its last byte; else it waits for the server's.
-    pub(super) early: bool,
-    /// The end that kills itself, after so many bytes; without a word or by a reset.
-    pub(super) kill: Option<Kill>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Kill {
-    pub(super) client: bool,
-    pub(super) silent: bool,
-    pub(super) after: u64,
-}
-
-/// Length of a plan on the wire.
-pub(super) const HEADER: usize = 48;
-
-impl Plan {
-    fn pack(&self) -> [u8; HEADER] {
-        let kind = match self.kind {
-            Kind::Transfer => 1,
-            Kind::Idle => 2,
-            Kind::Mute => 3,
-        };
-        let kill = self.kill.map_or(0, |kill| 4 | u8::from(kill.client) << 1 | u8::from(kill.silent));
-        let mut bytes = [0; HEADER];
-        bytes[..4].copy_from_slice(&[0x54, kind, u8::from(self.early), kill]);
-        bytes[4..8].copy_from_slice(&self.seed.to_be_bytes());
-        let numbers = [self.serial, self.up, self.down, self.rate, self.kill.map_or(0, |kill| kill.after)];
-        for (number, place) in numbers.iter().zip(bytes[8..].chunks_mut(8)) {
-            place.copy_from_slice(&number.to_be_bytes());
-        }
-        bytes
-    }
-
-    fn unpack(bytes: &[u8; HEADER]) -> Option<Plan> {
-        let number = |index: usize| bytes[8 + 8 * index..].first_chunk().copied().map(u64::from_be_bytes);
-        let kind = match (bytes[0], bytes[1]) {
-            (0x54, 1) => Kind::Transfer,
-            (0x54, 2) => Kind::Idle,
-            (0x54, 3) => Kind::Mute,
-            _ => return None,
-        };
-        let kill =
-            (bytes[3] & 4 != 0).then(|| Some(Kill { client: bytes[3] & 2 != 0, silent: bytes[3] & 1 != 0, after: number(4)? })).flatten();
-        Some(Plan {
-            kind,
-            serial: number(0)?,
-            seed: u32::from_be_bytes(*bytes[4..].first_chunk()?),
-            up: number(1)?,
-            down: number(2)?,
-            rate: number(3)?,
-            early: bytes[2] == 1,
-            kill,
-        })
-    }
-}
 
 /// What all ends share.
 #[derive(Clone)]

@@ -1,16 +1,13 @@
 //! The books of a soak: what the client, the server and the proxy's log say of each connection, put side by side as soon as all
 //! have spoken, and then forgotten.
 
-use super::ends::{End, HEADER, Kind, Plan, Report};
+use super::plan::{End, HEADER, Kind, Plan, Report, Serial};
 use std::{
     collections::{BTreeMap, HashMap},
     net::SocketAddr,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
-
-/// What a connection is called.
-pub(super) type Serial = u64;
 
 /// The proxy's keepalive and user timeout end a flow whose end has died in less; a connection of which its log says nothing for so long
 /// after both ends have ended was not split.
