@@ -72,7 +72,7 @@ impl Line {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Entry {
     plan: Plan,
     addresses: (SocketAddr, SocketAddr),
@@ -111,6 +111,8 @@ pub(super) struct Sums {
 #[derive(Debug, Default)]
 struct Books {
     entries: HashMap<Serial, Entry>,
+    /// Connections of which not everybody spoke in time, lest somebody does later.
+    unheard: HashMap<Serial, Entry>,
     by_addresses: HashMap<(SocketAddr, SocketAddr), Vec<Serial>>,
     /// Lines of flows that no client knows of yet.
     orphans: Vec<Line>,
@@ -182,11 +184,11 @@ impl Ledger {
             End::Killed => sums.killed += 1,
             _ => sums.failed += 1,
         }
-        books.told_of(serial, |entry| entry.client = Some(report));
+        books.told_of(serial, "its client", |entry| entry.client = Some(report));
     }
 
     pub(super) fn server(&self, serial: Serial, report: Report) {
-        self.books().told_of(serial, |entry| entry.server = Some(report));
+        self.books().told_of(serial, "its server", |entry| entry.server = Some(report));
     }
 
     /// The proxy's log speaks of a flow.
@@ -206,7 +208,7 @@ impl Ledger {
             (distance < SAME_TIME).then_some((distance > AT_ONCE || !planned, distance, *serial))
         };
         match candidates.iter().filter_map(distance).min() {
-            Some((_, _, serial)) => books.told_of(serial, |entry| entry.line = Some(line)),
+            Some((_, _, serial)) => books.told_of(serial, "the log", |entry| entry.line = Some(line)),
             None => books.orphans.push(line),
         }
     }
@@ -214,9 +216,15 @@ impl Ledger {
     /// Gives up waiting for what will not come. At the end, with the proxy empty, nothing will.
     pub(super) fn tidy(&self, at_the_end: bool) {
         let mut books = self.books();
-        let quiet = |entry: &Entry| entry.client.is_some() && (at_the_end || entry.over.elapsed() > UNSPLIT_AFTER);
+        // A server that never speaks, and whose reset got lost in a cut, hears of its end only when all is over, or when the same ports are
+        // used again.
+        let may_be_late = |entry: &Entry| entry.plan.kind == Kind::Mute && entry.server.is_none();
+        let quiet = |entry: &Entry| entry.client.is_some() && (at_the_end || (entry.over.elapsed() > UNSPLIT_AFTER && !may_be_late(entry)));
         let stale: Vec<Serial> = books.entries.iter().filter(|(_, entry)| quiet(entry)).map(|(serial, _)| *serial).collect();
         for serial in stale {
+            if let Some(entry) = books.entries.get(&serial).filter(|entry| entry.server.is_none() || entry.plan.kill.is_some()).cloned() {
+                books.unheard.insert(serial, entry);
+            }
             books.close(serial);
         }
         if at_the_end {
@@ -243,9 +251,10 @@ impl Books {
         }
     }
 
-    fn told_of(&mut self, serial: Serial, note: impl FnOnce(&mut Entry)) {
+    fn told_of(&mut self, serial: Serial, who: &str, note: impl FnOnce(&mut Entry)) {
         let Some(entry) = self.entries.get_mut(&serial) else {
-            return self.violation(format!("connection {serial} is told of after all was thought to be over"));
+            let entry = self.unheard.get(&serial);
+            return self.violation(format!("{who} tells of connection {serial} after all was thought to be over: {entry:?}"));
         };
         note(entry);
         entry.over = Instant::now();
