@@ -1,0 +1,25 @@
+/* All controllers: T(name, whole, what it is). `whole`: it owns the whole window, see window.h. */
+#ifndef TD_CONTROLLERS_H
+#define TD_CONTROLLERS_H
+#include "cubic.h"
+#include "dctcp.h"
+#include "hybla.h"
+#include "mpcp.h"
+#include "reno.h"
+#include "share.h"
+#include "vegas.h"
+#include "westwood.h"
+#include "xcp.h"
+
+#define TD_CONTROLLERS(T)                                                                                    \
+	T(reno, 0, "NewReno (RFC 5681, RFC 6582)")                                                           \
+	T(cubic, 0, "CUBIC with HyStart++ (RFC 9438, RFC 9406)")                                             \
+	T(vegas, 0, "Vegas: keeps a few segments in the queue (Brakmo and Peterson 1995)")                   \
+	T(hybla, 0, "Hybla: grows as if the RTT were short (Caini and Firrincieli 2004)")                    \
+	T(westwood, 0, "Westwood+: a loss leaves what the path carried (Mascolo et al. 2004)")               \
+	T(dctcp, 0, "DCTCP: follows the share of marked segments (RFC 8257); needs ECN at both ends")        \
+	T(xcp, 1, "XCP at the proxy: hands out what the link has to spare (Katabi et al. 2002, Li and Yousefi'zadeh)") \
+	T(mpcp, 1, "MPCP at the proxy: follows the link's load factor (Li and Yousefi'zadeh)")               \
+	T(share, 1, "each flow has its max-min share of the link's capacity")
+
+#endif

@@ -1,0 +1,110 @@
+/*
+ * TCP Hybla: Caini and Firrincieli, International Journal of Satellite Communications and Networking 22 (2004), 547-566. A flow with a
+ * long RTT grows as one with the reference RTT_0 would.
+ *
+ *   rho = max(RTT / RTT_0, 1)
+ *   slow start            cwnd += 2^rho - 1     for each acknowledged segment
+ *   congestion avoidance  cwnd += rho^2 / cwnd  for each acknowledged segment
+ *   start                 cwnd = rho * the usual one; loss as NewReno
+ *
+ * The growth is for each acknowledged segment, as in the paper. Linux gives it for each ACK, however much that acknowledges, and
+ * so grows less with delayed or stretched ACKs. RTT is the least smoothed RTT so far, as in Linux: queueing is no reason to grow.
+ *
+ * 2^rho is limited to 2^max_doublings: at 800 ms rho is 32, and the paper's law would ask for 4 billion segments by the first
+ * ACK (Linux before 5.16 overflowed there, from 625 ms on; it now stops at 2^16). What remains is growth by 2^max_doublings a round trip.
+ * The paper asks for pacing with it, since a window that opens at once is a burst; TCP's own pacing (fq, or the socket's) does it.
+ */
+#ifndef TD_HYBLA_H
+#define TD_HYBLA_H
+#include "reno.h"
+
+struct td_hybla_state {
+	u32 least_us;	/* least smoothed RTT */
+	u32 rho;	/* 1/256 */
+	u32 doubled;	/* 2^rho, 1/128 */
+	u32 credit;	/* growth that is not yet a segment, 2^-24 */
+};
+#define td_hybla_WANTS 0
+#define td_hybla_TUNABLES(T)                                                                    \
+	T(rtt0_us, 25000, "RTT_0, the RTT as whose owner the flow is to grow")                  \
+	T(max_doublings, 4, "slow start multiplies by no more than 2 to this, each round trip")  \
+	T(max_initial, 64, "most segments at the start, however large rho is")
+TD_CONTROLLER(hybla);
+
+/* 2^(x/256) in 1/128, of a whole part of at most 24: by squaring the fraction's bits in, 2^(1/2), 2^(1/4), ... */
+TD_INLINE u32 td_exp2(u32 x)
+{
+	/* 2^(2^-n) in 1/2^16, n = 1 .. 8 */
+	u64 y = 1ULL << 16;
+
+	if (x & 128) y = y * 92682 >> 16;
+	if (x & 64) y = y * 77936 >> 16;
+	if (x & 32) y = y * 71468 >> 16;
+	if (x & 16) y = y * 68438 >> 16;
+	if (x & 8) y = y * 66971 >> 16;
+	if (x & 4) y = y * 66250 >> 16;
+	if (x & 2) y = y * 65892 >> 16;
+	if (x & 1) y = y * 65714 >> 16;
+	return (y << td_min(x >> 8, 24)) >> 9;
+}
+
+TD_INLINE void td_hybla_measure(struct td_flow *f, struct td_hybla_state *s, const struct td_hybla_tunables *t)
+{
+	if (!f->srtt_us || (s->least_us && f->srtt_us >= s->least_us))
+		return;
+	s->least_us = f->srtt_us;
+	/* rho^2 must fit 32 bits with its 16 of fraction: an RTT of 255 RTT_0 is six seconds. */
+	s->rho = td_min64(td_max64(td_div((u64)f->srtt_us << 8, t->rtt0_us), 256), 255 << 8);
+	s->doubled = td_exp2(td_min(s->rho, td_min(t->max_doublings, 16) << 8));
+}
+
+TD_INLINE void td_hybla_ack(struct td_flow *f, struct td_hybla_state *s, const struct td_event *e)
+{
+	u64 growth;
+
+	if (!(e->flags & TD_LIMITED))
+		return;
+	if (f->cwnd < f->ssthresh) {
+		u64 room = f->ssthresh - f->cwnd;
+
+		growth = ((u64)(s->doubled - 128) * e->acked << 17) + s->credit;
+		if (growth >> 24 >= room) {
+			f->cwnd = f->ssthresh;
+			s->credit = 0;
+			return;
+		}
+	} else {
+		growth = ((u64)s->rho * s->rho * e->acked << 8) / td_max(f->cwnd, 1) + s->credit;
+	}
+	f->cwnd = td_min64(f->cwnd + (growth >> 24), TD_INFINITE);
+	s->credit = growth & 0xffffff;
+}
+
+TD_INLINE void td_hybla(struct td_flow *f, struct td_hybla_state *s, struct td_link *l, const struct td_event *e,
+			const struct td_hybla_tunables *t)
+{
+	(void)l;
+	switch (e->kind) {
+	case TD_INIT:
+		s->least_us = s->credit = 0;
+		s->rho = 256;
+		s->doubled = 256;
+		td_hybla_measure(f, s, t);
+		f->cwnd = td_max(f->cwnd, td_min(s->rho >> 8, t->max_initial));
+		break;
+	case TD_ACK:
+		td_hybla_measure(f, s, t);
+		td_hybla_ack(f, s, e);
+		break;
+	case TD_LOSS:
+	case TD_TIMEOUT:
+		s->credit = 0;
+		f->ssthresh = td_max(f->cwnd / 2, 2);
+		break;
+	case TD_UNDO:
+		td_undo(f);
+		break;
+	}
+}
+
+#endif
