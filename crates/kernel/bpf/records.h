@@ -1,0 +1,79 @@
+/*
+ * The links' records, shared by controllers, monitor and user space. A socket finds its record by the namespace and interface
+ * that its packets leave through.
+ */
+#ifndef TD_RECORDS_H
+#define TD_RECORDS_H
+#include "tcp.h"
+
+#define TD_RECORDS 256
+
+/* Where a link is. */
+struct td_place {
+	u64 net_cookie;
+	u32 ifindex;
+	u32 reserved;
+};
+
+/* How the monitor watches it. */
+enum td_watch {
+	TD_WATCH_NONE,		/* what leaves is what ACKs say */
+	TD_WATCH_QDISC,		/* by the counters of the root qdisc, at each dequeue */
+	TD_WATCH_VIRTUAL,	/* by what is offered, and a queue in mind that drains at the capacity */
+};
+
+struct td_record {
+	struct bpf_spin_lock lock;
+	u32 watch;
+	struct td_link link;
+	/* The monitor's own: the running minimum of the backlog, and the one before it. */
+	u64 since_us, least, before;
+	/* The virtual queue. */
+	u64 virtual_us, virtual_bytes, offered;
+	u64 qdisc_bytes;
+};
+
+/* Whose record it is. */
+struct td_claim {
+	u32 index;
+	u32 owner;	/* the process that configured it */
+};
+
+/* What user space says of a socket, by its descriptor, before it connects (or listens: those accepted inherit it). */
+struct td_wish {
+	u32 weight;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TD_RECORDS);
+	__type(key, u32);
+	__type(value, struct td_record);
+} td_records SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, TD_RECORDS);
+	__type(key, struct td_place);
+	__type(value, struct td_claim);
+} td_places SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
+	__type(key, int);
+	__type(value, struct td_wish);
+} td_wishes SEC(".maps");
+
+TD_INLINE struct td_record *td_record_at(u64 net_cookie, u32 ifindex, u32 *index)
+{
+	struct td_place place = { .net_cookie = net_cookie, .ifindex = ifindex };
+	struct td_claim *found = bpf_map_lookup_elem(&td_places, &place);
+
+	if (!found)
+		return 0;
+	*index = found->index;
+	return bpf_map_lookup_elem(&td_records, index);
+}
+
+#endif

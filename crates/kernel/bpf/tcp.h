@@ -1,0 +1,190 @@
+/*
+ * What the programs read and write of the kernel's TCP: only the fields they need, found in the running kernel by name (CO-RE), and the
+ * view of a socket that controllers get.
+ */
+#ifndef TD_TCP_H
+#define TD_TCP_H
+
+/* Types that bpf_helpers.h expects; the kernel's own come by name. */
+typedef unsigned char __u8;
+typedef unsigned short __u16;
+typedef unsigned int __u32;
+typedef unsigned long long __u64;
+typedef signed char __s8;
+typedef short __s16;
+typedef int __s32;
+typedef long long __s64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u32 __wsum;
+typedef _Bool bool;
+
+enum bpf_map_type_used {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_SK_STORAGE = 24,
+};
+enum { BPF_ANY = 0, BPF_NOEXIST = 1, BPF_F_NO_PREALLOC = 1, BPF_F_CLONE = 1 << 9, BPF_SK_STORAGE_GET_F_CREATE = 1 };
+
+struct bpf_spin_lock {
+	__u32 val;
+};
+
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include "intf.h"
+
+#define KERNEL __attribute__((preserve_access_index))
+
+struct net {
+	__u64 net_cookie;
+} KERNEL;
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct sock_common {
+	unsigned short skc_family;
+	possible_net_t skc_net;
+} KERNEL;
+
+struct netdev_queue;
+
+struct net_device {
+	int ifindex;
+	possible_net_t nd_net;
+} KERNEL;
+
+struct dst_entry {
+	struct net_device *dev;
+} KERNEL;
+
+struct sock {
+	struct sock_common __sk_common;
+	struct dst_entry *sk_dst_cache;
+	unsigned long sk_pacing_rate;
+	__u32 sk_pacing_status;
+	__u8 sk_shutdown;
+} KERNEL;
+
+struct inet_sock {
+	struct sock sk;
+} KERNEL;
+
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
+	__u8 icsk_ca_state : 5, icsk_ca_initialized : 1, icsk_ca_setsockopt : 1, icsk_ca_dst_locked : 1;
+	struct {
+		__u8 pending;
+	} icsk_ack;
+	__u64 icsk_ca_priv[13]; /* as large as the kernel's, or CO-RE would mend every access */
+} KERNEL;
+
+struct minmax_sample {
+	__u32 t, v;
+} KERNEL;
+
+struct minmax {
+	struct minmax_sample s[3];
+} KERNEL;
+
+struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	__u16 tcp_header_len;
+	__u32 snd_una, snd_nxt, write_seq, rcv_nxt, snd_wnd;
+	__u32 mss_cache;
+	__u32 snd_cwnd, snd_ssthresh, prior_cwnd;
+	__u32 packets_out, retrans_out, sacked_out, lost_out, max_packets_out;
+	__u32 srtt_us, delivered, delivered_ce, lost;
+	__u64 bytes_sent;
+	__u64 tcp_mstamp;
+	struct minmax rtt_min;
+	__u8 ecn_flags;
+	__u8 is_cwnd_limited : 1;
+} KERNEL;
+
+struct rate_sample {
+	int delivered;
+	long rtt_us;
+	int losses;
+	__u32 acked_sacked;
+} KERNEL;
+
+struct ack_sample {
+	__u32 pkts_acked;
+	__s32 rtt_us;
+	__u32 in_flight;
+} KERNEL;
+
+enum tcp_ca_event {
+	CA_EVENT_TX_START,
+	CA_EVENT_CWND_RESTART,
+	CA_EVENT_COMPLETE_CWR,
+	CA_EVENT_LOSS,
+	CA_EVENT_ECN_NO_CE,
+	CA_EVENT_ECN_IS_CE,
+};
+enum tcp_ca_state { TCP_CA_Open, TCP_CA_Disorder, TCP_CA_CWR, TCP_CA_Recovery, TCP_CA_Loss };
+enum { TCP_CONG_NON_RESTRICTED = 1, TCP_CONG_NEEDS_ECN = 2 };
+enum { CA_ACK_ECE = 1 << 2 };
+enum { SK_PACING_NONE, SK_PACING_NEEDED, SK_PACING_FQ };
+enum { SEND_SHUTDOWN = 2 };
+enum { AF_INET = 2 };
+enum { TCP_ECN_DEMAND_CWR = 4 };
+
+/* `struct tcp_congestion_ops`, of which the kernel takes what is set. */
+struct tcp_congestion_ops {
+	__u32 (*ssthresh)(struct sock *sk);
+	void (*cong_avoid)(struct sock *sk, __u32 ack, __u32 acked);
+	void (*set_state)(struct sock *sk, __u8 new_state);
+	void (*cwnd_event)(struct sock *sk, enum tcp_ca_event ev);
+	void (*in_ack_event)(struct sock *sk, __u32 flags);
+	void (*pkts_acked)(struct sock *sk, const struct ack_sample *sample);
+	__u32 (*min_tso_segs)(struct sock *sk);
+	void (*cong_control)(struct sock *sk, __u32 ack, int flag, const struct rate_sample *rs);
+	__u32 (*undo_cwnd)(struct sock *sk);
+	void (*init)(struct sock *sk);
+	void (*release)(struct sock *sk);
+	char name[16];
+	__u32 flags;
+};
+
+TD_INLINE struct tcp_sock *td_tcp(struct sock *sk) { return (struct tcp_sock *)sk; }
+TD_INLINE void *td_state(struct sock *sk) { return td_tcp(sk)->inet_conn.icsk_ca_priv; }
+
+/* What TCP says of a socket. */
+TD_INLINE void td_look(struct sock *sk, struct td_flow *f)
+{
+	struct tcp_sock *tp = td_tcp(sk);
+	u32 least = tp->rtt_min.s[0].v;
+
+	f->mss = tp->mss_cache;
+	f->srtt_us = tp->srtt_us >> 3;
+	f->min_rtt_us = least == ~0U ? 0 : least;
+	f->in_flight = tp->packets_out - (tp->sacked_out + tp->lost_out) + tp->retrans_out;
+	f->una = tp->snd_una;
+	f->nxt = tp->snd_nxt;
+	f->unsent = tp->write_seq - tp->snd_nxt;
+	f->snd_wnd = tp->snd_wnd;
+	f->prior_cwnd = tp->prior_cwnd;
+	f->weight = 0;
+	f->header = tp->tcp_header_len + (sk->__sk_common.skc_family == AF_INET ? 20 : 40);
+	f->sent = tp->bytes_sent;
+	f->cwnd = tp->snd_cwnd;
+	f->ssthresh = tp->snd_ssthresh;
+	f->pacing_rate = 0;
+}
+
+/* As tcp_is_cwnd_limited(): in slow start half a window in use is use enough. */
+TD_INLINE u32 td_limited(struct sock *sk)
+{
+	struct tcp_sock *tp = td_tcp(sk);
+
+	if (BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited))
+		return TD_LIMITED;
+	return tp->snd_cwnd < tp->snd_ssthresh && tp->snd_cwnd < 2 * tp->max_packets_out ? TD_LIMITED : 0;
+}
+
+#endif

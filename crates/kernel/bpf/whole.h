@@ -1,0 +1,148 @@
+/*
+ * A controller that owns the whole window: TCP calls it at the end of every ACK, and neither recovery nor TCP's own pacing touch what it
+ * decided. To be included with TD_NAME set.
+ */
+#include "records.h"
+
+/* The carrier's word at the end of a socket's state. */
+struct td_carrier {
+	u32 ifindex;	/* the interface whose record it is */
+	unsigned short record; /* its index + 1; 0: none */
+	unsigned short weight;
+};
+
+TD_INLINE struct td_carrier *td_carrier(struct sock *sk)
+{
+	return (struct td_carrier *)((char *)td_state(sk) + TD_STATE_BYTES);
+}
+
+/* The record of the link that the socket's packets leave through; looked up anew when its route goes another way. */
+TD_INLINE struct td_record *td_record_of(struct sock *sk)
+{
+	struct td_carrier *c = td_carrier(sk);
+	struct dst_entry *dst = sk->sk_dst_cache;
+	u32 ifindex = dst ? dst->dev->ifindex : c->ifindex, index = 0;
+	struct td_record *r;
+
+	if (c->record && c->ifindex == ifindex) {
+		index = c->record - 1;
+		r = bpf_map_lookup_elem(&td_records, &index);
+		if (r && r->link.capacity)
+			return r;
+	}
+	c->ifindex = ifindex;
+	c->record = 0;
+	r = td_record_at(sk->__sk_common.skc_net.net->net_cookie, ifindex, &index);
+	if (r)
+		c->record = index + 1;
+	return r;
+}
+
+TD_INLINE void td_tell(struct sock *sk, struct td_event *e)
+{
+	struct tcp_sock *tp = td_tcp(sk);
+	struct td_record *r = td_record_of(sk);
+	struct td_flow f = {};
+
+	e->now_us = tp->tcp_mstamp;
+	td_look(sk, &f);
+	f.weight = td_carrier(sk)->weight;
+	if (!f.unsent && (sk->sk_shutdown & SEND_SHUTDOWN))
+		e->flags |= TD_LAST;
+	if (r) {
+		bpf_spin_lock(&r->lock);
+		TD_STEP(&f, td_state(sk), &r->link, e, &td_tunables);
+		bpf_spin_unlock(&r->lock);
+	} else {
+		TD_STEP(&f, td_state(sk), (struct td_link *)0, e, &td_tunables);
+	}
+
+	if (tp->snd_cwnd != f.cwnd)
+		tp->snd_cwnd = td_max(f.cwnd, 1);
+	if (tp->snd_ssthresh != f.ssthresh)
+		tp->snd_ssthresh = f.ssthresh;
+	if (f.pacing_rate) {
+		sk->sk_pacing_rate = f.pacing_rate;
+		if (sk->sk_pacing_status == SK_PACING_NONE)
+			sk->sk_pacing_status = SK_PACING_NEEDED;
+	}
+}
+
+SEC("struct_ops")
+void BPF_PROG(td_init, struct sock *sk)
+{
+	struct td_carrier *c = td_carrier(sk);
+	struct td_wish *wish = bpf_sk_storage_get(&td_wishes, sk, 0, 0);
+	struct td_event e = { .kind = TD_INIT };
+
+	c->ifindex = 0;
+	c->record = 0;
+	c->weight = wish ? wish->weight : 1;
+	td_tell(sk, &e);
+}
+
+SEC("struct_ops")
+void BPF_PROG(td_release, struct sock *sk)
+{
+	struct td_event e = { .kind = TD_CLOSE };
+
+	td_tell(sk, &e);
+}
+
+SEC("struct_ops")
+void BPF_PROG(td_cong_control, struct sock *sk, __u32 ack, int flag, const struct rate_sample *rs)
+{
+	struct td_event e = {
+		.kind = TD_ACK,
+		.flags = td_limited(sk),
+		.acked = rs->acked_sacked,
+		.rtt_us = rs->rtt_us > 0 ? rs->rtt_us : 0,
+		.lost = rs->losses > 0 ? rs->losses : 0,
+	};
+
+	td_tell(sk, &e);
+}
+
+SEC("struct_ops")
+__u32 BPF_PROG(td_ssthresh, struct sock *sk)
+{
+	struct td_event e = { .kind = TD_LOSS };
+
+	td_tell(sk, &e);
+	return td_tcp(sk)->snd_ssthresh;
+}
+
+SEC("struct_ops")
+__u32 BPF_PROG(td_undo_cwnd, struct sock *sk)
+{
+	return td_max(td_tcp(sk)->snd_cwnd, td_tcp(sk)->prior_cwnd);
+}
+
+SEC("struct_ops")
+void BPF_PROG(td_cwnd_event, struct sock *sk, enum tcp_ca_event ev)
+{
+	struct td_event e = { .kind = TD_RESTART };
+
+	if (ev == CA_EVENT_TX_START)
+		td_tell(sk, &e);
+}
+
+/* A burst of one segment: with a pace of less than one a millisecond more only fill the queue. */
+SEC("struct_ops")
+__u32 BPF_PROG(td_min_tso_segs, struct sock *sk)
+{
+	return 1;
+}
+
+SEC(".struct_ops.link")
+struct tcp_congestion_ops TD_OPS = {
+	.init = (void *)td_init,
+	.release = (void *)td_release,
+	.cong_control = (void *)td_cong_control,
+	.ssthresh = (void *)td_ssthresh,
+	.undo_cwnd = (void *)td_undo_cwnd,
+	.cwnd_event = (void *)td_cwnd_event,
+	.min_tso_segs = (void *)td_min_tso_segs,
+	.name = TD_KERNEL_NAME,
+	.flags = TD_FLAGS,
+};

@@ -1,0 +1,38 @@
+//! The maps that controllers and monitor share: whoever is first makes them, the others find them in the kernel.
+
+use crate::{Error, Result, sys};
+use libbpf_rs::{MapCore, Object, OpenObject};
+use std::{
+    os::fd::AsFd,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+const SHARED: [&str; 3] = ["td_records", "td_places", "td_wishes"];
+
+/// One at a time of this process loads what shares the maps: two at once would each make their own.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static LOADING: Mutex<()> = Mutex::new(());
+    LOADING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Opens an object and loads it with the maps that are in the kernel already. Should another process have made its own at the same time,
+/// the older ones count, and it is done again.
+pub(crate) fn load(attempt: &str, open: impl Fn() -> Result<OpenObject>) -> Result<Object> {
+    loop {
+        let mut open = open()?;
+        for mut map in open.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if SHARED.contains(&name.as_str())
+                && let Some(there) = sys::oldest_map(&name)
+            {
+                map.reuse_fd(there.as_fd()).map_err(Error::kernel(format!("share the map {name} with other programs")))?;
+            }
+        }
+        let object = open.load().map_err(Error::kernel(attempt))?;
+        let ours = |name: &str| object.maps().find(|map| map.name() == name).and_then(|map| map.info().ok()).map(|map| map.info.id);
+        let oldest = |name: &str| sys::oldest_map(name).and_then(|map| map.info().ok()).map(|map| map.info.id);
+        if SHARED.iter().all(|name| ours(name).is_none() || ours(name) == oldest(name)) {
+            return Ok(object);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Controllers go into the kernel, are used by a plain socket, and come out again.
+
+mod common;
+
+use control::Controller;
+use std::{
+    io::{Read as _, Write as _},
+    net,
+    sync::{Mutex, PoisonError},
+    thread,
+};
+
+/// Controllers are the whole machine's: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+#[test]
+fn each_controller_carries_a_connection_and_goes_with_its_holder() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if common::skip("each_controller_carries_a_connection_and_goes_with_its_holder") {
+        return;
+    }
+    for controller in Controller::all() {
+        let held = kernel::load(controller.name(), &[]).unwrap_or_else(|error| panic!("{controller:?}: {error}"));
+        let name = format!("td_{}", controller.name());
+        let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let sink = thread::spawn(move || {
+            let mut bytes = Vec::new();
+            listener.accept().unwrap().0.read_to_end(&mut bytes).unwrap();
+            bytes.len()
+        });
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.set_tcp_congestion(name.as_bytes()).unwrap();
+        socket.connect(&address.into()).unwrap();
+        let mut stream = net::TcpStream::from(socket);
+        stream.write_all(&vec![7; 3_000_000]).unwrap();
+        let users = kernel::users(&name);
+        let me = users.iter().find(|user| user.process.as_ref().is_some_and(|(pid, _)| *pid == std::process::id()));
+        assert_eq!(me.map(|me| me.connections), Some(1), "{users:?}");
+        drop(stream);
+        assert_eq!(sink.join().unwrap(), 3_000_000);
+        let listed = kernel::list().unwrap();
+        assert!(listed.iter().any(|loaded| loaded.controller.name() == controller.name() && !loaded.pinned), "{listed:?}");
+        drop(held);
+        let left = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap();
+        assert!(!left.split_whitespace().any(|there| there == name), "{left}");
+    }
+}
+
+#[test]
+fn tunables_are_set_and_shown() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if common::skip("tunables_are_set_and_shown") {
+        return;
+    }
+    let held = kernel::load("hybla", &[("rtt0_us".into(), 50_000)]).unwrap();
+    let listed = kernel::list().unwrap();
+    let hybla = listed.iter().find(|loaded| loaded.controller.name() == "hybla").unwrap();
+    assert_eq!(hybla.tunables[0], 50_000);
+    assert!(matches!(kernel::load("hybla", &[("rtt0_us".into(), 60_000)]), Err(kernel::Error::Tuned(_))));
+    assert!(matches!(kernel::load("hybla", &[("rtt1_us".into(), 60_000)]), Err(kernel::Error::Tunable { .. })));
+    drop(held);
+}
