@@ -10,6 +10,7 @@ use crate::{
     host::Host,
     sys,
 };
+use kernel::Controller;
 use link::Limit;
 use proxy::{Config, FlowRecord, FlowStats, Leg, LegProfile, Listen, Policy, Prefix, Proxy};
 use rustix::fd::OwnedFd;
@@ -169,7 +170,14 @@ impl Network {
         let profile = |control: &str| LegProfile { control: Some(control.into()), ..LegProfile::default() };
         // Whoever opens a connection, its data leave for the receiver: that leg has the proxy's controller.
         let to = self.receiver_addresses().map(|address| Prefix(address.into())).into();
-        let towards_receiver = Leg { to, profile: profile(control), ..Leg::default() };
+        let split = &scenario.splits[number];
+        let mut onward = profile(control);
+        if split.shaper || kernel::meant(control).is_some_and(Controller::needs_capacity) {
+            onward.capacity = Some(split.capacity.unwrap_or(scenario.links[host].rate));
+            onward.link = Some(format!("link{}", host + 1));
+            onward.shape = Some(split.shaper);
+        }
+        let towards_receiver = Leg { to, profile: onward, ..Leg::default() };
         let sender = profile(&scenario.control.sender);
         let config = Config {
             listen: vec![Listen::transparent((Ipv6Addr::UNSPECIFIED, PROXY_PORT).into())],

@@ -63,6 +63,13 @@ impl Engine for Lab {
             if available.iter().any(|known| known == name) {
                 continue;
             }
+            match kernel::meant(name) {
+                Some(ours) if leg == 0 && ours.needs_capacity() => {
+                    return cannot(key.into(), &format!("{name:?} shares out the capacity of a proxy's egress; a sender knows none"));
+                }
+                Some(_) => continue,
+                None => {}
+            }
             if KNOWN.contains(&name.trim_start_matches("td_")) {
                 return cannot(key.into(), &format!("this kernel has no controller {name:?}; it has {}", available.join(", ")));
             }
@@ -95,6 +102,12 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
         access_delays: delayed.map(|flow| (workload::port(flow.id), flow.access_delay)).collect(),
         published: false,
     };
+    // The proxies hold their own.
+    let sender = match kernel::meant(&scenario.control.sender) {
+        Some(ours) => Some(kernel::load(ours.name(), &[]).map_err(|error| EngineError::Failed(error.to_string()))?),
+        None => None,
+    };
+    let control = sender.as_ref().map_or(scenario.control.sender.clone(), |held| format!("td_{}", held.controller().name()));
     let ended = Arc::new(Mutex::new(Vec::new()));
     let records = ended.clone();
     let network = Network::build(scenario, seed, &extras, move |proxy, record| {
@@ -102,7 +115,7 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
             records.push((proxy, record));
         }
     })?;
-    let stage = Arc::new(Stage::new(seed, &scenario.control.sender));
+    let stage = Arc::new(Stage::new(seed, &control));
     let mut workload = Workload::start(&network, stage.clone(), &specs, &scenario.cross)?;
     let mut recorder = Recorder::new(scenario, &specs);
 

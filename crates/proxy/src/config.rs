@@ -1,6 +1,7 @@
 //! What a proxy is to do: from a file, from flags, or made by hand.
 
 use crate::{
+    controllers::Controllers,
     leg::{self, LegProfile},
     policy::{Action, Leg, Policy, Rule},
     rules::{self, Rules},
@@ -395,7 +396,7 @@ pub enum ConfigError {
         name: String,
     },
     /// A controller is not in the kernel.
-    #[error("{leg}: the kernel has no congestion controller {name:?}; it has {available}. Choose one of these, or load it first")]
+    #[error("{leg}: there is no congestion controller {name:?}: the kernel has {available}, and Tandem brings {ours}")]
     NoController {
         /// Which profile names it.
         leg: String,
@@ -403,6 +404,26 @@ pub enum ConfigError {
         name: String,
         /// What there is.
         available: String,
+        /// What there could be.
+        ours: String,
+    },
+    /// A controller of ours could not be put into the kernel.
+    #[error("{leg}: control = {name:?} can't be had: {why}")]
+    NotLoaded {
+        /// Which profile names it.
+        leg: String,
+        /// The name.
+        name: String,
+        /// Why not.
+        why: Box<kernel::Error>,
+    },
+    /// A controller shares out a capacity that it is not told.
+    #[error("{leg}: control = {name:?} shares out what the link carries: say it, capacity = \"10Mbit\"")]
+    NoCapacity {
+        /// Which profile names it.
+        leg: String,
+        /// The name.
+        name: String,
     },
 }
 
@@ -414,6 +435,11 @@ impl Config {
 
     /// Finds what can't work before anything is set up.
     pub fn check(&self) -> Result<(), ConfigError> {
+        self.prepare().map(drop)
+    }
+
+    /// As [`Config::check`]; what the profiles need of the kernel is there for as long as the result is.
+    pub(crate) fn prepare(&self) -> Result<Controllers, ConfigError> {
         if self.listen.is_empty() {
             return Err(ConfigError::NoListener);
         }
@@ -440,7 +466,8 @@ impl Config {
         if let Some(asked) = self.max_flows.filter(|asked| *asked > most) {
             return Err(ConfigError::TooManyFlows { asked, files: leg::open_files(), threads: self.threads, most });
         }
-        self.policy.profiles().try_for_each(|(leg, profile)| check_profile(leg, profile))
+        self.policy.profiles().try_for_each(|(leg, profile, _)| check_profile(leg, profile))?;
+        Controllers::of(&self.policy)
     }
 
     /// How many flows a worker has descriptors for.
@@ -495,17 +522,6 @@ fn check_profile(leg: String, profile: &LegProfile) -> Result<(), ConfigError> {
             return Err(ConfigError::NoEcn { leg, value });
         }
     }
-    if let Some(name) = &profile.control {
-        match leg::try_controller(name).map_err(|why| why.kind()) {
-            Err(io::ErrorKind::NotFound) => {
-                let available = leg::available_controllers().join(", ");
-                return Err(ConfigError::NoController { leg, name: name.clone(), available });
-            }
-            Err(io::ErrorKind::PermissionDenied) => return Err(ConfigError::RestrictedController { leg, name: name.clone() }),
-            // Whatever else may be wrong with sockets is not the controller's fault, and will be told when one is needed.
-            _ => {}
-        }
-    }
     leg::try_profile(profile).map_err(|why| {
         let cure = match why.kind() {
             io::ErrorKind::PermissionDenied => "run as root, or with CAP_NET_ADMIN (a mark needs it)",
@@ -553,7 +569,7 @@ mod tests {
             assert!(matches!(zero.check(), Err(ConfigError::Zero(_))));
         }
         let error = Config { policy, ..good.clone() }.check().unwrap_err().to_string();
-        assert!(error.starts_with("far leg: the kernel has no congestion controller \"cubik\"; it has "), "{error}");
+        assert!(error.starts_with("far leg: there is no congestion controller \"cubik\": the kernel has "), "{error}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! The socket's name is abstract: it is of the network namespace, as the proxy is, and nothing is left of it when the proxy
 //! goes. Only root and the proxy's own user are answered.
 
-use crate::{Change, ChangeError, Counted, Prefix, Proxy, StartError, Totals, meter::FlowView};
+use crate::{Change, ChangeError, Counted, LinkView, Prefix, Proxy, StartError, Totals, meter::FlowView};
 use rustix::{net::sockopt::socket_peercred, process::geteuid};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
@@ -33,18 +33,21 @@ enum Request {
 }
 
 /// What all flows came to, and what the firewall counted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// Of this proxy's flows.
     pub totals: Totals,
     /// None when the rules are the operator's own.
     pub counted: Option<Counted>,
+    /// The links whose capacity is known.
+    #[serde(default)]
+    pub links: Vec<LinkView>,
 }
 
 impl Proxy {
     /// What all flows came to, and what the firewall counted.
     pub fn status(&self) -> Status {
-        Status { totals: self.totals(), counted: self.counted().and_then(Result::ok) }
+        Status { totals: self.totals(), counted: self.counted().and_then(Result::ok), links: self.links() }
     }
 }
 

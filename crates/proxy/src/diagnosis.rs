@@ -121,7 +121,7 @@ mod tests {
     use crate::{Counted, Totals};
 
     fn status(ended: [u64; 9], oneway: u64) -> Status {
-        Status { totals: Totals { ended, ..Totals::default() }, counted: Some(Counted { oneway, ..Counted::default() }) }
+        Status { totals: Totals { ended, ..Totals::default() }, counted: Some(Counted { oneway, ..Counted::default() }), links: Vec::new() }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! A leg: one TCP connection of the two, tuned by its profile.
 
-use crate::sys;
+use crate::{egress, sys};
 use rustix::fd::AsFd;
-use scenario::{Bytes, Span};
+use scenario::{Bytes, Rate, Span};
 use serde::{Deserialize, Deserializer, de};
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use std::{
@@ -16,8 +16,16 @@ use std::{
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LegProfile {
-    /// Congestion controller.
+    /// Congestion controller: one of the kernel's, or of Tandem's.
     pub control: Option<String>,
+    /// What the link carries that the leg leaves through, where that is known: the proxy's packets are shaped to it, and
+    /// controllers that need to know it do (`share`, `xcp`, `mpcp`).
+    pub capacity: Option<Rate>,
+    /// The interface whose capacity that is; absent: those that the profile is chosen by, else the one of the default route.
+    pub link: Option<String>,
+    /// Whether the proxy's packets are shaped to the capacity; absent: they are. Where they are not, their queue is further on, and the
+    /// controllers go by what would wait at that rate.
+    pub shape: Option<bool>,
     /// Size of the send buffer; absent: the kernel tunes it.
     pub send_buffer: Option<Bytes>,
     /// Most payload in the receive queue, where that is less than this leg's share of B.
@@ -224,6 +232,10 @@ pub(crate) fn apply(socket: &Socket, profile: &LegProfile, dscp: impl FnOnce() -
     }
     if let Some(mark) = profile.mark {
         socket.set_mark(mark)?;
+    }
+    if profile.capacity.is_some() {
+        // The class of the shaper; nothing where there is none.
+        sys::set_priority(socket, egress::PRIORITY)?;
     }
     match profile.dscp {
         Some(Dscp::Set(value)) => sys::set_dscp(socket, value)?,

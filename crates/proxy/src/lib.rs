@@ -9,7 +9,9 @@
 mod config;
 mod connection;
 pub mod control;
+mod controllers;
 pub mod diagnosis;
+mod egress;
 mod ending;
 mod flow_log;
 mod gate;
@@ -27,12 +29,13 @@ mod sys;
 mod worker;
 
 use std::{
-    sync::{Arc, Mutex, mpsc},
+    sync::{Arc, Mutex, PoisonError, mpsc},
     thread,
     time::Duration,
 };
 
 pub use config::{Config, ConfigError, Listen, ProxyVersion, Service, Way};
+pub use egress::{EgressError, LinkView};
 pub use ending::Ending;
 pub use gate::Change;
 pub use leg::{Dscp, LegProfile, available_controllers};
@@ -41,6 +44,8 @@ pub use policy::{Action, Interface, Leg, Policy, Ports, Prefix, Rule};
 pub use rules::{Counted, Rules, RulesError};
 pub use sys::{TcpInfo, clamp_window, force_receive_buffer, tcp_info, unsent};
 
+use controllers::Controllers;
+use egress::Egress;
 use gate::{Gate, Note};
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -67,6 +72,9 @@ pub enum StartError {
     /// The firewall or routing rules could not be installed.
     #[error(transparent)]
     Rules(#[from] rules::RulesError),
+    /// A link could not be shaped or watched.
+    #[error(transparent)]
+    Egress(#[from] EgressError),
     /// Something else the system refused.
     #[error("cannot {what}: {why}")]
     System {
@@ -89,6 +97,9 @@ pub enum ChangeError {
     /// The firewall did not follow.
     #[error(transparent)]
     Rules(#[from] RulesError),
+    /// A link could not be shaped or watched as it is to be now.
+    #[error(transparent)]
+    Egress(#[from] EgressError),
     /// There are no rules of ours.
     #[error(
         "this proxy has no rules in the firewall that could let connections bypass: it has no transparent listener, or runs with --no-rules"
@@ -104,6 +115,8 @@ pub enum ChangeError {
 pub struct Proxy {
     workers: Vec<Handle>,
     config: Mutex<Arc<Config>>,
+    /// What the legs have of the kernel: their controllers, and the links that they leave through.
+    kernel: Mutex<(Controllers, Option<Egress>)>,
     /// The way from the firewall, where that is ours.
     gate: Option<(mpsc::Sender<Note>, thread::JoinHandle<()>)>,
     log: Option<thread::JoinHandle<()>>,
@@ -149,15 +162,16 @@ impl Handle {
 impl Proxy {
     /// Starts in the network namespace of the calling thread; returns when every listener listens and every rule is in place.
     /// `on_end` hears of each flow that ends, on the worker's thread: it must not block.
-    pub fn start(config: Config, on_end: impl Fn(FlowRecord) + Send + Sync + 'static) -> Result<Self, StartError> {
+    pub fn start(mut config: Config, on_end: impl Fn(FlowRecord) + Send + Sync + 'static) -> Result<Self, StartError> {
         leg::raise_open_files();
-        config.check()?;
+        let kernel = Mutex::new((config.prepare()?, Egress::of(&config.policy)?));
+        Controllers::rename(&mut config.policy);
         let failed = |what| move |why| StartError::System { what, why };
         let config = Arc::new(config);
         let on_end: OnEnd = Arc::new(on_end);
         let rules = config.rules();
         // What has been started is stopped when a later step fails; declared first, it outlives what its threads listen to.
-        let mut proxy = Proxy { workers: Vec::new(), config: Mutex::new(config.clone()), gate: None, log: None };
+        let mut proxy = Proxy { workers: Vec::new(), config: Mutex::new(config.clone()), kernel, gate: None, log: None };
         let (log, log_thread) = flow_log::start().map_err(failed("start the log's thread"))?;
         proxy.log = Some(log_thread);
         let (names, questions) = mpsc::channel();
@@ -236,12 +250,20 @@ impl Proxy {
     }
 
     /// Takes another configuration for flows that come from now on: all of it, or nothing and an error.
-    pub fn reload(&self, config: Config) -> Result<(), ChangeError> {
-        config.check()?;
-        let mut present = self.config.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    pub fn reload(&self, mut config: Config) -> Result<(), ChangeError> {
+        let controllers = config.prepare()?;
+        let mut present = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(key) = config.needs_restart(&present) {
             return Err(ChangeError::NeedsRestart(key));
         }
+        let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut kernel.1 {
+            Some(egress) => egress.change(&config.policy)?,
+            none => *none = Egress::of(&config.policy)?,
+        }
+        // Connections that have one of the controllers that go keep it.
+        kernel.0 = controllers;
+        Controllers::rename(&mut config.policy);
         if let Some(answer) = self.ask(|reply| Note::Policy(config.policy.rules.clone(), reply)) {
             answer??;
         }
@@ -269,6 +291,11 @@ impl Proxy {
     /// Whether every worker has ended, as it does when drained.
     pub fn is_idle(&self) -> bool {
         self.workers.iter().all(|worker| worker.thread.as_ref().is_none_or(thread::JoinHandle::is_finished))
+    }
+
+    /// What is known of the links whose capacity is.
+    pub fn links(&self) -> Vec<LinkView> {
+        self.kernel.lock().unwrap_or_else(PoisonError::into_inner).1.as_mut().map_or(Vec::new(), Egress::look)
     }
 
     fn join(&mut self) {

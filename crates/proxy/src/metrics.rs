@@ -111,7 +111,7 @@ mod tests {
     fn a_status_reads_as_metrics() {
         let totals = Totals { flows: 3, ended: [5, 0, 1, 0, 0, 0, 0, 0, 0], up: 7, down: 11, near_retransmits: 0, far_retransmits: 2 };
         let counted = Counted { split: 9, bypassed: 4, unsplit: 2, oneway: 0, quic_packets: 6, quic_bytes: 6000 };
-        let text = text(&Status { totals, counted: Some(counted) });
+        let text = text(&Status { totals, counted: Some(counted), links: Vec::new() });
         for line in [
             "tandem_flows 3",
             "tandem_flows_ended_total{ending=\"finished\"} 5",

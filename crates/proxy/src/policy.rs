@@ -174,7 +174,7 @@ impl fmt::Display for Ports {
 pub struct Interface(pub String);
 
 impl Interface {
-    fn fits(&self, name: &str) -> bool {
+    pub(crate) fn fits(&self, name: &str) -> bool {
         self.0.strip_suffix('*').map_or(self.0 == name, |start| name.starts_with(start))
     }
 }
@@ -255,13 +255,19 @@ impl Policy {
         (near.map_or(&self.near, |leg| &leg.profile), far.map_or(&self.far, |leg| &leg.profile))
     }
 
-    /// Every profile there is, with what to call it.
-    pub(crate) fn profiles(&self) -> impl Iterator<Item = (String, &LegProfile)> {
+    /// Every profile there is, with what to call it and the interfaces it is chosen by.
+    pub(crate) fn profiles(&self) -> impl Iterator<Item = (String, &LegProfile, &[Interface])> {
         let named = self.legs.iter().enumerate().map(|(index, leg)| {
             let name = leg.name.clone().unwrap_or_else(|| format!("leg[{}]", index + 1));
-            (name, &leg.profile)
+            (name, &leg.profile, &leg.interface[..])
         });
-        [("near leg".to_string(), &self.near), ("far leg".to_string(), &self.far)].into_iter().chain(named)
+        let both = [("near leg".to_string(), &self.near, &[][..]), ("far leg".to_string(), &self.far, &[][..])];
+        both.into_iter().chain(named)
+    }
+
+    /// Every profile there is, to be changed.
+    pub(crate) fn profiles_mut(&mut self) -> impl Iterator<Item = &mut LegProfile> {
+        [&mut self.near, &mut self.far].into_iter().chain(self.legs.iter_mut().map(|leg| &mut leg.profile))
     }
 }
 

@@ -146,6 +146,11 @@ pub(crate) fn set_dscp(socket: impl AsFd, value: u8) -> io::Result<()> {
     set_int(&socket, libc::IPPROTO_IP, libc::IP_TOS, bits)
 }
 
+/// Sets the class that queueing disciplines put a socket's packets into.
+pub(crate) fn set_priority(socket: impl AsFd, priority: u32) -> io::Result<()> {
+    set_int(&socket, libc::SOL_SOCKET, libc::SO_PRIORITY, priority as i32)
+}
+
 /// The code point that the SYN of an accepted connection had. A TCP socket tells it as a control message among its "packet
 /// options" (net/ipv4/ip_sockglue.c, net/ipv6/ipv6_sockglue.c).
 pub(crate) fn dscp_of_syn(socket: impl AsFd) -> io::Result<u8> {

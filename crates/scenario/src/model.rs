@@ -164,6 +164,13 @@ pub struct Split {
     /// How it holds a sender back.
     #[serde(default)]
     pub backpressure: Backpressure,
+    /// What it is told that the link after it carries, where its controller shares that out (`share`, `xcp`, `mpcp`); absent: the truth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<Rate>,
+    /// Whether it shapes what it sends to that capacity, so that the bottleneck's queue is its own; absent: it does not, and the queue is
+    /// the next link's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shaper: bool,
 }
 
 /// How much a proxy holds in each direction of a connection.

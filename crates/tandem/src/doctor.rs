@@ -149,6 +149,13 @@ fn needs() -> Vec<Need> {
             tried.map(|()| "installed and removed in a namespace".into()).map_err(|error| error.to_string())
         }),
     );
+    add(
+        "control, proxy",
+        "controllers of Tandem's own (BPF struct_ops)",
+        true,
+        kernel::load("reno", &[]).map(|_| "put one into the kernel and took it out".into()).map_err(|error| error.to_string()),
+    );
+    add("proxy", "the egress monitor (BPF)", true, kernel::Monitor::new().map(|_| "loaded".into()).map_err(|error| error.to_string()));
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     // Two sockets a flow, for each thread.
     let flows = limit.saturating_sub(400) / 2;

@@ -4,7 +4,7 @@ use crate::Failure;
 use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use proxy::{
-    Change, DirectionView, FlowView, LegView, Limiter, Phase, Prefix,
+    Change, DirectionView, FlowView, LegView, Limiter, LinkView, Phase, Prefix,
     control::{AskError, Remote, Status},
 };
 use scenario::{Bytes, Span};
@@ -152,6 +152,39 @@ fn table(flows: &[FlowView], status: &Status) -> String {
             counted.unsplit,
             human(counted.quic_bytes)
         );
+    }
+    text += "\n";
+    for link in &status.links {
+        text += &about(link);
+    }
+    text
+}
+
+/// A line about a link whose capacity is known.
+fn about(link: &LinkView) -> String {
+    let mega = |bits: f64| format!("{:.2} Mbit/s", bits / 1e6);
+    let mut text = format!(
+        "{}: {} of {} leaves, {} of it of others; queue {} for good, {} now",
+        link.link,
+        mega(link.egress_bps),
+        mega(link.capacity_bps as f64),
+        mega(link.other_bps),
+        human(link.queue_bytes),
+        human(link.backlog_bytes)
+    );
+    if link.share_flows > 0 {
+        let scale = link.share_scale * 100.0;
+        text += &format!(
+            "; share: {} for each of {} flows, {scale:.0} % of the capacity believed",
+            mega(link.share_bps as f64),
+            link.share_flows
+        );
+    }
+    if link.load > 0.0 {
+        text += &format!("; load {:.2}", link.load);
+    }
+    if link.give_bytes + link.take_bytes > 0 {
+        text += &format!("; feedback +{} -{} an interval", human(link.give_bytes), human(link.take_bytes));
     }
     text + "\n"
 }

@@ -1,6 +1,7 @@
 //! The one binary: a file a subcommand, no logic of its own beyond asking the rooms below and printing what they say.
 
 mod answer;
+mod control;
 mod demo;
 mod doctor;
 mod flows;
@@ -31,6 +32,7 @@ enum Command {
     Proxy(Box<proxy::Proxy>),
     Flows(flows::Flows),
     Bypass(flows::Bypass),
+    Control(control::Control),
     /// Holds a scenario's network up, to try real programs in it
     Lab(lab::Lab),
     /// What this machine can do, and the cure for what it can't
@@ -87,6 +89,7 @@ fn main() -> ExitCode {
         Command::Proxy(command) => command.run(),
         Command::Flows(command) => command.run(),
         Command::Bypass(command) => command.run(),
+        Command::Control(command) => command.run(),
         Command::Lab(command) => command.run(),
         Command::Doctor(command) => command.run(),
     };

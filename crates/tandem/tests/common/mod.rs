@@ -21,13 +21,18 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) fn skip(test: &str, programs: &[&str]) -> bool {
     let missing = programs.iter().find(|program| !installed(program)).map(|program| format!("{program} is not installed"));
     let Some(reason) = lab::Host::new("probe").err().map(|error| error.to_string()).or(missing) else { return false };
+    note(test, &reason);
+    true
+}
+
+/// Says that a test was skipped.
+pub(crate) fn note(test: &str, reason: &dyn std::fmt::Display) {
     eprintln!("SKIP {test}: {reason}");
     if let Ok(path) = std::env::var("TANDEM_SKIPS")
         && let Ok(mut file) = OpenOptions::new().create(true).append(true).open(path)
     {
         let _ = writeln!(file, "{test}: {reason}");
     }
-    true
 }
 
 fn installed(program: &str) -> bool {
