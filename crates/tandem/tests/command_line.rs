@@ -72,7 +72,7 @@ fn a_wrong_controller_is_named_with_those_there_are() {
 
     let output = tandem(&["proxy", "--listen", "transparent=[::]:5000", "--far", "control=cubik"]);
     assert_eq!(status(&output), 2);
-    assert!(said(&output).contains("far leg: the kernel has no congestion controller \"cubik\"; it has "), "{}", said(&output));
+    assert!(said(&output).contains("far leg: there is no congestion controller \"cubik\": the kernel has "), "{}", said(&output));
 
     // Known, but not in this kernel: another engine could tell.
     let output = run_file(GOOD, &["--set", "control.proxy=xcp-e2e"]);
