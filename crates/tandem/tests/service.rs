@@ -64,7 +64,7 @@ fn a_file_is_checked_without_being_used() {
     for (from, to, expected) in [
         ("threads         = 2", "treads          = 2", "proxy.toml:3: treads: is no key here"),
         ("\"10.0.0.0/8\"", "\"10.0.0.0/99\"", "\"10.0.0.0/99\" is no address prefix"),
-        ("control    = \"reno\"", "control    = \"cubik\"", "gentle: the kernel has no congestion controller \"cubik\"; it has "),
+        ("control    = \"reno\"", "control    = \"cubik\"", "gentle: there is no congestion controller \"cubik\": the kernel has "),
         ("mark       = 7", "mark       = 21572", "gentle: the mark 0x5444 is the one by which this proxy's own rules know"),
         ("max_flows       = 9000", "max_flows       = 90000000", "90000000 flows need more open files than the "),
         ("max_flows       = 9000", "max_flows       = 0", "max_flows is 0, with which nothing would get through"),
@@ -82,7 +82,7 @@ fn a_file_is_checked_without_being_used() {
     assert_eq!(check(&path, &[]).0, 2);
     assert_eq!(check(&path, &["--far", "control=reno"]).0, 0);
     for (flags, expected) in [
-        (["--far", "control=cubik"], "far leg: the kernel has no congestion controller"),
+        (["--far", "control=cubik"], "far leg: there is no congestion controller"),
         (["--max-flows", "90000000"], "90000000 flows need more open files than the "),
         (["--max-flows", "0"], "max_flows is 0"),
         (["--idle-timeout", "0s"], "idle_timeout is 0"),
