@@ -135,7 +135,7 @@ fn a_signal_reads_the_file_again_for_new_flows() {
 
     reload("[far]\ncontrl = \"reno\"\n", "the configuration stays as it was");
     assert!(routed.log().contains("proxy.toml:2: far.contrl: "), "{}", routed.log());
-    reload(&text("cubik", "[::]:5000", ""), "has no congestion controller \"cubik\"");
+    reload(&text("cubik", "[::]:5000", ""), "there is no congestion controller \"cubik\"");
     for (text, key) in [
         (text("reno", "[::]:5001", ""), "listen"),
         (text("reno", "[::]:5000", "threads = 2"), "threads"),
