@@ -1,7 +1,7 @@
 //! What a proxy is to do: from a file, from flags, or made by hand.
 
 use crate::{
-    controllers::Controllers,
+    controllers::{ControllerError, Controllers},
     leg::{self, LegProfile},
     policy::{Action, Leg, Policy, Rule},
     rules::{self, Rules},
@@ -384,47 +384,9 @@ pub enum ConfigError {
         /// What to do about it.
         cure: &'static str,
     },
-    /// A controller is there, but not for everybody.
-    #[error(
-        "{leg}: the congestion controller {name:?} may be used only with CAP_NET_ADMIN: run as root, or add it to \
-         net.ipv4.tcp_allowed_congestion_control"
-    )]
-    RestrictedController {
-        /// Which profile names it.
-        leg: String,
-        /// The name.
-        name: String,
-    },
-    /// A controller is not in the kernel.
-    #[error("{leg}: there is no congestion controller {name:?}: the kernel has {available}, and Tandem brings {ours}")]
-    NoController {
-        /// Which profile names it.
-        leg: String,
-        /// The name.
-        name: String,
-        /// What there is.
-        available: String,
-        /// What there could be.
-        ours: String,
-    },
-    /// A controller of ours could not be put into the kernel.
-    #[error("{leg}: control = {name:?} can't be had: {why}")]
-    NotLoaded {
-        /// Which profile names it.
-        leg: String,
-        /// The name.
-        name: String,
-        /// Why not.
-        why: Box<kernel::Error>,
-    },
-    /// A controller shares out a capacity that it is not told.
-    #[error("{leg}: control = {name:?} shares out what the link carries: say it, capacity = \"10Mbit\"")]
-    NoCapacity {
-        /// Which profile names it.
-        leg: String,
-        /// The name.
-        name: String,
-    },
+    /// A profile's controller can't be had.
+    #[error(transparent)]
+    Controller(#[from] ControllerError),
 }
 
 impl Config {
@@ -467,7 +429,7 @@ impl Config {
             return Err(ConfigError::TooManyFlows { asked, files: leg::open_files(), threads: self.threads, most });
         }
         self.policy.profiles().try_for_each(|(leg, profile, _)| check_profile(leg, profile))?;
-        Controllers::of(&self.policy)
+        Ok(Controllers::of(&self.policy)?)
     }
 
     /// How many flows a worker has descriptors for.

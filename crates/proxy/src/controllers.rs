@@ -2,12 +2,57 @@
 //! proxy runs.
 
 use crate::{
-    config::ConfigError,
     leg::{self, LegProfile},
     policy::Policy,
 };
 use kernel::{Controller, Held};
 use std::{collections::BTreeMap, io};
+
+/// Why a profile's controller can't be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ControllerError {
+    /// A controller is there, but not for everybody.
+    #[error(
+        "{leg}: the congestion controller {name:?} may be used only with CAP_NET_ADMIN: run as root, or add it to \
+         net.ipv4.tcp_allowed_congestion_control"
+    )]
+    RestrictedController {
+        /// Which profile names it.
+        leg: String,
+        /// The name.
+        name: String,
+    },
+    /// A controller is not in the kernel.
+    #[error("{leg}: there is no congestion controller {name:?}: the kernel has {available}, and Tandem brings {ours}")]
+    NoController {
+        /// Which profile names it.
+        leg: String,
+        /// The name.
+        name: String,
+        /// What there is.
+        available: String,
+        /// What there could be.
+        ours: String,
+    },
+    /// A controller of ours could not be put into the kernel.
+    #[error("{leg}: control = {name:?} can't be had: {why}")]
+    NotLoaded {
+        /// Which profile names it.
+        leg: String,
+        /// The name.
+        name: String,
+        /// Why not.
+        why: Box<kernel::Error>,
+    },
+    /// A controller shares out a capacity that it is not told.
+    #[error("{leg}: control = {name:?} shares out what the link carries: say it, capacity = \"10Mbit\"")]
+    NoCapacity {
+        /// Which profile names it.
+        leg: String,
+        /// The name.
+        name: String,
+    },
+}
 
 /// Controllers that are needed by name.
 #[derive(Debug, Default)]
@@ -17,7 +62,7 @@ pub(crate) struct Controllers {
 
 impl Controllers {
     /// Takes hold of all that a policy names, and tries each.
-    pub(crate) fn of(policy: &Policy) -> Result<Self, ConfigError> {
+    pub(crate) fn of(policy: &Policy) -> Result<Self, ControllerError> {
         let mut all = Controllers::default();
         for (leg, profile, _) in policy.profiles() {
             all.need(leg, profile)?;
@@ -36,15 +81,18 @@ impl Controllers {
         }
     }
 
-    fn need(&mut self, leg: String, profile: &LegProfile) -> Result<(), ConfigError> {
+    fn need(&mut self, leg: String, profile: &LegProfile) -> Result<(), ControllerError> {
         let Some(name) = &profile.control else { return Ok(()) };
         if let Some(ours) = kernel::meant(name) {
             if ours.needs_capacity() && profile.capacity.is_none() {
-                return Err(ConfigError::NoCapacity { leg, name: name.clone() });
+                return Err(ControllerError::NoCapacity { leg, name: name.clone() });
             }
             if !self.held.contains_key(ours.name()) {
-                let held =
-                    kernel::load(ours.name(), &[]).map_err(|why| ConfigError::NotLoaded { leg, name: name.clone(), why: why.into() })?;
+                let held = kernel::load(ours.name(), &[]).map_err(|why| ControllerError::NotLoaded {
+                    leg,
+                    name: name.clone(),
+                    why: why.into(),
+                })?;
                 self.held.insert(ours.name(), held);
             }
             return Ok(());
@@ -52,9 +100,9 @@ impl Controllers {
         match leg::try_controller(name).map_err(|why| why.kind()) {
             Err(io::ErrorKind::NotFound) => {
                 let ours = Controller::all().map(Controller::name).collect::<Vec<_>>().join(", ");
-                Err(ConfigError::NoController { leg, name: name.clone(), available: leg::available_controllers().join(", "), ours })
+                Err(ControllerError::NoController { leg, name: name.clone(), available: leg::available_controllers().join(", "), ours })
             }
-            Err(io::ErrorKind::PermissionDenied) => Err(ConfigError::RestrictedController { leg, name: name.clone() }),
+            Err(io::ErrorKind::PermissionDenied) => Err(ControllerError::RestrictedController { leg, name: name.clone() }),
             // Whatever else may be wrong with sockets is not the controller's fault, and will be told when one is needed.
             _ => Ok(()),
         }

@@ -5,7 +5,7 @@
 //! their own on the interface it stays, and the monitor keeps the queue in mind instead.
 
 use crate::{
-    leg::LegProfile,
+    leg::{self, LegProfile},
     policy::{Interface, Policy},
     routes::{Device, Routes},
 };
@@ -20,9 +20,8 @@ use std::{
     time::Instant,
 };
 
-/// The shaper's handle, and the class that the proxy's packets ask for by their priority.
-const HANDLE: u32 = 0x7a6d;
-pub(crate) const PRIORITY: u32 = HANDLE << 16 | 1;
+/// The shaper's handle: its class 1 is what the proxy's packets ask for.
+const HANDLE: u32 = leg::SHAPED >> 16;
 
 /// Why a link is not as its profile says.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! A leg: one TCP connection of the two, tuned by its profile.
 
-use crate::{egress, sys};
+use crate::sys;
 use rustix::fd::AsFd;
 use scenario::{Bytes, Rate, Span};
 use serde::{Deserialize, Deserializer, de};
@@ -66,6 +66,9 @@ impl FromStr for LegProfile {
         table.try_into().map_err(|error: toml::de::Error| format!("{text:?} is no profile of a leg: {}", error.message()))
     }
 }
+
+/// The class of packets that the shaper of their link holds, as a priority of theirs.
+pub(crate) const SHAPED: u32 = 0x7a6d_0001;
 
 /// A code point of a leg's packets (RFC 2474).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -235,7 +238,7 @@ pub(crate) fn apply(socket: &Socket, profile: &LegProfile, dscp: impl FnOnce() -
     }
     if profile.capacity.is_some() {
         // The class of the shaper; nothing where there is none.
-        sys::set_priority(socket, egress::PRIORITY)?;
+        sys::set_priority(socket, SHAPED)?;
     }
     match profile.dscp {
         Some(Dscp::Set(value)) => sys::set_dscp(socket, value)?,

@@ -35,6 +35,7 @@ use std::{
 };
 
 pub use config::{Config, ConfigError, Listen, ProxyVersion, Service, Way};
+pub use controllers::ControllerError;
 pub use egress::{EgressError, LinkView};
 pub use ending::Ending;
 pub use gate::Change;
