@@ -6,8 +6,9 @@
  *   a loss        NewReno's halving                                                                        §3.5
  *   growth        NewReno's
  *
- * alpha is kept in 1/2^20 (Linux: 1/1024) and begins at 1, so that the first marks halve. What a receiver does, telling at once when
- * the mark of what arrives changes (§3.2), is the carrier's: the kernel's programs do it, and the simulator's receiver.
+ * alpha is kept in 1/2^20 (Linux: 1/1024) and begins at 1, so that the first marks halve. This is the sender. What a receiver does,
+ * telling at once when the mark of what arrives changes (§3.2), is not here, and the kernel's programs do not do it either: with delayed
+ * acknowledgements the share of marks is that of the ACKs that echo one.
  */
 #ifndef TD_DCTCP_H
 #define TD_DCTCP_H
@@ -19,8 +20,7 @@ struct td_dctcp_state {
 	u32 marked;
 	u32 round_end;
 	u32 credit;
-	u32 ce;		/* the carrier's: whether the last segment that was received was marked */
-	u32 rcv_nxt;	/* the carrier's: what had been received before it */
+	u32 reserved;
 };
 #define td_dctcp_WANTS TD_WANTS_SAMPLE
 #define td_dctcp_TUNABLES(T)                                            \
@@ -48,7 +48,7 @@ TD_INLINE void td_dctcp(struct td_flow *f, struct td_dctcp_state *s, struct td_l
 	switch (e->kind) {
 	case TD_INIT:
 		s->alpha = (u64)td_min(t->alpha_milli, 1000) * (1 << 20) / 1000;
-		s->acked = s->marked = s->credit = s->ce = s->rcv_nxt = 0;
+		s->acked = s->marked = s->credit = 0;
 		s->round_end = f->nxt;
 		break;
 	case TD_SAMPLE:

@@ -12,7 +12,7 @@
  * W' and A' are the sums of w (of window-limited flows) and of a over the last interval. What is left of F+ and F- bounds what is
  * handed out, so that a burst of ACKs takes no more than there was. d is the mean RTT, each flow counted by its time.
  *
- * Other than in the paper: y is what leaves rather than what arrives, as in RAPPEP (set `input` otherwise in the monitor); only
+ * Other than in the paper: y is what leaves rather than what arrives, as in RAPPEP; only
  * flows that use their window get more; the window is paced, since Linux has no other way to keep 40 % of a BDP from leaving as a
  * burst after idle time; it keeps two segments, since one waits for delayed ACKs. Where no capacity is known: NewReno.
  * With fewer than two segments a flow in C d the queue cannot be drained: more flows than that are more than XCP can hold.

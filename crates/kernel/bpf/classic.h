@@ -101,9 +101,6 @@ void BPF_PROG(td_cwnd_event, struct sock *sk, enum tcp_ca_event ev)
 	if (ev == CA_EVENT_TX_START)
 		TELL(sk, TD_RESTART, 0, 0, 0, 0);
 #endif
-#ifdef TD_RECEIVER
-	TD_RECEIVER(sk, ev);
-#endif
 }
 
 #if TD_WANTS_OF(TD_WANTS_RECOVERED)

@@ -186,7 +186,7 @@ int td_configure(struct td_configured *c)
 	if (c->fresh) {
 		r->link = nothing;
 		r->since_us = r->least = r->before = 0;
-		r->virtual_us = r->virtual_bytes = r->offered = r->qdisc_bytes = 0;
+		r->virtual_us = r->virtual_bytes = r->offered = 0;
 	}
 	r->link.capacity = c->capacity;
 	r->link.overhead = c->overhead;

@@ -30,18 +30,12 @@ struct td_record {
 	u64 since_us, least, before;
 	/* The virtual queue. */
 	u64 virtual_us, virtual_bytes, offered;
-	u64 qdisc_bytes;
 };
 
 /* Whose record it is. */
 struct td_claim {
 	u32 index;
 	u32 owner;	/* the process that configured it */
-};
-
-/* What user space says of a socket, by its descriptor, before it connects (or listens: those accepted inherit it). */
-struct td_wish {
-	u32 weight;
 };
 
 struct {
@@ -57,13 +51,6 @@ struct {
 	__type(key, struct td_place);
 	__type(value, struct td_claim);
 } td_places SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
-	__type(key, int);
-	__type(value, struct td_wish);
-} td_wishes SEC(".maps");
 
 TD_INLINE struct td_record *td_record_at(u64 net_cookie, u32 ifindex, u32 *index)
 {

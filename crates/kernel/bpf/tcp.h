@@ -19,12 +19,7 @@ typedef __u32 __be32;
 typedef __u32 __wsum;
 typedef _Bool bool;
 
-enum bpf_map_type_used {
-	BPF_MAP_TYPE_HASH = 1,
-	BPF_MAP_TYPE_ARRAY = 2,
-	BPF_MAP_TYPE_SK_STORAGE = 24,
-};
-enum { BPF_ANY = 0, BPF_NOEXIST = 1, BPF_F_NO_PREALLOC = 1, BPF_F_CLONE = 1 << 9, BPF_SK_STORAGE_GET_F_CREATE = 1 };
+enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_ARRAY = 2 };
 
 struct bpf_spin_lock {
 	__u32 val;
@@ -50,8 +45,6 @@ struct sock_common {
 	possible_net_t skc_net;
 } KERNEL;
 
-struct netdev_queue;
-
 struct net_device {
 	int ifindex;
 	possible_net_t nd_net;
@@ -76,9 +69,6 @@ struct inet_sock {
 struct inet_connection_sock {
 	struct inet_sock icsk_inet;
 	__u8 icsk_ca_state : 5, icsk_ca_initialized : 1, icsk_ca_setsockopt : 1, icsk_ca_dst_locked : 1;
-	struct {
-		__u8 pending;
-	} icsk_ack;
 	__u64 icsk_ca_priv[13]; /* as large as the kernel's, or CO-RE would mend every access */
 } KERNEL;
 
@@ -93,7 +83,7 @@ struct minmax {
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	__u16 tcp_header_len;
-	__u32 snd_una, snd_nxt, write_seq, rcv_nxt, snd_wnd;
+	__u32 snd_una, snd_nxt, write_seq, snd_wnd;
 	__u32 mss_cache;
 	__u32 snd_cwnd, snd_ssthresh, prior_cwnd;
 	__u32 packets_out, retrans_out, sacked_out, lost_out, max_packets_out;
@@ -101,7 +91,6 @@ struct tcp_sock {
 	__u64 bytes_sent;
 	__u64 tcp_mstamp;
 	struct minmax rtt_min;
-	__u8 ecn_flags;
 	__u8 is_cwnd_limited : 1;
 } KERNEL;
 
@@ -127,12 +116,10 @@ enum tcp_ca_event {
 	CA_EVENT_ECN_IS_CE,
 };
 enum tcp_ca_state { TCP_CA_Open, TCP_CA_Disorder, TCP_CA_CWR, TCP_CA_Recovery, TCP_CA_Loss };
-enum { TCP_CONG_NON_RESTRICTED = 1, TCP_CONG_NEEDS_ECN = 2 };
-enum { CA_ACK_ECE = 1 << 2 };
-enum { SK_PACING_NONE, SK_PACING_NEEDED, SK_PACING_FQ };
+enum { TCP_CONG_NEEDS_ECN = 2 };
+enum { SK_PACING_NONE, SK_PACING_NEEDED };
 enum { SEND_SHUTDOWN = 2 };
 enum { AF_INET = 2 };
-enum { TCP_ECN_DEMAND_CWR = 4 };
 
 /* `struct tcp_congestion_ops`, of which the kernel takes what is set. */
 struct tcp_congestion_ops {
@@ -140,7 +127,6 @@ struct tcp_congestion_ops {
 	void (*cong_avoid)(struct sock *sk, __u32 ack, __u32 acked);
 	void (*set_state)(struct sock *sk, __u8 new_state);
 	void (*cwnd_event)(struct sock *sk, enum tcp_ca_event ev);
-	void (*in_ack_event)(struct sock *sk, __u32 flags);
 	void (*pkts_acked)(struct sock *sk, const struct ack_sample *sample);
 	__u32 (*min_tso_segs)(struct sock *sk);
 	void (*cong_control)(struct sock *sk, __u32 ack, int flag, const struct rate_sample *rs);

@@ -7,8 +7,7 @@
 /* The carrier's word at the end of a socket's state. */
 struct td_carrier {
 	u32 ifindex;	/* the interface whose record it is */
-	unsigned short record; /* its index + 1; 0: none */
-	unsigned short weight;
+	u32 record;	/* its index + 1; 0: none */
 };
 
 TD_INLINE struct td_carrier *td_carrier(struct sock *sk)
@@ -46,7 +45,6 @@ TD_INLINE void td_tell(struct sock *sk, struct td_event *e)
 
 	e->now_us = tp->tcp_mstamp;
 	td_look(sk, &f);
-	f.weight = td_carrier(sk)->weight;
 	if (!f.unsent && (sk->sk_shutdown & SEND_SHUTDOWN))
 		e->flags |= TD_LAST;
 	if (r) {
@@ -72,12 +70,10 @@ SEC("struct_ops")
 void BPF_PROG(td_init, struct sock *sk)
 {
 	struct td_carrier *c = td_carrier(sk);
-	struct td_wish *wish = bpf_sk_storage_get(&td_wishes, sk, 0, 0);
 	struct td_event e = { .kind = TD_INIT };
 
 	c->ifindex = 0;
 	c->record = 0;
-	c->weight = wish ? wish->weight : 1;
 	td_tell(sk, &e);
 }
 

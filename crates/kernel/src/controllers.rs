@@ -56,7 +56,7 @@ pub fn load(name: &str, tunables: &[(String, u32)]) -> Result<Held> {
     }
     let begun = Instant::now();
     loop {
-        if let Some((link, ..)) = registered(controller)? {
+        if let Some(link) = registered(controller)? {
             let now = now_tuned(controller);
             if !tunables.is_empty() && now.is_some_and(|now| now != values) {
                 return Err(Error::Tuned(controller.name().into()));
@@ -202,7 +202,7 @@ fn now_tuned(controller: Controller) -> Option<Vec<u32>> {
 }
 
 /// The registration of a controller, if it has one.
-fn registered(controller: Controller) -> Result<Option<(OwnedFd, u32)>> {
+fn registered(controller: Controller) -> Result<Option<OwnedFd>> {
     let name = format!("td_ops_{}", controller.name());
     sys::struct_ops_link(&name).map_err(Error::system("look for congestion controls in this kernel"))
 }

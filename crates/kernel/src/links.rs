@@ -7,7 +7,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-const SHARED: [&str; 3] = ["td_records", "td_places", "td_wishes"];
+const SHARED: [&str; 2] = ["td_records", "td_places"];
 
 /// One at a time of this process loads what shares the maps: two at once would each make their own.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {

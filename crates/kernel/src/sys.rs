@@ -83,8 +83,8 @@ fn maps(name: &str) -> impl Iterator<Item = u32> {
     MapInfoIter::default().filter(move |map| map.name.to_str() == Ok(&name)).map(|map| map.id)
 }
 
-/// The registration whose struct_ops map has this name, and its id.
-pub(crate) fn struct_ops_link(name: &str) -> io::Result<Option<(OwnedFd, u32)>> {
+/// The registration whose struct_ops map has this name.
+pub(crate) fn struct_ops_link(name: &str) -> io::Result<Option<OwnedFd>> {
     let maps: Vec<u32> = maps(name).collect();
     let link = LinkInfoIter::default().find(|link| match &link.info {
         LinkTypeInfo::StructOps(ops) => maps.contains(&ops.map_id),
@@ -94,7 +94,7 @@ pub(crate) fn struct_ops_link(name: &str) -> io::Result<Option<(OwnedFd, u32)>> 
     // SAFETY: takes an id, returns a descriptor or an error.
     match check(unsafe { libbpf_sys::bpf_link_get_fd_by_id(link.id) }) {
         // SAFETY: the descriptor was just opened and is nobody else's.
-        Ok(fd) => Ok(Some((unsafe { OwnedFd::from_raw_fd(fd) }, link.id))),
+        Ok(fd) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
         // It went in between.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
