@@ -202,10 +202,12 @@ pub(crate) fn prepare(socket: &Socket, shares: Option<Shares>) -> io::Result<()>
 
 /// Bounds payload in the receive queue to `bytes`, and so the window. The kernel counts a packet with its overhead, of which
 /// there may be little or more than payload: only a buffer of that size with the overhead in it is a bound on payload.
-/// TCP_WINDOW_CLAMP would not do: it bounds the window, not the queue, and is forgotten when a larger segment comes.
-fn bound_receive(socket: &Socket, bytes: usize) -> io::Result<()> {
+/// TCP_WINDOW_CLAMP alone would not do: it bounds the window, not the queue, and is forgotten when a larger segment comes. But a connection
+/// has one from its handshake, of the buffer that it had then, which has to grow with the buffer.
+pub(crate) fn bound_receive(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     // The kernel doubles what it is given.
-    sys::force_receive_buffer(socket.as_fd(), bytes / 2)
+    sys::force_receive_buffer(&socket, bytes / 2)?;
+    sys::clamp_window(&socket, bytes)
 }
 
 /// Applies `profile` to a leg of a connection whose packets had the code point `dscp` when it came in.

@@ -6,7 +6,10 @@
 //! passes (it goes on as ordinary data). What the destination can't take stays in the source's receive queue, so that the
 //! source is held by its advertised window. Whether an end of file is passed on, and when, is the connection's business.
 
-use crate::{leg::Shares, sys};
+use crate::{
+    leg::{self, Shares},
+    sys,
+};
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
     io::Errno,
@@ -243,7 +246,7 @@ impl Direction {
         let Some(shares) = self.shares.filter(|_| self.manner != Manner::Small) else { return Ok(()) };
         // What a profile asks for stays, where it is less.
         if self.limits.receive.is_none_or(|bytes| bytes > shares.receive) {
-            sys::force_receive_buffer(source, shares.receive / 2).map_err(Fault::Source)?;
+            leg::bound_receive(source, shares.receive).map_err(Fault::Source)?;
         }
         if self.limits.unsent.is_none_or(|bytes| bytes > shares.unsent) {
             sys::set_notsent_lowat(destination, shares.unsent).map_err(Fault::Destination)?;

@@ -16,7 +16,7 @@ use scenario::Bytes;
 use socket2::SockRef;
 use std::{
     fs,
-    io::{ErrorKind, Read, Write},
+    io::{self, ErrorKind, Read, Write},
     net::{Shutdown, SocketAddr, TcpStream},
     path::{Path, PathBuf},
     sync::mpsc,
@@ -600,6 +600,27 @@ fn a_stopped_reader_leaves_no_more_than_the_bound_in_the_proxy() {
                 assert!(most <= buffer + slack, "{most} bytes held of {buffer}, {stop:?}");
                 assert!(last >= buffer / 4, "only {last} bytes held of {buffer}, {stop:?}");
             }
+        }
+    }
+}
+
+/// The window that an end offers grows with what the bound leaves room for, on either leg: it is what a far path is filled by.
+#[test]
+fn the_window_grows_with_the_bound() {
+    for (buffer, least) in [(1 << 20, 256 << 10), (4 << 20, 1 << 20)] {
+        for upwards in [true, false] {
+            let bench = Bench::new(Some(Bytes(buffer)));
+            let (client, server) = bench.connect();
+            let (mut source, mut sink) = if upwards { (client, server) } else { (server, client) };
+            let reader = thread::spawn(move || io::copy(&mut sink, &mut io::sink()).unwrap());
+            let (begun, piece, mut sent) = (Instant::now(), vec![0; 1 << 20], 0);
+            while proxy::tcp_info(&source).unwrap().snd_wnd < least {
+                assert!(begun.elapsed() < PATIENCE, "B = {buffer}, up {upwards}: {} at last", proxy::tcp_info(&source).unwrap().snd_wnd);
+                source.write_all(&piece).unwrap();
+                sent += piece.len() as u64;
+            }
+            drop(source);
+            assert_eq!(reader.join().unwrap(), sent);
         }
     }
 }

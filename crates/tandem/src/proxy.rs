@@ -41,7 +41,7 @@ pub(crate) struct Proxy {
     /// Lets connections from and to this prefix pass unsplit
     #[arg(long, value_name = "PREFIX")]
     bypass: Vec<Prefix>,
-    /// What is held in each direction of a connection at most: a size, or "unlimited" [default: 1MiB]
+    /// What is held in each direction of a connection at most: a size, or "unlimited" [default: 4MiB]
     #[arg(long, value_name = "B", value_parser = buffer)]
     buffer: Option<Buffer>,
     /// Worker threads [default: 1]
