@@ -85,6 +85,7 @@ struct td_link {
 	u64 foreign;	/* of those: not of flows under share */
 	u64 queue;	/* persistent queue: least backlog lately, bytes */
 	u64 backlog;	/* bytes that wait now */
+	u64 drops;	/* packets that found no room, where the queue is this host's own */
 	u64 seen_us;	/* when it last looked */
 	/* XCP: the running control interval, what the last one handed out, what is left of that. */
 	struct {

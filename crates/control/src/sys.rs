@@ -108,6 +108,8 @@ pub struct Link {
     pub queue: u64,
     /// The monitor's: bytes that wait now.
     pub backlog: u64,
+    /// The monitor's: packets that found no room, where the queue is this host's own.
+    pub drops: u64,
     /// The monitor's: when it last looked, µs.
     pub seen_us: u64,
     /// XCP's part.

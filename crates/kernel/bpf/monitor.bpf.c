@@ -14,6 +14,7 @@ struct gnet_stats_basic_sync {
 
 struct gnet_stats_queue {
 	__u32 backlog;
+	__u32 drops;
 } KERNEL;
 
 struct Qdisc {
@@ -109,7 +110,7 @@ TD_INLINE void td_persist(struct td_record *r, u64 now_us, u64 backlog)
 SEC("tp_btf/qdisc_dequeue")
 int BPF_PROG(td_dequeue, struct Qdisc *qdisc, const struct netdev_queue *txq, int packets, struct sk_buff *skb)
 {
-	u64 now_us = bpf_ktime_get_ns() / 1000, bytes = 0, backlog, foreign = 0;
+	u64 now_us = bpf_ktime_get_ns() / 1000, bytes = 0, backlog, drops, foreign = 0;
 	struct net_device *dev = txq->dev;
 	struct td_record *r;
 	u32 index;
@@ -120,11 +121,13 @@ int BPF_PROG(td_dequeue, struct Qdisc *qdisc, const struct netdev_queue *txq, in
 	/* Of the root alone this event is told. Its counter has what a shaper's own segmentation adds. */
 	bpf_core_read(&bytes, sizeof(bytes), &qdisc->bstats.bytes);
 	backlog = qdisc->qstats.backlog;
+	drops = qdisc->qstats.drops;
 	if (skb && !td_is_share(skb->sk))
 		bpf_core_read(&foreign, sizeof(u32), &((struct qdisc_skb_cb *)skb->cb)->pkt_len);
 	bpf_spin_lock(&r->lock);
 	r->link.egress = bytes;
 	r->link.foreign += foreign;
+	r->link.drops = drops;
 	td_persist(r, now_us, backlog);
 	bpf_spin_unlock(&r->lock);
 	return 0;

@@ -12,9 +12,9 @@ use rustix::{
     fd::OwnedFd,
     io::Errno,
 };
-use scenario::{Loss, Rate, Span};
+use scenario::{Loss, Rate, RateChange, Span};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -36,6 +36,8 @@ const LONGEST_SLEEP: Span = Span(50_000_000);
 #[derive(Debug)]
 pub(crate) struct LinkSpec {
     pub(crate) rate: Rate,
+    /// Other rates, and from when on, counted from the run's beginning.
+    pub(crate) changes: Vec<RateChange>,
     pub(crate) delay: Span,
     pub(crate) limit: Limit,
     pub(crate) loss: Option<Loss>,
@@ -58,8 +60,8 @@ pub(crate) struct Gauge {
 pub(crate) struct LinkReport {
     /// In the direction of the data.
     pub(crate) counts: Counts,
-    /// IP bits a second while there was a queue; none when there was none for long enough.
-    pub(crate) rate_bps: Option<f64>,
+    /// The rate while there was a queue, as a share of what was asked for; none when there was no queue for long enough.
+    pub(crate) rate_share: Option<f64>,
     /// How late packets were handed over, in seconds: median and 99th percentile.
     pub(crate) late: Option<[f64; 2]>,
     /// Packets that a host could not be given.
@@ -71,6 +73,8 @@ pub(crate) struct LinkReport {
 pub(crate) struct Emulator {
     gauges: Arc<[Gauge]>,
     stop: Arc<AtomicBool>,
+    epoch: Instant,
+    began: Arc<AtomicU64>,
     thread: Option<thread::JoinHandle<Vec<LinkReport>>>,
 }
 
@@ -90,11 +94,18 @@ impl Emulator {
         let gauges: Arc<[Gauge]> = links.iter().map(|_| Gauge::default()).collect();
         let stop = Arc::new(AtomicBool::new(false));
         let (shown, stopped) = (gauges.clone(), stop.clone());
+        let (epoch, began) = (setting.epoch, Arc::new(AtomicU64::new(u64::MAX)));
+        let begins = began.clone();
         let thread = thread::Builder::new()
             .name("emulator".into())
-            .spawn(move || Carrier::new(links, setting, shown).run(&stopped))
+            .spawn(move || Carrier::new(links, setting, shown, begins).run(&stopped))
             .map_err(|why| LabError::System { what: "start the emulator's thread", why })?;
-        Ok(Emulator { gauges, stop, thread: Some(thread) })
+        Ok(Emulator { gauges, stop, epoch, began, thread: Some(thread) })
+    }
+
+    /// The run begins now: changes of links are counted from here.
+    pub(crate) fn begin(&self) {
+        self.began.store(self.epoch.elapsed().as_nanos() as u64, Relaxed);
     }
 
     pub(crate) fn gauges(&self) -> &[Gauge] {
@@ -141,6 +152,9 @@ struct Line {
     ends: [OwnedFd; 2],
     /// In the direction of the data, and against it.
     ways: [Way<Frame>; 2],
+    /// What is asked for now, and what will be.
+    asked: Rate,
+    changes: VecDeque<RateChange>,
     rate: RateMeter,
     late: Histogram<u64>,
     refused: u64,
@@ -148,6 +162,8 @@ struct Line {
 
 struct Carrier {
     lines: Vec<Line>,
+    /// When the run began; far away until it has.
+    began: Arc<AtomicU64>,
     gauges: Arc<[Gauge]>,
     setting: Setting,
     /// Rooms without a packet. They change hands without being copied, hence the boxes.
@@ -156,19 +172,21 @@ struct Carrier {
 }
 
 impl Carrier {
-    fn new(links: Vec<LinkSpec>, setting: Setting, gauges: Arc<[Gauge]>) -> Self {
+    fn new(links: Vec<LinkSpec>, setting: Setting, gauges: Arc<[Gauge]>, began: Arc<AtomicU64>) -> Self {
         let line = |spec: LinkSpec| Line {
             ends: spec.ends,
             ways: [
                 Way::new(spec.rate, spec.limit, spec.delay, spec.loss, spec.loss_rng.clone()),
                 Way::new(spec.rate, spec.limit, spec.delay, None, spec.loss_rng),
             ],
+            asked: spec.rate,
+            changes: spec.changes.into(),
             rate: RateMeter::default(),
             // To a minute, in three digits: more than a clock read gives.
             late: Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order"),
             refused: 0,
         };
-        Carrier { lines: links.into_iter().map(line).collect(), gauges, setting, spare: Vec::new() }
+        Carrier { lines: links.into_iter().map(line).collect(), began, gauges, setting, spare: Vec::new() }
     }
 
     fn now(&self) -> Time {
@@ -186,7 +204,7 @@ impl Carrier {
         }
         let report = |line: Line| LinkReport {
             counts: line.ways[0].counts(),
-            rate_bps: line.rate.bits_per_s(),
+            rate_share: line.rate.share(),
             late: (!line.late.is_empty()).then(|| [0.5, 0.99].map(|q| line.late.value_at_quantile(q) as f64 / 1e9)),
             refused: line.refused,
         };
@@ -197,6 +215,7 @@ impl Carrier {
     fn deliver(&mut self) -> Option<Time> {
         let mut next: Option<Time> = None;
         for index in 0..self.lines.len() {
+            next = next.into_iter().chain(self.change(index)).min();
             for way in 0..2 {
                 let mut now = self.now();
                 while let Some((due, frame)) = self.lines[index].ways[way].ready(now) {
@@ -218,11 +237,30 @@ impl Carrier {
             let now = self.now();
             let line = &mut self.lines[index];
             let (queued, left) = (line.ways[0].queued(now).0, line.ways[0].counts().left_bytes.0);
-            line.rate.look(now, left, queued > 0);
+            line.rate.look(now, left, queued > 0, line.asked);
             self.gauges[index].queued.store(queued, Relaxed);
             self.gauges[index].left_bytes.store(left, Relaxed);
         }
         next
+    }
+
+    /// Gives a link the rate that it is to have by now; returns when it next changes.
+    fn change(&mut self, index: usize) -> Option<Time> {
+        let began = self.began.load(Relaxed);
+        let now = self.now();
+        let line = &mut self.lines[index];
+        while let Some(change) = line.changes.front() {
+            let at = Time(began) + change.at;
+            if at > now {
+                return Some(at);
+            }
+            for way in &mut line.ways {
+                way.set_rate(now, change.rate);
+            }
+            line.asked = change.rate;
+            line.changes.pop_front();
+        }
+        None
     }
 
     /// Sleeps until a packet comes or `span` has passed.
@@ -302,27 +340,27 @@ fn tcp_ports(packet: &[u8]) -> Option<[u16; 2]> {
 /// Measures the rate at which a line empties a queue that stands.
 #[derive(Debug, Default)]
 struct RateMeter {
-    since: Option<(Time, u64)>,
+    since: Option<(Time, u64, Rate)>,
     bytes: u64,
-    time: Span,
+    asked: u64,
 }
 
 impl RateMeter {
-    fn look(&mut self, now: Time, left_bytes: u64, queue_stands: bool) {
+    fn look(&mut self, now: Time, left_bytes: u64, queue_stands: bool, asked: Rate) {
         match self.since {
             _ if !queue_stands => self.since = None,
-            None => self.since = Some((now, left_bytes)),
-            Some((begun, bytes)) if now - begun >= RATE_WINDOW => {
+            Some((begun, bytes, rate)) if rate == asked && now - begun >= RATE_WINDOW => {
                 self.bytes += left_bytes - bytes;
-                self.time = self.time + (now - begun);
-                self.since = Some((now, left_bytes));
+                self.asked += asked.bytes_in(now - begun).0;
+                self.since = Some((now, left_bytes, asked));
             }
-            Some(_) => {}
+            Some((.., rate)) if rate == asked => {}
+            _ => self.since = Some((now, left_bytes, asked)),
         }
     }
 
-    fn bits_per_s(&self) -> Option<f64> {
-        (self.time > Span::ZERO).then(|| self.bytes as f64 * 8.0 / self.time.secs())
+    fn share(&self) -> Option<f64> {
+        (self.asked > 0).then(|| self.bytes as f64 / self.asked as f64)
     }
 }
 
@@ -348,12 +386,17 @@ mod tests {
     #[test]
     fn a_rate_is_measured_only_while_a_queue_stands() {
         let mut meter = RateMeter::default();
-        meter.look(Time(0), 0, false);
-        meter.look(Time(200_000_000), 1000, false);
-        assert_eq!(meter.bits_per_s(), None);
-        meter.look(Time(300_000_000), 1000, true);
-        meter.look(Time(350_000_000), 2000, true);
-        meter.look(Time(400_000_000), 126_000, true);
-        assert_eq!(meter.bits_per_s(), Some(1e7));
+        let (asked, halved) = (Rate(10_000_000), Rate(5_000_000));
+        meter.look(Time(0), 0, false, asked);
+        meter.look(Time(200_000_000), 1000, false, asked);
+        assert_eq!(meter.share(), None);
+        meter.look(Time(300_000_000), 1000, true, asked);
+        meter.look(Time(350_000_000), 2000, true, asked);
+        meter.look(Time(400_000_000), 126_000, true, asked);
+        assert_eq!(meter.share(), Some(1.0));
+        // A window in which the rate changes is none.
+        meter.look(Time(450_000_000), 157_000, true, halved);
+        meter.look(Time(550_000_000), 188_250, true, halved);
+        assert_eq!(meter.share(), Some((125_000.0 + 31_250.0) / (125_000.0 + 62_500.0)));
     }
 }

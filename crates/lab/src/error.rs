@@ -39,6 +39,14 @@ pub enum LabError {
         /// Its reason.
         why: proxy::StartError,
     },
+    /// A proxy of the scenario was told of a new rate and did not take it.
+    #[error("cannot tell the proxy on host {host} what its link carries now: {why}")]
+    Reload {
+        /// On which host.
+        host: String,
+        /// Its reason.
+        why: proxy::ChangeError,
+    },
     /// A capture could not be written.
     #[error("cannot write the capture {}: {why}; choose a directory that exists and can be written to", path.display())]
     Capture {

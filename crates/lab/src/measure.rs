@@ -8,12 +8,16 @@ use crate::{
     network::Network,
     workload::{Flow, Stage, Story, flow_of},
 };
-use proxy::{FlowRecord, FlowStats, Phase, TcpInfo};
-use scenario::{Dist, FlowOutcome, FlowSpec, LegOutcome, LinkOutcome, Opens, Outcome, Phases, ProxyOutcome, Scenario, Series};
+use proxy::{FlowRecord, FlowStats, LinkView, Phase, TcpInfo};
+use scenario::{
+    Dist, FlowOutcome, FlowSpec, Leg, LegOutcome, LinkOutcome, Opens, Outcome, Phases, ProxyOutcome, Scenario, Series, ShaperOutcome, Span,
+};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 /// Points of a flow at which a byte's delay is measured.
 const DELAY_POINTS: usize = 400;
+/// Of more flows than this nobody reads the curves one by one.
+const MOST_FLOW_CURVES: usize = 16;
 /// Goodput over time is a mean over this long, in seconds.
 const GOODPUT_WINDOW: f64 = 0.5;
 
@@ -66,6 +70,10 @@ pub(crate) struct Recorder {
     link: usize,
     /// When, and what all proxies held together.
     held: Vec<(f64, f64)>,
+    /// The queues of the proxies' own shapers, where they have such.
+    shaper: Option<ShaperOutcome>,
+    /// When, and what waited there.
+    shaped: Vec<(f64, f64)>,
 }
 
 impl Recorder {
@@ -77,6 +85,8 @@ impl Recorder {
             bottleneck: Vec::new(),
             link: scenario.bottleneck(),
             held: Vec::new(),
+            shaper: scenario.splits.iter().any(|split| split.shaper).then(ShaperOutcome::default),
+            shaped: Vec::new(),
         }
     }
 
@@ -103,6 +113,12 @@ impl Recorder {
         }
         if self.flows.iter().any(|looks| !looks.proxies.is_empty()) {
             self.held.push((stage.now(), held));
+        }
+        if let Some(shaper) = &mut self.shaper {
+            let links: Vec<LinkView> = network.proxy_links().into_iter().filter(|link| link.shaped).collect();
+            self.shaped.push((stage.now(), links.iter().map(|link| link.backlog_bytes).sum::<u64>() as f64));
+            shaper.queue_drops = links.iter().map(|link| link.drops).sum();
+            shaper.queue_max_bytes = links.iter().map(|link| link.backlog_bytes).fold(shaper.queue_max_bytes, u64::max);
         }
     }
 }
@@ -147,7 +163,6 @@ pub(crate) fn outcome(
     let last = outcomes.iter().map(|flow| flow.end_s.unwrap_or(end_s)).fold(0.0, f64::max);
     let span = (last - first).max(1e-9);
     let total: u64 = outcomes.iter().map(|flow| flow.bytes).sum();
-    let rate = scenario.links[recorder.link].rate.bits_per_s() as f64;
     let left: Vec<(f64, f64)> = recorder.bottleneck.iter().map(|(t, left, _)| (*t, *left)).collect();
     let carried = value_at(&left, last) - value_at(&left, first);
 
@@ -167,13 +182,56 @@ pub(crate) fn outcome(
         valid,
         warnings,
         goodput_bps: total as f64 * 8.0 / span,
-        utilization: carried * 8.0 / (rate * span),
+        utilization: carried / scenario.links[recorder.link].capacity_between(first, first + span),
+        jain: jain(scenario, &recorder, &outcomes, end_s),
+        converge_s: converge(&recorder, &outcomes, end_s),
+        queue_bytes: Some(queue(&recorder, first, last)),
         flows: outcomes,
         proxy,
         links: links.iter().enumerate().map(|(index, report)| link_outcome(scenario, index, report)).collect(),
         series: all_series(&recorder, controls.len()),
         ..Outcome::default()
     }
+}
+
+/// How alike the flows fared while all were under way; the first round trips after a start are no measure of a share.
+fn jain(scenario: &Scenario, recorder: &Recorder, outcomes: &[FlowOutcome], end_s: f64) -> Option<f64> {
+    let whole = Leg { first: 0, end: scenario.links.len() };
+    let slowest = scenario.flow_specs(scenario.seed).iter().map(|flow| flow.access_delay).max().unwrap_or(Span::ZERO);
+    let round_trip = scenario.base_rtt(whole).secs() + 2.0 * slowest.secs();
+    let from = outcomes.iter().map(|flow| flow.start_s).fold(0.0, f64::max) + 4.0 * round_trip;
+    let to = outcomes.iter().map(|flow| flow.end_s.unwrap_or(end_s)).fold(f64::INFINITY, f64::min);
+    if to <= from {
+        return None;
+    }
+    let read: Vec<f64> = recorder.flows.iter().map(|looks| value_at(&looks.read, to) - value_at(&looks.read, from)).collect();
+    scenario::jain(&read)
+}
+
+/// The longest that it took after a start until the flows under way fared alike.
+fn converge(recorder: &Recorder, outcomes: &[FlowOutcome], end_s: f64) -> Option<f64> {
+    const ALIKE: f64 = 0.99;
+    let mut starts: Vec<f64> = outcomes.iter().map(|flow| flow.start_s).collect();
+    starts.sort_unstable_by(f64::total_cmp);
+    let mut longest: Option<f64> = None;
+    for (at, start) in starts.iter().enumerate().skip(1) {
+        let until = starts.get(at + 1).copied().unwrap_or(end_s);
+        let alike = |t: &&(f64, f64, f64)| {
+            let under_way =
+                outcomes.iter().zip(&recorder.flows).filter(|(flow, _)| flow.start_s <= t.0 && flow.end_s.is_none_or(|end| end > t.0));
+            let read = under_way.map(|(_, looks)| value_at(&looks.read, t.0) - value_at(&looks.read, t.0 - GOODPUT_WINDOW));
+            scenario::jain(&read.collect::<Vec<_>>()).is_some_and(|jain| jain >= ALIKE)
+        };
+        let when = recorder.bottleneck.iter().filter(|(t, ..)| (*start..until).contains(t)).find(alike)?.0;
+        longest = Some(longest.map_or(when - start, |longest| longest.max(when - start)));
+    }
+    longest
+}
+
+/// What waited before the bottleneck, be it the link or a shaper before it.
+fn queue(recorder: &Recorder, first: f64, last: f64) -> Dist {
+    let looks = recorder.bottleneck.iter().filter(|(t, ..)| (first..=last).contains(t));
+    Dist::of(&mut looks.map(|(t, _, queued)| queued + value_at(&recorder.shaped, *t)).collect::<Vec<_>>())
 }
 
 fn flow_outcome(scenario: &Scenario, flow: &Flow, story: &Story, looks: &FlowLooks, end_s: f64) -> FlowOutcome {
@@ -243,6 +301,7 @@ fn proxy_outcome(recorder: &Recorder, outcomes: &[FlowOutcome], end_s: f64) -> P
         buffer_bytes: Dist::of(&mut held),
         delay_s: Dist::of(&mut delays),
         phases: Phases { free: share(free), starvation: share(starvation), backpressure: share(backpressure) },
+        shaper: recorder.shaper,
     }
 }
 
@@ -296,8 +355,8 @@ fn verdict(scenario: &Scenario, links: &[LinkReport]) -> Vec<String> {
             ));
         }
         let asked = scenario.links[index].rate.bits_per_s() as f64;
-        if let Some(rate) = report.rate_bps.filter(|rate| (rate / asked - 1.0).abs() > 0.01) {
-            warnings.push(format!("link {number}: {:.3} Mbit/s were delivered of {:.3} asked for", rate / 1e6, asked / 1e6));
+        if let Some(share) = report.rate_share.filter(|share| (share - 1.0).abs() > 0.01) {
+            warnings.push(format!("link {number}: {:.3} Mbit/s were delivered of {:.3} asked for", share * asked / 1e6, asked / 1e6));
         }
     }
     warnings
@@ -308,7 +367,7 @@ fn link_outcome(scenario: &Scenario, index: usize, report: &LinkReport) -> LinkO
     LinkOutcome {
         link: index + 1,
         rate_bps: link.rate.bits_per_s() as f64,
-        delivered_rate_bps: report.rate_bps,
+        delivered_rate_bps: report.rate_share.map(|share| share * link.rate.bits_per_s() as f64),
         delay_s: link.delay.secs(),
         delivered_delay_s: report.late.map(|[median, _]| link.delay.secs() + median),
         late_p99_s: report.late.map_or(0.0, |[_, p99]| p99),
@@ -329,6 +388,10 @@ fn all_series(recorder: &Recorder, legs: usize) -> Vec<Series> {
         series("goodput", "all", "bit/s", goodput(recorder)),
         series("queue", &format!("link {}", recorder.link + 1), "B", recorder.bottleneck.iter().map(|(t, _, queued)| (*t, *queued))),
     ];
+    if (2..=MOST_FLOW_CURVES).contains(&recorder.flows.len()) {
+        let flows = recorder.flows.iter().enumerate();
+        all.extend(flows.map(|(id, looks)| series("flow_goodput", &format!("flow {id}"), "bit/s", rate(&looks.read))));
+    }
     if legs > 1 {
         all.push(series("held", "all", "B", recorder.held.iter().copied()));
     }
@@ -363,12 +426,17 @@ fn goodput(recorder: &Recorder) -> Vec<(f64, f64)> {
         .enumerate()
         .map(|(index, (t, _))| (*t, recorder.flows.iter().filter_map(|looks| Some(looks.read.get(index)?.1)).sum()))
         .collect();
-    let rate = |(t, bytes): &(f64, f64)| {
+    rate(&total)
+}
+
+/// What a curve of bytes rises by, in bits a second, over a sliding window.
+fn rate(bytes: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let at = |(t, now): &(f64, f64)| {
         let since = (t - GOODPUT_WINDOW).max(0.0);
         let span = t - since;
-        (*t, if span > 0.0 { (bytes - value_at(&total, since)) * 8.0 / span } else { 0.0 })
+        (*t, if span > 0.0 { (now - value_at(bytes, since)) * 8.0 / span } else { 0.0 })
     };
-    total.iter().map(rate).collect()
+    bytes.iter().map(at).collect()
 }
 
 #[cfg(test)]

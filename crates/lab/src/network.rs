@@ -12,9 +12,9 @@ use crate::{
 };
 use kernel::Controller;
 use link::Limit;
-use proxy::{Config, FlowRecord, FlowStats, Leg, LegProfile, Listen, Policy, Prefix, Proxy};
+use proxy::{Config, FlowRecord, FlowStats, Leg, LegProfile, LinkView, Listen, Policy, Prefix, Proxy};
 use rustix::fd::OwnedFd;
-use scenario::{Bytes, PKT, Purpose, QueueLimit, Scenario, Span, stream};
+use scenario::{Bytes, PKT, Purpose, QueueLimit, Rate, Scenario, Span, stream};
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -154,9 +154,57 @@ impl Network {
         self.emulator.as_ref().map_or((0, 0), gauge)
     }
 
+    /// The run begins now: changes of links are counted from here.
+    pub(crate) fn begin(&self) {
+        if let Some(emulator) = &self.emulator {
+            emulator.begin();
+        }
+    }
+
+    /// Tells the proxies that send into link `index` what it carries from now on, but for those that were told something else.
+    pub(crate) fn tell(&mut self, scenario: &Scenario, index: usize, rate: Rate) -> Result<(), LabError> {
+        let told = |number: &usize| scenario.splits[*number].after == index && scenario.splits[*number].capacity.is_none();
+        for number in (0..scenario.splits.len()).filter(told) {
+            let (config, on) = (self.config(scenario, number, rate), &self.proxies[number]);
+            let Some(proxy) = &on.proxy else { continue };
+            let host = &self.hosts[on.host];
+            host.enter(|| proxy.reload(config))?.map_err(|why| LabError::Reload { host: host.name().into(), why })?;
+        }
+        Ok(())
+    }
+
     /// The flows of each proxy as they are now.
     pub fn proxy_flows(&self) -> Vec<Vec<FlowStats>> {
         self.proxies.iter().map(|on| on.proxy.as_ref().map(Proxy::flows).unwrap_or_default()).collect()
+    }
+
+    /// What is known of the links that the proxies share out, those first that the data come to first.
+    pub fn proxy_links(&self) -> Vec<LinkView> {
+        self.proxies.iter().filter_map(|on| on.proxy.as_ref()).flat_map(Proxy::links).collect()
+    }
+
+    /// How proxy `number` is configured when the link after it carries `rate`.
+    fn config(&self, scenario: &Scenario, number: usize, rate: Rate) -> Config {
+        let host = scenario.splits[number].after;
+        let control = scenario.leg_controls()[number + 1];
+        let profile = |control: &str| LegProfile { control: Some(control.into()), ..LegProfile::default() };
+        // Whoever opens a connection, its data leave for the receiver: that leg has the proxy's controller.
+        let to = self.receiver_addresses().map(|address| Prefix(address.into())).into();
+        let split = &scenario.splits[number];
+        let mut onward = profile(control);
+        if split.shaper || kernel::meant(control).is_some_and(Controller::needs_capacity) {
+            onward.capacity = Some(split.capacity.unwrap_or(rate));
+            onward.link = Some(format!("link{}", host + 1));
+            onward.shape = Some(split.shaper);
+        }
+        let towards_receiver = Leg { to, profile: onward, ..Leg::default() };
+        let sender = profile(&scenario.control.sender);
+        Config {
+            listen: vec![Listen::transparent((Ipv6Addr::UNSPECIFIED, PROXY_PORT).into())],
+            policy: Policy { legs: vec![towards_receiver], near: sender.clone(), far: sender, ..Policy::default() },
+            buffer: scenario.buffer_limit(number),
+            ..Config::default()
+        }
     }
 
     fn start_proxy(
@@ -166,25 +214,7 @@ impl Network {
         on_end: impl Fn(FlowRecord) + Send + Sync + 'static,
     ) -> Result<(), LabError> {
         let host = scenario.splits[number].after;
-        let control = scenario.leg_controls()[number + 1];
-        let profile = |control: &str| LegProfile { control: Some(control.into()), ..LegProfile::default() };
-        // Whoever opens a connection, its data leave for the receiver: that leg has the proxy's controller.
-        let to = self.receiver_addresses().map(|address| Prefix(address.into())).into();
-        let split = &scenario.splits[number];
-        let mut onward = profile(control);
-        if split.shaper || kernel::meant(control).is_some_and(Controller::needs_capacity) {
-            onward.capacity = Some(split.capacity.unwrap_or(scenario.links[host].rate));
-            onward.link = Some(format!("link{}", host + 1));
-            onward.shape = Some(split.shaper);
-        }
-        let towards_receiver = Leg { to, profile: onward, ..Leg::default() };
-        let sender = profile(&scenario.control.sender);
-        let config = Config {
-            listen: vec![Listen::transparent((Ipv6Addr::UNSPECIFIED, PROXY_PORT).into())],
-            policy: Policy { legs: vec![towards_receiver], near: sender.clone(), far: sender, ..Policy::default() },
-            buffer: scenario.buffer_limit(number),
-            ..Config::default()
-        };
+        let config = self.config(scenario, number, scenario.links[host].rate);
         let host_name = self.hosts[host].name().to_string();
         let proxy = self.hosts[host].enter(|| Proxy::start(config, on_end))?.map_err(|why| LabError::Proxy { host: host_name, why })?;
         self.proxies.push(ProxyOn { host, proxy: Some(proxy) });
@@ -311,7 +341,15 @@ fn link_specs(scenario: &Scenario, seed: u64, mut ends: Vec<[Option<OwnedFd>; 2]
             QueueLimit::Bdp(_) => unreachable!("queue_limit resolves BDP"),
         };
         let loss_rng = stream(seed, Purpose::Losses, index as u64);
-        specs.push(LinkSpec { rate: link.rate, delay: link.delay, limit, loss: link.loss, loss_rng, ends: [left, right] });
+        specs.push(LinkSpec {
+            rate: link.rate,
+            changes: link.changes.clone(),
+            delay: link.delay,
+            limit,
+            loss: link.loss,
+            loss_rng,
+            ends: [left, right],
+        });
     }
     specs
 }

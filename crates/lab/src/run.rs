@@ -6,7 +6,7 @@ use crate::{
     network::{Extras, Network},
     workload::{self, Stage, Workload},
 };
-use scenario::{Backpressure, Engine, EngineError, Outcome, Progress, QueueKind, Scenario, SplitMode};
+use scenario::{Backpressure, Engine, EngineError, Outcome, Progress, QueueKind, RateChange, Scenario, SplitMode};
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex},
@@ -110,12 +110,14 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     let control = sender.as_ref().map_or(scenario.control.sender.clone(), |held| format!("td_{}", held.controller().name()));
     let ended = Arc::new(Mutex::new(Vec::new()));
     let records = ended.clone();
-    let network = Network::build(scenario, seed, &extras, move |proxy, record| {
+    let mut network = Network::build(scenario, seed, &extras, move |proxy, record| {
         if let Ok(mut records) = records.lock() {
             records.push((proxy, record));
         }
     })?;
     let stage = Arc::new(Stage::new(seed, &control));
+    network.begin();
+    let mut changes = changes(scenario).into_iter().peekable();
     let mut workload = Workload::start(&network, stage.clone(), &specs, &scenario.cross)?;
     let mut recorder = Recorder::new(scenario, &specs);
 
@@ -125,6 +127,9 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     let cancelled = loop {
         recorder.look(&stage, &workload.flows, &network);
         let elapsed = stage.began.elapsed();
+        while let Some((index, change)) = changes.next_if(|(_, change)| change.at.duration() <= elapsed) {
+            network.tell(scenario, index, change.rate)?;
+        }
         progress.at(share_done(&workload, elapsed, duration), "running");
         if (ends_by_itself && workload.is_done()) || duration.is_some_and(|duration| elapsed >= duration) {
             break false;
@@ -154,6 +159,14 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     }
     let records = ended.lock().map(|mut records| std::mem::take(&mut *records)).unwrap_or_default();
     Ok(measure::outcome(scenario, seed, recorder, &flows, records, &links, end_s))
+}
+
+/// When rates change, of which link (from 0), in order.
+fn changes(scenario: &Scenario) -> Vec<(usize, RateChange)> {
+    let all = scenario.links.iter().enumerate().flat_map(|(index, link)| link.changes.iter().map(move |change| (index, *change)));
+    let mut all: Vec<(usize, RateChange)> = all.collect();
+    all.sort_by_key(|(_, change)| change.at);
+    all
 }
 
 /// How much of a run is done, as far as can be told.

@@ -4,7 +4,7 @@
 
 use crate::{LabError, host::Host, network::Network};
 use rand::RngExt;
-use scenario::{Cross, FlowSpec, Opens, Purpose, Span, stream};
+use scenario::{Cross, FlowSpec, Offer, Opens, Purpose, Span, stream};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::{
     io::{self, Read, Write},
@@ -281,6 +281,10 @@ fn send(stage: &Stage, flow: &Flow, mut socket: &Socket) -> io::Result<()> {
     while sent < most && !stage.stopped() {
         let at = ((sent + u64::from(flow.spec.id) * 4099) % stage.payload.len() as u64) as usize;
         let end = stage.payload.len().min(at + CHUNK).min(at.saturating_add(usize::try_from(most - sent).unwrap_or(usize::MAX)));
+        let end = match flow.spec.offers {
+            Some(offer) => end.min(at + offered(stage, flow, offer, sent)),
+            None => end,
+        };
         let count = socket.write(&stage.payload[at..end])?;
         sum.update(&stage.payload[at..at + count]);
         sent += count as u64;
@@ -292,6 +296,14 @@ fn send(stage: &Stage, flow: &Flow, mut socket: &Socket) -> io::Result<()> {
     let ended = socket.read(&mut [0; 1]);
     flow.story.lock().expect("no thread panics while it holds a story").last = proxy::tcp_info(socket).ok();
     ended.map(|_| ())
+}
+
+/// How much of what the application has offered until now has not been sent; waits until there is some, or the run ends.
+fn offered(stage: &Stage, flow: &Flow, offer: Offer, sent: u64) -> usize {
+    // The write that the first byte to be sent belongs to; each comes at its time.
+    let write = sent / offer.bytes.0;
+    stage.sleep_until(Span(flow.spec.start.0 + offer.every.0 * write));
+    usize::try_from((write + 1) * offer.bytes.0 - sent).unwrap_or(usize::MAX)
 }
 
 /// Reads until the end.

@@ -105,3 +105,18 @@ fn what_the_lab_cannot_answer_it_names() {
     let error = refuse(format!("{LINKS}[control]\nsender = \"cubik\"\n{flow}"));
     assert!(matches!(&error, EngineError::WrongScenario { key, .. } if key == "control.sender"), "{error}");
 }
+
+#[test]
+fn a_link_carries_less_from_then_on_and_an_application_sends_what_it_offers() {
+    if common::skip("a_link_carries_less_from_then_on_and_an_application_sends_what_it_offers") {
+        return;
+    }
+    let link = "name = \"x\"\nduration = \"4s\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"5ms\"\n";
+    let halved = play(&format!("{link}changes = [{{ at = \"2s\", rate = \"5Mbit\" }}]\n[[flow]]\n"));
+    // 5 MB in the first half, 1.25 MB in the second, less start-up and headers.
+    assert!((3_500_000..6_100_000).contains(&halved.flows[0].bytes), "{}", halved.flows[0].bytes);
+    assert!(halved.utilization > 0.8 && halved.utilization <= 1.0, "{}", halved.utilization);
+    let offered = play(&format!("{link}[[flow]]\noffers = {{ bytes = \"50kB\", every = \"100ms\" }}\n[[flow]]\n"));
+    assert!((1_700_000..=2_050_000).contains(&offered.flows[0].bytes), "{}", offered.flows[0].bytes);
+    assert!(offered.jain.is_some_and(|jain| jain < 0.99) && offered.queue_bytes.is_some());
+}

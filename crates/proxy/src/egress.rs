@@ -112,6 +112,10 @@ pub struct LinkView {
     pub queue_bytes: u64,
     /// Bytes that wait now.
     pub backlog_bytes: u64,
+    /// Whether the queue is the shaper's; else it is further on, and what is said of it is what would wait at the capacity.
+    pub shaped: bool,
+    /// Packets that the shaper had no room for.
+    pub drops: u64,
     /// Load factor as MPCP measures it; 0 before it has.
     pub load: f64,
     /// What XCP hands out and takes back in a control interval, bytes.
@@ -206,6 +210,8 @@ fn view(link: &str, watched: &Watched, record: &Link, egress: f64) -> LinkView {
         other_bps: bits(record.share.other as f64),
         queue_bytes: record.queue,
         backlog_bytes: record.backlog,
+        shaped: watched.watch == Watch::Qdisc,
+        drops: record.drops,
         load: f64::from(record.mpcp.load_milli) / 1000.0,
         give_bytes: record.xcp.give,
         take_bytes: record.xcp.take,

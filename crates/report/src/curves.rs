@@ -35,8 +35,9 @@ pub(crate) struct Line {
 }
 
 /// What is known of a `Series.what`: its title, and what its numbers are.
-const KNOWN: [(&str, &str, Kind); 7] = [
+const KNOWN: [(&str, &str, Kind); 8] = [
     ("goodput", "Goodput, as the receivers read it", Kind::Rate),
+    ("flow_goodput", "Goodput of each flow", Kind::Rate),
     ("cwnd", "Congestion window of the sending leg", Kind::Count),
     ("rtt", "Smoothed RTT of the sending leg", Kind::Delay),
     ("in_flight", "Data in flight", Kind::Bytes),
@@ -80,7 +81,7 @@ fn figure(groups: &[Group<'_>], what: &str) -> Option<Figure> {
             unit.get_or_insert(series.unit.as_str());
             let samples = samples(series);
             let points = match what {
-                "goodput" => {
+                "goodput" | "flow_goodput" => {
                     let (points, seconds) = averaged(&samples, SPELLS.min(most));
                     spell = spell.max(seconds);
                     points

@@ -20,6 +20,10 @@ pub(crate) fn results(groups: &[Group<'_>]) -> Grid {
         let numbers: Vec<_> = groups.iter().map(|group| group.number("mean_flow_s", Outcome::mean_flow_s)).collect();
         grid.numbers("mean flow", Kind::Time, &numbers);
     }
+    if any(|outcome| outcome.jain.is_some()) {
+        let cell = |group: &Group<'_>| group.mean(|outcome| outcome.jain).map_or(NONE.into(), |jain| format!("{jain:.3}"));
+        grid.written("Jain", "", groups.iter().map(cell).collect());
+    }
     sojourns(&mut grid, groups);
     let goodput: Vec<_> = groups.iter().map(|group| group.number("goodput_bps", |outcome| Some(outcome.goodput_bps))).collect();
     grid.numbers("goodput", Kind::Rate, &goodput);

@@ -59,6 +59,7 @@ fn case(name: &str, end: f64, goodput: f64, retransmits: u64, held: Option<f64>)
             buffer_bytes: Dist { mean: held * 0.31, p50: held * 0.3, p99: held * 0.97, max: held },
             delay_s: Dist { mean: 0.61, p50: 0.6, p99: 0.9, max: 0.95 },
             phases: Phases { free: 0.72, starvation: 0.04, backpressure: 0.24 },
+            shaper: None,
         }),
         links: vec![link(1, 1e9, 0.005, None, 0), link(2, 10e6, 0.4, Some(0.001), retransmits)],
         series: series(bbr, split, end, goodput, held, retransmits as f64),

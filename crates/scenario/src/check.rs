@@ -3,7 +3,7 @@
 use crate::{
     model::{Buffer, Loss, Scenario},
     text::Fault,
-    units::{Bytes, PKT, QueueLimit},
+    units::{Bytes, PKT, QueueLimit, Span},
 };
 
 impl Scenario {
@@ -19,6 +19,12 @@ impl Scenario {
                 "holds no packet: give it at least \"1pkt\"".into(),
             )?;
             self.check_loss(index, link.loss)?;
+            for (number, change) in link.changes.iter().enumerate() {
+                let path = format!("link[{index}].changes[{number}]");
+                need(change.rate.0 > 0, format!("{path}.rate"), "is 0: nothing would ever cross this link again".into())?;
+                let before = number.checked_sub(1).map_or(Span::ZERO, |before| link.changes[before].at);
+                need(change.at > before, format!("{path}.at"), format!("is {}, but changes come one after the other", change.at))?;
+            }
         }
         let inner_links = self.links.len() - 1;
         for (index, split) in self.splits.iter().enumerate() {
@@ -65,6 +71,10 @@ impl Scenario {
                 format!("flow[{index}].bytes"),
                 "is 0: leave it out for a flow that sends until the duration ends".into(),
             )?;
+        }
+        for (index, offer) in self.flows.iter().enumerate().filter_map(|(index, flow)| Some((index, flow.offers?))) {
+            need(offer.bytes.0 > 0, format!("flow[{index}].offers.bytes"), "is 0: it would never send".into())?;
+            need(offer.every.0 > 0, format!("flow[{index}].offers.every"), "is 0: leave the offer out instead".into())?;
         }
         for (index, cross) in self.cross.iter().enumerate() {
             need(

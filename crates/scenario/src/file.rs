@@ -271,7 +271,7 @@ mod tests {
           10 | rate  = "10Mbot"
         "#);
         insta::assert_snapshot!(wrong(&SATELLITE.replace("delay = \"400ms\"", "dealy = \"400ms\"")), @r#"
-        wrong.toml:11: link[2].dealy: is no key here; it can be one of: rate, delay, queue, loss
+        wrong.toml:11: link[2].dealy: is no key here; it can be one of: rate, delay, queue, loss, changes
           11 | dealy = "400ms"
         "#);
         insta::assert_snapshot!(wrong(&SATELLITE.replace("delay = \"400ms\"", "")), @"

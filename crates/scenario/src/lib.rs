@@ -16,10 +16,12 @@ mod units;
 pub use engine::{Engine, EngineError, Progress};
 pub use file::{Assignment, ScenarioFile, Variant};
 pub use model::{
-    Backpressure, Buffer, Control, Cross, Draw, FlowGroup, FlowSpec, Gilbert, Leg, Link, Loss, Opens, Queue, QueueKind, Scenario, Split,
-    SplitMode,
+    Backpressure, Buffer, Control, Cross, Draw, FlowGroup, FlowSpec, Gilbert, Leg, Link, Loss, Offer, Opens, Queue, QueueKind, RateChange,
+    Scenario, Split, SplitMode,
 };
-pub use outcome::{Dist, FlowOutcome, LegOutcome, LinkOutcome, Outcome, Phases, ProxyOutcome, Series, add_ci95};
+pub use outcome::{
+    Dist, FlowOutcome, LegOutcome, LinkOutcome, NUMBERS, Outcome, Phases, ProxyOutcome, Series, ShaperOutcome, add_ci95, half_width, jain,
+};
 pub use random::{Purpose, stream};
 pub use text::{Fault, FileError, read_toml};
 pub use units::{Bytes, PKT, QueueLimit, Rate, Span, UnitError};

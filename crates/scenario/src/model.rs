@@ -58,6 +58,30 @@ pub struct Link {
     /// Losses on the link, after the queue: a lost packet has used its time on the link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<Loss>,
+    /// When its rate changes, and to what (rain fade). A proxy that is told nothing else of its capacity is told of this.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<RateChange>,
+}
+
+/// From some time on a link has another rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RateChange {
+    /// From when on.
+    pub at: Span,
+    /// IP bits a second.
+    pub rate: Rate,
+}
+
+impl Link {
+    /// IP bytes that it carries between two times, in seconds.
+    pub fn capacity_between(&self, from: f64, to: f64) -> f64 {
+        let starts = self.changes.iter().map(|change| (change.at.secs(), change.rate));
+        let spells: Vec<(f64, Rate)> = std::iter::once((0.0, self.rate)).chain(starts).collect();
+        let ends = spells.iter().skip(1).map(|(at, _)| *at).chain([f64::INFINITY]);
+        let carried = |((since, rate), until): (&(f64, Rate), f64)| (to.min(until) - from.max(*since)).max(0.0) * rate.bits_per_s() as f64;
+        spells.iter().zip(ends).map(carried).sum::<f64>() / 8.0
+    }
 }
 
 /// A queue: its limit and how it behaves.
@@ -290,6 +314,19 @@ pub struct FlowGroup {
     /// The receiver's window, where it is to be a limit; absent: larger than any path here needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Bytes>,
+    /// What the application offers, where it is that which limits the flow; absent: as much as the connection takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offers: Option<Offer>,
+}
+
+/// An application that writes so much at once, and again after a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Offer {
+    /// How much at a time.
+    pub bytes: Bytes,
+    /// From the beginning of one write to that of the next.
+    pub every: Span,
 }
 
 fn one_flow() -> u32 {
@@ -396,6 +433,8 @@ pub struct FlowSpec {
     pub access_delay: Span,
     /// The receiver's window, where it is a limit.
     pub window: Option<Bytes>,
+    /// What its application offers, where that is a limit.
+    pub offers: Option<Offer>,
 }
 
 /// A stretch of links between two ends of a TCP connection.
@@ -422,6 +461,7 @@ impl Scenario {
                     opens: group.opens,
                     access_delay,
                     window: group.window,
+                    offers: group.offers,
                 });
             }
         }

@@ -23,6 +23,17 @@ pub struct Outcome {
     pub goodput_bps: f64,
     /// IP bytes that left the bottleneck over what it could have carried from the first SYN to the last byte.
     pub utilization: f64,
+    /// Jain's index of what the receivers read while all flows were under way, from four round trips after the last start to the first
+    /// end; absent when there was no such time, or one flow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jain: Option<f64>,
+    /// The longest that it took after a flow's start until Jain's index of the flows under way, over half a second, was 0.99; absent when
+    /// that never came about before the next start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub converge_s: Option<f64>,
+    /// What waited before the bottleneck over time, in bytes: before the link, or before a proxy's shaper.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_bytes: Option<Dist>,
     /// Flow by flow.
     pub flows: Vec<FlowOutcome>,
     /// What happened in the proxy, all flows and proxies together; absent when nothing is split.
@@ -89,6 +100,18 @@ pub struct ProxyOutcome {
     pub delay_s: Dist,
     /// Shares of the time during which data flowed.
     pub phases: Phases,
+    /// Where proxies shape what they send: the queues there, as a link's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shaper: Option<ShaperOutcome>,
+}
+
+/// The queue before a proxy's own shaper.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct ShaperOutcome {
+    /// Packets that it dropped.
+    pub queue_drops: u64,
+    /// Largest queue.
+    pub queue_max_bytes: u64,
 }
 
 /// A distribution over time (buffers) or over bytes (delays).
@@ -157,7 +180,7 @@ pub struct LinkOutcome {
 /// A number over time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// What: `goodput`, `cwnd`, `rtt`, `in_flight`, `retransmits`, `held`, `queue`.
+    /// What: `goodput`, `flow_goodput`, `cwnd`, `rtt`, `in_flight`, `retransmits`, `held`, `queue`.
     pub what: String,
     /// Of whom: `flow 0`, `flow 0 leg 2`, `link 2`, `all`.
     pub whose: String,
@@ -190,17 +213,62 @@ impl Outcome {
         self.flows.iter().flat_map(|flow| &flow.legs).map(|leg| leg.retransmits).sum()
     }
 
-    /// The numbers for which an interval over seeds is worth giving.
-    fn numbers(&self) -> Vec<(&'static str, f64)> {
-        let mut numbers = vec![("goodput_bps", self.goodput_bps), ("utilization", self.utilization)];
-        if let Some(seconds) = self.completion_s() {
-            numbers.push(("completion_s", seconds));
-        }
-        if let Some(seconds) = self.mean_flow_s() {
-            numbers.push(("mean_flow_s", seconds));
-        }
-        numbers
+    /// Packets that the bottleneck's queue dropped, and those of proxies' shapers.
+    pub fn queue_drops(&self) -> u64 {
+        self.bottleneck().map(|link| link.queue_drops).into_iter().chain(self.shaper().map(|shaper| shaper.queue_drops)).sum()
     }
+
+    /// The largest that the bottleneck's queue was, or a shaper's, in bytes.
+    pub fn queue_max(&self) -> u64 {
+        let queues = self.bottleneck().map(|link| link.queue_max_bytes).into_iter();
+        queues.chain(self.shaper().map(|shaper| shaper.queue_max_bytes)).max().unwrap_or(0)
+    }
+
+    /// The slowest link, the first of equals.
+    fn bottleneck(&self) -> Option<&LinkOutcome> {
+        self.links.iter().min_by(|a, b| a.rate_bps.total_cmp(&b.rate_bps))
+    }
+
+    fn shaper(&self) -> Option<ShaperOutcome> {
+        self.proxy.as_ref()?.shaper
+    }
+
+    /// The number of that name, one of [`NUMBERS`]; absent where this outcome has none.
+    pub fn number(&self, name: &str) -> Option<f64> {
+        match name {
+            "goodput_bps" => Some(self.goodput_bps),
+            "utilization" => Some(self.utilization),
+            "completion_s" => self.completion_s(),
+            "mean_flow_s" => self.mean_flow_s(),
+            "jain" => self.jain,
+            "converge_s" => self.converge_s,
+            "queue_p50_bytes" => self.queue_bytes.map(|queue| queue.p50),
+            "retransmits" => Some(self.retransmits() as f64),
+            "queue_drops" => Some(self.queue_drops() as f64),
+            "queue_max_bytes" => Some(self.queue_max() as f64),
+            _ => None,
+        }
+    }
+}
+
+/// The numbers of an outcome that runs are compared by, and that have intervals over seeds.
+pub const NUMBERS: [&str; 10] = [
+    "goodput_bps",
+    "utilization",
+    "completion_s",
+    "mean_flow_s",
+    "jain",
+    "converge_s",
+    "retransmits",
+    "queue_drops",
+    "queue_max_bytes",
+    "queue_p50_bytes",
+];
+
+/// Jain's index of fairness, 1 when all are alike and 1/n when one has all; absent when there are fewer than two, or nothing to share.
+pub fn jain(shares: &[f64]) -> Option<f64> {
+    let squares: f64 = shares.iter().map(|share| share * share).sum();
+    (shares.len() > 1 && squares > 0.0).then(|| shares.iter().sum::<f64>().powi(2) / (shares.len() as f64 * squares))
 }
 
 /// Gives every outcome the intervals of the mean over the seeds of its scenario, engine and case. A number that some seed lacks gets none.
@@ -210,7 +278,7 @@ pub fn add_ci95(outcomes: &mut [Outcome]) {
     let mut sizes: BTreeMap<_, usize> = BTreeMap::new();
     for outcome in outcomes.iter() {
         *sizes.entry(key(outcome)).or_default() += 1;
-        for (name, value) in outcome.numbers() {
+        for (name, value) in NUMBERS.into_iter().filter_map(|name| Some((name, outcome.number(name)?))) {
             groups.entry(key(outcome)).or_default().entry(name).or_default().push(value);
         }
     }
@@ -224,9 +292,12 @@ pub fn add_ci95(outcomes: &mut [Outcome]) {
     }
 }
 
-/// Half the width of the 95 % interval of the mean of `values`, by Student's t.
-fn half_width(values: &[f64]) -> f64 {
+/// Half the width of the 95 % interval of the mean of `values`, by Student's t; of one value it is infinite.
+pub fn half_width(values: &[f64]) -> f64 {
     let n = values.len() as f64;
+    if n < 2.0 {
+        return f64::INFINITY;
+    }
     let mean = values.iter().sum::<f64>() / n;
     let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0);
     StudentsT::new(0.0, 1.0, n - 1.0).map_or(f64::INFINITY, |t| t.inverse_cdf(0.975)) * (variance / n).sqrt()
@@ -257,6 +328,22 @@ mod tests {
         assert_eq!(outcome.mean_flow_s(), Some(5.0));
         outcome.flows[0].end_s = None;
         assert_eq!(outcome.completion_s(), None);
+    }
+
+    #[test]
+    fn jains_index_of_known_shares() {
+        assert_eq!(jain(&[2.0; 5]), Some(1.0));
+        assert_eq!(jain(&[1.0, 0.0, 0.0, 0.0]), Some(0.25));
+        assert_eq!((jain(&[1.0]), jain(&[0.0, 0.0])), (None, None));
+    }
+
+    #[test]
+    fn every_number_is_one_of_an_outcome() {
+        let flow = |end_s| FlowOutcome { end_s: Some(end_s), ..FlowOutcome::default() };
+        let flows = vec![flow(1.0), flow(2.0)];
+        let outcome = Outcome { flows, jain: Some(1.0), converge_s: Some(1.0), queue_bytes: Some(Dist::default()), ..Outcome::default() };
+        assert!(NUMBERS.iter().all(|name| outcome.number(name).is_some()));
+        assert_eq!(outcome.number("afct"), None);
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod demo;
 mod doctor;
 mod flows;
 mod lab;
+mod paper;
 mod proxy;
 mod run;
 
@@ -28,6 +29,7 @@ enum Command {
     Demo(demo::Demo),
     /// Plays a scenario file
     Run(run::Run),
+    Paper(paper::Paper),
     /// Splits the connections that come to this machine
     Proxy(Box<proxy::Proxy>),
     Flows(flows::Flows),
@@ -86,6 +88,7 @@ fn main() -> ExitCode {
     let done = match arguments.command {
         Command::Demo(command) => command.run(),
         Command::Run(command) => command.run(),
+        Command::Paper(command) => command.run(),
         Command::Proxy(command) => command.run(),
         Command::Flows(command) => command.run(),
         Command::Bypass(command) => command.run(),

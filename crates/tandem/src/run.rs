@@ -50,6 +50,8 @@ pub(crate) struct Run {
 enum EngineName {
     /// The real kernel, in network namespaces
     Lab,
+    /// Nobody: what fair sharing of the bottleneck allows at best
+    Bound,
 }
 
 /// Reads a scenario file and makes its variants.
@@ -97,6 +99,7 @@ impl Run {
 
     fn engine(&self, name: EngineName, variant: &Variant, seed: u64) -> Box<dyn Engine + Send> {
         match name {
+            EngineName::Bound => Box::new(experiments::Bound),
             EngineName::Lab => {
                 let capture = self.pcap.as_ref().map(|directory| {
                     let case = if variant.case.is_empty() { String::new() } else { format!("-{}", variant.case) };
