@@ -232,11 +232,51 @@ fn every_scenario_file_parses() {
     while let Some(path) = waiting.pop() {
         if path.is_dir() {
             waiting.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
-        } else if path.extension().is_some_and(|extension| extension == "toml") {
+        } else if path.extension().is_some_and(|extension| extension == "toml") && !path.ends_with("paper.toml") {
             let text = fs::read_to_string(&path).unwrap();
             scenario::ScenarioFile::parse(&text, &path.display().to_string()).unwrap_or_else(|error| panic!("{error}"));
             count += 1;
         }
     }
     assert!(count > 0);
+}
+
+#[test]
+fn papers_are_listed_and_found() {
+    let list = tandem(&["paper"]);
+    assert_eq!(status(&list), 0);
+    assert!(String::from_utf8_lossy(&list.stdout).contains("li/fig-3"));
+    let json: serde_json::Value = serde_json::from_slice(&tandem(&["paper", "--json"]).stdout).unwrap();
+    assert!(json.as_array().unwrap().iter().any(|experiment| experiment["id"] == "li/fig-4"));
+
+    let none = tandem(&["paper", "li/fig-99"]);
+    assert_eq!(status(&none), 2);
+    assert!(said(&none).contains("there is no experiment \"li/fig-99\"; there are li/fig-3"), "{}", said(&none));
+    let later = tandem(&["paper", "li/fig-6"]);
+    assert_eq!(status(&later), 3, "{}", said(&later));
+}
+
+/// Outcomes that an earlier run wrote become the same table and verdicts as new ones.
+#[test]
+fn earlier_outcomes_are_judged_as_new_ones() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("outcomes.json");
+    let outcome = |case: &str, seed: u64, seconds: f64| {
+        let flows = serde_json::json!([{ "id": 0, "bytes": 1, "start_s": 0.0, "end_s": seconds, "goodput_bps": 1.0, "legs": [] }]);
+        serde_json::json!({ "scenario": "li/fig-4", "case": case, "engine": "lab", "seed": seed, "valid": true, "warnings": [],
+            "goodput_bps": 1.0, "utilization": 0.9, "flows": flows })
+    };
+    let pairs = [(1, 20.0, 40.0), (2, 21.0, 42.5), (3, 22.0, 43.5)];
+    let outcomes: Vec<_> =
+        pairs.iter().flat_map(|(seed, mpcp, hybla)| [outcome("PEP mpcp", *seed, *mpcp), outcome("PEP hybla", *seed, *hybla)]).collect();
+    fs::write(&path, serde_json::to_string(&outcomes).unwrap()).unwrap();
+    let output = tandem(&["paper", "li/fig-4", "--from", path.to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(status(&output), 0, "{}", said(&output));
+    assert!(text.contains("21.00 ± ") && text.contains("holds") && text.contains("cannot tell"), "{text}");
+
+    fs::write(&path, "no outcomes").unwrap();
+    let output = tandem(&["paper", "li/fig-4", "--from", path.to_str().unwrap()]);
+    assert_eq!(status(&output), 2);
+    assert!(said(&output).contains("cannot read outcomes from"), "{}", said(&output));
 }
