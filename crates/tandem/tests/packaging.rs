@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Daemon, PATIENCE, TANDEM, skip, wait_until};
+use common::{Daemon, PATIENCE, TANDEM, note, skip, wait_until};
 use lab::Host;
 use std::{
     fs,
@@ -16,15 +16,11 @@ fn packaged(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(name)
 }
 
-fn unit() -> String {
-    fs::read_to_string(packaged("tandem.service")).unwrap()
-}
-
-/// The value of a directive in the unit.
-fn directive(name: &str) -> String {
-    let text = unit();
+/// The value of a directive in a unit.
+fn directive(unit: &str, name: &str) -> String {
+    let text = fs::read_to_string(packaged(unit)).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}=")));
-    line.unwrap_or_else(|| panic!("the unit has no {name}")).into()
+    line.unwrap_or_else(|| panic!("{unit} has no {name}")).into()
 }
 
 #[test]
@@ -32,12 +28,28 @@ fn the_example_configuration_is_right() {
     proxy::Service::read(&packaged("proxy.toml")).unwrap();
 }
 
-/// A user without any power but the unit's capabilities, as systemd makes one.
 #[test]
 fn the_units_capabilities_are_enough() {
     if skip("the_units_capabilities_are_enough", &["nft", "ip", "setpriv"]) {
         return;
     }
+    serve(&["tandem.service"], &[]);
+}
+
+#[test]
+fn with_those_of_the_drop_in_they_are_enough_for_our_controllers() {
+    const TEST: &str = "with_those_of_the_drop_in_they_are_enough_for_our_controllers";
+    if skip(TEST, &["nft", "ip", "tc", "setpriv"]) {
+        return;
+    }
+    if !Path::new("/sys/kernel/btf/vmlinux").exists() {
+        return note(TEST, &"this kernel has no BTF");
+    }
+    serve(&["tandem.service", "controllers.conf"], &["--far", "control=share,capacity=10Mbit,link=lo"]);
+}
+
+/// The proxy's life as a service of these units, with flags: a user without any power but their capabilities, as systemd makes one.
+fn serve(units: &[&str], flags: &[&str]) {
     let host = Host::new("router").unwrap();
     // The program and its files where anybody may read them.
     let directory = tempfile::tempdir().unwrap();
@@ -49,14 +61,17 @@ fn the_units_capabilities_are_enough() {
     fs::set_permissions(at("notify"), fs::Permissions::from_mode(0o777)).unwrap();
     told.set_read_timeout(Some(PATIENCE)).unwrap();
 
-    let capabilities: Vec<String> =
-        directive("AmbientCapabilities").split_whitespace().map(|name| name.replace("CAP_", "+").to_lowercase()).collect();
+    let mut capabilities = Vec::new();
+    for unit in units {
+        let ambient = directive(unit, "AmbientCapabilities");
+        assert_eq!(ambient, directive(unit, "CapabilityBoundingSet"));
+        capabilities.extend(ambient.split_whitespace().map(|name| name.replace("CAP_", "+").to_lowercase()));
+    }
     let capabilities = capabilities.join(",");
-    assert_eq!(directive("AmbientCapabilities"), directive("CapabilityBoundingSet"));
     let mut command = host.command("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--bounding-set", &format!("-all,{capabilities}")]);
     command.args(["--inh-caps", &format!("-all,{capabilities}"), "--ambient-caps", &format!("-all,{capabilities}")]);
-    command.arg(at("tandem")).args(["proxy", "-c"]).arg(at("proxy.toml")).env("NOTIFY_SOCKET", at("notify"));
+    command.arg(at("tandem")).args(["proxy", "-c"]).arg(at("proxy.toml")).args(flags).env("NOTIFY_SOCKET", at("notify"));
     let mut proxy = Daemon::start(&mut command);
     let mut said = [0; 4096];
     let mut hear = |wanted: &str| {
