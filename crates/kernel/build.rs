@@ -1,6 +1,6 @@
 //! Builds the programs for the kernel: a controller each, and the monitor.
 
-use std::{env, path::PathBuf, process::Command};
+use std::{env, fs, path::PathBuf, process::Command};
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
@@ -9,16 +9,30 @@ fn main() {
     println!("cargo::rerun-if-changed=bpf");
     println!("cargo::rerun-if-changed={headers}");
 
+    let layout = layout(&[format!("{headers}/intf.h"), "bpf/records.h".into()]);
+    println!("cargo::rustc-env=TD_LAYOUT={layout}");
+    let layout = format!("-DTD_LAYOUT={layout}");
+
     // One object for each: a program that is not wanted costs nothing.
     for controller in control::Controller::all() {
         compile(
             "bpf/controller.bpf.c",
             &out.join(format!("{}.bpf.o", controller.name())),
             &[&headers, &libbpf],
-            &[&format!("-DTD_NAME={}", controller.name()), &format!("-DTD_WHOLE={}", u8::from(controller.whole()))],
+            &[&format!("-DTD_NAME={}", controller.name()), &format!("-DTD_WHOLE={}", u8::from(controller.whole())), &layout],
         );
     }
-    compile("bpf/monitor.bpf.c", &out.join("monitor.bpf.o"), &[&headers, &libbpf], &[]);
+    compile("bpf/monitor.bpf.c", &out.join("monitor.bpf.o"), &[&headers, &libbpf], &[&layout]);
+}
+
+/// What tells one layout of the shared records from others (FNV-1a of the files that have it): programs share them by name.
+fn layout(files: &[String]) -> String {
+    let mut hash = 0x811c_9dc5_u32;
+    for file in files {
+        let text = fs::read(file).unwrap_or_else(|error| panic!("could not read {file}: {error}"));
+        hash = text.iter().fold(hash, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
+    }
+    format!("{hash:08x}")
 }
 
 fn compile(source: &str, object: &std::path::Path, includes: &[&String], defines: &[&str]) {

@@ -8,6 +8,12 @@
 
 #define TD_RECORDS 256
 
+/* Maps are shared by name, between programs that have the same layout: it is in the name. */
+#define TD_OF_LAYOUT_(name, layout) name##layout
+#define TD_OF_LAYOUT(name, layout) TD_OF_LAYOUT_(name, layout)
+#define td_records TD_OF_LAYOUT(td_rec_, TD_LAYOUT)
+#define td_places TD_OF_LAYOUT(td_plc_, TD_LAYOUT)
+
 /* Where a link is. */
 struct td_place {
 	u64 net_cookie;

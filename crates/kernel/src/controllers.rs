@@ -57,6 +57,9 @@ pub fn load(name: &str, tunables: &[(String, u32)]) -> Result<Held> {
     let begun = Instant::now();
     loop {
         if let Some(link) = registered(controller)? {
+            if controller.whole() {
+                links::only_ours()?;
+            }
             let now = now_tuned(controller);
             if !tunables.is_empty() && now.is_some_and(|now| now != values) {
                 return Err(Error::Tuned(controller.name().into()));

@@ -27,6 +27,12 @@ pub enum Error {
     /// It is in the kernel, with other tunables than were asked for.
     #[error("td_{0} is in this kernel already, with other tunables: unload it first (`tandem control unload {0}`), or ask for none")]
     Tuned(String),
+    /// Another version's programs are in the kernel.
+    #[error(
+        "programs of another version of Tandem are in this kernel, and share nothing with this one's: end what has them (a proxy, a run), and take \
+         out what stays (`tandem control list`, `tandem control unload`), with that version"
+    )]
+    OtherVersion,
     /// The kernel has no type information.
     #[error(
         "this kernel has no BTF (/sys/kernel/btf/vmlinux), which programs need to find its structs: use one built with CONFIG_DEBUG_INFO_BTF"

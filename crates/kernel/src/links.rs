@@ -7,7 +7,15 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-const SHARED: [&str; 2] = ["td_records", "td_places"];
+/// The links' records, and where they are. Their layout is in the name.
+pub(crate) const RECORDS: &str = concat!("td_rec_", env!("TD_LAYOUT"));
+pub(crate) const PLACES: &str = concat!("td_plc_", env!("TD_LAYOUT"));
+const SHARED: [&str; 2] = [RECORDS, PLACES];
+
+/// Fails where programs are in the kernel whose records have another layout: controllers of theirs would not see links of ours.
+pub(crate) fn only_ours() -> Result<()> {
+    if sys::map_names().any(|name| name.starts_with("td_rec_") && name != RECORDS) { Err(Error::OtherVersion) } else { Ok(()) }
+}
 
 /// One at a time of this process loads what shares the maps: two at once would each make their own.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
@@ -19,6 +27,7 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
 /// the older ones count, and it is done again.
 pub(crate) fn load(attempt: &str, open: impl Fn() -> Result<OpenObject>) -> Result<Object> {
     loop {
+        only_ours()?;
         let mut open = open()?;
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();

@@ -110,7 +110,7 @@ impl Monitor {
             let map = object.maps().find(|map| map.name() == name).expect("the object has it");
             handle(&map).map_err(Error::kernel(attempt))
         };
-        let (records, places) = (map("td_records")?, map("td_places")?);
+        let (records, places) = (map(links::RECORDS)?, map(links::PLACES)?);
         let monitor = Monitor { object, records, places, dequeues: None, watched: HashMap::new() };
         monitor.sweep();
         Ok(monitor)
@@ -164,7 +164,7 @@ impl Monitor {
 
     /// Takes records back whose owners are gone.
     fn sweep(&self) {
-        let gone = |claim: &Claim| !std::path::Path::new(&format!("/proc/{}", claim.owner)).exists();
+        let gone = |claim: &Claim| !sys::is_there(claim.owner);
         for place in self.places.keys().collect::<Vec<_>>() {
             let claim = self.places.lookup(&place, MapFlags::ANY).ok().flatten().map(|claim| sys::plain_from::<Claim>(&claim));
             if let Some(claim) = claim.filter(gone) {

@@ -68,6 +68,11 @@ pub(crate) fn mount_bpf() -> io::Result<()> {
     Ok(())
 }
 
+/// The names of the kernel's maps.
+pub(crate) fn map_names() -> impl Iterator<Item = String> {
+    MapInfoIter::default().map(|map| map.name.to_string_lossy().into_owned())
+}
+
 /// The newest of the kernel's maps of this name (of which the kernel keeps 15 letters).
 pub(crate) fn newest_map(name: &str) -> Option<MapHandle> {
     MapHandle::from_map_id(maps(name).max()?).ok()
@@ -99,6 +104,12 @@ pub(crate) fn struct_ops_link(name: &str) -> io::Result<Option<OwnedFd>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Whether a process is there, be it another user's: /proc may hide those.
+pub(crate) fn is_there(process: u32) -> bool {
+    let process = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
+    process.is_some_and(|process| rustix::process::test_kill_process(process) != Err(rustix::io::Errno::SRCH))
 }
 
 /// The cookie of a socket's network namespace.
