@@ -5,7 +5,7 @@ use crate::{
     answer::{self, Question},
 };
 use clap::Args;
-use scenario::{Outcome, ScenarioFile};
+use scenario::{Outcome, ScenarioFile, Variant};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -42,13 +42,15 @@ impl Demo {
         let variants = ScenarioFile::parse(SCENARIO, "demo.toml")
             .and_then(|file| file.variants(&[]))
             .map_err(|error| Failure::Failed(error.to_string()))?;
+        let (variants, left_out) = playable(variants);
         let questions =
             variants.iter().map(|variant| Question { engine: Box::new(lab::Lab::default()), variant, seed: self.seed }).collect::<Vec<_>>();
         let (outcomes, failure) = answer::part(answer::ask(questions, Some(variants.len()), self.json));
         if let Some(failure) = failure {
             return Err(failure);
         }
-        let notes = findings(&outcomes);
+        let mut notes = findings(&outcomes);
+        notes.extend(left_out);
         let scenario = &variants[0].scenario;
         answer::write_page(&self.page, &report::page("Tandem: a satellite link, split and not", &scenario.about, &notes, &outcomes))?;
         if self.json {
@@ -69,6 +71,16 @@ impl Demo {
     }
 }
 
+/// The rows that this kernel can play, and why others are left out: those with controllers that Tandem puts into the kernel need BTF.
+fn playable(variants: Vec<Variant>) -> (Vec<Variant>, Option<String>) {
+    let tried = kernel::Monitor::new().and_then(|_| kernel::load("share", &[]).map(drop));
+    let Err(why) = tried else { return (variants, None) };
+    let ours = |variant: &Variant| variant.scenario.leg_controls().into_iter().any(|name| kernel::meant(name).is_some());
+    let (left_out, rest): (Vec<Variant>, Vec<Variant>) = variants.into_iter().partition(ours);
+    let names = left_out.iter().map(|variant| variant.case.as_str()).collect::<Vec<_>>().join(", ");
+    (rest, Some(format!("Left out: {names}. {why}")))
+}
+
 /// A sentence for each difference: what the split gives, what the controller gives.
 fn findings(outcomes: &[Outcome]) -> Vec<String> {
     let time = |case: &str| outcomes.iter().find(|outcome| outcome.case == case).and_then(Outcome::completion_s);
@@ -77,7 +89,7 @@ fn findings(outcomes: &[Outcome]) -> Vec<String> {
     else {
         return vec!["A row did not finish, so there is nothing to compare.".into()];
     };
-    vec![
+    let mut notes = vec![
         format!(
             "What the split alone gives (CUBIC on both legs against CUBIC end to end): {}. {}",
             compared(cubic, split_cubic),
@@ -98,7 +110,16 @@ fn findings(outcomes: &[Outcome]) -> Vec<String> {
             compared(bbr, split_bbr),
             "Both have the same controller on the same long leg; where the short leg loses nothing there is little left to win."
         ),
-    ]
+    ];
+    if let Some(share) = time("split cubic/share") {
+        notes.push(format!(
+            "What it gives to know what the satellite carries (split CUBIC/share against split CUBIC/BBR): {}. {}",
+            compared(split_bbr, share),
+            "BBR has to find the rate out, and every flow for itself; the proxy is told, and allots each flow its share from the first round \
+             trip on."
+        ));
+    }
+    notes
 }
 
 /// How much sooner `new` is than `old`, in words.
@@ -119,10 +140,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scenario_has_the_four_rows() {
+    fn the_scenario_has_the_rows_that_are_compared() {
         let variants = ScenarioFile::parse(SCENARIO, "demo.toml").unwrap().variants(&[]).unwrap();
         let names: Vec<&str> = variants.iter().map(|variant| variant.case.as_str()).collect();
-        assert_eq!(names, ["end-to-end cubic", "split cubic/cubic", "end-to-end bbr", "split cubic/bbr"]);
+        assert_eq!(names[..4], ["end-to-end cubic", "split cubic/cubic", "end-to-end bbr", "split cubic/bbr"]);
+        assert_eq!(names[4..], ["split cubic/hybla", "split cubic/xcp", "split cubic/mpcp", "split cubic/share"]);
         let control = |index: usize| variants[index].scenario.leg_controls();
         assert_eq!([control(0), control(2)], [vec!["cubic"], vec!["bbr"]]);
         assert_eq!([control(1), control(3)], [vec!["cubic", "cubic"], vec!["cubic", "bbr"]]);
