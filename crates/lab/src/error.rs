@@ -45,7 +45,7 @@ pub enum LabError {
         /// On which host.
         host: String,
         /// Its reason.
-        why: proxy::ChangeError,
+        why: Box<proxy::ChangeError>,
     },
     /// A capture could not be written.
     #[error("cannot write the capture {}: {why}; choose a directory that exists and can be written to", path.display())]

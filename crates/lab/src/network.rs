@@ -168,7 +168,7 @@ impl Network {
             let (config, on) = (self.config(scenario, number, rate), &self.proxies[number]);
             let Some(proxy) = &on.proxy else { continue };
             let host = &self.hosts[on.host];
-            host.enter(|| proxy.reload(config))?.map_err(|why| LabError::Reload { host: host.name().into(), why })?;
+            host.enter(|| proxy.reload(config))?.map_err(|why| LabError::Reload { host: host.name().into(), why: why.into() })?;
         }
         Ok(())
     }
