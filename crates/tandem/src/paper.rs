@@ -17,15 +17,18 @@ pub(crate) struct Paper {
     /// With how many seeds (default: as many as the experiment asks for)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: Option<u64>,
+    /// Only the cases whose names begin so
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    case: Vec<String>,
     /// Prints JSON: the outcomes, one a case and seed, and what they say to the paper's claims
     #[arg(long)]
     json: bool,
     /// Adds numbers over time to the JSON
     #[arg(long, requires = "json")]
     series: bool,
-    /// Plays nothing: takes the outcomes of an earlier --json from this file
-    #[arg(long, value_name = "FILE")]
-    from: Option<PathBuf>,
+    /// Plays nothing: takes the outcomes of earlier --json from these files
+    #[arg(long, value_name = "FILE", value_delimiter = ',')]
+    from: Vec<PathBuf>,
     /// Writes a page with plots, which opens offline
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
@@ -47,15 +50,19 @@ impl Paper {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let Some(id) = &self.id else { return list(self.json) };
         let (paper, experiment) = experiments::Paper::find(id)?;
-        let variants = paper.variants(&experiment)?;
-        if let (Some(awaits), None) = (&experiment.awaits, &self.from) {
+        let mut variants = paper.variants(&experiment)?;
+        if !self.case.is_empty() {
+            let names: Vec<String> = variants.iter().map(|variant| format!("{:?}", variant.case)).collect();
+            variants.retain(|variant| self.case.iter().any(|case| variant.case.starts_with(case)));
+            if variants.is_empty() {
+                return Err(Failure::Usage(format!("{id} has no such case; it has {}", names.join(", "))));
+            }
+        }
+        if let (Some(awaits), None) = (&experiment.awaits, self.from.first()) {
             return Err(Failure::CannotTell(format!("{id}: {awaits}")));
         }
         let seeds = self.seeds.unwrap_or(experiment.seeds);
-        let (mut outcomes, failure) = match &self.from {
-            Some(path) => (earlier(path)?, None),
-            None => self.play(&variants, seeds),
-        };
+        let (mut outcomes, failure) = if self.from.is_empty() { self.play(&variants, seeds) } else { (earlier(&self.from)?, None) };
         scenario::add_ci95(&mut outcomes);
         let bounds = if experiment.bound { bounds_of(&variants, &outcomes) } else { Vec::new() };
         let judged = claims(&experiment, &outcomes);
@@ -119,10 +126,14 @@ fn list(json: bool) -> Result<(), Failure> {
 }
 
 /// Outcomes that an earlier run wrote.
-fn earlier(path: &PathBuf) -> Result<Vec<Outcome>, Failure> {
-    let wrong = |why: String| Failure::Usage(format!("cannot read outcomes from {}: {why}; it is what --json writes", path.display()));
-    let text = fs::read_to_string(path).map_err(|why| wrong(why.to_string()))?;
-    serde_json::from_str(&text).map_err(|why| wrong(why.to_string()))
+fn earlier(paths: &[PathBuf]) -> Result<Vec<Outcome>, Failure> {
+    let mut all = Vec::new();
+    for path in paths {
+        let wrong = |why: String| Failure::Usage(format!("cannot read outcomes from {}: {why}; it is what --json writes", path.display()));
+        let text = fs::read_to_string(path).map_err(|why| wrong(why.to_string()))?;
+        all.extend(serde_json::from_str::<Vec<Outcome>>(&text).map_err(|why| wrong(why.to_string()))?);
+    }
+    Ok(all)
 }
 
 /// The bound beside each outcome; none where the bound is not known.
