@@ -238,14 +238,14 @@ pub(crate) fn apply(socket: &Socket, profile: &LegProfile, dscp: impl FnOnce() -
     if let Some(mark) = profile.mark {
         socket.set_mark(mark)?;
     }
-    if profile.capacity.is_some() {
-        // The class of the shaper; nothing where there is none.
-        sys::set_priority(socket, SHAPED)?;
-    }
     match profile.dscp {
         Some(Dscp::Set(value)) => sys::set_dscp(socket, value)?,
         Some(Dscp::Keep) => sys::set_dscp(socket, dscp()?)?,
         None => {}
+    }
+    if profile.capacity.is_some() {
+        // The class of the shaper; nothing where there is none. After the code point, which in IPv4 sets a priority of its own.
+        sys::set_priority(socket, SHAPED)?;
     }
     Ok(())
 }
