@@ -123,13 +123,6 @@ void BPF_PROG(td_cwnd_event, struct sock *sk, enum tcp_ca_event ev)
 		td_tell(sk, &e);
 }
 
-/* A burst of one segment: with a pace of less than one a millisecond more only fill the queue. */
-SEC("struct_ops")
-__u32 BPF_PROG(td_min_tso_segs, struct sock *sk)
-{
-	return 1;
-}
-
 SEC(".struct_ops.link")
 struct tcp_congestion_ops TD_OPS = {
 	.init = (void *)td_init,
@@ -138,7 +131,6 @@ struct tcp_congestion_ops TD_OPS = {
 	.ssthresh = (void *)td_ssthresh,
 	.undo_cwnd = (void *)td_undo_cwnd,
 	.cwnd_event = (void *)td_cwnd_event,
-	.min_tso_segs = (void *)td_min_tso_segs,
 	.name = TD_KERNEL_NAME,
 	.flags = TD_FLAGS,
 };
