@@ -9,6 +9,8 @@
  * The window is loose, so that what is in flight when others come is not cut short; the pace is what binds. A flow wants less when
  * its receiver's window, or its own data, was seen to keep it under its rate; then the others get the rest. Losses change nothing.
  *
+ * Where the queue is this host's own (a shaper), it is seen at once, and the pace keeps it at a packet a flow: see td_share_haste().
+ *
  * The capacity may be wrong, so queue and loss are looked at, once an epoch (the longest round trip, no less than 100 ms):
  *
  *   trim    the least queueing delay of all flows is held near 2 % of the RTT: 1 % faster without a queue, slower with one.
@@ -60,9 +62,38 @@ TD_INLINE u64 td_share_payload(const struct td_flow *f, const struct td_link *l,
 	return td_less(wire, l->share.other) * f->mss / (f->mss + f->header + l->overhead);
 }
 
+/* Wire bytes that a turn of all flows is: a packet of each, or what TCP sends at once at that rate, a millisecond's worth. */
+TD_INLINE u64 td_share_turn(const struct td_flow *f, const struct td_link *l)
+{
+	return td_max64((u64)td_max(l->share.flows, 1) * (f->mss + f->header + l->overhead), l->capacity >> 10);
+}
+
+/* The queue that this host is to have, where it is its own: a turn, and no more than 1 % of the round trip. */
+TD_INLINE u64 td_share_target(const struct td_flow *f, const struct td_link *l)
+{
+	return td_min64(td_share_turn(f, l), l->capacity * td_max(f->srtt_us / 100, 1000) / 1000000);
+}
+
+/*
+ * The pace over the rate, 2^-16. A pace of exactly what a shaper lets through makes up for nothing that was late. So where the queue is
+ * this host's own, and none is seen elsewhere, all go faster while it is short and slower while it is long, by an eighth a turn: what
+ * ACKs tell of it is up to two turns old.
+ */
+TD_INLINE u64 td_share_haste(const struct td_flow *f, const struct td_link *l)
+{
+	u64 target = td_share_target(f, l), turn = 8 * td_share_turn(f, l);
+
+	if (!l->local || l->share.scale < TD_SHARE_ONE || l->share.drain < TD_SHARE_ONE || l->share.trim < TD_SHARE_ONE)
+		return TD_SHARE_ONE;
+	if (l->backlog < target)
+		return TD_SHARE_ONE + ((target - l->backlog) << 16) / turn;
+	return TD_SHARE_ONE - td_min64(((l->backlog - target) << 16) / turn, TD_SHARE_ONE / 8);
+}
+
 /*
  * Flows hear of a newcomer with their next ACK, up to a round trip later; until then more is sent than there is. How much is known
- * to the byte: what the flows send together, less what they may.
+ * to the byte: what the flows send together, less what they may. Where the queue is this host's own no more of it is out there than
+ * stands in it: TCP holds the rest back, since it lets no more than two packets of a flow wait here.
  */
 TD_INLINE void td_share_settle(const struct td_flow *f, struct td_link *l, u64 now_us, const struct td_share_tunables *t)
 {
@@ -72,6 +103,8 @@ TD_INLINE void td_share_settle(const struct td_flow *f, struct td_link *l, u64 n
 		l->share.excess += (l->share.committed - payload) * span / 1000000;
 	else
 		l->share.excess = td_less(l->share.excess, (payload - l->share.committed) * span / 1000000);
+	if (l->local)
+		l->share.excess = td_min64(l->share.excess, td_less(l->backlog, td_share_target(f, l)));
 	l->share.settled_us = td_max64(l->share.settled_us, now_us);
 }
 
@@ -334,7 +367,7 @@ TD_INLINE void td_share_apply(struct td_flow *f, struct td_share_state *s, struc
 	s->rate = td_max64(td_share_level(f, l, t) * td_max(f->weight, 1), mss);
 	if (s->status)
 		td_share_commit(s, l, s->status == TD_SHARE_MODEST ? td_min64(s->demand, s->rate) : s->rate);
-	f->pacing_rate = s->rate;
+	f->pacing_rate = s->rate * td_share_haste(f, l) >> 16;
 	f->cwnd = td_min64((s->rate * 5 / 4 * f->srtt_us / 1000000 + s->rate / 20) / mss + 10, TD_INFINITE);
 	f->ssthresh = f->cwnd;
 }

@@ -59,6 +59,24 @@ fn the_link_is_full_without_a_standing_queue() {
 }
 
 #[test]
+fn timers_that_are_late_cost_a_shaper_nothing() {
+    // A packet of each of five flows is 6 ms.
+    for late_us in [0, 5_000, 10_000] {
+        let seen = run(&Path { local: true, late_us, ..satellite() }, &five(), 60.0);
+        assert!(seen.utilization(20.0, 59.0, RATE) > 0.995, "{late_us}: {}", seen.utilization(20.0, 59.0, RATE));
+        assert!(seen.queue(20.0, 59.0) < BDP / 50, "{late_us}: {}", seen.queue(20.0, 59.0));
+    }
+}
+
+#[test]
+fn what_newcomers_made_too_much_is_not_taken_back_where_it_was_never_sent() {
+    // From the first receiver's first window on; the wait for that of the second is in it.
+    let busy = |local| run(&Path { local, ..satellite() }, &five(), 20.0).utilization(2.6, 10.0, RATE);
+    let (own, further_on) = (busy(true), busy(false));
+    assert!(own > further_on - 0.005, "{own}, where the queue is further on {further_on}");
+}
+
+#[test]
 fn newcomers_have_their_share_within_three_round_trips() {
     both(|path| {
         let jobs: Vec<_> = (0..4).map(|i| greedy(i * 20_000_000)).collect();

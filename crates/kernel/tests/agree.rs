@@ -24,6 +24,7 @@ fn step(random: &mut Pcg64Mcg, flow: &mut Flow, link: &mut Link, now: &mut u64, 
     link.foreign += if random.random_bool(0.1) { 1514 } else { 0 };
     link.backlog = random.random_range(0..100_000);
     link.queue = link.backlog / 2;
+    link.local = random.random_range(0..2);
     link.seen_us = *now;
     let kind = match random.random_range(0..100) {
         _ if at == 0 => Kind::Init,

@@ -33,6 +33,8 @@ pub(crate) struct Path {
     pub(crate) local: bool,
     /// Random loss behind the bottleneck.
     pub(crate) loss: f64,
+    /// By how much the sender's timers are late at most, µs.
+    pub(crate) late_us: u64,
     /// Other traffic: from, until (µs), wire bytes/s; it passes the sender's host.
     pub(crate) other: Option<(u64, u64, u64)>,
     pub(crate) seed: u64,
@@ -41,7 +43,17 @@ pub(crate) struct Path {
 /// 10 Mbit/s and 800 ms: the link of Li and Yousefi'zadeh.
 pub(crate) fn satellite() -> Path {
     let rate = 10_000_000 / 8;
-    Path { rate: vec![(0, rate)], capacity: rate, rtt_us: 800_000, buffer: 600_000, local: false, loss: 0.0, other: None, seed: 1 }
+    Path {
+        rate: vec![(0, rate)],
+        capacity: rate,
+        rtt_us: 800_000,
+        buffer: 600_000,
+        local: false,
+        loss: 0.0,
+        late_us: 0,
+        other: None,
+        seed: 1,
+    }
 }
 
 /// What a flow has to send.
@@ -368,8 +380,9 @@ impl World<'_> {
             let wait = if self.path.local && sender.in_queue.len() >= small { sender.in_queue[0] } else { sender.may_send };
             if wait > now {
                 if sender.wakes == 0 {
-                    sender.wakes = wait;
-                    self.at(wait, Happens::Send(i));
+                    let late = if self.path.late_us > 0 { self.random.random_range(0..self.path.late_us) } else { 0 };
+                    sender.wakes = wait + late;
+                    self.at(wait + late, Happens::Send(i));
                 }
                 return;
             }
