@@ -131,10 +131,13 @@ fn watch(epoll: &OwnedFd, socket: &Socket, flags: EventFlags) -> io::Result<()> 
     Ok(())
 }
 
-/// Begins a connection; it completes later.
-fn begin(to: SocketAddr) -> Result<Socket> {
+/// Begins a connection; it completes later. Absent: the host's congestion control.
+fn begin(to: SocketAddr, control: Option<&str>) -> Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking().cloexec(), None)?;
     socket.set_tcp_nodelay(true)?;
+    if let Some(name) = control {
+        socket.set_tcp_congestion(name.as_bytes()).with_context(|| format!("cannot have the congestion control {name}"))?;
+    }
     match socket.connect(&SockAddr::from(to)) {
         Err(why) if why.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => {
             Err(why).with_context(|| format!("cannot connect to {to}"))
@@ -146,22 +149,41 @@ fn begin(to: SocketAddr) -> Result<Socket> {
 /// How long flows run before they are measured.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// `count` flows from client to server as fast as they go: processor time a gigabyte.
-pub(crate) fn bulk(network: &Network, running: &Running, servers: &Servers, count: usize, length: Duration) -> Result<Measures> {
+/// Flows from client to server, as fast as they go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flows<'a> {
+    pub(crate) to: SocketAddr,
+    pub(crate) count: usize,
+    /// Their congestion control; absent: the host's.
+    pub(crate) control: Option<&'a str>,
+}
+
+/// Sends until `watch`, which begins when the flows have warmed up, has seen enough: the bytes that arrived meanwhile, and what it saw.
+pub(crate) fn send<T>(network: &Network, servers: &Servers, flows: Flows<'_>, watch: impl FnOnce() -> Result<T>) -> Result<(u64, T)> {
     let stop = AtomicBool::new(false);
-    let (bytes, spent) = thread::scope(|scope| -> Result<(u64, Spent)> {
-        let sender = scope.spawn(|| network.client.enter(|| send_bulk(running.address(SINK), count, &stop)));
+    let sent = thread::scope(|scope| -> Result<(u64, T)> {
+        let sender = scope.spawn(|| network.client.enter(|| send_bulk(flows, &stop)));
         thread::sleep(WARM_UP);
-        let (before, clocks) = (servers.received.load(Relaxed), Clocks::look()?);
-        thread::sleep(length);
-        let spent = clocks.spent(&running.processes());
+        let before = servers.received.load(Relaxed);
+        let seen = watch();
         let bytes = servers.received.load(Relaxed) - before;
         stop.store(true, Relaxed);
         sender.join().map_err(|_| anyhow::anyhow!("the sender panicked"))???;
-        Ok((bytes, spent?))
+        Ok((bytes, seen?))
     })?;
     servers.await_quiet()?;
-    ensure!(bytes > 0, "nothing arrived");
+    ensure!(sent.0 > 0, "nothing arrived");
+    Ok(sent)
+}
+
+/// `count` flows from client to server as fast as they go: processor time a gigabyte.
+pub(crate) fn bulk(network: &Network, running: &Running, servers: &Servers, count: usize, length: Duration) -> Result<Measures> {
+    let flows = Flows { to: running.address(SINK), count, control: None };
+    let (bytes, spent) = send(network, servers, flows, || {
+        let clocks = Clocks::look()?;
+        thread::sleep(length);
+        clocks.spent(&running.processes())
+    })?;
     let gigabytes = bytes as f64 / 1e9;
     Ok(Measures::new(spent)
         .with(Measure::CpuPerGigabyte, spent.machine.as_secs_f64() / gigabytes)
@@ -169,9 +191,10 @@ pub(crate) fn bulk(network: &Network, running: &Running, servers: &Servers, coun
         .with(Measure::Throughput, bytes as f64 * 8e-9 / spent.wall.as_secs_f64()))
 }
 
-fn send_bulk(to: SocketAddr, count: usize, stop: &AtomicBool) -> Result<()> {
+fn send_bulk(flows: Flows<'_>, stop: &AtomicBool) -> Result<()> {
+    let Flows { to, count, control } = flows;
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-    let sockets = (0..count).map(|_| begin(to)).collect::<Result<Vec<_>>>()?;
+    let sockets = (0..count).map(|_| begin(to, control)).collect::<Result<Vec<_>>>()?;
     for socket in &sockets {
         watch(&epoll, socket, EventFlags::OUT)?;
     }
@@ -227,7 +250,7 @@ fn connect_often(running: &Running, at_a_time: usize, stop: &AtomicBool, done: &
     let mut buffer = [0; 2 * MESSAGE];
     let mut events = Vec::with_capacity(64);
     let mut next = |sockets: &mut Vec<Option<Socket>>| -> Result<()> {
-        let socket = begin(running.address(ports.next().unwrap_or(ECHO)))?;
+        let socket = begin(running.address(ports.next().unwrap_or(ECHO)), None)?;
         watch(&epoll, &socket, EventFlags::IN | EventFlags::OUT | EventFlags::ET)?;
         place(sockets, socket);
         Ok(())
