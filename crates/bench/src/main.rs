@@ -1,11 +1,13 @@
 //! Measures the proxy against plain forwarding and against other proxies: the same hosts, the same ends, the same congestion
 //! control on every leg, turn by turn, and prints the tables of `docs/benchmarks.md`.
 //!
-//! `tandem-bench soak` is something else: a long run in which everything goes wrong now and then (`soak`).
+//! `tandem-bench control` measures what congestion controllers cost (`control`); `tandem-bench soak` is something else: a long run in
+//! which everything goes wrong now and then (`soak`).
 //!
 //! `network` makes the three hosts, `rival` starts what stands in the middle, `load` is the ends, `machine` counts the
 //! processors' time.
 
+mod control;
 mod load;
 mod machine;
 mod network;
@@ -32,6 +34,7 @@ struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    Control(control::Control),
     Soak(soak::Soak),
 }
 
@@ -84,6 +87,7 @@ enum Test {
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     match arguments.command {
+        Some(Command::Control(control)) => control.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Soak(soak)) => soak.run(),
         None => measure(&arguments.bench).map(|()| ExitCode::SUCCESS),
     }

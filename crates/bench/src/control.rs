@@ -1,0 +1,183 @@
+//! What congestion controllers cost: nanoseconds of processor time an ACK, as the kernel counts it of BPF programs, and the whole
+//! machine's for a gigabyte. The yardstick is the kernel's own cubic, called from BPF so that the same clock counts it.
+//!
+//! `control/costs` reads what the kernel counts, `control/yardsticks` are the kernel's own controllers, `control/narrow` is the link
+//! that the flows fill, `control/sheet` makes the tables.
+
+mod costs;
+mod narrow;
+mod sheet;
+mod sys;
+mod yardsticks;
+
+use crate::{
+    load::{self, Flows, Servers},
+    machine::Clocks,
+    network::{Network, SINK},
+    table::{Measure, Measures},
+};
+use anyhow::{Context as _, Result, ensure};
+use costs::{Count, Statistics};
+use kernel::Controller;
+use narrow::Narrow;
+use sheet::{NATIVE, Sheet, Turn, YARDSTICK};
+use std::{collections::BTreeMap, fs, net::SocketAddr, thread, time::Duration};
+use yardsticks::Yardstick;
+
+/// Measures what each of Tandem's congestion controllers costs, in nanoseconds an ACK, beside the kernel's own
+#[derive(Debug, clap::Args)]
+pub(crate) struct Control {
+    /// Rounds; each controller has its turn in each
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+    /// Which controllers to measure beside the kernel's; absent: all
+    #[arg(long, value_delimiter = ',')]
+    controllers: Option<Vec<String>>,
+    /// Length of a turn
+    #[arg(long, default_value_t = 3.0, value_name = "SECONDS")]
+    seconds: f64,
+    /// Rate of the link, on the wire
+    #[arg(long, default_value_t = 500, value_name = "MBIT/S")]
+    rate: u64,
+    /// Flows that share it
+    #[arg(long, default_value_t = 4)]
+    flows: usize,
+    /// How often a turn is tried that somebody else's work on the machine disturbs
+    #[arg(long, default_value_t = 5)]
+    tries: usize,
+}
+
+/// Whom to measure.
+struct Subject {
+    /// What the table calls it.
+    name: String,
+    /// What a socket calls it.
+    control: String,
+    /// Its registration, where it is BPF's.
+    ops: Option<String>,
+    /// Whether it is told the link's capacity.
+    told: bool,
+}
+
+/// The monitor's program where a qdisc shapes.
+const MONITOR: &str = "td_dequeue";
+
+impl Control {
+    pub(crate) fn run(&self) -> Result<()> {
+        // First what needs rights and type information, and says so.
+        let controllers = self.controllers()?;
+        let _held = controllers.iter().map(|controller| kernel::load(controller.name(), &[])).collect::<kernel::Result<Vec<_>>>()?;
+        let _statistics = Statistics::begin()?;
+        let yardsticks = Yardstick::all()?;
+        let network = Network::new("reno")?;
+        // Every packet by itself, and an ACK for each two: links that are worth a controller have no segments of 64 KiB.
+        network.client.ip(&["link set dev near gso_max_segs 1".into()])?;
+        let servers = Servers::start(&network)?;
+        let subjects = subjects(&yardsticks, &controllers);
+        let mut sheet = Sheet::default();
+        let mut given_up = 0;
+        for round in 0..self.runs {
+            for subject in &subjects {
+                let mut tries = (0..self.tries.max(1)).map(|_| self.turn(&network, &servers, subject));
+                let turn = tries.find_map(|tried| {
+                    let told = tried.map(|(measures, turn)| {
+                        eprintln!("round {}, {:12} {turn}; {measures}", round + 1, subject.name);
+                        measures.is_valid().then_some(turn)
+                    });
+                    told.transpose()
+                });
+                match turn {
+                    Some(turn) => sheet.add(round, &subject.name, turn.with_context(|| subject.name.clone())?),
+                    None => given_up += 1,
+                }
+            }
+        }
+        print!("{sheet}");
+        if given_up > 0 {
+            println!("\n{given_up} measurements are missing: however often, the machine was busy with something else.");
+        }
+        Ok(())
+    }
+
+    fn controllers(&self) -> Result<Vec<Controller>> {
+        let Some(names) = &self.controllers else { return Ok(Controller::all().collect()) };
+        let known = || Controller::all().map(Controller::name).collect::<Vec<_>>().join(", ");
+        names
+            .iter()
+            .map(|name| Controller::named(name).with_context(|| format!("there is no controller {name:?}: there are {}", known())))
+            .collect()
+    }
+
+    /// Flows under one controller, watched once they have warmed up.
+    fn turn(&self, network: &Network, servers: &Servers, subject: &Subject) -> Result<(Measures, Turn)> {
+        let bytes_per_s = self.rate * 1_000_000 / 8;
+        let _link = if subject.told { Narrow::known(network, bytes_per_s)? } else { Narrow::further_on(network, bytes_per_s)? };
+        let flows = Flows { to: SocketAddr::new(Network::SERVER, SINK), count: self.flows, control: Some(&subject.control) };
+        let (bytes, (before, after, spent)) = load::send(network, servers, flows, || {
+            let (before, clocks) = (Look::take(network, subject)?, Clocks::look()?);
+            thread::sleep(Duration::from_secs_f64(self.seconds));
+            let spent = clocks.spent(&[])?;
+            Ok((before, Look::take(network, subject)?, spent))
+        })?;
+        let cpu_s_per_gb = spent.machine.as_secs_f64() / (bytes as f64 / 1e9);
+        let measures = Measures::new(spent)
+            .with(Measure::CpuPerGigabyte, cpu_s_per_gb)
+            .with(Measure::Throughput, bytes as f64 * 8e-9 / spent.wall.as_secs_f64());
+        let since = |name: &String, count: &Count| *count - before.callbacks.get(name).copied().unwrap_or_default();
+        let turn = Turn {
+            acks: after.acks - before.acks,
+            packets: after.packets - before.packets,
+            callbacks: after.callbacks.iter().map(|(name, count)| (name.clone(), since(name, count))).collect(),
+            monitor: subject.told.then(|| after.monitor - before.monitor),
+            cpu_s_per_gb,
+        };
+        ensure!(turn.acks > 0, "no ACK came back");
+        ensure!(subject.ops.is_none() || turn.callbacks.values().any(|count| count.runs > 0), "the kernel counted no run of its programs");
+        Ok((measures, turn))
+    }
+}
+
+/// The kernel's own as they are, the same by BPF, and Tandem's.
+fn subjects(yardsticks: &[Yardstick], controllers: &[Controller]) -> Vec<Subject> {
+    let native = |name: &str| Subject { name: name.into(), control: name.into(), ops: None, told: false };
+    let mut subjects: Vec<Subject> = yardsticks.iter().map(|yardstick| native(yardstick.name)).collect();
+    subjects.extend(yardsticks.iter().map(|yardstick| Subject {
+        name: format!("{} by BPF", yardstick.name),
+        control: yardstick.control(),
+        ops: Some(yardstick.ops()),
+        told: false,
+    }));
+    subjects.extend(controllers.iter().map(|controller| Subject {
+        name: format!("td_{}", controller.name()),
+        control: format!("td_{}", controller.name()),
+        ops: Some(format!("td_ops_{}", controller.name())),
+        told: controller.needs_capacity(),
+    }));
+    debug_assert!([NATIVE, YARDSTICK].iter().all(|name| subjects.iter().any(|subject| subject.name == *name)));
+    subjects
+}
+
+/// What the kernel has counted so far.
+struct Look {
+    callbacks: BTreeMap<String, Count>,
+    monitor: Count,
+    acks: u64,
+    packets: u64,
+}
+
+impl Look {
+    fn take(network: &Network, subject: &Subject) -> Result<Self> {
+        let callbacks = subject.ops.as_deref().map(costs::of_controller).transpose()?.unwrap_or_default();
+        let monitor = costs::of_program(MONITOR);
+        // Not /proc/net, which is that of the process's first thread.
+        let text =
+            network.client.enter(|| fs::read_to_string("/proc/thread-self/net/snmp"))?.context("cannot read /proc/thread-self/net/snmp")?;
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp:")).map(str::split_whitespace);
+        let counters: BTreeMap<&str, u64> = match (lines.next(), lines.next()) {
+            (Some(names), Some(values)) => names.zip(values.map(|value| value.parse().unwrap_or(0))).collect(),
+            _ => BTreeMap::new(),
+        };
+        let counter = |name: &str| counters.get(name).copied().with_context(|| format!("/proc/thread-self/net/snmp has no {name}"));
+        Ok(Look { callbacks, monitor, acks: counter("InSegs")?, packets: counter("OutSegs")? })
+    }
+}

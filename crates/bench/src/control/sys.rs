@@ -1,0 +1,18 @@
+//! The one call that libbpf-rs does not wrap.
+#![allow(unsafe_code)]
+
+use std::{
+    io,
+    os::fd::{FromRawFd as _, OwnedFd},
+};
+
+/// Lets the kernel count the runs of every BPF program and the time in them, for as long as the descriptor is held.
+pub(super) fn count_runs() -> io::Result<OwnedFd> {
+    // SAFETY: takes a number, returns a descriptor or a negative error number.
+    let descriptor = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
+    if descriptor < 0 {
+        return Err(io::Error::from_raw_os_error(-descriptor));
+    }
+    // SAFETY: the descriptor was just opened and is nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
