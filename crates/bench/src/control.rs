@@ -37,7 +37,7 @@ pub(crate) struct Control {
     #[arg(long, default_value_t = 3.0, value_name = "SECONDS")]
     seconds: f64,
     /// Rate of the link, on the wire
-    #[arg(long, default_value_t = 500, value_name = "MBIT/S")]
+    #[arg(long, default_value_t = 200, value_name = "MBIT/S")]
     rate: u64,
     /// Flows that share it
     #[arg(long, default_value_t = 4)]
