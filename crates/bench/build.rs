@@ -1,4 +1,4 @@
-//! Builds the yardsticks: the kernel's own controllers, called from BPF.
+//! Builds the yardsticks: the kernel's own controllers, called from BPF, and a program that does nothing.
 
 use std::{env, path::PathBuf, process::Command};
 
@@ -13,7 +13,7 @@ fn main() {
     };
     println!("cargo::rerun-if-changed=bpf");
     println!("cargo::rerun-if-env-changed=CLANG");
-    for name in ["reno", "cubic", "bbr"] {
+    for name in ["reno", "cubic", "bbr", "empty"] {
         let source = format!("bpf/{name}.bpf.c");
         let mut command = Command::new(&clang);
         command.args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror"]);

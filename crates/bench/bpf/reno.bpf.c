@@ -1,4 +1,4 @@
-/* The kernel's Reno, called from BPF, and a callback that does nothing: what it takes is what the statistics themselves add. */
+/* The kernel's Reno, called from BPF: every callback it has. */
 #include "kernels.h"
 
 extern __u32 tcp_reno_ssthresh(struct sock *sk) __ksym;
@@ -23,17 +23,10 @@ __u32 BPF_PROG(tb_undo_cwnd, struct sock *sk)
 	return tcp_reno_undo_cwnd(sk);
 }
 
-/* At every ACK (in_ack_event). */
-SEC("struct_ops")
-void BPF_PROG(tb_empty, struct sock *sk, __u32 flags)
-{
-}
-
 SEC(".struct_ops.link")
 struct tcp_congestion_ops tb_ops_reno = {
 	.ssthresh = (void *)tb_ssthresh,
 	.cong_avoid = (void *)tb_cong_avoid,
-	.in_ack_event = (void *)tb_empty,
 	.undo_cwnd = (void *)tb_undo_cwnd,
 	.name = "tb_reno",
 };

@@ -22,7 +22,7 @@ use kernel::Controller;
 use narrow::Narrow;
 use sheet::{NATIVE, Sheet, Turn, YARDSTICK};
 use std::{collections::BTreeMap, fs, net::SocketAddr, thread, time::Duration};
-use yardsticks::Yardstick;
+use yardsticks::{EMPTY, Empty, Yardstick};
 
 /// Measures what each of Tandem's congestion controllers costs, in nanoseconds an ACK, beside the kernel's own
 #[derive(Debug, clap::Args)]
@@ -69,6 +69,7 @@ impl Control {
         let _held = controllers.iter().map(|controller| kernel::load(controller.name(), &[])).collect::<kernel::Result<Vec<_>>>()?;
         let _statistics = Statistics::begin()?;
         let yardsticks = Yardstick::all()?;
+        let _empty = Empty::attach()?;
         let network = Network::new("reno")?;
         // Every packet by itself, and an ACK for each two: links that are worth a controller have no segments of 64 KiB.
         network.client.ip(&["link set dev near gso_max_segs 1".into()])?;
@@ -128,6 +129,7 @@ impl Control {
             acks: after.acks - before.acks,
             packets: after.packets - before.packets,
             callbacks: after.callbacks.iter().map(|(name, count)| (name.clone(), since(name, count))).collect(),
+            empty: after.empty - before.empty,
             monitor: subject.told.then(|| after.monitor - before.monitor),
             cpu_s_per_gb,
         };
@@ -161,6 +163,7 @@ fn subjects(yardsticks: &[Yardstick], controllers: &[Controller]) -> Vec<Subject
 struct Look {
     callbacks: BTreeMap<String, Count>,
     monitor: Count,
+    empty: Count,
     acks: u64,
     packets: u64,
 }
@@ -168,7 +171,7 @@ struct Look {
 impl Look {
     fn take(network: &Network, subject: &Subject) -> Result<Self> {
         let callbacks = subject.ops.as_deref().map(costs::of_controller).transpose()?.unwrap_or_default();
-        let monitor = costs::of_program(MONITOR);
+        let (monitor, empty) = (costs::of_program(MONITOR), costs::of_program(EMPTY));
         // Not /proc/net, which is that of the process's first thread.
         let text =
             network.client.enter(|| fs::read_to_string("/proc/thread-self/net/snmp"))?.context("cannot read /proc/thread-self/net/snmp")?;
@@ -178,6 +181,6 @@ impl Look {
             _ => BTreeMap::new(),
         };
         let counter = |name: &str| counters.get(name).copied().with_context(|| format!("/proc/thread-self/net/snmp has no {name}"));
-        Ok(Look { callbacks, monitor, acks: counter("InSegs")?, packets: counter("OutSegs")? })
+        Ok(Look { callbacks, monitor, empty, acks: counter("InSegs")?, packets: counter("OutSegs")? })
     }
 }

@@ -11,6 +11,8 @@ pub(super) struct Turn {
     pub(super) acks: u64,
     /// Segments that left it.
     pub(super) packets: u64,
+    /// The program that does nothing.
+    pub(super) empty: Count,
     /// The controller's callbacks by name; none of a controller that is not BPF's.
     pub(super) callbacks: BTreeMap<String, Count>,
     /// The monitor's program; none where the link has no record.
@@ -19,8 +21,6 @@ pub(super) struct Turn {
     pub(super) cpu_s_per_gb: f64,
 }
 
-/// The callback that does nothing.
-pub(super) const EMPTY: &str = "empty";
 /// The row that the others' nanoseconds are laid beside, and the one that their processor time is.
 pub(super) const YARDSTICK: &str = "cubic by BPF";
 pub(super) const NATIVE: &str = "cubic";
@@ -30,22 +30,28 @@ const SELDOM: f64 = 200.0;
 impl Turn {
     /// Runs of callbacks an ACK, and the nanoseconds in them.
     fn an_ack(&self) -> (f64, f64) {
-        let counts = self.callbacks.iter().filter(|(name, _)| *name != EMPTY).map(|(_, count)| count);
-        let (runs, time_ns) = counts.fold((0, 0), |(runs, time_ns), count| (runs + count.runs, time_ns + count.time_ns));
+        let (runs, time_ns) = self.callbacks.values().fold((0, 0), |(runs, time_ns), count| (runs + count.runs, time_ns + count.time_ns));
         (runs as f64 / self.acks as f64, time_ns as f64 / self.acks as f64)
     }
 
-    /// Nanoseconds of an ACK, less what counting adds to each run.
-    fn net_ns(&self, empty_ns: f64) -> f64 {
+    /// Nanoseconds of an ACK, less what counting added to each run in this same turn: a virtual machine's clock is not equally quick
+    /// at all times.
+    fn net_ns(&self) -> f64 {
         let (runs, ns) = self.an_ack();
-        ns - runs * empty_ns
+        ns - runs * ns_a_run(self.empty)
     }
 }
 
 impl fmt::Display for Turn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (runs, ns) = self.an_ack();
-        write!(f, "{ns:.0} ns an ACK in {runs:.2} runs; {} ACKs of {} packets", self.acks, self.packets)
+        write!(
+            f,
+            "{ns:.0} ns an ACK in {runs:.2} runs, of nothing {:.0}; {} ACKs of {} packets",
+            ns_a_run(self.empty),
+            self.acks,
+            self.packets
+        )
     }
 }
 
@@ -67,11 +73,6 @@ impl Sheet {
 
     fn turns(&self) -> impl Iterator<Item = &Turn> {
         self.rows.iter().flat_map(|(_, turns)| turns.values())
-    }
-
-    /// Nanoseconds that the kernel counts of a program that does nothing.
-    fn empty_ns(&self) -> Vec<f64> {
-        self.turns().filter_map(|turn| turn.callbacks.get(EMPTY)).map(|count| ns_a_run(*count)).collect()
     }
 
     /// The median of the ratios to another row in the same round.
@@ -104,7 +105,7 @@ fn callbacks(turns: &BTreeMap<usize, Turn>) -> String {
     let mut all: Vec<(f64, f64, &String)> = names
         .into_iter()
         .map(|name| (of(name, &|turn, count| count.runs as f64 / turn.acks as f64), of(name, &|_, count| ns_a_run(count)), name))
-        .filter(|(runs, _, name)| *runs * SELDOM >= 1.0 && *name != EMPTY)
+        .filter(|(runs, _, _)| *runs * SELDOM >= 1.0)
         .collect();
     all.sort_by(|one, other| (other.0 * other.1).total_cmp(&(one.0 * one.1)));
     all.iter().map(|(runs, ns, name)| format!("`{name}` {runs:.2} × {ns:.0}")).collect::<Vec<_>>().join(", ")
@@ -112,30 +113,30 @@ fn callbacks(turns: &BTreeMap<usize, Turn>) -> String {
 
 impl fmt::Display for Sheet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let empty = self.empty_ns();
-        let empty_ns = if empty.is_empty() { 0.0 } else { median(empty.iter().copied()) };
         writeln!(
             f,
             "\nControllers: median (least … most), and × : the median of the ratios to {YARDSTICK} (of processor time: to {NATIVE}) in the same round\n"
         )?;
-        writeln!(f, "| | ns an ACK | × | less counting | × | callbacks: runs an ACK × ns | machine, CPU s/GB | × |")?;
-        writeln!(f, "|---|---|---|---|---|---|---|---|")?;
+        writeln!(f, "| | ns an ACK | × | less counting | callbacks: runs an ACK × ns | machine, CPU s/GB | × |")?;
+        writeln!(f, "|---|---|---|---|---|---|---|")?;
         for (name, turns) in &self.rows {
             write!(f, "| {name} |")?;
             if turns.values().any(|turn| turn.callbacks.is_empty()) {
-                write!(f, " – | – | – | – | – |")?;
+                write!(f, " – | – | – | – |")?;
             } else {
-                let (ns, net_ns) = (|turn: &Turn| turn.an_ack().1, |turn: &Turn| turn.net_ns(empty_ns));
+                let ns = |turn: &Turn| turn.an_ack().1;
                 write!(f, " {} | {} |", spread(turns.values().map(ns), 0), self.ratio(turns, YARDSTICK, ns))?;
-                write!(f, " {} | {} |", spread(turns.values().map(net_ns), 0), self.ratio(turns, YARDSTICK, net_ns))?;
+                write!(f, " {} |", spread(turns.values().map(Turn::net_ns), 0))?;
                 write!(f, " {} |", callbacks(turns))?;
             }
             let cpu = |turn: &Turn| turn.cpu_s_per_gb;
             writeln!(f, " {} | {} |", spread(turns.values().map(cpu), 3), self.ratio(turns, NATIVE, cpu))?;
         }
-        if !empty.is_empty() {
-            writeln!(f, "\nA program that does nothing is counted with {} ns a run.", spread(empty, 0))?;
+        let empty: Vec<f64> = self.turns().map(|turn| ns_a_run(turn.empty)).collect();
+        if empty.is_empty() {
+            return Ok(());
         }
+        writeln!(f, "\nCounting: {} ns are counted of a run of a program that does nothing.", spread(empty, 0))?;
         let watched: Vec<(Count, u64)> = self.turns().filter_map(|turn| Some((turn.monitor?, turn.packets))).collect();
         if !watched.is_empty() {
             let runs = spread(watched.iter().map(|(count, packets)| count.runs as f64 / *packets as f64), 2);
