@@ -115,6 +115,9 @@ int BPF_PROG(td_dequeue, struct Qdisc *qdisc, const struct netdev_queue *txq, in
 	struct td_record *r;
 	u32 index;
 
+	/* A shaper that has to wait is asked, too, and lets nothing go. */
+	if (!skb)
+		return 0;
 	r = td_record_at(dev->nd_net.net->net_cookie, dev->ifindex, &index);
 	if (!r || r->watch != TD_WATCH_QDISC)
 		return 0;
@@ -122,7 +125,7 @@ int BPF_PROG(td_dequeue, struct Qdisc *qdisc, const struct netdev_queue *txq, in
 	bpf_core_read(&bytes, sizeof(bytes), &qdisc->bstats.bytes);
 	backlog = qdisc->qstats.backlog;
 	drops = qdisc->qstats.drops;
-	if (skb && !td_is_share(skb->sk))
+	if (!td_is_share(skb->sk))
 		bpf_core_read(&foreign, sizeof(u32), &((struct qdisc_skb_cb *)skb->cb)->pkt_len);
 	bpf_spin_lock(&r->lock);
 	r->link.egress = bytes;

@@ -18,6 +18,8 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 const DELAY_POINTS: usize = 400;
 /// Of more flows than this nobody reads the curves one by one.
 const MOST_FLOW_CURVES: usize = 16;
+/// Every how many looks at the flows there is one at the machine's memory.
+const LOOKS_AT_MEMORY: usize = 10;
 /// Goodput over time is a mean over this long, in seconds.
 const GOODPUT_WINDOW: f64 = 0.5;
 
@@ -74,6 +76,8 @@ pub(crate) struct Recorder {
     shaper: Option<ShaperOutcome>,
     /// When, and what waited there.
     shaped: Vec<(f64, f64)>,
+    /// The kernel has had no room for what hosts received.
+    short_of_memory: bool,
 }
 
 impl Recorder {
@@ -87,12 +91,16 @@ impl Recorder {
             held: Vec::new(),
             shaper: scenario.splits.iter().any(|split| split.shaper).then(ShaperOutcome::default),
             shaped: Vec::new(),
+            short_of_memory: false,
         }
     }
 
     /// Looks once at everything.
     pub(crate) fn look(&mut self, stage: &Stage, flows: &[Arc<Flow>], network: &Network) {
         let (queued, left) = network.link_gauge(self.link);
+        if self.bottleneck.len().is_multiple_of(LOOKS_AT_MEMORY) {
+            self.short_of_memory |= is_short_of_memory().unwrap_or(false);
+        }
         self.bottleneck.push((stage.now(), left as f64, queued as f64));
         for (looks, flow) in self.flows.iter_mut().zip(flows) {
             let t = stage.now();
@@ -121,6 +129,16 @@ impl Recorder {
             shaper.queue_max_bytes = links.iter().map(|link| link.backlog_bytes).fold(shaper.queue_max_bytes, u64::max);
         }
     }
+}
+
+/// Whether TCP has so much memory that the kernel begins to drop what sockets have received. All namespaces share it.
+fn is_short_of_memory() -> Option<bool> {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let (used, limits) = (read("/proc/net/sockstat")?, read("/proc/sys/net/ipv4/tcp_mem")?);
+    let mut words = used.lines().find(|line| line.starts_with("TCP:"))?.split_whitespace().skip_while(|word| *word != "mem");
+    let used: u64 = words.nth(1)?.parse().ok()?;
+    let pressure: u64 = limits.split_whitespace().nth(1)?.parse().ok()?;
+    Some(used >= pressure)
 }
 
 /// The direction of the data, and the leg that sends it on.
@@ -167,6 +185,10 @@ pub(crate) fn outcome(
     let carried = value_at(&left, last) - value_at(&left, first);
 
     let mut warnings = verdict(scenario, links);
+    if recorder.short_of_memory {
+        let cure = "play fewer runs side by side, bound the proxy's buffer, or raise net.ipv4.tcp_mem";
+        warnings.push(format!("the machine's memory for TCP ran short, so that hosts dropped what they had received: {cure}"));
+    }
     let valid = warnings.is_empty();
     for flow in &outcomes {
         if let Some(error) = &flow.error {

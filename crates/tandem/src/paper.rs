@@ -177,13 +177,16 @@ fn cases(outcomes: &[Outcome]) -> Vec<&str> {
 /// the bound.
 fn table(experiment: &Experiment, outcomes: &[Outcome], bounds: &[Option<Outcome>]) -> String {
     let bounded: &[&str] = if bounds.is_empty() { &[] } else { &["mean_flow_s", "completion_s"] };
+    let (cases, swept) = (cases(outcomes), swept(outcomes));
     let mut header: Vec<String> = vec!["case".into()];
+    header.extend(swept.iter().cloned());
     header.extend(experiment.numbers.iter().map(|number| column(number).0.to_owned()));
-    header.extend(bounded.iter().map(|number| format!("fair bound: {}, ratio", column(number).0)));
+    header.extend(bounded.iter().map(|number| format!("bound: {}, ratio", column(number).0)));
     header.push("valid".into());
     let row = |case: &&str| {
         let of: Vec<usize> = (0..outcomes.len()).filter(|&at| outcomes[at].case == **case).collect();
-        let mut row = vec![(*case).to_string()];
+        let mut row: Vec<String> =
+            if swept.is_empty() { vec![(*case).to_string()] } else { parts(case).map(|(_, value)| value.into()).collect() };
         for number in &experiment.numbers {
             let values: Vec<f64> = of.iter().filter_map(|&at| outcomes[at].number(number)).collect();
             row.push(spread(&values, of.len(), column(number).1));
@@ -198,8 +201,30 @@ fn table(experiment: &Experiment, outcomes: &[Outcome], bounds: &[Option<Outcome
         row.push(format!("{} of {}", of.iter().filter(|&&at| outcomes[at].valid).count(), of.len()));
         row
     };
-    let rows: Vec<Vec<String>> = cases(outcomes).iter().map(row).collect();
+    let rows: Vec<Vec<String>> = cases.iter().map(row).collect();
     report::words_table(&header.iter().map(String::as_str).collect::<Vec<_>>(), &rows)
+}
+
+/// The parts of a case's name: the case of the file, then each swept key by its last word, and its value.
+fn parts(case: &str) -> impl Iterator<Item = (&str, &str)> {
+    let part = |part: &'_ str| -> (usize, usize) {
+        let value = part.find('=').map_or(0, |at| at + 1);
+        (part[..value].trim_end_matches('=').rfind('.').map_or(0, |at| at + 1), value)
+    };
+    case.split(", ").map(move |text| {
+        let (key, value) = part(text);
+        (text[key..value].trim_end_matches('='), &text[value..])
+    })
+}
+
+/// The keys that are swept in every case alike, by their last words; none where cases differ in more than their values.
+fn swept(outcomes: &[Outcome]) -> Vec<String> {
+    let keys = |case: &str| parts(case).map(|(key, _)| key.to_owned()).collect::<Vec<_>>();
+    let all: std::collections::BTreeSet<Vec<String>> = outcomes.iter().map(|outcome| keys(&outcome.case)).collect();
+    match (all.len(), all.into_iter().next()) {
+        (1, Some(keys)) if keys[0].is_empty() && keys[1..].iter().all(|key| !key.is_empty()) => keys[1..].to_vec(),
+        _ => Vec::new(),
+    }
 }
 
 /// A mean with its interval; a dash when a seed has no such number.
