@@ -58,6 +58,7 @@ enum td_flag {
 	TD_LIMITED = 1,	 /* cwnd kept the flow from sending more */
 	TD_ECHO = 2,	 /* the ACK echoes a CE mark */
 	TD_LAST = 4,	 /* no byte will ever follow those that were written */
+	TD_HELD = 8,	 /* the receiver may have held the ACK back (RFC 1122 §4.2.3.2): one segment, in order */
 };
 
 /* What happened. */

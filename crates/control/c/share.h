@@ -225,6 +225,12 @@ TD_INLINE void td_share_test(struct td_link *l)
 	l->share.drain = TD_SHARE_ONE - TD_SHARE_ONE / 16;
 }
 
+/* Epochs of calm that growing back takes: the less of the capacity is used, the more there is to win, and the sooner it is tried. */
+TD_INLINE u32 td_share_calm(const struct td_link *l)
+{
+	return td_max(td_min(l->share.calm, (u64)l->share.scale * 64 >> 16), 4);
+}
+
 /* The way back to the configured capacity: steps that double while neither queue nor loss answers. */
 TD_INLINE void td_share_grow(struct td_link *l, int calm, u32 loss)
 {
@@ -238,11 +244,11 @@ TD_INLINE void td_share_grow(struct td_link *l, int calm, u32 loss)
 		l->share.step = td_min(l->share.step, TD_SHARE_ONE - l->share.scale);
 		l->share.scale += l->share.step;
 		/* All the way back: this step is watched for as long as a calm takes. */
-		l->share.epochs = l->share.step ? 2 : l->share.calm;
+		l->share.epochs = l->share.step ? 2 : td_share_calm(l);
 		return;
 	}
 	l->share.step = 0;
-	l->share.epochs = l->share.calm;
+	l->share.epochs = td_share_calm(l);
 }
 
 TD_INLINE void td_share_epoch(const struct td_flow *f, struct td_link *l, const struct td_event *e, const struct td_share_tunables *t)
@@ -297,7 +303,7 @@ TD_INLINE void td_share_epoch(const struct td_flow *f, struct td_link *l, const 
 				td_share_correct(f, l, span, delay, t);
 			} else {
 				l->share.phase = TD_SHARE_STEADY;
-				l->share.epochs = l->share.calm;
+				l->share.epochs = td_share_calm(l);
 			}
 			break;
 		case TD_SHARE_TEST:
@@ -342,7 +348,9 @@ TD_INLINE void td_share_ack(struct td_flow *f, struct td_share_state *s, struct 
 {
 	if (e->rtt_us) {
 		s->base_us = s->base_us ? td_min(s->base_us, e->rtt_us) : e->rtt_us;
-		l->share.least_delay_us = td_min(l->share.least_delay_us, e->rtt_us - s->base_us);
+		/* At a low pace every ACK is held back, which is no queue: what came of taking it for one would never end. */
+		if (!(e->flags & TD_HELD))
+			l->share.least_delay_us = td_min(l->share.least_delay_us, e->rtt_us - s->base_us);
 		l->share.most_rtt_us = td_max(l->share.most_rtt_us, s->base_us);
 	}
 	l->share.delivered += (u64)e->acked * f->mss;

@@ -26,6 +26,8 @@ pub const LIMITED: u32 = 1;
 pub const ECHO: u32 = 2;
 /// [`Event::flags`]: no byte will ever follow those that were written.
 pub const LAST: u32 = 4;
+/// [`Event::flags`]: the receiver may have held the ACK back: it is for one segment, in order.
+pub const HELD: u32 = 8;
 /// A controller's own state of a flow, in words: what Linux grants one, less the kernel programs' own word.
 pub const STATE_WORDS: usize = 12;
 

@@ -195,3 +195,13 @@ fn four_hundred_flows_lose_nothing() {
         assert!(seen.jain(20.0, 60.0) > 0.98, "{}", seen.jain(20.0, 60.0));
     });
 }
+
+#[test]
+fn a_link_that_was_all_but_gone_is_found_again() {
+    // A flow sends three segments a second then, and receivers hold each of their ACKs back.
+    let rate = vec![(0, RATE), (20_000_000, RATE / 50), (50_000_000, RATE)];
+    both(|path| {
+        let seen = run(&Path { rate: rate.clone(), held_us: 100_000, ..path }, &five(), 160.0);
+        assert!(seen.utilization(100.0, 159.0, RATE) > 0.95, "{}", seen.utilization(100.0, 159.0, RATE));
+    });
+}

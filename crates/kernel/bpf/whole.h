@@ -88,9 +88,11 @@ void BPF_PROG(td_release, struct sock *sk)
 SEC("struct_ops")
 void BPF_PROG(td_cong_control, struct sock *sk, __u32 ack, int flag, const struct rate_sample *rs)
 {
+	/* What is out of order is acknowledged at once, and every second segment. */
+	u32 held = rs->acked_sacked <= 1 && !td_tcp(sk)->sacked_out ? TD_HELD : 0;
 	struct td_event e = {
 		.kind = TD_ACK,
-		.flags = td_limited(sk),
+		.flags = td_limited(sk) | held,
 		.acked = rs->acked_sacked,
 		.rtt_us = rs->rtt_us > 0 ? rs->rtt_us : 0,
 		.lost = rs->losses > 0 ? rs->losses : 0,

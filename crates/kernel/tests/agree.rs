@@ -40,7 +40,7 @@ fn step(random: &mut Pcg64Mcg, flow: &mut Flow, link: &mut Link, now: &mut u64, 
     if kind == Kind::Loss {
         flow.prior_cwnd = flow.cwnd;
     }
-    let flags = if random.random_bool(0.8) { control::LIMITED } else { 0 };
+    let flags = if random.random_bool(0.8) { control::LIMITED } else { 0 } | if random.random_bool(0.3) { control::HELD } else { 0 };
     let rtt_us = if random.random_bool(0.9) { flow.srtt_us } else { 0 };
     let lost = if random.random_bool(0.02) { 3 } else { 0 };
     Event { now_us: *now, kind, flags, acked, marked: acked / 3, rtt_us, lost }

@@ -118,6 +118,8 @@ impl Flow {
     fn interrupt(&self) {
         for socket in [&self.listening, &self.sending, &self.receiving] {
             if let Some(socket) = socket.get() {
+                // What it has not delivered goes with it: the kernel would hold it for minutes, for a network that is gone.
+                let _ = socket.set_linger(Some(Duration::ZERO));
                 // Not connected (any more) is as good as shut down.
                 let _ = socket.shutdown(Shutdown::Both);
             }

@@ -35,6 +35,8 @@ pub(crate) struct Path {
     pub(crate) loss: f64,
     /// By how much the sender's timers are late at most, µs.
     pub(crate) late_us: u64,
+    /// For how long a receiver holds back the ACK of a segment that none follows, µs.
+    pub(crate) held_us: u64,
     /// Other traffic: from, until (µs), wire bytes/s; it passes the sender's host.
     pub(crate) other: Option<(u64, u64, u64)>,
     pub(crate) seed: u64,
@@ -51,6 +53,7 @@ pub(crate) fn satellite() -> Path {
         local: false,
         loss: 0.0,
         late_us: 0,
+        held_us: 0,
         other: None,
         seed: 1,
     }
@@ -92,6 +95,8 @@ struct Sent {
     segment: u64,
     at: u64,
     arrived: bool,
+    /// Its ACK is held back.
+    held: bool,
 }
 
 struct Sender {
@@ -353,7 +358,7 @@ impl World<'_> {
         sender.flow.unsent = ((sender.written - sender.next) * u64::from(MSS)).min(1 << 30) as u32;
         let flags = if sender.limited { control::LIMITED } else { 0 };
         let last = if sender.written == sender.job.segments { control::LAST } else { 0 };
-        let event = Event { now_us: self.now, flags: flags | last, ..event };
+        let event = Event { now_us: self.now, flags: event.flags | flags | last, ..event };
         sender.state.as_mut().unwrap().step(&mut sender.flow, Some(&mut self.link), &event);
     }
 
@@ -398,7 +403,9 @@ impl World<'_> {
                 // A timer that was late is half made up for, as Linux does.
                 sender.may_send = now + gap - (now - sender.may_send.min(now)).min(gap / 2);
             }
-            sender.outstanding.push_back(Sent { segment, at: now, arrived: false });
+            let pace = (u64::from(MSS) * SECOND).checked_div(sender.flow.pacing_rate).unwrap_or(0);
+            let held_us = if pace > self.path.held_us { self.path.held_us } else { 0 };
+            sender.outstanding.push_back(Sent { segment, at: now, arrived: false, held: held_us > 0 });
             let packet = sender.first + sender.outstanding.len() as u64 - 1;
             let left = self.enter();
             if let Some(left) = left {
@@ -406,7 +413,7 @@ impl World<'_> {
                     self.senders[i].in_queue.push_back(left);
                 }
                 if !self.random.random_bool(self.path.loss) {
-                    self.at(left + self.path.rtt_us, Happens::Ack(i, packet));
+                    self.at(left + self.path.rtt_us + held_us, Happens::Ack(i, packet));
                 }
             }
             self.arm(i);
@@ -429,7 +436,7 @@ impl World<'_> {
             return;
         }
         sent.arrived = true;
-        let (segment, rtt) = (sent.segment, (now - sent.at) as u32);
+        let (segment, rtt, held) = (sent.segment, (now - sent.at) as u32, sent.held);
         sender.in_flight -= 1;
         sender.flow.snd_wnd = 6_000_000;
         let fresh = segment >= sender.una && sender.beyond.insert(segment);
@@ -455,7 +462,8 @@ impl World<'_> {
             sender.first += 1;
         }
         let whole = sender.state.as_ref().unwrap().controller().whole();
-        let event = Event { acked: u32::from(fresh), rtt_us: rtt, lost, ..Event::default() };
+        let flags = if held { control::HELD } else { 0 };
+        let event = Event { acked: u32::from(fresh), rtt_us: rtt, lost, flags, ..Event::default() };
         if lost > 0 && sender.recover.is_none() {
             sender.recover = Some(sender.next);
             sender.flow.prior_cwnd = sender.flow.cwnd;
