@@ -205,7 +205,7 @@ pub(crate) fn outcome(
         warnings,
         goodput_bps: total as f64 * 8.0 / span,
         utilization: carried / scenario.links[recorder.link].capacity_between(first, first + span),
-        jain: jain(scenario, &recorder, &outcomes, end_s),
+        jain: jain(scenario, seed, &recorder, &outcomes, end_s),
         converge_s: converge(&recorder, &outcomes, end_s),
         queue_bytes: Some(queue(&recorder, first, last)),
         flows: outcomes,
@@ -217,9 +217,9 @@ pub(crate) fn outcome(
 }
 
 /// How alike the flows fared while all were under way; the first round trips after a start are no measure of a share.
-fn jain(scenario: &Scenario, recorder: &Recorder, outcomes: &[FlowOutcome], end_s: f64) -> Option<f64> {
+fn jain(scenario: &Scenario, seed: u64, recorder: &Recorder, outcomes: &[FlowOutcome], end_s: f64) -> Option<f64> {
     let whole = Leg { first: 0, end: scenario.links.len() };
-    let slowest = scenario.flow_specs(scenario.seed).iter().map(|flow| flow.access_delay).max().unwrap_or(Span::ZERO);
+    let slowest = scenario.flow_specs(seed).iter().map(|flow| flow.access_delay).max().unwrap_or(Span::ZERO);
     let round_trip = scenario.base_rtt(whole).secs() + 2.0 * slowest.secs();
     let from = outcomes.iter().map(|flow| flow.start_s).fold(0.0, f64::max) + 4.0 * round_trip;
     let to = outcomes.iter().map(|flow| flow.end_s.unwrap_or(end_s)).fold(f64::INFINITY, f64::min);
