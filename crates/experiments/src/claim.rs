@@ -1,6 +1,7 @@
 //! What a paper claims, and whether it holds: the ratio of a number in one case to that in another, seed by seed.
 
-use scenario::{Outcome, half_width};
+use crate::Mean;
+use scenario::Outcome;
 use serde::Deserialize;
 use std::fmt;
 
@@ -61,12 +62,8 @@ impl fmt::Display for Verdict {
 /// A claim's ratio as measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Judgement {
-    /// Mean of the ratios of the seeds.
-    pub ratio: f64,
-    /// Half the width of its 95 % interval.
-    pub half: f64,
-    /// How many seeds had both.
-    pub seeds: usize,
+    /// Over the seeds that had both.
+    pub ratio: Mean,
     /// What follows.
     pub verdict: Verdict,
 }
@@ -80,11 +77,8 @@ impl Claim {
         };
         let seeds = outcomes.iter().filter(|outcome| outcome.case == self.case).map(|outcome| outcome.seed);
         let ratios: Vec<f64> = seeds.filter_map(|seed| Some(of(&self.case, seed)? / of(&self.than, seed)?)).collect();
-        if ratios.is_empty() {
-            return None;
-        }
-        let (ratio, half) = (ratios.iter().sum::<f64>() / ratios.len() as f64, half_width(&ratios));
-        Some(Judgement { ratio, half, seeds: ratios.len(), verdict: self.ratio.verdict(ratio, half) })
+        let ratio = Mean::of(&ratios)?;
+        Some(Judgement { ratio, verdict: self.ratio.verdict(ratio.mean, ratio.half) })
     }
 }
 
@@ -143,7 +137,7 @@ mod tests {
     #[test]
     fn seeds_are_compared_with_themselves_and_one_tells_nothing_for_sure() {
         let both = judged(Ratio::Less, &[5.0, 50.0], &[10.0, 100.0]).unwrap();
-        assert_eq!((both.ratio, both.half, both.seeds), (0.5, 0.0, 2));
+        assert_eq!(both.ratio, Mean { mean: 0.5, half: 0.0, seeds: 2 });
         assert_eq!(judged(Ratio::Less, &[5.0], &[10.0]).unwrap().verdict, Verdict::Open);
         assert_eq!(judged(Ratio::Less, &[5.0], &[]), None);
     }

@@ -1,11 +1,13 @@
-//! The papers' tables and figures. Each is a scenario file together with what the paper printed and claimed; here is the index of them, the
-//! judgement of a claim by what was measured, and the bound that fair sharing sets ([`Bound`]). Who plays the scenarios is the caller's
-//! business. The data are under `papers/`, a folder a paper, and part of the program.
+//! The papers' tables and figures. Each is a scenario file together with what the paper printed and claimed; here is the index of them, what
+//! outcomes say to it ([`Row`], and the judgement of a claim), and the bound that fair sharing sets ([`Bound`]). Who plays the scenarios is
+//! the caller's business. The data are under `papers/`, a folder a paper, and part of the program.
 
 mod bound;
 mod claim;
+mod findings;
 mod index;
 
 pub use bound::Bound;
 pub use claim::{Claim, Judgement, Verdict};
+pub use findings::{BOUNDED, Mean, Row};
 pub use index::{Experiment, Paper, PaperError, Printed, papers};

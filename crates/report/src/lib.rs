@@ -3,6 +3,7 @@
 //! Outcomes in, text out. Where the text goes is the caller's business; what the numbers mean was settled by the engine.
 
 mod bars;
+mod cases;
 mod chart;
 mod curves;
 mod grid;
@@ -12,6 +13,7 @@ mod human;
 mod json;
 mod markup;
 mod page;
+mod quantity;
 mod remarks;
 mod results;
 #[cfg(test)]
@@ -21,8 +23,10 @@ mod terminal;
 mod tests;
 
 pub use bars::svg_bars;
+pub use cases::case_columns;
 pub use json::json;
 pub use page::page;
+pub use quantity::Quantity;
 
 use scenario::Outcome;
 

@@ -1,6 +1,7 @@
 //! Asks engines for answers: several variants and seeds side by side, with a progress bar each.
 
 use crate::Failure;
+use clap::Args;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use scenario::{Engine, EngineError, Outcome, Progress, Scenario, Variant};
 use std::{
@@ -25,24 +26,45 @@ pub(crate) struct Question<'a> {
     pub(crate) seed: u64,
 }
 
-/// Asks every question, `jobs` at a time, and returns the answers in order; those that have none say why.
-pub(crate) fn ask(questions: Vec<Question<'_>>, jobs: Option<usize>, quiet: bool) -> Vec<Result<Outcome, EngineError>> {
+/// How to ask.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Manner {
+    /// How many runs side by side (default: what two cores carry)
+    #[arg(long, value_name = "N")]
+    pub(crate) jobs: Option<usize>,
+    /// How often a run is played, at most, until the machine keeps up with it
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) tries: u32,
+    /// Draws no progress bars
+    #[arg(long)]
+    pub(crate) quiet: bool,
+}
+
+/// Asks every question and returns the answers in order; those that have none say why. Answers that do not count are asked for again, after
+/// all the others: what disturbs a machine often passes.
+pub(crate) fn ask(questions: Vec<Question<'_>>, manner: Manner) -> Vec<Result<Outcome, EngineError>> {
     let scenarios: Vec<&Scenario> = questions.iter().map(|question| &question.variant.scenario).collect();
-    let jobs = jobs.unwrap_or_else(|| side_by_side(&scenarios)).clamp(1, questions.len().max(1));
+    let jobs = manner.jobs.unwrap_or_else(|| side_by_side(&scenarios)).clamp(1, questions.len().max(1));
     let interrupted = interruption();
-    let bars = (!quiet && std::io::stderr().is_terminal()).then(MultiProgress::new);
+    let bars = (!manner.quiet && std::io::stderr().is_terminal()).then(MultiProgress::new);
     let answers: Vec<Mutex<Option<Result<Outcome, EngineError>>>> = questions.iter().map(|_| Mutex::new(None)).collect();
-    let waiting: Mutex<VecDeque<(usize, Question<'_>)>> = Mutex::new(questions.into_iter().enumerate().collect());
-    let next = || waiting.lock().expect("no worker panics while it takes a question").pop_front();
+    let questions = questions.into_iter().enumerate().map(|(index, question)| (index, manner.tries, question));
+    let waiting: Mutex<VecDeque<(usize, u32, Question<'_>)>> = Mutex::new(questions.collect());
+    let queue = || waiting.lock().expect("no worker panics while it takes a question");
+    let next = || queue().pop_front();
     thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
-                while let Some((index, question)) = next() {
+                while let Some((index, tries, question)) = next() {
                     let bar = Bar::new(bars.as_ref(), &question, interrupted.clone());
                     let answer = question
                         .engine
                         .run(&question.variant.scenario, question.seed, &bar)
                         .map(|outcome| Outcome { case: question.variant.case.clone(), ..outcome });
+                    if tries > 1 && answer.as_ref().is_ok_and(|outcome| !outcome.valid) {
+                        queue().push_back((index, tries - 1, question));
+                        continue;
+                    }
                     *answers[index].lock().expect("nobody else has this answer") = Some(answer);
                 }
             });

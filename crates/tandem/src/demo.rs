@@ -2,7 +2,7 @@
 
 use crate::{
     Failure,
-    answer::{self, Question},
+    answer::{self, Manner, Question},
 };
 use clap::Args;
 use scenario::{Outcome, ScenarioFile, Variant};
@@ -45,7 +45,7 @@ impl Demo {
         let (variants, left_out) = playable(variants);
         let questions =
             variants.iter().map(|variant| Question { engine: Box::new(lab::Lab::default()), variant, seed: self.seed }).collect::<Vec<_>>();
-        let (outcomes, failure) = answer::part(answer::ask(questions, Some(variants.len()), self.json));
+        let (outcomes, failure) = answer::part(answer::ask(questions, Manner { jobs: Some(variants.len()), tries: 2, quiet: self.json }));
         if let Some(failure) = failure {
             return Err(failure);
         }

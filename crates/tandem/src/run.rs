@@ -2,7 +2,7 @@
 
 use crate::{
     Failure,
-    answer::{self, Question},
+    answer::{self, Manner, Question},
 };
 use clap::{Args, ValueEnum};
 use scenario::{Assignment, Engine, ScenarioFile, Variant};
@@ -37,12 +37,8 @@ pub(crate) struct Run {
     /// Writes what each host sent and received, as pcapng files
     #[arg(long, value_name = "DIR")]
     pcap: Option<PathBuf>,
-    /// How many runs side by side (default: what two cores carry)
-    #[arg(long, value_name = "N")]
-    jobs: Option<usize>,
-    /// Draws no progress bars
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    manner: Manner,
 }
 
 /// The engines there are.
@@ -78,7 +74,7 @@ impl Run {
                 }
             }
         }
-        let (mut outcomes, failure) = answer::part(answer::ask(questions, self.jobs, self.quiet || self.json));
+        let (mut outcomes, failure) = answer::part(answer::ask(questions, Manner { quiet: self.manner.quiet || self.json, ..self.manner }));
         scenario::add_ci95(&mut outcomes);
         if let Some(path) = &self.page
             && !outcomes.is_empty()

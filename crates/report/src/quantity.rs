@@ -1,0 +1,71 @@
+//! An outcome's numbers by their names: what a column of one is called, and how a value is written there. The unit is fixed, so that columns of
+//! several tables, and of a paper, can be compared.
+
+use crate::human::NONE;
+
+/// How a number of an outcome is shown.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Quantity {
+    /// The head of its column, with the unit.
+    pub head: &'static str,
+    /// How many base units the unit holds.
+    per: f64,
+    decimals: usize,
+}
+
+impl Quantity {
+    /// A ratio of two numbers.
+    pub const RATIO: Quantity = Quantity { head: "ratio", per: 1.0, decimals: 3 };
+
+    /// Of the number that [`Outcome::number`](scenario::Outcome::number) has under `name`; one that is not known is shown as it is.
+    pub fn named(name: &str) -> Quantity {
+        let (head, per, decimals) = match name {
+            "mean_flow_s" => ("mean, s", 1.0, 2),
+            "completion_s" => ("end, s", 1.0, 2),
+            "jain" => ("Jain", 1.0, 4),
+            "utilization" => ("use, %", 1e-2, 1),
+            "goodput_bps" => ("goodput, Mbit/s", 1e6, 3),
+            "retransmits" => ("sent again", 1.0, 0),
+            "queue_drops" => ("drops", 1.0, 0),
+            "queue_p50_bytes" => ("median queue, kB", 1e3, 1),
+            "queue_max_bytes" => ("peak queue, kB", 1e3, 0),
+            "converge_s" => ("fair again after, s", 1.0, 1),
+            _ => ("?", 1.0, 3),
+        };
+        Quantity { head, per, decimals }
+    }
+
+    /// A value, in its unit.
+    pub fn write(&self, value: f64) -> String {
+        if value.is_finite() { format!("{:.*}", self.decimals, value / self.per) } else { NONE.into() }
+    }
+
+    /// A mean with half the width of its interval, which is left out where it is not finite; a dash where there is none.
+    pub fn spread(&self, mean: Option<(f64, f64)>) -> String {
+        match mean {
+            None => NONE.into(),
+            Some((mean, half)) if half.is_finite() => format!("{} ± {}", self.write(mean), self.write(half)),
+            Some((mean, _)) => self.write(mean),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_of_an_outcome_has_a_name() {
+        for name in scenario::NUMBERS {
+            assert_ne!(Quantity::named(name).head, "?", "{name}");
+        }
+    }
+
+    #[test]
+    fn a_spread_is_in_the_unit_of_its_column() {
+        let use_ = Quantity::named("utilization");
+        assert_eq!(use_.spread(Some((0.934, 0.012))), "93.4 ± 1.2");
+        assert_eq!(use_.spread(Some((0.934, f64::INFINITY))), "93.4");
+        assert_eq!(use_.spread(None), NONE);
+    }
+}
