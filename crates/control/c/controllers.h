@@ -9,7 +9,7 @@
 #include "share.h"
 #include "vegas.h"
 #include "westwood.h"
-#include "xcp.h"
+#include "xcp_known.h"
 
 #define TD_CONTROLLERS(T)                                                                                    \
 	T(reno, 0, "NewReno (RFC 5681, RFC 6582)")                                                           \
@@ -19,6 +19,7 @@
 	T(westwood, 0, "Westwood+: a loss leaves what the path carried (Mascolo et al. 2004)")               \
 	T(dctcp, 0, "DCTCP: follows the share of marked segments (RFC 8257); needs ECN at both ends")        \
 	T(xcp, 1, "XCP at the proxy: hands out what the link has to spare (Katabi et al. 2002, Li and Yousefi'zadeh)") \
+	T(xcp_known, 1, "XCP at the proxy that knows how many flows there are, and when one comes or goes")   \
 	T(mpcp, 1, "MPCP at the proxy: follows the link's load factor (Li and Yousefi'zadeh)")               \
 	T(share, 1, "each flow has its max-min share of the link's capacity")
 

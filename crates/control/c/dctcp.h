@@ -22,7 +22,7 @@ struct td_dctcp_state {
 	u32 credit;
 	u32 reserved;
 };
-#define td_dctcp_WANTS TD_WANTS_SAMPLE
+#define td_dctcp_WANTS (TD_WANTS_SAMPLE | TD_WANTS_ECN)
 #define td_dctcp_TUNABLES(T)                                            \
 	T(gain_shift, 4, "g = 1 / 2 to this")                           \
 	T(alpha_milli, 1000, "alpha at the start, thousandths")

@@ -97,6 +97,10 @@ struct td_link {
 		u64 give_left, take_left;
 		u32 interval_us;		/* d */
 		u32 flows_milli;		/* window-limited flows, thousandths (N' = W'/d) */
+		u64 begun;			/* what newcomers of this interval began with, bytes */
+		u64 owed, left;			/* what the others owe them yet; what those that ended left and nobody has yet */
+		u32 flows;			/* that have something to send */
+		u32 reserved;
 	} xcp;
 	/* VCP, MLCP, MPCP. */
 	struct {
@@ -133,10 +137,11 @@ struct td_link {
 /* A controller's own state of a flow: of the 104 bytes that Linux grants (ICSK_CA_PRIV_SIZE) all but the carrier's own 8. */
 #define TD_STATE_BYTES 96
 
-/* Which of the events that cost something a controller wants to hear of: td_NAME_WANTS. */
+/* Which of the events that cost something a controller wants to hear of, and whether it can't do without ECN: td_NAME_WANTS. */
 #define TD_WANTS_SAMPLE 1
 #define TD_WANTS_RESTART 2
 #define TD_WANTS_RECOVERED 4
+#define TD_WANTS_ECN 8
 
 /*
  * A controller's tunables are u32, listed once as `#define td_NAME_TUNABLES(T) T(name, default, "what it is")`. From the

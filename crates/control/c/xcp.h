@@ -23,15 +23,19 @@
 
 struct td_xcp_state {
 	struct td_window window;
+	u32 present;	/* has something to send, and is counted */
+	u32 reserved;
 };
 #define td_xcp_WANTS TD_WANTS_RESTART
-#define td_xcp_TUNABLES(T)                                                                      \
+#define td_xcp_LIST(T, knows)                                                          \
 	T(alpha_milli, 400, "share of the spare capacity handed out in an interval, thousandths") \
 	T(beta_milli, 226, "share of the queue taken back in an interval, thousandths: alpha squared times the root of 2") \
 	T(gamma_milli, 100, "share of the traffic shuffled between flows, thousandths")          \
+	T(known, knows, "1: flows begin with their share, and what those that end leave is had at once") \
 	T(least_window, 2, "segments")                                                          \
 	T(pacing_percent, 125, "pace, percent of a window each round trip; 0: none")             \
 	T(capacity_milli, 1000, "share of the capacity to use, thousandths")
+#define td_xcp_TUNABLES(T) td_xcp_LIST(T, 0)
 TD_CONTROLLER(xcp);
 
 #define TD_XCP_LEAST_INTERVAL_US 1000
@@ -47,12 +51,17 @@ TD_INLINE void td_xcp_close(struct td_link *l, const struct td_event *e, u32 rtt
 	u64 there = capacity * span / 1000000;
 	/* For the next d rather than for the span of this one. */
 	u64 interval = l->xcp.interval_us ? l->xcp.interval_us : rtt_us;
-	u64 spare = td_less(there, used) * interval / span * t->alpha_milli / 1000;
-	u64 over = td_less(used, there) * interval / span * t->alpha_milli / 1000 + l->queue * t->beta_milli / 1000;
+	/* What newcomers began with does not show in what leaves yet. */
+	u64 spare = td_less(td_less(there, used) * interval / span, l->xcp.begun) * t->alpha_milli / 1000;
+	u64 over = td_less(td_less(used, there) * interval / span, l->xcp.begun) * t->alpha_milli / 1000 + l->queue * t->beta_milli / 1000;
 	u64 shuffled = td_less(used * interval / span * t->gamma_milli / 1000, spare > over ? spare - over : over - spare);
 
 	l->xcp.give = l->xcp.give_left = shuffled + td_less(spare, over);
 	l->xcp.take = l->xcp.take_left = shuffled + td_less(over, spare);
+	l->xcp.begun = 0;
+	/* Who had more than a share has heard of it by now. */
+	l->xcp.owed /= 2;
+	l->xcp.left /= 2;
 	if (l->xcp.time)
 		interval = l->xcp.weighed / l->xcp.time;
 	else if (!l->xcp.interval_us)
@@ -64,6 +73,55 @@ TD_INLINE void td_xcp_close(struct td_link *l, const struct td_event *e, u32 rtt
 	l->xcp.acked = l->xcp.time = l->xcp.weighed = 0;
 	l->xcp.since_us = e->now_us;
 	l->xcp.egress0 = l->egress;
+}
+
+/* An equal part of what fills the path, payload bytes. */
+TD_INLINE u64 td_xcp_share(const struct td_flow *f, const struct td_link *l, const struct td_xcp_tunables *t)
+{
+	u64 payload = l->capacity * t->capacity_milli / 1000 * f->mss / (f->mss + f->header + l->overhead);
+
+	return payload * td_min(f->srtt_us, TD_XCP_MOST_INTERVAL_US) / 1000000 / td_max(l->xcp.flows, 1);
+}
+
+/* A flow has something to send: if what it knows is used, it begins with its share, which those with more than theirs owe. */
+TD_INLINE void td_xcp_join(const struct td_flow *f, struct td_xcp_state *s, struct td_link *l, const struct td_xcp_tunables *t)
+{
+	u64 more;
+
+	if (s->present)
+		return;
+	s->present = 1;
+	l->xcp.flows++;
+	if (!t->known)
+		return;
+	more = td_less(td_xcp_share(f, l, t), s->window.bytes >> 8);
+	s->window.bytes += more << 8;
+	l->xcp.owed += more;
+	l->xcp.begun += more;
+}
+
+/* It has nothing to send any more, for now: what it had is for those with less than their share. */
+TD_INLINE void td_xcp_leave(struct td_xcp_state *s, struct td_link *l, const struct td_xcp_tunables *t)
+{
+	if (!s->present)
+		return;
+	s->present = 0;
+	l->xcp.flows = td_less(l->xcp.flows, 1);
+	if (t->known)
+		l->xcp.left += s->window.bytes >> 8;
+}
+
+/* Settles what newcomers are owed, and what was left. */
+TD_INLINE void td_xcp_settle(const struct td_flow *f, struct td_window *w, struct td_link *l, const struct td_event *e,
+			     const struct td_xcp_tunables *t)
+{
+	u64 share = td_xcp_share(f, l, t), has = w->bytes >> 8, pays = td_min64(l->xcp.owed, td_less(has, share)), gets = 0;
+
+	if (e->flags & TD_LIMITED)
+		gets = td_min64(l->xcp.left, td_less(share, has));
+	l->xcp.owed -= pays;
+	l->xcp.left -= gets;
+	w->bytes = td_less(w->bytes + (gets << 8), pays << 8);
 }
 
 TD_INLINE void td_xcp_ack(struct td_flow *f, struct td_window *w, struct td_link *l, const struct td_event *e,
@@ -106,16 +164,27 @@ TD_INLINE void td_xcp_ack(struct td_flow *f, struct td_window *w, struct td_link
 TD_INLINE void td_xcp(struct td_flow *f, struct td_xcp_state *s, struct td_link *l, const struct td_event *e,
 		      const struct td_xcp_tunables *t)
 {
-	if (e->kind == TD_INIT)
+	if (e->kind == TD_INIT) {
 		td_window_begin(f, &s->window);
+		s->present = 0;
+	}
 	if (!l || !l->capacity) {
 		td_window_unknown(f, &s->window, e);
 		return;
 	}
-	if (e->kind == TD_ACK)
+	if (e->kind == TD_ACK) {
+		if (t->known)
+			td_xcp_settle(f, &s->window, l, e, t);
 		td_xcp_ack(f, &s->window, l, e, t);
-	else if (e->kind == TD_RESTART)
+		if (!f->unsent && ((e->flags & TD_LAST) || !f->in_flight))
+			td_xcp_leave(s, l, t);
+	} else if (e->kind == TD_RESTART) {
 		td_window_restart(f, &s->window);
+		td_xcp_join(f, s, l, t);
+	} else if (e->kind == TD_CLOSE) {
+		td_xcp_leave(s, l, t);
+		return;
+	}
 	td_window_apply(f, &s->window, t->least_window, t->pacing_percent);
 }
 

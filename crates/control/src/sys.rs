@@ -141,6 +141,12 @@ pub struct XcpPart {
     pub interval_us: u32,
     /// Window-limited flows, thousandths.
     pub flows_milli: u32,
+    begun: u64,
+    owed: u64,
+    left: u64,
+    /// Flows that have something to send.
+    pub flows: u32,
+    reserved: u32,
 }
 
 /// What the load-factor controllers keep of a link.

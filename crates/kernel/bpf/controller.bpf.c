@@ -9,21 +9,11 @@
 #define TD_STEP TD_CAT(td_, TD_NAME)
 #define TD_KERNEL_NAME TD_TEXT(TD_STEP)
 #define TD_OPS TD_CAT(td_ops_, TD_NAME)
-#define TD_FLAGS TD_CAT(TD_STEP, _FLAGS)
 #define TD_WANTS_OF(kind) (TD_CAT(TD_STEP, _WANTS) & (kind))
+#define TD_FLAGS (TD_WANTS_OF(TD_WANTS_ECN) ? TCP_CONG_NEEDS_ECN : 0)
 
 #include "tcp.h"
 #include "controllers.h"
-
-#define td_reno_FLAGS 0
-#define td_cubic_FLAGS 0
-#define td_vegas_FLAGS 0
-#define td_hybla_FLAGS 0
-#define td_westwood_FLAGS 0
-#define td_dctcp_FLAGS TCP_CONG_NEEDS_ECN
-#define td_xcp_FLAGS 0
-#define td_mpcp_FLAGS 0
-#define td_share_FLAGS 0
 
 /* The section's name is what those who look on find it by. */
 const volatile struct TD_CAT(TD_STEP, _tunables) td_tunables_set SEC(".rodata." TD_TEXT(TD_NAME)) = { TD_CAT(TD_STEP, _TUNABLES)(TD_TUNABLE_VALUE) };

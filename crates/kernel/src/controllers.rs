@@ -169,7 +169,7 @@ macro_rules! objects {
         }
     };
 }
-objects!("reno", "cubic", "vegas", "hybla", "westwood", "dctcp", "xcp", "mpcp", "share");
+objects!("reno", "cubic", "vegas", "hybla", "westwood", "dctcp", "xcp", "xcp_known", "mpcp", "share");
 
 pub(crate) fn open(controller: Controller) -> Result<OpenObject> {
     sys::quiet();

@@ -20,8 +20,8 @@ const TICK: Duration = Duration::from_millis(20);
 const MOST_FLOWS: usize = 20_000;
 
 /// Controllers that Tandem knows but that may not be in a kernel.
-const KNOWN: [&str; 13] =
-    ["reno", "cubic", "bbr", "hybla", "vegas", "westwood", "dctcp", "xcp", "mpcp", "share", "xcp-e2e", "vcp-e2e", "mpcp-e2e"];
+const KNOWN: [&str; 14] =
+    ["reno", "cubic", "bbr", "hybla", "vegas", "westwood", "dctcp", "xcp", "xcp_known", "mpcp", "share", "xcp-e2e", "vcp-e2e", "mpcp-e2e"];
 
 /// The engine that plays scenarios on the real kernel.
 #[derive(Debug, Default, Clone)]
