@@ -37,7 +37,7 @@ struct td_share_state {
 	u32 weight;	/* as counted */
 	u32 credit;
 };
-#define td_share_WANTS TD_WANTS_RESTART
+#define td_share_WANTS (TD_WANTS_RESTART | TD_WANTS_WEIGHT)
 #define td_share_TUNABLES(T)                                                                    \
 	T(capacity_milli, 1000, "share of the capacity to use, thousandths")                     \
 	T(correct, 1, "1: queue and loss correct the capacity")                                  \

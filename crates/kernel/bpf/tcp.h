@@ -19,7 +19,8 @@ typedef __u32 __be32;
 typedef __u32 __wsum;
 typedef _Bool bool;
 
-enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_ARRAY = 2 };
+enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_SK_STORAGE = 24 };
+enum { BPF_F_NO_PREALLOC = 1 };
 
 struct bpf_spin_lock {
 	__u32 val;

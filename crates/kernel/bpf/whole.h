@@ -7,8 +7,32 @@
 /* The carrier's word at the end of a socket's state. */
 struct td_carrier {
 	u32 ifindex;	/* the interface whose record it is */
-	u32 record;	/* its index + 1; 0: none */
+	__u16 record;	/* its index + 1; 0: none */
+	__u16 weight;	/* 0 counts as 1 */
 };
+
+#if TD_WANTS_OF(TD_WANTS_WEIGHT)
+/* What user space gave a socket before it took this controller. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, u32);
+} td_weights SEC(".maps");
+
+TD_INLINE u32 td_weight_of(struct sock *sk)
+{
+	u32 *weight = bpf_sk_storage_get(&td_weights, sk, 0, 0);
+
+	return weight ? td_min(*weight, 0xffff) : 0;
+}
+#else
+TD_INLINE u32 td_weight_of(struct sock *sk)
+{
+	(void)sk;
+	return 0;
+}
+#endif
 
 TD_INLINE struct td_carrier *td_carrier(struct sock *sk)
 {
@@ -45,6 +69,7 @@ TD_INLINE void td_tell(struct sock *sk, struct td_event *e)
 
 	e->now_us = tp->tcp_mstamp;
 	td_look(sk, &f);
+	f.weight = td_carrier(sk)->weight;
 	if (!f.unsent && (sk->sk_shutdown & SEND_SHUTDOWN))
 		e->flags |= TD_LAST;
 	if (r) {
@@ -74,6 +99,7 @@ void BPF_PROG(td_init, struct sock *sk)
 
 	c->ifindex = 0;
 	c->record = 0;
+	c->weight = td_weight_of(sk);
 	td_tell(sk, &e);
 }
 

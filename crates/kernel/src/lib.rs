@@ -17,6 +17,7 @@ mod users;
 pub use control::{Controller, Link};
 pub use controllers::{Held, Loaded, list, load, meant, unload};
 pub use error::Error;
+pub use links::weigh;
 pub use monitor::{Monitor, Place, Settings, Watch};
 pub use replay::Replay;
 pub use users::{User, users};

@@ -61,3 +61,46 @@ fn tunables_are_set_and_shown() {
     assert!(matches!(kernel::load("hybla", &[("rtt1_us".into(), 60_000)]), Err(kernel::Error::Tunable { .. })));
     drop(held);
 }
+
+#[test]
+fn a_socket_has_the_weight_that_it_was_given() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if common::skip("a_socket_has_the_weight_that_it_was_given") {
+        return;
+    }
+    const LOOPBACK: u32 = 1;
+    let _share = kernel::load("share", &[]).unwrap();
+    let mut monitor = kernel::Monitor::new().unwrap();
+    let here = kernel::Place::here(LOOPBACK).unwrap();
+    monitor.watch(here, kernel::Settings { capacity: 1_000_000, overhead: 14, watch: kernel::Watch::Virtual }).unwrap();
+    let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let sender = |weight| {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        if let Some(weight) = weight {
+            kernel::weigh(&socket, weight).unwrap();
+        }
+        socket.set_tcp_congestion(b"td_share").unwrap();
+        socket.connect(&listener.local_addr().unwrap().into()).unwrap();
+        (net::TcpStream::from(socket), listener.accept().unwrap().0)
+    };
+    let ends = [Some(3), None, Some(40)].map(sender);
+    // More than goes out at once, so that each has something left to send, and counts.
+    for (sender, _) in &ends {
+        sender.set_nonblocking(true).unwrap();
+        while (&mut &*sender).write(&[7; 1 << 16]).is_ok() {}
+    }
+    let begun = std::time::Instant::now();
+    let weight = || monitor.read(here).unwrap().unwrap().share.weight;
+    while weight() != 44 && begun.elapsed() < std::time::Duration::from_secs(30) {
+        for (_, receiver) in &ends {
+            receiver.set_nonblocking(true).unwrap();
+            let _ = (&mut &*receiver).read(&mut [0; 1 << 16]);
+        }
+        for (sender, _) in &ends {
+            while (&mut &*sender).write(&[7; 1 << 16]).is_ok() {}
+        }
+    }
+    let found = weight();
+    monitor.forget(here);
+    assert_eq!(found, 44);
+}

@@ -52,6 +52,14 @@ pub enum ControllerError {
         /// The name.
         name: String,
     },
+    /// A weight, and nobody who heeds it.
+    #[error("{leg}: weight = {weight} is heeded by control = \"share\" alone: set that, or leave the weight out")]
+    NoWeights {
+        /// Which profile says so.
+        leg: String,
+        /// What it says.
+        weight: u16,
+    },
 }
 
 /// Controllers that are needed by name.
@@ -82,8 +90,12 @@ impl Controllers {
     }
 
     fn need(&mut self, leg: String, profile: &LegProfile) -> Result<(), ControllerError> {
+        let ours = profile.control.as_deref().and_then(kernel::meant);
+        if let Some(weight) = profile.weight.filter(|_| ours.is_none_or(|ours| ours.name() != "share")) {
+            return Err(ControllerError::NoWeights { leg, weight: weight.get() });
+        }
         let Some(name) = &profile.control else { return Ok(()) };
-        if let Some(ours) = kernel::meant(name) {
+        if let Some(ours) = ours {
             if ours.needs_capacity() && profile.capacity.is_none() {
                 return Err(ControllerError::NoCapacity { leg, name: name.clone() });
             }

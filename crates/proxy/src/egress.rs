@@ -81,9 +81,8 @@ pub(crate) struct Egress {
 
 #[derive(Debug)]
 struct Watched {
-    device: Device,
+    wanted: Wanted,
     place: Place,
-    capacity: Rate,
     watch: Watch,
     /// When it was last asked about, and what had left by then.
     last: Option<(Instant, u64)>,
@@ -144,9 +143,15 @@ impl Egress {
         Ok(Some(egress))
     }
 
-    /// Changes to what the profiles say now. Flows that there are feel it at once.
+    /// Changes to what the profiles say now. Flows that there are feel it at once. Where one link fails, all stay as they were.
     pub(crate) fn change(&mut self, policy: &Policy) -> Result<(), EgressError> {
-        self.set(wanted(policy)?)
+        let wanted = wanted(policy)?;
+        let before = self.links.values().map(|watched| watched.wanted.clone()).collect();
+        self.set(wanted).inspect_err(|_| {
+            if let Err(why) = self.set(before) {
+                tracing::error!("what links were set to could not be restored: {why}");
+            }
+        })
     }
 
     fn set(&mut self, wanted: Vec<Wanted>) -> Result<(), EgressError> {
@@ -155,13 +160,14 @@ impl Egress {
         for link in gone {
             self.release(&link);
         }
-        for Wanted { device, capacity, shape } in wanted {
+        for wanted in wanted {
+            let Wanted { device, capacity, shape } = wanted.clone();
             let watching = |why: kernel::Error| EgressError::Watch { link: device.name.clone(), why: why.into() };
             let place = Place::here(device.index).map_err(watching)?;
             let wire = wire_rate(capacity, &device);
             let watch = if shape { shape_to(&device, wire)? } else { unshape(&device) };
             // From here on a release takes all of it away.
-            self.links.insert(device.name.clone(), Watched { device: device.clone(), place, capacity, watch, last: None });
+            self.links.insert(device.name.clone(), Watched { wanted, place, watch, last: None });
             self.monitor.watch(place, Settings { capacity: wire, overhead: device.overhead, watch }).map_err(watching)?;
         }
         Ok(())
@@ -171,7 +177,7 @@ impl Egress {
         if let Some(watched) = self.links.remove(link) {
             self.monitor.forget(watched.place);
             if watched.watch == Watch::Qdisc {
-                unshape(&watched.device);
+                unshape(&watched.wanted.device);
             }
         }
     }
@@ -201,11 +207,12 @@ impl Drop for Egress {
 
 fn view(link: &str, watched: &Watched, record: &Link, egress: f64) -> LinkView {
     // From bytes on the wire to bits of IP.
-    let mtu = f64::from(watched.device.mtu);
-    let bits = |wire: f64| wire * 8.0 * mtu / (mtu + f64::from(watched.device.overhead));
+    let device = &watched.wanted.device;
+    let mtu = f64::from(device.mtu);
+    let bits = |wire: f64| wire * 8.0 * mtu / (mtu + f64::from(device.overhead));
     LinkView {
         link: link.to_owned(),
-        capacity_bps: watched.capacity.bits_per_s(),
+        capacity_bps: watched.wanted.capacity.bits_per_s(),
         egress_bps: bits(egress),
         other_bps: bits(record.share.other as f64),
         queue_bytes: record.queue,
@@ -285,8 +292,9 @@ fn shape_to(device: &Device, wire: u64) -> Result<Watch, EgressError> {
     let burst = (wire / 1000).max(u64::from(device.mtu) * 2).to_string();
     let arguments = ["class", "replace", "dev", link, "parent", &handle, "classid", &class, "htb", "rate", &rate, "burst", &burst];
     tc(link, &[&arguments[..], &["cburst", &burst]].concat())?;
-    // Half a second's worth: flows that begin together are a burst.
-    let (queue, limit) = (format!("{:x}:", HANDLE + 1), (wire / 2).max(65_536).to_string());
+    // What waits here is bounded by TCP itself, which lets no more than two packets of a flow, or a millisecond's worth, into its host's own
+    // queue: to drop one would only have it sent again. So there is room for those of a thousand flows that begin together.
+    let (queue, limit) = (format!("{:x}:", HANDLE + 1), (wire / 2).max(4 << 20).to_string());
     tc(link, &["qdisc", "replace", "dev", link, "parent", &class, "handle", &queue, "bfifo", "limit", &limit])?;
     Ok(Watch::Qdisc)
 }

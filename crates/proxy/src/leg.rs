@@ -8,6 +8,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use std::{
     fmt, fs, io,
     net::SocketAddr,
+    num::NonZeroU16,
     str::FromStr,
     time::{Duration, Instant},
 };
@@ -26,6 +27,8 @@ pub struct LegProfile {
     /// Whether the proxy's packets are shaped to the capacity; absent: they are. Where they are not, their queue is further on, and the
     /// controllers go by what would wait at that rate.
     pub shape: Option<bool>,
+    /// What the leg's flow gets among the others of its link under `share`: twice as much with 2 as with 1, the default.
+    pub weight: Option<NonZeroU16>,
     /// Size of the send buffer; absent: the kernel tunes it.
     pub send_buffer: Option<Bytes>,
     /// Most payload in the receive queue, where that is less than this leg's share of B.
@@ -138,7 +141,7 @@ pub(crate) fn try_controller(name: &str) -> io::Result<()> {
 /// Whether the kernel takes all of a profile: a socket tries it.
 pub(crate) fn try_profile(profile: &LegProfile) -> io::Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP))?;
-    let rest = LegProfile { control: None, ..profile.clone() };
+    let rest = LegProfile { control: None, weight: None, ..profile.clone() };
     apply(&socket, &rest, || Ok(0))?;
     profile.mss.map_or(Ok(()), |mss| socket.set_tcp_mss(u32::from(mss)))
 }
@@ -214,6 +217,10 @@ pub(crate) fn bound_receive(socket: impl AsFd, bytes: usize) -> io::Result<()> {
 pub(crate) fn apply(socket: &Socket, profile: &LegProfile, dscp: impl FnOnce() -> io::Result<u8>) -> io::Result<()> {
     if *profile == LegProfile::default() {
         return Ok(());
+    }
+    if let Some(weight) = profile.weight {
+        // Read when the controller takes the socket.
+        kernel::weigh(socket, weight.get()).map_err(io::Error::other)?;
     }
     if let Some(name) = &profile.control {
         socket.set_tcp_congestion(name.as_bytes())?;

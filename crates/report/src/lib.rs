@@ -49,3 +49,12 @@ pub fn links_table(outcomes: &[Outcome]) -> String {
 pub fn words_table(header: &[&str], rows: &[Vec<String>]) -> String {
     terminal::words(header, rows, 118)
 }
+
+/// The same as a table of Markdown, for a document.
+pub fn markdown_table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let line = |cells: Vec<&str>| format!("| {} |\n", cells.iter().map(|cell| cell.replace('|', "\\|")).collect::<Vec<_>>().join(" | "));
+    let mut out = line(header.to_vec());
+    out += &line(vec!["---"; header.len()]);
+    out.extend(rows.iter().map(|row| line(row.iter().map(String::as_str).collect())));
+    out
+}

@@ -133,3 +133,9 @@ fn engines_and_parallel_networks_get_their_columns() {
     ");
     assert_eq!(table(&[]), "");
 }
+
+#[test]
+fn a_table_of_markdown_keeps_its_columns() {
+    let rows = [vec!["a|b".to_owned(), "1".to_owned()]];
+    assert_eq!(markdown_table(&["what", "n"], &rows), "| what | n |\n| --- | --- |\n| a\\|b | 1 |\n");
+}

@@ -27,6 +27,9 @@ pub(crate) struct Paper {
     /// Adds numbers over time to the JSON
     #[arg(long, requires = "json")]
     series: bool,
+    /// Writes the tables as Markdown
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
     /// Plays nothing: takes the outcomes of earlier --json from these files
     #[arg(long, value_name = "FILE", value_delimiter = ',')]
     from: Vec<PathBuf>,
@@ -71,17 +74,25 @@ impl Paper {
             print!("{}", report::json(&outcomes, self.series));
         } else {
             println!("{id}: {}\n{}, \"{}\"\n", experiment.title, paper.authors, paper.title);
-            print!("{}", table(&experiment, &variants, &outcomes));
+            print!("{}", self.drawn(numbers(&experiment, &variants, &outcomes)));
             println!("{}", remarks(&experiment, &outcomes));
-            print!("{}", beside(&experiment, &outcomes));
+            if !experiment.printed.is_empty() {
+                print!("\n{}", self.drawn(beside(&experiment, &outcomes)));
+            }
             if !judged.is_empty() {
-                print!("\n{}", report::words_table(&["the paper says", "ratio here", "verdict"], &judged));
+                print!("\n{}", self.drawn((["the paper says", "ratio here", "verdict"].map(str::to_owned).to_vec(), judged)));
             }
             if let Some(path) = &self.page {
                 println!("\nplots: {}", path.display());
             }
         }
         failure.map_or(Ok(()), Err)
+    }
+
+    /// A table: its header, and its rows.
+    fn drawn(&self, (header, rows): (Vec<String>, Vec<Vec<String>>)) -> String {
+        let draw = if self.markdown { report::markdown_table } else { report::words_table };
+        draw(&header.iter().map(String::as_str).collect::<Vec<_>>(), &rows)
     }
 
     /// Plays every case with every seed: a seed's cases one after the other, so that what disturbs the machine for a while disturbs all alike.
@@ -133,7 +144,7 @@ fn earlier(paths: &[PathBuf]) -> Result<Vec<Outcome>, Failure> {
 }
 
 /// The numbers of the experiment: a row a case, and how far its times are from the bound.
-fn table(experiment: &Experiment, variants: &[Variant], outcomes: &[Outcome]) -> String {
+fn numbers(experiment: &Experiment, variants: &[Variant], outcomes: &[Outcome]) -> (Vec<String>, Vec<Vec<String>>) {
     let rows = experiment.rows(variants, outcomes);
     let (mut header, cases) = report::case_columns(&rows.iter().map(|row| row.case.as_str()).collect::<Vec<_>>());
     let quantities: Vec<Quantity> = experiment.numbers.iter().map(|number| Quantity::named(number)).collect();
@@ -150,8 +161,8 @@ fn table(experiment: &Experiment, variants: &[Variant], outcomes: &[Outcome]) ->
         cells.push(format!("{} of {}", row.valid, row.seeds));
         cells
     };
-    let rows: Vec<Vec<String>> = rows.iter().zip(cases).map(row).collect();
-    report::words_table(&header.iter().map(String::as_str).collect::<Vec<_>>(), &rows)
+    let rows = rows.iter().zip(cases).map(row).collect();
+    (header, rows)
 }
 
 fn spread(quantity: Quantity, mean: Option<Mean>) -> String {
@@ -171,17 +182,13 @@ fn remarks(experiment: &Experiment, outcomes: &[Outcome]) -> String {
 }
 
 /// What the paper prints beside what is here.
-fn beside(experiment: &Experiment, outcomes: &[Outcome]) -> String {
-    if experiment.printed.is_empty() {
-        return String::new();
-    }
+fn beside(experiment: &Experiment, outcomes: &[Outcome]) -> (Vec<String>, Vec<Vec<String>>) {
     let row = |printed: &Printed| {
         let quantity = Quantity::named(&printed.number);
         let here = spread(quantity, printed.here(outcomes));
         vec![format!("{}, {}", printed.case, quantity.head), quantity.write(printed.value), here, printed.note.clone()]
     };
-    let rows: Vec<Vec<String>> = experiment.printed.iter().map(row).collect();
-    format!("\n{}", report::words_table(&["number", "printed", "here", "note"], &rows))
+    (["number", "printed", "here", "note"].map(str::to_owned).to_vec(), experiment.printed.iter().map(row).collect())
 }
 
 /// What the paper claims, the ratio as measured, and the verdict.

@@ -64,7 +64,8 @@ fn legs_have_the_capacity_they_are_told_and_nothing_is_left() {
     let routed = Routed::new();
     let before = routed.traces();
     for controller in ["share", "xcp", "mpcp"] {
-        let far = format!("control={controller},capacity=20Mbit,link=far");
+        let weight = if controller == "share" { ",weight=3" } else { "" };
+        let far = format!("control={controller},capacity=20Mbit,link=far{weight}");
         let mut proxy = routed.proxy(&["--far", &far]);
         let got = rate(&routed, 80);
         // Of 20 Mbit/s of IP 96.5 % is payload. Slow machines are late, not fast.
@@ -132,6 +133,8 @@ fn a_capacity_that_cannot_be_had_is_told_at_start() {
         ("control=share", "far leg: control = \"share\" shares out what the link carries: say it, capacity = \"10Mbit\""),
         ("control=share,capacity=10Mbit", "far leg: capacity = \"10Mbit\", but of which link?"),
         ("control=share,capacity=10Mbit,link=nosuch", "far leg: there is no interface \"nosuch\""),
+        ("control=xcp,capacity=10Mbit,link=far,weight=3", "far leg: weight = 3 is heeded by control = \"share\" alone"),
+        ("control=share,capacity=10Mbit,link=far,weight=0", "weight"),
         ("control=sharp,capacity=10Mbit", "there is no congestion controller \"sharp\": the kernel has "),
     ] {
         let output = routed.tandem(&["proxy", "--listen", "transparent=[::]:5000", "--far", far]);
