@@ -1,0 +1,338 @@
+//! A split connection as it goes, from event to event. Between two of them all is in closed form, so there is no time step and no error but
+//! that of the arithmetic.
+//!
+//! In the free phase rates are straight lines and the buffer is a parabola. In the other two one leg leads, by itself, and the other
+//! follows: its window grows by as many ACKs as the leader sends packets, so with S packets sent since, Y dY = βX dt gives Y² = Y₀² + 2βS.
+
+use crate::{Follows, Losses, Phase, Split};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+/// Where both stand: the rates that their windows permit (packets/s), and the buffer (packets).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct State {
+    /// Of the first leg.
+    pub x: f64,
+    /// Of the second.
+    pub y: f64,
+    /// What the proxy holds.
+    pub q: f64,
+}
+
+/// What ends a stretch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ends {
+    /// A loss of the first leg.
+    FirstLoses,
+    /// A loss of the second.
+    SecondLoses,
+    /// The buffer has run empty.
+    Empty,
+    /// The buffer is full.
+    Full,
+    /// The one that was held back is no longer the faster.
+    Meet,
+    /// The first has reached its link's rate.
+    FirstCapped,
+    /// The second has.
+    SecondCapped,
+}
+
+/// A stretch between two events.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Segment {
+    /// The phase all through it.
+    pub phase: Phase,
+    /// Where it begins.
+    pub from: State,
+    /// Where it ends; a loss comes right after.
+    pub to: State,
+    /// How long it takes, s.
+    pub span: f64,
+    /// Packets that left the proxy in it.
+    pub sent: f64,
+    /// The time integral of the buffer, packets · s.
+    pub held: f64,
+    /// What ends it.
+    pub ends: Ends,
+}
+
+/// A path of a split connection: its stretches, without end.
+#[derive(Debug, Clone)]
+pub struct Path {
+    split: Split,
+    state: State,
+    phase: Phase,
+    /// Which legs are at their link's rate.
+    capped: [bool; 2],
+    /// For each leg: how much chance is left until its next loss, which is exponential of mean 1.
+    chance: [f64; 2],
+    random: [Pcg64Mcg; 2],
+}
+
+const FIRST: usize = 0;
+const SECOND: usize = 1;
+
+impl Path {
+    pub(crate) fn new(split: Split, from: State, seed: u64) -> Self {
+        let mut random = [0, 1].map(|leg| Pcg64Mcg::seed_from_u64(seed.wrapping_mul(2).wrapping_add(leg)));
+        let chance = [draw(&mut random[FIRST]), draw(&mut random[SECOND])];
+        let state = State { x: from.x.min(split.caps[FIRST]), y: from.y.min(split.caps[SECOND]), q: from.q.min(split.buffer) };
+        let capped = [state.x >= split.caps[FIRST], state.y >= split.caps[SECOND]];
+        let mut path = Path { split, state, phase: Phase::Free, capped, chance, random };
+        path.settle();
+        path
+    }
+
+    /// Where it is now.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// By how much a leg's rate rises, packets/s².
+    fn slope(&self, leg: usize) -> f64 {
+        if self.capped[leg] { 0.0 } else { self.split.legs[leg].slope() }
+    }
+
+    /// The phase that the state is in.
+    fn settle(&mut self) {
+        let State { x, y, q } = self.state;
+        let slower = |a: f64, a_slope: f64, b: f64, b_slope: f64| a < b || (a == b && a_slope <= b_slope);
+        let (a, b) = (self.slope(FIRST), self.slope(SECOND));
+        self.phase = if q <= 0.0 && slower(x, a, y, b) {
+            Phase::Starvation
+        } else if q >= self.split.buffer && slower(y, b, x, a) {
+            Phase::Backpressure
+        } else {
+            Phase::Free
+        };
+    }
+
+    /// Goes to the next event.
+    pub fn step(&mut self) -> Segment {
+        let segment = match self.phase {
+            Phase::Free => self.free(),
+            Phase::Starvation => self.held(FIRST, SECOND),
+            Phase::Backpressure => self.held(SECOND, FIRST),
+        };
+        self.state = segment.to;
+        match segment.ends {
+            Ends::FirstLoses => self.lose(FIRST),
+            Ends::SecondLoses => self.lose(SECOND),
+            Ends::FirstCapped => self.capped[FIRST] = true,
+            Ends::SecondCapped => self.capped[SECOND] = true,
+            Ends::Empty | Ends::Full | Ends::Meet => {}
+        }
+        match segment.ends {
+            // The rates are equal to the last bit, or nearly: which way they part is known.
+            Ends::Meet => self.phase = Phase::Free,
+            Ends::Empty => self.phase = Phase::Starvation,
+            Ends::Full => self.phase = Phase::Backpressure,
+            _ => self.settle(),
+        }
+        segment
+    }
+
+    fn lose(&mut self, leg: usize) {
+        let rate = if leg == FIRST { &mut self.state.x } else { &mut self.state.y };
+        *rate /= 2.0;
+        self.capped[leg] = false;
+        self.chance[leg] = draw(&mut self.random[leg]);
+    }
+
+    /// Both by themselves.
+    fn free(&mut self) -> Segment {
+        let State { x, y, q } = self.state;
+        let (a, b) = (self.slope(FIRST), self.slope(SECOND));
+        let until = |leg: usize, rate: f64, slope: f64| match self.split.legs[leg].losses() {
+            Losses::PerSecond(losses) => self.chance[leg] / losses,
+            Losses::PerPacket(losses) => time_for(rate, slope, self.chance[leg] / losses),
+        };
+        let cap = |leg: usize, rate: f64, slope: f64| if slope > 0.0 { (self.split.caps[leg] - rate) / slope } else { f64::INFINITY };
+        let (span, ends) = first([
+            (until(FIRST, x, a), Ends::FirstLoses),
+            (until(SECOND, y, b), Ends::SecondLoses),
+            (reaches(q, x - y, a - b), Ends::Empty),
+            (reaches(self.split.buffer - q, y - x, b - a), Ends::Full),
+            (cap(FIRST, x, a), Ends::FirstCapped),
+            (cap(SECOND, y, b), Ends::SecondCapped),
+        ]);
+        let (came, sent) = (packets(x, a, span), packets(y, b, span));
+        self.spend(FIRST, span, came);
+        self.spend(SECOND, span, sent);
+        let q_end = match ends {
+            Ends::Empty => 0.0,
+            Ends::Full => self.split.buffer,
+            _ => (q + came - sent).clamp(0.0, self.split.buffer),
+        };
+        let held = q * span + (x - y) * span.powi(2) / 2.0 + (a - b) * span.powi(3) / 6.0;
+        let to = self.capped_at(ends, State { x: x + a * span, y: y + b * span, q: q_end });
+        Segment { phase: Phase::Free, from: self.state, to, span, sent, held, ends }
+    }
+
+    /// One leads, the other follows.
+    fn held(&mut self, lead: usize, follow: usize) -> Segment {
+        let rates = [self.state.x, self.state.y];
+        let (v, w, a, b) = (rates[lead], rates[follow], self.slope(lead), self.slope(follow));
+        let loses = [Ends::FirstLoses, Ends::SecondLoses];
+        let caps = [Ends::FirstCapped, Ends::SecondCapped];
+        let (leader, follower) = (self.split.legs[lead].losses(), self.split.legs[follow].losses());
+        let time = |packets: f64| time_for(v, a, packets);
+
+        let leader_loses = match leader {
+            Losses::PerSecond(losses) => self.chance[lead] / losses,
+            Losses::PerPacket(losses) => time(self.chance[lead] / losses),
+        };
+        let follower_loses = match (follower, self.split.follows) {
+            (Losses::PerSecond(losses), _) => self.chance[follow] / losses,
+            (Losses::PerPacket(losses), Follows::Sending) => time(self.chance[follow] / losses),
+            (Losses::PerPacket(losses), Follows::Window) => Window { v, a, w, b }.time_for(self.chance[follow] / losses),
+        };
+        let meet = if a > b { time((w * w - v * v).max(0.0) / (2.0 * (a - b))) } else { f64::INFINITY };
+        let leader_capped = if a > 0.0 { (self.split.caps[lead] - v) / a } else { f64::INFINITY };
+        let follower_capped = if b > 0.0 { time((self.split.caps[follow].powi(2) - w * w) / (2.0 * b)) } else { f64::INFINITY };
+        let (span, ends) = first([
+            (leader_loses, loses[lead]),
+            (follower_loses, loses[follow]),
+            (meet, Ends::Meet),
+            (leader_capped, caps[lead]),
+            (follower_capped, caps[follow]),
+            (f64::INFINITY, Ends::Empty),
+        ]);
+
+        let sent = packets(v, a, span);
+        self.spend(lead, span, sent);
+        let by = match self.split.follows {
+            Follows::Sending => sent,
+            Follows::Window if matches!(follower, Losses::PerPacket(_)) => Window { v, a, w, b }.packets(span),
+            Follows::Window => sent,
+        };
+        self.spend(follow, span, by);
+        let mut after = [0.0; 2];
+        after[lead] = v + a * span;
+        after[follow] = (w * w + 2.0 * b * sent).sqrt();
+        if ends == Ends::Meet {
+            // Of one that stands still at its link's rate the rate is known to the last bit.
+            after = [if b == 0.0 { w } else { after[lead] }; 2];
+        }
+        let phase = if lead == FIRST { Phase::Starvation } else { Phase::Backpressure };
+        let q = if lead == FIRST { 0.0 } else { self.split.buffer };
+        let to = self.capped_at(ends, State { x: after[FIRST], y: after[SECOND], q });
+        Segment { phase, from: self.state, to, span, sent, held: q * span, ends }
+    }
+
+    /// Takes from a leg's chance what a stretch has used of it.
+    fn spend(&mut self, leg: usize, span: f64, packets: f64) {
+        let used = match self.split.legs[leg].losses() {
+            Losses::PerSecond(losses) => losses * span,
+            Losses::PerPacket(losses) => losses * packets,
+        };
+        self.chance[leg] = (self.chance[leg] - used).max(0.0);
+    }
+
+    fn capped_at(&self, ends: Ends, state: State) -> State {
+        match ends {
+            Ends::FirstCapped => State { x: self.split.caps[FIRST], ..state },
+            Ends::SecondCapped => State { y: self.split.caps[SECOND], ..state },
+            _ => state,
+        }
+    }
+}
+
+/// An exponential variable of mean 1.
+fn draw(random: &mut Pcg64Mcg) -> f64 {
+    -(1.0 - random.random::<f64>()).ln()
+}
+
+/// The earliest.
+fn first<const N: usize>(events: [(f64, Ends); N]) -> (f64, Ends) {
+    let mut earliest = events[0];
+    for event in &events[1..] {
+        if event.0 < earliest.0 {
+            earliest = *event;
+        }
+    }
+    (earliest.0.max(0.0), earliest.1)
+}
+
+/// Packets sent in `t` at a rate that begins at `v` and rises by `a`.
+fn packets(v: f64, a: f64, t: f64) -> f64 {
+    (v + a * t / 2.0) * t
+}
+
+/// How long that takes for so many.
+fn time_for(v: f64, a: f64, packets: f64) -> f64 {
+    if packets <= 0.0 {
+        return 0.0;
+    }
+    // The usual root times its conjugate: nothing cancels.
+    2.0 * packets / (v + (v * v + 2.0 * a * packets).sqrt())
+}
+
+/// When a distance `gap` ≥ 0 that changes by `d` a second, and `d` by `e`, is used up; never, perhaps.
+fn reaches(gap: f64, d: f64, e: f64) -> f64 {
+    let square = d * d - 2.0 * e * gap;
+    if square < 0.0 || gap.is_infinite() {
+        return f64::INFINITY;
+    }
+    let root = square.sqrt();
+    match () {
+        () if d < 0.0 => 2.0 * gap / (root - d),
+        () if e < 0.0 => (d + root) / -e,
+        () => f64::INFINITY,
+    }
+}
+
+/// The window rate of a leg that follows: w² = w₀² + 2bS while the leader sends S at a rate that begins at v and rises by a.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    v: f64,
+    a: f64,
+    w: f64,
+    b: f64,
+}
+
+impl Window {
+    fn at(&self, t: f64) -> f64 {
+        (self.w * self.w + 2.0 * self.b * packets(self.v, self.a, t)).sqrt()
+    }
+
+    /// Its time integral up to `t`.
+    fn packets(&self, t: f64) -> f64 {
+        let Window { v, a, w, b } = *self;
+        if b * packets(v, a, t) < 1e-6 * w * w {
+            // So little that the differences below would cancel; Simpson's rule has an error of the fourth order.
+            return t / 6.0 * (w + 4.0 * self.at(t / 2.0) + self.at(t));
+        }
+        if a == 0.0 {
+            return (self.at(t).powi(3) - w.powi(3)) / (3.0 * b * v);
+        }
+        // ∫ √(c + k u²) du with u the leader's rate.
+        let (k, end) = ((b / a).sqrt(), v + a * t);
+        let c = w * w - k * k * v * v;
+        let whole = |u: f64, w: f64| u * w + c / k * (k * u + w).ln();
+        (whole(end, self.at(t)) - whole(v, w)) / (2.0 * a)
+    }
+
+    /// When that is `packets`. It is convex, so that Newton's steps from beyond come down to it.
+    fn time_for(&self, packets: f64) -> f64 {
+        if self.b == 0.0 {
+            return packets / self.w;
+        }
+        let mut t = packets / self.w.max(1e-300);
+        if !t.is_finite() || t > 1e12 {
+            t = 1e-3;
+            while self.packets(t) < packets {
+                t *= 2.0;
+            }
+        }
+        for _ in 0..60 {
+            let step = (self.packets(t) - packets) / self.at(t);
+            t -= step;
+            if step.abs() <= 1e-14 * t {
+                break;
+            }
+        }
+        t.max(0.0)
+    }
+}

@@ -1,0 +1,217 @@
+//! The split connection, played exactly: against a small-step integration, against closed forms, and the paper's lemmas.
+
+use proptest::prelude::*;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use theory::{Aimd, Ends, Follows, Losses, Phase, Split, State};
+
+const RI: fn(f64) -> Losses = Losses::PerSecond;
+const RD: fn(f64) -> Losses = Losses::PerPacket;
+
+fn split(first: (f64, Losses), second: (f64, Losses)) -> Split {
+    Split::new(Aimd::new(first.0, first.1).unwrap(), Aimd::new(second.0, second.1).unwrap())
+}
+
+/// The scenario of the paper's Table 19.1.
+fn table() -> Split {
+    split((0.040, RI(0.4)), (0.020, RI(0.4)))
+}
+
+/// Losses of one leg, as a path has them: how much chance each takes.
+struct Chances(Pcg64Mcg);
+
+impl Chances {
+    fn of(seed: u64, leg: u64) -> Self {
+        Chances(Pcg64Mcg::seed_from_u64(seed.wrapping_mul(2).wrapping_add(leg)))
+    }
+
+    fn next(&mut self) -> f64 {
+        -(1.0 - self.0.random::<f64>()).ln()
+    }
+}
+
+/// Packets that leave within `seconds`, by Euler's method with the same losses.
+fn euler(legs: [(f64, Losses); 2], buffer: f64, follows: Follows, seed: u64, start: State, seconds: f64, step: f64) -> f64 {
+    let State { mut x, mut y, mut q } = start;
+    let mut chances = [Chances::of(seed, 0), Chances::of(seed, 1)];
+    let mut left = [chances[0].next(), chances[1].next()];
+    let slopes = legs.map(|(rtt, _)| 1.0 / (rtt * rtt));
+    let mut sent = 0.0;
+    for _ in 0..(seconds / step) as u64 {
+        let (starved, pressed) = (q <= 0.0 && x <= y, q >= buffer && x >= y);
+        let (x_sends, y_sends) = (if pressed { y } else { x }, if starved { x } else { y });
+        let by = |window: f64, sends: f64| if follows == Follows::Window { window } else { sends };
+        for (leg, rate) in [(0, by(x, x_sends)), (1, by(y, y_sends))] {
+            left[leg] -= step
+                * match legs[leg].1 {
+                    Losses::PerSecond(losses) => losses,
+                    Losses::PerPacket(losses) => losses * rate,
+                };
+        }
+        sent += y_sends * step;
+        q = (q + (x_sends - y_sends) * step).clamp(0.0, buffer);
+        x += slopes[0] * x_sends / x * step;
+        y += slopes[1] * y_sends / y * step;
+        for (leg, rate) in [(0, &mut x), (1, &mut y)] {
+            if left[leg] <= 0.0 {
+                *rate /= 2.0;
+                left[leg] = chances[leg].next();
+            }
+        }
+    }
+    sent
+}
+
+/// When the n-th event is over, and what has left until then, exactly.
+fn exact(split: &Split, seed: u64, start: State, events: usize) -> (f64, f64) {
+    let mut path = split.path(start, seed);
+    (0..events).map(|_| path.step()).fold((0.0, 0.0), |(time, sent), segment| (time + segment.span, sent + segment.sent))
+}
+
+#[test]
+fn small_steps_come_to_the_same_as_they_become_smaller() {
+    let start = State { x: 20.0, y: 40.0, q: 2.0 };
+    for (first, second, follows) in [
+        ((0.2, RI(0.8)), (0.15, RI(1.1)), Follows::Window),
+        ((0.2, RD(0.03)), (0.25, RD(0.02)), Follows::Window),
+        ((0.2, RD(0.03)), (0.25, RD(0.02)), Follows::Sending),
+        ((0.2, RI(0.8)), (0.25, RD(0.02)), Follows::Window),
+        ((0.3, RD(0.02)), (0.15, RI(1.1)), Follows::Sending),
+    ] {
+        let model = split(first, second).with_buffer(15.0).unwrap().with_losses_by(follows);
+        for seed in 0..4 {
+            let (seconds, truth) = exact(&model, seed, start, 300);
+            let error = |step: f64| (euler([first, second], 15.0, follows, seed, start, seconds, step) / truth - 1.0).abs();
+            let (coarse, fine) = (error(1e-3), error(1e-5));
+            assert!(fine < 1e-3 && fine < coarse / 5.0 + 2e-5, "{first:?} {second:?} {follows:?} seed {seed}: {coarse} then {fine}");
+        }
+    }
+}
+
+#[test]
+fn without_a_bound_the_first_leg_goes_at_its_own_mean() {
+    for (first, second) in [((0.040, RI(0.4)), (0.020, RI(0.4))), ((0.060, RD(0.03)), (0.030, RD(0.03)))] {
+        let model = split(first, second);
+        let mean = Aimd::new(first.0, first.1).unwrap().mean();
+        let found = model.estimate(1, 12_000_000).unwrap();
+        assert!((found.rate.mean / mean - 1.0).abs() < 1e-3, "{found:?}, {mean}");
+        assert!(found.rate.half < 2e-3 * mean, "{found:?}");
+        assert_eq!(found.phases[2].mean, 0.0);
+    }
+}
+
+#[test]
+fn a_bounded_buffer_takes_from_the_slower_leg() {
+    // Lemma 19.6, and observation 19.2: the rate rises with B and stays below both legs' own.
+    let mut last = 0.0;
+    for buffer in [1.0, 10.0, 100.0, 1000.0, 10_000.0] {
+        let model = table().with_buffer(buffer).unwrap();
+        let found = model.estimate(3, 1_000_000).unwrap();
+        assert!(found.rate.mean + found.rate.half < 2.0 / 0.040f64.powi(2) / 0.4, "{buffer}: {found:?}");
+        assert!(found.rate.mean > last, "{buffer}: {found:?}");
+        assert!((found.phases.iter().map(|phase| phase.mean).sum::<f64>() - 1.0).abs() < 1e-12);
+        last = found.rate.mean;
+    }
+}
+
+#[test]
+fn what_has_no_stationary_state_is_named() {
+    let error = split((0.020, RI(0.4)), (0.040, RI(0.4))).estimate(1, 1000).unwrap_err();
+    assert!(error.to_string().contains("rho = 4"), "{error}");
+    assert!(table().with_buffer(0.0).is_err());
+    assert!((split((0.1, RD(0.02)), (0.05, RD(0.03))).rho() - 0.375).abs() < 1e-12);
+}
+
+#[test]
+fn a_capacity_is_not_exceeded_and_a_far_one_changes_nothing() {
+    let model = table().with_buffer(50.0).unwrap();
+    let far = model.with_capacities(1e9, 1e9).unwrap();
+    assert_eq!(model.estimate(1, 100_000), far.estimate(1, 100_000));
+    let near = model.with_capacities(2500.0, 2000.0).unwrap();
+    let mut path = near.path(State { x: 100.0, y: 100.0, q: 0.0 }, 5);
+    let mut capped = 0;
+    for _ in 0..100_000 {
+        let segment = path.step();
+        assert!(segment.to.x <= 2500.0 && segment.to.y <= 2000.0, "{segment:?}");
+        capped += u32::from(matches!(segment.ends, Ends::FirstCapped | Ends::SecondCapped));
+    }
+    assert!(capped > 1000, "{capped}");
+    assert!(near.estimate(1, 100_000).unwrap().rate.mean < 2000.0);
+}
+
+fn losses() -> impl Strategy<Value = (f64, Losses)> {
+    (0.01..0.5f64, prop_oneof![(0.1..2.0f64).prop_map(RI), (0.001..0.1f64).prop_map(RD)])
+}
+
+fn ri() -> impl Strategy<Value = (f64, Losses)> {
+    (0.01..0.5f64, (0.1..2.0f64).prop_map(RI))
+}
+
+/// The second leg's rate before each of its losses.
+fn before_losses(model: &Split, start: State, seed: u64, count: usize) -> Vec<f64> {
+    let mut path = model.path(start, seed);
+    let mut rates = Vec::new();
+    while rates.len() < count {
+        let segment = path.step();
+        if segment.ends == Ends::SecondLoses {
+            rates.push(segment.to.y);
+        }
+    }
+    rates
+}
+
+proptest! {
+    #[test]
+    fn a_path_is_of_one_piece(first in losses(), second in losses(), buffer in 0.5..500.0f64, seed in 0..1000u64, sending: bool) {
+        let follows = if sending { Follows::Sending } else { Follows::Window };
+        let model = split(first, second).with_buffer(buffer).unwrap().with_losses_by(follows);
+        let mut path = model.path(State { x: 5.0, y: 5.0, q: buffer / 2.0 }, seed);
+        for _ in 0..500 {
+            let state = path.state();
+            let segment = path.step();
+            prop_assert_eq!(segment.from, state);
+            prop_assert!(segment.span >= 0.0 && segment.span.is_finite());
+            let scale = 1e-9 * (segment.from.x + segment.from.y + segment.to.x + segment.to.y);
+            match segment.phase {
+                Phase::Free => prop_assert!((0.0..=buffer).contains(&segment.to.q)),
+                Phase::Starvation => {
+                    prop_assert!(segment.to.q == 0.0 && segment.from.x <= segment.from.y + scale && segment.to.x <= segment.to.y + scale);
+                }
+                Phase::Backpressure => {
+                    prop_assert!(segment.to.q == buffer && segment.from.y <= segment.from.x + scale && segment.to.y <= segment.to.x + scale);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_second_leg_is_never_ahead_of_itself_alone(first in ri(), second in ri(), seed in 0..1000u64) {
+        // Monotonicity property 3: the same losses, and now and then nothing to send.
+        let start = State { x: 50.0, y: 50.0, q: 0.0 };
+        let tandem = split(first, second);
+        // A first leg that brings more than the second ever takes leaves it alone.
+        let alone = split((1e-4, RI(1e-3)), second);
+        let (held, free) = (before_losses(&tandem, start, seed, 60), before_losses(&alone, State { x: 1e7, ..start }, seed, 60));
+        for (held, free) in held.iter().zip(&free) {
+            prop_assert!(*held <= free * (1.0 + 1e-9), "{} > {}", held, free);
+        }
+    }
+
+    #[test]
+    fn who_begins_ahead_stays_ahead(second in ri(), seed in 0..1000u64, low in 1.0..100.0f64, more in 0.0..100.0f64) {
+        // Monotonicity property 1.
+        let alone = split((1e-4, RI(1e-3)), second);
+        let from = |y: f64| before_losses(&alone, State { x: 1e7, y, q: 0.0 }, seed, 60);
+        for (low, high) in from(low).iter().zip(&from(low + more)) {
+            prop_assert!(*low <= high * (1.0 + 1e-12));
+        }
+    }
+
+    #[test]
+    fn no_buffer_makes_the_tandem_faster_than_either_leg(first in losses(), second in losses(), buffer in 0.5..200.0f64) {
+        // Lemma 19.6, with what a short path leaves uncertain.
+        let means = [first, second].map(|(rtt, losses)| Aimd::new(rtt, losses).unwrap().mean());
+        let found = split(first, second).with_buffer(buffer).unwrap().estimate(7, 40_000).unwrap();
+        prop_assert!(found.rate.mean - 2.0 * found.rate.half < means[0].min(means[1]), "{:?} of {:?}", found, means);
+    }
+}
