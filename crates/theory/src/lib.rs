@@ -2,7 +2,7 @@
 //!
 //! After Baccelli, Carofiglio and Foss, *Proxy caching in split TCP: dynamics, stability and tail asymptotics* (2009): one connection
 //! ([`Aimd`], §19.4.1 and §19.4.2), and two in tandem with a bounded buffer between them ([`Split`], equations (19.4) to (19.8)), which are
-//! played event by event without a time step. Rates are packets a second, buffers packets, times seconds.
+//! played event by event without a time step. And the start-up of a transfer, after Wei et al. ([`StartUp`]). Rates are packets a second, buffers packets, times seconds.
 //!
 //! ```
 //! use theory::{Aimd, Losses, Split};
@@ -19,8 +19,10 @@ mod aimd;
 mod estimate;
 mod path;
 mod split;
+mod startup;
 
 pub use aimd::{Aimd, Losses, PHI, TheoryError, phi};
 pub use estimate::{Estimate, Mean};
 pub use path::{Ends, Path, Segment, State};
 pub use split::{Follows, Phase, Split};
+pub use startup::{Downstream, StartUp};
