@@ -27,6 +27,14 @@ pub enum TheoryError {
         /// What it was.
         value: f64,
     },
+    /// Too few samples for a statement with an interval.
+    #[error("{have} positive samples are too few for an interval: it takes {need}")]
+    TooFew {
+        /// How many there are.
+        have: usize,
+        /// How many it takes.
+        need: usize,
+    },
     /// Without a bound the buffer grows for ever.
     #[error(
         "the first connection alone is faster than the second: rho = {rho}, and an unbounded buffer needs rho < 1; give the buffer a bound"

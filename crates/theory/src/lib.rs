@@ -20,6 +20,7 @@ mod estimate;
 mod path;
 mod split;
 mod startup;
+pub mod tail;
 
 pub use aimd::{Aimd, Losses, PHI, TheoryError, phi};
 pub use estimate::{Estimate, Mean};

@@ -55,6 +55,21 @@ pub struct Segment {
     pub held: f64,
     /// What ends it.
     pub ends: Ends,
+    /// By how much both rates rise by themselves, packets/s²: 0 of one at its link's rate.
+    slopes: [f64; 2],
+}
+
+impl Segment {
+    /// The state `t` seconds after its beginning.
+    pub fn at(&self, t: f64) -> State {
+        let (State { x, y, q }, [a, b]) = (self.from, self.slopes);
+        let followed = |rate: f64, slope: f64, led: f64| (rate * rate + 2.0 * slope * led).sqrt();
+        match self.phase {
+            Phase::Free => State { x: x + a * t, y: y + b * t, q: (q + packets(x - y, a - b, t)).max(0.0) },
+            Phase::Starvation => State { x: x + a * t, y: followed(y, b, packets(x, a, t)), q },
+            Phase::Backpressure => State { x: followed(x, a, packets(y, b, t)), y: y + b * t, q },
+        }
+    }
 }
 
 /// A path of a split connection: its stretches, without end.
@@ -133,6 +148,20 @@ impl Path {
         segment
     }
 
+    /// States at random times, `gap_s` apart in the mean and independent of the path: what they are in the mean the path is over time (PASTA).
+    pub fn looks(mut self, gap_s: f64, seed: u64) -> impl Iterator<Item = State> {
+        let mut random = Pcg64Mcg::seed_from_u64(seed);
+        let (mut segment, mut t) = (self.step(), 0.0);
+        std::iter::repeat_with(move || {
+            t += gap_s * draw(&mut random);
+            while t >= segment.span {
+                t -= segment.span;
+                segment = self.step();
+            }
+            segment.at(t)
+        })
+    }
+
     fn lose(&mut self, leg: usize) {
         let rate = if leg == FIRST { &mut self.state.x } else { &mut self.state.y };
         *rate /= 2.0;
@@ -167,7 +196,7 @@ impl Path {
         };
         let held = q * span + (x - y) * span.powi(2) / 2.0 + (a - b) * span.powi(3) / 6.0;
         let to = self.capped_at(ends, State { x: x + a * span, y: y + b * span, q: q_end });
-        Segment { phase: Phase::Free, from: self.state, to, span, sent, held, ends }
+        Segment { phase: Phase::Free, from: self.state, to, span, sent, held, ends, slopes: [a, b] }
     }
 
     /// One leads, the other follows.
@@ -218,7 +247,8 @@ impl Path {
         let phase = if lead == FIRST { Phase::Starvation } else { Phase::Backpressure };
         let q = if lead == FIRST { 0.0 } else { self.split.buffer };
         let to = self.capped_at(ends, State { x: after[FIRST], y: after[SECOND], q });
-        Segment { phase, from: self.state, to, span, sent, held: q * span, ends }
+        let slopes = [self.slope(FIRST), self.slope(SECOND)];
+        Segment { phase, from: self.state, to, span, sent, held: q * span, ends, slopes }
     }
 
     /// Takes from a leg's chance what a stretch has used of it.

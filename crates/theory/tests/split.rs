@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use theory::{Aimd, Ends, Follows, Losses, Phase, Split, State};
+use theory::{Aimd, Ends, Follows, Losses, Phase, Split, State, tail};
 
 const RI: fn(f64) -> Losses = Losses::PerSecond;
 const RD: fn(f64) -> Losses = Losses::PerPacket;
@@ -93,9 +93,9 @@ fn without_a_bound_the_first_leg_goes_at_its_own_mean() {
     for (first, second) in [((0.040, RI(0.4)), (0.020, RI(0.4))), ((0.060, RD(0.03)), (0.030, RD(0.03)))] {
         let model = split(first, second);
         let mean = Aimd::new(first.0, first.1).unwrap().mean();
-        let found = model.estimate(1, 12_000_000).unwrap();
-        assert!((found.rate.mean / mean - 1.0).abs() < 1e-3, "{found:?}, {mean}");
-        assert!(found.rate.half < 2e-3 * mean, "{found:?}");
+        let found = model.estimate(1, 4_000_000).unwrap();
+        assert!((found.rate.mean / mean - 1.0).abs() < 2e-3, "{found:?}, {mean}");
+        assert!(found.rate.half < 3e-3 * mean, "{found:?}");
         assert_eq!(found.phases[2].mean, 0.0);
     }
 }
@@ -137,6 +137,27 @@ fn a_capacity_is_not_exceeded_and_a_far_one_changes_nothing() {
     }
     assert!(capped > 1000, "{capped}");
     assert!(near.estimate(1, 100_000).unwrap().rate.mean < 2000.0);
+}
+
+#[test]
+fn looks_see_what_the_path_is_over_time() {
+    let model = table().with_buffer(200.0).unwrap();
+    let found = model.estimate(1, 2_000_000).unwrap();
+    let start = State { x: 2000.0, y: 4000.0, q: 0.0 };
+    let looks: Vec<State> = model.path(start, 9).looks(3.0, 2).skip(100).take(300_000).collect();
+    let mean = looks.iter().map(|state| state.q).sum::<f64>() / looks.len() as f64;
+    assert!((mean / found.queue.mean - 1.0).abs() < 0.03, "{mean} of {:?}", found.queue);
+    let full = looks.iter().filter(|state| state.q == 200.0).count() as f64 / looks.len() as f64;
+    assert!((full - found.phases[2].mean).abs() < 0.005, "{full} of {:?}", found.phases);
+}
+
+#[test]
+fn the_unbounded_buffer_is_heavier_than_exponential_under_losses_by_time() {
+    // Lemma 19.8: the tail of Q is heavier than a Weibull law of shape 1/2.
+    let model = split((0.030, RI(0.4)), (0.020, RI(0.4)));
+    let queue: Vec<f64> = model.path(State { x: 2000.0, y: 4000.0, q: 0.0 }, 3).looks(10.0, 4).take(400_000).map(|state| state.q).collect();
+    let verdict = tail::verdict(&queue).unwrap();
+    assert_eq!(verdict.weight, tail::Weight::Heavier, "{verdict}");
 }
 
 fn losses() -> impl Strategy<Value = (f64, Losses)> {
