@@ -17,7 +17,7 @@ pub struct Aimd {
 }
 
 /// Why a model has no answer.
-#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum TheoryError {
     /// A parameter must be a positive number.
     #[error("{what} is {value}, and must be a positive number")]
@@ -34,6 +34,24 @@ pub enum TheoryError {
         have: usize,
         /// How many it takes.
         need: usize,
+    },
+    /// Not a system of networks.
+    #[error("{networks} networks and {classes} classes of jobs: it takes 1 to {most} networks, and one class more than there are networks")]
+    Networks {
+        /// How many networks.
+        networks: usize,
+        /// How many classes.
+        classes: usize,
+        /// The most networks.
+        most: usize,
+    },
+    /// More comes than can be served.
+    #[error("{what} are a load of {load}, and there is a stationary state only below 1")]
+    Overloaded {
+        /// Of whom.
+        what: String,
+        /// What they bring over what serves them.
+        load: f64,
     },
     /// Without a bound the buffer grows for ever.
     #[error(

@@ -16,6 +16,7 @@
 //! ```
 
 mod aimd;
+mod can;
 mod estimate;
 mod path;
 mod split;
@@ -23,6 +24,7 @@ mod startup;
 pub mod tail;
 
 pub use aimd::{Aimd, Losses, PHI, TheoryError, phi};
+pub use can::{Can, CanMeans, Number};
 pub use estimate::{Estimate, Mean};
 pub use path::{Ends, Path, Segment, State};
 pub use split::{Follows, Phase, Split};
