@@ -15,11 +15,11 @@ use crate::TheoryError;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Can {
     /// Jobs a second of each class.
-    arrivals: Vec<f64>,
+    pub(crate) arrivals: Vec<f64>,
     /// Mean size of a job of each class.
-    sizes: Vec<f64>,
+    pub(crate) sizes: Vec<f64>,
     /// What each network serves a second.
-    speeds: Vec<f64>,
+    pub(crate) speeds: Vec<f64>,
 }
 
 /// A number and what it may be off by.
@@ -27,7 +27,7 @@ pub struct Can {
 pub struct Number {
     /// The value.
     pub value: f64,
-    /// How much the last orders of the series differ.
+    /// How much the last orders of the series differ, or half the width of a 95 % interval.
     pub error: f64,
 }
 
@@ -38,7 +38,7 @@ pub struct CanMeans {
     pub jobs: Vec<Number>,
     /// E[Sᵢ], s, by Little's law; of a class that never comes, absent.
     pub sojourn_s: Vec<Option<Number>>,
-    /// Terms of the series.
+    /// Terms of the series, or events that were played.
     pub order: usize,
 }
 

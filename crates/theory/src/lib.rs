@@ -2,7 +2,8 @@
 //!
 //! After Baccelli, Carofiglio and Foss, *Proxy caching in split TCP: dynamics, stability and tail asymptotics* (2009): one connection
 //! ([`Aimd`], §19.4.1 and §19.4.2), and two in tandem with a bounded buffer between them ([`Split`], equations (19.4) to (19.8)), which are
-//! played event by event without a time step. And the start-up of a transfer, after Wei et al. ([`StartUp`]). Rates are packets a second, buffers packets, times seconds.
+//! played event by event without a time step. The start-up of a transfer, after Wei et al. ([`StartUp`]). Files split over several networks,
+//! after Hoekstra, van der Mei and Bosman ([`Can`]). Rates are packets a second, buffers packets, times seconds.
 //!
 //! ```
 //! use theory::{Aimd, Losses, Split};
@@ -17,6 +18,7 @@
 
 mod aimd;
 mod can;
+mod can_sim;
 mod estimate;
 mod path;
 mod split;
@@ -25,6 +27,7 @@ pub mod tail;
 
 pub use aimd::{Aimd, Losses, PHI, TheoryError, phi};
 pub use can::{Can, CanMeans, Number};
+pub use can_sim::Sizes;
 pub use estimate::{Estimate, Mean};
 pub use path::{Ends, Path, Segment, State};
 pub use split::{Follows, Phase, Split};
