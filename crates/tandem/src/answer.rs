@@ -61,11 +61,16 @@ pub(crate) fn ask(questions: Vec<Question<'_>>, manner: Manner) -> Vec<Result<Ou
                         .engine
                         .run(&question.variant.scenario, question.seed, &bar)
                         .map(|outcome| Outcome { case: question.variant.case.clone(), ..outcome });
-                    if tries > 1 && answer.as_ref().is_ok_and(|outcome| !outcome.valid) {
-                        queue().push_back((index, tries - 1, question));
-                        continue;
+                    let again = tries > 1 && answer.as_ref().is_ok_and(|outcome| !outcome.valid);
+                    let mut slot = answers[index].lock().expect("nobody else has this answer");
+                    // Who is interrupted has what there was before.
+                    if slot.is_none() || !matches!(answer, Err(EngineError::Cancelled)) {
+                        *slot = Some(answer);
                     }
-                    *answers[index].lock().expect("nobody else has this answer") = Some(answer);
+                    drop(slot);
+                    if again {
+                        queue().push_back((index, tries - 1, question));
+                    }
                 }
             });
         }
