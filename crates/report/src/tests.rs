@@ -1,6 +1,6 @@
 //! The tables of the terminal, as they are seen.
 
-use crate::{links_table, samples, table};
+use crate::{links_table, markdown_table, samples, table};
 use insta::assert_snapshot;
 use scenario::{FlowOutcome, Outcome, add_ci95};
 

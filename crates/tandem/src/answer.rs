@@ -51,7 +51,8 @@ pub(crate) fn ask(questions: Vec<Question<'_>>, manner: Manner) -> Vec<Result<Ou
     let questions = questions.into_iter().enumerate().map(|(index, question)| (index, manner.tries, question));
     let waiting: Mutex<VecDeque<(usize, u32, Question<'_>)>> = Mutex::new(questions.collect());
     let queue = || waiting.lock().expect("no worker panics while it takes a question");
-    let next = || queue().pop_front();
+    // Who is interrupted begins nothing more.
+    let next = || queue().pop_front().filter(|_| !interrupted.load(Relaxed));
     thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
@@ -75,7 +76,8 @@ pub(crate) fn ask(questions: Vec<Question<'_>>, manner: Manner) -> Vec<Result<Ou
             });
         }
     });
-    answers.into_iter().filter_map(|answer| answer.into_inner().ok().flatten()).collect()
+    let answers = answers.into_iter().map(|answer| answer.into_inner().ok().flatten());
+    answers.map(|answer| answer.unwrap_or(Err(EngineError::Cancelled))).collect()
 }
 
 /// How many of these a machine can play at once.

@@ -143,9 +143,9 @@ impl<'a> System<'a> {
         while left > 0 {
             self.rates(&mut rates);
             let mut total = all;
-            for class in 0..classes {
-                rates[class] *= self.jobs[class] as f64 / self.can.sizes[class];
-                total += rates[class];
+            for (class, rate) in rates.iter_mut().enumerate() {
+                *rate *= self.jobs[class] as f64 / self.can.sizes[class];
+                total += *rate;
             }
             let span = 1.0 / total;
             part.time += span;
@@ -185,9 +185,9 @@ impl<'a> System<'a> {
         while left > 0 {
             self.rates(&mut rates);
             let mut next = (self.until_arrival, None);
-            for class in 0..classes {
+            for (class, rate) in rates.iter().enumerate() {
                 if let Some(end) = self.ends[class].last() {
-                    let span = (end - self.clocks[class]) / rates[class];
+                    let span = (end - self.clocks[class]) / rate;
                     if span < next.0 {
                         next = (span, Some(class));
                     }
@@ -196,9 +196,9 @@ impl<'a> System<'a> {
             let (span, leaves) = (next.0.max(0.0), next.1);
             part.time += span;
             part.events += 1;
-            for class in 0..classes {
+            for (class, rate) in rates.iter().enumerate() {
                 part.areas[class] += self.jobs[class] as f64 * span;
-                self.clocks[class] += rates[class] * span;
+                self.clocks[class] += rate * span;
             }
             self.until_arrival -= span;
             match leaves {

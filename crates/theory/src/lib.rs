@@ -19,6 +19,7 @@
 mod aimd;
 mod can;
 mod can_sim;
+mod engine;
 mod estimate;
 mod path;
 mod split;
@@ -28,6 +29,7 @@ pub mod tail;
 pub use aimd::{Aimd, Losses, PHI, TheoryError, phi};
 pub use can::{Can, CanMeans, Number};
 pub use can_sim::Sizes;
+pub use engine::Theory;
 pub use estimate::{Estimate, Mean};
 pub use path::{Ends, Path, Segment, State};
 pub use split::{Follows, Phase, Split};

@@ -1,0 +1,199 @@
+//! Answers a scenario by the equations.
+
+use crate::{Aimd, Losses, Split, State, TheoryError};
+use scenario::{
+    Backpressure, Dist, Engine, EngineError, FlowOutcome, Loss, Outcome, PKT, Phases, Progress, ProxyOutcome, Scenario, SplitMode,
+};
+
+/// The engine that answers with the steady state of one connection without an end, split at most once.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Theory;
+
+/// Payload of a packet of 1500 bytes: IPv4, and TCP with timestamps.
+const PAYLOAD: f64 = 1448.0;
+/// How many losses the figures are from, and at how many moments the buffer is looked at.
+const LOSSES: u64 = 400_000;
+const LOOKS: usize = 40_000;
+
+impl Engine for Theory {
+    fn name(&self) -> &'static str {
+        "theory"
+    }
+
+    fn can_answer(&self, scenario: &Scenario) -> Result<(), EngineError> {
+        let cannot = |key: &str, why: &str| Err(EngineError::CannotAnswer { engine: "theory", key: key.into(), why: why.into() });
+        let flows = scenario.flow_specs(scenario.seed);
+        if flows.len() != 1 {
+            return cannot("flow", "its equations are of one connection");
+        }
+        let flow = &flows[0];
+        if flow.bytes.is_some() {
+            return cannot("flow.bytes", "it knows the steady state, which a file never comes to");
+        }
+        if flow.window.is_some() || flow.offers.is_some() || flow.access_delay.0 > 0 {
+            return cannot("flow", "its sender has always something to send, its receiver always room, and no delay of its own");
+        }
+        if !scenario.cross.is_empty() {
+            return cannot("cross", "it knows of no other traffic");
+        }
+        if scenario.links.iter().any(|link| !link.changes.is_empty()) {
+            return cannot("link.changes", "in a steady state nothing changes");
+        }
+        if scenario.splits.len() > 1 {
+            return cannot("split", "its equations are of two connections in tandem");
+        }
+        if let Some(split) = scenario.splits.first() {
+            if split.mode != SplitMode::Stream {
+                return cannot("split[1].mode", "its proxy forwards a stream");
+            }
+            if split.backpressure != Backpressure::Fluid {
+                return cannot("split[1].backpressure", "its sender is held back only while the buffer is full: \"fluid\"");
+            }
+        }
+        if scenario.leg_controls().iter().any(|control| *control != "reno") {
+            return cannot("control", "its rates rise steadily and are halved by a loss: \"reno\"");
+        }
+        for leg in scenario.legs() {
+            let losses: Vec<&Loss> = scenario.links[leg.first..leg.end].iter().filter_map(|link| link.loss.as_ref()).collect();
+            match losses[..] {
+                [Loss::PerPacket(_) | Loss::PerSecond(_)] => {}
+                [Loss::Gilbert(_)] => return cannot("link.loss", "its losses come one by one, per packet or per second"),
+                _ => return cannot("link.loss", "it needs one process of losses on each leg: without any its rates would rise for ever"),
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&self, scenario: &Scenario, seed: u64, _: &dyn Progress) -> Result<Outcome, EngineError> {
+        self.can_answer(scenario)?;
+        answer(scenario, seed).map_err(|error| EngineError::WrongScenario { key: "link".into(), why: error.to_string() })
+    }
+}
+
+/// A leg as the equations have it, and what its slowest link carries, packets/s.
+fn leg(scenario: &Scenario, leg: scenario::Leg) -> Result<(Aimd, f64), TheoryError> {
+    let losses = scenario.links[leg.first..leg.end].iter().find_map(|link| match link.loss {
+        Some(Loss::PerPacket(rate)) => Some(Losses::PerPacket(rate)),
+        Some(Loss::PerSecond(rate)) => Some(Losses::PerSecond(rate)),
+        _ => None,
+    });
+    let losses = losses.expect("it was asked for");
+    let capacity = scenario.bottleneck_rate(leg).bits_per_s() as f64 / 8.0 / PKT.0 as f64;
+    Ok((Aimd::new(scenario.base_rtt(leg).secs(), losses)?, capacity))
+}
+
+fn answer(scenario: &Scenario, seed: u64) -> Result<Outcome, TheoryError> {
+    let legs: Vec<(Aimd, f64)> = scenario.legs().into_iter().map(|of| leg(scenario, of)).collect::<Result<_, _>>()?;
+    let (first, first_cap) = legs[0];
+    // One connection is one whose second leg takes all at once: a leg so short is never the slower.
+    let (second, second_cap) = match legs.get(1) {
+        Some(leg) => *leg,
+        None => (Aimd::new(1e-6, Losses::PerSecond(1e-6))?, f64::MAX),
+    };
+    let mut split = Split::new(first, second).with_capacities(first_cap, second_cap)?;
+    let bound = (!scenario.splits.is_empty()).then(|| scenario.buffer_limit(0)).flatten();
+    if let Some(buffer) = bound {
+        split = split.with_buffer(buffer.0 as f64 / PKT.0 as f64)?;
+    } else if !scenario.splits.is_empty() && split.rho() >= 1.0 {
+        return Err(TheoryError::Unstable { rho: split.rho() });
+    }
+    let found = split.estimate(seed, LOSSES)?;
+    let goodput = found.rate.mean * PAYLOAD * 8.0;
+    let seconds = scenario.duration.map_or(0.0, scenario::Span::secs);
+    let bottleneck = scenario.links[scenario.bottleneck()].rate.bits_per_s() as f64;
+    let percent = found.rate.half / found.rate.mean * 100.0;
+    Ok(Outcome {
+        scenario: scenario.name.clone(),
+        engine: "theory".into(),
+        seed,
+        valid: true,
+        warnings: vec![format!("the steady state, without slow start, queues at links or timeouts; to ± {percent:.2} %")],
+        goodput_bps: goodput,
+        utilization: found.rate.mean * PKT.0 as f64 * 8.0 / bottleneck,
+        flows: vec![FlowOutcome {
+            id: 0,
+            asked_bytes: None,
+            bytes: (goodput / 8.0 * seconds) as u64,
+            start_s: 0.0,
+            end_s: None,
+            goodput_bps: goodput,
+            error: None,
+            legs: Vec::new(),
+        }],
+        proxy: (!scenario.splits.is_empty()).then(|| proxy(&split, seed, &found)),
+        ..Outcome::default()
+    })
+}
+
+/// What the proxy holds, by looks at random times, and how long bytes take by (19.16).
+fn proxy(split: &Split, seed: u64, found: &crate::Estimate) -> ProxyOutcome {
+    let [first, second] = split.legs;
+    let mean_gap = 3.0 * first.rtt_s().max(second.rtt_s()) + 1.0;
+    let start = State { x: first.mean(), y: second.mean(), q: 0.0 };
+    let held: Vec<f64> = split.path(start, seed).looks(mean_gap, seed).skip(LOOKS / 20).take(LOOKS).map(|state| state.q).collect();
+    let way = (first.rtt_s() + second.rtt_s()) / 2.0;
+    let [free, starvation, backpressure] = found.phases.map(|phase| phase.mean);
+    ProxyOutcome {
+        buffer_bytes: Dist::of(&mut held.iter().map(|packets| packets * PAYLOAD).collect::<Vec<_>>()),
+        delay_s: Dist::of(&mut held.iter().map(|packets| way + packets / found.rate.mean).collect::<Vec<_>>()),
+        phases: Phases { free, starvation, backpressure },
+        shaper: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use scenario::ScenarioFile;
+
+    fn scenario(text: &str) -> Scenario {
+        ScenarioFile::parse(text, "test").unwrap().variants(&[]).unwrap().remove(0).scenario
+    }
+
+    const TANDEM: &str = "name = \"x\"\nduration = \"60s\"\n[control]\nsender = \"reno\"\nproxy = \"reno\"\n\
+        [[link]]\nrate = \"100Mbit\"\ndelay = \"20ms\"\nloss = { per_second = 0.4 }\n\
+        [[link]]\nrate = \"100Mbit\"\ndelay = \"10ms\"\nloss = { per_second = 0.4 }\n";
+    const SPLIT: &str = "[[split]]\nafter = 1\nbuffer = \"100pkt\"\nbackpressure = \"fluid\"\n[[flow]]\n";
+
+    fn refused(text: &str) -> String {
+        match Theory.can_answer(&scenario(text)).unwrap_err() {
+            EngineError::CannotAnswer { key, .. } => key,
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn a_split_connection_is_answered() {
+        let outcome = Theory.run(&scenario(&format!("{TANDEM}{SPLIT}")), 1, &()).unwrap();
+        // Alone the first leg goes at 2/(0.04² · 0.4) = 3125 packets/s.
+        let alone = 3125.0 * PAYLOAD * 8.0;
+        assert!(outcome.goodput_bps > 0.9 * alone && outcome.goodput_bps < alone, "{}", outcome.goodput_bps);
+        let proxy = outcome.proxy.unwrap();
+        assert!((proxy.phases.free + proxy.phases.starvation + proxy.phases.backpressure - 1.0).abs() < 1e-9);
+        assert!(proxy.buffer_bytes.max <= 100.0 * PAYLOAD && proxy.delay_s.p50 >= 0.03);
+    }
+
+    #[test]
+    fn one_connection_goes_at_its_closed_mean_where_its_link_is_wide() {
+        let text = "name = \"x\"\nduration = \"60s\"\n[control]\nsender = \"reno\"\n[[link]]\nrate = \"1Gbit\"\ndelay = \"50ms\"\n\
+            loss = { per_packet = 0.001 }\n[[flow]]\n";
+        let outcome = Theory.run(&scenario(text), 1, &()).unwrap();
+        let mean = Aimd::new(0.1, Losses::PerPacket(0.001)).unwrap().mean() * PAYLOAD * 8.0;
+        assert!((outcome.goodput_bps / mean - 1.0).abs() < 0.01, "{} of {mean}", outcome.goodput_bps);
+        let narrow = Theory.run(&scenario(&text.replace("1Gbit", "2Mbit")), 1, &()).unwrap();
+        assert!(narrow.utilization <= 1.0 && narrow.goodput_bps < 2e6, "{}", narrow.goodput_bps);
+    }
+
+    #[test]
+    fn what_it_cannot_answer_it_names() {
+        assert_eq!(refused(&format!("{TANDEM}[[split]]\nafter = 1\nbuffer = \"20pkt\"\n[[flow]]\n")), "split[1].backpressure");
+        assert_eq!(refused(&format!("{TANDEM}{SPLIT}bytes = \"1MB\"\n")), "flow.bytes");
+        assert_eq!(refused(&format!("{TANDEM}{SPLIT}count = 2\n")), "flow");
+        assert_eq!(refused(&format!("{TANDEM}{SPLIT}").replace("proxy = \"reno\"", "proxy = \"cubic\"")), "control");
+        assert_eq!(refused(&format!("{TANDEM}[[flow]]\n")), "link.loss");
+        let endless = SPLIT.replace("100pkt", "unlimited");
+        let fast_first = format!("{TANDEM}{endless}").replace("20ms", "5ms");
+        let error = Theory.run(&scenario(&fast_first), 1, &()).unwrap_err().to_string();
+        assert!(error.contains("rho = 4"), "{error}");
+    }
+}
