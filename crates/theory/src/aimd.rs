@@ -116,7 +116,7 @@ impl Aimd {
         self.moment(1)
     }
 
-    /// E[Xⁿ] in steady state, from the generator: n α E[Xⁿ⁻¹] = λ (1 − 2⁻ⁿ) E[Xⁿ] (RI), … E[Xⁿ⁺¹] (RD).
+    /// `E[Xⁿ]` in steady state, from the generator: n α `E[Xⁿ⁻¹]` = λ (1 − 2⁻ⁿ) `E[Xⁿ]` (RI), … `E[Xⁿ⁺¹]` (RD).
     pub fn moment(&self, n: u32) -> f64 {
         let step = |n: u32| f64::from(n) * self.slope() / (1.0 - 0.5f64.powi(n as i32));
         match self.losses {

@@ -34,9 +34,9 @@ pub struct Number {
 /// The stationary means, a number a class.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CanMeans {
-    /// E[Nᵢ], jobs.
+    /// `E[Nᵢ]`, jobs.
     pub jobs: Vec<Number>,
-    /// E[Sᵢ], s, by Little's law; of a class that never comes, absent.
+    /// `E[Sᵢ]`, s, by Little's law; of a class that never comes, absent.
     pub sojourn_s: Vec<Option<Number>>,
     /// Terms of the series, or events that were played.
     pub order: usize,
