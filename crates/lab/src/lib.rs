@@ -4,6 +4,7 @@
 //! `host` makes hosts, `network` joins them, `emulator` is the links, `workload` is the ends, `run` plays a scenario and
 //! `measure` turns what was seen into an [`Outcome`](scenario::Outcome). Nothing here has a link to the machine's own network.
 
+mod awake;
 mod calibrate;
 mod capture;
 mod emulator;

@@ -53,6 +53,18 @@ pub(crate) fn process_exists(pid: i32) -> bool {
     unsafe { libc::kill(pid, 0) == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH) }
 }
 
+/// Binds the calling thread to a processor, in the class that runs when nobody else wants to. Tells whether the kernel granted both.
+pub(crate) fn be_idle_on(processor: usize) -> bool {
+    // SAFETY: both calls change only the calling thread's scheduling, and read structs that live for the call.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(processor, &mut set);
+        let parameters = libc::sched_param { sched_priority: 0 };
+        libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) == 0
+            && libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0
+    }
+}
+
 /// Wakes the calling thread as exactly as the kernel can, before others where it may: a late emulator is a wrong emulator.
 /// Tells whether the kernel granted it.
 pub(crate) fn be_punctual() -> bool {
