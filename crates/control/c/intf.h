@@ -137,7 +137,10 @@ struct td_link {
 /* A controller's own state of a flow: of the 104 bytes that Linux grants (ICSK_CA_PRIV_SIZE) all but the carrier's own 8. */
 #define TD_STATE_BYTES 96
 
-/* Which of the events that cost something a controller wants to hear of, and whether it can't do without ECN or asks for weights: td_NAME_WANTS. */
+/*
+ * Which of the events that cost something a controller wants to hear of, and whether it can't do without ECN or asks for weights:
+ * td_NAME_WANTS.
+ */
 #define TD_WANTS_SAMPLE 1
 #define TD_WANTS_RESTART 2
 #define TD_WANTS_RECOVERED 4

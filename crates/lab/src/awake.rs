@@ -1,8 +1,8 @@
-//! Keeps the processors of a virtual machine from halting while networks are played.
+//! Keeps the processors of a virtual machine from halting while there is a network.
 //!
 //! A virtual processor that has nothing to do is taken away, and on a busy host it comes back late: links of a light load, which wake up a thousand
 //! times a second and do little, were seen to be tens of milliseconds late where the same machine under full load was punctual. So a
-//! thread of the idle class, which gives way to everything, turns on each processor for as long as something is played. On real hardware, which
+//! thread of the idle class, which gives way to everything, turns on each processor for as long as there is a network. On real hardware, which
 //! wakes up in microseconds, nothing is done.
 
 use crate::sys;

@@ -3,7 +3,6 @@
 
 use crate::{
     LabError, Network,
-    awake::Awake,
     network::Extras,
     sys::{self, Stamped},
 };
@@ -46,7 +45,6 @@ const CLEAN_SPAN: Duration = Duration::from_secs(2);
 
 /// Measures a link of this rate, delay and loss: losses for about `span`, rate and delay for as long but no longer than they need.
 pub fn calibrate(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64, span: Duration) -> Result<Calibration, LabError> {
-    let _awake = Awake::keep();
     let clean = build(rate, delay, None, seed)?;
     let clean_span = span.min(CLEAN_SPAN);
     // Idle: small packets, a few hundred a second, too sparse to queue.

@@ -5,6 +5,7 @@
 
 use crate::{
     LabError,
+    awake::Awake,
     capture::{Capture, Writer},
     emulator::{Emulator, LinkReport, LinkSpec, Setting},
     host::Host,
@@ -36,6 +37,7 @@ pub struct Network {
     proxies: Vec<ProxyOn>,
     emulator: Option<Emulator>,
     writer: Option<Writer>,
+    _awake: Awake,
 }
 
 /// What a network is to have besides what the scenario says.
@@ -108,7 +110,7 @@ impl Network {
         };
         let setting = Setting { epoch, access_delays: extras.access_delays.clone(), capture };
         let emulator = Some(Emulator::start(links, setting)?);
-        let mut network = Network { hosts, proxies: Vec::new(), emulator, writer };
+        let mut network = Network { hosts, proxies: Vec::new(), emulator, writer, _awake: Awake::keep() };
         for number in 0..scenario.splits.len() {
             let on_end = on_end.clone();
             network.start_proxy(scenario, number, move |record| on_end(number, record))?;

@@ -2,7 +2,6 @@
 
 use crate::{
     LabError,
-    awake::Awake,
     measure::{self, Recorder},
     network::{Extras, Network},
     workload::{self, Stage, Workload},
@@ -96,7 +95,6 @@ impl From<LabError> for EngineError {
 
 fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> Result<Outcome, EngineError> {
     progress.at(0.0, "building");
-    let _awake = Awake::keep();
     let specs = scenario.flow_specs(seed);
     let delayed = specs.iter().filter(|flow| flow.access_delay.0 > 0);
     let extras = Extras {

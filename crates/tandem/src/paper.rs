@@ -4,7 +4,7 @@ use crate::{
     Failure,
     answer::{self, Manner, Question},
 };
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 use experiments::{BOUNDED, Claim, Experiment, Judgement, Mean, PaperError, Printed, Row, Verdict};
 use report::Quantity;
 use scenario::{Outcome, Variant};
@@ -19,7 +19,7 @@ pub(crate) struct Paper {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: Option<u64>,
     /// Only the cases whose names begin so
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = NonEmptyStringValueParser::new())]
     case: Vec<String>,
     /// Prints JSON: the outcomes, one a case and seed; --from reads them
     #[arg(long)]

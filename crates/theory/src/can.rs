@@ -9,7 +9,7 @@
 //!
 //! with d what leaves a state. The series of E[Nᵢ], times 1 − θ Σρ/Σc, which takes its nearest pole away, is summed at θ = 1 by Wynn's epsilon.
 
-use crate::TheoryError;
+use crate::{TheoryError, aimd::positive};
 
 /// A system of N networks: class 0 is the foreground, which is split over all of them; class i is network i's own background.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,12 +57,11 @@ impl Can {
         if count == 0 || count > Can::MOST || arrivals.len() != count + 1 || sizes.len() != count + 1 {
             return Err(TheoryError::Networks { networks: count, classes: arrivals.len(), most: Can::MOST });
         }
-        let wrong = |what, value: &f64| TheoryError::NotPositive { what, value: *value };
-        if let Some(value) = arrivals.iter().find(|value| !(**value >= 0.0 && value.is_finite())) {
-            return Err(wrong("an arrival rate (which may be 0)", value));
+        for value in arrivals.iter().filter(|value| **value != 0.0) {
+            positive("an arrival rate that is not 0", *value)?;
         }
-        if let Some(value) = sizes.iter().chain(speeds).find(|value| !(**value > 0.0 && value.is_finite())) {
-            return Err(wrong("a size or speed", value));
+        for value in sizes.iter().chain(speeds) {
+            positive("a size or speed", *value)?;
         }
         let can = Can { arrivals: arrivals.to_vec(), sizes: sizes.to_vec(), speeds: speeds.to_vec() };
         for network in 1..=count {
@@ -127,9 +126,13 @@ impl Can {
             }
         }
         let (_, jobs, order) = best.expect("there are more than four orders");
+        self.means(jobs, order)
+    }
+
+    /// With the sojourn times that follow from the numbers of jobs.
+    pub(crate) fn means(&self, jobs: Vec<Number>, order: usize) -> CanMeans {
         let sojourn = |(jobs, rate): (&Number, &f64)| (*rate > 0.0).then(|| Number { value: jobs.value / rate, error: jobs.error / rate });
-        let sojourn_s = jobs.iter().zip(&self.arrivals).map(sojourn).collect();
-        CanMeans { jobs, sojourn_s, order }
+        CanMeans { sojourn_s: jobs.iter().zip(&self.arrivals).map(sojourn).collect(), jobs, order }
     }
 }
 

@@ -73,9 +73,7 @@ impl Can {
                 Number { value, error: half_width(&deviations) }
             })
             .collect();
-        let sojourn = |(jobs, rate): (&Number, &f64)| (*rate > 0.0).then(|| Number { value: jobs.value / rate, error: jobs.error / rate });
-        let sojourn_s = jobs.iter().zip(&self.arrivals).map(sojourn).collect();
-        CanMeans { jobs, sojourn_s, order: parts.iter().map(|part| part.events).sum() }
+        self.means(jobs, parts.iter().map(|part| part.events).sum())
     }
 }
 

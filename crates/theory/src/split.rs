@@ -70,11 +70,31 @@ impl Split {
         Path::new(*self, from, seed)
     }
 
+    /// One leg alone, on a link of so many packets a second: the first of two, of which the second takes all at once.
+    pub fn alone(leg: Aimd, capacity: f64) -> Result<Self, TheoryError> {
+        let second = Aimd::new(1e-6, Losses::PerSecond(1e-6))?;
+        Split::new(leg, second).with_capacities(capacity, f64::MAX)
+    }
+
     /// The stationary figures, by so many losses of both legs together. An unbounded buffer that is not stable has none (Lemma 19.7).
     pub fn estimate(&self, seed: u64, losses: u64) -> Result<Estimate, TheoryError> {
-        let rho = self.rho();
-        // With capacities the means are others, and so is the condition.
-        let bounded = self.buffer.is_finite() || self.caps.iter().any(|cap| cap.is_finite());
-        if bounded || rho < 1.0 { Ok(estimate::estimate(self, seed, losses)) } else { Err(TheoryError::Unstable { rho }) }
+        let rho = if self.buffer.is_finite() { 0.0 } else { self.load(seed, losses)? };
+        if rho < 1.0 { Ok(estimate::estimate(self, seed, losses)) } else { Err(TheoryError::Unstable { rho }) }
+    }
+
+    /// What decides whether an unbounded buffer is stable: rho, or with capacities the ratio of what the legs do alone, which is played.
+    fn load(&self, seed: u64, losses: u64) -> Result<f64, TheoryError> {
+        // Of a link as wide as this nothing is ever clipped.
+        let wide = |leg: usize| self.caps[leg] > 1e3 * self.legs[leg].mean();
+        if wide(0) && wide(1) {
+            return Ok(self.rho());
+        }
+        let mean = |leg: usize| -> Result<f64, TheoryError> {
+            if wide(leg) {
+                return Ok(self.legs[leg].mean());
+            }
+            Ok(estimate::estimate(&Split::alone(self.legs[leg], self.caps[leg])?, seed, losses).rate.mean)
+        };
+        Ok(mean(0)? / mean(1)?)
     }
 }
