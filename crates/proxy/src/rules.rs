@@ -35,6 +35,8 @@ const PREFERENCE: u32 = 0x5444;
 const SETTING: (&str, &str) = ("net.ipv4.tcp_early_demux", "0");
 /// How long the owner of the table may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the table of a proxy that was killed a moment ago may still be there.
+const DYING: Duration = Duration::from_millis(500);
 /// A connection that passed unsplit though this host had one of the same addresses and ports (the set `direct`) is known for longer
 /// than the kernel remembers one that ended (TIME_WAIT, 60 s).
 const KNOWN_DIRECT: Duration = Duration::from_secs(70);
@@ -270,31 +272,28 @@ impl Rules {
         format!("{}={}", SETTING.0, SETTING.1)
     }
 
-    /// Installs the rules in the network namespace of the calling thread.
+    /// Installs the rules in the network namespace of the calling thread. Who owns the table may touch the routes, so that of several
+    /// that start at once one comes through, whole.
     pub(crate) fn install(self) -> Result<Installed, RulesError> {
-        if run("nft", "nftables", &["list", "table", "inet", TABLE])?.0 {
-            return Err(RulesError::Taken);
-        }
-        remove_routes();
+        let mut owner = Owner::start()?;
+        owner.claim()?;
         let commands = self.nft();
-        let mut installed = Installed { owner: Owner::start()?, rules: self, open: true, setting: None, changed: None };
+        let mut installed = Installed { owner, rules: self, open: true, setting: None, changed: None };
+        remove_routes();
         for line in installed.rules.ip() {
             let arguments: Vec<&str> = line.split_whitespace().skip(1).collect();
             let (fine, said) = run("ip", "iproute2", &arguments)?;
-            if !fine {
+            // The last command of a proxy that was killed may have come in between: it adds the very same.
+            if !fine && !said.contains("File exists") {
                 return Err(RulesError::Refused { what: "routing rules", cure: cure(&said), said });
             }
         }
-        match installed.owner.tell(&commands) {
-            Ok(_) => Ok(installed),
-            // Another may have been quicker.
-            Err(_) if run("nft", "nftables", &["list", "table", "inet", TABLE])?.0 => Err(RulesError::Taken),
-            Err(error) => Err(error),
-        }
+        installed.owner.tell(&commands)?;
+        Ok(installed)
     }
 }
 
-/// Removes the routing rules, those of a proxy that was killed too.
+/// Removes the routing rules, those of a proxy that was killed too. For the table's owner only.
 fn remove_routes() {
     for family in [Family::V4, Family::V6] {
         let preference = PREFERENCE.to_string();
@@ -462,6 +461,25 @@ impl Owner {
 }
 
 impl Owner {
+    /// Makes the table, still empty: at most one process can.
+    fn claim(&mut self) -> Result<(), RulesError> {
+        let (begun, mut gone) = (Instant::now(), 0);
+        loop {
+            let Err(error) = self.tell(&[format!("create table inet {TABLE} {{ flags owner; }}")]) else { return Ok(()) };
+            if run("nft", "nftables", &["list", "table", "inet", TABLE])?.0 {
+                if begun.elapsed() > DYING {
+                    return Err(RulesError::Taken);
+                }
+            } else if gone > 0 {
+                return Err(error);
+            } else {
+                // It may have gone between the two commands.
+                gone += 1;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Lets go of it, and so of the table; returns when that is gone.
     fn stop(&mut self) {
         drop(self.process.stdin.take());
@@ -630,9 +648,13 @@ impl Installed {
 
 impl Drop for Installed {
     fn drop(&mut self) {
-        // The table first, which would go on marking packets for routes that are gone.
-        self.owner.stop();
+        // The rules first, which would go on marking packets for routes that are gone; the table last, without which another proxy may
+        // come, whose routes these would be.
+        if let Err(error) = self.owner.tell(&[format!("flush table inet {TABLE}")]) {
+            tracing::debug!("cannot empty the table: {error}");
+        }
         remove_routes();
+        self.owner.stop();
     }
 }
 

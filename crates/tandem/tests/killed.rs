@@ -129,12 +129,26 @@ fn a_killed_proxy_lets_traffic_pass_and_the_next_one_takes_over() {
         proxy.0.wait().unwrap();
         wait_until("its table is gone with it", || table().is_empty());
     }
-    // Killed while it starts.
-    for after in [1, 5, 10, 20, 40] {
+    // Killed while it starts, and the next one starts at once.
+    for after in [1, 5, 10, 20, 40, 80, 160] {
         let proxy = Daemon::start(host.command(TANDEM).args(["proxy", "--listen", "transparent=[::]:5000"]));
         thread::sleep(Duration::from_millis(after));
         drop(proxy);
     }
+    // Several that start at once: one comes through, whole.
+    let mut several: Vec<Daemon> = (5001..5005)
+        .map(|port| Daemon::start(host.command(TANDEM).args(["proxy", "--listen", &format!("transparent=[::]:{port}")])))
+        .collect();
+    wait_until("all but one are refused", || {
+        several.iter_mut().filter_map(|proxy| proxy.0.try_wait().unwrap()).filter(|status| status.code() == Some(1)).count() == 3
+    });
+    wait_until("the one intercepts", || table().matches("tproxy").count() == 2);
+    for family in ["-4", "-6"] {
+        assert_eq!(output(Some(&host), "ip", &[family, "rule"]).matches("0x5444").count(), 1, "one rule, however many were killed");
+        assert!(output(Some(&host), "ip", &[family, "route", "show", "table", "21572"]).contains("local"));
+    }
+    drop(several);
+    wait_until("its table is gone with it", || table().is_empty());
     let mut proxy = start();
     assert_eq!(output(Some(&host), "ip", &["rule"]).matches("0x5444").count(), 1, "one rule, however many were killed");
     // A second one is refused, and does not disturb the first.
