@@ -17,6 +17,7 @@
 //! ```
 
 mod aimd;
+mod buffer;
 mod can;
 mod can_sim;
 mod engine;
@@ -27,6 +28,7 @@ mod startup;
 pub mod tail;
 
 pub use aimd::{Aimd, Losses, PHI, TheoryError, phi};
+pub use buffer::Enough;
 pub use can::{Can, CanMeans, Number};
 pub use can_sim::Sizes;
 pub use engine::Theory;

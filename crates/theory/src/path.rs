@@ -82,19 +82,33 @@ pub struct Path {
     capped: [bool; 2],
     /// For each leg: how much chance is left until its next loss, which is exponential of mean 1.
     chance: [f64; 2],
-    random: [Pcg64Mcg; 2],
+    chances: [Chances; 2],
 }
 
-const FIRST: usize = 0;
-const SECOND: usize = 1;
+pub(crate) const FIRST: usize = 0;
+pub(crate) const SECOND: usize = 1;
+
+/// The losses of a leg, each as the share of chance that it takes: exponential of mean 1.
+#[derive(Debug, Clone)]
+pub(crate) struct Chances(Pcg64Mcg);
+
+impl Chances {
+    pub(crate) fn new(seed: u64, leg: usize) -> Self {
+        Chances(Pcg64Mcg::seed_from_u64(seed.wrapping_mul(2).wrapping_add(leg as u64)))
+    }
+
+    pub(crate) fn draw(&mut self) -> f64 {
+        draw(&mut self.0)
+    }
+}
 
 impl Path {
     pub(crate) fn new(split: Split, from: State, seed: u64) -> Self {
-        let mut random = [0, 1].map(|leg| Pcg64Mcg::seed_from_u64(seed.wrapping_mul(2).wrapping_add(leg)));
-        let chance = [draw(&mut random[FIRST]), draw(&mut random[SECOND])];
+        let mut chances = [FIRST, SECOND].map(|leg| Chances::new(seed, leg));
+        let chance = [chances[FIRST].draw(), chances[SECOND].draw()];
         let state = State { x: from.x.min(split.caps[FIRST]), y: from.y.min(split.caps[SECOND]), q: from.q.min(split.buffer) };
         let capped = [state.x >= split.caps[FIRST], state.y >= split.caps[SECOND]];
-        let mut path = Path { split, state, phase: Phase::Free, capped, chance, random };
+        let mut path = Path { split, state, phase: Phase::Free, capped, chance, chances };
         path.settle();
         path
     }
@@ -166,7 +180,7 @@ impl Path {
         let rate = if leg == FIRST { &mut self.state.x } else { &mut self.state.y };
         *rate /= 2.0;
         self.capped[leg] = false;
-        self.chance[leg] = draw(&mut self.random[leg]);
+        self.chance[leg] = self.chances[leg].draw();
     }
 
     /// Both by themselves.
@@ -212,15 +226,17 @@ impl Path {
             Losses::PerSecond(losses) => self.chance[lead] / losses,
             Losses::PerPacket(losses) => time(self.chance[lead] / losses),
         };
-        let follower_loses = match (follower, self.split.follows) {
-            (Losses::PerSecond(losses), _) => self.chance[follow] / losses,
-            (Losses::PerPacket(losses), Follows::Sending) => time(self.chance[follow] / losses),
-            (Losses::PerPacket(losses), Follows::Window) => Window { v, a, w, b }.time_for(self.chance[follow] / losses),
+        // Of what depends on the window the time is worth finding only where nothing else comes first.
+        let by_window = matches!((follower, self.split.follows), (Losses::PerPacket(_), Follows::Window));
+        let follower_loses = match follower {
+            Losses::PerSecond(losses) => self.chance[follow] / losses,
+            Losses::PerPacket(losses) if !by_window => time(self.chance[follow] / losses),
+            Losses::PerPacket(_) => f64::INFINITY,
         };
         let meet = if a > b { time((w * w - v * v).max(0.0) / (2.0 * (a - b))) } else { f64::INFINITY };
         let leader_capped = if a > 0.0 { (self.split.caps[lead] - v) / a } else { f64::INFINITY };
         let follower_capped = if b > 0.0 { time((self.split.caps[follow].powi(2) - w * w) / (2.0 * b)) } else { f64::INFINITY };
-        let (span, ends) = first([
+        let (mut span, mut ends) = first([
             (leader_loses, loses[lead]),
             (follower_loses, loses[follow]),
             (meet, Ends::Meet),
@@ -228,14 +244,16 @@ impl Path {
             (follower_capped, caps[follow]),
             (f64::INFINITY, Ends::Empty),
         ]);
-
+        let mut by = packets(v, a, span);
+        if let (Losses::PerPacket(losses), true) = (follower, by_window) {
+            let (window, chance) = (Window { v, a, w, b }, self.chance[follow] / losses);
+            by = if span.is_finite() { window.packets(span) } else { f64::INFINITY };
+            if by >= chance {
+                (span, ends, by) = (window.time_for(chance).min(span), loses[follow], chance);
+            }
+        }
         let sent = packets(v, a, span);
         self.spend(lead, span, sent);
-        let by = match self.split.follows {
-            Follows::Sending => sent,
-            Follows::Window if matches!(follower, Losses::PerPacket(_)) => Window { v, a, w, b }.packets(span),
-            Follows::Window => sent,
-        };
         self.spend(follow, span, by);
         let mut after = [0.0; 2];
         after[lead] = v + a * span;
@@ -337,19 +355,20 @@ impl Window {
         if a == 0.0 {
             return (self.at(t).powi(3) - w.powi(3)) / (3.0 * b * v);
         }
-        // ∫ √(c + k u²) du with u the leader's rate.
-        let (k, end) = ((b / a).sqrt(), v + a * t);
+        // ∫ √(c + k² u²) du with u the leader's rate.
+        let (k, end, last) = ((b / a).sqrt(), v + a * t, self.at(t));
         let c = w * w - k * k * v * v;
-        let whole = |u: f64, w: f64| u * w + c / k * (k * u + w).ln();
-        (whole(end, self.at(t)) - whole(v, w)) / (2.0 * a)
+        (end * last - v * w + c / k * ((k * end + last) / (k * v + w)).ln()) / (2.0 * a)
     }
 
     /// When that is `packets`. It is convex, so that Newton's steps from beyond come down to it.
     fn time_for(&self, packets: f64) -> f64 {
-        if self.b == 0.0 {
-            return packets / self.w;
+        let Window { v, w, b, .. } = *self;
+        if b == 0.0 {
+            return packets / w;
         }
-        let mut t = packets / self.w.max(1e-300);
+        // It goes up by b v/w a second at first: less than that later, but for what the leader gains.
+        let mut t = if w > 0.0 { time_for(w, b * v / w, packets) } else { (9.0 * packets * packets / (8.0 * b * v)).cbrt() };
         if !t.is_finite() || t > 1e12 {
             t = 1e-3;
             while self.packets(t) < packets {
@@ -359,7 +378,8 @@ impl Window {
         for _ in 0..60 {
             let step = (self.packets(t) - packets) / self.at(t);
             t -= step;
-            if step.abs() <= 1e-14 * t {
+            // The error after a step is of the order of its square.
+            if step.abs() <= 1e-9 * t {
                 break;
             }
         }
