@@ -93,11 +93,11 @@ impl Printed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Paper;
+    use crate::{Entry, Paper};
 
     #[test]
     fn invalid_outcomes_count_nowhere_and_the_bound_is_each_seeds_own() {
-        let (paper, experiment) = Paper::find("li/case").unwrap();
+        let (paper, Entry::Experiment(experiment)) = Paper::find("li/case").unwrap() else { panic!("it is an experiment") };
         let variants = paper.variants(&experiment).unwrap();
         let variant = &variants[0];
         // The bound's own outcomes, as if they had been measured: one of them by a machine that did not keep up.

@@ -1,11 +1,11 @@
 //! The index: papers, their experiments, and what was printed.
 
-use crate::Claim;
+use crate::{Claim, Model};
 use include_dir::{Dir, include_dir};
 use scenario::{Assignment, FileError, NUMBERS, ScenarioFile, Variant};
 use serde::Deserialize;
 
-static PAPERS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../papers");
+pub(crate) static PAPERS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../papers");
 /// A paper's own file in its folder.
 const INDEX: &str = "paper.toml";
 
@@ -21,8 +21,11 @@ pub struct Paper {
     /// Who wrote it.
     pub authors: String,
     /// Its tables and figures, and what goes beyond them.
-    #[serde(rename = "experiment")]
+    #[serde(rename = "experiment", default)]
     pub experiments: Vec<Experiment>,
+    /// Those that no scenario says: what equations answer by themselves.
+    #[serde(rename = "model", default)]
+    pub models: Vec<Model>,
 }
 
 /// A table or figure.
@@ -38,6 +41,9 @@ pub struct Experiment {
     /// Changes to the file, as on the command line: `split.1.shaper=false,true`.
     #[serde(default)]
     pub sets: Vec<String>,
+    /// Which engine plays it.
+    #[serde(default)]
+    pub on: Player,
     /// How many seeds its numbers are means over.
     #[serde(default = "ten")]
     pub seeds: u64,
@@ -55,6 +61,26 @@ pub struct Experiment {
     /// What the paper says of them.
     #[serde(rename = "claim", default)]
     pub claims: Vec<Claim>,
+}
+
+/// Who plays an experiment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Player {
+    /// The real kernel.
+    #[default]
+    Lab,
+    /// The equations.
+    Theory,
+}
+
+/// One thing that an identifier names.
+#[derive(Debug, Clone)]
+pub enum Entry {
+    /// Scenarios, and what outcomes say to them.
+    Experiment(Experiment),
+    /// Equations.
+    Model(Model),
 }
 
 /// A number in the paper.
@@ -89,6 +115,9 @@ pub enum PaperError {
     /// An index is wrong.
     #[error("{0}")]
     Index(#[from] FileError),
+    /// The equations have no answer.
+    #[error("{0}")]
+    Theory(#[from] theory::TheoryError),
     /// An index names something that is not there.
     #[error("{experiment}: {what}")]
     Wrong {
@@ -114,17 +143,25 @@ pub fn papers() -> Result<Vec<Paper>, PaperError> {
 }
 
 impl Paper {
-    /// The paper and the experiment that `id` names, such as `li/fig-3`.
-    pub fn find(id: &str) -> Result<(Paper, Experiment), PaperError> {
+    /// The paper and what of it `id` names, such as `li/fig-3`.
+    pub fn find(id: &str) -> Result<(Paper, Entry), PaperError> {
         let papers = papers()?;
         let found = papers.iter().find_map(|paper| {
             let id = id.strip_prefix(&paper.key)?.strip_prefix('/')?;
-            Some((paper.clone(), paper.experiments.iter().find(|experiment| experiment.id == id)?.clone()))
+            let experiment = paper.experiments.iter().find(|experiment| experiment.id == id).cloned().map(Entry::Experiment);
+            let model = || paper.models.iter().find(|model| model.id == id).cloned().map(Entry::Model);
+            Some((paper.clone(), experiment.or_else(model)?))
         });
         found.ok_or_else(|| {
-            let name = |paper: &Paper| paper.experiments.iter().map(|e| format!("{}/{}", paper.key, e.id)).collect::<Vec<_>>();
-            PaperError::NoSuch { asked: id.into(), there: papers.iter().flat_map(name).collect::<Vec<_>>().join(", ") }
+            let there: Vec<String> = papers.iter().flat_map(|paper| paper.names().map(|(id, ..)| format!("{}/{id}", paper.key))).collect();
+            PaperError::NoSuch { asked: id.into(), there: there.join(", ") }
         })
+    }
+
+    /// The identifiers, titles, and what is awaited.
+    pub fn names(&self) -> impl Iterator<Item = (&str, &str, Option<&str>)> {
+        let experiments = self.experiments.iter().map(|one| (one.id.as_str(), one.title.as_str(), one.awaits.as_deref()));
+        experiments.chain(self.models.iter().map(|one| (one.id.as_str(), one.title.as_str(), None)))
     }
 
     /// Every scenario that one of its experiments plays.
@@ -163,7 +200,12 @@ mod tests {
         for paper in &papers {
             for experiment in &paper.experiments {
                 let id = format!("{}/{}", paper.key, experiment.id);
-                assert!(!Paper::find(&id).unwrap().0.variants(experiment).unwrap().is_empty(), "{id}");
+                assert!(matches!(Paper::find(&id).unwrap().1, Entry::Experiment(_)), "{id}");
+                assert!(!paper.variants(experiment).unwrap().is_empty(), "{id}");
+            }
+            for model in &paper.models {
+                let id = format!("{}/{}", paper.key, model.id);
+                assert!(matches!(Paper::find(&id).unwrap().1, Entry::Model(_)), "{id}");
             }
         }
     }

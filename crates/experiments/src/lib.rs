@@ -6,8 +6,10 @@ mod bound;
 mod claim;
 mod findings;
 mod index;
+mod model;
 
 pub use bound::Bound;
 pub use claim::{Claim, Judgement, Verdict};
 pub use findings::{BOUNDED, Mean, Row};
-pub use index::{Experiment, Paper, PaperError, Printed, papers};
+pub use index::{Entry, Experiment, Paper, PaperError, Player, Printed, papers};
+pub use model::{Line, Model, Question, Sheet};

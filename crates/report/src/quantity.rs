@@ -30,6 +30,11 @@ impl Quantity {
             "queue_p50_bytes" => ("median queue, kB", 1e3, 1),
             "queue_max_bytes" => ("peak queue, kB", 1e3, 0),
             "converge_s" => ("fair again after, s", 1.0, 1),
+            "phase_free" => ("free, %", 1e-2, 2),
+            "phase_starvation" => ("starvation, %", 1e-2, 2),
+            "phase_backpressure" => ("backpressure, %", 1e-2, 2),
+            "held_bytes" => ("held, kB", 1e3, 1),
+            "delay_s" => ("from end to end, ms", 1e-3, 2),
             _ => ("?", 1.0, 3),
         };
         Quantity { head, per, decimals }

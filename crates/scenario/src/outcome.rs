@@ -246,13 +246,18 @@ impl Outcome {
             "retransmits" => Some(self.retransmits() as f64),
             "queue_drops" => Some(self.queue_drops() as f64),
             "queue_max_bytes" => Some(self.queue_max() as f64),
+            "phase_free" => self.proxy.as_ref().map(|proxy| proxy.phases.free),
+            "phase_starvation" => self.proxy.as_ref().map(|proxy| proxy.phases.starvation),
+            "phase_backpressure" => self.proxy.as_ref().map(|proxy| proxy.phases.backpressure),
+            "held_bytes" => self.proxy.as_ref().map(|proxy| proxy.buffer_bytes.mean),
+            "delay_s" => self.proxy.as_ref().map(|proxy| proxy.delay_s.mean),
             _ => None,
         }
     }
 }
 
 /// The numbers of an outcome that runs are compared by, and that have intervals over seeds.
-pub const NUMBERS: [&str; 10] = [
+pub const NUMBERS: [&str; 15] = [
     "goodput_bps",
     "utilization",
     "completion_s",
@@ -263,6 +268,11 @@ pub const NUMBERS: [&str; 10] = [
     "queue_drops",
     "queue_max_bytes",
     "queue_p50_bytes",
+    "phase_free",
+    "phase_starvation",
+    "phase_backpressure",
+    "held_bytes",
+    "delay_s",
 ];
 
 /// Jain's index of fairness, 1 when all are alike and 1/n when one has all; absent when there are fewer than two, or nothing to share.
@@ -341,7 +351,8 @@ mod tests {
     fn every_number_is_one_of_an_outcome() {
         let flow = |end_s| FlowOutcome { end_s: Some(end_s), ..FlowOutcome::default() };
         let flows = vec![flow(1.0), flow(2.0)];
-        let outcome = Outcome { flows, jain: Some(1.0), converge_s: Some(1.0), queue_bytes: Some(Dist::default()), ..Outcome::default() };
+        let (queue_bytes, proxy) = (Some(Dist::default()), Some(ProxyOutcome::default()));
+        let outcome = Outcome { flows, jain: Some(1.0), converge_s: Some(1.0), queue_bytes, proxy, ..Outcome::default() };
         assert!(NUMBERS.iter().all(|name| outcome.number(name).is_some()));
         assert_eq!(outcome.number("afct"), None);
     }

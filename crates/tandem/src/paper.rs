@@ -5,9 +5,9 @@ use crate::{
     answer::{self, Manner, Question},
 };
 use clap::{Args, builder::NonEmptyStringValueParser};
-use experiments::{BOUNDED, Claim, Experiment, Judgement, Mean, PaperError, Printed, Row, Verdict};
+use experiments::{BOUNDED, Claim, Entry, Experiment, Judgement, Line, Mean, Model, PaperError, Player, Printed, Row, Sheet, Verdict};
 use report::Quantity;
-use scenario::{Outcome, Variant};
+use scenario::{Engine, Outcome, Variant};
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
 /// A table or figure of the papers, ours beside theirs; without a name, a list of them
@@ -49,8 +49,36 @@ impl From<PaperError> for Failure {
 impl Paper {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let Some(id) = &self.id else { return list(self.json) };
-        let (paper, experiment) = experiments::Paper::find(id)?;
-        let mut variants = paper.variants(&experiment)?;
+        match experiments::Paper::find(id)? {
+            (paper, Entry::Experiment(experiment)) => self.experiment(id, &paper, &experiment),
+            (paper, Entry::Model(model)) => self.model(id, &paper, &model),
+        }
+    }
+
+    /// What equations answer by themselves.
+    fn model(&self, id: &str, paper: &experiments::Paper, model: &Model) -> Result<(), Failure> {
+        let of_scenarios = [self.seeds.is_some(), !self.case.is_empty(), self.series, !self.from.is_empty(), self.page.is_some()];
+        if of_scenarios.contains(&true) {
+            return Err(Failure::Usage(format!(
+                "{id} is answered by equations, not by playing scenarios: --seeds, --case, --series, --from and --page are not for it"
+            )));
+        }
+        let sheet = model.answer()?;
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&sheet_json(id, &sheet)).expect("it has only text keys"));
+            return Ok(());
+        }
+        println!("{id}: {}\n{}, \"{}\"\n", model.title, paper.authors, paper.title);
+        print!("{}", self.drawn(sheet_table(&sheet)));
+        for note in &sheet.notes {
+            println!("{note}");
+        }
+        Ok(())
+    }
+
+    /// Scenarios, and what their outcomes say.
+    fn experiment(&self, id: &str, paper: &experiments::Paper, experiment: &Experiment) -> Result<(), Failure> {
+        let mut variants = paper.variants(experiment)?;
         if !self.case.is_empty() {
             let names: Vec<String> = variants.iter().map(|variant| format!("{:?}", variant.case)).collect();
             variants.retain(|variant| self.case.iter().any(|case| variant.case.starts_with(case)));
@@ -62,9 +90,10 @@ impl Paper {
             return Err(Failure::CannotTell(format!("{id}: {awaits}")));
         }
         let seeds = self.seeds.unwrap_or(experiment.seeds);
-        let (mut outcomes, failure) = if self.from.is_empty() { self.play(&variants, seeds) } else { (earlier(&self.from)?, None) };
+        let (mut outcomes, failure) =
+            if self.from.is_empty() { self.play(experiment, &variants, seeds) } else { (earlier(&self.from)?, None) };
         scenario::add_ci95(&mut outcomes);
-        let judged = claims(&experiment, &outcomes);
+        let judged = claims(experiment, &outcomes);
         if let Some(path) = &self.page {
             let notes: Vec<String> = judged.iter().map(|row| format!("{}: {} ({})", row[0], row[2], row[1])).collect();
             let title = format!("{id}: {}", experiment.title);
@@ -74,10 +103,10 @@ impl Paper {
             print!("{}", report::json(&outcomes, self.series));
         } else {
             println!("{id}: {}\n{}, \"{}\"\n", experiment.title, paper.authors, paper.title);
-            print!("{}", self.drawn(numbers(&experiment, &variants, &outcomes)));
-            println!("{}", remarks(&experiment, &outcomes));
+            print!("{}", self.drawn(numbers(experiment, &variants, &outcomes)));
+            println!("{}", remarks(experiment, &outcomes));
             if !experiment.printed.is_empty() {
-                print!("\n{}", self.drawn(beside(&experiment, &outcomes)));
+                print!("\n{}", self.drawn(beside(experiment, &outcomes)));
             }
             if !judged.is_empty() {
                 print!("\n{}", self.drawn((["the paper says", "ratio here", "verdict"].map(str::to_owned).to_vec(), judged)));
@@ -96,12 +125,18 @@ impl Paper {
     }
 
     /// Plays every case with every seed: a seed's cases one after the other, so that what disturbs the machine for a while disturbs all alike.
-    fn play(&self, variants: &[Variant], seeds: u64) -> (Vec<Outcome>, Option<Failure>) {
+    fn play(&self, experiment: &Experiment, variants: &[Variant], seeds: u64) -> (Vec<Outcome>, Option<Failure>) {
+        let engine = || -> Box<dyn Engine + Send> {
+            match experiment.on {
+                Player::Lab => Box::new(lab::Lab::default()),
+                Player::Theory => Box::new(theory::Theory),
+            }
+        };
         let mut questions = Vec::new();
         for seed in 0..seeds {
             for variant in variants {
                 let seed = variant.scenario.seed + seed;
-                questions.push(Question { engine: Box::new(lab::Lab::default()), variant, seed });
+                questions.push(Question { engine: engine(), variant, seed });
             }
         }
         answer::part(answer::ask(questions, Manner { quiet: self.manner.quiet || self.json, ..self.manner }))
@@ -111,25 +146,69 @@ impl Paper {
 fn list(json: bool) -> Result<(), Failure> {
     let papers = experiments::papers()?;
     if json {
-        let one = |paper: &experiments::Paper, experiment: &Experiment| {
-            serde_json::json!({
-                "id": format!("{}/{}", paper.key, experiment.id), "title": experiment.title, "paper": paper.title, "authors": paper.authors,
-                "awaits": experiment.awaits,
-            })
+        let of = |paper: &experiments::Paper| -> Vec<serde_json::Value> {
+            let one = |(id, title, awaits): (&str, &str, Option<&str>)| {
+                serde_json::json!({
+                    "id": format!("{}/{id}", paper.key), "title": title, "paper": paper.title, "authors": paper.authors, "awaits": awaits,
+                })
+            };
+            paper.names().map(one).collect()
         };
-        let all: Vec<_> = papers.iter().flat_map(|paper| paper.experiments.iter().map(|experiment| one(paper, experiment))).collect();
-        println!("{}", serde_json::to_string_pretty(&all).expect("it has only text keys"));
+        println!("{}", serde_json::to_string_pretty(&papers.iter().flat_map(of).collect::<Vec<_>>()).expect("it has only text keys"));
         return Ok(());
     }
     for paper in papers {
         println!("{}: \"{}\"", paper.authors, paper.title);
-        let row = |experiment: &Experiment| {
-            let awaits = experiment.awaits.as_ref().map(|awaits| format!(" ({awaits})")).unwrap_or_default();
-            vec![format!("{}/{}", paper.key, experiment.id), format!("{}{awaits}", experiment.title)]
+        let row = |(id, title, awaits): (&str, &str, Option<&str>)| {
+            let awaits = awaits.map(|awaits| format!(" ({awaits})")).unwrap_or_default();
+            vec![format!("{}/{id}", paper.key), format!("{title}{awaits}")]
         };
-        println!("{}", report::words_table(&["tandem paper", ""], &paper.experiments.iter().map(row).collect::<Vec<_>>()));
+        println!("{}", report::words_table(&["tandem paper", ""], &paper.names().map(row).collect::<Vec<_>>()));
     }
     Ok(())
+}
+
+/// A sheet as a table: what was printed, what is here, by how much they differ, whether the one is the other, and why not.
+fn sheet_table(sheet: &Sheet) -> (Vec<String>, Vec<Vec<String>>) {
+    let any = |of: fn(&Line) -> bool| sheet.lines.iter().any(of);
+    let (printed, reasons) = (any(|line| line.printed.is_some()), any(|line| !line.why.is_empty()));
+    let differs = any(|line| line.differs_percent().is_some());
+    let mut header: Vec<String> = sheet.head.iter().map(|head| (*head).to_owned()).collect();
+    let columns = [(printed, "the paper"), (true, "here"), (differs, "differs, %"), (printed, "holds"), (reasons, "note")];
+    header.extend(columns.iter().filter(|(there, _)| *there).map(|(_, head)| (*head).to_owned()));
+    let row = |line: &Line| {
+        let holds = line.holds.map_or("", |holds| if holds { "yes" } else { "no" });
+        let cells = [
+            line.printed.clone().unwrap_or_default(),
+            with_interval(line),
+            line.differs_percent().map_or(String::new(), |percent| format!("{percent:+.2}")),
+            holds.to_owned(),
+            line.why.clone(),
+        ];
+        let there = columns.iter().zip(cells).filter(|((there, _), _)| *there).map(|(_, cell)| cell);
+        line.of.iter().cloned().chain(there).collect()
+    };
+    (header, sheet.lines.iter().map(row).collect())
+}
+
+/// The number with its interval, where that shows in so many decimals.
+fn with_interval(line: &Line) -> String {
+    let decimals = line.decimals;
+    let half = format!("{:.decimals$}", line.here.half);
+    let number = format!("{:.decimals$}", line.here.mean);
+    if half.bytes().all(|byte| matches!(byte, b'0' | b'.')) { number } else { format!("{number} ± {half}") }
+}
+
+fn sheet_json(id: &str, sheet: &Sheet) -> serde_json::Value {
+    let line = |line: &Line| {
+        let of: serde_json::Map<String, serde_json::Value> =
+            sheet.head.iter().zip(&line.of).map(|(head, of)| ((*head).to_owned(), of.as_str().into())).collect();
+        serde_json::json!({
+            "of": of, "printed": line.printed, "here": line.here.mean, "half_width": line.here.half,
+            "differs_percent": line.differs_percent(), "holds": line.holds, "note": line.why,
+        })
+    };
+    serde_json::json!({ "id": id, "lines": sheet.lines.iter().map(line).collect::<Vec<_>>(), "notes": sheet.notes })
 }
 
 /// Outcomes that an earlier run wrote.

@@ -111,6 +111,14 @@ impl Aimd {
         self.rtt_s.powi(-2)
     }
 
+    /// How long from a rate on until a loss that takes so much chance, s.
+    pub(crate) fn loses_after(&self, rate: f64, chance: f64) -> f64 {
+        match self.losses {
+            Losses::PerSecond(losses) => chance / losses,
+            Losses::PerPacket(losses) => ((rate.powi(2) + 2.0 * self.slope() * chance / losses).sqrt() - rate) / self.slope(),
+        }
+    }
+
     /// The mean rate, packets/s: 2α/λ (RI, §19.4.2), Φ √(α/λ) (RD, (19.3)).
     pub fn mean(&self) -> f64 {
         self.moment(1)

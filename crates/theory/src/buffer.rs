@@ -43,8 +43,8 @@ impl Split {
         let mut path = self.path(State { x: first.mean(), y: second.mean(), q }, seed);
         let mut twin = Twin::new(self.legs[slower], Chances::new(seed, slower));
         // As many of the slower leg's own losses as there are in the mean.
-        let shares = [first, second].map(|leg| leg.mean() * leg.loss_probability());
-        let each = (losses as f64 * shares[slower] / (shares[0] + shares[1]) / PARTS as f64).ceil() as u64;
+        let all: f64 = [first, second].map(|leg| leg.mean() * leg.loss_probability()).iter().sum();
+        let each = (losses as f64 * self.slower_losses() / all / PARTS as f64).ceil() as u64;
         // The first part forgets where it began.
         let parts: Vec<Compared> = (0..=PARTS).map(|_| Compared::over(each, slower, &mut path, &mut twin)).skip(1).collect();
         let sum = |of: fn(&Compared) -> f64| parts.iter().map(of).sum::<f64>() / PARTS as f64;
@@ -90,6 +90,12 @@ impl Split {
         let half = packets * there.half / wanted / steepness.max(1e-3);
         let found = estimate::estimate(&Split { buffer: packets, ..*self }, seed, losses);
         Ok(Enough { share, packets: Mean { mean: packets, half }, waits_s: found.queue.mean / found.rate.mean })
+    }
+
+    /// How often the leg that alone is the slower loses, a second in the mean.
+    pub fn slower_losses(&self) -> f64 {
+        let leg = self.legs[self.slower()];
+        leg.mean() * leg.loss_probability()
     }
 
     /// A buffer of the order of what the slower leg gains between two of its losses, packets: α/λ² (RI), 1/λ (RD). In units of it, of its rate's
@@ -147,12 +153,8 @@ impl Twin {
 
     /// Goes on until after the next loss.
     fn step(&mut self) {
-        let (chance, slope) = (self.chances.draw(), self.leg.slope());
-        let end = match self.leg.losses() {
-            Losses::PerSecond(losses) => self.rate + slope * chance / losses,
-            Losses::PerPacket(losses) => (self.rate.powi(2) + 2.0 * slope * chance / losses).sqrt(),
-        };
-        let span = (end - self.rate) / slope;
+        let span = self.leg.loses_after(self.rate, self.chances.draw());
+        let end = self.rate + self.leg.slope() * span;
         self.done[0] += (self.rate + end) / 2.0 * span;
         self.done[1] += span;
         self.rate = end / 2.0;

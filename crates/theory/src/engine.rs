@@ -2,7 +2,7 @@
 
 use crate::{Aimd, Losses, Split, State, TheoryError};
 use scenario::{
-    Backpressure, Dist, Engine, EngineError, FlowOutcome, Loss, Outcome, PKT, Phases, Progress, ProxyOutcome, Scenario, SplitMode,
+    Backpressure, Dist, Engine, EngineError, FlowOutcome, Loss, Outcome, PKT, Phases, Progress, ProxyOutcome, Scenario, Series, SplitMode,
 };
 
 /// The engine that answers with the steady state of one connection without an end, split at most once.
@@ -116,6 +116,7 @@ fn answer(scenario: &Scenario, seed: u64) -> Result<Outcome, TheoryError> {
             legs: Vec::new(),
         }],
         proxy: (!scenario.splits.is_empty()).then(|| proxy(&split, seed, &found)),
+        series: series(&split, legs.len(), seed, seconds),
         ..Outcome::default()
     })
 }
@@ -134,6 +135,35 @@ fn proxy(split: &Split, seed: u64, found: &crate::Estimate) -> ProxyOutcome {
         phases: Phases { free, starvation, backpressure },
         shaper: None,
     }
+}
+
+/// A path of so many seconds as it is seen from time to time: the windows, and what the proxy holds. It comes after as much that is not shown, so
+/// that it is not of where it began.
+fn series(split: &Split, legs: usize, seed: u64, seconds: f64) -> Vec<Series> {
+    const POINTS: usize = 3000;
+    let [first, second] = split.legs;
+    let mut path = split.path(State { x: first.mean(), y: second.mean(), q: 0.0 }, seed);
+    let (mut segment, mut gone) = (path.step(), 0.0);
+    let states: Vec<(f64, State)> = (0..if seconds > 0.0 { POINTS } else { 0 })
+        .map(|point| {
+            let shown = seconds * point as f64 / POINTS as f64;
+            while gone + segment.span <= shown + seconds {
+                gone += segment.span;
+                segment = path.step();
+            }
+            (shown, segment.at(shown + seconds - gone))
+        })
+        .collect();
+    let one = |what: &str, whose: &str, unit: &str, of: &dyn Fn(&State) -> f64| {
+        let (t, v) = states.iter().map(|(t, state)| (*t, of(state))).unzip();
+        Series { what: what.into(), whose: whose.into(), unit: unit.into(), t, v }
+    };
+    let mut all = vec![one("cwnd", "flow 0 leg 1", "pkt", &|state| state.x * first.rtt_s())];
+    if legs > 1 {
+        all.push(one("cwnd", "flow 0 leg 2", "pkt", &|state| state.y * second.rtt_s()));
+        all.push(one("held", "all", "B", &|state| state.q * PAYLOAD));
+    }
+    all
 }
 
 #[cfg(test)]
@@ -166,6 +196,9 @@ mod tests {
         let proxy = outcome.proxy.unwrap();
         assert!((proxy.phases.free + proxy.phases.starvation + proxy.phases.backpressure - 1.0).abs() < 1e-9);
         assert!(proxy.buffer_bytes.max <= 100.0 * PAYLOAD && proxy.delay_s.p50 >= 0.03);
+        let series: Vec<&str> = outcome.series.iter().map(|series| series.whose.as_str()).collect();
+        assert_eq!(series, ["flow 0 leg 1", "flow 0 leg 2", "all"]);
+        assert!(outcome.series[2].v.iter().all(|held| (0.0..=100.0 * PAYLOAD).contains(held)));
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod aimd;
 mod buffer;
 mod can;
 mod can_sim;
+mod cycle;
 mod engine;
 mod estimate;
 mod path;

@@ -64,6 +64,11 @@ impl Split {
         }
     }
 
+    /// The means of the legs in isolation, packets/s.
+    pub fn alone_means(&self) -> [f64; 2] {
+        self.legs.map(|leg| leg.mean())
+    }
+
     /// Plays it: from a state, with losses that follow from `seed`, each leg's by themselves. The n-th loss of a leg has the same share of
     /// chance in every path of that seed, so that paths can be compared loss by loss.
     pub fn path(&self, from: State, seed: u64) -> Path {

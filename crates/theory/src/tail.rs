@@ -143,15 +143,21 @@ pub fn mean_excess(samples: &[f64], threshold: f64) -> Option<f64> {
     (!above.is_empty()).then(|| above.iter().sum::<f64>() / above.len() as f64)
 }
 
-/// The least-squares slope of ln(−ln P(X > x)) over ln x, from the median to where one sample in a thousand lies above.
-fn slope_of(samples: &[f64]) -> f64 {
+/// The slope of ln(−ln P(X > x)) over ln x between two probabilities, the greater first: the shape of a Weibull tail there, 1 of an exponential one.
+pub fn slope(samples: &[f64], from: f64, to: f64) -> Result<Mean, TheoryError> {
+    let samples = positive(samples)?;
+    Ok(by_parts(&samples, |part| slope_of(part, from, to)))
+}
+
+/// The least-squares slope, as far out as one part in twenty samples.
+fn slope_of(samples: &[f64], from: f64, to: f64) -> f64 {
     const POINTS: usize = 40;
     let sorted = descending(samples);
     let n = sorted.len() as f64;
-    let rarest = (20.0 / n).max(1e-3);
+    let rarest = to.max(20.0 / n).min(from / 2.0);
     let points: Vec<(f64, f64)> = (0..POINTS)
         .map(|point| {
-            let tail = 0.5 * (rarest / 0.5).powf(point as f64 / (POINTS - 1) as f64);
+            let tail = from * (rarest / from).powf(point as f64 / (POINTS - 1) as f64);
             (sorted[((tail * n) as usize).min(sorted.len() - 1)].ln(), (-tail.ln()).ln())
         })
         .collect();
@@ -168,7 +174,8 @@ fn slope_of(samples: &[f64]) -> f64 {
 /// Is the tail heavier than an exponential one? By the slope and its interval; never by Hill's number.
 pub fn verdict(samples: &[f64]) -> Result<Verdict, TheoryError> {
     let positive = positive(samples)?;
-    let slope = by_parts(&positive, slope_of);
+    // From the median to where one sample in a thousand lies above.
+    let slope = by_parts(&positive, |part| slope_of(part, 0.5, 1e-3));
     let weight = match () {
         () if slope.mean + slope.half < 1.0 => Weight::Heavier,
         () if slope.mean - slope.half > 1.0 => Weight::Lighter,
