@@ -8,6 +8,7 @@
 //! processors' time.
 
 mod control;
+mod equations;
 mod load;
 mod machine;
 mod network;
@@ -35,6 +36,7 @@ struct Arguments {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Control(control::Control),
+    Equations(equations::Equations),
     Soak(soak::Soak),
 }
 
@@ -88,6 +90,7 @@ fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     match arguments.command {
         Some(Command::Control(control)) => control.run().map(|()| ExitCode::SUCCESS),
+        Some(Command::Equations(equations)) => equations.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Soak(soak)) => soak.run(),
         None => measure(&arguments.bench).map(|()| ExitCode::SUCCESS),
     }
