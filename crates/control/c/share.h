@@ -52,14 +52,22 @@ enum { TD_SHARE_STEADY, TD_SHARE_DRAIN, TD_SHARE_SETTLE, TD_SHARE_TEST };
 #define TD_SHARE_LEAST_EPOCH_US 100000
 #define TD_SHARE_NO_DELAY 0xffffffffU
 
-/* Payload bytes/s that all flows have together. */
+/*
+ * Payload bytes/s that all flows have together. What drains a queue, and what trims the pace, is of the whole link, other traffic included:
+ * where that has most of it, the flows would be left with nothing, and so without the ACKs that tell when it is over. They keep half of
+ * what the others leave, and a sixty-fourth of the link.
+ */
 TD_INLINE u64 td_share_payload(const struct td_flow *f, const struct td_link *l, const struct td_share_tunables *t)
 {
-	u64 wire = l->capacity * t->capacity_milli / 1000;
+	u64 wire = l->capacity * t->capacity_milli / 1000, least = wire / 64, mine = td_less(wire, l->share.other);
 
-	if (t->correct && l->share.scale)
-		wire = ((wire * l->share.scale >> 16) * l->share.drain >> 16) * l->share.trim >> 16;
-	return td_less(wire, l->share.other) * f->mss / (f->mss + f->header + l->overhead);
+	if (t->correct && l->share.scale) {
+		wire = wire * l->share.scale >> 16;
+		mine = td_less(wire, l->share.other) / 2;
+		wire = (wire * l->share.drain >> 16) * l->share.trim >> 16;
+		mine = td_max64(mine, td_less(wire, l->share.other));
+	}
+	return td_max64(mine, least) * f->mss / (f->mss + f->header + l->overhead);
 }
 
 /* Wire bytes that a turn of all flows is: a packet of each, or what TCP sends at once at that rate, a millisecond's worth. */
@@ -348,8 +356,11 @@ TD_INLINE void td_share_ack(struct td_flow *f, struct td_share_state *s, struct 
 {
 	if (e->rtt_us) {
 		s->base_us = s->base_us ? td_min(s->base_us, e->rtt_us) : e->rtt_us;
-		/* At a low pace every ACK is held back, which is no queue: what came of taking it for one would never end. */
-		if (!(e->flags & TD_HELD))
+		/*
+		 * At a low pace every ACK is held back, which is no queue: what came of taking it for one would never end. Where segments
+		 * are less than 20 ms apart the next one comes before a receiver's timer: it acknowledges each at once.
+		 */
+		if (!(e->flags & TD_HELD) || (u64)f->in_flight * 20000 > f->srtt_us)
 			l->share.least_delay_us = td_min(l->share.least_delay_us, e->rtt_us - s->base_us);
 		l->share.most_rtt_us = td_max(l->share.most_rtt_us, s->base_us);
 	}

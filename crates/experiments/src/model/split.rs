@@ -104,7 +104,6 @@ pub(super) fn buffer() -> Result<Sheet, PaperError> {
          means and how often the faster leg loses (losses of the faster leg over the slower one's, per second or packet). RTT, loss rate and \
          buffer are collapsed into one."
             .into(),
-        "For given connections: `tandem advise`.".into(),
     ];
     Ok(Sheet { head: vec!["losses", "means' ratio", "losses' ratio", "% of the rate"], lines, notes })
 }
