@@ -128,10 +128,13 @@ int BPF_PROG(td_dequeue, struct Qdisc *qdisc, const struct netdev_queue *txq, in
 	if (!td_is_share(skb->sk))
 		bpf_core_read(&foreign, sizeof(u32), &((struct qdisc_skb_cb *)skb->cb)->pkt_len);
 	bpf_spin_lock(&r->lock);
-	r->link.egress = bytes;
-	r->link.foreign += foreign;
-	r->link.drops = drops;
-	td_persist(r, now_us, backlog);
+	/* Every proxy of the machine has its own copy of this program at the event: the first that sees it counts it. */
+	if (r->link.egress != bytes) {
+		r->link.egress = bytes;
+		r->link.foreign += foreign;
+		r->link.drops = drops;
+		td_persist(r, now_us, backlog);
+	}
 	bpf_spin_unlock(&r->lock);
 	return 0;
 }
