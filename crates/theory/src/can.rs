@@ -1,6 +1,7 @@
 //! Concurrent access networks: files that are split over N networks without any loss, each of which they share fairly with files of its own
 //! (Hoekstra, van der Mei and Bosman 2011, §II). With exponential sizes it is a Markov chain on the numbers of jobs (Remark 3), solved here
-//! by power series ([`Can::solve`]), and to check that on a box of states ([`Can::solve_on_box`]).
+//! by power series ([`Can::solve`]), and to check that on a box of states ([`Can::solve_on_box`]). Other sizes, and what the paper leaves for
+//! further research, are played ([`Can::run`]).
 //!
 //! Arrival rates are scaled by θ. In lighter and lighter traffic a state of n jobs is as rare as θⁿ, so that π(k; θ) = θ^|k| Σₘ θᵐ b(k, m), and the
 //! balance equations give the coefficients one after the other, exactly:
@@ -9,9 +10,18 @@
 //!
 //! with d what leaves a state. The series of E[Nᵢ], times 1 − θ Σρ/Σc, which takes its nearest pole away, is summed at θ = 1 by Wynn's epsilon.
 
+mod arrivals;
+mod events;
+mod jumps;
 mod real;
+mod run;
 mod series;
+mod sizes;
 mod truncated;
+
+pub use arrivals::{Modulation, Streams};
+pub use run::{CanPlayed, CanRun};
+pub use sizes::Sizes;
 
 use crate::{TheoryError, aimd::positive};
 use real::{Double, Real};
@@ -99,6 +109,11 @@ impl Can {
     pub fn with_weight(mut self, weight: f64) -> Result<Self, TheoryError> {
         self.weight = positive("the weight of the foreground", weight)?;
         Ok(self)
+    }
+
+    /// The error that names a class which is not there.
+    fn no_class(&self, class: usize) -> TheoryError {
+        TheoryError::Outside { what: "the number of a class or network".into(), value: class as f64, bounds: "that of one which is there" }
     }
 
     /// The most networks: the states grow with the power of their number.

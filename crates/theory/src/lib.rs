@@ -18,7 +18,6 @@
 
 mod aimd;
 mod can;
-mod can_sim;
 mod engine;
 mod estimate;
 mod path;
@@ -27,8 +26,7 @@ mod startup;
 pub mod tail;
 
 pub use aimd::{Aimd, Losses, PHI, TheoryError, phi};
-pub use can::{Can, CanMeans, Number};
-pub use can_sim::Sizes;
+pub use can::{Can, CanMeans, CanPlayed, CanRun, Modulation, Number, Sizes, Streams};
 pub use engine::Theory;
 pub use estimate::{Estimate, Mean};
 pub use path::{Ends, Path, Segment, State};
