@@ -45,12 +45,12 @@ impl Equations {
                 split.estimate(1, self.events)?;
                 note(format!("split connection, losses: {name}"), self.events as f64 / (spent_s() - begun) / 1e6);
             }
-            for (name, sizes) in
-                [("exponential", Sizes::Exponential), ("deterministic", Sizes::Deterministic), ("Lomax-3", Sizes::Lomax(3.0))]
-            {
+            let laws = [("exponential", Sizes::EXPONENTIAL), ("deterministic", Sizes::DETERMINISTIC), ("Lomax-3", Sizes::lomax(3.0)?)];
+            for (name, sizes) in laws {
+                let run = Can::new(0.1, &[0.7, 0.7])?.run().with_sizes(&sizes).on_threads(1);
                 let begun = spent_s();
-                let found = Can::new(0.1, &[0.7, 0.7])?.simulate(&sizes, 1, self.events / 15);
-                note(format!("CAN (0.1; 0.7, 0.7), events: {name} sizes"), found.order as f64 / (spent_s() - begun) / 1e6);
+                let found = run.play(1, self.events / 15)?;
+                note(format!("CAN (0.1; 0.7, 0.7), events: {name} sizes"), found.means.order as f64 / (spent_s() - begun) / 1e6);
             }
             if let Some(python) = &self.simpy {
                 note("CAN (0.1; 0.7, 0.7), events: a plain SimPy model".into(), simpy(python)?);

@@ -31,6 +31,8 @@ pub struct Model {
 pub enum Question {
     /// Hoekstra's Tables I to III, by their number.
     CanTable(String),
+    /// Hoekstra's Table IV.
+    Wlan,
     /// Hoekstra's Tables V and VI: of these sojourn times.
     CanLab(Vec<String>),
     /// Wei's start-up.
@@ -120,6 +122,7 @@ impl Model {
     pub fn answer(&self) -> Result<Sheet, PaperError> {
         match &self.answer {
             Question::CanTable(number) => can::table(number),
+            Question::Wlan => can::wlan(),
             Question::CanLab(which) => can::lab(which),
             Question::StartUp => startup::sheet(),
             Question::TailByTime => tails::by_time(),

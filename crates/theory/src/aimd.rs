@@ -27,6 +27,19 @@ pub enum TheoryError {
         /// What it was.
         value: f64,
     },
+    /// A parameter must lie elsewhere.
+    #[error("{what} is {value}, and must be {bounds}")]
+    Outside {
+        /// Which.
+        what: String,
+        /// What it was.
+        value: f64,
+        /// Where it must lie.
+        bounds: &'static str,
+    },
+    /// Not a number that a job can have as its size.
+    #[error("{0:?} is not a size")]
+    NotASize(String),
     /// Too few samples for a statement with an interval.
     #[error("{have} positive samples are too few for an interval: it takes {need}")]
     TooFew {
@@ -46,7 +59,7 @@ pub enum TheoryError {
         most: usize,
     },
     /// More comes than can be served.
-    #[error("{what} are a load of {load}, and there is a stationary state only below 1")]
+    #[error("the load of {what} is {load}, and must be below 1: else there is no stationary state")]
     Overloaded {
         /// Of whom.
         what: String,

@@ -3,7 +3,7 @@
 //! After Baccelli, Carofiglio and Foss, *Proxy caching in split TCP: dynamics, stability and tail asymptotics* (2009): one connection
 //! ([`Aimd`], §19.4.1 and §19.4.2), and two in tandem with a bounded buffer between them ([`Split`], equations (19.4) to (19.8)), which are
 //! played event by event without a time step. The start-up of a transfer, after Wei et al. ([`StartUp`]). Files split over several networks,
-//! after Hoekstra, van der Mei and Bosman ([`Can`]). Rates are packets a second, buffers packets, times seconds.
+//! after Hoekstra, van der Mei and Bosman ([`Can`], [`Wlan`]). Rates are packets a second, buffers packets, times seconds.
 //!
 //! ```
 //! use theory::{Aimd, Losses, Split};
@@ -19,7 +19,6 @@
 mod aimd;
 mod buffer;
 mod can;
-mod can_sim;
 mod cycle;
 mod engine;
 mod estimate;
@@ -27,13 +26,14 @@ mod path;
 mod split;
 mod startup;
 pub mod tail;
+mod wlan;
 
 pub use aimd::{Aimd, Losses, PHI, TheoryError, phi};
 pub use buffer::Enough;
-pub use can::{Can, CanMeans, Number};
-pub use can_sim::Sizes;
+pub use can::{Can, CanMeans, CanPlayed, CanRun, Modulation, Number, Sizes, Streams};
 pub use engine::Theory;
 pub use estimate::{Estimate, Mean};
 pub use path::{Ends, Path, Segment, State};
 pub use split::{Follows, Phase, Split};
 pub use startup::{Downstream, StartUp};
+pub use wlan::{Waits, Wlan};
