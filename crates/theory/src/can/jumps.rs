@@ -82,7 +82,7 @@ impl<const D: usize> Jumps<D> {
     /// Plays on for so many arrivals, which are half of the events.
     pub(super) fn play(&mut self, arrivals: u64) -> Strand {
         let mut strand = Strand::new(D);
-        let mut left = 2 * arrivals;
+        let mut left = arrivals.saturating_mul(2);
         while left > 0 {
             // Sums of sums, so that small times do not drown in large ones.
             let events = left.min(1 << 20);

@@ -144,7 +144,7 @@ impl CanRun {
                 let place = next.fetch_add(1, Ordering::Relaxed);
                 seeds.get(place).zip(strands.get(place))
             } {
-                let played = self.strand(*seed, early.clamp(each / 9, 9 * each), each);
+                let played = self.strand(*seed, early.clamp(each / 9, each.saturating_mul(9)), each);
                 *strand.lock().unwrap_or_else(PoisonError::into_inner) = played;
             }
         };

@@ -96,8 +96,9 @@ impl<'a> Chain<'a> {
     /// Sweeps until the means are as near to those of the box as `tolerance`; returns how near, as a part of them.
     fn relax(&mut self, tolerance: f64) -> f64 {
         const SWEEPS: usize = 20_000;
+        const QUICK: f64 = 0.9;
         let mut last = self.means_and_faces().0;
-        let (mut change, mut shrinks, mut left) = (f64::INFINITY, 0.5, f64::INFINITY);
+        let (mut change, mut shrinks, mut left) = (f64::INFINITY, QUICK, f64::INFINITY);
         for _ in 0..SWEEPS {
             self.sweep();
             for class in 0..=self.sides.len() {
@@ -105,8 +106,9 @@ impl<'a> Chain<'a> {
             }
             let means = self.means_and_faces().0;
             let now = means.iter().zip(&last).map(|(now, last)| (now - last).abs() / now.max(f64::MIN_POSITIVE)).fold(0.0, f64::max);
-            // What is to come, if the changes go on shrinking as they did: one small change may be chance.
-            shrinks = f64::max(now / change, 0.9 * shrinks).clamp(0.5, 0.9999);
+            // What is to come, if the changes go on shrinking as they did. One small change may be chance, and slow ones hide behind quick ones,
+            // so that no shrinking is believed to be quick.
+            shrinks = f64::max(now / change, 0.95 * shrinks).clamp(QUICK, 0.9999);
             (change, left, last) = (now, now * shrinks / (1.0 - shrinks), means);
             if left < tolerance {
                 break;
