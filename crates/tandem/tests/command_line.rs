@@ -251,9 +251,22 @@ fn papers_are_listed_and_found() {
 
     let none = tandem(&["paper", "li/fig-99"]);
     assert_eq!(status(&none), 2);
-    assert!(said(&none).contains("there is no experiment \"li/fig-99\"; there are li/fig-3"), "{}", said(&none));
+    assert!(
+        said(&none).contains("there is no experiment \"li/fig-99\"; there are ") && said(&none).contains(", li/fig-3,"),
+        "{}",
+        said(&none)
+    );
     let later = tandem(&["paper", "li/fig-6"]);
     assert_eq!(status(&later), 3, "{}", said(&later));
+
+    // What equations answer is answered at once, and has no seeds.
+    let sheet: serde_json::Value = serde_json::from_slice(&tandem(&["paper", "wei/startup", "--json"]).stdout).unwrap();
+    assert_eq!(
+        (&sheet["id"], &sheet["lines"][1]["printed"], &sheet["lines"][1]["holds"]),
+        (&"wei/startup".into(), &"2.5".into(), &true.into())
+    );
+    let seeds = tandem(&["paper", "wei/startup", "--seeds", "3"]);
+    assert_eq!(status(&seeds), 2, "{}", said(&seeds));
 }
 
 /// Outcomes that an earlier run wrote become the same table and verdicts as new ones.
