@@ -197,7 +197,7 @@ impl Proxy {
         if let Some(rules) = rules {
             let limit = gate::memory_limit(&config);
             let gate =
-                Gate::start(rules.install()?, limit, gate_inbox).map_err(failed("start the thread that opens and shuts the gate"))?;
+                Gate::start(rules::Installed::install(rules)?, limit, gate_inbox).map_err(failed("start the thread that opens and shuts the gate"))?;
             proxy.gate = Some((notes, gate));
         }
         Ok(proxy)

@@ -8,17 +8,19 @@
 //! A new connection goes through the chain `intercept`, where the policy's rules let some bypass, to `split`, which hands it
 //! to the proxy as long as the chain `open` says so. That one is emptied when the proxy is full or ending.
 
+mod installed;
+mod owner;
+
+pub use installed::Counted;
+pub(crate) use installed::Installed;
+
 use crate::policy::{Action, Interface, Ports, Prefix, Rule};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
-    fmt, fs,
-    io::{self, PipeReader, Read as _, Write as _},
+    fmt, io,
     net::SocketAddr,
-    os::unix::process::CommandExt as _,
-    process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
+    process::{Command, Stdio},
+    time::Duration,
 };
 
 /// The table's name, in the family `inet`.
@@ -33,10 +35,6 @@ const PREFERENCE: u32 = 0x5444;
 /// fits packets of a later connection of the same addresses and ports that passes unsplit: it would stall for a minute. So it is off
 /// while connections pass unsplit that a moment ago would have been split.
 const SETTING: (&str, &str) = ("net.ipv4.tcp_early_demux", "0");
-/// How long the owner of the table may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the table of a proxy that was killed a moment ago may still be there.
-const DYING: Duration = Duration::from_millis(500);
 /// A connection that passed unsplit though this host had one of the same addresses and ports (the set `direct`) is known for longer
 /// than the kernel remembers one that ended (TIME_WAIT, 60 s).
 const KNOWN_DIRECT: Duration = Duration::from_secs(70);
@@ -272,35 +270,6 @@ impl Rules {
         format!("{}={}", SETTING.0, SETTING.1)
     }
 
-    /// Installs the rules in the network namespace of the calling thread. Who owns the table may touch the routes, so that of several
-    /// that start at once one comes through, whole.
-    pub(crate) fn install(self) -> Result<Installed, RulesError> {
-        let mut owner = Owner::start()?;
-        owner.claim()?;
-        let commands = self.nft();
-        let mut installed = Installed { owner, rules: self, open: true, setting: None, changed: None };
-        remove_routes();
-        for line in installed.rules.ip() {
-            let arguments: Vec<&str> = line.split_whitespace().skip(1).collect();
-            let (fine, said) = run("ip", "iproute2", &arguments)?;
-            // The last command of a proxy that was killed may have come in between: it adds the very same.
-            if !fine && !said.contains("File exists") {
-                return Err(RulesError::Refused { what: "routing rules", cure: cure(&said), said });
-            }
-        }
-        installed.owner.tell(&commands)?;
-        Ok(installed)
-    }
-}
-
-/// Removes the routing rules, those of a proxy that was killed too. For the table's owner only.
-fn remove_routes() {
-    for family in [Family::V4, Family::V6] {
-        let preference = PREFERENCE.to_string();
-        // Until there is none: a rule of a killed proxy may stand beside ours.
-        while run("ip", "iproute2", &[family.flag(), "rule", "del", "pref", &preference]).is_ok_and(|(fine, _)| fine) {}
-        let _ = run("ip", "iproute2", &[family.flag(), "route", "flush", "table", &ROUTES.to_string()]);
-    }
 }
 
 /// A connection's addresses and ports in a packet from the client …
@@ -399,262 +368,6 @@ fn cure(said: &str) -> &'static str {
         "the kernel lacks a part of nftables (CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET, CONFIG_NFT_FIB_INET); see `tandem doctor`"
     } else {
         "see `tandem doctor`"
-    }
-}
-
-/// The process that owns the table: it lives as long as this end of its input, and answers what it is told.
-#[derive(Debug)]
-struct Owner {
-    process: Child,
-    answers: PipeReader,
-}
-
-impl Owner {
-    fn start() -> Result<Self, RulesError> {
-        let missing = |why| RulesError::Missing { program: "nft", why, package: "nftables" };
-        let (answers, end) = io::pipe().map_err(missing)?;
-        let errors = end.try_clone().map_err(missing)?;
-        let process = Command::new("nft")
-            .arg("-i")
-            // What a terminal signals to all in the foreground (Ctrl-C) is not for it: flows still need its rules.
-            .process_group(0)
-            // It would keep a history of its commands there.
-            .env("HOME", "/nonexistent")
-            .stdin(Stdio::piped())
-            .stdout(end)
-            .stderr(errors)
-            .spawn()
-            .map_err(missing)?;
-        Ok(Owner { process, answers })
-    }
-
-    /// Has it do `commands`, all or none, and returns what it says.
-    fn tell(&mut self, commands: &[String]) -> Result<String, RulesError> {
-        // It answers in order: what it says of a command it can't know ends the answer.
-        const END: &str = "end-of-answer";
-        let lost = |why: &dyn fmt::Display| RulesError::Lost { why: why.to_string() };
-        let text = format!("{}\n{END}\n", commands.join("; "));
-        let input = self.process.stdin.as_mut().ok_or_else(|| lost(&"it was let go"))?;
-        input.write_all(text.as_bytes()).and_then(|()| input.flush()).map_err(|why| lost(&why))?;
-        let (begun, mut said) = (Instant::now(), String::new());
-        while !said.contains(&format!("\n{END}\n")) {
-            let left = PATIENCE.saturating_sub(begun.elapsed());
-            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: 0 };
-            let ready = poll(&mut [PollFd::new(&self.answers, PollFlags::IN)], Some(&timeout)).map_err(|why| lost(&why))?;
-            let mut part = [0; 4096];
-            match if ready == 0 { Ok(0) } else { self.answers.read(&mut part) } {
-                Ok(0) => return Err(lost(&if ready == 0 { "it does not answer" } else { "it has ended" })),
-                Ok(count) => said += &String::from_utf8_lossy(&part[..count]),
-                Err(why) => return Err(lost(&why)),
-            }
-        }
-        // The last error is about the end mark itself.
-        let answer = said.rfind("Error:").map_or(said.as_str(), |end| &said[..end]);
-        match answer.find("Error:") {
-            Some(at) => {
-                let said = answer[at..].lines().next().unwrap_or_default().trim_start_matches("Error: ").to_string();
-                Err(RulesError::Refused { what: "nftables rules", cure: cure(&said), said })
-            }
-            None => Ok(answer.to_string()),
-        }
-    }
-}
-
-impl Owner {
-    /// Makes the table, still empty: at most one process can.
-    fn claim(&mut self) -> Result<(), RulesError> {
-        let (begun, mut gone) = (Instant::now(), 0);
-        loop {
-            let Err(error) = self.tell(&[format!("create table inet {TABLE} {{ flags owner; }}")]) else { return Ok(()) };
-            if run("nft", "nftables", &["list", "table", "inet", TABLE])?.0 {
-                if begun.elapsed() > DYING {
-                    return Err(RulesError::Taken);
-                }
-            } else if gone > 0 {
-                return Err(error);
-            } else {
-                // It may have gone between the two commands.
-                gone += 1;
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// Lets go of it, and so of the table; returns when that is gone.
-    fn stop(&mut self) {
-        drop(self.process.stdin.take());
-        // The end of its input ends it; one that does not see it is made to.
-        let begun = Instant::now();
-        while matches!(self.process.try_wait(), Ok(None)) {
-            if begun.elapsed() > Duration::from_secs(2) {
-                let _ = self.process.kill();
-                let _ = self.process.wait();
-                break;
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-/// What the firewall has counted, in packets; of `quic` all packets, of the others the first of each connection.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Counted {
-    /// Connections handed to the proxy.
-    pub split: u64,
-    /// Connections that a rule or the list let bypass.
-    pub bypassed: u64,
-    /// Connections that passed because the proxy was full or ending.
-    pub unsplit: u64,
-    /// Connections that were answered through this host, but not opened through it.
-    pub oneway: u64,
-    /// Packets of UDP port 443, which can't be split.
-    pub quic_packets: u64,
-    /// Their bytes.
-    pub quic_bytes: u64,
-}
-
-/// The kernel's setting as it was. Dropping puts it back.
-#[derive(Debug)]
-struct Setting {
-    path: String,
-    before: String,
-}
-
-impl Setting {
-    /// Changes it; none when it was so already, or can't be changed.
-    fn change() -> Option<Self> {
-        let path = format!("/proc/sys/{}", SETTING.0.replace('.', "/"));
-        let before = fs::read_to_string(&path).ok()?;
-        if before.trim() == SETTING.1 {
-            return None;
-        }
-        match fs::write(&path, SETTING.1) {
-            Ok(()) => Some(Setting { path, before }),
-            Err(why) => {
-                tracing::warn!(
-                    "cannot set {}={}: {why}; connections that pass unsplit may stall now and then: set it yourself",
-                    SETTING.0,
-                    SETTING.1
-                );
-                None
-            }
-        }
-    }
-}
-
-impl Drop for Setting {
-    fn drop(&mut self) {
-        if let Err(why) = fs::write(&self.path, &self.before) {
-            tracing::warn!("cannot put {} back to {}: {why}", SETTING.0, self.before.trim());
-        }
-    }
-}
-
-/// Rules that are in place. Dropping takes them away.
-#[derive(Debug)]
-pub(crate) struct Installed {
-    owner: Owner,
-    setting: Option<Setting>,
-    /// When something last changed in who passes unsplit.
-    changed: Option<Instant>,
-    rules: Rules,
-    open: bool,
-}
-
-impl Installed {
-    /// Lets new connections pass unsplit, or takes them again; those the proxy has go on. Whether that changed anything.
-    pub(crate) fn set_open(&mut self, open: bool) -> Result<bool, RulesError> {
-        if open == self.open {
-            return Ok(false);
-        }
-        let mut commands = vec![format!("flush chain inet {TABLE} open")];
-        if open {
-            commands.extend(self.rules.open());
-        }
-        self.change(commands)?;
-        self.open = open;
-        Ok(true)
-    }
-
-    /// Puts another policy in the place of the present one.
-    pub(crate) fn set_policy(&mut self, policy: Vec<Rule>) -> Result<(), RulesError> {
-        let rules = Rules { policy, ..self.rules.clone() };
-        let mut commands = vec![format!("flush chain inet {TABLE} intercept")];
-        commands.extend(rules.intercept());
-        self.change(commands)?;
-        self.rules = rules;
-        Ok(())
-    }
-
-    /// Makes the list of prefixes that bypass, whichever end is in them, this one.
-    pub(crate) fn set_bypass(&mut self, list: &[Prefix]) -> Result<(), RulesError> {
-        let mut commands = Vec::new();
-        for family in [Family::V4, Family::V6] {
-            let n = family.number();
-            commands.push(format!("flush set inet {TABLE} bypass{n}"));
-            if let Some(elements) = prefixes(list, family) {
-                commands.push(format!("add element inet {TABLE} bypass{n} {elements}"));
-            }
-        }
-        self.change(commands)
-    }
-
-    /// Does `commands`, after which connections may pass unsplit that a moment ago would have been split: for as long as the host
-    /// remembers those, their packets must be told apart.
-    fn change(&mut self, commands: Vec<String>) -> Result<(), RulesError> {
-        if self.setting.is_none() {
-            self.setting = Setting::change();
-        }
-        self.owner.tell(&[Self::deliver(true), commands].concat())?;
-        self.changed = Some(Instant::now());
-        Ok(())
-    }
-
-    /// The commands that make the delivery of the proxy's packets careful, or quick.
-    fn deliver(careful: bool) -> Vec<String> {
-        [vec![format!("flush chain inet {TABLE} ours")], Rules::ours(careful)].concat()
-    }
-
-    /// Goes back to what is quick when care has been taken for long enough.
-    pub(crate) fn settle(&mut self) {
-        if self.open && self.changed.is_some_and(|changed| changed.elapsed() > KNOWN_DIRECT) {
-            if let Err(error) = self.owner.tell(&Self::deliver(false)) {
-                tracing::error!("cannot change the rules back: {error}");
-            }
-            (self.setting, self.changed) = (None, None);
-        }
-    }
-
-    /// What has been counted.
-    pub(crate) fn counted(&mut self) -> Result<Counted, RulesError> {
-        let said = self.owner.tell(&[format!("list counters table inet {TABLE}")])?;
-        let words: Vec<&str> = said.split_whitespace().collect();
-        let of = |counter: &str| {
-            // counter NAME { packets N bytes N }
-            let at = words.windows(2).position(|pair| pair[0] == "counter" && pair[1].trim_matches('"') == counter);
-            let number = |offset: usize| at.and_then(|at| words.get(at + offset)).and_then(|word| word.parse().ok()).unwrap_or(0);
-            (number(4), number(6))
-        };
-        let ((quic_packets, quic_bytes), (split, _)) = (of("quic"), of("split"));
-        Ok(Counted { split, bypassed: of("bypassed").0, unsplit: of("unsplit").0, oneway: of("oneway").0, quic_packets, quic_bytes })
-    }
-}
-
-impl Drop for Installed {
-    fn drop(&mut self) {
-        // The rules first, which would go on marking packets for routes that are gone; the table last, without which another proxy may
-        // come, whose routes these would be.
-        if let Err(error) = self.owner.tell(&[format!("flush table inet {TABLE}")]) {
-            tracing::debug!("cannot empty the table: {error}");
-        }
-        remove_routes();
-        self.owner.stop();
     }
 }
 
