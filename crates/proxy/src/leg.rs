@@ -180,9 +180,9 @@ impl Shares {
             // Copied bytes go straight on, so nothing rests in between, and the relay itself counts what is unsent.
             return Shares { receive: buffer - buffer / 2, pipe: 0, unsent: buffer / 2 };
         }
-        // The far leg must not run dry between two wake-ups; more unsent than that only delays. Large splices are cheap ones.
+        // Large splices are cheap ones, and cheapest where the far leg takes one whole; the rest is the near leg's window.
         let pipe = 1 << (buffer / 4).ilog2().min(20);
-        let unsent = (buffer / 4).min(512 * 1024);
+        let unsent = (buffer / 4).min(2 << 20);
         Shares { receive: buffer - pipe - unsent, pipe, unsent }
     }
 }
