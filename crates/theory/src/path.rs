@@ -246,8 +246,8 @@ impl Path {
         ]);
         let mut by = packets(v, a, span);
         if let (Losses::PerPacket(losses), true) = (follower, by_window) {
-            let (window, chance) = (Window { v, a, w, b }, self.chance[follow] / losses);
-            by = if span.is_finite() { window.packets(span) } else { f64::INFINITY };
+            let (window, chance) = (Window::new(v, a, w, b), self.chance[follow] / losses);
+            by = if span.is_finite() { window.packets(span).0 } else { f64::INFINITY };
             if by >= chance {
                 (span, ends, by) = (window.time_for(chance).min(span), loses[follow], chance);
             }
@@ -338,32 +338,40 @@ struct Window {
     a: f64,
     w: f64,
     b: f64,
+    /// √(b/a): over the leader's rate u the window's is √(c + k² u²).
+    k: f64,
 }
 
 impl Window {
+    fn new(v: f64, a: f64, w: f64, b: f64) -> Self {
+        Window { v, a, w, b, k: (b / a).sqrt() }
+    }
+
     fn at(&self, t: f64) -> f64 {
         (self.w * self.w + 2.0 * self.b * packets(self.v, self.a, t)).sqrt()
     }
 
-    /// Its time integral up to `t`.
-    fn packets(&self, t: f64) -> f64 {
-        let Window { v, a, w, b } = *self;
-        if b * packets(v, a, t) < 1e-6 * w * w {
+    /// Its time integral up to `t`, and what it is there.
+    fn packets(&self, t: f64) -> (f64, f64) {
+        let Window { v, a, w, b, k } = *self;
+        let sent = packets(v, a, t);
+        let last = (w * w + 2.0 * b * sent).sqrt();
+        let by = if b * sent < 1e-6 * w * w {
             // So little that the differences below would cancel; Simpson's rule has an error of the fourth order.
-            return t / 6.0 * (w + 4.0 * self.at(t / 2.0) + self.at(t));
-        }
-        if a == 0.0 {
-            return (self.at(t).powi(3) - w.powi(3)) / (3.0 * b * v);
-        }
-        // ∫ √(c + k² u²) du with u the leader's rate.
-        let (k, end, last) = ((b / a).sqrt(), v + a * t, self.at(t));
-        let c = w * w - k * k * v * v;
-        (end * last - v * w + c / k * ((k * end + last) / (k * v + w)).ln()) / (2.0 * a)
+            t / 6.0 * (w + 4.0 * self.at(t / 2.0) + last)
+        } else if a == 0.0 {
+            (last.powi(3) - w.powi(3)) / (3.0 * b * v)
+        } else {
+            let end = v + a * t;
+            let c = w * w - k * k * v * v;
+            (end * last - v * w + c / k * ((k * end + last) / (k * v + w)).ln()) / (2.0 * a)
+        };
+        (by, last)
     }
 
-    /// When that is `packets`. It is convex, so that Newton's steps from beyond come down to it.
+    /// When that is `packets`.
     fn time_for(&self, packets: f64) -> f64 {
-        let Window { v, w, b, .. } = *self;
+        let Window { v, a, w, b, .. } = *self;
         if b == 0.0 {
             return packets / w;
         }
@@ -371,15 +379,19 @@ impl Window {
         let mut t = if w > 0.0 { time_for(w, b * v / w, packets) } else { (9.0 * packets * packets / (8.0 * b * v)).cbrt() };
         if !t.is_finite() || t > 1e12 {
             t = 1e-3;
-            while self.packets(t) < packets {
+            while self.packets(t).0 < packets {
                 t *= 2.0;
             }
         }
         for _ in 0..60 {
-            let step = (self.packets(t) - packets) / self.at(t);
+            let (by, rate) = self.packets(t);
+            let newton = (by - packets) / rate;
+            // Halley's step: the rate itself rises by b u/rate, with u the leader's.
+            let bend = newton * b * (v + a * t) / (rate * rate);
+            let step = newton / (1.0 - bend / 2.0).max(0.5);
             t -= step;
-            // The error after a step is of the order of its square.
-            if step.abs() <= 1e-9 * t {
+            // The error after a step is of the order of its cube.
+            if step.abs() <= 1e-5 * t {
                 break;
             }
         }
