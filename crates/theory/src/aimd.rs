@@ -48,6 +48,21 @@ pub enum TheoryError {
         /// How many it takes.
         need: usize,
     },
+    /// A buffer forgets its past too slowly for what was played.
+    #[error(
+        "the legs are nearly alike (the faster one alone sends {ratio} times as much), so that a buffer of {packets} packets changes too slowly \
+         for {have} losses to tell what it costs: ask with {need}, or for a smaller share of the rate"
+    )]
+    Critical {
+        /// The mean rates of the two alone, the larger over the smaller.
+        ratio: f64,
+        /// What was asked about.
+        packets: f64,
+        /// Losses of both legs that were played.
+        have: u64,
+        /// How many it takes.
+        need: u64,
+    },
     /// Not a system of networks.
     #[error("{networks} networks and {classes} classes of jobs: it takes 1 to {most} networks, and one class more than there are networks")]
     Networks {

@@ -43,8 +43,7 @@ impl Split {
         let mut path = self.path(State { x: first.mean(), y: second.mean(), q }, seed);
         let mut twin = Twin::new(self.legs[slower], Chances::new(seed, slower));
         // As many of the slower leg's own losses as there are in the mean.
-        let all: f64 = [first, second].map(|leg| leg.mean() * leg.loss_probability()).iter().sum();
-        let each = (losses as f64 * self.slower_losses() / all / PARTS as f64).ceil() as u64;
+        let each = (losses as f64 * self.slower_share() / PARTS as f64).ceil() as u64;
         // The first part forgets where it began.
         let parts: Vec<Compared> = (0..=PARTS).map(|_| Compared::over(each, slower, &mut path, &mut twin)).skip(1).collect();
         let sum = |of: fn(&Compared) -> f64| parts.iter().map(of).sum::<f64>() / PARTS as f64;
@@ -59,43 +58,66 @@ impl Split {
     }
 
     /// The least buffer that leaves `share` of the rate without a bound (0.99 for 99 %), by paths of so many losses: the shortfall falls with the
-    /// buffer, and paths with the same losses make it a smooth function, whose root is found between powers of two.
+    /// buffer, and paths with the same losses make it a smooth function, whose root is found between powers of four.
     pub fn enough(&self, share: f64, seed: u64, losses: u64) -> Result<Enough, TheoryError> {
         let wanted = 1.0 - positive("the share of the rate", share)?;
         positive("the share of the rate that may be lost", wanted)?;
-        let shortfall = |packets: f64| Split { buffer: packets, ..*self }.shortfall(seed, losses);
-        let mut high = self.unit();
-        while shortfall(high).mean > wanted {
-            high *= 4.0;
-        }
-        let mut low = high / 4.0;
-        while shortfall(low).mean < wanted {
-            (low, high) = (low / 4.0, low);
-            if low < 1e-6 * self.unit() {
-                // No buffer at all costs less.
-                return Ok(Enough { share, packets: Mean { mean: 0.0, half: 0.0 }, waits_s: 0.0 });
-            }
-        }
-        // In logarithms it is nearly straight: bisection, and an end by the secant.
-        for _ in 0..7 {
-            let middle = (low * high).sqrt();
-            if shortfall(middle).mean > wanted { low = middle } else { high = middle }
-        }
-        let ends = [shortfall(low), shortfall(high)];
-        let slope = (ends[0].mean / ends[1].mean).ln() / (high / low).ln();
-        let packets = low * (ends[0].mean / wanted).powf(1.0 / slope);
+        let shortfall = |packets: f64| {
+            self.forgets(packets, losses)?;
+            Ok(Split { buffer: packets, ..*self }.shortfall(seed, losses))
+        };
+        let Some((low, high)) = self.bracket(wanted, &shortfall)? else {
+            return Ok(Enough { share, packets: Mean { mean: 0.0, half: 0.0 }, waits_s: 0.0 });
+        };
+        let packets = root(low, high, wanted, &shortfall)?;
         // An error of the shortfall is one of the buffer by the slope between here and a quarter more.
-        let there = shortfall(packets);
-        let steepness = -(shortfall(packets * 1.25).mean / there.mean).ln() / 1.25f64.ln();
+        let there = shortfall(packets)?;
+        let steepness = -(shortfall(packets * 1.25)?.mean / there.mean).ln() / 1.25f64.ln();
         let half = packets * there.half / wanted / steepness.max(1e-3);
         let found = estimate::estimate(&Split { buffer: packets, ..*self }, seed, losses);
         Ok(Enough { share, packets: Mean { mean: packets, half }, waits_s: found.queue.mean / found.rate.mean })
     }
 
+    /// A buffer that costs more than is wanted and one, four times as large, that costs less; none where no buffer at all does.
+    fn bracket(&self, wanted: f64, shortfall: &impl Fn(f64) -> Result<Mean, TheoryError>) -> Result<Option<(f64, f64)>, TheoryError> {
+        let mut high = self.unit();
+        while shortfall(high)?.mean > wanted {
+            high *= 4.0;
+        }
+        let mut low = high / 4.0;
+        while shortfall(low)?.mean < wanted {
+            (low, high) = (low / 4.0, low);
+            if low < 1e-6 * self.unit() {
+                return Ok(None);
+            }
+        }
+        Ok(Some((low, high)))
+    }
+
+    /// Whether a path of so many losses is long enough for what a buffer holds to have been all there is, many times over. In units of what the
+    /// slower leg gains between two losses it goes a step of about 1 with each, at random, and twice what the faster leg's mean is ahead.
+    fn forgets(&self, packets: f64, losses: u64) -> Result<(), TheoryError> {
+        const TIMES: f64 = 10.0;
+        let [first, second] = self.alone_means();
+        let (ratio, size) = (first.max(second) / first.min(second), packets / self.unit());
+        let drift = 2.0 * (ratio - 1.0);
+        let steps = size.powi(2).min(size / drift + drift.powi(-2));
+        let need = (TIMES * steps / self.slower_share()).ceil() as u64;
+        if need <= losses { Ok(()) } else { Err(TheoryError::Critical { ratio, packets, have: losses, need }) }
+    }
+
     /// How often the leg that alone is the slower loses, a second in the mean.
     pub fn slower_losses(&self) -> f64 {
-        let leg = self.legs[self.slower()];
-        leg.mean() * leg.loss_probability()
+        self.losses_of(self.slower())
+    }
+
+    fn losses_of(&self, leg: usize) -> f64 {
+        self.legs[leg].mean() * self.legs[leg].loss_probability()
+    }
+
+    /// Of all losses those of the slower leg.
+    fn slower_share(&self) -> f64 {
+        self.slower_losses() / (self.losses_of(FIRST) + self.losses_of(SECOND))
     }
 
     /// A buffer of the order of what the slower leg gains between two of its losses, packets: α/λ² (RI), 1/λ (RD). In units of it, of its rate's
@@ -107,6 +129,22 @@ impl Split {
             Losses::PerPacket(losses) => 1.0 / losses,
         }
     }
+}
+
+/// Where the shortfall is what is wanted: in logarithms it is nearly straight, so bisection and an end by the secant find it.
+fn root(
+    mut low: f64,
+    mut high: f64,
+    wanted: f64,
+    shortfall: &impl Fn(f64) -> Result<Mean, TheoryError>,
+) -> Result<f64, TheoryError> {
+    for _ in 0..7 {
+        let middle = (low * high).sqrt();
+        if shortfall(middle)?.mean > wanted { low = middle } else { high = middle }
+    }
+    let ends = [shortfall(low)?.mean, shortfall(high)?.mean];
+    let slope = (ends[0] / ends[1]).ln() / (high / low).ln();
+    Ok(low * (ends[0] / wanted).powf(1.0 / slope))
 }
 
 /// What the tandem and its slower leg alone do over the same losses of that leg.
