@@ -7,6 +7,7 @@
 //! `network` makes the three hosts, `rival` starts what stands in the middle, `load` is the ends, `machine` counts the
 //! processors' time.
 
+mod bare;
 mod control;
 mod equations;
 mod load;
@@ -35,6 +36,8 @@ struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    #[command(hide = true)]
+    Bare(bare::Bare),
     Control(control::Control),
     Equations(equations::Equations),
     Soak(soak::Soak),
@@ -89,6 +92,7 @@ enum Test {
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     match arguments.command {
+        Some(Command::Bare(bare)) => bare.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Control(control)) => control.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Equations(equations)) => equations.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Soak(soak)) => soak.run(),
@@ -97,6 +101,17 @@ fn main() -> Result<ExitCode> {
 }
 
 fn measure(arguments: &Bench) -> Result<()> {
+    let mut results = Results::default();
+    let outcome = rounds(arguments, &mut results);
+    // What was measured before something failed is not lost.
+    print!("{results}");
+    if let Some(path) = &arguments.json {
+        std::fs::write(path, serde_json::to_string_pretty(&results.json())?).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    outcome
+}
+
+fn rounds(arguments: &Bench, results: &mut Results) -> Result<()> {
     let network = Network::new(&arguments.control)?;
     let servers = load::Servers::start(&network)?;
     // A name without a directory is looked for in PATH.
@@ -104,14 +119,12 @@ fn measure(arguments: &Bench) -> Result<()> {
     let rivals = Rival::all(&tandem, &arguments.tandem_flags);
     let wanted = |rival: &Rival| arguments.rivals.as_ref().is_none_or(|names| names.iter().any(|name| rival.name() == *name));
     let length = Duration::from_secs_f64(arguments.seconds);
-    let mut results = Results::default();
     // Memory first: what short connections leave behind in the kernel (TIME_WAIT) goes only after a minute.
     let (memory, speed): (Vec<Test>, Vec<Test>) = arguments.tests.iter().copied().partition(|test| *test == Test::Idle);
     for tests in [memory, speed] {
         for round in 0..if tests.is_empty() { 0 } else { arguments.runs } {
             for rival in rivals.iter().filter(|rival| wanted(rival)) {
-                // Nobody forks thousands of processes, and says so in its manual.
-                if rival.forks() && tests.contains(&Test::Idle) {
+                if rival.is_spared() && tests.contains(&Test::Idle) {
                     continue;
                 }
                 let running = rival.start(&network).with_context(|| format!("cannot start {}", rival.name()))?;
@@ -137,10 +150,6 @@ fn measure(arguments: &Bench) -> Result<()> {
                 }
             }
         }
-    }
-    print!("{results}");
-    if let Some(path) = &arguments.json {
-        std::fs::write(path, serde_json::to_string_pretty(&results.json())?).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }

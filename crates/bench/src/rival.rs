@@ -30,6 +30,7 @@ enum Kind {
     Haproxy { threads: usize, tuned: bool },
     Nginx,
     Socat,
+    Bare,
 }
 
 impl Rival {
@@ -54,6 +55,7 @@ impl Rival {
             haproxy(2, true),
             Rival { name: "nginx".into(), kind: Kind::Nginx },
             Rival { name: "socat".into(), kind: Kind::Socat },
+            Rival { name: "bare".into(), kind: Kind::Bare },
         ]
     }
 
@@ -61,9 +63,9 @@ impl Rival {
         &self.name
     }
 
-    /// Whether it makes a process of each connection.
-    pub(crate) fn forks(&self) -> bool {
-        matches!(self.kind, Kind::Socat)
+    /// Whether it is spared thousands of connections at once: it makes a process of each, or is nothing that holds any for long.
+    pub(crate) fn is_spared(&self) -> bool {
+        matches!(self.kind, Kind::Socat | Kind::Bare)
     }
 
     /// Starts it on the middle host; it runs until what is returned is dropped.
@@ -105,6 +107,11 @@ impl Rival {
                 intercept(network)?;
                 let path = file("haproxy.cfg", haproxy(*threads, *tuned))?;
                 children.push(run("haproxy", &["-db", "-f", &path.to_string_lossy()])?);
+            }
+            Kind::Bare => {
+                intercept(network)?;
+                let this = std::env::current_exe().context("cannot find this program itself")?;
+                children.push(run(&this.to_string_lossy(), &["bare", &format!("0.0.0.0:{PORT}")])?);
             }
             Kind::Nginx => {
                 called_by_name = true;

@@ -38,7 +38,9 @@ impl Sub for Count {
 /// The callbacks of a controller by their names, as they stand: the programs that were loaded together with the newest registration of
 /// this name. (Programs of one object share its type information, and their names are the same in every controller.)
 pub(super) fn of_controller(ops: &str) -> Result<BTreeMap<String, Count>> {
-    let maps = MapInfoIter::default().filter(|map| map.ty == MapType::StructOps && map.name.to_str() == Ok(ops));
+    // The kernel keeps so much of a name.
+    let kept = &ops[..ops.len().min(15)];
+    let maps = MapInfoIter::default().filter(|map| map.ty == MapType::StructOps && map.name.to_str() == Ok(kept));
     let map = maps.max_by_key(|map| map.id).with_context(|| format!("{ops} is not in the kernel"))?;
     let programs = ProgInfoIter::default().filter(|program| program.btf_id == map.btf_id);
     Ok(programs
