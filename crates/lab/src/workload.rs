@@ -22,6 +22,8 @@ use xxhash_rust::xxh3::Xxh3;
 const FIRST_PORT: u16 = 10_000;
 /// Where cross traffic goes.
 const CROSS_PORT: u16 = 9;
+/// How much of what a sender has written may wait to be sent for the first time.
+const UNSENT: u32 = 4 << 20;
 /// What a sender writes and a receiver reads at a time.
 const CHUNK: usize = 128 * 1024;
 
@@ -238,6 +240,8 @@ fn socket(stage: &Stage, flow: &Flow, receives: bool) -> io::Result<Socket> {
         }
     } else {
         socket.set_tcp_congestion(stage.control.as_bytes())?;
+        // Buffers are as large as a path may need in flight: what a flow without an end would have wait in them is the machine's memory.
+        socket.set_tcp_notsent_lowat(UNSENT)?;
     }
     Ok(socket)
 }
