@@ -102,6 +102,20 @@ fn a_duration_ends_greedy_flows_and_cross_traffic_takes_its_part() {
 }
 
 #[test]
+fn the_bound_holds_while_the_far_leg_is_dialled() {
+    const TEST: &str = "the_bound_holds_while_the_far_leg_is_dialled";
+    if common::skip(TEST) {
+        return;
+    }
+    // Hosts of the lab have large default buffers, and a second is enough to fill them.
+    let text = "name = \"x\"\nduration = \"3s\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"1ms\"\n[[link]]\nrate = \"5Mbit\"\ndelay = \"400ms\"\n\
+                [[split]]\nafter = 1\nbuffer = \"1MB\"\n[[flow]]\n";
+    let Some(outcome) = play(TEST, text) else { return };
+    let most = outcome.proxy.unwrap().buffer_bytes.max;
+    assert!(most > 250e3 && most <= 1e6 + 65536.0, "{most} bytes held");
+}
+
+#[test]
 fn access_delay_lengthens_the_round_trip_of_its_flow() {
     const TEST: &str = "access_delay_lengthens_the_round_trip_of_its_flow";
     if common::skip(TEST) {

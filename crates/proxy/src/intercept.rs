@@ -76,7 +76,12 @@ fn listener(config: &Config, at: SocketAddr, way: Way) -> io::Result<Socket> {
         leg::set_transparent(&socket, domain)?;
     }
     // Accepted sockets inherit all of this, so that it holds from the first SYN-ACK on.
-    leg::prepare(&socket, config.buffer.map(|buffer| Shares::of(buffer.0 as usize)))?;
+    let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
+    leg::prepare(&socket, shares)?;
+    if let Some(shares) = shares {
+        // A near leg is filled while the far one is dialled, as far as the host's default would let it be.
+        leg::bound_receive(&socket, shares.receive)?;
+    }
     if let Some(mss) = config.policy.near.mss {
         socket.set_tcp_mss(u32::from(mss))?;
     }

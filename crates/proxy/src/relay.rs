@@ -239,8 +239,8 @@ impl Direction {
         Ok(if self.writable && (could_read || self.in_hand() > 0) { Pumped::Again } else { Pumped::Waits })
     }
 
-    /// Gives both sockets their shares of the bound. Until now the system's defaults have kept it, which are less than any bound
-    /// that comes here, and short connections have been spared the calls.
+    /// Gives both sockets their shares of the bound. Until now a near leg has kept what its listener has, a far one little can have come to that
+    /// did not go on, and short connections have been spared the calls.
     fn tune(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>) -> Result<(), Fault> {
         self.tuned = true;
         let Some(shares) = self.shares.filter(|_| self.manner != Manner::Small) else { return Ok(()) };
