@@ -55,7 +55,8 @@ impl Bare {
                             connections.len() - 1
                         });
                         // A client that can't be served is hung up on.
-                        connections[slot] = client.try_into().ok().and_then(|client| Connection::begin(near.into(), client, &epoll, slot).ok());
+                        connections[slot] =
+                            client.try_into().ok().and_then(|client| Connection::begin(near.into(), client, &epoll, slot).ok());
                         free.extend(connections[slot].is_none().then_some(slot));
                     }
                     continue;

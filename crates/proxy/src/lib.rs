@@ -196,8 +196,8 @@ impl Proxy {
         // Rules come last: until the listeners listen, connections pass unsplit.
         if let Some(rules) = rules {
             let limit = gate::memory_limit(&config);
-            let gate =
-                Gate::start(rules::Installed::install(rules)?, limit, gate_inbox).map_err(failed("start the thread that opens and shuts the gate"))?;
+            let gate = Gate::start(rules::Installed::install(rules)?, limit, gate_inbox)
+                .map_err(failed("start the thread that opens and shuts the gate"))?;
             proxy.gate = Some((notes, gate));
         }
         Ok(proxy)

@@ -269,7 +269,6 @@ impl Rules {
     pub fn own_sysctl(&self) -> String {
         format!("{}={}", SETTING.0, SETTING.1)
     }
-
 }
 
 /// A connection's addresses and ports in a packet from the client …

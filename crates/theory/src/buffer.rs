@@ -132,12 +132,7 @@ impl Split {
 }
 
 /// Where the shortfall is what is wanted: in logarithms it is nearly straight, so bisection and an end by the secant find it.
-fn root(
-    mut low: f64,
-    mut high: f64,
-    wanted: f64,
-    shortfall: &impl Fn(f64) -> Result<Mean, TheoryError>,
-) -> Result<f64, TheoryError> {
+fn root(mut low: f64, mut high: f64, wanted: f64, shortfall: &impl Fn(f64) -> Result<Mean, TheoryError>) -> Result<f64, TheoryError> {
     for _ in 0..7 {
         let middle = (low * high).sqrt();
         if shortfall(middle)?.mean > wanted { low = middle } else { high = middle }

@@ -1,6 +1,6 @@
 //! Rules that are in place: how they change while the proxy runs, and how they go with it.
 
-use super::{Family, PREFERENCE, ROUTES, Rules, RulesError, TABLE, KNOWN_DIRECT, SETTING, cure, owner::Owner, prefixes, run};
+use super::{Family, KNOWN_DIRECT, PREFERENCE, ROUTES, Rules, RulesError, SETTING, TABLE, cure, owner::Owner, prefixes, run};
 use crate::policy::{Prefix, Rule};
 use std::{fs, time::Instant};
 
