@@ -1,0 +1,35 @@
+//! The split node: what it holds of a flow in the direction of the data, between the receiver of one leg and the sender of the next.
+
+use scenario::{Backpressure, SplitMode};
+
+/// How one proxy forwards.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Relay {
+    /// What it holds of a flow at most; [`u64::MAX`]: as much as comes.
+    pub(crate) buffer: u64,
+    pub(crate) mode: SplitMode,
+    pub(crate) backpressure: Backpressure,
+}
+
+impl Relay {
+    /// How much room its receiving end has: the buffer, or without end, where the sender is held by other means than the window.
+    pub(crate) fn room(&self) -> u64 {
+        match self.backpressure {
+            Backpressure::Window => self.buffer,
+            Backpressure::Fluid => u64::MAX,
+        }
+    }
+
+    /// Up to where the next leg may send, when so much has arrived; `complete`: that is all.
+    pub(crate) fn passes(&self, arrived: u64, complete: bool) -> u64 {
+        match self.mode {
+            SplitMode::Store if !complete => 0,
+            _ => arrived,
+        }
+    }
+
+    /// Whether what it holds keeps a fluid's sender back.
+    pub(crate) fn is_full(&self, held: u64) -> bool {
+        self.backpressure == Backpressure::Fluid && held >= self.buffer
+    }
+}

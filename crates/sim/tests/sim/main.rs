@@ -1,0 +1,7 @@
+//! The simulator, from scenario to outcome.
+
+mod common;
+mod one_leg;
+mod properties;
+mod split;
+mod theory;
