@@ -11,8 +11,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = arguments.next().ok_or("which file? say it: play -- scenarios/demo.toml")?;
     let seed = arguments.next().map_or(Ok(1), |seed| seed.parse())?;
     println!(
-        "{:24} {:>9} {:>9} {:>7} {:>9} {:>7} {:>7} {:>9} {:>9}",
-        "case", "done, s", "mean, s", "Jain", "Mbit/s", "used, %", "again", "held, kB", "played, s"
+        "{:24} {:>9} {:>9} {:>7} {:>9} {:>7} {:>7} {:>7} {:>9} {:>9} {:>9}",
+        "case", "done, s", "mean, s", "Jain", "Mbit/s", "used, %", "again", "drops", "queue, kB", "held, kB", "played, s"
     );
     for variant in ScenarioFile::parse(&std::fs::read_to_string(&path)?, &path)?.variants(&[])? {
         if let Err(why) = Sim::default().can_answer(&variant.scenario) {
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let outcome = Sim::default().run(&variant.scenario, seed, &())?;
         let number = |name: &str, unit: f64| outcome.number(name).map_or("-".into(), |value| format!("{:.3}", value / unit));
         println!(
-            "{:24} {:>9} {:>9} {:>7} {:>9} {:>7} {:>7} {:>9} {:>9.2}",
+            "{:24} {:>9} {:>9} {:>7} {:>9} {:>7} {:>7} {:>7} {:>9} {:>9} {:>9.2}",
             variant.case,
             number("completion_s", 1.0),
             number("mean_flow_s", 1.0),
@@ -31,6 +31,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             number("goodput_bps", 1e6),
             number("utilization", 0.01),
             outcome.retransmits(),
+            outcome.queue_drops(),
+            number("queue_max_bytes", 1e3),
             number("held_bytes", 1e3),
             began.elapsed().as_secs_f64(),
         );

@@ -295,7 +295,7 @@ impl Receiver {
     fn hold_back(&mut self, net: &mut Net) {
         let mut ato = self.ato_us;
         if ato > ATO_MIN_US {
-            let most = if self.srtt_us > 0 { self.srtt_us.max(ATO_MIN_US).min(500_000) } else { 500_000 };
+            let most = if self.srtt_us > 0 { self.srtt_us.clamp(ATO_MIN_US, 500_000) } else { 500_000 };
             ato = ato.min(most);
         }
         ato = ato.min(DELACK_MAX_US);

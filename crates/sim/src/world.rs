@@ -284,7 +284,7 @@ impl<'a> World<'a> {
 
     /// A leg has sent something for the first time: the proxy before it holds less.
     fn after_sending(&mut self, conn: usize) {
-        if conn % self.legs == 0 {
+        if conn.is_multiple_of(self.legs) {
             return;
         }
         let sent = self.conns[conn].sender.nxt;

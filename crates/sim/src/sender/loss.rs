@@ -146,7 +146,7 @@ impl Sender {
             if let Some(segment) = self.segments.get(index).filter(|_| number >= self.base)
                 && segment.sent == sent
                 && !segment.has(SACKED)
-                && !(segment.has(LOST) && !segment.has(RETRANS))
+                && (!segment.has(LOST) || segment.has(RETRANS))
             {
                 if !self.rack.is_after(segment) {
                     break;
