@@ -15,7 +15,7 @@ const MOST_FLOW_CURVES: usize = 16;
 const MOST_CURVES: usize = 100;
 /// Goodput over time is a mean over this long, in seconds.
 const GOODPUT_WINDOW: f64 = 0.5;
-/// From one look to the next at first, ns; so many times longer as there are thousands of connections.
+/// From one look to the next at first, ns; longer where there are many connections, by one for each two hundred.
 const FIRST_INTERVAL: u64 = 1_000_000;
 /// Looks at single connections that are kept, all together, and of each at least.
 const MOST_LOOKS: usize = 4_000_000;
@@ -83,7 +83,7 @@ impl Looks {
     pub(crate) fn new(flows: usize, legs: usize, settings: &Settings) -> Self {
         let most = (MOST_LOOKS / (flows * legs).max(1)).clamp(LEAST_LOOKS, settings.looks.max(LEAST_LOOKS));
         let (read, by_leg) = (vec![Vec::new(); flows], vec![Vec::new(); flows * legs]);
-        let interval = FIRST_INTERVAL * (flows as u64 * legs as u64 / 1000).max(1);
+        let interval = FIRST_INTERVAL * (flows as u64 * legs as u64 / 200).max(1);
         Looks { interval, most, all: Vec::new(), read, legs: by_leg, mss: settings.mss }
     }
 

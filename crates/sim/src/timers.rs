@@ -9,7 +9,7 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Whose timer it is, and which of theirs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
     /// A connection, a flow or a source of cross traffic, as `what` has it.
     pub(crate) who: u32,
@@ -17,7 +17,7 @@ pub(crate) struct Key {
 }
 
 /// What a timer is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     /// A link's rate changes.
     Change,
@@ -79,10 +79,24 @@ impl Timer {
     }
 }
 
+/// Every purpose, in order.
+const PURPOSES: [What; 8] =
+    [What::Change, What::Look, What::Open, What::Offer, What::Cross, What::Retransmit, What::Pace, What::Acknowledge];
+
+/// An entry as one number, by which it is compared at once: when, whose, what for.
+fn pack(at: u64, key: Key) -> u128 {
+    u128::from(at) << 64 | u128::from(key.who) << 8 | u128::from(key.what as u8)
+}
+
+fn unpack(entry: u128) -> (u64, Key) {
+    let what = PURPOSES[(entry & 0xff) as usize % PURPOSES.len()];
+    ((entry >> 64) as u64, Key { who: (entry >> 8) as u32, what })
+}
+
 /// All timers' entries.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
-    heap: BinaryHeap<Reverse<(u64, Key)>>,
+    heap: BinaryHeap<Reverse<u128>>,
 }
 
 impl Timers {
@@ -91,23 +105,23 @@ impl Timers {
         timer.due = due;
         if due < timer.queued {
             timer.queued = due;
-            self.heap.push(Reverse((due, key)));
+            self.heap.push(Reverse(pack(due, key)));
         }
     }
 
     /// Something that happens once, at a time.
     pub(crate) fn once(&mut self, key: Key, at: u64) {
-        self.heap.push(Reverse((at, key)));
+        self.heap.push(Reverse(pack(at, key)));
     }
 
     /// When the next entry comes up.
     pub(crate) fn next(&self) -> u64 {
-        self.heap.peek().map_or(NEVER, |Reverse((at, _))| *at)
+        self.heap.peek().map_or(NEVER, |Reverse(entry)| (*entry >> 64) as u64)
     }
 
     /// The next entry.
     pub(crate) fn pop(&mut self) -> Option<(u64, Key)> {
-        self.heap.pop().map(|Reverse(entry)| entry)
+        self.heap.pop().map(|Reverse(entry)| unpack(entry))
     }
 }
 
@@ -116,6 +130,18 @@ mod tests {
     use super::*;
 
     const KEY: Key = Key { who: 0, what: What::Retransmit };
+
+    #[test]
+    fn entries_come_in_order_of_time_and_are_what_they_were() {
+        let mut timers = Timers::default();
+        for (number, what) in (0..).zip(PURPOSES) {
+            timers.once(Key { who: u32::MAX - number, what }, u64::MAX - 1 - u64::from(number));
+        }
+        for (number, what) in (0..PURPOSES.len() as u32).zip(PURPOSES).rev() {
+            assert_eq!(timers.pop(), Some((u64::MAX - 1 - u64::from(number), Key { who: u32::MAX - number, what })));
+        }
+        assert_eq!(timers.next(), NEVER);
+    }
 
     /// When the timer fires from here on, and how many entries came up for that.
     fn run(timer: &mut Timer, timers: &mut Timers) -> (Vec<u64>, usize) {

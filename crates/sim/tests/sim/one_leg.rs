@@ -114,6 +114,34 @@ fn losses_are_mended_quickly() {
 }
 
 #[test]
+fn a_lost_tail_is_found_by_a_probe() {
+    // Ten segments, of which often the last are lost: nothing comes after them that would tell. A probe does, after two round trips; without
+    // selective acknowledgements it takes a timeout.
+    let text = format!("{LINK}loss = {{ per_packet = 0.08 }}\n[[flow]]\nbytes = \"14480B\"\n");
+    let mean = |recovery| {
+        let runs = (1..=300).map(|seed| play(&text, seed, Settings { recovery, ..Settings::default() }));
+        let sums = runs.fold((0.0, 0, 0), |(time, probes, timeouts), (outcome, effort)| {
+            (time + outcome.completion_s().unwrap(), probes + effort.probes, timeouts + effort.timeouts)
+        });
+        (sums.0 / 300.0, sums.1, sums.2)
+    };
+    let (sack, newreno) = (mean(Recovery::Sack), mean(Recovery::NewReno));
+    assert!(sack.1 > 20 && sack.2 < newreno.2 && newreno.1 == 0, "{sack:?} {newreno:?}");
+    assert!(sack.0 < newreno.0, "{sack:?} {newreno:?}");
+}
+
+#[test]
+fn a_needless_timeout_is_taken_back() {
+    // The line stands still for two thirds of a second: the timer fires, and what arrives then was sent before its retransmission.
+    let changes = "changes = [ { at = \"2s\", rate = \"10bit\" }, { at = \"2650ms\", rate = \"12Mbit\" } ]\n";
+    let text = format!("[control]\nsender = \"reno\"\n{LINK}queue = \"400pkt\"\n{changes}[[flow]]\nbytes = \"6MB\"\nwindow = \"100kB\"\n");
+    let (outcome, effort) = play(&text, 1, Settings::default());
+    assert!(effort.timeouts >= 1 && effort.undone >= 1, "{effort:?}");
+    // 6 MB take 4.2 s, and the standstill.
+    near(outcome.flows[0].end_s.unwrap(), 6e6 / 1448.0 * 0.001 + 0.65 + 0.1, 0.02);
+}
+
+#[test]
 fn the_receivers_window_is_a_limit() {
     // Eight segments a round trip, however wide the link.
     let outcome = run("duration = \"20s\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"50ms\"\n[[flow]]\nwindow = \"11584B\"\n");
