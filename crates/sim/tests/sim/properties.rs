@@ -75,7 +75,7 @@ fn play(text: &str, seed: u64, settings: Settings) -> (Outcome, Effort) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
     #[test]
     fn every_byte_arrives_once(text in any_scenario(), seed: u64, newreno in prop::bool::weighted(0.2), delayed in prop::bool::weighted(0.8)) {
@@ -95,7 +95,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
     fn the_same_seed_gives_the_same_outcome(text in any_scenario(), seed: u64) {
