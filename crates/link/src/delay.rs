@@ -53,6 +53,11 @@ impl<P> Delay<P> {
         Delay { delay, ring: VecDeque::new(), heap: BinaryHeap::new(), number: 0 }
     }
 
+    /// The delay that every packet has.
+    pub fn least(&self) -> Span {
+        self.delay
+    }
+
     /// Packets on their way.
     pub fn len(&self) -> usize {
         self.ring.len() + self.heap.len()

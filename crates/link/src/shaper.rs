@@ -82,8 +82,14 @@ impl<P: Packet> Shaper<P> {
 
     /// Holds the line for so many parts from `free_at` on.
     fn occupy(&mut self, parts: u128) {
-        let rate = u128::from(parts_per_ns(self.rate));
-        let parts = parts + u128::from(self.fraction);
+        let rate = parts_per_ns(self.rate);
+        // Nearly always all of it fits into a register, and a long division is not needed.
+        if let Some(parts) = u64::try_from(parts).ok().and_then(|parts| parts.checked_add(self.fraction)) {
+            self.fraction = parts % rate;
+            self.free_at = self.free_at + Span(parts / rate);
+            return;
+        }
+        let (parts, rate) = (parts + u128::from(self.fraction), u128::from(rate));
         let whole = u64::try_from(parts / rate).unwrap_or(u64::MAX);
         // Less than the rate, which has 64 bits.
         self.fraction = (parts % rate) as u64;

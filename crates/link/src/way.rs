@@ -60,6 +60,12 @@ impl<P: Packet> Way<P> {
         }
     }
 
+    /// What it has done until `now`, whoever looked when.
+    pub fn counts_at(&mut self, now: Time) -> Counts {
+        self.advance(now);
+        self.counts()
+    }
+
     /// Bytes in its queue at `now`.
     pub fn queued(&mut self, now: Time) -> Bytes {
         self.shaper.queued(now)
@@ -78,6 +84,16 @@ impl<P: Packet> Way<P> {
     /// Whether no packet is inside.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// None comes out before, if a packet is inside. Later than `next_wakeup`, which also is when one leaves the line: for those whom only
+    /// what arrives concerns.
+    pub fn next_delivery(&self) -> Option<Time> {
+        let leaves = self.shaper.next_wakeup().map(|at| at + self.delay.least());
+        match (leaves, self.delay.next_wakeup()) {
+            (Some(leaves), Some(arrives)) => Some(leaves.min(arrives)),
+            (leaves, arrives) => leaves.or(arrives),
+        }
     }
 
     /// Changes the rate at `now`, for what is in the queue and on the line too.
@@ -176,6 +192,23 @@ mod tests {
         assert_eq!(way.counts().left_bytes, Bytes(3000));
         assert_eq!(way.busy(Time(9_000_000)), Span(3_000_000));
         assert_eq!(Rc::strong_count(&buffer), 1);
+    }
+
+    #[test]
+    fn nothing_is_delivered_before_it_was_said() {
+        let mut way = Way::new(Rate(8_000_000), Limit::Packets(5), Span(400_000_000), None, stream(1, Purpose::Losses, 0));
+        assert_eq!(way.next_delivery(), None);
+        for (number, extra) in [(0, 1_500_000), (1, 0), (2, 0)] {
+            way.enqueue(Time(0), Numbered(number, 1000, Span(extra), Rc::default())).unwrap();
+        }
+        let (mut looks, mut out) = (Vec::new(), Vec::new());
+        while let Some(at) = way.next_delivery() {
+            looks.push(at.0);
+            out.extend(drain(&mut way, at));
+        }
+        assert_eq!(out, [(402_000_000, 1), (402_500_000, 0), (403_000_000, 2)]);
+        // One look in vain: an extra delay is not known before the line is left.
+        assert_eq!(looks, [401_000_000, 402_000_000, 402_500_000, 403_000_000]);
     }
 
     #[test]

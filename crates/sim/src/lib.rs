@@ -1,0 +1,36 @@
+//! Packets in virtual time: what a simulator of networks is to papers, for the same scenarios, with the same controllers and the same links as
+//! the lab's real kernel.
+//!
+//! `net` is the links and the clock, `sender` and `receiver` are the ends of a connection as Linux has them, `conn` joins two of them by a
+//! handshake, `relay` is the split node, `world` lets it all happen, and `measure` makes an [`Outcome`](scenario::Outcome) of it. A run is a
+//! function of scenario, seed and [`Settings`]: no socket, no clock, no thread.
+//!
+//! Speed comes from what does not happen: links are rings of small packets, of which only the next to come out is an event; timers are moved
+//! without touching their heap; an acknowledgement costs what is new in it.
+//!
+//! ```
+//! use scenario::{Engine, ScenarioFile};
+//! let text = "name = \"x\"\n[[link]]\nrate = \"10Mbit\"\ndelay = \"20ms\"\n[[flow]]\nbytes = \"1MB\"\n";
+//! let scenario = ScenarioFile::parse(text, "x")?.variants(&[])?.remove(0).scenario;
+//! let outcome = sim::Sim::default().run(&scenario, 1, &())?;
+//! assert_eq!(outcome.flows[0].bytes, 1_000_000);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod conn;
+mod cross;
+mod engine;
+mod measure;
+mod monitor;
+mod net;
+mod packet;
+mod receiver;
+mod relay;
+mod rtt;
+mod sender;
+mod settings;
+mod timers;
+mod world;
+
+pub use engine::{Effort, Sim};
+pub use settings::{Recovery, Settings};

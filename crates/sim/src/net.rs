@@ -1,0 +1,216 @@
+//! What lies between the ends: links, their queues, the shapers of proxies, and the clock.
+
+use crate::{
+    monitor::Record,
+    packet::{CE, ECT, Kind, Packet, bytes_of},
+    timers::{Key, NEVER, Timer, Timers},
+};
+use link::{Limit, Stage, Time, Way};
+use scenario::{Bytes, PKT, Purpose, QueueKind, QueueLimit, Rate, Scenario, Span, stream};
+
+/// Where packets go that come out of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hop {
+    /// Into another line.
+    Line(usize),
+    /// To the ends of connections that stand to the right of it.
+    Right,
+    /// To those on the left.
+    Left,
+}
+
+/// One direction of a link, or the shaper before one.
+#[derive(Debug)]
+pub(crate) struct Line {
+    way: Way<Packet>,
+    hop: Hop,
+    /// It is the scenario's first link, which has flows' own extra delays.
+    is_first: bool,
+    /// A queue above so many bytes has the packets marked that come.
+    mark_above: Option<u64>,
+    /// The record that is told of what enters (a link) or leaves (a shaper).
+    record: Option<usize>,
+    is_shaper: bool,
+}
+
+/// Links, records and the clock.
+#[derive(Debug)]
+pub(crate) struct Net {
+    /// Nanoseconds since the beginning.
+    pub(crate) now: u64,
+    pub(crate) timers: Timers,
+    pub(crate) records: Vec<Record>,
+    lines: Vec<Line>,
+    /// When something comes out of each line.
+    wakes: Vec<u64>,
+    /// Whether a connection's controller is `share`, whose packets are not foreign to it.
+    pub(crate) shares: Vec<bool>,
+    /// Flows' extra delays on the first link, by connection.
+    pub(crate) extra: Vec<u64>,
+}
+
+/// The line of a link in the direction of the data.
+pub(crate) fn forward(link: usize) -> usize {
+    2 * link
+}
+
+/// And against it.
+pub(crate) fn backward(link: usize) -> usize {
+    2 * link + 1
+}
+
+/// A queue that marks does so above this part of its limit. DCTCP needs a seventh of a bandwidth-delay product to keep the link busy
+/// (RFC 8257 §4.4), and the limit is one BDP unless a scenario says otherwise; three packets at least.
+const MARK_ABOVE: u64 = 5;
+
+impl Net {
+    /// The links of a scenario. The lines of link k are 2k and 2k + 1; shapers come after them.
+    pub(crate) fn new(scenario: &Scenario, seed: u64) -> Self {
+        let mut lines = Vec::new();
+        let is_split = |node: usize| scenario.splits.iter().any(|split| split.after == node);
+        for (index, link) in scenario.links.iter().enumerate() {
+            let limit = limit_of(scenario, index);
+            let mark_above = (link.queue.kind == QueueKind::Ecn).then(|| match limit {
+                Limit::Bytes(bytes) => (bytes.0 / MARK_ABOVE).max(3 * PKT.0),
+                Limit::Packets(count) => (count / MARK_ABOVE).max(3) * PKT.0,
+            });
+            let to_right = index + 1 < scenario.links.len() && !is_split(index + 1);
+            let to_left = index > 0 && !is_split(index);
+            let hops = [
+                if to_right { Hop::Line(forward(index + 1)) } else { Hop::Right },
+                if to_left { Hop::Line(backward(index - 1)) } else { Hop::Left },
+            ];
+            for (hop, loss) in hops.into_iter().zip([link.loss, None]) {
+                let way = Way::new(link.rate, limit, link.delay, loss, stream(seed, Purpose::Losses, index as u64));
+                lines.push(Line { way, hop, is_first: index == 0, mark_above, record: None, is_shaper: false });
+            }
+        }
+        let wakes = vec![NEVER; lines.len()];
+        Net { now: 0, timers: Timers::default(), records: Vec::new(), lines, wakes, shares: Vec::new(), extra: Vec::new() }
+    }
+
+    /// Has what enters a link recorded, as what is said to carry `capacity`; returns the record's number.
+    pub(crate) fn watch(&mut self, link: usize, capacity: Rate) -> usize {
+        self.records.push(Record::new(capacity, false));
+        let record = self.records.len() - 1;
+        self.lines[forward(link)].record = Some(record);
+        record
+    }
+
+    /// Puts a shaper before a link; returns its line, and its record's number.
+    pub(crate) fn shape(&mut self, link: usize, capacity: Rate) -> (usize, usize) {
+        self.records.push(Record::new(capacity, true));
+        let record = self.records.len() - 1;
+        // TCP itself bounds what waits here: there is room for the flows of a thousand that begin together, as the proxy has it.
+        let limit = Limit::Bytes(Bytes((capacity.bits_per_s() / 16).max(4 << 20)));
+        // It loses nothing, so that whatever numbers it would do so by are never drawn.
+        let way = Way::new(capacity, limit, Span::ZERO, None, stream(0, Purpose::Losses, 0));
+        let hop = Hop::Line(forward(link));
+        self.lines.push(Line { way, hop, is_first: false, mark_above: None, record: Some(record), is_shaper: true });
+        self.wakes.push(NEVER);
+        (self.lines.len() - 1, record)
+    }
+
+    /// Microseconds since the beginning.
+    pub(crate) fn now_us(&self) -> u64 {
+        self.now / 1000
+    }
+
+    /// Which line something comes out of next, and when.
+    pub(crate) fn next(&self) -> (usize, u64) {
+        let mut next = (0, NEVER);
+        for (line, &at) in self.wakes.iter().enumerate() {
+            if at < next.1 {
+                next = (line, at);
+            }
+        }
+        next
+    }
+
+    /// The next packet that has come out of a line by now, and where it goes; whoever asks must do so until there is none.
+    pub(crate) fn take(&mut self, line: usize) -> Option<(Hop, Packet)> {
+        let from = &mut self.lines[line];
+        match from.way.ready(Time(self.now)) {
+            Some((_, packet)) => {
+                let hop = if packet.kind == Kind::Udp && !from.is_shaper { Hop::Right } else { from.hop };
+                Some((hop, packet))
+            }
+            None => {
+                self.wakes[line] = from.way.next_delivery().map_or(NEVER, |at| at.0);
+                None
+            }
+        }
+    }
+
+    /// A packet has left a shaper: the record hears of it.
+    pub(crate) fn note_shaped(&mut self, line: usize, packet: &Packet) {
+        let from = &mut self.lines[line];
+        if let (true, Some(record)) = (from.is_shaper, from.record) {
+            let backlog = from.way.queued(Time(self.now)).0;
+            let drops = from.way.counts().queue_drops;
+            self.records[record].let_go(self.now / 1000, bytes_of(packet), is_foreign(&self.shares, packet), backlog, drops);
+        }
+    }
+
+    /// Whether a line is a proxy's shaper.
+    pub(crate) fn is_shaper(&self, line: usize) -> bool {
+        self.lines[line].is_shaper
+    }
+
+    /// Gives a packet to a line; false: it had no room.
+    pub(crate) fn send(&mut self, line: usize, mut packet: Packet) -> bool {
+        let to = &mut self.lines[line];
+        let now = Time(self.now);
+        if let (Some(record), false) = (to.record, to.is_shaper) {
+            self.records[record].offer(self.now / 1000, bytes_of(&packet), is_foreign(&self.shares, &packet));
+        }
+        if let Some(above) = to.mark_above
+            && packet.has(ECT)
+            && to.way.queued(now).0 > above
+        {
+            packet.flags |= CE;
+        }
+        packet.extra = if to.is_first { self.extra.get(packet.conn as usize).copied().unwrap_or(0) } else { 0 };
+        let taken = to.way.enqueue(now, packet).is_ok();
+        if self.wakes[line] == NEVER {
+            self.wakes[line] = to.way.next_delivery().map_or(NEVER, |at| at.0);
+        }
+        taken
+    }
+
+    /// Sets a timer to fire after so many microseconds.
+    pub(crate) fn set(&mut self, timer: &mut Timer, key: Key, after_us: u64) {
+        self.timers.set(timer, key, self.now + after_us * 1000);
+    }
+
+    /// A line has another rate from now on.
+    pub(crate) fn set_rate(&mut self, line: usize, rate: Rate) {
+        self.lines[line].way.set_rate(Time(self.now), rate);
+        self.wakes[line] = self.lines[line].way.next_delivery().map_or(NEVER, |at| at.0);
+    }
+
+    /// What a line has done until now.
+    pub(crate) fn counts(&mut self, line: usize) -> link::Counts {
+        self.lines[line].way.counts_at(Time(self.now))
+    }
+
+    /// Bytes in a line's queue now.
+    pub(crate) fn queued(&mut self, line: usize) -> u64 {
+        self.lines[line].way.queued(Time(self.now)).0
+    }
+}
+
+/// Whether a packet is not of a flow under `share`.
+fn is_foreign(shares: &[bool], packet: &Packet) -> bool {
+    !shares.get(packet.conn as usize).copied().unwrap_or(false)
+}
+
+/// The limit of a link's queue.
+pub(crate) fn limit_of(scenario: &Scenario, index: usize) -> Limit {
+    match scenario.queue_limit(index) {
+        QueueLimit::Packets(count) => Limit::Packets(count),
+        QueueLimit::Bytes(bytes) => Limit::Bytes(bytes),
+        // It resolves these.
+        QueueLimit::Bdp(_) => Limit::Bytes(PKT),
+    }
+}

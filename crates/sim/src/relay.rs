@@ -1,0 +1,40 @@
+//! The split node: what it holds of a flow in the direction of the data, between the receiver of one leg and the sender of the next. That is
+//! payload that has arrived in order and was not sent on for the first time; it goes on as soon as the next leg may send.
+//!
+//! With `window` the window told is the room that is free, so that never more than the buffer is held. With `fluid` there is no window: the
+//! sender of the leg before is stopped while the buffer is full, and knows at once when it is and when not; what was under way comes all the
+//! same, so that more than the buffer may be held, by up to a window of that leg.
+
+use scenario::{Backpressure, SplitMode};
+
+/// How one proxy forwards.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Relay {
+    /// What it holds of a flow at most; [`u64::MAX`]: as much as comes.
+    pub(crate) buffer: u64,
+    pub(crate) mode: SplitMode,
+    pub(crate) backpressure: Backpressure,
+}
+
+impl Relay {
+    /// How much room its receiving end has: the buffer, or without end, where the sender is held by other means than the window.
+    pub(crate) fn room(&self) -> u64 {
+        match self.backpressure {
+            Backpressure::Window => self.buffer,
+            Backpressure::Fluid => u64::MAX,
+        }
+    }
+
+    /// Up to where the next leg may send, when so much has arrived; `complete`: that is all.
+    pub(crate) fn passes(&self, arrived: u64, complete: bool) -> u64 {
+        match self.mode {
+            SplitMode::Store if !complete => 0,
+            _ => arrived,
+        }
+    }
+
+    /// Whether what it holds keeps a fluid's sender back.
+    pub(crate) fn is_full(&self, held: u64) -> bool {
+        self.backpressure == Backpressure::Fluid && held >= self.buffer
+    }
+}

@@ -1,0 +1,594 @@
+//! The sending end of a connection, as Linux has it (net/ipv4/tcp_output.c, tcp_input.c).
+//!
+//! This file has what is sent and when; `ack` what acknowledgements do, `recovery` the states and the window, `loss` how losses are
+//! found and the timers. Segments keep their boundaries from their first sending on. Left out of Linux: segmentation offload (each segment
+//! is sent for itself), Nagle's algorithm, F-RTO's new data in place of retransmissions, urgent data, and jiffies: timers have microseconds.
+
+mod ack;
+mod loss;
+mod newreno;
+mod recovery;
+
+use crate::{
+    net::Net,
+    packet::{CWR, ECT, FIN, HEADER, Kind, Packet},
+    rtt::Rtt,
+    settings::{Recovery, Settings},
+    timers::{Key, Timer, What},
+};
+use control::{Controller, Event, Flow, State};
+use std::collections::VecDeque;
+
+/// [`Segment::flags`]: it was selectively acknowledged.
+const SACKED: u8 = 1;
+/// It counts as lost.
+const LOST: u8 = 2;
+/// A retransmission of it is under way.
+const RETRANS: u8 = 4;
+/// It was sent again at some time.
+const EVER_RETRANS: u8 = 8;
+/// It ends the stream.
+const LAST: u8 = 16;
+
+/// A segment that is not acknowledged.
+#[derive(Debug, Clone, Copy)]
+struct Segment {
+    start: u64,
+    /// When it was sent last, ns.
+    sent: u64,
+    len: u32,
+    flags: u8,
+}
+
+impl Segment {
+    fn end(&self) -> u64 {
+        self.start + u64::from(self.len)
+    }
+
+    fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// What congestion control is doing (`enum tcp_ca_state`); the order counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    /// Nothing is amiss.
+    Open,
+    /// Something has arrived out of order.
+    Disorder,
+    /// The window comes down because of a mark.
+    Cwr,
+    /// It comes down because of a loss.
+    Recovery,
+    /// The retransmission timer has fired.
+    Loss,
+}
+
+/// What the retransmission timer waits for (`icsk_pending`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pending {
+    Nothing,
+    Rto,
+    LossProbe,
+    Reorder,
+    WindowProbe,
+}
+
+/// Where a sender stands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    /// Its connection's number.
+    pub(crate) conn: u32,
+    /// The line that it sends into.
+    pub(crate) line: usize,
+    /// The record of the link that its packets leave through, where its controller is told of one.
+    pub(crate) record: Option<usize>,
+    /// Packets may be marked.
+    pub(crate) ecn: bool,
+    /// The line is a shaper of its own host.
+    pub(crate) shaped: bool,
+}
+
+/// What a sender has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Segments sent again, SYNs too.
+    pub(crate) retransmits: u64,
+    /// Reductions that were taken back.
+    pub(crate) undone: u64,
+    /// Times the retransmission timer fired.
+    pub(crate) timeouts: u64,
+    /// Loss probes sent.
+    pub(crate) probes: u64,
+}
+
+/// The sending end of a connection.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    pub(crate) place: Place,
+    settings: Settings,
+    controller: Controller,
+    whole: bool,
+    /// None until the connection is there.
+    state: Option<State>,
+    /// What controllers see; `cwnd` and `ssthresh` are the sender's own.
+    flow: Flow,
+    pub(crate) rtt: Rtt,
+    pub(crate) tally: Tally,
+
+    /// First byte not acknowledged, first never sent, and end of what was written so far.
+    pub(crate) una: u64,
+    pub(crate) nxt: u64,
+    end: u64,
+    /// Nothing will be written beyond `end`.
+    last: bool,
+    /// Its last byte was acknowledged.
+    pub(crate) done: bool,
+    /// It may not send anything new: the far side of a fluid proxy is full.
+    pub(crate) held_back: bool,
+    /// First byte that the receiver's window does not permit.
+    window_end: u64,
+    snd_wnd: u32,
+
+    segments: VecDeque<Segment>,
+    /// How many segments were acknowledged before the first of these.
+    base: u64,
+    sacked_out: u32,
+    lost_out: u32,
+    retrans_out: u32,
+    /// Segments to be sent again, by number, in order.
+    again: VecDeque<u64>,
+    /// What the last acknowledgement's blocks were: all of it is marked already.
+    known: [(u64, u64); 3],
+    /// End of the highest segment SACKed.
+    highest_sacked: u64,
+
+    phase: Phase,
+    high: u64,
+    prior_ssthresh: u32,
+    prr_delivered: u32,
+    prr_out: u32,
+    undo_marker: Option<u64>,
+    /// Retransmissions whose duplicates would show that all of them were needless; −1: none was sent.
+    undo_retrans: i64,
+    /// When the first retransmission of this episode was sent, ns; 0: none was.
+    retrans_stamp: u64,
+    frto: bool,
+    timeouts_in_row: u32,
+
+    rack: loss::Rack,
+    reordering: u32,
+    probe_high: Option<u64>,
+    probe_was_old: bool,
+    duplicates: u32,
+
+    is_cwnd_limited: bool,
+    max_packets_out: u32,
+    usage_end: u64,
+    cwnd_used: u32,
+    cwnd_stamp: u64,
+    last_sent: u64,
+
+    delivered: u64,
+    delivered_marked: u64,
+    sampled: (u64, u64),
+    lost: u64,
+    /// A CWR is to go with the next new segment (RFC 3168 §6.1.2).
+    queue_cwr: bool,
+
+    pace_next: u64,
+    segments_sent: u64,
+    /// Packets of its own that wait in the shaper of its host.
+    in_shaper: u32,
+
+    pending: Pending,
+    timer: Timer,
+    pace_timer: Timer,
+}
+
+impl Sender {
+    /// One without a connection yet.
+    pub(crate) fn new(place: Place, controller: Controller, settings: Settings) -> Self {
+        let flow =
+            Flow { mss: settings.mss, cwnd: settings.initial_window, ssthresh: control::INFINITE, header: HEADER, ..Flow::default() };
+        Sender {
+            place,
+            settings,
+            controller,
+            whole: controller.whole(),
+            state: None,
+            flow,
+            rtt: Rtt::new(settings.initial_rto.0 / 1000),
+            tally: Tally::default(),
+            una: 0,
+            nxt: 0,
+            end: 0,
+            last: false,
+            done: false,
+            held_back: false,
+            window_end: 0,
+            snd_wnd: 0,
+            segments: VecDeque::new(),
+            base: 0,
+            sacked_out: 0,
+            lost_out: 0,
+            retrans_out: 0,
+            again: VecDeque::new(),
+            known: [(0, 0); 3],
+            highest_sacked: 0,
+            phase: Phase::Open,
+            high: 0,
+            prior_ssthresh: 0,
+            prr_delivered: 0,
+            prr_out: 0,
+            undo_marker: None,
+            undo_retrans: -1,
+            retrans_stamp: 0,
+            frto: false,
+            timeouts_in_row: 0,
+            rack: loss::Rack::default(),
+            reordering: 3,
+            probe_high: None,
+            probe_was_old: false,
+            duplicates: 0,
+            is_cwnd_limited: false,
+            max_packets_out: 0,
+            usage_end: 0,
+            cwnd_used: 0,
+            cwnd_stamp: 0,
+            last_sent: 0,
+            delivered: 0,
+            delivered_marked: 0,
+            sampled: (0, 0),
+            lost: 0,
+            queue_cwr: false,
+            pace_next: 0,
+            segments_sent: 0,
+            in_shaper: 0,
+            pending: Pending::Nothing,
+            timer: Timer::default(),
+            pace_timer: Timer::default(),
+        }
+    }
+
+    /// The handshake is over. `rtt_us` is what it measured, `initial` the window to begin with, in segments.
+    pub(crate) fn establish(&mut self, rtt_us: u32, window: u32, initial: u32, net: &mut Net) {
+        self.timer.stop();
+        self.pending = Pending::Nothing;
+        if rtt_us > 0 {
+            self.rtt.sample_least(rtt_us, net.now_us());
+            self.rtt.sample(rtt_us, 0, 0);
+        }
+        self.snd_wnd = window;
+        self.window_end = self.una + u64::from(window);
+        self.flow.cwnd = initial;
+        self.cwnd_stamp = net.now;
+        self.look();
+        let link = self.place.record.map(|record| &mut net.records[record].link);
+        self.state = Some(self.controller.begin(&mut self.flow, link, net.now / 1000));
+        self.flow.cwnd = self.flow.cwnd.max(1);
+    }
+
+    /// Whether the connection is there.
+    pub(crate) fn is_up(&self) -> bool {
+        self.state.is_some()
+    }
+
+    /// The window, in segments.
+    pub(crate) fn cwnd(&self) -> u32 {
+        self.flow.cwnd
+    }
+
+    /// Payload that waits to be sent for the first time.
+    pub(crate) fn unsent(&self) -> u64 {
+        self.end - self.nxt
+    }
+
+    /// Segments that are neither acknowledged nor SACKed nor counted lost.
+    pub(crate) fn in_flight(&self) -> u32 {
+        (self.segments.len() as u32 + self.retrans_out).saturating_sub(self.sacked_out + self.lost_out)
+    }
+
+    /// Segments that are not acknowledged.
+    pub(crate) fn packets_out(&self) -> u32 {
+        self.segments.len() as u32
+    }
+
+    /// Segments sent, again or for the first time.
+    pub(crate) fn segments_sent(&self) -> u64 {
+        self.segments_sent
+    }
+
+    /// Something was written: all up to `end`, which is the last byte if `last`.
+    pub(crate) fn write(&mut self, end: u64, last: bool) {
+        self.end = self.end.max(end);
+        self.last |= last;
+    }
+
+    fn key(&self, what: What) -> Key {
+        Key { who: self.place.conn, what }
+    }
+
+    /// Sets the retransmission timer.
+    fn arm(&mut self, pending: Pending, after_us: u64, net: &mut Net) {
+        self.pending = pending;
+        let key = self.key(What::Retransmit);
+        net.set(&mut self.timer, key, after_us);
+    }
+
+    fn disarm(&mut self) {
+        self.pending = Pending::Nothing;
+        self.timer.stop();
+    }
+
+    /// The timer of the handshake, which is the same.
+    pub(crate) fn arm_handshake(&mut self, after_us: u64, net: &mut Net) {
+        self.arm(Pending::Nothing, after_us, net);
+    }
+
+    /// Whether an entry of the heap at `at` is this timer's, and it is time.
+    pub(crate) fn timer_fires(&mut self, at: u64, net: &mut Net) -> bool {
+        let key = self.key(What::Retransmit);
+        self.timer.fires(at, key, &mut net.timers)
+    }
+
+    /// The same of the pace.
+    pub(crate) fn pace_fires(&mut self, at: u64, net: &mut Net) -> bool {
+        let key = self.key(What::Pace);
+        self.pace_timer.fires(at, key, &mut net.timers)
+    }
+
+    /// What controllers see (td_look).
+    fn look(&mut self) {
+        let flow = &mut self.flow;
+        flow.srtt_us = self.rtt.smoothed();
+        flow.min_rtt_us = self.rtt.least();
+        flow.una = self.una as u32;
+        flow.nxt = self.nxt as u32;
+        flow.unsent = (self.end - self.nxt).min(1 << 30) as u32;
+        flow.snd_wnd = self.snd_wnd;
+        flow.in_flight = (self.segments.len() as u32 + self.retrans_out).saturating_sub(self.sacked_out + self.lost_out);
+    }
+
+    /// Tells the controller, and returns what window and threshold it decides on. One of the whole window has them at once; with the others
+    /// it depends on the event what of that counts.
+    fn tell(&mut self, mut event: Event, net: &mut Net) -> (u32, u32) {
+        self.look();
+        event.now_us = net.now / 1000;
+        let pace = std::mem::take(&mut self.flow.pacing_rate);
+        let before = (self.flow.cwnd, self.flow.ssthresh);
+        let mut link = None;
+        if self.whole {
+            event.flags |= if self.last && self.end == self.nxt { control::LAST } else { 0 };
+            link = self.place.record.map(|record| &mut net.records[record].link);
+        }
+        if let Some(state) = &mut self.state {
+            state.step(&mut self.flow, link, &event);
+        }
+        // A controller that says nothing of the pace keeps it.
+        if self.flow.pacing_rate == 0 {
+            self.flow.pacing_rate = pace;
+        }
+        let decided = (self.flow.cwnd.max(1), self.flow.ssthresh);
+        (self.flow.cwnd, self.flow.ssthresh) = if self.whole { decided } else { before };
+        decided
+    }
+
+    /// Data is sent when nothing is in flight (CA_EVENT_TX_START): the classic ones are told so, and asked nothing.
+    fn tell_restart(&mut self, net: &mut Net) {
+        self.tell(Event { kind: control::Kind::Restart, ..Event::default() }, net);
+    }
+
+    /// Whether cwnd is what keeps the flow from sending more (tcp_is_cwnd_limited): in slow start half a window in use is use enough.
+    fn limited(&self) -> u32 {
+        let slow_start = self.flow.cwnd < self.flow.ssthresh;
+        let limited = self.is_cwnd_limited || (slow_start && self.flow.cwnd < 2 * self.max_packets_out);
+        if limited { control::LIMITED } else { 0 }
+    }
+
+    /// Whether the pace, or what waits in the shaper of its host, forbids to send now (tcp_pacing_check, tcp_small_queue_check).
+    fn must_wait(&mut self, net: &mut Net) -> bool {
+        if self.pace_next > net.now {
+            let key = self.key(What::Pace);
+            if self.pace_timer.due() != self.pace_next {
+                net.timers.set(&mut self.pace_timer, key, self.pace_next);
+            }
+            return true;
+        }
+        // Two packets, or a millisecond's worth (sk_pacing_shift).
+        self.place.shaped && u64::from(self.in_shaper) >= (self.flow.pacing_rate / 1024 / 1500).max(2)
+    }
+
+    /// Sends what may be sent for the first time (tcp_write_xmit).
+    pub(crate) fn push(&mut self, net: &mut Net) {
+        self.write_out(net, false);
+    }
+
+    /// The same; `probe` sends one segment whatever the window of congestion says.
+    fn write_out(&mut self, net: &mut Net, probe: bool) -> u32 {
+        if self.state.is_none() || self.nxt == self.end {
+            return 0;
+        }
+        if self.segments.is_empty() && !self.whole {
+            self.restart_after_idle(net);
+        }
+        let (mut sent, mut limited) = (0, false);
+        while self.nxt < self.end && !(probe && sent > 0) {
+            if self.in_flight() >= self.flow.cwnd && !probe {
+                limited = true;
+                break;
+            }
+            let len = (self.end - self.nxt).min(self.settings.mss.into()) as u32;
+            if self.nxt + u64::from(len) > self.window_end || self.held_back || self.must_wait(net) {
+                break;
+            }
+            self.send_new(len, net);
+            sent += 1;
+        }
+        limited |= self.in_flight() >= self.flow.cwnd;
+        if sent > 0 || limited {
+            self.validate(limited, net);
+        }
+        if sent > 0 {
+            if self.is_reducing() {
+                self.prr_out += sent;
+            }
+            if !probe {
+                self.schedule_loss_probe(false, net);
+            }
+        } else if self.segments.is_empty() && self.nxt < self.end && self.pending == Pending::Nothing && !self.held_back {
+            // The window is closed, and nothing under way will open it (tcp_check_probe_timer).
+            if self.nxt + (self.end - self.nxt).min(self.settings.mss.into()) > self.window_end {
+                self.arm(Pending::WindowProbe, self.rtt.rto(), net);
+            }
+        }
+        sent
+    }
+
+    /// Sends the next segment.
+    fn send_new(&mut self, len: u32, net: &mut Net) {
+        let was_idle = self.segments.is_empty();
+        let flags = if self.last && self.nxt + u64::from(len) == self.end { LAST } else { 0 };
+        let segment = Segment { start: self.nxt, sent: net.now, len, flags };
+        self.transmit(segment, net);
+        self.nxt += u64::from(len);
+        self.segments.push_back(segment);
+        if was_idle || self.pending == Pending::LossProbe {
+            self.rearm_rto(net);
+        }
+    }
+
+    /// Gives a segment to the network.
+    fn transmit(&mut self, segment: Segment, net: &mut Net) {
+        if self.in_flight() == 0 {
+            self.tell_restart(net);
+        }
+        let mut packet = Packet::bare(self.place.conn, Kind::Data, HEADER + segment.len);
+        packet.seq = segment.start;
+        packet.sent = net.now;
+        packet.amount = segment.len;
+        if segment.has(LAST) {
+            packet.flags |= FIN;
+        }
+        if self.place.ecn {
+            packet.flags |= ECT;
+            if self.queue_cwr && segment.start == self.nxt {
+                packet.flags |= CWR;
+                self.queue_cwr = false;
+            }
+        }
+        self.flow.sent += u64::from(segment.len);
+        self.last_sent = net.now;
+        self.pace(segment.len, net.now);
+        let taken = net.send(self.place.line, packet);
+        self.in_shaper += u32::from(self.place.shaped && taken);
+    }
+
+    /// When the next may go (tcp_update_skb_after_send): a timer that was late is half made up for, and the first ten go as they come.
+    fn pace(&mut self, len: u32, now: u64) {
+        let before = self.pace_next;
+        self.pace_next = before.max(now);
+        let rate = self.flow.pacing_rate;
+        if rate > 0 && self.whole && self.segments_sent >= 10 {
+            let gap = u64::from(len) * 1_000_000_000 / rate;
+            self.pace_next += gap - (self.pace_next - before).min(gap / 2);
+        }
+        self.segments_sent += 1;
+    }
+
+    /// A packet of its own has left the shaper of its host.
+    pub(crate) fn left_shaper(&mut self, net: &mut Net) {
+        self.in_shaper = self.in_shaper.saturating_sub(1);
+        self.go_on(net);
+    }
+
+    /// What waited may go now: first what is lost, then what is new.
+    pub(crate) fn go_on(&mut self, net: &mut Net) {
+        if self.state.is_none() {
+            return;
+        }
+        if !self.again.is_empty() {
+            self.retransmit_lost(net);
+        }
+        self.push(net);
+    }
+
+    /// Keeps track of how much of the window is in use (tcp_cwnd_validate).
+    fn validate(&mut self, limited: bool, net: &Net) {
+        let packets_out = self.packets_out();
+        if self.una >= self.usage_end || limited || (!self.is_cwnd_limited && packets_out > self.max_packets_out) {
+            self.is_cwnd_limited = limited;
+            self.max_packets_out = packets_out;
+            self.usage_end = self.nxt;
+        }
+        if self.limited() != 0 {
+            self.cwnd_used = 0;
+            self.cwnd_stamp = net.now;
+            return;
+        }
+        self.cwnd_used = self.cwnd_used.max(packets_out);
+        // An application that keeps the socket full is not what limits the flow (SOCK_NOSPACE).
+        let app_limited = self.nxt == self.end;
+        if !self.whole && (net.now - self.cwnd_stamp) / 1000 >= self.rtt.rto() {
+            if self.phase == Phase::Open && app_limited {
+                let used = self.cwnd_used.max(self.settings.initial_window);
+                if used < self.flow.cwnd {
+                    self.flow.ssthresh = self.current_ssthresh();
+                    self.flow.cwnd = u32::midpoint(self.flow.cwnd, used);
+                }
+                self.cwnd_used = 0;
+            }
+            self.cwnd_stamp = net.now;
+        }
+    }
+
+    /// After idle time the window is halved once a timeout (tcp_cwnd_restart, RFC 2861).
+    fn restart_after_idle(&mut self, net: &Net) {
+        let (mut idle, rto) = ((net.now - self.last_sent) / 1000, self.rtt.rto().max(1));
+        if self.segments_sent == 0 || idle <= rto {
+            return;
+        }
+        self.flow.ssthresh = self.current_ssthresh();
+        let mut cwnd = self.flow.cwnd;
+        let least = cwnd.min(self.settings.initial_window);
+        while idle > rto && cwnd > least {
+            idle -= rto;
+            cwnd /= 2;
+        }
+        self.flow.cwnd = cwnd.max(least);
+        self.cwnd_stamp = net.now;
+        self.cwnd_used = 0;
+    }
+
+    /// The threshold as it would be if the window were left as it is (tcp_current_ssthresh).
+    fn current_ssthresh(&self) -> u32 {
+        if self.is_reducing() { self.flow.ssthresh } else { self.flow.ssthresh.max(self.flow.cwnd / 2 + self.flow.cwnd / 4) }
+    }
+
+    /// How the sender finds losses.
+    fn is_newreno(&self) -> bool {
+        self.settings.recovery == Recovery::NewReno
+    }
+
+    /// The number of the segment that begins at `seq`, or holds it, counted from the first that is not acknowledged.
+    fn index_of(&self, seq: u64) -> usize {
+        let guess = ((seq - self.una) / u64::from(self.settings.mss)) as usize;
+        if self.segments.get(guess).is_some_and(|segment| segment.start == seq) {
+            return guess;
+        }
+        self.segments.partition_point(|segment| segment.end() <= seq)
+    }
+
+    /// Whether what is counted is what the scoreboard says; of a large one nobody asks.
+    fn is_consistent(&self) -> bool {
+        let count = |is: &dyn Fn(&Segment) -> bool| self.segments.iter().filter(|segment| is(segment)).count() as u32;
+        self.segments.len() > 100
+            || (self.sacked_out == count(&|segment| segment.has(SACKED))
+                && self.lost_out == count(&|segment| segment.has(LOST))
+                && self.retrans_out == count(&|segment| segment.has(RETRANS))
+                && count(&|segment| segment.has(SACKED) && segment.has(LOST)) == 0
+                && self.segments.front().is_none_or(|head| head.start == self.una)
+                && self.segments.back().is_none_or(|back| back.end() == self.nxt))
+    }
+}

@@ -1,0 +1,450 @@
+//! Everything at once: what happens next, and to whom.
+
+use crate::{
+    conn::{Conn, Side},
+    cross::Source,
+    engine::Effort,
+    measure::Looks,
+    net::{Hop, Net, backward, forward},
+    packet::{Kind, Packet},
+    receiver::{Echo, Receiver},
+    relay::Relay,
+    sender::{Place, Sender},
+    settings::Settings,
+    timers::{Key, What},
+};
+use control::Controller;
+use scenario::{Backpressure, FlowSpec, Opens, PKT, Progress, QueueKind, Rate, Scenario, Span};
+
+/// More than any flow sends: it has no end.
+const ENDLESS: u64 = 1 << 60;
+/// How many events there are between two reports of progress.
+const REPORT: u32 = 1 << 20;
+
+/// A flow from end to end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flow {
+    pub(crate) spec: FlowSpec,
+    /// When the receiver had read the last byte, ns.
+    pub(crate) ended: Option<u64>,
+}
+
+/// The state of a run.
+#[derive(Debug)]
+pub(crate) struct World<'a> {
+    pub(crate) scenario: &'a Scenario,
+    pub(crate) net: Net,
+    /// The connections of a flow lie side by side, from the sender on.
+    pub(crate) conns: Vec<Conn>,
+    pub(crate) flows: Vec<Flow>,
+    pub(crate) relays: Vec<Relay>,
+    /// Connections of a flow.
+    pub(crate) legs: usize,
+    /// The lines of the proxies' shapers, by split.
+    pub(crate) shapers: Vec<Option<usize>>,
+    /// The records of the links behind the proxies.
+    records: Vec<Option<usize>>,
+    sources: Vec<Source>,
+    /// When rates change, of which link.
+    changes: Vec<(usize, Span, Rate)>,
+    open: usize,
+    events: u64,
+}
+
+impl<'a> World<'a> {
+    /// All that a scenario has, before its beginning. There must be a controller for each leg.
+    pub(crate) fn new(scenario: &'a Scenario, seed: u64, controllers: &[Controller], settings: Settings) -> Self {
+        let specs = scenario.flow_specs(seed);
+        let legs = scenario.legs().len();
+        let relays = (0..scenario.splits.len()).map(|index| {
+            let split = &scenario.splits[index];
+            let buffer = scenario.buffer_limit(index).map_or(u64::MAX, |buffer| buffer.0);
+            Relay { buffer, mode: split.mode, backpressure: split.backpressure }
+        });
+        let mut world = World {
+            scenario,
+            net: Net::new(scenario, seed),
+            conns: Vec::with_capacity(specs.len() * legs),
+            flows: specs.iter().map(|spec| Flow { spec: *spec, ended: None }).collect(),
+            relays: relays.collect(),
+            legs,
+            shapers: Vec::new(),
+            records: Vec::new(),
+            sources: scenario.cross.iter().map(Source::new).collect(),
+            changes: changes(scenario),
+            open: specs.iter().filter(|spec| spec.bytes.is_some()).count(),
+            events: 0,
+        };
+        world.set_up_proxies(controllers);
+        world.connect(&specs, controllers, settings);
+        world.begin();
+        world
+    }
+
+    /// The links behind proxies, where these know what they carry.
+    fn set_up_proxies(&mut self, controllers: &[Controller]) {
+        for (index, split) in self.scenario.splits.iter().enumerate() {
+            let capacity = split.capacity.unwrap_or(self.scenario.links[split.after].rate);
+            let (shaper, record) = if split.shaper {
+                let (line, record) = self.net.shape(split.after, capacity);
+                (Some(line), Some(record))
+            } else if controllers[index + 1].needs_capacity() {
+                (None, Some(self.net.watch(split.after, capacity)))
+            } else {
+                (None, None)
+            };
+            self.shapers.push(shaper);
+            self.records.push(record);
+        }
+    }
+
+    fn connect(&mut self, specs: &[FlowSpec], controllers: &[Controller], settings: Settings) {
+        let endless = endless_window(self.scenario, specs);
+        let legs = self.scenario.legs();
+        let delayed = specs.iter().any(|spec| spec.access_delay.0 > 0);
+        for spec in specs {
+            for (number, leg) in legs.iter().enumerate() {
+                let conn = self.conns.len() as u32;
+                let shaper = number.checked_sub(1).and_then(|split| self.shapers[split]);
+                let record = number.checked_sub(1).and_then(|split| self.records[split]);
+                let ecn = self.scenario.links[leg.first..leg.end].iter().any(|link| link.queue.kind == QueueKind::Ecn);
+                let lines = [shaper.unwrap_or(forward(leg.first)), backward(leg.end - 1)];
+                let controller = controllers[number];
+                let place = Place { conn, line: lines[0], record, ecn, shaped: shaper.is_some() };
+                let room = match self.relays.get(number) {
+                    Some(relay) => relay.room(),
+                    None => spec.window.map_or(u64::MAX, |window| window.0),
+                };
+                let echo = if controller.name() == "dctcp" { Echo::Each } else { Echo::UntilAnswered };
+                let receiver = Receiver::new(conn, lines[1], [room, endless], echo, settings);
+                self.conns.push(Conn::new(Sender::new(place, controller, settings), receiver, spec.opens, lines, settings));
+                self.net.shares.push(controller.name() == "share");
+                if delayed {
+                    self.net.extra.push(if leg.first == 0 { spec.access_delay.0 } else { 0 });
+                }
+            }
+        }
+    }
+
+    /// Sets down what is to happen by itself.
+    fn begin(&mut self) {
+        for (number, flow) in (0..).zip(&self.flows) {
+            self.net.timers.once(Key { who: number, what: What::Open }, flow.spec.start.0);
+        }
+        for (number, source) in (0..).zip(&self.sources) {
+            source.wait(number, &mut self.net);
+        }
+        for (number, (_, at, _)) in (0..).zip(&self.changes) {
+            self.net.timers.once(Key { who: number, what: What::Change }, at.0);
+        }
+    }
+
+    /// Lets it run until all flows have ended that do so by themselves, or until `until`; false: somebody asked for the end.
+    pub(crate) fn run(&mut self, until: u64, looks: &mut Looks, progress: &dyn Progress) -> bool {
+        let endless = self.flows.iter().any(|flow| flow.spec.bytes.is_none());
+        self.net.timers.once(Key { who: 0, what: What::Look }, 0);
+        let mut quiet = REPORT;
+        loop {
+            let (line, arrives) = self.net.next();
+            let timer = self.net.timers.next();
+            let next = arrives.min(timer);
+            if next > until || (self.open == 0 && !endless) {
+                break;
+            }
+            self.net.now = next;
+            if arrives <= timer {
+                self.deliver(line);
+            } else if let Some((at, key)) = self.net.timers.pop() {
+                self.happen(at, key, looks);
+            }
+            self.events += 1;
+            quiet -= 1;
+            if quiet == 0 {
+                quiet = REPORT;
+                progress.at(self.share_done(until), "simulating");
+                if progress.cancelled() {
+                    return false;
+                }
+            }
+        }
+        if self.open > 0 || endless {
+            self.net.now = until;
+        }
+        true
+    }
+
+    /// What it took until now.
+    pub(crate) fn effort(&self) -> Effort {
+        let mut effort = Effort { events: self.events, ..Effort::default() };
+        for conn in &self.conns {
+            effort.segments += conn.sender.segments_sent();
+            effort.acks += conn.receiver.acks;
+            effort.timeouts += conn.sender.tally.timeouts;
+            effort.undone += conn.sender.tally.undone;
+            effort.probes += conn.sender.tally.probes;
+        }
+        effort
+    }
+
+    /// How much of the run is done, as far as can be told.
+    fn share_done(&self, until: u64) -> f64 {
+        let (mut read, mut asked) = (0, 0);
+        for (number, flow) in self.flows.iter().enumerate() {
+            if let Some(bytes) = flow.spec.bytes {
+                read += self.read(number);
+                asked += bytes.0;
+            }
+        }
+        let bytes = if asked > 0 { read as f64 / asked as f64 } else { 0.0 };
+        bytes.max(if until == u64::MAX { 0.0 } else { self.net.now as f64 / until as f64 })
+    }
+
+    /// Payload that the receiver of a flow has read.
+    pub(crate) fn read(&self, flow: usize) -> u64 {
+        self.conns[(flow + 1) * self.legs - 1].receiver.next
+    }
+
+    /// What proxy `split` holds of a flow.
+    pub(crate) fn held(&self, flow: usize, split: usize) -> u64 {
+        let conn = flow * self.legs + split;
+        self.conns[conn].receiver.next - self.conns[conn + 1].sender.nxt
+    }
+
+    fn deliver(&mut self, line: usize) {
+        while let Some((hop, packet)) = self.net.take(line) {
+            match hop {
+                Hop::Line(next) => {
+                    self.net.send(next, packet);
+                    if self.net.is_shaper(line) {
+                        self.left_shaper(line, &packet);
+                    }
+                }
+                _ if packet.kind == Kind::Udp => {}
+                Hop::Right => self.arrive_right(&packet),
+                Hop::Left => self.arrive_left(&packet),
+            }
+        }
+    }
+
+    fn left_shaper(&mut self, line: usize, packet: &Packet) {
+        self.net.note_shaped(line, packet);
+        if packet.kind == Kind::Data {
+            let conn = packet.conn as usize;
+            self.conns[conn].sender.left_shaper(&mut self.net);
+            self.after_sending(conn);
+        }
+    }
+
+    /// A packet comes to the receiving end of its connection.
+    fn arrive_right(&mut self, packet: &Packet) {
+        let index = packet.conn as usize;
+        let conn = &mut self.conns[index];
+        if (!conn.is_up(Side::Right) || packet.kind == Kind::SynAck) && conn.shake(Side::Right, packet, &mut self.net) {
+            self.established(index, Side::Right);
+        }
+        let conn = &mut self.conns[index];
+        if !conn.is_up(Side::Right) {
+            return;
+        }
+        match packet.kind {
+            Kind::Data => {
+                let before = conn.receiver.next;
+                conn.receiver.on_data(packet, &mut self.net);
+                if conn.receiver.next > before {
+                    self.pass_on(index);
+                }
+                self.conns[index].receiver.answer(&mut self.net);
+            }
+            Kind::Probe => conn.receiver.acknowledge(&mut self.net),
+            _ => {}
+        }
+    }
+
+    /// Something has arrived in order: the next leg may send it, or the application reads it.
+    fn pass_on(&mut self, conn: usize) {
+        let (flow, leg) = (conn / self.legs, conn % self.legs);
+        let (arrived, complete) = (self.conns[conn].receiver.next, self.conns[conn].receiver.is_complete());
+        if leg + 1 == self.legs {
+            self.conns[conn].receiver.release(arrived, &mut self.net);
+            if complete && self.flows[flow].ended.is_none() {
+                self.flows[flow].ended = Some(self.net.now);
+                self.open -= 1;
+            }
+            return;
+        }
+        let relay = &self.relays[leg];
+        debug_assert!(relay.backpressure == Backpressure::Fluid || self.held(flow, leg) <= relay.buffer, "the window permits no more");
+        let end = relay.passes(arrived, complete);
+        let next = &mut self.conns[conn + 1].sender;
+        next.write(end, complete);
+        next.push(&mut self.net);
+        self.after_sending(conn + 1);
+        self.hold_back(conn);
+    }
+
+    /// A leg has sent something for the first time: the proxy before it holds less.
+    fn after_sending(&mut self, conn: usize) {
+        if conn.is_multiple_of(self.legs) {
+            return;
+        }
+        let sent = self.conns[conn].sender.nxt;
+        self.conns[conn - 1].receiver.release(sent, &mut self.net);
+        self.hold_back(conn - 1);
+    }
+
+    /// Holds the sender of a leg back while a fluid proxy behind it is full, and lets it go on when it is not.
+    fn hold_back(&mut self, conn: usize) {
+        let (flow, leg) = (conn / self.legs, conn % self.legs);
+        let full = self.relays[leg].is_full(self.held(flow, leg));
+        let sender = &mut self.conns[conn].sender;
+        if sender.held_back == full {
+            return;
+        }
+        sender.held_back = full;
+        if !full {
+            sender.push(&mut self.net);
+            self.after_sending(conn);
+        }
+    }
+
+    /// A packet comes to the sending end of its connection.
+    fn arrive_left(&mut self, packet: &Packet) {
+        let index = packet.conn as usize;
+        let conn = &mut self.conns[index];
+        if !conn.is_up(Side::Left) || packet.kind == Kind::SynAck {
+            if conn.shake(Side::Left, packet, &mut self.net) {
+                self.established(index, Side::Left);
+            }
+            return;
+        }
+        if packet.kind == Kind::Ack {
+            conn.sender.on_ack(packet, &mut self.net);
+            self.after_sending(index);
+        }
+    }
+
+    /// An end has its connection: a proxy dials on, and the sender's application begins.
+    fn established(&mut self, conn: usize, side: Side) {
+        let (flow, leg) = (conn / self.legs, conn % self.legs);
+        match (self.flows[flow].spec.opens, side) {
+            (Opens::Sender, Side::Right) if leg + 1 < self.legs => self.conns[conn + 1].open(&mut self.net),
+            (Opens::Receiver, Side::Left) if leg > 0 => self.conns[conn - 1].open(&mut self.net),
+            _ => {}
+        }
+        if side == Side::Left {
+            if leg == 0 {
+                self.offer(flow);
+            }
+            self.conns[conn].sender.push(&mut self.net);
+            self.after_sending(conn);
+        }
+    }
+
+    /// The application writes what it has to offer by now, and waits for the next time.
+    fn offer(&mut self, flow: usize) {
+        let spec = &self.flows[flow].spec;
+        let all = spec.bytes.map_or(ENDLESS, |bytes| bytes.0);
+        let offered = match spec.offers {
+            None => all,
+            Some(offer) => {
+                let writes = (self.net.now - spec.start.0) / offer.every.0 + 1;
+                if writes.saturating_mul(offer.bytes.0) < all {
+                    let at = spec.start.0 + writes * offer.every.0;
+                    self.net.timers.once(Key { who: flow as u32, what: What::Offer }, at);
+                }
+                writes.saturating_mul(offer.bytes.0).min(all)
+            }
+        };
+        let last = spec.bytes.is_some() && offered == all;
+        self.conns[flow * self.legs].sender.write(offered, last);
+    }
+
+    /// Something happens by itself.
+    fn happen(&mut self, at: u64, key: Key, looks: &mut Looks) {
+        let who = key.who as usize;
+        match key.what {
+            What::Change => self.change(who),
+            What::Look => {
+                looks.look(self);
+                let next = self.net.now + looks.interval();
+                self.net.timers.once(key, next);
+            }
+            What::Open => {
+                let leg = match self.flows[who].spec.opens {
+                    Opens::Sender => 0,
+                    Opens::Receiver => self.legs - 1,
+                };
+                self.conns[who * self.legs + leg].open(&mut self.net);
+            }
+            What::Offer => {
+                self.offer(who);
+                self.conns[who * self.legs].sender.push(&mut self.net);
+            }
+            What::Cross => self.sources[who].send(key.who, &mut self.net),
+            What::Retransmit => {
+                if self.conns[who].sender.timer_fires(at, &mut self.net) {
+                    if self.conns[who].is_up(Side::Left) {
+                        self.conns[who].sender.on_timer(&mut self.net);
+                        self.after_sending(who);
+                    } else {
+                        self.conns[who].repeat(Side::Left, &mut self.net);
+                    }
+                }
+            }
+            What::Pace => {
+                if self.conns[who].sender.pace_fires(at, &mut self.net) {
+                    self.conns[who].sender.go_on(&mut self.net);
+                    self.after_sending(who);
+                }
+            }
+            What::Acknowledge => {
+                if self.conns[who].receiver.timer_fires(at, &mut self.net) {
+                    if self.conns[who].is_up(Side::Right) {
+                        self.conns[who].receiver.on_timer(&mut self.net);
+                    } else {
+                        self.conns[who].repeat(Side::Right, &mut self.net);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A link has another rate from now on, and the proxy before it is told, unless it was told something else.
+    fn change(&mut self, number: usize) {
+        let (link, _, rate) = self.changes[number];
+        self.net.set_rate(forward(link), rate);
+        self.net.set_rate(backward(link), rate);
+        for (index, split) in self.scenario.splits.iter().enumerate() {
+            if split.after == link && split.capacity.is_none() {
+                if let Some(record) = self.records[index] {
+                    self.net.records[record].set_capacity(rate);
+                }
+                if let Some(line) = self.shapers[index] {
+                    self.net.set_rate(line, rate);
+                }
+            }
+        }
+    }
+}
+
+/// When rates change, of which link (from 0).
+fn changes(scenario: &Scenario) -> Vec<(usize, Span, Rate)> {
+    let all = scenario.links.iter().enumerate();
+    all.flat_map(|(index, link)| link.changes.iter().map(move |change| (index, change.at, change.rate))).collect()
+}
+
+/// Room of ends that are not to be what limits a flow: what is in flight and queued on the whole path, twice over, and as much again for
+/// growth.
+fn endless_window(scenario: &Scenario, specs: &[FlowSpec]) -> u64 {
+    let queued = |index: usize| match crate::net::limit_of(scenario, index) {
+        link::Limit::Packets(count) => count.saturating_mul(PKT.0),
+        link::Limit::Bytes(bytes) => bytes.0,
+    };
+    let queues = (0..scenario.links.len()).map(queued).fold(0, u64::saturating_add);
+    let whole = scenario::Leg { first: 0, end: scenario.links.len() };
+    let extra = specs.iter().map(|flow| 2 * flow.access_delay.0).max().unwrap_or(0);
+    let rtt = Span(scenario.base_rtt(whole).0 + extra);
+    let fastest = scenario.links.iter().map(|link| link.rate).max().unwrap_or(Rate(0));
+    let (flight, burst) = (scenario.bottleneck_rate(whole).bytes_in(rtt).0, fastest.bytes_in(rtt).0);
+    (flight + queues.min(burst.saturating_mul(4))).saturating_mul(4).clamp(4 << 20, 1 << 30)
+}

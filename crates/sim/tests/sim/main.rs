@@ -1,0 +1,8 @@
+//! The simulator, from scenario to outcome.
+
+mod common;
+mod golden;
+mod one_leg;
+mod properties;
+mod split;
+mod theory;

@@ -1,0 +1,206 @@
+//! One connection over one link: times to the packet, rates, recovery.
+
+use crate::common::{near, play, refused, run};
+use sim::{Recovery, Settings};
+
+/// Of 1500 bytes it sends one in a millisecond.
+const LINK: &str = "[[link]]\nrate = \"12Mbit\"\ndelay = \"20ms\"\n";
+/// A SYN on the line, and an acknowledgement, seconds.
+const SYN: f64 = 60.0 * 8.0 / 12e6;
+const ACK: f64 = 52.0 * 8.0 / 12e6;
+
+#[test]
+fn one_window_takes_a_handshake_and_its_own_time() {
+    let settings = Settings { initial_window: 40, ..Settings::default() };
+    let (outcome, effort) = play(&format!("{LINK}queue = \"100pkt\"\n[[flow]]\nbytes = \"57920B\"\n"), 1, settings);
+    // The handshake's last word goes before the 40 packets.
+    let expected = 2.0 * (SYN + 0.02) + ACK + 0.040 + 0.02;
+    near(outcome.flows[0].end_s.unwrap(), expected, 1e-6);
+    assert_eq!((effort.segments, outcome.flows[0].bytes, outcome.retransmits()), (40, 57_920, 0));
+}
+
+#[test]
+fn slow_start_doubles_from_ten() {
+    // 10, 20 and 40 packets: two round trips before the last of 70 has its turn.
+    let outcome = run(&format!("{LINK}queue = \"100pkt\"\n[[flow]]\nbytes = \"101360B\"\n"));
+    // The first acknowledgement of each round lets the next begin, the data follow each other.
+    let first = 2.0 * (SYN + 0.02) + ACK + 0.001 + 0.02;
+    let end = outcome.flows[0].end_s.unwrap();
+    assert!(end > first + 2.0 * 0.040 + 0.039 && end < first + 2.0 * 0.043 + 0.045, "{end} from {first}");
+}
+
+#[test]
+fn a_download_takes_half_a_round_trip_more() {
+    let text = |opens: &str| format!("{LINK}[[flow]]\nbytes = \"1448B\"\nopens = \"{opens}\"\n");
+    let (up, down) = (run(&text("sender")), run(&text("receiver")));
+    let data = 0.001 + 0.02;
+    near(up.flows[0].end_s.unwrap(), 2.0 * (SYN + 0.02) + ACK + data, 1e-6);
+    near(down.flows[0].end_s.unwrap(), 2.0 * (SYN + 0.02) + ACK + 0.02 + data, 1e-6);
+}
+
+#[test]
+fn a_long_flow_fills_the_line() {
+    for control in ["reno", "cubic", "vegas", "hybla", "westwood"] {
+        let outcome = run(&format!("duration = \"60s\"\n[control]\nsender = \"{control}\"\n{LINK}[[flow]]\n"));
+        let most = 12e6 * 1448.0 / 1500.0;
+        assert!(outcome.goodput_bps > 0.97 * most && outcome.goodput_bps < most, "{control}: {}", outcome.goodput_bps);
+        assert!(outcome.utilization > 0.98 && outcome.utilization <= 1.0, "{control}: {}", outcome.utilization);
+        let leg = &outcome.flows[0].legs[0];
+        near(leg.min_rtt_s, 0.040 + 0.001 + ACK, 0.03);
+        assert!(leg.mean_rtt_s >= leg.min_rtt_s && leg.mean_rtt_s < 0.085, "{control}: {}", leg.mean_rtt_s);
+        assert!(outcome.queue_bytes.unwrap().max <= 60_000.0 && leg.mean_cwnd_pkt > 35.0);
+    }
+}
+
+#[test]
+fn delayed_acknowledgements_are_half_as_many() {
+    let text = format!("{LINK}queue = \"1000pkt\"\n[control]\nsender = \"vegas\"\n[[flow]]\nbytes = \"30MB\"\n");
+    let (_, delayed) = play(&text, 1, Settings::default());
+    let (_, each) = play(&text, 1, Settings { delayed_acks: false, ..Settings::default() });
+    // While the receiver's window grows it acknowledges each: 4 MiB in steps of two segments.
+    let growing = (4u64 << 20) / (2 * 1448);
+    let expected = growing + (delayed.segments - growing) / 2;
+    near(delayed.acks as f64, expected as f64, 0.03);
+    // The word that ends the handshake is the sender's.
+    assert_eq!(each.acks, each.segments);
+}
+
+#[test]
+fn a_single_small_segment_is_acknowledged_at_once() {
+    // What is short empties the receiver's queue: there is no delay to wait for, and no probe.
+    let (_, effort) = play(&format!("{LINK}[[flow]]\nbytes = \"100B\"\n"), 1, Settings::default());
+    assert_eq!((effort.segments, effort.probes), (1, 0));
+}
+
+#[test]
+fn an_outage_is_survived() {
+    let changes = "changes = [ { at = \"2s\", rate = \"10bit\" }, { at = \"9s\", rate = \"12Mbit\" } ]\n";
+    for recovery in [Recovery::Sack, Recovery::NewReno] {
+        let settings = Settings { recovery, ..Settings::default() };
+        let (outcome, effort) = play(&format!("{LINK}{changes}[[flow]]\nbytes = \"6MB\"\n"), 1, settings);
+        let end = outcome.flows[0].end_s.unwrap();
+        assert!(effort.timeouts >= 3, "{effort:?}");
+        // 6 MB take 4.1 s; the timeout doubled from a quarter of a second on.
+        assert!(end > 9.0 + 2.0 && end < 9.0 + 8.0, "{end}");
+    }
+}
+
+#[test]
+fn a_needless_syn_costs_nothing() {
+    let text = |delay: &str| format!("[[link]]\nrate = \"12Mbit\"\ndelay = \"{delay}\"\n[[flow]]\nbytes = \"14480B\"\n");
+    let outcome = run(&text("700ms"));
+    assert_eq!(outcome.retransmits(), 1);
+    near(outcome.flows[0].end_s.unwrap(), 2.1 + 0.010, 1e-3);
+    // Three of them at a round trip of 3.2 s, and none cuts the window.
+    let outcome = run(&text("1600ms"));
+    assert_eq!(outcome.retransmits(), 3);
+    near(outcome.flows[0].end_s.unwrap(), 4.8 + 0.010, 1e-3);
+}
+
+#[test]
+fn losses_are_mended_quickly() {
+    let text =
+        "[[link]]\nrate = \"12Mbit\"\ndelay = \"20ms\"\nqueue = \"200pkt\"\nloss = { per_packet = 0.0005 }\n[[flow]]\nbytes = \"20MB\"\n";
+    let least = 20e6 / 1448.0 * 0.001;
+    let (outcome, effort) = play(text, 3, Settings::default());
+    let losses = outcome.links[0].losses + outcome.links[0].queue_drops;
+    // Each of them once, but for what was lost again and found by the next acknowledgement, or by a probe.
+    assert!(outcome.retransmits() >= losses && outcome.retransmits() <= losses + 2, "{effort:?} {losses}");
+    assert_eq!(effort.timeouts, 0);
+    assert!(outcome.flows[0].end_s.unwrap() < 1.25 * least, "{:?}", outcome.flows[0].end_s);
+    // Without selective acknowledgements one a round trip is mended, and many at once take a timeout.
+    let (outcome, _) = play(text, 3, Settings { recovery: Recovery::NewReno, ..Settings::default() });
+    assert!(outcome.flows[0].end_s.unwrap() < 1.6 * least, "{:?}", outcome.flows[0].end_s);
+}
+
+#[test]
+fn a_lost_tail_is_found_by_a_probe() {
+    // Ten segments, of which often the last are lost: nothing comes after them that would tell. A probe does, after two round trips; without
+    // selective acknowledgements it takes a timeout.
+    let text = format!("{LINK}loss = {{ per_packet = 0.08 }}\n[[flow]]\nbytes = \"14480B\"\n");
+    let mean = |recovery| {
+        let runs = (1..=300).map(|seed| play(&text, seed, Settings { recovery, ..Settings::default() }));
+        let sums = runs.fold((0.0, 0, 0), |(time, probes, timeouts), (outcome, effort)| {
+            (time + outcome.completion_s().unwrap(), probes + effort.probes, timeouts + effort.timeouts)
+        });
+        (sums.0 / 300.0, sums.1, sums.2)
+    };
+    let (sack, newreno) = (mean(Recovery::Sack), mean(Recovery::NewReno));
+    assert!(sack.1 > 10 && sack.2 < newreno.2 / 4 && newreno.1 == 0, "{sack:?} {newreno:?}");
+    assert!(sack.0 < newreno.0, "{sack:?} {newreno:?}");
+}
+
+#[test]
+fn a_needless_timeout_is_taken_back() {
+    // The line stands still for two thirds of a second: the timer fires, and what arrives then was sent before its retransmission.
+    let changes = "changes = [ { at = \"2s\", rate = \"10bit\" }, { at = \"2650ms\", rate = \"12Mbit\" } ]\n";
+    let text = format!("[control]\nsender = \"reno\"\n{LINK}queue = \"400pkt\"\n{changes}[[flow]]\nbytes = \"6MB\"\nwindow = \"100kB\"\n");
+    let (outcome, effort) = play(&text, 1, Settings::default());
+    assert!(effort.timeouts >= 1 && effort.undone >= 1, "{effort:?}");
+    // 6 MB take 4.2 s, and the standstill.
+    near(outcome.flows[0].end_s.unwrap(), 6e6 / 1448.0 * 0.001 + 0.65 + 0.1, 0.02);
+}
+
+#[test]
+fn the_receivers_window_is_a_limit() {
+    // Eight segments a round trip, however wide the link.
+    let outcome = run("duration = \"20s\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"50ms\"\n[[flow]]\nwindow = \"11584B\"\n");
+    near(outcome.goodput_bps, 11_584.0 * 8.0 / 0.1, 0.02);
+}
+
+#[test]
+fn an_application_that_offers_little_gets_it_through() {
+    let text = format!("duration = \"20s\"\n{LINK}[[flow]]\noffers = {{ bytes = \"20kB\", every = \"200ms\" }}\n");
+    let outcome = run(&text);
+    near(outcome.goodput_bps, 20e3 * 8.0 / 0.2, 0.02);
+    // Its window is not a promise: it does not grow beyond what is used twice over.
+    assert!(outcome.flows[0].legs[0].mean_cwnd_pkt < 30.0, "{:?}", outcome.flows[0].legs);
+}
+
+#[test]
+fn flows_share_a_link() {
+    let outcome =
+        run(&format!("duration = \"60s\"\n[control]\nsender = \"reno\"\n{LINK}[[flow]]\ncount = 4\nstart = {{ every = \"300ms\" }}\n"));
+    assert!(outcome.jain.unwrap() > 0.9 && outcome.utilization > 0.97, "{:?} {}", outcome.jain, outcome.utilization);
+}
+
+#[test]
+fn access_delays_are_each_flows_own() {
+    let text = format!("duration = \"30s\"\n{LINK}[[flow]]\nbytes = \"300kB\"\ncount = 2\naccess_delay = {{ every = \"100ms\" }}\n");
+    let outcome = run(&text);
+    let [near_one, far_one] = [0, 1].map(|flow| outcome.flows[flow].legs[0].min_rtt_s);
+    assert!((far_one - near_one - 0.2).abs() < 0.005, "{near_one} {far_one}");
+}
+
+#[test]
+fn cross_traffic_takes_its_part() {
+    let cross = "[[cross]]\nlink = 1\nrate = \"6Mbit\"\n";
+    let all = run(&format!("duration = \"30s\"\n{LINK}{cross}[[flow]]\n"));
+    near(all.goodput_bps, 6e6 * 1448.0 / 1500.0, 0.06);
+    assert!(all.utilization > 0.97);
+    let half = run(&format!("duration = \"30s\"\n{LINK}{cross}on = \"500ms\"\noff = \"500ms\"\n[[flow]]\n"));
+    near(half.goodput_bps, 9e6 * 1448.0 / 1500.0, 0.08);
+}
+
+#[test]
+fn a_marking_queue_stays_short_and_loses_nothing() {
+    for control in ["dctcp", "reno", "cubic"] {
+        let text = format!(
+            "duration = \"30s\"\n[control]\nsender = \"{control}\"\n[[link]]\nrate = \"12Mbit\"\ndelay = \"20ms\"\n\
+             queue = {{ limit = \"4BDP\", kind = \"ecn\" }}\n[[flow]]\ncount = 2\n"
+        );
+        let outcome = run(&text);
+        assert_eq!((outcome.retransmits(), outcome.queue_drops()), (0, 0), "{control}");
+        assert!(outcome.utilization > 0.95, "{control}: {}", outcome.utilization);
+        // It marks above a fifth of 240 kB.
+        assert!(outcome.queue_bytes.unwrap().p99 < 130_000.0, "{control}: {:?}", outcome.queue_bytes);
+    }
+}
+
+#[test]
+fn what_it_cannot_answer_it_names() {
+    assert_eq!(refused(&format!("[control]\nsender = \"bbr\"\n{LINK}[[flow]]\nbytes = \"1MB\"\n")), "control.sender");
+    assert_eq!(refused(&format!("[control]\nsender = \"share\"\n{LINK}[[flow]]\nbytes = \"1MB\"\n")), "control.sender");
+    assert_eq!(refused(&format!("[control]\nsender = \"nobody\"\n{LINK}[[flow]]\nbytes = \"1MB\"\n")), "control.sender");
+    assert_eq!(refused(&format!("{LINK}queue = {{ kind = \"xcp\" }}\n[[flow]]\nbytes = \"1MB\"\n")), "link[1].queue.kind");
+}

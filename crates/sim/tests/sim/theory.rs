@@ -1,0 +1,45 @@
+//! Against formulas: what one connection gets where losses alone decide.
+
+use crate::common::{near, play};
+use sim::{Recovery, Settings};
+
+/// Mean packets a second of NewReno over some seeds, on a link that is never full, with an acknowledgement for each segment: a window that
+/// grows by one a round trip. The receiver's window is far beyond what is usual: it ends the first slow start before that outweighs the rest.
+fn mean_rate(loss: &str, [rtt_ms, window]: [u32; 2], seconds: u32, seeds: u64, recovery: Recovery) -> (f64, f64) {
+    let settings = Settings { delayed_acks: false, recovery, ..Settings::default() };
+    let text = format!(
+        "duration = \"{seconds}s\"\n[control]\nsender = \"reno\"\n[[link]]\nrate = \"1Gbit\"\ndelay = \"{}ms\"\nqueue = \"100000pkt\"\n\
+         loss = {{ {loss} }}\n[[flow]]\nwindow = \"{}B\"\n",
+        rtt_ms / 2,
+        window * 1448
+    );
+    let (mut packets, mut losses) = (0.0, 0.0);
+    for seed in 1..=seeds {
+        let (outcome, _) = play(&text, seed, settings);
+        packets += outcome.goodput_bps / 8.0 / 1448.0;
+        losses += outcome.links[0].losses as f64 / f64::from(seconds);
+    }
+    (packets / seeds as f64, losses / seeds as f64)
+}
+
+#[test]
+fn rate_independent_losses_give_two_alpha_over_lambda() {
+    // Baccelli et al. §19.4.2: 2 / (R² λ), with as many losses as there were. A round trip is shorter than a loss waits for a packet. During
+    // a recovery, a round trip, the window does not grow: that takes λ R of it, 1.6 %.
+    let (rate, losses) = mean_rate("per_second = 0.2", [80, 600], 4000, 4, Recovery::Sack);
+    near(losses, 0.2, 0.1);
+    near(rate, 2.0 / (0.08f64.powi(2) * losses), 0.03);
+}
+
+#[test]
+fn rate_dependent_losses_give_phi_over_the_root_of_their_share() {
+    // (19.3): Φ / (R √p).
+    let (rate, _) = mean_rate("per_packet = 0.0002", [200, 1000], 4000, 4, Recovery::Sack);
+    near(rate, 1.309_833 / (0.2 * 0.0002f64.sqrt()), 0.03);
+}
+
+#[test]
+fn without_selective_acknowledgements_it_is_the_same() {
+    let (rate, _) = mean_rate("per_packet = 0.0002", [200, 1000], 3000, 3, Recovery::NewReno);
+    near(rate, 1.309_833 / (0.2 * 0.0002f64.sqrt()), 0.05);
+}
