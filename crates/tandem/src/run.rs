@@ -46,6 +46,8 @@ pub(crate) struct Run {
 enum EngineName {
     /// The real kernel, in network namespaces
     Lab,
+    /// Packets in virtual time
+    Sim,
     /// The equations: the steady state of one connection, split or not
     Theory,
     /// Nobody: what fair sharing of the bottleneck allows at best
@@ -97,6 +99,7 @@ impl Run {
 
     fn engine(&self, name: EngineName, variant: &Variant, seed: u64) -> Box<dyn Engine + Send> {
         match name {
+            EngineName::Sim => Box::new(sim::Sim::default()),
             EngineName::Theory => Box::new(theory::Theory),
             EngineName::Bound => Box::new(experiments::Bound),
             EngineName::Lab => {
