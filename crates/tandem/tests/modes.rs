@@ -133,7 +133,8 @@ fn a_socks_client_may_say_everything_at_once() {
     }
     // What it said is lost with a server that refuses, but not the answer to it.
     let mut client = dial(&routed.client, ROUTER[0], 1080, |_| Ok(())).unwrap();
-    client.write_all(&[to_server(8), payload[..100_000].to_vec()].concat()).unwrap();
+    // The refusal may come before all of it is written.
+    let _ = client.write_all(&[to_server(8), payload[..100_000].to_vec()].concat());
     let mut back = [0; 12];
     client.read_exact(&mut back).unwrap();
     assert_eq!(back[..4], [5, 0, 5, 5]);
