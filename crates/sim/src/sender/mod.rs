@@ -397,7 +397,18 @@ impl Sender {
             return true;
         }
         // Two packets, or a millisecond's worth (sk_pacing_shift).
-        self.place.shaped && u64::from(self.in_shaper) >= (self.flow.pacing_rate / 1024 / 1500).max(2)
+        self.place.shaped && u64::from(self.in_shaper) >= (self.rate_of_its_own() / 1024 / u64::from(HEADER + self.settings.mss)).max(2)
+    }
+
+    /// What it is believed to send, payload bytes/s: as its controller paces it, or else as tcp_update_pacing_rate would, which only bounds what
+    /// waits in its host.
+    fn rate_of_its_own(&self) -> u64 {
+        if self.flow.pacing_rate > 0 {
+            return self.flow.pacing_rate;
+        }
+        let percent = if self.flow.cwnd < self.flow.ssthresh / 2 { 200 } else { 120 };
+        let window = u64::from(self.flow.cwnd.max(self.packets_out())) * u64::from(self.settings.mss);
+        window * percent * 10_000 / u64::from(self.rtt.smoothed().max(1))
     }
 
     /// Sends what may be sent for the first time (tcp_write_xmit).

@@ -198,6 +198,12 @@ fn a_marking_queue_stays_short_and_loses_nothing() {
 }
 
 #[test]
+fn a_link_that_loses_everything_is_given_up() {
+    let outcome = run(&format!("{LINK}loss = {{ per_packet = 1.0 }}\n[[flow]]\nbytes = \"1MB\"\n"));
+    assert_eq!((outcome.flows[0].end_s, outcome.flows[0].bytes, outcome.warnings.len()), (None, 0, 1));
+}
+
+#[test]
 fn what_it_cannot_answer_it_names() {
     assert_eq!(refused(&format!("[control]\nsender = \"bbr\"\n{LINK}[[flow]]\nbytes = \"1MB\"\n")), "control.sender");
     assert_eq!(refused(&format!("[control]\nsender = \"share\"\n{LINK}[[flow]]\nbytes = \"1MB\"\n")), "control.sender");
