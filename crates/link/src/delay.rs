@@ -12,45 +12,21 @@ use std::{
 #[derive(Debug)]
 pub struct Delay<P> {
     delay: Span,
-    ring: VecDeque<Flying<P>>,
-    heap: BinaryHeap<Reverse<Flying<P>>>,
+    ring: VecDeque<(Key, P)>,
+    /// Of those with an extra delay: when they arrive, and where they lie. A heap moves what is in it, which packets are too large for.
+    heap: BinaryHeap<Reverse<(Key, usize)>>,
+    places: Vec<Option<P>>,
+    free: Vec<usize>,
     number: u64,
 }
 
-#[derive(Debug)]
-struct Flying<P> {
-    arrives: Time,
-    number: u64,
-    packet: P,
-}
-
-impl<P> Flying<P> {
-    fn key(&self) -> (Time, u64) {
-        (self.arrives, self.number)
-    }
-}
-
-impl<P> PartialEq for Flying<P> {
-    fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
-}
-impl<P> Eq for Flying<P> {}
-impl<P> PartialOrd for Flying<P> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl<P> Ord for Flying<P> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.key().cmp(&other.key())
-    }
-}
+/// When a packet arrives, and its number: those that arrive together leave in order of arrival.
+type Key = (Time, u64);
 
 impl<P> Delay<P> {
     /// Nothing on its way.
     pub fn new(delay: Span) -> Self {
-        Delay { delay, ring: VecDeque::new(), heap: BinaryHeap::new(), number: 0 }
+        Delay { delay, ring: VecDeque::new(), heap: BinaryHeap::new(), places: Vec::new(), free: Vec::new(), number: 0 }
     }
 
     /// The delay that every packet has.
@@ -70,7 +46,7 @@ impl<P> Delay<P> {
 
     fn heap_is_next(&self) -> bool {
         match (self.ring.front(), self.heap.peek()) {
-            (Some(ring), Some(Reverse(heap))) => heap.key() < ring.key(),
+            (Some((ring, _)), Some(Reverse((heap, _)))) => heap < ring,
             (None, heap) => heap.is_some(),
             (Some(_), None) => false,
         }
@@ -80,13 +56,18 @@ impl<P> Delay<P> {
 impl<P: Packet> Stage<P> for Delay<P> {
     fn enqueue(&mut self, now: Time, packet: P) -> Result<(), P> {
         let extra = packet.extra_delay();
-        let flying = Flying { arrives: now + self.delay + extra, number: self.number, packet };
+        let key = (now + self.delay + extra, self.number);
         self.number += 1;
         if extra == Span::ZERO {
-            self.ring.push_back(flying);
-        } else {
-            self.heap.push(Reverse(flying));
+            self.ring.push_back((key, packet));
+            return Ok(());
         }
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() - 1
+        });
+        self.places[place] = Some(packet);
+        self.heap.push(Reverse((key, place)));
         Ok(())
     }
 
@@ -94,13 +75,17 @@ impl<P: Packet> Stage<P> for Delay<P> {
         if self.next_wakeup()? > now {
             return None;
         }
-        let flying = if self.heap_is_next() { self.heap.pop()?.0 } else { self.ring.pop_front()? };
-        Some((flying.arrives, flying.packet))
+        if !self.heap_is_next() {
+            return self.ring.pop_front().map(|((arrives, _), packet)| (arrives, packet));
+        }
+        let Reverse(((arrives, _), place)) = self.heap.pop()?;
+        self.free.push(place);
+        self.places[place].take().map(|packet| (arrives, packet))
     }
 
     fn next_wakeup(&self) -> Option<Time> {
-        let ring = self.ring.front().map(|flying| flying.arrives);
-        let heap = self.heap.peek().map(|Reverse(flying)| flying.arrives);
+        let ring = self.ring.front().map(|((arrives, _), _)| *arrives);
+        let heap = self.heap.peek().map(|Reverse(((arrives, _), _))| *arrives);
         ring.into_iter().chain(heap).min()
     }
 }

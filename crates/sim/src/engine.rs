@@ -2,10 +2,13 @@
 
 use crate::{measure, measure::Looks, settings::Settings, world::World};
 use control::Controller;
-use scenario::{Buffer, Engine, EngineError, Outcome, Progress, QueueKind, Scenario, SplitMode};
+use scenario::{Buffer, Engine, EngineError, Outcome, Progress, QueueKind, Scenario, Span, SplitMode};
 
 /// Controllers that exist elsewhere.
 const ELSEWHERE: [&str; 4] = ["bbr", "xcp-e2e", "vcp-e2e", "mpcp-e2e"];
+
+/// A run without a duration, whose flows do not end either (a link that loses everything), is given up after a month.
+const PATIENCE: Span = Span(30 * 86_400 * 1_000_000_000);
 
 /// The engine that answers with packets in virtual time.
 #[derive(Debug, Default, Clone, Copy)]
@@ -76,13 +79,17 @@ impl Sim {
         let controllers = controllers(scenario)?;
         let mut world = World::new(scenario, seed, &controllers, self.settings);
         let mut looks = Looks::new(world.flows.len(), world.legs, &self.settings);
-        let until = scenario.duration.map_or(u64::MAX, |duration| duration.0);
+        let until = scenario.duration.unwrap_or(PATIENCE).0;
         if !world.run(until, &mut looks, progress) {
             return Err(EngineError::Cancelled);
         }
         progress.at(1.0, "measuring");
         let effort = world.effort();
-        Ok((measure::outcome(&mut world, seed, looks), effort))
+        let mut outcome = measure::outcome(&mut world, seed, looks);
+        if scenario.duration.is_none() && outcome.flows.iter().any(|flow| flow.end_s.is_none()) {
+            outcome.warnings.push("a flow had not ended after a month".into());
+        }
+        Ok((outcome, effort))
     }
 }
 

@@ -8,6 +8,16 @@
 //! Speed comes from what does not happen: links are rings of small packets, of which only the next to come out is an event; timers are moved
 //! without touching their heap; an acknowledgement costs what is new in it.
 //!
+//! # What of Linux is left out
+//!
+//! Segmentation and receive offload (each segment is sent and acknowledged for itself), the compression of acknowledgements of what is out of
+//! order, Nagle's algorithm, ticks of 4 ms (timers have microseconds), memory pressure, giving up (a connection is tried for ever), F-RTO's new data
+//! in place of retransmissions, and FINs of their own: the last segment carries it. Data flow one way, so that acknowledgements never ride on data.
+//! The window that an end without a limit opens is as large as the path could ever need, from the first acknowledgement on: buffers do not
+//! grow by themselves.
+//!
+//! What runs under a controller's name is Tandem's, compiled from the same header as the kernel's program. There is no BBR, and no semi-split.
+//!
 //! ```
 //! use scenario::{Engine, ScenarioFile};
 //! let text = "name = \"x\"\n[[link]]\nrate = \"10Mbit\"\ndelay = \"20ms\"\n[[flow]]\nbytes = \"1MB\"\n";

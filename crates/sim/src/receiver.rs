@@ -8,13 +8,12 @@ use crate::{
     timers::{Key, Timer, What},
 };
 
-/// The window of the handshake, and the first after it: 16 bits without a scale (tcp_select_initial_window).
+/// The window of the handshake: 16 bits without a scale (RFC 7323 §2.2). What follows is not bound by it: the receive buffer of an end is large
+/// from the start (net.ipv4.tcp_rmem, as the lab sets it), and with it what Linux lets be used of it (tcp_select_initial_window).
 pub(crate) const FIRST_WINDOW: u64 = 65_535;
 /// For how long an acknowledgement is held back at first, µs (TCP_ATO_MIN), and at most (TCP_DELACK_MAX).
 const ATO_MIN_US: u64 = 40_000;
 const DELACK_MAX_US: u64 = 200_000;
-/// A segment that is shorter says nothing of how windows may grow.
-const LEAST_TO_GROW: u32 = 128;
 /// Acknowledgements that go at once at the start (TCP_MAX_QUICKACKS).
 const QUICK: u32 = 16;
 
@@ -35,6 +34,7 @@ pub(crate) struct Receiver {
     line: usize,
     settings: Settings,
     echo: Echo,
+    up: bool,
     /// All before it has arrived.
     pub(crate) next: u64,
     /// Where the stream ends, once that is known.
@@ -50,12 +50,11 @@ pub(crate) struct Receiver {
     released: u64,
     /// How much room there is.
     room: u64,
-    /// The largest window (window_clamp), and what of it is let be used, growing with what arrives (rcv_ssthresh).
+    /// The largest window (window_clamp).
     clamp: u64,
-    allowed: u64,
-    /// First byte that the window told does not permit.
+    /// First byte that the window does not permit. At first the handshake told less.
     right_edge: u64,
-    /// The window told last, and what was acknowledged with it.
+    /// The window told last (or in the handshake, had it been scaled), and what was acknowledged with it.
     told_window: u64,
     acked: u64,
 
@@ -79,12 +78,12 @@ impl Receiver {
     /// One without a connection yet, with so much room, and windows no larger than `clamp`.
     pub(crate) fn new(conn: u32, line: usize, [room, clamp]: [u64; 2], echo: Echo, settings: Settings) -> Self {
         let clamp = clamp.min(room);
-        let first = clamp.min(FIRST_WINDOW);
         Receiver {
             conn,
             line,
             settings,
             echo,
+            up: false,
             next: 0,
             end: None,
             ranges: Vec::new(),
@@ -93,9 +92,8 @@ impl Receiver {
             released: 0,
             room,
             clamp,
-            allowed: first,
-            right_edge: first,
-            told_window: first,
+            right_edge: clamp,
+            told_window: clamp,
             acked: 0,
             recent: 0,
             scheduled: false,
@@ -113,6 +111,7 @@ impl Receiver {
 
     /// The handshake is over, and has measured the round trip.
     pub(crate) fn establish(&mut self, rtt_us: u32) {
+        self.up = true;
         self.timer.stop();
         self.srtt_us = rtt_us.into();
         self.rto_us = self.srtt_us + 200_000;
@@ -164,7 +163,7 @@ impl Receiver {
             self.refuse(start, end);
             return;
         }
-        self.note_arrival(packet.amount, net.now);
+        self.note_arrival(net.now);
         if start > self.next {
             self.keep(start, end);
             self.quick = self.quick.max(1);
@@ -194,8 +193,8 @@ impl Receiver {
         self.scheduled = true;
     }
 
-    /// How segments come decides how acknowledgements go (tcp_event_data_recv), and how the window grows (tcp_grow_window).
-    fn note_arrival(&mut self, len: u32, now: u64) {
+    /// How segments come decides how acknowledgements go (tcp_event_data_recv).
+    fn note_arrival(&mut self, now: u64) {
         let gap_us = (now - self.last_arrival) / 1000;
         if self.ato_us == 0 {
             self.quicken();
@@ -208,10 +207,6 @@ impl Receiver {
             self.quicken();
         }
         self.last_arrival = now;
-        if len >= LEAST_TO_GROW && self.allowed < self.clamp {
-            self.allowed = (self.allowed + 2 * u64::from(self.settings.mss)).min(self.clamp);
-            self.quick |= 1;
-        }
     }
 
     /// The next ones go at once (tcp_incr_quickack).
@@ -318,7 +313,7 @@ impl Receiver {
     /// Some of what had arrived takes no more room (tcp_cleanup_rbuf): the sender is told when the window is twice what it knows of.
     pub(crate) fn release(&mut self, to: u64, net: &mut Net) {
         self.released = self.released.max(to);
-        if self.is_complete() {
+        if self.is_complete() || !self.up {
             return;
         }
         let known = self.right_edge - self.next;
@@ -336,7 +331,7 @@ impl Receiver {
         if free < self.room / 2 && (free < self.room / 16 || free < self.settings.mss.into()) {
             return 0;
         }
-        free.min(self.allowed)
+        free.min(self.clamp)
     }
 
     /// Sends an acknowledgement of all that has arrived.

@@ -433,8 +433,8 @@ fn changes(scenario: &Scenario) -> Vec<(usize, Span, Rate)> {
     all.flat_map(|(index, link)| link.changes.iter().map(move |change| (index, change.at, change.rate))).collect()
 }
 
-/// Room of ends that are not to be what limits a flow: what is in flight and queued on the whole path, twice over, and as much again for
-/// growth.
+/// The largest window of ends that are not to be what limits a flow: half of the buffers that the lab gives its hosts, which is what is in
+/// flight and queued on the whole path, twice over.
 fn endless_window(scenario: &Scenario, specs: &[FlowSpec]) -> u64 {
     let queued = |index: usize| match crate::net::limit_of(scenario, index) {
         link::Limit::Packets(count) => count.saturating_mul(PKT.0),
@@ -446,5 +446,5 @@ fn endless_window(scenario: &Scenario, specs: &[FlowSpec]) -> u64 {
     let rtt = Span(scenario.base_rtt(whole).0 + extra);
     let fastest = scenario.links.iter().map(|link| link.rate).max().unwrap_or(Rate(0));
     let (flight, burst) = (scenario.bottleneck_rate(whole).bytes_in(rtt).0, fastest.bytes_in(rtt).0);
-    (flight + queues.min(burst.saturating_mul(4))).saturating_mul(4).clamp(4 << 20, 1 << 30)
+    (flight + queues.min(burst.saturating_mul(4))).saturating_mul(2).clamp(2 << 20, 1 << 29)
 }
