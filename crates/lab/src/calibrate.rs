@@ -24,6 +24,10 @@ pub struct Calibration {
     pub rate: Rate,
     /// Rate delivered under more traffic than it can carry, in IP bits a second.
     pub delivered_rate_bps: f64,
+    /// That traffic: what the sender came to, where the machine let it, 5 % more than asked.
+    pub offered_rate_bps: f64,
+    /// How late the emulator itself was meanwhile: 99th percentile, in seconds.
+    pub late_p99_s: f64,
     /// One-way delay asked for.
     pub delay: Span,
     /// One-way delay of small packets on the idle link less their transmission time: median, in seconds.
@@ -58,19 +62,21 @@ pub fn calibrate(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64, span: D
     // Full: a little more than it can carry.
     let gap = rate.time_for(PKT).duration().mul_f64(0.95);
     let full = exchange(&clean, Plan { bytes: PKT.0, gap, count: (clean_span.as_secs_f64() / gap.as_secs_f64()).max(100.0) as u64 })?;
-    let mut refused = refused_by(clean)?;
+    let (mut refused, late_p99_s) = end(clean)?;
     let (mut sent, mut lost_at_s) = (0, Vec::new());
     if loss.is_some() {
         let lossy = build(rate, delay, loss, seed)?;
         let gap = rate.time_for(PKT).duration().mul_f64(1.5).max(Duration::from_micros(50));
         let crossing = exchange(&lossy, Plan { bytes: PKT.0, gap, count: (span.as_secs_f64() / gap.as_secs_f64()) as u64 })?;
         sent = crossing.sent;
-        refused += refused_by(lossy)?;
+        refused += end(lossy)?.0;
         lost_at_s = crossing.lost().map(|number| number as f64 * gap.as_secs_f64()).collect();
     }
     Ok(Calibration {
         rate,
         delivered_rate_bps: full.rate_bps(),
+        offered_rate_bps: full.offered_bps,
+        late_p99_s,
         delay,
         delivered_delay_s: median,
         jitter_p99_s: p99 - median,
@@ -81,9 +87,11 @@ pub fn calibrate(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64, span: D
     })
 }
 
-/// Ends a network; returns how many packets the machine lost outside of its links.
-fn refused_by(network: Network) -> Result<u64, LabError> {
-    Ok(network.finish()?.iter().map(|report| report.refused).sum())
+/// Ends a network; returns how many packets the machine lost outside of its links, and how late the emulator was.
+fn end(network: Network) -> Result<(u64, f64), LabError> {
+    let reports = network.finish()?;
+    let late = reports.iter().filter_map(|report| report.late).map(|[_, p99]| p99).fold(0.0, f64::max);
+    Ok((reports.iter().map(|report| report.refused).sum(), late))
 }
 
 /// A single link. Where losses are counted, none may come from the queue, however long the sender sleeps and then catches up.
@@ -126,6 +134,8 @@ impl Arrival {
 struct Crossing {
     sent: u64,
     bytes: u64,
+    /// IP bits a second between the first and the last that was sent.
+    offered_bps: f64,
     arrivals: Vec<Arrival>,
 }
 
@@ -170,6 +180,7 @@ fn exchange(network: &Network, plan: Plan) -> Result<Crossing, LabError> {
         bytes[8..16].copy_from_slice(&sys::now_realtime_ns().to_be_bytes());
         source.send(&bytes).map_err(failed("send a UDP packet"))?;
     }
+    let offered_bps = (plan.count - 1) as f64 * plan.bytes as f64 * 8.0 / begun.elapsed().as_secs_f64();
     // The last packets are on their way for a delay and a full queue; then silence.
     sink.set_read_timeout(Some(Duration::from_millis(1500))).map_err(failed("set a time-out"))?;
     let mut arrivals = Vec::new();
@@ -182,5 +193,5 @@ fn exchange(network: &Network, plan: Plan) -> Result<Crossing, LabError> {
             break;
         }
     }
-    Ok(Crossing { sent: plan.count, bytes: plan.bytes, arrivals })
+    Ok(Crossing { sent: plan.count, bytes: plan.bytes, offered_bps, arrivals })
 }
