@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Daemon, skip, wait_for_port};
+use common::{Daemon, skip, wait_for_listener, wait_for_port};
 use lab::{Extras, Host, Network};
 use proxy::{Ending, FlowRecord};
 use scenario::ScenarioFile;
@@ -460,10 +460,11 @@ fn iperf3_runs_in_both_directions() {
     }
     let bench = Bench::new();
     for (client, server, addresses) in bench.ways() {
-        let _iperf = Daemon::start(server.command("iperf3").arg("-s"));
         for address in addresses {
-            wait_for_port(server, address, 5201);
             for direction in [&[][..], &["-R"][..]] {
+                // A server for one test each: between two tests it closes its socket, and resets who is just calling.
+                let _iperf = Daemon::start(server.command("iperf3").args(["-s", "-1"]));
+                wait_for_listener(server, 5201);
                 let output = run(client.command("iperf3").args(["-n", "20M", "-J", "-c", &address.to_string()]).args(direction));
                 let said = String::from_utf8_lossy(&output.stdout);
                 assert!(said.contains("\"sum_received\"") && !said.contains("\"error\""), "{said}");

@@ -78,6 +78,15 @@ pub(crate) fn wait_for_port(host: &Host, address: IpAddr, port: u16) {
     });
 }
 
+/// Waits until somebody listens at `port` on `host`, without a call: to iperf3 the first caller is the client of a test.
+pub(crate) fn wait_for_listener(host: &Host, port: u16) {
+    wait_until("a daemon listens", || {
+        let listed = host.command("ss").args(["-Hltn", &format!("sport = :{port}")]).output().unwrap();
+        assert!(listed.status.success(), "ss: {}", String::from_utf8_lossy(&listed.stderr));
+        !listed.stdout.is_empty()
+    });
+}
+
 /// Waits until `condition` holds.
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
