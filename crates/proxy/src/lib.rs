@@ -40,9 +40,10 @@ pub use egress::{EgressError, LinkView};
 pub use ending::Ending;
 pub use gate::Change;
 pub use leg::{Dscp, LegProfile, available_controllers};
-pub use meter::{DirectionStats, DirectionView, FlowRecord, FlowStats, FlowView, LegView, Limiter, Phase, Totals};
+pub use meter::{DirectionStats, DirectionView, FlowRecord, FlowStats, FlowView, LegView, Limiter, Totals};
 pub use policy::{Action, Interface, Leg, Policy, Ports, Prefix, Rule};
 pub use rules::{Counted, Rules, RulesError};
+pub use scenario::Phase;
 pub use sys::{TcpInfo, clamp_window, force_receive_buffer, tcp_info, unsent};
 
 use controllers::Controllers;

@@ -1,7 +1,7 @@
 //! What is known of a flow: both legs, both directions.
 
 use crate::{ending::Ending, sys::TcpInfo};
-use scenario::Bytes;
+use scenario::{Bytes, Phase};
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, time::Duration};
 
@@ -53,18 +53,6 @@ impl DirectionStats {
     pub fn held(&self) -> Bytes {
         Bytes((self.received + self.in_hand + self.unsent) as u64)
     }
-}
-
-/// What one direction of a flow is doing (Baccelli et al. §19.2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Phase {
-    /// Bytes wait in the proxy, and there is room for more: each leg goes at its own rate.
-    Free,
-    /// Nothing waits: the outgoing leg goes no faster than the incoming one brings.
-    Starvation,
-    /// There is no room: the incoming leg is held to the rate of the outgoing one.
-    Backpressure,
 }
 
 /// Who keeps a direction from going faster.

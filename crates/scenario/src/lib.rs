@@ -5,11 +5,13 @@
 //! the engines (the lab, later the simulator and the equations); how an outcome is shown is left to `report`.
 
 mod check;
+mod curve;
 mod engine;
 mod file;
 mod model;
 mod outcome;
 mod random;
+mod seen;
 mod text;
 mod units;
 
@@ -20,8 +22,10 @@ pub use model::{
     Scenario, Split, SplitMode,
 };
 pub use outcome::{
-    Dist, FlowOutcome, LegOutcome, LinkOutcome, NUMBERS, Outcome, Phases, ProxyOutcome, Series, ShaperOutcome, add_ci95, half_width, jain,
+    Dist, FlowOutcome, LegOutcome, LinkOutcome, NUMBERS, Outcome, Phase, Phases, ProxyOutcome, Series, ShaperOutcome, add_ci95, half_width,
+    jain,
 };
 pub use random::{Purpose, stream};
+pub use seen::{FlowSeen, LegLook, LegSeen, LinkLook, Seen};
 pub use text::{Fault, FileError, read_toml};
 pub use units::{Bytes, PKT, QueueLimit, Rate, Span, UnitError};

@@ -150,6 +150,18 @@ pub struct Phases {
     pub backpressure: f64,
 }
 
+/// What a proxy is doing for one direction of a flow (Baccelli et al. §19.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Bytes wait in the proxy, and there is room for more: each leg goes at its own rate.
+    Free,
+    /// Nothing waits: the outgoing leg goes no faster than the incoming one brings.
+    Starvation,
+    /// There is no room: the incoming leg is held to the rate of the outgoing one.
+    Backpressure,
+}
+
 /// A link as asked, and as it was, in the direction of the data.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkOutcome {
@@ -190,6 +202,14 @@ pub struct Series {
     pub t: Vec<f64>,
     /// Values.
     pub v: Vec<f64>,
+}
+
+impl Series {
+    /// One of these points; times and values are rounded to what looks can bear.
+    pub(crate) fn of(what: &str, whose: &str, unit: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        let (t, v) = points.into_iter().map(|(t, v)| ((t * 1e4).round() / 1e4, (v * 1e6).round() / 1e6)).unzip();
+        Series { what: what.into(), whose: whose.into(), unit: unit.into(), t, v }
+    }
 }
 
 impl Outcome {

@@ -1,0 +1,357 @@
+//! What an engine that plays a scenario over time has seen of it, and the [`Outcome`] that this makes: the same figures with the same
+//! meanings, whoever looked.
+
+use crate::{
+    curve,
+    model::{Leg, Scenario},
+    outcome::{Dist, FlowOutcome, LegOutcome, LinkOutcome, Outcome, Phase, Phases, ProxyOutcome, Series, ShaperOutcome, jain},
+    units::Span,
+};
+
+/// Points of a flow at which a byte's delay is measured.
+const DELAY_POINTS: usize = 400;
+/// Of more flows than this nobody reads the curves one by one.
+const MOST_FLOW_CURVES: usize = 16;
+/// And of more connections than this there are none, nor is asked when so many flows fared alike.
+const MOST_CURVES: usize = 100;
+/// Goodput over time is a mean over this long, in seconds.
+const GOODPUT_WINDOW: f64 = 0.5;
+/// Jain's index from which on flows fare alike.
+const ALIKE: f64 = 0.99;
+
+/// A look at the sending side of a connection, and at the proxy whose leg it is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LegLook {
+    /// When, in seconds from the start of the run.
+    pub t: f64,
+    /// Payload sent at least once.
+    pub sent: u64,
+    /// Payload that the proxy held for it; 0 of the first leg.
+    pub held: u64,
+    /// Smoothed RTT, µs; 0 before the handshake.
+    pub srtt_us: u32,
+    /// Congestion window, in segments.
+    pub cwnd: u32,
+    /// Payload that is not acknowledged.
+    pub in_flight: u32,
+    /// Segments sent again until now.
+    pub retransmits: u32,
+    /// It was connected and had something to send.
+    pub busy: bool,
+    /// What the proxy was doing for it; of the first leg nothing is meant.
+    pub phase: Phase,
+}
+
+/// All looks at a connection.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LegSeen {
+    /// In order of time.
+    pub looks: Vec<LegLook>,
+    /// Least RTT seen, µs.
+    pub min_rtt_us: u32,
+    /// Segments sent again.
+    pub retransmits: u64,
+}
+
+/// All that was seen of a flow.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct FlowSeen {
+    /// When its opener called connect.
+    pub start_s: f64,
+    /// When the receiver read the last byte; none when it had not ended.
+    pub end_s: Option<f64>,
+    /// Payload that the receiver read.
+    pub bytes: u64,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// When, and what the receiver had read.
+    pub read: Vec<(f64, f64)>,
+    /// Its connections, from the sender on.
+    pub legs: Vec<LegSeen>,
+}
+
+/// A look at the slowest link.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LinkLook {
+    /// When, in seconds from the start of the run.
+    pub t: f64,
+    /// IP bytes that had left it.
+    pub left: u64,
+    /// Bytes in its queue.
+    pub queued: u64,
+}
+
+/// Everything that was seen of a run.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Seen {
+    /// When the run ended.
+    pub end_s: f64,
+    /// Flow by flow, as the scenario numbers them.
+    pub flows: Vec<FlowSeen>,
+    /// The slowest link.
+    pub bottleneck: Vec<LinkLook>,
+    /// When, and what all proxies held together.
+    pub held: Vec<(f64, f64)>,
+    /// When, and what waited before the proxies' shapers.
+    pub shaped: Vec<(f64, f64)>,
+    /// Those shapers, where there are such.
+    pub shaper: Option<ShaperOutcome>,
+    /// Each link, over the whole run.
+    pub links: Vec<LinkOutcome>,
+}
+
+impl Seen {
+    /// Makes an outcome of it.
+    pub fn outcome(self, engine: &str, scenario: &Scenario, seed: u64) -> Outcome {
+        let controls = scenario.leg_controls();
+        let specs = scenario.flow_specs(seed);
+        let flows: Vec<FlowOutcome> = specs
+            .iter()
+            .zip(&self.flows)
+            .map(|(spec, seen)| {
+                let time = seen.end_s.unwrap_or(self.end_s) - seen.start_s;
+                FlowOutcome {
+                    id: spec.id,
+                    asked_bytes: spec.bytes.map(|bytes| bytes.0),
+                    bytes: seen.bytes,
+                    start_s: seen.start_s,
+                    end_s: seen.end_s,
+                    goodput_bps: if time > 0.0 { seen.bytes as f64 * 8.0 / time } else { 0.0 },
+                    error: seen.error.clone(),
+                    legs: controls.iter().zip(&seen.legs).map(|(control, leg)| leg.outcome(control)).collect(),
+                }
+            })
+            .collect();
+        let [first, last] = self.span();
+        let span = (last - first).max(1e-9);
+        let total: u64 = flows.iter().map(|flow| flow.bytes).sum();
+        let left: Vec<(f64, f64)> = self.bottleneck.iter().map(|look| (look.t, look.left as f64)).collect();
+        let carried = curve::value_at(&left, last) - curve::value_at(&left, first);
+        Outcome {
+            scenario: scenario.name.clone(),
+            engine: engine.into(),
+            seed,
+            valid: true,
+            goodput_bps: total as f64 * 8.0 / span,
+            utilization: carried / scenario.links[scenario.bottleneck()].capacity_between(first, first + span),
+            jain: self.jain(scenario, specs.iter().map(|flow| flow.access_delay).max().unwrap_or(Span::ZERO)),
+            converge_s: self.converge(),
+            queue_bytes: Some(self.queue([first, last])),
+            proxy: (!scenario.splits.is_empty()).then(|| self.proxy([first, last])),
+            series: self.series(scenario),
+            links: self.links,
+            flows,
+            ..Outcome::default()
+        }
+    }
+
+    /// From the first start to the last end.
+    fn span(&self) -> [f64; 2] {
+        let first = self.flows.iter().map(|flow| flow.start_s).fold(f64::INFINITY, f64::min);
+        let last = self.flows.iter().map(|flow| flow.end_s.unwrap_or(self.end_s)).fold(0.0, f64::max);
+        [first, last]
+    }
+
+    /// How alike the flows fared while all were under way; the first round trips after a start are no measure of a share.
+    fn jain(&self, scenario: &Scenario, farthest: Span) -> Option<f64> {
+        let whole = Leg { first: 0, end: scenario.links.len() };
+        let round_trip = scenario.base_rtt(whole).secs() + 2.0 * farthest.secs();
+        let from = self.flows.iter().map(|flow| flow.start_s).fold(0.0, f64::max) + 4.0 * round_trip;
+        let to = self.flows.iter().map(|flow| flow.end_s.unwrap_or(self.end_s)).fold(f64::INFINITY, f64::min);
+        if to <= from {
+            return None;
+        }
+        jain(&self.flows.iter().map(|flow| flow.read_between(from, to)).collect::<Vec<_>>())
+    }
+
+    /// The longest that it took after a start until the flows under way fared alike.
+    fn converge(&self) -> Option<f64> {
+        if self.flows.len() > MOST_CURVES {
+            return None;
+        }
+        let mut starts: Vec<f64> = self.flows.iter().map(|flow| flow.start_s).collect();
+        starts.sort_unstable_by(f64::total_cmp);
+        let mut longest: Option<f64> = None;
+        for (at, start) in starts.iter().enumerate().skip(1) {
+            let until = starts.get(at + 1).copied().unwrap_or(self.end_s);
+            let alike = |t: &f64| {
+                let under_way = self.flows.iter().filter(|flow| flow.start_s <= *t && flow.end_s.is_none_or(|end| end > *t));
+                let read = under_way.map(|flow| flow.read_between(*t - GOODPUT_WINDOW, *t));
+                jain(&read.collect::<Vec<_>>()).is_some_and(|jain| jain >= ALIKE)
+            };
+            let when = self.bottleneck.iter().map(|look| look.t).filter(|t| (*start..until).contains(t)).find(alike)?;
+            longest = Some(longest.map_or(when - start, |longest| longest.max(when - start)));
+        }
+        longest
+    }
+
+    /// What waited before the bottleneck, be it the link or a shaper before it.
+    fn queue(&self, [first, last]: [f64; 2]) -> Dist {
+        let looks = self.bottleneck.iter().filter(|look| (first..=last).contains(&look.t));
+        Dist::of(&mut looks.map(|look| look.queued as f64 + curve::value_at(&self.shaped, look.t)).collect::<Vec<_>>())
+    }
+
+    fn proxy(&self, [first, last]: [f64; 2]) -> ProxyOutcome {
+        let mut held: Vec<f64> = self.held.iter().filter(|(t, _)| (first..=last).contains(t)).map(|(_, bytes)| *bytes).collect();
+        let mut delays = Vec::new();
+        let mut phases = Phases::default();
+        for flow in &self.flows {
+            let sent = flow.legs.first().map_or_else(Vec::new, |leg| leg.looks.iter().map(|look| (look.t, look.sent as f64)).collect());
+            delays.extend(curve::delays(&sent, &flow.read, DELAY_POINTS));
+            for leg in flow.legs.iter().skip(1) {
+                leg.add_phases(flow, &mut phases);
+            }
+        }
+        let all = phases.free + phases.starvation + phases.backpressure;
+        let share = |time: f64| if all > 0.0 { time / all } else { 0.0 };
+        ProxyOutcome {
+            buffer_bytes: Dist::of(&mut held),
+            delay_s: Dist::of(&mut delays),
+            phases: Phases { free: share(phases.free), starvation: share(phases.starvation), backpressure: share(phases.backpressure) },
+            shaper: self.shaper,
+        }
+    }
+
+    /// Every number over time.
+    fn series(&self, scenario: &Scenario) -> Vec<Series> {
+        let link = format!("link {}", scenario.bottleneck() + 1);
+        let mut all = vec![
+            Series::of("goodput", "all", "bit/s", self.goodput()),
+            Series::of("queue", &link, "B", self.bottleneck.iter().map(|look| (look.t, look.queued as f64))),
+        ];
+        if (2..=MOST_FLOW_CURVES).contains(&self.flows.len()) {
+            let flows = self.flows.iter().enumerate();
+            let goodput = |flow: &FlowSeen| curve::rate(&flow.read, GOODPUT_WINDOW);
+            all.extend(flows.map(|(id, flow)| Series::of("flow_goodput", &format!("flow {id}"), "bit/s", goodput(flow))));
+        }
+        if !scenario.splits.is_empty() {
+            all.push(Series::of("held", "all", "B", self.held.iter().copied()));
+        }
+        let legs =
+            self.flows.iter().enumerate().flat_map(|(id, flow)| flow.legs.iter().enumerate().map(move |(leg, seen)| (id, leg, seen)));
+        for (id, leg, seen) in legs.take(MOST_CURVES) {
+            let whose = if scenario.splits.is_empty() { format!("flow {id}") } else { format!("flow {id} leg {}", leg + 1) };
+            let mut of = |what: &str, unit: &str, value: fn(&LegLook) -> f64| {
+                // Before the handshake there is nothing to show.
+                let connected = seen.looks.iter().filter(|look| look.srtt_us > 0);
+                all.push(Series::of(what, &whose, unit, connected.map(|look| (look.t, value(look)))));
+            };
+            of("cwnd", "pkt", |look| f64::from(look.cwnd));
+            of("rtt", "s", |look| f64::from(look.srtt_us) / 1e6);
+            of("in_flight", "B", |look| f64::from(look.in_flight));
+            of("retransmits", "pkt", |look| f64::from(look.retransmits));
+        }
+        all
+    }
+
+    /// Payload read by all receivers, over a sliding window.
+    fn goodput(&self) -> Vec<(f64, f64)> {
+        let Some(longest) = self.flows.iter().map(|flow| &flow.read).max_by_key(|read| read.len()) else { return Vec::new() };
+        let total = |index: usize| self.flows.iter().filter_map(|flow| Some(flow.read.get(index)?.1)).sum();
+        let total: Vec<(f64, f64)> = longest.iter().enumerate().map(|(index, (t, _))| (*t, total(index))).collect();
+        curve::rate(&total, GOODPUT_WINDOW)
+    }
+}
+
+impl FlowSeen {
+    /// What the receiver read between two times.
+    fn read_between(&self, from: f64, to: f64) -> f64 {
+        curve::value_at(&self.read, to) - curve::value_at(&self.read, from)
+    }
+}
+
+impl LegSeen {
+    fn outcome(&self, control: &str) -> LegOutcome {
+        let busy: Vec<&LegLook> = self.looks.iter().filter(|look| look.busy).collect();
+        // A flow that was over between two looks is known by its last state alone.
+        let seen: Vec<&LegLook> = if busy.is_empty() { self.looks.last().into_iter().collect() } else { busy };
+        let mean = |value: fn(&LegLook) -> u32| match seen.len() {
+            0 => 0.0,
+            count => seen.iter().map(|look| f64::from(value(look))).sum::<f64>() / count as f64,
+        };
+        LegOutcome {
+            control: control.into(),
+            mean_rtt_s: mean(|look| look.srtt_us) / 1e6,
+            min_rtt_s: f64::from(self.min_rtt_us) / 1e6,
+            retransmits: self.retransmits,
+            mean_cwnd_pkt: mean(|look| look.cwnd),
+        }
+    }
+
+    /// Adds how long the proxy was in each phase, from the first byte that came to the last that went, in seconds.
+    fn add_phases(&self, flow: &FlowSeen, phases: &mut Phases) {
+        for pair in self.looks.windows(2) {
+            let (look, time) = (&pair[0], pair[1].t - pair[0].t);
+            let before = look.sent == 0 && look.held == 0;
+            let after = flow.end_s.is_some() && look.sent >= flow.bytes && look.held == 0;
+            if !before && !after {
+                *match look.phase {
+                    Phase::Free => &mut phases.free,
+                    Phase::Starvation => &mut phases.starvation,
+                    Phase::Backpressure => &mut phases.backpressure,
+                } += time;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::ScenarioFile;
+
+    fn scenario() -> Scenario {
+        let text = "name = \"x\"\nduration = \"10s\"\n[[link]]\nrate = \"8Mbit\"\ndelay = \"10ms\"\n[[link]]\nrate = \"80Mbit\"\ndelay = \"10ms\"\n\
+                    [[split]]\nafter = 1\n[[flow]]\ncount = 2\nstart = { every = \"2s\" }\n";
+        ScenarioFile::parse(text, "x").unwrap().variants(&[]).unwrap().remove(0).scenario
+    }
+
+    /// Two flows of which the first has all of a megabyte a second for 2 s, and both the half of it from then on.
+    fn seen() -> Seen {
+        let looks = |of: fn(f64) -> f64| (0..=100).map(|at| f64::from(at) / 10.0).map(|t| (t, of(t))).collect::<Vec<_>>();
+        let first: fn(f64) -> f64 = |t| 1e6 * t.min(2.0) + 5e5 * (t - 2.0).max(0.0);
+        let second: fn(f64) -> f64 = |t| 5e5 * (t - 2.0).max(0.0);
+        let flow = |start_s: f64, read: fn(f64) -> f64| {
+            let look = |(t, bytes): &(f64, f64)| LegLook {
+                t: *t,
+                sent: *bytes as u64,
+                held: 0,
+                srtt_us: 20_000,
+                cwnd: 10,
+                in_flight: 14_480,
+                retransmits: 0,
+                busy: *bytes > 0.0,
+                phase: if *t < 5.0 { Phase::Free } else { Phase::Starvation },
+            };
+            let read = looks(read);
+            let leg = LegSeen { looks: read.iter().map(look).collect(), min_rtt_us: 19_000, retransmits: 3 };
+            FlowSeen { start_s, bytes: read[100].1 as u64, legs: vec![leg.clone(), leg], read, ..FlowSeen::default() }
+        };
+        let bottleneck = looks(|t| 1e6 * t).into_iter().map(|(t, left)| LinkLook { t, left: left as u64, queued: 1500 });
+        Seen {
+            end_s: 10.0,
+            flows: vec![flow(0.0, first), flow(2.0, second)],
+            bottleneck: bottleneck.collect(),
+            shaped: looks(|_| 500.0),
+            ..Seen::default()
+        }
+    }
+
+    #[test]
+    fn what_was_seen_becomes_figures() {
+        let outcome = seen().outcome("x", &scenario(), 1);
+        assert!((outcome.goodput_bps - 8e6).abs() < 1.0 && (outcome.utilization - 1.0).abs() < 1e-9);
+        assert!((outcome.jain.unwrap() - 1.0).abs() < 1e-9);
+        // Half a second after the second start the mean over half a second is fair.
+        assert!((outcome.converge_s.unwrap() - 0.5).abs() < 0.11, "{:?}", outcome.converge_s);
+        assert_eq!(outcome.queue_bytes.unwrap().mean, 2000.0);
+        let proxy = outcome.proxy.unwrap();
+        // The first flow's leg from 0.1 s on, the second's from 2.1 s on.
+        let (free, starved) = (4.9 + 2.9, 5.0 + 5.0);
+        assert!((proxy.phases.free - free / (free + starved)).abs() < 1e-9, "{:?}", proxy.phases);
+        assert!(proxy.delay_s.max.abs() < 1e-9, "what is sent is read at once");
+        let leg = &outcome.flows[1].legs[1];
+        assert_eq!((leg.min_rtt_s, leg.retransmits, leg.mean_cwnd_pkt), (0.019, 3, 10.0));
+        assert_eq!(outcome.series.iter().filter(|series| series.whose == "flow 1 leg 2").count(), 4);
+    }
+}
