@@ -27,7 +27,8 @@
 struct td_share_state {
 	u64 rate;	/* payload bytes/s */
 	u64 committed;	/* what of that is counted as sent */
-	u64 demand;	/* what it is counted with while it wants less, payload bytes/s */
+	u64 demand;	/* what it wants while that is less, with room to grow, payload bytes/s */
+	u64 counted;	/* what it is counted with: what it was seen to send, smoothed */
 	u64 since_us;	/* the running watch */
 	u64 sent0;	/* what had been sent when it began */
 	u32 status;
@@ -141,25 +142,26 @@ TD_INLINE void td_share_leave(struct td_share_state *s, struct td_link *l)
 	if (s->status == TD_SHARE_GREEDY)
 		l->share.weight = td_less(l->share.weight, s->weight);
 	else if (s->status == TD_SHARE_MODEST)
-		l->share.demand = td_less(l->share.demand, s->demand);
+		l->share.demand = td_less(l->share.demand, s->counted);
 	if (s->status)
 		l->share.flows = td_less(l->share.flows, 1);
 	s->status = TD_SHARE_ABSENT;
 	td_share_commit(s, l, 0);
 }
 
-/* Counts the flow as greedy, or as one that wants no more than `demand`. */
-TD_INLINE void td_share_count(const struct td_flow *f, struct td_share_state *s, struct td_link *l, u32 status, u64 demand)
+/* Counts the flow as greedy, or as one that wants no more than `demand` and sends `sends`. */
+TD_INLINE void td_share_count(const struct td_flow *f, struct td_share_state *s, struct td_link *l, u32 status, u64 demand, u64 sends)
 {
 	td_share_leave(s, l);
 	s->status = status;
 	s->weight = td_max(f->weight, 1);
 	s->demand = demand;
+	s->counted = sends;
 	l->share.flows++;
 	if (status == TD_SHARE_GREEDY)
 		l->share.weight += s->weight;
 	else
-		l->share.demand += demand;
+		l->share.demand += sends;
 }
 
 /* What the receiver's window permits, payload bytes/s. */
@@ -170,7 +172,7 @@ TD_INLINE u64 td_share_window_rate(const struct td_flow *f)
 
 TD_INLINE void td_share_join(const struct td_flow *f, struct td_share_state *s, struct td_link *l, const struct td_event *e)
 {
-	td_share_count(f, s, l, TD_SHARE_GREEDY, 0);
+	td_share_count(f, s, l, TD_SHARE_GREEDY, 0, 0);
 	/* A pace begins with a segment, not with the wait for one. */
 	l->share.excess += f->mss;
 	s->since_us = e->now_us;
@@ -188,19 +190,24 @@ TD_INLINE void td_share_judge(const struct td_flow *f, struct td_share_state *s,
 	s->starved += !f->unsent;
 	if (window < mine) {
 		if (s->status != TD_SHARE_MODEST || s->demand != window)
-			td_share_count(f, s, l, TD_SHARE_MODEST, window);
+			td_share_count(f, s, l, TD_SHARE_MODEST, window, window);
 	} else if (s->status == TD_SHARE_MODEST && (s->demand >= mine || !s->starved) && s->acks > 1) {
 		/* Its share has come down to what it wants, or data waits at every ACK. */
-		td_share_count(f, s, l, TD_SHARE_GREEDY, 0);
+		td_share_count(f, s, l, TD_SHARE_GREEDY, 0, 0);
 	}
 	if (span < td_max(td_min(f->srtt_us / 2, 400000), 50000))
 		return;
 	rate = (f->sent - s->sent0) * 1000000 / span;
 	if (s->starved && window >= mine) {
-		/* A quarter more than was seen, so that it can grow; it comes down slowly, since what applications send comes in bursts. */
+		/*
+		 * It wants a quarter more than was seen, so that it can grow; that comes down slowly, since what applications send comes in
+		 * bursts. What it does not send is the others', so it is counted with no more than it was seen to send: its own pace is not
+		 * bound by that, and what it sends beyond for as long as a watch is a few packets in the queue.
+		 */
 		u64 demand = td_max64(rate + rate / 4, s->status == TD_SHARE_MODEST ? s->demand - s->demand / 4 : 0);
+		u64 sends = s->status == TD_SHARE_MODEST ? (3 * s->counted + rate) / 4 : rate;
 
-		td_share_count(f, s, l, demand < mine ? TD_SHARE_MODEST : TD_SHARE_GREEDY, demand);
+		td_share_count(f, s, l, demand < mine ? TD_SHARE_MODEST : TD_SHARE_GREEDY, demand, sends);
 	}
 	s->since_us = e->now_us;
 	s->sent0 = f->sent;
@@ -385,7 +392,7 @@ TD_INLINE void td_share_apply(struct td_flow *f, struct td_share_state *s, struc
 
 	s->rate = td_max64(td_share_level(f, l, t) * td_max(f->weight, 1), mss);
 	if (s->status)
-		td_share_commit(s, l, s->status == TD_SHARE_MODEST ? td_min64(s->demand, s->rate) : s->rate);
+		td_share_commit(s, l, s->status == TD_SHARE_MODEST ? td_min64(s->counted, s->rate) : s->rate);
 	f->pacing_rate = s->rate * td_share_haste(f, l) >> 16;
 	f->cwnd = td_min64((s->rate * 5 / 4 * f->srtt_us / 1000000 + s->rate / 20) / mss + 10, TD_INFINITE);
 	f->ssthresh = f->cwnd;
@@ -395,7 +402,7 @@ TD_INLINE void td_share(struct td_flow *f, struct td_share_state *s, struct td_l
 			const struct td_share_tunables *t)
 {
 	if (e->kind == TD_INIT) {
-		s->rate = s->committed = s->demand = s->since_us = s->sent0 = 0;
+		s->rate = s->committed = s->demand = s->counted = s->since_us = s->sent0 = 0;
 		s->status = s->starved = s->acks = s->base_us = s->weight = s->credit = 0;
 	}
 	if (!l || !l->capacity) {
@@ -413,7 +420,7 @@ TD_INLINE void td_share(struct td_flow *f, struct td_share_state *s, struct td_l
 			td_share_join(f, s, l, e);
 			td_share_level(f, l, t);
 			if (td_share_window_rate(f) < l->share.level * s->weight)
-				td_share_count(f, s, l, TD_SHARE_MODEST, td_share_window_rate(f));
+				td_share_count(f, s, l, TD_SHARE_MODEST, td_share_window_rate(f), td_share_window_rate(f));
 		}
 	} else if (e->kind == TD_CLOSE) {
 		td_share_leave(s, l);

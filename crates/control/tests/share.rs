@@ -109,7 +109,8 @@ fn what_an_application_leaves_the_others_take() {
         let seen = run(&path, &jobs, 61.0);
         let rates = seen.rates(20.0, 60.0);
         assert!((rates[4] * 8.0 / 1e6 - 1.0).abs() < 0.02, "{rates:?}");
-        assert!(seen.utilization(20.0, 60.0, RATE) > 0.97, "{rates:?}");
+        // The room to grow that it is given is in nobody's way.
+        assert!(seen.utilization(20.0, 60.0, RATE) > 0.985, "{rates:?}");
     });
 }
 
