@@ -90,7 +90,7 @@ pub fn calibrate(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64, span: D
 /// Ends a network; returns how many packets the machine lost outside of its links, and how late the emulator was.
 fn end(network: Network) -> Result<(u64, f64), LabError> {
     let reports = network.finish()?;
-    let late = reports.iter().filter_map(|report| report.late).map(|[_, p99]| p99).fold(0.0, f64::max);
+    let late = reports.iter().filter_map(|report| report.late).map(|late| late.p99).fold(0.0, f64::max);
     Ok((reports.iter().map(|report| report.refused).sum(), late))
 }
 

@@ -62,10 +62,26 @@ pub(crate) struct LinkReport {
     pub(crate) counts: Counts,
     /// The rate while there was a queue, as a share of what was asked for; none when there was no queue for long enough.
     pub(crate) rate_share: Option<f64>,
-    /// How late packets were handed over, in seconds: median and 99th percentile.
-    pub(crate) late: Option<[f64; 2]>,
+    /// How late packets were handed over; none when there were none.
+    pub(crate) late: Option<Late>,
     /// Packets that a host could not be given.
     pub(crate) refused: u64,
+}
+
+/// How late packets were handed over, in seconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Late {
+    pub(crate) median: f64,
+    pub(crate) p99: f64,
+    pub(crate) most: f64,
+}
+
+impl Late {
+    fn of(late: &Histogram<u64>) -> Option<Self> {
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        let quantile = |q| seconds(late.value_at_quantile(q));
+        (!late.is_empty()).then(|| Late { median: quantile(0.5), p99: quantile(0.99), most: seconds(late.max()) })
+    }
 }
 
 /// A running emulator.
@@ -205,7 +221,7 @@ impl Carrier {
         let report = |line: Line| LinkReport {
             counts: line.ways[0].counts(),
             rate_share: line.rate.share(),
-            late: (!line.late.is_empty()).then(|| [0.5, 0.99].map(|q| line.late.value_at_quantile(q) as f64 / 1e9)),
+            late: Late::of(&line.late),
             refused: line.refused,
         };
         self.lines.into_iter().map(report).collect()

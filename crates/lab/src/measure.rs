@@ -14,6 +14,9 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 /// Every how many looks at the flows there is one at the machine's memory.
 const LOOKS_AT_MEMORY: usize = 10;
+/// A packet that is late by more than this, in seconds, may find that TCP has given it up: no retransmission timeout of Linux is less than
+/// this beyond a round trip (TCP_RTO_MIN).
+const LONGEST_STALL: f64 = 0.2;
 
 /// Everything that was seen.
 #[derive(Debug)]
@@ -165,12 +168,16 @@ fn verdict(scenario: &Scenario, links: &[LinkReport]) -> Vec<String> {
         if report.refused > 0 {
             warnings.push(format!("link {number}: the machine lost {} packets outside of the emulated link", report.refused));
         }
-        if let Some([_, p99]) = report.late.filter(|[_, p99]| *p99 > most_late) {
+        if let Some(late) = report.late.filter(|late| late.p99 > most_late) {
             warnings.push(format!(
                 "link {number}: 1 % of the packets were more than {:.1} ms late (up to {:.1} ms is fine)",
-                p99 * 1e3,
+                late.p99 * 1e3,
                 most_late * 1e3
             ));
+        }
+        if let Some(late) = report.late.filter(|late| late.most > LONGEST_STALL) {
+            let most = LONGEST_STALL * 1e3;
+            warnings.push(format!("link {number}: the machine stood still for {:.0} ms (up to {most:.0} ms is fine)", late.most * 1e3));
         }
         let asked = scenario.links[index].rate.bits_per_s() as f64;
         if let Some(share) = report.rate_share.filter(|share| (share - 1.0).abs() > 0.01) {
@@ -187,8 +194,8 @@ fn link_outcome(scenario: &Scenario, index: usize, report: &LinkReport) -> LinkO
         rate_bps: link.rate.bits_per_s() as f64,
         delivered_rate_bps: report.rate_share.map(|share| share * link.rate.bits_per_s() as f64),
         delay_s: link.delay.secs(),
-        delivered_delay_s: report.late.map(|[median, _]| link.delay.secs() + median),
-        late_p99_s: report.late.map_or(0.0, |[_, p99]| p99),
+        delivered_delay_s: report.late.map(|late| link.delay.secs() + late.median),
+        late_p99_s: report.late.map_or(0.0, |late| late.p99),
         packets: report.counts.arrived,
         queue_drops: report.counts.queue_drops,
         losses: report.counts.losses,

@@ -244,11 +244,11 @@ impl Seen {
         all
     }
 
-    /// Payload read by all receivers, over a sliding window.
+    /// Payload read by all receivers, over a sliding window. Where a look took long, it was not at all of them at once.
     fn goodput(&self) -> Vec<(f64, f64)> {
         let Some(longest) = self.flows.iter().map(|flow| &flow.read).max_by_key(|read| read.len()) else { return Vec::new() };
-        let total = |index: usize| self.flows.iter().filter_map(|flow| Some(flow.read.get(index)?.1)).sum();
-        let total: Vec<(f64, f64)> = longest.iter().enumerate().map(|(index, (t, _))| (*t, total(index))).collect();
+        let total = |t: f64| self.flows.iter().map(|flow| curve::value_at(&flow.read, t)).sum();
+        let total: Vec<(f64, f64)> = longest.iter().map(|(t, _)| (*t, total(*t))).collect();
         curve::rate(&total, GOODPUT_WINDOW)
     }
 }
