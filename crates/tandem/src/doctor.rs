@@ -48,7 +48,9 @@ struct Need {
 #[derive(Debug, Serialize)]
 struct Measured {
     rate_bps: u64,
+    offered_rate_bps: f64,
     delivered_rate_bps: f64,
+    late_p99_s: f64,
     delay_s: f64,
     delivered_delay_s: f64,
     jitter_p99_s: f64,
@@ -185,6 +187,9 @@ fn print_needs(needs: &[Need]) {
     print!("{}", report::words_table(&["", "command", "need", "found, or the cure"], &rows));
 }
 
+/// Beyond this the emulator's thread did not get its processor in time.
+const MOST_LATE_S: f64 = 0.001;
+
 /// Asked against delivered at the rates that matter; loss at 1 %.
 fn measure() -> Result<Vec<Measured>, Failure> {
     const LOSS: f64 = 0.01;
@@ -198,7 +203,9 @@ fn measure() -> Result<Vec<Measured>, Failure> {
                 .map_err(|error| Failure::Failed(error.to_string()))?;
             Ok(Measured {
                 rate_bps: rate.bits_per_s(),
+                offered_rate_bps: found.offered_rate_bps,
                 delivered_rate_bps: found.delivered_rate_bps,
+                late_p99_s: found.late_p99_s,
                 delay_s: delay.secs(),
                 delivered_delay_s: found.delivered_delay_s,
                 jitter_p99_s: found.jitter_p99_s,
@@ -215,6 +222,7 @@ fn print_measured(measured: &[Measured]) {
     let row = |row: &Measured| {
         vec![
             Rate(row.rate_bps).to_string(),
+            format!("{:+.1} %", (row.offered_rate_bps / row.rate_bps as f64 - 1.0) * 100.0),
             format!("{:+.3} %", (row.delivered_rate_bps / row.rate_bps as f64 - 1.0) * 100.0),
             format!("{} ms", row.delay_s * 1e3),
             format!("{:+.3} ms", (row.delivered_delay_s - row.delay_s) * 1e3),
@@ -222,9 +230,26 @@ fn print_measured(measured: &[Measured]) {
             format!("{:.2} %", row.loss_asked * 100.0),
             format!("{:.2} %", row.lost as f64 / row.sent.max(1) as f64 * 100.0),
             row.sent.to_string(),
+            format!("{:.3} ms", row.late_p99_s * 1e3),
         ]
     };
     let rows: Vec<Vec<String>> = measured.iter().map(row).collect();
-    let header = ["rate asked", "delivered", "delay asked", "delivered", "jitter p99", "loss asked", "delivered", "packets"];
+    let header = [
+        "rate asked",
+        "sent into it",
+        "delivered",
+        "delay asked",
+        "delivered",
+        "jitter p99",
+        "loss asked",
+        "delivered",
+        "packets",
+        "late p99",
+    ];
     print!("\nthe link emulator, measured from outside:\n{}", report::words_table(&header, &rows));
+    // What was not sent can't be delivered, and who is late is not the link.
+    let slow = |row: &&Measured| row.offered_rate_bps < 1.01 * row.rate_bps as f64 || row.late_p99_s > MOST_LATE_S;
+    if let Some(row) = measured.iter().find(slow) {
+        println!("from {} on it is this machine that falls behind, not the link: leave it idle, or ask for less", Rate(row.rate_bps));
+    }
 }
