@@ -67,6 +67,9 @@ TD_INLINE void td_tell(struct sock *sk, struct td_event *e)
 	struct td_record *r = td_record_of(sk);
 	struct td_flow f = {};
 
+	/* Of a SYN, and of what answers it, TCP tells before it has told of the connection: a state that is none yet would act on the link. */
+	if (e->kind != TD_INIT && !BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_initialized))
+		return;
 	e->now_us = tp->tcp_mstamp;
 	td_look(sk, &f);
 	f.weight = td_carrier(sk)->weight;
