@@ -104,3 +104,30 @@ fn a_socket_has_the_weight_that_it_was_given() {
     monitor.forget(here);
     assert_eq!(found, 44);
 }
+
+#[test]
+fn a_handshake_is_nothing_that_a_controller_counts() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if common::skip("a_handshake_is_nothing_that_a_controller_counts") {
+        return;
+    }
+    const LOOPBACK: u32 = 1;
+    let _xcp = kernel::load("xcp", &[]).unwrap();
+    let mut monitor = kernel::Monitor::new().unwrap();
+    let here = kernel::Place::here(LOOPBACK).unwrap();
+    monitor.watch(here, kernel::Settings { capacity: 1_000_000, overhead: 14, watch: kernel::Watch::Virtual }).unwrap();
+    let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_tcp_congestion(b"td_xcp").unwrap();
+    socket.connect(&listener.local_addr().unwrap().into()).unwrap();
+    let mut receiver = listener.accept().unwrap().0;
+    // An interval that began here would end with the first ACK of data, and give all that is spare to it.
+    let interval = || monitor.read(here).unwrap().unwrap().xcp.since_us;
+    let at_first = interval();
+    net::TcpStream::from(socket).write_all(&[7; 100_000]).unwrap();
+    receiver.read_to_end(&mut Vec::new()).unwrap();
+    let later = interval();
+    monitor.forget(here);
+    assert_eq!(at_first, 0);
+    assert!(later > 0, "its data were counted");
+}

@@ -197,6 +197,20 @@ pub struct Split {
     pub shaper: bool,
 }
 
+impl Split {
+    /// One after this link, with all else as where a file says no more.
+    pub fn at(after: usize) -> Self {
+        Split {
+            after,
+            buffer: Buffer::default(),
+            mode: SplitMode::default(),
+            backpressure: Backpressure::default(),
+            capacity: None,
+            shaper: false,
+        }
+    }
+}
+
 /// How much a proxy holds in each direction of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Buffer {

@@ -1,5 +1,6 @@
 //! The one binary: a file a subcommand, no logic of its own beyond asking the rooms below and printing what they say.
 
+mod advise;
 mod answer;
 mod control;
 mod demo;
@@ -30,6 +31,7 @@ enum Command {
     /// Plays a scenario file
     Run(run::Run),
     Paper(paper::Paper),
+    Advise(advise::Advise),
     /// Splits the connections that come to this machine
     Proxy(Box<proxy::Proxy>),
     Flows(flows::Flows),
@@ -89,6 +91,7 @@ fn main() -> ExitCode {
         Command::Demo(command) => command.run(),
         Command::Run(command) => command.run(),
         Command::Paper(command) => command.run(),
+        Command::Advise(command) => command.run(),
         Command::Proxy(command) => command.run(),
         Command::Flows(command) => command.run(),
         Command::Bypass(command) => command.run(),
