@@ -115,12 +115,15 @@ fn text(advice: &Advice, bounds: &[Bound]) -> String {
 }
 
 fn headline(advice: &Advice, bounds: &[Bound]) -> String {
-    let (split, seeds) = (&advice.split, advice.seeds);
-    let compared = |finding: &Finding| {
-        let (now, then) = (shown(advice.aim, advice.now.value), shown(advice.aim, finding.value));
-        format!("{} {then:.2} instead of {now:.2}, {} times as good ({seeds} seeds)", value_name(advice.aim), gain(finding))
-    };
-    let mut said = match advice.verdict {
+    let split = &advice.split;
+    // What changes nothing on the way comes first where it does as much.
+    let sender = advice.sender.as_ref().filter(|sender| sender.gain - sender.half > 1.0);
+    let (instead, besides): (Vec<&Finding>, Vec<&Finding>) = sender.into_iter().partition(|sender| sender.gain >= split.gain);
+    let mut said = String::new();
+    if let Some(sender) = instead.first() {
+        said += &format!("No proxy is needed if the sender can have {}: {}. If it can not: ", sender.way.control, compared(advice, sender));
+    }
+    said += &match advice.verdict {
         Verdict::Split => {
             let told = split.way.capacity.map_or(String::new(), |rate| format!(", told that the next link carries {rate}"));
             let buffer = match advise::enough(bounds) {
@@ -128,30 +131,34 @@ fn headline(advice: &Advice, bounds: &[Bound]) -> String {
                 None => "no buffer that was tried is enough".into(),
             };
             format!(
-                "Split it after link {}, with {} at the proxy{told}; {buffer}: {}.",
-                after(&split.way),
+                "split it after link {}, with {} at the proxy{told}; {buffer}. {}. It takes away that acknowledgements are the receiver's, and that a \
+                 flow outlives what is in its middle (RFC 3135 §4).",
+                split.way.after.unwrap_or(0),
                 split.way.control,
-                compared(split)
+                compared(advice, split)
             )
         }
-        Verdict::DoesNotPay => format!("Do not split it: that does not pay. The best way to split gives {}.", compared(split)),
+        Verdict::DoesNotPay => format!("do not split it: that does not pay. The best way to split: {}.", compared(advice, split)),
         Verdict::CannotTell => format!(
-            "Do not split it: that it pays can't be told from chance. The best way to split gives {}; more seeds (--seeds) tell more.",
-            compared(split)
+            "do not split it: that it pays can't be told from chance. The best way to split: {}; more seeds (--seeds) tell more.",
+            compared(advice, split)
         ),
     };
-    if let Some(sender) = advice.sender.as_ref().filter(|sender| sender.gain - sender.half > 1.0) {
-        let as_good = if sender.gain >= split.gain { ", which needs no proxy" } else { "" };
-        said += &format!(" With {} at the sender, end to end: {}{as_good}.", sender.way.control, compared(sender));
+    if let Some(sender) = besides.first() {
+        said += &format!(" Without a proxy, with {} at the sender: {}.", sender.way.control, compared(advice, sender));
     }
-    if advice.verdict == Verdict::Split {
-        said += " What it takes away: acknowledgements are the proxy's, not the receiver's, and a flow dies with the proxy (RFC 3135 §4).";
-    }
-    said
+    let first = said.chars().next().into_iter().flat_map(char::to_uppercase);
+    first.chain(said.chars().skip(1)).collect()
 }
 
-fn after(way: &Way) -> usize {
-    way.after.unwrap_or(0)
+/// What a finding is beside what there is now.
+fn compared(advice: &Advice, finding: &Finding) -> String {
+    let (now, then) = (shown(advice.aim, advice.now.value), shown(advice.aim, finding.value));
+    let what = match advice.aim {
+        Aim::MeanFlowS => format!("a flow takes {then:.2} s instead of {now:.2} s in the mean"),
+        Aim::GoodputBps => format!("{then:.2} Mbit/s instead of {now:.2}"),
+    };
+    format!("{what}, {} times as good ({} seeds)", gain(finding), advice.seeds)
 }
 
 fn name(way: &Way, now: &Way) -> String {

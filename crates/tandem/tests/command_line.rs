@@ -242,6 +242,35 @@ fn every_scenario_file_parses() {
 }
 
 #[test]
+fn advice_is_to_split_where_that_pays_and_not_to_where_it_does_not() {
+    let path = |rate: &str, delay: &str| {
+        format!(
+            "name = \"x\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"5ms\"\n[[link]]\nrate = \"{rate}\"\ndelay = \"{delay}\"\n\
+             loss = {{ per_packet = 0.01 }}\n[[flow]]\nbytes = \"1MB\"\n"
+        )
+    };
+    let advice = |text: &str| {
+        let (_directory, file) = file(text);
+        let output = tandem(&["advise", file.to_str().unwrap(), "--seeds", "4", "--json"]);
+        assert_eq!(status(&output), 0, "{}", said(&output));
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let satellite = advice(&path("10Mbit", "300ms"));
+    assert_eq!((&satellite["advice"]["verdict"], &satellite["advice"]["split"]["way"]["after"]), (&"split".into(), &1.into()));
+    assert!(satellite["advice"]["split"]["gain"].as_f64().unwrap() > 2.0 && satellite["enough_bytes"].is_u64(), "{satellite}");
+    let lan = advice(&path("100Mbit", "100us").replace("loss = { per_packet = 0.01 }\n", ""));
+    assert_eq!((&lan["advice"]["verdict"], &lan["enough_bytes"]), (&"does_not_pay".into(), &serde_json::Value::Null), "{lan}");
+}
+
+#[test]
+fn advice_needs_a_path_of_two_links() {
+    let (_directory, file) = file("name = \"x\"\n[[link]]\nrate = \"10Mbit\"\ndelay = \"5ms\"\n[[flow]]\nbytes = \"1MB\"\n");
+    let output = tandem(&["advise", file.to_str().unwrap()]);
+    assert_eq!(status(&output), 2);
+    assert!(said(&output).contains("give the part before it and the part after it a [[link]] each"), "{}", said(&output));
+}
+
+#[test]
 fn papers_are_listed_and_found() {
     let list = tandem(&["paper"]);
     assert_eq!(status(&list), 0);
