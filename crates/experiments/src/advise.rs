@@ -70,6 +70,13 @@ pub struct Finding {
     pub by_equations: Option<f64>,
 }
 
+impl Finding {
+    /// Whether the gain, as surely as its interval says, is worth a change.
+    pub fn pays(&self) -> bool {
+        self.gain - self.half >= WORTH
+    }
+}
+
 /// What a bound of the proxy's buffer leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Bound {
@@ -192,7 +199,7 @@ impl Advisor {
         let split = best(&|way| way.after.is_some()).ok_or_else(missing)?;
         Ok(Advice {
             verdict: match &split {
-                split if split.gain - split.half >= WORTH => Verdict::Split,
+                split if split.pays() => Verdict::Split,
                 split if split.gain + split.half < WORTH => Verdict::DoesNotPay,
                 _ => Verdict::CannotTell,
             },

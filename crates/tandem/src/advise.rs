@@ -117,7 +117,7 @@ fn text(advice: &Advice, bounds: &[Bound]) -> String {
 fn headline(advice: &Advice, bounds: &[Bound]) -> String {
     let split = &advice.split;
     // What changes nothing on the way comes first where it does as much.
-    let sender = advice.sender.as_ref().filter(|sender| sender.gain - sender.half > 1.0);
+    let sender = advice.sender.as_ref().filter(|sender| sender.pays());
     let (instead, besides): (Vec<&Finding>, Vec<&Finding>) = sender.into_iter().partition(|sender| sender.gain >= split.gain);
     let mut said = String::new();
     if let Some(sender) = instead.first() {
@@ -158,7 +158,9 @@ fn compared(advice: &Advice, finding: &Finding) -> String {
         Aim::MeanFlowS => format!("a flow takes {then:.2} s instead of {now:.2} s in the mean"),
         Aim::GoodputBps => format!("{then:.2} Mbit/s instead of {now:.2}"),
     };
-    format!("{what}, {} times as good ({} seeds)", gain(finding), advice.seeds)
+    // Seeds that all say the same have drawn nothing.
+    let seeds = if finding.half > 0.0 { format!("{} seeds", advice.seeds) } else { "nothing here is drawn at random".into() };
+    format!("{what}, {} times as good ({seeds})", gain(finding))
 }
 
 fn name(way: &Way, now: &Way) -> String {
@@ -170,7 +172,7 @@ fn name(way: &Way, now: &Way) -> String {
 }
 
 fn gain(finding: &Finding) -> String {
-    format!("{:.2} ± {:.2}", finding.gain, finding.half)
+    if finding.half > 0.0 { format!("{:.2} ± {:.2}", finding.gain, finding.half) } else { format!("{:.2}", finding.gain) }
 }
 
 fn value_name(aim: Aim) -> &'static str {

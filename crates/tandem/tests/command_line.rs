@@ -246,12 +246,12 @@ fn advice_is_to_split_where_that_pays_and_not_to_where_it_does_not() {
     let path = |rate: &str, delay: &str| {
         format!(
             "name = \"x\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"5ms\"\n[[link]]\nrate = \"{rate}\"\ndelay = \"{delay}\"\n\
-             loss = {{ per_packet = 0.01 }}\n[[flow]]\nbytes = \"1MB\"\n"
+             loss = {{ per_packet = 0.01 }}\n[[flow]]\nbytes = \"5MB\"\n"
         )
     };
     let advice = |text: &str| {
         let (_directory, file) = file(text);
-        let output = tandem(&["advise", file.to_str().unwrap(), "--seeds", "4", "--json"]);
+        let output = tandem(&["advise", file.to_str().unwrap(), "--seeds", "8", "--json"]);
         assert_eq!(status(&output), 0, "{}", said(&output));
         serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
     };
