@@ -10,6 +10,7 @@ mod file;
 mod law;
 mod model;
 mod outcome;
+mod parallel;
 mod random;
 mod text;
 mod units;
@@ -22,8 +23,10 @@ pub use model::{
     Scenario, Split, SplitMode,
 };
 pub use outcome::{
-    Dist, FlowOutcome, LegOutcome, LinkOutcome, NUMBERS, Outcome, Phases, ProxyOutcome, Series, ShaperOutcome, add_ci95, half_width, jain,
+    Dist, FlowOutcome, LegOutcome, LinkOutcome, NUMBERS, NetworkOutcome, Outcome, Phases, ProxyOutcome, ReorderOutcome, SOJOURNS, Series,
+    ShaperOutcome, add_ci95, half_width, jain,
 };
+pub use parallel::{Bond, Foreground, Job, Jobs, Network, Parallel, Scheduler};
 pub use random::{Purpose, stream};
 pub use text::{Fault, FileError, read_toml};
 pub use units::{Bytes, PKT, Quantity, QueueLimit, Rate, Span, UnitError};

@@ -19,6 +19,8 @@ pub enum Purpose {
     Sizes,
     /// When the application of a flow writes, and how much.
     Offers,
+    /// When the transfers of a class come.
+    Arrivals,
 }
 
 /// The generator for `purpose` number `index` (of the flow group, the link …) under `seed`: always the same numbers.
