@@ -25,6 +25,9 @@ impl Engine for Bound {
 
     fn can_answer(&self, scenario: &Scenario) -> Result<(), EngineError> {
         let cannot = |key: &str, why: &str| Err(EngineError::CannotAnswer { engine: "bound", key: key.into(), why: why.into() });
+        if scenario.parallel().is_some() {
+            return cannot("network", "it knows of one bottleneck; the ideal split is theory's, with scheduler = \"fluid\"");
+        }
         if !scenario.cross.is_empty() {
             return cannot("cross", "it knows of no other traffic than the flows");
         }

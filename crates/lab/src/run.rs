@@ -37,6 +37,12 @@ impl Engine for Lab {
 
     fn can_answer(&self, scenario: &Scenario) -> Result<(), EngineError> {
         let cannot = |key: String, why: &str| Err(EngineError::CannotAnswer { engine: "lab", key, why: why.into() });
+        if scenario.parallel().is_some() {
+            return cannot(
+                "network".into(),
+                "its hosts stand in a row of links; networks in parallel are the simulator's and the equations'",
+            );
+        }
         for (index, link) in (1..).zip(&scenario.links) {
             if link.queue.kind != QueueKind::Droptail {
                 return cannot(format!("link[{index}].queue.kind"), "its links are drop-tail queues; other routers are the simulator's");

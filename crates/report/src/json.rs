@@ -45,6 +45,9 @@ mod tests {
                 "proxy",
                 "links",
                 "sojourn_s",
+                "sojourn_jobs",
+                "networks",
+                "reorder",
                 "ci95",
                 "series"
             ]
@@ -54,6 +57,8 @@ mod tests {
         assert_eq!(keys(&outcome["proxy"]), ["buffer_bytes", "delay_s", "phases"]);
         assert_eq!(keys(&outcome["proxy"]["buffer_bytes"]), ["mean", "p50", "p99", "max"]);
         assert_eq!(keys(&outcome["proxy"]["phases"]), ["free", "starvation", "backpressure"]);
+        assert_eq!(keys(&outcome["networks"][0]), ["network", "utilization", "share", "queue_drops"]);
+        assert_eq!(keys(&outcome["reorder"]), ["mean_bytes", "max_bytes"]);
         assert_eq!(keys(&outcome["ci95"]), ["goodput_bps"]);
         assert_eq!(keys(&outcome["series"][0]), ["what", "whose", "unit", "t", "v"]);
     }

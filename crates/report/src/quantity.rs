@@ -35,6 +35,11 @@ impl Quantity {
             "phase_backpressure" => ("backpressure, %", 1e-2, 2),
             "held_bytes" => ("held, kB", 1e3, 1),
             "delay_s" => ("from end to end, ms", 1e-3, 2),
+            "sojourn_0_s" => ("foreground, s", 1.0, 3),
+            "sojourn_1_s" => ("background 1, s", 1.0, 3),
+            "sojourn_2_s" => ("background 2, s", 1.0, 3),
+            "sojourn_3_s" => ("background 3, s", 1.0, 3),
+            "sojourn_4_s" => ("background 4, s", 1.0, 3),
             _ => ("?", 1.0, 3),
         };
         Quantity { head, per, decimals }

@@ -4,7 +4,7 @@ use crate::grid::{Grid, written};
 use crate::group::{Group, differs};
 use crate::human::{Kind, NONE, count, three};
 use crate::markup::plain;
-use scenario::{LinkOutcome, Outcome, ProxyOutcome};
+use scenario::{LinkOutcome, Outcome, ProxyOutcome, SOJOURNS};
 use std::collections::BTreeSet;
 
 /// A row for each group.
@@ -47,6 +47,7 @@ pub(crate) fn footnote(groups: &[Group<'_>]) -> Option<String> {
     }
     let sizes: BTreeSet<usize> = groups.iter().map(|group| group.outcomes.len()).collect();
     let seeds = match (sizes.first(), sizes.last()) {
+        (_, Some(1)) => return Some("± is half the width of the 95 % interval that the engine itself gives its mean.".into()),
         (Some(least), Some(most)) if least == most => format!("{most} seeds"),
         (Some(least), Some(most)) => format!("{least} to {most} seeds"),
         _ => "seeds".into(),
@@ -141,20 +142,19 @@ pub(crate) fn not_done(group: &Group<'_>) -> Option<String> {
     }
 }
 
-/// Parallel networks: the mean time of a transfer of each class.
+/// Parallel networks: the mean time of a transfer of each class; the foreground's with its interval.
 fn sojourns(grid: &mut Grid, groups: &[Group<'_>]) {
     let classes = groups.iter().flat_map(|group| &group.outcomes).map(|outcome| outcome.sojourn_s.len()).max().unwrap_or(0);
     if classes == 0 {
         return;
     }
-    let times = |class: usize| -> Vec<_> { groups.iter().map(|group| group.mean(|o| o.sojourn_s.get(class).copied())).collect() };
-    let unit = Kind::Time.scale((0..classes).flat_map(times).flatten());
-    grid.scaled("foreground", unit, &times(0));
+    let time = |group: &Group<'_>, class: usize| group.number(SOJOURNS[class], |outcome| outcome.number(SOJOURNS[class]));
+    let unit = Kind::Time.scale(groups.iter().flat_map(|group| (0..classes).filter_map(|class| Some(time(group, class)?.mean))));
+    grid.written("foreground", unit.unit, groups.iter().map(|group| written(time(group, 0), unit)).collect());
     if classes > 1 {
         let cell = |group: &Group<'_>| -> String {
-            let time =
-                |class| group.mean(|outcome| outcome.sojourn_s.get(class).copied()).map_or(NONE.into(), |time| three(time / unit.per));
-            (1..classes).map(time).collect::<Vec<String>>().join(" / ")
+            let mean = |class| time(group, class).map_or(NONE.into(), |time| three(time.mean / unit.per));
+            (1..classes).map(mean).collect::<Vec<String>>().join(" / ")
         };
         grid.written("background", unit.unit, groups.iter().map(cell).collect());
     }

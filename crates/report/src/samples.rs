@@ -1,6 +1,6 @@
 //! Made-up outcomes for tests: plausible shapes and round numbers, no measurements.
 
-use scenario::{Dist, FlowOutcome, LegOutcome, LinkOutcome, Outcome, Phases, ProxyOutcome, Series};
+use scenario::{Dist, FlowOutcome, LegOutcome, LinkOutcome, NetworkOutcome, Outcome, Phases, ProxyOutcome, ReorderOutcome, Series};
 use std::collections::BTreeMap;
 
 /// The four cases of a demonstration, with numbers over time.
@@ -17,7 +17,10 @@ pub(crate) fn demo() -> Vec<Outcome> {
 pub(crate) fn full() -> Outcome {
     Outcome {
         warnings: vec!["the machine was busy".into()],
-        sojourn_s: vec![2.41, 4.43],
+        sojourn_s: vec![Some(2.41), Some(4.43)],
+        sojourn_jobs: vec![2000, 3000],
+        networks: vec![NetworkOutcome { network: 1, utilization: 0.7, share: Some(0.6), queue_drops: Some(12) }],
+        reorder: Some(ReorderOutcome { mean_bytes: 12e3, max_bytes: 40_000 }),
         ci95: BTreeMap::from([("goodput_bps".to_string(), 2e4)]),
         ..case("split cubic/bbr", 21.9, 9.13e6, 574, Some(1.24e6))
     }

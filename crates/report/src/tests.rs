@@ -119,7 +119,7 @@ fn engines_and_parallel_networks_get_their_columns() {
         valid: true,
         goodput_bps: 5.1e6,
         utilization: 0.48,
-        sojourn_s: sojourn.into(),
+        sojourn_s: sojourn.map(Some).into(),
         ..Outcome::default()
     };
     assert_snapshot!(table(&[answer("theory", [2.41, 4.43, 4.97]), answer("sim", [2.44, 4.4, 5.01])]), @r"
@@ -132,6 +132,12 @@ fn engines_and_parallel_networks_get_their_columns() {
     ─────────────────────────────────────────────────────────────
     ");
     assert_eq!(table(&[]), "");
+    let mut own = answer("sim", [2.44, 4.4, 5.01]);
+    own.sojourn_s[1] = None;
+    own.ci95.insert("sojourn_0_s".into(), 0.052);
+    let table = table(&[own]);
+    assert!(table.contains("2.44 ± 0.05") && table.contains("– / 5.01"), "{table}");
+    assert!(table.ends_with("± is half the width of the 95 % interval that the engine itself gives its mean.\n"), "{table}");
 }
 
 #[test]

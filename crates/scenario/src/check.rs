@@ -1,24 +1,38 @@
 //! What can be wrong with a scenario whose text parsed, each with the key it is about.
 
 use crate::{
-    model::{Buffer, Loss, Scenario},
+    law::SizeLaw,
+    model::{Buffer, Control, Loss, Queue, Scenario},
+    parallel::{Foreground, Network},
     text::Fault,
     units::{Bytes, PKT, QueueLimit, Span},
 };
 
+/// A fault at `path`, unless `ok`.
+fn need(ok: bool, path: String, message: String) -> Result<(), Fault> {
+    if ok { Ok(()) } else { Err(Fault::new(path, message)) }
+}
+
 impl Scenario {
     /// Everything that can be wrong with a scenario whose text parsed.
     pub(crate) fn check(&self) -> Result<(), Fault> {
-        let need = |ok: bool, path: String, message: String| if ok { Ok(()) } else { Err(Fault::new(path, message)) };
-        need(!self.links.is_empty(), "link".into(), "there is none: a scenario has at least one [[link]]".into())?;
+        if self.networks.is_empty() { self.check_series() } else { self.check_parallel() }
+    }
+
+    fn check_series(&self) -> Result<(), Fault> {
+        for (key, is_there) in [("foreground", self.foreground.is_some()), ("bond", self.bond.is_some())] {
+            need(
+                !is_there,
+                key.into(),
+                format!("is of networks in parallel, and there is no [[network]]: add some, or leave [{key}] out"),
+            )?;
+        }
+        let none = "there is none: a scenario has at least one [[link]], or [[network]]s in parallel";
+        need(!self.links.is_empty(), "link".into(), none.into())?;
         for (index, link) in self.links.iter().enumerate() {
             need(link.rate.0 > 0, format!("link[{index}].rate"), "is 0: nothing would ever cross this link".into())?;
-            need(
-                !matches!(link.queue.limit, QueueLimit::Packets(0)),
-                format!("link[{index}].queue"),
-                "holds no packet: give it at least \"1pkt\"".into(),
-            )?;
-            self.check_loss(index, link.loss)?;
+            check_queue(&format!("link[{index}].queue"), link.queue)?;
+            check_loss(&format!("link[{index}].loss"), link.loss)?;
             for (number, change) in link.changes.iter().enumerate() {
                 let path = format!("link[{index}].changes[{number}]");
                 need(change.rate.0 > 0, format!("{path}.rate"), "is 0: nothing would ever cross this link again".into())?;
@@ -58,6 +72,25 @@ impl Scenario {
             "control.proxy".into(),
             format!("lists {} controllers for {}", self.control.proxy.len(), counted(self.splits.len(), "split")),
         )?;
+        self.check_flows()?;
+        for (index, cross) in self.cross.iter().enumerate() {
+            need(
+                (1..=self.links.len()).contains(&cross.link),
+                format!("cross[{index}].link"),
+                format!("is {}, but the links are counted from 1 to {}", cross.link, self.links.len()),
+            )?;
+            need(cross.rate.0 > 0, format!("cross[{index}].rate"), "is 0: leave the [[cross]] out instead".into())?;
+            need(
+                cross.on.is_some() == cross.off.is_some(),
+                format!("cross[{index}].on"),
+                "on and off go together: give both, or neither for traffic that never pauses".into(),
+            )?;
+            need(cross.on.is_none_or(|on| on.0 > 0), format!("cross[{index}].on"), "is 0: it would never send".into())?;
+        }
+        Ok(())
+    }
+
+    fn check_flows(&self) -> Result<(), Fault> {
         need(!self.flows.is_empty(), "flow".into(), "there is none: a scenario has at least one [[flow]]".into())?;
         for (index, flow) in self.flows.iter().enumerate() {
             need(flow.count > 0, format!("flow[{index}].count"), "is 0: leave the [[flow]] out instead".into())?;
@@ -76,45 +109,118 @@ impl Scenario {
             need(offer.bytes.0 > 0, format!("flow[{index}].offers.bytes"), "is 0: it would never send".into())?;
             need(offer.every.0 > 0, format!("flow[{index}].offers.every"), "is 0: leave the offer out instead".into())?;
         }
-        for (index, cross) in self.cross.iter().enumerate() {
-            need(
-                (1..=self.links.len()).contains(&cross.link),
-                format!("cross[{index}].link"),
-                format!("is {}, but the links are counted from 1 to {}", cross.link, self.links.len()),
-            )?;
-            need(cross.rate.0 > 0, format!("cross[{index}].rate"), "is 0: leave the [[cross]] out instead".into())?;
-            need(
-                cross.on.is_some() == cross.off.is_some(),
-                format!("cross[{index}].on"),
-                "on and off go together: give both, or neither for traffic that never pauses".into(),
-            )?;
-            need(cross.on.is_none_or(|on| on.0 > 0), format!("cross[{index}].on"), "is 0: it would never send".into())?;
-        }
         Ok(())
     }
 
-    fn check_loss(&self, index: usize, loss: Option<Loss>) -> Result<(), Fault> {
-        let probability = |name: &str, p: f64| {
-            if (0.0..=1.0).contains(&p) {
-                Ok(())
-            } else {
-                Err(Fault::new(format!("link[{index}].loss.{name}"), format!("is {p}, but a probability lies between 0 and 1")))
+    fn check_parallel(&self) -> Result<(), Fault> {
+        let series = [("link", self.links.is_empty()), ("split", self.splits.is_empty()), ("cross", self.cross.is_empty())];
+        for (key, is_absent) in series {
+            let both = format!("stands beside [[network]]s: a scenario has links in series or networks in parallel; leave [[{key}]] out");
+            need(is_absent, key.into(), both)?;
+        }
+        let proxies = self.control.proxy == Control::default().proxy;
+        need(proxies, "control.proxy".into(), "is of a split, and networks in parallel have none: leave it out".into())?;
+        let count = self.networks.len();
+        let most = Scenario::MOST_NETWORKS;
+        need(count <= most, format!("network[{most}]"), format!("is one too many: there can be {most} networks in parallel"))?;
+        for (index, network) in self.networks.iter().enumerate() {
+            network.check(&format!("network[{index}]"), self.foreground.as_ref())?;
+        }
+        need(
+            self.bond.is_some(),
+            "bond".into(),
+            "is missing: say how transfers are shared out, as in [bond] scheduler = \"fluid\"".into(),
+        )?;
+        let piece = self.bond.is_none_or(|bond| bond.piece.0 > 0);
+        need(piece, "bond.piece".into(), "is 0: nothing would ever be given out".into())?;
+        match &self.foreground {
+            Some(foreground) => self.check_foreground(foreground),
+            None => {
+                let none = "there is none, nor a [foreground]: networks in parallel carry one or the other";
+                need(!self.flows.is_empty(), "flow".into(), none.into())?;
+                let delayed = self.flows.iter().position(|flow| flow.access_delay != crate::Draw::default());
+                let own = "is of a first link, which networks in parallel have not: give the networks their delays";
+                need(delayed.is_none(), format!("flow[{}].access_delay", delayed.unwrap_or(0)), own.into())?;
+                self.check_flows()
             }
-        };
-        match loss {
-            None => Ok(()),
-            Some(Loss::PerPacket(p)) => probability("per_packet", p),
-            Some(Loss::PerSecond(rate)) if rate.is_finite() && rate >= 0.0 => Ok(()),
-            Some(Loss::PerSecond(rate)) => Err(Fault::new(
-                format!("link[{index}].loss.per_second"),
-                format!("is {rate}, but a number of events a second is 0 or more"),
-            )),
-            Some(Loss::Gilbert(gilbert)) => {
-                probability("gilbert.good_to_bad", gilbert.good_to_bad)?;
-                probability("gilbert.bad_to_good", gilbert.bad_to_good)?;
-                probability("gilbert.loss_good", gilbert.loss_good)?;
-                probability("gilbert.loss_bad", gilbert.loss_bad)
-            }
+        }
+    }
+
+    fn check_foreground(&self, foreground: &Foreground) -> Result<(), Fault> {
+        let key = |key: &str| format!("foreground.{key}");
+        need(self.flows.is_empty(), "flow".into(), "stands beside a [foreground]: transfers are given, or come by chance".into())?;
+        need(
+            self.duration.is_none(),
+            "duration".into(),
+            "stands beside a [foreground], which ends with its jobs: leave one of them out".into(),
+        )?;
+        let load = foreground.load;
+        need(load > 0.0 && load.is_finite(), key("load"), format!("is {load}, but must be above 0: a part of the first network's rate"))?;
+        check_size(&key("size"), foreground.size)?;
+        check_window(&key("window"), foreground.window)?;
+        let least = Foreground::LEAST_JOBS;
+        need(foreground.jobs >= least, key("jobs"), format!("is {}, but a mean with an interval takes at least {least}", foreground.jobs))?;
+        let of =
+            |load: fn(&Network) -> f64| self.networks.iter().map(|network| load(network) * network.rate.bits_per_s() as f64).sum::<f64>();
+        let all = load * self.networks[0].rate.bits_per_s() as f64 + of(|network| network.load);
+        let share = all / of(|_| 1.0);
+        let grows = format!(
+            "is {load}, which with the networks' own loads is {share:.3} of what all of them carry: transfers would take longer and longer"
+        );
+        need(share < 1.0, key("load"), grows)
+    }
+}
+
+impl Network {
+    fn check(&self, path: &str, foreground: Option<&Foreground>) -> Result<(), Fault> {
+        let key = |key: &str| format!("{path}.{key}");
+        need(self.rate.0 > 0, key("rate"), "is 0: nothing would ever cross this network".into())?;
+        check_queue(&key("queue"), self.queue)?;
+        check_loss(&key("loss"), self.loss)?;
+        let load = self.load;
+        need((0.0..1.0).contains(&load), key("load"), format!("is {load}, but a network's own load is from 0 to below 1"))?;
+        let sized = load == 0.0 || self.size.is_some() || foreground.is_some();
+        need(
+            sized,
+            key("size"),
+            "is absent, and there is no [foreground] to take it from: say how large the transfers of its load are".into(),
+        )?;
+        self.size.map_or(Ok(()), |size| check_size(&key("size"), size))?;
+        check_window(&key("window"), self.window)
+    }
+}
+
+fn check_queue(path: &str, queue: Queue) -> Result<(), Fault> {
+    let holds = !matches!(queue.limit, QueueLimit::Packets(0));
+    need(holds, path.into(), "holds no packet: give it at least \"1pkt\"".into())
+}
+
+fn check_size(path: &str, size: SizeLaw) -> Result<(), Fault> {
+    need(size.mean.0 > 0, path.into(), "is 0: a transfer has at least one byte".into())
+}
+
+fn check_window(path: &str, window: Option<Bytes>) -> Result<(), Fault> {
+    let opens = window.is_none_or(|window| window >= PKT);
+    need(opens, path.into(), "is less than one packet: nothing could be sent".into())
+}
+
+fn check_loss(path: &str, loss: Option<Loss>) -> Result<(), Fault> {
+    let probability = |name: &str, p: f64| {
+        let is_one = (0.0..=1.0).contains(&p);
+        need(is_one, format!("{path}.{name}"), format!("is {p}, but a probability lies between 0 and 1"))
+    };
+    match loss {
+        None => Ok(()),
+        Some(Loss::PerPacket(p)) => probability("per_packet", p),
+        Some(Loss::PerSecond(rate)) => {
+            let is_one = rate.is_finite() && rate >= 0.0;
+            need(is_one, format!("{path}.per_second"), format!("is {rate}, but a number of events a second is 0 or more"))
+        }
+        Some(Loss::Gilbert(gilbert)) => {
+            probability("gilbert.good_to_bad", gilbert.good_to_bad)?;
+            probability("gilbert.bad_to_good", gilbert.bad_to_good)?;
+            probability("gilbert.loss_good", gilbert.loss_good)?;
+            probability("gilbert.loss_bad", gilbert.loss_bad)
         }
     }
 }

@@ -298,7 +298,7 @@ mod tests {
         wrong.toml:2: is not TOML: string values must be quoted, expected literal string
           2 | link = 3 3
         ");
-        insta::assert_snapshot!(wrong("name = \"x\""), @"wrong.toml: link: is missing");
+        insta::assert_snapshot!(wrong("name = \"x\""), @"wrong.toml: link: there is none: a scenario has at least one [[link]], or [[network]]s in parallel");
         let file = ScenarioFile::parse(SATELLITE, "x").unwrap();
         insta::assert_snapshot!(file.variants(&["link.2.rate=0bit".parse().unwrap()]).unwrap_err(),
             @r#"--set link.2.rate=0bit (case "end to end"): link[2].rate: is 0: nothing would ever cross this link"#);

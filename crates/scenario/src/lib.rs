@@ -8,8 +8,10 @@ mod check;
 mod curve;
 mod engine;
 mod file;
+mod law;
 mod model;
 mod outcome;
+mod parallel;
 mod random;
 mod seen;
 mod text;
@@ -17,15 +19,17 @@ mod units;
 
 pub use engine::{Engine, EngineError, Progress};
 pub use file::{Assignment, ScenarioFile, Variant};
+pub use law::{Law, Shape, SizeLaw, SpanLaw};
 pub use model::{
     Backpressure, Buffer, Control, Cross, Draw, FlowGroup, FlowSpec, Gilbert, Leg, Link, Loss, Offer, Opens, Queue, QueueKind, RateChange,
     Scenario, Split, SplitMode,
 };
 pub use outcome::{
-    Dist, FlowOutcome, LegOutcome, LinkOutcome, NUMBERS, Outcome, Phase, Phases, ProxyOutcome, Series, ShaperOutcome, add_ci95, half_width,
-    jain,
+    Dist, FlowOutcome, LegOutcome, LinkOutcome, NUMBERS, NetworkOutcome, Outcome, Phase, Phases, ProxyOutcome, ReorderOutcome, SOJOURNS,
+    Series, ShaperOutcome, add_ci95, half_width, jain,
 };
+pub use parallel::{Bond, Foreground, Job, Jobs, Network, Parallel, Scheduler};
 pub use random::{Purpose, stream};
 pub use seen::{FlowSeen, LegLook, LegSeen, LinkLook, Seen};
 pub use text::{Fault, FileError, read_toml};
-pub use units::{Bytes, PKT, QueueLimit, Rate, Span, UnitError};
+pub use units::{Bytes, PKT, Quantity, QueueLimit, Rate, Span, UnitError};

@@ -1,6 +1,7 @@
-//! A scenario: links in series, the places where connections are split, and the flows that cross them.
+//! A scenario: links in series, the places where connections are split, and the flows that cross them. What lies in parallel is in `parallel`.
 
 use crate::{
+    parallel::{Bond, Foreground, Network},
     random::{Purpose, stream},
     units::{Bytes, PKT, QueueLimit, Rate, Span, UnitError, impl_text},
 };
@@ -8,7 +9,8 @@ use rand::RngExt;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use std::{fmt, str::FromStr};
 
-/// What the network is and who sends what over it.
+/// What the network is and who sends what over it: a row of links, or networks in parallel. It is of one shape, never of both, which `check` sees
+/// to; [`Scenario::parallel`] tells which, and is what an engine asks first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
@@ -23,8 +25,8 @@ pub struct Scenario {
     /// Seed of every random number.
     #[serde(default = "one")]
     pub seed: u64,
-    /// The links from sender to receiver.
-    #[serde(rename = "link")]
+    /// The links from sender to receiver; none where networks lie in parallel.
+    #[serde(rename = "link", default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<Link>,
     /// Where connections are split; none: end to end.
     #[serde(rename = "split", default, skip_serializing_if = "Vec::is_empty")]
@@ -32,12 +34,21 @@ pub struct Scenario {
     /// Who controls congestion how.
     #[serde(default)]
     pub control: Control,
-    /// The connections.
-    #[serde(rename = "flow")]
+    /// The connections, or, where networks lie in parallel, the transfers that are split over all of them.
+    #[serde(rename = "flow", default, skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<FlowGroup>,
     /// UDP traffic across single links.
     #[serde(rename = "cross", default, skip_serializing_if = "Vec::is_empty")]
     pub cross: Vec<Cross>,
+    /// Networks in parallel; none where links lie in series.
+    #[serde(rename = "network", default, skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<Network>,
+    /// Transfers over these that come by chance, in place of flows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreground: Option<Foreground>,
+    /// How transfers are shared out among these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bond: Option<Bond>,
 }
 
 fn one() -> u64 {
@@ -96,6 +107,19 @@ pub struct Queue {
 impl Default for Queue {
     fn default() -> Self {
         Queue { limit: QueueLimit::Bdp(1.0), kind: QueueKind::Droptail }
+    }
+}
+
+impl Queue {
+    /// Its limit in bytes or packets, before a link of so many IP bits a second on a leg of this base RTT. One given in BDP or bytes holds at least
+    /// two packets.
+    pub fn limit_for(&self, rate: Rate, base_rtt: Span) -> QueueLimit {
+        let least = 2 * PKT.0;
+        match self.limit {
+            QueueLimit::Bdp(times) => QueueLimit::Bytes(Bytes(((rate.bytes_in(base_rtt).0 as f64 * times) as u64).max(least))),
+            QueueLimit::Bytes(bytes) => QueueLimit::Bytes(bytes.max(Bytes(least))),
+            packets @ QueueLimit::Packets(_) => packets,
+        }
     }
 }
 
@@ -527,17 +551,9 @@ impl Scenario {
     }
 
     /// The limit of link `index`'s queue in bytes or packets, 1BDP being the link's rate × base RTT of its leg.
-    /// A queue given in BDP or bytes holds at least two packets.
     pub fn queue_limit(&self, index: usize) -> QueueLimit {
         let link = &self.links[index];
-        match link.queue.limit {
-            QueueLimit::Bdp(times) => {
-                let bdp = link.rate.bytes_in(self.base_rtt(self.leg_of_link(index))).0 as f64;
-                QueueLimit::Bytes(Bytes(((bdp * times) as u64).max(2 * PKT.0)))
-            }
-            QueueLimit::Bytes(bytes) => QueueLimit::Bytes(bytes.max(Bytes(2 * PKT.0))),
-            packets @ QueueLimit::Packets(_) => packets,
-        }
+        link.queue.limit_for(link.rate, self.base_rtt(self.leg_of_link(index)))
     }
 
     /// What split `index` holds in each direction of a connection; none: as much as comes.

@@ -1,5 +1,6 @@
 //! What an engine found out. Field names are stable: they are the JSON that `--json` prints.
 
+use crate::model::Scenario;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use std::collections::BTreeMap;
@@ -42,10 +43,20 @@ pub struct Outcome {
     /// What was asked of each link, and what it delivered.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<LinkOutcome>,
-    /// Mean time of a transfer in parallel networks: class 0 the foreground, class k the background of network k.
+    /// Mean time of a transfer in parallel networks: class 0 the foreground, class k the background of network k; none of a class that never
+    /// comes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub sojourn_s: Vec<f64>,
-    /// Half widths of 95 % confidence intervals of the mean over seeds, by the name of the number.
+    pub sojourn_s: Vec<Option<f64>>,
+    /// How many transfers of each class that is the mean of; absent where it is none of transfers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sojourn_jobs: Vec<u64>,
+    /// Networks in parallel, one by one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<NetworkOutcome>,
+    /// What the receiving end of a bond held until what comes before it had come; absent where nothing is split, or nothing is known of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reorder: Option<ReorderOutcome>,
+    /// Half widths of 95 % confidence intervals, by the name of the number: of the mean over seeds; of one seed alone, what the engine says.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ci95: BTreeMap<String, f64>,
     /// Numbers over time (with `--series`).
@@ -189,6 +200,29 @@ pub struct LinkOutcome {
     pub queue_max_bytes: u64,
 }
 
+/// One of several networks in parallel.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct NetworkOutcome {
+    /// Its number, from 1.
+    pub network: usize,
+    /// What left it in the direction of the data over what it could have carried, in the time that was measured.
+    pub utilization: f64,
+    /// Of the payload that is split, the part that went over it; absent where it is not known.
+    pub share: Option<f64>,
+    /// Packets that its queue dropped in that direction; absent where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_drops: Option<u64>,
+}
+
+/// Payload that waits at the receiving end of a bond, of a transfer at its most.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct ReorderOutcome {
+    /// Mean over the transfers.
+    pub mean_bytes: f64,
+    /// The largest.
+    pub max_bytes: u64,
+}
+
 /// A number over time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
@@ -271,13 +305,19 @@ impl Outcome {
             "phase_backpressure" => self.proxy.as_ref().map(|proxy| proxy.phases.backpressure),
             "held_bytes" => self.proxy.as_ref().map(|proxy| proxy.buffer_bytes.mean),
             "delay_s" => self.proxy.as_ref().map(|proxy| proxy.delay_s.mean),
-            _ => None,
+            _ => {
+                let class = SOJOURNS.iter().position(|sojourn| *sojourn == name)?;
+                self.sojourn_s.get(class).copied().flatten()
+            }
         }
     }
 }
 
+/// The name of each class's mean time among the [`NUMBERS`].
+pub const SOJOURNS: [&str; Scenario::MOST_NETWORKS + 1] = ["sojourn_0_s", "sojourn_1_s", "sojourn_2_s", "sojourn_3_s", "sojourn_4_s"];
+
 /// The numbers of an outcome that runs are compared by, and that have intervals over seeds.
-pub const NUMBERS: [&str; 15] = [
+pub const NUMBERS: [&str; 20] = [
     "goodput_bps",
     "utilization",
     "completion_s",
@@ -293,6 +333,11 @@ pub const NUMBERS: [&str; 15] = [
     "phase_backpressure",
     "held_bytes",
     "delay_s",
+    SOJOURNS[0],
+    SOJOURNS[1],
+    SOJOURNS[2],
+    SOJOURNS[3],
+    SOJOURNS[4],
 ];
 
 /// Jain's index of fairness, 1 when all are alike and 1/n when one has all; absent when there are fewer than two, or nothing to share.
@@ -301,7 +346,8 @@ pub fn jain(shares: &[f64]) -> Option<f64> {
     (shares.len() > 1 && squares > 0.0).then(|| shares.iter().sum::<f64>().powi(2) / (shares.len() as f64 * squares))
 }
 
-/// Gives every outcome the intervals of the mean over the seeds of its scenario, engine and case. A number that some seed lacks gets none.
+/// Gives every outcome the intervals of the mean over the seeds of its scenario, engine and case. A number that some seed lacks gets none. Where
+/// there is one seed, an outcome keeps the intervals that its engine gave it.
 pub fn add_ci95(outcomes: &mut [Outcome]) {
     let key = |outcome: &Outcome| (outcome.scenario.clone(), outcome.engine.clone(), outcome.case.clone());
     let mut groups: BTreeMap<_, BTreeMap<&'static str, Vec<f64>>> = BTreeMap::new();
@@ -314,9 +360,12 @@ pub fn add_ci95(outcomes: &mut [Outcome]) {
     }
     for outcome in outcomes {
         let count = sizes[&key(outcome)];
+        if count == 1 {
+            continue;
+        }
         outcome.ci95 = groups[&key(outcome)]
             .iter()
-            .filter(|(_, values)| values.len() == count && count > 1)
+            .filter(|(_, values)| values.len() == count)
             .map(|(name, values)| ((*name).to_string(), half_width(values)))
             .collect();
     }
@@ -348,6 +397,10 @@ mod tests {
         // s = 1, n = 3, t(2) = 4.3027
         assert!((outcomes[0].ci95["goodput_bps"] - 4.302_653 / 3f64.sqrt()).abs() < 1e-6);
         assert!(outcomes[3].ci95.is_empty(), "one seed has no interval");
+        let own = [("sojourn_0_s".to_string(), 0.1)];
+        let mut alone = [Outcome { ci95: own.clone().into(), ..outcome("c", 1.0) }];
+        add_ci95(&mut alone);
+        assert_eq!(alone[0].ci95, own.into(), "but that of its engine");
     }
 
     #[test]
@@ -372,7 +425,8 @@ mod tests {
         let flow = |end_s| FlowOutcome { end_s: Some(end_s), ..FlowOutcome::default() };
         let flows = vec![flow(1.0), flow(2.0)];
         let (queue_bytes, proxy) = (Some(Dist::default()), Some(ProxyOutcome::default()));
-        let outcome = Outcome { flows, jain: Some(1.0), converge_s: Some(1.0), queue_bytes, proxy, ..Outcome::default() };
+        let sojourn_s = vec![Some(1.0); SOJOURNS.len()];
+        let outcome = Outcome { flows, jain: Some(1.0), converge_s: Some(1.0), queue_bytes, proxy, sojourn_s, ..Outcome::default() };
         assert!(NUMBERS.iter().all(|name| outcome.number(name).is_some()));
         assert_eq!(outcome.number("afct"), None);
     }

@@ -1,8 +1,8 @@
 //! The engine: which scenarios it answers, and how it plays one.
 
-use crate::{measure, measure::Looks, settings::Settings, world::World};
+use crate::{conn::Conn, measure, measure::Looks, parallel, parallel::Ended, settings::Settings, world::World};
 use control::Controller;
-use scenario::{Buffer, Engine, EngineError, Outcome, Progress, QueueKind, Scenario, Span, SplitMode};
+use scenario::{Buffer, Engine, EngineError, Outcome, Parallel, Progress, QueueKind, Scenario, Scheduler, Span, SplitMode};
 
 /// Controllers that exist elsewhere.
 const ELSEWHERE: [&str; 4] = ["bbr", "xcp-e2e", "vcp-e2e", "mpcp-e2e"];
@@ -34,12 +34,26 @@ pub struct Effort {
     pub probes: u64,
 }
 
+impl Effort {
+    /// With what a connection has done.
+    pub(crate) fn add(&mut self, conn: &Conn) {
+        self.segments += conn.sender.segments_sent();
+        self.acks += conn.receiver.acks;
+        self.timeouts += conn.sender.tally.timeouts;
+        self.undone += conn.sender.tally.undone;
+        self.probes += conn.sender.tally.probes;
+    }
+}
+
 impl Engine for Sim {
     fn name(&self) -> &'static str {
         "sim"
     }
 
     fn can_answer(&self, scenario: &Scenario) -> Result<(), EngineError> {
+        if let Some(parallel) = scenario.parallel() {
+            can_answer_parallel(scenario, &parallel)?;
+        }
         for (index, link) in (1..).zip(&scenario.links) {
             if !matches!(link.queue.kind, QueueKind::Droptail | QueueKind::Ecn) {
                 return cannot(format!("link[{index}].queue.kind"), "its queues are droptail and ecn");
@@ -77,6 +91,9 @@ impl Sim {
     pub fn play(&self, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> Result<(Outcome, Effort), EngineError> {
         self.can_answer(scenario)?;
         let controllers = controllers(scenario)?;
+        if let Some(parallel) = scenario.parallel() {
+            return self.play_parallel(scenario, parallel, controllers[0], seed, progress);
+        }
         let mut world = World::new(scenario, seed, &controllers, self.settings);
         let mut looks = Looks::new(world.flows.len(), world.legs, &self.settings);
         let until = scenario.duration.unwrap_or(PATIENCE).0;
@@ -90,6 +107,60 @@ impl Sim {
             outcome.warnings.push("a flow had not ended after a month".into());
         }
         Ok((outcome, effort))
+    }
+
+    fn play_parallel(
+        &self,
+        scenario: &Scenario,
+        parallel: Parallel<'_>,
+        controller: Controller,
+        seed: u64,
+        progress: &dyn Progress,
+    ) -> Result<(Outcome, Effort), EngineError> {
+        let mut world = parallel::World::new(scenario, parallel, seed, controller, self.settings);
+        // What comes by chance has come in ten times the time that it takes in the mean.
+        let expected = parallel.foreground.map_or(0.0, |foreground| foreground.jobs as f64 / parallel.arrivals_per_s(0));
+        let until = scenario.duration.unwrap_or(PATIENCE + Span::from_secs_f64(10.0 * expected)).0;
+        match world.run(until, progress) {
+            Ended::Well => {}
+            Ended::Cancelled => return Err(EngineError::Cancelled),
+            Ended::Crowded => {
+                let why = "the simulator gave up: more than a million connections were open at once; take lower loads, or windows and queues with \
+                           which transfers get through";
+                return Err(EngineError::Failed(why.into()));
+            }
+        }
+        progress.at(1.0, "measuring");
+        let mut outcome = parallel::outcome(&world, seed);
+        if world.gave_up() {
+            outcome.valid = false;
+            outcome
+                .warnings
+                .push("transfers had not ended after ten times the time in which they come, and a month: their means are too low".into());
+        }
+        Ok((outcome, world.effort()))
+    }
+}
+
+/// What of networks in parallel it has no answer to.
+fn can_answer_parallel(scenario: &Scenario, parallel: &Parallel<'_>) -> Result<(), EngineError> {
+    for (index, network) in (1..).zip(parallel.networks) {
+        if !matches!(network.queue.kind, QueueKind::Droptail | QueueKind::Ecn) {
+            return cannot(format!("network[{index}].queue.kind"), "its queues are droptail and ecn");
+        }
+    }
+    if let Some(index) = scenario.flows.iter().position(|flow| flow.offers.is_some()) {
+        return cannot(format!("flow[{}].offers", index + 1), "what is shared out over several networks is there as a whole");
+    }
+    match (parallel.bond.scheduler, parallel.overload()) {
+        (Scheduler::Score | Scheduler::Redundant | Scheduler::Tiers, _) => {
+            cannot("bond.scheduler".into(), "the simulator has no such scheduler yet; it has fluid, round-robin and single")
+        }
+        (_, Some((network, load))) => {
+            let why = format!("network {network} would have a load of {load:.3}, and times would grow for ever: there is no mean");
+            cannot("bond.scheduler".into(), &why)
+        }
+        _ => Ok(()),
     }
 }
 

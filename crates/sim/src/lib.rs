@@ -2,8 +2,9 @@
 //! the lab's real kernel.
 //!
 //! `net` is the links and the clock, `sender` and `receiver` are the ends of a connection as Linux has them, `conn` joins two of them by a
-//! handshake, `relay` is the split node, `world` lets it all happen, and `measure` makes an [`Outcome`](scenario::Outcome) of it. A run is a
-//! function of scenario, seed and [`Settings`]: no socket, no clock, no thread.
+//! handshake, `relay` is the split node, `world` lets it all happen, and `measure` makes an [`Outcome`](scenario::Outcome) of it. Where networks lie
+//! in parallel, `parallel` has a world and measures of its own, with the same ends and links. A run is a function of scenario, seed and
+//! [`Settings`]: no socket, no clock, no thread.
 //!
 //! Speed comes from what does not happen: links are rings of small packets, of which only the next to come out is an event; timers are moved
 //! without touching their heap; an acknowledgement costs what is new in it.
@@ -34,6 +35,7 @@ mod measure;
 mod monitor;
 mod net;
 mod packet;
+mod parallel;
 mod receiver;
 mod relay;
 mod rtt;

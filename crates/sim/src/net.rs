@@ -2,11 +2,11 @@
 
 use crate::{
     monitor::Record,
-    packet::{CE, ECT, Kind, Packet, bytes_of},
+    packet::{CE, ECT, HEADER, Kind, Packet, bytes_of},
     timers::{Key, NEVER, Timer, Timers},
 };
 use link::{Limit, Stage, Time, Way};
-use scenario::{Bytes, PKT, Purpose, QueueKind, QueueLimit, Rate, Scenario, Span, stream};
+use scenario::{Bytes, Network, PKT, Purpose, QueueKind, QueueLimit, Rate, Scenario, Span, stream};
 
 /// Where packets go that come out of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +31,16 @@ pub(crate) struct Line {
     /// The record that is told of what enters (a link) or leaves (a shaper).
     record: Option<usize>,
     is_shaper: bool,
+}
+
+impl Line {
+    fn new(way: Way<Packet>, hop: Hop, limit: Limit, kind: QueueKind) -> Self {
+        let mark_above = (kind == QueueKind::Ecn).then(|| match limit {
+            Limit::Bytes(bytes) => (bytes.0 / MARK_ABOVE).max(3 * PKT.0),
+            Limit::Packets(count) => (count / MARK_ABOVE).max(3) * PKT.0,
+        });
+        Line { way, hop, is_first: false, mark_above, record: None, is_shaper: false }
+    }
 }
 
 /// Links, records and the clock.
@@ -69,11 +79,6 @@ impl Net {
         let mut lines = Vec::new();
         let is_split = |node: usize| scenario.splits.iter().any(|split| split.after == node);
         for (index, link) in scenario.links.iter().enumerate() {
-            let limit = limit_of(scenario, index);
-            let mark_above = (link.queue.kind == QueueKind::Ecn).then(|| match limit {
-                Limit::Bytes(bytes) => (bytes.0 / MARK_ABOVE).max(3 * PKT.0),
-                Limit::Packets(count) => (count / MARK_ABOVE).max(3) * PKT.0,
-            });
             let to_right = index + 1 < scenario.links.len() && !is_split(index + 1);
             let to_left = index > 0 && !is_split(index);
             let hops = [
@@ -81,10 +86,27 @@ impl Net {
                 if to_left { Hop::Line(backward(index - 1)) } else { Hop::Left },
             ];
             for (hop, loss) in hops.into_iter().zip([link.loss, None]) {
-                let way = Way::new(link.rate, limit, link.delay, loss, stream(seed, Purpose::Losses, index as u64));
-                lines.push(Line { way, hop, is_first: index == 0, mark_above, record: None, is_shaper: false });
+                let way = Way::new(link.rate, limit_of(scenario, index), link.delay, loss, stream(seed, Purpose::Losses, index as u64));
+                lines.push(Line { is_first: index == 0, ..Line::new(way, hop, limit_of(scenario, index), link.queue.kind) });
             }
         }
+        Net::of(lines)
+    }
+
+    /// Networks in parallel, whose segments have so much payload. The lines of network k are 2k and 2k + 1, and lead to the ends.
+    pub(crate) fn parallel(networks: &[Network], mss: u32, seed: u64) -> Self {
+        let lines = (0..).zip(networks).flat_map(|(index, network)| {
+            let rate = wire_rate(network.rate, mss);
+            let limit = limit(network.queue.limit_for(rate, Span(2 * network.delay.0)));
+            [(Hop::Right, network.loss), (Hop::Left, None)].map(|(hop, loss)| {
+                let way = Way::new(rate, limit, network.delay, loss, stream(seed, Purpose::Losses, index));
+                Line::new(way, hop, limit, network.queue.kind)
+            })
+        });
+        Net::of(lines.collect())
+    }
+
+    fn of(lines: Vec<Line>) -> Self {
         let wakes = vec![NEVER; lines.len()];
         Net { now: 0, timers: Timers::default(), records: Vec::new(), lines, wakes, shares: Vec::new(), extra: Vec::new() }
     }
@@ -207,10 +229,21 @@ fn is_foreign(shares: &[bool], packet: &Packet) -> bool {
 
 /// The limit of a link's queue.
 pub(crate) fn limit_of(scenario: &Scenario, index: usize) -> Limit {
-    match scenario.queue_limit(index) {
+    limit(scenario.queue_limit(index))
+}
+
+/// The same of a limit that is resolved.
+pub(crate) fn limit(limit: QueueLimit) -> Limit {
+    match limit {
         QueueLimit::Packets(count) => Limit::Packets(count),
         QueueLimit::Bytes(bytes) => Limit::Bytes(bytes),
         // It resolves these.
         QueueLimit::Bdp(_) => Limit::Bytes(PKT),
     }
+}
+
+/// IP bits a second that carry so much payload in full segments.
+pub(crate) fn wire_rate(payload: Rate, mss: u32) -> Rate {
+    let (rate, mss) = (u128::from(payload.bits_per_s()), u128::from(mss));
+    Rate((rate * (mss + u128::from(HEADER))).div_ceil(mss) as u64)
 }

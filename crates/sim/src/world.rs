@@ -177,11 +177,7 @@ impl<'a> World<'a> {
     pub(crate) fn effort(&self) -> Effort {
         let mut effort = Effort { events: self.events, ..Effort::default() };
         for conn in &self.conns {
-            effort.segments += conn.sender.segments_sent();
-            effort.acks += conn.receiver.acks;
-            effort.timeouts += conn.sender.tally.timeouts;
-            effort.undone += conn.sender.tally.undone;
-            effort.probes += conn.sender.tally.probes;
+            effort.add(conn);
         }
         effort
     }

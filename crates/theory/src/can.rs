@@ -14,12 +14,14 @@ mod arrivals;
 mod events;
 mod jumps;
 mod real;
+mod replay;
 mod run;
 mod series;
 mod sizes;
 mod truncated;
 
 pub use arrivals::{Modulation, Streams};
+pub use replay::replay;
 pub use run::{CanPlayed, CanRun};
 pub use sizes::Sizes;
 

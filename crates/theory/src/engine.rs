@@ -1,11 +1,11 @@
 //! Answers a scenario by the equations.
 
-use crate::{Aimd, Losses, Split, State, TheoryError};
+use crate::{Aimd, Losses, Split, State, TheoryError, parallel};
 use scenario::{
     Backpressure, Dist, Engine, EngineError, FlowOutcome, Loss, Outcome, PKT, Phases, Progress, ProxyOutcome, Scenario, Series, SplitMode,
 };
 
-/// The engine that answers with the steady state of one connection without an end, split at most once.
+/// The engine that answers with the steady state of one connection without an end, split at most once, or with that of networks in parallel.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Theory;
 
@@ -22,6 +22,9 @@ impl Engine for Theory {
 
     fn can_answer(&self, scenario: &Scenario) -> Result<(), EngineError> {
         let cannot = |key: &str, why: &str| Err(EngineError::CannotAnswer { engine: "theory", key: key.into(), why: why.into() });
+        if let Some(parallel) = scenario.parallel() {
+            return parallel::can_answer(&parallel);
+        }
         let flows = scenario.flow_specs(scenario.seed);
         if flows.len() != 1 {
             return cannot("flow", "its equations are of one connection");
@@ -66,7 +69,11 @@ impl Engine for Theory {
 
     fn run(&self, scenario: &Scenario, seed: u64, _: &dyn Progress) -> Result<Outcome, EngineError> {
         self.can_answer(scenario)?;
-        answer(scenario, seed).map_err(|error| EngineError::WrongScenario { key: "link".into(), why: error.to_string() })
+        let (key, found) = match scenario.parallel() {
+            Some(parallel) => ("network", parallel::answer(scenario, &parallel, seed)),
+            None => ("link", answer(scenario, seed)),
+        };
+        found.map_err(|error| EngineError::WrongScenario { key: key.into(), why: error.to_string() })
     }
 }
 

@@ -22,6 +22,7 @@ mod can;
 mod cycle;
 mod engine;
 mod estimate;
+mod parallel;
 mod path;
 mod split;
 mod startup;
@@ -30,7 +31,7 @@ mod wlan;
 
 pub use aimd::{Aimd, Losses, PHI, TheoryError, phi};
 pub use buffer::Enough;
-pub use can::{Can, CanMeans, CanPlayed, CanRun, Modulation, Number, Sizes, Streams};
+pub use can::{Can, CanMeans, CanPlayed, CanRun, Modulation, Number, Sizes, Streams, replay};
 pub use engine::Theory;
 pub use estimate::{Estimate, Mean};
 pub use path::{Ends, Path, Segment, State};

@@ -307,6 +307,13 @@ impl Sender {
         self.last |= last;
     }
 
+    /// What there is to be sent for the first time goes up to `end`, and ends with it if `last`: less than was written, where another connection has
+    /// sent it.
+    pub(crate) fn rewrite(&mut self, end: u64, last: bool) {
+        self.end = end.max(self.nxt);
+        self.last |= last;
+    }
+
     fn key(&self, what: What) -> Key {
         Key { who: self.place.conn, what }
     }

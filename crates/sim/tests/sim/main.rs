@@ -3,6 +3,7 @@
 mod common;
 mod golden;
 mod one_leg;
+mod parallel;
 mod properties;
 mod split;
 mod theory;

@@ -1,8 +1,9 @@
-//! Laws of job sizes.
+//! Laws of job sizes: those that scenarios have, and lists.
 
 use crate::{TheoryError, aimd::positive};
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
+use scenario::Shape;
 use std::sync::Arc;
 
 /// A law of job sizes, scaled to mean 1.
@@ -11,48 +12,45 @@ pub struct Sizes(Law);
 
 #[derive(Debug, Clone, PartialEq)]
 enum Law {
-    Deterministic,
-    Exponential,
-    /// Exponential with the first rate in this part of all cases, else with the second.
-    Hyperexponential {
-        part: f64,
-        rates: [f64; 2],
-    },
-    Lomax(f64),
-    Pareto(f64),
-    Shifted(f64),
+    Shaped(Shape),
     Listed(Arc<[f64]>),
+}
+
+impl From<Shape> for Sizes {
+    /// As a scenario has it.
+    fn from(shape: Shape) -> Self {
+        Sizes(Law::Shaped(shape))
+    }
 }
 
 impl Sizes {
     /// All alike.
-    pub const DETERMINISTIC: Sizes = Sizes(Law::Deterministic);
+    pub const DETERMINISTIC: Sizes = Sizes(Law::Shaped(Shape::Deterministic));
     /// Exponential.
-    pub const EXPONENTIAL: Sizes = Sizes(Law::Exponential);
+    pub const EXPONENTIAL: Sizes = Sizes(Law::Shaped(Shape::Exponential));
 
     /// Two exponential phases with balanced means, of this squared coefficient of variation, at least 1; the paper's has 16.
     pub fn hyperexponential(scv: f64) -> Result<Self, TheoryError> {
         within("the squared coefficient of variation of hyperexponential sizes", scv, "at least 1", scv >= 1.0)?;
-        let part = (1.0 + ((scv - 1.0) / (scv + 1.0)).sqrt()) / 2.0;
-        Ok(Sizes(Law::Hyperexponential { part, rates: [2.0 * part, 2.0 * (1.0 - part)] }))
+        Ok(Shape::Hyperexponential { scv }.into())
     }
 
     /// P(B > x) = (1 + x/(a − 1))⁻ᵃ with a > 1: the paper's Pareto-3 with a = 3, and with a = 2 what its Pareto-2 rows follow.
     pub fn lomax(a: f64) -> Result<Self, TheoryError> {
         within("the exponent of Lomax sizes", a, "above 1", a > 1.0)?;
-        Ok(Sizes(Law::Lomax(a)))
+        Ok(Shape::Lomax { exponent: a }.into())
     }
 
     /// P(B > x) = ((a − 1)/(a x))ᵃ from (a − 1)/a on, with a > 1: with a = 2 the Pareto-2 law as the paper states it.
     pub fn pareto(a: f64) -> Result<Self, TheoryError> {
         within("the exponent of Pareto sizes", a, "above 1", a > 1.0)?;
-        Ok(Sizes(Law::Pareto(a)))
+        Ok(Shape::Pareto { exponent: a }.into())
     }
 
     /// This part of the mean for all alike and the rest exponential: files of a least size, in the paper's experiments half of the mean.
     pub fn shifted(part: f64) -> Result<Self, TheoryError> {
         within("the constant part of shifted exponential sizes", part, "from 0 to 1", (0.0..=1.0).contains(&part))?;
-        Ok(Sizes(Law::Shifted(part)))
+        Ok(Shape::ShiftedExponential { constant: part }.into())
     }
 
     /// One of these positive numbers, each as often as the others, over their mean.
@@ -77,30 +75,15 @@ impl Sizes {
     /// The squared coefficient of variation, which may be infinite.
     pub fn scv(&self) -> f64 {
         match &self.0 {
-            Law::Deterministic => 0.0,
-            Law::Exponential => 1.0,
-            Law::Hyperexponential { part, .. } => 1.0 / (2.0 * part * (1.0 - part)) - 1.0,
-            Law::Lomax(a) if *a > 2.0 => a / (a - 2.0),
-            Law::Pareto(a) if *a > 2.0 => 1.0 / (a * (a - 2.0)),
-            Law::Lomax(_) | Law::Pareto(_) => f64::INFINITY,
-            Law::Shifted(part) => (1.0 - part).powi(2),
+            Law::Shaped(shape) => shape.scv(),
             Law::Listed(sizes) => sizes.iter().map(|size| (size - 1.0).powi(2)).sum::<f64>() / sizes.len() as f64,
         }
     }
 
     /// Draws a size.
     pub(super) fn draw(&self, random: &mut Pcg64Mcg) -> f64 {
-        let mut uniform = || 1.0 - random.random::<f64>();
         match &self.0 {
-            Law::Deterministic => 1.0,
-            Law::Exponential => -uniform().ln(),
-            Law::Hyperexponential { part, rates } => {
-                let rate = rates[usize::from(uniform() > *part)];
-                -uniform().ln() / rate
-            }
-            Law::Lomax(a) => (a - 1.0) * (uniform().powf(-1.0 / a) - 1.0),
-            Law::Pareto(a) => (a - 1.0) / a * uniform().powf(-1.0 / a),
-            Law::Shifted(part) => part - (1.0 - part) * uniform().ln(),
+            Law::Shaped(shape) => shape.draw(random),
             Law::Listed(sizes) => sizes[random.random_range(0..sizes.len())],
         }
     }

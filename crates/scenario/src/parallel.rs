@@ -1,0 +1,378 @@
+//! A scenario of the other shape: networks in parallel, and transfers that are split over all of them (Hoekstra, van der Mei and Bosman 2011).
+//!
+//! Class 0 is the foreground, which the bond splits; class k is the background of network k. Loads are of payload: of a background, as a part of
+//! its own network's rate, of the foreground, as a part of the first network's.
+
+use crate::{
+    law::SizeLaw,
+    model::{Loss, Queue, Scenario},
+    random::{Purpose, stream},
+    units::{Bytes, Rate, Span},
+};
+use rand::RngExt;
+use rand_pcg::Pcg64;
+use serde::{Deserialize, Serialize};
+
+/// One of several networks beside each other.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Network {
+    /// Payload, bits a second, in full segments: the effective throughput of a long transfer.
+    pub rate: Rate,
+    /// Propagation, one way.
+    pub delay: Span,
+    /// The queue before it, each way.
+    #[serde(default)]
+    pub queue: Queue,
+    /// Losses in the direction of the data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<Loss>,
+    /// What its own transfers bring, as a part of its rate.
+    #[serde(default)]
+    pub load: f64,
+    /// Their sizes; absent: the foreground's law.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<SizeLaw>,
+    /// Their receivers' window; absent: the foreground's, or as large as is of use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<Bytes>,
+}
+
+/// Transfers that come by chance, as a Poisson process, and go over all networks together.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Foreground {
+    /// What they bring, as a part of the first network's rate (ρ₀).
+    pub load: f64,
+    /// Their sizes.
+    pub size: SizeLaw,
+    /// How many are measured.
+    #[serde(default = "ten_thousand")]
+    pub jobs: u64,
+    /// The window of the receiving end of each connection; absent: as large as is of use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<Bytes>,
+}
+
+impl Foreground {
+    /// The fewest that can be measured: an interval is of twenty parts of them.
+    pub const LEAST_JOBS: u64 = 100;
+}
+
+fn ten_thousand() -> u64 {
+    10_000
+}
+
+/// How a transfer is shared out among its connections, of which it has one in each network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bond {
+    /// Who gets what.
+    pub scheduler: Scheduler,
+    /// What is given out at a time, where the scheduler gives out pieces.
+    #[serde(default = "piece", skip_serializing_if = "is_piece")]
+    pub piece: Bytes,
+}
+
+fn piece() -> Bytes {
+    Bytes(16 * 1024)
+}
+
+fn is_piece(bytes: &Bytes) -> bool {
+    *bytes == piece()
+}
+
+/// Which connection gets what of a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheduler {
+    /// Whichever can send takes the next bytes, however few: the ideal of the CAN model (§II), which no real bond attains.
+    Fluid,
+    /// The one with the least score (7).
+    Score,
+    /// One piece each in turn, whether they keep up or not.
+    RoundRobin,
+    /// All over one network: that of which its own load leaves most.
+    Single,
+    /// Every piece over each.
+    Redundant,
+    /// The first network as far as it goes, then the second …
+    Tiers,
+}
+
+/// A scenario's networks in parallel.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Parallel<'a> {
+    /// At least one.
+    pub networks: &'a [Network],
+    /// Absent: the scenario has flows that are given.
+    pub foreground: Option<&'a Foreground>,
+    /// How transfers are shared out.
+    pub bond: Bond,
+}
+
+/// A transfer that comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Job {
+    /// 0: the foreground's; k: of network k's own.
+    pub class: usize,
+    /// When.
+    pub at: Span,
+    /// How much.
+    pub bytes: Bytes,
+}
+
+impl Scenario {
+    /// The most networks that can lie in parallel.
+    pub const MOST_NETWORKS: usize = 4;
+
+    /// Its networks, where they lie in parallel; absent: it has links in series.
+    pub fn parallel(&self) -> Option<Parallel<'_>> {
+        let bond = self.bond.filter(|_| !self.networks.is_empty())?;
+        Some(Parallel { networks: &self.networks, foreground: self.foreground.as_ref(), bond })
+    }
+}
+
+impl Parallel<'_> {
+    /// How many classes of transfers there are.
+    pub fn classes(&self) -> usize {
+        self.networks.len() + 1
+    }
+
+    /// The law of a class's sizes; absent where none come.
+    pub fn size(&self, class: usize) -> Option<SizeLaw> {
+        let foreground = self.foreground.map(|foreground| foreground.size);
+        match class.checked_sub(1) {
+            None => foreground,
+            Some(network) => self.networks[network].size.or(foreground).filter(|_| self.networks[network].load > 0.0),
+        }
+    }
+
+    /// The receivers' window of a class, where it is a limit.
+    pub fn window(&self, class: usize) -> Option<Bytes> {
+        let foreground = self.foreground.and_then(|foreground| foreground.window);
+        class.checked_sub(1).and_then(|network| self.networks[network].window).or(foreground)
+    }
+
+    /// What a class brings, payload bits a second.
+    pub fn work(&self, class: usize) -> f64 {
+        let of = |network: usize, load: f64| load * self.networks[network].rate.bits_per_s() as f64;
+        match class.checked_sub(1) {
+            None => of(0, self.foreground.map_or(0.0, |foreground| foreground.load)),
+            Some(network) => of(network, self.networks[network].load),
+        }
+    }
+
+    /// Transfers of a class that come in a second.
+    pub fn arrivals_per_s(&self, class: usize) -> f64 {
+        self.size(class).map_or(0.0, |size| self.work(class) / (8.0 * size.mean.0 as f64))
+    }
+
+    /// The network, from 0, that `single` takes: of which its own load leaves most, the first of equals.
+    pub fn best(&self) -> usize {
+        let left = |network: usize| self.networks[network].rate.bits_per_s() as f64 - self.work(network + 1);
+        (0..self.networks.len()).fold(0, |best, network| if left(network) > left(best) { network } else { best })
+    }
+
+    /// The parts of the foreground that each network gets, where the scheduler settles them beforehand.
+    pub fn parts(&self) -> Option<Vec<f64>> {
+        let count = self.networks.len();
+        match self.bond.scheduler {
+            Scheduler::RoundRobin => Some(vec![1.0 / count as f64; count]),
+            Scheduler::Single => Some((0..count).map(|network| f64::from(u8::from(network == self.best()))).collect()),
+            _ => None,
+        }
+    }
+
+    /// The first network, from 1, which such parts give more than it can carry, and what it would have to, over its rate: then times grow for ever.
+    pub fn overload(&self) -> Option<(usize, f64)> {
+        let parts = self.parts()?;
+        let load = |network: usize| {
+            let work = self.work(network + 1) + parts[network] * self.work(0);
+            work / self.networks[network].rate.bits_per_s() as f64
+        };
+        (0..parts.len()).map(|network| (network + 1, load(network))).find(|(_, load)| *load >= 1.0)
+    }
+
+    /// Every transfer that comes by chance, in the order of time, without an end where there are any. Who asks twice with one seed, with whatever
+    /// scheduler, hears the same.
+    pub fn jobs(&self, seed: u64) -> Jobs {
+        let classes = (0..self.classes()).filter_map(|class| {
+            let rate = self.arrivals_per_s(class);
+            let size = self.size(class).filter(|_| rate > 0.0)?;
+            let [times, sizes] = [Purpose::Arrivals, Purpose::Sizes].map(|purpose| stream(seed, purpose, class as u64));
+            let mut arrivals = Arrivals { class, rate, size, times, sizes, next_s: 0.0 };
+            arrivals.wait();
+            Some(arrivals)
+        });
+        Jobs { classes: classes.collect() }
+    }
+}
+
+/// The transfers of a class that are still to come.
+#[derive(Debug, Clone)]
+struct Arrivals {
+    class: usize,
+    rate: f64,
+    size: SizeLaw,
+    times: Pcg64,
+    sizes: Pcg64,
+    next_s: f64,
+}
+
+impl Arrivals {
+    fn wait(&mut self) {
+        self.next_s -= (1.0 - self.times.random::<f64>()).ln() / self.rate;
+    }
+}
+
+/// See [`Parallel::jobs`].
+#[derive(Debug, Clone)]
+pub struct Jobs {
+    classes: Vec<Arrivals>,
+}
+
+impl Iterator for Jobs {
+    type Item = Job;
+
+    fn next(&mut self) -> Option<Job> {
+        let next = self.classes.iter_mut().min_by(|a, b| a.next_s.total_cmp(&b.next_s))?;
+        let job = Job { class: next.class, at: Span::from_secs_f64(next.next_s), bytes: next.size.draw(&mut next.sizes) };
+        next.wait();
+        Some(job)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ScenarioFile;
+
+    const WLANS: &str = include_str!("../tests/two-wlans.toml");
+
+    fn scenario(text: &str) -> Scenario {
+        ScenarioFile::parse(text, "two-wlans.toml").unwrap().variants(&[]).unwrap().remove(0).scenario
+    }
+
+    /// The key that a wrong text is wrong at, and what is said of it.
+    fn wrong(text: &str) -> String {
+        let error = ScenarioFile::parse(text, "wrong.toml").expect_err("it is wrong");
+        format!("{}: {}", error.key, error.message)
+    }
+
+    #[test]
+    fn the_whole_schema_is_read() {
+        let scenario = scenario(WLANS);
+        let parallel = scenario.parallel().unwrap();
+        assert_eq!(parallel.bond, Bond { scheduler: Scheduler::RoundRobin, piece: Bytes(32_768) });
+        assert_eq!(parallel.window(0), Some(Bytes(8760)));
+        assert_eq!(parallel.window(2), Some(Bytes(65_536)));
+        assert_eq!(parallel.size(1), parallel.size(0));
+        assert_eq!(parallel.size(2).unwrap().mean, Bytes(1_000_000));
+        // 0.5 × 5.28 Mbit/s in files of 2 MB, and 0.7 × 10 Mbit/s in files of 1 MB.
+        assert!((parallel.arrivals_per_s(0) - 0.165).abs() < 1e-12 && (parallel.arrivals_per_s(2) - 0.875).abs() < 1e-12);
+        assert_eq!(parallel.best(), 0, "3.696 Mbit/s are left of the first, 3 of the second");
+    }
+
+    #[test]
+    fn what_is_printed_is_read_back() {
+        let whole = scenario(WLANS);
+        let text = toml::to_string(&whole).unwrap();
+        assert_eq!(scenario(&text), whole, "{text}");
+    }
+
+    #[test]
+    fn loads_sweep_and_schedulers_are_cases() {
+        let file = ScenarioFile::parse(WLANS, "x").unwrap();
+        let variants = file.variants(&["network.1.load=0.1,0.5".parse().unwrap(), "bond.scheduler=fluid,single".parse().unwrap()]).unwrap();
+        let seen: Vec<_> =
+            variants.iter().map(|variant| (variant.scenario.networks[0].load, variant.scenario.bond.unwrap().scheduler)).collect();
+        use Scheduler::{Fluid, Single};
+        assert_eq!(seen, [(0.1, Fluid), (0.1, Single), (0.5, Fluid), (0.5, Single)]);
+    }
+
+    #[test]
+    fn jobs_come_in_order_at_the_rates_asked_and_are_the_same_for_every_scheduler() {
+        let scenario = scenario(WLANS);
+        let parallel = scenario.parallel().unwrap();
+        let jobs: Vec<Job> = parallel.jobs(3).take(60_000).collect();
+        assert!(jobs.is_sorted_by_key(|job| job.at));
+        let time = jobs.last().unwrap().at.secs();
+        for class in 0..3 {
+            let of: Vec<f64> = jobs.iter().filter(|job| job.class == class).map(|job| job.bytes.0 as f64).collect();
+            let (rate, mean) = (of.len() as f64 / time, of.iter().sum::<f64>() / of.len() as f64);
+            assert!((rate / parallel.arrivals_per_s(class) - 1.0).abs() < 4.0 / (of.len() as f64).sqrt(), "{class}: {rate}");
+            let size = parallel.size(class).unwrap();
+            assert!((mean / size.mean.0 as f64 - 1.0).abs() < 4.0 * (size.shape.scv() / of.len() as f64).sqrt(), "{class}: {mean}");
+        }
+        let other = Scenario { bond: Some(Bond { scheduler: Scheduler::Fluid, ..parallel.bond }), ..scenario.clone() };
+        assert!(other.parallel().unwrap().jobs(3).take(1000).eq(jobs.iter().copied().take(1000)));
+        assert!(!parallel.jobs(4).take(1000).eq(jobs.into_iter().take(1000)));
+    }
+
+    #[test]
+    fn parts_that_are_settled_beforehand_can_be_too_much() {
+        let heavy = scenario(&WLANS.replace("load   = 0.5", "load   = 0.9").replace("load  = 0.3", "load  = 0.6"));
+        // 0.6 + 0.9/2
+        assert_eq!(heavy.parallel().unwrap().overload(), Some((1, 1.05)));
+        let light = scenario(WLANS);
+        assert_eq!(light.parallel().unwrap().overload(), None);
+    }
+
+    #[test]
+    fn errors_name_key_reason_and_cure() {
+        let with = |extra: &str| wrong(&format!("{WLANS}{extra}"));
+        let but = |old: &str, new: &str| {
+            assert!(WLANS.contains(old), "{old}");
+            wrong(&WLANS.replace(old, new))
+        };
+        insta::assert_snapshot!(with("[[link]]\nrate = \"1Mbit\"\ndelay = \"1ms\"\n"),
+            @"link: stands beside [[network]]s: a scenario has links in series or networks in parallel; leave [[link]] out");
+        insta::assert_snapshot!(with("[[flow]]\nbytes = \"1MB\"\n"),
+            @"flow: stands beside a [foreground]: transfers are given, or come by chance");
+        insta::assert_snapshot!(but("load  = 0.3", "load  = 1.3"),
+            @"network[1].load: is 1.3, but a network's own load is from 0 to below 1");
+        insta::assert_snapshot!(but("per_packet = 0.001", "per_packet = 2"),
+            @"network[2].loss.per_packet: is 2, but a probability lies between 0 and 1");
+        insta::assert_snapshot!(but("load   = 0.5", "load   = 0"),
+            @"foreground.load: is 0, but must be above 0: a part of the first network's rate");
+        // 1.4 × 5.28 + 0.3 × 5.28 + 0.7 × 10 of 15.28 Mbit/s
+        insta::assert_snapshot!(but("load   = 0.5", "load   = 1.4"),
+            @"foreground.load: is 1.4, which with the networks' own loads is 1.046 of what all of them carry: transfers would take longer and longer");
+        insta::assert_snapshot!(but("jobs   = 2000", "jobs   = 10"),
+            @"foreground.jobs: is 10, but a mean with an interval takes at least 100");
+        insta::assert_snapshot!(but("window = \"8760B\"", "window = \"1kB\""),
+            @"foreground.window: is less than one packet: nothing could be sent");
+        insta::assert_snapshot!(but("\"round-robin\"", "\"robin\""),
+            @"bond.scheduler: unknown variant `robin`, expected one of `fluid`, `score`, `round-robin`, `single`, `redundant`, `tiers`");
+        insta::assert_snapshot!(but("piece", "pice"), @"bond.pice: is no key here; it can be scheduler or piece");
+        insta::assert_snapshot!(but("32KiB", "0B"), @"bond.piece: is 0: nothing would ever be given out");
+        insta::assert_snapshot!(but("\"exponential\"", "\"normal\""),
+            @r#"foreground.size: there is no law "normal"; there are deterministic, exponential, hyperexponential, pareto, lomax, shifted-exponential"#);
+        insta::assert_snapshot!(but("[bond]", "[control]\nproxy = \"reno\"\n[bond]"),
+            @"control.proxy: is of a split, and networks in parallel have none: leave it out");
+        insta::assert_snapshot!(but("seed = 7", "duration = \"60s\""),
+            @"duration: stands beside a [foreground], which ends with its jobs: leave one of them out");
+        let fifth = "[[network]]\nrate = \"1Mbit\"\ndelay = \"5ms\"\n".repeat(3) + "[foreground]";
+        insta::assert_snapshot!(but("[foreground]", &fifth), @"network[5]: is one too many: there can be 4 networks in parallel");
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        let Some((networks, rest)) = WLANS.split_once("[foreground]") else { panic!("it has one") };
+        let (loaded, idle) = (networks, networks.replace("load  = 0.3", ""));
+        let flow = "[bond]\nscheduler = \"fluid\"\n[[flow]]\nbytes = \"1MB\"\n";
+        insta::assert_snapshot!(wrong(&format!("{loaded}{flow}")),
+            @"network[1].size: is absent, and there is no [foreground] to take it from: say how large the transfers of its load are");
+        insta::assert_snapshot!(wrong(&idle),
+            @r#"bond: is missing: say how transfers are shared out, as in [bond] scheduler = "fluid""#);
+        insta::assert_snapshot!(wrong(&format!("{idle}[bond]\nscheduler = \"fluid\"\n")),
+            @"flow: there is none, nor a [foreground]: networks in parallel carry one or the other");
+        insta::assert_snapshot!(wrong(&format!("{idle}{flow}access_delay = \"1ms\"\n")),
+            @"flow[1].access_delay: is of a first link, which networks in parallel have not: give the networks their delays");
+        insta::assert_snapshot!(wrong(&format!("name = \"x\"\n[foreground]{rest}")),
+            @"foreground: is of networks in parallel, and there is no [[network]]: add some, or leave [foreground] out");
+        let given = scenario(&format!("{idle}{flow}"));
+        assert!(given.parallel().is_some_and(|parallel| parallel.foreground.is_none() && parallel.arrivals_per_s(0) == 0.0));
+    }
+}

@@ -1,0 +1,189 @@
+//! Networks in parallel: what packets make of the model of fluids, and that every byte of every transfer comes once.
+
+use crate::common::{near, refused, scenario};
+use scenario::{Job, Outcome, Scenario};
+use sim::{Effort, Settings, Sim};
+
+/// Networks of the paper's test lab, of these rates (Mbit/s) and loads: a window of six segments, and a queue that never overflows (§V-A).
+fn networks(rates_and_loads: &[(f64, f64)]) -> String {
+    let network =
+        |(rate, load): &(f64, f64)| format!("[[network]]\nrate = \"{rate}Mbit\"\ndelay = \"5ms\"\nqueue = \"2000pkt\"\nload = {load}\n");
+    rates_and_loads.iter().map(network).collect()
+}
+
+fn foreground(load: f64, law: &str, jobs: u64, scheduler: &str) -> String {
+    format!(
+        "[foreground]\nload = {load}\nsize = {{ law = {law}, mean = \"1MB\" }}\njobs = {jobs}\nwindow = \"8760B\"\n[bond]\nscheduler = \"{scheduler}\"\n"
+    )
+}
+
+fn flows(bytes: &str, scheduler: &str) -> String {
+    format!("[[flow]]\nbytes = \"{bytes}\"\n[bond]\nscheduler = \"{scheduler}\"\n")
+}
+
+fn play(scenario: &Scenario, seed: u64) -> (Outcome, Effort) {
+    Sim::default().play(scenario, seed, &()).unwrap()
+}
+
+/// The transfers of a run that come while it counts, a tenth of the foreground's before that, and what each would take by the CAN model.
+fn by_the_model(scenario: &Scenario, seed: u64) -> Vec<(Job, f64)> {
+    let parallel = scenario.parallel().unwrap();
+    let jobs = parallel.foreground.unwrap().jobs;
+    let (early, all) = (jobs / 10, jobs / 10 + jobs);
+    let mut foreground = 0;
+    let mut coming = parallel.jobs(seed);
+    // As many again, so that none has the networks to itself.
+    let trace: Vec<Job> = std::iter::from_fn(|| {
+        let job = coming.next()?;
+        foreground += u64::from(job.class == 0);
+        (foreground <= 2 * all).then_some(job)
+    })
+    .collect();
+    let sojourns = theory::replay(&parallel, &trace);
+    let mut seen = 0;
+    let mut counts = |job: &Job| {
+        let before = seen;
+        seen += u64::from(job.class == 0);
+        // From the first that counts to the last.
+        seen > early && before < all
+    };
+    trace.into_iter().zip(sojourns).filter(|(job, _)| counts(job)).collect()
+}
+
+/// Measured over model, of each class.
+fn over_model(scenario: &Scenario, seed: u64) -> Vec<Option<f64>> {
+    let (outcome, model) = (play(scenario, seed).0, by_the_model(scenario, seed));
+    let ratio = |(class, measured): (usize, &Option<f64>)| {
+        let of: Vec<f64> = model.iter().filter(|(job, _)| job.class == class).map(|(_, sojourn)| *sojourn).collect();
+        assert_eq!(outcome.sojourn_jobs[class], of.len() as u64, "class {class}: the same transfers");
+        Some((*measured)? / (of.iter().sum::<f64>() / of.len() as f64))
+    };
+    outcome.sojourn_s.iter().enumerate().map(ratio).collect()
+}
+
+#[test]
+fn one_network_is_a_processor_sharing_queue_whatever_the_sizes() {
+    for law in ["\"deterministic\"", "\"exponential\"", "\"hyperexponential\", scv = 16", "\"lomax\", exponent = 2"] {
+        let one = scenario(&(networks(&[(5.28, 0.0)]) + &foreground(0.6, law, 1000, "fluid")));
+        let ratio = over_model(&one, 1)[0].unwrap();
+        assert!((0.99..1.05).contains(&ratio), "{law}: {ratio}");
+    }
+    // β/(1 − ρ), as far as the run can tell.
+    let one = scenario(&(networks(&[(5.28, 0.0)]) + &foreground(0.6, "\"deterministic\"", 4000, "fluid")));
+    let outcome = play(&one, 2).0;
+    let (mean, half) = (outcome.sojourn_s[0].unwrap(), outcome.ci95["sojourn_0_s"]);
+    let right = 8.0 / 5.28 / 0.4;
+    assert!((mean - right).abs() < 0.03 * right + 1.5 * half && half < 0.2 * right, "{mean} ± {half}, should be {right}");
+}
+
+#[test]
+fn a_fluid_over_two_networks_is_the_can_model() {
+    let two = scenario(&(networks(&[(5.28, 0.3), (5.28, 0.6)]) + &foreground(0.5, "\"exponential\"", 1000, "fluid")));
+    let ratios: Vec<f64> = over_model(&two, 1).into_iter().flatten().collect();
+    assert!(ratios.len() == 3 && ratios.iter().all(|ratio| (0.98..1.06).contains(ratio)), "{ratios:?}");
+}
+
+#[test]
+fn networks_carry_what_their_loads_say() {
+    let two = scenario(&(networks(&[(5.28, 0.4), (10.56, 0.2)]) + &foreground(0.5, "\"exponential\"", 1500, "fluid")));
+    let outcome = play(&two, 5).0;
+    // Of the payload that came while it was measured, and so of what was carried but for what was under way at either end.
+    let model = by_the_model(&two, 5);
+    let span = model.last().unwrap().0.at.secs() - model[0].0.at.secs();
+    let came =
+        |class: usize| model.iter().filter(|(job, _)| job.class == class).map(|(job, _)| job.bytes.0 as f64 * 8.0).sum::<f64>() / span;
+    let shares: Vec<f64> = outcome.networks.iter().map(|network| network.share.unwrap()).collect();
+    near(shares.iter().sum(), 1.0, 1e-9);
+    for (index, rate) in [(0, 5.28e6), (1, 10.56e6)] {
+        near(outcome.networks[index].utilization, (came(index + 1) + shares[index] * came(0)) / rate, 0.02);
+        assert_eq!(outcome.networks[index].queue_drops, Some(0));
+    }
+    near(outcome.goodput_bps, came(0) + came(1) + came(2), 0.01);
+    // And these are the loads, as far as so few transfers can tell: 0.5 + 0.4 of the one, 0.2 of the other, which is twice as fast.
+    near(outcome.utilization, (0.9 + 2.0 * 0.2) / 3.0, 0.1);
+}
+
+#[test]
+fn taking_turns_is_worse_than_the_ideal_where_networks_differ_and_so_is_one_of_them() {
+    let time = |scheduler: &str| {
+        let two = scenario(&(networks(&[(5.28, 0.2), (1.76, 0.0)]) + &foreground(0.4, "\"exponential\"", 600, scheduler)));
+        let outcome = play(&two, 3).0;
+        (outcome.sojourn_s[0].unwrap(), outcome.reorder.unwrap(), outcome.networks[1].share.unwrap())
+    };
+    let (fluid, turns, single) = (time("fluid"), time("round-robin"), time("single"));
+    assert!(turns.0 > 1.5 * fluid.0 && single.0 > 1.2 * fluid.0, "{fluid:?} {turns:?} {single:?}");
+    near(turns.2, 0.5, 0.02);
+    assert_eq!(single.2, 0.0);
+    // Of what goes by turns nearly all of the faster half waits for the slower one; of a fluid, what is in flight.
+    assert!(turns.1.mean_bytes > 1e5 && fluid.1.mean_bytes < 3e4 && single.1.max_bytes == 0, "{fluid:?} {turns:?}");
+}
+
+#[test]
+fn two_equal_networks_carry_a_given_transfer_twice_as_fast() {
+    let time =
+        |rates: &[(f64, f64)], scheduler: &str| play(&scenario(&(networks(rates) + &flows("5MB", scheduler))), 1).0.completion_s().unwrap();
+    let one = time(&[(8.0, 0.0)], "fluid");
+    near(one, 5.0, 0.03);
+    for scheduler in ["fluid", "round-robin"] {
+        let two = time(&[(8.0, 0.0), (8.0, 0.0)], scheduler);
+        assert!((1.9..2.001).contains(&(one / two)), "{scheduler}: {one} {two}");
+    }
+    near(time(&[(8.0, 0.0), (2.0, 0.0)], "fluid"), 4.0, 0.03);
+    near(time(&[(8.0, 0.0), (2.0, 0.0)], "round-robin"), 10.0, 0.03);
+    near(time(&[(2.0, 0.0), (8.0, 0.0)], "single"), 5.0, 0.03);
+}
+
+#[test]
+fn every_byte_comes_once_over_networks_that_lose_packets() {
+    for scheduler in ["fluid", "round-robin", "single"] {
+        let lossy = "[[network]]\nrate = \"4Mbit\"\ndelay = \"20ms\"\nqueue = \"20pkt\"\nload = 0.3\nsize = \"100kB\"\nloss = { per_packet = 0.02 }\n\
+            [[network]]\nrate = \"8Mbit\"\ndelay = \"2ms\"\nqueue = { limit = \"30pkt\", kind = \"ecn\" }\nloss = { per_second = 2 }\n\
+            [control]\nsender = \"reno\"\n";
+        let given =
+            "[[flow]]\ncount = 4\nbytes = \"1234567B\"\nstart = { every = \"500ms\" }\n[[flow]]\nbytes = \"1B\"\nopens = \"receiver\"\n";
+        let whole = scenario(&format!("{lossy}{given}[bond]\nscheduler = \"{scheduler}\"\npiece = \"10kB\"\n"));
+        let (outcome, effort) = play(&whole, 9);
+        assert!(outcome.flows.iter().all(|flow| flow.asked_bytes == Some(flow.bytes) && flow.end_s.is_some()), "{outcome:?}");
+        assert_eq!(outcome.flows.iter().map(|flow| flow.bytes).sum::<u64>(), 4 * 1_234_567 + 1);
+        let least = 4 * 1_234_567 / 1448;
+        assert!(effort.segments > least && effort.timeouts + effort.probes > 0, "{effort:?}");
+    }
+}
+
+#[test]
+fn flows_without_an_end_go_on_until_the_duration() {
+    let text = networks(&[(8.0, 0.0), (4.0, 0.0)]) + "[control]\nsender = \"reno\"\n[[flow]]\n[bond]\nscheduler = \"fluid\"\n";
+    let outcome = play(&scenario(&format!("duration = \"20s\"\n{text}")), 1).0;
+    near(outcome.goodput_bps, 12e6, 0.02);
+    assert!(outcome.flows[0].end_s.is_none() && outcome.valid);
+    near(outcome.networks[0].share.unwrap(), 2.0 / 3.0, 0.02);
+    // By turns the slower one decides, and the faster one runs ahead.
+    let turns = play(&scenario(&format!("duration = \"20s\"\n{}", text.replace("fluid", "round-robin"))), 1).0;
+    near(turns.goodput_bps, 8e6, 0.02);
+}
+
+#[test]
+fn the_same_seed_is_the_same_run_to_the_bit() {
+    let text = networks(&[(5.28, 0.3), (2.0, 0.5)]) + &foreground(0.3, "\"lomax\", exponent = 3", 150, "fluid");
+    let two = scenario(&text);
+    let (one, other) = (play(&two, 4), play(&two, 4));
+    assert_eq!(one, other);
+    assert_ne!(one.0.sojourn_s, play(&two, 5).0.sojourn_s);
+    // Whoever looks less often sees the same.
+    let settings = Settings { looks: 10, ..Settings::default() };
+    assert_eq!(Sim::with(settings).play(&two, 4, &()).unwrap(), one);
+}
+
+#[test]
+fn what_it_cannot_answer_it_names() {
+    let two = |scheduler: &str| networks(&[(5.28, 0.6), (5.28, 0.1)]) + &foreground(0.9, "\"exponential\"", 100, scheduler);
+    for scheduler in ["score", "redundant", "tiers"] {
+        assert_eq!(refused(&two(scheduler)), "bond.scheduler");
+    }
+    // 0.6 + 0.9/2
+    assert_eq!(refused(&two("round-robin")), "bond.scheduler");
+    assert_eq!(refused(&two("fluid").replace("queue = \"2000pkt\"", "queue = { kind = \"xcp\" }")), "network[1].queue.kind");
+    assert_eq!(refused(&format!("[control]\nsender = \"share\"\n{}", two("fluid"))), "control.sender");
+    let offers = "[[flow]]\nbytes = \"1MB\"\noffers = { bytes = \"1kB\", every = \"1s\" }\n[bond]\nscheduler = \"fluid\"\n";
+    assert_eq!(refused(&(networks(&[(1.0, 0.0)]) + offers)), "flow[1].offers");
+}

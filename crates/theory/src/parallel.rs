@@ -1,0 +1,202 @@
+//! Answers a scenario of networks in parallel by the CAN model: files are fluids, networks share their rates out evenly, and nothing takes time but
+//! the carrying of payload.
+//!
+//! Split as a fluid it is the chain of Remark 3 where all sizes are exponential, and played where they are not. `single` is a queue with processor
+//! sharing for each network, of which the means are known for any law of sizes; `round-robin` gives each network a fixed part of every file,
+//! and is played.
+
+use crate::{Can, CanMeans, Number, Sizes, TheoryError};
+use scenario::{EngineError, NetworkOutcome, Outcome, Parallel, SOJOURNS, Scenario, Scheduler, Shape};
+
+/// What the model has no answer to.
+pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
+    let cannot = |key: &str, why: String| Err(EngineError::CannotAnswer { engine: "theory", key: key.into(), why });
+    if parallel.foreground.is_none() {
+        return cannot("flow", "its files come by chance: give a [foreground]".into());
+    }
+    if let Some(network) = parallel.networks.iter().position(|network| network.loss.is_some()) {
+        return cannot(&format!("network[{}].loss", network + 1), "its networks lose nothing: give the rate that losses leave".into());
+    }
+    match (parallel.bond.scheduler, parallel.overload()) {
+        (Scheduler::Score | Scheduler::Redundant | Scheduler::Tiers, _) => {
+            cannot("bond.scheduler", "it knows the ideal split, fixed parts and one network: fluid, round-robin, single".into())
+        }
+        (_, Some((network, load))) => {
+            let why = format!("network {network} would have a load of {load:.3}, and times would grow for ever: there is no mean");
+            cannot("bond.scheduler", why)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What it answers, where it can.
+pub(crate) fn answer(scenario: &Scenario, parallel: &Parallel<'_>, seed: u64) -> Result<Outcome, TheoryError> {
+    let Some(foreground) = parallel.foreground else { unreachable!("it was asked for") };
+    let memoryless = (0..parallel.classes()).filter_map(|class| parallel.size(class)).all(|size| size.shape == Shape::Exponential);
+    let (means, share, how) = match parallel.bond.scheduler {
+        Scheduler::Single => (queues(parallel), parallel.parts(), "processor sharing, whatever the law of sizes".to_string()),
+        Scheduler::Fluid if memoryless => (chain(parallel)?, None, "the chain of the CAN model".into()),
+        _ => {
+            let (means, share) = played(parallel, foreground.jobs, seed)?;
+            (means, Some(share), format!("the CAN model, played with {} jobs", foreground.jobs))
+        }
+    };
+    let carried: f64 = (0..parallel.classes()).map(|class| parallel.work(class)).sum();
+    let rates = || parallel.networks.iter().map(|network| network.rate.bits_per_s() as f64);
+    let network = |index: usize| {
+        let rate = parallel.networks[index].rate.bits_per_s() as f64;
+        let share = share.as_ref().map(|share| share[index]);
+        let work = share.map(|share| parallel.work(index + 1) + share * parallel.work(0));
+        (work.map(|work| work / rate), share)
+    };
+    // Of the chain it is not known where the foreground went.
+    let networks = (0..parallel.networks.len())
+        .filter_map(|index| {
+            let (utilization, share) = network(index);
+            Some(NetworkOutcome { network: index + 1, utilization: utilization?, share, queue_drops: None })
+        })
+        .collect();
+    let ci95 = SOJOURNS.iter().zip(&means).filter_map(|(name, mean)| Some(((*name).to_string(), (*mean)?.error))).collect();
+    Ok(Outcome {
+        scenario: scenario.name.clone(),
+        engine: "theory".into(),
+        seed,
+        valid: true,
+        warnings: vec![format!("{how}: of files as fluids, without delays, handshakes, windows, queues or controllers")],
+        goodput_bps: carried,
+        utilization: carried / rates().sum::<f64>(),
+        sojourn_s: means.iter().map(|mean| mean.map(|mean| mean.value)).collect(),
+        networks,
+        ci95,
+        ..Outcome::default()
+    })
+}
+
+/// The system in files of the foreground's mean size and the time that one takes over the first network, which is returned, s: numbers near 1 suit
+/// the series.
+fn system(parallel: &Parallel<'_>) -> Result<(Can, f64), TheoryError> {
+    let Some(whole) = parallel.size(0) else { unreachable!("there is a foreground") };
+    let (bits, rate) = (8.0 * whole.mean.0 as f64, parallel.networks[0].rate.bits_per_s() as f64);
+    let unit_s = bits / rate;
+    let classes = 0..parallel.classes();
+    let arrivals: Vec<f64> = classes.clone().map(|class| parallel.arrivals_per_s(class) * unit_s).collect();
+    let sizes: Vec<f64> = classes.map(|class| parallel.size(class).map_or(1.0, |size| 8.0 * size.mean.0 as f64 / bits)).collect();
+    let speeds: Vec<f64> = parallel.networks.iter().map(|network| network.rate.bits_per_s() as f64 / rate).collect();
+    Ok((Can::with(&arrivals, &sizes, &speeds)?, unit_s))
+}
+
+/// In seconds.
+fn in_seconds(means: &CanMeans, unit_s: f64) -> Vec<Option<Number>> {
+    let scaled = |number: &Number| Number { value: number.value * unit_s, error: number.error * unit_s };
+    means.sojourn_s.iter().map(|mean| mean.as_ref().map(scaled)).collect()
+}
+
+fn chain(parallel: &Parallel<'_>) -> Result<Vec<Option<Number>>, TheoryError> {
+    let (can, unit_s) = system(parallel)?;
+    Ok(in_seconds(&can.solve(), unit_s))
+}
+
+/// The means, and what part of the foreground's work each network does.
+fn played(parallel: &Parallel<'_>, jobs: u64, seed: u64) -> Result<(Vec<Option<Number>>, Vec<f64>), TheoryError> {
+    let (can, unit_s) = system(parallel)?;
+    let mut run = can.run();
+    for class in 0..parallel.classes() {
+        if let Some(size) = parallel.size(class) {
+            run = run.with_sizes_of(class, &Sizes::from(size.shape))?;
+        }
+    }
+    if let Some(parts) = parallel.parts() {
+        run = run.with_static_split(&parts)?;
+    }
+    let played = run.play(seed, jobs)?;
+    let share = parallel.parts().unwrap_or_else(|| played.split.iter().map(|part| part.value).collect());
+    Ok((in_seconds(&played.means, unit_s), share))
+}
+
+/// E[S] = E[B]/(c (1 − ρ)) in each queue with processor sharing, of whatever sizes; the best network has the foreground as well.
+fn queues(parallel: &Parallel<'_>) -> Vec<Option<Number>> {
+    let best = parallel.best();
+    let left = |network: usize| {
+        let foreground = if network == best { parallel.work(0) } else { 0.0 };
+        parallel.networks[network].rate.bits_per_s() as f64 - parallel.work(network + 1) - foreground
+    };
+    let mean = |class: usize| {
+        let bits = 8.0 * parallel.size(class)?.mean.0 as f64;
+        Some(Number { value: bits / left(class.checked_sub(1).unwrap_or(best)), error: 0.0 })
+    };
+    (0..parallel.classes()).map(mean).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Theory;
+    use scenario::{Engine, EngineError, Outcome, Scenario, ScenarioFile};
+
+    fn scenario(loads: [f64; 3], law: &str, scheduler: &str) -> Scenario {
+        let network = |load| format!("[[network]]\nrate = \"5.28Mbit\"\ndelay = \"5ms\"\nload = {load}\n");
+        let [foreground, first, second] = loads;
+        let text = format!(
+            "name = \"x\"\n{}{}[foreground]\nload = {foreground}\nsize = {{ law = {law}, mean = \"2MB\" }}\n[bond]\nscheduler = \"{scheduler}\"\n",
+            network(first),
+            network(second)
+        );
+        ScenarioFile::parse(&text, "x").unwrap().variants(&[]).unwrap().remove(0).scenario
+    }
+
+    fn ask(loads: [f64; 3], law: &str, scheduler: &str) -> Outcome {
+        Theory.run(&scenario(loads, law, scheduler), 1, &()).unwrap()
+    }
+
+    /// The mean service time of the paper's test lab, s.
+    const BETA: f64 = 16e6 / 5.28e6;
+
+    #[test]
+    fn exponential_sizes_have_the_chains_means() {
+        let outcome = ask([0.5, 0.3, 0.7], "\"exponential\"", "fluid");
+        let chain = crate::Can::new(0.5, &[0.3, 0.7]).unwrap().solve();
+        for (found, right) in outcome.sojourn_s.iter().zip(&chain.sojourn_s) {
+            assert!((found.unwrap() / (right.unwrap().value * BETA) - 1.0).abs() < 1e-9, "{outcome:?}");
+        }
+        assert!(outcome.ci95["sojourn_0_s"] < 1e-9 && (outcome.utilization - 0.75).abs() < 1e-12);
+        // Table V prints 4.922 for this row.
+        assert!((outcome.sojourn_s[0].unwrap() - 4.86).abs() < 0.08, "{outcome:?}");
+        // Without backgrounds the two are one network: 1.25 β.
+        let alone = ask([1.2, 0.0, 0.0], "\"exponential\"", "fluid");
+        assert!((alone.sojourn_s[0].unwrap() - 1.25 * BETA).abs() < 1e-9 && alone.sojourn_s[1].is_none(), "{alone:?}");
+    }
+
+    #[test]
+    fn other_sizes_are_played_and_say_how_well() {
+        let outcome = ask([0.1, 0.5, 0.7], "\"deterministic\"", "fluid");
+        // Table I: 1.16 β.
+        let (mean, half) = (outcome.sojourn_s[0].unwrap(), outcome.ci95["sojourn_0_s"]);
+        assert!(half > 0.0 && (mean / BETA - 1.16).abs() < 0.01 + half / BETA, "{mean} ± {half}");
+        assert!((outcome.networks.iter().map(|network| network.share.unwrap()).sum::<f64>() - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn one_network_is_a_closed_formula_and_fixed_parts_are_played() {
+        let single = ask([0.4, 0.3, 0.1], "\"pareto\", exponent = 2", "single");
+        // The second has more left: it has all of the foreground.
+        let right = [1.0 / 0.5, 1.0 / 0.7, 1.0 / 0.5].map(|mean| mean * BETA);
+        for (found, right) in single.sojourn_s.iter().zip(right) {
+            assert!((found.unwrap() - right).abs() < 1e-9, "{single:?}");
+        }
+        assert_eq!(single.networks[1].share, Some(1.0));
+        let [fluid, parts] =
+            ["fluid", "round-robin"].map(|scheduler| ask([0.4, 0.3, 0.1], "\"exponential\"", scheduler).sojourn_s[0].unwrap());
+        assert!(parts > 1.05 * fluid && parts < single.sojourn_s[0].unwrap(), "{fluid} {parts}");
+    }
+
+    #[test]
+    fn what_it_cannot_answer_it_names() {
+        let refused =
+            |loads: [f64; 3], scheduler: &str| match Theory.run(&scenario(loads, "\"exponential\"", scheduler), 1, &()).unwrap_err() {
+                EngineError::CannotAnswer { key, why, .. } => format!("{key}: {why}"),
+                other => panic!("{other}"),
+            };
+        assert!(refused([0.1, 0.1, 0.1], "score").starts_with("bond.scheduler: it knows"));
+        let grown = refused([1.2, 0.0, 0.1], "single");
+        assert!(grown.contains("network 1 would have a load of 1.2"), "{grown}");
+    }
+}
