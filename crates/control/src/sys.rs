@@ -124,7 +124,8 @@ pub struct Link {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct XcpPart {
-    since_us: u64,
+    /// When the running control interval began, µs; 0: none has.
+    pub since_us: u64,
     egress0: u64,
     acked: u64,
     time: u64,
