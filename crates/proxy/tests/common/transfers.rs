@@ -250,6 +250,8 @@ struct Between {
     alone: AtomicBool,
     /// One of them has finished sending, and that was acknowledged.
     finished: AtomicBool,
+    /// How often either has read or written something: while one does, the other has nothing to complain of, however slow the machine.
+    moves: AtomicU64,
     /// Of a reset nothing may be heard.
     lossy: bool,
 }
@@ -262,6 +264,8 @@ struct Player<'a> {
     room: Vec<u8>,
     sum: Xxh3,
     seen: Seen,
+    /// The moves of both that it knows of, and when it heard of the last.
+    moves: u64,
     heard: Instant,
 }
 
@@ -277,7 +281,7 @@ impl<'a> Player<'a> {
             end_of_file_after: false,
             end: End::Orderly,
         };
-        Player { part, stream, bytes: Bytes::new(part.seed), room: vec![0; CHUNK], sum: Xxh3::new(), seen, heard: Instant::now() }
+        Player { part, stream, bytes: Bytes::new(part.seed), room: vec![0; CHUNK], sum: Xxh3::new(), seen, moves: 0, heard: Instant::now() }
     }
 
     fn play(mut self, between: &Between) -> Seen {
@@ -306,11 +310,15 @@ impl<'a> Player<'a> {
                 return Ok(End::Aborted);
             }
             let moved = self.write()? | self.half_close()? | self.read()?;
+            let moves = between.moves.fetch_add(moved.into(), Relaxed) + u64::from(moved);
+            if moves != self.moves {
+                self.moves = moves;
+                self.heard = Instant::now();
+            }
             if self.seen.end_of_file && self.seen.half_closed && !self.part.abort.is_some_and(|abort| abort.half_closed) {
                 return Ok(End::Orderly);
             }
             if moved {
-                self.heard = Instant::now();
                 continue;
             }
             let patience = if between.lossy && between.alone.load(Relaxed) { PATIENCE_ALONE } else { PATIENCE };
