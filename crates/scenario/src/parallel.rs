@@ -314,7 +314,7 @@ mod tests {
     fn parts_that_are_settled_beforehand_can_be_too_much() {
         let heavy = scenario(&WLANS.replace("load   = 0.5", "load   = 0.9").replace("load  = 0.3", "load  = 0.6"));
         // 0.6 + 0.9/2
-        assert_eq!(heavy.parallel().unwrap().overload(), Some((1, 1.05)));
+        assert!(heavy.parallel().unwrap().overload().is_some_and(|(network, load)| network == 1 && (load - 1.05).abs() < 1e-12));
         let light = scenario(WLANS);
         assert_eq!(light.parallel().unwrap().overload(), None);
     }

@@ -3,7 +3,7 @@
 //!
 //!     cargo run --release -p tandem-sim --example tables -- papers/hoekstra/tables-5-6.csv [KEY=VALUE …]
 //!
-//! Keys, with their defaults: jobs=1000, seeds=1, window=8760B (none: as large as is of use), queue=2000pkt, delay=5ms, law=shifted-exponential,
+//! Keys, with their defaults: jobs=1000, seeds=1, window=8760B (none: as large as is of use), queue=2000pkt, delay=2ms, law=shifted-exponential,
 //! scheduler=fluid, control=cubic, rows=all (or 1,5,10).
 
 use scenario::{Engine as _, Job, Scenario, ScenarioFile, half_width};
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("seeds", "1"),
         ("window", "8760B"),
         ("queue", "2000pkt"),
-        ("delay", "5ms"),
+        ("delay", "2ms"),
         ("law", "shifted-exponential"),
         ("scheduler", "fluid"),
         ("control", "cubic"),

@@ -4,10 +4,11 @@ use crate::common::{near, refused, scenario};
 use scenario::{Job, Outcome, Scenario};
 use sim::{Effort, Settings, Sim};
 
-/// Networks of the paper's test lab, of these rates (Mbit/s) and loads: a window of six segments, and a queue that never overflows (§V-A).
+/// Networks of these rates (Mbit/s) and loads, as in the paper's test lab: so near that six segments, the window there, fill the slowest of them even
+/// while acknowledgements are held back; and a queue that never overflows (§V-A).
 fn networks(rates_and_loads: &[(f64, f64)]) -> String {
     let network =
-        |(rate, load): &(f64, f64)| format!("[[network]]\nrate = \"{rate}Mbit\"\ndelay = \"5ms\"\nqueue = \"2000pkt\"\nload = {load}\n");
+        |(rate, load): &(f64, f64)| format!("[[network]]\nrate = \"{rate}Mbit\"\ndelay = \"2ms\"\nqueue = \"2000pkt\"\nload = {load}\n");
     rates_and_loads.iter().map(network).collect()
 }
 
@@ -18,7 +19,7 @@ fn foreground(load: f64, law: &str, jobs: u64, scheduler: &str) -> String {
 }
 
 fn flows(bytes: &str, scheduler: &str) -> String {
-    format!("[[flow]]\nbytes = \"{bytes}\"\n[bond]\nscheduler = \"{scheduler}\"\n")
+    format!("[[flow]]\nbytes = \"{bytes}\"\nwindow = \"32KiB\"\n[bond]\nscheduler = \"{scheduler}\"\n")
 }
 
 fn play(scenario: &Scenario, seed: u64) -> (Outcome, Effort) {
@@ -152,7 +153,7 @@ fn every_byte_comes_once_over_networks_that_lose_packets() {
 
 #[test]
 fn flows_without_an_end_go_on_until_the_duration() {
-    let text = networks(&[(8.0, 0.0), (4.0, 0.0)]) + "[control]\nsender = \"reno\"\n[[flow]]\n[bond]\nscheduler = \"fluid\"\n";
+    let text = networks(&[(8.0, 0.0), (4.0, 0.0)]) + "[control]\nsender = \"reno\"\n[[flow]]\nwindow = \"32KiB\"\n[bond]\nscheduler = \"fluid\"\n";
     let outcome = play(&scenario(&format!("duration = \"20s\"\n{text}")), 1).0;
     near(outcome.goodput_bps, 12e6, 0.02);
     assert!(outcome.flows[0].end_s.is_none() && outcome.valid);
