@@ -6,6 +6,7 @@
 
 mod check;
 mod engine;
+mod explicit;
 mod file;
 mod model;
 mod outcome;
@@ -14,6 +15,7 @@ mod text;
 mod units;
 
 pub use engine::{Engine, EngineError, Progress};
+pub use explicit::Explicit;
 pub use file::{Assignment, ScenarioFile, Variant};
 pub use model::{
     Backpressure, Buffer, Control, Cross, Draw, FlowGroup, FlowSpec, Gilbert, Leg, Link, Loss, Offer, Opens, Queue, QueueKind, RateChange,
