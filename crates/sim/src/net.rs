@@ -3,6 +3,7 @@
 use crate::{
     monitor::Record,
     packet::{CE, ECT, Kind, Packet, bytes_of},
+    router::{self, Router},
     timers::{Key, NEVER, Timer, Timers},
 };
 use link::{Limit, Stage, Time, Way};
@@ -22,7 +23,8 @@ pub(crate) enum Hop {
 /// One direction of a link, or the shaper before one.
 #[derive(Debug)]
 pub(crate) struct Line {
-    way: Way<Packet>,
+    /// With the router at its queue, where that takes part.
+    way: Way<Packet, Option<Box<Router>>>,
     hop: Hop,
     /// It is the scenario's first link, which has flows' own extra delays.
     is_first: bool,
@@ -80,8 +82,10 @@ impl Net {
                 if to_right { Hop::Line(forward(index + 1)) } else { Hop::Right },
                 if to_left { Hop::Line(backward(index - 1)) } else { Hop::Left },
             ];
-            for (hop, loss) in hops.into_iter().zip([link.loss, None]) {
-                let way = Way::new(link.rate, limit, link.delay, loss, stream(seed, Purpose::Losses, index as u64));
+            // Nothing is told to acknowledgements.
+            let routers = [router::of(link.queue.kind, link.rate), None];
+            for ((hop, loss), router) in hops.into_iter().zip([link.loss, None]).zip(routers) {
+                let way = Way::new(link.rate, limit, link.delay, loss, stream(seed, Purpose::Losses, index as u64)).tapped(router);
                 lines.push(Line { way, hop, is_first: index == 0, mark_above, record: None, is_shaper: false });
             }
         }
@@ -104,7 +108,7 @@ impl Net {
         // TCP itself bounds what waits here: there is room for the flows of a thousand that begin together, as the proxy has it.
         let limit = Limit::Bytes(Bytes((capacity.bits_per_s() / 16).max(4 << 20)));
         // It loses nothing, so that whatever numbers it would do so by are never drawn.
-        let way = Way::new(capacity, limit, Span::ZERO, None, stream(0, Purpose::Losses, 0));
+        let way = Way::new(capacity, limit, Span::ZERO, None, stream(0, Purpose::Losses, 0)).tapped(None);
         let hop = Hop::Line(forward(link));
         self.lines.push(Line { way, hop, is_first: false, mark_above: None, record: Some(record), is_shaper: true });
         self.wakes.push(NEVER);
@@ -185,7 +189,11 @@ impl Net {
 
     /// A line has another rate from now on.
     pub(crate) fn set_rate(&mut self, line: usize, rate: Rate) {
-        self.lines[line].way.set_rate(Time(self.now), rate);
+        let (now, way) = (Time(self.now), &mut self.lines[line].way);
+        way.set_rate(now, rate);
+        if let Some(router) = way.tap(now) {
+            router.set_rate(now, rate);
+        }
         self.wakes[line] = self.lines[line].way.next_delivery().map_or(NEVER, |at| at.0);
     }
 
