@@ -6,7 +6,7 @@ use crate::{
     network::{Extras, Network},
     workload::{self, Stage, Workload},
 };
-use scenario::{Backpressure, Engine, EngineError, Outcome, Progress, QueueKind, RateChange, Scenario, SplitMode};
+use scenario::{Backpressure, Engine, EngineError, Explicit, Outcome, Progress, QueueKind, RateChange, Scenario, SplitMode};
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex},
@@ -20,8 +20,7 @@ const TICK: Duration = Duration::from_millis(20);
 const MOST_FLOWS: usize = 20_000;
 
 /// Controllers that Tandem knows but that may not be in a kernel.
-const KNOWN: [&str; 14] =
-    ["reno", "cubic", "bbr", "hybla", "vegas", "westwood", "dctcp", "xcp", "xcp_known", "mpcp", "share", "xcp-e2e", "vcp-e2e", "mpcp-e2e"];
+const KNOWN: [&str; 11] = ["reno", "cubic", "bbr", "hybla", "vegas", "westwood", "dctcp", "xcp", "xcp_known", "mpcp", "share"];
 
 /// The engine that plays scenarios on the real kernel.
 #[derive(Debug, Default, Clone)]
@@ -45,7 +44,8 @@ impl Engine for Lab {
         }
         for (index, link) in (1..).zip(&scenario.links) {
             if link.queue.kind != QueueKind::Droptail {
-                return cannot(format!("link[{index}].queue.kind"), "its links are drop-tail queues; other routers are the simulator's");
+                let why = "its links are drop-tail queues; others, and routers that take part, are the simulator's: --on sim";
+                return cannot(format!("link[{index}].queue.kind"), why);
             }
         }
         for (index, split) in scenario.splits.iter().enumerate() {
@@ -75,6 +75,9 @@ impl Engine for Lab {
                 }
                 Some(_) => continue,
                 None => {}
+            }
+            if Explicit::named(name).is_some() {
+                return cannot(key.into(), &format!("{name:?} works with routers that take part, which are the simulator's: --on sim"));
             }
             if KNOWN.contains(&name.trim_start_matches("td_")) {
                 return cannot(key.into(), &format!("this kernel has no controller {name:?}; it has {}", available.join(", ")));

@@ -157,6 +157,9 @@ fn what_the_lab_cannot_answer_it_names() {
     assert_eq!(key(refuse(format!("{LINKS}[[split]]\nafter = 1\nbackpressure = \"fluid\"\n{flow}"))), "split[1].backpressure");
     assert_eq!(key(refuse(format!("{LINKS}[[split]]\nafter = 1\nbuffer = \"2pkt\"\n{flow}"))), "split[1].buffer");
     assert_eq!(key(refuse(format!("{LINKS}[control]\nsender = \"xcp\"\n{flow}"))), "control.sender");
+    let told = refuse(format!("{LINKS}[control]\nsender = \"mpcp3-e2e-keep\"\n{flow}"));
+    assert!(told.to_string().ends_with("works with routers that take part, which are the simulator's: --on sim"), "{told}");
+    assert_eq!(key(told), "control.sender");
     let error = refuse(format!("{LINKS}[control]\nsender = \"cubik\"\n{flow}"));
     assert!(matches!(&error, EngineError::WrongScenario { key, .. } if key == "control.sender"), "{error}");
 }

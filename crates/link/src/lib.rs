@@ -18,7 +18,7 @@ pub use shaper::{Limit, Shaper};
 pub use time::Time;
 pub use way::{Counts, Way};
 
-use scenario::Span;
+use scenario::{Bytes, Span};
 
 /// What stages must know of a packet.
 pub trait Packet {
@@ -43,4 +43,24 @@ pub trait Stage<P> {
     /// When to look next, if a packet is inside: none leaves before. At that time one may only have got from one part of the
     /// stage to the next, and `ready` may still return none.
     fn next_wakeup(&self) -> Option<Time>;
+}
+
+/// Stands at the queue of a [`Way`], as a router that takes part does: sees what comes and what leaves at the very times, and may write into
+/// what leaves.
+pub trait Tap<P> {
+    /// A packet comes; whether there is room for it is not known yet.
+    fn comes(&mut self, now: Time, packet: &P);
+
+    /// A packet has left the line.
+    fn leaves(&mut self, at: Time, packet: &mut P);
+
+    /// So many bytes wait after what just happened, without the packet on the line.
+    fn holds(&mut self, queued: Bytes);
+}
+
+/// None.
+impl<P> Tap<P> for () {
+    fn comes(&mut self, _: Time, _: &P) {}
+    fn leaves(&mut self, _: Time, _: &mut P) {}
+    fn holds(&mut self, _: Bytes) {}
 }

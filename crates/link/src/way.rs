@@ -1,14 +1,15 @@
 //! One direction of a link: queue and rate, then loss, then delay.
 
-use crate::{Delay, Limit, Losses, Packet, Shaper, Stage, Time};
+use crate::{Delay, Limit, Losses, Packet, Shaper, Stage, Tap, Time};
 use rand_pcg::Pcg64;
 use scenario::{Bytes, Loss, Rate, Span};
 
 /// One direction of a link. A lost packet has used its time on the line; it is dropped there, and its place in memory is
-/// its own to give back.
+/// its own to give back. A tap stands at the queue, if there is one: `()` is none.
 #[derive(Debug)]
-pub struct Way<P> {
+pub struct Way<P, T = ()> {
     shaper: Shaper<P>,
+    tap: T,
     losses: Losses,
     delay: Delay<P>,
     arrived: u64,
@@ -42,7 +43,21 @@ impl<P: Packet> Way<P> {
     /// An empty link.
     pub fn new(rate: Rate, limit: Limit, delay: Span, loss: Option<Loss>, rng: Pcg64) -> Self {
         let (shaper, losses, delay) = (Shaper::new(rate, limit), Losses::new(loss, rng), Delay::new(delay));
-        Way { shaper, losses, delay, arrived: 0, queue_drops: 0, delivered: 0, delivered_bytes: 0 }
+        Way { shaper, tap: (), losses, delay, arrived: 0, queue_drops: 0, delivered: 0, delivered_bytes: 0 }
+    }
+
+    /// The same with a tap at its queue.
+    pub fn tapped<T: Tap<P>>(self, tap: T) -> Way<P, T> {
+        let Way { shaper, tap: (), losses, delay, arrived, queue_drops, delivered, delivered_bytes } = self;
+        Way { shaper, tap, losses, delay, arrived, queue_drops, delivered, delivered_bytes }
+    }
+}
+
+impl<P: Packet, T: Tap<P>> Way<P, T> {
+    /// Its tap, which has seen all that happened until `now`.
+    pub fn tap(&mut self, now: Time) -> &mut T {
+        self.advance(now);
+        &mut self.tap
     }
 
     /// What it has done until now.
@@ -68,6 +83,8 @@ impl<P: Packet> Way<P> {
 
     /// Bytes in its queue at `now`.
     pub fn queued(&mut self, now: Time) -> Bytes {
+        // A tap is to see each departure with what waited then.
+        self.advance(now);
         self.shaper.queued(now)
     }
 
@@ -104,7 +121,10 @@ impl<P: Packet> Way<P> {
 
     /// Lets packets that have left the line by `now` go on their way.
     fn advance(&mut self, now: Time) {
-        while let Some((left, packet)) = self.shaper.ready(now) {
+        while let Some(at) = self.shaper.next_wakeup().filter(|at| *at <= now) {
+            let Some((left, mut packet)) = self.shaper.ready(at) else { break };
+            self.tap.leaves(left, &mut packet);
+            self.tap.holds(self.shaper.queued(left));
             if !self.losses.drops(left) {
                 // A delay refuses nothing.
                 let _ = self.delay.enqueue(left, packet);
@@ -113,11 +133,14 @@ impl<P: Packet> Way<P> {
     }
 }
 
-impl<P: Packet> Stage<P> for Way<P> {
+impl<P: Packet, T: Tap<P>> Stage<P> for Way<P, T> {
     fn enqueue(&mut self, now: Time, packet: P) -> Result<(), P> {
         self.arrived += 1;
         self.advance(now);
-        self.shaper.enqueue(now, packet).inspect_err(|_| self.queue_drops += 1)
+        self.tap.comes(now, &packet);
+        let taken = self.shaper.enqueue(now, packet).inspect_err(|_| self.queue_drops += 1);
+        self.tap.holds(self.shaper.queued(now));
+        taken
     }
 
     fn ready(&mut self, now: Time) -> Option<(Time, P)> {
@@ -209,6 +232,43 @@ mod tests {
         assert_eq!(out, [(402_000_000, 1), (402_500_000, 0), (403_000_000, 2)]);
         // One look in vain: an extra delay is not known before the line is left.
         assert_eq!(looks, [401_000_000, 402_000_000, 402_500_000, 403_000_000]);
+    }
+
+    /// Numbers what leaves by adding a thousand, and writes down what it sees.
+    #[derive(Debug, Default)]
+    struct Notes(Vec<(u64, usize, u64)>, u64);
+    impl Tap<Numbered> for Notes {
+        fn comes(&mut self, now: Time, packet: &Numbered) {
+            self.0.push((now.0, packet.0, self.1));
+        }
+        fn leaves(&mut self, at: Time, packet: &mut Numbered) {
+            packet.0 += 1000;
+            self.0.push((at.0, packet.0, self.1));
+        }
+        fn holds(&mut self, queued: Bytes) {
+            self.1 = queued.0;
+        }
+    }
+
+    #[test]
+    fn a_tap_sees_everything_at_its_time_whoever_looks_when() {
+        for looks in [false, true] {
+            let way = Way::new(Rate(8_000_000), Limit::Packets(2), Span(5_000_000), None, stream(1, Purpose::Losses, 0));
+            let mut way = way.tapped(Notes::default());
+            for number in 0..4 {
+                let refused = way.enqueue(Time(number as u64), Numbered(number, 1000, Span::ZERO, Rc::default())).is_err();
+                assert_eq!(refused, number == 3, "one is on the line, two wait");
+            }
+            if looks {
+                assert_eq!(way.queued(Time(1_500_000)), Bytes(1000));
+            }
+            let out: Vec<usize> = std::iter::from_fn(|| way.ready(Time(90_000_000)).map(|(_, packet)| packet.0)).collect();
+            assert_eq!(out, [1000, 1001, 1002], "a tap may change what leaves");
+            // When, which, and what had waited until then.
+            let seen =
+                [(0, 0, 0), (1, 1, 0), (2, 2, 1000), (3, 3, 2000), (1_000_000, 1000, 2000), (2_000_000, 1001, 1000), (3_000_000, 1002, 0)];
+            assert_eq!(way.tap(Time(90_000_000)).0, seen);
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@
 mod check;
 mod curve;
 mod engine;
+mod explicit;
 mod file;
 mod law;
 mod model;
@@ -18,6 +19,7 @@ mod text;
 mod units;
 
 pub use engine::{Engine, EngineError, Progress};
+pub use explicit::Explicit;
 pub use file::{Assignment, ScenarioFile, Variant};
 pub use law::{Law, Shape, SizeLaw, SpanLaw};
 pub use model::{

@@ -1,11 +1,8 @@
 //! The engine: which scenarios it answers, and how it plays one.
 
-use crate::{conn::Conn, measure, measure::Looks, parallel, parallel::Ended, settings::Settings, world::World};
+use crate::{conn::Conn, measure, measure::Looks, parallel, parallel::Ended, sender::Law, settings::Settings, world::World};
 use control::Controller;
-use scenario::{Buffer, Engine, EngineError, Outcome, Parallel, Progress, QueueKind, Scenario, Scheduler, Span, SplitMode};
-
-/// Controllers that exist elsewhere.
-const ELSEWHERE: [&str; 4] = ["bbr", "xcp-e2e", "vcp-e2e", "mpcp-e2e"];
+use scenario::{Buffer, Engine, EngineError, Explicit, Outcome, Parallel, Progress, QueueKind, Scenario, Scheduler, Span, SplitMode};
 
 /// A run without a duration, whose flows do not end either (a link that loses everything), is given up after a month.
 const PATIENCE: Span = Span(30 * 86_400 * 1_000_000_000);
@@ -54,11 +51,6 @@ impl Engine for Sim {
         if let Some(parallel) = scenario.parallel() {
             can_answer_parallel(scenario, &parallel)?;
         }
-        for (index, link) in (1..).zip(&scenario.links) {
-            if !matches!(link.queue.kind, QueueKind::Droptail | QueueKind::Ecn) {
-                return cannot(format!("link[{index}].queue.kind"), "its queues are droptail and ecn");
-            }
-        }
         for (index, split) in scenario.splits.iter().enumerate() {
             let key = |what: &str| format!("split[{}].{what}", index + 1);
             match split.mode {
@@ -73,7 +65,7 @@ impl Engine for Sim {
                 SplitMode::Store => {}
             }
         }
-        controllers(scenario).map(drop)
+        laws(scenario).map(drop)
     }
 
     fn run(&self, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> Result<Outcome, EngineError> {
@@ -90,11 +82,11 @@ impl Sim {
     /// As [`Engine::run`], and tells what it took.
     pub fn play(&self, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> Result<(Outcome, Effort), EngineError> {
         self.can_answer(scenario)?;
-        let controllers = controllers(scenario)?;
-        if let Some(parallel) = scenario.parallel() {
-            return self.play_parallel(scenario, parallel, controllers[0], seed, progress);
+        let laws = laws(scenario)?;
+        if let (Some(parallel), Law::Own(controller)) = (scenario.parallel(), laws[0]) {
+            return self.play_parallel(scenario, parallel, controller, seed, progress);
         }
-        let mut world = World::new(scenario, seed, &controllers, self.settings);
+        let mut world = World::new(scenario, seed, &laws, self.settings);
         let mut looks = Looks::new(world.flows.len(), world.legs, &self.settings);
         let until = scenario.duration.unwrap_or(PATIENCE).0;
         if !world.run(until, &mut looks, progress) {
@@ -149,6 +141,9 @@ fn can_answer_parallel(scenario: &Scenario, parallel: &Parallel<'_>) -> Result<(
             return cannot(format!("network[{index}].queue.kind"), "its queues are droptail and ecn");
         }
     }
+    if let Some(Law::Told(_)) = Law::named(&scenario.control.sender) {
+        return cannot("control.sender".into(), "networks in parallel have no routers that would tell it what to send");
+    }
     if let Some(index) = scenario.flows.iter().position(|flow| flow.offers.is_some()) {
         return cannot(format!("flow[{}].offers", index + 1), "what is shared out over several networks is there as a whole");
     }
@@ -168,22 +163,41 @@ fn cannot<T>(key: String, why: &str) -> Result<T, EngineError> {
     Err(EngineError::CannotAnswer { engine: "sim", key, why: why.into() })
 }
 
-/// The controller of each leg.
-fn controllers(scenario: &Scenario) -> Result<Vec<Controller>, EngineError> {
-    let key = |leg: usize| if leg == 0 { "control.sender" } else { "control.proxy" };
-    let names = scenario.leg_controls().into_iter().enumerate();
-    let found = names.map(|(leg, name)| match Controller::named(name) {
-        Some(controller) if leg == 0 && controller.needs_capacity() => {
-            cannot(key(leg).into(), &format!("{name:?} shares out the capacity of a proxy's egress; a sender knows none"))
-        }
-        Some(controller) => Ok(controller),
-        None if name == "bbr" => cannot(key(leg).into(), "the kernel's BBR is the lab's"),
-        None if ELSEWHERE.contains(&name) => cannot(key(leg).into(), &format!("{name:?} needs routers that it has not got")),
-        None => {
-            let all: Vec<&str> = Controller::all().map(Controller::name).collect();
-            let why = format!("there is no controller {name:?}; there are {}", all.join(", "));
-            Err(EngineError::WrongScenario { key: key(leg).into(), why })
+/// What each leg is under.
+fn laws(scenario: &Scenario) -> Result<Vec<Law>, EngineError> {
+    let found = scenario.leg_controls().into_iter().enumerate().map(|(leg, name)| {
+        let key = if leg == 0 { "control.sender" } else { "control.proxy" };
+        let wrong = |why: String| Err(EngineError::WrongScenario { key: key.into(), why });
+        match Law::named(name) {
+            Some(Law::Own(controller)) if leg == 0 && controller.needs_capacity() => {
+                cannot(key.into(), &format!("{name:?} shares out the capacity of a proxy's egress; a sender knows none"))
+            }
+            Some(Law::Told(explicit)) if !is_told(scenario, leg, explicit) => wrong(untold(scenario, leg, name, explicit)),
+            Some(law) => Ok(law),
+            None if name == "bbr" => cannot(key.into(), "the kernel's BBR is the lab's"),
+            None => {
+                let all: Vec<&str> = Controller::all().map(Controller::name).chain(Explicit::NAMES).collect();
+                wrong(format!("there is no controller {name:?}; there are {}", all.join(", ")))
+            }
         }
     });
     found.collect()
+}
+
+/// Whether there is a router on the leg that tells what this is to be told.
+fn is_told(scenario: &Scenario, leg: usize, explicit: Explicit) -> bool {
+    let leg = scenario.legs()[leg];
+    scenario.links[leg.first..leg.end].iter().any(|link| link.queue.kind == explicit.routers)
+}
+
+/// That there is none, and what to do about it.
+fn untold(scenario: &Scenario, leg: usize, name: &str, explicit: Explicit) -> String {
+    let leg = scenario.legs()[leg];
+    let links = match leg.end - leg.first {
+        1 => format!("link {} has none", leg.end),
+        _ => format!("none of links {} to {} has one", leg.first + 1, leg.end),
+    };
+    let kind = format!("{:?}", explicit.routers).to_lowercase();
+    let slowest = (leg.first..leg.end).min_by_key(|link| scenario.links[*link].rate).unwrap_or(leg.first) + 1;
+    format!("{name:?} sends what {kind} routers tell it to, and {links}: give link {slowest} queue = {{ kind = \"{kind}\" }}")
 }

@@ -2,9 +2,9 @@
 //! the lab's real kernel.
 //!
 //! `net` is the links and the clock, `sender` and `receiver` are the ends of a connection as Linux has them, `conn` joins two of them by a
-//! handshake, `relay` is the split node, `world` lets it all happen, and `measure` makes an [`Outcome`](scenario::Outcome) of it. Where networks lie
-//! in parallel, `parallel` has a world and measures of its own, with the same ends and links. A run is a function of scenario, seed and
-//! [`Settings`]: no socket, no clock, no thread.
+//! handshake, `relay` is the split node, `router` has routers that take part (XCP, VCP, MPCP), `heard` what receivers do with what these tell,
+//! `world` lets it all happen, and `measure` makes an [`Outcome`](scenario::Outcome) of it. Where networks lie in parallel, `parallel` has a world and
+//! measures of its own, with the same ends and links. A run is a function of scenario, seed and [`Settings`]: no socket, no clock, no thread.
 //!
 //! Speed comes from what does not happen: links are rings of small packets, of which only the next to come out is an event; timers are moved
 //! without touching their heap; an acknowledgement costs what is new in it.
@@ -17,7 +17,15 @@
 //! The window that an end without a limit opens is as large as the path could ever need, from the first acknowledgement on: buffers do not
 //! grow by themselves.
 //!
-//! What runs under a controller's name is Tandem's, compiled from the same header as the kernel's program. There is no BBR, and no semi-split.
+//! What runs under a controller's name is Tandem's, compiled from the same header as the kernel's program; the end-to-end ones that routers tell
+//! what to do ([`Explicit`](scenario::Explicit)) are the simulator's alone. There is no BBR, and no semi-split.
+//!
+//! # What is chosen of XCP, VCP and MPCP
+//!
+//! Their papers leave much to whoever builds them, and of MPCP the paper was not to be had. Where the numbers are from, and what is our own, stands at
+//! the top of `router/xcp.rs`, `router/load.rs`, `router/mpcp.rs` and `sender/explicit.rs`. For all: a flow begins with the initial window and has no slow
+//! start; the first round trip is the handshake's; receivers hold acknowledgements back as ever, and each tells of all packets since the one
+//! before; losses are answered as Reno does, unless the name says that the window is kept.
 //!
 //! ```
 //! use scenario::{Engine, ScenarioFile};
@@ -31,6 +39,7 @@
 mod conn;
 mod cross;
 mod engine;
+mod heard;
 mod measure;
 mod monitor;
 mod net;
@@ -38,6 +47,7 @@ mod packet;
 mod parallel;
 mod receiver;
 mod relay;
+mod router;
 mod rtt;
 mod sender;
 mod settings;

@@ -3,6 +3,7 @@
 use crate::{
     monitor::Record,
     packet::{CE, ECT, HEADER, Kind, Packet, bytes_of},
+    router::{self, Router},
     timers::{Key, NEVER, Timer, Timers},
 };
 use link::{Limit, Stage, Time, Way};
@@ -22,7 +23,8 @@ pub(crate) enum Hop {
 /// One direction of a link, or the shaper before one.
 #[derive(Debug)]
 pub(crate) struct Line {
-    way: Way<Packet>,
+    /// With the router at its queue, where that takes part.
+    way: Way<Packet, Option<Box<Router>>>,
     hop: Hop,
     /// It is the scenario's first link, which has flows' own extra delays.
     is_first: bool,
@@ -34,7 +36,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    fn new(way: Way<Packet>, hop: Hop, limit: Limit, kind: QueueKind) -> Self {
+    fn new(way: Way<Packet, Option<Box<Router>>>, hop: Hop, limit: Limit, kind: QueueKind) -> Self {
         let mark_above = (kind == QueueKind::Ecn).then(|| match limit {
             Limit::Bytes(bytes) => (bytes.0 / MARK_ABOVE).max(3 * PKT.0),
             Limit::Packets(count) => (count / MARK_ABOVE).max(3) * PKT.0,
@@ -85,9 +87,12 @@ impl Net {
                 if to_right { Hop::Line(forward(index + 1)) } else { Hop::Right },
                 if to_left { Hop::Line(backward(index - 1)) } else { Hop::Left },
             ];
-            for (hop, loss) in hops.into_iter().zip([link.loss, None]) {
-                let way = Way::new(link.rate, limit_of(scenario, index), link.delay, loss, stream(seed, Purpose::Losses, index as u64));
-                lines.push(Line { is_first: index == 0, ..Line::new(way, hop, limit_of(scenario, index), link.queue.kind) });
+            // Nothing is told to acknowledgements.
+            let routers = [router::of(link.queue.kind, link.rate), None];
+            for ((hop, loss), router) in hops.into_iter().zip([link.loss, None]).zip(routers) {
+                let limit = limit_of(scenario, index);
+                let way = Way::new(link.rate, limit, link.delay, loss, stream(seed, Purpose::Losses, index as u64)).tapped(router);
+                lines.push(Line { is_first: index == 0, ..Line::new(way, hop, limit, link.queue.kind) });
             }
         }
         Net::of(lines)
@@ -99,7 +104,7 @@ impl Net {
             let rate = wire_rate(network.rate, mss);
             let limit = limit(network.queue.limit_for(rate, Span(2 * network.delay.0)));
             [(Hop::Right, network.loss), (Hop::Left, None)].map(|(hop, loss)| {
-                let way = Way::new(rate, limit, network.delay, loss, stream(seed, Purpose::Losses, index));
+                let way = Way::new(rate, limit, network.delay, loss, stream(seed, Purpose::Losses, index)).tapped(None);
                 Line::new(way, hop, limit, network.queue.kind)
             })
         });
@@ -126,7 +131,7 @@ impl Net {
         // TCP itself bounds what waits here: there is room for the flows of a thousand that begin together, as the proxy has it.
         let limit = Limit::Bytes(Bytes((capacity.bits_per_s() / 16).max(4 << 20)));
         // It loses nothing, so that whatever numbers it would do so by are never drawn.
-        let way = Way::new(capacity, limit, Span::ZERO, None, stream(0, Purpose::Losses, 0));
+        let way = Way::new(capacity, limit, Span::ZERO, None, stream(0, Purpose::Losses, 0)).tapped(None);
         let hop = Hop::Line(forward(link));
         self.lines.push(Line { way, hop, is_first: false, mark_above: None, record: Some(record), is_shaper: true });
         self.wakes.push(NEVER);
@@ -207,7 +212,11 @@ impl Net {
 
     /// A line has another rate from now on.
     pub(crate) fn set_rate(&mut self, line: usize, rate: Rate) {
-        self.lines[line].way.set_rate(Time(self.now), rate);
+        let (now, way) = (Time(self.now), &mut self.lines[line].way);
+        way.set_rate(now, rate);
+        if let Some(router) = way.tap(now) {
+            router.set_rate(now, rate);
+        }
         self.wakes[line] = self.lines[line].way.next_delivery().map_or(NEVER, |at| at.0);
     }
 

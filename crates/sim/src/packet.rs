@@ -49,24 +49,47 @@ pub(crate) struct Packet {
     pub(crate) sent: u64,
     /// Extra delay on the link that it is on.
     pub(crate) extra: u64,
-    /// SACK blocks, begin and end counted from `seq`, the newest first.
-    pub(crate) sack: [(i32, i32); BLOCKS],
+    /// SACK blocks, begin and end counted from `seq`, the newest first; one without bytes is none. Of data: the words of the [`Header`].
+    sack: [(i32, i32); BLOCKS],
     /// Which connection it belongs to.
     pub(crate) conn: u32,
     /// Of data: payload bytes. Of all else: the window, in bytes.
     pub(crate) amount: u32,
+    /// What routers have told so far, and of an ACK what they told the receiver. XCP: a change of the rate, bytes/s; routers only lower it. VCP:
+    /// a code of [`crate::router`], 0 for none. MPCP: two bits of a level; of an ACK the level and one, 0 for none.
+    pub(crate) told: f32,
     /// Bytes of IP.
     pub(crate) size: u16,
     pub(crate) kind: Kind,
     pub(crate) flags: u8,
-    /// How many blocks there are.
-    pub(crate) blocks: u8,
+}
+
+/// What a sender tells routers that take part.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Header {
+    /// Which routers.
+    pub(crate) protocol: Protocol,
+    /// Its number among the packets of its connection, sent again or for the first time (the identification of IP, RFC 791 §3.1).
+    pub(crate) number: u32,
+    /// Round trip, µs; 0: not known.
+    pub(crate) rtt_us: u32,
+    /// Time from one packet to the next: a round trip / cwnd, in seconds.
+    pub(crate) spacing: f32,
+}
+
+/// Whose words a packet carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Xcp,
+    Vcp,
+    /// MPCP with a level's bits spread over so many packets.
+    Mpcp(u32),
 }
 
 impl Packet {
     /// One with headers alone.
     pub(crate) fn bare(conn: u32, kind: Kind, size: u32) -> Self {
-        Packet { seq: 0, sent: 0, extra: 0, sack: [(0, 0); BLOCKS], conn, amount: 0, size: size as u16, kind, flags: 0, blocks: 0 }
+        Packet { seq: 0, sent: 0, extra: 0, sack: [(0, 0); BLOCKS], conn, amount: 0, told: 0.0, size: size as u16, kind, flags: 0 }
     }
 
     /// Whether it has a flag.
@@ -74,11 +97,55 @@ impl Packet {
         self.flags & flag != 0
     }
 
+    /// Has it say that a byte range has arrived beyond `seq`, or twice, after those that it says already; false: there was no room.
+    pub(crate) fn add_range(&mut self, start: u64, end: u64) -> bool {
+        let offset = |at: u64| at.wrapping_sub(self.seq) as i64 as i32;
+        let block = (offset(start), offset(end));
+        let Some(free) = self.sack.iter_mut().find(|block| !is_block(**block)) else { return false };
+        *free = block;
+        true
+    }
+
+    /// Whether it says so of any.
+    pub(crate) fn has_ranges(&self) -> bool {
+        is_block(self.sack[0])
+    }
+
     /// Byte ranges that it says have arrived beyond `seq`, or twice.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
         let at = |offset: i32| self.seq.wrapping_add_signed(offset.into());
-        self.sack.into_iter().take(self.blocks.into()).map(move |(begin, end)| (at(begin), at(end)))
+        self.sack.into_iter().take_while(|block| is_block(*block)).map(move |(begin, end)| (at(begin), at(end)))
     }
+
+    /// Gives data a word to routers.
+    pub(crate) fn set_header(&mut self, header: Header) {
+        let protocol = match header.protocol {
+            Protocol::Xcp => 1,
+            Protocol::Vcp => 2,
+            Protocol::Mpcp(packets) => 0x100 | packets as i32,
+        };
+        // The bits are what counts.
+        self.sack[..2].copy_from_slice(&[(protocol, header.number as i32), (header.rtt_us as i32, header.spacing.to_bits() as i32)]);
+    }
+
+    /// What it tells routers.
+    pub(crate) fn header(&self) -> Option<Header> {
+        if self.kind != Kind::Data {
+            return None;
+        }
+        let [(protocol, number), (rtt_us, spacing), _] = self.sack;
+        let protocol = match protocol {
+            0 => return None,
+            1 => Protocol::Xcp,
+            2 => Protocol::Vcp,
+            packets => Protocol::Mpcp(packets as u32 & 0xff),
+        };
+        Some(Header { protocol, number: number as u32, rtt_us: rtt_us as u32, spacing: f32::from_bits(spacing as u32) })
+    }
+}
+
+fn is_block(block: (i32, i32)) -> bool {
+    block.0 != block.1
 }
 
 impl link::Packet for Packet {
@@ -107,7 +174,22 @@ mod tests {
 
     #[test]
     fn ranges_are_counted_from_what_is_acknowledged() {
-        let packet = Packet { seq: 5_000_000_000, sack: [(1448, 2896), (-10, 0), (0, 0)], blocks: 2, ..Packet::bare(0, Kind::Ack, HEADER) };
-        assert_eq!(packet.ranges().collect::<Vec<_>>(), [(5_000_001_448, 5_000_002_896), (4_999_999_990, 5_000_000_000)]);
+        let mut packet = Packet { seq: 5_000_000_000, ..Packet::bare(0, Kind::Ack, HEADER) };
+        assert!(!packet.has_ranges());
+        let ranges = [(5_000_001_448, 5_000_002_896), (4_999_999_990, 5_000_000_000)];
+        assert!(ranges.iter().all(|(start, end)| packet.add_range(*start, *end)));
+        assert_eq!(packet.ranges().collect::<Vec<_>>(), ranges);
+        assert!(packet.has_ranges() && packet.add_range(1, 2) && !packet.add_range(3, 4));
+    }
+
+    #[test]
+    fn what_a_sender_tells_comes_out_as_it_went_in() {
+        for protocol in [Protocol::Xcp, Protocol::Vcp, Protocol::Mpcp(2), Protocol::Mpcp(3)] {
+            let mut packet = Packet::bare(0, Kind::Data, 1500);
+            assert_eq!(packet.header(), None);
+            let header = Header { protocol, number: u32::MAX, rtt_us: 4_000_000_000, spacing: 0.006 };
+            packet.set_header(header);
+            assert_eq!(packet.header(), Some(header));
+        }
     }
 }

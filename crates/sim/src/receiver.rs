@@ -2,6 +2,7 @@
 //! and the window. Left out: the compression of acknowledgements of what is out of order (they go at once), and memory pressure.
 
 use crate::{
+    heard::Heard,
     net::Net,
     packet::{BLOCKS, CE, CWR, DSACK, ECE, FIN, HEADER, Kind, Packet},
     settings::{Recovery, Settings},
@@ -67,6 +68,8 @@ pub(crate) struct Receiver {
     rto_us: u64,
     srtt_us: u64,
     marked: bool,
+    /// What routers told.
+    heard: Heard,
     timer: Timer,
     /// Acknowledgements sent.
     pub(crate) acks: u64,
@@ -103,6 +106,7 @@ impl Receiver {
             rto_us: settings.initial_rto.0 / 1000,
             srtt_us: 0,
             marked: false,
+            heard: Heard::default(),
             timer: Timer::default(),
             acks: 0,
             duplicate_bytes: 0,
@@ -155,6 +159,7 @@ impl Receiver {
             self.end = Some(end);
         }
         self.note_mark(packet, net);
+        self.heard.note(packet);
         // RFC 7323 §4.3: the time that an acknowledgement echoes is of the first segment that it answers.
         if start <= self.acked {
             self.recent = self.recent.max(packet.sent);
@@ -348,6 +353,7 @@ impl Receiver {
         packet.seq = self.next;
         packet.sent = self.recent;
         packet.amount = self.told_window.min(u32::MAX.into()) as u32;
+        packet.told = self.heard.take();
         if self.marked {
             packet.flags |= ECE;
         }
@@ -359,19 +365,20 @@ impl Receiver {
 
     /// Tells what has arrived out of order, and what twice.
     fn add_blocks(&mut self, packet: &mut Packet) {
-        let offset = |at: u64| at.wrapping_sub(self.next) as i64 as i32;
+        let mut blocks = 0;
         if let Some((start, end)) = self.twice.take() {
             packet.flags |= DSACK;
-            packet.sack[0] = (offset(start), offset(end));
-            packet.blocks = 1;
+            blocks += u16::from(packet.add_range(start, end));
         }
-        for &(start, end) in self.told.iter().take(BLOCKS - usize::from(packet.blocks)) {
-            packet.sack[usize::from(packet.blocks)] = (offset(start), offset(end));
-            packet.blocks += 1;
+        for &(start, end) in &self.told {
+            if !packet.add_range(start, end) {
+                break;
+            }
+            blocks += 1;
         }
-        if packet.blocks > 0 {
+        if blocks > 0 {
             // Two bytes of option header, and padding to four.
-            packet.size += 4 + 8 * u16::from(packet.blocks);
+            packet.size += 4 + 8 * blocks;
         }
     }
 }

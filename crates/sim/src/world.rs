@@ -9,11 +9,10 @@ use crate::{
     packet::{Kind, Packet},
     receiver::{Echo, Receiver},
     relay::Relay,
-    sender::{Place, Sender},
+    sender::{Law, Place, Sender},
     settings::Settings,
     timers::{Key, What},
 };
-use control::Controller;
 use scenario::{Backpressure, FlowSpec, Opens, PKT, Progress, QueueKind, Rate, Scenario, Span};
 
 /// More than any flow sends: it has no end.
@@ -52,8 +51,8 @@ pub(crate) struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    /// All that a scenario has, before its beginning. There must be a controller for each leg.
-    pub(crate) fn new(scenario: &'a Scenario, seed: u64, controllers: &[Controller], settings: Settings) -> Self {
+    /// All that a scenario has, before its beginning. There must be a law for each leg.
+    pub(crate) fn new(scenario: &'a Scenario, seed: u64, laws: &[Law], settings: Settings) -> Self {
         let specs = scenario.flow_specs(seed);
         let legs = scenario.legs().len();
         let relays = (0..scenario.splits.len()).map(|index| {
@@ -75,20 +74,20 @@ impl<'a> World<'a> {
             open: specs.iter().filter(|spec| spec.bytes.is_some()).count(),
             events: 0,
         };
-        world.set_up_proxies(controllers);
-        world.connect(&specs, controllers, settings);
+        world.set_up_proxies(laws);
+        world.connect(&specs, laws, settings);
         world.begin();
         world
     }
 
     /// The links behind proxies, where these know what they carry.
-    fn set_up_proxies(&mut self, controllers: &[Controller]) {
+    fn set_up_proxies(&mut self, laws: &[Law]) {
         for (index, split) in self.scenario.splits.iter().enumerate() {
             let capacity = split.capacity.unwrap_or(self.scenario.links[split.after].rate);
             let (shaper, record) = if split.shaper {
                 let (line, record) = self.net.shape(split.after, capacity);
                 (Some(line), Some(record))
-            } else if controllers[index + 1].needs_capacity() {
+            } else if laws[index + 1].needs_capacity() {
                 (None, Some(self.net.watch(split.after, capacity)))
             } else {
                 (None, None)
@@ -98,7 +97,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn connect(&mut self, specs: &[FlowSpec], controllers: &[Controller], settings: Settings) {
+    fn connect(&mut self, specs: &[FlowSpec], laws: &[Law], settings: Settings) {
         let endless = endless_window(self.scenario, specs);
         let legs = self.scenario.legs();
         let delayed = specs.iter().any(|spec| spec.access_delay.0 > 0);
@@ -107,18 +106,20 @@ impl<'a> World<'a> {
                 let conn = self.conns.len() as u32;
                 let shaper = number.checked_sub(1).and_then(|split| self.shapers[split]);
                 let record = number.checked_sub(1).and_then(|split| self.records[split]);
-                let ecn = self.scenario.links[leg.first..leg.end].iter().any(|link| link.queue.kind == QueueKind::Ecn);
+                let law = laws[number];
+                // Who is told by routers has no use for a mark.
+                let ecn =
+                    law.own().is_some() && self.scenario.links[leg.first..leg.end].iter().any(|link| link.queue.kind == QueueKind::Ecn);
                 let lines = [shaper.unwrap_or(forward(leg.first)), backward(leg.end - 1)];
-                let controller = controllers[number];
                 let place = Place { conn, line: lines[0], record, ecn, shaped: shaper.is_some() };
                 let room = match self.relays.get(number) {
                     Some(relay) => relay.room(),
                     None => spec.window.map_or(u64::MAX, |window| window.0),
                 };
-                let echo = if controller.name() == "dctcp" { Echo::Each } else { Echo::UntilAnswered };
+                let echo = if law.is("dctcp") { Echo::Each } else { Echo::UntilAnswered };
                 let receiver = Receiver::new(conn, lines[1], [room, endless], echo, settings);
-                self.conns.push(Conn::new(Sender::new(place, controller, settings), receiver, spec.opens, lines, settings));
-                self.net.shares.push(controller.name() == "share");
+                self.conns.push(Conn::new(Sender::new(place, law, settings), receiver, spec.opens, lines, settings));
+                self.net.shares.push(law.is("share"));
                 if delayed {
                     self.net.extra.push(if leg.first == 0 { spec.access_delay.0 } else { 0 });
                 }

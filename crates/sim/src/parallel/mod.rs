@@ -18,7 +18,7 @@ use crate::{
     net::{Hop, Net, backward, forward, limit, wire_rate},
     packet::{Kind, Packet},
     receiver::{Echo, Receiver},
-    sender::{Place, Sender},
+    sender::{Law, Place, Sender},
     settings::Settings,
     timers::{Key, What},
 };
@@ -281,7 +281,7 @@ impl<'a> World<'a> {
         let room = coming.window.map_or(u64::MAX, |window| window.0);
         let echo = if self.controller.name() == "dctcp" { Echo::Each } else { Echo::UntilAnswered };
         let receiver = Receiver::new(owner.id, lines[1], [room, endless_window(network, self.settings.mss)], echo, self.settings);
-        Conn::new(Sender::new(place, self.controller, self.settings), receiver, coming.opens, lines, self.settings)
+        Conn::new(Sender::new(place, Law::Own(self.controller), self.settings), receiver, coming.opens, lines, self.settings)
     }
 
     /// The place of the connection of this number, if it still has one.

@@ -68,11 +68,14 @@ impl Sender {
             self.timeouts_in_row = 0;
         }
         self.update_window(packet, &mut news);
+        if let Some(state) = &mut self.state {
+            state.hear(packet.told);
+        }
         if !had_packets {
             self.answer_without_data(net);
             return;
         }
-        if packet.blocks > 0 && !self.is_newreno() {
+        if packet.has_ranges() && !self.is_newreno() {
             self.mark_sacked(packet, &mut news, net.now);
         }
         self.clean(packet.seq, &mut news, prior_highest, net);

@@ -1,10 +1,12 @@
 //! The sending end of a connection, as Linux has it (net/ipv4/tcp_output.c, tcp_input.c).
 //!
-//! This file has what a sender is, and what its controller is told; `output` what is sent and when, `ack` what acknowledgements do, `recovery` the
+//! This file has what a sender is, and what its controller is told; `law` which controllers there are, `explicit` those that routers tell what to do; `output` what is sent and when, `ack` what acknowledgements do, `recovery` the
 //! states and the window, `loss` how losses are found and the timers. Segments keep their boundaries from their first sending on. Left out of Linux: segmentation offload (each segment
 //! is sent for itself), Nagle's algorithm, F-RTO's new data in place of retransmissions, urgent data, and jiffies: timers have microseconds.
 
 mod ack;
+mod explicit;
+mod law;
 mod loss;
 mod newreno;
 mod output;
@@ -17,7 +19,9 @@ use crate::{
     settings::{Recovery, Settings},
     timers::{Key, Timer, What},
 };
-use control::{Controller, Event, Flow, State};
+use control::{Event, Flow};
+pub(crate) use law::Law;
+use law::State;
 use std::collections::VecDeque;
 
 /// [`Segment::flags`]: it was selectively acknowledged.
@@ -109,8 +113,10 @@ pub(crate) struct Tally {
 pub(crate) struct Sender {
     pub(crate) place: Place,
     settings: Settings,
-    controller: Controller,
+    law: Law,
     whole: bool,
+    /// Its controller sets the pace.
+    paced: bool,
     /// None until the connection is there.
     state: Option<State>,
     /// What controllers see; `cwnd` and `ssthresh` are the sender's own.
@@ -190,14 +196,15 @@ pub(crate) struct Sender {
 
 impl Sender {
     /// One without a connection yet.
-    pub(crate) fn new(place: Place, controller: Controller, settings: Settings) -> Self {
+    pub(crate) fn new(place: Place, law: Law, settings: Settings) -> Self {
         let flow =
             Flow { mss: settings.mss, cwnd: settings.initial_window, ssthresh: control::INFINITE, header: HEADER, ..Flow::default() };
         Sender {
             place,
             settings,
-            controller,
-            whole: controller.whole(),
+            law,
+            whole: law.is_whole(),
+            paced: law.paces(),
             state: None,
             flow,
             rtt: Rtt::new(settings.initial_rto.0 / 1000),
@@ -267,7 +274,7 @@ impl Sender {
         self.cwnd_stamp = net.now;
         self.look();
         let link = self.place.record.map(|record| &mut net.records[record].link);
-        self.state = Some(self.controller.begin(&mut self.flow, link, net.now / 1000));
+        self.state = Some(self.law.begin(&mut self.flow, link, net.now / 1000));
         self.flow.cwnd = self.flow.cwnd.max(1);
     }
 

@@ -110,6 +110,13 @@ impl Sender {
                 self.queue_cwr = false;
             }
         }
+        let wants = self.delivered == 0 || self.limited() != 0;
+        if let Some(state) = &mut self.state
+            && let Some((header, asks)) = state.say(&self.flow, self.rtt.smoothed(), wants)
+        {
+            packet.set_header(header);
+            packet.told = asks;
+        }
         self.flow.sent += u64::from(segment.len);
         self.last_sent = net.now;
         self.pace(segment.len, net.now);
@@ -122,7 +129,7 @@ impl Sender {
         let before = self.pace_next;
         self.pace_next = before.max(now);
         let rate = self.flow.pacing_rate;
-        if rate > 0 && self.whole && self.segments_sent >= 10 {
+        if rate > 0 && self.paced && self.segments_sent >= 10 {
             let gap = u64::from(len) * 1_000_000_000 / rate;
             self.pace_next += gap - (self.pace_next - before).min(gap / 2);
         }

@@ -1,6 +1,7 @@
 //! The simulator, from scenario to outcome.
 
 mod common;
+mod explicit;
 mod golden;
 mod one_leg;
 mod parallel;

@@ -207,5 +207,4 @@ fn what_it_cannot_answer_it_names() {
     assert_eq!(refused(&format!("[control]\nsender = \"bbr\"\n{LINK}[[flow]]\nbytes = \"1MB\"\n")), "control.sender");
     assert_eq!(refused(&format!("[control]\nsender = \"share\"\n{LINK}[[flow]]\nbytes = \"1MB\"\n")), "control.sender");
     assert_eq!(refused(&format!("[control]\nsender = \"nobody\"\n{LINK}[[flow]]\nbytes = \"1MB\"\n")), "control.sender");
-    assert_eq!(refused(&format!("{LINK}queue = {{ kind = \"xcp\" }}\n[[flow]]\nbytes = \"1MB\"\n")), "link[1].queue.kind");
 }

@@ -2,7 +2,7 @@
 
 use crate::common::scenario;
 use proptest::prelude::*;
-use scenario::Outcome;
+use scenario::{Explicit, Outcome};
 use sim::{Effort, Recovery, Settings, Sim};
 use std::fmt::Write as _;
 
@@ -16,10 +16,11 @@ fn loss() -> impl Strategy<Value = String> {
     ]
 }
 
-fn link() -> impl Strategy<Value = String> {
-    (1u32..60, 0u32..200, 1u32..80, loss(), prop::bool::weighted(0.2)).prop_map(|(rate, delay, queue, loss, ecn)| {
-        let kind = if ecn { "ecn" } else { "droptail" };
-        format!("[[link]]\nrate = \"{rate}Mbit\"\ndelay = \"{delay}ms\"\nqueue = {{ limit = \"{queue}pkt\", kind = \"{kind}\" }}\n{loss}")
+/// A link's kind, and the rest of it.
+fn link() -> impl Strategy<Value = (&'static str, String)> {
+    let kind = prop::sample::select(vec!["droptail", "droptail", "droptail", "droptail", "ecn", "ecn", "xcp", "vcp", "mpcp"]);
+    (1u32..60, 0u32..200, 1u32..80, loss(), kind).prop_map(|(rate, delay, queue, loss, kind)| {
+        (kind, format!("rate = \"{rate}Mbit\"\ndelay = \"{delay}ms\"\nqueue.limit = \"{queue}pkt\"\n{loss}"))
     })
 }
 
@@ -31,6 +32,18 @@ fn proxy() -> impl Strategy<Value = String> {
     })
 }
 
+/// Which routers all links of a scenario have, and its controllers, where they are told what to send.
+fn told() -> impl Strategy<Value = Option<(&'static str, String)>> {
+    let name = (prop::sample::select(Explicit::NAMES.to_vec()), any::<bool>());
+    prop::option::weighted(
+        0.3,
+        name.prop_map(|(name, both)| {
+            let kind = if name.starts_with("mpcp") { "mpcp" } else { &name[..3] };
+            (kind, format!("[control]\nsender = \"{name}\"\nproxy = \"{}\"\n", if both { name } else { "cubic" }))
+        }),
+    )
+}
+
 const SENDERS: [&str; 6] = ["reno", "cubic", "vegas", "hybla", "westwood", "dctcp"];
 const PROXIES: [&str; 9] = ["reno", "cubic", "vegas", "hybla", "westwood", "dctcp", "xcp", "mpcp", "share"];
 
@@ -38,12 +51,15 @@ const PROXIES: [&str; 9] = ["reno", "cubic", "vegas", "hybla", "westwood", "dctc
 fn any_scenario() -> impl Strategy<Value = String> {
     let places = prop::collection::vec((link(), prop::option::of(proxy())), 1..4);
     let flows = (1u32..6, 1u32..400_000, any::<bool>(), 0u32..300, prop::bool::weighted(0.2), prop::bool::weighted(0.2));
-    (places, 0..SENDERS.len(), 0..PROXIES.len(), flows, prop::bool::weighted(0.3)).prop_map(
-        |(places, sender, proxy, (count, bytes, download, access, window, offers), cross)| {
-            let mut text = format!("[control]\nsender = \"{}\"\nproxy = \"{}\"\n", SENDERS[sender], PROXIES[proxy]);
+    let controls = (0..SENDERS.len(), 0..PROXIES.len(), told());
+    (places, controls, flows, prop::bool::weighted(0.3)).prop_map(
+        |(places, (sender, proxy, told), (count, bytes, download, access, window, offers), cross)| {
+            let plain = format!("[control]\nsender = \"{}\"\nproxy = \"{}\"\n", SENDERS[sender], PROXIES[proxy]);
+            let mut text = told.as_ref().map_or(plain, |(_, control)| control.clone());
             let last = places.len();
-            for (link, _) in &places {
-                text += link;
+            for ((kind, link), _) in &places {
+                let kind = told.as_ref().map_or(kind, |(kind, _)| kind);
+                let _ = write!(text, "[[link]]\nqueue.kind = \"{kind}\"\n{link}");
             }
             for (number, (_, proxy)) in (1..last).zip(&places) {
                 if let Some(proxy) = proxy {
