@@ -7,6 +7,7 @@
 mod check;
 mod engine;
 mod file;
+mod law;
 mod model;
 mod outcome;
 mod random;
@@ -15,6 +16,7 @@ mod units;
 
 pub use engine::{Engine, EngineError, Progress};
 pub use file::{Assignment, ScenarioFile, Variant};
+pub use law::{Law, Shape, SizeLaw, SpanLaw};
 pub use model::{
     Backpressure, Buffer, Control, Cross, Draw, FlowGroup, FlowSpec, Gilbert, Leg, Link, Loss, Offer, Opens, Queue, QueueKind, RateChange,
     Scenario, Split, SplitMode,
@@ -24,4 +26,4 @@ pub use outcome::{
 };
 pub use random::{Purpose, stream};
 pub use text::{Fault, FileError, read_toml};
-pub use units::{Bytes, PKT, QueueLimit, Rate, Span, UnitError};
+pub use units::{Bytes, PKT, Quantity, QueueLimit, Rate, Span, UnitError};

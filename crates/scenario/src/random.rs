@@ -15,6 +15,10 @@ pub enum Purpose {
     Cross,
     /// The bytes that flows carry.
     Payload,
+    /// How much the flows of a group send.
+    Sizes,
+    /// When the application of a flow writes, and how much.
+    Offers,
 }
 
 /// The generator for `purpose` number `index` (of the flow group, the link …) under `seed`: always the same numbers.

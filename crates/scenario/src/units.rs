@@ -65,6 +65,14 @@ const SPAN: Kind = Kind {
 
 const LIMIT: Kind = Kind { what: "a queue limit", units: "pkt, B, kB, MB, KiB, MiB or BDP", example: "1BDP", table: &[] };
 
+/// A whole number of a smallest unit, written with any: what laws of what is random are of.
+pub trait Quantity: Copy + PartialEq + fmt::Debug + serde::Serialize + serde::de::DeserializeOwned {
+    /// How many of the smallest unit.
+    fn units(self) -> u64;
+    /// So many of the smallest unit.
+    fn from_units(units: u64) -> Self;
+}
+
 /// Splits `text` into its number and its unit.
 fn split_number<'a>(text: &'a str, kind: &Kind) -> Result<(f64, &'a str), UnitError> {
     let trimmed = text.trim();
@@ -126,6 +134,14 @@ macro_rules! quantity {
             }
         }
         impl_text!($name);
+        impl Quantity for $name {
+            fn units(self) -> u64 {
+                self.0
+            }
+            fn from_units(units: u64) -> Self {
+                $name(units)
+            }
+        }
     };
 }
 

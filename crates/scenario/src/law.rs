@@ -1,0 +1,355 @@
+//! Laws of what is random in a scenario: sizes of files, lengths of spells, gaps between arrivals. A law is a shape of mean 1 and the mean
+//! that it is scaled to.
+
+use crate::units::{Bytes, Quantity, Span};
+use rand::RngExt;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+/// No draw is of more units than this: what is drawn is added up.
+const MOST: f64 = (1u64 << 60) as f64;
+
+/// The shape of a law, with mean 1. B is what is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum Shape {
+    /// All alike.
+    #[default]
+    Deterministic,
+    /// P(B > x) = e⁻ˣ.
+    Exponential,
+    /// Two exponential phases with balanced means, of this squared coefficient of variation, which is at least 1.
+    Hyperexponential {
+        /// Var B.
+        scv: f64,
+    },
+    /// P(B > x) = ((a − 1)/(a x))ᵃ from (a − 1)/a on.
+    Pareto {
+        /// a, above 1; the variance is finite above 2.
+        exponent: f64,
+    },
+    /// P(B > x) = (1 + x/(a − 1))⁻ᵃ: Pareto's tail, from 0 on.
+    Lomax {
+        /// a, above 1; the variance is finite above 2.
+        exponent: f64,
+    },
+    /// A constant, and an exponential part on top of it.
+    ShiftedExponential {
+        /// The constant, from 0 to 1.
+        constant: f64,
+    },
+}
+
+/// Every shape's name, with the key of its parameter.
+const NAMES: [(&str, Option<&str>); 6] = [
+    ("deterministic", None),
+    ("exponential", None),
+    ("hyperexponential", Some("scv")),
+    ("pareto", Some("exponent")),
+    ("lomax", Some("exponent")),
+    ("shifted-exponential", Some("constant")),
+];
+
+impl Shape {
+    /// The shape of this name with this parameter, or what is wrong with them.
+    fn new(name: &str, parameter: f64) -> Result<Self, String> {
+        let (shape, bounds, holds) = match name {
+            "deterministic" => (Shape::Deterministic, "", true),
+            "exponential" => (Shape::Exponential, "", true),
+            "hyperexponential" => (Shape::Hyperexponential { scv: parameter }, "at least 1", parameter >= 1.0),
+            "pareto" => (Shape::Pareto { exponent: parameter }, "above 1: the mean is infinite otherwise", parameter > 1.0),
+            "lomax" => (Shape::Lomax { exponent: parameter }, "above 1: the mean is infinite otherwise", parameter > 1.0),
+            "shifted-exponential" => {
+                (Shape::ShiftedExponential { constant: parameter }, "a part of the mean, from 0 to 1", (0.0..=1.0).contains(&parameter))
+            }
+            _ => {
+                let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
+                return Err(format!("there is no law {name:?}; there are {}", names.join(", ")));
+            }
+        };
+        let key = shape.parameter().map_or("", |(key, _)| key);
+        if holds && parameter.is_finite() { Ok(shape) } else { Err(format!("the {key} of {name} is {parameter}, and must be {bounds}")) }
+    }
+
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
+        let index = match self {
+            Shape::Deterministic => 0,
+            Shape::Exponential => 1,
+            Shape::Hyperexponential { .. } => 2,
+            Shape::Pareto { .. } => 3,
+            Shape::Lomax { .. } => 4,
+            Shape::ShiftedExponential { .. } => 5,
+        };
+        NAMES[index].0
+    }
+
+    /// The key and the value of its parameter, where it has one.
+    fn parameter(self) -> Option<(&'static str, f64)> {
+        match self {
+            Shape::Deterministic | Shape::Exponential => None,
+            Shape::Hyperexponential { scv } => Some(("scv", scv)),
+            Shape::Pareto { exponent } | Shape::Lomax { exponent } => Some(("exponent", exponent)),
+            Shape::ShiftedExponential { constant } => Some(("constant", constant)),
+        }
+    }
+
+    /// The squared coefficient of variation, which may be infinite.
+    pub fn scv(self) -> f64 {
+        match self {
+            Shape::Deterministic => 0.0,
+            Shape::Exponential => 1.0,
+            Shape::Hyperexponential { scv } => scv,
+            Shape::Pareto { exponent: a } if a > 2.0 => 1.0 / (a * (a - 2.0)),
+            Shape::Lomax { exponent: a } if a > 2.0 => a / (a - 2.0),
+            Shape::Pareto { .. } | Shape::Lomax { .. } => f64::INFINITY,
+            Shape::ShiftedExponential { constant } => (1.0 - constant).powi(2),
+        }
+    }
+
+    /// Draws a number, by inversion.
+    pub fn draw(self, random: &mut impl RngExt) -> f64 {
+        let mut uniform = || 1.0 - random.random::<f64>();
+        match self {
+            Shape::Deterministic => 1.0,
+            Shape::Exponential => -uniform().ln(),
+            Shape::Hyperexponential { scv } => {
+                let part = (1.0 + ((scv - 1.0) / (scv + 1.0)).sqrt()) / 2.0;
+                let rate = if uniform() > part { 2.0 * (1.0 - part) } else { 2.0 * part };
+                -uniform().ln() / rate
+            }
+            Shape::Pareto { exponent: a } => (a - 1.0) / a * uniform().powf(-1.0 / a),
+            Shape::Lomax { exponent: a } => (a - 1.0) * (uniform().powf(-1.0 / a) - 1.0),
+            Shape::ShiftedExponential { constant } => constant - (1.0 - constant) * uniform().ln(),
+        }
+    }
+}
+
+/// A law of quantities. Its text is the bare quantity where all are alike (`"2MB"`), else a table:
+/// `{ law = "exponential", mean = "2MB" }`, and `scv`, `exponent` or `constant` where the shape has such a parameter.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Law<T> {
+    /// How draws differ.
+    pub shape: Shape,
+    /// What they are in the mean.
+    pub mean: T,
+}
+
+impl<T> From<T> for Law<T> {
+    /// All alike.
+    fn from(mean: T) -> Self {
+        Law { shape: Shape::Deterministic, mean }
+    }
+}
+
+impl<T: Quantity> Law<T> {
+    /// Draws one, in whole units, at least one unit. Where all are alike nothing is drawn, so that `random` stays as it is.
+    pub fn draw(&self, random: &mut impl RngExt) -> T {
+        match self.shape {
+            Shape::Deterministic => self.mean,
+            shape => T::from_units((shape.draw(random) * self.mean.units() as f64).round().clamp(1.0, MOST) as u64),
+        }
+    }
+
+    /// What all are, where they are alike.
+    pub fn fixed(&self) -> Option<T> {
+        (self.shape == Shape::Deterministic).then_some(self.mean)
+    }
+}
+
+/// A law as a table.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table<T> {
+    law: String,
+    mean: T,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scv: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exponent: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    constant: Option<f64>,
+}
+
+impl<T: Quantity> TryFrom<Table<T>> for Law<T> {
+    type Error = String;
+
+    fn try_from(table: Table<T>) -> Result<Self, String> {
+        let wanted = NAMES.iter().find(|(name, _)| *name == table.law).and_then(|(_, key)| *key);
+        let mut parameter = 0.0;
+        for (key, value) in [("scv", table.scv), ("exponent", table.exponent), ("constant", table.constant)] {
+            match value {
+                Some(value) if wanted == Some(key) => parameter = value,
+                None if wanted == Some(key) => {
+                    return Err(format!("{} has no {key}: it takes one, such as {key} = {}", table.law, example(key)));
+                }
+                // A name that is none is the greater mistake.
+                Some(_) if NAMES.iter().any(|(name, _)| *name == table.law) => {
+                    return Err(format!("{} takes no {key}: leave it out", table.law));
+                }
+                _ => {}
+            }
+        }
+        let shape = Shape::new(&table.law, parameter)?;
+        if table.mean.units() == 0 && shape != Shape::Deterministic {
+            return Err(format!("the mean of {} is 0: nothing could differ", table.law));
+        }
+        Ok(Law { shape, mean: table.mean })
+    }
+}
+
+fn example(key: &str) -> &'static str {
+    match key {
+        "scv" => "16",
+        "exponent" => "2.5",
+        _ => "0.5",
+    }
+}
+
+impl<T: Quantity> Serialize for Law<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.fixed().is_some() {
+            return self.mean.serialize(serializer);
+        }
+        let of = |wanted: &str| self.shape.parameter().filter(|(key, _)| *key == wanted).map(|(_, value)| value);
+        let (scv, exponent, constant) = (of("scv"), of("exponent"), of("constant"));
+        Table { law: self.shape.name().into(), mean: self.mean, scv, exponent, constant }.serialize(serializer)
+    }
+}
+
+impl<'de, T: Quantity> Deserialize<'de> for Law<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let inner = |error: toml::de::Error| D::Error::custom(error.message());
+        match toml::Value::deserialize(deserializer)? {
+            value @ toml::Value::Table(_) => value.try_into::<Table<T>>().map_err(inner)?.try_into().map_err(D::Error::custom),
+            value => value.try_into::<T>().map(Law::from).map_err(inner),
+        }
+    }
+}
+
+/// How much is sent at a time.
+pub type SizeLaw = Law<Bytes>;
+/// How long something lasts.
+pub type SpanLaw = Law<Span>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Purpose, stream};
+    use proptest::prelude::*;
+
+    const ALL: [Shape; 6] = [
+        Shape::Deterministic,
+        Shape::Exponential,
+        Shape::Hyperexponential { scv: 16.0 },
+        Shape::Pareto { exponent: 6.0 },
+        Shape::Lomax { exponent: 6.0 },
+        Shape::ShiftedExponential { constant: 0.25 },
+    ];
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Holder {
+        size: SizeLaw,
+    }
+
+    fn read(law: &str) -> Result<SizeLaw, String> {
+        let holder = toml::from_str::<Holder>(&format!("size = {law}")).map_err(|error| error.message().to_string());
+        holder.map(|holder| holder.size)
+    }
+
+    #[test]
+    fn draws_have_the_mean_and_the_variance_that_the_law_says() {
+        const N: usize = 400_000;
+        let mut random = stream(3, Purpose::Sizes, 0);
+        for shape in ALL {
+            let law = Law { shape, mean: Bytes(2_000_000) };
+            let drawn: Vec<f64> = (0..N).map(|_| law.draw(&mut random).0 as f64 / 2e6).collect();
+            let mean = drawn.iter().sum::<f64>() / N as f64;
+            let variance = drawn.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / N as f64;
+            assert!((mean - 1.0).abs() < 4.0 * (shape.scv() / N as f64).sqrt() + 1e-9, "{shape:?}: {mean}");
+            assert!((variance - shape.scv()).abs() <= 0.05 * shape.scv(), "{shape:?}: {variance}");
+        }
+    }
+
+    #[test]
+    fn tails_are_the_laws() {
+        const N: usize = 400_000;
+        let mut random = stream(5, Purpose::Sizes, 0);
+        for (shape, x, tail) in [
+            (Shape::Exponential, 3.0, (-3.0f64).exp()),
+            (Shape::Pareto { exponent: 2.0 }, 3.0, 1.0 / 36.0),
+            (Shape::Lomax { exponent: 2.0 }, 3.0, 1.0 / 16.0),
+            (Shape::Lomax { exponent: 3.0 }, 4.0, 1.0 / 27.0),
+            (Shape::ShiftedExponential { constant: 0.5 }, 2.0, (-3.0f64).exp()),
+        ] {
+            let above = (0..N).filter(|_| shape.draw(&mut random) > x).count() as f64 / N as f64;
+            assert!((above - tail).abs() < 4.0 * (tail / N as f64).sqrt(), "{shape:?}: {above}, not {tail}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_differ_draws_nothing() {
+        let (mut one, mut other) = (stream(1, Purpose::Sizes, 0), stream(1, Purpose::Sizes, 0));
+        assert_eq!(Law::from(Span(0)).draw(&mut one), Span(0));
+        assert_eq!(one.random::<u64>(), other.random::<u64>());
+    }
+
+    #[test]
+    fn no_draw_is_nothing_or_beyond_what_can_be_added_up() {
+        let mut random = stream(1, Purpose::Sizes, 0);
+        let (small, heavy) =
+            (Law { shape: Shape::Exponential, mean: Bytes(1) }, Law { shape: Shape::Pareto { exponent: 1.001 }, mean: Bytes(1 << 59) });
+        assert!((0..10_000).all(|_| small.draw(&mut random).0 >= 1 && heavy.draw(&mut random).0 <= 1 << 60));
+    }
+
+    #[test]
+    fn texts_mean_what_they_say() {
+        assert_eq!(read("\"2MB\""), Ok(Law::from(Bytes(2_000_000))));
+        assert_eq!(read("{ law = \"exponential\", mean = \"2MB\" }"), Ok(Law { shape: Shape::Exponential, mean: Bytes(2_000_000) }));
+        assert_eq!(
+            read("{ law = \"pareto\", exponent = 2, mean = \"1kB\" }"),
+            Ok(Law { shape: Shape::Pareto { exponent: 2.0 }, mean: Bytes(1000) })
+        );
+    }
+
+    #[test]
+    fn wrong_texts_say_what_would_be_right() {
+        let wrong = |law: &str| read(law).unwrap_err();
+        insta::assert_snapshot!(wrong("{ law = \"normal\", mean = \"2MB\" }"),
+            @r#"there is no law "normal"; there are deterministic, exponential, hyperexponential, pareto, lomax, shifted-exponential"#);
+        insta::assert_snapshot!(wrong("{ law = \"lomax\", mean = \"2MB\" }"), @"lomax has no exponent: it takes one, such as exponent = 2.5");
+        insta::assert_snapshot!(wrong("{ law = \"exponential\", mean = \"2MB\", scv = 2 }"), @"exponential takes no scv: leave it out");
+        insta::assert_snapshot!(wrong("{ law = \"pareto\", mean = \"2MB\", exponent = 1 }"),
+            @"the exponent of pareto is 1, and must be above 1: the mean is infinite otherwise");
+        insta::assert_snapshot!(wrong("{ law = \"hyperexponential\", mean = \"2MB\", scv = nan }"),
+            @"the scv of hyperexponential is NaN, and must be at least 1");
+        insta::assert_snapshot!(wrong("{ law = \"exponential\", mean = \"0B\" }"), @"the mean of exponential is 0: nothing could differ");
+        insta::assert_snapshot!(wrong("{ law = \"exponential\" }"), @"missing field `mean`");
+        insta::assert_snapshot!(wrong("\"2MX\""),
+            @r#""2MX" ends in the unknown unit "MX": a size takes B, kB, MB, GB, KiB, MiB, GiB or pkt (1500 bytes) (for example 5MB)"#);
+    }
+
+    fn shape() -> impl Strategy<Value = Shape> {
+        prop_oneof![
+            Just(Shape::Deterministic),
+            Just(Shape::Exponential),
+            (1.0..100.0f64).prop_map(|scv| Shape::Hyperexponential { scv }),
+            (1.001..10.0f64).prop_map(|exponent| Shape::Pareto { exponent }),
+            (1.001..10.0f64).prop_map(|exponent| Shape::Lomax { exponent }),
+            (0.0..=1.0f64).prop_map(|constant| Shape::ShiftedExponential { constant }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_parses_back(shape in shape(), mean in 1u64..(1 << 50)) {
+            let holder = Holder { size: Law { shape, mean: Bytes(mean) } };
+            let text = toml::to_string(&holder).unwrap();
+            prop_assert_eq!(toml::from_str::<Holder>(&text).unwrap(), holder, "{}", text);
+        }
+
+        #[test]
+        fn the_same_seed_draws_the_same(shape in shape(), seed: u64) {
+            let draw = || { let mut random = stream(seed, Purpose::Sizes, 0); let law = Law { shape, mean: Span(1_000_000) }; [(); 20].map(|()| law.draw(&mut random)) };
+            prop_assert_eq!(draw(), draw());
+        }
+    }
+}
