@@ -11,6 +11,7 @@ mod law;
 mod model;
 mod outcome;
 mod random;
+mod sources;
 mod text;
 mod units;
 
@@ -18,12 +19,13 @@ pub use engine::{Engine, EngineError, Progress};
 pub use file::{Assignment, ScenarioFile, Variant};
 pub use law::{Law, Shape, SizeLaw, SpanLaw};
 pub use model::{
-    Backpressure, Buffer, Control, Cross, Draw, FlowGroup, FlowSpec, Gilbert, Leg, Link, Loss, Offer, Opens, Queue, QueueKind, RateChange,
-    Scenario, Split, SplitMode,
+    Backpressure, Buffer, Control, Draw, FlowGroup, FlowSpec, Gilbert, Leg, Link, Loss, Opens, Queue, QueueKind, RateChange, Scenario,
+    Split, SplitMode,
 };
 pub use outcome::{
     Dist, FlowOutcome, LegOutcome, LinkOutcome, NUMBERS, Outcome, Phases, ProxyOutcome, Series, ShaperOutcome, add_ci95, half_width, jain,
 };
 pub use random::{Purpose, stream};
+pub use sources::{Arrivals, Cross, Offer, Times, Writes};
 pub use text::{Fault, FileError, read_toml};
 pub use units::{Bytes, PKT, Quantity, QueueLimit, Rate, Span, UnitError};

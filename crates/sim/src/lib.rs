@@ -2,7 +2,7 @@
 //! the lab's real kernel.
 //!
 //! `net` is the links and the clock, `sender` and `receiver` are the ends of a connection as Linux has them, `conn` joins two of them by a
-//! handshake, `relay` is the split node, `world` lets it all happen, and `measure` makes an [`Outcome`](scenario::Outcome) of it. A run is a
+//! handshake, `app` is what has something to send, `relay` is the split node, `world` lets it all happen, and `measure` makes an [`Outcome`](scenario::Outcome) of it. A run is a
 //! function of scenario, seed and [`Settings`]: no socket, no clock, no thread.
 //!
 //! Speed comes from what does not happen: links are rings of small packets, of which only the next to come out is an event; timers are moved
@@ -27,6 +27,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod app;
 mod conn;
 mod cross;
 mod engine;

@@ -1,6 +1,7 @@
 //! Everything at once: what happens next, and to whom.
 
 use crate::{
+    app::App,
     conn::{Conn, Side},
     cross::Source,
     engine::Effort,
@@ -16,8 +17,6 @@ use crate::{
 use control::Controller;
 use scenario::{Backpressure, FlowSpec, Opens, PKT, Progress, QueueKind, Rate, Scenario, Span};
 
-/// More than any flow sends: it has no end.
-const ENDLESS: u64 = 1 << 60;
 /// How many events there are between two reports of progress.
 const REPORT: u32 = 1 << 20;
 
@@ -44,6 +43,7 @@ pub(crate) struct World<'a> {
     pub(crate) shapers: Vec<Option<usize>>,
     /// The records of the links behind the proxies.
     records: Vec<Option<usize>>,
+    apps: Vec<App>,
     sources: Vec<Source>,
     /// When rates change, of which link.
     changes: Vec<(usize, Span, Rate)>,
@@ -70,7 +70,8 @@ impl<'a> World<'a> {
             legs,
             shapers: Vec::new(),
             records: Vec::new(),
-            sources: scenario.cross.iter().map(Source::new).collect(),
+            apps: specs.iter().map(|spec| App::new(spec, seed)).collect(),
+            sources: (0..).zip(&scenario.cross).map(|(index, cross)| Source::new(cross, seed, index)).collect(),
             changes: changes(scenario),
             open: specs.iter().filter(|spec| spec.bytes.is_some()).count(),
             events: 0,
@@ -131,7 +132,7 @@ impl<'a> World<'a> {
         for (number, flow) in (0..).zip(&self.flows) {
             self.net.timers.once(Key { who: number, what: What::Open }, flow.spec.start.0);
         }
-        for (number, source) in (0..).zip(&self.sources) {
+        for (number, source) in (0..).zip(&mut self.sources) {
             source.wait(number, &mut self.net);
         }
         for (number, (_, at, _)) in (0..).zip(&self.changes) {
@@ -342,21 +343,12 @@ impl<'a> World<'a> {
 
     /// The application writes what it has to offer by now, and waits for the next time.
     fn offer(&mut self, flow: usize) {
-        let spec = &self.flows[flow].spec;
-        let all = spec.bytes.map_or(ENDLESS, |bytes| bytes.0);
-        let offered = match spec.offers {
-            None => all,
-            Some(offer) => {
-                let writes = (self.net.now - spec.start.0) / offer.every.0 + 1;
-                if writes.saturating_mul(offer.bytes.0) < all {
-                    let at = spec.start.0 + writes * offer.every.0;
-                    self.net.timers.once(Key { who: flow as u32, what: What::Offer }, at);
-                }
-                writes.saturating_mul(offer.bytes.0).min(all)
-            }
-        };
-        let last = spec.bytes.is_some() && offered == all;
-        self.conns[flow * self.legs].sender.write(offered, last);
+        let app = &mut self.apps[flow];
+        let offered = app.write(self.net.now);
+        if let Some(at) = app.wake() {
+            self.net.timers.once(Key { who: flow as u32, what: What::Offer }, at.0);
+        }
+        self.conns[flow * self.legs].sender.write(offered, app.is_over());
     }
 
     /// Something happens by itself.

@@ -4,5 +4,6 @@ mod common;
 mod golden;
 mod one_leg;
 mod properties;
+mod sources;
 mod split;
 mod theory;
