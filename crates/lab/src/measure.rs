@@ -273,6 +273,7 @@ fn flow_outcome(scenario: &Scenario, flow: &Flow, story: &Story, looks: &FlowLoo
         goodput_bps: if time > 0.0 { bytes as f64 * 8.0 / time } else { 0.0 },
         error: story.error.clone(),
         legs: legs.collect(),
+        ..FlowOutcome::default()
     }
 }
 

@@ -77,6 +77,11 @@ impl Scenario {
                 format!("flow[{index}].access_delay"),
                 "is a Poisson process, whose times grow from flow to flow: give a time, or { uniform = [\"0ms\", \"5ms\"] }".into(),
             )?;
+            need(
+                flow.send_buffer.is_none_or(|buffer| buffer >= PKT),
+                format!("flow[{index}].send_buffer"),
+                "is less than one packet: nothing could be sent".into(),
+            )?;
         }
         for (index, offer) in self.flows.iter().enumerate().filter_map(|(index, flow)| Some((index, flow.offers?))) {
             need(offer.bytes != Bytes(0).into(), format!("flow[{index}].offers.bytes"), "is 0: it would never send".into())?;

@@ -242,7 +242,8 @@ pub enum SplitMode {
     Stream,
     /// Receive all, then forward.
     Store,
-    /// Forward as a stream, but acknowledge only what the far end has acknowledged.
+    /// Forward as a stream, but acknowledge only what the far end has acknowledged: the sender's window follows what the proxy has, and its
+    /// send buffer what was delivered (Semi-Split TCP, Xie, Jiang, Ho and Hua 2007).
     Semi,
 }
 
@@ -316,6 +317,10 @@ pub struct FlowGroup {
     /// The receiver's window, where it is to be a limit; absent: larger than any path here needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Bytes>,
+    /// The sender's send buffer, where it is to be a limit: payload that was sent and not acknowledged yet; absent: larger than any path
+    /// here needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub send_buffer: Option<Bytes>,
     /// What the application offers, where it is that which limits the flow; absent: as much as the connection takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offers: Option<Offer>,
@@ -416,6 +421,8 @@ pub struct FlowSpec {
     pub access_delay: Span,
     /// The receiver's window, where it is a limit.
     pub window: Option<Bytes>,
+    /// The sender's send buffer, where it is a limit.
+    pub send_buffer: Option<Bytes>,
     /// What its application offers, where that is a limit.
     pub offers: Option<Offer>,
 }
@@ -445,6 +452,7 @@ impl Scenario {
                     opens: group.opens,
                     access_delay,
                     window: group.window,
+                    send_buffer: group.send_buffer,
                     offers: group.offers,
                 });
             }

@@ -48,8 +48,7 @@ impl Engine for Sim {
         for (index, split) in scenario.splits.iter().enumerate() {
             let key = |what: &str| format!("split[{}].{what}", index + 1);
             match split.mode {
-                SplitMode::Stream => {}
-                SplitMode::Semi => return cannot(key("mode"), "its proxy acknowledges what it has received"),
+                SplitMode::Stream | SplitMode::Semi => {}
                 SplitMode::Store if split.buffer != Buffer::Unlimited => {
                     return cannot(key("buffer"), "to store all before it forwards takes buffer = \"unlimited\"");
                 }
@@ -86,6 +85,10 @@ impl Sim {
         progress.at(1.0, "measuring");
         let effort = world.effort();
         let mut outcome = measure::outcome(&mut world, seed, looks);
+        world.let_senders_hear(until);
+        for (outcome, flow) in outcome.flows.iter_mut().zip(&world.flows) {
+            outcome.acked_s = flow.acked.map(|at| at as f64 / 1e9);
+        }
         if scenario.duration.is_none() && outcome.flows.iter().any(|flow| flow.end_s.is_none()) {
             outcome.warnings.push("a flow had not ended after a month".into());
         }

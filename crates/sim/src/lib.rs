@@ -16,7 +16,9 @@
 //! The window that an end without a limit opens is as large as the path could ever need, from the first acknowledgement on: buffers do not
 //! grow by themselves.
 //!
-//! What runs under a controller's name is Tandem's, compiled from the same header as the kernel's program. There is no BBR, and no semi-split.
+//! A sender under `semi` is one that knows what a receipt is.
+//!
+//! What runs under a controller's name is Tandem's, compiled from the same header as the kernel's program. There is no BBR.
 //!
 //! ```
 //! use scenario::{Engine, ScenarioFile};

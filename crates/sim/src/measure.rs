@@ -213,8 +213,9 @@ fn flow_outcome(world: &World<'_>, flow: usize, looks: &Looks, end_s: f64) -> Fl
         start_s,
         end_s: ended,
         goodput_bps: if time > 0.0 { bytes as f64 * 8.0 / time } else { 0.0 },
-        error: None,
+        kept_max_bytes: Some(world.conns[flow * world.legs].sender.tally.kept),
         legs: legs.collect(),
+        ..FlowOutcome::default()
     }
 }
 

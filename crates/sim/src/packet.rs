@@ -21,7 +21,9 @@ pub(crate) enum Kind {
     Data,
     /// An acknowledgement.
     Ack,
-    /// Asks for the window while it is closed.
+    /// Tells, past a proxy that acknowledges end to end, what the far end has.
+    Receipt,
+    /// Asks for the window while it is closed, or for a receipt.
     Probe,
     /// Cross traffic, which ends behind its link.
     Udp,
@@ -43,7 +45,7 @@ pub(crate) const DSACK: u8 = 32;
 /// A packet. It fills a cache line, and is copied rather than kept anywhere.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Packet {
-    /// Of data: its first byte. Of an ACK: the byte that is expected next.
+    /// Of data: its first byte. Of an ACK and a receipt: the byte that is expected next.
     pub(crate) seq: u64,
     /// When it was sent. Of an ACK: when what it answers was (RFC 7323: TSecr).
     pub(crate) sent: u64,

@@ -15,8 +15,10 @@ use crate::{
     timers::{Key, What},
 };
 use control::Controller;
-use scenario::{Backpressure, FlowSpec, Opens, PKT, Progress, QueueKind, Rate, Scenario, Span};
+use scenario::{Backpressure, FlowSpec, Opens, PKT, Progress, QueueKind, Rate, Scenario, Span, SplitMode};
 
+/// For how long after the last byte has arrived senders' hearing of it is waited for, ns.
+const HEARING: u64 = 600_000_000_000;
 /// How many events there are between two reports of progress.
 const REPORT: u32 = 1 << 20;
 
@@ -26,6 +28,8 @@ pub(crate) struct Flow {
     pub(crate) spec: FlowSpec,
     /// When the receiver had read the last byte, ns.
     pub(crate) ended: Option<u64>,
+    /// When the sender's application knew that its last byte was acknowledged, ns.
+    pub(crate) acked: Option<u64>,
 }
 
 /// The state of a run.
@@ -48,6 +52,8 @@ pub(crate) struct World<'a> {
     /// When rates change, of which link.
     changes: Vec<(usize, Span, Rate)>,
     open: usize,
+    /// Flows whose sender does not know yet that it is done.
+    unheard: usize,
     events: u64,
 }
 
@@ -65,7 +71,7 @@ impl<'a> World<'a> {
             scenario,
             net: Net::new(scenario, seed),
             conns: Vec::with_capacity(specs.len() * legs),
-            flows: specs.iter().map(|spec| Flow { spec: *spec, ended: None }).collect(),
+            flows: specs.iter().map(|spec| Flow { spec: *spec, ended: None, acked: None }).collect(),
             relays: relays.collect(),
             legs,
             shapers: Vec::new(),
@@ -74,6 +80,7 @@ impl<'a> World<'a> {
             sources: (0..).zip(&scenario.cross).map(|(index, cross)| Source::new(cross, seed, index)).collect(),
             changes: changes(scenario),
             open: specs.iter().filter(|spec| spec.bytes.is_some()).count(),
+            unheard: specs.iter().filter(|spec| spec.bytes.is_some()).count(),
             events: 0,
         };
         world.set_up_proxies(controllers);
@@ -111,14 +118,17 @@ impl<'a> World<'a> {
                 let ecn = self.scenario.links[leg.first..leg.end].iter().any(|link| link.queue.kind == QueueKind::Ecn);
                 let lines = [shaper.unwrap_or(forward(leg.first)), backward(leg.end - 1)];
                 let controller = controllers[number];
-                let place = Place { conn, line: lines[0], record, ecn, shaped: shaper.is_some() };
+                let semi = self.relays.get(number).is_some_and(|relay| relay.mode == SplitMode::Semi);
+                let send_buffer = spec.send_buffer.filter(|_| number == 0).map_or(u64::MAX, |buffer| buffer.0);
+                let place = Place { conn, line: lines[0], record, ecn, shaped: shaper.is_some(), semi, room: send_buffer };
                 let room = match self.relays.get(number) {
                     Some(relay) => relay.room(),
                     None => spec.window.map_or(u64::MAX, |window| window.0),
                 };
                 let echo = if controller.name() == "dctcp" { Echo::Each } else { Echo::UntilAnswered };
                 let receiver = Receiver::new(conn, lines[1], [room, endless], echo, settings);
-                self.conns.push(Conn::new(Sender::new(place, controller, settings), receiver, spec.opens, lines, settings));
+                let sender = Sender::new(place, controller, settings);
+                self.conns.push(Conn::new(sender, receiver, spec.opens, lines, settings));
                 self.net.shares.push(controller.name() == "share");
                 if delayed {
                     self.net.extra.push(if leg.first == 0 { spec.access_delay.0 } else { 0 });
@@ -156,7 +166,12 @@ impl<'a> World<'a> {
             if arrives <= timer {
                 self.deliver(line);
             } else if let Some((at, key)) = self.net.timers.pop() {
-                self.happen(at, key, looks);
+                if key.what == What::Look {
+                    looks.look(self);
+                    self.net.timers.once(key, self.net.now + looks.interval());
+                } else {
+                    self.happen(at, key);
+                }
             }
             self.events += 1;
             quiet -= 1;
@@ -172,6 +187,24 @@ impl<'a> World<'a> {
             self.net.now = until;
         }
         true
+    }
+
+    /// Lets it run on, after all flows have ended, until every sender knows that its own has; nobody looks any more.
+    pub(crate) fn let_senders_hear(&mut self, until: u64) {
+        let until = until.min(self.net.now.saturating_add(HEARING));
+        while self.open == 0 && self.unheard > 0 {
+            let (line, arrives) = self.net.next();
+            let timer = self.net.timers.next();
+            if arrives.min(timer) > until {
+                break;
+            }
+            self.net.now = arrives.min(timer);
+            if arrives <= timer {
+                self.deliver(line);
+            } else if let Some((at, key)) = self.net.timers.pop().filter(|(_, key)| key.what != What::Look) {
+                self.happen(at, key);
+            }
+        }
     }
 
     /// What it took until now.
@@ -256,7 +289,10 @@ impl<'a> World<'a> {
                 }
                 self.conns[index].receiver.answer(&mut self.net);
             }
-            Kind::Probe => conn.receiver.acknowledge(&mut self.net),
+            Kind::Probe => {
+                conn.receiver.acknowledge(&mut self.net);
+                conn.receiver.repeat_receipt(&mut self.net);
+            }
             _ => {}
         }
     }
@@ -318,9 +354,28 @@ impl<'a> World<'a> {
             }
             return;
         }
-        if packet.kind == Kind::Ack {
-            conn.sender.on_ack(packet, &mut self.net);
-            self.after_sending(index);
+        match packet.kind {
+            Kind::Ack => conn.sender.on_ack(packet, &mut self.net),
+            Kind::Receipt => conn.sender.on_receipt(packet.seq, &mut self.net),
+            _ => return,
+        }
+        self.after_sending(index);
+        self.after_hearing(index);
+    }
+
+    /// A leg's sender may have heard that more was delivered: that concerns its application, or the proxy before the leg, where that
+    /// acknowledges end to end.
+    fn after_hearing(&mut self, conn: usize) {
+        let (flow, leg) = (conn / self.legs, conn % self.legs);
+        let sender = &self.conns[conn].sender;
+        if leg > 0 {
+            if self.relays[leg - 1].mode == SplitMode::Semi {
+                let delivered = sender.forgotten();
+                self.conns[conn - 1].receiver.pass_receipt(delivered, &mut self.net);
+            }
+        } else if sender.knows_all() && self.flows[flow].acked.is_none() {
+            self.flows[flow].acked = Some(self.net.now);
+            self.unheard -= 1;
         }
     }
 
@@ -352,15 +407,12 @@ impl<'a> World<'a> {
     }
 
     /// Something happens by itself.
-    fn happen(&mut self, at: u64, key: Key, looks: &mut Looks) {
+    fn happen(&mut self, at: u64, key: Key) {
         let who = key.who as usize;
         match key.what {
             What::Change => self.change(who),
-            What::Look => {
-                looks.look(self);
-                let next = self.net.now + looks.interval();
-                self.net.timers.once(key, next);
-            }
+            // It is not for the world to look at itself.
+            What::Look => {}
             What::Open => {
                 let leg = match self.flows[who].spec.opens {
                     Opens::Sender => 0,

@@ -90,6 +90,12 @@ impl Sender {
         }
         debug_assert!(self.is_consistent());
         self.push(net);
+        self.end_if_done(net);
+        self.wait_for_receipt(net);
+    }
+
+    /// The controller hears when the last byte is acknowledged.
+    fn end_if_done(&mut self, net: &mut Net) {
         if self.last && self.una == self.end && !self.done {
             self.done = true;
             self.disarm();

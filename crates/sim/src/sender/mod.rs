@@ -1,13 +1,15 @@
 //! The sending end of a connection, as Linux has it (net/ipv4/tcp_output.c, tcp_input.c).
 //!
 //! This file has what a sender is, and what its controller is told; `output` what is sent and when, `ack` what acknowledgements do, `recovery` the
-//! states and the window, `loss` how losses are found and the timers. Segments keep their boundaries from their first sending on. Left out of Linux: segmentation offload (each segment
+//! states and the window, `loss` how losses are found and the timers, `receipt` what is known of delivery beyond
+//! a proxy. Segments keep their boundaries from their first sending on. Left out of Linux: segmentation offload (each segment
 //! is sent for itself), Nagle's algorithm, F-RTO's new data in place of retransmissions, urgent data, and jiffies: timers have microseconds.
 
 mod ack;
 mod loss;
 mod newreno;
 mod output;
+mod receipt;
 mod recovery;
 
 use crate::{
@@ -74,6 +76,7 @@ enum Pending {
     LossProbe,
     Reorder,
     WindowProbe,
+    Receipt,
 }
 
 /// Where a sender stands.
@@ -89,6 +92,10 @@ pub(crate) struct Place {
     pub(crate) ecn: bool,
     /// The line is a shaper of its own host.
     pub(crate) shaped: bool,
+    /// The proxy at its other end acknowledges end to end: what it says it has is not delivered yet.
+    pub(crate) semi: bool,
+    /// How much may be sent and not delivered: the send buffer.
+    pub(crate) room: u64,
 }
 
 /// What a sender has done.
@@ -102,6 +109,8 @@ pub(crate) struct Tally {
     pub(crate) timeouts: u64,
     /// Loss probes sent.
     pub(crate) probes: u64,
+    /// The most payload that it had sent and could not forget yet.
+    pub(crate) kept: u64,
 }
 
 /// The sending end of a connection.
@@ -126,6 +135,9 @@ pub(crate) struct Sender {
     last: bool,
     /// Its last byte was acknowledged.
     pub(crate) done: bool,
+    /// What the far end is known to have, where a proxy tells of that, and how often it was asked since the last news.
+    receipt: u64,
+    asked: u32,
     /// It may not send anything new: the far side of a fluid proxy is full.
     pub(crate) held_back: bool,
     /// First byte that the receiver's window does not permit.
@@ -207,6 +219,8 @@ impl Sender {
             end: 0,
             last: false,
             done: false,
+            receipt: 0,
+            asked: 0,
             held_back: false,
             window_end: 0,
             snd_wnd: 0,

@@ -4,6 +4,7 @@ mod common;
 mod golden;
 mod one_leg;
 mod properties;
+mod semi;
 mod sources;
 mod split;
 mod theory;

@@ -2,7 +2,7 @@
 
 use crate::common::scenario;
 use proptest::prelude::*;
-use scenario::Outcome;
+use scenario::{Outcome, SplitMode};
 use sim::{Effort, Recovery, Settings, Sim};
 use std::fmt::Write as _;
 
@@ -25,10 +25,11 @@ fn link() -> impl Strategy<Value = String> {
 
 fn proxy() -> impl Strategy<Value = String> {
     let buffer = prop_oneof![(1u32..60).prop_map(|packets| format!("{packets}pkt")), Just("auto".into()), Just("unlimited".into())];
-    let ways = (any::<bool>(), prop::bool::weighted(0.3));
-    (buffer, ways).prop_map(|(buffer, (fluid, shaper))| {
+    let ways = (any::<bool>(), prop::bool::weighted(0.3), prop::bool::weighted(0.3));
+    (buffer, ways).prop_map(|(buffer, (fluid, shaper, semi))| {
         let backpressure = if fluid { "fluid" } else { "window" };
-        format!("buffer = \"{buffer}\"\nbackpressure = \"{backpressure}\"\nshaper = {shaper}\n")
+        let mode = if semi { "semi" } else { "stream" };
+        format!("buffer = \"{buffer}\"\nbackpressure = \"{backpressure}\"\nshaper = {shaper}\nmode = \"{mode}\"\n")
     })
 }
 
@@ -49,9 +50,9 @@ fn more_of_a_flow() -> impl Strategy<Value = String> {
     let offers = (law("5kB".into()), law("10ms".into()), law("100ms".into()))
         .prop_map(|(bytes, every, spell)| format!("offers = {{ bytes = {bytes}, every = {every}, on = {spell}, off = \"50ms\" }}\n"));
     let optional = |weight, key: &'static str| prop::bool::weighted(weight).prop_map(move |has| if has { key } else { "" });
-    let window = optional(0.2, "window = \"20kB\"\n");
-    (start, window, prop::option::weighted(0.2, offers))
-        .prop_map(|(start, window, offers)| format!("start = {start}\n{window}{}", offers.unwrap_or_default()))
+    let limits = (optional(0.2, "window = \"20kB\"\n"), optional(0.2, "send_buffer = \"20kB\"\n"));
+    (start, limits, prop::option::weighted(0.2, offers))
+        .prop_map(|(start, (window, buffer), offers)| format!("start = {start}\n{window}{buffer}{}", offers.unwrap_or_default()))
 }
 
 fn cross() -> impl Strategy<Value = String> {
@@ -105,9 +106,12 @@ proptest! {
         // None takes a day, so that one that hangs is found out.
         let text = format!("duration = \"24h\"\n{text}");
         let (outcome, effort) = play(&text, seed, Settings { recovery, delayed_acks: delayed, ..Settings::default() });
+        let splits = scenario(&text).splits;
+        let from_end_to_end = splits.iter().all(|split| split.mode == SplitMode::Semi);
         for flow in &outcome.flows {
             prop_assert_eq!(Some(flow.bytes), flow.asked_bytes, "{:?}", effort);
-            prop_assert!(flow.end_s.is_some());
+            let (Some(end), Some(acked)) = (flow.end_s, flow.acked_s) else { panic!("it never ended, or never knew: {flow:?}") };
+            prop_assert!(acked > flow.start_s && (acked > end || !from_end_to_end), "{} {}", acked, end);
         }
         for link in &outcome.links {
             prop_assert!(link.queue_drops + link.losses <= link.packets);
