@@ -19,6 +19,10 @@ const TICK: Duration = Duration::from_millis(20);
 /// The most flows: each has a port of its own.
 const MOST_FLOWS: usize = 20_000;
 
+/// Why there is no Fast Open.
+const NO_COOKIES: &str =
+    "its hosts are new in every run, and have no cookies of earlier connections; the simulator (sim) takes them for granted";
+
 /// Controllers that Tandem knows but that may not be in a kernel.
 const KNOWN: [&str; 14] =
     ["reno", "cubic", "bbr", "hybla", "vegas", "westwood", "dctcp", "xcp", "xcp_known", "mpcp", "share", "xcp-e2e", "vcp-e2e", "mpcp-e2e"];
@@ -52,6 +56,9 @@ impl Engine for Lab {
                     return cannot(format!("split[{}].mode", index + 1), why);
                 }
             }
+            if split.fast_open {
+                return cannot(format!("split[{}].fast_open", index + 1), NO_COOKIES);
+            }
             if split.backpressure == Backpressure::Fluid {
                 return cannot(format!("split[{}].backpressure", index + 1), "real sockets hold a sender back by its window");
             }
@@ -61,6 +68,9 @@ impl Engine for Lab {
             }
         }
         for (index, flow) in (1..).zip(&scenario.flows) {
+            if flow.fast_open {
+                return cannot(format!("flow[{index}].fast_open"), NO_COOKIES);
+            }
             if flow.send_buffer.is_some() {
                 let why = "a real socket counts its memory, not its payload: leave it out, or ask the simulator (sim)";
                 return cannot(format!("flow[{index}].send_buffer"), why);

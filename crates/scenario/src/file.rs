@@ -239,7 +239,7 @@ mod tests {
     }
 
     const RANDOM: &str = "name = \"x\"\nduration = \"60s\"\n[[link]]\nrate = \"10Mbit\"\ndelay = \"1ms\"\n\
-        [[flow]]\ncount = 2000\nbytes = { law = \"lomax\", exponent = 3.5, mean = \"1MB\" }\nstart = { poisson = \"2s\" }\n\
+        [[flow]]\ncount = 2000\nbytes = { law = \"lomax\", exponent = 3.5, mean = \"1MB\" }\nstart = { poisson = \"2s\" }\nfast_open = true\n\
         send_buffer = \"64kB\"\n\
         [[flow]]\noffers = { bytes = { law = \"exponential\", mean = \"5kB\" }, every = \"10ms\", on = \"1s\", off = { law = \"pareto\", exponent = 1.5, mean = \"2s\" } }\n\
         [[cross]]\nlink = 1\nrate = \"1Mbit\"\narrivals = \"poisson\"\non = { law = \"exponential\", mean = \"500ms\" }\noff = \"1s\"\n";
@@ -268,6 +268,7 @@ mod tests {
         let mean = transfers.iter().map(|flow| flow.bytes.unwrap().0 as f64).sum::<f64>() / 2000.0;
         // The variance of Lomax-3.5 is 7/3.
         assert!((mean / 1e6 - 1.0).abs() < 4.0 * (7.0 / 3.0 / 2000.0f64).sqrt(), "{mean}");
+        assert!(transfers.iter().all(|flow| flow.fast_open) && !specs[2000].fast_open);
         assert_eq!(specs, only(RANDOM).flow_specs(3));
         assert_ne!(specs, only(RANDOM).flow_specs(4));
     }
@@ -337,16 +338,16 @@ mod tests {
           43 | set  = { "split.3.buffer" = "1MB" }
         "#);
         insta::assert_snapshot!(wrong(&RANDOM.replace("off = \"1s\"\n", "")), @r#"
-        wrong.toml:17: cross[1].on: on and off go together: give both, or neither for what never pauses
-          17 | on = { law = "exponential", mean = "500ms" }
+        wrong.toml:18: cross[1].on: on and off go together: give both, or neither for what never pauses
+          18 | on = { law = "exponential", mean = "500ms" }
         "#);
         insta::assert_snapshot!(wrong(&RANDOM.replace("exponent = 1.5", "exponent = 1")), @r#"
-        wrong.toml:12: flow[2].offers.off: the exponent of pareto is 1, and must be above 1: the mean is infinite otherwise
-          12 | offers = { bytes = { law = "exponential", mean = "5kB" }, every = "10ms", on = "1s", off = { law = "pareto", exponent = 1, mean = "2s" } }
+        wrong.toml:13: flow[2].offers.off: the exponent of pareto is 1, and must be above 1: the mean is infinite otherwise
+          13 | offers = { bytes = { law = "exponential", mean = "5kB" }, every = "10ms", on = "1s", off = { law = "pareto", exponent = 1, mean = "2s" } }
         "#);
         insta::assert_snapshot!(wrong(&RANDOM.replace("\"64kB\"", "\"64B\"")), @r#"
-        wrong.toml:10: flow[1].send_buffer: is less than one packet: nothing could be sent
-          10 | send_buffer = "64B"
+        wrong.toml:11: flow[1].send_buffer: is less than one packet: nothing could be sent
+          11 | send_buffer = "64B"
         "#);
         insta::assert_snapshot!(wrong(&RANDOM.replace("poisson = \"2s\"", "poisson = \"0s\"")), @r#"
         wrong.toml:9: flow[1].start: the mean gap is 0: write "0s" for all at once

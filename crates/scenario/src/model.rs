@@ -197,6 +197,9 @@ pub struct Split {
     /// the next link's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shaper: bool,
+    /// Whether the connections that it dials have TCP Fast Open (RFC 7413), with a cookie from earlier.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fast_open: bool,
 }
 
 /// How much a proxy holds in each direction of a connection.
@@ -321,6 +324,9 @@ pub struct FlowGroup {
     /// here needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub send_buffer: Option<Bytes>,
+    /// Whether the opener's connection has TCP Fast Open (RFC 7413), with a cookie from earlier.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fast_open: bool,
     /// What the application offers, where it is that which limits the flow; absent: as much as the connection takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offers: Option<Offer>,
@@ -423,6 +429,8 @@ pub struct FlowSpec {
     pub window: Option<Bytes>,
     /// The sender's send buffer, where it is a limit.
     pub send_buffer: Option<Bytes>,
+    /// Whether its opener's connection has Fast Open.
+    pub fast_open: bool,
     /// What its application offers, where that is a limit.
     pub offers: Option<Offer>,
 }
@@ -453,6 +461,7 @@ impl Scenario {
                     access_delay,
                     window: group.window,
                     send_buffer: group.send_buffer,
+                    fast_open: group.fast_open,
                     offers: group.offers,
                 });
             }
@@ -472,6 +481,16 @@ impl Scenario {
                 leg
             })
             .collect()
+    }
+
+    /// Whether the connection of `flow` on leg `number` (from 0) has Fast Open: the flow's own on the leg that its opener dials, each proxy's on
+    /// the leg that this one dials.
+    pub fn has_fast_open(&self, flow: &FlowSpec, number: usize) -> bool {
+        let dialled_by = match flow.opens {
+            Opens::Sender => number.checked_sub(1),
+            Opens::Receiver => Some(number),
+        };
+        dialled_by.and_then(|split| self.splits.get(split)).map_or(flow.fast_open, |split| split.fast_open)
     }
 
     /// The controller of each leg.

@@ -16,7 +16,8 @@
 //! The window that an end without a limit opens is as large as the path could ever need, from the first acknowledgement on: buffers do not
 //! grow by themselves.
 //!
-//! A sender under `semi` is one that knows what a receipt is.
+//! TCP Fast Open has its cookie: none is asked for, and none refused; the last byte of a stream may come with a SYN, FIN and all, which Linux sends
+//! for itself. A sender under `semi` is one that knows what a receipt is.
 //!
 //! What runs under a controller's name is Tandem's, compiled from the same header as the kernel's program. There is no BBR.
 //!

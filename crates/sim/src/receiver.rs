@@ -148,7 +148,17 @@ impl Receiver {
 
     /// The window that a SYN tells.
     pub(crate) fn first_window(&self) -> u32 {
-        self.clamp.min(FIRST_WINDOW) as u32
+        (self.right_edge - self.next).min(FIRST_WINDOW) as u32
+    }
+
+    /// A SYN carries the first bytes of the stream (RFC 7413 §4.2.2), perhaps all: they are taken if there is room, and the SYN-ACK says so.
+    pub(crate) fn take_from_syn(&mut self, len: u64, last: bool) {
+        if len == 0 || len > self.right_edge {
+            return;
+        }
+        (self.next, self.acked) = (len, len);
+        self.told_window = self.right_edge - len;
+        self.end = last.then_some(len);
     }
 
     /// So much of what it has acknowledged is with the far end, too: the sender is told what is new in that.

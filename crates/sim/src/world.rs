@@ -128,7 +128,8 @@ impl<'a> World<'a> {
                 let echo = if controller.name() == "dctcp" { Echo::Each } else { Echo::UntilAnswered };
                 let receiver = Receiver::new(conn, lines[1], [room, endless], echo, settings);
                 let sender = Sender::new(place, controller, settings);
-                self.conns.push(Conn::new(sender, receiver, spec.opens, lines, settings));
+                let opens = (spec.opens, self.scenario.has_fast_open(spec, number));
+                self.conns.push(Conn::new(sender, receiver, opens, lines, settings));
                 self.net.shares.push(controller.name() == "share");
                 if delayed {
                     self.net.extra.push(if leg.first == 0 { spec.access_delay.0 } else { 0 });
@@ -275,6 +276,10 @@ impl<'a> World<'a> {
         let conn = &mut self.conns[index];
         if (!conn.is_up(Side::Right) || packet.kind == Kind::SynAck) && conn.shake(Side::Right, packet, &mut self.net) {
             self.established(index, Side::Right);
+            if self.conns[index].receiver.next > 0 {
+                // It came with the SYN.
+                self.pass_on(index);
+            }
         }
         let conn = &mut self.conns[index];
         if !conn.is_up(Side::Right) {
@@ -312,9 +317,12 @@ impl<'a> World<'a> {
         let relay = &self.relays[leg];
         debug_assert!(relay.backpressure == Backpressure::Fluid || self.held(flow, leg) <= relay.buffer, "the window permits no more");
         let end = relay.passes(arrived, complete);
-        let next = &mut self.conns[conn + 1].sender;
-        next.write(end, complete);
-        next.push(&mut self.net);
+        let next = &mut self.conns[conn + 1];
+        next.sender.write(end, complete);
+        if next.waits_for_data() && end > 0 {
+            next.open(&mut self.net);
+        }
+        next.sender.push(&mut self.net);
         self.after_sending(conn + 1);
         self.hold_back(conn);
     }
@@ -349,8 +357,15 @@ impl<'a> World<'a> {
         let index = packet.conn as usize;
         let conn = &mut self.conns[index];
         if !conn.is_up(Side::Left) || packet.kind == Kind::SynAck {
+            let was_early = conn.is_early(Side::Left);
             if conn.shake(Side::Left, packet, &mut self.net) {
                 self.established(index, Side::Left);
+            }
+            let conn = &mut self.conns[index];
+            if was_early && conn.is_up(Side::Left) {
+                conn.sender.on_last_word(packet, &mut self.net);
+                self.after_sending(index);
+                self.after_hearing(index);
             }
             return;
         }
@@ -383,7 +398,9 @@ impl<'a> World<'a> {
     fn established(&mut self, conn: usize, side: Side) {
         let (flow, leg) = (conn / self.legs, conn % self.legs);
         match (self.flows[flow].spec.opens, side) {
-            (Opens::Sender, Side::Right) if leg + 1 < self.legs => self.conns[conn + 1].open(&mut self.net),
+            (Opens::Sender, Side::Right) if leg + 1 < self.legs && !self.conns[conn + 1].waits_for_data() => {
+                self.conns[conn + 1].open(&mut self.net);
+            }
             (Opens::Receiver, Side::Left) if leg > 0 => self.conns[conn - 1].open(&mut self.net),
             _ => {}
         }
@@ -391,8 +408,13 @@ impl<'a> World<'a> {
             if leg == 0 {
                 self.offer(flow);
             }
-            self.conns[conn].sender.push(&mut self.net);
+            let sender = &mut self.conns[conn].sender;
+            sender.push(&mut self.net);
+            // All may have gone with the SYN.
+            sender.end_if_done(&mut self.net);
+            sender.wait_for_receipt(&mut self.net);
             self.after_sending(conn);
+            self.after_hearing(conn);
         }
     }
 
@@ -414,10 +436,15 @@ impl<'a> World<'a> {
             // It is not for the world to look at itself.
             What::Look => {}
             What::Open => {
-                let leg = match self.flows[who].spec.opens {
+                let spec = &self.flows[who].spec;
+                let leg = match spec.opens {
                     Opens::Sender => 0,
                     Opens::Receiver => self.legs - 1,
                 };
+                if spec.fast_open && spec.opens == Opens::Sender {
+                    // What its SYN may carry.
+                    self.offer(who);
+                }
                 self.conns[who * self.legs + leg].open(&mut self.net);
             }
             What::Offer => {

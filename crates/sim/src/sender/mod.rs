@@ -2,10 +2,11 @@
 //!
 //! This file has what a sender is, and what its controller is told; `output` what is sent and when, `ack` what acknowledgements do, `recovery` the
 //! states and the window, `loss` how losses are found and the timers, `receipt` what is known of delivery beyond
-//! a proxy. Segments keep their boundaries from their first sending on. Left out of Linux: segmentation offload (each segment
+//! a proxy, `early` what Fast Open changes. Segments keep their boundaries from their first sending on. Left out of Linux: segmentation offload (each segment
 //! is sent for itself), Nagle's algorithm, F-RTO's new data in place of retransmissions, urgent data, and jiffies: timers have microseconds.
 
 mod ack;
+mod early;
 mod loss;
 mod newreno;
 mod output;
@@ -138,6 +139,8 @@ pub(crate) struct Sender {
     /// What the far end is known to have, where a proxy tells of that, and how often it was asked since the last news.
     receipt: u64,
     asked: u32,
+    /// The handshake that has let it begin early is not over: the timer is its own (tcp_rearm_rto).
+    is_early: bool,
     /// It may not send anything new: the far side of a fluid proxy is full.
     pub(crate) held_back: bool,
     /// First byte that the receiver's window does not permit.
@@ -221,6 +224,7 @@ impl Sender {
             done: false,
             receipt: 0,
             asked: 0,
+            is_early: false,
             held_back: false,
             window_end: 0,
             snd_wnd: 0,
@@ -327,6 +331,9 @@ impl Sender {
 
     /// Sets the retransmission timer.
     fn arm(&mut self, pending: Pending, after_us: u64, net: &mut Net) {
+        if self.is_early && pending != Pending::Nothing {
+            return;
+        }
         self.pending = pending;
         let key = self.key(What::Retransmit);
         net.set(&mut self.timer, key, after_us);

@@ -33,7 +33,7 @@ impl Sender {
     }
 
     /// Sets the timer for a question, where all is acknowledged and not all delivered, as far as is known.
-    pub(super) fn wait_for_receipt(&mut self, net: &mut Net) {
+    pub(crate) fn wait_for_receipt(&mut self, net: &mut Net) {
         if self.place.semi && self.segments.is_empty() && self.receipt < self.una && self.pending == Pending::Nothing {
             // Each question without news is asked twice as late as the one before.
             let after = (self.rtt.rto() << self.asked.min(8)).min(RTO_MAX_US);

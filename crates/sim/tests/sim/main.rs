@@ -1,6 +1,7 @@
 //! The simulator, from scenario to outcome.
 
 mod common;
+mod fast_open;
 mod golden;
 mod one_leg;
 mod properties;

@@ -25,11 +25,11 @@ fn link() -> impl Strategy<Value = String> {
 
 fn proxy() -> impl Strategy<Value = String> {
     let buffer = prop_oneof![(1u32..60).prop_map(|packets| format!("{packets}pkt")), Just("auto".into()), Just("unlimited".into())];
-    let ways = (any::<bool>(), prop::bool::weighted(0.3), prop::bool::weighted(0.3));
-    (buffer, ways).prop_map(|(buffer, (fluid, shaper, semi))| {
+    let ways = (any::<bool>(), prop::bool::weighted(0.3), prop::bool::weighted(0.3), prop::bool::weighted(0.3));
+    (buffer, ways).prop_map(|(buffer, (fluid, shaper, semi, fast_open))| {
         let backpressure = if fluid { "fluid" } else { "window" };
         let mode = if semi { "semi" } else { "stream" };
-        format!("buffer = \"{buffer}\"\nbackpressure = \"{backpressure}\"\nshaper = {shaper}\nmode = \"{mode}\"\n")
+        format!("buffer = \"{buffer}\"\nbackpressure = \"{backpressure}\"\nshaper = {shaper}\nmode = \"{mode}\"\nfast_open = {fast_open}\n")
     })
 }
 
@@ -50,9 +50,11 @@ fn more_of_a_flow() -> impl Strategy<Value = String> {
     let offers = (law("5kB".into()), law("10ms".into()), law("100ms".into()))
         .prop_map(|(bytes, every, spell)| format!("offers = {{ bytes = {bytes}, every = {every}, on = {spell}, off = \"50ms\" }}\n"));
     let optional = |weight, key: &'static str| prop::bool::weighted(weight).prop_map(move |has| if has { key } else { "" });
+    let fast_open = optional(0.4, "fast_open = true\n");
     let limits = (optional(0.2, "window = \"20kB\"\n"), optional(0.2, "send_buffer = \"20kB\"\n"));
-    (start, limits, prop::option::weighted(0.2, offers))
-        .prop_map(|(start, (window, buffer), offers)| format!("start = {start}\n{window}{buffer}{}", offers.unwrap_or_default()))
+    (start, fast_open, limits, prop::option::weighted(0.2, offers)).prop_map(|(start, fast_open, (window, buffer), offers)| {
+        format!("start = {start}\n{fast_open}{window}{buffer}{}", offers.unwrap_or_default())
+    })
 }
 
 fn cross() -> impl Strategy<Value = String> {
