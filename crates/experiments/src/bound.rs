@@ -37,6 +37,12 @@ impl Engine for Bound {
         if scenario.flows.iter().any(|flow| flow.window.is_some()) {
             return cannot("flow.window", "it knows no windows but the first");
         }
+        if scenario.flows.iter().any(|flow| flow.send_buffer.is_some()) {
+            return cannot("flow.send_buffer", "its senders hold as much as the path does");
+        }
+        if scenario.flows.iter().any(|flow| flow.fast_open) || scenario.splits.iter().any(|split| split.fast_open) {
+            return cannot("flow.fast_open", "its flows begin with a handshake of the whole path");
+        }
         if scenario.flows.iter().any(|flow| flow.offers.is_some()) {
             return cannot("flow.offers", "its flows have all they are to send at once");
         }

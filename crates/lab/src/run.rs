@@ -19,6 +19,10 @@ const TICK: Duration = Duration::from_millis(20);
 /// The most flows: each has a port of its own.
 const MOST_FLOWS: usize = 20_000;
 
+/// Why there is no Fast Open.
+const NO_COOKIES: &str =
+    "its hosts are new in every run, and have no cookies of earlier connections; the simulator (sim) takes them for granted";
+
 /// Controllers that Tandem knows but that may not be in a kernel.
 const KNOWN: [&str; 11] = ["reno", "cubic", "bbr", "hybla", "vegas", "westwood", "dctcp", "xcp", "xcp_known", "mpcp", "share"];
 
@@ -49,8 +53,17 @@ impl Engine for Lab {
             }
         }
         for (index, split) in scenario.splits.iter().enumerate() {
-            if split.mode != SplitMode::Stream {
-                return cannot(format!("split[{}].mode", index + 1), "its proxy forwards a stream");
+            match split.mode {
+                SplitMode::Stream => {}
+                SplitMode::Store => return cannot(format!("split[{}].mode", index + 1), "its proxy forwards a stream"),
+                SplitMode::Semi => {
+                    let why =
+                        "a real socket acknowledges what it has received; the simulator (sim) has proxies that acknowledge end to end";
+                    return cannot(format!("split[{}].mode", index + 1), why);
+                }
+            }
+            if split.fast_open {
+                return cannot(format!("split[{}].fast_open", index + 1), NO_COOKIES);
             }
             if split.backpressure == Backpressure::Fluid {
                 return cannot(format!("split[{}].backpressure", index + 1), "real sockets hold a sender back by its window");
@@ -58,6 +71,15 @@ impl Engine for Lab {
             let least = proxy::Config::LEAST_BUFFER;
             if scenario.buffer_limit(index).is_some_and(|buffer| buffer < least) {
                 return cannot(format!("split[{}].buffer", index + 1), &format!("a real host cannot hold to less than {least}"));
+            }
+        }
+        for (index, flow) in (1..).zip(&scenario.flows) {
+            if flow.fast_open {
+                return cannot(format!("flow[{index}].fast_open"), NO_COOKIES);
+            }
+            if flow.send_buffer.is_some() {
+                let why = "a real socket counts its memory, not its payload: leave it out, or ask the simulator (sim)";
+                return cannot(format!("flow[{index}].send_buffer"), why);
             }
         }
         if scenario.flow_specs(scenario.seed).len() > MOST_FLOWS {

@@ -4,7 +4,7 @@
 
 use crate::{LabError, host::Host, network::Network};
 use rand::RngExt;
-use scenario::{Cross, FlowSpec, Offer, Opens, Purpose, Span, stream};
+use scenario::{Bytes, Cross, FlowSpec, Opens, Purpose, Span, Times, Writes, stream};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::{
     io::{self, Read, Write},
@@ -44,6 +44,8 @@ pub(crate) struct Stage {
     pub(crate) began: Instant,
     /// Set when the run is to end.
     stop: AtomicBool,
+    /// What random times are drawn from.
+    seed: u64,
     /// What is sent, over and over.
     payload: Vec<u8>,
     /// The sender's congestion controller.
@@ -54,7 +56,7 @@ impl Stage {
     pub(crate) fn new(seed: u64, control: &str) -> Self {
         let mut payload = vec![0; 1 << 20];
         stream(seed, Purpose::Payload, 0).fill(&mut payload[..]);
-        Stage { began: Instant::now(), stop: AtomicBool::new(false), payload, control: control.into() }
+        Stage { began: Instant::now(), stop: AtomicBool::new(false), seed, payload, control: control.into() }
     }
 
     pub(crate) fn now(&self) -> f64 {
@@ -153,14 +155,14 @@ impl Workload {
             workload.add(network, &flow)?;
             workload.flows.push(flow);
         }
-        for cross in cross {
+        for (index, cross) in (0..).zip(cross) {
             let from = &network.hosts()[cross.link - 1];
             let to = &network.hosts()[cross.link];
             let address = SocketAddr::new(network.link_end(cross.link - 1), CROSS_PORT);
             let sink =
                 to.enter(|| UdpSocket::bind(address))?.map_err(|why| LabError::System { what: "open a sink for cross traffic", why })?;
-            let (stage, cross) = (workload.stage.clone(), cross.clone());
-            workload.threads.push(from.spawn("cross", move || cross_traffic(&stage, &cross, &sink))?);
+            let (stage, times) = (workload.stage.clone(), cross.times(workload.stage.seed, index));
+            workload.threads.push(from.spawn("cross", move || cross_traffic(&stage, times, &sink))?);
         }
         Ok(workload)
     }
@@ -284,11 +286,12 @@ fn play(stage: &Stage, flow: &Flow, socket: Socket, sends: bool) {
 fn send(stage: &Stage, flow: &Flow, mut socket: &Socket) -> io::Result<()> {
     let (mut sum, mut sent) = (Xxh3::new(), 0);
     let most = flow.spec.bytes.map_or(u64::MAX, |bytes| bytes.0);
+    let mut offered = flow.spec.offers.map(|offer| Offered { writes: offer.writes(stage.seed, flow.spec.id, flow.spec.start), until: 0 });
     while sent < most && !stage.stopped() {
         let at = ((sent + u64::from(flow.spec.id) * 4099) % stage.payload.len() as u64) as usize;
         let end = stage.payload.len().min(at + CHUNK).min(at.saturating_add(usize::try_from(most - sent).unwrap_or(usize::MAX)));
-        let end = match flow.spec.offers {
-            Some(offer) => end.min(at + offered(stage, flow, offer, sent)),
+        let end = match &mut offered {
+            Some(offered) => end.min(at.saturating_add(offered.beyond(stage, sent))),
             None => end,
         };
         let count = socket.write(&stage.payload[at..end])?;
@@ -304,12 +307,24 @@ fn send(stage: &Stage, flow: &Flow, mut socket: &Socket) -> io::Result<()> {
     ended.map(|_| ())
 }
 
-/// How much of what the application has offered until now has not been sent; waits until there is some, or the run ends.
-fn offered(stage: &Stage, flow: &Flow, offer: Offer, sent: u64) -> usize {
-    // The write that the first byte to be sent belongs to; each comes at its time.
-    let write = sent / offer.bytes.0;
-    stage.sleep_until(Span(flow.spec.start.0 + offer.every.0 * write));
-    usize::try_from((write + 1) * offer.bytes.0 - sent).unwrap_or(usize::MAX)
+/// What an application has offered so far.
+struct Offered {
+    writes: Writes,
+    /// Up to which byte.
+    until: u64,
+}
+
+impl Offered {
+    /// How much of it has not been sent; waits until there is some, or the run ends.
+    fn beyond(&mut self, stage: &Stage, sent: u64) -> usize {
+        while self.until <= sent {
+            let Some((at, Bytes(bytes))) = self.writes.next() else { break };
+            // Each write comes at its time.
+            stage.sleep_until(at);
+            self.until = self.until.saturating_add(bytes);
+        }
+        usize::try_from(self.until.saturating_sub(sent)).unwrap_or(usize::MAX)
+    }
 }
 
 /// Reads until the end.
@@ -344,26 +359,16 @@ fn receive(stage: &Stage, flow: &Flow, mut socket: &Socket) -> io::Result<()> {
 }
 
 /// Sends UDP packets at their times across one link. The sink is only kept open, so that no ICMP comes back.
-fn cross_traffic(stage: &Stage, cross: &Cross, sink: &UdpSocket) {
+fn cross_traffic(stage: &Stage, times: Times, sink: &UdpSocket) {
     const HEADERS: u64 = 28;
     let packet = vec![0; (scenario::PKT.0 - HEADERS) as usize];
     let Ok(to) = sink.local_addr() else { return };
     let Ok(socket) = UdpSocket::bind("0.0.0.0:0") else { return };
-    let gap = cross.rate.time_for(scenario::PKT);
-    let period = cross.on.zip(cross.off).map(|(on, off)| (on.0, on.0 + off.0));
-    let mut active = 0;
-    loop {
-        // Time counts only while it sends: the n-th packet's place in the on-periods.
-        let at = match period {
-            None => active,
-            Some((on, whole)) => active / on * whole + active % on,
-        };
-        let at = Span(cross.start.0 + at);
-        if cross.stop.is_some_and(|stop| at >= stop) || !stage.sleep_until(at) {
+    for at in times {
+        if !stage.sleep_until(at) {
             return;
         }
         // What the host can't send now is dropped, as UDP is.
         let _ = socket.send_to(&packet, to);
-        active += gap.0.max(1);
     }
 }

@@ -21,6 +21,8 @@ impl Quantity {
     pub fn named(name: &str) -> Quantity {
         let (head, per, decimals) = match name {
             "mean_flow_s" => ("mean, s", 1.0, 2),
+            "mean_acked_s" => ("sender knows, s", 1.0, 2),
+            "kept_max_bytes" => ("sender keeps, kB", 1e3, 0),
             "completion_s" => ("end, s", 1.0, 2),
             "jain" => ("Jain", 1.0, 4),
             "utilization" => ("use, %", 1e-2, 1),

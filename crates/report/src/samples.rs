@@ -56,7 +56,7 @@ fn case(name: &str, end: f64, goodput: f64, retransmits: u64, held: Option<f64>)
             end_s: Some(end),
             goodput_bps: goodput,
             legs,
-            error: None,
+            ..FlowOutcome::default()
         }],
         proxy: held.map(|held| ProxyOutcome {
             buffer_bytes: Dist { mean: held * 0.31, p50: held * 0.3, p99: held * 0.97, max: held },

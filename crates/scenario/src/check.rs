@@ -1,8 +1,8 @@
 //! What can be wrong with a scenario whose text parsed, each with the key it is about.
 
 use crate::{
-    law::SizeLaw,
-    model::{Buffer, Control, Loss, Queue, Scenario},
+    law::{SizeLaw, SpanLaw},
+    model::{Buffer, Control, Draw, Loss, Queue, Scenario},
     parallel::{Foreground, Network},
     text::Fault,
     units::{Bytes, PKT, QueueLimit, Span},
@@ -80,12 +80,7 @@ impl Scenario {
                 format!("is {}, but the links are counted from 1 to {}", cross.link, self.links.len()),
             )?;
             need(cross.rate.0 > 0, format!("cross[{index}].rate"), "is 0: leave the [[cross]] out instead".into())?;
-            need(
-                cross.on.is_some() == cross.off.is_some(),
-                format!("cross[{index}].on"),
-                "on and off go together: give both, or neither for traffic that never pauses".into(),
-            )?;
-            need(cross.on.is_none_or(|on| on.0 > 0), format!("cross[{index}].on"), "is 0: it would never send".into())?;
+            check_spells(&format!("cross[{index}]"), cross.on, cross.off)?;
         }
         Ok(())
     }
@@ -100,14 +95,25 @@ impl Scenario {
                 "is absent, and so is the duration: the flow would never end".into(),
             )?;
             need(
-                flow.bytes != Some(Bytes(0)),
+                flow.bytes != Some(Bytes(0).into()),
                 format!("flow[{index}].bytes"),
                 "is 0: leave it out for a flow that sends until the duration ends".into(),
             )?;
+            need(
+                !matches!(flow.access_delay, Draw::Poisson(_)),
+                format!("flow[{index}].access_delay"),
+                "is a Poisson process, whose times grow from flow to flow: give a time, or { uniform = [\"0ms\", \"5ms\"] }".into(),
+            )?;
+            need(
+                flow.send_buffer.is_none_or(|buffer| buffer >= PKT),
+                format!("flow[{index}].send_buffer"),
+                "is less than one packet: nothing could be sent".into(),
+            )?;
         }
         for (index, offer) in self.flows.iter().enumerate().filter_map(|(index, flow)| Some((index, flow.offers?))) {
-            need(offer.bytes.0 > 0, format!("flow[{index}].offers.bytes"), "is 0: it would never send".into())?;
-            need(offer.every.0 > 0, format!("flow[{index}].offers.every"), "is 0: leave the offer out instead".into())?;
+            need(offer.bytes != Bytes(0).into(), format!("flow[{index}].offers.bytes"), "is 0: it would never send".into())?;
+            need(offer.every != Span::ZERO.into(), format!("flow[{index}].offers.every"), "is 0: leave the offer out instead".into())?;
+            check_spells(&format!("flow[{index}].offers"), offer.on, offer.off)?;
         }
         Ok(())
     }
@@ -222,6 +228,16 @@ fn check_loss(path: &str, loss: Option<Loss>) -> Result<(), Fault> {
             probability("gilbert.loss_good", gilbert.loss_good)?;
             probability("gilbert.loss_bad", gilbert.loss_bad)
         }
+    }
+}
+
+/// Spells come in turns, and what never sends is left out.
+fn check_spells(path: &str, on: Option<SpanLaw>, off: Option<SpanLaw>) -> Result<(), Fault> {
+    let wrong = |message: &str| Err(Fault::new(format!("{path}.on"), message));
+    match on {
+        _ if on.is_some() != off.is_some() => wrong("on and off go together: give both, or neither for what never pauses"),
+        Some(on) if on == Span::ZERO.into() => wrong("is 0: it would never send"),
+        _ => Ok(()),
     }
 }
 

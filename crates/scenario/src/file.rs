@@ -238,6 +238,49 @@ mod tests {
         assert!(scenario.flow_specs(7).iter().all(|flow| flow.start <= Span(5_000_000_000)));
     }
 
+    const RANDOM: &str = "name = \"x\"\nduration = \"60s\"\n[[link]]\nrate = \"10Mbit\"\ndelay = \"1ms\"\n\
+        [[flow]]\ncount = 2000\nbytes = { law = \"lomax\", exponent = 3.5, mean = \"1MB\" }\nstart = { poisson = \"2s\" }\nfast_open = true\n\
+        send_buffer = \"64kB\"\n\
+        [[flow]]\noffers = { bytes = { law = \"exponential\", mean = \"5kB\" }, every = \"10ms\", on = \"1s\", off = { law = \"pareto\", exponent = 1.5, mean = \"2s\" } }\n\
+        [[cross]]\nlink = 1\nrate = \"1Mbit\"\narrivals = \"poisson\"\non = { law = \"exponential\", mean = \"500ms\" }\noff = \"1s\"\n";
+
+    fn only(text: &str) -> Scenario {
+        ScenarioFile::parse(text, "x").unwrap().variants(&[]).unwrap().remove(0).scenario
+    }
+
+    #[test]
+    fn what_is_printed_parses_back() {
+        for text in [SATELLITE, RANDOM] {
+            let scenario = only(text);
+            let printed = toml::to_string(&scenario).unwrap();
+            assert_eq!(only(&printed), scenario, "{printed}");
+        }
+    }
+
+    #[test]
+    fn a_poisson_stream_of_transfers_has_its_gaps_and_sizes() {
+        let specs = only(RANDOM).flow_specs(3);
+        let transfers = &specs[..2000];
+        let last = transfers[1999].start.secs();
+        // 2000 gaps of 2 s: ± 4 deviations.
+        assert!((last / 4000.0 - 1.0).abs() < 4.0 / 2000f64.sqrt(), "{last}");
+        assert!(transfers[0].start > Span::ZERO && transfers.is_sorted_by_key(|flow| flow.start));
+        let mean = transfers.iter().map(|flow| flow.bytes.unwrap().0 as f64).sum::<f64>() / 2000.0;
+        // The variance of Lomax-3.5 is 7/3.
+        assert!((mean / 1e6 - 1.0).abs() < 4.0 * (7.0 / 3.0 / 2000.0f64).sqrt(), "{mean}");
+        assert!(transfers.iter().all(|flow| flow.fast_open) && !specs[2000].fast_open);
+        assert_eq!(specs, only(RANDOM).flow_specs(3));
+        assert_ne!(specs, only(RANDOM).flow_specs(4));
+    }
+
+    #[test]
+    fn a_law_for_one_thing_leaves_the_draws_of_others_as_they_were() {
+        let text = SATELLITE.replace("bytes = \"5MB\"", "bytes = { law = \"exponential\", mean = \"5MB\" }");
+        assert_ne!(text, SATELLITE);
+        let times = |text: &str| only(text).flow_specs(7).iter().map(|flow| (flow.start, flow.access_delay)).collect::<Vec<_>>();
+        assert_eq!(times(&text), times(SATELLITE));
+    }
+
     #[test]
     fn sets_sweep_and_cases_multiply() {
         let file = ScenarioFile::parse(SATELLITE, "x").unwrap();
@@ -293,6 +336,22 @@ mod tests {
         insta::assert_snapshot!(wrong(&SATELLITE.replace("\"control.proxy\" = \"cubic\"", "\"split.3.buffer\" = \"1MB\"")), @r#"
         wrong.toml:43: case[2].set: in case "cubic", split.3.buffer: there are 1 of split: say which, as in split.1.…
           43 | set  = { "split.3.buffer" = "1MB" }
+        "#);
+        insta::assert_snapshot!(wrong(&RANDOM.replace("off = \"1s\"\n", "")), @r#"
+        wrong.toml:18: cross[1].on: on and off go together: give both, or neither for what never pauses
+          18 | on = { law = "exponential", mean = "500ms" }
+        "#);
+        insta::assert_snapshot!(wrong(&RANDOM.replace("exponent = 1.5", "exponent = 1")), @r#"
+        wrong.toml:13: flow[2].offers.off: the exponent of pareto is 1, and must be above 1: the mean is infinite otherwise
+          13 | offers = { bytes = { law = "exponential", mean = "5kB" }, every = "10ms", on = "1s", off = { law = "pareto", exponent = 1, mean = "2s" } }
+        "#);
+        insta::assert_snapshot!(wrong(&RANDOM.replace("\"64kB\"", "\"64B\"")), @r#"
+        wrong.toml:11: flow[1].send_buffer: is less than one packet: nothing could be sent
+          11 | send_buffer = "64B"
+        "#);
+        insta::assert_snapshot!(wrong(&RANDOM.replace("poisson = \"2s\"", "poisson = \"0s\"")), @r#"
+        wrong.toml:9: flow[1].start: the mean gap is 0: write "0s" for all at once
+          9 | start = { poisson = "0s" }
         "#);
         insta::assert_snapshot!(wrong("name = \"x\"\nlink = 3 3"), @"
         wrong.toml:2: is not TOML: string values must be quoted, expected literal string

@@ -15,6 +15,7 @@ mod outcome;
 mod parallel;
 mod random;
 mod seen;
+mod sources;
 mod text;
 mod units;
 
@@ -23,8 +24,8 @@ pub use explicit::Explicit;
 pub use file::{Assignment, ScenarioFile, Variant};
 pub use law::{Law, Shape, SizeLaw, SpanLaw};
 pub use model::{
-    Backpressure, Buffer, Control, Cross, Draw, FlowGroup, FlowSpec, Gilbert, Leg, Link, Loss, Offer, Opens, Queue, QueueKind, RateChange,
-    Scenario, Split, SplitMode,
+    Backpressure, Buffer, Control, Draw, FlowGroup, FlowSpec, Gilbert, Leg, Link, Loss, Opens, Queue, QueueKind, RateChange, Scenario,
+    Split, SplitMode,
 };
 pub use outcome::{
     Dist, FlowOutcome, LegOutcome, LinkOutcome, NUMBERS, NetworkOutcome, Outcome, Phase, Phases, ProxyOutcome, ReorderOutcome, SOJOURNS,
@@ -33,5 +34,6 @@ pub use outcome::{
 pub use parallel::{Bond, Foreground, Job, Jobs, Network, Parallel, Scheduler};
 pub use random::{Purpose, stream};
 pub use seen::{FlowSeen, LegLook, LegSeen, LinkLook, Seen};
+pub use sources::{Arrivals, Cross, Offer, Times, Writes};
 pub use text::{Fault, FileError, read_toml};
 pub use units::{Bytes, PKT, Quantity, QueueLimit, Rate, Span, UnitError};

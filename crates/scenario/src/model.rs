@@ -1,8 +1,10 @@
 //! A scenario: links in series, the places where connections are split, and the flows that cross them. What lies in parallel is in `parallel`.
 
 use crate::{
+    law::{Law, Shape, SizeLaw},
     parallel::{Bond, Foreground, Network},
     random::{Purpose, stream},
+    sources::{Cross, Offer},
     units::{Bytes, PKT, QueueLimit, Rate, Span, UnitError, impl_text},
 };
 use rand::RngExt;
@@ -219,6 +221,9 @@ pub struct Split {
     /// the next link's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shaper: bool,
+    /// Whether the connections that it dials have TCP Fast Open (RFC 7413), with a cookie from earlier.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fast_open: bool,
 }
 
 impl Split {
@@ -231,6 +236,7 @@ impl Split {
             backpressure: Backpressure::default(),
             capacity: None,
             shaper: false,
+            fast_open: false,
         }
     }
 }
@@ -278,7 +284,8 @@ pub enum SplitMode {
     Stream,
     /// Receive all, then forward.
     Store,
-    /// Forward as a stream, but acknowledge only what the far end has acknowledged.
+    /// Forward as a stream, but acknowledge only what the far end has acknowledged: the sender's window follows what the proxy has, and its
+    /// send buffer what was delivered (Semi-Split TCP, Xie, Jiang, Ho and Hua 2007).
     Semi,
 }
 
@@ -339,7 +346,7 @@ pub struct FlowGroup {
     pub count: u32,
     /// What each sends; absent: as much as it can until the duration ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bytes: Option<Bytes>,
+    pub bytes: Option<SizeLaw>,
     /// When each starts.
     #[serde(default)]
     pub start: Draw,
@@ -352,19 +359,16 @@ pub struct FlowGroup {
     /// The receiver's window, where it is to be a limit; absent: larger than any path here needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Bytes>,
+    /// The sender's send buffer, where it is to be a limit: payload that was sent and not acknowledged yet; absent: larger than any path
+    /// here needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub send_buffer: Option<Bytes>,
+    /// Whether the opener's connection has TCP Fast Open (RFC 7413), with a cookie from earlier.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fast_open: bool,
     /// What the application offers, where it is that which limits the flow; absent: as much as the connection takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offers: Option<Offer>,
-}
-
-/// An application that writes so much at once, and again after a while.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Offer {
-    /// How much at a time.
-    pub bytes: Bytes,
-    /// From the beginning of one write to that of the next.
-    pub every: Span,
 }
 
 fn one_flow() -> u32 {
@@ -390,6 +394,8 @@ pub enum Draw {
     Uniform([Span; 2]),
     /// One after the other: 0, this, twice this …
     Every(Span),
+    /// One after the other, as a Poisson process has them: this is the mean gap, before the first, too.
+    Poisson(Span),
     /// The same for all.
     #[serde(untagged)]
     Fixed(Span),
@@ -405,18 +411,24 @@ impl<'de> Deserialize<'de> for Draw {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "lowercase")]
-        enum Law {
+        enum Table {
             Uniform([Span; 2]),
             Every(Span),
+            Poisson(Span),
         }
         match toml::Value::deserialize(deserializer)? {
             toml::Value::String(text) => text.parse().map(Draw::Fixed).map_err(D::Error::custom),
             value @ toml::Value::Table(_) => match value.try_into().map_err(inner)? {
-                Law::Uniform([low, high]) if low <= high => Ok(Draw::Uniform([low, high])),
-                Law::Uniform([low, high]) => Err(D::Error::custom(format!("{low} is after {high}: write the earlier one first"))),
-                Law::Every(step) => Ok(Draw::Every(step)),
+                Table::Uniform([low, high]) if low <= high => Ok(Draw::Uniform([low, high])),
+                Table::Uniform([low, high]) => Err(D::Error::custom(format!("{low} is after {high}: write the earlier one first"))),
+                Table::Every(step) => Ok(Draw::Every(step)),
+                Table::Poisson(Span::ZERO) => Err(D::Error::custom("the mean gap is 0: write \"0s\" for all at once")),
+                Table::Poisson(gap) => Ok(Draw::Poisson(gap)),
             },
-            _ => Err(D::Error::custom("expected a time like \"2s\", { uniform = [\"0s\", \"5s\"] } or { every = \"3s\" }")),
+            _ => {
+                let laws = "{ uniform = [\"0s\", \"5s\"] }, { every = \"3s\" } or { poisson = \"2s\" }";
+                Err(D::Error::custom(format!("expected a time like \"2s\", {laws}")))
+            }
         }
     }
 }
@@ -424,40 +436,23 @@ impl<'de> Deserialize<'de> for Draw {
 impl Draw {
     /// The times of `count` flows.
     fn draw(self, count: u32, rng: &mut rand_pcg::Pcg64) -> Vec<Span> {
+        let mut last = Span::ZERO;
         (0..count)
             .map(|index| match self {
                 Draw::Fixed(span) => span,
                 Draw::Every(step) => Span(step.0 * u64::from(index)),
                 Draw::Uniform([low, high]) => Span(rng.random_range(low.0..=high.0)),
+                Draw::Poisson(mean) => {
+                    last = Span(last.0.saturating_add(Law { shape: Shape::Exponential, mean }.draw(rng).0));
+                    last
+                }
             })
             .collect()
     }
 }
 
-/// UDP packets across one link, in the direction of the data.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Cross {
-    /// Which link, counted from 1.
-    pub link: usize,
-    /// IP bits a second while it sends.
-    pub rate: Rate,
-    /// When it begins.
-    #[serde(default)]
-    pub start: Span,
-    /// When it ends; absent: with the scenario.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stop: Option<Span>,
-    /// How long it sends …
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub on: Option<Span>,
-    /// … and then pauses, in turn; absent: it never pauses.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub off: Option<Span>,
-}
-
 /// One connection of a scenario, with its draws made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FlowSpec {
     /// Its number, from 0, over all groups.
     pub id: u32,
@@ -471,6 +466,10 @@ pub struct FlowSpec {
     pub access_delay: Span,
     /// The receiver's window, where it is a limit.
     pub window: Option<Bytes>,
+    /// The sender's send buffer, where it is a limit.
+    pub send_buffer: Option<Bytes>,
+    /// Whether its opener's connection has Fast Open.
+    pub fast_open: bool,
     /// What its application offers, where that is a limit.
     pub offers: Option<Offer>,
 }
@@ -485,20 +484,23 @@ pub struct Leg {
 }
 
 impl Scenario {
-    /// The connections, numbered over all groups, their random times drawn from `seed`.
+    /// The connections, numbered over all groups, their random times and sizes drawn from `seed`.
     pub fn flow_specs(&self, seed: u64) -> Vec<FlowSpec> {
         let mut specs = Vec::new();
         for (group_index, group) in (0..).zip(&self.flows) {
             let starts = group.start.draw(group.count, &mut stream(seed, Purpose::Starts, group_index));
             let delays = group.access_delay.draw(group.count, &mut stream(seed, Purpose::AccessDelays, group_index));
+            let sizes = &mut stream(seed, Purpose::Sizes, group_index);
             for (start, access_delay) in starts.into_iter().zip(delays) {
                 specs.push(FlowSpec {
                     id: specs.len() as u32,
-                    bytes: group.bytes,
+                    bytes: group.bytes.map(|law| law.draw(sizes)),
                     start,
                     opens: group.opens,
                     access_delay,
                     window: group.window,
+                    send_buffer: group.send_buffer,
+                    fast_open: group.fast_open,
                     offers: group.offers,
                 });
             }
@@ -518,6 +520,16 @@ impl Scenario {
                 leg
             })
             .collect()
+    }
+
+    /// Whether the connection of `flow` on leg `number` (from 0) has Fast Open: the flow's own on the leg that its opener dials, each proxy's on
+    /// the leg that this one dials.
+    pub fn has_fast_open(&self, flow: &FlowSpec, number: usize) -> bool {
+        let dialled_by = match flow.opens {
+            Opens::Sender => number.checked_sub(1),
+            Opens::Receiver => Some(number),
+        };
+        dialled_by.and_then(|split| self.splits.get(split)).map_or(flow.fast_open, |split| split.fast_open)
     }
 
     /// The controller of each leg.

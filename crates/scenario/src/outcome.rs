@@ -78,6 +78,13 @@ pub struct FlowOutcome {
     pub start_s: f64,
     /// When the receiver read the last byte; absent when it had not ended.
     pub end_s: Option<f64>,
+    /// When the sender's application could know that its last byte was acknowledged: by the receiver, or by the first proxy that does not
+    /// acknowledge end to end; absent when it could not, or the engine does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acked_s: Option<f64>,
+    /// The most payload that the sender had sent and could not forget yet; absent where the engine does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_max_bytes: Option<u64>,
     /// Payload read, in bits a second, from start to end (or to the end of the run).
     pub goodput_bps: f64,
     /// Why it failed; absent when it did not.
@@ -262,6 +269,13 @@ impl Outcome {
         (!times.is_empty()).then(|| times.iter().sum::<f64>() / times.len() as f64)
     }
 
+    /// Mean time from a flow's start to its sender's knowing that its last byte was acknowledged; absent when one did not come to know.
+    pub fn mean_acked_s(&self) -> Option<f64> {
+        let times: Option<Vec<f64>> = self.flows.iter().map(|flow| Some(flow.acked_s? - flow.start_s)).collect();
+        let times = times?;
+        (!times.is_empty()).then(|| times.iter().sum::<f64>() / times.len() as f64)
+    }
+
     /// Segments sent again, on all legs.
     pub fn retransmits(&self) -> u64 {
         self.flows.iter().flat_map(|flow| &flow.legs).map(|leg| leg.retransmits).sum()
@@ -294,6 +308,8 @@ impl Outcome {
             "utilization" => Some(self.utilization),
             "completion_s" => self.completion_s(),
             "mean_flow_s" => self.mean_flow_s(),
+            "mean_acked_s" => self.mean_acked_s(),
+            "kept_max_bytes" => self.flows.iter().filter_map(|flow| flow.kept_max_bytes).max().map(|kept| kept as f64),
             "jain" => self.jain,
             "converge_s" => self.converge_s,
             "queue_p50_bytes" => self.queue_bytes.map(|queue| queue.p50),
@@ -317,11 +333,13 @@ impl Outcome {
 pub const SOJOURNS: [&str; Scenario::MOST_NETWORKS + 1] = ["sojourn_0_s", "sojourn_1_s", "sojourn_2_s", "sojourn_3_s", "sojourn_4_s"];
 
 /// The numbers of an outcome that runs are compared by, and that have intervals over seeds.
-pub const NUMBERS: [&str; 20] = [
+pub const NUMBERS: [&str; 22] = [
     "goodput_bps",
     "utilization",
     "completion_s",
     "mean_flow_s",
+    "mean_acked_s",
+    "kept_max_bytes",
     "jain",
     "converge_s",
     "retransmits",
@@ -422,7 +440,7 @@ mod tests {
 
     #[test]
     fn every_number_is_one_of_an_outcome() {
-        let flow = |end_s| FlowOutcome { end_s: Some(end_s), ..FlowOutcome::default() };
+        let flow = |end_s| FlowOutcome { end_s: Some(end_s), acked_s: Some(end_s), kept_max_bytes: Some(1), ..FlowOutcome::default() };
         let flows = vec![flow(1.0), flow(2.0)];
         let (queue_bytes, proxy) = (Some(Dist::default()), Some(ProxyOutcome::default()));
         let sojourn_s = vec![Some(1.0); SOJOURNS.len()];

@@ -60,6 +60,8 @@ pub struct FlowSeen {
     pub start_s: f64,
     /// When the receiver read the last byte; none when it had not ended.
     pub end_s: Option<f64>,
+    /// The most payload that the sender kept for it; none when nobody looked.
+    pub kept_max_bytes: Option<u64>,
     /// Payload that the receiver read.
     pub bytes: u64,
     /// Why it failed.
@@ -116,6 +118,9 @@ impl Seen {
                     bytes: seen.bytes,
                     start_s: seen.start_s,
                     end_s: seen.end_s,
+                    // Senders may hear of the end after all is over.
+                    acked_s: None,
+                    kept_max_bytes: seen.kept_max_bytes,
                     goodput_bps: if time > 0.0 { seen.bytes as f64 * 8.0 / time } else { 0.0 },
                     error: seen.error.clone(),
                     legs: controls.iter().zip(&seen.legs).map(|(control, leg)| leg.outcome(control)).collect(),

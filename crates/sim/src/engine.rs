@@ -54,8 +54,7 @@ impl Engine for Sim {
         for (index, split) in scenario.splits.iter().enumerate() {
             let key = |what: &str| format!("split[{}].{what}", index + 1);
             match split.mode {
-                SplitMode::Stream => {}
-                SplitMode::Semi => return cannot(key("mode"), "its proxy acknowledges what it has received"),
+                SplitMode::Stream | SplitMode::Semi => {}
                 SplitMode::Store if split.buffer != Buffer::Unlimited => {
                     return cannot(key("buffer"), "to store all before it forwards takes buffer = \"unlimited\"");
                 }
@@ -95,6 +94,10 @@ impl Sim {
         progress.at(1.0, "measuring");
         let effort = world.effort();
         let mut outcome = measure::outcome(&mut world, seed, looks);
+        world.let_senders_hear(until);
+        for (outcome, flow) in outcome.flows.iter_mut().zip(&world.flows) {
+            outcome.acked_s = flow.acked.map(|at| at as f64 / 1e9);
+        }
         if scenario.duration.is_none() && outcome.flows.iter().any(|flow| flow.end_s.is_none()) {
             outcome.warnings.push("a flow had not ended after a month".into());
         }
@@ -144,8 +147,16 @@ fn can_answer_parallel(scenario: &Scenario, parallel: &Parallel<'_>) -> Result<(
     if let Some(Law::Told(_)) = Law::named(&scenario.control.sender) {
         return cannot("control.sender".into(), "networks in parallel have no routers that would tell it what to send");
     }
-    if let Some(index) = scenario.flows.iter().position(|flow| flow.offers.is_some()) {
-        return cannot(format!("flow[{}].offers", index + 1), "what is shared out over several networks is there as a whole");
+    let refused = |flow: &scenario::FlowGroup| {
+        let because = [
+            ("offers", flow.offers.is_some(), "what is shared out over several networks is there as a whole"),
+            ("fast_open", flow.fast_open, "its connections in parallel networks open as ever"),
+            ("send_buffer", flow.send_buffer.is_some(), "what is shared out over several networks has no bound"),
+        ];
+        because.into_iter().find(|(_, is_there, _)| *is_there)
+    };
+    if let Some((index, (key, _, why))) = (1..).zip(&scenario.flows).find_map(|(index, flow)| Some((index, refused(flow)?))) {
+        return cannot(format!("flow[{index}].{key}"), why);
     }
     match (parallel.bond.scheduler, parallel.overload()) {
         (Scheduler::Score | Scheduler::Redundant | Scheduler::Tiers, _) => {

@@ -2,9 +2,10 @@
 //! the lab's real kernel.
 //!
 //! `net` is the links and the clock, `sender` and `receiver` are the ends of a connection as Linux has them, `conn` joins two of them by a
-//! handshake, `relay` is the split node, `router` has routers that take part (XCP, VCP, MPCP), `heard` what receivers do with what these tell,
-//! `world` lets it all happen, and `measure` makes an [`Outcome`](scenario::Outcome) of it. Where networks lie in parallel, `parallel` has a world and
-//! measures of its own, with the same ends and links. A run is a function of scenario, seed and [`Settings`]: no socket, no clock, no thread.
+//! handshake, `app` is what has something to send, `relay` is the split node, `router` has routers that take part (XCP, VCP, MPCP), `heard` what
+//! receivers do with what these tell, `world` lets it all happen, and `measure` makes an [`Outcome`](scenario::Outcome) of it. Where networks lie
+//! in parallel, `parallel` has a world and measures of its own, with the same ends and links. A run is a function of scenario, seed and
+//! [`Settings`]: no socket, no clock, no thread.
 //!
 //! Speed comes from what does not happen: links are rings of small packets, of which only the next to come out is an event; timers are moved
 //! without touching their heap; an acknowledgement costs what is new in it.
@@ -17,8 +18,11 @@
 //! The window that an end without a limit opens is as large as the path could ever need, from the first acknowledgement on: buffers do not
 //! grow by themselves.
 //!
+//! TCP Fast Open has its cookie: none is asked for, and none refused; the last byte of a stream may come with a SYN, FIN and all, which Linux sends
+//! for itself. A sender under `semi` is one that knows what a receipt is.
+//!
 //! What runs under a controller's name is Tandem's, compiled from the same header as the kernel's program; the end-to-end ones that routers tell
-//! what to do ([`Explicit`](scenario::Explicit)) are the simulator's alone. There is no BBR, and no semi-split.
+//! what to do ([`Explicit`](scenario::Explicit)) are the simulator's alone. There is no BBR.
 //!
 //! # What is chosen of XCP, VCP and MPCP
 //!
@@ -36,6 +40,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod app;
 mod conn;
 mod cross;
 mod engine;

@@ -131,6 +131,7 @@ pub(crate) fn outcome(world: &mut World<'_>, seed: u64, mut looks: Looks) -> Out
         // One that the run's end came before has started never, and got nothing.
         seen.start_s = flow.spec.start.secs();
         (seen.end_s, seen.bytes) = (flow.ended.map(seconds), world.read(number));
+        seen.kept_max_bytes = Some(world.conns[number * world.legs].sender.tally.kept);
         for (leg, seen) in seen.legs.iter_mut().enumerate() {
             let sender = &world.conns[number * world.legs + leg].sender;
             (seen.min_rtt_us, seen.retransmits) = (sender.rtt.least(), sender.tally.retransmits);

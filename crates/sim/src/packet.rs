@@ -7,6 +7,11 @@ use scenario::Span;
 pub(crate) const HEADER: u32 = 52;
 /// The same of a SYN, which has options of its own: MSS, SACK permitted, timestamps, window scale.
 pub(crate) const SYN_BYTES: u32 = 60;
+/// The cookie of Fast Open in a SYN (RFC 7413 §4.1.1), padded to four bytes.
+pub(crate) const COOKIE_BYTES: u32 = 12;
+/// By how much a SYN's payload is less than a full segment's: Linux leaves room for all options there could be, 40 bytes
+/// (tcp_send_syn_data), of which a segment has the 12 of timestamps.
+pub(crate) const SYN_PAYLOAD_LESS: u32 = 28;
 /// SACK blocks that fit beside timestamps (RFC 2018 §3).
 pub(crate) const BLOCKS: usize = 3;
 
@@ -21,7 +26,9 @@ pub(crate) enum Kind {
     Data,
     /// An acknowledgement.
     Ack,
-    /// Asks for the window while it is closed.
+    /// Tells, past a proxy that acknowledges end to end, what the far end has.
+    Receipt,
+    /// Asks for the window while it is closed, or for a receipt.
     Probe,
     /// Cross traffic, which ends behind its link.
     Udp,
@@ -40,10 +47,13 @@ pub(crate) const CWR: u8 = 16;
 /// [`Packet::flags`]: the first block is of what came twice (RFC 2883).
 pub(crate) const DSACK: u8 = 32;
 
+/// [`Packet::flags`]: a SYN with the cookie of Fast Open.
+pub(crate) const COOKIE: u8 = 64;
+
 /// A packet. It fills a cache line, and is copied rather than kept anywhere.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Packet {
-    /// Of data: its first byte. Of an ACK: the byte that is expected next.
+    /// Of data: its first byte. Of an ACK, a SYN-ACK and a receipt: the byte that is expected next.
     pub(crate) seq: u64,
     /// When it was sent. Of an ACK: when what it answers was (RFC 7323: TSecr).
     pub(crate) sent: u64,
@@ -109,6 +119,11 @@ impl Packet {
     /// Whether it says so of any.
     pub(crate) fn has_ranges(&self) -> bool {
         is_block(self.sack[0])
+    }
+
+    /// Payload that a SYN carries.
+    pub(crate) fn syn_payload(&self) -> u32 {
+        u32::from(self.size).saturating_sub(SYN_BYTES + COOKIE_BYTES)
     }
 
     /// Byte ranges that it says have arrived beyond `seq`, or twice.

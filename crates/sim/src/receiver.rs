@@ -53,6 +53,8 @@ pub(crate) struct Receiver {
     room: u64,
     /// The largest window (window_clamp).
     clamp: u64,
+    /// What the end beyond the proxy has acknowledged, where the sender is told of that.
+    delivered: u64,
     /// First byte that the window does not permit. At first the handshake told less.
     right_edge: u64,
     /// The window told last (or in the handshake, had it been scaled), and what was acknowledged with it.
@@ -95,6 +97,7 @@ impl Receiver {
             released: 0,
             room,
             clamp,
+            delivered: 0,
             right_edge: clamp,
             told_window: clamp,
             acked: 0,
@@ -149,7 +152,36 @@ impl Receiver {
 
     /// The window that a SYN tells.
     pub(crate) fn first_window(&self) -> u32 {
-        self.clamp.min(FIRST_WINDOW) as u32
+        (self.right_edge - self.next).min(FIRST_WINDOW) as u32
+    }
+
+    /// A SYN carries the first bytes of the stream (RFC 7413 §4.2.2), perhaps all: they are taken if there is room, and the SYN-ACK says so.
+    pub(crate) fn take_from_syn(&mut self, len: u64, last: bool) {
+        if len == 0 || len > self.right_edge {
+            return;
+        }
+        (self.next, self.acked) = (len, len);
+        self.told_window = self.right_edge - len;
+        self.end = last.then_some(len);
+    }
+
+    /// So much of what it has acknowledged is with the far end, too: the sender is told what is new in that.
+    pub(crate) fn pass_receipt(&mut self, delivered: u64, net: &mut Net) {
+        if delivered > self.delivered {
+            self.delivered = delivered;
+            self.repeat_receipt(net);
+        }
+    }
+
+    /// Tells again what the far end has, if there is such an end.
+    pub(crate) fn repeat_receipt(&mut self, net: &mut Net) {
+        if self.delivered == 0 {
+            return;
+        }
+        let mut packet = Packet::bare(self.conn, Kind::Receipt, HEADER);
+        packet.seq = self.delivered;
+        self.acks += 1;
+        net.send(self.line, packet);
     }
 
     /// A segment has arrived. What it makes the receiver say, it says in `answer`, when others have taken what they can.

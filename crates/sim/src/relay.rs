@@ -1,6 +1,10 @@
 //! The split node: what it holds of a flow in the direction of the data, between the receiver of one leg and the sender of the next. That is
 //! payload that has arrived in order and was not sent on for the first time; it goes on as soon as the next leg may send.
 //!
+//! In `semi` mode (Semi-Split TCP, Xie, Jiang, Ho and Hua 2007) it forwards as a stream, and acknowledges to the sender twice: what it has itself, by which the
+//! window of the leg before goes, and, by receipts of their own, what the next leg's end has acknowledged, by which that leg's sender frees its send buffer and its
+//! application knows of delivery. Acknowledging nothing else than the latter would make the whole path's round trip that of the leg before.
+//!
 //! With `window` the window told is the room that is free, so that never more than the buffer is held. With `fluid` there is no window: the
 //! sender of the leg before is stopped while the buffer is full, and knows at once when it is and when not; what was under way comes all the
 //! same, so that more than the buffer may be held, by up to a window of that leg.

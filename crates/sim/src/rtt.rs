@@ -3,7 +3,7 @@
 /// No timeout is shorter, µs (Linux: TCP_RTO_MIN; RFC 6298 (2.4) asks for a second).
 pub(crate) const RTO_MIN_US: u32 = 200_000;
 /// Nor longer, µs (TCP_RTO_MAX).
-const RTO_MAX_US: u64 = 120_000_000;
+pub(crate) const RTO_MAX_US: u64 = 120_000_000;
 /// For how long the least round trip is remembered, µs (tcp_min_rtt_wlen).
 const LEAST_WINDOW_US: u64 = 300_000_000;
 

@@ -1,6 +1,7 @@
 //! Everything at once: what happens next, and to whom.
 
 use crate::{
+    app::App,
     conn::{Conn, Side},
     cross::Source,
     engine::Effort,
@@ -13,10 +14,10 @@ use crate::{
     settings::Settings,
     timers::{Key, What},
 };
-use scenario::{Backpressure, FlowSpec, Opens, PKT, Progress, QueueKind, Rate, Scenario, Span};
+use scenario::{Backpressure, FlowSpec, Opens, PKT, Progress, QueueKind, Rate, Scenario, Span, SplitMode};
 
-/// More than any flow sends: it has no end.
-const ENDLESS: u64 = 1 << 60;
+/// For how long after the last byte has arrived senders' hearing of it is waited for, ns.
+const HEARING: u64 = 600_000_000_000;
 /// How many events there are between two reports of progress.
 const REPORT: u32 = 1 << 20;
 
@@ -26,6 +27,8 @@ pub(crate) struct Flow {
     pub(crate) spec: FlowSpec,
     /// When the receiver had read the last byte, ns.
     pub(crate) ended: Option<u64>,
+    /// When the sender's application knew that its last byte was acknowledged, ns.
+    pub(crate) acked: Option<u64>,
 }
 
 /// The state of a run.
@@ -43,10 +46,13 @@ pub(crate) struct World<'a> {
     pub(crate) shapers: Vec<Option<usize>>,
     /// The records of the links behind the proxies.
     records: Vec<Option<usize>>,
+    apps: Vec<App>,
     sources: Vec<Source>,
     /// When rates change, of which link.
     changes: Vec<(usize, Span, Rate)>,
     open: usize,
+    /// Flows whose sender does not know yet that it is done.
+    unheard: usize,
     events: u64,
 }
 
@@ -64,14 +70,16 @@ impl<'a> World<'a> {
             scenario,
             net: Net::new(scenario, seed),
             conns: Vec::with_capacity(specs.len() * legs),
-            flows: specs.iter().map(|spec| Flow { spec: *spec, ended: None }).collect(),
+            flows: specs.iter().map(|spec| Flow { spec: *spec, ended: None, acked: None }).collect(),
             relays: relays.collect(),
             legs,
             shapers: Vec::new(),
             records: Vec::new(),
-            sources: scenario.cross.iter().map(Source::new).collect(),
+            apps: specs.iter().map(|spec| App::new(spec, seed)).collect(),
+            sources: (0..).zip(&scenario.cross).map(|(index, cross)| Source::new(cross, seed, index)).collect(),
             changes: changes(scenario),
             open: specs.iter().filter(|spec| spec.bytes.is_some()).count(),
+            unheard: specs.iter().filter(|spec| spec.bytes.is_some()).count(),
             events: 0,
         };
         world.set_up_proxies(laws);
@@ -111,14 +119,18 @@ impl<'a> World<'a> {
                 let ecn =
                     law.own().is_some() && self.scenario.links[leg.first..leg.end].iter().any(|link| link.queue.kind == QueueKind::Ecn);
                 let lines = [shaper.unwrap_or(forward(leg.first)), backward(leg.end - 1)];
-                let place = Place { conn, line: lines[0], record, ecn, shaped: shaper.is_some() };
+                let semi = self.relays.get(number).is_some_and(|relay| relay.mode == SplitMode::Semi);
+                let send_buffer = spec.send_buffer.filter(|_| number == 0).map_or(u64::MAX, |buffer| buffer.0);
+                let place = Place { conn, line: lines[0], record, ecn, shaped: shaper.is_some(), semi, room: send_buffer };
                 let room = match self.relays.get(number) {
                     Some(relay) => relay.room(),
                     None => spec.window.map_or(u64::MAX, |window| window.0),
                 };
                 let echo = if law.is("dctcp") { Echo::Each } else { Echo::UntilAnswered };
                 let receiver = Receiver::new(conn, lines[1], [room, endless], echo, settings);
-                self.conns.push(Conn::new(Sender::new(place, law, settings), receiver, spec.opens, lines, settings));
+                let sender = Sender::new(place, law, settings);
+                let opens = (spec.opens, self.scenario.has_fast_open(spec, number));
+                self.conns.push(Conn::new(sender, receiver, opens, lines, settings));
                 self.net.shares.push(law.is("share"));
                 if delayed {
                     self.net.extra.push(if leg.first == 0 { spec.access_delay.0 } else { 0 });
@@ -132,7 +144,7 @@ impl<'a> World<'a> {
         for (number, flow) in (0..).zip(&self.flows) {
             self.net.timers.once(Key { who: number, what: What::Open }, flow.spec.start.0);
         }
-        for (number, source) in (0..).zip(&self.sources) {
+        for (number, source) in (0..).zip(&mut self.sources) {
             source.wait(number, &mut self.net);
         }
         for (number, (_, at, _)) in (0..).zip(&self.changes) {
@@ -156,7 +168,12 @@ impl<'a> World<'a> {
             if arrives <= timer {
                 self.deliver(line);
             } else if let Some((at, key)) = self.net.timers.pop() {
-                self.happen(at, key, looks);
+                if key.what == What::Look {
+                    looks.look(self);
+                    self.net.timers.once(key, self.net.now + looks.interval());
+                } else {
+                    self.happen(at, key);
+                }
             }
             self.events += 1;
             quiet -= 1;
@@ -172,6 +189,24 @@ impl<'a> World<'a> {
             self.net.now = until;
         }
         true
+    }
+
+    /// Lets it run on, after all flows have ended, until every sender knows that its own has; nobody looks any more.
+    pub(crate) fn let_senders_hear(&mut self, until: u64) {
+        let until = until.min(self.net.now.saturating_add(HEARING));
+        while self.open == 0 && self.unheard > 0 {
+            let (line, arrives) = self.net.next();
+            let timer = self.net.timers.next();
+            if arrives.min(timer) > until {
+                break;
+            }
+            self.net.now = arrives.min(timer);
+            if arrives <= timer {
+                self.deliver(line);
+            } else if let Some((at, key)) = self.net.timers.pop().filter(|(_, key)| key.what != What::Look) {
+                self.happen(at, key);
+            }
+        }
     }
 
     /// What it took until now.
@@ -238,6 +273,10 @@ impl<'a> World<'a> {
         let conn = &mut self.conns[index];
         if (!conn.is_up(Side::Right) || packet.kind == Kind::SynAck) && conn.shake(Side::Right, packet, &mut self.net) {
             self.established(index, Side::Right);
+            if self.conns[index].receiver.next > 0 {
+                // It came with the SYN.
+                self.pass_on(index);
+            }
         }
         let conn = &mut self.conns[index];
         if !conn.is_up(Side::Right) {
@@ -252,7 +291,10 @@ impl<'a> World<'a> {
                 }
                 self.conns[index].receiver.answer(&mut self.net);
             }
-            Kind::Probe => conn.receiver.acknowledge(&mut self.net),
+            Kind::Probe => {
+                conn.receiver.acknowledge(&mut self.net);
+                conn.receiver.repeat_receipt(&mut self.net);
+            }
             _ => {}
         }
     }
@@ -272,9 +314,12 @@ impl<'a> World<'a> {
         let relay = &self.relays[leg];
         debug_assert!(relay.backpressure == Backpressure::Fluid || self.held(flow, leg) <= relay.buffer, "the window permits no more");
         let end = relay.passes(arrived, complete);
-        let next = &mut self.conns[conn + 1].sender;
-        next.write(end, complete);
-        next.push(&mut self.net);
+        let next = &mut self.conns[conn + 1];
+        next.sender.write(end, complete);
+        if next.waits_for_data() && end > 0 {
+            next.open(&mut self.net);
+        }
+        next.sender.push(&mut self.net);
         self.after_sending(conn + 1);
         self.hold_back(conn);
     }
@@ -309,14 +354,40 @@ impl<'a> World<'a> {
         let index = packet.conn as usize;
         let conn = &mut self.conns[index];
         if !conn.is_up(Side::Left) || packet.kind == Kind::SynAck {
+            let was_early = conn.is_early(Side::Left);
             if conn.shake(Side::Left, packet, &mut self.net) {
                 self.established(index, Side::Left);
             }
+            let conn = &mut self.conns[index];
+            if was_early && conn.is_up(Side::Left) {
+                conn.sender.on_last_word(packet, &mut self.net);
+                self.after_sending(index);
+                self.after_hearing(index);
+            }
             return;
         }
-        if packet.kind == Kind::Ack {
-            conn.sender.on_ack(packet, &mut self.net);
-            self.after_sending(index);
+        match packet.kind {
+            Kind::Ack => conn.sender.on_ack(packet, &mut self.net),
+            Kind::Receipt => conn.sender.on_receipt(packet.seq, &mut self.net),
+            _ => return,
+        }
+        self.after_sending(index);
+        self.after_hearing(index);
+    }
+
+    /// A leg's sender may have heard that more was delivered: that concerns its application, or the proxy before the leg, where that
+    /// acknowledges end to end.
+    fn after_hearing(&mut self, conn: usize) {
+        let (flow, leg) = (conn / self.legs, conn % self.legs);
+        let sender = &self.conns[conn].sender;
+        if leg > 0 {
+            if self.relays[leg - 1].mode == SplitMode::Semi {
+                let delivered = sender.forgotten();
+                self.conns[conn - 1].receiver.pass_receipt(delivered, &mut self.net);
+            }
+        } else if sender.knows_all() && self.flows[flow].acked.is_none() {
+            self.flows[flow].acked = Some(self.net.now);
+            self.unheard -= 1;
         }
     }
 
@@ -324,7 +395,9 @@ impl<'a> World<'a> {
     fn established(&mut self, conn: usize, side: Side) {
         let (flow, leg) = (conn / self.legs, conn % self.legs);
         match (self.flows[flow].spec.opens, side) {
-            (Opens::Sender, Side::Right) if leg + 1 < self.legs => self.conns[conn + 1].open(&mut self.net),
+            (Opens::Sender, Side::Right) if leg + 1 < self.legs && !self.conns[conn + 1].waits_for_data() => {
+                self.conns[conn + 1].open(&mut self.net);
+            }
             (Opens::Receiver, Side::Left) if leg > 0 => self.conns[conn - 1].open(&mut self.net),
             _ => {}
         }
@@ -332,45 +405,43 @@ impl<'a> World<'a> {
             if leg == 0 {
                 self.offer(flow);
             }
-            self.conns[conn].sender.push(&mut self.net);
+            let sender = &mut self.conns[conn].sender;
+            sender.push(&mut self.net);
+            // All may have gone with the SYN.
+            sender.end_if_done(&mut self.net);
+            sender.wait_for_receipt(&mut self.net);
             self.after_sending(conn);
+            self.after_hearing(conn);
         }
     }
 
     /// The application writes what it has to offer by now, and waits for the next time.
     fn offer(&mut self, flow: usize) {
-        let spec = &self.flows[flow].spec;
-        let all = spec.bytes.map_or(ENDLESS, |bytes| bytes.0);
-        let offered = match spec.offers {
-            None => all,
-            Some(offer) => {
-                let writes = (self.net.now - spec.start.0) / offer.every.0 + 1;
-                if writes.saturating_mul(offer.bytes.0) < all {
-                    let at = spec.start.0 + writes * offer.every.0;
-                    self.net.timers.once(Key { who: flow as u32, what: What::Offer }, at);
-                }
-                writes.saturating_mul(offer.bytes.0).min(all)
-            }
-        };
-        let last = spec.bytes.is_some() && offered == all;
-        self.conns[flow * self.legs].sender.write(offered, last);
+        let app = &mut self.apps[flow];
+        let offered = app.write(self.net.now);
+        if let Some(at) = app.wake() {
+            self.net.timers.once(Key { who: flow as u32, what: What::Offer }, at.0);
+        }
+        self.conns[flow * self.legs].sender.write(offered, app.is_over());
     }
 
     /// Something happens by itself.
-    fn happen(&mut self, at: u64, key: Key, looks: &mut Looks) {
+    fn happen(&mut self, at: u64, key: Key) {
         let who = key.who as usize;
         match key.what {
             What::Change => self.change(who),
-            What::Look => {
-                looks.look(self);
-                let next = self.net.now + looks.interval();
-                self.net.timers.once(key, next);
-            }
+            // It is not for the world to look at itself.
+            What::Look => {}
             What::Open => {
-                let leg = match self.flows[who].spec.opens {
+                let spec = &self.flows[who].spec;
+                let leg = match spec.opens {
                     Opens::Sender => 0,
                     Opens::Receiver => self.legs - 1,
                 };
+                if spec.fast_open && spec.opens == Opens::Sender {
+                    // What its SYN may carry.
+                    self.offer(who);
+                }
                 self.conns[who * self.legs + leg].open(&mut self.net);
             }
             What::Offer => {

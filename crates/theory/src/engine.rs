@@ -33,7 +33,7 @@ impl Engine for Theory {
         if flow.bytes.is_some() {
             return cannot("flow.bytes", "it knows the steady state, which a file never comes to");
         }
-        if flow.window.is_some() || flow.offers.is_some() || flow.access_delay.0 > 0 {
+        if flow.window.is_some() || flow.send_buffer.is_some() || flow.offers.is_some() || flow.access_delay.0 > 0 {
             return cannot("flow", "its sender has always something to send, its receiver always room, and no delay of its own");
         }
         if !scenario.cross.is_empty() {
@@ -119,8 +119,7 @@ fn answer(scenario: &Scenario, seed: u64) -> Result<Outcome, TheoryError> {
             start_s: 0.0,
             end_s: None,
             goodput_bps: goodput,
-            error: None,
-            legs: Vec::new(),
+            ..FlowOutcome::default()
         }],
         proxy: (!scenario.splits.is_empty()).then(|| proxy(&split, seed, &found)),
         series: series(&split, legs.len(), seed, seconds),

@@ -197,7 +197,6 @@ fn flow_outcome(world: &World<'_>, flow: usize) -> FlowOutcome {
         start_s,
         end_s,
         goodput_bps: if time > 0.0 { of.read as f64 * 8.0 / time } else { 0.0 },
-        error: None,
-        legs: Vec::new(),
+        ..FlowOutcome::default()
     }
 }

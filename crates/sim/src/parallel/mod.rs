@@ -277,11 +277,12 @@ impl<'a> World<'a> {
         let network = &self.parallel.networks[owner.network];
         let coming = &self.transfers[owner.transfer as usize].coming;
         let lines = [forward(owner.network), backward(owner.network)];
-        let place = Place { conn: owner.id, line: lines[0], record: None, ecn: network.queue.kind == QueueKind::Ecn, shaped: false };
+        let ecn = network.queue.kind == QueueKind::Ecn;
+        let place = Place { conn: owner.id, line: lines[0], record: None, ecn, shaped: false, semi: false, room: u64::MAX };
         let room = coming.window.map_or(u64::MAX, |window| window.0);
         let echo = if self.controller.name() == "dctcp" { Echo::Each } else { Echo::UntilAnswered };
         let receiver = Receiver::new(owner.id, lines[1], [room, endless_window(network, self.settings.mss)], echo, self.settings);
-        Conn::new(Sender::new(place, Law::Own(self.controller), self.settings), receiver, coming.opens, lines, self.settings)
+        Conn::new(Sender::new(place, Law::Own(self.controller), self.settings), receiver, (coming.opens, false), lines, self.settings)
     }
 
     /// The place of the connection of this number, if it still has one.

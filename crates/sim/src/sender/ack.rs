@@ -93,10 +93,27 @@ impl Sender {
         }
         debug_assert!(self.is_consistent());
         self.push(net);
+        self.end_if_done(net);
+        self.wait_for_receipt(net);
+    }
+
+    /// The controller hears when the last byte is acknowledged.
+    pub(crate) fn end_if_done(&mut self, net: &mut Net) {
         if self.last && self.una == self.end && !self.done {
             self.done = true;
             self.disarm();
             self.tell(Event { kind: Kind::Close, ..Event::default() }, net);
+        }
+    }
+
+    /// The handshake's last word, after data was sent: what it tells is the window. What acknowledges some of the data, too, is an
+    /// acknowledgement like any other.
+    pub(crate) fn on_last_word(&mut self, packet: &Packet, net: &mut Net) {
+        if packet.seq > self.una {
+            self.on_ack(packet, net);
+        } else {
+            self.update_window(packet, &mut News::default());
+            self.push(net);
         }
     }
 

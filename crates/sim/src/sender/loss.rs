@@ -264,6 +264,7 @@ impl Sender {
             Pending::LossProbe => self.send_probe(net),
             Pending::Reorder => self.reordering_over(net),
             Pending::WindowProbe => self.probe_window(net),
+            Pending::Receipt => self.ask_for_receipt(net),
         }
     }
 
@@ -385,12 +386,17 @@ impl Sender {
         if !self.segments.is_empty() || self.nxt == self.end {
             return;
         }
+        self.send_question(net);
+        let after = self.rtt.rto() << self.timeouts_in_row.min(8);
+        self.timeouts_in_row += 1;
+        self.arm(Pending::WindowProbe, after, net);
+    }
+
+    /// Sends what has no payload and is answered.
+    pub(super) fn send_question(&self, net: &mut Net) {
         let mut packet = Packet::bare(self.place.conn, Kind::Probe, HEADER);
         packet.seq = self.nxt;
         packet.sent = net.now;
         net.send(self.place.line, packet);
-        let after = self.rtt.rto() << self.timeouts_in_row.min(8);
-        self.timeouts_in_row += 1;
-        self.arm(Pending::WindowProbe, after, net);
     }
 }

@@ -1,15 +1,19 @@
 //! The sending end of a connection, as Linux has it (net/ipv4/tcp_output.c, tcp_input.c).
 //!
-//! This file has what a sender is, and what its controller is told; `law` which controllers there are, `explicit` those that routers tell what to do; `output` what is sent and when, `ack` what acknowledgements do, `recovery` the
-//! states and the window, `loss` how losses are found and the timers. Segments keep their boundaries from their first sending on. Left out of Linux: segmentation offload (each segment
-//! is sent for itself), Nagle's algorithm, F-RTO's new data in place of retransmissions, urgent data, and jiffies: timers have microseconds.
+//! This file has what a sender is, and what its controller is told; `law` which controllers there are, `explicit` those that routers tell what to do; `output`
+//! what is sent and when, `ack` what acknowledgements do, `recovery` the states and the window, `loss` how losses are found and the timers, `receipt` what is
+//! known of delivery beyond a proxy, `early` what Fast Open changes. Segments keep their boundaries from their first sending on. Left out of
+//! Linux: segmentation offload (each segment is sent for itself), Nagle's algorithm, F-RTO's new data in place of retransmissions, urgent data,
+//! and jiffies: timers have microseconds.
 
 mod ack;
+mod early;
 mod explicit;
 mod law;
 mod loss;
 mod newreno;
 mod output;
+mod receipt;
 mod recovery;
 
 use crate::{
@@ -78,6 +82,7 @@ enum Pending {
     LossProbe,
     Reorder,
     WindowProbe,
+    Receipt,
 }
 
 /// Where a sender stands.
@@ -93,6 +98,10 @@ pub(crate) struct Place {
     pub(crate) ecn: bool,
     /// The line is a shaper of its own host.
     pub(crate) shaped: bool,
+    /// The proxy at its other end acknowledges end to end: what it says it has is not delivered yet.
+    pub(crate) semi: bool,
+    /// How much may be sent and not delivered: the send buffer.
+    pub(crate) room: u64,
 }
 
 /// What a sender has done.
@@ -106,6 +115,8 @@ pub(crate) struct Tally {
     pub(crate) timeouts: u64,
     /// Loss probes sent.
     pub(crate) probes: u64,
+    /// The most payload that it had sent and could not forget yet.
+    pub(crate) kept: u64,
 }
 
 /// The sending end of a connection.
@@ -132,6 +143,11 @@ pub(crate) struct Sender {
     last: bool,
     /// Its last byte was acknowledged.
     pub(crate) done: bool,
+    /// What the far end is known to have, where a proxy tells of that, and how often it was asked since the last news.
+    receipt: u64,
+    asked: u32,
+    /// The handshake that has let it begin early is not over: the timer is its own (tcp_rearm_rto).
+    is_early: bool,
     /// It may not send anything new: the far side of a fluid proxy is full.
     pub(crate) held_back: bool,
     /// First byte that the receiver's window does not permit.
@@ -214,6 +230,9 @@ impl Sender {
             end: 0,
             last: false,
             done: false,
+            receipt: 0,
+            asked: 0,
+            is_early: false,
             held_back: false,
             window_end: 0,
             snd_wnd: 0,
@@ -327,6 +346,9 @@ impl Sender {
 
     /// Sets the retransmission timer.
     fn arm(&mut self, pending: Pending, after_us: u64, net: &mut Net) {
+        if self.is_early && pending != Pending::Nothing {
+            return;
+        }
         self.pending = pending;
         let key = self.key(What::Retransmit);
         net.set(&mut self.timer, key, after_us);

@@ -52,7 +52,7 @@ impl Sender {
                 break;
             }
             let len = (self.end - self.nxt).min(self.settings.mss.into()) as u32;
-            if self.nxt + u64::from(len) > self.window_end || self.held_back || self.must_wait(net) {
+            if self.nxt + u64::from(len) > self.window_end || self.held_back || !self.has_room(len) || self.must_wait(net) {
                 break;
             }
             self.send_new(len, net);
@@ -78,6 +78,11 @@ impl Sender {
         sent
     }
 
+    /// Whether the send buffer has room for so much more.
+    fn has_room(&self, len: u32) -> bool {
+        self.nxt + u64::from(len) - self.forgotten() <= self.place.room
+    }
+
     /// Sends the next segment.
     fn send_new(&mut self, len: u32, net: &mut Net) {
         let was_idle = self.segments.is_empty();
@@ -85,6 +90,7 @@ impl Sender {
         let segment = Segment { start: self.nxt, sent: net.now, len, flags };
         self.transmit(segment, net);
         self.nxt += u64::from(len);
+        self.tally.kept = self.tally.kept.max(self.nxt - self.forgotten());
         self.segments.push_back(segment);
         if was_idle || self.pending == Pending::LossProbe {
             self.rearm_rto(net);

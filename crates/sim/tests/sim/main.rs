@@ -2,9 +2,12 @@
 
 mod common;
 mod explicit;
+mod fast_open;
 mod golden;
 mod one_leg;
 mod parallel;
 mod properties;
+mod semi;
+mod sources;
 mod split;
 mod theory;

@@ -2,7 +2,7 @@
 
 use crate::common::scenario;
 use proptest::prelude::*;
-use scenario::{Explicit, Outcome};
+use scenario::{Explicit, Outcome, SplitMode};
 use sim::{Effort, Recovery, Settings, Sim};
 use std::fmt::Write as _;
 
@@ -26,9 +26,42 @@ fn link() -> impl Strategy<Value = (&'static str, String)> {
 
 fn proxy() -> impl Strategy<Value = String> {
     let buffer = prop_oneof![(1u32..60).prop_map(|packets| format!("{packets}pkt")), Just("auto".into()), Just("unlimited".into())];
-    (buffer, any::<bool>(), prop::bool::weighted(0.3)).prop_map(|(buffer, fluid, shaper)| {
+    let ways = (any::<bool>(), prop::bool::weighted(0.3), prop::bool::weighted(0.3), prop::bool::weighted(0.3));
+    (buffer, ways).prop_map(|(buffer, (fluid, shaper, semi, fast_open))| {
         let backpressure = if fluid { "fluid" } else { "window" };
-        format!("buffer = \"{buffer}\"\nbackpressure = \"{backpressure}\"\nshaper = {shaper}\n")
+        let mode = if semi { "semi" } else { "stream" };
+        format!("buffer = \"{buffer}\"\nbackpressure = \"{backpressure}\"\nshaper = {shaper}\nmode = \"{mode}\"\nfast_open = {fast_open}\n")
+    })
+}
+
+/// A quantity, or a law of it.
+fn law(mean: String) -> impl Strategy<Value = String> {
+    let shape = prop_oneof![
+        Just(String::new()),
+        Just("law = \"exponential\"".to_string()),
+        (2.2..4.0f64).prop_map(|exponent| format!("law = \"pareto\", exponent = {exponent:.2}")),
+        (1.0..9.0f64).prop_map(|scv| format!("law = \"hyperexponential\", scv = {scv:.2}")),
+    ];
+    shape.prop_map(move |shape| if shape.is_empty() { format!("\"{mean}\"") } else { format!("{{ {shape}, mean = \"{mean}\" }}") })
+}
+
+/// What a flow may have besides.
+fn more_of_a_flow() -> impl Strategy<Value = String> {
+    let start = prop_oneof![Just("{ uniform = [\"0s\", \"1s\"] }"), Just("{ poisson = \"200ms\" }")];
+    let offers = (law("5kB".into()), law("10ms".into()), law("100ms".into()))
+        .prop_map(|(bytes, every, spell)| format!("offers = {{ bytes = {bytes}, every = {every}, on = {spell}, off = \"50ms\" }}\n"));
+    let optional = |weight, key: &'static str| prop::bool::weighted(weight).prop_map(move |has| if has { key } else { "" });
+    let fast_open = optional(0.4, "fast_open = true\n");
+    let limits = (optional(0.2, "window = \"20kB\"\n"), optional(0.2, "send_buffer = \"20kB\"\n"));
+    (start, fast_open, limits, prop::option::weighted(0.2, offers)).prop_map(|(start, fast_open, (window, buffer), offers)| {
+        format!("start = {start}\n{fast_open}{window}{buffer}{}", offers.unwrap_or_default())
+    })
+}
+
+fn cross() -> impl Strategy<Value = String> {
+    (law("200ms".into()), law("300ms".into()), any::<bool>()).prop_map(|(on, off, poisson)| {
+        let arrivals = if poisson { "poisson" } else { "even" };
+        format!("[[cross]]\nlink = 1\nrate = \"500kbit\"\narrivals = \"{arrivals}\"\non = {on}\noff = {off}\n")
     })
 }
 
@@ -50,10 +83,14 @@ const PROXIES: [&str; 9] = ["reno", "cubic", "vegas", "hybla", "westwood", "dctc
 /// A scenario's text: links, some of them with a proxy behind them, and flows that end.
 fn any_scenario() -> impl Strategy<Value = String> {
     let places = prop::collection::vec((link(), prop::option::of(proxy())), 1..4);
-    let flows = (1u32..6, 1u32..400_000, any::<bool>(), 0u32..300, prop::bool::weighted(0.2), prop::bool::weighted(0.2));
+    let bytes = prop_oneof![
+        (1u32..400_000).prop_map(|bytes| format!("\"{bytes}B\"")),
+        (1u32..100_000).prop_flat_map(|bytes| law(format!("{bytes}B"))),
+    ];
+    let flows = (1u32..6, bytes, any::<bool>(), 0u32..300, more_of_a_flow());
     let controls = (0..SENDERS.len(), 0..PROXIES.len(), told());
-    (places, controls, flows, prop::bool::weighted(0.3)).prop_map(
-        |(places, (sender, proxy, told), (count, bytes, download, access, window, offers), cross)| {
+    (places, controls, flows, prop::option::weighted(0.3, cross())).prop_map(
+        |(places, (sender, proxy, told), (count, bytes, download, access, more), cross)| {
             let plain = format!("[control]\nsender = \"{}\"\nproxy = \"{}\"\n", SENDERS[sender], PROXIES[proxy]);
             let mut text = told.as_ref().map_or(plain, |(_, control)| control.clone());
             let last = places.len();
@@ -67,21 +104,9 @@ fn any_scenario() -> impl Strategy<Value = String> {
                 }
             }
             let opens = if download { "receiver" } else { "sender" };
-            let _ = write!(
-                text,
-                "[[flow]]\ncount = {count}\nbytes = \"{bytes}B\"\nopens = \"{opens}\"\nstart = {{ uniform = [\"0s\", \"1s\"] }}\n"
-            );
+            let _ = write!(text, "[[flow]]\ncount = {count}\nbytes = {bytes}\nopens = \"{opens}\"\n{more}");
             let _ = writeln!(text, "access_delay = {{ uniform = [\"0ms\", \"{access}ms\"] }}");
-            if window {
-                text += "window = \"20kB\"\n";
-            }
-            if offers {
-                text += "offers = { bytes = \"5kB\", every = \"10ms\" }\n";
-            }
-            if cross {
-                text += "[[cross]]\nlink = 1\nrate = \"500kbit\"\non = \"200ms\"\noff = \"300ms\"\n";
-            }
-            text
+            text + &cross.unwrap_or_default()
         },
     )
 }
@@ -99,9 +124,12 @@ proptest! {
         // None takes a day, so that one that hangs is found out.
         let text = format!("duration = \"24h\"\n{text}");
         let (outcome, effort) = play(&text, seed, Settings { recovery, delayed_acks: delayed, ..Settings::default() });
+        let splits = scenario(&text).splits;
+        let from_end_to_end = splits.iter().all(|split| split.mode == SplitMode::Semi);
         for flow in &outcome.flows {
             prop_assert_eq!(Some(flow.bytes), flow.asked_bytes, "{:?}", effort);
-            prop_assert!(flow.end_s.is_some());
+            let (Some(end), Some(acked)) = (flow.end_s, flow.acked_s) else { panic!("it never ended, or never knew: {flow:?}") };
+            prop_assert!(acked > flow.start_s && (acked > end || !from_end_to_end), "{} {}", acked, end);
         }
         for link in &outcome.links {
             prop_assert!(link.queue_drops + link.losses <= link.packets);

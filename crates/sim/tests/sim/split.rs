@@ -119,7 +119,6 @@ fn controllers_that_know_the_link_share_it_out() {
 #[test]
 fn what_the_proxy_cannot_do_is_named() {
     assert_eq!(refused(&format!("{}[[flow]]\nbytes = \"1MB\"\n", split("20pkt", "mode = \"store\"\n"))), "split[1].buffer");
-    assert_eq!(refused(&format!("{}[[flow]]\nbytes = \"1MB\"\n", split("auto", "mode = \"semi\"\n"))), "split[1].mode");
 }
 
 #[test]
