@@ -196,7 +196,8 @@ pub(crate) fn outcome(
         }
     }
     let controls = scenario.leg_controls();
-    let proxy = (!scenario.splits.is_empty()).then(|| proxy_outcome(&recorder, &outcomes, end_s));
+    let delay_s = delays(&recorder);
+    let proxy = (!scenario.splits.is_empty()).then(|| proxy_outcome(&recorder, &outcomes, delay_s.unwrap_or_default(), end_s));
     Outcome {
         scenario: scenario.name.clone(),
         engine: "lab".into(),
@@ -208,6 +209,7 @@ pub(crate) fn outcome(
         jain: jain(scenario, seed, &recorder, &outcomes, end_s),
         converge_s: converge(&recorder, &outcomes, end_s),
         queue_bytes: Some(queue(&recorder, first, last)),
+        delay_s,
         flows: outcomes,
         proxy,
         links: links.iter().enumerate().map(|(index, report)| link_outcome(scenario, index, report)).collect(),
@@ -294,14 +296,19 @@ fn leg_outcome(control: &str, looks: &[LegLook]) -> LegOutcome {
     }
 }
 
-fn proxy_outcome(recorder: &Recorder, outcomes: &[FlowOutcome], end_s: f64) -> ProxyOutcome {
-    let (mut held, mut delays) = (Vec::new(), Vec::new());
+/// From a byte's leaving the sender's TCP to its being read, over the bytes of all flows; absent where none was read.
+fn delays(recorder: &Recorder) -> Option<Dist> {
+    let mut delays: Vec<f64> = recorder.flows.iter().flat_map(|looks| byte_delays(&looks.sender, &looks.read)).collect();
+    (!delays.is_empty()).then(|| Dist::of(&mut delays))
+}
+
+fn proxy_outcome(recorder: &Recorder, outcomes: &[FlowOutcome], delays: Dist, end_s: f64) -> ProxyOutcome {
+    let mut held = Vec::new();
     let (mut free, mut starvation, mut backpressure) = (0.0, 0.0, 0.0);
     let first = outcomes.iter().map(|flow| flow.start_s).fold(f64::INFINITY, f64::min);
     let last = outcomes.iter().map(|flow| flow.end_s.unwrap_or(end_s)).fold(0.0, f64::max);
     held.extend(recorder.held.iter().filter(|(t, _)| (first..=last).contains(t)).map(|(_, bytes)| *bytes));
     for (looks, flow) in recorder.flows.iter().zip(outcomes) {
-        delays.extend(byte_delays(&looks.sender, &looks.read));
         for looks in &looks.proxies {
             // Phases are of the time from the first byte that came to the last that went.
             for pair in looks.windows(2) {
@@ -321,7 +328,7 @@ fn proxy_outcome(recorder: &Recorder, outcomes: &[FlowOutcome], end_s: f64) -> P
     let share = |time: f64| if all > 0.0 { time / all } else { 0.0 };
     ProxyOutcome {
         buffer_bytes: Dist::of(&mut held),
-        delay_s: Dist::of(&mut delays),
+        delay_s: delays,
         phases: Phases { free: share(free), starvation: share(starvation), backpressure: share(backpressure) },
         shaper: recorder.shaper,
     }

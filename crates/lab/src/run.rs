@@ -54,6 +54,9 @@ impl Engine for Lab {
                 return cannot(format!("split[{}].buffer", index + 1), &format!("a real host cannot hold to less than {least}"));
             }
         }
+        if let Some(key) = scenario.tcp.first_set() {
+            return cannot(key.into(), "the kernel's TCP is as it is; one that is otherwise is the simulator's");
+        }
         if scenario.flow_specs(scenario.seed).len() > MOST_FLOWS {
             return cannot("flow.count".into(), &format!("it has ports for {MOST_FLOWS} flows"));
         }

@@ -58,6 +58,7 @@ impl Scenario {
             "control.proxy".into(),
             format!("lists {} controllers for {}", self.control.proxy.len(), counted(self.splits.len(), "split")),
         )?;
+        self.tcp.check()?;
         need(!self.flows.is_empty(), "flow".into(), "there is none: a scenario has at least one [[flow]]".into())?;
         for (index, flow) in self.flows.iter().enumerate() {
             need(flow.count > 0, format!("flow[{index}].count"), "is 0: leave the [[flow]] out instead".into())?;

@@ -10,6 +10,7 @@ mod file;
 mod model;
 mod outcome;
 mod random;
+mod tcp;
 mod text;
 mod units;
 
@@ -23,5 +24,6 @@ pub use outcome::{
     Dist, FlowOutcome, LegOutcome, LinkOutcome, NUMBERS, Outcome, Phases, ProxyOutcome, Series, ShaperOutcome, add_ci95, half_width, jain,
 };
 pub use random::{Purpose, stream};
+pub use tcp::Tcp;
 pub use text::{Fault, FileError, read_toml};
 pub use units::{Bytes, PKT, QueueLimit, Rate, Span, UnitError};

@@ -2,6 +2,7 @@
 
 use crate::{
     random::{Purpose, stream},
+    tcp::Tcp,
     units::{Bytes, PKT, QueueLimit, Rate, Span, UnitError, impl_text},
 };
 use rand::RngExt;
@@ -32,6 +33,9 @@ pub struct Scenario {
     /// Who controls congestion how.
     #[serde(default)]
     pub control: Control,
+    /// What TCP is to be like, where it is not the kernel's.
+    #[serde(default, skip_serializing_if = "Tcp::is_linux")]
+    pub tcp: Tcp,
     /// The connections.
     #[serde(rename = "flow")]
     pub flows: Vec<FlowGroup>,

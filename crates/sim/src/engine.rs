@@ -77,8 +77,9 @@ impl Sim {
     pub fn play(&self, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> Result<(Outcome, Effort), EngineError> {
         self.can_answer(scenario)?;
         let controllers = controllers(scenario)?;
-        let mut world = World::new(scenario, seed, &controllers, self.settings);
-        let mut looks = Looks::new(world.flows.len(), world.legs, &self.settings);
+        let settings = self.settings.of(&scenario.tcp);
+        let mut world = World::new(scenario, seed, &controllers, settings);
+        let mut looks = Looks::new(world.flows.len(), world.legs, &settings);
         let until = scenario.duration.unwrap_or(PATIENCE).0;
         if !world.run(until, &mut looks, progress) {
             return Err(EngineError::Cancelled);

@@ -178,6 +178,7 @@ pub(crate) fn outcome(world: &mut World<'_>, seed: u64, mut looks: Looks) -> Out
     let left = looks.curve(|look| look.left);
     let carried = value_at(&left, last) - value_at(&left, first);
     let within = looks.all.iter().filter(|look| (first..=last).contains(&look.t));
+    let delay_s = delays(world, &looks);
     let queue_bytes = Some(Dist::of(&mut within.map(|look| look.queued + look.shaped).collect::<Vec<_>>()));
     Outcome {
         scenario: scenario.name.clone(),
@@ -190,7 +191,8 @@ pub(crate) fn outcome(world: &mut World<'_>, seed: u64, mut looks: Looks) -> Out
         jain: jain(scenario, seed, &looks, &flows, end_s),
         converge_s: converge(&looks, &flows, end_s),
         queue_bytes,
-        proxy: (!scenario.splits.is_empty()).then(|| proxy_outcome(world, &looks, &flows, [first, last])),
+        delay_s,
+        proxy: (!scenario.splits.is_empty()).then(|| proxy_outcome(world, &looks, &flows, delay_s.unwrap_or_default(), [first, last])),
         links: (0..scenario.links.len()).map(|index| link_outcome(world, index)).collect(),
         series: all_series(&looks, world.legs, scenario.bottleneck()),
         flows,
@@ -237,13 +239,20 @@ fn leg_outcome(world: &World<'_>, conn: usize, control: &str, looks: &Looks) -> 
     }
 }
 
-fn proxy_outcome(world: &mut World<'_>, looks: &Looks, flows: &[FlowOutcome], [first, last]: [f64; 2]) -> ProxyOutcome {
+/// From a byte's leaving the sender's TCP to its being read, over the bytes of all flows; absent where none was read.
+fn delays(world: &World<'_>, looks: &Looks) -> Option<Dist> {
+    let of = |flow: usize| {
+        let sent = looks.all.iter().zip(&looks.legs[flow * world.legs]).map(|(look, leg)| (look.t, leg.moved as f64));
+        byte_delays(&sent.collect::<Vec<_>>(), &looks.read(flow))
+    };
+    let mut delays: Vec<f64> = (0..world.flows.len()).flat_map(of).collect();
+    (!delays.is_empty()).then(|| Dist::of(&mut delays))
+}
+
+fn proxy_outcome(world: &mut World<'_>, looks: &Looks, flows: &[FlowOutcome], delays: Dist, [first, last]: [f64; 2]) -> ProxyOutcome {
     let mut held: Vec<f64> = looks.all.iter().filter(|look| (first..=last).contains(&look.t)).map(|look| look.held).collect();
-    let mut delays = Vec::new();
     let (mut free, mut starvation, mut backpressure) = (0.0, 0.0, 0.0);
     for (number, flow) in flows.iter().enumerate() {
-        let sent = looks.all.iter().zip(&looks.legs[number * world.legs]).map(|(look, leg)| (look.t, leg.moved as f64));
-        delays.extend(byte_delays(&sent.collect::<Vec<_>>(), &looks.read(number)));
         for leg in 1..world.legs {
             let seen = &looks.legs[number * world.legs + leg];
             // Phases are of the time from the first byte that came to the last that went.
@@ -270,7 +279,7 @@ fn proxy_outcome(world: &mut World<'_>, looks: &Looks, flows: &[FlowOutcome], [f
     });
     ProxyOutcome {
         buffer_bytes: Dist::of(&mut held),
-        delay_s: Dist::of(&mut delays),
+        delay_s: delays,
         phases: Phases { free: share(free), starvation: share(starvation), backpressure: share(backpressure) },
         shaper,
     }

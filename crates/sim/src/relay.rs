@@ -1,9 +1,9 @@
 //! The split node: what it holds of a flow in the direction of the data, between the receiver of one leg and the sender of the next. That is
 //! payload that has arrived in order and was not sent on for the first time; it goes on as soon as the next leg may send.
 //!
-//! With `window` the window told is the room that is free, so that never more than the buffer is held. With `fluid` there is no window: the
-//! sender of the leg before is stopped while the buffer is full, and knows at once when it is and when not; what was under way comes all the
-//! same, so that more than the buffer may be held, by up to a window of that leg.
+//! With `window` the window told is the room that is free, so that never more than the buffer is held. With `fluid` there is no window: while the
+//! buffer is full the sender of the leg before may send as much as the proxy sends on, which it knows at once (Baccelli et al. (19.6)). What was under
+//! way when the buffer became full comes all the same, so that more than the buffer may be held, by up to a window of that leg.
 
 use scenario::{Backpressure, SplitMode};
 
