@@ -86,7 +86,10 @@ fn equations(scenario: &Scenario) -> Result<Split, PaperError> {
         let losses = match scenario.links[at].loss {
             Some(scenario::Loss::PerSecond(rate)) => Losses::PerSecond(rate),
             other => {
-                return Err(PaperError::Wrong { experiment: scenario.name.clone(), what: format!("no losses by time on a leg: {other:?}") });
+                return Err(PaperError::Wrong {
+                    experiment: scenario.name.clone(),
+                    what: format!("no losses by time on a leg: {other:?}"),
+                });
             }
         };
         Ok(Aimd::new(scenario.base_rtt(legs[at]).secs(), losses)?)
