@@ -1,6 +1,6 @@
 //! What a paper claims, and whether it holds: the ratio of a number in one case to that in another, seed by seed.
 
-use crate::Mean;
+use crate::{Mean, Origin};
 use scenario::Outcome;
 use serde::Deserialize;
 use std::fmt;
@@ -9,7 +9,8 @@ use std::fmt;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
-    /// What the paper says, and where.
+    /// What the paper says, and where; empty: nothing, and the ratio is told all the same.
+    #[serde(default)]
     pub says: String,
     /// Which number of an outcome.
     pub number: String,
@@ -18,22 +19,33 @@ pub struct Claim {
     /// … against which other.
     pub than: String,
     /// The ratio of the one to the other that is claimed: below 1 is less, above 1 is more. Where only the direction is claimed it is
-    /// `less` or `more`.
+    /// `less` or `more`, where it is that nothing changes `same`, and where it is that nothing is gained `not-more`. Absent: nothing is claimed.
+    #[serde(default)]
     pub ratio: Ratio,
 }
 
 /// What is claimed of a ratio.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Ratio {
+    /// Nothing: which way it goes is told.
+    #[default]
+    Nothing,
     /// Below 1.
     Less,
     /// Above 1.
     More,
+    /// 1, to [`ALIKE`].
+    Same,
+    /// Not above 1 by more than [`ALIKE`].
+    NotMore,
     /// That it is this.
     #[serde(untagged)]
     Is(f64),
 }
+
+/// What counts as nothing gained or lost where a paper sees no difference: it prints no number for that, and shows curves.
+pub const ALIKE: f64 = 0.05;
 
 /// What the measurements say to a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +58,12 @@ pub enum Verdict {
     Open,
     /// It is the other way round.
     Reversed,
+    /// There is a difference where none is claimed.
+    Differs,
+    /// Nothing is claimed: it is less …
+    Less,
+    /// … or more.
+    More,
 }
 
 impl fmt::Display for Verdict {
@@ -55,6 +73,9 @@ impl fmt::Display for Verdict {
             Verdict::Weaker => "holds, but weaker",
             Verdict::Open => "cannot tell",
             Verdict::Reversed => "the other way round",
+            Verdict::Differs => "does not hold",
+            Verdict::Less => "less",
+            Verdict::More => "more",
         })
     }
 }
@@ -69,14 +90,12 @@ pub struct Judgement {
 }
 
 impl Claim {
-    /// Judges by outcomes; nothing where no seed has the number in both cases. Outcomes that are not valid are left out.
-    pub fn judge(&self, outcomes: &[Outcome]) -> Option<Judgement> {
-        let of = |case: &str, seed: u64| {
-            let found = outcomes.iter().find(|outcome| outcome.case == case && outcome.seed == seed && outcome.valid)?;
-            found.number(&self.number).filter(|value| *value > 0.0)
-        };
-        let seeds = outcomes.iter().filter(|outcome| outcome.case == self.case).map(|outcome| outcome.seed);
-        let ratios: Vec<f64> = seeds.filter_map(|seed| Some(of(&self.case, seed)? / of(&self.than, seed)?)).collect();
+    /// Judges by outcomes of one origin; nothing where no seed has the number in both cases. Outcomes that are not valid are left out.
+    pub fn judge(&self, origin: &Origin, outcomes: &[Outcome]) -> Option<Judgement> {
+        let number = |outcome: &Outcome| outcome.number(&self.number).filter(|value| *value > 0.0);
+        let than = |seed: u64| origin.valid(&self.than, outcomes).find(|outcome| outcome.seed == seed).and_then(number);
+        let ours = origin.valid(&self.case, outcomes);
+        let ratios: Vec<f64> = ours.filter_map(|outcome| Some(number(outcome)? / than(outcome.seed)?)).collect();
         let ratio = Mean::of(&ratios)?;
         Some(Judgement { ratio, verdict: self.ratio.verdict(ratio.mean, ratio.half) })
     }
@@ -84,19 +103,33 @@ impl Claim {
 
 impl Ratio {
     fn verdict(self, ratio: f64, half: f64) -> Verdict {
-        // As if less were claimed: of more, all is mirrored.
-        let (low, high, claimed) = match self {
-            Ratio::Less => (ratio - half, ratio + half, 1.0),
-            Ratio::Is(claimed) if claimed <= 1.0 => (ratio - half, ratio + half, claimed),
-            Ratio::More => (2.0 - ratio - half, 2.0 - ratio + half, 1.0),
-            Ratio::Is(claimed) => (2.0 - ratio - half, 2.0 - ratio + half, 2.0 - claimed),
-        };
-        match () {
-            () if low >= 1.0 => Verdict::Reversed,
-            () if high >= 1.0 => Verdict::Open,
-            () if low > claimed => Verdict::Weaker,
-            () => Verdict::Holds,
+        let (low, high) = (ratio - half, ratio + half);
+        // Of more all is mirrored, as if less were claimed.
+        let mirrored = (2.0 - high, 2.0 - low);
+        match self {
+            Ratio::Nothing if high < 1.0 => Verdict::Less,
+            Ratio::Nothing if low > 1.0 => Verdict::More,
+            Ratio::Nothing => Verdict::Open,
+            Ratio::Less => below((low, high), 1.0),
+            Ratio::More => below(mirrored, 1.0),
+            Ratio::Is(claimed) if claimed <= 1.0 => below((low, high), claimed),
+            Ratio::Is(claimed) => below(mirrored, 2.0 - claimed),
+            Ratio::Same if low > 1.0 - ALIKE && high < 1.0 + ALIKE => Verdict::Holds,
+            Ratio::Same if high < 1.0 - ALIKE || low > 1.0 + ALIKE => Verdict::Differs,
+            Ratio::NotMore if high < 1.0 + ALIKE => Verdict::Holds,
+            Ratio::NotMore if low > 1.0 + ALIKE => Verdict::Differs,
+            Ratio::Same | Ratio::NotMore => Verdict::Open,
         }
+    }
+}
+
+/// What an interval says to the claim that a ratio is `claimed`, which is 1 at most.
+fn below((low, high): (f64, f64), claimed: f64) -> Verdict {
+    match () {
+        () if low >= 1.0 => Verdict::Reversed,
+        () if high >= 1.0 => Verdict::Open,
+        () if low > claimed => Verdict::Weaker,
+        () => Verdict::Holds,
     }
 }
 
@@ -107,6 +140,7 @@ mod tests {
     fn judged(ratio: Ratio, ours: &[f64], theirs: &[f64]) -> Option<Judgement> {
         let outcome = |case: &str, seed: usize, value: &f64| Outcome {
             case: case.into(),
+            engine: "lab".into(),
             seed: seed as u64,
             valid: true,
             goodput_bps: *value,
@@ -115,7 +149,7 @@ mod tests {
         let mut outcomes: Vec<Outcome> = ours.iter().enumerate().map(|(seed, value)| outcome("ours", seed, value)).collect();
         outcomes.extend(theirs.iter().enumerate().map(|(seed, value)| outcome("theirs", seed, value)));
         let claim = Claim { says: String::new(), number: "goodput_bps".into(), case: "ours".into(), than: "theirs".into(), ratio };
-        claim.judge(&outcomes)
+        claim.judge(&Origin { engine: "lab".into(), variation: String::new() }, &outcomes)
     }
 
     fn verdict(ratio: Ratio, ours: &[f64]) -> Verdict {
@@ -132,6 +166,42 @@ mod tests {
         assert_eq!(verdict(Ratio::More, &[11.0, 11.1, 11.2]), Verdict::Holds);
         assert_eq!(verdict(Ratio::Is(1.5), &[11.0, 11.1, 11.2]), Verdict::Weaker);
         assert_eq!(verdict(Ratio::More, &[9.0, 9.1, 9.2]), Verdict::Reversed);
+    }
+
+    #[test]
+    fn no_difference_can_be_claimed_and_nothing() {
+        assert_eq!(verdict(Ratio::Same, &[10.0, 10.1, 10.2]), Verdict::Holds);
+        assert_eq!(verdict(Ratio::Same, &[11.0, 11.1, 11.2]), Verdict::Differs);
+        assert_eq!(verdict(Ratio::Same, &[8.0, 8.1, 8.2]), Verdict::Differs);
+        assert_eq!(verdict(Ratio::Same, &[9.0, 10.0, 11.0]), Verdict::Open);
+        assert_eq!(verdict(Ratio::NotMore, &[8.0, 8.1, 8.2]), Verdict::Holds);
+        assert_eq!(verdict(Ratio::NotMore, &[11.0, 11.1, 11.2]), Verdict::Differs);
+        assert_eq!(verdict(Ratio::Nothing, &[11.0, 11.1, 11.2]), Verdict::More);
+        assert_eq!(verdict(Ratio::Nothing, &[9.0, 9.1, 9.2]), Verdict::Less);
+        assert_eq!(verdict(Ratio::Nothing, &[9.0, 10.0, 11.0]), Verdict::Open);
+    }
+
+    #[test]
+    fn engines_are_judged_apart() {
+        let outcome = |engine: &str, case: &str, goodput_bps: f64| Outcome {
+            engine: engine.into(),
+            case: case.into(),
+            valid: true,
+            goodput_bps,
+            ..Outcome::default()
+        };
+        let outcomes = [
+            outcome("sim", "a", 2.0),
+            outcome("lab", "a", 1.0),
+            outcome("sim", "b", 1.0),
+            outcome("lab", "b, with more", 4.0),
+            outcome("lab", "a, with more", 2.0),
+        ];
+        let claim = Claim { says: String::new(), number: "goodput_bps".into(), case: "a".into(), than: "b".into(), ratio: Ratio::Less };
+        let ratio = |engine: &str, variation: &str| {
+            claim.judge(&Origin { engine: engine.into(), variation: variation.into() }, &outcomes).map(|judged| judged.ratio.mean)
+        };
+        assert_eq!([ratio("sim", ""), ratio("lab", ""), ratio("lab", "with more")], [Some(2.0), None, Some(0.5)]);
     }
 
     #[test]

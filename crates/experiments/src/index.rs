@@ -1,9 +1,9 @@
 //! The index: papers, their experiments, and what was printed.
 
-use crate::{Claim, Model};
+use crate::{Claim, Model, Part, Player};
 use include_dir::{Dir, include_dir};
 use scenario::{Assignment, FileError, NUMBERS, ScenarioFile, Variant};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 pub(crate) static PAPERS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../papers");
 /// A paper's own file in its folder.
@@ -41,9 +41,15 @@ pub struct Experiment {
     /// Changes to the file, as on the command line: `split.1.shaper=false,true`.
     #[serde(default)]
     pub sets: Vec<String>,
-    /// Which engine plays it.
-    #[serde(default)]
-    pub on: Player,
+    /// Which engines play it: a name, or several.
+    #[serde(default = "lab", deserialize_with = "one_or_many")]
+    pub on: Vec<Player>,
+    /// What is otherwise where one of them plays it.
+    #[serde(rename = "engine", default)]
+    pub apart: Vec<Apart>,
+    /// Under which other settings all its cases are played once more.
+    #[serde(rename = "vary", default)]
+    pub variations: Vec<Variation>,
     /// How many seeds its numbers are means over.
     #[serde(default = "ten")]
     pub seeds: u64,
@@ -63,15 +69,33 @@ pub struct Experiment {
     pub claims: Vec<Claim>,
 }
 
-/// Who plays an experiment.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Player {
-    /// The real kernel.
-    #[default]
-    Lab,
-    /// The equations.
-    Theory,
+/// What is otherwise where an engine plays an experiment.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Apart {
+    /// Which.
+    pub name: Player,
+    /// Further changes to the file, one value each, so that cases keep their names.
+    #[serde(default)]
+    pub sets: Vec<String>,
+    /// With how many seeds, where not as many as the others.
+    #[serde(default)]
+    pub seeds: Option<u64>,
+    /// Whether it plays the variations as well.
+    #[serde(default = "yes")]
+    pub varied: bool,
+    /// Why.
+    pub why: String,
+}
+
+/// Another setting under which all cases are played again.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Variation {
+    /// What it is called: it follows a case's name, after a comma.
+    pub name: String,
+    /// Its changes to the file, one value each.
+    pub sets: Vec<String>,
 }
 
 /// One thing that an identifier names.
@@ -99,6 +123,27 @@ pub struct Printed {
 
 fn ten() -> u64 {
     10
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn lab() -> Vec<Player> {
+    vec![Player::Lab]
+}
+
+fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Player>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "expected \"lab\", \"sim\" or \"theory\", or a list of them")]
+    enum Names {
+        One(Player),
+        Many(Vec<Player>),
+    }
+    Ok(match Names::deserialize(deserializer)? {
+        Names::One(name) => vec![name],
+        Names::Many(names) => names,
+    })
 }
 
 /// What is wrong with the papers' data, or with what was asked for.
@@ -164,34 +209,75 @@ impl Paper {
         experiments.chain(self.models.iter().map(|one| (one.id.as_str(), one.title.as_str(), None)))
     }
 
-    /// Every scenario that one of its experiments plays.
-    pub fn variants(&self, experiment: &Experiment) -> Result<Vec<Variant>, PaperError> {
-        let wrong = |what: String| PaperError::Wrong { experiment: format!("{}/{}", self.key, experiment.id), what };
+    /// What each of `players` is to play of one of its experiments.
+    pub fn parts(&self, experiment: &Experiment, players: &[Player]) -> Result<Vec<Part>, PaperError> {
+        let known = self.variants(experiment, &[], &[])?;
+        self.check(experiment, &known)?;
+        let part = |player: &Player| {
+            let apart = experiment.apart.iter().find(|apart| apart.name == *player);
+            let sets = apart.map_or(&[][..], |apart| &apart.sets);
+            let mut variants = self.variants(experiment, sets, &[])?;
+            let variations = if apart.is_none_or(|apart| apart.varied) { &experiment.variations[..] } else { &[] };
+            for variation in variations {
+                for variant in self.variants(experiment, sets, &variation.sets)? {
+                    variants.push(Variant { case: variation.of(&variant.case), ..variant });
+                }
+            }
+            Ok(Part { player: *player, variants, seeds: apart.and_then(|apart| apart.seeds).unwrap_or(experiment.seeds) })
+        };
+        players.iter().map(part).collect()
+    }
+
+    /// The cases of an experiment, with these changes after its own.
+    fn variants(&self, experiment: &Experiment, sets: &[String], more: &[String]) -> Result<Vec<Variant>, PaperError> {
         let path = format!("{}/{}", self.key, experiment.file);
         let text = PAPERS
             .get_file(&path)
             .and_then(include_dir::File::contents_utf8)
-            .ok_or_else(|| wrong(format!("there is no file papers/{path}")))?;
-        let sets: Vec<Assignment> = experiment.sets.iter().map(|set| set.parse()).collect::<Result<_, String>>().map_err(wrong)?;
-        let variants = ScenarioFile::parse(text, &format!("papers/{path}"))?.variants(&sets)?;
-        let known = |case: &str| variants.iter().any(|variant| variant.case == case);
+            .ok_or_else(|| self.wrong(experiment, format!("there is no file papers/{path}")))?;
+        let sets = experiment.sets.iter().chain(sets).chain(more).map(|set| set.parse());
+        let sets: Vec<Assignment> = sets.collect::<Result<_, String>>().map_err(|what| self.wrong(experiment, what))?;
+        Ok(ScenarioFile::parse(text, &format!("papers/{path}"))?.variants(&sets)?)
+    }
+
+    /// Everything that an experiment names must be there.
+    fn check(&self, experiment: &Experiment, known: &[Variant]) -> Result<(), PaperError> {
         let cases = experiment.printed.iter().map(|printed| &printed.case);
         let claimed = experiment.claims.iter().flat_map(|claim| [&claim.case, &claim.than]);
-        if let Some(case) = cases.chain(claimed).find(|case| !known(case)) {
-            return Err(wrong(format!("{path} has no case {case:?}")));
+        if let Some(case) = cases.chain(claimed).find(|case| !known.iter().any(|variant| variant.case == **case)) {
+            return Err(self.wrong(experiment, format!("{} has no case {case:?}", experiment.file)));
         }
         let numbers = experiment.printed.iter().map(|printed| &printed.number);
         let claimed = experiment.claims.iter().map(|claim| &claim.number);
         if let Some(number) = numbers.chain(claimed).chain(&experiment.numbers).find(|number| !NUMBERS.contains(&number.as_str())) {
-            return Err(wrong(format!("an outcome has no number {number:?}: it has {}", NUMBERS.join(", "))));
+            return Err(self.wrong(experiment, format!("an outcome has no number {number:?}: it has {}", NUMBERS.join(", "))));
         }
-        Ok(variants)
+        Ok(())
+    }
+
+    fn wrong(&self, experiment: &Experiment, what: String) -> PaperError {
+        PaperError::Wrong { experiment: format!("{}/{}", self.key, experiment.id), what }
+    }
+}
+
+impl Variation {
+    /// What a case is called under it.
+    pub fn of(&self, case: &str) -> String {
+        if case.is_empty() { self.name.clone() } else { format!("{case}, {}", self.name) }
+    }
+
+    /// And what it is without it; absent where the name is not one under it.
+    pub(crate) fn without<'a>(name: &str, varied: &'a str) -> Option<&'a str> {
+        let rest = varied.strip_suffix(name)?;
+        if rest.is_empty() { Some(rest) } else { rest.strip_suffix(", ") }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use scenario::Engine;
+    use std::collections::BTreeSet;
 
     #[test]
     fn every_experiment_can_be_read() {
@@ -201,7 +287,19 @@ mod tests {
             for experiment in &paper.experiments {
                 let id = format!("{}/{}", paper.key, experiment.id);
                 assert!(matches!(Paper::find(&id).unwrap().1, Entry::Experiment(_)), "{id}");
-                assert!(!paper.variants(experiment).unwrap().is_empty(), "{id}");
+                assert!(!experiment.on.is_empty(), "{id}");
+                for part in paper.parts(experiment, &experiment.on).unwrap() {
+                    let cases: BTreeSet<&str> = part.variants.iter().map(|variant| variant.case.as_str()).collect();
+                    assert!(!cases.is_empty() && cases.len() == part.variants.len(), "{id}: two cases of one name");
+                    let engine: &dyn Engine = match part.player {
+                        Player::Theory => &theory::Theory,
+                        Player::Sim => &sim::Sim::default(),
+                        // What it can answer is the machine's.
+                        Player::Lab => continue,
+                    };
+                    let (part, left_out) = part.answerable(engine);
+                    assert!(!part.variants.is_empty(), "{id}: {} answers nothing of it: {left_out:?}", part.player);
+                }
             }
             for model in &paper.models {
                 let id = format!("{}/{}", paper.key, model.id);

@@ -9,9 +9,11 @@ mod claim;
 mod findings;
 mod index;
 mod model;
+mod part;
 
 pub use bound::Bound;
-pub use claim::{Claim, Judgement, Verdict};
-pub use findings::{BOUNDED, Mean, Row};
-pub use index::{Entry, Experiment, Paper, PaperError, Player, Printed, papers};
+pub use claim::{ALIKE, Claim, Judgement, Ratio, Verdict};
+pub use findings::{BOUNDED, Mean, Origin, Row};
+pub use index::{Apart, Entry, Experiment, Paper, PaperError, Printed, Variation, papers};
 pub use model::{Line, Model, Question, Sheet};
+pub use part::{Part, Player};

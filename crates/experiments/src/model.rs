@@ -1,9 +1,11 @@
 //! Tables, figures and lemmas that equations answer without a scenario: what was printed, what comes out here, and whether the one is the other.
 
 mod can;
+mod packets;
 mod split;
 mod startup;
 mod tails;
+mod windows;
 
 use crate::{PaperError, index::PAPERS};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -43,6 +45,8 @@ pub enum Question {
     HillBands,
     /// Baccelli's Figure 19.8.
     TailPerPacket,
+    /// Baccelli's Figure 19.9.
+    Windows,
     /// Baccelli's Lemma 19.6.
     BelowBothLegs,
     /// Baccelli's Lemma 19.7.
@@ -128,6 +132,7 @@ impl Model {
             Question::TailByTime => tails::by_time(),
             Question::HillBands => tails::hill_bands(),
             Question::TailPerPacket => tails::per_packet(),
+            Question::Windows => windows::sheet(),
             Question::CycleTail => tails::cycle(),
             Question::BelowBothLegs => split::below_both_legs(),
             Question::Stability => split::stability(),

@@ -73,6 +73,9 @@ impl Engine for Lab {
                 return cannot(format!("split[{}].buffer", index + 1), &format!("a real host cannot hold to less than {least}"));
             }
         }
+        if let Some(key) = scenario.tcp.first_set() {
+            return cannot(key.into(), "the kernel's TCP is as it is; one that is otherwise is the simulator's");
+        }
         for (index, flow) in (1..).zip(&scenario.flows) {
             if flow.fast_open {
                 return cannot(format!("flow[{index}].fast_open"), NO_COOKIES);

@@ -72,6 +72,7 @@ impl Scenario {
             "control.proxy".into(),
             format!("lists {} controllers for {}", self.control.proxy.len(), counted(self.splits.len(), "split")),
         )?;
+        self.tcp.check()?;
         self.check_flows()?;
         for (index, cross) in self.cross.iter().enumerate() {
             need(

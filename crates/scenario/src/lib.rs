@@ -16,6 +16,7 @@ mod parallel;
 mod random;
 mod seen;
 mod sources;
+mod tcp;
 mod text;
 mod units;
 
@@ -35,5 +36,6 @@ pub use parallel::{Bond, Foreground, Job, Jobs, Network, Parallel, Scheduler};
 pub use random::{Purpose, stream};
 pub use seen::{FlowSeen, LegLook, LegSeen, LinkLook, Seen};
 pub use sources::{Arrivals, Cross, Offer, Times, Writes};
+pub use tcp::Tcp;
 pub use text::{Fault, FileError, read_toml};
 pub use units::{Bytes, PKT, Quantity, QueueLimit, Rate, Span, UnitError};

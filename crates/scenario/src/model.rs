@@ -5,6 +5,7 @@ use crate::{
     parallel::{Bond, Foreground, Network},
     random::{Purpose, stream},
     sources::{Cross, Offer},
+    tcp::Tcp,
     units::{Bytes, PKT, QueueLimit, Rate, Span, UnitError, impl_text},
 };
 use rand::RngExt;
@@ -36,6 +37,9 @@ pub struct Scenario {
     /// Who controls congestion how.
     #[serde(default)]
     pub control: Control,
+    /// What TCP is to be like, where it is not the kernel's.
+    #[serde(default, skip_serializing_if = "Tcp::is_linux")]
+    pub tcp: Tcp,
     /// The connections, or, where networks lie in parallel, the transfers that are split over all of them.
     #[serde(rename = "flow", default, skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<FlowGroup>,

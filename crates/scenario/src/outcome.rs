@@ -35,6 +35,9 @@ pub struct Outcome {
     /// What waited before the bottleneck over time, in bytes: before the link, or before a proxy's shaper.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_bytes: Option<Dist>,
+    /// From a byte's first leaving the sender's TCP to its being read by the receiver, split or not, over the bytes of all flows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_s: Option<Dist>,
     /// Flow by flow.
     pub flows: Vec<FlowOutcome>,
     /// What happened in the proxy, all flows and proxies together; absent when nothing is split.
@@ -320,7 +323,7 @@ impl Outcome {
             "phase_starvation" => self.proxy.as_ref().map(|proxy| proxy.phases.starvation),
             "phase_backpressure" => self.proxy.as_ref().map(|proxy| proxy.phases.backpressure),
             "held_bytes" => self.proxy.as_ref().map(|proxy| proxy.buffer_bytes.mean),
-            "delay_s" => self.proxy.as_ref().map(|proxy| proxy.delay_s.mean),
+            "delay_s" => self.delay_s.or(self.proxy.as_ref().map(|proxy| proxy.delay_s)).map(|delay| delay.mean),
             _ => {
                 let class = SOJOURNS.iter().position(|sojourn| *sojourn == name)?;
                 self.sojourn_s.get(class).copied().flatten()

@@ -132,6 +132,7 @@ impl Seen {
         let total: u64 = flows.iter().map(|flow| flow.bytes).sum();
         let left: Vec<(f64, f64)> = self.bottleneck.iter().map(|look| (look.t, look.left as f64)).collect();
         let carried = curve::value_at(&left, last) - curve::value_at(&left, first);
+        let delay_s = self.delays();
         Outcome {
             scenario: scenario.name.clone(),
             engine: engine.into(),
@@ -142,7 +143,8 @@ impl Seen {
             jain: self.jain(scenario, specs.iter().map(|flow| flow.access_delay).max().unwrap_or(Span::ZERO)),
             converge_s: self.converge(),
             queue_bytes: Some(self.queue([first, last])),
-            proxy: (!scenario.splits.is_empty()).then(|| self.proxy([first, last])),
+            delay_s,
+            proxy: (!scenario.splits.is_empty()).then(|| self.proxy(delay_s.unwrap_or_default(), [first, last])),
             series: self.series(scenario),
             links: self.links,
             flows,
@@ -196,13 +198,20 @@ impl Seen {
         Dist::of(&mut looks.map(|look| look.queued as f64 + curve::value_at(&self.shaped, look.t)).collect::<Vec<_>>())
     }
 
-    fn proxy(&self, [first, last]: [f64; 2]) -> ProxyOutcome {
+    /// From a byte's leaving the sender's TCP to its being read, over the bytes of all flows; none where none was read.
+    fn delays(&self) -> Option<Dist> {
+        let of = |flow: &FlowSeen| {
+            let sent = flow.legs.first().map_or_else(Vec::new, |leg| leg.looks.iter().map(|look| (look.t, look.sent as f64)).collect());
+            curve::delays(&sent, &flow.read, DELAY_POINTS)
+        };
+        let mut delays: Vec<f64> = self.flows.iter().flat_map(of).collect();
+        (!delays.is_empty()).then(|| Dist::of(&mut delays))
+    }
+
+    fn proxy(&self, delay_s: Dist, [first, last]: [f64; 2]) -> ProxyOutcome {
         let mut held: Vec<f64> = self.held.iter().filter(|(t, _)| (first..=last).contains(t)).map(|(_, bytes)| *bytes).collect();
-        let mut delays = Vec::new();
         let mut phases = Phases::default();
         for flow in &self.flows {
-            let sent = flow.legs.first().map_or_else(Vec::new, |leg| leg.looks.iter().map(|look| (look.t, look.sent as f64)).collect());
-            delays.extend(curve::delays(&sent, &flow.read, DELAY_POINTS));
             for leg in flow.legs.iter().skip(1) {
                 leg.add_phases(flow, &mut phases);
             }
@@ -211,7 +220,7 @@ impl Seen {
         let share = |time: f64| if all > 0.0 { time / all } else { 0.0 };
         ProxyOutcome {
             buffer_bytes: Dist::of(&mut held),
-            delay_s: Dist::of(&mut delays),
+            delay_s,
             phases: Phases { free: share(phases.free), starvation: share(phases.starvation), backpressure: share(phases.backpressure) },
             shaper: self.shaper,
         }

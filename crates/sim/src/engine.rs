@@ -82,11 +82,12 @@ impl Sim {
     pub fn play(&self, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> Result<(Outcome, Effort), EngineError> {
         self.can_answer(scenario)?;
         let laws = laws(scenario)?;
+        let settings = self.settings.of(&scenario.tcp);
         if let (Some(parallel), Law::Own(controller)) = (scenario.parallel(), laws[0]) {
             return self.play_parallel(scenario, parallel, controller, seed, progress);
         }
-        let mut world = World::new(scenario, seed, &laws, self.settings);
-        let mut looks = Looks::new(world.flows.len(), world.legs, &self.settings);
+        let mut world = World::new(scenario, seed, &laws, settings);
+        let mut looks = Looks::new(world.flows.len(), world.legs, &settings);
         let until = scenario.duration.unwrap_or(PATIENCE).0;
         if !world.run(until, &mut looks, progress) {
             return Err(EngineError::Cancelled);
@@ -112,7 +113,7 @@ impl Sim {
         seed: u64,
         progress: &dyn Progress,
     ) -> Result<(Outcome, Effort), EngineError> {
-        let mut world = parallel::World::new(scenario, parallel, seed, controller, self.settings);
+        let mut world = parallel::World::new(scenario, parallel, seed, controller, self.settings.of(&scenario.tcp));
         // What comes by chance has come in ten times the time that it takes in the mean.
         let expected = parallel.foreground.map_or(0.0, |foreground| foreground.jobs as f64 / parallel.arrivals_per_s(0));
         let until = scenario.duration.unwrap_or(PATIENCE + Span::from_secs_f64(10.0 * expected)).0;

@@ -348,10 +348,12 @@ impl Receiver {
     }
 
     /// Some of what had arrived takes no more room (tcp_cleanup_rbuf): the sender is told when the window is twice what it knows of.
-    pub(crate) fn release(&mut self, to: u64, net: &mut Net) {
-        self.released = self.released.max(to);
+    /// Returns how much of it that is.
+    pub(crate) fn release(&mut self, to: u64, net: &mut Net) -> u64 {
+        let more = to.saturating_sub(self.released);
+        self.released += more;
         if self.is_complete() || !self.up {
-            return;
+            return more;
         }
         let known = self.right_edge - self.next;
         if 2 * known <= self.clamp {
@@ -360,6 +362,7 @@ impl Receiver {
                 self.acknowledge(net);
             }
         }
+        more
     }
 
     /// The window that there is (__tcp_select_window): none while there is hardly any room (RFC 9293 §3.8.6.2.2).

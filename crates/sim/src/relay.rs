@@ -5,9 +5,9 @@
 //! window of the leg before goes, and, by receipts of their own, what the next leg's end has acknowledged, by which that leg's sender frees its send buffer and its
 //! application knows of delivery. Acknowledging nothing else than the latter would make the whole path's round trip that of the leg before.
 //!
-//! With `window` the window told is the room that is free, so that never more than the buffer is held. With `fluid` there is no window: the
-//! sender of the leg before is stopped while the buffer is full, and knows at once when it is and when not; what was under way comes all the
-//! same, so that more than the buffer may be held, by up to a window of that leg.
+//! With `window` the window told is the room that is free, so that never more than the buffer is held. With `fluid` there is no window: while the
+//! buffer is full the sender of the leg before may send as much as the proxy sends on, which it knows at once (Baccelli et al. (19.6)). What was under
+//! way when the buffer became full comes all the same, so that more than the buffer may be held, by up to a window of that leg.
 
 use scenario::{Backpressure, SplitMode};
 

@@ -330,23 +330,28 @@ impl<'a> World<'a> {
             return;
         }
         let sent = self.conns[conn].sender.nxt;
-        self.conns[conn - 1].receiver.release(sent, &mut self.net);
+        let before = &mut self.conns[conn - 1];
+        let left = before.receiver.release(sent, &mut self.net);
+        if left == 0 {
+            return;
+        }
+        if let Some(held_at) = &mut before.sender.held_at {
+            *held_at += left;
+        }
         self.hold_back(conn - 1);
     }
 
-    /// Holds the sender of a leg back while a fluid proxy behind it is full, and lets it go on when it is not.
+    /// Holds the sender of a leg to what the fluid proxy behind it sends on, while that is full, and to nothing when it is not.
     fn hold_back(&mut self, conn: usize) {
         let (flow, leg) = (conn / self.legs, conn % self.legs);
         let full = self.relays[leg].is_full(self.held(flow, leg));
         let sender = &mut self.conns[conn].sender;
-        if sender.held_back == full {
+        if !full && sender.held_at.is_none() {
             return;
         }
-        sender.held_back = full;
-        if !full {
-            sender.push(&mut self.net);
-            self.after_sending(conn);
-        }
+        sender.held_at = if full { Some(sender.held_at.unwrap_or(sender.nxt)) } else { None };
+        sender.push(&mut self.net);
+        self.after_sending(conn);
     }
 
     /// A packet comes to the sending end of its connection.

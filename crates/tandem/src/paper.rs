@@ -5,9 +5,12 @@ use crate::{
     answer::{self, Manner, Question},
 };
 use clap::{Args, builder::NonEmptyStringValueParser};
-use experiments::{BOUNDED, Claim, Entry, Experiment, Judgement, Line, Mean, Model, PaperError, Player, Printed, Row, Sheet, Verdict};
+use experiments::{
+    ALIKE, BOUNDED, Claim, Entry, Experiment, Judgement, Line, Mean, Model, Origin, PaperError, Part, Player, Printed, Ratio, Row, Sheet,
+    Verdict,
+};
 use report::Quantity;
-use scenario::{Engine, Outcome, Variant};
+use scenario::{Engine, Outcome};
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
 /// A table or figure of the papers, ours beside theirs; without a name, a list of them
@@ -15,13 +18,18 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 pub(crate) struct Paper {
     /// Which: li/fig-3
     id: Option<String>,
+    /// Which engines play it: theory, sim, lab (default: those that the experiment names, but not the lab, which needs root and as long as the
+    /// scenarios last; the lab where it names no other). What an engine cannot answer as it is written is left out and said, with exit status
+    /// 3 where one asked for answers nothing
+    #[arg(long, value_name = "ENGINE", value_delimiter = ',')]
+    on: Vec<Player>,
     /// With how many seeds (default: as many as the experiment asks for)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: Option<u64>,
     /// Only the cases whose names begin so
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = NonEmptyStringValueParser::new())]
     case: Vec<String>,
-    /// Prints JSON: the outcomes, one a case and seed; --from reads them
+    /// Prints JSON: the outcomes, one an engine and case and seed; --from reads them
     #[arg(long)]
     json: bool,
     /// Adds numbers over time to the JSON
@@ -57,10 +65,11 @@ impl Paper {
 
     /// What equations answer by themselves.
     fn model(&self, id: &str, paper: &experiments::Paper, model: &Model) -> Result<(), Failure> {
-        let of_scenarios = [self.seeds.is_some(), !self.case.is_empty(), self.series, !self.from.is_empty(), self.page.is_some()];
+        let of_scenarios =
+            [!self.on.is_empty(), self.seeds.is_some(), !self.case.is_empty(), self.series, !self.from.is_empty(), self.page.is_some()];
         if of_scenarios.contains(&true) {
             return Err(Failure::Usage(format!(
-                "{id} is answered by equations, not by playing scenarios: --seeds, --case, --series, --from and --page are not for it"
+                "{id} is answered by equations, not by playing scenarios: --on, --seeds, --case, --series, --from and --page are not for it"
             )));
         }
         let sheet = model.answer()?;
@@ -78,38 +87,50 @@ impl Paper {
 
     /// Scenarios, and what their outcomes say.
     fn experiment(&self, id: &str, paper: &experiments::Paper, experiment: &Experiment) -> Result<(), Failure> {
-        let mut variants = paper.variants(experiment)?;
+        let players = match (&self.on[..], self.from.first()) {
+            ([], None) => experiment.players(),
+            ([], Some(_)) => experiment.on.clone(),
+            (asked, _) => asked.to_vec(),
+        };
+        let mut parts = paper.parts(experiment, &players)?;
         if !self.case.is_empty() {
-            let names: Vec<String> = variants.iter().map(|variant| format!("{:?}", variant.case)).collect();
-            variants.retain(|variant| self.case.iter().any(|case| variant.case.starts_with(case)));
-            if variants.is_empty() {
+            let names: Vec<String> = parts[0].variants.iter().map(|variant| format!("{:?}", variant.case)).collect();
+            for part in &mut parts {
+                part.variants.retain(|variant| self.case.iter().any(|case| variant.case.starts_with(case)));
+            }
+            if parts[0].variants.is_empty() {
                 return Err(Failure::Usage(format!("{id} has no such case; it has {}", names.join(", "))));
             }
         }
         if let (Some(awaits), None) = (&experiment.awaits, self.from.first()) {
             return Err(Failure::CannotTell(format!("{id}: {awaits}")));
         }
-        let seeds = self.seeds.unwrap_or(experiment.seeds);
-        let (mut outcomes, failure) =
-            if self.from.is_empty() { self.play(experiment, &variants, seeds) } else { (earlier(&self.from)?, None) };
+        let mut notes = Vec::new();
+        let (mut outcomes, failure) = if self.from.is_empty() {
+            self.play(parts.clone(), &mut notes)
+        } else {
+            let of_asked = |outcome: &Outcome| self.on.is_empty() || self.on.iter().any(|player| player.name() == outcome.engine);
+            (earlier(&self.from)?.into_iter().filter(of_asked).collect(), None)
+        };
         scenario::add_ci95(&mut outcomes);
-        let judged = claims(experiment, &outcomes);
+        let judged = judged(experiment, &outcomes);
         if let Some(path) = &self.page {
-            let notes: Vec<String> = judged.iter().map(|row| format!("{}: {} ({})", row[0], row[2], row[1])).collect();
             let title = format!("{id}: {}", experiment.title);
-            answer::write_page(path, &report::page(&title, &variants[0].scenario.about, &notes, &outcomes))?;
+            let about = parts.iter().find_map(|part| part.variants.first()).map_or("", |variant| &variant.scenario.about);
+            answer::write_page(path, &report::page(&title, about, &findings(&judged), &outcomes))?;
         }
         if self.json {
             print!("{}", report::json(&outcomes, self.series));
+            notes.iter().for_each(|note| eprintln!("tandem: {note}"));
         } else {
             println!("{id}: {}\n{}, \"{}\"\n", experiment.title, paper.authors, paper.title);
-            print!("{}", self.drawn(numbers(experiment, &variants, &outcomes)));
-            println!("{}", remarks(experiment, &outcomes));
+            print!("{}", self.drawn(numbers(experiment, &parts, &outcomes)));
+            remarks(experiment, &outcomes).iter().chain(&notes).for_each(|line| println!("{line}"));
             if !experiment.printed.is_empty() {
                 print!("\n{}", self.drawn(beside(experiment, &outcomes)));
             }
             if !judged.is_empty() {
-                print!("\n{}", self.drawn((["the paper says", "ratio here", "verdict"].map(str::to_owned).to_vec(), judged)));
+                print!("\n{}", self.drawn(verdicts(&judged)));
             }
             if let Some(path) = &self.page {
                 println!("\nplots: {}", path.display());
@@ -124,23 +145,50 @@ impl Paper {
         draw(&header.iter().map(String::as_str).collect::<Vec<_>>(), &rows)
     }
 
-    /// Plays every case with every seed: a seed's cases one after the other, so that what disturbs the machine for a while disturbs all alike.
-    fn play(&self, experiment: &Experiment, variants: &[Variant], seeds: u64) -> (Vec<Outcome>, Option<Failure>) {
-        let engine = || -> Box<dyn Engine + Send> {
-            match experiment.on {
-                Player::Lab => Box::new(lab::Lab::default()),
-                Player::Theory => Box::new(theory::Theory),
+    /// Plays every case with every seed, engine by engine: the lab must not be disturbed by the others. A seed's cases come one after the other, so
+    /// that what disturbs the machine for a while disturbs all alike. `notes` hears what was not played.
+    fn play(&self, parts: Vec<Part>, notes: &mut Vec<String>) -> (Vec<Outcome>, Option<Failure>) {
+        let manner = Manner { quiet: self.manner.quiet || self.json, ..self.manner };
+        let (mut outcomes, mut failure) = (Vec::new(), None);
+        for part in parts {
+            let player = part.player;
+            let (part, left_out) = part.answerable(&*engine(player));
+            let said = unanswered(player, &left_out);
+            if part.variants.is_empty() && (!self.on.is_empty() || outcomes.is_empty()) {
+                let why = said.first().cloned().unwrap_or_else(|| format!("{} has no case to play", part.player));
+                failure.get_or_insert(Failure::CannotTell(why));
             }
-        };
-        let mut questions = Vec::new();
-        for seed in 0..seeds {
-            for variant in variants {
-                let seed = variant.scenario.seed + seed;
-                questions.push(Question { engine: engine(), variant, seed });
+            notes.extend(said);
+            let mut questions = Vec::new();
+            for seed in 0..self.seeds.unwrap_or(part.seeds) {
+                for variant in &part.variants {
+                    questions.push(Question { engine: engine(part.player), variant, seed: variant.scenario.seed + seed });
+                }
             }
+            let (more, failed) = answer::part(answer::ask(questions, manner));
+            outcomes.extend(more);
+            failure = failure.or(failed);
         }
-        answer::part(answer::ask(questions, Manner { quiet: self.manner.quiet || self.json, ..self.manner }))
+        (outcomes, failure)
     }
+}
+
+fn engine(player: Player) -> Box<dyn Engine + Send> {
+    match player {
+        Player::Lab => Box::new(lab::Lab::default()),
+        Player::Sim => Box::new(sim::Sim::default()),
+        Player::Theory => Box::new(theory::Theory),
+    }
+}
+
+/// What an engine leaves out: a line a reason.
+fn unanswered(player: Player, left_out: &[(String, String)]) -> Vec<String> {
+    let reasons: BTreeSet<&str> = left_out.iter().map(|(_, why)| why.as_str()).collect();
+    let line = |reason: &str| {
+        let cases = left_out.iter().filter(|(_, why)| why == reason).count();
+        format!("{player} leaves out {cases} of the cases: {reason}")
+    };
+    reasons.into_iter().map(line).collect()
 }
 
 fn list(json: bool) -> Result<(), Failure> {
@@ -222,16 +270,19 @@ fn earlier(paths: &[PathBuf]) -> Result<Vec<Outcome>, Failure> {
     Ok(all)
 }
 
-/// The numbers of the experiment: a row a case, and how far its times are from the bound.
-fn numbers(experiment: &Experiment, variants: &[Variant], outcomes: &[Outcome]) -> (Vec<String>, Vec<Vec<String>>) {
-    let rows = experiment.rows(variants, outcomes);
+/// The numbers of the experiment: a row a case, engine and variation, and how far its times are from the bound.
+fn numbers(experiment: &Experiment, parts: &[Part], outcomes: &[Outcome]) -> (Vec<String>, Vec<Vec<String>>) {
+    let rows = experiment.rows(parts, outcomes);
     let (mut header, cases) = report::case_columns(&rows.iter().map(|row| row.case.as_str()).collect::<Vec<_>>());
+    let origins = Origins::of(rows.iter().map(|row| &row.origin));
     let quantities: Vec<Quantity> = experiment.numbers.iter().map(|number| Quantity::named(number)).collect();
     let bounded = if experiment.bound { BOUNDED.map(Quantity::named).to_vec() } else { Vec::new() };
+    header.extend(origins.header());
     header.extend(quantities.iter().map(|quantity| quantity.head.to_owned()));
     header.extend(bounded.iter().map(|quantity| format!("bound: {}, ratio", quantity.head)));
     header.push("valid".into());
     let row = |(row, mut cells): (&Row, Vec<String>)| {
+        cells.extend(origins.cells(&row.origin));
         cells.extend(quantities.iter().zip(&row.numbers).map(|(quantity, number)| spread(*quantity, *number)));
         cells.extend(bounded.iter().zip(&row.bounds).map(|(quantity, bound)| match bound {
             Some((least, ratio)) => format!("{}, {}", quantity.write(least.mean), spread(Quantity::RATIO, Some(*ratio))),
@@ -244,42 +295,128 @@ fn numbers(experiment: &Experiment, variants: &[Variant], outcomes: &[Outcome]) 
     (header, rows)
 }
 
+/// What of its origin a row has to tell: the engine where there are several, the variation where there is one.
+#[derive(Debug, Clone, Copy)]
+struct Origins {
+    engines: bool,
+    variations: bool,
+}
+
+impl Origins {
+    fn of<'a>(origins: impl Iterator<Item = &'a Origin> + Clone) -> Self {
+        let engines: BTreeSet<&str> = origins.clone().map(|origin| origin.engine.as_str()).collect();
+        Origins { engines: engines.len() > 1, variations: origins.into_iter().any(|origin| !origin.variation.is_empty()) }
+    }
+
+    fn header(self) -> impl Iterator<Item = String> {
+        [(self.engines, "engine"), (self.variations, "varied")].into_iter().filter_map(|(told, head)| told.then(|| head.to_owned()))
+    }
+
+    fn cells(self, origin: &Origin) -> impl Iterator<Item = String> {
+        [(self.engines, &origin.engine), (self.variations, &origin.variation)]
+            .into_iter()
+            .filter_map(|(told, cell)| told.then(|| cell.clone()))
+    }
+
+    /// In one cell.
+    fn label(self, origin: &Origin) -> String {
+        let said: Vec<String> = self.cells(origin).filter(|cell| !cell.is_empty()).collect();
+        if said.is_empty() { "here".into() } else { said.join(", ") }
+    }
+}
+
 fn spread(quantity: Quantity, mean: Option<Mean>) -> String {
     quantity.spread(mean.map(|mean| (mean.mean, mean.half)))
 }
 
-fn remarks(experiment: &Experiment, outcomes: &[Outcome]) -> String {
+/// What a reader must know.
+fn remarks(experiment: &Experiment, outcomes: &[Outcome]) -> Vec<String> {
     let seeds: BTreeSet<u64> = outcomes.iter().map(|outcome| outcome.seed).collect();
     let mut said = Vec::new();
     if seeds.len() > 1 {
-        said.push("Means over the seeds that are valid; ± is half the width of the 95 % interval of the mean.");
+        said.push("Means over the seeds that are valid; ± is half the width of the 95 % interval of the mean.".to_owned());
     }
     if experiment.bound {
-        said.push("The bound: packets of all flows take turns, losses are known a round trip after sending, and go first.");
+        said.push("The bound: packets of all flows take turns, losses are known a round trip after sending, and go first.".to_owned());
     }
-    said.join("\n")
+    if experiment.claims.iter().any(|claim| matches!(claim.ratio, Ratio::Same | Ratio::NotMore)) {
+        said.push(format!("Where the paper sees no difference, or no gain, that is taken to mean less than {} %.", ALIKE * 100.0));
+    }
+    let played = |player: Player| outcomes.iter().any(|outcome| outcome.engine == player.name());
+    said.extend(experiment.apart.iter().filter(|apart| played(apart.name)).map(|apart| format!("{}: {}", apart.name, apart.why)));
+    let not_played = experiment.on.iter().filter(|player| !played(**player) && !outcomes.is_empty());
+    said.extend(not_played.map(|player| format!("It names {player} as well, which plays with --on {player}.")));
+    said
 }
 
-/// What the paper prints beside what is here.
+/// What the paper prints beside what is here: a column an origin.
 fn beside(experiment: &Experiment, outcomes: &[Outcome]) -> (Vec<String>, Vec<Vec<String>>) {
+    let origins = experiment.origins(outcomes);
+    let told = Origins::of(origins.iter());
     let row = |printed: &Printed| {
         let quantity = Quantity::named(&printed.number);
-        let here = spread(quantity, printed.here(outcomes));
-        vec![format!("{}, {}", printed.case, quantity.head), quantity.write(printed.value), here, printed.note.clone()]
+        let mut cells = vec![format!("{}, {}", printed.case, quantity.head), quantity.write(printed.value)];
+        cells.extend(origins.iter().map(|origin| spread(quantity, printed.here(origin, outcomes))));
+        cells.push(printed.note.clone());
+        cells
     };
-    (["number", "printed", "here", "note"].map(str::to_owned).to_vec(), experiment.printed.iter().map(row).collect())
+    let header = ["number".to_owned(), "printed".to_owned()].into_iter().chain(origins.iter().map(|origin| told.label(origin)));
+    (header.chain(["note".to_owned()]).collect(), experiment.printed.iter().map(row).collect())
 }
 
-/// What the paper claims, the ratio as measured, and the verdict.
-fn claims(experiment: &Experiment, outcomes: &[Outcome]) -> Vec<Vec<String>> {
-    let row = |claim: &Claim| {
-        let judged = claim.judge(outcomes);
-        let verdict = match judged {
+/// A claim, of whom it is judged, and what came of it.
+struct Judged<'a> {
+    claim: &'a Claim,
+    origin: Origin,
+    judgement: Option<Judgement>,
+}
+
+/// Every claim by every origin; by none, where there is no outcome.
+fn judged<'a>(experiment: &'a Experiment, outcomes: &[Outcome]) -> Vec<Judged<'a>> {
+    let origins = experiment.origins(outcomes);
+    let of = |claim: &'a Claim, origin: &Origin| Judged { claim, origin: origin.clone(), judgement: claim.judge(origin, outcomes) };
+    experiment.claims.iter().flat_map(|claim| origins.iter().map(move |origin| of(claim, origin))).collect()
+}
+
+impl Judged<'_> {
+    fn verdict(&self) -> String {
+        match self.judgement {
             Some(Judgement { ratio: Mean { seeds: 1, .. }, verdict }) => format!("{verdict} (one seed)"),
             Some(Judgement { verdict, .. }) => verdict.to_string(),
             None => Verdict::Open.to_string(),
-        };
-        vec![claim.says.clone(), spread(Quantity::RATIO, judged.map(|judged| judged.ratio)), verdict]
+        }
+    }
+
+    /// Of what the ratio is.
+    fn of(&self) -> String {
+        format!("{}: {} ÷ {}", Quantity::named(&self.claim.number).head, self.claim.case, self.claim.than)
+    }
+
+    fn ratio(&self) -> String {
+        spread(Quantity::RATIO, self.judgement.map(|judgement| judgement.ratio))
+    }
+}
+
+/// What the paper claims, the ratio as it came out, and the verdict: a claim's rows one below the other.
+fn verdicts(judged: &[Judged<'_>]) -> (Vec<String>, Vec<Vec<String>>) {
+    let told = Origins::of(judged.iter().map(|one| &one.origin));
+    let row = |(at, one): (usize, &Judged<'_>)| {
+        let again = at.checked_sub(1).is_some_and(|before| std::ptr::eq(judged[before].claim, one.claim));
+        let mut cells = if again { vec![String::new(); 2] } else { vec![one.claim.says.clone(), one.of()] };
+        cells.extend(told.cells(&one.origin));
+        cells.extend([one.ratio(), one.verdict()]);
+        cells
     };
-    experiment.claims.iter().map(row).collect()
+    let header = ["the paper says", "of"].map(str::to_owned).into_iter().chain(told.header());
+    (header.chain(["ratio here", "verdict"].map(str::to_owned)).collect(), judged.iter().enumerate().map(row).collect())
+}
+
+/// The same as sentences.
+fn findings(judged: &[Judged<'_>]) -> Vec<String> {
+    let told = Origins::of(judged.iter().map(|one| &one.origin));
+    let line = |one: &Judged<'_>| {
+        let says = if one.claim.says.is_empty() { one.of() } else { one.claim.says.clone() };
+        format!("{says}: {} ({}; {})", one.verdict(), told.label(&one.origin), one.ratio())
+    };
+    judged.iter().map(line).collect()
 }

@@ -322,3 +322,37 @@ fn earlier_outcomes_are_judged_as_new_ones() {
     assert_eq!(status(&output), 2);
     assert!(said(&output).contains("cannot read outcomes from"), "{}", said(&output));
 }
+
+/// An experiment of several engines: each is asked for by name, and what it says is told apart.
+#[test]
+fn a_paper_is_played_by_the_engines_asked_for() {
+    let unknown = tandem(&["paper", "joshi/base", "--on", "ns2"]);
+    assert_eq!(status(&unknown), 2);
+    assert!(said(&unknown).contains("there is no engine \"ns2\" for papers; there are theory, sim, lab"), "{}", said(&unknown));
+    let none = tandem(&["paper", "joshi/base", "--on", "theory"]);
+    assert_eq!(status(&none), 3, "{}", said(&none));
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("outcomes.json");
+    let case = ["paper", "baccelli/table-19.1", "--seeds", "1", "--case", "split.1.buffer=10pkt"];
+    let json = tandem(&[&case[..], &["--on", "theory,sim", "--json"]].concat());
+    assert_eq!(status(&json), 0, "{}", said(&json));
+    assert!(said(&json).contains("theory leaves out 2 of the cases"), "{}", said(&json));
+    fs::write(&path, &json.stdout).unwrap();
+    let engines: Vec<String> = serde_json::from_slice::<Vec<serde_json::Value>>(&json.stdout)
+        .unwrap()
+        .iter()
+        .map(|outcome| outcome["engine"].as_str().unwrap().to_owned())
+        .collect();
+    // As it stands by both, and varied twice by the simulator.
+    assert_eq!(engines, ["theory", "sim", "sim", "sim"]);
+
+    let from = |on: &[&str]| {
+        let output = tandem(&[&["paper", "baccelli/table-19.1", "--from", path.to_str().unwrap()], on].concat());
+        assert_eq!(status(&output), 0, "{}", said(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let both = from(&[]);
+    assert!(both.contains("theory") && both.contains("window") && both.contains("plays with --on lab"), "{both}");
+    assert!(!from(&["--on", "theory"]).contains("unused windows grow"), "the simulator's rows are left out");
+}

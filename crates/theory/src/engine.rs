@@ -42,6 +42,9 @@ impl Engine for Theory {
         if scenario.links.iter().any(|link| !link.changes.is_empty()) {
             return cannot("link.changes", "in a steady state nothing changes");
         }
+        if let Some(key) = scenario.tcp.first_set() {
+            return cannot(key, "in its equations every acknowledgement lets the window grow, and all else of TCP is left out");
+        }
         if scenario.splits.len() > 1 {
             return cannot("split", "its equations are of two connections in tandem");
         }

@@ -7,6 +7,7 @@
 use crate::{Follows, Losses, Phase, Split};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
+use std::vec;
 
 /// Where both stand: the rates that their windows permit (packets/s), and the buffer (packets).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -88,23 +89,41 @@ pub struct Path {
 pub(crate) const FIRST: usize = 0;
 pub(crate) const SECOND: usize = 1;
 
-/// The losses of a leg, each as the share of chance that it takes: exponential of mean 1.
+/// The losses of a leg, each as the share of chance that it takes: exponential of mean 1, or as they were elsewhere.
 #[derive(Debug, Clone)]
-pub(crate) struct Chances(Pcg64Mcg);
+pub(crate) enum Chances {
+    Drawn(Pcg64Mcg),
+    Given(vec::IntoIter<f64>),
+}
 
 impl Chances {
     pub(crate) fn new(seed: u64, leg: usize) -> Self {
-        Chances(Pcg64Mcg::seed_from_u64(seed.wrapping_mul(2).wrapping_add(leg as u64)))
+        Chances::Drawn(Pcg64Mcg::seed_from_u64(seed.wrapping_mul(2).wrapping_add(leg as u64)))
+    }
+
+    /// Losses by time at these times in seconds, which rise, of a leg that has so many a second.
+    pub(crate) fn at(times: &[f64], losses_per_s: f64) -> Self {
+        let before = std::iter::once(&0.0).chain(times);
+        let chances: Vec<f64> = times.iter().zip(before).map(|(at, before)| (at - before) * losses_per_s).collect();
+        Chances::Given(chances.into_iter())
     }
 
     pub(crate) fn draw(&mut self) -> f64 {
-        draw(&mut self.0)
+        match self {
+            Chances::Drawn(random) => draw(random),
+            // No more are known.
+            Chances::Given(chances) => chances.next().unwrap_or(f64::INFINITY),
+        }
     }
 }
 
 impl Path {
     pub(crate) fn new(split: Split, from: State, seed: u64) -> Self {
-        let mut chances = [FIRST, SECOND].map(|leg| Chances::new(seed, leg));
+        Path::by(split, from, [FIRST, SECOND].map(|leg| Chances::new(seed, leg)))
+    }
+
+    /// One whose legs lose by these chances.
+    pub(crate) fn by(split: Split, from: State, mut chances: [Chances; 2]) -> Self {
         let chance = [chances[FIRST].draw(), chances[SECOND].draw()];
         let state = State { x: from.x.min(split.caps[FIRST]), y: from.y.min(split.caps[SECOND]), q: from.q.min(split.buffer) };
         let capped = [state.x >= split.caps[FIRST], state.y >= split.caps[SECOND]];

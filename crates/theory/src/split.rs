@@ -1,6 +1,11 @@
 //! Two connections in tandem, with a buffer between them: the parameters of equations (19.4) to (19.8).
 
-use crate::{Aimd, Estimate, Losses, Path, State, TheoryError, aimd::positive, estimate};
+use crate::{
+    Aimd, Estimate, Losses, Path, State, TheoryError,
+    aimd::positive,
+    estimate,
+    path::{Chances, FIRST, SECOND},
+};
 
 /// The three phases of §19.4.3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,10 +74,25 @@ impl Split {
         self.legs.map(|leg| leg.mean())
     }
 
+    /// The round trips of the legs, s.
+    pub fn rtts_s(&self) -> [f64; 2] {
+        self.legs.map(|leg| leg.rtt_s())
+    }
+
     /// Plays it: from a state, with losses that follow from `seed`, each leg's by themselves. The n-th loss of a leg has the same share of
     /// chance in every path of that seed, so that paths can be compared loss by loss.
     pub fn path(&self, from: State, seed: u64) -> Path {
         Path::new(*self, from, seed)
+    }
+
+    /// Plays it with losses at these times of each leg, s from the beginning, which rise. Only of losses by time: where they go by packets, the times
+    /// of one path mean nothing in another.
+    pub fn path_with_losses(&self, from: State, times: [&[f64]; 2]) -> Result<Path, TheoryError> {
+        let by_time = |leg: usize| match self.legs[leg].losses() {
+            Losses::PerSecond(losses) => Ok(Chances::at(times[leg], losses)),
+            Losses::PerPacket(_) => Err(TheoryError::LossesByPackets),
+        };
+        Ok(Path::by(*self, from, [by_time(FIRST)?, by_time(SECOND)?]))
     }
 
     /// One leg alone, on a link of so many packets a second: the first of two, of which the second takes all at once.

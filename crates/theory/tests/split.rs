@@ -69,6 +69,28 @@ fn exact(split: &Split, seed: u64, start: State, events: usize) -> (f64, f64) {
 }
 
 #[test]
+fn losses_come_when_they_are_said_to() {
+    let times: [&[f64]; 2] = [&[0.5, 1.75, 4.0], &[1.0, 3.0]];
+    let mut path = table().with_buffer(20.0).unwrap().path_with_losses(State { x: 2000.0, y: 2500.0, q: 3.0 }, times).unwrap();
+    let (mut now, mut seen) = (0.0, [vec![], vec![]]);
+    while seen[0].len() + seen[1].len() < 5 {
+        let segment = path.step();
+        now += segment.span;
+        match segment.ends {
+            Ends::FirstLoses => seen[0].push(now),
+            Ends::SecondLoses => seen[1].push(now),
+            _ => {}
+        }
+    }
+    for (seen, told) in seen.iter().zip(times) {
+        assert_eq!(seen.len(), told.len());
+        assert!(seen.iter().zip(told).all(|(seen, told)| (seen - told).abs() < 1e-9), "{seen:?} {told:?}");
+    }
+    let by_packets = split((0.04, RD(0.01)), (0.02, RI(0.4)));
+    assert!(by_packets.path_with_losses(State { x: 1.0, y: 1.0, q: 0.0 }, times).is_err());
+}
+
+#[test]
 fn small_steps_come_to_the_same_as_they_become_smaller() {
     let start = State { x: 20.0, y: 40.0, q: 2.0 };
     for (first, second, follows) in [

@@ -1,6 +1,6 @@
 //! How heavy tails are: of the buffer, of what a cycle brings, and of what Hill's estimate makes of known laws.
 
-use super::{Line, Sheet, exact};
+use super::{Line, Sheet, exact, packets};
 use crate::PaperError;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -10,9 +10,6 @@ use theory::{Aimd, Losses, Mean, Split, State, tail};
 const LOOKS: usize = 1_000_000;
 /// Probabilities between which slopes are taken.
 const RANGES: [(f64, f64); 3] = [(1e-1, 1e-2), (1e-2, 1e-3), (1e-3, 1e-5)];
-fn line(text: &str, here: Mean, decimals: usize) -> Line {
-    Line::new(vec![text.to_owned()], here, decimals)
-}
 
 /// What the buffer holds at random times, without a bound: so far apart in the mean that there are some losses in between.
 fn looks(split: &Split) -> Vec<f64> {
@@ -25,10 +22,26 @@ fn slow_then_fast(losses: fn(f64) -> Losses, rate: f64) -> Result<Split, PaperEr
     Ok(Split::new(Aimd::new(0.09, losses(rate))?, Aimd::new(0.03, losses(rate))?))
 }
 
+/// Whose samples of the buffer.
+const EQUATIONS: &str = "equations";
+const PACKETS: [(&str, &str); 2] = [("packets, unused windows grow", "tcp.validation=false"), ("packets, as Linux", "tcp.validation=true")];
+
 /// Figure 19.6: the slow sender and fast forwarder of Figure 19.3.
 pub(super) fn by_time() -> Result<Sheet, PaperError> {
-    let queue = looks(&slow_then_fast(Losses::PerSecond, 0.4)?);
-    let (fit, verdict) = (tail::weibull(&queue)?, tail::verdict(&queue)?);
+    let mut lines = by_time_of(EQUATIONS, &looks(&slow_then_fast(Losses::PerSecond, 0.4)?))?;
+    for (from, setting) in PACKETS {
+        lines.extend(by_time_of(from, &packets::held("baccelli/fig-19.3.toml", &[setting])?)?);
+    }
+    let notes = vec![
+        "Hill's γ says Pareto with an infinite second moment where it is above 1/2, and the R statistic that it is finite: the second is right.".into(),
+        packets::note(),
+    ];
+    Ok(Sheet { head: vec!["from", "of"], lines, notes })
+}
+
+fn by_time_of(from: &str, queue: &[f64]) -> Result<Vec<Line>, PaperError> {
+    let line = |text: &str, here: Mean, decimals: usize| Line::new(vec![from.to_owned(), text.to_owned()], here, decimals);
+    let (fit, verdict) = (tail::weibull(queue)?, tail::verdict(queue)?);
     let positive = queue.iter().filter(|q| **q > 0.0).count();
     let mut lines = vec![
         line("E[Q], packets", exact(queue.iter().sum::<f64>() / queue.len() as f64), 1),
@@ -38,14 +51,14 @@ pub(super) fn by_time() -> Result<Sheet, PaperError> {
             .because("of what is positive; the printed one is of ns-2's samples"),
     ];
     for share in [0.001, 0.01, 0.1] {
-        let hill = tail::hill(&queue, (share * positive as f64) as usize)?;
+        let hill = tail::hill(queue, (share * positive as f64) as usize)?;
         lines.push(
             line(&format!("Hill's γ, the largest {} %", share * 100.0), hill, 3)
                 .claimed("between 0 and 1", hill.mean > 0.0 && hill.mean < 1.0),
         );
     }
-    let ratios = tail::max_over_sum(&queue, 2.0);
-    let [early, late] = [ratios[LOOKS / 100], ratios[LOOKS - 1]];
+    let ratios = tail::max_over_sum(queue, 2.0);
+    let [early, late] = [ratios[queue.len() / 100], ratios[queue.len() - 1]];
     lines.push(line("R statistic, second moment, of the first hundredth of the looks", exact(early), 4));
     lines.push(line("R statistic, second moment, of all", exact(late), 4).claimed("goes to 0", late < early / 4.0));
     lines.push(
@@ -53,26 +66,18 @@ pub(super) fn by_time() -> Result<Sheet, PaperError> {
             .claimed("heavier", verdict.weight == tail::Weight::Heavier)
             .because("observation 19.4"),
     );
-    let notes = vec!["Hill's γ says Pareto with an infinite second moment where it is above 1/2, and the R statistic that it is finite: the second is right.".into()];
-    Ok(Sheet { head: vec!["of"], lines, notes })
+    Ok(lines)
 }
 
 /// Figure 19.8.
 pub(super) fn per_packet() -> Result<Sheet, PaperError> {
     let mut lines = Vec::new();
-    for (name, second) in [("90 and 30 ms", 0.03), ("90 and 80 ms", 0.08)] {
+    for (name, second, delay) in [("90 and 30 ms", 0.03, "link.2.delay=15ms"), ("90 and 80 ms", 0.08, "link.2.delay=40ms")] {
         let split = Split::new(Aimd::new(0.09, Losses::PerPacket(0.03))?, Aimd::new(second, Losses::PerPacket(0.03))?);
-        let queue = looks(&split);
-        let mut add = |what: &str, mean: Mean, decimals: usize| {
-            lines.push(Line::new(vec![name.to_owned(), what.to_owned()], mean, decimals));
-        };
-        add("E[Q], packets", exact(queue.iter().sum::<f64>() / LOOKS as f64), 3);
-        add("share of time with something in the buffer", exact(queue.iter().filter(|q| **q > 0.0).count() as f64 / LOOKS as f64), 4);
-        let ratios = tail::max_over_sum(&queue, 2.0);
-        add("R statistic, second moment, of the first hundredth of the looks", exact(ratios[LOOKS / 100]), 4);
-        add("R statistic, second moment, of all", exact(ratios[LOOKS - 1]), 4);
-        for (from, to) in RANGES {
-            add(&format!("slope from {from} to {to}"), tail::slope(&queue, from, to)?, 3);
+        lines.extend(per_packet_of([name, EQUATIONS], &looks(&split))?);
+        for (from, setting) in PACKETS {
+            let sets = [setting, delay, "link.1.loss={ per_packet = 0.03 }", "link.2.loss={ per_packet = 0.03 }"];
+            lines.extend(per_packet_of([name, from], &packets::held("baccelli/fig-19.3.toml", &sets)?)?);
         }
     }
     let notes = vec![
@@ -80,8 +85,29 @@ pub(super) fn per_packet() -> Result<Sheet, PaperError> {
          legs that are nearly alike they come up to it. Where the second leg is much faster the buffer is nearly always empty, and the bulk of \
          what is in it looks as it does under losses by time: only the far tail tells."
             .into(),
+        packets::note(),
     ];
-    Ok(Sheet { head: vec!["round trips", "of"], lines, notes })
+    Ok(Sheet { head: vec!["round trips", "from", "of"], lines, notes })
+}
+
+fn per_packet_of(of: [&str; 2], queue: &[f64]) -> Result<Vec<Line>, PaperError> {
+    let mut lines = Vec::new();
+    let mut add = |what: &str, mean: Mean, decimals: usize| {
+        lines.push(Line::new(of.into_iter().chain([what]).map(str::to_owned).collect(), mean, decimals));
+    };
+    let count = queue.len();
+    add("E[Q], packets", exact(queue.iter().sum::<f64>() / count as f64), 3);
+    add("share of time with something in the buffer", exact(queue.iter().filter(|q| **q > 0.0).count() as f64 / count as f64), 4);
+    let ratios = tail::max_over_sum(queue, 2.0);
+    add("R statistic, second moment, of the first hundredth of the looks", exact(ratios[count / 100]), 4);
+    add("R statistic, second moment, of all", exact(ratios[count - 1]), 4);
+    for (from, to) in RANGES {
+        // Of what is rarer than one look in a thousand packets' samples say nothing.
+        if count >= LOOKS || to >= 1e-3 {
+            add(&format!("slope from {from} to {to}"), tail::slope(queue, from, to)?, 3);
+        }
+    }
+    Ok(lines)
 }
 
 /// By the inverse of P(X > x): x^(−1/2) …

@@ -148,8 +148,8 @@ pub(crate) struct Sender {
     asked: u32,
     /// The handshake that has let it begin early is not over: the timer is its own (tcp_rearm_rto).
     is_early: bool,
-    /// It may not send anything new: the far side of a fluid proxy is full.
-    pub(crate) held_back: bool,
+    /// First byte that may not go for the first time while the fluid proxy at the other end is full; none: it holds nobody back.
+    pub(crate) held_at: Option<u64>,
     /// First byte that the receiver's window does not permit.
     window_end: u64,
     snd_wnd: u32,
@@ -233,7 +233,7 @@ impl Sender {
             receipt: 0,
             asked: 0,
             is_early: false,
-            held_back: false,
+            held_at: None,
             window_end: 0,
             snd_wnd: 0,
             segments: VecDeque::new(),
@@ -420,7 +420,7 @@ impl Sender {
     /// Whether cwnd is what keeps the flow from sending more (tcp_is_cwnd_limited): in slow start half a window in use is use enough.
     fn limited(&self) -> u32 {
         let slow_start = self.flow.cwnd < self.flow.ssthresh;
-        let limited = self.is_cwnd_limited || (slow_start && self.flow.cwnd < 2 * self.max_packets_out);
+        let limited = !self.settings.validation || self.is_cwnd_limited || (slow_start && self.flow.cwnd < 2 * self.max_packets_out);
         if limited { control::LIMITED } else { 0 }
     }
 

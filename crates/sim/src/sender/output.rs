@@ -42,7 +42,7 @@ impl Sender {
         if self.state.is_none() || self.nxt == self.end {
             return 0;
         }
-        if self.segments.is_empty() && !self.whole {
+        if self.segments.is_empty() && !self.whole && self.settings.validation {
             self.restart_after_idle(net);
         }
         let (mut sent, mut limited) = (0, false);
@@ -52,7 +52,8 @@ impl Sender {
                 break;
             }
             let len = (self.end - self.nxt).min(self.settings.mss.into()) as u32;
-            if self.nxt + u64::from(len) > self.window_end || self.held_back || !self.has_room(len) || self.must_wait(net) {
+            let most = self.window_end.min(self.held_at.unwrap_or(u64::MAX));
+            if self.nxt + u64::from(len) > most || !self.has_room(len) || self.must_wait(net) {
                 break;
             }
             self.send_new(len, net);
@@ -69,7 +70,7 @@ impl Sender {
             if !probe {
                 self.schedule_loss_probe(false, net);
             }
-        } else if self.segments.is_empty() && self.nxt < self.end && self.pending == Pending::Nothing && !self.held_back {
+        } else if self.segments.is_empty() && self.nxt < self.end && self.pending == Pending::Nothing && self.held_at.is_none() {
             // The window is closed, and nothing under way will open it (tcp_check_probe_timer).
             if self.nxt + (self.end - self.nxt).min(self.settings.mss.into()) > self.window_end {
                 self.arm(Pending::WindowProbe, self.rtt.rto(), net);

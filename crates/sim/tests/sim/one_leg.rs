@@ -157,6 +157,33 @@ fn an_application_that_offers_little_gets_it_through() {
 }
 
 #[test]
+fn what_a_scenario_sets_of_tcp_is_the_simulators_setting() {
+    let lossy = "[[link]]\nrate = \"10Mbit\"\ndelay = \"40ms\"\nloss = { per_packet = 0.02 }\n[[flow]]\nbytes = \"2MB\"\n";
+    let linux = Settings::default();
+    let plain = play(lossy, 1, linux).0;
+    for (text, settings) in [
+        ("initial_rto = \"50ms\"", Settings { initial_rto: scenario::Span(50_000_000), ..linux }),
+        ("initial_window = 1", Settings { initial_window: 1, ..linux }),
+        ("sack = false", Settings { recovery: sim::Recovery::NewReno, ..linux }),
+        ("delayed_acks = false", Settings { delayed_acks: false, ..linux }),
+    ] {
+        let set = play(&format!("{lossy}[tcp]\n{text}\n"), 1, linux).0;
+        assert_eq!(set, play(lossy, 1, settings).0, "{text}");
+        assert_ne!(set, plain, "{text}");
+    }
+}
+
+#[test]
+fn a_window_that_is_not_used_grows_only_without_validation() {
+    let text = "duration = \"60s\"\n[control]\nsender = \"reno\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"20ms\"\n\
+        [[flow]]\noffers = { bytes = \"14480B\", every = \"20ms\" }\n";
+    let window = |more: &str| run(&format!("{text}{more}")).flows[0].legs[0].mean_cwnd_pkt;
+    // Ten segments every half of a round trip.
+    assert!(window("") < 100.0, "{}", window(""));
+    assert!(window("[tcp]\nvalidation = false\n") > 1000.0, "{}", window("[tcp]\nvalidation = false\n"));
+}
+
+#[test]
 fn flows_share_a_link() {
     let outcome =
         run(&format!("duration = \"60s\"\n[control]\nsender = \"reno\"\n{LINK}[[flow]]\ncount = 4\nstart = {{ every = \"300ms\" }}\n"));

@@ -61,6 +61,16 @@ fn a_fluid_proxy_holds_back_only_while_it_is_full() {
 }
 
 #[test]
+fn a_full_fluid_proxy_takes_as_much_as_it_sends_on() {
+    // Five packets last for half of the time that a sender stopped altogether would take to be heard of again.
+    let text = format!("duration = \"30s\"\n{}[[flow]]\n", split("5pkt", "backpressure = \"fluid\"\n"));
+    let outcome = run(&text);
+    let phases = outcome.proxy.as_ref().unwrap().phases;
+    assert!(phases.starvation < 0.02 && phases.backpressure > 0.9, "{phases:?}");
+    assert!(outcome.utilization > 0.95, "{}", outcome.utilization);
+}
+
+#[test]
 fn a_store_forwards_when_it_has_all() {
     let outcome = run(&format!("{}[[flow]]\nbytes = \"3MB\"\n", split("unlimited", "mode = \"store\"\n")));
     let proxy = outcome.proxy.as_ref().unwrap();

@@ -1,0 +1,81 @@
+//! What TCP is to be like where it is not the kernel's: for comparisons with simulators and equations that leave out what kernels do.
+
+use crate::{text::Fault, units::Span};
+use serde::{Deserialize, Serialize};
+
+/// Settings of all ends; what is absent is as Linux has it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tcp {
+    /// Retransmission timeout before a round trip was measured (RFC 6298 §2.1: 1 s).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initial_rto: Option<Span>,
+    /// Window at the start, in segments (RFC 6928: 10).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initial_window: Option<u32>,
+    /// Selective acknowledgements (RFC 2018), and what is built on them; without, NewReno's recovery (RFC 6582).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sack: Option<bool>,
+    /// Receivers may hold acknowledgements back (RFC 1122 §4.2.3.2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delayed_acks: Option<bool>,
+    /// A window grows only while it is used, and shrinks where it is not (RFC 7661, RFC 2861); without, each acknowledgement lets it grow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation: Option<bool>,
+}
+
+impl Tcp {
+    /// A key that is set: whoever can't change what it is about names it. None: all is as Linux has it.
+    pub fn first_set(&self) -> Option<&'static str> {
+        let keys = [
+            (self.initial_rto.is_some(), "tcp.initial_rto"),
+            (self.initial_window.is_some(), "tcp.initial_window"),
+            (self.sack.is_some(), "tcp.sack"),
+            (self.delayed_acks.is_some(), "tcp.delayed_acks"),
+            (self.validation.is_some(), "tcp.validation"),
+        ];
+        keys.into_iter().find_map(|(set, key)| set.then_some(key))
+    }
+
+    pub(crate) fn is_linux(&self) -> bool {
+        self.first_set().is_none()
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        let wrong = |key: &str, message: &str| Err(Fault::new(format!("tcp.{key}"), message));
+        if self.initial_rto == Some(Span::ZERO) {
+            return wrong("initial_rto", "is 0: every packet would be sent again at once");
+        }
+        if self.initial_window == Some(0) {
+            return wrong("initial_window", "is 0: nothing would ever be sent");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ScenarioFile;
+
+    fn tcp(text: &str) -> Result<Tcp, String> {
+        let text = format!("name = \"x\"\n[[link]]\nrate = \"10Mbit\"\ndelay = \"20ms\"\n[[flow]]\nbytes = \"1MB\"\n{text}");
+        let file = ScenarioFile::parse(&text, "x").map_err(|error| error.to_string())?;
+        Ok(file.variants(&[]).map_err(|error| error.to_string())?.remove(0).scenario.tcp)
+    }
+
+    #[test]
+    fn what_is_set_is_told_and_what_is_not_is_as_linux_has_it() {
+        assert_eq!(tcp("").unwrap().first_set(), None);
+        let set = tcp("[tcp]\ninitial_rto = \"6s\"\nvalidation = false\n").unwrap();
+        assert_eq!((set.initial_rto, set.validation, set.first_set()), (Some(Span(6_000_000_000)), Some(false), Some("tcp.initial_rto")));
+    }
+
+    #[test]
+    fn what_would_never_send_is_refused_by_its_key() {
+        for (text, key) in [("initial_rto = \"0s\"", "tcp.initial_rto"), ("initial_window = 0", "tcp.initial_window"), ("rto = 1", "tcp")] {
+            let error = tcp(&format!("[tcp]\n{text}\n")).unwrap_err();
+            assert!(error.contains(key), "{error}");
+        }
+    }
+}
