@@ -70,6 +70,8 @@ pub enum Player {
     /// The real kernel.
     #[default]
     Lab,
+    /// Packets in virtual time.
+    Sim,
     /// The equations.
     Theory,
 }

@@ -129,6 +129,7 @@ impl Paper {
         let engine = || -> Box<dyn Engine + Send> {
             match experiment.on {
                 Player::Lab => Box::new(lab::Lab::default()),
+                Player::Sim => Box::new(sim::Sim::default()),
                 Player::Theory => Box::new(theory::Theory),
             }
         };
