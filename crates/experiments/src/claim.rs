@@ -126,7 +126,7 @@ impl Ratio {
 /// What an interval says to the claim that a ratio is `claimed`, which is 1 at most.
 fn below((low, high): (f64, f64), claimed: f64) -> Verdict {
     match () {
-        () if low >= 1.0 => Verdict::Reversed,
+        () if low > 1.0 => Verdict::Reversed,
         () if high >= 1.0 => Verdict::Open,
         () if low > claimed => Verdict::Weaker,
         () => Verdict::Holds,
