@@ -214,6 +214,7 @@ pub(crate) struct Native {
     tunables: *const RawTunable,
     tunable_count: u32,
     whole: u32,
+    wants: u32,
 }
 
 /// `struct td_tunable`.
@@ -252,6 +253,10 @@ impl Native {
 
     pub(crate) fn whole(&self) -> bool {
         self.whole != 0
+    }
+
+    pub(crate) fn wants(&self) -> u32 {
+        self.wants
     }
 
     pub(crate) fn tunables(&self) -> &'static [RawTunable] {

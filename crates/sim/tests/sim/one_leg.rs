@@ -113,6 +113,33 @@ fn losses_are_mended_quickly() {
 }
 
 #[test]
+fn newreno_sends_a_single_loss_again_at_once() {
+    // What is in flight beyond the window that was just halved must not keep the retransmission back: once it did, and each loss took a timeout.
+    let settings = Settings { recovery: Recovery::NewReno, delayed_acks: false, ..Settings::default() };
+    let text = "[[link]]\nrate = \"100Mbit\"\ndelay = \"20ms\"\nqueue = \"400pkt\"\nloss = { per_second = 1 }\n\
+                [[flow]]\nbytes = \"100MB\"\nwindow = \"200kB\"\n";
+    let (outcome, effort) = play(text, 1, settings);
+    let losses = outcome.links[0].losses;
+    // A timeout takes two losses in one round trip, or that of a retransmission.
+    assert!(losses > 20 && effort.timeouts <= losses / 8, "{effort:?} {losses}");
+    assert!(outcome.retransmits() >= losses && outcome.retransmits() < 2 * losses + 100 * effort.timeouts, "{effort:?} {losses}");
+}
+
+#[test]
+fn two_duplicates_let_something_new_go() {
+    // RFC 3042. Six segments in windows of three: whichever is lost, no more than two come after it before the window lets go, so that without
+    // the new ones each loss would take a timeout.
+    let text = format!("{LINK}loss = {{ per_packet = 0.08 }}\n[[flow]]\nbytes = \"8688B\"\n");
+    let settings = Settings { recovery: Recovery::NewReno, delayed_acks: false, initial_window: 3, ..Settings::default() };
+    let is_mended = |seed: &u64| {
+        let (outcome, effort) = play(&text, *seed, settings);
+        // A SYN that is lost takes a second.
+        effort.timeouts == 0 && outcome.retransmits() == 1 && outcome.completion_s().is_some_and(|done| done < 0.5)
+    };
+    assert!((1..=300).filter(is_mended).count() >= 10);
+}
+
+#[test]
 fn a_lost_tail_is_found_by_a_probe() {
     // Ten segments, of which often the last are lost: nothing comes after them that would tell. A probe does, after two round trips; without
     // selective acknowledgements it takes a timeout.
