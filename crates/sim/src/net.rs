@@ -5,7 +5,7 @@ use crate::{
     packet::{CE, ECT, Kind, Packet, bytes_of},
     timers::{Key, NEVER, Timer, Timers},
 };
-use link::{Limit, Stage, Time, Way};
+use link::{Limit, Time, Way};
 use scenario::{Bytes, PKT, Purpose, QueueKind, QueueLimit, Rate, Scenario, Span, stream};
 
 /// Where packets go that come out of a line.
@@ -130,7 +130,7 @@ impl Net {
     /// The next packet that has come out of a line by now, and where it goes; whoever asks must do so until there is none.
     pub(crate) fn take(&mut self, line: usize) -> Option<(Hop, Packet)> {
         let from = &mut self.lines[line];
-        match from.way.ready(Time(self.now)) {
+        match from.way.arrived(Time(self.now)) {
             Some((_, packet)) => {
                 let hop = if packet.kind == Kind::Udp && !from.is_shaper { Hop::Right } else { from.hop };
                 Some((hop, packet))
@@ -171,7 +171,7 @@ impl Net {
             packet.flags |= CE;
         }
         packet.extra = if to.is_first { self.extra.get(packet.conn as usize).copied().unwrap_or(0) } else { 0 };
-        let taken = to.way.enqueue(now, packet).is_ok();
+        let taken = to.way.put(now, packet).is_ok();
         if self.wakes[line] == NEVER {
             self.wakes[line] = to.way.next_delivery().map_or(NEVER, |at| at.0);
         }
