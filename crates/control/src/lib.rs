@@ -122,6 +122,7 @@ impl fmt::Debug for Controller {
 
 impl State {
     /// Tells the controller what happened; what it decides is in the flow afterwards.
+    #[inline]
     pub fn step(&mut self, flow: &mut Flow, link: Option<&mut Link>, event: &Event) {
         self.controller.0.step(flow, &mut self.words, link, event, &self.tunables);
     }

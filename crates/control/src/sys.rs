@@ -265,6 +265,7 @@ impl Native {
     }
 
     /// Calls the controller; there must be a value for each tunable.
+    #[inline]
     pub(crate) fn step(&self, flow: &mut Flow, words: &mut [u64; STATE_WORDS], link: Option<&mut Link>, event: &Event, tunables: &[u32]) {
         assert_eq!(tunables.len(), self.tunable_count as usize, "tunables of {}", self.name());
         let link = link.map_or(ptr::null_mut(), ptr::from_mut);

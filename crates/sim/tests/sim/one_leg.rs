@@ -1,6 +1,6 @@
 //! One connection over one link: times to the packet, rates, recovery.
 
-use crate::common::{near, play, refused, run};
+use crate::common::{near, play, refused, run, scenario};
 use sim::{Recovery, Settings};
 
 /// Of 1500 bytes it sends one in a millisecond.
@@ -110,6 +110,17 @@ fn losses_are_mended_quickly() {
     // Without selective acknowledgements one a round trip is mended, and many at once take a timeout.
     let (outcome, _) = play(text, 3, Settings { recovery: Recovery::NewReno, ..Settings::default() });
     assert!(outcome.flows[0].end_s.unwrap() < 1.6 * least, "{:?}", outcome.flows[0].end_s);
+}
+
+#[test]
+fn flows_with_extra_delays_do_not_wait_for_each_other() {
+    // One segment each over a link that is idle: a handshake and half a round trip, whoever else is still on his way.
+    let text = "[[link]]\nrate = \"1Gbit\"\ndelay = \"20ms\"\n[[flow]]\ncount = 8\nbytes = \"1448B\"\n\
+                access_delay = { uniform = [\"0ms\", \"200ms\"] }\n";
+    let (outcome, specs) = (run(text), scenario(text).flow_specs(1));
+    for (flow, spec) in outcome.flows.iter().zip(specs) {
+        near(flow.end_s.unwrap(), 3.0 * (0.020 + spec.access_delay.secs()), 1e-3);
+    }
 }
 
 #[test]
