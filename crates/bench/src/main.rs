@@ -1,7 +1,8 @@
 //! Measures the proxy against plain forwarding and against other proxies: the same hosts, the same ends, the same congestion
 //! control on every leg, turn by turn, and prints the tables of `docs/benchmarks.md`.
 //!
-//! `tandem-bench control` measures what congestion controllers cost (`control`); `tandem-bench soak` is something else: a long run in
+//! `tandem-bench control` measures what congestion controllers cost (`control`), `tandem-bench equations` how fast models are answered, and
+//! `tandem-bench ns2` holds the simulator against ns-2 (`ns2`); `tandem-bench soak` is something else: a long run in
 //! which everything goes wrong now and then (`soak`).
 //!
 //! `network` makes the three hosts, `rival` starts what stands in the middle, `load` is the ends, `machine` counts the
@@ -13,6 +14,7 @@ mod equations;
 mod load;
 mod machine;
 mod network;
+mod ns2;
 mod rival;
 mod soak;
 mod table;
@@ -40,6 +42,7 @@ enum Command {
     Bare(bare::Bare),
     Control(control::Control),
     Equations(equations::Equations),
+    Ns2(ns2::Ns2),
     Soak(soak::Soak),
 }
 
@@ -95,6 +98,7 @@ fn main() -> Result<ExitCode> {
         Some(Command::Bare(bare)) => bare.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Control(control)) => control.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Equations(equations)) => equations.run().map(|()| ExitCode::SUCCESS),
+        Some(Command::Ns2(ns2)) => ns2.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Soak(soak)) => soak.run(),
         None => measure(&arguments.bench).map(|()| ExitCode::SUCCESS),
     }

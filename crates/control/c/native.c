@@ -15,6 +15,7 @@ struct td_native {
 	const struct td_tunable *tunables;
 	u32 tunable_count;
 	u32 whole;
+	u32 wants;
 };
 
 #define TUNABLE(name, value, text) { #name, value, text },
@@ -28,7 +29,7 @@ struct td_native {
 TD_CONTROLLERS(NATIVE)
 
 #define ENTRY(name, whole, text) \
-	{ #name, text, step_##name, tunables_##name, sizeof(tunables_##name) / sizeof(struct td_tunable), whole },
+	{ #name, text, step_##name, tunables_##name, sizeof(tunables_##name) / sizeof(struct td_tunable), whole, td_##name##_WANTS },
 const struct td_native td_natives[] = { TD_CONTROLLERS(ENTRY) };
 const u32 td_native_count = sizeof(td_natives) / sizeof(td_natives[0]);
 

@@ -86,6 +86,12 @@ impl Controller {
         self.whole()
     }
 
+    /// Whether it wants to hear what each ACK delivered and measured ([`Kind::Sample`]), beside whether the window may grow.
+    pub fn wants_samples(self) -> bool {
+        const SAMPLE: u32 = 1; // TD_WANTS_SAMPLE
+        self.0.wants() & SAMPLE != 0
+    }
+
     /// What can be set about it.
     pub fn tunables(self) -> impl Iterator<Item = Tunable> {
         self.0.tunables().iter().map(|tunable| Tunable { name: tunable.name(), default: tunable.value, text: tunable.text() })
@@ -116,6 +122,7 @@ impl fmt::Debug for Controller {
 
 impl State {
     /// Tells the controller what happened; what it decides is in the flow afterwards.
+    #[inline]
     pub fn step(&mut self, flow: &mut Flow, link: Option<&mut Link>, event: &Event) {
         self.controller.0.step(flow, &mut self.words, link, event, &self.tunables);
     }

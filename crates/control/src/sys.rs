@@ -215,6 +215,7 @@ pub(crate) struct Native {
     tunables: *const RawTunable,
     tunable_count: u32,
     whole: u32,
+    wants: u32,
 }
 
 /// `struct td_tunable`.
@@ -255,12 +256,17 @@ impl Native {
         self.whole != 0
     }
 
+    pub(crate) fn wants(&self) -> u32 {
+        self.wants
+    }
+
     pub(crate) fn tunables(&self) -> &'static [RawTunable] {
         // SAFETY: the table is constant and has that many entries.
         unsafe { slice::from_raw_parts(self.tunables, self.tunable_count as usize) }
     }
 
     /// Calls the controller; there must be a value for each tunable.
+    #[inline]
     pub(crate) fn step(&self, flow: &mut Flow, words: &mut [u64; STATE_WORDS], link: Option<&mut Link>, event: &Event, tunables: &[u32]) {
         assert_eq!(tunables.len(), self.tunable_count as usize, "tunables of {}", self.name());
         let link = link.map_or(ptr::null_mut(), ptr::from_mut);

@@ -48,6 +48,11 @@ pub trait Stage<P> {
 /// Stands at the queue of a [`Way`], as a router that takes part does: sees what comes and what leaves at the very times, and may write into
 /// what leaves.
 pub trait Tap<P> {
+    /// Whether there is one: where there is none, nobody looks at packets on their way.
+    fn is_there(&self) -> bool {
+        true
+    }
+
     /// A packet comes; whether there is room for it is not known yet.
     fn comes(&mut self, now: Time, packet: &P);
 
@@ -60,6 +65,10 @@ pub trait Tap<P> {
 
 /// None.
 impl<P> Tap<P> for () {
+    fn is_there(&self) -> bool {
+        false
+    }
+
     fn comes(&mut self, _: Time, _: &P) {}
     fn leaves(&mut self, _: Time, _: &mut P) {}
     fn holds(&mut self, _: Bytes) {}

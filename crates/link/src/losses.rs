@@ -56,7 +56,12 @@ impl Losses {
     }
 
     /// Whether the packet that crosses at `now` is lost. Times never go backwards.
+    #[inline]
     pub fn drops(&mut self, now: Time) -> bool {
+        !matches!(self.process, Process::None) && self.hits(now)
+    }
+
+    fn hits(&mut self, now: Time) -> bool {
         let rng = &mut self.rng;
         let drops = match &mut self.process {
             Process::None => false,

@@ -83,8 +83,10 @@ impl<P: Packet, T: Tap<P>> Way<P, T> {
 
     /// Bytes in its queue at `now`.
     pub fn queued(&mut self, now: Time) -> Bytes {
-        // A tap is to see each departure with what waited then.
-        self.advance(now);
+        if self.tap.is_there() {
+            // It is to see each departure with what waited then.
+            self.advance(now);
+        }
         self.shaper.queued(now)
     }
 
@@ -113,6 +115,54 @@ impl<P: Packet, T: Tap<P>> Way<P, T> {
         }
     }
 
+    /// As [`Stage::enqueue`], for those who take packets by [`Way::arrived`].
+    pub fn put(&mut self, now: Time, packet: P) -> Result<(), P> {
+        self.arrived += 1;
+        if !self.tap.is_there() {
+            return self.shaper.enqueue(now, packet).inspect_err(|_| self.queue_drops += 1);
+        }
+        self.advance(now);
+        self.tap.comes(now, &packet);
+        let taken = self.shaper.enqueue(now, packet).inspect_err(|_| self.queue_drops += 1);
+        self.tap.holds(self.shaper.queued(now));
+        taken
+    }
+
+    /// As [`Stage::ready`], for those whom only what arrives concerns: a packet is moved once, when it does, and a lost one is let go only
+    /// then. What comes out, and when, is the same.
+    pub fn arrived(&mut self, now: Time) -> Option<(Time, P)> {
+        if self.tap.is_there() {
+            return self.ready(now);
+        }
+        loop {
+            let straight = self.shaper.next_wakeup().map(|leaves| leaves + self.delay.least());
+            // Of two that arrive together, the one that was delayed left the line before.
+            if let Some(late) = self.delay.next_wakeup()
+                && straight.is_none_or(|straight| late <= straight)
+            {
+                return self.delay.ready(now).map(|out| self.deliver(out));
+            }
+            if straight? > now {
+                return None;
+            }
+            let (left, packet) = self.shaper.ready(now)?;
+            if self.losses.drops(left) {
+                continue;
+            }
+            if packet.extra_delay() == Span::ZERO {
+                return Some(self.deliver((left + self.delay.least(), packet)));
+            }
+            // A delay refuses nothing.
+            let _ = self.delay.enqueue(left, packet);
+        }
+    }
+
+    fn deliver(&mut self, out: (Time, P)) -> (Time, P) {
+        self.delivered += 1;
+        self.delivered_bytes += u64::from(out.1.wire_bytes());
+        out
+    }
+
     /// Changes the rate at `now`, for what is in the queue and on the line too.
     pub fn set_rate(&mut self, now: Time, rate: Rate) {
         self.advance(now);
@@ -135,20 +185,13 @@ impl<P: Packet, T: Tap<P>> Way<P, T> {
 
 impl<P: Packet, T: Tap<P>> Stage<P> for Way<P, T> {
     fn enqueue(&mut self, now: Time, packet: P) -> Result<(), P> {
-        self.arrived += 1;
         self.advance(now);
-        self.tap.comes(now, &packet);
-        let taken = self.shaper.enqueue(now, packet).inspect_err(|_| self.queue_drops += 1);
-        self.tap.holds(self.shaper.queued(now));
-        taken
+        self.put(now, packet)
     }
 
     fn ready(&mut self, now: Time) -> Option<(Time, P)> {
         self.advance(now);
-        let (at, packet) = self.delay.ready(now)?;
-        self.delivered += 1;
-        self.delivered_bytes += u64::from(packet.wire_bytes());
-        Some((at, packet))
+        self.delay.ready(now).map(|out| self.deliver(out))
     }
 
     fn next_wakeup(&self) -> Option<Time> {
@@ -285,6 +328,17 @@ mod tests {
         assert_eq!(out, [(60_011_985_000, 1), (60_013_985_000, 2)]);
     }
 
+    /// How somebody takes packets out.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Caller {
+        /// Whenever the link says so.
+        Careful,
+        /// When it pleases.
+        Careless,
+        /// When one arrives, and only those that do.
+        Lazy,
+    }
+
     fn any_loss() -> impl Strategy<Value = Option<Loss>> {
         prop_oneof![
             Just(None),
@@ -311,20 +365,34 @@ mod tests {
         ) {
             let limit = if bytes { Limit::Bytes(Bytes(4000)) } else { Limit::Packets(3) };
             let buffer = Rc::new(());
-            let run = |careful: bool| -> Result<Seen, TestCaseError> {
+            let run = |caller: Caller| -> Result<Seen, TestCaseError> {
                 let mut way: Way<Numbered> = Way::new(Rate(5_280_001), limit, Span(5_000_000), loss, stream(seed, Purpose::Losses, 0));
                 let (mut now, mut out, mut dropped) = (0, Vec::new(), Vec::new());
                 for (number, (gap, size, extra, looks)) in packets.iter().enumerate() {
                     now += gap;
-                    if careful {
-                        while let Some(wakeup) = way.next_wakeup().filter(|at| at.0 <= now) {
-                            out.extend(drain(&mut way, wakeup));
+                    match caller {
+                        Caller::Careful => {
+                            while let Some(wakeup) = way.next_wakeup().filter(|at| at.0 <= now) {
+                                out.extend(drain(&mut way, wakeup));
+                            }
                         }
-                    } else if *looks {
-                        out.extend(drain(&mut way, Time(now)));
+                        Caller::Careless if *looks => out.extend(drain(&mut way, Time(now))),
+                        Caller::Careless => {}
+                        Caller::Lazy => {
+                            while let Some(at) = way.next_delivery().filter(|at| at.0 <= now) {
+                                out.extend(std::iter::from_fn(|| way.arrived(at).map(|(at, packet)| (at.0, packet.0))));
+                            }
+                            // Whoever counts moves packets on their way.
+                            if *looks { way.counts_at(Time(now)); }
+                        }
                     }
                     let extra = Span(extra.saturating_sub(10_000_000));
-                    if way.enqueue(Time(now), Numbered(number, *size, extra, buffer.clone())).is_err() {
+                    let packet = Numbered(number, *size, extra, buffer.clone());
+                    let refused = match caller {
+                        Caller::Lazy => way.put(Time(now), packet).is_err(),
+                        Caller::Careful | Caller::Careless => way.enqueue(Time(now), packet).is_err(),
+                    };
+                    if refused {
                         dropped.push(number);
                     }
                     let counts = way.counts();
@@ -346,7 +414,9 @@ mod tests {
                 prop_assert!(busy <= exact && exact - busy <= counts.left, "{} {}", busy, exact);
                 Ok((out, dropped))
             };
-            prop_assert_eq!(run(true)?, run(false)?);
+            let careful = run(Caller::Careful)?;
+            prop_assert_eq!(&careful, &run(Caller::Careless)?);
+            prop_assert_eq!(&careful, &run(Caller::Lazy)?);
         }
     }
 }

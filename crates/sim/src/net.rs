@@ -6,7 +6,7 @@ use crate::{
     router::{self, Router},
     timers::{Key, NEVER, Timer, Timers},
 };
-use link::{Limit, Stage, Time, Way};
+use link::{Limit, Time, Way};
 use scenario::{Bytes, Network, PKT, Purpose, QueueKind, QueueLimit, Rate, Scenario, Span, stream};
 
 /// Where packets go that come out of a line.
@@ -156,17 +156,13 @@ impl Net {
 
     /// The next packet that has come out of a line by now, and where it goes; whoever asks must do so until there is none.
     pub(crate) fn take(&mut self, line: usize) -> Option<(Hop, Packet)> {
-        let from = &mut self.lines[line];
-        match from.way.ready(Time(self.now)) {
-            Some((_, packet)) => {
-                let hop = if packet.kind == Kind::Udp && !from.is_shaper { Hop::Right } else { from.hop };
-                Some((hop, packet))
-            }
-            None => {
-                self.wakes[line] = from.way.next_delivery().map_or(NEVER, |at| at.0);
-                None
-            }
+        if self.wakes[line] > self.now {
+            return None;
         }
+        let from = &mut self.lines[line];
+        let arrived = from.way.arrived(Time(self.now));
+        self.wakes[line] = from.way.next_delivery().map_or(NEVER, |at| at.0);
+        arrived.map(|(_, packet)| (if packet.kind == Kind::Udp && !from.is_shaper { Hop::Right } else { from.hop }, packet))
     }
 
     /// A packet has left a shaper: the record hears of it.
@@ -198,8 +194,9 @@ impl Net {
             packet.flags |= CE;
         }
         packet.extra = if to.is_first { self.extra.get(packet.conn as usize).copied().unwrap_or(0) } else { 0 };
-        let taken = to.way.enqueue(now, packet).is_ok();
-        if self.wakes[line] == NEVER {
+        let taken = to.way.put(now, packet).is_ok();
+        // What has an extra delay may be overtaken by what comes now; otherwise the first stays the first.
+        if self.wakes[line] == NEVER || (to.is_first && !self.extra.is_empty()) {
             self.wakes[line] = to.way.next_delivery().map_or(NEVER, |at| at.0);
         }
         taken

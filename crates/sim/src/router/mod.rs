@@ -55,6 +55,10 @@ impl Router {
 
 /// There may be none.
 impl Tap<Packet> for Option<Box<Router>> {
+    fn is_there(&self) -> bool {
+        self.is_some()
+    }
+
     fn comes(&mut self, now: Time, packet: &Packet) {
         let Some(router) = self else { return };
         match &mut **router {

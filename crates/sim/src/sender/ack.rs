@@ -82,7 +82,7 @@ impl Sender {
         if self.probe_high.is_some() {
             self.process_probe_ack(packet, &news, net);
         }
-        let resend = if self.is_newreno() { self.newreno_ack(packet, &news, net) } else { self.dubious(&mut news, net) };
+        let resend = if self.is_newreno() { self.newreno_ack(packet, &mut news, net) } else { self.dubious(&mut news, net) };
         if news.restart_timer && self.pending != Pending::Reorder {
             self.set_timer(net);
         }
@@ -336,7 +336,7 @@ impl Sender {
 
     /// Tells the controller what was delivered since the last time, and the round trip (pkts_acked).
     fn tell_sample(&mut self, news: &News, net: &mut Net) {
-        if self.whole {
+        if !self.wants_samples {
             return;
         }
         let (delivered, marked) = self.sampled;

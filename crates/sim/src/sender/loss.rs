@@ -362,6 +362,7 @@ impl Sender {
             self.reordering = self.reordering.min(REORDERING);
         }
         self.duplicates = 0;
+        self.is_impatient = false;
         self.enter(Phase::Loss, net);
         self.high = self.nxt;
         self.probe_high = None;

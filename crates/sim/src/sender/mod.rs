@@ -128,6 +128,7 @@ pub(crate) struct Sender {
     whole: bool,
     /// Its controller sets the pace.
     paced: bool,
+    wants_samples: bool,
     /// None until the connection is there.
     state: Option<State>,
     /// What controllers see; `cwnd` and `ssthresh` are the sender's own.
@@ -185,6 +186,8 @@ pub(crate) struct Sender {
     probe_high: Option<u64>,
     probe_was_old: bool,
     duplicates: u32,
+    /// NewReno has had a partial acknowledgement in this recovery: the timer goes on, whatever is sent again.
+    is_impatient: bool,
 
     is_cwnd_limited: bool,
     max_packets_out: u32,
@@ -221,6 +224,7 @@ impl Sender {
             law,
             whole: law.is_whole(),
             paced: law.paces(),
+            wants_samples: law.own().is_some_and(|controller| controller.wants_samples() && !controller.whole()),
             state: None,
             flow,
             rtt: Rtt::new(settings.initial_rto.0 / 1000),
@@ -259,6 +263,7 @@ impl Sender {
             probe_high: None,
             probe_was_old: false,
             duplicates: 0,
+            is_impatient: false,
             is_cwnd_limited: false,
             max_packets_out: 0,
             usage_end: 0,

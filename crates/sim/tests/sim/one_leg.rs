@@ -1,6 +1,6 @@
 //! One connection over one link: times to the packet, rates, recovery.
 
-use crate::common::{near, play, refused, run};
+use crate::common::{near, play, refused, run, scenario};
 use sim::{Recovery, Settings};
 
 /// Of 1500 bytes it sends one in a millisecond.
@@ -110,6 +110,44 @@ fn losses_are_mended_quickly() {
     // Without selective acknowledgements one a round trip is mended, and many at once take a timeout.
     let (outcome, _) = play(text, 3, Settings { recovery: Recovery::NewReno, ..Settings::default() });
     assert!(outcome.flows[0].end_s.unwrap() < 1.6 * least, "{:?}", outcome.flows[0].end_s);
+}
+
+#[test]
+fn flows_with_extra_delays_do_not_wait_for_each_other() {
+    // One segment each over a link that is idle: a handshake and half a round trip, whoever else is still on his way.
+    let text = "[[link]]\nrate = \"1Gbit\"\ndelay = \"20ms\"\n[[flow]]\ncount = 8\nbytes = \"1448B\"\n\
+                access_delay = { uniform = [\"0ms\", \"200ms\"] }\n";
+    let (outcome, specs) = (run(text), scenario(text).flow_specs(1));
+    for (flow, spec) in outcome.flows.iter().zip(specs) {
+        near(flow.end_s.unwrap(), 3.0 * (0.020 + spec.access_delay.secs()), 1e-3);
+    }
+}
+
+#[test]
+fn newreno_sends_a_single_loss_again_at_once() {
+    // What is in flight beyond the window that was just halved must not keep the retransmission back: once it did, and each loss took a timeout.
+    let settings = Settings { recovery: Recovery::NewReno, delayed_acks: false, ..Settings::default() };
+    let text = "[[link]]\nrate = \"100Mbit\"\ndelay = \"20ms\"\nqueue = \"400pkt\"\nloss = { per_second = 1 }\n\
+                [[flow]]\nbytes = \"100MB\"\nwindow = \"200kB\"\n";
+    let (outcome, effort) = play(text, 1, settings);
+    let losses = outcome.links[0].losses;
+    // A timeout takes two losses in one round trip, or that of a retransmission.
+    assert!(losses > 20 && effort.timeouts <= losses / 8, "{effort:?} {losses}");
+    assert!(outcome.retransmits() >= losses && outcome.retransmits() < 2 * losses + 100 * effort.timeouts, "{effort:?} {losses}");
+}
+
+#[test]
+fn two_duplicates_let_something_new_go() {
+    // RFC 3042. Six segments in windows of three: whichever is lost, no more than two come after it before the window lets go, so that without
+    // the new ones each loss would take a timeout.
+    let text = format!("{LINK}loss = {{ per_packet = 0.08 }}\n[[flow]]\nbytes = \"8688B\"\n");
+    let settings = Settings { recovery: Recovery::NewReno, delayed_acks: false, initial_window: 3, ..Settings::default() };
+    let is_mended = |seed: &u64| {
+        let (outcome, effort) = play(&text, *seed, settings);
+        // A SYN that is lost takes a second.
+        effort.timeouts == 0 && outcome.retransmits() == 1 && outcome.completion_s().is_some_and(|done| done < 0.5)
+    };
+    assert!((1..=300).filter(is_mended).count() >= 10);
 }
 
 #[test]

@@ -1,0 +1,165 @@
+//! The simulator beside ns-2 (2.35, the Debian package `ns2`): goodput and windows of the same settings with the same losses, and how fast
+//! either is.
+//!
+//! `setting` says what is played, in the words of both, `play` plays it, `play.tcl` is what ns-2 reads, `speed` compares what it costs, `plot`
+//! draws.
+
+mod play;
+mod plot;
+mod setting;
+mod speed;
+mod sys;
+
+use anyhow::{Context as _, Result};
+use scenario::{Engine as _, half_width};
+use setting::{Leg, Loses, Sender, Setting};
+use sim::Sim;
+use std::path::PathBuf;
+
+/// Compares the simulator with ns-2: goodput, windows, speed, memory
+#[derive(Debug, clap::Args)]
+pub(crate) struct Ns2 {
+    /// The program
+    #[arg(long, default_value = "ns", value_name = "PROGRAM")]
+    ns: String,
+    /// What to compare
+    #[arg(long, value_delimiter = ',', default_value = "goodput,speed,memory,flows")]
+    what: Vec<What>,
+    /// Only settings whose name has this in it
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Seeds of each setting
+    #[arg(long, default_value_t = 10)]
+    seeds: u64,
+    /// Rounds of what is about speed
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+    /// Draws the plots into this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    plots: Option<PathBuf>,
+    /// Plays this setting by our simulator, and nothing else: for what is measured of a process
+    #[arg(long, hide = true, value_name = "FLOWS,SECONDS")]
+    play: Option<String>,
+}
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum What {
+    /// Goodput, and the windows over time
+    Goodput,
+    /// Packets a second of processor time
+    Speed,
+    /// Memory over simulated time
+    Memory,
+    /// What a packet costs among many flows
+    Flows,
+}
+
+impl Ns2 {
+    pub(crate) fn run(&self) -> Result<()> {
+        if let Some(play) = &self.play {
+            return speed::play(play);
+        }
+        if let Some(directory) = &self.plots {
+            std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        }
+        for what in &self.what {
+            match what {
+                What::Goodput => self.goodput()?,
+                What::Speed => speed::speed(&self.ns, self.runs)?,
+                What::Memory => speed::memory(&self.ns)?,
+                What::Flows => speed::flows(&self.ns, self.runs, self.plots.as_deref())?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Goodput of each setting, and its windows over time.
+    fn goodput(&self) -> Result<()> {
+        println!("| setting | tandem, Mbit/s | ns-2, Mbit/s | ratio | within 3 % |\n|---|---|---|---|---|");
+        let mut panels = Vec::new();
+        for setting in settings().into_iter().filter(|setting| setting.name.contains(&self.only)) {
+            let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+            if let Err(why) = Sim::default().can_answer(&setting.scenario()?) {
+                let (there, _) = play::by_ns2(&self.ns, &setting, 1)?;
+                println!("| {} | – | {:.3} | – | {why} |", setting.name, there.goodput_bps / 1e6);
+                continue;
+            }
+            for seed in 1..=self.seeds {
+                let (here, (there, _)) = (play::here(&setting, seed)?, play::by_ns2(&self.ns, &setting, seed)?);
+                eprintln!("{}, seed {seed}: {:.4} and {:.4} Mbit/s", setting.name, here.goodput_bps / 1e6, there.goodput_bps / 1e6);
+                ours.push(here.goodput_bps / 1e6);
+                theirs.push(there.goodput_bps / 1e6);
+                ratios.push(here.goodput_bps / there.goodput_bps);
+            }
+            let off = (mean(&ratios) - 1.0).abs();
+            let verdict = match (off <= 0.03, setting.differs) {
+                (_, Some(why)) => why,
+                (true, None) => "✓",
+                (false, None) => "✗",
+            };
+            println!("| {} | {} | {} | {} | {verdict} |", setting.name, spread(&ours, 3), spread(&theirs, 3), spread(&ratios, 4));
+            if self.plots.is_some() && setting.differs.is_none() {
+                panels.push(self.windows(setting)?);
+            }
+        }
+        match &self.plots {
+            Some(directory) if !panels.is_empty() => plot::write(&directory.join("ns2-cwnd.svg"), &plot::windows(&panels)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The window over time of the first seed, on both sides.
+    fn windows(&self, setting: Setting) -> Result<plot::Panel> {
+        const SECONDS: u64 = 60;
+        let setting = Setting { seconds: SECONDS, samples: 6 * SECONDS, ..setting };
+        let (here, (there, _)) = (play::here(&setting, 1)?, play::by_ns2(&self.ns, &setting, 1)?);
+        Ok(plot::Panel { title: setting.name.into(), end_s: SECONDS as f64, ours: here.cwnd, theirs: there.cwnd })
+    }
+}
+
+/// What is compared.
+fn settings() -> Vec<Setting> {
+    use Loses::{Nothing, PerPacket, PerSecond};
+    use Sender::{NewReno, Vegas, Xcp};
+    // 100 Mbit/s and 40 ms have room for 333 packets, and as many wait.
+    let one = |loses| vec![Leg::new(100, 20, 333, loses)];
+    let narrow = |loses| vec![Leg::new(10, 20, 33, loses)];
+    let two = |near_ms, far_ms, near, far| vec![Leg::new(100, near_ms, 333, near), Leg::new(100, far_ms, 333, far)];
+    let sharing = |setting: Setting, flows, access_ms| Setting { flows, starts_ms: 1000, access_ms, ..setting };
+    let held_back = |setting: Setting| Setting { delayed_acks: true, ..setting };
+    vec![
+        Setting::new("NewReno, RI 0.4/s", NewReno, 400, one(PerSecond(0.4))),
+        Setting::new("NewReno, RI 2/s", NewReno, 1000, one(PerSecond(2.0))),
+        Setting::new("NewReno, RD 0.0001", NewReno, 400, one(PerPacket(1e-4))),
+        Setting::new("NewReno, RD 0.001", NewReno, 1000, one(PerPacket(1e-3))),
+        Setting::new("NewReno, drop-tail", NewReno, 300, narrow(Nothing)),
+        sharing(Setting::new("5 NewReno flows share a drop-tail queue, 40 to 80 ms", NewReno, 300, narrow(Nothing)), 5, 20),
+        sharing(Setting::new("20 NewReno flows share 100 Mbit/s, 40 to 80 ms", NewReno, 100, one(Nothing)), 20, 20),
+        Setting::new("Vegas, drop-tail", Vegas, 100, narrow(Nothing)),
+        sharing(Setting::new("4 Vegas flows share a drop-tail queue", Vegas, 300, vec![Leg::new(10, 20, 66, Nothing)]), 4, 0),
+        Setting::new("XCP", Xcp, 100, narrow(Nothing)),
+        sharing(Setting::new("4 XCP flows share a link", Xcp, 100, vec![Leg::new(10, 20, 66, Nothing)]), 4, 0),
+        Setting::new("split, RI 2/s on 40 and 20 ms", NewReno, 1000, two(20, 10, PerSecond(2.0), PerSecond(2.0))),
+        Setting::new("split, RI 2/s on 20 and 40 ms", NewReno, 1000, two(10, 20, PerSecond(2.0), PerSecond(2.0))),
+        Setting::new("split, RD 0.001 on 40 and 20 ms", NewReno, 1000, two(20, 10, PerPacket(1e-3), PerPacket(1e-3))),
+        Setting::new("split, RD 0.001 on 20 and 40 ms", NewReno, 1000, two(10, 20, PerPacket(1e-3), PerPacket(1e-3))),
+        Setting { ns2_growth: 2, ..held_back(Setting::new("NewReno, RD 0.001, delayed ACKs", NewReno, 1000, one(PerPacket(1e-3)))) },
+        Setting {
+            differs: Some("no: ns-2 grows by what it hears, not by what was acknowledged"),
+            ..held_back(Setting::new("the same, ns-2's growth as it comes", NewReno, 1000, one(PerPacket(1e-3))))
+        },
+    ]
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// The mean, and half the width of its 95 % interval.
+fn spread(values: &[f64], digits: usize) -> String {
+    match values.len() {
+        0 | 1 => format!("{:.digits$}", mean(values)),
+        _ => format!("{:.digits$} ± {:.digits$}", mean(values), half_width(values)),
+    }
+}

@@ -1,0 +1,127 @@
+//! What simulating costs, beside ns-2: processor time of a process, its memory, and how both grow.
+
+use super::{
+    play::{self, Curve},
+    plot,
+    setting::{Leg, Loses, Sender, Setting},
+    sys::Took,
+};
+use crate::table::median;
+use anyhow::{Context as _, Result, bail};
+use std::{path::Path, process::Command};
+
+/// One flow over 100 Mbit/s and 40 ms, which fills it.
+fn one(seconds: u64) -> Setting {
+    let one = Setting::new("one flow, 100 Mbit/s, 40 ms", Sender::NewReno, seconds, vec![Leg::new(100, 20, 333, Loses::Nothing)]);
+    Setting { lean: false, ..one }
+}
+
+/// So many flows over a dumbbell of 1 Gbit/s, with round trips of 40 to 60 ms.
+fn dumbbell(flows: u64, seconds: u64) -> Setting {
+    let legs = vec![Leg::new(1000, 20, 3333, Loses::Nothing)];
+    let setting = Setting::new("50 flows on a dumbbell, 1 Gbit/s, 40 to 60 ms", Sender::NewReno, seconds, legs);
+    Setting { flows, starts_ms: 1000, access_ms: 10, lean: false, ..setting }
+}
+
+/// As `--play` has it: flows on a dumbbell, or (0) one on a link of its own.
+fn setting(flows: u64, seconds: u64) -> Setting {
+    if flows == 0 { one(seconds) } else { dumbbell(flows, seconds) }
+}
+
+/// Plays a setting in this process, and says how many segments were sent.
+pub(super) fn play(what: &str) -> Result<()> {
+    let numbers = what.split_once(',').map(|(flows, seconds)| (flows.parse(), seconds.parse()));
+    let Some((Ok(flows), Ok(seconds))) = numbers else { bail!("--play {what}: it takes flows and seconds, as in 50,20") };
+    let played = play::here(&setting(flows, seconds), 1)?;
+    println!("{}", played.segments);
+    Ok(())
+}
+
+/// The same in a process of its own: segments, and what it took.
+fn ours(flows: u64, seconds: u64) -> Result<(u64, Took)> {
+    let myself = std::env::current_exe().context("cannot find this program")?;
+    let (text, took) = play::run(Command::new(myself).args(["ns2", "--play", &format!("{flows},{seconds}")]))?;
+    let segments = text.trim().parse().with_context(|| format!("it said {text:?}"))?;
+    Ok((segments, took))
+}
+
+/// By ns-2.
+fn theirs(ns: &str, setting: &Setting) -> Result<(u64, Took)> {
+    let (played, took) = play::by_ns2(ns, setting, 1)?;
+    Ok((played.segments, took))
+}
+
+/// Million segments a second of processor time.
+fn speed_of((segments, took): (u64, Took)) -> f64 {
+    segments as f64 / took.cpu_s / 1e6
+}
+
+/// Packets a second of processor time, in turns.
+pub(super) fn speed(ns: &str, runs: usize) -> Result<()> {
+    println!("\n| | tandem, million data segments/s | ns-2 | × | ns-2, lean headers | × |\n|---|---|---|---|---|---|");
+    for (flows, seconds) in [(0, 1000), (50, 20)] {
+        let setting = setting(flows, seconds);
+        let lean = Setting { lean: true, ..setting.clone() };
+        let mut speeds: [Vec<f64>; 3] = Default::default();
+        for round in 1..=runs {
+            let turn = [speed_of(ours(flows, seconds)?), speed_of(theirs(ns, &setting)?), speed_of(theirs(ns, &lean)?)];
+            eprintln!("round {round}, {}: {turn:.3?} million data segments a second", setting.name);
+            speeds.iter_mut().zip(turn).for_each(|(all, speed)| all.push(speed));
+        }
+        let ratio = |of: &[f64]| median(speeds[0].iter().zip(of).map(|(ours, theirs)| ours / theirs));
+        let [tandem, full, lean] = speeds.each_ref().map(|all| spread(all));
+        println!("| {} | {tandem} | {full} | {:.1} | {lean} | {:.1} |", setting.name, ratio(&speeds[1]), ratio(&speeds[2]));
+    }
+    Ok(())
+}
+
+/// Median (least … most).
+fn spread(values: &[f64]) -> String {
+    let (least, most) = values.iter().fold((f64::INFINITY, 0.0f64), |(least, most), value| (least.min(*value), most.max(*value)));
+    format!("{:.2} ({least:.2} … {most:.2})", median(values.iter().copied()))
+}
+
+/// The most memory that a process has, over simulated time.
+pub(super) fn memory(ns: &str) -> Result<()> {
+    println!("\n| one flow for | tandem, MB | ns-2, MB |\n|---|---|---|");
+    for seconds in [100, 1000, 10_000] {
+        let megabytes = |took: Took| took.most_memory as f64 / 1e6;
+        let (ours, theirs) = (megabytes(ours(0, seconds)?.1), megabytes(theirs(ns, &one(seconds))?.1));
+        println!("| {seconds} s | {ours:.1} | {theirs:.1} |");
+    }
+    Ok(())
+}
+
+/// What a packet costs among many flows: ns of processor time a data segment.
+pub(super) fn flows(ns: &str, runs: usize, plots: Option<&Path>) -> Result<()> {
+    /// ns-2 makes a table of routes from each node to each other one, which takes it longer and longer.
+    const MOST_FOR_NS2: u64 = 300;
+    const FLOWS: [u64; 9] = [1, 3, 10, 30, 100, 300, 1000, 3000, 10_000];
+    const SECONDS: u64 = 20;
+    println!("\n| flows | tandem, ns a data segment | ns-2 |\n|---|---|---|");
+    let (mut ours_by_flows, mut theirs_by_flows): (Curve, Curve) = (Vec::new(), Vec::new());
+    for flows in FLOWS {
+        let setting = dumbbell(flows, SECONDS);
+        let (mut here, mut there) = (Vec::new(), Vec::new());
+        for _ in 0..runs {
+            here.push(1e3 / speed_of(ours(flows, SECONDS)?));
+            if flows <= MOST_FOR_NS2 {
+                there.push(1e3 / speed_of(theirs(ns, &setting)?));
+            }
+        }
+        let cost = median(here.iter().copied());
+        ours_by_flows.push((flows as f64, cost));
+        let of_ns2 = if there.is_empty() {
+            "–".into()
+        } else {
+            let cost = median(there.iter().copied());
+            theirs_by_flows.push((flows as f64, cost));
+            format!("{cost:.0}")
+        };
+        println!("| {flows} | {cost:.0} | {of_ns2} |");
+    }
+    match plots {
+        Some(directory) => plot::write(&directory.join("ns2-flows.svg"), &plot::costs(&ours_by_flows, &theirs_by_flows)),
+        None => Ok(()),
+    }
+}
