@@ -309,13 +309,14 @@ impl Origins {
     }
 
     fn header(self) -> impl Iterator<Item = String> {
-        [(self.engines, "engine"), (self.variations, "varied")].into_iter().filter_map(|(told, head)| told.then(|| head.to_owned()))
+        [(self.engines, "engine"), (self.variations, "varied")].into_iter().filter(|(told, _)| *told).map(|(_, head)| head.to_owned())
     }
 
     fn cells(self, origin: &Origin) -> impl Iterator<Item = String> {
         [(self.engines, &origin.engine), (self.variations, &origin.variation)]
             .into_iter()
-            .filter_map(|(told, cell)| told.then(|| cell.clone()))
+            .filter(|(told, _)| *told)
+            .map(|(_, cell)| cell.clone())
     }
 
     /// In one cell.
