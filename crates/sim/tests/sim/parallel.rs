@@ -153,7 +153,8 @@ fn every_byte_comes_once_over_networks_that_lose_packets() {
 
 #[test]
 fn flows_without_an_end_go_on_until_the_duration() {
-    let text = networks(&[(8.0, 0.0), (4.0, 0.0)]) + "[control]\nsender = \"reno\"\n[[flow]]\nwindow = \"32KiB\"\n[bond]\nscheduler = \"fluid\"\n";
+    let text =
+        networks(&[(8.0, 0.0), (4.0, 0.0)]) + "[control]\nsender = \"reno\"\n[[flow]]\nwindow = \"32KiB\"\n[bond]\nscheduler = \"fluid\"\n";
     let outcome = play(&scenario(&format!("duration = \"20s\"\n{text}")), 1).0;
     near(outcome.goodput_bps, 12e6, 0.02);
     assert!(outcome.flows[0].end_s.is_none() && outcome.valid);
