@@ -216,8 +216,8 @@ fn a_window_that_is_not_used_grows_only_without_validation() {
     let text = "duration = \"60s\"\n[control]\nsender = \"reno\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"20ms\"\n\
         [[flow]]\noffers = { bytes = \"14480B\", every = \"20ms\" }\n";
     let window = |more: &str| run(&format!("{text}{more}")).flows[0].legs[0].mean_cwnd_pkt;
-    // Ten segments every half of a round trip.
-    assert!(window("") < 100.0, "{}", window(""));
+    // Ten segments every half of a round trip: thirty are out at most, and slow start goes on to twice that, and what one acknowledgement adds.
+    assert!(window("") < 70.0, "{}", window(""));
     assert!(window("[tcp]\nvalidation = false\n") > 1000.0, "{}", window("[tcp]\nvalidation = false\n"));
 }
 
