@@ -23,6 +23,9 @@ pub enum AdviceError {
     /// A proxy stands between two links.
     #[error("the path is one link, and a proxy stands between two: give the part before it and the part after it a [[link]] each")]
     OneLink,
+    /// A proxy stands in a row of links.
+    #[error("networks in parallel have no place for a proxy: give the path as [[link]]s in a row")]
+    Parallel,
     /// There is nothing to compare by.
     #[error("no seed has an answer for {0:?}: give the flows more time, or more to send")]
     NoAnswer(String),
@@ -132,6 +135,9 @@ pub struct Advisor {
 impl Advisor {
     /// Of a scenario: where it splits, those places are asked about, else each between two links.
     pub fn new(scenario: &Scenario) -> Result<Self, AdviceError> {
+        if scenario.parallel().is_some() {
+            return Err(AdviceError::Parallel);
+        }
         if scenario.links.len() < 2 {
             return Err(AdviceError::OneLink);
         }
