@@ -61,6 +61,7 @@ impl Line {
         let kinds = [
             ("finished", "finished"),
             ("near leg failed", "near_failed"),
+            ("far end not reached: timed out", "far_timed_out"),
             ("far end not reached", "far_not_reached"),
             ("far leg failed", "far_failed"),
             ("idle", "idle"),
@@ -106,6 +107,13 @@ pub(super) struct Sums {
     /// Payload of connections that ended well, at the clients.
     pub(super) bytes: u64,
     pub(super) violations: u64,
+}
+
+impl Entry {
+    /// Both ends have said that all is well.
+    fn is_complete(&self) -> bool {
+        [&self.client, &self.server].into_iter().all(|report| report.as_ref().is_some_and(|report| report.end == End::Complete))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -200,9 +208,12 @@ impl Ledger {
         // Of several with the same addresses the one that began when the flow did: another passed unsplit. Ports come again so soon
         // that two flows may be told of at once: then what was to be moved tells them apart.
         let began = line.at - line.age;
+        // Who came through unsplit may have its ports used again within seconds, by one that never connected: that knows no port to say whose its
+        // line is, but one that has reached its server and come back is not it.
+        let unreached = matches!(line.kind(), "far_not_reached" | "far_timed_out");
         let candidates = books.by_addresses.get(&(line.client, line.server)).cloned().unwrap_or_default();
         let distance = |serial: &Serial| {
-            let entry = books.entries.get(serial).filter(|entry| entry.line.is_none())?;
+            let entry = books.entries.get(serial).filter(|entry| entry.line.is_none() && !(unreached && entry.is_complete()))?;
             let distance = entry.begun.saturating_duration_since(began) + began.saturating_duration_since(entry.begun);
             let planned = (line.up, line.down) == (entry.plan.up + HEADER as u64, entry.plan.down);
             (distance < SAME_TIME).then_some((distance > AT_ONCE || !planned, distance, *serial))
@@ -308,7 +319,7 @@ fn judge(entry: &Entry, near_a_cut: bool) -> Result<Option<u64>, String> {
         // Something broke that nobody was told to break.
         need(client.end != End::Complete && server.end != End::Complete, "one end thinks that all is well, the other does not")?;
         match entry.line.as_ref().map(Line::kind) {
-            Some("far_not_reached") | None => need(near_a_cut, "it failed though no link was cut")?,
+            Some("far_not_reached" | "far_timed_out") | None => need(near_a_cut, "it failed though no link was cut")?,
             // The link was cut in the handshake's last step: the server forgot what it had granted when its answer could not leave.
             Some("far_failed") if entry.server.is_none() => need(near_a_cut, "its server never had it though no link was cut")?,
             Some("idle") => need(entry.plan.kind == Kind::Mute, "it was thought idle")?,
@@ -328,10 +339,61 @@ fn judge(entry: &Entry, near_a_cut: bool) -> Result<Option<u64>, String> {
         let fits = match line.kind() {
             "near_failed" => client.end == End::Killed,
             "far_failed" => server.end == End::Killed,
-            "far_not_reached" => near_a_cut,
+            "far_not_reached" | "far_timed_out" => near_a_cut,
             _ => false,
         };
         need(fits, "the proxy blames the wrong end")?;
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: &str = "10.79.1.1:23226";
+    const SERVER: &str = "10.79.2.2:9203";
+
+    fn line(ending: &str, up: u64, down: u64) -> Line {
+        let (client, server) = (CLIENT.parse().unwrap(), SERVER.parse().unwrap());
+        Line { client, server, up, down, age: Duration::ZERO, ending: ending.into(), at: Instant::now() }
+    }
+
+    /// A connection that both ends are content with, told to the books.
+    fn transfer(ledger: &Ledger, serial: Serial) {
+        let plan = Plan { kind: Kind::Transfer, serial, seed: 1, up: 657, down: 233, rate: 0, early: false, kill: None };
+        ledger.begin(&plan, CLIENT.parse().unwrap(), SERVER.parse().unwrap());
+        let sent = 657 + HEADER as u64;
+        ledger.client(serial, Report { end: End::Complete, sent, received: 233 });
+        ledger.server(serial, Report { end: End::Complete, sent: 233, received: sent });
+    }
+
+    #[test]
+    fn endings_are_named_as_the_metrics_name_them() {
+        for (text, kind) in [
+            ("far end not reached: timed out", "far_timed_out"),
+            ("far end not reached: network unreachable", "far_not_reached"),
+            ("finished", "finished"),
+        ] {
+            assert_eq!(line(text, 0, 0).kind(), kind);
+        }
+    }
+
+    #[test]
+    fn who_came_through_unsplit_is_not_who_had_its_ports_after_it_and_never_connected() {
+        let ledger = Ledger::default();
+        transfer(&ledger, 1);
+        ledger.not_connected();
+        ledger.line(line("far end not reached: network unreachable", 0, 0));
+        ledger.tidy(true);
+        assert_eq!((ledger.sums().violations, ledger.sums().unsplit), (0, 1), "{:?}", ledger.told());
+    }
+
+    #[test]
+    fn bytes_that_were_not_counted_are_a_violation() {
+        let ledger = Ledger::default();
+        transfer(&ledger, 1);
+        ledger.line(line("finished", 656 + HEADER as u64, 233));
+        assert_eq!(ledger.sums().violations, 1);
+    }
 }
