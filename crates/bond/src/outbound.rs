@@ -1,0 +1,359 @@
+//! The sending end of a stream: which part of it goes over which connection, and what goes again.
+//!
+//! The ledger knows offsets, not bytes: these are the caller's (see [`Ring`](crate::Ring)). The caller says what there is to send
+//! ([`offer`](Outbound::offer)), what its connections look like ([`look`](Outbound::look)) and what the other end says
+//! ([`receipt`](Outbound::receipt), [`acknowledge`](Outbound::acknowledge)), and asks for pieces until there is none ([`give`](Outbound::give)).
+//!
+//! What a connection has that is lost goes again over the others: what the other end has not said to have got from it. One that stalls, which has
+//! something and of which nothing arrives, gets nothing more, and what it has goes over the others too; when something arrives of it, it is as before.
+//! A connection that is idle while others are busy gets a copy of a piece now and then, so that what is believed of it is not for ever
+//! what it was in a bad hour.
+
+use crate::{
+    Breach,
+    path::{Look, Path},
+    ranges::Ranges,
+    schedule::{Ask, Memory, Scheduler},
+    score::Smoothing,
+};
+use scenario::{Bytes, Span};
+use std::collections::VecDeque;
+
+/// An idle connection gets a copy so often.
+const TRIAL: Span = Span(1_000_000_000);
+/// More parts than this, of what goes out for the first time, are never between what the other end has in order and the last: it need not remember
+/// more holes.
+const MOST_RUNS: usize = 4096;
+
+/// How a stream is shared out.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Settings {
+    /// Who gets what.
+    pub scheduler: Scheduler,
+    /// How throughput is smoothed.
+    pub smoothing: Smoothing,
+    /// What is given out at a time.
+    pub piece: Bytes,
+    /// A connection with so much waiting to be sent is not given more: what is given out late is given to the right one.
+    pub queue: Bytes,
+    /// A piece waits, rather than go where it would be late. Off, `score` is (7) and nothing else.
+    pub foresight: bool,
+}
+
+impl Settings {
+    /// The least piece: header and holes would cost too much.
+    pub const LEAST_PIECE: Bytes = Bytes(1024);
+
+    /// The paper's numbers, and a piece of 16 KiB.
+    pub fn new(scheduler: Scheduler) -> Self {
+        let piece = Bytes(16 * 1024);
+        Settings { scheduler, smoothing: Smoothing::default(), piece, queue: piece, foresight: true }
+    }
+}
+
+/// A connection of a stream: its place in the ledger, which another has after it is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConnId(pub usize);
+
+/// A part of the stream for a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// Who carries it.
+    pub conn: ConnId,
+    /// Where it begins.
+    pub offset: u64,
+    /// How long it is.
+    pub len: u64,
+    /// Another connection has it too, or had it.
+    pub again: bool,
+}
+
+/// What is believed of a connection, and what it has: for those who watch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Seen {
+    /// (7), s.
+    pub score: f64,
+    /// G, bytes/s; none: not measured yet.
+    pub throughput: Option<f64>,
+    /// What the caller saw last.
+    pub look: Look,
+    /// Payload it was given, and that the other end got from it.
+    pub given: u64,
+    /// See `given`.
+    pub got: u64,
+    /// It has something, and nothing of it arrives.
+    pub stalled: bool,
+}
+
+/// The ledger.
+#[derive(Debug)]
+pub struct Outbound {
+    settings: Settings,
+    paths: Vec<Path>,
+    memory: Memory,
+    /// All that there is to send until now, and where that ends for good.
+    offered: u64,
+    end: Option<u64>,
+    /// First byte that nobody was given, first that the other end has not in order, and first that it has no room for.
+    next: u64,
+    acked: u64,
+    limit: u64,
+    /// What is to go again.
+    again: Ranges,
+    /// Where, beyond `acked`, another connection's part begins.
+    cuts: VecDeque<u64>,
+    last_given: Option<usize>,
+    /// A piece that is to go over an idle connection as well.
+    copy: Option<Piece>,
+    /// All of it was delivered to whom it is for.
+    done: bool,
+}
+
+impl Outbound {
+    /// Nothing is offered yet. The other end has room for `window` bytes to begin with.
+    pub fn new(settings: Settings, window: u64) -> Self {
+        Outbound {
+            settings: Settings { piece: settings.piece.max(Settings::LEAST_PIECE), queue: settings.queue.max(Bytes(1)), ..settings },
+            paths: Vec::new(),
+            memory: Memory::default(),
+            offered: 0,
+            end: None,
+            next: 0,
+            acked: 0,
+            limit: window,
+            again: Ranges::default(),
+            cuts: VecDeque::new(),
+            last_given: None,
+            copy: None,
+            done: false,
+        }
+    }
+
+    /// A connection is there. Cheap ones have low tiers.
+    pub fn add(&mut self, now: Span, tier: u8) -> ConnId {
+        let path = Path::new(now, tier, self.acked);
+        let place = self.paths.iter().position(|path| !path.is_up).unwrap_or(self.paths.len());
+        match self.paths.get_mut(place) {
+            Some(free) => *free = path,
+            None => self.paths.push(path),
+        }
+        // Those of equal score go round, beginning with the first.
+        self.memory.last = if self.next == 0 { self.paths.len() - 1 } else { self.memory.last };
+        ConnId(place)
+    }
+
+    /// A connection is gone: what it has goes again.
+    pub fn lose(&mut self, conn: ConnId) {
+        let Some(path) = self.paths.get_mut(conn.0).filter(|path| path.is_up) else { return };
+        path.is_up = false;
+        // Where each carries the whole stream, nobody need carry another's part.
+        let runs = std::mem::take(&mut path.runs);
+        if self.settings.scheduler != Scheduler::Redundant {
+            for run in runs {
+                self.again.insert(run.start.max(self.acked), run.end);
+            }
+        }
+        self.copy = self.copy.filter(|copy| copy.conn != conn);
+    }
+
+    /// There are `bytes` more to send.
+    pub fn offer(&mut self, bytes: u64) {
+        debug_assert!(self.end.is_none(), "nothing follows the end");
+        self.offered += bytes;
+    }
+
+    /// Nothing will follow what was offered.
+    pub fn close(&mut self) {
+        self.end = Some(self.offered);
+    }
+
+    /// A connection looks like this now.
+    pub fn look(&mut self, now: Span, conn: ConnId, look: Look) {
+        if let Some(path) = self.paths.get_mut(conn.0).filter(|path| path.is_up) {
+            path.look(now, look, &self.settings.smoothing);
+        }
+    }
+
+    /// The other end says on a connection that it has got `got` bytes of payload over it.
+    pub fn receipt(&mut self, now: Span, conn: ConnId, got: u64) -> Result<(), Breach> {
+        let Some(path) = self.paths.get_mut(conn.0).filter(|path| path.is_up) else { return Ok(()) };
+        if got > path.given {
+            return Err(Breach::NeverSent { got, sent: path.given });
+        }
+        if got > path.got {
+            path.receipt(now, got);
+        }
+        Ok(())
+    }
+
+    /// The other end has all below `acked`, and room for all below `limit`. What it said later may come earlier, over another connection.
+    pub fn acknowledge(&mut self, acked: u64, limit: u64) -> Result<(), Breach> {
+        if acked > self.next {
+            return Err(Breach::NeverSent { got: acked, sent: self.next });
+        }
+        self.limit = limit.max(self.limit);
+        if acked > self.acked {
+            self.acked = acked;
+            self.again.trim(acked);
+            while self.cuts.front().is_some_and(|cut| *cut < acked) {
+                self.cuts.pop_front();
+            }
+        }
+        Ok(())
+    }
+
+    /// The other end says that all was delivered to whom it is for.
+    pub fn delivered(&mut self) -> Result<(), Breach> {
+        if self.end.is_none_or(|end| end > self.next) {
+            return Err(Breach::NotAtEnd);
+        }
+        self.acknowledge(self.next, self.limit)?;
+        self.done = true;
+        Ok(())
+    }
+
+    /// Where the stream ends, if a connection is to say that now: each says it once, since any of them may be lost.
+    pub fn end_to_tell(&mut self, conn: ConnId) -> Option<u64> {
+        let end = self.end.filter(|end| *end == self.next && !self.done)?;
+        let path = self.paths.get_mut(conn.0).filter(|path| path.is_up && !path.end_told)?;
+        path.end_told = true;
+        Some(end)
+    }
+
+    /// The next piece; none: there is nothing, or it is better to wait. It must be sent, whatever becomes of it.
+    pub fn give(&mut self, now: Span) -> Option<Piece> {
+        if let Some(copy) = self.copy.take() {
+            self.paths[copy.conn.0].give(now, copy.offset, copy.offset + copy.len);
+            return Some(copy);
+        }
+        if self.settings.scheduler == Scheduler::Redundant {
+            return self.give_each(now);
+        }
+        let (first, most) = match self.again.first() {
+            Some((start, end)) => (start, end - start),
+            None => (self.next, self.offered.min(self.limit).saturating_sub(self.next)),
+        };
+        let again = !self.again.is_empty();
+        if most == 0 {
+            return None;
+        }
+        let piece = self.settings.piece.0.min(most);
+        let ask = Ask {
+            piece,
+            left: self.again.bytes() + self.offered - self.next,
+            window: self.limit - self.acked,
+            queue: self.settings.queue.0,
+            foresight: self.settings.foresight,
+        };
+        // Among too many holes only those who fill them, and who carries on without making one.
+        let crowded = self.cuts.len() >= MOST_RUNS && !again;
+        let before = self.memory;
+        let chosen = self.settings.scheduler.choose(&self.paths, &mut self.memory, &ask)?;
+        if crowded && self.last_given != Some(chosen) {
+            self.memory = before;
+            return None;
+        }
+        if again {
+            self.again.trim(first + piece);
+        } else {
+            if self.last_given != Some(chosen) {
+                self.cuts.push_back(self.next);
+                self.last_given = Some(chosen);
+            }
+            self.next += piece;
+        }
+        self.paths[chosen].give(now, first, first + piece);
+        self.copy = self.trial(now, chosen).map(|idle| Piece { conn: ConnId(idle), offset: first, len: piece, again: true });
+        Some(Piece { conn: ConnId(chosen), offset: first, len: piece, again })
+    }
+
+    /// An idle connection that nobody knows the present state of.
+    fn trial(&self, now: Span, chosen: usize) -> Option<usize> {
+        let tier = match self.settings.scheduler {
+            Scheduler::Score => u8::MAX,
+            // One that costs money is not tried for nothing.
+            Scheduler::Tiers => self.paths[chosen].tier,
+            _ => return None,
+        };
+        let is_old = |path: &Path| path.outstanding() == 0 && path.look.unsent == 0 && now.0.saturating_sub(path.moved_at.0) >= TRIAL.0;
+        (0..self.paths.len()).find(|index| {
+            let path = &self.paths[*index];
+            *index != chosen && path.is_usable() && path.tier <= tier && is_old(path)
+        })
+    }
+
+    /// The next piece of the whole stream for a connection that has room. What the other end has need not be sent by who comes late.
+    fn give_each(&mut self, now: Span) -> Option<Piece> {
+        let (acked, all, queue) = (self.acked, self.offered.min(self.limit), self.settings.queue.0);
+        let count = self.paths.len();
+        let has_work = |path: &Path| path.is_usable() && path.look.unsent < queue && path.cursor.max(acked) < all;
+        let chosen = (1..=count).map(|step| (self.memory.last + step) % count).find(|index| has_work(&self.paths[*index]))?;
+        self.memory.last = chosen;
+        let path = &mut self.paths[chosen];
+        let offset = path.cursor.max(acked);
+        let len = self.settings.piece.0.min(all - offset);
+        path.cursor = offset + len;
+        path.give(now, offset, offset + len);
+        let again = offset < self.next;
+        self.next = self.next.max(offset + len);
+        Some(Piece { conn: ConnId(chosen), offset, len, again })
+    }
+
+    /// Finds those that have stalled. What they have goes over others, where there are any.
+    pub fn check(&mut self, now: Span) {
+        for index in 0..self.paths.len() {
+            let path = &mut self.paths[index];
+            let is_silent = path.outstanding() > 0 && now.0 >= path.moved_at.0 + path.patience().0;
+            path.is_stalled |= path.is_up && is_silent;
+            if !path.is_stalled || !path.is_up || path.runs.is_empty() {
+                continue;
+            }
+            let is_alone = !self.paths.iter().any(Path::is_usable);
+            if is_alone || self.settings.scheduler == Scheduler::Redundant {
+                continue;
+            }
+            for run in self.paths[index].set_adrift() {
+                self.again.insert(run.start.max(self.acked), run.end);
+            }
+        }
+    }
+
+    /// When to [`check`](Outbound::check) next, if nothing happens before.
+    pub fn next_check(&self) -> Option<Span> {
+        let waits = |path: &&Path| path.is_usable() && path.outstanding() > 0;
+        self.paths.iter().filter(waits).map(|path| Span(path.moved_at.0 + path.patience().0)).min()
+    }
+
+    /// All below was received, and can be forgotten.
+    pub fn acked(&self) -> u64 {
+        self.acked
+    }
+
+    /// What was offered and not given to anybody, within the other end's room or not.
+    pub fn left(&self) -> u64 {
+        self.again.bytes() + self.offered - self.next
+    }
+
+    /// Whether all was delivered to whom it is for.
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// How many connections are there.
+    pub fn connections(&self) -> usize {
+        self.paths.iter().filter(|path| path.is_up).count()
+    }
+
+    /// What is believed of a connection.
+    pub fn seen(&self, conn: ConnId) -> Option<Seen> {
+        let path = self.paths.get(conn.0).filter(|path| path.is_up)?;
+        Some(Seen {
+            score: path.score(0),
+            throughput: path.measured(),
+            look: path.look,
+            given: path.given,
+            got: path.got,
+            stalled: path.is_stalled,
+        })
+    }
+}

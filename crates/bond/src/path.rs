@@ -1,0 +1,146 @@
+//! A connection, as the sending end of the stream knows it.
+
+use crate::score::{Smoothing, Throughput, score};
+use scenario::Span;
+use std::collections::VecDeque;
+
+/// What the caller sees of a connection: of its socket (Linux: `TCP_INFO`, `SIOCOUTQNSD`) and of what it keeps for it itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Look {
+    /// What the other end's TCP has acknowledged of it in all, bytes: what throughput is measured by.
+    pub delivered: u64,
+    /// Q of (7): what was given to it and waits to be sent for the first time, bytes.
+    pub unsent: u64,
+    /// What it may have under way, bytes: the lesser of its congestion window and the other end's.
+    pub window: u64,
+    /// The smoothed round trip; before there is one, what the handshake took.
+    pub srtt: Span,
+    /// The retransmission timeout.
+    pub rto: Span,
+}
+
+/// A part of the stream that a connection was given, and the other end has not said to have from it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+/// A connection.
+#[derive(Debug, Clone)]
+pub(crate) struct Path {
+    /// It is there.
+    pub(crate) is_up: bool,
+    /// It has something, and nothing of it arrives.
+    pub(crate) is_stalled: bool,
+    /// Cheap ones have low numbers.
+    pub(crate) tier: u8,
+    pub(crate) look: Look,
+    throughput: Throughput,
+    /// What it has, in the order in which it was given.
+    pub(crate) runs: VecDeque<Run>,
+    /// Payload given to it, and what the other end says to have got from it, bytes.
+    pub(crate) given: u64,
+    pub(crate) got: u64,
+    /// What of that comes before its runs, and was given to others when it stalled.
+    adrift: u64,
+    /// Where each connection has the whole stream: how far it was given that.
+    pub(crate) cursor: u64,
+    /// When last it got something while it had nothing, or the other end got something from it.
+    pub(crate) moved_at: Span,
+    /// It was told where the stream ends.
+    pub(crate) end_told: bool,
+}
+
+impl Path {
+    pub(crate) fn new(now: Span, tier: u8, cursor: u64) -> Self {
+        Path {
+            is_up: true,
+            is_stalled: false,
+            tier,
+            look: Look::default(),
+            throughput: Throughput::new(now),
+            runs: VecDeque::new(),
+            given: 0,
+            got: 0,
+            adrift: 0,
+            cursor,
+            moved_at: now,
+            end_told: false,
+        }
+    }
+
+    /// Whether it can be of use now.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.is_up && !self.is_stalled
+    }
+
+    /// What it has, bytes.
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.given - self.got
+    }
+
+    /// It looks like this now.
+    pub(crate) fn look(&mut self, now: Span, look: Look, smoothing: &Smoothing) {
+        self.throughput.look(now, look.delivered, look.unsent, look.srtt, smoothing);
+        self.look = look;
+    }
+
+    /// It is given a part of the stream.
+    pub(crate) fn give(&mut self, now: Span, start: u64, end: u64) {
+        if self.outstanding() == 0 {
+            self.moved_at = now;
+        }
+        match self.runs.back_mut() {
+            Some(last) if last.end == start => last.end = end,
+            _ => self.runs.push_back(Run { start, end }),
+        }
+        self.given += end - start;
+        self.look.unsent += end - start;
+        self.throughput.fed(now);
+    }
+
+    /// The other end says to have got so much of what it was given.
+    pub(crate) fn receipt(&mut self, now: Span, got: u64) {
+        let mut news = got - self.got;
+        let adrift = news.min(self.adrift);
+        self.adrift -= adrift;
+        news -= adrift;
+        (self.got, self.moved_at, self.is_stalled) = (got, now, false);
+        while let Some(first) = self.runs.front_mut() {
+            let gone = news.min(first.end - first.start);
+            first.start += gone;
+            news -= gone;
+            if first.start < first.end {
+                return;
+            }
+            self.runs.pop_front();
+        }
+    }
+
+    /// What it has goes to others; it may still arrive from it too.
+    pub(crate) fn set_adrift(&mut self) -> std::collections::vec_deque::Drain<'_, Run> {
+        self.adrift = self.outstanding();
+        self.runs.drain(..)
+    }
+
+    /// G, bytes/s; before it was measured, what the window lets through a round trip.
+    pub(crate) fn rate(&self) -> f64 {
+        self.throughput.rate().unwrap_or_else(|| self.look.window as f64 / self.look.srtt.secs().max(1e-6))
+    }
+
+    /// G, bytes/s, if it was measured.
+    pub(crate) fn measured(&self) -> Option<f64> {
+        self.throughput.rate()
+    }
+
+    /// (7); with `more` bytes before it than there are.
+    pub(crate) fn score(&self, more: u64) -> f64 {
+        score(self.look.unsent + more, self.rate(), self.look.srtt)
+    }
+
+    /// How long it may be silent before what it has is given to others: two timeouts, and as long as the other end may hold a receipt back.
+    pub(crate) fn patience(&self) -> Span {
+        Span(2 * self.look.rto.0 + crate::inbound::MOST_DELAY.0)
+    }
+}
