@@ -6,8 +6,8 @@
 //!
 //! What a connection has that is lost goes again over the others: what the other end has not said to have got from it. One that stalls, which has
 //! something and of which nothing arrives, gets nothing more, and what it has goes over the others too; when something arrives of it, it is as before.
-//! A connection that is idle while others are busy gets a copy of a piece now and then, so that what is believed of it is not for ever
-//! what it was in a bad hour.
+//! A connection that is idle while others are busy gets a copy of a piece now and then; when that has come, or when a connection that was silent is
+//! heard of again, it is judged by its window and its round trip, as one that begins: nothing is believed for ever of what it was in a bad hour.
 
 use crate::{
     Breach,
@@ -139,6 +139,7 @@ impl Outbound {
         }
         // Those of equal score go round, beginning with the first.
         self.memory.last = if self.next == 0 { self.paths.len() - 1 } else { self.memory.last };
+        self.reassign();
         ConnId(place)
     }
 
@@ -181,7 +182,11 @@ impl Outbound {
             return Err(Breach::NeverSent { got, sent: path.given });
         }
         if got > path.got {
+            let was_stalled = path.is_stalled;
             path.receipt(now, got);
+            if was_stalled {
+                self.reassign();
+            }
         }
         Ok(())
     }
@@ -223,7 +228,9 @@ impl Outbound {
     /// The next piece; none: there is nothing, or it is better to wait. It must be sent, whatever becomes of it.
     pub fn give(&mut self, now: Span) -> Option<Piece> {
         if let Some(copy) = self.copy.take() {
-            self.paths[copy.conn.0].give(now, copy.offset, copy.offset + copy.len);
+            let path = &mut self.paths[copy.conn.0];
+            path.give(now, copy.offset, copy.offset + copy.len);
+            path.is_tried = true;
             return Some(copy);
         }
         if self.settings.scheduler == Scheduler::Redundant {
@@ -299,20 +306,21 @@ impl Outbound {
         Some(Piece { conn: ConnId(chosen), offset, len, again })
     }
 
-    /// Finds those that have stalled. What they have goes over others, where there are any.
+    /// Finds those that have stalled.
     pub fn check(&mut self, now: Span) {
-        for index in 0..self.paths.len() {
-            let path = &mut self.paths[index];
-            let is_silent = path.outstanding() > 0 && now.0 >= path.moved_at.0 + path.patience().0;
-            path.is_stalled |= path.is_up && is_silent;
-            if !path.is_stalled || !path.is_up || path.runs.is_empty() {
-                continue;
-            }
-            let is_alone = !self.paths.iter().any(Path::is_usable);
-            if is_alone || self.settings.scheduler == Scheduler::Redundant {
-                continue;
-            }
-            for run in self.paths[index].set_adrift() {
+        for path in self.paths.iter_mut().filter(|path| path.is_usable() && path.outstanding() > 0) {
+            path.is_stalled = now.0 >= path.moved_at.0 + path.patience().0;
+        }
+        self.reassign();
+    }
+
+    /// What those have that have stalled goes over others, where there are any: else it may come after all, and need not go twice.
+    fn reassign(&mut self) {
+        if self.settings.scheduler == Scheduler::Redundant || !self.paths.iter().any(Path::is_usable) {
+            return;
+        }
+        for path in self.paths.iter_mut().filter(|path| path.is_up && path.is_stalled) {
+            for run in path.set_adrift() {
                 self.again.insert(run.start.max(self.acked), run.end);
             }
         }

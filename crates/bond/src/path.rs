@@ -50,6 +50,8 @@ pub(crate) struct Path {
     pub(crate) moved_at: Span,
     /// It was told where the stream ends.
     pub(crate) end_told: bool,
+    /// What it has is a copy, to see what it is like now.
+    pub(crate) is_tried: bool,
 }
 
 impl Path {
@@ -67,6 +69,7 @@ impl Path {
             cursor,
             moved_at: now,
             end_told: false,
+            is_tried: false,
         }
     }
 
@@ -100,13 +103,17 @@ impl Path {
         self.throughput.fed(now);
     }
 
-    /// The other end says to have got so much of what it was given.
+    /// The other end says to have got so much of what it was given. What was believed of it before it fell silent, or was tried, is believed no longer.
     pub(crate) fn receipt(&mut self, now: Span, got: u64) {
         let mut news = got - self.got;
         let adrift = news.min(self.adrift);
         self.adrift -= adrift;
         news -= adrift;
-        (self.got, self.moved_at, self.is_stalled) = (got, now, false);
+        (self.got, self.moved_at) = (got, now);
+        if self.is_stalled || (self.is_tried && self.outstanding() == 0) {
+            self.throughput.forget(now, self.look.delivered);
+            (self.is_stalled, self.is_tried) = (false, false);
+        }
         while let Some(first) = self.runs.front_mut() {
             let gone = news.min(first.end - first.start);
             first.start += gone;

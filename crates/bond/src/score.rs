@@ -72,6 +72,12 @@ impl Throughput {
         self.smoothed
     }
 
+    /// What was measured is void; it begins anew.
+    pub(crate) fn forget(&mut self, now: Span, delivered: u64) {
+        let idle_since = self.idle_since.map(|_| now);
+        *self = Throughput { began: now, delivered, idle_since, ..Throughput::default() };
+    }
+
     /// There is something to send.
     pub(crate) fn fed(&mut self, now: Span) {
         if let Some(since) = self.idle_since.take() {

@@ -3,7 +3,7 @@
 use crate::{
     law::{SizeLaw, SpanLaw},
     model::{Buffer, Control, Draw, Loss, Queue, Scenario},
-    parallel::{Foreground, Network},
+    parallel::{Bond, Foreground, Network},
     text::Fault,
     units::{Bytes, PKT, QueueLimit, Span},
 };
@@ -138,8 +138,9 @@ impl Scenario {
             "bond".into(),
             "is missing: say how transfers are shared out, as in [bond] scheduler = \"fluid\"".into(),
         )?;
-        let piece = self.bond.is_none_or(|bond| bond.piece.0 > 0);
-        need(piece, "bond.piece".into(), "is 0: nothing would ever be given out".into())?;
+        if let Some(bond) = &self.bond {
+            bond.check()?;
+        }
         match &self.foreground {
             Some(foreground) => self.check_foreground(foreground),
             None => {
@@ -175,6 +176,22 @@ impl Scenario {
             "is {load}, which with the networks' own loads is {share:.3} of what all of them carry: transfers would take longer and longer"
         );
         need(share < 1.0, key("load"), grows)
+    }
+}
+
+impl Bond {
+    fn check(&self) -> Result<(), Fault> {
+        let (alpha, tau) = (self.alpha, self.tau);
+        for (key, value) in [("piece", self.piece), ("queue", self.queue.unwrap_or(self.piece))] {
+            need(value.0 > 0, format!("bond.{key}"), "is 0: nothing would ever be given out".into())?;
+        }
+        need(
+            (0.0..1.0).contains(&alpha),
+            "bond.alpha".into(),
+            format!("is {alpha}, but must be from 0 to below 1: how much the past counts"),
+        )?;
+        let is_span = tau > 0.0 && tau.is_finite();
+        need(is_span, "bond.tau".into(), format!("is {tau}, but must be above 0: round trips over which throughput is measured"))
     }
 }
 

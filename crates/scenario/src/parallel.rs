@@ -64,7 +64,7 @@ fn ten_thousand() -> u64 {
 }
 
 /// How a transfer is shared out among its connections, of which it has one in each network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bond {
     /// Who gets what.
@@ -72,6 +72,25 @@ pub struct Bond {
     /// What is given out at a time, where the scheduler gives out pieces.
     #[serde(default = "piece", skip_serializing_if = "is_piece")]
     pub piece: Bytes,
+    /// A connection with so much of it waiting to be sent is not given more; absent: one piece. Of `score`, `redundant` and `tiers`, as what follows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Bytes>,
+    /// How much of a connection's throughput is what it was (α of (8)).
+    #[serde(default = "alpha", skip_serializing_if = "is_alpha")]
+    pub alpha: f64,
+    /// Over how many round trips it is measured (τ).
+    #[serde(default = "tau", skip_serializing_if = "is_tau")]
+    pub tau: f64,
+    /// A piece waits, rather than go over a connection where it would be late.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub foresight: bool,
+}
+
+impl Bond {
+    /// One that leaves all else as it is by default.
+    pub fn of(scheduler: Scheduler) -> Self {
+        Bond { scheduler, piece: piece(), queue: None, alpha: alpha(), tau: tau(), foresight: yes() }
+    }
 }
 
 fn piece() -> Bytes {
@@ -80,6 +99,30 @@ fn piece() -> Bytes {
 
 fn is_piece(bytes: &Bytes) -> bool {
     *bytes == piece()
+}
+
+fn alpha() -> f64 {
+    0.4
+}
+
+fn is_alpha(value: &f64) -> bool {
+    *value == alpha()
+}
+
+fn tau() -> f64 {
+    4.0
+}
+
+fn is_tau(value: &f64) -> bool {
+    *value == tau()
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_yes(value: &bool) -> bool {
+    *value
 }
 
 /// Which connection gets what of a transfer.
@@ -264,7 +307,7 @@ mod tests {
     fn the_whole_schema_is_read() {
         let scenario = scenario(WLANS);
         let parallel = scenario.parallel().unwrap();
-        assert_eq!(parallel.bond, Bond { scheduler: Scheduler::RoundRobin, piece: Bytes(32_768) });
+        assert_eq!(parallel.bond, Bond { piece: Bytes(32_768), ..Bond::of(Scheduler::RoundRobin) });
         assert_eq!(parallel.window(0), Some(Bytes(8760)));
         assert_eq!(parallel.window(2), Some(Bytes(65_536)));
         assert_eq!(parallel.size(1), parallel.size(0));
@@ -345,8 +388,11 @@ mod tests {
             @"foreground.window: is less than one packet: nothing could be sent");
         insta::assert_snapshot!(but("\"round-robin\"", "\"robin\""),
             @"bond.scheduler: unknown variant `robin`, expected one of `fluid`, `score`, `round-robin`, `single`, `redundant`, `tiers`");
-        insta::assert_snapshot!(but("piece", "pice"), @"bond.pice: is no key here; it can be scheduler or piece");
+        insta::assert_snapshot!(but("piece", "pice"), @"bond.pice: is no key here; it can be scheduler, piece, queue, alpha, tau or foresight");
         insta::assert_snapshot!(but("32KiB", "0B"), @"bond.piece: is 0: nothing would ever be given out");
+        insta::assert_snapshot!(but("[bond]", "[bond]\nqueue = \"0B\""), @"bond.queue: is 0: nothing would ever be given out");
+        insta::assert_snapshot!(but("[bond]", "[bond]\nalpha = 1.0"), @"bond.alpha: is 1, but must be from 0 to below 1: how much the past counts");
+        insta::assert_snapshot!(but("[bond]", "[bond]\ntau = 0"), @"bond.tau: is 0, but must be above 0: round trips over which throughput is measured");
         insta::assert_snapshot!(but("\"exponential\"", "\"normal\""),
             @r#"foreground.size: there is no law "normal"; there are deterministic, exponential, hyperexponential, pareto, lomax, shifted-exponential"#);
         insta::assert_snapshot!(but("[bond]", "[control]\nproxy = \"reno\"\n[bond]"),

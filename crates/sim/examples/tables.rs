@@ -4,7 +4,7 @@
 //!     cargo run --release -p tandem-sim --example tables -- papers/hoekstra/tables-5-6.csv [KEY=VALUE …]
 //!
 //! Keys, with their defaults: jobs=1000, seeds=1, window=8760B (none: as large as is of use), queue=2000pkt, delay=2ms, law=shifted-exponential,
-//! scheduler=fluid, control=cubic, rows=all (or 1,5,10).
+//! scheduler=fluid, control=cubic, rows=all (or 1,5,10), first=1 (seed), bond= (further keys of the bond, as "alpha=0.2;piece='4kB'").
 
 use scenario::{Engine as _, Job, Scenario, ScenarioFile, half_width};
 use sim::Sim;
@@ -23,6 +23,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("scheduler", "fluid"),
         ("control", "cubic"),
         ("rows", "all"),
+        ("first", "1"),
+        ("bond", ""),
     ]
     .map(|(key, value)| (key.to_string(), value.to_string()))
     .into();
@@ -54,8 +56,12 @@ fn scenario(loads: &[f64], keys: &BTreeMap<String, String>) -> Result<Scenario, 
     };
     let window = if keys["window"] == "none" { String::new() } else { format!("window = {:?}\n", keys["window"]) };
     let text = format!(
-        "name = \"row\"\n{networks}[control]\nsender = {:?}\n[foreground]\nload = {}\nsize = {{ law = {law}, mean = \"2MB\" }}\njobs = {}\n{window}[bond]\nscheduler = {:?}\n",
-        keys["control"], loads[0], keys["jobs"], keys["scheduler"]
+        "name = \"row\"\n{networks}[control]\nsender = {:?}\n[foreground]\nload = {}\nsize = {{ law = {law}, mean = \"2MB\" }}\njobs = {}\n{window}[bond]\nscheduler = {:?}\n{}\n",
+        keys["control"],
+        loads[0],
+        keys["jobs"],
+        keys["scheduler"],
+        keys["bond"].replace(';', "\n")
     );
     Ok(ScenarioFile::parse(&text, "row")?.variants(&[])?.remove(0).scenario)
 }
@@ -66,7 +72,8 @@ fn row(loads: &[f64], keys: &BTreeMap<String, String>) -> Result<(), Box<dyn Err
     let began = Instant::now();
     let mut measured: Vec<Vec<f64>> = vec![Vec::new(); loads.len()];
     let mut modelled = measured.clone();
-    for seed in 1..=keys["seeds"].parse()? {
+    let (first, seeds): (u64, u64) = (keys["first"].parse()?, keys["seeds"].parse()?);
+    for seed in first..first + seeds {
         let outcome = Sim::default().run(&scenario, seed, &())?;
         let model = by_the_model(&scenario, seed);
         for (class, time) in outcome.sojourn_s.iter().enumerate().filter_map(|(class, time)| Some((class, (*time)?))) {

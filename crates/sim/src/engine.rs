@@ -2,7 +2,7 @@
 
 use crate::{conn::Conn, measure, measure::Looks, parallel, parallel::Ended, sender::Law, settings::Settings, world::World};
 use control::Controller;
-use scenario::{Buffer, Engine, EngineError, Explicit, Outcome, Parallel, Progress, QueueKind, Scenario, Scheduler, Span, SplitMode};
+use scenario::{Buffer, Engine, EngineError, Explicit, Outcome, Parallel, Progress, QueueKind, Scenario, Span, SplitMode};
 
 /// A run without a duration, whose flows do not end either (a link that loses everything), is given up after a month.
 const PATIENCE: Span = Span(30 * 86_400 * 1_000_000_000);
@@ -159,15 +159,12 @@ fn can_answer_parallel(scenario: &Scenario, parallel: &Parallel<'_>) -> Result<(
     if let Some((index, (key, _, why))) = (1..).zip(&scenario.flows).find_map(|(index, flow)| Some((index, refused(flow)?))) {
         return cannot(format!("flow[{index}].{key}"), why);
     }
-    match (parallel.bond.scheduler, parallel.overload()) {
-        (Scheduler::Score | Scheduler::Redundant | Scheduler::Tiers, _) => {
-            cannot("bond.scheduler".into(), "the simulator has no such scheduler yet; it has fluid, round-robin and single")
-        }
-        (_, Some((network, load))) => {
+    match parallel.overload() {
+        Some((network, load)) => {
             let why = format!("network {network} would have a load of {load:.3}, and times would grow for ever: there is no mean");
             cannot("bond.scheduler".into(), &why)
         }
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod coming;
 mod measure;
+mod steer;
 mod stripe;
 #[cfg(test)]
 mod tests;
@@ -225,7 +226,7 @@ impl<'a> World<'a> {
             Some(network) => Stripe::whole(bytes, network),
             None => {
                 let (bond, count) = (self.parallel.bond, self.parallel.networks.len());
-                Stripe::over(bytes, bond.scheduler, bond.piece, count, self.parallel.best())
+                Stripe::over(bytes, &bond, count, self.parallel.best())
             }
         };
         let part = self.tally.arrives(&coming.job, &mut self.net);
@@ -259,7 +260,7 @@ impl<'a> World<'a> {
         let mut conn = self.conn(owner);
         let whose = &mut self.transfers[transfer as usize];
         whose.conns[network] = Some(place);
-        if !whose.stripe.is_pulled() {
+        if whose.stripe.is_settled() {
             conn.sender.write(whose.stripe.given(network), whose.coming.ends);
         }
         conn.open(&mut self.net);
@@ -318,7 +319,7 @@ impl<'a> World<'a> {
                 if next > before {
                     // What is out of order for the transfer is held elsewhere: the connection's own window never closes.
                     conn.receiver.release(next, &mut self.net);
-                    self.came(place, next - before);
+                    self.came(place);
                 }
                 self.conns[place].receiver.answer(&mut self.net);
                 self.leave(place);
@@ -329,11 +330,11 @@ impl<'a> World<'a> {
     }
 
     /// A connection has delivered some more of its transfer.
-    fn came(&mut self, place: usize, bytes: u64) {
+    fn came(&mut self, place: usize) {
         let owner = self.owners[place];
         let transfer = &mut self.transfers[owner.transfer as usize];
-        transfer.stripe.arrive(owner.network, self.conns[place].receiver.next);
-        self.tally.came(bytes);
+        let new = transfer.stripe.arrive(owner.network, self.conns[place].receiver.next);
+        self.tally.came(new);
         if transfer.ended || !transfer.coming.ends || !transfer.stripe.is_complete() {
             return;
         }
@@ -352,6 +353,10 @@ impl<'a> World<'a> {
         let conn = &mut self.conns[place];
         if !conn.is_up(Side::Left) || packet.kind == Kind::SynAck {
             if conn.shake(Side::Left, packet, &mut self.net) {
+                let owner = self.owners[place];
+                if let Some(steered) = self.transfers[owner.transfer as usize].stripe.steered() {
+                    steered.up(self.net.now, owner.network);
+                }
                 self.offer(place);
                 self.conns[place].sender.push(&mut self.net);
                 self.after_sending(place);
@@ -377,11 +382,29 @@ impl<'a> World<'a> {
     /// What a connection has sent for the first time is not left for the others.
     fn after_sending(&mut self, place: usize) {
         let owner = self.owners[place];
+        self.steer(owner.transfer);
         let transfer = &mut self.transfers[owner.transfer as usize];
         if transfer.stripe.take(owner.network, self.conns[place].sender.nxt) {
             for other in transfer.conns.into_iter().flatten() {
                 self.offer(other as usize);
             }
+        }
+    }
+
+    /// What a bond gives out now, if one steers the transfer.
+    fn steer(&mut self, number: u32) {
+        let transfer = &mut self.transfers[number as usize];
+        let (now, ends) = (self.net.now, transfer.coming.ends);
+        let Some(steered) = transfer.stripe.steered().filter(|_| !transfer.ended) else { return };
+        for (network, place) in transfer.conns.iter().enumerate().filter_map(|(network, place)| Some((network, (*place)? as usize))) {
+            steered.look(now, network, look(&self.conns[place].sender));
+        }
+        while let Some(writes) = steered.give(now) {
+            let Some(place) = transfer.conns[writes.connection] else { return };
+            let sender = &mut self.conns[place as usize].sender;
+            sender.write(writes.end, writes.last && ends);
+            sender.push(&mut self.net);
+            steered.look(now, writes.connection, look(sender));
         }
     }
 
@@ -395,7 +418,7 @@ impl<'a> World<'a> {
         for of in &mut transfer.conns {
             let Some(place) = *of else { continue };
             let conn = &self.conns[place as usize];
-            if conn.sender.una == conn.sender.nxt {
+            if conn.sender.una == conn.sender.nxt && conn.sender.unsent() == 0 {
                 *of = None;
                 self.done.add(conn);
                 let free = &mut self.owners[place as usize];
@@ -438,6 +461,17 @@ impl<'a> World<'a> {
             }
             _ => {}
         }
+    }
+}
+
+/// What a bond sees of a connection.
+fn look(sender: &Sender) -> bond::Look {
+    bond::Look {
+        delivered: sender.una,
+        unsent: sender.unsent(),
+        window: sender.window(),
+        srtt: Span(u64::from(sender.rtt.smoothed()) * 1000),
+        rto: Span(sender.rtt.rto() * 1000),
     }
 }
 

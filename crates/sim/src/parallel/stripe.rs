@@ -3,7 +3,8 @@
 //! Each connection delivers in order what it was given. What can be read of the transfer is all before the first byte that has not come; the
 //! receiving end holds the rest, however much that is.
 
-use scenario::{Bytes, Scenario, Scheduler};
+use super::steer::{self, Steered};
+use scenario::{Bond, Scenario, Scheduler};
 use std::collections::VecDeque;
 
 /// The most connections of a transfer.
@@ -18,6 +19,8 @@ enum Plan {
     Turns { piece: u64, connections: u64 },
     /// One has all.
     One(usize),
+    /// A bond says who has what.
+    Steered(Box<Steered>),
 }
 
 /// A transfer, shared out.
@@ -43,13 +46,16 @@ impl Stripe {
     }
 
     /// Over so many connections, of which `best` is the one that `single` takes.
-    pub(super) fn over(bytes: u64, scheduler: Scheduler, piece: Bytes, connections: usize, best: usize) -> Self {
-        match scheduler {
+    pub(super) fn over(bytes: u64, bond: &Bond, connections: usize, best: usize) -> Self {
+        if let Some(settings) = steer::settings(bond) {
+            return Stripe::new(bytes, Plan::Steered(Box::new(Steered::new(bytes, settings))));
+        }
+        match bond.scheduler {
             Scheduler::RoundRobin => {
-                let connections = connections as u64;
-                let mut stripe = Stripe::new(bytes, Plan::Turns { piece: piece.0, connections });
+                let (connections, piece) = (connections as u64, bond.piece.0);
+                let mut stripe = Stripe::new(bytes, Plan::Turns { piece, connections });
                 for (number, given) in (0..connections).zip(&mut stripe.given) {
-                    *given = turns(bytes, piece.0, connections, number);
+                    *given = turns(bytes, piece, connections, number);
                 }
                 stripe
             }
@@ -72,12 +78,25 @@ impl Stripe {
         matches!(self.plan, Plan::Pull(_))
     }
 
-    /// Whether a connection may be given any of it.
-    pub(super) fn uses(&self, connection: usize) -> bool {
-        self.is_pulled() || self.given[connection] > 0
+    /// Who steers it, if somebody does.
+    pub(super) fn steered(&mut self) -> Option<&mut Steered> {
+        match &mut self.plan {
+            Plan::Steered(steered) => Some(steered),
+            _ => None,
+        }
     }
 
-    /// What nobody was given yet.
+    /// Whether each connection has its part from the beginning.
+    pub(super) fn is_settled(&self) -> bool {
+        matches!(self.plan, Plan::Turns { .. } | Plan::One(_))
+    }
+
+    /// Whether a connection may be given any of it.
+    pub(super) fn uses(&self, connection: usize) -> bool {
+        !self.is_settled() || self.given[connection] > 0
+    }
+
+    /// What nobody was given yet, where connections take what they can send.
     pub(super) fn left(&self) -> u64 {
         self.bytes - self.given.iter().sum::<u64>()
     }
@@ -97,9 +116,16 @@ impl Stripe {
         true
     }
 
-    /// A connection has delivered all up to `came` of its own stream.
-    pub(super) fn arrive(&mut self, connection: usize, came: u64) {
+    /// A connection has delivered all up to `came` of its own stream; how much of the transfer is new.
+    pub(super) fn arrive(&mut self, connection: usize, came: u64) -> u64 {
+        if let Plan::Steered(steered) = &mut self.plan {
+            let new = steered.arrive(connection, came);
+            self.came[connection] += new;
+            (self.read, self.most_held) = (steered.read(), steered.most_held());
+            return new;
+        }
         debug_assert!(came <= self.given[connection], "what comes was given out");
+        let new = came - self.came[connection];
         self.came[connection] = came;
         while let Some((next, bytes)) = self.next() {
             let readable = bytes.min(self.came[next] - self.used[next]);
@@ -116,6 +142,7 @@ impl Stripe {
             }
         }
         self.most_held = self.most_held.max(self.came.iter().sum::<u64>() - self.read);
+        new
     }
 
     /// Who has the first bytes that were not read, and how many on end.
@@ -126,6 +153,7 @@ impl Stripe {
             _ if left == 0 => None,
             Plan::Turns { piece, connections } => Some(((self.read / piece % connections) as usize, (piece - self.read % piece).min(left))),
             Plan::One(only) => Some((*only, left)),
+            Plan::Steered(_) => None,
         }
     }
 
@@ -134,7 +162,7 @@ impl Stripe {
         self.read
     }
 
-    /// How much each connection has delivered.
+    /// How much of the transfer each connection has delivered, first of all.
     pub(super) fn came(&self) -> &[u64; MOST] {
         &self.came
     }
@@ -161,20 +189,25 @@ fn turns(bytes: u64, piece: u64, connections: u64, number: u64) -> u64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use scenario::Bytes;
+
+    fn of(scheduler: Scheduler, piece: u64) -> Bond {
+        Bond { piece: Bytes(piece), ..Bond::of(scheduler) }
+    }
 
     #[test]
     fn pieces_go_round() {
-        let stripe = Stripe::over(10_500, Scheduler::RoundRobin, Bytes(1000), 3, 0);
+        let stripe = Stripe::over(10_500, &of(Scheduler::RoundRobin, 1000), 3, 0);
         // Pieces 0, 3, 6, 9; 1, 4, 7 and the rest; 2, 5, 8.
         assert_eq!([0, 1, 2].map(|connection| stripe.given(connection)), [4000, 3500, 3000]);
         assert_eq!(stripe.left(), 0);
-        let small = Stripe::over(700, Scheduler::RoundRobin, Bytes(1000), 3, 0);
+        let small = Stripe::over(700, &of(Scheduler::RoundRobin, 1000), 3, 0);
         assert_eq!([0, 1, 2].map(|connection| small.uses(connection)), [true, false, false]);
     }
 
     #[test]
     fn what_overtakes_is_held() {
-        let mut stripe = Stripe::over(4000, Scheduler::RoundRobin, Bytes(1000), 2, 0);
+        let mut stripe = Stripe::over(4000, &of(Scheduler::RoundRobin, 1000), 2, 0);
         stripe.arrive(1, 1500);
         assert_eq!((stripe.read(), stripe.most_held()), (0, 1500));
         stripe.arrive(0, 1000);
@@ -187,7 +220,7 @@ mod tests {
 
     #[test]
     fn who_takes_more_has_more() {
-        let mut stripe = Stripe::over(4000, Scheduler::Fluid, Bytes(1), 2, 0);
+        let mut stripe = Stripe::over(4000, &of(Scheduler::Fluid, 1), 2, 0);
         assert!(stripe.take(0, 1000) && stripe.take(0, 1500) && stripe.take(1, 2000));
         assert!(!stripe.take(1, 2000), "nothing new");
         assert_eq!((stripe.left(), stripe.given(0), stripe.given(1)), (500, 1500, 2000));
@@ -209,7 +242,7 @@ mod tests {
             scheduler in prop_oneof![Just(Scheduler::Fluid), Just(Scheduler::RoundRobin), Just(Scheduler::Single)],
             steps in prop::collection::vec((0usize..MOST, 1u64..3000), 1..200),
         ) {
-            let mut stripe = Stripe::over(bytes, scheduler, Bytes(piece), connections, connections - 1);
+            let mut stripe = Stripe::over(bytes, &of(scheduler, piece), connections, connections - 1);
             let mut sent = [0u64; MOST];
             // Each step somebody sends, and all that they sent comes; then all send what is left.
             let rest = (0..connections).map(|connection| (connection, u64::MAX));

@@ -312,6 +312,11 @@ impl Sender {
         self.flow.cwnd
     }
 
+    /// What both windows let it have under way, bytes.
+    pub(crate) fn window(&self) -> u64 {
+        (u64::from(self.flow.cwnd) * u64::from(self.settings.mss)).min(u64::from(self.snd_wnd))
+    }
+
     /// Payload that waits to be sent for the first time.
     pub(crate) fn unsent(&self) -> u64 {
         self.end - self.nxt

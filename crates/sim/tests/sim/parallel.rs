@@ -179,9 +179,6 @@ fn the_same_seed_is_the_same_run_to_the_bit() {
 #[test]
 fn what_it_cannot_answer_it_names() {
     let two = |scheduler: &str| networks(&[(5.28, 0.6), (5.28, 0.1)]) + &foreground(0.9, "\"exponential\"", 100, scheduler);
-    for scheduler in ["score", "redundant", "tiers"] {
-        assert_eq!(refused(&two(scheduler)), "bond.scheduler");
-    }
     // 0.6 + 0.9/2
     assert_eq!(refused(&two("round-robin")), "bond.scheduler");
     assert_eq!(refused(&two("fluid").replace("queue = \"2000pkt\"", "queue = { kind = \"xcp\" }")), "network[1].queue.kind");

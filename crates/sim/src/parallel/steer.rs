@@ -1,0 +1,157 @@
+//! A transfer that a bond steers: the same ledgers as a real one's, over connections of the simulator.
+//!
+//! Each piece has its header before it, as on the wire. What the receiving end says is not sent back as frames: its TCP's acknowledgements stand for them,
+//! which come when they would.
+
+use super::stripe::MOST;
+use bond::{ConnId, Header, Look, Order, Outbound};
+use scenario::{Bond, Scheduler, Span};
+use std::collections::VecDeque;
+
+const HEADER: u64 = Header::PIECE as u64;
+
+/// Pieces in the order in which a connection carries them, headers and all.
+#[derive(Debug, Default)]
+struct Carried {
+    /// Where each begins in the transfer, and how long it is.
+    pieces: VecDeque<(u64, u64)>,
+    /// Where the first of them begins on the connection.
+    at: u64,
+    /// How far the connection has come, and payload among that.
+    to: u64,
+    payload: u64,
+}
+
+impl Carried {
+    /// The connection has come up to `to` of what it carries; says which parts of the transfer that is.
+    fn advance(&mut self, to: u64, mut part: impl FnMut(u64, u64)) {
+        while let Some(&(offset, len)) = self.pieces.front() {
+            let begins = self.at + HEADER;
+            let (from, until) = (self.to.max(begins), to.min(begins + len));
+            if from < until {
+                part(offset + from - begins, until - from);
+                self.payload += until - from;
+            }
+            if to < begins + len {
+                break;
+            }
+            self.at = begins + len;
+            self.pieces.pop_front();
+        }
+        self.to = to;
+    }
+}
+
+/// A connection of it.
+#[derive(Debug, Default)]
+struct Lane {
+    id: Option<ConnId>,
+    /// What was written to it, with headers.
+    written: u64,
+    /// What comes out of it, and what is acknowledged of it.
+    coming: Carried,
+    acknowledged: Carried,
+}
+
+/// What is to be written to a connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Writes {
+    pub(super) connection: usize,
+    /// All that was written to it then, and whether nothing will follow.
+    pub(super) end: u64,
+    pub(super) last: bool,
+}
+
+/// The two ends of a bond.
+#[derive(Debug)]
+pub(super) struct Steered {
+    out: Outbound,
+    order: Order,
+    lanes: [Lane; MOST],
+}
+
+/// Who steers, where the scheduler is one of a bond's.
+pub(super) fn settings(bond: &Bond) -> Option<bond::Settings> {
+    let scheduler = match bond.scheduler {
+        Scheduler::Score => bond::Scheduler::Score,
+        Scheduler::Redundant => bond::Scheduler::Redundant,
+        Scheduler::Tiers => bond::Scheduler::Tiers,
+        Scheduler::Fluid | Scheduler::RoundRobin | Scheduler::Single => return None,
+    };
+    Some(bond::Settings {
+        smoothing: bond::Smoothing { alpha: bond.alpha, rtts: bond.tau },
+        piece: bond.piece,
+        queue: bond.queue.unwrap_or(bond.piece),
+        foresight: bond.foresight,
+        ..bond::Settings::new(scheduler)
+    })
+}
+
+impl Steered {
+    /// So many bytes, to an end that has room for all of them.
+    pub(super) fn new(bytes: u64, settings: bond::Settings) -> Self {
+        let mut out = Outbound::new(settings, u64::MAX);
+        out.offer(bytes);
+        Steered { out, order: Order::new(usize::MAX), lanes: Default::default() }
+    }
+
+    /// A connection is there.
+    pub(super) fn up(&mut self, now: u64, connection: usize) {
+        self.lanes[connection].id = Some(self.out.add(Span(now), connection as u8));
+    }
+
+    /// A connection looks like this now.
+    pub(super) fn look(&mut self, now: u64, connection: usize, look: Look) {
+        let lane = &mut self.lanes[connection];
+        let Some(id) = lane.id else { return };
+        lane.acknowledged.advance(look.delivered, |_, _| ());
+        let said = self.out.receipt(Span(now), id, lane.acknowledged.payload).and(self.out.acknowledge(self.order.next(), u64::MAX));
+        debug_assert_eq!(said, Ok(()), "both ends keep the rules");
+        self.out.look(Span(now), id, look);
+    }
+
+    /// Who is to write what; none: nobody now.
+    pub(super) fn give(&mut self, now: u64) -> Option<Writes> {
+        self.out.check(Span(now));
+        let piece = self.out.give(Span(now))?;
+        let connection = self.lanes.iter().position(|lane| lane.id == Some(piece.conn))?;
+        let lane = &mut self.lanes[connection];
+        lane.coming.pieces.push_back((piece.offset, piece.len));
+        lane.acknowledged.pieces.push_back((piece.offset, piece.len));
+        lane.written += HEADER + piece.len;
+        Some(Writes { connection, end: lane.written, last: self.out.left() == 0 })
+    }
+
+    /// A connection has delivered all up to `came` of what it carries; how many bytes of the transfer that are new.
+    pub(super) fn arrive(&mut self, connection: usize, came: u64) -> u64 {
+        let (order, mut new) = (&mut self.order, 0);
+        self.lanes[connection].coming.advance(came, |offset, len| new += order.insert(offset, len).unwrap_or(0));
+        new
+    }
+
+    /// How much can be read.
+    pub(super) fn read(&self) -> u64 {
+        self.order.next()
+    }
+
+    /// The most that waited for its turn.
+    pub(super) fn most_held(&self) -> u64 {
+        self.order.held().1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_come_before_their_pieces_and_are_no_payload() {
+        let mut carried = Carried { pieces: [(1000, 100), (50, 7), (1100, 100)].into(), ..Carried::default() };
+        let mut parts = Vec::new();
+        for to in [5, 13, 63, 113 + 20, 133 + 12, 300] {
+            carried.advance(to, |offset, len| parts.push((offset, len)));
+        }
+        assert_eq!(parts, [(1000, 50), (1050, 50), (50, 7), (1100, 100)]);
+        assert_eq!((carried.payload, carried.pieces.len()), (207, 0));
+    }
+}
