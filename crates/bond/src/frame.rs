@@ -1,5 +1,5 @@
 //! What is said over a connection: frames, each a byte that says which, and numbers, the most significant byte first; behind the header of a piece come
-//! its bytes. The version is agreed upon before.
+//! its bytes. The version is agreed upon before, with the key (see [`Dialled`](crate::Dialled)). Both ends speak like this: a stream goes each way.
 //!
 //! | frame | first byte | numbers |
 //! |---|---|---|
@@ -8,6 +8,7 @@
 //! | what has come | 3 | payload over this connection (8), all below this offset (8), room for all below this (8) |
 //! | all was delivered | 4 | |
 //! | the stream is given up | 5 | why (1) |
+//! | this connection is of that stream | 6 | its number, random (16), the connection's tier (1) |
 
 /// The longest piece.
 const MOST_PIECE: u64 = 1 << 24;
@@ -39,6 +40,13 @@ pub enum Frame {
     Done,
     /// The stream is given up.
     Reset(u8),
+    /// The connection is one of a stream's: the first that is said over one, by who dialled.
+    Join {
+        /// Which stream: a number that nobody can guess.
+        stream: u128,
+        /// Cheap connections have low numbers.
+        tier: u8,
+    },
 }
 
 /// Why what came is no frame.
@@ -106,6 +114,11 @@ impl Frame {
                 put(&[why]);
                 5
             }
+            Frame::Join { stream, tier } => {
+                put(&stream.to_be_bytes());
+                put(&[tier]);
+                6
+            }
         };
         header.bytes[0] = kind;
         header
@@ -119,6 +132,7 @@ impl Frame {
             3 => Ok(25),
             4 => Ok(1),
             5 => Ok(2),
+            6 => Ok(18),
             _ => Err(BadFrame::Unknown(kind)),
         }
     }
@@ -146,6 +160,7 @@ impl Frame {
             }),
             4 => Ok(Frame::Done),
             5 => Ok(Frame::Reset(header[1])),
+            6 => Ok(Frame::Join { stream: header[1..17].iter().fold(0, |number, byte| number << 8 | u128::from(*byte)), tier: header[17] }),
             kind => Err(BadFrame::Unknown(kind)),
         }
     }
@@ -235,6 +250,7 @@ mod tests {
             (offset.clone(), offset.clone(), offset).prop_map(|(got, next, limit)| Frame::Ack { got, next, limit }),
             Just(Frame::Done),
             any::<u8>().prop_map(Frame::Reset),
+            any::<(u128, u8)>().prop_map(|(stream, tier)| Frame::Join { stream, tier }),
         ]
     }
 
@@ -304,7 +320,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_heard_or_refused(bytes in prop::collection::vec(prop_oneof![0u8..7, any::<u8>()], 0..200), parts in prop::collection::vec(1usize..50, 1..5)) {
+        fn garbage_is_heard_or_refused(bytes in prop::collection::vec(prop_oneof![0u8..8, any::<u8>()], 0..200), parts in prop::collection::vec(1usize..50, 1..5)) {
             // However it comes, what is made of it is the same.
             prop_assert_eq!(read(&bytes, &parts), read(&bytes, &[usize::MAX / 2]));
         }

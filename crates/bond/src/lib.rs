@@ -1,13 +1,14 @@
 //! One stream over several connections, each over its own network (Hoekstra, van der Mei and Bosman 2011).
 //!
 //! Which of the connections gets the next piece of the stream is steered by a score of each ([`score()`], [`Scheduler`]); [`Outbound`] is the sending
-//! end, [`Inbound`] the receiving one, [`Frame`] what they say to each other. Nothing here knows sockets or clocks: time, and
+//! end, [`Inbound`] the receiving one, [`Frame`] what they say to each other, once [`Dialled`] and [`Accepted`] know that they share a key. Nothing here knows sockets or clocks: time, and
 //! what connections look like, are arguments, so that what steers sockets steers simulated connections too.
 //!
 //! Both ends bound what they remember, whatever the other does. Whoever breaks the rules of the stream is told how, as a [`Breach`], and the
 //! stream is to be given up.
 
 mod frame;
+mod hello;
 mod inbound;
 mod order;
 mod outbound;
@@ -18,6 +19,7 @@ mod schedule;
 mod score;
 
 pub use frame::{BadFrame, Frame, Header, Reader, Step};
+pub use hello::{Accepted, Challenge, Dialled, Hello, Key, Nonce, Proof, Refused, VERSION};
 pub use inbound::{Inbound, MOST_DELAY, Room};
 pub use order::Order;
 pub use outbound::{ConnId, Outbound, Piece, Seen, Settings};

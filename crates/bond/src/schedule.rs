@@ -49,7 +49,7 @@ impl Scheduler {
     pub(crate) fn choose(self, paths: &[Path], memory: &mut Memory, ask: &Ask) -> Option<usize> {
         let has_room = |path: &Path| path.is_usable() && path.look.unsent < ask.queue;
         let chosen = match self {
-            Scheduler::Score => best(paths, memory.last, ask, |path| path.is_usable(), has_room),
+            Scheduler::Score => best(paths, memory.last, ask, Path::is_usable, has_room),
             Scheduler::Tiers => {
                 let cheapest = paths.iter().filter(|path| has_room(path)).map(|path| path.tier).min()?;
                 let is_of_it = |path: &Path| path.tier == cheapest;

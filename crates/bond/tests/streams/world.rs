@@ -49,8 +49,8 @@ impl Pipe {
     /// What has come.
     fn comes(&mut self, now: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
-        while let Some((_, some)) = self.flies.pop_front_if(|(at, _)| *at <= now) {
-            bytes.extend(some);
+        while self.flies.front().is_some_and(|(at, _)| *at <= now) {
+            bytes.extend(self.flies.pop_front().into_iter().flat_map(|(_, some)| some));
         }
         bytes
     }

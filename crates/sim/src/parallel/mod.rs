@@ -415,10 +415,12 @@ impl<'a> World<'a> {
         if !transfer.ended {
             return;
         }
+        // What a bond wrote to a socket is sent, whether it is of use still or not.
+        let is_steered = transfer.stripe.steered().is_some();
         for of in &mut transfer.conns {
             let Some(place) = *of else { continue };
             let conn = &self.conns[place as usize];
-            if conn.sender.una == conn.sender.nxt && conn.sender.unsent() == 0 {
+            if conn.sender.una == conn.sender.nxt && !(is_steered && conn.sender.unsent() > 0) {
                 *of = None;
                 self.done.add(conn);
                 let free = &mut self.owners[place as usize];
