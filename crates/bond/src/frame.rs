@@ -254,8 +254,11 @@ mod tests {
         ]
     }
 
-    /// What a reader makes of bytes that come in parts of these sizes: frames, and the payload between them.
-    fn read(bytes: &[u8], parts: &[usize]) -> Result<(Vec<Frame>, Vec<(u64, u8)>, bool), BadFrame> {
+    /// Frames, the payload between them by offset, and whether the end is between two.
+    type Heard = (Vec<Frame>, Vec<(u64, u8)>, bool);
+
+    /// What a reader makes of bytes that come in parts of these sizes.
+    fn read(bytes: &[u8], parts: &[usize]) -> Result<Heard, BadFrame> {
         let (mut reader, mut frames, mut payload, mut at) = (Reader::default(), Vec::new(), Vec::new(), 0);
         for part in parts.iter().cycle() {
             let mut rest = &bytes[at..bytes.len().min(at + part)];

@@ -6,12 +6,14 @@
 //!
 //! What a connection has that is lost goes again over the others: what the other end has not said to have got from it. One that stalls, which has
 //! something and of which nothing arrives, gets nothing more, and what it has goes over the others too; when something arrives of it, it is as before.
+//! When there is nothing else to give out, what is late goes over another one too: so the end of a stream does not wait for a loss.
 //! A connection that is idle while others are busy gets a copy of a piece now and then; when that has come, or when a connection that was silent is
 //! heard of again, it is judged by its window and its round trip, as one that begins: nothing is believed for ever of what it was in a bad hour.
 
 use crate::{
     Breach,
-    path::{Look, Path},
+    inbound::MOST_DELAY,
+    path::{Look, Path, Run},
     ranges::Ranges,
     schedule::{Ask, Memory, Scheduler},
     score::Smoothing,
@@ -229,7 +231,7 @@ impl Outbound {
     pub fn give(&mut self, now: Span) -> Option<Piece> {
         if let Some(copy) = self.copy.take() {
             let path = &mut self.paths[copy.conn.0];
-            path.give(now, copy.offset, copy.offset + copy.len);
+            path.give(now, (copy.offset, copy.offset + copy.len), self.settings.piece.0, true);
             path.is_tried = true;
             return Some(copy);
         }
@@ -242,7 +244,7 @@ impl Outbound {
         };
         let again = !self.again.is_empty();
         if most == 0 {
-            return None;
+            return self.rescue(now);
         }
         let piece = self.settings.piece.0.min(most);
         let ask = Ask {
@@ -269,7 +271,7 @@ impl Outbound {
             }
             self.next += piece;
         }
-        self.paths[chosen].give(now, first, first + piece);
+        self.paths[chosen].give(now, (first, first + piece), self.settings.piece.0, false);
         self.copy = self.trial(now, chosen).map(|idle| Piece { conn: ConnId(idle), offset: first, len: piece, again: true });
         Some(Piece { conn: ConnId(chosen), offset: first, len: piece, again })
     }
@@ -289,6 +291,52 @@ impl Outbound {
         })
     }
 
+    /// Whether what is late is copied.
+    fn rescues(&self) -> bool {
+        self.settings.foresight && matches!(self.settings.scheduler, Scheduler::Score | Scheduler::Tiers)
+    }
+
+    /// There is nothing that nobody has: what the others have is the end of the stream, or of what is there of it, or all that the other end has room for.
+    /// What should be there by now and is not goes over another connection too, if that is not slower than to send it again; and so does what still waits to
+    /// be sent, and at the end of the stream what is on its way, if it comes earlier over the other.
+    fn rescue(&mut self, now: Span) -> Option<Piece> {
+        if !self.rescues() {
+            return None;
+        }
+        let (acked, is_end) = (self.acked, self.end.is_some());
+        for from in 0..self.paths.len() {
+            let path = &mut self.paths[from];
+            if !path.is_usable() {
+                continue;
+            }
+            let (tier, round, waits) = (path.tier, path.look.srtt.secs(), path.score(0));
+            // Each with how soon it will be there, s, if nothing is done.
+            let late = path.first_alone(acked).filter(|run| run.due <= now).map(|run| (*run, round));
+            let unsent = path.first_unsent().map(|run| (*run, waits));
+            let last = path.last_alone(acked).filter(|_| is_end).map(|run| {
+                let said = Span(run.due.0.saturating_sub(now.0 + MOST_DELAY.0));
+                (*run, said.secs() - round / 2.0)
+            });
+            let better = |(run, most): &(Run, f64)| self.sooner(from, run.end - run.start, *most, tier).map(|to| (*run, to));
+            let Some((run, to)) = [late, unsent, last].iter().flatten().find_map(better) else { continue };
+            if let Some(run) = self.paths[from].runs.iter_mut().find(|other| other.start == run.start && other.end == run.end) {
+                run.is_copied = true;
+            }
+            let (start, end) = (run.start.max(acked), run.end);
+            self.paths[to].give(now, (start, end), self.settings.piece.0, true);
+            return Some(Piece { conn: ConnId(to), offset: start, len: end - start, again: true });
+        }
+        None
+    }
+
+    /// Another that would have `len` bytes at the other end in less than so many s, and costs no more: the soonest.
+    fn sooner(&self, than: usize, len: u64, most: f64, tier: u8) -> Option<usize> {
+        let is_fit =
+            |path: &Path| path.is_usable() && path.look.unsent < self.settings.queue.0 && path.score(len) < most && path.tier <= tier;
+        let others = self.paths.iter().enumerate().filter(|(index, path)| *index != than && is_fit(path));
+        others.min_by(|one, other| one.1.score(len).total_cmp(&other.1.score(len))).map(|(index, _)| index)
+    }
+
     /// The next piece of the whole stream for a connection that has room. What the other end has need not be sent by who comes late.
     fn give_each(&mut self, now: Span) -> Option<Piece> {
         let (acked, all, queue) = (self.acked, self.offered.min(self.limit), self.settings.queue.0);
@@ -300,7 +348,7 @@ impl Outbound {
         let offset = path.cursor.max(acked);
         let len = self.settings.piece.0.min(all - offset);
         path.cursor = offset + len;
-        path.give(now, offset, offset + len);
+        path.give(now, (offset, offset + len), self.settings.piece.0, true);
         let again = offset < self.next;
         self.next = self.next.max(offset + len);
         Some(Piece { conn: ConnId(chosen), offset, len, again })
@@ -326,10 +374,16 @@ impl Outbound {
         }
     }
 
-    /// When to [`check`](Outbound::check) next, if nothing happens before.
-    pub fn next_check(&self) -> Option<Span> {
+    /// When to [`check`](Outbound::check) next, and to ask for pieces, if nothing happens before.
+    pub fn next_check(&self, now: Span) -> Option<Span> {
+        let rescues = self.rescues();
         let waits = |path: &&Path| path.is_usable() && path.outstanding() > 0;
-        self.paths.iter().filter(waits).map(|path| Span(path.moved_at.0 + path.patience().0)).min()
+        let next = |path: &Path| {
+            let silent = Span(path.moved_at.0 + path.patience().0);
+            let late = path.runs.iter().find(|run| !run.is_copied && run.due > now).filter(|_| rescues);
+            late.map_or(silent, |run| run.due.min(silent))
+        };
+        self.paths.iter().filter(waits).map(next).min()
     }
 
     /// All below was received, and can be forgotten.

@@ -1,6 +1,9 @@
 //! A connection, as the sending end of the stream knows it.
 
-use crate::score::{Smoothing, Throughput, score};
+use crate::{
+    inbound::MOST_DELAY,
+    score::{Smoothing, Throughput, score},
+};
 use scenario::Span;
 use std::collections::VecDeque;
 
@@ -24,6 +27,10 @@ pub struct Look {
 pub(crate) struct Run {
     pub(crate) start: u64,
     pub(crate) end: u64,
+    /// When the other end should have said so.
+    pub(crate) due: Span,
+    /// Another has it too, or had it.
+    pub(crate) is_copied: bool,
 }
 
 /// A connection.
@@ -89,14 +96,16 @@ impl Path {
         self.look = look;
     }
 
-    /// It is given a part of the stream.
-    pub(crate) fn give(&mut self, now: Span, start: u64, end: u64) {
+    /// It is given a part of the stream. Parts on end are one as long as they are no longer than `most`.
+    pub(crate) fn give(&mut self, now: Span, (start, end): (u64, u64), most: u64, is_copied: bool) {
         if self.outstanding() == 0 {
             self.moved_at = now;
         }
+        let comes = self.arrives(end - start) + self.look.srtt.secs() / 2.0;
+        let due = Span(now.0 + MOST_DELAY.0 + Span::from_secs_f64(comes).0);
         match self.runs.back_mut() {
-            Some(last) if last.end == start => last.end = end,
-            _ => self.runs.push_back(Run { start, end }),
+            Some(last) if last.end == start && end - last.start <= most && last.is_copied == is_copied => (last.end, last.due) = (end, due),
+            _ => self.runs.push_back(Run { start, end, due, is_copied }),
         }
         self.given += end - start;
         self.look.unsent += end - start;
@@ -125,15 +134,63 @@ impl Path {
         }
     }
 
+    /// The first part that it alone has, and that the other end, which has all below `acked`, has not.
+    pub(crate) fn first_alone(&self, acked: u64) -> Option<&Run> {
+        self.runs.iter().find(|run| !run.is_copied && run.end > acked)
+    }
+
+    /// The last of these.
+    pub(crate) fn last_alone(&self, acked: u64) -> Option<&Run> {
+        self.runs.iter().rev().find(|run| !run.is_copied && run.end > acked)
+    }
+
+    /// The first part that it alone has and has not sent; one that it is about to send is two from now on.
+    pub(crate) fn first_unsent(&mut self) -> Option<&Run> {
+        let mut sent = self.runs.iter().map(|run| run.end - run.start).sum::<u64>().saturating_sub(self.look.unsent);
+        let mut index = 0;
+        while let Some(run) = self.runs.get_mut(index) {
+            let len = run.end - run.start;
+            if !run.is_copied && sent < len {
+                if sent > 0 {
+                    let begun = Run { end: run.start + sent, ..*run };
+                    run.start += sent;
+                    self.runs.insert(index, begun);
+                    index += 1;
+                }
+                return self.runs.get(index);
+            }
+            sent = sent.saturating_sub(len);
+            index += 1;
+        }
+        None
+    }
+
+    /// When a piece of so many bytes would be there, s: not before (7), nor before all that it has could be, of which what is under way may stand in a queue
+    /// that the round trip does not tell of yet.
+    pub(crate) fn arrives(&self, piece: u64) -> f64 {
+        let through = (self.outstanding() + piece) as f64 / self.rate().max(self.possible()).max(1.0);
+        self.score(piece).max(through)
+    }
+
     /// What it has goes to others; it may still arrive from it too.
     pub(crate) fn set_adrift(&mut self) -> std::collections::vec_deque::Drain<'_, Run> {
         self.adrift = self.outstanding();
         self.runs.drain(..)
     }
 
-    /// G, bytes/s; before it was measured, what the window lets through a round trip.
+    /// What its window lets through a round trip, bytes/s.
+    fn possible(&self) -> f64 {
+        self.look.window as f64 / self.look.srtt.secs().max(1e-6)
+    }
+
+    /// G, bytes/s; before it was measured, what the window lets through.
     pub(crate) fn rate(&self) -> f64 {
-        self.throughput.rate().unwrap_or_else(|| self.look.window as f64 / self.look.srtt.secs().max(1e-6))
+        self.throughput.rate().unwrap_or_else(|| self.possible())
+    }
+
+    /// When all would be at the other end that waits for it and `left` bytes more, s. What was measured lags behind a window that grows.
+    pub(crate) fn clears(&self, left: u64) -> f64 {
+        score(self.look.unsent + left, self.rate().max(self.possible()), self.look.srtt)
     }
 
     /// G, bytes/s, if it was measured.
@@ -148,6 +205,6 @@ impl Path {
 
     /// How long it may be silent before what it has is given to others: two timeouts, and as long as the other end may hold a receipt back.
     pub(crate) fn patience(&self) -> Span {
-        Span(2 * self.look.rto.0 + crate::inbound::MOST_DELAY.0)
+        Span(2 * self.look.rto.0 + MOST_DELAY.0)
     }
 }

@@ -110,13 +110,13 @@ fn best(paths: &[Path], last: usize, ask: &Ask, is_in: impl Fn(&Path) -> bool, h
 /// Whether a piece had better go over this one now than wait for another. Of whichever would have all that is left at the other end first that is always
 /// so: nobody waits for ever.
 fn is_worth_it(paths: &[Path], index: usize, ask: &Ask, is_in: &impl Fn(&Path) -> bool) -> bool {
-    let arrives = paths[index].score(ask.piece);
+    let arrives = paths[index].arrives(ask.piece);
     let (mut clears, mut others) = (f64::INFINITY, 0.0);
     for (_, path) in paths.iter().enumerate().filter(|(other, path)| *other != index && is_in(path)) {
-        clears = path.score(ask.left).min(clears);
+        clears = path.clears(ask.left).min(clears);
         others += path.rate();
     }
-    if paths[index].score(ask.left) <= clears {
+    if paths[index].clears(ask.left) <= clears {
         return true;
     }
     arrives <= clears && arrives * others <= ask.window.saturating_sub(ask.piece) as f64

@@ -35,6 +35,8 @@ pub(crate) enum What {
     Pace,
     /// Its right end: a delayed acknowledgement, or a SYN.
     Acknowledge,
+    /// A bond looks whether anything of its transfer is late, whose number it is.
+    Steer,
 }
 
 /// A timer that is set, stopped and moved.
@@ -80,8 +82,8 @@ impl Timer {
 }
 
 /// Every purpose, in order.
-const PURPOSES: [What; 8] =
-    [What::Change, What::Look, What::Open, What::Offer, What::Cross, What::Retransmit, What::Pace, What::Acknowledge];
+const PURPOSES: [What; 9] =
+    [What::Change, What::Look, What::Open, What::Offer, What::Cross, What::Retransmit, What::Pace, What::Acknowledge, What::Steer];
 
 /// An entry as one number, by which it is compared at once: when, whose, what for.
 fn pack(at: u64, key: Key) -> u128 {

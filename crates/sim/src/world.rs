@@ -436,7 +436,7 @@ impl<'a> World<'a> {
         match key.what {
             What::Change => self.change(who),
             // It is not for the world to look at itself.
-            What::Look => {}
+            What::Look | What::Steer => {}
             What::Open => {
                 let spec = &self.flows[who].spec;
                 let leg = match spec.opens {

@@ -85,6 +85,7 @@ pub(crate) struct World {
     pub(crate) writes: usize,
     conns: Vec<Option<Conn>>,
     random: Pcg64,
+    next_check: Span,
     /// Payload written to connections.
     pub(crate) sent: u64,
 }
@@ -109,6 +110,7 @@ impl World {
             writes: usize::MAX,
             conns: Vec::new(),
             random,
+            next_check: Span(u64::MAX),
             sent: 0,
         }
     }
@@ -165,7 +167,7 @@ impl World {
             let (unsent, window) = (conn.there.waits.len() as u64, rate * (2 * delay + 1) + 3000);
             self.out.look(now, conn.id, Look { delivered: conn.delivered, unsent, window, srtt, rto: span(2 * delay + 200) });
         }
-        if self.out.next_check().is_some_and(|at| at <= now) {
+        if self.next_check <= now {
             self.out.check(now);
         }
         while let Some(piece) = self.out.give(now) {
@@ -176,6 +178,7 @@ impl World {
             }
             self.sent += piece.len;
         }
+        self.next_check = self.out.next_check(now).unwrap_or(Span(u64::MAX));
         for conn in self.conns.iter_mut().flatten() {
             if let Some(end) = self.out.end_to_tell(conn.id) {
                 conn.there.waits.extend(Frame::End(end).header().iter());

@@ -21,7 +21,7 @@ use crate::{
     receiver::{Echo, Receiver},
     sender::{Law, Place, Sender},
     settings::Settings,
-    timers::{Key, What},
+    timers::{Key, Timer, What},
 };
 use coming::{Coming, Schedule};
 use control::Controller;
@@ -56,6 +56,8 @@ struct Transfer {
     /// The part of the run whose means it counts in.
     part: Option<usize>,
     ended: bool,
+    /// When its bond looks for what is late.
+    late: Timer,
 }
 
 /// Who has a connection's place.
@@ -230,7 +232,7 @@ impl<'a> World<'a> {
             }
         };
         let part = self.tally.arrives(&coming.job, &mut self.net);
-        let transfer = Transfer { coming, stripe, conns: [None; MOST], part, ended: false };
+        let transfer = Transfer { coming, stripe, conns: [None; MOST], part, ended: false, late: Timer::default() };
         let number = match self.free_transfers.pop() {
             Some(number) => {
                 self.transfers[number as usize] = transfer;
@@ -395,7 +397,10 @@ impl<'a> World<'a> {
     fn steer(&mut self, number: u32) {
         let transfer = &mut self.transfers[number as usize];
         let (now, ends) = (self.net.now, transfer.coming.ends);
-        let Some(steered) = transfer.stripe.steered().filter(|_| !transfer.ended) else { return };
+        let Some(steered) = transfer.stripe.steered().filter(|_| !transfer.ended) else {
+            transfer.late.stop();
+            return;
+        };
         for (network, place) in transfer.conns.iter().enumerate().filter_map(|(network, place)| Some((network, (*place)? as usize))) {
             steered.look(now, network, look(&self.conns[place].sender));
         }
@@ -406,6 +411,8 @@ impl<'a> World<'a> {
             sender.push(&mut self.net);
             steered.look(now, writes.connection, look(sender));
         }
+        let due = steered.next_check(now);
+        self.net.timers.set(&mut transfer.late, Key { who: number, what: What::Steer }, due);
     }
 
     /// Where a transfer has ended, those of its connections leave that have nothing unacknowledged.
@@ -437,6 +444,12 @@ impl<'a> World<'a> {
     fn happen(&mut self, at: u64, key: Key) {
         if key.what == What::Open {
             self.begin();
+            return;
+        }
+        if key.what == What::Steer {
+            if self.transfers[key.who as usize].late.fires(at, key, &mut self.net.timers) {
+                self.steer(key.who);
+            }
             return;
         }
         let Some(place) = self.place_of(key.who) else { return };

@@ -4,6 +4,7 @@
 //! which come when they would.
 
 use super::stripe::MOST;
+use crate::timers::NEVER;
 use bond::{ConnId, Header, Look, Order, Outbound};
 use scenario::{Bond, Scheduler, Span};
 use std::collections::VecDeque;
@@ -92,6 +93,7 @@ impl Steered {
     pub(super) fn new(bytes: u64, settings: bond::Settings) -> Self {
         let mut out = Outbound::new(settings, u64::MAX);
         out.offer(bytes);
+        out.close();
         Steered { out, order: Order::new(usize::MAX), lanes: Default::default() }
     }
 
@@ -120,6 +122,11 @@ impl Steered {
         lane.acknowledged.pieces.push_back((piece.offset, piece.len));
         lane.written += HEADER + piece.len;
         Some(Writes { connection, end: lane.written, last: self.out.left() == 0 })
+    }
+
+    /// When to ask again, if nothing happens before.
+    pub(super) fn next_check(&self, now: u64) -> u64 {
+        self.out.next_check(Span(now)).map_or(NEVER, |at| at.0.max(now + 1))
     }
 
     /// A connection has delivered all up to `came` of what it carries; how many bytes of the transfer that are new.
