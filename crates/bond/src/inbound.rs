@@ -8,8 +8,10 @@ use scenario::Span;
 
 /// A receipt is not held back for longer: the other end would take the connection for stalled.
 pub const MOST_DELAY: Span = Span(50_000_000);
-/// More parts than this do not wait for their turn. A sender of ours has fewer: see `MOST_RUNS`, and pieces of a window that go again.
-const MOST_PARTS: usize = 32_768;
+/// So many parts can wait for their turn, and one more for so many bytes of the window. A sender of ours has fewer, even where all goes again: see
+/// `MOST_RUNS` and `LEAST_PIECE`.
+const MOST_PARTS: usize = 8192;
+const LEAST_PART: usize = 512;
 /// A receipt goes at once when so much has come, or a part of the window: the eighth.
 const RECEIPT_BYTES: u64 = 64 * 1024;
 
@@ -51,7 +53,8 @@ pub struct Inbound {
 impl Inbound {
     /// Of a window of so many bytes.
     pub fn new(window: usize) -> Self {
-        Inbound { order: Order::new(MOST_PARTS), ring: Ring::new(window), read: 0, end: None, conns: Vec::new(), delivered: false }
+        let order = Order::new(MOST_PARTS + window / LEAST_PART);
+        Inbound { order, ring: Ring::new(window), read: 0, end: None, conns: Vec::new(), delivered: false }
     }
 
     /// A connection is there, under the number that it has in [`Outbound`](crate::Outbound) too. The other end knows of the window when it begins.

@@ -234,6 +234,23 @@ fn nobody_is_locked_out_by_what_it_was_in_a_bad_hour() {
 }
 
 #[test]
+fn the_end_of_a_stream_does_not_wait_for_who_has_become_slow() {
+    let time = |foresight: bool| {
+        let (bytes, random) = source(2_000_000, 1);
+        let settings = Settings { foresight, ..Settings::new(Scheduler::Score) };
+        let mut world = World::new(settings, 1 << 20, bytes, random);
+        (0..2).for_each(|_| world.happen(Fate::Join(near(1000, 20))));
+        (0..980).for_each(|_| world.tick());
+        world.happen(Fate::Change(1, near(5, 20)));
+        assert!(world.finish(60_000));
+        (world.now, world.sent)
+    };
+    let ((waits, all), (ends, sent)) = (time(false), time(true));
+    // 16 kB at 5 kB/s; over the other one they are there in two round trips, and no more than what was with the slow one goes twice.
+    assert!(all == 2_000_000 && waits > 3000 && ends < 1150 && sent < 2_000_000 + 60_000, "{waits} {ends} {sent}");
+}
+
+#[test]
 fn redundant_is_as_fast_as_the_fastest_and_tiers_spare_the_dear_one() {
     let (alone, _) = takes(Scheduler::Single, 1_000_000, &[near(1000, 5)]);
     let (each, world) = takes(Scheduler::Redundant, 1_000_000, &[near(10, 300), near(1000, 5)]);

@@ -393,28 +393,6 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What a bond gives out now, if one steers the transfer.
-    fn steer(&mut self, number: u32) {
-        let transfer = &mut self.transfers[number as usize];
-        let (now, ends) = (self.net.now, transfer.coming.ends);
-        let Some(steered) = transfer.stripe.steered().filter(|_| !transfer.ended) else {
-            transfer.late.stop();
-            return;
-        };
-        for (network, place) in transfer.conns.iter().enumerate().filter_map(|(network, place)| Some((network, (*place)? as usize))) {
-            steered.look(now, network, look(&self.conns[place].sender));
-        }
-        while let Some(writes) = steered.give(now) {
-            let Some(place) = transfer.conns[writes.connection] else { return };
-            let sender = &mut self.conns[place as usize].sender;
-            sender.write(writes.end, writes.last && ends);
-            sender.push(&mut self.net);
-            steered.look(now, writes.connection, look(sender));
-        }
-        let due = steered.next_check(now);
-        self.net.timers.set(&mut transfer.late, Key { who: number, what: What::Steer }, due);
-    }
-
     /// Where a transfer has ended, those of its connections leave that have nothing unacknowledged.
     fn leave(&mut self, place: usize) {
         let number = self.owners[place].transfer;
@@ -476,17 +454,6 @@ impl<'a> World<'a> {
             }
             _ => {}
         }
-    }
-}
-
-/// What a bond sees of a connection.
-fn look(sender: &Sender) -> bond::Look {
-    bond::Look {
-        delivered: sender.una,
-        unsent: sender.unsent(),
-        window: sender.window(),
-        srtt: Span(u64::from(sender.rtt.smoothed()) * 1000),
-        rto: Span(sender.rtt.rto() * 1000),
     }
 }
 
