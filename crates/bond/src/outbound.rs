@@ -38,7 +38,7 @@ pub struct Settings {
     pub piece: Bytes,
     /// A connection with so much waiting to be sent is not given more: what is given out late is given to the right one.
     pub queue: Bytes,
-    /// A piece waits, rather than go where it would be late. Off, `score` is (7) and nothing else.
+    /// A piece waits, rather than go where it would be late, and what is late goes over another too. Off, (7) decides alone.
     pub foresight: bool,
 }
 
@@ -312,7 +312,7 @@ impl Outbound {
             let (tier, round, waits) = (path.tier, path.look.srtt.secs(), path.score(0));
             // Each with how soon it will be there, s, if nothing is done.
             let late = path.first_alone(acked).filter(|run| run.due <= now).map(|run| (*run, round));
-            let unsent = path.first_unsent().map(|run| (*run, waits));
+            let unsent = path.first_unsent(acked).map(|run| (*run, waits));
             let last = path.last_alone(acked).filter(|_| is_end).map(|run| {
                 let said = Span(run.due.0.saturating_sub(now.0 + MOST_DELAY.0));
                 (*run, said.secs() - round / 2.0)

@@ -144,13 +144,13 @@ impl Path {
         self.runs.iter().rev().find(|run| !run.is_copied && run.end > acked)
     }
 
-    /// The first part that it alone has and has not sent; one that it is about to send is two from now on.
-    pub(crate) fn first_unsent(&mut self) -> Option<&Run> {
+    /// The first part that it alone has and has not sent; one that it has begun to send is two from now on.
+    pub(crate) fn first_unsent(&mut self, acked: u64) -> Option<&Run> {
         let mut sent = self.runs.iter().map(|run| run.end - run.start).sum::<u64>().saturating_sub(self.look.unsent);
         let mut index = 0;
         while let Some(run) = self.runs.get_mut(index) {
             let len = run.end - run.start;
-            if !run.is_copied && sent < len {
+            if !run.is_copied && run.end > acked && sent < len {
                 if sent > 0 {
                     let begun = Run { end: run.start + sent, ..*run };
                     run.start += sent;

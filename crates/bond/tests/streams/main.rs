@@ -251,6 +251,24 @@ fn the_end_of_a_stream_does_not_wait_for_who_has_become_slow() {
 }
 
 #[test]
+fn what_came_as_a_copy_is_not_copied_again() {
+    let mut out = Outbound::new(Settings::new(Scheduler::Score), 1 << 20);
+    let at = |ms: u64| Span(ms * 1_000_000);
+    let [first, second] = [0, 0].map(|tier| out.add(at(0), tier));
+    let look = |unsent: u64| Look { unsent, window: 10_000, srtt: at(10), rto: at(2000), ..Look::default() };
+    out.look(at(0), first, look(0));
+    out.look(at(0), second, Look { srtt: at(11), ..look(0) });
+    // The nearer one gets it; the other has been idle for long, and gets a copy, which comes first.
+    out.offer(1000);
+    let given = [out.give(at(1500)), out.give(at(1500))].map(|piece| piece.map(|piece| (piece.conn, piece.again)));
+    assert_eq!(given, [Some((first, false)), Some((second, true))]);
+    out.receipt(at(1520), second, 1000).and(out.acknowledge(1000, 1 << 20)).unwrap();
+    out.look(at(1520), second, look(0));
+    out.look(at(1520), first, look(1000));
+    assert_eq!((out.give(at(1520)), out.give(at(3000))), (None, None));
+}
+
+#[test]
 fn redundant_is_as_fast_as_the_fastest_and_tiers_spare_the_dear_one() {
     let (alone, _) = takes(Scheduler::Single, 1_000_000, &[near(1000, 5)]);
     let (each, world) = takes(Scheduler::Redundant, 1_000_000, &[near(10, 300), near(1000, 5)]);
