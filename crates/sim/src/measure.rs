@@ -1,7 +1,7 @@
 //! What is seen of a run: looks at equal distances of time, which double whenever there are too many, so that memory is flat in simulated
 //! time. What they make of an [`Outcome`] is said in `scenario`, for every engine alike.
 
-use crate::{net::forward, relay::Relay, settings::Settings, world::World};
+use crate::{conn::Conn, net::forward, relay::Relay, settings::Settings, world::World};
 use scenario::{Backpressure, FlowSeen, LegLook, LegSeen, LinkLook, LinkOutcome, Outcome, Phase, Seen, ShaperOutcome};
 
 /// From one look to the next at first, ns; longer where there are many connections, by one for each two hundred.
@@ -101,9 +101,9 @@ fn leg_look(world: &World<'_>, flow: usize, leg: usize) -> LegLook {
     };
     if let Some(split) = leg.checked_sub(1) {
         look.held = world.held(flow, split);
-        let source = &world.conns[flow * world.legs + split].receiver;
+        let source = &world.conns[flow * world.legs + split];
         look.phase = match look.held {
-            held if is_held_back(&world.relays[split], held, source.holds_back()) => Phase::Backpressure,
+            _ if is_held_back(&world.relays[split], source) => Phase::Backpressure,
             0 => Phase::Starvation,
             _ => Phase::Free,
         };
@@ -111,11 +111,11 @@ fn leg_look(world: &World<'_>, flow: usize, leg: usize) -> LegLook {
     look
 }
 
-/// Whether a proxy holds the sender back: by a window of less than two segments, as its meter has it, or because it is full.
-fn is_held_back(relay: &Relay, held: u64, window_closed: bool) -> bool {
+/// Whether a proxy holds the sender back: by a window of less than two segments, as its meter has it, or, of a fluid, whatever it would send.
+fn is_held_back(relay: &Relay, source: &Conn) -> bool {
     match relay.backpressure {
-        Backpressure::Window => window_closed,
-        Backpressure::Fluid => relay.is_full(held),
+        Backpressure::Window => source.receiver.holds_back(),
+        Backpressure::Fluid => source.sender.is_held(),
     }
 }
 

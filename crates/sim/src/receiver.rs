@@ -274,6 +274,11 @@ impl Receiver {
         }
     }
 
+    /// Payload that has arrived out of order.
+    pub(crate) fn out_of_order(&self) -> u64 {
+        self.ranges.iter().map(|(start, end)| end - start).sum()
+    }
+
     /// Keeps what is out of order.
     fn keep(&mut self, start: u64, end: u64) {
         // The first that ends at or after it begins, and the first that begins after it ends.

@@ -288,6 +288,8 @@ impl<'a> World<'a> {
                 conn.receiver.on_data(packet, &mut self.net);
                 if conn.receiver.next > before {
                     self.pass_on(index);
+                } else {
+                    self.hold_back(index);
                 }
                 self.conns[index].receiver.answer(&mut self.net);
             }
@@ -330,26 +332,21 @@ impl<'a> World<'a> {
             return;
         }
         let sent = self.conns[conn].sender.nxt;
-        let before = &mut self.conns[conn - 1];
-        let left = before.receiver.release(sent, &mut self.net);
-        if left == 0 {
-            return;
+        if self.conns[conn - 1].receiver.release(sent, &mut self.net) > 0 {
+            self.hold_back(conn - 1);
         }
-        if let Some(held_at) = &mut before.sender.held_at {
-            *held_at += left;
-        }
-        self.hold_back(conn - 1);
     }
 
-    /// Holds the sender of a leg to what the fluid proxy behind it sends on, while that is full, and to nothing when it is not.
+    /// Holds the sender of a leg to what the fluid proxy behind it will have room for when it comes.
     fn hold_back(&mut self, conn: usize) {
-        let (flow, leg) = (conn / self.legs, conn % self.legs);
-        let full = self.relays[leg].is_full(self.held(flow, leg));
+        let Some(relay) = self.relays.get(conn % self.legs).filter(|relay| relay.holds_by_rate()) else { return };
+        let [before, next] = [&self.conns[conn], &self.conns[conn + 1]];
+        // While it comes the next leg sends on what its window permits.
+        let leaves = next.sender.lets_go(before.sender.rtt.smoothed()) / 2;
+        let room = relay.buffer.max(before.settings.mss.into()) + leaves;
+        let most = next.sender.nxt + before.receiver.out_of_order() + room;
         let sender = &mut self.conns[conn].sender;
-        if !full && sender.held_at.is_none() {
-            return;
-        }
-        sender.held_at = if full { Some(sender.held_at.unwrap_or(sender.nxt)) } else { None };
+        sender.held_at = Some(most);
         sender.push(&mut self.net);
         self.after_sending(conn);
     }
