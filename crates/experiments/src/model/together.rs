@@ -11,7 +11,7 @@ const NEAR: f64 = 0.03;
 /// Losses of a leg that a seed's figures are from, fewer where windows are so large that this would be more packets than …
 const ALONE_LOSSES: f64 = 400.0;
 /// … these.
-const ALONE_PACKETS: f64 = 8e6;
+const ALONE_PACKETS: f64 = 2e6;
 /// And those that come before, in which slow start is forgotten.
 const FORGOTTEN: f64 = 10.0;
 
