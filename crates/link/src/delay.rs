@@ -14,14 +14,25 @@ pub struct Delay<P> {
     delay: Span,
     ring: VecDeque<(Key, P)>,
     /// Of those with an extra delay: when they arrive, and where they lie. A heap moves what is in it, which packets are too large for.
-    heap: BinaryHeap<Reverse<(Key, usize)>>,
+    heap: BinaryHeap<Reverse<Late>>,
     places: Vec<Option<P>>,
-    free: Vec<usize>,
+    free: Vec<u32>,
     number: u64,
 }
 
 /// When a packet arrives, and its number: those that arrive together leave in order of arrival.
 type Key = (Time, u64);
+
+/// The key of a packet with an extra delay and its place, as one number, by which it is compared at once: 64, 40 and 24 bits.
+type Late = u128;
+
+fn late((arrives, number): Key, place: u32) -> Late {
+    u128::from(arrives.0) << 64 | u128::from(number << 24 | u64::from(place))
+}
+
+fn key_of(late: Late) -> Key {
+    (Time((late >> 64) as u64), late as u64 >> 24)
+}
 
 impl<P> Delay<P> {
     /// Nothing on its way.
@@ -30,6 +41,7 @@ impl<P> Delay<P> {
     }
 
     /// The delay that every packet has.
+    #[inline]
     pub fn least(&self) -> Span {
         self.delay
     }
@@ -40,16 +52,14 @@ impl<P> Delay<P> {
     }
 
     /// Whether nothing is on its way.
+    #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.ring.is_empty() && self.heap.is_empty()
     }
 
-    fn heap_is_next(&self) -> bool {
-        match (self.ring.front(), self.heap.peek()) {
-            (Some((ring, _)), Some(Reverse((heap, _)))) => heap < ring,
-            (None, heap) => heap.is_some(),
-            (Some(_), None) => false,
-        }
+    /// The next of those with an extra delay.
+    fn first_late(&self) -> Option<Key> {
+        self.heap.peek().map(|Reverse(late)| key_of(*late))
     }
 }
 
@@ -64,29 +74,35 @@ impl<P: Packet> Stage<P> for Delay<P> {
         }
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
-            self.places.len() - 1
+            self.places.len() as u32 - 1
         });
-        self.places[place] = Some(packet);
-        self.heap.push(Reverse((key, place)));
+        self.places[place as usize] = Some(packet);
+        self.heap.push(Reverse(late(key, place)));
         Ok(())
     }
 
     fn ready(&mut self, now: Time) -> Option<(Time, P)> {
-        if self.next_wakeup()? > now {
+        let (late, ring) = (self.first_late(), self.ring.front().map(|(key, _)| *key));
+        if late.is_none_or(|late| ring.is_some_and(|ring| ring < late)) {
+            return (ring?.0 <= now).then(|| self.ring.pop_front())?.map(|((arrives, _), packet)| (arrives, packet));
+        }
+        let arrives = late?.0;
+        if arrives > now {
             return None;
         }
-        if !self.heap_is_next() {
-            return self.ring.pop_front().map(|((arrives, _), packet)| (arrives, packet));
-        }
-        let Reverse(((arrives, _), place)) = self.heap.pop()?;
+        let Reverse(late) = self.heap.pop()?;
+        let place = late as u32 & 0xff_ffff;
         self.free.push(place);
-        self.places[place].take().map(|packet| (arrives, packet))
+        self.places[place as usize].take().map(|packet| (arrives, packet))
     }
 
+    #[inline]
     fn next_wakeup(&self) -> Option<Time> {
-        let ring = self.ring.front().map(|((arrives, _), _)| *arrives);
-        let heap = self.heap.peek().map(|Reverse(((arrives, _), _))| *arrives);
-        ring.into_iter().chain(heap).min()
+        let (late, ring) = (self.first_late().map(|(at, _)| at), self.ring.front().map(|((at, _), _)| *at));
+        match (late, ring) {
+            (Some(late), Some(ring)) => Some(late.min(ring)),
+            (late, ring) => late.or(ring),
+        }
     }
 }
 
