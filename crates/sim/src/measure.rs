@@ -8,7 +8,7 @@ use scenario::{Backpressure, FlowSeen, LegLook, LegSeen, LinkLook, LinkOutcome, 
 const FIRST_INTERVAL: u64 = 1_000_000;
 /// Looks at single connections that are kept, all together, and of each at least.
 const MOST_LOOKS: usize = 4_000_000;
-const LEAST_LOOKS: usize = 200;
+const LEAST_LOOKS: usize = 20;
 
 /// All looks.
 #[derive(Debug)]
