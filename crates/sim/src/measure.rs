@@ -58,7 +58,7 @@ impl Looks {
             }
         }
         let line = forward(world.scenario.bottleneck());
-        let (left, queued) = (world.net.counts(line).left_bytes.0, world.net.queued(line));
+        let (left, queued) = (world.net.left_bytes(line), world.net.queued(line));
         self.seen.bottleneck.push(LinkLook { t, left, queued });
         self.seen.held.push((t, held as f64));
         let shaped: u64 = shapers(world).into_iter().map(|line| world.net.queued(line)).sum();

@@ -236,6 +236,13 @@ impl<'a> World<'a> {
         self.conns[(flow + 1) * self.legs - 1].receiver.next
     }
 
+    /// Whose connection it is, and over which leg.
+    #[inline]
+    fn flow_and_leg(&self, conn: usize) -> (usize, usize) {
+        // Nobody waits for a division who has one leg.
+        if self.legs == 1 { (conn, 0) } else { (conn / self.legs, conn % self.legs) }
+    }
+
     /// What proxy `split` holds of a flow.
     pub(crate) fn held(&self, flow: usize, split: usize) -> u64 {
         let conn = flow * self.legs + split;
@@ -243,7 +250,8 @@ impl<'a> World<'a> {
     }
 
     fn deliver(&mut self, line: usize) {
-        while let Some((hop, packet)) = self.net.take(line) {
+        let mut packet = Packet::none();
+        while let Some(hop) = self.net.take(line, &mut packet) {
             match hop {
                 Hop::Line(next) => {
                     self.net.send(next, packet);
@@ -301,7 +309,7 @@ impl<'a> World<'a> {
 
     /// Something has arrived in order: the next leg may send it, or the application reads it.
     fn pass_on(&mut self, conn: usize) {
-        let (flow, leg) = (conn / self.legs, conn % self.legs);
+        let (flow, leg) = self.flow_and_leg(conn);
         let (arrived, complete) = (self.conns[conn].receiver.next, self.conns[conn].receiver.is_complete());
         if leg + 1 == self.legs {
             self.conns[conn].receiver.release(arrived, &mut self.net);
@@ -326,7 +334,7 @@ impl<'a> World<'a> {
 
     /// A leg has sent something for the first time: the proxy before it holds less.
     fn after_sending(&mut self, conn: usize) {
-        if conn.is_multiple_of(self.legs) {
+        if self.flow_and_leg(conn).1 == 0 {
             return;
         }
         let sent = self.conns[conn].sender.nxt;
@@ -343,7 +351,7 @@ impl<'a> World<'a> {
 
     /// Holds the sender of a leg to what the fluid proxy behind it sends on, while that is full, and to nothing when it is not.
     fn hold_back(&mut self, conn: usize) {
-        let (flow, leg) = (conn / self.legs, conn % self.legs);
+        let (flow, leg) = self.flow_and_leg(conn);
         let full = self.relays[leg].is_full(self.held(flow, leg));
         let sender = &mut self.conns[conn].sender;
         if !full && sender.held_at.is_none() {
@@ -383,7 +391,7 @@ impl<'a> World<'a> {
     /// A leg's sender may have heard that more was delivered: that concerns its application, or the proxy before the leg, where that
     /// acknowledges end to end.
     fn after_hearing(&mut self, conn: usize) {
-        let (flow, leg) = (conn / self.legs, conn % self.legs);
+        let (flow, leg) = self.flow_and_leg(conn);
         let sender = &self.conns[conn].sender;
         if leg > 0 {
             if self.relays[leg - 1].mode == SplitMode::Semi {
@@ -398,7 +406,7 @@ impl<'a> World<'a> {
 
     /// An end has its connection: a proxy dials on, and the sender's application begins.
     fn established(&mut self, conn: usize, side: Side) {
-        let (flow, leg) = (conn / self.legs, conn % self.legs);
+        let (flow, leg) = self.flow_and_leg(conn);
         match (self.flows[flow].spec.opens, side) {
             (Opens::Sender, Side::Right) if leg + 1 < self.legs && !self.conns[conn + 1].waits_for_data() => {
                 self.conns[conn + 1].open(&mut self.net);

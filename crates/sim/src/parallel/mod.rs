@@ -292,7 +292,8 @@ impl<'a> World<'a> {
     }
 
     fn deliver(&mut self, line: usize) {
-        while let Some((hop, packet)) = self.net.take(line) {
+        let mut packet = Packet::none();
+        while let Some(hop) = self.net.take(line, &mut packet) {
             match self.place_of(packet.conn) {
                 Some(place) if hop == Hop::Right => self.arrive_right(place, &packet),
                 Some(place) => self.arrive_left(place, &packet),
