@@ -13,6 +13,8 @@ use std::collections::VecDeque;
 /// The window of the handshake: 16 bits without a scale (RFC 7323 §2.2). What follows is not bound by it: the receive buffer of an end is large
 /// from the start (net.ipv4.tcp_rmem, as the lab sets it), and with it what Linux lets be used of it (tcp_select_initial_window).
 pub(crate) const FIRST_WINDOW: u64 = 65_535;
+/// The largest window that an end can tell: 16 bits, shifted by 14 (RFC 7323 §2.3).
+pub(crate) const LARGEST_WINDOW: u64 = 65_535 << 14;
 /// For how long an acknowledgement is held back at first, µs (TCP_ATO_MIN), and at most (TCP_DELACK_MAX).
 const ATO_MIN_US: u64 = 40_000;
 const DELACK_MAX_US: u64 = 200_000;

@@ -8,7 +8,7 @@ use crate::{
     measure::Looks,
     net::{Hop, Net, backward, forward},
     packet::{Kind, Packet},
-    receiver::{Echo, Receiver},
+    receiver::{Echo, LARGEST_WINDOW, Receiver},
     relay::Relay,
     sender::{Law, Place, Sender},
     settings::Settings,
@@ -513,7 +513,7 @@ fn changes(scenario: &Scenario) -> Vec<(usize, Span, Rate)> {
 }
 
 /// The largest window of ends that are not to be what limits a flow: half of the buffers that the lab gives its hosts, which is what is in
-/// flight and queued on the whole path, twice over.
+/// flight and queued on the whole path, twice over, as far as TCP has windows.
 fn endless_window(scenario: &Scenario, specs: &[FlowSpec]) -> u64 {
     let queued = |index: usize| match crate::net::limit_of(scenario, index) {
         link::Limit::Packets(count) => count.saturating_mul(PKT.0),
@@ -525,5 +525,19 @@ fn endless_window(scenario: &Scenario, specs: &[FlowSpec]) -> u64 {
     let rtt = Span(scenario.base_rtt(whole).0 + extra);
     let fastest = scenario.links.iter().map(|link| link.rate).max().unwrap_or(Rate(0));
     let (flight, burst) = (scenario.bottleneck_rate(whole).bytes_in(rtt).0, fastest.bytes_in(rtt).0);
-    (flight + queues.min(burst.saturating_mul(4))).saturating_mul(2).clamp(2 << 20, 1 << 29)
+    (flight + queues.min(burst.saturating_mul(4))).saturating_mul(2).clamp(2 << 20, LARGEST_WINDOW)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use scenario::ScenarioFile;
+
+    /// Joshi et al.'s path between data centres: 500 MB under way and as much in the first queue.
+    #[test]
+    fn a_window_that_is_no_limit_covers_what_is_under_way_and_queued() {
+        let text = "name = \"x\"\nduration = \"1s\"\n[[link]]\nrate = \"1Gbit\"\ndelay = \"2s\"\nqueue = \"500MB\"\n[[flow]]\n";
+        let scenario = ScenarioFile::parse(text, "x").unwrap().variants(&[]).unwrap().remove(0).scenario;
+        assert!(endless_window(&scenario, &scenario.flow_specs(1)) > 1_000_000_000);
+    }
 }

@@ -17,7 +17,7 @@ use crate::{
     engine::Effort,
     net::{Hop, Net, backward, forward, limit, wire_rate},
     packet::{Kind, Packet},
-    receiver::{Echo, Receiver},
+    receiver::{Echo, LARGEST_WINDOW, Receiver},
     sender::{Law, Place, Sender},
     settings::Settings,
     timers::{Key, What},
@@ -450,5 +450,5 @@ fn endless_window(network: &Network, mss: u32) -> u64 {
         link::Limit::Bytes(bytes) => bytes.0,
     };
     let flight = rate.bytes_in(rtt).0;
-    (flight + queued.min(flight.saturating_mul(4))).saturating_mul(2).clamp(2 << 20, 1 << 29)
+    (flight + queued.min(flight.saturating_mul(4))).saturating_mul(2).clamp(2 << 20, LARGEST_WINDOW)
 }
