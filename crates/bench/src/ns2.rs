@@ -38,7 +38,7 @@ pub(crate) struct Ns2 {
     #[arg(long, value_name = "DIRECTORY")]
     plots: Option<PathBuf>,
     /// Plays this setting by our simulator, and nothing else: for what is measured of a process
-    #[arg(long, hide = true, value_name = "FLOWS,SECONDS")]
+    #[arg(long, hide = true, value_name = "WHAT")]
     play: Option<String>,
 }
 

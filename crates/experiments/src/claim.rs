@@ -58,7 +58,7 @@ pub enum Verdict {
     Open,
     /// It is the other way round.
     Reversed,
-    /// There is a difference where none is claimed.
+    /// There is a difference where none is claimed, or none where one of some size is.
     Differs,
     /// Nothing is claimed: it is less …
     Less,
@@ -127,6 +127,8 @@ impl Ratio {
 fn below((low, high): (f64, f64), claimed: f64) -> Verdict {
     match () {
         () if low > 1.0 => Verdict::Reversed,
+        // A number is claimed, and hardly anything is to be seen.
+        () if low > claimed && low > 1.0 - ALIKE => Verdict::Differs,
         () if high >= 1.0 => Verdict::Open,
         () if low > claimed => Verdict::Weaker,
         () => Verdict::Holds,
@@ -165,6 +167,9 @@ mod tests {
         assert_eq!(verdict(Ratio::Less, &[11.0, 11.1, 11.2]), Verdict::Reversed);
         assert_eq!(verdict(Ratio::More, &[11.0, 11.1, 11.2]), Verdict::Holds);
         assert_eq!(verdict(Ratio::Is(1.5), &[11.0, 11.1, 11.2]), Verdict::Weaker);
+        assert_eq!(verdict(Ratio::Is(1.5), &[9.9, 10.0, 10.1]), Verdict::Differs);
+        assert_eq!(verdict(Ratio::Is(1.5), &[10.1, 10.1, 10.1]), Verdict::Differs);
+        assert_eq!(verdict(Ratio::Is(1.5), &[8.0, 8.1, 8.2]), Verdict::Reversed);
         assert_eq!(verdict(Ratio::More, &[9.0, 9.1, 9.2]), Verdict::Reversed);
     }
 

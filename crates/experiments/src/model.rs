@@ -2,12 +2,15 @@
 
 mod can;
 mod packets;
+mod paired;
 mod split;
 mod startup;
 mod tails;
+mod together;
 mod windows;
 
 use crate::{PaperError, index::PAPERS};
+use scenario::half_width;
 use serde::{Deserialize, de::DeserializeOwned};
 use std::{
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
@@ -47,6 +50,10 @@ pub enum Question {
     TailPerPacket,
     /// Baccelli's Figure 19.9.
     Windows,
+    /// Baccelli's §19.4.2 and (19.3), from packets.
+    Alone,
+    /// Baccelli's (19.4) to (19.7), from packets.
+    Split,
     /// Baccelli's Lemma 19.6.
     BelowBothLegs,
     /// Baccelli's Lemma 19.7.
@@ -121,6 +128,11 @@ fn exact(mean: f64) -> Mean {
     Mean { mean, half: 0.0 }
 }
 
+/// A mean over seeds, with its interval.
+fn over_seeds(values: &[f64]) -> Mean {
+    Mean { mean: values.iter().sum::<f64>() / values.len() as f64, half: half_width(values) }
+}
+
 impl Model {
     /// Answers it.
     pub fn answer(&self) -> Result<Sheet, PaperError> {
@@ -133,6 +145,8 @@ impl Model {
             Question::HillBands => tails::hill_bands(),
             Question::TailPerPacket => tails::per_packet(),
             Question::Windows => windows::sheet(),
+            Question::Alone => together::alone(),
+            Question::Split => together::split(),
             Question::CycleTail => tails::cycle(),
             Question::BelowBothLegs => split::below_both_legs(),
             Question::Stability => split::stability(),

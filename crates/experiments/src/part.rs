@@ -112,6 +112,32 @@ mod tests {
         assert!(part.variants.iter().all(|variant| !variant.case.ends_with(", window")));
     }
 
+    /// Two cores do not carry 1 Gbit/s over two links: the lab has a tenth of it, and queues to match.
+    #[test]
+    fn the_lab_plays_joshis_cases_as_they_stand_and_a_gigabit_at_a_tenth() {
+        let paper = crate::papers().unwrap().into_iter().find(|paper| paper.key == "joshi").unwrap();
+        let mut tenths = 0;
+        for experiment in paper.experiments.iter().filter(|experiment| experiment.on.contains(&Player::Lab)) {
+            let parts = paper.parts(experiment, &[Player::Sim, Player::Lab]).unwrap();
+            let (sim, lab) = (&parts[0], &parts[1]);
+            assert_eq!(lab.variants.len() * (1 + experiment.variations.len()), sim.variants.len(), "{}", experiment.id);
+            for (sim, lab) in sim.variants.iter().zip(&lab.variants) {
+                assert_eq!(sim.case, lab.case);
+                let scale = if sim.scenario.links[0].rate.bits_per_s() == 1_000_000_000 { 10 } else { 1 };
+                tenths += u32::from(scale == 10);
+                for (index, (there, here)) in sim.scenario.links.iter().zip(&lab.scenario.links).enumerate() {
+                    assert_eq!(here.rate.bits_per_s() * scale, there.rate.bits_per_s(), "{}: {}", experiment.id, lab.case);
+                    let [there, here] = [&sim.scenario, &lab.scenario].map(|scenario| match scenario.queue_limit(index) {
+                        scenario::QueueLimit::Bytes(bytes) => bytes.0,
+                        other => panic!("{}: {other:?}", experiment.id),
+                    });
+                    assert_eq!(here * scale, there, "{}: {}", experiment.id, lab.case);
+                }
+            }
+        }
+        assert!(tenths > 0);
+    }
+
     #[test]
     fn an_engine_nobody_knows_is_named_with_those_there_are() {
         let error = "bound".parse::<Player>().unwrap_err();

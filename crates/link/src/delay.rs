@@ -1,92 +1,75 @@
 //! Propagation: a constant delay, and what a packet's own flow adds to it.
 
-use crate::{Packet, Stage, Time};
-use scenario::Span;
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, VecDeque},
+use crate::{
+    Packet, Stage, Time,
+    wheel::{Key, Wheel},
 };
+use scenario::Span;
+use std::collections::VecDeque;
 
-/// Packets on their way. Those without an extra delay stay in order and cost a ring; the others go through a heap. Ties leave
+/// Packets on their way. Those without an extra delay stay in order and cost a ring; the others go through a wheel. Ties leave
 /// in order of arrival.
 #[derive(Debug)]
 pub struct Delay<P> {
     delay: Span,
     ring: VecDeque<(Key, P)>,
-    /// Of those with an extra delay: when they arrive, and where they lie. A heap moves what is in it, which packets are too large for.
-    heap: BinaryHeap<Reverse<(Key, usize)>>,
-    places: Vec<Option<P>>,
-    free: Vec<usize>,
+    late: Wheel<P>,
     number: u64,
 }
-
-/// When a packet arrives, and its number: those that arrive together leave in order of arrival.
-type Key = (Time, u64);
 
 impl<P> Delay<P> {
     /// Nothing on its way.
     pub fn new(delay: Span) -> Self {
-        Delay { delay, ring: VecDeque::new(), heap: BinaryHeap::new(), places: Vec::new(), free: Vec::new(), number: 0 }
+        Delay { delay, ring: VecDeque::new(), late: Wheel::new(), number: 0 }
     }
 
     /// The delay that every packet has.
+    #[inline]
     pub fn least(&self) -> Span {
         self.delay
     }
 
     /// Packets on their way.
     pub fn len(&self) -> usize {
-        self.ring.len() + self.heap.len()
+        self.ring.len() + self.late.len()
     }
 
     /// Whether nothing is on its way.
+    #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    fn heap_is_next(&self) -> bool {
-        match (self.ring.front(), self.heap.peek()) {
-            (Some((ring, _)), Some(Reverse((heap, _)))) => heap < ring,
-            (None, heap) => heap.is_some(),
-            (Some(_), None) => false,
-        }
+        self.ring.is_empty() && self.late.is_empty()
     }
 }
 
 impl<P: Packet> Stage<P> for Delay<P> {
     fn enqueue(&mut self, now: Time, packet: P) -> Result<(), P> {
         let extra = packet.extra_delay();
-        let key = (now + self.delay + extra, self.number);
+        let key = ((now + self.delay + extra).0, self.number);
         self.number += 1;
-        if extra == Span::ZERO {
-            self.ring.push_back((key, packet));
-            return Ok(());
+        match extra {
+            Span::ZERO => self.ring.push_back((key, packet)),
+            _ => self.late.push(key, packet),
         }
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.places.push(None);
-            self.places.len() - 1
-        });
-        self.places[place] = Some(packet);
-        self.heap.push(Reverse((key, place)));
         Ok(())
     }
 
     fn ready(&mut self, now: Time) -> Option<(Time, P)> {
-        if self.next_wakeup()? > now {
-            return None;
-        }
-        if !self.heap_is_next() {
-            return self.ring.pop_front().map(|((arrives, _), packet)| (arrives, packet));
-        }
-        let Reverse(((arrives, _), place)) = self.heap.pop()?;
-        self.free.push(place);
-        self.places[place].take().map(|packet| (arrives, packet))
+        let (late, ring) = (self.late.first(), self.ring.front().map(|(key, _)| *key));
+        let is_late = late.is_some_and(|late| ring.is_none_or(|ring| late < ring));
+        let next = if is_late { late } else { ring };
+        next.filter(|(arrives, _)| *arrives <= now.0)?;
+        let ((arrives, _), packet) = if is_late { self.late.pop() } else { self.ring.pop_front() }?;
+        Some((Time(arrives), packet))
     }
 
+    #[inline]
     fn next_wakeup(&self) -> Option<Time> {
-        let ring = self.ring.front().map(|((arrives, _), _)| *arrives);
-        let heap = self.heap.peek().map(|Reverse(((arrives, _), _))| *arrives);
-        ring.into_iter().chain(heap).min()
+        let (late, ring) = (self.late.first(), self.ring.front().map(|(key, _)| *key));
+        let next = match (late, ring) {
+            (Some(late), Some(ring)) => Some(late.min(ring)),
+            (late, ring) => late.or(ring),
+        };
+        next.map(|(arrives, _)| Time(arrives))
     }
 }
 

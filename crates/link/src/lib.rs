@@ -11,6 +11,7 @@ mod losses;
 mod shaper;
 mod time;
 mod way;
+mod wheel;
 
 pub use delay::Delay;
 pub use losses::{Losses, mean_loss};

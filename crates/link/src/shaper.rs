@@ -23,19 +23,32 @@ pub enum Limit {
 pub struct Shaper<P> {
     rate: Rate,
     limit: Limit,
-    /// Packets in the queue and on the line: when each began to use the line, when it leaves, and itself.
-    waiting: VecDeque<(Time, Time, P)>,
-    /// How many of them had begun to use the line when last looked, and the queue without these.
-    begun: usize,
-    queued_bytes: u64,
+    /// In the queue, on the line, and off it and not taken.
+    waiting: VecDeque<Waiting<P>>,
+    /// Packets and bytes that came, dropped ones not among them.
+    came: (u64, u64),
+    /// How many of those had begun to use the line when last looked, and how many had left it.
+    begun: u64,
+    gone: u64,
     /// When the line falls idle, and by how many parts of `rate` of a nanosecond later.
     free_at: Time,
     fraction: u64,
+    /// What the last packet took: its bytes, nanoseconds, and parts of `rate` of one. Most are like the one before, and a division is spared.
+    last: (u64, u64, u64),
     /// For how long it was idle before.
     idle: Span,
-    left_bytes: u64,
-    left_packets: u64,
     most_queued: u64,
+}
+
+/// A packet in a shaper.
+#[derive(Debug)]
+struct Waiting<P> {
+    /// When it begins to use the line, and when it leaves.
+    begins: Time,
+    leaves: Time,
+    /// Bytes that came before it.
+    before: u64,
+    packet: P,
 }
 
 impl<P: Packet> Shaper<P> {
@@ -45,13 +58,13 @@ impl<P: Packet> Shaper<P> {
             rate,
             limit,
             waiting: VecDeque::new(),
+            came: (0, 0),
             begun: 0,
-            queued_bytes: 0,
+            gone: 0,
             free_at: Time(0),
             fraction: 0,
+            last: (0, 0, 0),
             idle: Span::ZERO,
-            left_bytes: 0,
-            left_packets: 0,
             most_queued: 0,
         }
     }
@@ -63,48 +76,79 @@ impl<P: Packet> Shaper<P> {
         let old = parts_per_ns(self.rate);
         self.rate = rate;
         self.fraction = 0;
+        self.last = (0, 0, 0);
         if self.free_at <= now {
             return;
         }
         self.free_at = now;
-        let gone = self.waiting.partition_point(|(_, leaves, _)| *leaves <= now);
+        let gone = self.waiting.partition_point(|waiting| waiting.leaves <= now);
         for index in gone..self.waiting.len() {
-            let (begins, leaves, packet) = &self.waiting[index];
+            let Waiting { begins, leaves, ref packet, .. } = self.waiting[index];
             // The one on the line keeps the moment at which it left the queue.
-            let (begins, parts) = match *begins < now {
-                true => (*begins, u128::from((*leaves - now).0) * u128::from(old)),
-                false => (self.free_at, parts_of(packet)),
+            let (begins, parts) = match begins < now {
+                true => (begins, u128::from((leaves - now).0) * u128::from(old)),
+                false => (self.free_at, u128::from(packet.wire_bytes()) * u128::from(PARTS_OF_A_BYTE)),
             };
-            self.occupy(parts);
-            (self.waiting[index].0, self.waiting[index].1) = (begins, self.free_at);
+            let rate = u128::from(parts_per_ns(rate));
+            // The rest is less than the rate, which has 64 bits.
+            self.occupy(u64::try_from(parts / rate).unwrap_or(u64::MAX), (parts % rate) as u64);
+            (self.waiting[index].begins, self.waiting[index].leaves) = (begins, self.free_at);
         }
     }
 
-    /// Holds the line for so many parts from `free_at` on.
-    fn occupy(&mut self, parts: u128) {
+    /// Holds the line from `free_at` on for nanoseconds, and parts of `rate` of one.
+    #[inline]
+    fn occupy(&mut self, whole: u64, parts: u64) {
         let rate = parts_per_ns(self.rate);
-        // Nearly always all of it fits into a register, and a long division is not needed.
-        if let Some(parts) = u64::try_from(parts).ok().and_then(|parts| parts.checked_add(self.fraction)) {
-            self.fraction = parts % rate;
-            self.free_at = self.free_at + Span(parts / rate);
-            return;
+        // Both parts are less than the rate, and their sum less than two.
+        let (sum, overflows) = self.fraction.overflowing_add(parts);
+        let carry = overflows || sum >= rate;
+        self.fraction = if carry { sum.wrapping_sub(rate) } else { sum };
+        self.free_at = self.free_at + Span(whole.saturating_add(carry.into()));
+    }
+
+    /// How long a packet holds the line.
+    #[inline]
+    fn time_of(&mut self, size: u64) -> (u64, u64) {
+        if size != self.last.0 {
+            let rate = parts_per_ns(self.rate);
+            // More than a packet can have is for ever.
+            let parts = size.saturating_mul(PARTS_OF_A_BYTE);
+            self.last = (size, parts / rate, parts % rate);
         }
-        let (parts, rate) = (parts + u128::from(self.fraction), u128::from(rate));
-        let whole = u64::try_from(parts / rate).unwrap_or(u64::MAX);
-        // Less than the rate, which has 64 bits.
-        self.fraction = (parts % rate) as u64;
-        self.free_at = self.free_at + Span(whole);
+        (self.last.1, self.last.2)
+    }
+
+    /// Packets that came; dropped ones are not among them.
+    pub(crate) fn came(&self) -> u64 {
+        self.came.0
+    }
+
+    /// Bytes of the packets that were taken.
+    pub(crate) fn taken_bytes(&self) -> u64 {
+        self.came.1 - self.bytes_from(self.taken())
+    }
+
+    /// Packets that were taken.
+    pub(crate) fn taken(&self) -> u64 {
+        self.came.0 - self.waiting.len() as u64
+    }
+
+    /// Bytes that came from the packet with this number on.
+    fn bytes_from(&self, number: u64) -> u64 {
+        let at = (number - self.taken()) as usize;
+        self.waiting.get(at).map_or(0, |waiting| self.came.1 - waiting.before)
     }
 
     /// Bytes in the queue at `now`, without the packet on the line.
+    #[inline]
     pub fn queued(&mut self, now: Time) -> Bytes {
-        while let Some((begins, _, packet)) = self.waiting.get(self.begun)
-            && *begins <= now
-        {
-            self.queued_bytes -= u64::from(packet.wire_bytes());
+        let taken = self.taken();
+        self.begun = self.begun.max(taken);
+        while self.waiting.get((self.begun - taken) as usize).is_some_and(|waiting| waiting.begins <= now) {
             self.begun += 1;
         }
-        Bytes(self.queued_bytes)
+        Bytes(self.bytes_from(self.begun))
     }
 
     /// Packets that came and have not been taken: in the queue, on the line, or off it and not fetched.
@@ -113,6 +157,7 @@ impl<P: Packet> Shaper<P> {
     }
 
     /// Whether no packet is inside.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -127,67 +172,83 @@ impl<P: Packet> Shaper<P> {
         Bytes(self.most_queued)
     }
 
-    /// Packets and bytes that have left the line and been taken.
+    /// Packets and bytes that have left the line, as far as anybody has looked.
     pub fn left(&self) -> (u64, Bytes) {
-        (self.left_packets, Bytes(self.left_bytes))
+        let gone = self.gone.max(self.taken());
+        (gone, Bytes(self.came.1 - self.bytes_from(gone)))
     }
 
-    fn has_room(&self, size: u64) -> bool {
+    /// The same until `now`, whoever took what.
+    pub fn left_by(&mut self, now: Time) -> (u64, Bytes) {
+        let taken = self.taken();
+        self.gone = self.gone.max(taken);
+        while self.waiting.get((self.gone - taken) as usize).is_some_and(|waiting| waiting.leaves <= now) {
+            self.gone += 1;
+        }
+        self.left()
+    }
+
+    /// The first packet, and when it leaves the line.
+    #[inline]
+    pub(crate) fn first(&self) -> Option<(Time, &P)> {
+        self.waiting.front().map(|waiting| (waiting.leaves, &waiting.packet))
+    }
+
+    /// Takes it out, to be forgotten.
+    #[inline]
+    pub(crate) fn drop_first(&mut self) {
+        self.waiting.pop_front();
+    }
+
+    fn has_room(&self, queued: Bytes, size: u64) -> bool {
         match self.limit {
-            Limit::Packets(most) => ((self.waiting.len() - self.begun) as u64) < most,
-            Limit::Bytes(most) => self.queued_bytes + size <= most.0,
+            Limit::Packets(most) => self.came.0 - self.begun < most,
+            Limit::Bytes(most) => queued.0 + size <= most.0,
         }
     }
 }
 
 /// What the line gets done in a nanosecond, in parts: bits × 10⁹, so that a packet is a whole number of them.
+#[inline]
 fn parts_per_ns(rate: Rate) -> u64 {
     rate.bits_per_s().max(1)
 }
 
-/// What it has to do for `packet`.
-fn parts_of(packet: &impl Packet) -> u128 {
-    u128::from(packet.wire_bytes()) * 8_000_000_000
-}
+/// What it has to do for a byte.
+const PARTS_OF_A_BYTE: u64 = 8_000_000_000;
 
 impl<P: Packet> Stage<P> for Shaper<P> {
+    #[inline(always)]
     fn enqueue(&mut self, now: Time, packet: P) -> Result<(), P> {
         let size = u64::from(packet.wire_bytes());
-        self.queued(now);
-        let waits = self.free_at > now;
-        if waits && !self.has_room(size) {
-            return Err(packet);
-        }
-        if self.free_at < now {
+        if self.free_at > now {
+            let queued = self.queued(now);
+            if !self.has_room(queued, size) {
+                return Err(packet);
+            }
+            self.most_queued = self.most_queued.max(queued.0 + size);
+        } else if self.free_at < now {
             self.idle = self.idle + (now - self.free_at);
             self.free_at = now;
             self.fraction = 0;
         }
         let begins = self.free_at;
-        self.occupy(parts_of(&packet));
-        self.waiting.push_back((begins, self.free_at, packet));
-        self.queued_bytes += size;
-        if waits {
-            self.most_queued = self.most_queued.max(self.queued_bytes);
-        }
-        self.queued(now);
+        let (whole, parts) = self.time_of(size);
+        self.occupy(whole, parts);
+        self.waiting.push_back(Waiting { begins, leaves: self.free_at, before: self.came.1, packet });
+        self.came = (self.came.0 + 1, self.came.1 + size);
         Ok(())
     }
 
+    #[inline]
     fn ready(&mut self, now: Time) -> Option<(Time, P)> {
-        if self.waiting.front()?.1 > now {
-            return None;
-        }
-        self.queued(now);
-        let (_, leaves, packet) = self.waiting.pop_front()?;
-        self.begun -= 1;
-        self.left_packets += 1;
-        self.left_bytes += u64::from(packet.wire_bytes());
-        Some((leaves, packet))
+        self.first().filter(|(leaves, _)| *leaves <= now)?;
+        self.waiting.pop_front().map(|waiting| (waiting.leaves, waiting.packet))
     }
 
+    #[inline]
     fn next_wakeup(&self) -> Option<Time> {
-        self.waiting.front().map(|(_, leaves, _)| *leaves)
+        self.first().map(|(leaves, _)| leaves)
     }
 }
 

@@ -12,10 +12,10 @@ pub struct Way<P, T = ()> {
     tap: T,
     losses: Losses,
     delay: Delay<P>,
-    arrived: u64,
     queue_drops: u64,
-    delivered: u64,
-    delivered_bytes: u64,
+    lost_bytes: u64,
+    /// Bytes in `delay`.
+    delayed_bytes: u64,
 }
 
 /// What a direction of a link has done.
@@ -43,13 +43,13 @@ impl<P: Packet> Way<P> {
     /// An empty link.
     pub fn new(rate: Rate, limit: Limit, delay: Span, loss: Option<Loss>, rng: Pcg64) -> Self {
         let (shaper, losses, delay) = (Shaper::new(rate, limit), Losses::new(loss, rng), Delay::new(delay));
-        Way { shaper, tap: (), losses, delay, arrived: 0, queue_drops: 0, delivered: 0, delivered_bytes: 0 }
+        Way { shaper, tap: (), losses, delay, queue_drops: 0, lost_bytes: 0, delayed_bytes: 0 }
     }
 
     /// The same with a tap at its queue.
     pub fn tapped<T: Tap<P>>(self, tap: T) -> Way<P, T> {
-        let Way { shaper, tap: (), losses, delay, arrived, queue_drops, delivered, delivered_bytes } = self;
-        Way { shaper, tap, losses, delay, arrived, queue_drops, delivered, delivered_bytes }
+        let Way { shaper, tap: (), losses, delay, queue_drops, lost_bytes, delayed_bytes } = self;
+        Way { shaper, tap, losses, delay, queue_drops, lost_bytes, delayed_bytes }
     }
 }
 
@@ -63,14 +63,15 @@ impl<P: Packet, T: Tap<P>> Way<P, T> {
     /// What it has done until now.
     pub fn counts(&self) -> Counts {
         let (left, left_bytes) = self.shaper.left();
+        // What was taken off the line and neither is lost nor on its way has come out.
         Counts {
-            arrived: self.arrived,
+            arrived: self.shaper.came() + self.queue_drops,
             queue_drops: self.queue_drops,
             left,
             left_bytes,
             losses: self.losses.lost(),
-            delivered: self.delivered,
-            delivered_bytes: Bytes(self.delivered_bytes),
+            delivered: self.shaper.taken() - self.losses.lost() - self.delay.len() as u64,
+            delivered_bytes: Bytes(self.shaper.taken_bytes() - self.lost_bytes - self.delayed_bytes),
             most_queued: self.shaper.most_queued(),
         }
     }
@@ -79,6 +80,14 @@ impl<P: Packet, T: Tap<P>> Way<P, T> {
     pub fn counts_at(&mut self, now: Time) -> Counts {
         self.advance(now);
         self.counts()
+    }
+
+    /// IP bytes that have left the line by `now`.
+    pub fn left_bytes(&mut self, now: Time) -> Bytes {
+        if self.tap.is_there() {
+            self.advance(now);
+        }
+        self.shaper.left_by(now).1
     }
 
     /// Bytes in its queue at `now`.
@@ -107,8 +116,12 @@ impl<P: Packet, T: Tap<P>> Way<P, T> {
 
     /// None comes out before, if a packet is inside. Later than `next_wakeup`, which also is when one leaves the line: for those whom only
     /// what arrives concerns.
+    #[inline]
     pub fn next_delivery(&self) -> Option<Time> {
         let leaves = self.shaper.next_wakeup().map(|at| at + self.delay.least());
+        if self.delay.is_empty() {
+            return leaves;
+        }
         match (leaves, self.delay.next_wakeup()) {
             (Some(leaves), Some(arrives)) => Some(leaves.min(arrives)),
             (leaves, arrives) => leaves.or(arrives),
@@ -116,8 +129,8 @@ impl<P: Packet, T: Tap<P>> Way<P, T> {
     }
 
     /// As [`Stage::enqueue`], for those who take packets by [`Way::arrived`].
+    #[inline]
     pub fn put(&mut self, now: Time, packet: P) -> Result<(), P> {
-        self.arrived += 1;
         if !self.tap.is_there() {
             return self.shaper.enqueue(now, packet).inspect_err(|_| self.queue_drops += 1);
         }
@@ -140,27 +153,67 @@ impl<P: Packet, T: Tap<P>> Way<P, T> {
             if let Some(late) = self.delay.next_wakeup()
                 && straight.is_none_or(|straight| late <= straight)
             {
-                return self.delay.ready(now).map(|out| self.deliver(out));
+                return self.arrive(now);
             }
             if straight? > now {
                 return None;
             }
             let (left, packet) = self.shaper.ready(now)?;
-            if self.losses.drops(left) {
+            if self.loses(left, &packet) {
                 continue;
             }
             if packet.extra_delay() == Span::ZERO {
-                return Some(self.deliver((left + self.delay.least(), packet)));
+                return Some((left + self.delay.least(), packet));
             }
-            // A delay refuses nothing.
-            let _ = self.delay.enqueue(left, packet);
+            self.set_out(left, packet);
         }
     }
 
-    fn deliver(&mut self, out: (Time, P)) -> (Time, P) {
-        self.delivered += 1;
-        self.delivered_bytes += u64::from(out.1.wire_bytes());
-        out
+    /// As [`Way::arrived`], into a place for it; false: nothing has. Nearly always the packet is the first in the shaper, from where it is copied once.
+    #[inline]
+    pub fn arrived_in(&mut self, now: Time, place: &mut P) -> bool
+    where
+        P: Copy,
+    {
+        while !self.tap.is_there() && self.delay.is_empty() {
+            let Some((leaves, packet)) = self.shaper.first() else { return false };
+            if leaves + self.delay.least() > now {
+                return false;
+            }
+            if packet.extra_delay() > Span::ZERO {
+                break;
+            }
+            *place = *packet;
+            self.shaper.drop_first();
+            if !self.loses(leaves, place) {
+                return true;
+            }
+        }
+        self.arrived(now).map(|(_, packet)| *place = packet).is_some()
+    }
+
+    /// Whether a packet that leaves the line is lost.
+    #[inline]
+    fn loses(&mut self, left: Time, packet: &P) -> bool {
+        let is_lost = self.losses.drops(left);
+        if is_lost {
+            self.lost_bytes += u64::from(packet.wire_bytes());
+        }
+        is_lost
+    }
+
+    /// A packet has left the line and goes on its way.
+    fn set_out(&mut self, left: Time, packet: P) {
+        self.delayed_bytes += u64::from(packet.wire_bytes());
+        // A delay refuses nothing.
+        let _ = self.delay.enqueue(left, packet);
+    }
+
+    /// The next of those on their way that is there by now.
+    fn arrive(&mut self, now: Time) -> Option<(Time, P)> {
+        let (at, packet) = self.delay.ready(now)?;
+        self.delayed_bytes -= u64::from(packet.wire_bytes());
+        Some((at, packet))
     }
 
     /// Changes the rate at `now`, for what is in the queue and on the line too.
@@ -175,9 +228,8 @@ impl<P: Packet, T: Tap<P>> Way<P, T> {
             let Some((left, mut packet)) = self.shaper.ready(at) else { break };
             self.tap.leaves(left, &mut packet);
             self.tap.holds(self.shaper.queued(left));
-            if !self.losses.drops(left) {
-                // A delay refuses nothing.
-                let _ = self.delay.enqueue(left, packet);
+            if !self.loses(left, &packet) {
+                self.set_out(left, packet);
             }
         }
     }
@@ -191,7 +243,7 @@ impl<P: Packet, T: Tap<P>> Stage<P> for Way<P, T> {
 
     fn ready(&mut self, now: Time) -> Option<(Time, P)> {
         self.advance(now);
-        self.delay.ready(now).map(|out| self.deliver(out))
+        self.arrive(now)
     }
 
     fn next_wakeup(&self) -> Option<Time> {

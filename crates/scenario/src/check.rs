@@ -1,9 +1,12 @@
 //! What can be wrong with a scenario whose text parsed, each with the key it is about.
 
 use crate::{
+    flows::Draw,
     law::{SizeLaw, SpanLaw},
-    model::{Buffer, Control, Draw, Loss, Queue, Scenario},
+    links::{Loss, Queue},
+    model::{Control, Scenario},
     parallel::{Bond, Foreground, Network},
+    split::Buffer,
     text::Fault,
     units::{Bytes, PKT, QueueLimit, Span},
 };

@@ -1,6 +1,6 @@
 //! Controllers that routers tell what to do: which routers they need.
 
-use crate::model::QueueKind;
+use crate::links::QueueKind;
 
 /// A controller that works end to end with routers that take part, as its name says: `xcp-e2e`, `vcp-e2e`, `mpcp-e2e`, and `mpcp3-e2e` whose
 /// routers write a level into three packets instead of two; `-keep` at the end: it takes no loss for congestion.

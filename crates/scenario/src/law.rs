@@ -1,7 +1,10 @@
 //! Laws of what is random in a scenario: sizes of files, lengths of spells, gaps between arrivals. A law is a shape of mean 1 and the mean
 //! that it is scaled to.
 
-use crate::units::{Bytes, Quantity, Span};
+use crate::{
+    text::inner,
+    units::{Bytes, Quantity, Span},
+};
 use rand::RngExt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
@@ -217,7 +220,6 @@ impl<T: Quantity> Serialize for Law<T> {
 
 impl<'de, T: Quantity> Deserialize<'de> for Law<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let inner = |error: toml::de::Error| D::Error::custom(error.message());
         match toml::Value::deserialize(deserializer)? {
             value @ toml::Value::Table(_) => value.try_into::<Table<T>>().map_err(inner)?.try_into().map_err(D::Error::custom),
             value => value.try_into::<T>().map(Law::from).map_err(inner),

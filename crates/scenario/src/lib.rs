@@ -9,13 +9,16 @@ mod curve;
 mod engine;
 mod explicit;
 mod file;
+mod flows;
 mod law;
+mod links;
 mod model;
 mod outcome;
 mod parallel;
 mod random;
 mod seen;
 mod sources;
+mod split;
 mod tcp;
 mod text;
 mod units;
@@ -23,11 +26,10 @@ mod units;
 pub use engine::{Engine, EngineError, Progress};
 pub use explicit::Explicit;
 pub use file::{Assignment, ScenarioFile, Variant};
+pub use flows::{Draw, FlowGroup, FlowSpec, Opens};
 pub use law::{Law, Shape, SizeLaw, SpanLaw};
-pub use model::{
-    Backpressure, Buffer, Control, Draw, FlowGroup, FlowSpec, Gilbert, Leg, Link, Loss, Opens, Queue, QueueKind, RateChange, Scenario,
-    Split, SplitMode,
-};
+pub use links::{Gilbert, Link, Loss, Queue, QueueKind, RateChange};
+pub use model::{Control, Leg, Scenario};
 pub use outcome::{
     Dist, FlowOutcome, LegOutcome, LinkOutcome, NUMBERS, NetworkOutcome, Outcome, Phase, Phases, ProxyOutcome, ReorderOutcome, SOJOURNS,
     Series, ShaperOutcome, add_ci95, half_width, jain,
@@ -36,6 +38,7 @@ pub use parallel::{Bond, Foreground, Job, Jobs, Network, Parallel, Scheduler};
 pub use random::{Purpose, stream};
 pub use seen::{FlowSeen, LegLook, LegSeen, LinkLook, Seen};
 pub use sources::{Arrivals, Cross, Offer, Times, Writes};
+pub use split::{Backpressure, Buffer, Split, SplitMode};
 pub use tcp::Tcp;
 pub use text::{Fault, FileError, read_toml};
 pub use units::{Bytes, PKT, Quantity, QueueLimit, Rate, Span, UnitError};

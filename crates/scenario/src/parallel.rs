@@ -5,7 +5,8 @@
 
 use crate::{
     law::SizeLaw,
-    model::{Loss, Queue, Scenario},
+    links::{Loss, Queue},
+    model::Scenario,
     random::{Purpose, stream},
     units::{Bytes, Rate, Span},
 };

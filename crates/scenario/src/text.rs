@@ -54,6 +54,11 @@ impl Fault {
     }
 }
 
+/// The text of an error in a nested value, without the position that a value has not got.
+pub(crate) fn inner<E: serde::de::Error>(error: toml::de::Error) -> E {
+    E::custom(error.message())
+}
+
 /// Reads a file of any schema: its `text`, then what `check` finds wrong with what it says. Errors call it `origin`.
 pub fn read_toml<T: DeserializeOwned>(text: &str, origin: &str, check: impl FnOnce(&T) -> Result<(), Fault>) -> Result<T, FileError> {
     let table = table(text, origin)?;

@@ -184,6 +184,7 @@ quantity!(Rate, RATE, &[RATE.table[0], RATE.table[1], RATE.table[2], RATE.table[
 
 impl Rate {
     /// Bits a second.
+    #[inline]
     pub const fn bits_per_s(self) -> u64 {
         self.0
     }

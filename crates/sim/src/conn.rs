@@ -60,7 +60,7 @@ pub(crate) struct Conn {
     opens: Opens,
     fast_open: bool,
     shakes: [Shake; 2],
-    settings: Settings,
+    pub(crate) settings: Settings,
     lines: [usize; 2],
     conn: u32,
 }

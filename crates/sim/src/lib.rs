@@ -15,8 +15,8 @@
 //! Segmentation and receive offload (each segment is sent and acknowledged for itself), the compression of acknowledgements of what is out of
 //! order, Nagle's algorithm, ticks of 4 ms (timers have microseconds), memory pressure, giving up (a connection is tried for ever), F-RTO's new data
 //! in place of retransmissions, and FINs of their own: the last segment carries it. Data flow one way, so that acknowledgements never ride on data.
-//! The window that an end without a limit opens is as large as the path could ever need, from the first acknowledgement on: buffers do not
-//! grow by themselves.
+//! The window that an end without a limit opens is as large as the path could ever need, up to TCP's largest (1 GiB, RFC 7323), from the first
+//! acknowledgement on: buffers do not grow by themselves.
 //!
 //! TCP Fast Open has its cookie: none is asked for, and none refused; the last byte of a stream may come with a SYN, FIN and all, which Linux sends
 //! for itself. A sender under `semi` is one that knows what a receipt is.

@@ -1,14 +1,14 @@
 //! What is seen of a run: looks at equal distances of time, which double whenever there are too many, so that memory is flat in simulated
 //! time. What they make of an [`Outcome`] is said in `scenario`, for every engine alike.
 
-use crate::{net::forward, relay::Relay, settings::Settings, world::World};
+use crate::{conn::Conn, net::forward, relay::Relay, settings::Settings, world::World};
 use scenario::{Backpressure, FlowSeen, LegLook, LegSeen, LinkLook, LinkOutcome, Outcome, Phase, Seen, ShaperOutcome};
 
 /// From one look to the next at first, ns; longer where there are many connections, by one for each two hundred.
 const FIRST_INTERVAL: u64 = 1_000_000;
 /// Looks at single connections that are kept, all together, and of each at least.
 const MOST_LOOKS: usize = 4_000_000;
-const LEAST_LOOKS: usize = 200;
+const LEAST_LOOKS: usize = 20;
 
 /// All looks.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Looks {
             }
         }
         let line = forward(world.scenario.bottleneck());
-        let (left, queued) = (world.net.counts(line).left_bytes.0, world.net.queued(line));
+        let (left, queued) = (world.net.left_bytes(line), world.net.queued(line));
         self.seen.bottleneck.push(LinkLook { t, left, queued });
         self.seen.held.push((t, held as f64));
         let shaped: u64 = shapers(world).into_iter().map(|line| world.net.queued(line)).sum();
@@ -101,9 +101,9 @@ fn leg_look(world: &World<'_>, flow: usize, leg: usize) -> LegLook {
     };
     if let Some(split) = leg.checked_sub(1) {
         look.held = world.held(flow, split);
-        let source = &world.conns[flow * world.legs + split].receiver;
+        let source = &world.conns[flow * world.legs + split];
         look.phase = match look.held {
-            held if is_held_back(&world.relays[split], held, source.holds_back()) => Phase::Backpressure,
+            _ if is_held_back(&world.relays[split], source) => Phase::Backpressure,
             0 => Phase::Starvation,
             _ => Phase::Free,
         };
@@ -111,11 +111,11 @@ fn leg_look(world: &World<'_>, flow: usize, leg: usize) -> LegLook {
     look
 }
 
-/// Whether a proxy holds the sender back: by a window of less than two segments, as its meter has it, or because it is full.
-fn is_held_back(relay: &Relay, held: u64, window_closed: bool) -> bool {
+/// Whether a proxy holds the sender back: by a window of less than two segments, as its meter has it, or, of a fluid, whatever it would send.
+fn is_held_back(relay: &Relay, source: &Conn) -> bool {
     match relay.backpressure {
-        Backpressure::Window => window_closed,
-        Backpressure::Fluid => relay.is_full(held),
+        Backpressure::Window => source.receiver.holds_back(),
+        Backpressure::Fluid => source.sender.is_held(),
     }
 }
 

@@ -144,6 +144,7 @@ impl Net {
     }
 
     /// Which line something comes out of next, and when.
+    #[inline]
     pub(crate) fn next(&self) -> (usize, u64) {
         let mut next = (0, NEVER);
         for (line, &at) in self.wakes.iter().enumerate() {
@@ -154,15 +155,21 @@ impl Net {
         next
     }
 
-    /// The next packet that has come out of a line by now, and where it goes; whoever asks must do so until there is none.
-    pub(crate) fn take(&mut self, line: usize) -> Option<(Hop, Packet)> {
-        if self.wakes[line] > self.now {
+    /// Puts the next packet that has come out of a line by now into a place for it, and tells where it goes; whoever asks must do so until there is none.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, line: usize, place: &mut Packet) -> Option<Hop> {
+        if self.wakes[line] > self.now { None } else { self.take_due(line, place) }
+    }
+
+    #[inline(never)]
+    fn take_due(&mut self, line: usize, place: &mut Packet) -> Option<Hop> {
+        let from = &mut self.lines[line];
+        let arrived = from.way.arrived_in(Time(self.now), place);
+        self.wakes[line] = from.way.next_delivery().map_or(NEVER, |at| at.0);
+        if !arrived {
             return None;
         }
-        let from = &mut self.lines[line];
-        let arrived = from.way.arrived(Time(self.now));
-        self.wakes[line] = from.way.next_delivery().map_or(NEVER, |at| at.0);
-        arrived.map(|(_, packet)| (if packet.kind == Kind::Udp && !from.is_shaper { Hop::Right } else { from.hop }, packet))
+        Some(if place.kind == Kind::Udp && !from.is_shaper { Hop::Right } else { from.hop })
     }
 
     /// A packet has left a shaper: the record hears of it.
@@ -183,23 +190,33 @@ impl Net {
     /// Gives a packet to a line; false: it had no room.
     pub(crate) fn send(&mut self, line: usize, mut packet: Packet) -> bool {
         let to = &mut self.lines[line];
-        let now = Time(self.now);
-        if let (Some(record), false) = (to.record, to.is_shaper) {
-            self.records[record].offer(self.now / 1000, bytes_of(&packet), is_foreign(&self.shares, &packet));
+        if to.record.is_some() || to.mark_above.is_some() {
+            self.enters(line, &mut packet);
         }
-        if let Some(above) = to.mark_above
-            && packet.has(ECT)
-            && to.way.queued(now).0 > above
-        {
-            packet.flags |= CE;
-        }
-        packet.extra = if to.is_first { self.extra.get(packet.conn as usize).copied().unwrap_or(0) } else { 0 };
-        let taken = to.way.put(now, packet).is_ok();
+        let to = &mut self.lines[line];
+        let has_extra = to.is_first && !self.extra.is_empty();
+        // Cross traffic has none.
+        packet.extra = if has_extra { self.extra.get(packet.conn as usize).copied().unwrap_or(0) } else { 0 };
+        let taken = to.way.put(Time(self.now), packet).is_ok();
         // What has an extra delay may be overtaken by what comes now; otherwise the first stays the first.
-        if self.wakes[line] == NEVER || (to.is_first && !self.extra.is_empty()) {
+        if self.wakes[line] == NEVER || has_extra {
             self.wakes[line] = to.way.next_delivery().map_or(NEVER, |at| at.0);
         }
         taken
+    }
+
+    /// A packet comes to a line that is watched, or marks.
+    fn enters(&mut self, line: usize, packet: &mut Packet) {
+        let to = &mut self.lines[line];
+        if let (Some(record), false) = (to.record, to.is_shaper) {
+            self.records[record].offer(self.now / 1000, bytes_of(packet), is_foreign(&self.shares, packet));
+        }
+        if let Some(above) = to.mark_above
+            && packet.has(ECT)
+            && to.way.queued(Time(self.now)).0 > above
+        {
+            packet.flags |= CE;
+        }
     }
 
     /// Sets a timer to fire after so many microseconds.
@@ -220,6 +237,11 @@ impl Net {
     /// What a line has done until now.
     pub(crate) fn counts(&mut self, line: usize) -> link::Counts {
         self.lines[line].way.counts_at(Time(self.now))
+    }
+
+    /// Bytes that have left a line until now.
+    pub(crate) fn left_bytes(&mut self, line: usize) -> u64 {
+        self.lines[line].way.left_bytes(Time(self.now)).0
     }
 
     /// Bytes in a line's queue now.

@@ -102,6 +102,11 @@ impl Packet {
         Packet { seq: 0, sent: 0, extra: 0, sack: [(0, 0); BLOCKS], conn, amount: 0, told: 0.0, size: size as u16, kind, flags: 0 }
     }
 
+    /// A place for one.
+    pub(crate) fn none() -> Self {
+        Packet::bare(0, Kind::Udp, 0)
+    }
+
     /// Whether it has a flag.
     pub(crate) fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0

@@ -8,10 +8,13 @@ use crate::{
     settings::{Recovery, Settings},
     timers::{Key, Timer, What},
 };
+use std::collections::VecDeque;
 
 /// The window of the handshake: 16 bits without a scale (RFC 7323 §2.2). What follows is not bound by it: the receive buffer of an end is large
 /// from the start (net.ipv4.tcp_rmem, as the lab sets it), and with it what Linux lets be used of it (tcp_select_initial_window).
 pub(crate) const FIRST_WINDOW: u64 = 65_535;
+/// The largest window that an end can tell: 16 bits, shifted by 14 (RFC 7323 §2.3).
+pub(crate) const LARGEST_WINDOW: u64 = 65_535 << 14;
 /// For how long an acknowledgement is held back at first, µs (TCP_ATO_MIN), and at most (TCP_DELACK_MAX).
 const ATO_MIN_US: u64 = 40_000;
 const DELACK_MAX_US: u64 = 200_000;
@@ -41,7 +44,7 @@ pub(crate) struct Receiver {
     /// Where the stream ends, once that is known.
     pub(crate) end: Option<u64>,
     /// What has arrived beyond, in order, apart from each other.
-    ranges: Vec<(u64, u64)>,
+    ranges: VecDeque<(u64, u64)>,
     /// Those of them to be told, the newest first.
     told: Vec<(u64, u64)>,
     /// What came twice, not told yet.
@@ -91,7 +94,7 @@ impl Receiver {
             up: false,
             next: 0,
             end: None,
-            ranges: Vec::new(),
+            ranges: VecDeque::new(),
             told: Vec::new(),
             twice: None,
             released: 0,
@@ -274,25 +277,34 @@ impl Receiver {
         }
     }
 
+    /// Payload that has arrived out of order.
+    pub(crate) fn out_of_order(&self) -> u64 {
+        self.ranges.iter().map(|(start, end)| end - start).sum()
+    }
+
     /// Keeps what is out of order.
     fn keep(&mut self, start: u64, end: u64) {
-        // The first that ends at or after it begins, and the first that begins after it ends.
-        let from = self.ranges.partition_point(|range| range.1 < start);
-        let to = from + self.ranges[from..].partition_point(|range| range.0 <= end);
-        let touched = &self.ranges[from..to];
-        if touched.iter().any(|range| range.0 <= start && end <= range.1) {
-            self.twice = Some((start, end));
-            self.duplicate_bytes += end - start;
-            return;
-        }
-        let whole = touched.iter().fold((start, end), |all, range| (all.0.min(range.0), all.1.max(range.1)));
-        match touched.len() {
-            1 => self.ranges[from] = whole,
-            0 => self.ranges.insert(from, whole),
-            _ => {
-                self.ranges[from] = whole;
-                self.ranges.drain(from + 1..to);
+        // The first that ends at or after it begins, and the first that begins after it ends. Mostly it comes behind them all.
+        let from = match self.ranges.back() {
+            Some(last) if last.1 < start => self.ranges.len(),
+            _ => self.ranges.partition_point(|range| range.1 < start),
+        };
+        let mut whole = (start, end);
+        let mut to = from;
+        while let Some(&range) = self.ranges.get(to).filter(|range| range.0 <= end) {
+            if range.0 <= start && end <= range.1 {
+                self.twice = Some((start, end));
+                self.duplicate_bytes += end - start;
+                return;
             }
+            whole = (whole.0.min(range.0), whole.1.max(range.1));
+            to += 1;
+        }
+        if from == to {
+            self.ranges.insert(from, whole);
+        } else {
+            self.ranges[from] = whole;
+            self.ranges.drain(from + 1..to);
         }
         self.told.retain(|told| told.0 > whole.1 || told.1 < whole.0);
         self.told.insert(0, whole);

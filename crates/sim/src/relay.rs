@@ -5,9 +5,10 @@
 //! window of the leg before goes, and, by receipts of their own, what the next leg's end has acknowledged, by which that leg's sender frees its send buffer and its
 //! application knows of delivery. Acknowledging nothing else than the latter would make the whole path's round trip that of the leg before.
 //!
-//! With `window` the window told is the room that is free, so that never more than the buffer is held. With `fluid` there is no window: while the
-//! buffer is full the sender of the leg before may send as much as the proxy sends on, which it knows at once (Baccelli et al. (19.6)). What was under
-//! way when the buffer became full comes all the same, so that more than the buffer may be held, by up to a window of that leg.
+//! With `window` the window told is the room that is free, so that never more than the buffer is held. With `fluid` there is no window: the sender of the
+//! leg before knows at once what the proxy holds, what is under way to it, and at what rate the next leg sends on, and sends what there will be room for
+//! when it comes. So a full buffer holds it to the drain rate and leaves no hole behind (Baccelli et al. (19.6)). What has arrived out of order takes no room until it
+//! is in order: a fluid knows no order. Then it comes at once, so that more than the buffer may be held for a while, by up to a window of that leg.
 
 use scenario::{Backpressure, SplitMode};
 
@@ -37,8 +38,8 @@ impl Relay {
         }
     }
 
-    /// Whether what it holds keeps a fluid's sender back.
-    pub(crate) fn is_full(&self, held: u64) -> bool {
-        self.backpressure == Backpressure::Fluid && held >= self.buffer
+    /// Whether it holds its sender back otherwise than by a window.
+    pub(crate) fn holds_by_rate(&self) -> bool {
+        self.backpressure == Backpressure::Fluid && self.buffer < u64::MAX
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     measure::Looks,
     net::{Hop, Net, backward, forward},
     packet::{Kind, Packet},
-    receiver::{Echo, Receiver},
+    receiver::{Echo, LARGEST_WINDOW, Receiver},
     relay::Relay,
     sender::{Law, Place, Sender},
     settings::Settings,
@@ -236,6 +236,13 @@ impl<'a> World<'a> {
         self.conns[(flow + 1) * self.legs - 1].receiver.next
     }
 
+    /// Whose connection it is, and over which leg.
+    #[inline]
+    fn flow_and_leg(&self, conn: usize) -> (usize, usize) {
+        // Nobody waits for a division who has one leg.
+        if self.legs == 1 { (conn, 0) } else { (conn / self.legs, conn % self.legs) }
+    }
+
     /// What proxy `split` holds of a flow.
     pub(crate) fn held(&self, flow: usize, split: usize) -> u64 {
         let conn = flow * self.legs + split;
@@ -243,7 +250,8 @@ impl<'a> World<'a> {
     }
 
     fn deliver(&mut self, line: usize) {
-        while let Some((hop, packet)) = self.net.take(line) {
+        let mut packet = Packet::none();
+        while let Some(hop) = self.net.take(line, &mut packet) {
             match hop {
                 Hop::Line(next) => {
                     self.net.send(next, packet);
@@ -288,6 +296,8 @@ impl<'a> World<'a> {
                 conn.receiver.on_data(packet, &mut self.net);
                 if conn.receiver.next > before {
                     self.pass_on(index);
+                } else {
+                    self.hold_back(index);
                 }
                 self.conns[index].receiver.answer(&mut self.net);
             }
@@ -301,7 +311,7 @@ impl<'a> World<'a> {
 
     /// Something has arrived in order: the next leg may send it, or the application reads it.
     fn pass_on(&mut self, conn: usize) {
-        let (flow, leg) = (conn / self.legs, conn % self.legs);
+        let (flow, leg) = self.flow_and_leg(conn);
         let (arrived, complete) = (self.conns[conn].receiver.next, self.conns[conn].receiver.is_complete());
         if leg + 1 == self.legs {
             self.conns[conn].receiver.release(arrived, &mut self.net);
@@ -326,30 +336,26 @@ impl<'a> World<'a> {
 
     /// A leg has sent something for the first time: the proxy before it holds less.
     fn after_sending(&mut self, conn: usize) {
-        if conn.is_multiple_of(self.legs) {
+        if self.flow_and_leg(conn).1 == 0 {
             return;
         }
         let sent = self.conns[conn].sender.nxt;
-        let before = &mut self.conns[conn - 1];
-        let left = before.receiver.release(sent, &mut self.net);
-        if left == 0 {
-            return;
+        if self.conns[conn - 1].receiver.release(sent, &mut self.net) > 0 {
+            self.hold_back(conn - 1);
         }
-        if let Some(held_at) = &mut before.sender.held_at {
-            *held_at += left;
-        }
-        self.hold_back(conn - 1);
     }
 
-    /// Holds the sender of a leg to what the fluid proxy behind it sends on, while that is full, and to nothing when it is not.
+    /// Holds the sender of a leg to what the fluid proxy behind it will have room for when it comes.
     fn hold_back(&mut self, conn: usize) {
-        let (flow, leg) = (conn / self.legs, conn % self.legs);
-        let full = self.relays[leg].is_full(self.held(flow, leg));
+        let (_, leg) = self.flow_and_leg(conn);
+        let Some(relay) = self.relays.get(leg).filter(|relay| relay.holds_by_rate()) else { return };
+        let [before, next] = [&self.conns[conn], &self.conns[conn + 1]];
+        // While it comes the next leg sends on what its window permits.
+        let leaves = next.sender.lets_go(before.sender.rtt.smoothed()) / 2;
+        let room = relay.buffer.max(before.settings.mss.into()) + leaves;
+        let most = next.sender.nxt + before.receiver.out_of_order() + room;
         let sender = &mut self.conns[conn].sender;
-        if !full && sender.held_at.is_none() {
-            return;
-        }
-        sender.held_at = if full { Some(sender.held_at.unwrap_or(sender.nxt)) } else { None };
+        sender.held_at = Some(most);
         sender.push(&mut self.net);
         self.after_sending(conn);
     }
@@ -383,7 +389,7 @@ impl<'a> World<'a> {
     /// A leg's sender may have heard that more was delivered: that concerns its application, or the proxy before the leg, where that
     /// acknowledges end to end.
     fn after_hearing(&mut self, conn: usize) {
-        let (flow, leg) = (conn / self.legs, conn % self.legs);
+        let (flow, leg) = self.flow_and_leg(conn);
         let sender = &self.conns[conn].sender;
         if leg > 0 {
             if self.relays[leg - 1].mode == SplitMode::Semi {
@@ -398,7 +404,7 @@ impl<'a> World<'a> {
 
     /// An end has its connection: a proxy dials on, and the sender's application begins.
     fn established(&mut self, conn: usize, side: Side) {
-        let (flow, leg) = (conn / self.legs, conn % self.legs);
+        let (flow, leg) = self.flow_and_leg(conn);
         match (self.flows[flow].spec.opens, side) {
             (Opens::Sender, Side::Right) if leg + 1 < self.legs && !self.conns[conn + 1].waits_for_data() => {
                 self.conns[conn + 1].open(&mut self.net);
@@ -507,7 +513,7 @@ fn changes(scenario: &Scenario) -> Vec<(usize, Span, Rate)> {
 }
 
 /// The largest window of ends that are not to be what limits a flow: half of the buffers that the lab gives its hosts, which is what is in
-/// flight and queued on the whole path, twice over.
+/// flight and queued on the whole path, twice over, as far as TCP has windows.
 fn endless_window(scenario: &Scenario, specs: &[FlowSpec]) -> u64 {
     let queued = |index: usize| match crate::net::limit_of(scenario, index) {
         link::Limit::Packets(count) => count.saturating_mul(PKT.0),
@@ -519,5 +525,19 @@ fn endless_window(scenario: &Scenario, specs: &[FlowSpec]) -> u64 {
     let rtt = Span(scenario.base_rtt(whole).0 + extra);
     let fastest = scenario.links.iter().map(|link| link.rate).max().unwrap_or(Rate(0));
     let (flight, burst) = (scenario.bottleneck_rate(whole).bytes_in(rtt).0, fastest.bytes_in(rtt).0);
-    (flight + queues.min(burst.saturating_mul(4))).saturating_mul(2).clamp(2 << 20, 1 << 29)
+    (flight + queues.min(burst.saturating_mul(4))).saturating_mul(2).clamp(2 << 20, LARGEST_WINDOW)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use scenario::ScenarioFile;
+
+    /// Joshi et al.'s path between data centres: 500 MB under way and as much in the first queue.
+    #[test]
+    fn a_window_that_is_no_limit_covers_what_is_under_way_and_queued() {
+        let text = "name = \"x\"\nduration = \"1s\"\n[[link]]\nrate = \"1Gbit\"\ndelay = \"2s\"\nqueue = \"500MB\"\n[[flow]]\n";
+        let scenario = ScenarioFile::parse(text, "x").unwrap().variants(&[]).unwrap().remove(0).scenario;
+        assert!(endless_window(&scenario, &scenario.flow_specs(1)) > 1_000_000_000);
+    }
 }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{TANDEM, skip};
+use common::{TANDEM, scenario_files, skip};
 use std::{
     fs,
     os::unix::process::CommandExt,
@@ -229,19 +229,12 @@ fn the_doctor_finds_this_machine_fit() {
 /// Every scenario file of the project can be played as it is written.
 #[test]
 fn every_scenario_file_parses() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut waiting: Vec<PathBuf> = ["scenarios", "papers"].map(|directory| root.join(directory)).into();
-    let mut count = 0;
-    while let Some(path) = waiting.pop() {
-        if path.is_dir() {
-            waiting.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
-        } else if path.extension().is_some_and(|extension| extension == "toml") && !path.ends_with("paper.toml") {
-            let text = fs::read_to_string(&path).unwrap();
-            scenario::ScenarioFile::parse(&text, &path.display().to_string()).unwrap_or_else(|error| panic!("{error}"));
-            count += 1;
-        }
+    let files = scenario_files();
+    assert!(!files.is_empty());
+    for path in files {
+        let text = fs::read_to_string(&path).unwrap();
+        scenario::ScenarioFile::parse(&text, &path.display().to_string()).unwrap_or_else(|error| panic!("{error}"));
     }
-    assert!(count > 0);
 }
 
 #[test]

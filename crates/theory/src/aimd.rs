@@ -37,9 +37,6 @@ pub enum TheoryError {
         /// Where it must lie.
         bounds: &'static str,
     },
-    /// Times of losses that go by packets.
-    #[error("losses per packet come at the times of a path's own packets: other times can't be played")]
-    LossesByPackets,
     /// Not a number that a job can have as its size.
     #[error("{0:?} is not a size")]
     NotASize(String),

@@ -101,10 +101,10 @@ impl Chances {
         Chances::Drawn(Pcg64Mcg::seed_from_u64(seed.wrapping_mul(2).wrapping_add(leg as u64)))
     }
 
-    /// Losses by time at these times in seconds, which rise, of a leg that has so many a second.
-    pub(crate) fn at(times: &[f64], losses_per_s: f64) -> Self {
-        let before = std::iter::once(&0.0).chain(times);
-        let chances: Vec<f64> = times.iter().zip(before).map(|(at, before)| (at - before) * losses_per_s).collect();
+    /// Losses at these places, which rise, of a leg that has so many a second, or a packet.
+    pub(crate) fn at(places: &[f64], losses: f64) -> Self {
+        let before = std::iter::once(&0.0).chain(places);
+        let chances: Vec<f64> = places.iter().zip(before).map(|(at, before)| (at - before) * losses).collect();
         Chances::Given(chances.into_iter())
     }
 

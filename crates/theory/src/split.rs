@@ -85,14 +85,13 @@ impl Split {
         Path::new(*self, from, seed)
     }
 
-    /// Plays it with losses at these times of each leg, s from the beginning, which rise. Only of losses by time: where they go by packets, the times
-    /// of one path mean nothing in another.
-    pub fn path_with_losses(&self, from: State, times: [&[f64]; 2]) -> Result<Path, TheoryError> {
-        let by_time = |leg: usize| match self.legs[leg].losses() {
-            Losses::PerSecond(losses) => Ok(Chances::at(times[leg], losses)),
-            Losses::PerPacket(_) => Err(TheoryError::LossesByPackets),
+    /// Plays it with losses of each leg at these places from the beginning, which rise: seconds of losses by time, packets of those that go by
+    /// packets (as [`Follows`] has it). After the last of them there is none.
+    pub fn path_with_losses(&self, from: State, places: [&[f64]; 2]) -> Path {
+        let chances = |leg: usize| match self.legs[leg].losses() {
+            Losses::PerSecond(losses) | Losses::PerPacket(losses) => Chances::at(places[leg], losses),
         };
-        Ok(Path::by(*self, from, [by_time(FIRST)?, by_time(SECOND)?]))
+        Path::by(*self, from, [chances(FIRST), chances(SECOND)])
     }
 
     /// One leg alone, on a link of so many packets a second: the first of two, of which the second takes all at once.

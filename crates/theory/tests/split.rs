@@ -71,7 +71,7 @@ fn exact(split: &Split, seed: u64, start: State, events: usize) -> (f64, f64) {
 #[test]
 fn losses_come_when_they_are_said_to() {
     let times: [&[f64]; 2] = [&[0.5, 1.75, 4.0], &[1.0, 3.0]];
-    let mut path = table().with_buffer(20.0).unwrap().path_with_losses(State { x: 2000.0, y: 2500.0, q: 3.0 }, times).unwrap();
+    let mut path = table().with_buffer(20.0).unwrap().path_with_losses(State { x: 2000.0, y: 2500.0, q: 3.0 }, times);
     let (mut now, mut seen) = (0.0, [vec![], vec![]]);
     while seen[0].len() + seen[1].len() < 5 {
         let segment = path.step();
@@ -86,8 +86,29 @@ fn losses_come_when_they_are_said_to() {
         assert_eq!(seen.len(), told.len());
         assert!(seen.iter().zip(told).all(|(seen, told)| (seen - told).abs() < 1e-9), "{seen:?} {told:?}");
     }
-    let by_packets = split((0.04, RD(0.01)), (0.02, RI(0.4)));
-    assert!(by_packets.path_with_losses(State { x: 1.0, y: 1.0, q: 0.0 }, times).is_err());
+}
+
+#[test]
+fn losses_by_packets_come_after_as_many_as_they_are_said_to() {
+    let places: [&[f64]; 2] = [&[700.0, 1500.5, 5000.0], &[900.0, 4000.0]];
+    // The second leg sends nothing that the first has not brought.
+    let legs = split((0.04, RD(0.001)), (0.02, RD(0.002))).with_losses_by(Follows::Sending);
+    let mut path = legs.with_buffer(20.0).unwrap().path_with_losses(State { x: 2000.0, y: 2500.0, q: 3.0 }, places);
+    let (mut gone, mut seen) = ([0.0; 2], [vec![], vec![]]);
+    while seen[0].len() + seen[1].len() < 5 {
+        let segment = path.step();
+        gone[1] += segment.sent;
+        gone[0] += segment.sent + segment.to.q - segment.from.q;
+        match segment.ends {
+            Ends::FirstLoses => seen[0].push(gone[0]),
+            Ends::SecondLoses => seen[1].push(gone[1]),
+            _ => {}
+        }
+    }
+    for (seen, told) in seen.iter().zip(places) {
+        assert_eq!(seen.len(), told.len());
+        assert!(seen.iter().zip(told).all(|(seen, told)| (seen - told).abs() < 1e-6), "{seen:?} {told:?}");
+    }
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub(super) fn windows(panels: &[Panel]) -> String {
     out += &legend();
     for (index, (title, end_s, ours, theirs)) in plots.into_iter().enumerate() {
         let (x, y) = (wide * (index % 2) as f64, 24.0 + high * (index / 2) as f64);
-        let most = ours.iter().chain(theirs).fold(1.0f64, |most, (_, window)| most.max(*window)) * 1.05;
+        let most = axis(ours.iter().chain(theirs).map(|(_, window)| *window));
         let _ = write!(
             out,
             "<g transform=\"translate({:.0},{:.0})\">\n<text class=\"title\" x=\"0\" y=\"-7\">{title}</text>\n",
@@ -62,12 +62,20 @@ pub(super) fn windows(panels: &[Panel]) -> String {
             let at = second / end_s * WIDTH;
             let _ = writeln!(out, "<text x=\"{at:.0}\" y=\"{:.0}\" text-anchor=\"middle\">{second} s</text>", HEIGHT + 14.0);
         }
-        let place = |(t, window): &(f64, f64)| (t / end_s * WIDTH, HEIGHT * (1.0 - window / most));
+        let place = |(t, window): &(f64, f64)| (t / end_s * WIDTH, HEIGHT * (1.0 - window.min(most) / most));
         line(&mut out, "theirs", theirs.iter().map(place));
         line(&mut out, "ours", ours.iter().map(place));
         let _ = writeln!(out, "<rect class=\"frame\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n</g>");
     }
     out + "</svg>\n"
+}
+
+/// Up to where windows are drawn: all of them, but where slow start reaches beyond twice what is usual, which would leave the rest flat.
+fn axis(windows: impl Iterator<Item = f64>) -> f64 {
+    let mut windows: Vec<f64> = windows.collect();
+    windows.sort_by(f64::total_cmp);
+    let at = |share: f64| windows.get((share * windows.len() as f64) as usize).or(windows.last()).copied().unwrap_or(1.0);
+    at(1.0).min(1.5 * at(0.9)).max(1.0) * 1.05
 }
 
 /// The plots of a setting: a leg each.

@@ -23,24 +23,66 @@ fn dumbbell(flows: u64, seconds: u64) -> Setting {
     Setting { flows, starts_ms: 1000, access_ms: 10, lean: false, ..setting }
 }
 
-/// As `--play` has it: flows on a dumbbell, or (0) one on a link of its own.
-fn setting(flows: u64, seconds: u64) -> Setting {
-    if flows == 0 { one(seconds) } else { dumbbell(flows, seconds) }
+/// So many flows on a dumbbell with 10 Mbit/s for each: with them the link grows, so that it is the number alone that changes. For at least two million
+/// segments.
+fn each(flows: u64) -> Setting {
+    let legs = vec![Leg::new(10 * flows, 20, 34 * flows, Loses::Nothing)];
+    Setting { legs, ..dumbbell(flows, (2400 / flows).max(5)) }
+}
+
+/// What is played in a process of its own.
+#[derive(Debug, Clone, Copy)]
+enum Play {
+    /// One flow, for so many seconds.
+    One(u64),
+    /// Fifty, for so many seconds.
+    Fifty(u64),
+    /// So many, each with its 10 Mbit/s.
+    Each(u64),
+}
+
+impl Play {
+    fn setting(self) -> Setting {
+        match self {
+            Play::One(seconds) => one(seconds),
+            Play::Fifty(seconds) => dumbbell(50, seconds),
+            Play::Each(flows) => each(flows),
+        }
+    }
+
+    /// As `--play` has it.
+    fn word(self) -> String {
+        match self {
+            Play::One(seconds) => format!("one={seconds}"),
+            Play::Fifty(seconds) => format!("fifty={seconds}"),
+            Play::Each(flows) => format!("each={flows}"),
+        }
+    }
+
+    fn parse(word: &str) -> Option<Play> {
+        let (kind, number) = word.split_once('=')?;
+        let number = number.parse().ok().filter(|number| *number > 0)?;
+        match kind {
+            "one" => Some(Play::One(number)),
+            "fifty" => Some(Play::Fifty(number)),
+            "each" => Some(Play::Each(number)),
+            _ => None,
+        }
+    }
 }
 
 /// Plays a setting in this process, and says how many segments were sent.
 pub(super) fn play(what: &str) -> Result<()> {
-    let numbers = what.split_once(',').map(|(flows, seconds)| (flows.parse(), seconds.parse()));
-    let Some((Ok(flows), Ok(seconds))) = numbers else { bail!("--play {what}: it takes flows and seconds, as in 50,20") };
-    let played = play::here(&setting(flows, seconds), 1)?;
+    let Some(play) = Play::parse(what) else { bail!("--play {what}: it takes one=SECONDS, fifty=SECONDS or each=FLOWS") };
+    let played = play::here(&play.setting(), 1)?;
     println!("{}", played.segments);
     Ok(())
 }
 
 /// The same in a process of its own: segments, and what it took.
-fn ours(flows: u64, seconds: u64) -> Result<(u64, Took)> {
+fn ours(play: Play) -> Result<(u64, Took)> {
     let myself = std::env::current_exe().context("cannot find this program")?;
-    let (text, took) = play::run(Command::new(myself).args(["ns2", "--play", &format!("{flows},{seconds}")]))?;
+    let (text, took) = play::run(Command::new(myself).args(["ns2", "--play", &play.word()]))?;
     let segments = text.trim().parse().with_context(|| format!("it said {text:?}"))?;
     Ok((segments, took))
 }
@@ -59,12 +101,12 @@ fn speed_of((segments, took): (u64, Took)) -> f64 {
 /// Packets a second of processor time, in turns.
 pub(super) fn speed(ns: &str, runs: usize) -> Result<()> {
     println!("\n| | tandem, million data segments/s | ns-2 | × | ns-2, lean headers | × |\n|---|---|---|---|---|---|");
-    for (flows, seconds) in [(0, 1000), (50, 20)] {
-        let setting = setting(flows, seconds);
+    for play in [Play::One(1000), Play::Fifty(20)] {
+        let setting = play.setting();
         let lean = Setting { lean: true, ..setting.clone() };
         let mut speeds: [Vec<f64>; 3] = Default::default();
         for round in 1..=runs {
-            let turn = [speed_of(ours(flows, seconds)?), speed_of(theirs(ns, &setting)?), speed_of(theirs(ns, &lean)?)];
+            let turn = [speed_of(ours(play)?), speed_of(theirs(ns, &setting)?), speed_of(theirs(ns, &lean)?)];
             eprintln!("round {round}, {}: {turn:.3?} million data segments a second", setting.name);
             speeds.iter_mut().zip(turn).for_each(|(all, speed)| all.push(speed));
         }
@@ -86,7 +128,7 @@ pub(super) fn memory(ns: &str) -> Result<()> {
     println!("\n| one flow for | tandem, MB | ns-2, MB |\n|---|---|---|");
     for seconds in [100, 1000, 10_000] {
         let megabytes = |took: Took| took.most_memory as f64 / 1e6;
-        let (ours, theirs) = (megabytes(ours(0, seconds)?.1), megabytes(theirs(ns, &one(seconds))?.1));
+        let (ours, theirs) = (megabytes(ours(Play::One(seconds))?.1), megabytes(theirs(ns, &one(seconds))?.1));
         println!("| {seconds} s | {ours:.1} | {theirs:.1} |");
     }
     Ok(())
@@ -97,14 +139,13 @@ pub(super) fn flows(ns: &str, runs: usize, plots: Option<&Path>) -> Result<()> {
     /// ns-2 makes a table of routes from each node to each other one, which takes it longer and longer.
     const MOST_FOR_NS2: u64 = 300;
     const FLOWS: [u64; 9] = [1, 3, 10, 30, 100, 300, 1000, 3000, 10_000];
-    const SECONDS: u64 = 20;
     println!("\n| flows | tandem, ns a data segment | ns-2 |\n|---|---|---|");
     let (mut ours_by_flows, mut theirs_by_flows): (Curve, Curve) = (Vec::new(), Vec::new());
     for flows in FLOWS {
-        let setting = dumbbell(flows, SECONDS);
+        let setting = each(flows);
         let (mut here, mut there) = (Vec::new(), Vec::new());
         for _ in 0..runs {
-            here.push(1e3 / speed_of(ours(flows, SECONDS)?));
+            here.push(1e3 / speed_of(ours(Play::Each(flows))?));
             if flows <= MOST_FOR_NS2 {
                 there.push(1e3 / speed_of(theirs(ns, &setting)?));
             }

@@ -1,8 +1,10 @@
 //! What packets say to a question about a stationary state: long simulated runs, looked at often.
 
-use super::side_by_side;
-use crate::{PaperError, index::PAPERS};
-use scenario::{Assignment, ScenarioFile};
+use super::{
+    paired::{PAYLOAD, setting},
+    side_by_side,
+};
+use crate::PaperError;
 use sim::{Settings, Sim};
 
 /// Seeds played side by side, and how long each, s.
@@ -12,18 +14,14 @@ const SECONDS: u32 = 25_000;
 const LOOKS: usize = 100_000;
 /// The first of them, one in so many, are of how it began.
 const BEGINNING: usize = 50;
-/// Payload of a full packet.
-const PAYLOAD: f64 = 1448.0;
 
 /// What a proxy without a bound holds, packets, over the runs of a file under `papers/` with these changes: the looks of one seed after those of the
 /// other, each in the order of time.
 pub(super) fn held(path: &str, sets: &[&str]) -> Result<Vec<f64>, PaperError> {
+    let sets =
+        [format!("duration={SECONDS}s"), "split.1.buffer=unlimited".into()].into_iter().chain(sets.iter().map(|set| (*set).to_owned()));
+    let scenario = &setting(path, &sets.collect::<Vec<_>>())?;
     let wrong = |what: String| PaperError::Wrong { experiment: format!("papers/{path}"), what };
-    let text = PAPERS.get_file(path).and_then(include_dir::File::contents_utf8).ok_or_else(|| wrong("there is no such file".into()))?;
-    let length = format!("duration={SECONDS}s");
-    let sets = [length.as_str(), "split.1.buffer=unlimited"].into_iter().chain(sets.iter().copied()).map(str::parse);
-    let sets: Vec<Assignment> = sets.collect::<Result<_, String>>().map_err(wrong)?;
-    let scenario = &ScenarioFile::parse(text, path)?.variants(&sets)?[0].scenario;
     let sim = Sim::with(Settings { looks: LOOKS, ..Settings::default() });
     let seeds: Vec<u64> = (1..=SEEDS).collect();
     let runs = side_by_side(&seeds, |seed| -> Result<Vec<f64>, PaperError> {

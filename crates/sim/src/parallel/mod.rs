@@ -18,7 +18,7 @@ use crate::{
     engine::Effort,
     net::{Hop, Net, backward, forward, limit, wire_rate},
     packet::{Kind, Packet},
-    receiver::{Echo, Receiver},
+    receiver::{Echo, LARGEST_WINDOW, Receiver},
     sender::{Law, Place, Sender},
     settings::Settings,
     timers::{Key, Timer, What},
@@ -295,7 +295,8 @@ impl<'a> World<'a> {
     }
 
     fn deliver(&mut self, line: usize) {
-        while let Some((hop, packet)) = self.net.take(line) {
+        let mut packet = Packet::none();
+        while let Some(hop) = self.net.take(line, &mut packet) {
             match self.place_of(packet.conn) {
                 Some(place) if hop == Hop::Right => self.arrive_right(place, &packet),
                 Some(place) => self.arrive_left(place, &packet),
@@ -465,5 +466,5 @@ fn endless_window(network: &Network, mss: u32) -> u64 {
         link::Limit::Bytes(bytes) => bytes.0,
     };
     let flight = rate.bytes_in(rtt).0;
-    (flight + queued.min(flight.saturating_mul(4))).saturating_mul(2).clamp(2 << 20, 1 << 29)
+    (flight + queued.min(flight.saturating_mul(4))).saturating_mul(2).clamp(2 << 20, LARGEST_WINDOW)
 }

@@ -1,6 +1,6 @@
 //! What acknowledgements do (tcp_ack): they take segments off the scoreboard, measure the round trip, and open the window.
 
-use super::{EVER_RETRANS, LOST, Pending, Phase, RETRANS, SACKED, Segment, Sender};
+use super::{EVER_RETRANS, LAST, LOST, Pending, Phase, RETRANS, SACKED, Segment, Sender};
 use crate::{
     net::Net,
     packet::{DSACK, ECE, Packet},
@@ -59,6 +59,65 @@ impl Sender {
         if self.state.is_none() || packet.seq < self.una || packet.seq > self.nxt {
             return;
         }
+        if self.is_plain(packet) {
+            self.advance(packet, net);
+        } else if !self.weigh(packet, net) {
+            return;
+        }
+        debug_assert!(self.is_consistent());
+        self.push(net);
+        self.end_if_done(net);
+        self.wait_for_receipt(net);
+    }
+
+    /// Whether nothing is amiss, and an acknowledgement says nothing but that more has arrived in order, of what was sent once. So do nearly all: they
+    /// need not be weighed.
+    fn is_plain(&self, packet: &Packet) -> bool {
+        let is_calm = self.phase == Phase::Open
+            && self.sacked_out | self.lost_out | self.retrans_out == 0
+            && self.again.is_empty()
+            && self.probe_high.is_none()
+            && self.highest_sacked <= self.una;
+        let mut acked = self.segments.iter().take_while(|segment| segment.end() <= packet.seq).peekable();
+        is_calm && packet.flags == 0 && !packet.has_ranges() && acked.peek().is_some() && acked.all(|segment| segment.flags & !LAST == 0)
+    }
+
+    /// Takes what a plain acknowledgement acknowledges off the scoreboard: what `weigh` would find of it, and no more.
+    fn advance(&mut self, packet: &Packet, net: &mut Net) {
+        let (now, mut acked) = (net.now, 0);
+        (self.timeouts_in_row, self.duplicates) = (0, 0);
+        self.update_window(packet);
+        if let Some(state) = &mut self.state {
+            state.hear(packet.told);
+        }
+        let (mut first, mut last) = (None, None);
+        while let Some(&segment) = self.segments.front().filter(|segment| segment.end() <= packet.seq) {
+            self.segments.pop_front();
+            first.get_or_insert(segment);
+            last = Some(segment);
+            acked += 1;
+        }
+        self.base += u64::from(acked);
+        self.una = packet.seq;
+        self.delivered += u64::from(acked);
+        let (Some(first), Some(last)) = (first, last) else { return };
+        self.rack_advance(&last, now);
+        let latest = self.measured(last.sent, now);
+        self.rtt.sample_least(latest, now / 1000);
+        self.rtt.sample(self.measured(first.sent, now), self.una, self.nxt);
+        self.tell_sample(latest, net);
+        if self.pending != Pending::Reorder || self.segments.is_empty() {
+            self.set_timer(net);
+        }
+        if self.whole {
+            self.tell_ack(acked, 0, latest, net);
+        } else {
+            self.grow(acked, net);
+        }
+    }
+
+    /// What an acknowledgement is found to say has its consequences; false: it is the window alone that it tells.
+    fn weigh(&mut self, packet: &Packet, net: &mut Net) -> bool {
         let (before_delivered, before_lost, had_packets) = (self.delivered, self.lost, !self.segments.is_empty());
         let (ece, in_recovery) = (self.place.ecn && packet.has(ECE), self.phase == Phase::Recovery);
         let mut news = News { prior_una: self.una, echo: packet.sent, ece, in_recovery, ..News::default() };
@@ -67,13 +126,13 @@ impl Sender {
             news.advanced = true;
             self.timeouts_in_row = 0;
         }
-        self.update_window(packet, &mut news);
+        news.window = self.update_window(packet);
         if let Some(state) = &mut self.state {
             state.hear(packet.told);
         }
         if !had_packets {
             self.answer_without_data(net);
-            return;
+            return false;
         }
         if packet.has_ranges() && !self.is_newreno() {
             self.mark_sacked(packet, &mut news, net.now);
@@ -91,10 +150,7 @@ impl Sender {
         if resend == Resend::Lost {
             self.retransmit_lost(net);
         }
-        debug_assert!(self.is_consistent());
-        self.push(net);
-        self.end_if_done(net);
-        self.wait_for_receipt(net);
+        true
     }
 
     /// The controller hears when the last byte is acknowledged.
@@ -112,7 +168,7 @@ impl Sender {
         if packet.seq > self.una {
             self.on_ack(packet, net);
         } else {
-            self.update_window(packet, &mut News::default());
+            self.update_window(packet);
             self.push(net);
         }
     }
@@ -127,14 +183,16 @@ impl Sender {
         }
     }
 
-    fn update_window(&mut self, packet: &Packet, news: &mut News) {
+    /// The window that it tells; whether it is another one.
+    fn update_window(&mut self, packet: &Packet) -> bool {
         let end = packet.seq + u64::from(packet.amount);
         // As RFC 9293 §3.10.7.4 asks: an acknowledgement that was overtaken has an older window.
-        if packet.seq > self.una || end > self.window_end || packet.amount != self.snd_wnd {
-            news.window = packet.amount != self.snd_wnd;
+        let is_other = packet.amount != self.snd_wnd;
+        if packet.seq > self.una || end > self.window_end || is_other {
             self.snd_wnd = packet.amount;
             self.window_end = self.window_end.max(end);
         }
+        is_other
     }
 
     /// Nothing was under way: it is the window that is told (tcp_ack_probe).
@@ -280,7 +338,7 @@ impl Sender {
         while self.again.front().is_some_and(|number| *number < self.base) {
             self.again.pop_front();
         }
-        self.tell_sample(news, net);
+        self.tell_sample(news.rtt_us, net);
     }
 
     /// A segment is acknowledged.
@@ -310,9 +368,14 @@ impl Sender {
         }
     }
 
+    /// Time since something was sent, µs.
+    fn measured(&self, sent: u64, now: u64) -> u32 {
+        ((now - sent) / 1000).max(1) as u32
+    }
+
     /// Measures the round trip (tcp_ack_update_rtt).
     fn measure(&mut self, news: &mut News, net: &Net) {
-        let since = |sent: u64| ((net.now - sent) / 1000).max(1) as u32;
+        let since = |sent: u64| self.measured(sent, net.now);
         let acked = news.first_acked.filter(|_| !news.retransmitted);
         let (mut smooth, mut latest) = (acked.map(since), acked.map(|_| since(news.last_acked)));
         if let Some(first) = news.first_sacked {
@@ -335,7 +398,7 @@ impl Sender {
     }
 
     /// Tells the controller what was delivered since the last time, and the round trip (pkts_acked).
-    fn tell_sample(&mut self, news: &News, net: &mut Net) {
+    fn tell_sample(&mut self, rtt_us: u32, net: &mut Net) {
         if !self.wants_samples {
             return;
         }
@@ -343,18 +406,14 @@ impl Sender {
         self.sampled = (self.delivered, self.delivered_marked);
         let acked = (self.delivered - delivered) as u32;
         let marked = (self.delivered_marked - marked) as u32;
-        let event = Event { kind: Kind::Sample, acked, marked, rtt_us: news.rtt_us, ..Event::default() };
+        let event = Event { kind: Kind::Sample, acked, marked, rtt_us, ..Event::default() };
         (self.flow.cwnd, self.flow.ssthresh) = self.tell(event, net);
     }
 
     /// Lets the window follow (tcp_cong_control).
     fn control_window(&mut self, delivered: u32, lost: u32, news: &News, net: &mut Net) {
         if self.whole {
-            // What is out of order is acknowledged at once, and every second segment.
-            let held = if delivered <= 1 && self.sacked_out == 0 { control::HELD } else { 0 };
-            let flags = self.limited() | held;
-            let event = Event { kind: Kind::Ack, flags, acked: delivered, rtt_us: news.rtt_us, lost, ..Event::default() };
-            self.tell(event, net);
+            self.tell_ack(delivered, lost, news.rtt_us, net);
         } else if self.is_newreno() {
             if news.advanced && !news.in_recovery {
                 self.grow(delivered, net);
@@ -365,6 +424,14 @@ impl Sender {
             // tcp_may_raise_cwnd
             self.grow(delivered, net);
         }
+    }
+
+    /// A controller of the whole window hears of every acknowledgement.
+    fn tell_ack(&mut self, acked: u32, lost: u32, rtt_us: u32, net: &mut Net) {
+        // What is out of order is acknowledged at once, and every second segment.
+        let held = if acked <= 1 && self.sacked_out == 0 { control::HELD } else { 0 };
+        let flags = self.limited() | held;
+        self.tell(Event { kind: Kind::Ack, flags, acked, rtt_us, lost, ..Event::default() }, net);
     }
 
     /// The window may grow (tcp_cong_avoid).

@@ -33,6 +33,11 @@ impl Law {
         }
     }
 
+    /// Whether routers tell it what to do.
+    pub(super) fn is_told(self) -> bool {
+        matches!(self, Law::Told(_))
+    }
+
     /// Whether it shares out a link's capacity.
     pub(crate) fn needs_capacity(self) -> bool {
         self.own().is_some_and(Controller::needs_capacity)

@@ -149,7 +149,7 @@ pub(crate) struct Sender {
     asked: u32,
     /// The handshake that has let it begin early is not over: the timer is its own (tcp_rearm_rto).
     is_early: bool,
-    /// First byte that may not go for the first time while the fluid proxy at the other end is full; none: it holds nobody back.
+    /// First byte that may not go for the first time yet: the fluid proxy at the other end would have no room for it; none: it holds nobody back.
     pub(crate) held_at: Option<u64>,
     /// First byte that the receiver's window does not permit.
     window_end: u64,
@@ -320,6 +320,18 @@ impl Sender {
     /// Payload that waits to be sent for the first time.
     pub(crate) fn unsent(&self) -> u64 {
         self.end - self.nxt
+    }
+
+    /// Whether it would send more, and the fluid proxy at the other end has no room.
+    pub(crate) fn is_held(&self) -> bool {
+        let len = self.unsent().min(self.settings.mss.into());
+        len > 0 && self.held_at.is_some_and(|most| self.nxt + len > most) && self.in_flight() < self.flow.cwnd
+    }
+
+    /// Payload that its window lets go in so many µs.
+    pub(crate) fn lets_go(&self, span_us: u32) -> u64 {
+        let window = u64::from(self.flow.cwnd) * u64::from(self.settings.mss);
+        (window * u64::from(span_us)).checked_div(self.rtt.smoothed().into()).unwrap_or(0)
     }
 
     /// Segments that are neither acknowledged nor SACKed nor counted lost.

@@ -9,7 +9,12 @@ use crate::{
 
 impl Sender {
     /// Whether the pace, or what waits in the shaper of its host, forbids to send now (tcp_pacing_check, tcp_small_queue_check).
+    #[inline]
     pub(super) fn must_wait(&mut self, net: &mut Net) -> bool {
+        (self.pace_next > net.now || self.place.shaped) && self.is_held_up(net)
+    }
+
+    fn is_held_up(&mut self, net: &mut Net) -> bool {
         if self.pace_next > net.now {
             let key = self.key(What::Pace);
             if self.pace_timer.due() != self.pace_next {
@@ -45,21 +50,17 @@ impl Sender {
         if self.segments.is_empty() && !self.whole && self.settings.validation {
             self.restart_after_idle(net);
         }
-        let (mut sent, mut limited) = (0, false);
-        while self.nxt < self.end && !(probe && sent > 0) {
-            if self.in_flight() >= self.flow.cwnd && !probe {
-                limited = true;
-                break;
-            }
+        let most = self.window_end.min(self.held_at.unwrap_or(u64::MAX));
+        let (mut sent, mut limited) = (0, self.in_flight() >= self.flow.cwnd);
+        while self.nxt < self.end && if probe { sent == 0 } else { !limited } {
             let len = (self.end - self.nxt).min(self.settings.mss.into()) as u32;
-            let most = self.window_end.min(self.held_at.unwrap_or(u64::MAX));
             if self.nxt + u64::from(len) > most || !self.has_room(len) || self.must_wait(net) {
                 break;
             }
             self.send_new(len, net);
             sent += 1;
+            limited = self.in_flight() >= self.flow.cwnd;
         }
-        limited |= self.in_flight() >= self.flow.cwnd;
         if sent > 0 || limited {
             self.validate(limited, net);
         }
@@ -117,12 +118,13 @@ impl Sender {
                 self.queue_cwr = false;
             }
         }
-        let wants = self.delivered == 0 || self.limited() != 0;
-        if let Some(state) = &mut self.state
-            && let Some((header, asks)) = state.say(&self.flow, self.rtt.smoothed(), wants)
-        {
-            packet.set_header(header);
-            packet.told = asks;
+        if self.law.is_told() {
+            let wants = self.delivered == 0 || self.limited() != 0;
+            let said = self.state.as_mut().and_then(|state| state.say(&self.flow, self.rtt.smoothed(), wants));
+            if let Some((header, asks)) = said {
+                packet.set_header(header);
+                packet.told = asks;
+            }
         }
         self.flow.sent += u64::from(segment.len);
         self.last_sent = net.now;

@@ -53,9 +53,10 @@ fn a_closed_window_bounds_what_the_proxy_holds() {
 fn a_fluid_proxy_holds_back_only_while_it_is_full() {
     let text = |more: &str| format!("duration = \"30s\"\n{}[[flow]]\n", split("20pkt", more));
     let (window, fluid) = (run(&text("")), run(&text("backpressure = \"fluid\"\n")));
-    // What was under way when it became full comes all the same: up to a window of the first leg.
+    // A buffer that is nearly always full: what comes finds room, but for what the next leg does not take while it recovers.
     let held = fluid.proxy.unwrap().buffer_bytes;
-    assert!(held.max >= 30_000.0 && held.max < 600_000.0, "{held:?}");
+    near(held.mean, 30_000.0, 0.05);
+    assert!(held.p99 < 40_000.0, "{held:?}");
     assert!(fluid.goodput_bps >= 0.98 * window.goodput_bps, "{} {}", fluid.goodput_bps, window.goodput_bps);
     assert!(fluid.utilization > 0.9);
 }

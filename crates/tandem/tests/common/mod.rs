@@ -5,16 +5,40 @@ pub(crate) mod routed;
 
 use lab::Host;
 use std::{
-    fs::OpenOptions,
+    fs::{self, OpenOptions},
     io::Write,
     net::{IpAddr, SocketAddr, TcpStream},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Every scenario file of the project, in the order of their names: what lies with the scenarios and the papers, and whatever else has links or
+/// networks.
+pub(crate) fn scenario_files() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    let is_scenario = |path: &Path| {
+        let has_them = |text: String| text.lines().any(|line| line.starts_with("[[link]]") || line.starts_with("[[network]]"));
+        let is_there = ["scenarios", "papers"].iter().any(|folder| path.starts_with(root.join(folder))) && !path.ends_with("paper.toml");
+        path.extension().is_some_and(|extension| extension == "toml") && (is_there || fs::read_to_string(path).is_ok_and(has_them))
+    };
+    let (mut found, mut waiting) = (Vec::new(), vec![root.clone()]);
+    while let Some(path) = waiting.pop() {
+        if !path.is_dir() {
+            found.extend(is_scenario(&path).then_some(path));
+            continue;
+        }
+        let inside = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap());
+        // What was built, and what belongs to other programs.
+        let is_ours = |name: &str| name != "target" && !name.starts_with('.');
+        waiting.extend(inside.filter(|entry| entry.file_name().to_str().is_some_and(is_ours)).map(|entry| entry.path()));
+    }
+    found.sort();
+    found
+}
 
 /// Whether `test` must be skipped: hosts can't be made, or a program is missing. The reason goes to the file that TANDEM_SKIPS
 /// names.

@@ -1,0 +1,176 @@
+//! What is computed is a function of the scenario and the seed: every scenario file in the tree gives the same bytes twice, and a sweep the same
+//! bytes however many cores play it.
+
+mod common;
+
+use common::{TANDEM, scenario_files};
+use scenario::{Loss, Scenario, ScenarioFile, Span, Variant};
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// A scenario file, and what is changed of it.
+struct Play {
+    file: PathBuf,
+    sets: Vec<String>,
+}
+
+impl Play {
+    /// The file as it is, but for its length.
+    fn of(file: &Path, sets: &[String]) -> Self {
+        let whole = Play { file: file.into(), sets: sets.to_vec() };
+        let scenarios: Vec<Scenario> = whole.variants().into_iter().map(|variant| variant.scenario).collect();
+        let short = match &scenarios[0].foreground {
+            Some(_) => "foreground.jobs=200".into(),
+            None => format!("duration={}", scenarios.iter().map(short).max().unwrap_or(Span::ZERO)),
+        };
+        Play { sets: [sets, &[short]].concat(), ..whole }
+    }
+
+    fn variants(&self) -> Vec<Variant> {
+        let text = fs::read_to_string(&self.file).unwrap();
+        let file = ScenarioFile::parse(&text, &self.file.display().to_string()).unwrap_or_else(|error| panic!("{error}"));
+        let sets: Vec<_> = self.sets.iter().map(|set| set.parse().unwrap()).collect();
+        file.variants(&sets).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// What those who compute say to it. Its curves are left out, of which there would be a gigabyte: figures are made of them, to the last digit.
+    fn json(&self, seed: u64, more: &[&str]) -> String {
+        let mut command = Command::new(TANDEM);
+        command.arg("run").arg(&self.file).args(["--on", "sim,theory", "--json", "--seed", &seed.to_string()]).args(more);
+        for set in &self.sets {
+            command.args(["--set", set]);
+        }
+        let output = command.output().unwrap();
+        let (status, said) = (output.status.code(), String::from_utf8_lossy(&output.stderr));
+        // 3: one of them has no answer to a part of it.
+        assert!(matches!(status, Some(0 | 3)), "{}: {status:?} {said}", self.name());
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn name(&self) -> String {
+        format!("{} --set {}", self.file.display(), self.sets.join(" --set "))
+    }
+}
+
+/// How long a scenario is played here: until there has been something to see, but for no more than so many packets.
+fn short(scenario: &Scenario) -> Span {
+    const LEAST_ROUND_TRIPS: u64 = 3;
+    const MOST: Span = Span(10_000_000_000);
+    const MOST_BITS: u64 = 1_000_000_000;
+    let whole = scenario::Leg { first: 0, end: scenario.links.len() };
+    let slowest = scenario.bottleneck_rate(whole).bits_per_s().max(1);
+    let bounded = Span(MOST_BITS * 1_000_000_000 / slowest).min(MOST);
+    let least = Span(LEAST_ROUND_TRIPS * scenario.base_rtt(whole).0);
+    scenario.duration.unwrap_or(Span(u64::MAX)).min(bounded.max(least))
+}
+
+/// Whether chance has a part in a scenario.
+fn has_chance(scenario: &Scenario) -> bool {
+    const SEEDS: [u64; 2] = [1, 2];
+    let loses = |loss: Option<Loss>| match loss {
+        None => false,
+        Some(Loss::PerPacket(often) | Loss::PerSecond(often)) => often > 0.0,
+        Some(Loss::Gilbert(_)) => true,
+    };
+    let mut losses = scenario.links.iter().map(|link| link.loss).chain(scenario.networks.iter().map(|network| network.loss));
+    let differ = |drawn: &dyn Fn(u64) -> String| drawn(SEEDS[0]) != drawn(SEEDS[1]);
+    losses.any(loses)
+        || differ(&|seed| format!("{:?}", scenario.flow_specs(seed)))
+        || scenario.parallel().is_some_and(|parallel| differ(&|seed| format!("{:?}", parallel.jobs(seed).take(100).collect::<Vec<_>>())))
+        || scenario.cross.iter().any(|cross| differ(&|seed| format!("{:?}", cross.times(seed, 0).take(100).collect::<Vec<_>>())))
+        || scenario
+            .flows
+            .iter()
+            .filter_map(|flow| flow.offers)
+            .any(|offer| differ(&|seed| format!("{:?}", offer.writes(seed, 0, Span::ZERO).take(100).collect::<Vec<_>>())))
+}
+
+/// That two are the same bytes; where not, the line in which they part.
+#[track_caller]
+fn same(one: &str, other: &str, what: &str) {
+    if one != other {
+        let parting = (1..).zip(one.lines().zip(other.lines())).find(|(_, (one, other))| one != other);
+        panic!("{what}: {parting:?}, of {} and {} bytes", one.len(), other.len());
+    }
+}
+
+/// Outcomes by engine and case, without the number of their seed.
+fn outcomes(json: &str) -> Vec<(String, String, Value)> {
+    let mut list: Vec<Value> = serde_json::from_str(json).unwrap();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    list.iter_mut()
+        .map(|outcome| {
+            outcome["seed"] = Value::Null;
+            (text(&outcome["engine"]), text(&outcome["case"]), outcome.take())
+        })
+        .collect()
+}
+
+/// Every file as it is, and what the papers' experiments change of theirs.
+fn plays() -> Vec<Play> {
+    let mut plays: Vec<Play> = scenario_files().iter().map(|file| Play::of(file, &[])).collect();
+    let papers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../papers").canonicalize().unwrap();
+    for paper in experiments::papers().unwrap() {
+        for experiment in &paper.experiments {
+            let file = papers.join(&paper.key).join(&experiment.file);
+            let varied = experiment.variations.iter().map(|variation| [&experiment.sets[..], &variation.sets].concat());
+            plays.extend(
+                [experiment.sets.clone()].into_iter().chain(varied).filter(|sets| !sets.is_empty()).map(|sets| Play::of(&file, &sets)),
+            );
+        }
+    }
+    plays
+}
+
+#[test]
+fn every_scenario_in_the_tree_gives_the_same_bytes_twice() {
+    let (mut simulated, mut computed) = (0, 0);
+    for play in plays() {
+        let one = play.json(5, &[]);
+        same(&one, &play.json(5, &["--jobs", "1"]), &play.name());
+        let other = outcomes(&play.json(6, &[]));
+        let variants = play.variants();
+        for ((engine, case, one), (_, _, other)) in outcomes(&one).into_iter().zip(other) {
+            let variant = variants.iter().find(|variant| variant.case == case).unwrap();
+            match engine.as_str() {
+                "sim" => {
+                    simulated += 1;
+                    assert_eq!(one != other, has_chance(&variant.scenario), "{}: case {case:?} under another seed", play.name());
+                }
+                // Equations need no chance where they are solved, and draw what is simulated of them.
+                _ => computed += 1,
+            }
+        }
+    }
+    assert!(simulated > 100 && computed > 0, "{simulated} {computed}");
+}
+
+const SWEPT: &str = "name = \"swept\"\n[[link]]\nrate = \"50Mbit\"\ndelay = \"5ms\"\n[[link]]\nrate = \"10Mbit\"\ndelay = \"50ms\"\n\
+                     loss = { per_packet = 0.01 }\n[[split]]\nafter = 1\n[[flow]]\ncount = 2\nbytes = \"500kB\"\nstart = { uniform = [\"0s\", \"1s\"] }\n";
+
+#[test]
+fn a_sweep_gives_the_same_bytes_however_many_cores_play_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("swept.toml");
+    fs::write(&file, SWEPT).unwrap();
+    let run = |what: &[&str], jobs: &[&str]| {
+        let output = Command::new(TANDEM).arg(what[0]).arg(&file).args(&what[1..]).args(jobs).output().unwrap();
+        assert!(output.status.success(), "{what:?} {jobs:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let sweep =
+        ["run", "--on", "sim", "--seeds", "3", "--set", "control.proxy=cubic,hybla,share", "--set", "split.1.buffer=64kB,unlimited"];
+    let curves = [&sweep[..], &["--json", "--series"]].concat();
+    for what in [&sweep[..], &curves, &["advise", "--seeds", "3", "--json"]] {
+        let alone = run(what, &["--jobs", "1"]);
+        for jobs in [&["--jobs", "2"][..], &["--jobs", "5"], &["--jobs", "100"], &[]] {
+            same(&alone, &run(what, jobs), &format!("{what:?} {jobs:?}"));
+        }
+    }
+    let outcomes = outcomes(&run(&curves, &["--jobs", "5"]));
+    assert_eq!(outcomes.len(), 3 * 3 * 2);
+}
