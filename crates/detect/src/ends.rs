@@ -52,6 +52,13 @@ impl<'a> View<'a> {
         acked.steps().iter().filter(|step| step.reach > 0).filter_map(answer).collect()
     }
 
+    /// The same as recorded.
+    pub(crate) fn answers_recorded(&self, stream: usize) -> Vec<i64> {
+        let (sent, acked) = (&self.half(stream).sent, &self.half(1 - stream).acked);
+        let answer = |step: &Step| Some(step.at - sent.reached(step.reach)?.at);
+        acked.steps().iter().filter(|step| step.reach > 0).filter_map(answer).collect()
+    }
+
     /// The stream whose sender the capture was taken at, as far as delays tell.
     pub(crate) fn at(&self) -> Option<usize> {
         if let (Some((there, back)), Some(client)) = (self.handshake(), self.client()) {
@@ -63,13 +70,7 @@ impl<'a> View<'a> {
             }
         }
         let median = |stream: usize| {
-            let (sent, acked) = (&self.half(stream).sent, &self.half(1 - stream).acked);
-            let mut delays: Vec<i64> = acked
-                .steps()
-                .iter()
-                .filter(|step| step.reach > 0)
-                .filter_map(|step| Some(step.at - sent.reached(step.reach)?.at))
-                .collect();
+            let mut delays = self.answers_recorded(stream);
             delays.sort_unstable();
             delays.get(delays.len() / 2).copied()
         };

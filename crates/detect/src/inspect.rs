@@ -39,7 +39,8 @@ pub(crate) fn acknowledgements(ends: &Ends<'_>) -> Option<Evidence> {
     let number = (best.share(), "share");
     let text = |what: &str| format!("of {} ACKs compared that arrived, {} were sent so by the other end: {what}", best.of, best.same);
     let of = |says, strength, what| Some(Evidence::new(Method::Acknowledgements, says, strength, number, text(what)));
-    if best.same == 0 {
+    // Where all can be alike, one in twenty may be by chance.
+    if best.same * 20 <= best.of {
         of(Says::Split, Strength::Strong, "something between makes its own")
     } else if best.share() >= MOSTLY {
         of(Says::EndToEnd, Strength::Strong, "they came through")

@@ -112,7 +112,7 @@ fn way(ends: &Ends<'_>) -> f64 {
 /// The least time in which this end was answered.
 fn round_trip(view: &View<'_>) -> Option<f64> {
     let shaken = view.handshake().map(|(there, back)| there.max(back));
-    let own = view.at().into_iter().flat_map(|stream| view.answers(stream));
+    let own = view.at().into_iter().flat_map(|stream| view.answers_recorded(stream));
     own.chain(shaken).min().map(|least| least as f64 / 1e9)
 }
 

@@ -149,18 +149,26 @@ fn condition(ends: &Ends<'_>, stream: usize, clocks: &Clocks) -> String {
 
 /// Method 3, at the sender alone: the receiver is known to delay every ACK by `delay`, s.
 pub(crate) fn delayed_acks(sender: &View<'_>, delay: f64) -> Option<Evidence> {
-    let answers: Vec<f64> = sender.answers(0).into_iter().map(|answer| answer as f64 / 1e9).collect();
-    let least = answers.iter().copied().min_by(f64::total_cmp)?;
-    let sooner = answers.iter().filter(|answer| **answer < delay - JITTER).count();
+    let in_seconds = |answers: Vec<i64>| answers.into_iter().map(|answer| answer as f64 / 1e9).collect::<Vec<f64>>();
+    let (at_most, recorded) = (in_seconds(sender.answers(0)), in_seconds(sender.answers_recorded(0)));
+    let least = recorded.iter().copied().min_by(f64::total_cmp)?;
+    let sooner = at_most.iter().filter(|answer| **answer < delay - JITTER).count();
     let what = format!("the receiver delays each ACK by {}, as was said", seconds(delay));
     let of = |says, strength, text| Some(Evidence::new(Method::DelayedAcks, says, strength, (least, "s"), text));
     if sooner > 0 {
-        let text = format!("{what}; {sooner} of {} came sooner, the soonest after {}", answers.len(), seconds(least));
-        return of(Says::Split, Strength::Strong, text);
+        return of(
+            Says::Split,
+            Strength::Strong,
+            format!("{what}; {sooner} of {} came sooner, the soonest after {}", at_most.len(), seconds(least)),
+        );
+    }
+    if least < delay - JITTER {
+        let text = format!("{what}; one came after {}, if the trace has all that was sent", seconds(least));
+        return of(Says::Split, Strength::Weak, text);
     }
     // What acknowledges by itself does so within its own round trip, which a long delay exceeds.
-    let strength = if delay >= 1.0 && answers.len() >= 10 { Strength::Strong } else { Strength::Weak };
-    of(Says::EndToEnd, strength, format!("{what}; none of {} came sooner, the soonest after {}", answers.len(), seconds(least)))
+    let strength = if delay >= 1.0 && recorded.len() >= 10 { Strength::Strong } else { Strength::Weak };
+    of(Says::EndToEnd, strength, format!("{what}; none of {} came sooner, the soonest after {}", recorded.len(), seconds(least)))
 }
 
 /// Method 3 with the delay that the receiver's own trace shows, byte by byte: no clock is compared with another.

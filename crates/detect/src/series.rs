@@ -15,12 +15,15 @@ pub(crate) struct Series {
 }
 
 /// What was in one stretch of time.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Bin {
     bytes: u64,
-    /// The smallest and largest window advertised, where one was.
-    window: Option<(u64, u64)>,
+    /// The smallest window advertised; `NONE` where none was.
+    window: u64,
 }
+
+const NONE: u64 = u64::MAX;
+const EMPTY: Bin = Bin { bytes: 0, window: NONE };
 
 /// How bursty a side sent.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -56,16 +59,16 @@ impl Series {
         // A packet that is recorded late counts as the first.
         let mut index = (at - self.from).max(0) / self.width;
         while index >= BINS as i64 {
-            let halves = self.bins.chunks(2).map(|pair| pair.iter().copied().reduce(Bin::with).unwrap_or_default());
+            let halves = self.bins.chunks(2).map(|pair| pair.iter().copied().reduce(Bin::with).unwrap_or(EMPTY));
             self.bins = halves.collect();
             self.width *= 2;
             index = (at - self.from).max(0) / self.width;
         }
         let index = index as usize;
         if self.bins.len() <= index {
-            self.bins.resize(index + 1, Bin::default());
+            self.bins.resize(index + 1, EMPTY);
         }
-        self.bins[index] = self.bins[index].with(Bin { bytes, window: Some((window, window)) });
+        self.bins[index] = self.bins[index].with(Bin { bytes, window });
     }
 
     /// None when there are too few stretches to tell.
@@ -89,17 +92,13 @@ impl Series {
             from_s: self.from as f64 / 1e9,
             bytes: self.bins.iter().map(|bin| bin.bytes).collect(),
             window_step_s: self.width as f64 / 1e9,
-            window: self.bins.iter().map(|bin| bin.window.map(|(least, _)| least)).collect(),
+            window: self.bins.iter().map(|bin| (bin.window != NONE).then_some(bin.window)).collect(),
         }
     }
 }
 
 impl Bin {
     fn with(self, other: Bin) -> Bin {
-        let window = match (self.window, other.window) {
-            (Some((a, b)), Some((c, d))) => Some((a.min(c), b.max(d))),
-            (one, two) => one.or(two),
-        };
-        Bin { bytes: self.bytes.saturating_add(other.bytes), window }
+        Bin { bytes: self.bytes.saturating_add(other.bytes), window: self.window.min(other.window) }
     }
 }

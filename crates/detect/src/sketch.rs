@@ -9,9 +9,8 @@ const KEPT: usize = 32;
 /// The smallest hashes, each with what it came with: a place in the stream, a time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sketch {
-    kept: BTreeMap<u64, i64>,
-    /// Things noted, repetitions among them.
-    noted: u64,
+    /// In the order of the hashes, each once.
+    kept: Vec<(u64, i64)>,
 }
 
 /// How much of what arrived had been sent.
@@ -28,49 +27,51 @@ impl Overlap {
 }
 
 impl Sketch {
-    /// Whether a hash would be kept.
-    pub(crate) fn wants(&self, hash: u64) -> bool {
-        self.kept.len() < KEPT || self.kept.last_key_value().is_some_and(|(largest, _)| hash < *largest)
+    /// Hashes from this on are not kept.
+    fn bound(&self) -> u64 {
+        if self.kept.len() < KEPT { u64::MAX } else { self.kept[KEPT - 1].0 }
     }
 
     pub(crate) fn note(&mut self, hash: u64, with: i64) {
-        self.noted += 1;
-        if self.wants(hash) {
-            // What comes again keeps what it came with first.
-            self.kept.entry(hash).or_insert(with);
-            if self.kept.len() > KEPT {
-                self.kept.pop_last();
+        if hash >= self.bound() {
+            return;
+        }
+        // What comes again keeps what it came with first.
+        if let Err(place) = self.find(hash) {
+            if self.kept.len() == KEPT {
+                self.kept.pop();
             }
+            self.kept.insert(place, (hash, with));
         }
     }
 
-    pub(crate) fn hashes(&self) -> impl Iterator<Item = (u64, i64)> + '_ {
-        self.kept.iter().map(|(hash, with)| (*hash, *with))
+    fn find(&self, hash: u64) -> Result<usize, usize> {
+        self.kept.binary_search_by_key(&hash, |(kept, _)| *kept)
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.kept.len()
+    pub(crate) fn hashes(&self) -> impl Iterator<Item = (u64, i64)> + '_ {
+        self.kept.iter().copied()
     }
 
     /// How many of the things in `self`, as far as they tell, are in `whole`, too.
     pub(crate) fn within(&self, whole: &Sketch) -> Overlap {
         // Above its largest number a full sketch tells nothing.
-        let told = |hash: u64| whole.kept.len() < KEPT || whole.kept.last_key_value().is_some_and(|(largest, _)| hash <= *largest);
-        let of = self.kept.keys().filter(|hash| told(**hash));
-        let (mut same, mut count) = (0, 0);
-        for hash in of {
-            count += 1;
-            same += usize::from(whole.kept.contains_key(hash));
+        let bound = whole.bound();
+        let told = self.kept.iter().filter(|(hash, _)| *hash <= bound);
+        let (mut same, mut of) = (0, 0);
+        for (hash, _) in told {
+            of += 1;
+            same += usize::from(whole.find(*hash).is_ok());
         }
-        Overlap { same, of: count }
+        Overlap { same, of }
     }
 
     /// The shift between the two sketches' places that most of what they share agrees on, and how many do: `other`'s place + shift = own place.
     pub(crate) fn shift(&self, other: &Sketch) -> Option<(i64, usize)> {
         let mut votes: BTreeMap<i64, usize> = BTreeMap::new();
         for (hash, place) in &self.kept {
-            if let Some(there) = other.kept.get(hash) {
-                *votes.entry(place.wrapping_sub(*there)).or_default() += 1;
+            if let Ok(there) = other.find(*hash) {
+                *votes.entry(place.wrapping_sub(other.kept[there].1)).or_default() += 1;
             }
         }
         votes.into_iter().max_by_key(|(shift, count)| (*count, std::cmp::Reverse(shift.unsigned_abs())))
@@ -107,18 +108,16 @@ const WINDOW: usize = 64;
 /// segments. Time is linear, about a nanosecond a byte.
 pub(crate) fn note_content(sketch: &mut Sketch, payload: &[u8], place: i64) {
     let mut hash = 0u64;
-    let mut largest = if sketch.len() < KEPT { u64::MAX } else { sketch.kept.last_key_value().map_or(u64::MAX, |(largest, _)| *largest) };
+    let mut bound = sketch.bound();
     let head = payload.len().min(WINDOW - 1);
     for byte in &payload[..head] {
         hash = (hash << 1).wrapping_add(GEAR[usize::from(*byte)]);
     }
     for (index, byte) in payload[head..].iter().enumerate() {
         hash = (hash << 1).wrapping_add(GEAR[usize::from(*byte)]);
-        if hash < largest {
+        if hash < bound {
             sketch.note(hash, place.saturating_add((index + head) as i64));
-            if sketch.len() >= KEPT {
-                largest = sketch.kept.last_key_value().map_or(u64::MAX, |(largest, _)| *largest);
-            }
+            bound = sketch.bound();
         }
     }
 }

@@ -102,7 +102,10 @@ fn both(one: &Capture, two: &Capture, pair: &Pair, asked: &Asked) -> Finding {
     // The direction that carried more, where it was seen to; and the end that sent it, whichever trace was said to be its.
     let side = if here.bytes() >= there.bytes() { here.sender() } else { there.sender() ^ usize::from(pair.crossed) };
     let (here, there) = (View { flow: here, sender: side }, View { flow: there, sender: side ^ usize::from(pair.crossed) });
-    let swapped = matches!((here.at(), there.at()), (Some(1), Some(0) | None) | (None, Some(0)));
+    // A receiver that delays its ACKs looks like a sender that waits for them.
+    let delays = asked.known.ack_delay_s.is_some();
+    let swapped =
+        matches!((here.at(), there.at()), (Some(1), Some(0) | None)) || (!delays && matches!((here.at(), there.at()), (None, Some(0))));
     let ends = Ends::new(if swapped { [there, here] } else { [here, there] });
     let (mut evidence, mut clocks) = (Vec::new(), None);
     for stream in [0, 1] {
