@@ -9,6 +9,8 @@ use crate::{
 
 /// Things compared before their share says something.
 const ENOUGH: usize = 8;
+/// Bytes that a proxy's own header has at most.
+const HEADERS: u64 = 4096;
 /// The share above which things are the same, if some of them can have been missed by a capture.
 const MOSTLY: f64 = 0.9;
 
@@ -278,6 +280,8 @@ pub(crate) fn payload(ends: &Ends<'_>) -> Vec<Evidence> {
                 Strength::Strong,
                 format!("{lengths}, other ones: of {} stretches compared, none is the same", overlap.of),
             ));
+        } else if whole && clean && sent.abs_diff(came) <= HEADERS && sent != came && overlap.same >= 3 {
+            found.push(of(Says::Split, Strength::Strong, format!("{lengths}, the rest as it was: a header more or less")));
         } else if whole && clean && sent != came {
             found.push(of(Says::TcpProxy, Strength::Strong, format!("{lengths}, and both ends had come to the end: they were changed")));
         }

@@ -178,11 +178,16 @@ pub(crate) fn window(sender: &View<'_>, receiver: Option<&View<'_>>) -> Option<E
     Some(Evidence::new(Method::Window, says, Strength::Weak, number, text))
 }
 
-/// How the connection behaved; with `plots` its series, too.
-pub(crate) fn character(sender: Option<&View<'_>>, receiver: Option<&View<'_>>, ends: Option<&Ends<'_>>, plots: bool) -> Character {
+/// How the connection behaved; with `plots` its series, too. Between two ends times are compared by the clocks' `offset`.
+pub(crate) fn character(
+    sender: Option<&View<'_>>,
+    receiver: Option<&View<'_>>,
+    ends: Option<(&Ends<'_>, Option<f64>)>,
+    plots: bool,
+) -> Character {
     let span = |view: &View<'_>| Some((view.half(0).last_data? - view.half(0).first_data?) as f64 / 1e9);
-    let offset = ends.and_then(offset);
-    let delays = ends.zip(offset).and_then(|(ends, offset)| {
+    let ends = ends.and_then(|(ends, offset)| Some((ends, offset?)));
+    let delays = ends.and_then(|(ends, offset)| {
         let mut delays: Vec<f64> = ends.data(0)?.iter().filter(|transit| transit.place > 0).filter_map(|transit| transit.plain).collect();
         delays.iter_mut().for_each(|delay| *delay -= offset);
         delays.sort_by(f64::total_cmp);
@@ -196,7 +201,7 @@ pub(crate) fn character(sender: Option<&View<'_>>, receiver: Option<&View<'_>>, 
         delay_s: delays,
         window: windows.map(|windows| Window { least: windows.least, most: windows.most, shuts: windows.shuts }),
         sent_again: sender.map(|view| view.half(0).again),
-        ending: ends.zip(offset).and_then(|(ends, offset)| ending(ends, offset)),
+        ending: ends.and_then(|(ends, offset)| ending(ends, offset)),
         series: sender.filter(|_| plots).map(|view| {
             let (sent, offered) = (view.half(0).series.plot(), view.half(1).series.plot());
             Plot { window: offered.window, window_step_s: offered.step_s, ..sent }

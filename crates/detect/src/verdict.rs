@@ -138,8 +138,10 @@ fn both(one: &Capture, two: &Capture, pair: &Pair, asked: &Asked) -> Finding {
     if swapped {
         reason += "; the traces were taken the other way round: the sender's trace is the one given as the receiver's";
     }
-    let character = kind::character(Some(ends.sender()), Some(ends.receiver()), Some(&ends), asked.series);
+    // Of one connection all packets tell the offset; of two, those that do travel from end to end.
     let clocks = clocks.filter(|_| verdict != Verdict::SplitTcp && verdict != Verdict::TcpProxy);
+    let offset = clocks.map(|clocks| clocks.offset_s).or_else(|| kind::offset(&ends));
+    let character = kind::character(Some(ends.sender()), Some(ends.receiver()), Some((&ends, offset)), asked.series);
     Finding {
         sender: Some(pairing::names(ends.sender().flow, ends.sender().sender)),
         receiver: Some(pairing::names(ends.receiver().flow, ends.receiver().sender)),

@@ -143,6 +143,19 @@ fn method_2_bounds_offset_and_drift() {
 }
 
 #[test]
+fn delays_are_those_of_the_path() {
+    for uplink in [false, true] {
+        let delay = Transfer { uplink, offset: -0.3, ..Transfer::default() }.finding(Known::default()).character.delay_s.unwrap();
+        // 45 ms, and up to 2 ms of jitter.
+        assert!((0.044..0.047).contains(&delay.min) && (0.044..0.048).contains(&delay.max), "{delay:?}");
+        // Behind a queue that grows to 4 s.
+        let delay =
+            Transfer { uplink, offset: -0.3, ..Transfer::split(Middle::default()) }.finding(Known::default()).character.delay_s.unwrap();
+        assert!((0.03..0.07).contains(&delay.min) && (3.8..4.2).contains(&delay.max), "{delay:?}");
+    }
+}
+
+#[test]
 fn the_number_of_method_2_is_that_of_the_trace() {
     // At 1 MB/s in and 100 kB/s out, byte b waits 9 b / 1e6 s; the last ACK of 1 MB comes 9 s early, less the far leg's way.
     let transfer = Transfer { offset: -0.4, ..Transfer::split(Middle { far_rate: 100e3, ..Middle::default() }) };
