@@ -4,6 +4,7 @@ mod advise;
 mod answer;
 mod control;
 mod demo;
+mod detect;
 mod doctor;
 mod flows;
 mod lab;
@@ -37,6 +38,7 @@ enum Command {
     Flows(flows::Flows),
     Bypass(flows::Bypass),
     Control(control::Control),
+    Detect(detect::Detect),
     /// Holds a scenario's network up, to try real programs in it
     Lab(lab::Lab),
     /// What this machine can do, and the cure for what it can't
@@ -96,6 +98,7 @@ fn main() -> ExitCode {
         Command::Flows(command) => command.run(),
         Command::Bypass(command) => command.run(),
         Command::Control(command) => command.run(),
+        Command::Detect(command) => command.run(),
         Command::Lab(command) => command.run(),
         Command::Doctor(command) => command.run(),
     };

@@ -1,0 +1,193 @@
+//! All connections of one capture file, in bounded memory.
+
+use crate::{
+    flow::Flow,
+    packet::{self, Carried, Segment},
+    trace::{self, Ending, Frame, TraceError},
+};
+use serde::Serialize;
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::Read,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+/// Connections that are kept; when there are more, those that carried least are forgotten until half are left.
+const MOST_FLOWS: usize = 8192;
+/// Steps of all curves together, and the least and most of one (a connection has four curves).
+const STEPS: usize = 1 << 20;
+const FEWEST_STEPS: usize = 64;
+const MOST_STEPS: usize = 4096;
+/// Streams of datagrams that are kept.
+const MOST_DATAGRAMS: usize = 1024;
+
+/// What a capture had, apart from its connections.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// Frames of any kind.
+    pub frames: u64,
+    /// TCP segments.
+    pub segments: u64,
+    /// Frames of which too little was captured to see the TCP header.
+    pub short: u64,
+    /// Parts of IP packets, which are not put together.
+    pub fragments: u64,
+    /// Datagrams.
+    pub datagrams: u64,
+    /// Frames of other protocols.
+    pub others: u64,
+    /// Frames of a link type that is not read, and its number.
+    pub unknown_link: Option<(i32, u64)>,
+    /// Connections forgotten because there were too many; they carried less than those that were kept.
+    pub forgotten: u64,
+    /// The byte at which the file ends within a record, where it does.
+    pub cut_at: Option<u64>,
+}
+
+/// A capture file, read.
+#[derive(Debug)]
+pub struct Capture {
+    pub(crate) path: PathBuf,
+    pub(crate) tally: Tally,
+    pub(crate) flows: Vec<Flow>,
+    /// Streams of datagrams: first and last time, payload bytes; by sender and receiver.
+    pub(crate) datagrams: BTreeMap<(SocketAddr, SocketAddr), Datagrams>,
+    current: HashMap<[SocketAddr; 2], usize>,
+    room: usize,
+}
+
+/// Datagrams that went one way between two ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Datagrams {
+    pub(crate) first: i64,
+    pub(crate) last: i64,
+    pub(crate) bytes: u64,
+}
+
+impl Capture {
+    /// Reads a capture file, pcap or pcapng, as a stream.
+    pub fn read(path: &Path) -> Result<Self, TraceError> {
+        let mut capture = Capture::empty(path);
+        let ending = trace::frames(path, |frame| capture.note(&frame))?;
+        capture.end(ending)
+    }
+
+    /// Reads a capture from anything; errors call it `name`.
+    pub fn read_from(source: impl Read + Send, name: &Path) -> Result<Self, TraceError> {
+        let mut capture = Capture::empty(name);
+        let ending = trace::frames_of(source, name, |frame| capture.note(&frame))?;
+        capture.end(ending)
+    }
+
+    /// What it had, apart from its connections.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Where it was read from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How many connections it has.
+    pub fn connections(&self) -> usize {
+        self.flows.len()
+    }
+
+    fn empty(path: &Path) -> Self {
+        let (flows, datagrams, current) = (Vec::new(), BTreeMap::new(), HashMap::new());
+        Capture { path: path.into(), tally: Tally::default(), flows, datagrams, current, room: MOST_STEPS }
+    }
+
+    fn end(mut self, ending: Ending) -> Result<Self, TraceError> {
+        self.tally.cut_at = ending.cut_at;
+        if self.tally.segments == 0 && self.tally.datagrams == 0 {
+            return Err(TraceError::NoTcp { path: self.path, what: nothing(&self.tally) });
+        }
+        Ok(self)
+    }
+
+    fn note(&mut self, frame: &Frame<'_>) {
+        self.tally.frames += 1;
+        match packet::dissect(frame) {
+            Carried::Tcp(segment) => self.note_segment(frame.at, &segment),
+            Carried::Udp { from, to, length } => self.note_datagram(frame.at, from, to, length),
+            Carried::Other => self.tally.others += 1,
+            Carried::Fragment => self.tally.fragments += 1,
+            Carried::Short => self.tally.short += 1,
+            Carried::UnknownLink(number) => self.tally.unknown_link.get_or_insert((number, 0)).1 += 1,
+        }
+    }
+
+    fn note_segment(&mut self, at: i64, segment: &Segment<'_>) {
+        self.tally.segments += 1;
+        let (sides, side) = if segment.from <= segment.to { ([segment.from, segment.to], 0) } else { ([segment.to, segment.from], 1) };
+        let index = match self.current.get(&sides) {
+            Some(index) if !self.flows[*index].is_over_for(side, segment) => *index,
+            _ => self.begin(sides, at),
+        };
+        self.flows[index].note(at, side, segment, self.room);
+    }
+
+    fn begin(&mut self, sides: [SocketAddr; 2], at: i64) -> usize {
+        if self.flows.len() >= MOST_FLOWS {
+            self.forget();
+        }
+        self.flows.push(Flow::new(sides, at));
+        self.current.insert(sides, self.flows.len() - 1);
+        // Each time there are twice as many, each has half the room.
+        if self.flows.len().is_power_of_two() {
+            let room = (STEPS / 4 / self.flows.len()).clamp(FEWEST_STEPS, MOST_STEPS);
+            if room < self.room {
+                self.room = room;
+                self.flows.iter_mut().for_each(|flow| flow.thin(room));
+            }
+        }
+        self.flows.len() - 1
+    }
+
+    /// Keeps the half that carried most, in the order they came in.
+    fn forget(&mut self) {
+        let mut sizes: Vec<u64> = self.flows.iter().map(Flow::bytes).collect();
+        sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
+        let (least, mut left) = (sizes[MOST_FLOWS / 2], MOST_FLOWS / 2);
+        let before = self.flows.len();
+        // Of those that carried as much as the least that is kept, the first ones stay.
+        let mut ties = left - sizes.iter().filter(|bytes| **bytes > least).count();
+        self.flows.retain(|flow| {
+            let keep = flow.bytes() > least || (flow.bytes() == least && ties > 0);
+            ties -= usize::from(keep && flow.bytes() == least);
+            left -= usize::from(keep);
+            keep
+        });
+        self.tally.forgotten += (before - self.flows.len()) as u64;
+        self.current = self.flows.iter().enumerate().map(|(index, flow)| (flow.sides, index)).collect();
+    }
+
+    fn note_datagram(&mut self, at: i64, from: SocketAddr, to: SocketAddr, length: u64) {
+        self.tally.datagrams += 1;
+        if self.datagrams.len() >= MOST_DATAGRAMS && !self.datagrams.contains_key(&(from, to)) {
+            return;
+        }
+        let stream = self.datagrams.entry((from, to)).or_insert(Datagrams { first: at, last: at, bytes: 0 });
+        stream.last = stream.last.max(at);
+        stream.bytes = stream.bytes.saturating_add(length);
+    }
+}
+
+/// What a capture without TCP has instead, and the cure.
+fn nothing(tally: &Tally) -> String {
+    let Tally { frames, short, fragments, others, .. } = tally;
+    match tally.unknown_link {
+        Some((number, _)) => format!(
+            "its frames are of link type {number}, which is not read (Ethernet, raw IP, Linux cooked and loopback are: capture on one of those, or on \
+             the interface `any`)"
+        ),
+        None if *frames == 0 => "no frame was captured (was the filter right, and the interface?)".into(),
+        None => format!(
+            "of {frames} frames {short} are too short to show the headers, {fragments} are fragments, {others} of other protocols (was the filter right, \
+             and the snapshot length at least 96?)"
+        ),
+    }
+}

@@ -1,0 +1,109 @@
+//! How far a stream has come, over time: when each byte was first sent, received or acknowledged, in bounded memory.
+
+/// A rise of the curve: at this time it came this far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// ns since 1970.
+    pub(crate) at: i64,
+    /// Bytes from the stream's base.
+    pub(crate) reach: i64,
+}
+
+/// A curve that only rises. When it has too many steps it keeps those alone that cross a multiple of 2^grid bytes: for such a multiple the time it was
+/// reached stays exact, so that two curves kept on different grids can be compared on the coarser one.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Curve {
+    steps: Vec<Step>,
+    grid: u32,
+    reach: Option<i64>,
+}
+
+/// When a curve reached a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reached {
+    /// The first record of it.
+    pub(crate) at: i64,
+    /// The last record of less: whatever a capture lost, it was not reached before.
+    pub(crate) after: Option<i64>,
+    /// Whether `at` is the time of the first packet that was recorded to reach it, and not of a later one.
+    pub(crate) exact: bool,
+}
+
+impl Curve {
+    /// Takes note that it came to `reach`, and keeps at most `room` steps.
+    pub(crate) fn note(&mut self, at: i64, reach: i64, room: usize) {
+        let before = self.reach;
+        if before.is_some_and(|before| reach <= before) {
+            return;
+        }
+        self.reach = Some(reach);
+        if before.is_none_or(|before| before >> self.grid < reach >> self.grid) {
+            self.steps.push(Step { at, reach });
+            if self.steps.len() > room {
+                self.thin(room);
+            }
+        }
+    }
+
+    /// Makes the grid coarser until at most `room` steps are left.
+    pub(crate) fn thin(&mut self, room: usize) {
+        while self.steps.len() > room.max(2) && self.grid < 62 {
+            self.grid += 1;
+            let (grid, mut before) = (self.grid, None);
+            // What was reached before a step lies in the grid's cell of the step kept before it.
+            self.steps.retain(|step| {
+                let cell = Some(step.reach >> grid);
+                std::mem::replace(&mut before, cell) != cell
+            });
+            self.steps.shrink_to(room);
+        }
+    }
+
+    pub(crate) fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// The farthest it came.
+    pub(crate) fn reach(&self) -> Option<i64> {
+        self.reach
+    }
+
+    /// When it reached `place`.
+    pub(crate) fn reached(&self, place: i64) -> Option<Reached> {
+        let index = self.steps.partition_point(|step| step.reach < place);
+        let step = self.steps.get(index)?;
+        let exact = self.grid == 0 || place & ((1 << self.grid) - 1) == 0;
+        Some(Reached { at: step.at, after: index.checked_sub(1).map(|before| self.steps[before].at), exact })
+    }
+
+    /// How far it had come by `time`.
+    pub(crate) fn by(&self, time: i64) -> i64 {
+        let index = self.steps.partition_point(|step| step.at <= time);
+        index.checked_sub(1).map_or(0, |last| self.steps[last].reach)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn places_on_the_grid_stay_exact_and_others_are_bounded(rises in prop::collection::vec(1i64..5000, 1..400), room in 4usize..40) {
+            let (mut whole, mut kept, mut reach) = (Curve::default(), Curve::default(), -700);
+            for (index, rise) in rises.iter().enumerate() {
+                reach += rise;
+                whole.note(index as i64 * 10, reach, usize::MAX);
+                kept.note(index as i64 * 10, reach, room);
+            }
+            prop_assert!(kept.steps().len() <= room);
+            for place in -700..reach {
+                let (Some(truth), Some(seen)) = (whole.reached(place), kept.reached(place)) else { continue };
+                prop_assert!(truth.exact);
+                prop_assert!(truth.at <= seen.at && (!seen.exact || truth.at == seen.at));
+                prop_assert!(seen.after.is_none_or(|after| after < truth.at));
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! One connection from its two ends: stream 0 goes from the data's sender to its receiver, stream 1 back.
+
+use crate::{
+    clocks::{Transit, transits},
+    curve::Step,
+    flow::{Flow, Half},
+    pairing,
+};
+
+/// Above this ratio the nearer end is the one that answers sooner.
+const CLEARLY_SOONER: i64 = 4;
+
+/// A connection as one capture saw it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct View<'a> {
+    pub(crate) flow: &'a Flow,
+    /// The index of the side that sends stream 0.
+    pub(crate) sender: usize,
+}
+
+impl<'a> View<'a> {
+    /// What the side that sends `stream` sent.
+    pub(crate) fn half(&self, stream: usize) -> &'a Half {
+        &self.flow.halves[self.sender ^ stream]
+    }
+
+    pub(crate) fn anchored(&self, stream: usize) -> bool {
+        self.flow.anchored(self.sender ^ stream)
+    }
+
+    /// Which stream the client sends.
+    pub(crate) fn client(&self) -> Option<usize> {
+        self.flow.client.map(|side| side ^ self.sender)
+    }
+
+    /// The time from SYN to its answer, and from there to the answer's acknowledgement, ns; None where not all was seen, or where one came twice.
+    pub(crate) fn handshake(&self) -> Option<(i64, i64)> {
+        let client = self.client()?;
+        let (asked, answered) = (self.half(client), self.half(1 - client));
+        if asked.syns != 1 || answered.syns != 1 {
+            return None;
+        }
+        let (syn, answer) = (asked.syn.as_deref()?.at, answered.syn.as_deref()?.at);
+        let third = asked.acked.steps().first().filter(|step| step.reach == 0)?.at;
+        (syn <= answer && answer <= third).then_some((answer - syn, third - answer))
+    }
+
+    /// How long after bytes of `stream` their acknowledgement was seen here, ns: at most, whatever was not recorded.
+    pub(crate) fn answers(&self, stream: usize) -> Vec<i64> {
+        let (sent, acked) = (&self.half(stream).sent, &self.half(1 - stream).acked);
+        let answer = |step: &Step| Some(step.at - sent.reached(step.reach)?.after?);
+        acked.steps().iter().filter(|step| step.reach > 0).filter_map(answer).collect()
+    }
+
+    /// The same as recorded.
+    pub(crate) fn answers_recorded(&self, stream: usize) -> Vec<i64> {
+        let (sent, acked) = (&self.half(stream).sent, &self.half(1 - stream).acked);
+        let answer = |step: &Step| Some(step.at - sent.reached(step.reach)?.at);
+        acked.steps().iter().filter(|step| step.reach > 0).filter_map(answer).collect()
+    }
+
+    /// The stream whose sender the capture was taken at, as far as delays tell.
+    pub(crate) fn at(&self) -> Option<usize> {
+        if let (Some((there, back)), Some(client)) = (self.handshake(), self.client()) {
+            if back.saturating_mul(CLEARLY_SOONER) < there {
+                return Some(client);
+            }
+            if there.saturating_mul(CLEARLY_SOONER) < back {
+                return Some(1 - client);
+            }
+        }
+        let median = |stream: usize| {
+            let mut delays = self.answers_recorded(stream);
+            delays.sort_unstable();
+            delays.get(delays.len() / 2).copied()
+        };
+        match (median(0), median(1)) {
+            (Some(out), Some(back)) if back.saturating_mul(CLEARLY_SOONER) < out => Some(0),
+            (Some(out), Some(back)) if out.saturating_mul(CLEARLY_SOONER) < back => Some(1),
+            _ => None,
+        }
+    }
+}
+
+/// A connection from both ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ends<'a> {
+    /// At the sender of stream 0, and at its receiver.
+    pub(crate) ends: [View<'a>; 2],
+    /// A stream's place at the receiver of stream 0, plus this, is its place at the sender of stream 0.
+    shifts: [Option<i64>; 2],
+}
+
+impl<'a> Ends<'a> {
+    pub(crate) fn new(ends: [View<'a>; 2]) -> Self {
+        let shift = |stream: usize| {
+            let of = |view: &View<'a>| (view.half(stream), view.anchored(stream));
+            pairing::shift(of(&ends[0]), of(&ends[1]))
+        };
+        Ends { ends, shifts: [shift(0), shift(1)] }
+    }
+
+    pub(crate) fn sender(&self) -> &View<'a> {
+        &self.ends[0]
+    }
+
+    pub(crate) fn receiver(&self) -> &View<'a> {
+        &self.ends[1]
+    }
+
+    pub(crate) fn shift(&self, stream: usize) -> Option<i64> {
+        self.shifts[stream]
+    }
+
+    /// For bytes of a stream: how long the sender waited for their ACK, at most, and how long the receiver took to send one, at least; ns.
+    pub(crate) fn waits(&self, stream: usize) -> Option<Vec<(i64, i64)>> {
+        let (from, to) = (self.ends[stream], self.ends[1 - stream]);
+        // From a place at the stream's sender to the one at its receiver.
+        let shift = self.shifts[stream]? * if stream == 0 { -1 } else { 1 };
+        let wait = |step: &Step| {
+            let sent = from.half(stream).sent.reached(step.reach)?.after?;
+            let came = to.half(stream).sent.reached(step.reach + shift).filter(|came| came.exact && came.after.is_some())?.at;
+            Some((step.at - sent, to.half(1 - stream).acked.reached(step.reach + shift)?.after? - came))
+        };
+        Some(from.half(1 - stream).acked.steps().iter().filter(|step| step.reach > 0).filter_map(wait).collect())
+    }
+
+    /// Transits of a stream's bytes, from its sender's end to the other.
+    pub(crate) fn data(&self, stream: usize) -> Option<Vec<Transit>> {
+        let (from, to) = (self.ends[stream], self.ends[1 - stream]);
+        let shift = self.shifts[stream]? * if stream == 0 { 1 } else { -1 };
+        Some(transits(&from.half(stream).sent, &to.half(stream).sent, shift, from.anchored(stream)))
+    }
+
+    /// Transits of the acknowledgements for a stream's bytes, from its receiver's end to the other.
+    pub(crate) fn acks(&self, stream: usize) -> Option<Vec<Transit>> {
+        let (from, to) = (self.ends[1 - stream], self.ends[stream]);
+        let shift = self.shifts[stream]? * if stream == 0 { -1 } else { 1 };
+        Some(transits(&from.half(1 - stream).acked, &to.half(1 - stream).acked, shift, from.anchored(stream)))
+    }
+}

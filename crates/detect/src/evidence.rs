@@ -1,0 +1,116 @@
+//! What a trace shows, with its number.
+
+use serde::Serialize;
+
+/// How it was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    /// Wei et al., method 1: acknowledgements that come before they were sent, by synchronised clocks.
+    #[serde(rename = "method-1")]
+    SynchronisedClocks,
+    /// Method 2: the same by clocks at a fixed offset, or drifting.
+    #[serde(rename = "method-2")]
+    FixedOffset,
+    /// Method 3: acknowledgements sooner than the receiver delays them.
+    #[serde(rename = "method-3")]
+    DelayedAcks,
+    /// Whether the acknowledgements that arrive are those that were sent.
+    Acknowledgements,
+    /// Initial sequence numbers.
+    Isn,
+    /// TCP options in SYNs.
+    Options,
+    /// The clocks of TCP timestamps.
+    TimestampClock,
+    /// Hops left.
+    Ttl,
+    /// Where segments begin, and how large they are.
+    Segments,
+    /// Addresses and ports.
+    Addresses,
+    /// Payload bytes, how many and which.
+    Payload,
+    /// The transport protocol.
+    Transport,
+    /// Handshake against data.
+    Handshake,
+    /// The advertised window.
+    Window,
+    /// The delay to the first byte.
+    FirstByte,
+    /// The same bytes again, without the sender.
+    Cache,
+}
+
+/// What it speaks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Says {
+    /// One connection.
+    EndToEnd,
+    /// Two, of either kind.
+    Split,
+    /// If it is split, data flow on both at once.
+    SplitTcp,
+    /// If it is split, data are held until they are complete, or changed.
+    TcpProxy,
+    /// It was looked at, and shows neither.
+    Nothing,
+}
+
+/// How far it can be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Strength {
+    /// Other things often look the same.
+    Weak,
+    /// Other things seldom look the same.
+    Moderate,
+    /// Nothing else is known to look the same.
+    Strong,
+}
+
+/// A piece of evidence.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Evidence {
+    /// How it was found.
+    pub method: Method,
+    /// What it speaks for.
+    pub says: Says,
+    /// How strongly.
+    pub strength: Strength,
+    /// Its number.
+    pub value: f64,
+    /// The number's unit.
+    pub unit: &'static str,
+    /// In words, with the numbers.
+    pub text: String,
+}
+
+impl Evidence {
+    pub(crate) fn new(method: Method, says: Says, strength: Strength, number: (f64, &'static str), text: String) -> Self {
+        Evidence { method, says, strength, value: number.0, unit: number.1, text }
+    }
+}
+
+/// Bytes as people say them: 1.4 M.
+pub(crate) fn bytes(count: f64) -> String {
+    match count.abs() {
+        1e9.. => format!("{:.1} G", count / 1e9),
+        1e6.. => format!("{:.1} M", count / 1e6),
+        1e4.. => format!("{:.0} k", count / 1e3),
+        _ => format!("{count:.0}"),
+    }
+}
+
+/// Seconds as people say them: 212 ms.
+pub(crate) fn seconds(span: f64) -> String {
+    match span.abs() {
+        10.0.. => format!("{span:.1} s"),
+        1.0.. => format!("{span:.2} s"),
+        0.01.. => format!("{:.0} ms", span * 1e3),
+        1e-4.. => format!("{:.2} ms", span * 1e3),
+        _ => format!("{:.0} µs", span * 1e6),
+    }
+}

@@ -1,0 +1,329 @@
+//! One connection as one capture saw it: what each side sent, in bounded memory.
+
+use crate::{
+    curve::Curve,
+    packet::{self, ACK, FIN, RST, SYN, Segment},
+    series::Series,
+    sketch::{Sketch, note_content, spread},
+};
+use std::net::SocketAddr;
+
+/// A sequence number farther than this from where a stream is belongs to another (RFC 7323 §2.3: no window is larger than 2^30).
+const FARTHEST: i64 = 1 << 30;
+/// A window below this share of its largest is as good as shut, above the other as good as open.
+const SHUT: f64 = 0.1;
+const OPEN: f64 = 0.5;
+
+/// A SYN as it was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Syn {
+    pub(crate) at: i64,
+    pub(crate) isn: u32,
+    pub(crate) mss: Option<u16>,
+    pub(crate) scale: Option<u8>,
+    /// The options in their order, as words.
+    pub(crate) order: String,
+    pub(crate) clock: Option<u32>,
+    pub(crate) window: u16,
+    pub(crate) ttl: u8,
+}
+
+impl Syn {
+    fn of(at: i64, segment: &Segment<'_>) -> Self {
+        let (mut mss, mut scale, mut order) = (None, None, String::new());
+        for (kind, value) in packet::options_of(segment.options) {
+            let name = match kind {
+                1 => "nop",
+                2 => "mss",
+                3 => "scale",
+                4 => "sack",
+                8 => "timestamps",
+                34 => "fastopen",
+                30 => "mptcp",
+                _ => "",
+            };
+            order += if order.is_empty() { "" } else { " " };
+            order += &if name.is_empty() { format!("option-{kind}") } else { name.into() };
+            match kind {
+                2 => mss = packet::half_word(value, 0),
+                // RFC 7323 §2.3: larger than 14 counts as 14.
+                3 => scale = value.first().map(|scale| (*scale).min(14)),
+                _ => {}
+            }
+        }
+        let clock = segment.timestamps().map(|(value, _)| value);
+        Syn { at, isn: segment.seq, mss, scale, order, clock, window: segment.window, ttl: segment.ttl }
+    }
+}
+
+/// The clock of the timestamps that a side sends: its first and its last value, and when they were seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Clock {
+    pub(crate) first: (i64, u32),
+    pub(crate) last: (i64, u32),
+}
+
+/// Payload sizes, the most frequent ones.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sizes {
+    /// Size, count; of few.
+    counts: Vec<(u32, u64)>,
+    pub(crate) largest: u32,
+}
+
+impl Sizes {
+    const KEPT: usize = 8;
+
+    fn note(&mut self, size: u32) {
+        self.largest = self.largest.max(size);
+        if let Some((_, count)) = self.counts.iter_mut().find(|(kept, _)| *kept == size) {
+            *count += 1;
+        } else if self.counts.len() < Self::KEPT {
+            self.counts.push((size, 1));
+        } else if let Some(least) = self.counts.iter_mut().min_by_key(|(_, count)| *count) {
+            // What is rare gives way; what is frequent comes back (Metwally et al. 2005).
+            *least = (size, least.1 + 1);
+        }
+    }
+
+    /// The most frequent one.
+    pub(crate) fn usual(&self) -> Option<u32> {
+        self.counts.iter().max_by_key(|(size, count)| (*count, *size)).map(|(size, _)| *size)
+    }
+}
+
+/// The windows that a side advertised.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Windows {
+    /// Bytes, scaled where the scale is known; SYNs left out.
+    pub(crate) least: u64,
+    pub(crate) most: u64,
+    /// How often it went from open to shut.
+    pub(crate) shuts: u32,
+    pub(crate) count: u64,
+    shut: bool,
+}
+
+impl Windows {
+    fn note(&mut self, window: u64) {
+        self.least = if self.count == 0 { window } else { self.least.min(window) };
+        self.most = self.most.max(window);
+        self.count += 1;
+        if !self.shut && (window as f64) < SHUT * self.most as f64 {
+            self.shut = true;
+            self.shuts += 1;
+        } else if self.shut && window as f64 >= OPEN * self.most as f64 {
+            self.shut = false;
+        }
+    }
+}
+
+/// What one side sent, and what the capture's place saw of it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Half {
+    pub(crate) syn: Option<Box<Syn>>,
+    pub(crate) syns: u32,
+    /// The number of the stream's byte 0: the ISN's successor where a SYN was seen, else the first number seen.
+    base: Option<u32>,
+    /// One past the highest byte seen, from the base; numbers are unwrapped around it.
+    top: i64,
+    pub(crate) packets: u64,
+    /// Payload bytes, repetitions among them, and those that were at or below the top already.
+    pub(crate) bytes: u64,
+    pub(crate) again: u64,
+    /// How often numbers went up by more than the segment that came: the capture, or the way to it, lost what was between.
+    pub(crate) jumps: u64,
+    pub(crate) sent: Curve,
+    /// How far it acknowledged the other side's stream.
+    pub(crate) acked: Curve,
+    pub(crate) windows: Windows,
+    pub(crate) sizes: Sizes,
+    pub(crate) ttl: Option<(u8, u8)>,
+    pub(crate) clock: Option<Clock>,
+    pub(crate) content: Sketch,
+    /// Where segments with payload begin.
+    pub(crate) cuts: Sketch,
+    /// Acknowledgements without payload: as they are, by place, window and timestamps, and by place, window and IP ID.
+    pub(crate) as_sent: Sketch,
+    pub(crate) by_clock: Sketch,
+    pub(crate) by_number: Sketch,
+    pub(crate) first_data: Option<i64>,
+    pub(crate) last_data: Option<i64>,
+    pub(crate) last: Option<i64>,
+    pub(crate) fin: Option<i64>,
+    pub(crate) reset: Option<i64>,
+    pub(crate) series: Series,
+}
+
+impl Half {
+    /// Bytes of the stream that were seen to be there.
+    pub(crate) fn length(&self) -> u64 {
+        self.top.max(0) as u64
+    }
+
+    /// Where `number` is in this stream.
+    fn place(&mut self, number: u32) -> Option<i64> {
+        let base = *self.base.get_or_insert(number);
+        let ahead = number.wrapping_sub(base.wrapping_add(self.top as u32)) as i32;
+        (i64::from(ahead).abs() <= FARTHEST).then_some(self.top + i64::from(ahead))
+    }
+
+    /// The number of byte 0 as the capture has it.
+    pub(crate) fn base(&self) -> Option<u32> {
+        self.base
+    }
+}
+
+/// One connection as one capture saw it.
+#[derive(Debug, Clone)]
+pub(crate) struct Flow {
+    /// The two sides; what each sent is in the half of the same index.
+    pub(crate) sides: [SocketAddr; 2],
+    pub(crate) halves: [Half; 2],
+    /// Which side began, where that was seen.
+    pub(crate) client: Option<usize>,
+    pub(crate) first: i64,
+    pub(crate) last: i64,
+    /// Segments whose numbers can't be of this connection.
+    pub(crate) odd: u64,
+}
+
+impl Flow {
+    pub(crate) fn new(sides: [SocketAddr; 2], at: i64) -> Self {
+        Flow { sides, halves: Default::default(), client: None, first: at, last: at, odd: 0 }
+    }
+
+    /// Whether a SYN begins another connection between the same ports.
+    pub(crate) fn is_over_for(&self, side: usize, segment: &Segment<'_>) -> bool {
+        let begins = segment.has(SYN) && !segment.has(ACK);
+        let known = self.halves[side].syn.as_deref().map(|syn| syn.isn);
+        let carried = self.halves.iter().any(|half| half.length() > 0 || half.fin.is_some() || half.reset.is_some());
+        begins && known.is_none_or(|isn| isn != segment.seq) && (known.is_some() || carried)
+    }
+
+    /// Takes note of a segment that `side` sent; a curve keeps at most `room` steps.
+    pub(crate) fn note(&mut self, at: i64, side: usize, segment: &Segment<'_>, room: usize) {
+        self.first = self.first.min(at);
+        self.last = self.last.max(at);
+        if segment.has(SYN) {
+            self.note_syn(at, side, segment);
+        }
+        let (mine, other) = match &mut self.halves {
+            [first, second] if side == 0 => (first, second),
+            [first, second] => (second, first),
+        };
+        let number = segment.seq.wrapping_add(u32::from(segment.has(SYN)));
+        let acknowledged = if segment.has(ACK) { other.place(segment.ack) } else { None };
+        let (Some(begin), false) = (mine.place(number), segment.has(ACK) && acknowledged.is_none()) else {
+            self.odd += 1;
+            return;
+        };
+        mine.packets += 1;
+        mine.last = Some(at);
+        mine.ttl = Some(mine.ttl.map_or((segment.ttl, segment.ttl), |(low, high)| (low.min(segment.ttl), high.max(segment.ttl))));
+        let stamps = segment.timestamps();
+        if let Some((value, _)) = stamps {
+            mine.clock.get_or_insert(Clock { first: (at, value), last: (at, value) }).last = (at, value);
+        }
+        if segment.has(RST) {
+            mine.reset.get_or_insert(at);
+        }
+        if segment.has(SYN) {
+            mine.sent.note(at, 0, room);
+        }
+        mine.note_data(at, begin, segment, room);
+        if segment.has(FIN) {
+            mine.fin.get_or_insert(at);
+        }
+        if let Some(reach) = acknowledged.filter(|_| !segment.has(RST)) {
+            mine.note_ack(at, reach, segment, stamps);
+            // The end of the stream is acknowledged with its FIN, one past it.
+            let data = if other.fin.is_some() { reach.min(other.top.max(0)) } else { reach };
+            mine.acked.note(at, data, room);
+        }
+        if !segment.has(SYN) && !segment.has(RST) {
+            // A scale is in use when both SYNs had one (RFC 7323 §2.2).
+            let scale = match (mine.syn.as_deref(), other.syn.as_deref()) {
+                (Some(mine), Some(other)) if other.scale.is_some() => mine.scale.unwrap_or(0),
+                (Some(mine), None) => mine.scale.unwrap_or(0),
+                _ => 0,
+            };
+            let window = u64::from(segment.window) << scale;
+            mine.windows.note(window);
+            mine.series.note(at, u64::from(segment.length), window);
+        }
+    }
+
+    fn note_syn(&mut self, at: i64, side: usize, segment: &Segment<'_>) {
+        self.client.get_or_insert(if segment.has(ACK) { 1 - side } else { side });
+        let half = &mut self.halves[side];
+        half.syns += 1;
+        if half.syn.is_none() {
+            half.syn = Some(Box::new(Syn::of(at, segment)));
+            // Whatever came before, out of order, is counted from here.
+            if half.top == 0 {
+                half.base = Some(segment.seq.wrapping_add(1));
+            }
+        }
+    }
+
+    pub(crate) fn thin(&mut self, room: usize) {
+        for half in &mut self.halves {
+            half.sent.thin(room);
+            half.acked.thin(room);
+        }
+    }
+
+    /// Payload of both directions, repetitions left out.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.halves.iter().map(Half::length).sum()
+    }
+
+    /// Whether byte 0 of a side's stream is the one after its SYN.
+    pub(crate) fn anchored(&self, side: usize) -> bool {
+        // A SYN's answer tells its number, too.
+        self.halves[side].syn.is_some() || (self.client == Some(side) && self.halves[1 - side].syn.is_some())
+    }
+
+    /// The side that sent more.
+    pub(crate) fn sender(&self) -> usize {
+        usize::from(self.halves[1].length() > self.halves[0].length())
+    }
+}
+
+impl Half {
+    fn note_data(&mut self, at: i64, begin: i64, segment: &Segment<'_>, room: usize) {
+        // A byte before the top is a keep-alive (RFC 9293 §3.8.4), and carries nothing.
+        if segment.length == 0 || (segment.length == 1 && begin == self.top - 1) {
+            return;
+        }
+        let end = begin + i64::from(segment.length);
+        self.bytes += u64::from(segment.length);
+        self.again += (self.top.min(end) - begin).max(0) as u64;
+        self.jumps += u64::from(begin > self.top && self.sent.reach().is_some());
+        self.sizes.note(segment.length);
+        self.cuts.note(spread(begin as u64), begin);
+        note_content(&mut self.content, segment.payload, begin);
+        self.first_data.get_or_insert(at);
+        self.last_data = Some(at);
+        self.top = self.top.max(end);
+        self.sent.note(at, end, room);
+    }
+
+    fn note_ack(&mut self, at: i64, reach: i64, segment: &Segment<'_>, stamps: Option<(u32, u32)>) {
+        if segment.length > 0 || segment.has(SYN) || segment.has(FIN) {
+            return;
+        }
+        let (window, number) = (u64::from(segment.window), u64::from(segment.ack));
+        let (id, (value, echo)) = (u64::from(segment.ip_id.unwrap_or(0)), stamps.unwrap_or_default());
+        let clock = spread((u64::from(value) << 32) | u64::from(echo));
+        self.as_sent.note(spread(clock ^ spread((number << 32) ^ (window << 22) ^ id)), at);
+        if stamps.is_some() {
+            self.by_clock.note(spread(clock ^ spread(reach as u64) ^ window), at);
+        }
+        // Without an ID of its own, one like it can be another's.
+        if id != 0 {
+            self.by_number.note(spread(spread(reach as u64) ^ (window << 24) ^ id), at);
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! What plain inspection shows: what is the same at both ends of one connection, and what a middle has made anew.
+
+use crate::{
+    ends::{Ends, View},
+    evidence::{Evidence, Method, Says, Strength, bytes, seconds},
+    flow::{Clock, Half, Syn},
+    sketch::{Overlap, Sketch},
+};
+
+/// Things compared before their share says something.
+const ENOUGH: usize = 8;
+/// Bytes that a proxy's own header has at most.
+const HEADERS: u64 = 4096;
+/// The share above which things are the same, if some of them can have been missed by a capture.
+const MOSTLY: f64 = 0.9;
+
+/// One of the ways in which ACKs are remembered.
+type Kind = fn(&Half) -> &Sketch;
+
+/// Whether the ACKs without payload that came are among those that were sent, in both directions.
+pub(crate) fn acknowledgements(ends: &Ends<'_>) -> Option<Evidence> {
+    // A NAT changes nothing of them; a firewall may change their numbers or IP IDs; some change time stamps.
+    let kinds: [(Kind, bool); 3] = [(|half| &half.as_sent, false), (|half| &half.by_clock, true), (|half| &half.by_number, true)];
+    let mut best: Option<Overlap> = None;
+    for (sketch, by_place) in kinds {
+        let mut total = Overlap { same: 0, of: 0 };
+        for from in [0, 1] {
+            // Those that `from` sends acknowledge the other stream; their places are comparable if that counts alike at both ends.
+            if (by_place && ends.shift(1 - from) != Some(0)) || !overlaps(ends, from) {
+                continue;
+            }
+            let (there, here) = (sketch(ends.ends[1 - from].half(from)), sketch(ends.ends[from].half(from)));
+            let part = there.within(here);
+            total = Overlap { same: total.same + part.same, of: total.of + part.of };
+        }
+        if total.of >= ENOUGH && best.is_none_or(|best| total.share() > best.share()) {
+            best = Some(total);
+        }
+    }
+    let best = best?;
+    let number = (best.share(), "share");
+    let text = |what: &str| format!("of {} ACKs compared that arrived, {} were sent so by the other end: {what}", best.of, best.same);
+    let of = |says, strength, what| Some(Evidence::new(Method::Acknowledgements, says, strength, number, text(what)));
+    // Where all can be alike, one in twenty may be by chance.
+    if best.same * 20 <= best.of {
+        of(Says::Split, Strength::Strong, "something between makes its own")
+    } else if best.share() >= MOSTLY {
+        of(Says::EndToEnd, Strength::Strong, "they came through")
+    } else if best.same >= 3 && best.share() >= 0.3 {
+        of(Says::EndToEnd, Strength::Moderate, "some came through; a capture may have missed the others")
+    } else {
+        of(Says::Nothing, Strength::Weak, "too few to be sure")
+    }
+}
+
+/// Whether both captures have ACKs of `from` for the same part of the other stream; one that begins late may have none.
+fn overlaps(ends: &Ends<'_>, from: usize) -> bool {
+    let shift = ends.shift(1 - from);
+    let span = |end: usize| {
+        let steps = ends.ends[end].half(from).acked.steps();
+        Some((steps.first()?.reach, steps.last()?.reach))
+    };
+    let (Some(here), Some(there)) = (span(0), span(1)) else { return false };
+    // Without a common count there is nothing to show that they don't.
+    let there = (there.0 + shift.unwrap_or(0), there.1 + shift.unwrap_or(0));
+    let common = here.1.min(there.1) - here.0.max(there.0);
+    shift.is_none() || common * 10 >= (here.1 - here.0).max(there.1 - there.0) * 3
+}
+
+fn syns<'a>(ends: &Ends<'a>, stream: usize) -> Option<(&'a Syn, &'a Syn)> {
+    let at = |view: &View<'a>| view.half(stream).syn.as_deref();
+    Some((at(ends.sender())?, at(ends.receiver())?))
+}
+
+const SIDE: [&str; 2] = ["sender", "receiver"];
+
+/// Initial sequence numbers, as sent and as they came.
+pub(crate) fn isn(ends: &Ends<'_>) -> Option<Evidence> {
+    let seen: Vec<(usize, u32)> =
+        [0, 1].into_iter().filter_map(|stream| syns(ends, stream).map(|(one, two)| (stream, two.isn.wrapping_sub(one.isn)))).collect();
+    let changed: Vec<&str> = seen.iter().filter(|(_, apart)| *apart != 0).map(|(stream, _)| SIDE[*stream]).collect();
+    let number = (changed.len() as f64, "changed");
+    match (seen.len(), changed.len()) {
+        (0, _) => None,
+        (2, 0) => Some(Evidence::new(
+            Method::Isn,
+            Says::EndToEnd,
+            Strength::Moderate,
+            number,
+            "both initial sequence numbers are the same at both ends".into(),
+        )),
+        (_, 0) => Some(Evidence::new(
+            Method::Isn,
+            Says::EndToEnd,
+            Strength::Weak,
+            number,
+            "one initial sequence number was seen at both ends: it is the same".into(),
+        )),
+        _ => Some(Evidence::new(
+            Method::Isn,
+            Says::Split,
+            Strength::Moderate,
+            number,
+            format!(
+                "the initial sequence number of the {} is another at the other end (some firewalls do that, too)",
+                changed.join(" and of the ")
+            ),
+        )),
+    }
+}
+
+/// Options of SYNs: MSS, window scale, which there are and in which order.
+pub(crate) fn options(ends: &Ends<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    let mut same = 0;
+    for stream in [0, 1] {
+        let Some((one, two)) = syns(ends, stream) else { continue };
+        let before = found.len();
+        let mut changed = |strength, what: &str, was: String, is: String| {
+            let text = format!("{what} in the {}'s SYN: {was} at the sender's end, {is} at the receiver's", SIDE[stream]);
+            found.push(Evidence::new(Method::Options, Says::Split, strength, (1.0, "changed"), text));
+        };
+        let say = |value: Option<String>| value.unwrap_or_else(|| "none".into());
+        if one.scale != two.scale {
+            let say = |syn: &Syn| say(syn.scale.map(|scale| scale.to_string()));
+            changed(Strength::Moderate, "the window scale", say(one), say(two));
+        }
+        if one.order != two.order {
+            changed(Strength::Moderate, "the options", format!("`{}`", one.order), format!("`{}`", two.order));
+        }
+        if one.mss != two.mss {
+            let say = |syn: &Syn| say(syn.mss.map(|mss| mss.to_string()));
+            // Routers clamp it where tunnels begin.
+            changed(Strength::Weak, "the MSS", say(one), say(two));
+        }
+        if one.window != two.window {
+            changed(Strength::Weak, "the window", one.window.to_string(), two.window.to_string());
+        }
+        same += usize::from(found.len() == before);
+    }
+    if found.is_empty() && same > 0 {
+        let text = format!("the options of {} are the same at both ends", if same == 2 { "both SYNs" } else { "the SYN that was seen" });
+        found.push(Evidence::new(Method::Options, Says::EndToEnd, Strength::Weak, (0.0, "changed"), text));
+    }
+    found
+}
+
+/// Whether what arrives has the sender's clock in its timestamps (RFC 7323).
+pub(crate) fn timestamp_clock(ends: &Ends<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for stream in [0, 1] {
+        let (here, there) = (ends.ends[stream].half(stream).clock, ends.ends[1 - stream].half(stream).clock);
+        let of = |says, strength, value: f64, text: String| Evidence::new(Method::TimestampClock, says, strength, (value, "ticks"), text);
+        match (here, there) {
+            (Some(here), Some(there)) => {
+                let apart = f64::from(there.first.1.wrapping_sub(here.first.1) as i32);
+                // The captures may have begun as far apart as they are long, and a minute more.
+                let span = (spans(&here).0.max(spans(&there).0) + 60.0) * rate(&here).max(rate(&there));
+                found.push(if apart.abs() > span {
+                    let text = format!(
+                        "timestamps of the {} are {apart:.0} ticks apart at the two ends, of which {span:.0} can be time: another clock's (few firewalls shift them)",
+                        SIDE[stream]
+                    );
+                    of(Says::Split, Strength::Moderate, apart, text)
+                } else {
+                    // Two machines' clocks may be as near by chance, one's are always.
+                    let text = format!("timestamps of the {} can be of one clock at both ends, {apart:.0} ticks apart", SIDE[stream]);
+                    of(Says::Nothing, Strength::Weak, apart, text)
+                });
+            }
+            (None, None) => {}
+            (here, _) => {
+                let end = if here.is_some() { SIDE[stream] } else { SIDE[1 - stream] };
+                let text = format!("segments of the {} have timestamps only at the {end}'s end", SIDE[stream]);
+                found.push(of(Says::Split, Strength::Moderate, f64::NAN, text));
+            }
+        }
+    }
+    found
+}
+
+/// How long a clock was seen, s, and how far it went.
+fn spans(clock: &Clock) -> (f64, f64) {
+    let ticks = f64::from(clock.last.1.wrapping_sub(clock.first.1) as i32);
+    ((clock.last.0 - clock.first.0).max(0) as f64 / 1e9, ticks.max(0.0))
+}
+
+/// Ticks a second; 1000 where too little was seen, as nearly all have.
+fn rate(clock: &Clock) -> f64 {
+    let (seconds, ticks) = spans(clock);
+    if seconds >= 1.0 && ticks > 0.0 { (ticks / seconds).min(1e6) } else { 1000.0 }
+}
+
+/// Hops left of what the sender of a stream sent.
+pub(crate) fn ttl(ends: &Ends<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for stream in [0, 1] {
+        let (here, there) = (ends.ends[stream].half(stream).ttl, ends.ends[1 - stream].half(stream).ttl);
+        let (Some((least, _)), Some((low, high))) = (here, there) else { continue };
+        let hops = f64::from(least) - f64::from(high);
+        let of = |says, strength, text| Evidence::new(Method::Ttl, says, strength, (hops, "hops"), text);
+        let from_to = format!("from the {}: TTL {least} at its own end, {high} at the other", SIDE[stream]);
+        if high > least {
+            found.push(of(Says::Split, Strength::Moderate, format!("{from_to}: it was set anew")));
+        } else if high - low >= 2 {
+            found.push(of(Says::Nothing, Strength::Weak, format!("{from_to}, down to {low}: not all came the same way")));
+        } else {
+            found.push(of(Says::Nothing, Strength::Weak, format!("{from_to}, {hops:.0} hops")));
+        }
+    }
+    found
+}
+
+/// Where segments begin and how large they are.
+pub(crate) fn segments(ends: &Ends<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for stream in [0, 1] {
+        let (here, there) = (ends.ends[stream].half(stream), ends.ends[1 - stream].half(stream));
+        let mss = ends.ends[stream].half(1 - stream).syn.as_deref().and_then(|syn| syn.mss);
+        // A sender that hands large pieces to its network card (TSO) shows no segments.
+        if ends.shift(stream) != Some(0) || here.sizes.largest > u32::from(mss.unwrap_or(1460)) {
+            continue;
+        }
+        let overlap = there.cuts.within(&here.cuts);
+        let (was, is) = (here.sizes.usual().unwrap_or(0), there.sizes.usual().unwrap_or(0));
+        if overlap.of < ENOUGH {
+            continue;
+        }
+        let of = |says, strength, what: &str| {
+            let text = format!(
+                "of {} segments of the {} compared, {} begin where one was sent{what} (usual size {was} where sent, {is} where received)",
+                overlap.of, SIDE[stream], overlap.same
+            );
+            Evidence::new(Method::Segments, says, strength, (overlap.share(), "share"), text)
+        };
+        if overlap.share() < 0.5 {
+            found.push(of(Says::Split, Strength::Moderate, ": they were cut anew"));
+        } else if overlap.share() >= MOSTLY {
+            // Two stacks with the same MSS cut bulk data alike.
+            found.push(of(Says::Nothing, Strength::Weak, ""));
+        }
+    }
+    found
+}
+
+/// Addresses and ports.
+pub(crate) fn addresses(ends: &Ends<'_>) -> Option<Evidence> {
+    let names = |view: &View<'_>| crate::pairing::names(view.flow, view.sender);
+    let (one, two) = (names(ends.sender()), names(ends.receiver()));
+    let changed: Vec<String> = one
+        .iter()
+        .zip(&two)
+        .filter(|(one, two)| one != two)
+        .map(|(one, two)| format!("{one} at the sender's end is {two} at the receiver's"))
+        .collect();
+    if changed.is_empty() {
+        return None;
+    }
+    let text = format!("{} (NAT does that, too)", changed.join(", "));
+    Some(Evidence::new(Method::Addresses, Says::Split, Strength::Weak, (changed.len() as f64, "changed"), text))
+}
+
+/// Which bytes arrived, and how many.
+pub(crate) fn payload(ends: &Ends<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for stream in [0, 1] {
+        let (here, there) = (ends.ends[stream].half(stream), ends.ends[1 - stream].half(stream));
+        let anchored = ends.ends.iter().all(|view| view.anchored(stream));
+        let whole = [0, 1].iter().all(|end| anchored && ends.ends[*end].half(stream).fin.is_some());
+        let clean = ends.ends.iter().all(|view| view.flow.halves.iter().all(|half| half.reset.is_none()));
+        let (sent, came) = (here.length(), there.length());
+        let overlap = there.content.within(&here.content);
+        let of = |says, strength, text| Evidence::new(Method::Payload, says, strength, (came as f64 - sent as f64, "B"), text);
+        let lengths = format!("of {} bytes of the {}, {} arrived", bytes(sent as f64), SIDE[stream], bytes(came as f64));
+        // Two captures of different parts of a stream share nothing, either.
+        let alike = anchored && sent.min(came) * 2 >= sent.max(came);
+        if overlap.of >= ENOUGH && overlap.same == 0 && (alike || (whole && clean)) {
+            found.push(of(
+                Says::TcpProxy,
+                Strength::Strong,
+                format!("{lengths}, other ones: of {} stretches compared, none is the same", overlap.of),
+            ));
+        } else if whole && clean && sent.abs_diff(came) <= HEADERS && sent != came && overlap.same >= 3 {
+            found.push(of(Says::Split, Strength::Strong, format!("{lengths}, the rest as it was: a header more or less")));
+        } else if whole && clean && sent != came {
+            found.push(of(Says::TcpProxy, Strength::Strong, format!("{lengths}, and both ends had come to the end: they were changed")));
+        }
+    }
+    found
+}
+
+/// The handshake against data, at one end alone: what answers data much sooner than it answered the SYN is not what answered the SYN.
+pub(crate) fn handshake(view: &View<'_>, end: &str) -> Option<Evidence> {
+    let (answered, _) = view.handshake().filter(|_| view.at() == view.client())?;
+    let client = view.client()?;
+    let least = view.answers(client).into_iter().chain(view.answers(0)).min()?;
+    let (answered, least) = (answered as f64 / 1e9, least as f64 / 1e9);
+    let sooner = least < 0.5 * answered && answered - least > 0.02;
+    let text = format!("at the {end}: the SYN was answered after {}, data after {} at the soonest", seconds(answered), seconds(least));
+    let says = if sooner { Says::Split } else { Says::Nothing };
+    Some(Evidence::new(Method::Handshake, says, Strength::Weak, (least / answered.max(1e-9), "ratio"), text))
+}

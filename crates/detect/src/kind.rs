@@ -1,0 +1,231 @@
+//! Of a connection that is split: are data passed on while they come (Split-TCP), or held until they are complete (TCP proxy)? Wei et al. §III-A; and what
+//! §III-C and §III-D look at.
+
+use crate::{
+    clocks::JITTER,
+    ends::{Ends, View},
+    evidence::{Evidence, Method, Says, Strength, bytes, seconds},
+    series::{Burstiness, Plot},
+};
+use serde::Serialize;
+
+/// Windows that shut this often alternate.
+const ALTERNATES: u32 = 2;
+/// A transfer shorter than so many of the sender's round trips shows no order of events.
+const ROUND_TRIPS: f64 = 3.0;
+
+/// How the connection behaved.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Character {
+    /// From the first byte to the last, as sent and as received, s.
+    pub sent_for_s: Option<f64>,
+    /// As received.
+    pub received_for_s: Option<f64>,
+    /// How bursty the sender was.
+    pub burstiness: Option<Burstiness>,
+    /// End-to-end delay of bytes.
+    pub delay_s: Option<Delay>,
+    /// The window that the sender was offered.
+    pub window: Option<Window>,
+    /// Bytes that the sender sent again.
+    pub sent_again: Option<u64>,
+    /// How it ended at each end.
+    pub ending: Option<Ending>,
+    /// Bytes sent and the window offered over time, at the sender.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub series: Option<Plot>,
+}
+
+/// End-to-end delays, over the bytes that both ends recorded; they are as exact as the clocks' offset is known.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Delay {
+    /// The least.
+    pub min: f64,
+    /// The middle one.
+    pub median: f64,
+    /// The most.
+    pub max: f64,
+}
+
+/// An advertised window, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Window {
+    /// The least.
+    pub least: u64,
+    /// The most.
+    pub most: u64,
+    /// How often it went from open to shut: below a tenth of the most.
+    pub shuts: u32,
+}
+
+/// How the two ends learnt that it was over (§III-D).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Ending {
+    /// `fin`, `reset` or nothing that was seen, from the receiver's side, at its own end.
+    pub receiver: Option<Left>,
+    /// What of it came to the sender.
+    pub sender: Option<Left>,
+    /// How long after, s.
+    pub later_s: Option<f64>,
+    /// How long the sender's side went on sending after the receiver had left, s.
+    pub went_on_s: Option<f64>,
+}
+
+/// How a side left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Left {
+    /// It closed.
+    Fin,
+    /// It aborted.
+    Reset,
+}
+
+/// How much later the receiver's clock is, s, as far as what does travel end to end tells even when the connection is split: data, and the client's SYN.
+pub(crate) fn offset(ends: &Ends<'_>) -> Option<f64> {
+    let least = |stream: usize| {
+        let all = ends.data(stream)?;
+        // Of the server's stream the handshake may be a splitter's own.
+        let real = all.iter().filter(|transit| transit.place > 0 || ends.ends[stream].client() == Some(stream));
+        real.filter_map(|transit| transit.plain).min_by(f64::total_cmp)
+    };
+    let way = way(ends);
+    match (least(0), least(1)) {
+        // Where the two bounds are far apart, something was held: not the client's SYN.
+        (Some(out), Some(back)) if out + back > 3.0 * way.max(JITTER) => match ends.sender().client() {
+            Some(0) => Some(out - way),
+            Some(_) => Some(way - back),
+            None => Some((out - back) / 2.0),
+        },
+        (Some(out), Some(back)) => Some((out - back) / 2.0),
+        (Some(out), None) => Some(out - way),
+        (None, Some(back)) => Some(way - back),
+        (None, None) => None,
+    }
+}
+
+/// Half of both ends' least round trips together, s: about the way from one to the other over two legs, and more than it over one.
+fn way(ends: &Ends<'_>) -> f64 {
+    ends.ends.iter().filter_map(round_trip).sum::<f64>() / 2.0
+}
+
+/// The least time in which this end was answered.
+fn round_trip(view: &View<'_>) -> Option<f64> {
+    let shaken = view.handshake().map(|(there, back)| there.max(back));
+    let own = view.at().into_iter().flat_map(|stream| view.answers_recorded(stream));
+    own.chain(shaken).min().map(|least| least as f64 / 1e9)
+}
+
+/// The delay to the first byte against the time that the sender took to send (§III-A: a TCP proxy receives all, then forwards).
+pub(crate) fn first_byte(ends: &Ends<'_>) -> Option<Evidence> {
+    let (sender, receiver, offset) = (ends.sender(), ends.receiver(), offset(ends)?);
+    if !sender.anchored(0) || !receiver.anchored(0) {
+        return None;
+    }
+    let (sent, acked) = (&sender.half(0).sent, &sender.half(1).acked);
+    let total = sender.half(0).length() as i64;
+    let begun = sender.half(0).first_data?;
+    let taken = sent.reached(total)?.at.max(acked.reached(total - 1).map_or(i64::MIN, |done| done.at));
+    let (took, waited) = ((taken - begun) as f64 / 1e9, (receiver.half(0).first_data? - begun) as f64 / 1e9 - offset);
+    // When the first byte came, the sender had sent this much, counting what was on its way.
+    let then = sent.by(receiver.half(0).first_data? - (offset * 1e9) as i64);
+    let way = way(ends);
+    let short = ROUND_TRIPS * round_trip(sender).unwrap_or(0.0).max(way);
+    let text = format!(
+        "the first byte came {} after it was sent, of which about {} is the way; by then {} of {} bytes were sent, which took {}",
+        seconds(waited),
+        seconds(way),
+        bytes(then as f64),
+        bytes(total as f64),
+        seconds(took)
+    );
+    let of = |says, strength| Some(Evidence::new(Method::FirstByte, says, strength, (waited, "s"), text.clone()));
+    if took < short.max(0.01) {
+        return of(Says::Nothing, Strength::Weak);
+    }
+    if waited - way >= 0.8 * took {
+        of(Says::TcpProxy, Strength::Moderate)
+    } else if waited - way <= 0.5 * took && then < total {
+        of(Says::SplitTcp, Strength::Moderate)
+    } else {
+        of(Says::Nothing, Strength::Weak)
+    }
+}
+
+/// The window that the sender is offered: a splitter's fills and empties, a TCP proxy's stays open.
+pub(crate) fn window(sender: &View<'_>, receiver: Option<&View<'_>>) -> Option<Evidence> {
+    let windows = sender.half(1).windows;
+    let half = sender.half(0);
+    if windows.count < 10 || half.length() < 10_000 {
+        return None;
+    }
+    let number = (f64::from(windows.shuts), "times shut");
+    let said =
+        format!("the window offered to the sender was between {} and {} bytes", bytes(windows.least as f64), bytes(windows.most as f64));
+    if windows.shuts >= ALTERNATES {
+        let text = format!("{said}, and went from open to shut {} times (a slow reader does that, too)", windows.shuts);
+        return Some(Evidence::new(Method::Window, Says::SplitTcp, Strength::Weak, number, text));
+    }
+    let span = |view: &View<'_>| Some((view.half(0).last_data? - view.half(0).first_data?) as f64 / 1e9);
+    let (took, got) = (span(sender)?, receiver.and_then(span));
+    let open = windows.shuts == 0 && windows.least * 2 >= windows.most;
+    let (says, text) = match got {
+        Some(got) if open && got > 3.0 * took => {
+            (Says::TcpProxy, format!("{said}: it stayed open, while sending took {} and receiving {}", seconds(took), seconds(got)))
+        }
+        _ => (Says::Nothing, format!("{said}, and was shut {} times", windows.shuts)),
+    };
+    Some(Evidence::new(Method::Window, says, Strength::Weak, number, text))
+}
+
+/// How the connection behaved; with `plots` its series, too. Between two ends times are compared by the clocks' `offset`.
+pub(crate) fn character(
+    sender: Option<&View<'_>>,
+    receiver: Option<&View<'_>>,
+    ends: Option<(&Ends<'_>, Option<f64>)>,
+    plots: bool,
+) -> Character {
+    let span = |view: &View<'_>| Some((view.half(0).last_data? - view.half(0).first_data?) as f64 / 1e9);
+    let ends = ends.and_then(|(ends, offset)| Some((ends, offset?)));
+    let delays = ends.and_then(|(ends, offset)| {
+        let mut delays: Vec<f64> = ends.data(0)?.iter().filter(|transit| transit.place > 0).filter_map(|transit| transit.plain).collect();
+        delays.iter_mut().for_each(|delay| *delay -= offset);
+        delays.sort_by(f64::total_cmp);
+        Some(Delay { min: *delays.first()?, median: delays[delays.len() / 2], max: *delays.last()? })
+    });
+    let windows = sender.map(|view| view.half(1).windows).filter(|windows| windows.count > 0);
+    Character {
+        sent_for_s: sender.and_then(span),
+        received_for_s: receiver.and_then(span),
+        burstiness: sender.and_then(|view| view.half(0).series.burstiness()),
+        delay_s: delays,
+        window: windows.map(|windows| Window { least: windows.least, most: windows.most, shuts: windows.shuts }),
+        sent_again: sender.map(|view| view.half(0).again),
+        ending: ends.and_then(|(ends, offset)| ending(ends, offset)),
+        series: sender.filter(|_| plots).map(|view| {
+            let (sent, offered) = (view.half(0).series.plot(), view.half(1).series.plot());
+            Plot { window: offered.window, window_step_s: offered.step_s, ..sent }
+        }),
+    }
+}
+
+fn ending(ends: &Ends<'_>, offset: f64) -> Option<Ending> {
+    let left = |view: &View<'_>| {
+        let half = view.half(1);
+        match (half.fin, half.reset) {
+            (Some(fin), Some(reset)) if reset < fin => Some((Left::Reset, reset)),
+            (Some(fin), _) => Some((Left::Fin, fin)),
+            (None, Some(reset)) => Some((Left::Reset, reset)),
+            (None, None) => None,
+        }
+    };
+    let (receiver, sender) = (left(ends.receiver()), left(ends.sender()));
+    // By the sender's clock.
+    let since = |at: i64, then: i64| (at - then) as f64 / 1e9 + offset;
+    Some(Ending {
+        receiver: receiver.map(|(how, _)| how),
+        sender: sender.map(|(how, _)| how),
+        later_s: receiver.zip(sender).map(|((_, there), (_, here))| since(here, there)),
+        went_on_s: receiver.zip(ends.sender().half(0).last).map(|((_, there), last)| since(last, there).max(0.0)),
+    })
+}

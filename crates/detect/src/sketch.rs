@@ -1,0 +1,174 @@
+//! What a stream was made of, in a few numbers: of all the things it had, the ones with the smallest hashes. Two sketches of the same things have the same
+//! numbers, whatever was in between; of which share they have in common follows how alike the things are (bottom-k sketches, Broder 1997).
+
+use std::collections::BTreeMap;
+
+/// How many are kept.
+const KEPT: usize = 32;
+
+/// The smallest hashes, each with what it came with: a place in the stream, a time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sketch {
+    /// In the order of the hashes, each once.
+    kept: Vec<(u64, i64)>,
+}
+
+/// How much of what arrived had been sent.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Overlap {
+    pub(crate) same: usize,
+    pub(crate) of: usize,
+}
+
+impl Overlap {
+    pub(crate) fn share(self) -> f64 {
+        self.same as f64 / self.of.max(1) as f64
+    }
+}
+
+impl Sketch {
+    /// Hashes from this on are not kept.
+    fn bound(&self) -> u64 {
+        if self.kept.len() < KEPT { u64::MAX } else { self.kept[KEPT - 1].0 }
+    }
+
+    pub(crate) fn note(&mut self, hash: u64, with: i64) {
+        if hash >= self.bound() {
+            return;
+        }
+        // What comes again keeps what it came with first.
+        if let Err(place) = self.find(hash) {
+            if self.kept.len() == KEPT {
+                self.kept.pop();
+            }
+            self.kept.insert(place, (hash, with));
+        }
+    }
+
+    fn find(&self, hash: u64) -> Result<usize, usize> {
+        self.kept.binary_search_by_key(&hash, |(kept, _)| *kept)
+    }
+
+    pub(crate) fn hashes(&self) -> impl Iterator<Item = (u64, i64)> + '_ {
+        self.kept.iter().copied()
+    }
+
+    /// How many of the things in `self`, as far as they tell, are in `whole`, too.
+    pub(crate) fn within(&self, whole: &Sketch) -> Overlap {
+        // Above its largest number a full sketch tells nothing.
+        let bound = whole.bound();
+        let told = self.kept.iter().filter(|(hash, _)| *hash <= bound);
+        let (mut same, mut of) = (0, 0);
+        for (hash, _) in told {
+            of += 1;
+            same += usize::from(whole.find(*hash).is_ok());
+        }
+        Overlap { same, of }
+    }
+
+    /// The shift between the two sketches' places that most of what they share agrees on, and how many do: `other`'s place + shift = own place.
+    pub(crate) fn shift(&self, other: &Sketch) -> Option<(i64, usize)> {
+        let mut votes: BTreeMap<i64, usize> = BTreeMap::new();
+        for (hash, place) in &self.kept {
+            if let Ok(there) = other.find(*hash) {
+                *votes.entry(place.wrapping_sub(other.kept[there].1)).or_default() += 1;
+            }
+        }
+        votes.into_iter().max_by_key(|(shift, count)| (*count, std::cmp::Reverse(shift.unsigned_abs())))
+    }
+}
+
+/// Spreads a number over 64 bits (the finaliser of SplitMix64).
+pub(crate) fn spread(mut x: u64) -> u64 {
+    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// A number for each value of a byte.
+const GEAR: [u64; 256] = {
+    let mut table = [0; 256];
+    let mut index = 0;
+    while index < 256 {
+        // SplitMix64's sequence, as `spread` has it.
+        let mut x = (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        table[index] = x ^ (x >> 31);
+        index += 1;
+    }
+    table
+};
+
+/// Bytes that a gear hash of 64 bits goes by.
+const WINDOW: usize = 64;
+
+/// Notes every stretch of 64 bytes within `payload`, the first of which is at `place`: the same content leaves the same numbers, however it is cut into
+/// segments. Time is linear, about a nanosecond a byte.
+pub(crate) fn note_content(sketch: &mut Sketch, payload: &[u8], place: i64) {
+    let mut hash = 0u64;
+    let mut bound = sketch.bound();
+    let head = payload.len().min(WINDOW - 1);
+    for byte in &payload[..head] {
+        hash = (hash << 1).wrapping_add(GEAR[usize::from(*byte)]);
+    }
+    for (index, byte) in payload[head..].iter().enumerate() {
+        hash = (hash << 1).wrapping_add(GEAR[usize::from(*byte)]);
+        if hash < bound {
+            sketch.note(hash, place.saturating_add((index + head) as i64));
+            bound = sketch.bound();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bytes(seed: u64, length: usize) -> Vec<u8> {
+        (0..length as u64).map(|index| spread(seed ^ (index << 8)) as u8).collect()
+    }
+
+    fn cut(content: &[u8], size: usize, from: i64) -> Sketch {
+        let mut sketch = Sketch::default();
+        for (index, piece) in content.chunks(size).enumerate() {
+            note_content(&mut sketch, piece, from + (index * size) as i64);
+        }
+        sketch
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+
+        #[test]
+        fn the_same_content_is_found_however_it_is_cut(seed: u64, size in 500usize..3000, from in -5000i64..5000) {
+            let content = bytes(seed, 100_000);
+            let (whole, pieces) = (cut(&content, 64_000, 0), cut(&content, size, from));
+            prop_assert!(pieces.within(&whole).share() > 0.6, "{:?}", pieces.within(&whole));
+            let (shift, votes) = whole.shift(&pieces).unwrap();
+            prop_assert_eq!(shift, -from);
+            prop_assert!(votes > 12);
+        }
+
+        #[test]
+        fn other_content_is_other(seed: u64) {
+            let (one, two) = (cut(&bytes(seed, 50_000), 1448, 0), cut(&bytes(seed ^ 1, 50_000), 1448, 0));
+            prop_assert_eq!(one.within(&two).same, 0);
+        }
+    }
+
+    #[test]
+    fn a_part_is_within_the_whole_and_not_the_other_way_round() {
+        let (mut whole, mut part) = (Sketch::default(), Sketch::default());
+        for thing in 0..1000 {
+            whole.note(spread(thing), 0);
+            if thing % 2 == 0 {
+                part.note(spread(thing), 0);
+            }
+        }
+        assert_eq!(part.within(&whole).share(), 1.0);
+        assert!((0.2..0.8).contains(&whole.within(&part).share()));
+    }
+}

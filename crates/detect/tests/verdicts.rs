@@ -1,0 +1,247 @@
+//! Transfers made by code, end to end and split, captured in every way that traces come: what is said of them, and by which method.
+
+mod common;
+
+use common::{Linked, Middle, Transfer, fires, of, told};
+use detect::{Asked, Known, Method, Says, Strength, Verdict, findings};
+
+fn verdict(transfer: &Transfer) -> Verdict {
+    transfer.finding(Known::default()).verdict
+}
+
+/// Both kinds of path, in both directions.
+fn paths() -> Vec<(Transfer, Verdict)> {
+    let mut paths = Vec::new();
+    for uplink in [false, true] {
+        paths.push((Transfer { uplink, ..Transfer::default() }, Verdict::EndToEnd));
+        for accepts_first in [false, true] {
+            let middle = Middle { accepts_first, ..Middle::default() };
+            paths.push((Transfer { uplink, ..Transfer::split(middle) }, Verdict::SplitTcp));
+        }
+        let middle = Middle { holds_all: true, ..Middle::default() };
+        paths.push((Transfer { uplink, rate: 400e3, ..Transfer::split(middle) }, Verdict::TcpProxy));
+    }
+    paths
+}
+
+/// Looks at all paths after `change`.
+fn all(change: impl Fn(Transfer) -> Transfer) {
+    for (path, expected) in paths() {
+        let transfer = change(path);
+        let finding = transfer.finding(Known::default());
+        assert_eq!(finding.verdict, expected, "{transfer:?}\n{}", told(&finding));
+    }
+}
+
+#[test]
+fn each_path_is_what_it_is() {
+    all(|path| path);
+}
+
+#[test]
+fn clocks_may_be_off_and_drift() {
+    for (offset, drift) in [(1.0, 100e-6), (-1.0, -100e-6), (-1.0, 100e-6)] {
+        all(|path| Transfer { offset, drift, ..path });
+    }
+}
+
+#[test]
+fn behind_nat() {
+    all(|path| Transfer { nat: true, ..path });
+}
+
+#[test]
+fn behind_a_firewall_that_renumbers() {
+    all(|path| Transfer { renumbers: 123_456_789, ..path });
+}
+
+#[test]
+fn in_large_pieces() {
+    all(|path| Transfer { tso: 44, gro: 12, ..path });
+}
+
+#[test]
+fn headers_alone() {
+    all(|path| Transfer { snaplen: 96, ..path });
+}
+
+#[test]
+fn captures_that_lose_records() {
+    all(|path| Transfer { loses: 50, ..path });
+}
+
+#[test]
+fn without_timestamps() {
+    all(|path| Transfer { timestamps: false, ..path });
+}
+
+#[test]
+fn every_link_and_ipv6() {
+    for links in [[Linked::Vlan, Linked::Cooked], [Linked::Cooked2, Linked::Raw]] {
+        all(|path| Transfer { links, v6: true, ..path });
+    }
+}
+
+#[test]
+fn captures_that_begin_late() {
+    // Neither has the handshake.
+    for late in [[200, 40], [40, 200]] {
+        for (path, expected) in paths() {
+            let transfer = Transfer { late, ..path };
+            let finding = transfer.finding(Known::default());
+            // Whether it held all, before the trace begins, nobody can tell.
+            let kind = if expected == Verdict::TcpProxy { Verdict::SplitTcp } else { expected };
+            assert!(finding.verdict == expected || finding.verdict == kind, "{transfer:?}\n{}", told(&finding));
+        }
+    }
+}
+
+#[test]
+fn traces_given_the_other_way_round() {
+    for (path, expected) in paths() {
+        let [one, two] = path.captures();
+        let found = findings(Some(&two), Some(&one), &Asked::default());
+        assert_eq!(found[0].verdict, expected, "{}", told(&found[0]));
+        assert!(found[0].reason.contains("the other way round"), "{}", found[0].reason);
+    }
+}
+
+/// The confusion matrix of the paper's methods: what each sees, end to end (nothing, ever), down and up.
+#[test]
+fn passive_methods_see_downlinks_and_delayed_acks_show_uplinks() {
+    let known = Known { synchronised_s: Some(0.001), ack_delay_s: None };
+    let sees = |transfer: &Transfer, known: Known| {
+        let finding = transfer.finding(known);
+        [Method::SynchronisedClocks, Method::FixedOffset, Method::DelayedAcks].map(|method| fires(&finding, method))
+    };
+    // Downlink: a fast near leg, and a slow far one that lets the queue grow.
+    let down = Transfer::split(Middle { far_rate: 100e3, buffer: 300_000, ..Middle::default() });
+    // Uplink: the slow leg is the near one, with the long round trip; the far one takes away what comes, at once.
+    let up =
+        Transfer { uplink: true, rate: 100e3, near: 0.06, far: 0.01, ..Transfer::split(Middle { far_rate: 10e6, ..Middle::default() }) };
+    for (uplink, rate, near, far) in [(false, 1e6, 0.005, 0.04), (true, 100e3, 0.06, 0.01)] {
+        let whole = Transfer { uplink, rate, near, far, ..Transfer::default() };
+        assert_eq!(sees(&whole, known), [false, false, false]);
+        // Nor when the receiver delays its ACKs.
+        assert_eq!(sees(&Transfer { ack_delay: 2.0, ..whole }, known), [false, false, false]);
+    }
+    assert_eq!(sees(&down, known), [true, true, false]);
+    assert_eq!(sees(&up, known), [false, false, false]);
+    assert_eq!(sees(&Transfer { ack_delay: 2.0, ..up.clone() }, known), [true, true, true]);
+    // Method 1 must be told that the clocks agree; method 2 need not, and drift does not mislead it.
+    let off = Transfer { offset: -0.7, drift: 100e-6, ..down };
+    assert_eq!(sees(&off, Known::default()), [false, true, false]);
+}
+
+#[test]
+fn method_2_bounds_offset_and_drift() {
+    let transfer = Transfer { offset: 0.75, drift: 80e-6, bytes: 20_000_000, ..Transfer::default() };
+    let clocks = transfer.finding(Known::default()).clocks.unwrap();
+    assert!((clocks.offset_s - 0.75).abs() <= clocks.error_s, "{clocks:?}");
+    assert!((0.085..0.095).contains(&clocks.least_round_trip_s), "{clocks:?}");
+    assert!((clocks.drift_ppm - 80.0).abs() < 60.0 && (clocks.drift_ppm - 80.0).abs() <= clocks.drift_error_ppm, "{clocks:?}");
+}
+
+#[test]
+fn delays_are_those_of_the_path() {
+    for uplink in [false, true] {
+        let delay = Transfer { uplink, offset: -0.3, ..Transfer::default() }.finding(Known::default()).character.delay_s.unwrap();
+        // 45 ms, and up to 2 ms of jitter.
+        assert!((0.044..0.047).contains(&delay.min) && (0.044..0.048).contains(&delay.max), "{delay:?}");
+        // Behind a queue that grows to 4 s.
+        let delay =
+            Transfer { uplink, offset: -0.3, ..Transfer::split(Middle::default()) }.finding(Known::default()).character.delay_s.unwrap();
+        assert!((0.03..0.07).contains(&delay.min) && (3.8..4.2).contains(&delay.max), "{delay:?}");
+    }
+}
+
+#[test]
+fn the_number_of_method_2_is_that_of_the_trace() {
+    // At 1 MB/s in and 100 kB/s out, byte b waits 9 b / 1e6 s; the last ACK of 1 MB comes 9 s early, less the far leg's way.
+    let transfer = Transfer { offset: -0.4, ..Transfer::split(Middle { far_rate: 100e3, ..Middle::default() }) };
+    let finding = transfer.finding(Known::default());
+    let piece = of(&finding, Method::FixedOffset).unwrap();
+    assert!((8.8..9.1).contains(&piece.value), "{piece:?}");
+    assert!(piece.text.contains("before the receiver sent it") && piece.text.contains('%'), "{piece:?}");
+}
+
+#[test]
+fn method_3_needs_one_end_alone() {
+    let known = Known { synchronised_s: None, ack_delay_s: Some(2.0) };
+    for (middle, expected) in [(None, Verdict::EndToEnd), (Some(Middle::default()), Verdict::SplitTcp)] {
+        let transfer = Transfer { middle, ack_delay: 2.0, ..Transfer::default() };
+        let [sender, _] = transfer.captures();
+        let found = findings(Some(&sender), None, &Asked { known, series: false });
+        assert_eq!(found[0].verdict, expected, "{}", told(&found[0]));
+        // Without it, one end alone can't tell.
+        let found = findings(Some(&sender), None, &Asked::default());
+        assert_eq!(found[0].verdict, Verdict::CannotTell, "{}", told(&found[0]));
+    }
+}
+
+#[test]
+fn a_middle_that_changes_bytes_is_a_proxy() {
+    let transfer = Transfer::split(Middle { shrinks: Some(10), ..Middle::default() });
+    let finding = transfer.finding(Known::default());
+    assert_eq!(finding.verdict, Verdict::TcpProxy);
+    let piece = of(&finding, Method::Payload).unwrap();
+    assert_eq!((piece.says, piece.strength, piece.value), (Says::TcpProxy, Strength::Strong, -900_000.0));
+}
+
+#[test]
+fn what_comes_again_without_the_sender_is_from_a_cache() {
+    let first = Transfer::split(Middle { holds_all: true, ..Middle::default() });
+    let again = Transfer { begin: first.begin + 60.0, ports: [40001, 80], ..first.clone() };
+    let records = [first.records(), again.records()];
+    let sender = common::read(&common::pcap(&records[0][0], first.links[0].number(), 65535, true));
+    let both = [records[0][1].clone(), records[1][1].clone()].concat();
+    let receiver = common::read(&common::pcap(&both, first.links[1].number(), 65535, false));
+    let found = findings(Some(&sender), Some(&receiver), &Asked::default());
+    assert_eq!(found.len(), 2);
+    assert_eq!(found[1].verdict, Verdict::TcpProxy, "{}", told(&found[1]));
+    assert!(of(&found[1], Method::Cache).is_some() && found[1].sender.is_none());
+}
+
+#[test]
+fn many_connections_find_each_other() {
+    let (mut one, mut two) = (Vec::new(), Vec::new());
+    for index in 0..60u16 {
+        let middle = (index % 3 == 0).then(Middle::default);
+        let transfer = Transfer {
+            middle,
+            nat: true,
+            bytes: 50_000 + u64::from(index) * 1000,
+            begin: 1.7e9 + f64::from(index) * 0.05,
+            ports: [41000 + index, 80],
+            content: u64::from(index) * 1000 + 5,
+            ..Transfer::default()
+        };
+        let [sender, receiver] = transfer.records();
+        one.extend(sender);
+        two.extend(receiver);
+    }
+    one.sort_by_key(|record| record.at);
+    two.sort_by_key(|record| record.at);
+    let captures = [common::read(&common::pcap(&one, 101, 65535, true)), common::read(&common::pcap(&two, 1, 65535, false))];
+    let found = findings(Some(&captures[0]), Some(&captures[1]), &Asked::default());
+    assert_eq!(found.len(), 60);
+    assert!(found.windows(2).all(|pair| pair[0].bytes >= pair[1].bytes), "the largest comes first");
+    for finding in &found {
+        let index = (finding.bytes - 50_000) / 1000;
+        let expected = if index % 3 == 0 { Verdict::SplitTcp } else { Verdict::EndToEnd };
+        assert_eq!(finding.verdict, expected, "{}", told(finding));
+        let (here, there) = (finding.sender.unwrap()[1], finding.receiver.unwrap()[1]);
+        assert_eq!(here.port() ^ 0x1111, there.port());
+    }
+}
+
+#[test]
+fn verdicts_have_their_names_in_json() {
+    let finding = Transfer::default().finding(Known::default());
+    let json = serde_json::to_value(&finding).unwrap();
+    assert_eq!(json["verdict"], "end-to-end");
+    assert_eq!(json["evidence"][0]["says"], "end-to-end");
+    assert_eq!(json["evidence"][0]["strength"], "strong");
+    assert!(json["evidence"].as_array().unwrap().iter().any(|piece| piece["method"] == "method-2"), "{json:#}");
+    assert_eq!(verdict(&Transfer::split(Middle::default())).to_string(), "split-tcp");
+}

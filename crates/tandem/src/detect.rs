@@ -1,0 +1,203 @@
+//! `tandem detect`: is this connection split?
+
+use crate::Failure;
+use clap::{Args, Subcommand};
+use detect::{Asked, Capture, Evidence, Finding, Known, Says, Strength, Tally, Verdict};
+use scenario::Span;
+use std::{io::Write as _, net::SocketAddr, path::PathBuf};
+
+/// Is this connection split?
+#[derive(Debug, Args)]
+pub(crate) struct Detect {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Trace(Trace),
+}
+
+/// Looks at traces (pcap or pcapng) taken at both ends of a connection, or at one
+///
+/// Says of each connection whether it is end-to-end, split-tcp (data flow on both legs at once) or tcp-proxy (data are held until they are complete, or
+/// changed), with the evidence. Those that both ends saw come first, the largest first. Exit status 3 when nothing can be told of the first.
+#[derive(Debug, Args)]
+struct Trace {
+    /// The trace taken at the host that sends the data
+    #[arg(long, value_name = "FILE", required_unless_present = "receiver")]
+    sender: Option<PathBuf>,
+    /// The trace taken at the host that receives them
+    #[arg(long, value_name = "FILE")]
+    receiver: Option<PathBuf>,
+    /// The hosts' clocks are synchronised, this well (the paper's method 1)
+    #[arg(long, value_name = "TIME")]
+    synchronised: Option<Span>,
+    /// The receiver was made to delay every ACK by this (the paper's method 3)
+    #[arg(long, value_name = "TIME")]
+    ack_delay: Option<Span>,
+    /// Prints all evidence, and how each connection behaved
+    #[arg(long, short)]
+    verbose: bool,
+    /// Prints all connections, not the first 20 alone
+    #[arg(long)]
+    all: bool,
+    /// Prints JSON: a list, an object a connection
+    #[arg(long)]
+    json: bool,
+    /// With --json: bytes sent and windows offered over time, too
+    #[arg(long, requires = "json")]
+    series: bool,
+}
+
+/// Connections that a table shows.
+const SHOWN: usize = 20;
+
+impl Detect {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        match self.what {
+            What::Trace(trace) => trace.run(),
+        }
+    }
+}
+
+impl Trace {
+    fn run(self) -> Result<(), Failure> {
+        let read = |path: &Option<PathBuf>| path.as_deref().map(Capture::read).transpose().map_err(|why| Failure::Usage(why.to_string()));
+        let (sender, receiver) = (read(&self.sender)?, read(&self.receiver)?);
+        for capture in sender.iter().chain(&receiver) {
+            for remark in remarks(capture.tally()) {
+                eprintln!("tandem: {}: {remark}", capture.path().display());
+            }
+        }
+        let known = Known { synchronised_s: self.synchronised.map(seconds), ack_delay_s: self.ack_delay.map(seconds) };
+        let found = detect::findings(sender.as_ref(), receiver.as_ref(), &Asked { known, series: self.series });
+        let text = if self.json { json(&found) } else { self.text(&found) };
+        // Who reads no further has read enough.
+        let _ = std::io::stdout().write_all(text.as_bytes());
+        match found.first() {
+            None => Err(Failure::CannotTell("the traces have no TCP connection".into())),
+            Some(first) if first.verdict == Verdict::CannotTell => {
+                Err(Failure::CannotTell(format!("cannot tell whether {} is split: {}", name(first), first.reason)))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn text(&self, found: &[Finding]) -> String {
+        let shown = if self.all { found } else { &found[..found.len().min(SHOWN)] };
+        let row = |finding: &Finding| vec![name(finding), finding.bytes.to_string(), finding.verdict.to_string(), finding.reason.clone()];
+        let mut text = report::words_table(&["connection", "bytes", "verdict", "why"], &shown.iter().map(row).collect::<Vec<_>>());
+        if self.verbose {
+            text.extend(shown.iter().map(listing));
+        }
+        if shown.len() < found.len() {
+            text += &format!("{} connections more: --all shows them\n", found.len() - shown.len());
+        }
+        text
+    }
+}
+
+fn seconds(span: Span) -> f64 {
+    span.duration().as_secs_f64()
+}
+
+fn json(found: &[Finding]) -> String {
+    serde_json::to_string_pretty(found).expect("findings have only text keys") + "\n"
+}
+
+/// What of a capture was not looked at.
+fn remarks(tally: &Tally) -> Vec<String> {
+    let some = |count: u64, what: String| (count > 0).then_some(what);
+    [
+        tally.cut_at.map(|at| format!("ends within a record, at byte {at}: what is before it was read")),
+        some(tally.short, format!("{} of {} frames are too short to show the headers: they were left out", tally.short, tally.frames)),
+        some(tally.fragments, format!("{} fragments of IP packets were left out", tally.fragments)),
+        tally.unknown_link.map(|(number, count)| format!("{count} frames of link type {number}, which is not read, were left out")),
+        some(tally.forgotten, format!("has too many connections: {} that carried least were left out", tally.forgotten)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// The connection's name, sender first; what it is called at the other end where that differs.
+fn name(finding: &Finding) -> String {
+    let arrow = |ends: &[SocketAddr; 2]| format!("{} → {}", ends[0], ends[1]);
+    match (&finding.sender, &finding.receiver) {
+        (Some(here), Some(there)) if here != there => format!("{} ({} at the receiver)", arrow(here), arrow(there)),
+        (Some(ends), _) | (None, Some(ends)) => arrow(ends),
+        (None, None) => String::new(),
+    }
+}
+
+/// All that is known of a connection.
+fn listing(finding: &Finding) -> String {
+    let mut text = format!("\n{}\n", name(finding));
+    let row = |piece: &Evidence| vec![says(piece.says).into(), strength(piece).into(), method(piece), piece.text.clone()];
+    let rows: Vec<Vec<String>> = finding.evidence.iter().map(row).collect();
+    if !rows.is_empty() {
+        text += &report::words_table(&["says", "strength", "method", "what was seen"], &rows);
+    }
+    if let Some(clocks) = &finding.clocks {
+        text += &format!(
+            "the receiver's clock is {:.6} s ahead (± {:.6} s) and {:.1} ppm faster (± {:.1} ppm)\n",
+            clocks.offset_s, clocks.error_s, clocks.drift_ppm, clocks.drift_error_ppm
+        );
+    }
+    let said = &finding.character;
+    let mut say = |what: &str, value: Option<String>| text.extend(value.map(|value| format!("{what}: {value}\n")));
+    say("sent for", said.sent_for_s.map(|span| format!("{span:.3} s")));
+    say("received for", said.received_for_s.map(|span| format!("{span:.3} s")));
+    say("sent again", said.sent_again.map(|bytes| format!("{bytes} bytes")));
+    say(
+        "the sender",
+        said.burstiness.map(|bursts| {
+            let (idle, peak) = (bursts.idle * 100.0, bursts.peak_to_mean);
+            format!("idle in {idle:.0} % of stretches of {:.2} s, {peak:.1} times the mean in the fastest", bursts.bin_s)
+        }),
+    );
+    say(
+        "end-to-end delay",
+        said.delay_s.map(|delay| format!("{:.4} s at least, {:.4} s in the middle, {:.4} s at most", delay.min, delay.median, delay.max)),
+    );
+    say("window offered", said.window.map(|window| format!("{} to {} bytes, shut {} times", window.least, window.most, window.shuts)));
+    say(
+        "ending",
+        said.ending.and_then(|ending| {
+            let later = ending.later_s?;
+            let how = |left: Option<detect::Left>| match left {
+                Some(detect::Left::Fin) => "closed",
+                Some(detect::Left::Reset) => "reset",
+                None => "nothing",
+            };
+            let went_on = ending.went_on_s.map_or(String::new(), |span| format!("; the sender's side went on for {span:.3} s"));
+            Some(format!("{} by the receiver, {} at the sender {later:.3} s later{went_on}", how(ending.receiver), how(ending.sender)))
+        }),
+    );
+    text
+}
+
+fn says(says: Says) -> &'static str {
+    match says {
+        Says::EndToEnd => "end-to-end",
+        Says::Split => "split",
+        Says::SplitTcp => "split-tcp, if split",
+        Says::TcpProxy => "tcp-proxy, if split",
+        Says::Nothing => "nothing",
+    }
+}
+
+fn strength(piece: &Evidence) -> &'static str {
+    match (piece.says, piece.strength) {
+        (Says::Nothing, _) => "",
+        (_, Strength::Weak) => "weak",
+        (_, Strength::Moderate) => "moderate",
+        (_, Strength::Strong) => "strong",
+    }
+}
+
+/// The method's name, as JSON has it.
+fn method(piece: &Evidence) -> String {
+    serde_json::to_value(piece.method).ok().and_then(|name| name.as_str().map(String::from)).unwrap_or_default()
+}
