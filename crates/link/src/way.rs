@@ -405,6 +405,54 @@ mod tests {
         ]
     }
 
+    /// A packet that can be copied: number, size, extra delay.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    struct Plain(usize, u32, Span);
+    impl Packet for Plain {
+        fn wire_bytes(&self) -> u32 {
+            self.1
+        }
+        fn extra_delay(&self) -> Span {
+            self.2
+        }
+    }
+
+    proptest! {
+        /// What is copied from the shaper is what is moved, with and without extra delays, and so is what is counted.
+        #[test]
+        fn copied_packets_are_those_that_are_moved(
+            packets in prop::collection::vec((0u64..2_000_000, 40u32..1500, 0u64..20_000_000), 1..200),
+            late: bool,
+            loss in any_loss(),
+            seed: u64,
+        ) {
+            let link = || Way::<Plain>::new(Rate(5_280_001), Limit::Packets(3), Span(5_000_000), loss, stream(seed, Purpose::Losses, 0));
+            let (mut copies, mut moves, mut now) = (link(), link(), 0);
+            let take = |copies: &mut Way<Plain>, moves: &mut Way<Plain>, until: u64| -> Result<(), TestCaseError> {
+                while let Some(at) = copies.next_delivery().filter(|at| at.0 <= until) {
+                    prop_assert_eq!(moves.next_delivery(), Some(at));
+                    let mut place = Plain(usize::MAX, 0, Span::ZERO);
+                    while copies.arrived_in(at, &mut place) {
+                        prop_assert_eq!(moves.arrived(at), Some((at, place)));
+                    }
+                    prop_assert_eq!(moves.arrived(at), None);
+                }
+                Ok(())
+            };
+            for (number, (gap, size, extra)) in packets.iter().enumerate() {
+                now += gap;
+                take(&mut copies, &mut moves, now)?;
+                let packet = Plain(number, *size, Span(if late { extra.saturating_sub(10_000_000) } else { 0 }));
+                prop_assert_eq!(copies.put(Time(now), packet), moves.put(Time(now), packet));
+                prop_assert_eq!(copies.left_bytes(Time(now)), moves.left_bytes(Time(now)));
+            }
+            take(&mut copies, &mut moves, u64::MAX)?;
+            let counts = copies.counts();
+            prop_assert_eq!(counts, moves.counts());
+            prop_assert_eq!(counts.delivered + counts.losses + counts.queue_drops, packets.len() as u64);
+        }
+    }
+
     proptest! {
         /// No packet is made or unmade, and polling more or less often changes neither which come out nor when.
         #[test]
