@@ -8,7 +8,7 @@
 //! | what has come | 3 | payload over this connection (8), all below this offset (8), room for all below this (8) |
 //! | all was delivered | 4 | |
 //! | the stream is given up | 5 | why (1) |
-//! | this connection is of that stream | 6 | its number, random (16), the connection's tier (1) |
+//! | this connection is of that stream | 6 | its number, random (16), the network it goes over (1), the connection's tier (1) |
 
 /// The longest piece.
 const MOST_PIECE: u64 = 1 << 24;
@@ -44,6 +44,8 @@ pub enum Frame {
     Join {
         /// Which stream: a number that nobody can guess.
         stream: u128,
+        /// Which of the networks of who dialled it goes over: another over the same one takes its place.
+        network: u8,
         /// Cheap connections have low numbers.
         tier: u8,
     },
@@ -114,9 +116,9 @@ impl Frame {
                 put(&[why]);
                 5
             }
-            Frame::Join { stream, tier } => {
+            Frame::Join { stream, network, tier } => {
                 put(&stream.to_be_bytes());
-                put(&[tier]);
+                put(&[network, tier]);
                 6
             }
         };
@@ -132,7 +134,7 @@ impl Frame {
             3 => Ok(25),
             4 => Ok(1),
             5 => Ok(2),
-            6 => Ok(18),
+            6 => Ok(19),
             _ => Err(BadFrame::Unknown(kind)),
         }
     }
@@ -160,7 +162,10 @@ impl Frame {
             }),
             4 => Ok(Frame::Done),
             5 => Ok(Frame::Reset(header[1])),
-            6 => Ok(Frame::Join { stream: header[1..17].iter().fold(0, |number, byte| number << 8 | u128::from(*byte)), tier: header[17] }),
+            6 => {
+                let stream = header[1..17].iter().fold(0, |number, byte| number << 8 | u128::from(*byte));
+                Ok(Frame::Join { stream, network: header[17], tier: header[18] })
+            }
             kind => Err(BadFrame::Unknown(kind)),
         }
     }
@@ -250,7 +255,7 @@ mod tests {
             (offset.clone(), offset.clone(), offset).prop_map(|(got, next, limit)| Frame::Ack { got, next, limit }),
             Just(Frame::Done),
             any::<u8>().prop_map(Frame::Reset),
-            any::<(u128, u8)>().prop_map(|(stream, tier)| Frame::Join { stream, tier }),
+            any::<(u128, u8, u8)>().prop_map(|(stream, network, tier)| Frame::Join { stream, network, tier }),
         ]
     }
 

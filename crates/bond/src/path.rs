@@ -165,6 +165,11 @@ impl Path {
         None
     }
 
+    /// With so much waiting it is not given more, bytes: `least`, or what it sends in twice so long as `ahead`.
+    pub(crate) fn queue(&self, least: u64, ahead: Span) -> u64 {
+        least.max((self.rate() * 2.0 * ahead.secs()) as u64)
+    }
+
     /// When a piece of so many bytes would be there, s: not before (7), nor before all that it has could be, of which what is under way may stand in a queue
     /// that the round trip does not tell of yet.
     pub(crate) fn arrives(&self, piece: u64) -> f64 {

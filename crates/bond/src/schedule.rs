@@ -6,6 +6,7 @@
 //! they would fill the other end's window (as in Ferlin et al., "BLEST", IFIP Networking 2016).
 
 use crate::path::Path;
+use scenario::Span;
 
 /// Who gets what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,8 +31,9 @@ pub(crate) struct Ask {
     pub(crate) left: u64,
     /// What the other end can hold, bytes.
     pub(crate) window: u64,
-    /// What may wait with a connection that is to be given more, bytes.
+    /// What may wait with a connection that is to be given more: so many bytes, or what takes so long.
     pub(crate) queue: u64,
+    pub(crate) ahead: Span,
     /// The two rules that are added to the score hold.
     pub(crate) foresight: bool,
 }
@@ -47,7 +49,7 @@ pub(crate) struct Memory {
 impl Scheduler {
     /// Who gets the piece, of those from `among` (all, but for tiers): nobody, if it is better to wait.
     pub(crate) fn choose(self, paths: &[Path], memory: &mut Memory, ask: &Ask) -> Option<usize> {
-        let has_room = |path: &Path| path.is_usable() && path.look.unsent < ask.queue;
+        let has_room = |path: &Path| path.is_usable() && path.look.unsent < path.queue(ask.queue, ask.ahead);
         let chosen = match self {
             Scheduler::Score => best(paths, memory.last, ask, Path::is_usable, has_room),
             Scheduler::Tiers => {
@@ -126,10 +128,9 @@ fn is_worth_it(paths: &[Path], index: usize, ask: &Ask, is_in: &impl Fn(&Path) -
 mod tests {
     use super::*;
     use crate::{Look, Smoothing};
-    use scenario::Span;
 
     const PIECE: u64 = 10_000;
-    const ASK: Ask = Ask { piece: PIECE, left: 1 << 40, window: 1 << 50, queue: 20_000, foresight: true };
+    const ASK: Ask = Ask { piece: PIECE, left: 1 << 40, window: 1 << 50, queue: 20_000, ahead: Span(0), foresight: true };
 
     /// Connections of these rates (bytes/s), round trips (ms) and tiers.
     fn paths(of: &[(f64, u64, u8)]) -> Vec<Path> {
