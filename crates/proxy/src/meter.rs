@@ -1,6 +1,6 @@
 //! What is known of a flow: both legs, both directions.
 
-use crate::{ending::Ending, sys::TcpInfo};
+use crate::{bonded::BondView, ending::Ending, sys::TcpInfo};
 use scenario::{Bytes, Phase};
 use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, time::Duration};
@@ -24,6 +24,8 @@ pub struct FlowStats {
     pub up: DirectionStats,
     /// From server to client.
     pub down: DirectionStats,
+    /// The bond, where a leg is one; that leg then stands for all its connections together.
+    pub bond: Option<BondView>,
 }
 
 impl FlowStats {
@@ -31,7 +33,7 @@ impl FlowStats {
     pub(crate) fn unbegun(client: SocketAddr, server: SocketAddr) -> Self {
         let (near, far) = (TcpInfo::default(), TcpInfo::default());
         let (up, down) = (DirectionStats::default(), DirectionStats::default());
-        FlowStats { client, server, age: Duration::ZERO, near, far, control: Default::default(), up, down }
+        FlowStats { client, server, age: Duration::ZERO, near, far, control: Default::default(), up, down, bond: None }
     }
 }
 
@@ -170,6 +172,9 @@ pub struct FlowView {
     pub up: DirectionView,
     /// From server to client.
     pub down: DirectionView,
+    /// The bond, where a leg is one; that leg then stands for all its connections together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bond: Option<BondView>,
 }
 
 impl FlowView {
@@ -190,6 +195,7 @@ impl FlowView {
             far: LegView::of(&flow.far, &flow.control[1]),
             up: direction(&flow.up, &flow.near, &flow.far, legs),
             down: direction(&flow.down, &flow.far, &flow.near, [legs[1], legs[0]]),
+            bond: flow.bond.clone(),
         }
     }
 }
@@ -218,6 +224,9 @@ pub struct Totals {
     pub near_retransmits: u64,
     /// Segments sent again on far legs of flows that have ended.
     pub far_retransmits: u64,
+    /// Connections to listeners for a bond that have not shown that they have its key.
+    #[serde(default)]
+    pub refused: u64,
 }
 
 impl Totals {
@@ -246,5 +255,6 @@ impl std::ops::AddAssign for Totals {
         self.down += other.down;
         self.near_retransmits += other.near_retransmits;
         self.far_retransmits += other.far_retransmits;
+        self.refused += other.refused;
     }
 }

@@ -67,6 +67,8 @@ fn text(status: &Status) -> String {
     counters(&mut registry, "carried", "Payload carried: up to servers, down to clients", Some(Unit::Bytes), carried);
     let again = [([("leg", "near")], totals.near_retransmits), ([("leg", "far")], totals.far_retransmits)];
     counters(&mut registry, "retransmitted_segments", "Segments sent again, of connections that have ended", None, again);
+    let help = "Connections to listeners for a bond that have not shown that they have its key";
+    registry.register("bond_refused", help, ConstCounter::new(totals.refused));
     if let Some(counted) = status.counted {
         let verdicts = [
             ([("verdict", "split")], counted.split),
@@ -109,7 +111,8 @@ mod tests {
 
     #[test]
     fn a_status_reads_as_metrics() {
-        let totals = Totals { flows: 3, ended: [5, 0, 1, 0, 0, 0, 0, 0, 0], up: 7, down: 11, near_retransmits: 0, far_retransmits: 2 };
+        let totals =
+            Totals { flows: 3, ended: [5, 0, 1, 0, 0, 0, 0, 0, 0], up: 7, down: 11, near_retransmits: 0, far_retransmits: 2, refused: 4 };
         let counted = Counted { split: 9, bypassed: 4, unsplit: 2, oneway: 0, quic_packets: 6, quic_bytes: 6000 };
         let text = text(&Status { totals, counted: Some(counted), links: Vec::new() });
         for line in [
@@ -119,6 +122,7 @@ mod tests {
             "tandem_carried_bytes_total{direction=\"down\"} 11",
             "tandem_retransmitted_segments_total{leg=\"far\"} 2",
             "tandem_connections_total{verdict=\"unsplit\"} 2",
+            "tandem_bond_refused_total 4",
             "tandem_quic_bytes_total 6000",
             "# EOF",
         ] {
