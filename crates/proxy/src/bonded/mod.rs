@@ -389,8 +389,12 @@ impl Bonds {
                     }
                 }
             }
-            Some(Entry::Farewell(farewell)) if farewell.go_on() => self.drop_entry(index),
-            Some(Entry::Farewell(_)) => {}
+            Some(Entry::Farewell(farewell)) => {
+                let is_over = farewell.go_on();
+                if is_over {
+                    self.drop_entry(index);
+                }
+            }
         }
     }
 
