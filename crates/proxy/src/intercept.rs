@@ -82,6 +82,9 @@ fn listener(config: &Config, at: SocketAddr, way: Way) -> io::Result<Socket> {
         // A near leg is filled while the far one is dialled, as far as the host's default would let it be.
         leg::bound_receive(&socket, shares.receive)?;
     }
+    if let Some(window) = config.bond.as_ref().and_then(|bond| bond.connection_window).filter(|_| way == Way::Bond) {
+        bonded::bound_window(&socket, window)?;
+    }
     if let Some(mss) = config.policy.near.mss {
         socket.set_tcp_mss(u32::from(mss))?;
     }

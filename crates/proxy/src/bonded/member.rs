@@ -4,7 +4,7 @@ use super::channel::Channel;
 use crate::sys::{self, TcpInfo};
 use bond::{BadFrame, Breach, ConnId, Frame, Header, Inbound, Look, Piece, Reader, Ring, Room, Step};
 use rustix::io::Errno;
-use scenario::Span;
+use scenario::{Bytes, Span};
 use std::{
     collections::VecDeque,
     io::{IoSlice, IoSliceMut},
@@ -59,6 +59,8 @@ pub(super) struct Member {
     pub(super) network: u8,
     /// Where events find it.
     pub(super) entry: usize,
+    /// What the other end may have under way over it.
+    window: Option<Bytes>,
     pub(super) readable: bool,
     /// The other end has closed it: what there is to read is all there will be.
     pub(super) hung_up: bool,
@@ -79,11 +81,12 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub(super) fn new(channel: Channel, network: u8, entry: usize) -> Self {
+    pub(super) fn new(channel: Channel, network: u8, entry: usize, window: Option<Bytes>) -> Self {
         Member {
             channel,
             network,
             entry,
+            window,
             readable: true,
             hung_up: false,
             reader: Reader::default(),
@@ -234,6 +237,10 @@ impl Member {
                 Err(why) => return Err(why.into()),
             };
             read += count;
+            if let Some(window) = self.window {
+                // The kernel forgets it whenever a segment larger than any before comes.
+                sys::clamp_window(&self.channel, window.0 as usize).map_err(|why| Errno::from_io_error(&why).unwrap_or(Errno::IO))?;
+            }
             let in_place = count.min(direct);
             if let Some((offset, _)) = self.reader.payload().filter(|_| in_place > 0) {
                 self.reader.took(in_place as u64);

@@ -15,6 +15,7 @@ mod stream;
 mod tls;
 mod view;
 
+pub(crate) use settings::bound_window;
 pub use settings::{BondConfig, Network, NetworkSpec};
 pub use view::{BondView, PathView};
 
@@ -143,7 +144,7 @@ impl Bonds {
         let keeper = Keeper { key, encryption, window: bond.window.0 as u32 };
         let now = Instant::now();
         Ok(Some(Bonds {
-            networks: Networks::new(&config.policy.networks, bond.spares, now),
+            networks: Networks::new(&config.policy.networks, bond, now),
             config: config.clone(),
             keeper,
             epoll,
@@ -316,9 +317,9 @@ impl Bonds {
     fn join(&mut self, index: usize, slot: usize) {
         let Some(Entry::Spare(channel, network, window)) = self.entries[index].take() else { return };
         self.entries[index] = Some(Entry::Member(slot));
-        let (tier, time) = (self.networks.tier(network), self.time());
+        let (tier, time, bound) = (self.networks.tier(network), self.time(), self.bond().connection_window);
         let Some(bonded) = self.streams[slot].as_mut() else { return };
-        let mut member = Member::new(channel, network as u8, index);
+        let mut member = Member::new(channel, network as u8, index, bound);
         member.say(&Frame::Join { stream: bonded.id, known: bonded.known, network: network as u8, tier });
         // One that has been silent: this one takes its place.
         let old = bonded.stream.lose_over(network as u8);
@@ -470,7 +471,7 @@ impl Bonds {
         match joins {
             Some(Said::Said(Frame::Join { stream, known, network, tier })) => {
                 self.entries[index] = Some(Entry::Member(usize::MAX));
-                let member = Member::new(channel, network, index);
+                let member = Member::new(channel, network, index, self.bond().connection_window);
                 self.admit(member, (stream, known, tier), window, send_proxy, tools);
             }
             _ => {

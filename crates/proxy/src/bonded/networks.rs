@@ -3,8 +3,12 @@
 //! A network that nothing gets through is tried again and again, at longer and longer intervals; one that was silent and comes back, or an interface that
 //! appears, is found soon.
 
-use super::{entrance::Unfit, settings::Network};
+use super::{
+    entrance::Unfit,
+    settings::{BondConfig, Network, bound_window},
+};
 use crate::{leg, sys::TcpInfo};
+use scenario::Bytes;
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use std::{
     collections::VecDeque,
@@ -46,6 +50,8 @@ struct State {
 pub(super) struct Networks {
     all: Vec<State>,
     spares: usize,
+    /// What the other end may have under way over a connection.
+    connection_window: Option<Bytes>,
     /// What the other end last said of its window.
     window: Option<u32>,
     draining: bool,
@@ -58,7 +64,7 @@ pub(super) fn is_silent(info: &TcpInfo) -> bool {
 }
 
 impl Networks {
-    pub(super) fn new(networks: &[Network], spares: usize, now: Instant) -> Self {
+    pub(super) fn new(networks: &[Network], bond: &BondConfig, now: Instant) -> Self {
         let state = |network: &Network| State {
             network: network.clone(),
             ready: VecDeque::new(),
@@ -69,7 +75,13 @@ impl Networks {
             took: Duration::ZERO,
             is_up: None,
         };
-        Networks { all: networks.iter().map(state).collect(), spares, window: None, draining: false }
+        Networks {
+            all: networks.iter().map(state).collect(),
+            spares: bond.spares,
+            connection_window: bond.connection_window,
+            window: None,
+            draining: false,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -170,7 +182,7 @@ impl Networks {
         };
         let network = self.all.iter().position(lacks)?;
         let state = &mut self.all[network];
-        let socket = connect(&state.network);
+        let socket = connect(&state.network, self.connection_window);
         if socket.is_ok() {
             state.dialling += 1;
         }
@@ -179,10 +191,13 @@ impl Networks {
 }
 
 /// Begins to connect over a network.
-fn connect(network: &Network) -> io::Result<Socket> {
+fn connect(network: &Network, window: Option<Bytes>) -> io::Result<Socket> {
     let domain = Domain::for_address(network.to);
     let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
     socket.set_tcp_nodelay(true)?;
+    if let Some(window) = window {
+        bound_window(&socket, window)?;
+    }
     if let Some(interface) = &network.interface {
         socket.bind_device(Some(interface.0.as_bytes()))?;
     }
@@ -207,7 +222,8 @@ mod tests {
 
     fn networks(names: &[&str], spares: usize) -> Networks {
         let network = |name: &&str| name.parse::<NetworkSpec>().unwrap().network(Some("127.0.0.1:9".parse().unwrap())).unwrap();
-        Networks::new(&names.iter().map(network).collect::<Vec<_>>(), spares, Instant::now())
+        let bond = BondConfig { spares, ..BondConfig::default() };
+        Networks::new(&names.iter().map(network).collect::<Vec<_>>(), &bond, Instant::now())
     }
 
     #[test]

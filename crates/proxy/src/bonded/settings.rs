@@ -4,8 +4,10 @@ use crate::{
     config::ConfigError,
     leg::LegProfile,
     policy::{Interface, Prefix},
+    sys,
 };
 use bond::{Key, Scheduler};
+use rustix::fd::AsFd;
 use scenario::{Bytes, Span};
 use serde::{Deserialize, Deserializer, de};
 use std::{
@@ -30,6 +32,8 @@ pub struct BondConfig {
     pub settings: bond::Settings,
     /// What is held of a stream in each direction: what was sent and not acknowledged by the other end, or came before its turn.
     pub window: Bytes,
+    /// Most that the other end may have under way over a connection, its receive window; absent: what the kernel finds right.
+    pub connection_window: Option<Bytes>,
     /// Connections that are kept ready over each network, by each worker.
     pub spares: usize,
     /// How long a stream waits without any connection.
@@ -46,6 +50,7 @@ impl Default for BondConfig {
             tls: false,
             settings: bond::Settings::new(Scheduler::Score),
             window: Bytes(8 << 20),
+            connection_window: None,
             spares: 2,
             outage: Duration::from_secs(60),
             allow: Vec::new(),
@@ -69,7 +74,7 @@ impl BondConfig {
 
     /// What of it can't be changed while it is in use.
     pub(crate) fn fixed(&self) -> impl PartialEq + use<> {
-        (self.key_file.clone(), self.tls, self.window, self.spares)
+        (self.key_file.clone(), self.tls, self.window, self.connection_window, self.spares)
     }
 
     /// Reads the key; one that others can read too is none.
@@ -88,6 +93,12 @@ impl BondConfig {
         self.key = Some(key);
         Ok(())
     }
+}
+
+/// Bounds what may be under way to a connection of a bond. The kernel counts the overhead of packets too, hence the double buffer.
+pub(crate) fn bound_window(socket: impl AsFd, window: Bytes) -> io::Result<()> {
+    sys::force_receive_buffer(&socket, 2 * window.0 as usize)?;
+    sys::clamp_window(&socket, window.0 as usize)
 }
 
 /// Who gets what, by its name.
@@ -196,6 +207,7 @@ pub(crate) struct BondKeys {
     tls: bool,
     scheduler: Option<String>,
     window: Option<Bytes>,
+    connection_window: Option<Bytes>,
     spares: Option<usize>,
     outage: Option<Span>,
     allow: Vec<Prefix>,
@@ -216,6 +228,7 @@ impl BondKeys {
             bond.settings.scheduler = scheduler(name).map_err(at("bond.scheduler"))?;
         }
         bond.window = self.window.unwrap_or(bond.window);
+        bond.connection_window = self.connection_window;
         bond.spares = self.spares.unwrap_or(bond.spares);
         bond.outage = self.outage.map_or(bond.outage, Span::duration);
         let network = |(index, spec): (usize, &NetworkSpec)| spec.clone().network(self.to).map_err(at(&format!("bond.network[{index}]")));
