@@ -57,6 +57,26 @@ impl Settings {
     }
 }
 
+impl Settings {
+    /// As a scenario says; absent where it wants no bond of ours: a fluid, one network alone, another's.
+    pub fn of(bond: &scenario::Bond) -> Option<Self> {
+        let scheduler = match bond.scheduler {
+            scenario::Scheduler::Score => Scheduler::Score,
+            scenario::Scheduler::RoundRobin => Scheduler::RoundRobin,
+            scenario::Scheduler::Redundant => Scheduler::Redundant,
+            scenario::Scheduler::Tiers => Scheduler::Tiers,
+            scenario::Scheduler::Fluid | scenario::Scheduler::Single | scenario::Scheduler::Mptcp => return None,
+        };
+        Some(Settings {
+            smoothing: Smoothing { alpha: bond.alpha, rtts: bond.tau },
+            piece: bond.piece,
+            queue: bond.queue.unwrap_or(bond.piece),
+            foresight: bond.foresight,
+            ..Settings::new(scheduler)
+        })
+    }
+}
+
 /// A connection of a stream: its place in the ledger, which another has after it is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnId(pub usize);

@@ -42,8 +42,9 @@ pub(crate) struct LinkSpec {
     pub(crate) limit: Limit,
     pub(crate) loss: Option<Loss>,
     pub(crate) loss_rng: rand_pcg::Pcg64,
-    /// The TUN devices on the sender's and on the receiver's side.
+    /// The TUN devices on the sender's and on the receiver's side, and the numbers of the hosts that they are on.
     pub(crate) ends: [OwnedFd; 2],
+    pub(crate) hosts: [usize; 2],
 }
 
 /// What the emulator shows while it runs.
@@ -166,6 +167,7 @@ impl Packet for Frame {
 /// A link at work.
 struct Line {
     ends: [OwnedFd; 2],
+    hosts: [usize; 2],
     /// In the direction of the data, and against it.
     ways: [Way<Frame>; 2],
     /// What is asked for now, and what will be.
@@ -191,6 +193,7 @@ impl Carrier {
     fn new(links: Vec<LinkSpec>, setting: Setting, gauges: Arc<[Gauge]>, began: Arc<AtomicU64>) -> Self {
         let line = |spec: LinkSpec| Line {
             ends: spec.ends,
+            hosts: spec.hosts,
             ways: [
                 Way::new(spec.rate, spec.limit, spec.delay, spec.loss, spec.loss_rng.clone()),
                 Way::new(spec.rate, spec.limit, spec.delay, None, spec.loss_rng),
@@ -244,7 +247,7 @@ impl Carrier {
                     now = Time(self.setting.epoch.elapsed().as_nanos() as u64);
                     line.late.saturating_record((now - due).0);
                     if let Some(capture) = &self.setting.capture {
-                        capture.note(index + 1 - way, index, now, bytes);
+                        capture.note(line.hosts[1 - way], index, now, bytes);
                     }
                     self.spare.push(frame.bytes);
                 }
@@ -310,7 +313,7 @@ impl Carrier {
                         continue;
                     }
                     if let Some(capture) = &self.setting.capture {
-                        capture.note(index + way, index, now, &bytes[..length]);
+                        capture.note(self.lines[index].hosts[way], index, now, &bytes[..length]);
                     }
                     let extra = if index == 0 { self.access_delay(&bytes[..length]) } else { Span::ZERO };
                     let frame = Frame { bytes, length: length as u32, extra };

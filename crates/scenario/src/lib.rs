@@ -17,6 +17,7 @@ mod outcome;
 mod parallel;
 mod random;
 mod seen;
+mod sojourns;
 mod sources;
 mod split;
 mod tcp;
@@ -37,6 +38,7 @@ pub use outcome::{
 pub use parallel::{Bond, Foreground, Job, Jobs, Network, Parallel, Scheduler};
 pub use random::{Purpose, stream};
 pub use seen::{FlowSeen, LegLook, LegSeen, LinkLook, Seen};
+pub use sojourns::{Means, Sojourns};
 pub use sources::{Arrivals, Cross, Offer, Times, Writes};
 pub use split::{Backpressure, Buffer, Split, SplitMode};
 pub use tcp::Tcp;

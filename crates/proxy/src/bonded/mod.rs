@@ -412,6 +412,7 @@ impl Bonds {
                 Origin::Accepted(send_proxy) if self.guests < MOST_GUESTS && !self.draining => {
                     self.guests += 1;
                     keep_alive(channel.socket(), Duration::from_secs(60));
+                    self.tune(channel.socket());
                     self.entries[index] = Some(Entry::Guest(channel, window, send_proxy, Vec::new()));
                     self.on_guest(index, tools);
                 }
@@ -430,6 +431,16 @@ impl Bonds {
                     }
                 }
             }
+        }
+    }
+
+    /// Gives a connection that was accepted the profile of where it leads.
+    fn tune(&self, socket: &Socket) {
+        let Some(peer) = socket.peer_addr().ok().and_then(|peer| peer.as_socket()) else { return };
+        let routes = self.routes.as_ref();
+        let (profile, _) = self.config.policy.legs_of(peer, UNKNOWN, |address| routes?.interface_to(address));
+        if let Err(why) = leg::apply(socket, profile, || sys::dscp_of_syn(socket)) {
+            tracing::warn!("a connection of the bond is not tuned as its profile says: {why}");
         }
     }
 
