@@ -21,8 +21,11 @@ use crate::{
 use scenario::{Bytes, Span};
 use std::collections::VecDeque;
 
-/// An idle connection gets a copy so often.
+/// An idle connection gets a copy so often at last; the first after so many of its round trips, then after twice as long, and so on: its handshake may
+/// have been the worst hour of its life.
 const TRIAL: Span = Span(1_000_000_000);
+const FIRST_TRIAL_RTTS: u64 = 4;
+const LEAST_TRIAL: Span = Span(20_000_000);
 /// However fast the connections are, no piece has more bytes.
 const MOST_PIECE: u64 = 128 * 1024;
 /// More parts than this, of what goes out for the first time, are never between what the other end has in order and the last: it need not remember
@@ -274,6 +277,7 @@ impl Outbound {
             let path = &mut self.paths[copy.conn.0];
             path.give(now, (copy.offset, copy.offset + copy.len), most_of_a_piece, true);
             path.is_tried = true;
+            path.trials += 1;
             return Some(copy);
         }
         if self.settings.scheduler == Scheduler::Redundant {
@@ -326,7 +330,10 @@ impl Outbound {
             Scheduler::Tiers => self.paths[chosen].tier,
             _ => return None,
         };
-        let is_old = |path: &Path| path.outstanding() == 0 && path.look.unsent == 0 && now.0.saturating_sub(path.moved_at.0) >= TRIAL.0;
+        let is_old = |path: &Path| {
+            let pause = (FIRST_TRIAL_RTTS * path.look.srtt.0).max(LEAST_TRIAL.0).saturating_mul(1 << path.trials.min(20)).min(TRIAL.0);
+            path.outstanding() == 0 && path.look.unsent == 0 && now.0.saturating_sub(path.moved_at.0) >= pause
+        };
         (0..self.paths.len()).find(|index| {
             let path = &self.paths[*index];
             *index != chosen && path.is_usable() && path.tier <= tier && is_old(path)

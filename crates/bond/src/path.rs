@@ -57,8 +57,9 @@ pub(crate) struct Path {
     pub(crate) moved_at: Span,
     /// It was told where the stream ends.
     pub(crate) end_told: bool,
-    /// What it has is a copy, to see what it is like now.
+    /// What it has is a copy, to see what it is like now; how often that was tried since it was of use.
     pub(crate) is_tried: bool,
+    pub(crate) trials: u32,
 }
 
 impl Path {
@@ -77,6 +78,7 @@ impl Path {
             moved_at: now,
             end_told: false,
             is_tried: false,
+            trials: 0,
         }
     }
 
@@ -100,6 +102,9 @@ impl Path {
     pub(crate) fn give(&mut self, now: Span, (start, end): (u64, u64), most: u64, is_copied: bool) {
         if self.outstanding() == 0 {
             self.moved_at = now;
+        }
+        if !is_copied {
+            self.trials = 0;
         }
         let comes = self.arrives(end - start) + self.look.srtt.secs() / 2.0;
         let due = Span(now.0 + MOST_DELAY.0 + Span::from_secs_f64(comes).0);

@@ -12,7 +12,7 @@ use rustix::{
     fd::OwnedFd,
     io::Errno,
 };
-use scenario::{Loss, Rate, RateChange, Span};
+use scenario::{Bytes, Loss, PKT, Rate, RateChange, Span};
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
@@ -27,8 +27,10 @@ use std::{
 const FRAME: usize = 1536;
 /// Packets read from one device before the others get their turn.
 const BATCH: usize = 64;
-/// For how long a queue must stand before the rate behind it is a measurement.
+/// For how long a queue must stand before the rate behind it is a measurement, and how many packets must leave it: which of them has just left, and which
+/// is about to, must not matter.
 const RATE_WINDOW: Span = Span(100_000_000);
+const RATE_PACKETS: u64 = 200;
 /// The longest sleep: somebody may want the thread to end.
 const LONGEST_SLEEP: Span = Span(50_000_000);
 
@@ -368,7 +370,7 @@ impl RateMeter {
     fn look(&mut self, now: Time, left_bytes: u64, queue_stands: bool, asked: Rate) {
         match self.since {
             _ if !queue_stands => self.since = None,
-            Some((begun, bytes, rate)) if rate == asked && now - begun >= RATE_WINDOW => {
+            Some((begun, bytes, rate)) if rate == asked && now - begun >= RATE_WINDOW.max(asked.time_for(Bytes(RATE_PACKETS * PKT.0))) => {
                 self.bytes += left_bytes - bytes;
                 self.asked += asked.bytes_in(now - begun).0;
                 self.since = Some((now, left_bytes, asked));
@@ -405,17 +407,17 @@ mod tests {
     #[test]
     fn a_rate_is_measured_only_while_a_queue_stands() {
         let mut meter = RateMeter::default();
-        let (asked, halved) = (Rate(10_000_000), Rate(5_000_000));
+        let (asked, halved) = (Rate(100_000_000), Rate(50_000_000));
         meter.look(Time(0), 0, false, asked);
         meter.look(Time(200_000_000), 1000, false, asked);
         assert_eq!(meter.share(), None);
         meter.look(Time(300_000_000), 1000, true, asked);
         meter.look(Time(350_000_000), 2000, true, asked);
-        meter.look(Time(400_000_000), 126_000, true, asked);
+        meter.look(Time(400_000_000), 1_251_000, true, asked);
         assert_eq!(meter.share(), Some(1.0));
         // A window in which the rate changes is none.
-        meter.look(Time(450_000_000), 157_000, true, halved);
-        meter.look(Time(550_000_000), 188_250, true, halved);
-        assert_eq!(meter.share(), Some((125_000.0 + 31_250.0) / (125_000.0 + 62_500.0)));
+        meter.look(Time(450_000_000), 1_282_000, true, halved);
+        meter.look(Time(550_000_000), 1_907_000, true, halved);
+        assert_eq!(meter.share(), Some((1_250_000.0 + 625_000.0) / (1_250_000.0 + 625_000.0)));
     }
 }

@@ -20,6 +20,10 @@ const LOOKS_AT_MEMORY: usize = 10;
 /// this beyond a round trip (TCP_RTO_MIN).
 const LONGEST_STALL: f64 = 0.2;
 
+/// What is said when it was.
+pub(crate) const SHORT_OF_MEMORY: &str = "the machine's memory for TCP ran short, so that hosts dropped what they had received: play fewer runs \
+     side by side, bound the proxy's buffer, or raise net.ipv4.tcp_mem";
+
 /// Everything that was seen.
 #[derive(Debug)]
 pub(crate) struct Recorder {
@@ -109,7 +113,7 @@ fn note(seen: &mut LegSeen, t: f64, info: &TcpInfo, proxy: Option<(u64, u64, Pha
 }
 
 /// Whether TCP has so much memory that the kernel begins to drop what sockets have received. All namespaces share it.
-fn is_short_of_memory() -> Option<bool> {
+pub(crate) fn is_short_of_memory() -> Option<bool> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let (used, limits) = (read("/proc/net/sockstat")?, read("/proc/sys/net/ipv4/tcp_mem")?);
     let mut words = used.lines().find(|line| line.starts_with("TCP:"))?.split_whitespace().skip_while(|word| *word != "mem");
@@ -150,8 +154,7 @@ pub(crate) fn outcome(
 
     let mut warnings = verdict(scenario, links);
     if recorder.short_of_memory {
-        let cure = "play fewer runs side by side, bound the proxy's buffer, or raise net.ipv4.tcp_mem";
-        warnings.push(format!("the machine's memory for TCP ran short, so that hosts dropped what they had received: {cure}"));
+        warnings.push(SHORT_OF_MEMORY.into());
     }
     let valid = warnings.is_empty();
     let failed = recorder.seen.flows.iter().enumerate().filter_map(|(id, flow)| Some((id, flow.error.as_ref()?)));

@@ -100,6 +100,8 @@ struct Run<'a> {
     carried: u64,
     flows: Vec<Given>,
     failures: Vec<String>,
+    /// The kernel has had no room for what hosts received.
+    short_of_memory: bool,
 }
 
 /// Plays it.
@@ -139,7 +141,7 @@ pub(crate) fn play(
     // The bond's connections have their handshakes before the run begins.
     let rtt = parallel.networks.iter().map(|network| 2 * network.delay.0).max().unwrap_or(0);
     thread::sleep((Duration::from_millis(200) + Span(8 * rtt).duration()).min(PATIENCE));
-    let ends = Ends::start(&networks, parallel.networks.len(), (seed, &control), &windows, multipath, tell)?;
+    let mut ends = Ends::start(&networks, parallel.networks.len(), (seed, &control), &windows, multipath, tell)?;
     let jobs = parallel.foreground.map_or(0, |foreground| foreground.jobs);
     let mut run = Run {
         parallel,
@@ -157,6 +159,7 @@ pub(crate) fn play(
         carried: 0,
         flows: specs.iter().map(|spec| Given { spec: *spec, transfer: None, end: None, error: None }).collect(),
         failures: Vec::new(),
+        short_of_memory: false,
     };
     let whole = run.run(scenario, over, &ended, seed, progress)?;
     progress.at(1.0, "measuring");
@@ -253,6 +256,7 @@ impl Run<'_> {
             if duration.is_some_and(|duration| now >= duration) {
                 return Ok(false);
             }
+            self.short_of_memory |= measure::is_short_of_memory().unwrap_or(false);
             if self.live.len() > MOST_LIVE {
                 let why = format!("{MOST_LIVE} transfers are under way at once: the networks have more to carry than they can");
                 return Err(EngineError::Failed(why));
@@ -336,6 +340,9 @@ impl Run<'_> {
     }
 
     fn outcome(&mut self, scenario: &Scenario, seed: u64) -> Outcome {
+        if self.short_of_memory {
+            self.failures.push(measure::SHORT_OF_MEMORY.into());
+        }
         let (began, stopped) = (self.began.clone().unwrap_or_default(), self.stopped.clone().unwrap_or_else(|| self.mark()));
         let span = (stopped.at - began.at).max(1e-9);
         let capacity = |index: usize| wire_rate(self.parallel.networks[index].rate).bits_per_s() as f64 / 8.0 * span;

@@ -82,7 +82,7 @@ pub(super) struct Ends {
     listeners: Vec<Arc<Socket>>,
     threads: Vec<thread::JoinHandle<()>>,
     /// To whom transfers are given that this host opens.
-    openers: [mpsc::Sender<Arc<Transfer>>; 2],
+    openers: Option<[mpsc::Sender<Arc<Transfer>>; 2]>,
 }
 
 impl Transfers {
@@ -151,7 +151,13 @@ impl Transfers {
 
     fn play(&self, transfer: &Arc<Transfer>, socket: Socket, sends: bool) -> io::Result<()> {
         transfer.sockets.lock().unwrap_or_else(PoisonError::into_inner).push(socket.try_clone()?);
-        if sends { self.send(transfer, socket) } else { self.receive(transfer, socket) }
+        if self.stop.load(Relaxed) {
+            transfer.interrupt();
+        }
+        let played = if sends { self.send(transfer, &socket) } else { self.receive(transfer, &socket) };
+        // The other end waits for this end's FIN, and another hand holds the socket.
+        let _ = socket.shutdown(Shutdown::Both);
+        played
     }
 
     /// Where in the payload a transfer's byte is.
@@ -160,7 +166,7 @@ impl Transfers {
     }
 
     /// Writes the transfer's bytes, ends, and waits for the other end's end: a clean one means that all was delivered.
-    fn send(&self, transfer: &Transfer, mut socket: Socket) -> io::Result<()> {
+    fn send(&self, transfer: &Transfer, mut socket: &Socket) -> io::Result<()> {
         let (spec, mut sent) = (transfer.spec, 0);
         let most = spec.bytes.map_or(u64::MAX, |bytes| bytes.0);
         while sent < most && !self.stop.load(Relaxed) {
@@ -173,13 +179,13 @@ impl Transfers {
     }
 
     /// Reads until the end, and tells when that was.
-    fn receive(&self, transfer: &Transfer, mut socket: Socket) -> io::Result<()> {
+    fn receive(&self, transfer: &Transfer, mut socket: &Socket) -> io::Result<()> {
         let (spec, mut read, mut bytes, mut last) = (transfer.spec, 0u64, vec![0; CHUNK], self.now());
         let clamps = spec.window.filter(|_| matches!(spec.over, Over::Network(_)));
         loop {
             if let Some(window) = clamps {
                 // The kernel forgets the clamp whenever a segment larger than any before comes.
-                proxy::clamp_window(&socket, window.0 as usize)?;
+                proxy::clamp_window(socket, window.0 as usize)?;
             }
             let count = socket.read(&mut bytes)?;
             if count == 0 {
@@ -286,34 +292,48 @@ impl Ends {
             })?);
         }
         let openers = <[_; 2]>::try_from(openers).map_err(|_| LabError::Panicked)?;
-        Ok(Ends { all, listeners, threads, openers })
+        Ok(Ends { all, listeners, threads, openers: Some(openers) })
     }
 
     /// Opens a transfer now.
     pub(super) fn open(&self, spec: Spec) -> Arc<Transfer> {
         let transfer = Arc::new(Transfer { spec, read: AtomicU64::new(0), sockets: Mutex::default() });
         self.all.live.lock().unwrap_or_else(PoisonError::into_inner).insert(spec.number, transfer.clone());
-        let _ = self.openers[end_of(spec.opens)].send(transfer.clone());
+        if let Some(openers) = &self.openers {
+            let _ = openers[end_of(spec.opens)].send(transfer.clone());
+        }
         transfer
     }
 
-    /// Ends what still runs.
-    pub(super) fn finish(self) {
+    /// Ends what still runs, and waits for those who listen and open.
+    pub(super) fn finish(&mut self) {
         self.all.stop.store(true, Relaxed);
-        drop(self.openers);
+        self.openers = None;
         for listener in &self.listeners {
             let _ = listener.shutdown(Shutdown::Both);
         }
         let live = std::mem::take(&mut *self.all.live.lock().unwrap_or_else(PoisonError::into_inner));
-        for socket in
-            live.values().flat_map(|transfer| std::mem::take(&mut *transfer.sockets.lock().unwrap_or_else(PoisonError::into_inner)))
-        {
-            // What it has not delivered goes with it.
+        for transfer in live.values() {
+            transfer.interrupt();
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+impl Transfer {
+    /// Ends whatever its threads wait for. What it has not delivered goes with it: the kernel would hold it for minutes, for a network that is gone.
+    pub(super) fn interrupt(&self) {
+        for socket in self.sockets.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             let _ = socket.set_linger(Some(Duration::ZERO));
             let _ = socket.shutdown(Shutdown::Both);
-        }
-        for thread in self.threads {
-            let _ = thread.join();
         }
     }
 }

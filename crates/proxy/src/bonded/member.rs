@@ -16,6 +16,8 @@ const SPILL: usize = 512;
 const BEHIND: usize = 32;
 /// How much may be read before others have their turn.
 const TURN_BYTES: usize = 1 << 20;
+/// Until so much was acknowledged a connection is judged by its least round trip.
+const JUDGED: u64 = 32 * 1024;
 /// So many parts are sent at once.
 const PARTS: usize = 24;
 
@@ -107,7 +109,9 @@ impl Member {
         let us = |us: u32| Span(u64::from(us) * 1000);
         let window = (u64::from(info.snd_cwnd) * u64::from(info.snd_mss)).min(u64::from(info.snd_wnd).max(u64::from(info.snd_mss)));
         let (delivered, unsent) = (info.bytes_acked, u64::from(info.notsent_bytes));
-        Look { delivered, unsent: unsent + self.waiting(), window, srtt: us(info.rtt_us), rto: us(info.rto_us) }
+        // A handshake may have waited for a radio to wake up, or a processor: the least round trip says more than the mean of a few.
+        let rtt = if delivered < JUDGED { info.rtt_us.min(info.min_rtt_us) } else { info.rtt_us };
+        Look { delivered, unsent: unsent + self.waiting(), window, srtt: us(rtt), rto: us(info.rto_us) }
     }
 
     /// What waits in this process's own hands, bytes.
