@@ -5,7 +5,8 @@
 //! ([`receipt`](Outbound::receipt), [`acknowledge`](Outbound::acknowledge)), and asks for pieces until there is none ([`give`](Outbound::give)).
 //!
 //! What a connection has that is lost goes again over the others: what the other end has not said to have got from it. One that stalls, which has
-//! something and of which nothing arrives, gets nothing more, and what it has goes over the others too; when something arrives of it, it is as before.
+//! something and of which nothing arrives, gets nothing more, and what it has goes over the others too. When something arrives of it, it must first carry
+//! a copy of a piece in time; then it is as before.
 //! When there is nothing else to give out, what is late goes over another one too: so the end of a stream does not wait for a loss.
 //! A connection that is idle while others are busy gets a copy of a piece now and then; when that has come, or when a connection that was silent is
 //! heard of again, it is judged by its window and its round trip, as one that begins: nothing is believed for ever of what it was in a bad hour.
@@ -331,12 +332,14 @@ impl Outbound {
             _ => return None,
         };
         let is_old = |path: &Path| {
-            let pause = (FIRST_TRIAL_RTTS * path.look.srtt.0).max(LEAST_TRIAL.0).saturating_mul(1 << path.trials.min(20)).min(TRIAL.0);
+            // One that has just been heard of again is asked at once.
+            let first = if path.is_doubted { LEAST_TRIAL.0 } else { (FIRST_TRIAL_RTTS * path.look.srtt.0).max(LEAST_TRIAL.0) };
+            let pause = first.saturating_mul(1 << path.trials.min(20)).min(TRIAL.0);
             path.outstanding() == 0 && path.look.unsent == 0 && now.0.saturating_sub(path.moved_at.0) >= pause
         };
         (0..self.paths.len()).find(|index| {
             let path = &self.paths[*index];
-            *index != chosen && path.is_usable() && path.tier <= tier && is_old(path)
+            *index != chosen && path.is_usable() && (path.tier <= tier || path.is_doubted) && is_old(path)
         })
     }
 
@@ -404,8 +407,11 @@ impl Outbound {
 
     /// Finds those that have stalled.
     pub fn check(&mut self, now: Span) {
+        let tries = matches!(self.settings.scheduler, Scheduler::Score | Scheduler::Tiers);
         for path in self.paths.iter_mut().filter(|path| path.is_usable() && path.outstanding() > 0) {
-            path.is_stalled = now.0 >= path.moved_at.0 + path.patience().0;
+            if now.0 >= path.moved_at.0 + path.patience().0 {
+                path.stall(tries);
+            }
         }
         self.reassign();
     }

@@ -57,6 +57,8 @@ pub(crate) struct Path {
     pub(crate) moved_at: Span,
     /// It was told where the stream ends.
     pub(crate) end_told: bool,
+    /// It has stalled, and has to carry a copy in time before it is given anything that no other has.
+    pub(crate) is_doubted: bool,
     /// What it has is a copy, to see what it is like now; how often that was tried since it was of use.
     pub(crate) is_tried: bool,
     pub(crate) trials: u32,
@@ -77,6 +79,7 @@ impl Path {
             cursor,
             moved_at: now,
             end_told: false,
+            is_doubted: false,
             is_tried: false,
             trials: 0,
         }
@@ -85,6 +88,11 @@ impl Path {
     /// Whether it can be of use now.
     pub(crate) fn is_usable(&self) -> bool {
         self.is_up && !self.is_stalled
+    }
+
+    /// Whether it may be given what no other has.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.is_usable() && !self.is_doubted
     }
 
     /// What it has, bytes.
@@ -96,6 +104,11 @@ impl Path {
     pub(crate) fn look(&mut self, now: Span, look: Look, smoothing: &Smoothing) {
         self.throughput.look(now, look.delivered, look.unsent, look.srtt, smoothing);
         self.look = look;
+    }
+
+    /// Something of it should have arrived by now, and has not. It is doubted where there are trials.
+    pub(crate) fn stall(&mut self, tries: bool) {
+        (self.is_stalled, self.is_doubted, self.is_tried) = (true, tries, false);
     }
 
     /// It is given a part of the stream. Parts on end are one as long as they are no longer than `most`.
@@ -124,8 +137,10 @@ impl Path {
         self.adrift -= adrift;
         news -= adrift;
         (self.got, self.moved_at) = (got, now);
-        if self.is_stalled || (self.is_tried && self.outstanding() == 0) {
+        let has_passed = self.is_tried && !self.is_stalled && self.outstanding() == 0;
+        if self.is_stalled || has_passed {
             self.throughput.forget(now, self.look.delivered);
+            self.is_doubted &= !has_passed;
             (self.is_stalled, self.is_tried) = (false, false);
         }
         while let Some(first) = self.runs.front_mut() {

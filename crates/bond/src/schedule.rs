@@ -49,16 +49,19 @@ pub(crate) struct Memory {
 impl Scheduler {
     /// Who gets the piece, of those from `among` (all, but for tiers): nobody, if it is better to wait.
     pub(crate) fn choose(self, paths: &[Path], memory: &mut Memory, ask: &Ask) -> Option<usize> {
-        let has_room = |path: &Path| path.is_usable() && path.look.unsent < path.queue(ask.queue, ask.ahead);
+        // Those that are doubted only where there are no others.
+        let trusts = paths.iter().any(Path::is_trusted);
+        let is_in = |path: &Path| path.is_usable() && (!trusts || !path.is_doubted);
+        let has_room = |path: &Path| is_in(path) && path.look.unsent < path.queue(ask.queue, ask.ahead);
         let chosen = match self {
-            Scheduler::Score => best(paths, memory.last, ask, Path::is_usable, has_room),
+            Scheduler::Score => best(paths, memory.last, ask, is_in, has_room),
             Scheduler::Tiers => {
                 let cheapest = paths.iter().filter(|path| has_room(path)).map(|path| path.tier).min()?;
                 let is_of_it = |path: &Path| path.tier == cheapest;
-                best(paths, memory.last, ask, |path| path.is_usable() && is_of_it(path), |path| has_room(path) && is_of_it(path))
+                best(paths, memory.last, ask, |path| is_in(path) && is_of_it(path), |path| has_room(path) && is_of_it(path))
             }
             Scheduler::RoundRobin => {
-                in_turn(paths.len(), memory.last).find(|path| paths[*path].is_usable()).filter(|path| has_room(&paths[*path]))
+                in_turn(paths.len(), memory.last).find(|path| is_in(&paths[*path])).filter(|path| has_room(&paths[*path]))
             }
             Scheduler::Single => {
                 let favourite = memory.favourite.filter(|path| paths.get(*path).is_some_and(Path::is_usable)).or_else(|| likeliest(paths));

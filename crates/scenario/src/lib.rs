@@ -32,8 +32,8 @@ pub use law::{Law, Shape, SizeLaw, SpanLaw};
 pub use links::{Gilbert, Link, Loss, Queue, QueueKind, RateChange};
 pub use model::{Control, Leg, Scenario};
 pub use outcome::{
-    Dist, FlowOutcome, LegOutcome, LinkOutcome, NUMBERS, NetworkOutcome, OVER_CAN, Outcome, Phase, Phases, ProxyOutcome, ReorderOutcome, SOJOURNS,
-    Series, ShaperOutcome, add_ci95, half_width, jain,
+    Dist, FlowOutcome, LegOutcome, LinkOutcome, NUMBERS, NetworkOutcome, OVER_CAN, Outcome, Phase, Phases, ProxyOutcome, ReorderOutcome,
+    SOJOURNS, Series, ShaperOutcome, add_ci95, half_width, jain,
 };
 pub use parallel::{Bond, Foreground, Job, Jobs, Network, Parallel, Scheduler};
 pub use random::{Purpose, stream};

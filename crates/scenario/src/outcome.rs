@@ -328,7 +328,8 @@ impl Outcome {
             "held_bytes" => self.proxy.as_ref().map(|proxy| proxy.buffer_bytes.mean),
             "delay_s" => self.delay_s.or(self.proxy.as_ref().map(|proxy| proxy.delay_s)).map(|delay| delay.mean),
             _ => {
-                let of = |names: &[&str], values: &[Option<f64>]| values.get(names.iter().position(|other| *other == name)?).copied().flatten();
+                let of =
+                    |names: &[&str], values: &[Option<f64>]| values.get(names.iter().position(|other| *other == name)?).copied().flatten();
                 of(&SOJOURNS, &self.sojourn_s).or_else(|| of(&OVER_CAN, &self.sojourn_over_can))
             }
         }
@@ -458,7 +459,16 @@ mod tests {
         let flows = vec![flow(1.0), flow(2.0)];
         let (queue_bytes, proxy) = (Some(Dist::default()), Some(ProxyOutcome::default()));
         let (sojourn_s, sojourn_over_can) = (vec![Some(1.0); SOJOURNS.len()], vec![Some(1.0); OVER_CAN.len()]);
-        let outcome = Outcome { flows, jain: Some(1.0), converge_s: Some(1.0), queue_bytes, proxy, sojourn_s, sojourn_over_can, ..Outcome::default() };
+        let outcome = Outcome {
+            flows,
+            jain: Some(1.0),
+            converge_s: Some(1.0),
+            queue_bytes,
+            proxy,
+            sojourn_s,
+            sojourn_over_can,
+            ..Outcome::default()
+        };
         assert!(NUMBERS.iter().all(|name| outcome.number(name).is_some()));
         assert_eq!(outcome.number("afct"), None);
     }

@@ -111,7 +111,9 @@ impl Member {
         let (delivered, unsent) = (info.bytes_acked, u64::from(info.notsent_bytes));
         // A handshake may have waited for a radio to wake up, or a processor: the least round trip says more than the mean of a few.
         let rtt = if delivered < JUDGED { info.rtt_us.min(info.min_rtt_us) } else { info.rtt_us };
-        Look { delivered, unsent: unsent + self.waiting(), window, srtt: us(rtt), rto: us(info.rto_us) }
+        // The timeout as it is, not as it has become by being waited for in vain.
+        let rto = us(info.rto_us >> info.backoff.min(16)).max(us(info.rtt_us));
+        Look { delivered, unsent: unsent + self.waiting(), window, srtt: us(rtt), rto }
     }
 
     /// What waits in this process's own hands, bytes.
