@@ -297,7 +297,7 @@ fn a_clean_end_means_delivered_and_a_reset_is_a_reset() {
     // The client's reset is the server's too.
     let (tell, told) = mpsc::channel();
     bench.server_at(Ipv4Addr::new(10, 0, 1, 2).into(), move |mut stream| {
-        tell.send(stream.read(&mut [0; 100]).map_err(|why| why.kind())).unwrap()
+        tell.send(stream.read(&mut [0; 100]).map_err(|why| why.kind())).unwrap();
     });
     let mut client = socks(&bench, &[&[1][..], &[10, 0, 1, 2]].concat()).unwrap();
     client.write_all(b"x").unwrap();
@@ -305,7 +305,7 @@ fn a_clean_end_means_delivered_and_a_reset_is_a_reset() {
     drop(client);
     let (tell, told) = mpsc::channel();
     bench.server_at(Ipv4Addr::new(10, 0, 2, 2).into(), move |mut stream| {
-        tell.send(stream.read(&mut [0; 100]).map_err(|why| why.kind())).unwrap()
+        tell.send(stream.read(&mut [0; 100]).map_err(|why| why.kind())).unwrap();
     });
     let client = socks(&bench, &[&[1][..], &[10, 0, 2, 2]].concat()).unwrap();
     socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
@@ -414,8 +414,8 @@ fn a_download_goes_on_when_a_network_is_gone() {
             bench.shape(1, rate);
         }
     };
-    let cases: [(&str, &(dyn Fn(&Bench) + Sync)); 4] =
-        [("cut", &down), ("black hole", &hole), ("94 % loss", &nearly), ("other rates", &slower)];
+    type Happens<'a> = &'a (dyn Fn(&Bench) + Sync);
+    let cases: [(&str, Happens<'_>); 4] = [("cut", &down), ("black hole", &hole), ("94 % loss", &nearly), ("other rates", &slower)];
     for (what, happens) in cases {
         let bench = Bench::new(&[], &[]).whole();
         (1..=2).for_each(|network| bench.shape(network, "40mbit"));
