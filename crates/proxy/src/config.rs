@@ -610,7 +610,11 @@ mod tests {
         let Service { config, name, metrics } = Service::parse(FILE, "proxy.toml").unwrap();
         assert_eq!((name.as_str(), metrics), ("gateway", Some("127.0.0.1:9155".parse().unwrap())));
         assert_eq!((config.threads, config.buffer, config.max_flows), (2, Some(Bytes(4 << 20)), Some(9000)));
-        assert_eq!(config.listen.len(), 3);
+        assert_eq!(config.listen.len(), 4);
+        assert_eq!((config.listen[3].way, config.policy.networks.len()), (Way::Bond, 2));
+        let bond = config.bond.unwrap();
+        assert_eq!((bond.tls, bond.spares, bond.connection_window), (true, 2, Some(Bytes(4 << 20))));
+        assert_eq!((config.policy.networks[1].name.as_str(), config.policy.networks[1].tier), ("mobile", 1));
         assert_eq!(config.listen[1].send_proxy, Some(ProxyVersion::V2));
         assert_eq!(config.policy.legs[0].profile.dscp, Some(leg::Dscp::Set(18)));
         assert_eq!(config.policy.rules[0].action, Action::Bypass);
@@ -628,6 +632,9 @@ mod tests {
             ("\"af21\"", "\"af51\"", "leg[1]: \"af51\" is no code point: write "),
             ("far   = \"gentle\"", "far   = \"genlte\"", "rule[2].far: no [[leg]] is named \"genlte\"; those with a name are: gentle"),
             ("action = \"bypass\"", "action = \"bipass\"", "rule[1].action: unknown variant"),
+            ("\"score\"", "\"scor\"", "bond.scheduler: \"scor\" is no scheduler"),
+            ("interface = \"wlan0\"", "", "bond.network[1]: says neither through which interface"),
+            ("key_file  = \"/etc/tandem/bond.key\"", "", "bond: has no key_file"),
             ("\"10.0.0.0/8\"", "\"10.0.0.0/80\"", "\"10.0.0.0/80\" is no address prefix"),
             ("to      = \"192.0.2.10:80\"", "", "listen[2]: says neither transparent"),
         ];
@@ -643,7 +650,8 @@ mod tests {
         let new = |from: &str, to: &str| Service::parse(&FILE.replacen(from, to, 1), "new").unwrap().config.needs_restart(&old);
         assert_eq!(new("threads         = 2", "threads = 3"), Some("threads"));
         assert_eq!(new("[::]:5000", "[::]:5001"), Some("listen"));
-        assert_eq!(new("\"bbr\"", "\"reno\""), None);
+        assert_eq!(new("\"reno\"", "\"cubic\""), None);
+        assert_eq!(new("\"bbr\"", "\"reno\""), Some("bond.network"));
         assert_eq!(new("\"4MiB\"", "\"8MiB\""), None);
     }
 }

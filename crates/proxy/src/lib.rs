@@ -44,7 +44,7 @@ pub use egress::{EgressError, LinkView};
 pub use ending::Ending;
 pub use gate::Change;
 pub use leg::{Dscp, LegProfile, available_controllers};
-pub use meter::{DirectionStats, DirectionView, FlowRecord, FlowStats, FlowView, LegView, Limiter, Totals};
+pub use meter::{DirectionStats, DirectionView, FlowRecord, FlowStats, FlowView, LegView, Limiter, NetworkTotals, Totals};
 pub use policy::{Action, Interface, Leg, Policy, Ports, Prefix, Rule};
 pub use rules::{Counted, Rules, RulesError};
 pub use scenario::Phase;

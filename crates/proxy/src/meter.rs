@@ -3,7 +3,7 @@
 use crate::{bonded::BondView, ending::Ending, sys::TcpInfo};
 use scenario::{Bytes, Phase};
 use serde::{Deserialize, Serialize};
-use std::{net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 /// A flow as it is now.
 #[derive(Debug, Clone)]
@@ -210,7 +210,7 @@ pub struct FlowRecord {
 }
 
 /// What flows came to, all together.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
     /// Flows at present, those too that have not said yet where they go.
     pub flows: u64,
@@ -227,6 +227,22 @@ pub struct Totals {
     /// Connections to listeners for a bond that have not shown that they have its key.
     #[serde(default)]
     pub refused: u64,
+    /// What went over each network of a bond: at the end that dials by its name, at the other by its number.
+    #[serde(default)]
+    pub networks: BTreeMap<String, NetworkTotals>,
+}
+
+/// What went over a network of a bond.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct NetworkTotals {
+    /// Connections of streams at present.
+    pub connections: u64,
+    /// Payload given to its connections.
+    pub sent: u64,
+    /// Payload that came over them.
+    pub received: u64,
+    /// For how long what came over other networks waited for what came over this one, seconds, of all streams together.
+    pub waited_s: f64,
 }
 
 impl Totals {
@@ -242,6 +258,30 @@ impl Totals {
         self.down += record.last.down.moved;
         self.near_retransmits += u64::from(record.last.near.total_retrans);
         self.far_retransmits += u64::from(record.last.far.total_retrans);
+        if let Some(bond) = &record.last.bond {
+            self.add_bond(bond, false);
+        }
+    }
+
+    /// Counts what went over the networks of a flow's bond, and its connections where it goes on.
+    pub(crate) fn add_bond(&mut self, bond: &BondView, goes_on: bool) {
+        for path in &bond.paths {
+            *self.networks.entry(path.network.clone()).or_default() += NetworkTotals {
+                connections: u64::from(goes_on && path.up),
+                sent: path.sent_bytes,
+                received: path.received_bytes,
+                waited_s: path.waited_s,
+            };
+        }
+    }
+}
+
+impl std::ops::AddAssign for NetworkTotals {
+    fn add_assign(&mut self, other: NetworkTotals) {
+        self.connections += other.connections;
+        self.sent += other.sent;
+        self.received += other.received;
+        self.waited_s += other.waited_s;
     }
 }
 
@@ -256,5 +296,8 @@ impl std::ops::AddAssign for Totals {
         self.near_retransmits += other.near_retransmits;
         self.far_retransmits += other.far_retransmits;
         self.refused += other.refused;
+        for (network, totals) in other.networks {
+            *self.networks.entry(network).or_default() += totals;
+        }
     }
 }

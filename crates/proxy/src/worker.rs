@@ -369,6 +369,7 @@ impl Worker {
             totals.up += up;
             totals.down += down;
             totals.refused += bonds.refused;
+            bonds.views().for_each(|bond| totals.add_bond(&bond, true));
         }
         totals
     }

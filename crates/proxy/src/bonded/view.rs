@@ -57,6 +57,11 @@ impl Bonds {
         self.streams.iter().flatten().map(|bonded| self.stats_of(bonded, true)).collect()
     }
 
+    /// The bonds of those that are not over, as they are now.
+    pub(crate) fn views(&self) -> impl Iterator<Item = BondView> {
+        self.streams.iter().flatten().filter_map(|bonded| self.stats_of(bonded, false).bond)
+    }
+
     /// Bytes carried so far by those that are not over, up and down.
     pub(crate) fn carried(&self) -> (u64, u64) {
         let both = self.streams.iter().flatten().map(|bonded| match bonded.role {
