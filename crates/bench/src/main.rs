@@ -2,7 +2,7 @@
 //! control on every leg, turn by turn, and prints the tables of `docs/benchmarks.md`.
 //!
 //! `tandem-bench control` measures what congestion controllers cost (`control`), `tandem-bench equations` how fast models are answered, and
-//! `tandem-bench ns2` holds the simulator against ns-2 (`ns2`); `tandem-bench soak` is something else: a long run in
+//! `tandem-bench ns2` holds the simulator against ns-2 (`ns2`), `tandem-bench pairs` a bond against the better of its networks (`pairs`); `tandem-bench soak` is something else: a long run in
 //! which everything goes wrong now and then (`soak`).
 //!
 //! `network` makes the three hosts, `rival` starts what stands in the middle, `load` is the ends, `machine` counts the
@@ -15,6 +15,7 @@ mod load;
 mod machine;
 mod network;
 mod ns2;
+mod pairs;
 mod rival;
 mod soak;
 mod table;
@@ -43,6 +44,7 @@ enum Command {
     Control(control::Control),
     Equations(equations::Equations),
     Ns2(ns2::Ns2),
+    Pairs(pairs::Pairs),
     Soak(soak::Soak),
 }
 
@@ -99,6 +101,7 @@ fn main() -> Result<ExitCode> {
         Some(Command::Control(control)) => control.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Equations(equations)) => equations.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Ns2(ns2)) => ns2.run().map(|()| ExitCode::SUCCESS),
+        Some(Command::Pairs(pairs)) => pairs.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Soak(soak)) => soak.run(),
         None => measure(&arguments.bench).map(|()| ExitCode::SUCCESS),
     }
