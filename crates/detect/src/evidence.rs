@@ -51,6 +51,8 @@ pub enum Method {
     ClosedPort,
     /// Probing: one port answered from nearer than others.
     PortDependence,
+    /// Probing: SYNs that the host does not let in.
+    HeldSyn,
 }
 
 /// What it speaks for.

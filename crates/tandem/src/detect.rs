@@ -17,6 +17,7 @@ pub(crate) struct Detect {
 enum What {
     Trace(Trace),
     Probe(probe::Probe),
+    Respond(probe::Respond),
 }
 
 /// Looks at traces (pcap or pcapng) taken at both ends of a connection, or at one
@@ -59,6 +60,7 @@ impl Detect {
         match self.what {
             What::Trace(trace) => trace.run(),
             What::Probe(probe) => probe.run(),
+            What::Respond(respond) => respond.run(),
         }
     }
 }

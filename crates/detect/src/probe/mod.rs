@@ -2,21 +2,31 @@
 //! the host, from both.
 //!
 //! What is done is done by the kernel's own TCP: a socket's TTL changed before its SYN or between its data (`dial`), a filter on a socket that keeps data from
-//! being acknowledged for a while, a packet socket that takes the trace (`tap`). No packet is made by hand, no rule and no route is set: so most of it
-//! needs no root, and a process that is killed leaves nothing. What follows from what was measured is decided in `rules`, which has neither sockets nor a
-//! clock.
+//! being acknowledged for a while (`body`), a packet socket that takes the trace (`tap`). No packet is made by hand, no rule and no route is set: so most of it
+//! needs no root, and a process that is killed leaves nothing. What follows from what was measured is decided in `rules` and `pair_rules`, which have
+//! neither sockets nor a clock.
 
+mod body;
 mod dial;
+mod lobby;
+mod orders;
+mod pair_rules;
+mod paired;
+mod respond;
 mod rules;
 mod single;
 mod sys;
 mod tap;
 mod way;
+mod wire;
 
 pub use dial::{Answer, DataSeen, SynSeen};
+pub use paired::{Prober, probe_with_responder};
+pub use respond::{Responder, respond};
 pub use rules::{Place, PortSeen};
 pub use single::{Probed, Row, probe};
-pub use way::{Hop, RoundTrip, Way};
+pub use way::{Baseline, Hop, RoundTrip, Way};
+pub use wire::{Application, CONTROL_PORT, Direction, Offset, Report, Transferred};
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -35,6 +45,14 @@ pub enum ProbeError {
         what: String,
         /// Why not.
         why: std::io::Error,
+    },
+    /// The responder won't.
+    #[error("the responder at {at} will not help: {why}")]
+    Refused {
+        /// Which.
+        at: std::net::SocketAddr,
+        /// Why not.
+        why: String,
     },
     /// The host has no address.
     #[error("could not find an address of {host}: {why}")]

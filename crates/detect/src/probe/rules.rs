@@ -4,7 +4,7 @@
 
 use super::{
     dial::{Answer, DataSeen, SynSeen},
-    way::Way,
+    way::{Baseline, Way},
 };
 use crate::evidence::{Evidence, Method, Says, Strength, seconds};
 use serde::{Deserialize, Serialize};
@@ -182,17 +182,19 @@ fn connect_time(port: &PortSeen, way: &Way, elsewhere: &[PortSeen]) -> Option<Ev
     // A reset that comes from as far as the host, by the same protocol, is the better measure.
     let refused =
         elsewhere.iter().filter(|other| other.answer() == Answer::Refused).filter_map(PortSeen::answered_s).min_by(f64::total_cmp);
-    let by_icmp = way.round_trip.filter(|round_trip| round_trip.of >= 3).map(|round_trip| round_trip.least_s);
-    let (base, what) = match (refused, by_icmp) {
-        (Some(refused), Some(icmp)) if refused < icmp => (refused, "a refusal at another port"),
-        (_, Some(icmp)) => (icmp, "ICMP there and back"),
+    let unsplit = way.round_trip.filter(|round_trip| round_trip.of >= 3);
+    let (base, what) = match (refused, unsplit) {
+        (Some(refused), Some(unsplit)) if refused < unsplit.least_s => (refused, "a refusal at another port"),
+        (_, Some(unsplit)) if unsplit.by == Baseline::Responder => (unsplit.least_s, "UDP there and back"),
+        (_, Some(unsplit)) => (unsplit.least_s, "ICMP there and back"),
         (Some(refused), None) => (refused, "a refusal at another port"),
         (None, None) => return None,
     };
     let text = format!("connecting took {} at the least, {what} {}", seconds(took), seconds(base));
     let of = |says, strength, text| Some(Evidence::new(Method::ConnectTime, says, strength, (took / base.max(1e-9), "ratio"), text));
     if took < SHORTER * base && base - took > CLEARLY {
-        of(Says::Split, Strength::Moderate, format!("{text} (hosts that put off ICMP look the same)"))
+        let besides = if what.starts_with("ICMP") { " (hosts that put off ICMP look the same)" } else { "" };
+        of(Says::Split, Strength::Moderate, text + besides)
     } else {
         of(Says::Nothing, Strength::Weak, text)
     }

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 /// A way of `length` hops, on which every router answers; the round trip takes a millisecond a hop.
 fn way(length: u8) -> Way {
     let hops = (1..length).map(|ttl| Hop { ttl, from: Some([10, 0, 0, ttl].into()), answers: 3 }).collect();
-    let round_trip = RoundTrip { least_s: 0.02 * f64::from(length), of: 8 };
+    let round_trip = RoundTrip { by: Baseline::Icmp, least_s: 0.02 * f64::from(length), of: 8 };
     Way { hops, reached: Some(length), round_trip: Some(round_trip), ttl: Some(64 - length + 1), missing: Vec::new() }
 }
 
@@ -69,7 +69,7 @@ proptest! {
         way.hops.iter_mut().for_each(|hop| hop.answers = if once { 1 } else { hop.answers });
         way.reached = way.reached.filter(|_| reached);
         // A host that puts off ICMP, and a server that thinks.
-        way.round_trip = way.round_trip.map(|trip| RoundTrip { least_s: trip.least_s * icmp, of: trip.of });
+        way.round_trip = way.round_trip.map(|trip| RoundTrip { least_s: trip.least_s * icmp, ..trip });
         seen.first_byte_s = seen.first_byte_s.map(|after| after + thinks);
         for short in &mut seen.short {
             short.answer = if lost.next() == Some(true) { Answer::Silent } else { short.answer };

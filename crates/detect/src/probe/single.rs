@@ -6,6 +6,7 @@ use super::{
     rules::{self, Place, PortSeen},
     tap::{Packet, Tap},
     way::{self, Way},
+    wire::{Direction, Offset, Transferred},
 };
 use crate::{
     evidence::Evidence,
@@ -23,7 +24,7 @@ use std::{
 /// Connections that are timed.
 const TIMED: usize = 4;
 /// Ports at which hardly anybody listens: in nobody's list of services, below where systems choose their own.
-const UNLIKELY: [u16; 3] = [23457, 27891, 31283];
+pub(crate) const UNLIKELY: [u16; 3] = [23457, 27891, 31283];
 /// Round trips that an answer is waited for, and the least and the most, s. A SYN is sent again after one second.
 const ROUND_TRIPS: f64 = 4.0;
 const PATIENCE: [f64; 2] = [1.3, 6.0];
@@ -38,7 +39,7 @@ pub struct Row {
     /// The host's port.
     pub port: u16,
     /// `down` to the prober, `up` from it; null where one end alone was looked at.
-    pub direction: Option<&'static str>,
+    pub direction: Option<Direction>,
     /// Is it split?
     pub verdict: Verdict,
     /// Why that is the verdict.
@@ -66,6 +67,13 @@ pub struct Probed {
     pub ports: Vec<PortSeen>,
     /// The same of ports at which hardly anybody listens.
     pub elsewhere: Vec<PortSeen>,
+    /// How far the responder's clock is ahead, and the control run that no splitter of TCP touches.
+    pub clocks: Option<Offset>,
+    /// What was carried, as both ends saw it.
+    pub transfers: Vec<Transferred>,
+    /// The prober's trace and the responder's: capture files, headers only.
+    #[serde(skip)]
+    pub traces: Option<[Vec<u8>; 2]>,
 }
 
 /// Finds a host's address.
@@ -97,7 +105,7 @@ pub fn probe(host: &str, ports: &[u16], mut say: impl FnMut(&str)) -> Result<Pro
         rows.push(row(&looked, &way, &elsewhere, missing));
         seen.push(looked);
     }
-    Ok(Probed { host, responder: false, rows, way, ports: seen, elsewhere })
+    Ok(Probed { host, responder: false, rows, way, ports: seen, elsewhere, clocks: None, transfers: Vec::new(), traces: None })
 }
 
 /// What is said of a port, as far as one end shows.

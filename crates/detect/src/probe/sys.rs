@@ -165,9 +165,9 @@ pub(crate) struct TcpInfo {
     /// Window scales: the other side's, and this one's.
     pub(crate) their_scale: u8,
     pub(crate) own_scale: u8,
-    /// The least round trip, µs.
-    pub(crate) min_rtt_us: u32,
-    /// Bytes that the other side acknowledged.
+    /// Segments that were sent and not acknowledged.
+    pub(crate) unacked: u32,
+    /// Bytes that the other side acknowledged, its SYN's answer among them.
     pub(crate) bytes_acked: u64,
     pub(crate) retransmits: u32,
 }
@@ -192,7 +192,7 @@ pub(crate) fn tcp_info(socket: &Socket) -> io::Result<TcpInfo> {
         // Bit fields begin at the low end where the machine is little-endian.
         their_scale: if cfg!(target_endian = "big") { bytes[6] >> 4 } else { bytes[6] & 15 },
         own_scale: if cfg!(target_endian = "big") { bytes[6] & 15 } else { bytes[6] >> 4 },
-        min_rtt_us: word(148),
+        unacked: word(24),
         bytes_acked: long(120),
         retransmits: word(100),
     })

@@ -2,9 +2,19 @@
 //! ends with the process, whatever becomes of that.
 
 use super::{now, sys};
+use crate::{
+    packet,
+    trace::{self, Frame, Link, TraceError},
+};
+use pcap_file::{
+    DataLink, Endianness, TsResolution,
+    pcap::{PcapHeader, PcapPacket, PcapWriter},
+};
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use std::{
+    borrow::Cow,
     io,
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -13,8 +23,8 @@ use std::{
     time::Duration,
 };
 
-/// Bytes of a packet that are kept: IP's and TCP's headers with all their options, and a stretch of data too short to be of use to anybody.
-const KEPT: usize = 128;
+/// Bytes of a packet that are looked at: IP's and TCP's headers with all their options. Of those the headers alone are kept.
+const LOOKED_AT: usize = 128;
 /// Packets that are kept.
 const MOST: usize = 200_000;
 /// Room for those that wait.
@@ -62,19 +72,51 @@ impl Tap {
 }
 
 fn listen(socket: &Socket, over: &AtomicBool) -> Vec<Packet> {
-    let (mut packets, mut buffer) = (Vec::new(), [0; KEPT]);
+    let (mut packets, mut buffer) = (Vec::new(), [0; LOOKED_AT]);
     loop {
         match sys::receive(socket, &mut buffer, false) {
             Ok(got) => {
                 // Of what a machine sends itself, both ways are seen.
                 if packets.len() < MOST {
-                    packets.push(Packet { at: got.at.unwrap_or_else(now), bytes: buffer[..got.length].to_vec(), whole: got.whole });
+                    packets.push(Packet {
+                        at: got.at.unwrap_or_else(now),
+                        bytes: headers(&buffer[..got.length]).to_vec(),
+                        whole: got.whole,
+                    });
                 }
             }
             Err(_) if over.load(Relaxed) => return packets,
             Err(_) => thread::sleep(Duration::from_millis(1)),
         }
     }
+}
+
+/// The headers of a TCP packet.
+fn headers(packet: &[u8]) -> &[u8] {
+    let Some(first) = packet.first() else { return packet };
+    let ip = if first >> 4 == 4 { usize::from(first & 15) * 4 } else { 40 };
+    let tcp = packet.get(ip + 12).map_or(0, |offset| usize::from(offset >> 4) * 4);
+    &packet[..(ip + tcp).min(packet.len())]
+}
+
+/// The connections' packets out of a trace: those between these two ports of two addresses.
+pub(crate) fn between(packets: &[Packet], connections: &[[SocketAddr; 2]]) -> Vec<Packet> {
+    let of = |packet: &&Packet| {
+        let frame = Frame { at: packet.at, link: Link::Ip, bytes: &packet.bytes, length: packet.whole };
+        let packet::Carried::Tcp(segment) = packet::dissect(&frame) else { return false };
+        let ends = [segment.from, segment.to];
+        connections.iter().any(|known| *known == ends || *known == [ends[1], ends[0]])
+    };
+    packets.iter().filter(of).cloned().collect()
+}
+
+/// The packets of a capture file.
+pub(crate) fn packets(file: &[u8]) -> Result<Vec<Packet>, TraceError> {
+    let mut found = Vec::new();
+    trace::frames_of(file, "the responder's".as_ref(), |frame| {
+        found.push(Packet { at: frame.at, bytes: frame.bytes.to_vec(), whole: frame.length });
+    })?;
+    Ok(found)
 }
 
 /// A filter (classic BPF) that keeps TCP packets from or to one of these ports. What comes is from the IP header on.
@@ -118,4 +160,55 @@ fn filter(ports: &[u16]) -> io::Result<Vec<SockFilter>> {
     // All of it: what is read says how long it was.
     program.push(step(RETURN, 0, 0, 1 << 20));
     Ok(program)
+}
+
+/// The packets as a capture file (pcap, ns, raw IP).
+pub(crate) fn file(packets: &[Packet]) -> Vec<u8> {
+    let header = PcapHeader {
+        snaplen: 1 << 20,
+        datalink: DataLink::RAW,
+        ts_resolution: TsResolution::NanoSecond,
+        endianness: Endianness::Little,
+        ..PcapHeader::default()
+    };
+    let mut writer = PcapWriter::with_header(Vec::new(), header).expect("a vector takes all");
+    for packet in packets {
+        let record = PcapPacket {
+            timestamp: Duration::from_nanos(packet.at.max(0) as u64),
+            orig_len: packet.whole as u32,
+            data: Cow::Borrowed(&packet.bytes),
+        };
+        writer.write_packet(&record).expect("a vector takes all");
+    }
+    writer.into_writer()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        io::Write as _,
+        net::{TcpListener, TcpStream},
+    };
+
+    #[test]
+    fn headers_alone_are_kept_of_a_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        let tap = match Tap::begin(&[1, to.port()]) {
+            Ok(tap) => tap,
+            Err(why) => return eprintln!("SKIP headers_alone_are_kept_of_a_connection: {why}"),
+        };
+        let mut stream = TcpStream::connect(to).unwrap();
+        stream.write_all(&[7; 500]).unwrap();
+        let other = TcpStream::connect(to).unwrap();
+        let seen = tap.end();
+        let known = [stream.local_addr().unwrap(), to];
+        let own = between(&seen, &[known]);
+        assert!(own.len() >= 4 && own.len() < seen.len(), "{} of {}", own.len(), seen.len());
+        assert!(own.iter().all(|packet| packet.bytes.len() <= 80 && !packet.bytes.ends_with(&[7; 20])), "{own:?}");
+        assert!(own.iter().any(|packet| packet.whole > 500));
+        assert_eq!(packets(&file(&own)).unwrap(), own);
+        drop(other);
+    }
 }

@@ -33,9 +33,21 @@ pub struct Hop {
     pub answers: u32,
 }
 
+/// A run that is known to be unsplit: what no splitter of TCP touches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Baseline {
+    /// ICMP echo, or UDP that the host refuses by ICMP.
+    Icmp,
+    /// Datagrams that the responder answers.
+    Responder,
+}
+
 /// The least time there and back.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RoundTrip {
+    /// By what it was measured.
+    pub by: Baseline,
     /// The least, s.
     pub least_s: f64,
     /// Of so many.
@@ -84,8 +96,8 @@ impl Way {
 
     fn note_round_trip(&mut self, took: i64) {
         let took = took.max(0) as f64 / 1e9;
-        let before = self.round_trip.unwrap_or(RoundTrip { least_s: f64::INFINITY, of: 0 });
-        self.round_trip = Some(RoundTrip { least_s: before.least_s.min(took), of: before.of + 1 });
+        let before = self.round_trip.unwrap_or(RoundTrip { by: Baseline::Icmp, least_s: f64::INFINITY, of: 0 });
+        self.round_trip = Some(RoundTrip { least_s: before.least_s.min(took), of: before.of + 1, ..before });
     }
 }
 
