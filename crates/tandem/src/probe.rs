@@ -7,7 +7,7 @@ use crate::{
 use clap::Args;
 use detect::{
     Evidence, Verdict,
-    probe::{Baseline, CONTROL_PORT, Direction, Probed, Prober, Responder, Row},
+    probe::{Baseline, CONTROL_PORT, Direction, LONGEST_HOLD, MOST_BYTES, Probed, Prober, Responder, Row},
 };
 use scenario::{Bytes, Span};
 use std::{
@@ -28,7 +28,7 @@ pub(crate) struct Probe {
     /// The host, by name or address
     host: String,
     /// `tandem detect respond` runs there, and is spoken to by this port
-    #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = USUAL)]
+    #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = USUAL)]
     responder: Option<u16>,
     /// What the responder wants to be known (else $TANDEM_TOKEN)
     #[arg(long, value_name = "WORD", requires = "responder")]
@@ -107,6 +107,12 @@ impl Probe {
         let probed = match self.responder {
             None => detect::probe::probe(&self.host, &self.ports, say),
             Some(control) => {
+                let (most, longest) = (MOST_BYTES, LONGEST_HOLD);
+                if self.bytes.0 > most || self.ack_delay.duration().as_secs_f64() > longest {
+                    return Err(Failure::Usage(format!(
+                        "a responder carries at most {most} bytes at once, and ACKs are held for at most {longest} s"
+                    )));
+                }
                 let (host, ports, hold_s) = (self.host.clone(), self.ports.clone(), self.ack_delay.duration().as_secs_f64());
                 let how = Prober { host, ports, control, token: token(self.token.clone()), bytes: self.bytes.0, hold_s };
                 detect::probe::probe_with_responder(&how, say)

@@ -87,11 +87,19 @@ fn kind(application: Application) -> (&'static str, &'static str) {
     if application == Application::HttpImage { ("image/jpeg", "jpg") } else { ("text/html", "html") }
 }
 
+/// What a report's error begins with where a filter could not be set.
+pub(crate) const NO_FILTER: &str = "could not set a filter on a socket of its own";
+
+/// Some kernels allow none to who is not root, or have no room left for them.
+fn no_filter(why: io::Error) -> io::Error {
+    io::Error::new(why.kind(), format!("{NO_FILTER}: {why} (root may; or CAP_BPF)"))
+}
+
 /// Keeps data that come from now on from the socket's TCP: what carries some is dropped before it, so that nothing is acknowledged until [`release`]. It
 /// goes with the socket.
 pub(crate) fn hold(socket: &Socket) -> io::Result<()> {
     let step = |code: u32, yes: u8, no: u8, value: u32| SockFilter::new(code as u16, yes, no, value);
-    socket.attach_filter(&[
+    let filter = [
         // A TCP socket's filter sees segments from TCP's header on: is one longer than its header?
         step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, 12),
         step(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, 0, 0xf0),
@@ -101,12 +109,13 @@ pub(crate) fn hold(socket: &Socket) -> io::Result<()> {
         step(libc::BPF_JMP | libc::BPF_JGT | libc::BPF_X, 0, 1, 0),
         step(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
         step(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
-    ])
+    ];
+    socket.attach_filter(&filter).map_err(no_filter)
 }
 
 /// Keeps everything from a socket's TCP: a listener lets no SYN in.
 pub(crate) fn deafen(socket: &Socket) -> io::Result<()> {
-    socket.attach_filter(&[SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0)])
+    socket.attach_filter(&[SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0)]).map_err(no_filter)
 }
 
 /// Lets them come again.

@@ -26,7 +26,7 @@ pub use respond::{Responder, respond};
 pub use rules::{Place, PortSeen};
 pub use single::{Probed, Row, probe};
 pub use way::{Baseline, Hop, RoundTrip, Way};
-pub use wire::{Application, CONTROL_PORT, Direction, Offset, Report, Transferred};
+pub use wire::{Application, CONTROL_PORT, Direction, LONGEST_HOLD, MOST_BYTES, Offset, Report, Transferred};
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -87,16 +87,20 @@ impl Session {
         ask().map_err(|why| self.failed(why))
     }
 
-    /// Sends a SYN to a port that lets none in for so long; returns after what time it was answered.
-    pub(crate) fn deaf(&self, port: u16, seconds: f64) -> Result<Option<f64>, ProbeError> {
-        let ask = || -> io::Result<Option<f64>> {
+    /// Sends a SYN to a port that lets none in for so long; returns after what time it was answered, or why the port is not deaf.
+    pub(crate) fn deaf(&self, port: u16, seconds: f64) -> Result<Result<Option<f64>, String>, ProbeError> {
+        let ask = || -> io::Result<Result<Option<f64>, String>> {
             wire::tell(&self.control, &Order::Deaf { port, seconds })?;
-            let Event::Ready = wire::hear(&self.control)? else { return Ok(None) };
+            match wire::hear(&self.control)? {
+                Event::Ready => {}
+                Event::Done(report) => return Ok(Err(report.error.unwrap_or_default())),
+                other => return Err(io::Error::other(format!("{other:?} was said instead of ready"))),
+            }
             // A SYN is sent again after one second, and after three.
             let patience = Duration::from_secs_f64(seconds + 4.0);
             let dialled = dial::dial(SocketAddr::new(self.host, port), &[None], patience)?;
             let Event::Done(_) = wire::hear(&self.control)? else { return Err(io::Error::other("it said something else")) };
-            Ok(dialled.iter().find(|one| one.seen.answer == Answer::Accepted).map(|one| one.seen.after_s))
+            Ok(Ok(dialled.iter().find(|one| one.seen.answer == Answer::Accepted).map(|one| one.seen.after_s)))
         };
         ask().map_err(|why| self.failed(why))
     }
@@ -185,6 +189,15 @@ impl Running<'_> {
         Ok(one.socket)
     }
 
+    /// Lets no data in, where that is wanted.
+    fn hold(&mut self, socket: &Socket) -> io::Result<()> {
+        if self.order.hold.is_some() {
+            // What does not come then is not a middle's doing.
+            body::hold(socket).inspect_err(|_| self.here.connection = None)?;
+        }
+        Ok(())
+    }
+
     /// By a connection that carries a word or a head before the data.
     fn directly(&mut self, http: bool) -> io::Result<()> {
         let Transfer { application, direction, port, ref nonce, bytes, .. } = *self.order;
@@ -192,9 +205,7 @@ impl Running<'_> {
         body::note_connection(&mut self.here, &socket);
         let host = &SocketAddr::new(self.session.host, port).to_string();
         if direction == Direction::Down {
-            if self.order.hold.is_some() {
-                body::hold(&socket)?;
-            }
+            self.hold(&socket)?;
             let first = if http { body::request_head(application, nonce, host, None) } else { format!("{nonce}\n") };
             (&socket).write_all(first.as_bytes())?;
             self.receive(&socket, http)?;
@@ -232,9 +243,7 @@ impl Running<'_> {
         let data = self.connect(port.ok_or_else(|| io::Error::other(format!("no port in {answer:?}")))?)?;
         body::note_connection(&mut self.here, &data);
         if direction == Direction::Down {
-            if self.order.hold.is_some() {
-                body::hold(&data)?;
-            }
+            self.hold(&data)?;
             lines.ask("RETR probe.bin", "150")?;
             self.receive(&data, false)?;
             body::leave(&data);

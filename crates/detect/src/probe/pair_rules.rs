@@ -165,7 +165,8 @@ fn first_byte(transferred: &Transferred) -> Option<Evidence> {
     }
     if waited + error_s + WAKED < paused {
         of(Says::SplitTcp, Strength::Moderate)
-    } else if waited - error_s - WAKED > paused {
+    } else if waited >= paused {
+        // It takes the way besides, which is as long as the clocks' error; and a queue as long as the pause is not to be expected.
         of(Says::TcpProxy, Strength::Moderate)
     } else {
         of(Says::Nothing, Strength::Weak)

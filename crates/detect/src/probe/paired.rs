@@ -1,7 +1,7 @@
 //! A host probed with the help of its responder: every application, both ways, looked at from both ends.
 
 use super::{
-    ProbeError,
+    ProbeError, body,
     orders::{Session, Wanted},
     pair_rules,
     rules::{self, PortSeen},
@@ -91,7 +91,10 @@ pub fn probe_with_responder(how: &Prober, mut say: impl FnMut(&str)) -> Result<P
     let hold_s = how.hold_s.max(5.0 * round_trip).min(wire::LONGEST_HOLD);
     for port in &offered {
         say(&format!("port {port}, while the responder lets no SYN in"));
-        deaf.push((*port, at_least(DEAF), session.deaf(*port, at_least(DEAF))?));
+        match session.deaf(*port, at_least(DEAF))? {
+            Ok(answered) => deaf.push((*port, at_least(DEAF), answered)),
+            Err(why) => missing.push(format!("SYNs while the responder lets none in: {why}")),
+        }
         for application in applications(*port) {
             for direction in [Direction::Down, Direction::Up] {
                 let word = if direction == Direction::Down { "down" } else { "up" };
@@ -181,6 +184,11 @@ fn row(
     {
         reason += &format!("; a transfer did not come to its end: {why}");
     }
+    let mut missing = missing.to_vec();
+    let errors = cell.transferred.iter().flat_map(|one| [&one.here.error, &one.there.error]).flatten();
+    missing.extend(errors.filter(|why| why.starts_with(body::NO_FILTER)).map(|why| format!("ACKs that are held (method 3): {why}")));
+    missing.sort();
+    missing.dedup();
     let split = matches!(verdict, Verdict::SplitTcp | Verdict::TcpProxy);
     Row {
         application: cell.application.to_string(),
@@ -190,7 +198,7 @@ fn row(
         reason,
         place: port.and_then(|port| rules::place(port, way)).filter(|_| split),
         evidence,
-        missing: missing.to_vec(),
+        missing,
     }
 }
 
@@ -208,8 +216,10 @@ fn traced(transferred: &Transferred, packets: [&[Packet]; 2]) -> Vec<Evidence> {
     let (own, theirs) = (read(&own, "the prober's"), read(&theirs, "the responder's"));
     let (sender, receiver) = if transferred.direction == Direction::Up { (own, theirs) } else { (theirs, own) };
     let found = findings(sender.as_ref(), receiver.as_ref(), &Asked { known, series: false });
-    // One end's alone is in what one end shows.
-    found.into_iter().filter(|finding| finding.matched_by.is_some()).flat_map(|finding| finding.evidence).collect()
+    // One end's alone is in what one end shows. Traces don't know where words end and data begin: the reports do, where clocks were compared.
+    let told = transferred.clocks.is_some() || transferred.hold_s.is_some();
+    let both = found.into_iter().filter(|finding| finding.matched_by.is_some());
+    both.flat_map(|finding| finding.evidence).filter(|piece| !(told && piece.method == Method::FirstByte)).collect()
 }
 
 /// The strongest piece of each method that says the same, the first of those that are as strong.

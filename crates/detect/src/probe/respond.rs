@@ -173,13 +173,14 @@ impl Session<'_> {
 
     fn deaf(&mut self, port: u16, seconds: f64) -> io::Result<()> {
         let mut report = Report::default();
-        match self.lobby.listener(port).filter(|_| (0.0..=wire::LONGEST_HOLD).contains(&seconds)) {
-            Some(listener) => {
-                body::deafen(listener)?;
+        let known = self.lobby.listener(port).filter(|_| (0.0..=wire::LONGEST_HOLD).contains(&seconds));
+        match known.map(|listener| (listener, body::deafen(listener))) {
+            Some((listener, Ok(()))) => {
                 wire::tell(&self.control, &Event::Ready)?;
                 thread::sleep(Duration::from_secs_f64(seconds));
                 body::release(listener)?;
             }
+            Some((_, Err(why))) => report.error = Some(why.to_string()),
             None => report.error = Some(format!("nobody listens at port {port}, or {seconds} s is too long")),
         }
         wire::tell(&self.control, &Event::Done(report))

@@ -25,9 +25,10 @@ pub(crate) const VERSION: u32 = 1;
 /// The largest frame of words, and of a trace, bytes.
 pub(crate) const WORDS: usize = 64 << 10;
 pub(crate) const TRACE: usize = 64 << 20;
-/// The most that is carried in one transfer, bytes, and the longest that ACKs are held, s.
-pub(crate) const MOST_BYTES: u64 = 4 << 20;
-pub(crate) const LONGEST_HOLD: f64 = 20.0;
+/// The most that is carried in one transfer, bytes.
+pub const MOST_BYTES: u64 = 4 << 20;
+/// The longest that ACKs are held, s.
+pub const LONGEST_HOLD: f64 = 20.0;
 /// Exchanges of datagrams by which clocks are compared, and how long one is waited for.
 const EXCHANGES: u32 = 12;
 const DATAGRAM: usize = 40;
