@@ -41,6 +41,18 @@ pub enum Method {
     FirstByte,
     /// The same bytes again, without the sender.
     Cache,
+    /// Probing: data that can go fewer hops than the host is away.
+    ShortData,
+    /// Probing: SYNs that can.
+    ShortSyn,
+    /// Probing: the time to connect against that of packets which are no TCP.
+    ConnectTime,
+    /// Probing: ports at which nobody listens.
+    ClosedPort,
+    /// Probing: one port answered from nearer than others.
+    PortDependence,
+    /// Probing: SYNs that the host does not let in.
+    HeldSyn,
 }
 
 /// What it speaks for.

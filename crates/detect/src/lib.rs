@@ -3,7 +3,9 @@
 //! [`Capture::read`] reads a trace, pcap or pcapng, as a stream and in bounded memory; [`findings`] matches the connections of the sender's trace with those of
 //! the receiver's, also through NAT, and says of each what its evidence is and what follows from it: the methods of Wei et al. ("Inference and
 //! Evaluation of Split-Connection Approaches in Cellular Data Networks", 2005), and what a middle leaves on sequence numbers, options, timestamps, hops and
-//! segments. No sockets, no clock: what it says follows from the traces alone. Probing is another's part.
+//! segments. No sockets, no clock: what it says follows from the traces alone.
+//!
+//! [`probe`] is apart: it has sockets and a clock, opens connections to be looked at, and comes to its verdict by the same rules.
 
 mod capture;
 mod clocks;
@@ -16,6 +18,7 @@ mod kind;
 mod methods;
 mod packet;
 mod pairing;
+pub mod probe;
 mod series;
 mod sketch;
 mod trace;

@@ -214,7 +214,7 @@ fn tunnelled(view: &View<'_>, other: &Capture) -> Option<Evidence> {
 ///
 /// Strong evidence decides alone; two moderate pieces of different methods do if nothing strong contradicts them. Strong evidence on both sides decides
 /// nothing.
-fn weigh(evidence: &mut [Evidence]) -> (Verdict, String) {
+pub(crate) fn weigh(evidence: &mut [Evidence]) -> (Verdict, String) {
     let decides = |piece: &Evidence| {
         // Which kind it is says nothing of whether it is, but for bytes that are other ones.
         match piece.says {

@@ -1,6 +1,6 @@
 //! `tandem detect`: is this connection split?
 
-use crate::Failure;
+use crate::{Failure, probe};
 use clap::{Args, Subcommand};
 use detect::{Asked, Capture, Evidence, Finding, Known, Says, Strength, Tally, Verdict};
 use scenario::Span;
@@ -16,6 +16,8 @@ pub(crate) struct Detect {
 #[derive(Debug, Subcommand)]
 enum What {
     Trace(Trace),
+    Probe(probe::Probe),
+    Respond(probe::Respond),
 }
 
 /// Looks at traces (pcap or pcapng) taken at both ends of a connection, or at one
@@ -57,6 +59,8 @@ impl Detect {
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self.what {
             What::Trace(trace) => trace.run(),
+            What::Probe(probe) => probe.run(),
+            What::Respond(respond) => respond.run(),
         }
     }
 }
@@ -178,7 +182,7 @@ fn listing(finding: &Finding) -> String {
     text
 }
 
-fn says(says: Says) -> &'static str {
+pub(crate) fn says(says: Says) -> &'static str {
     match says {
         Says::EndToEnd => "end-to-end",
         Says::Split => "split",
@@ -188,7 +192,7 @@ fn says(says: Says) -> &'static str {
     }
 }
 
-fn strength(piece: &Evidence) -> &'static str {
+pub(crate) fn strength(piece: &Evidence) -> &'static str {
     match (piece.says, piece.strength) {
         (Says::Nothing, _) => "",
         (_, Strength::Weak) => "weak",
@@ -198,6 +202,6 @@ fn strength(piece: &Evidence) -> &'static str {
 }
 
 /// The method's name, as JSON has it.
-fn method(piece: &Evidence) -> String {
+pub(crate) fn method(piece: &Evidence) -> String {
     serde_json::to_value(piece.method).ok().and_then(|name| name.as_str().map(String::from)).unwrap_or_default()
 }

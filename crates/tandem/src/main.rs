@@ -10,6 +10,7 @@ mod doctor;
 mod flows;
 mod lab;
 mod paper;
+mod probe;
 mod proxy;
 mod run;
 mod service;

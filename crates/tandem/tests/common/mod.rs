@@ -1,6 +1,7 @@
 //! What tests of the binary share.
 #![allow(dead_code)]
 
+pub(crate) mod middle;
 pub(crate) mod routed;
 
 use lab::Host;

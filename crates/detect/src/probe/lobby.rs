@@ -1,0 +1,135 @@
+//! Where connections to the responder wait until an order says what they are: few of them, each heard to for a few bytes, none for long, and none answered.
+
+use super::{
+    ProbeError,
+    body::{self, HEAD},
+    wire::Application,
+};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    net::{IpAddr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+/// Connections that may wait, how long they may, and how many the kernel may have besides.
+const MOST: usize = 64;
+const LONGEST: Duration = Duration::from_secs(20);
+const BACKLOG: i32 = 32;
+
+/// A connection that waits, and what it has said.
+struct Waiting {
+    port: u16,
+    socket: Socket,
+    heard: Vec<u8>,
+    since: Instant,
+    greeted: bool,
+    gone: bool,
+}
+
+/// Listeners, and those that wait.
+pub(crate) struct Lobby {
+    listeners: Vec<(u16, Socket)>,
+    waiting: Vec<Waiting>,
+}
+
+/// Opens a listener that does not wait; port 0: one that is free.
+pub(crate) fn listen(address: IpAddr, port: u16) -> Result<(u16, Socket), ProbeError> {
+    let to = SocketAddr::new(address, port);
+    let open = || {
+        let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+        if address.is_ipv6() {
+            socket.set_only_v6(false)?;
+        }
+        socket.set_reuse_address(true)?;
+        socket.bind(&to.into())?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        let port = socket.local_addr()?.as_socket().map_or(port, |own| own.port());
+        Ok((port, socket))
+    };
+    open().map_err(|why: std::io::Error| {
+        let cure = match why.kind() {
+            ErrorKind::AddrInUse => " (another program does: stop it, or give other ports)",
+            ErrorKind::PermissionDenied => " (ports below 1024 want root, or CAP_NET_BIND_SERVICE)",
+            _ => "",
+        };
+        ProbeError::Socket { what: format!("listen at {to}{cure}"), why }
+    })
+}
+
+impl Lobby {
+    pub(crate) fn new(listeners: Vec<(u16, Socket)>) -> Self {
+        Lobby { listeners, waiting: Vec::new() }
+    }
+
+    pub(crate) fn listener(&self, port: u16) -> Option<&Socket> {
+        self.listeners.iter().find(|(own, _)| *own == port).map(|(_, socket)| socket)
+    }
+
+    /// Lets those in who have come, hears what they say, and sends those away who have waited for too long.
+    pub(crate) fn tick(&mut self) {
+        for (port, listener) in &self.listeners {
+            while let Ok((socket, _)) = listener.accept() {
+                let ready = socket.set_nonblocking(true).is_ok() && socket.set_tcp_nodelay(true).is_ok();
+                if self.waiting.len() >= MOST {
+                    self.waiting.remove(0);
+                }
+                self.waiting.push(Waiting { port: *port, socket, heard: Vec::new(), since: Instant::now(), greeted: false, gone: !ready });
+            }
+        }
+        for one in &mut self.waiting {
+            let mut buffer = [0; 1024];
+            // What more they have to say waits in the kernel, and they with it.
+            while one.heard.len() < HEAD && !one.gone {
+                match one.socket.read(&mut buffer) {
+                    Ok(0) => one.gone = one.heard.is_empty() || one.since.elapsed() > LONGEST / 4,
+                    Ok(count) => {
+                        one.heard.extend(&buffer[..count]);
+                        continue;
+                    }
+                    Err(why) => one.gone = why.kind() != ErrorKind::WouldBlock,
+                }
+                break;
+            }
+        }
+        self.waiting.retain(|one| !one.gone && one.since.elapsed() < LONGEST);
+    }
+
+    /// Somebody who has come to a port, whoever it is.
+    pub(crate) fn first(&mut self, port: u16) -> Option<Socket> {
+        let index = self.waiting.iter().position(|one| one.port == port)?;
+        Some(self.waiting.remove(index).socket)
+    }
+
+    /// Sends those away who have come to a port.
+    pub(crate) fn clear(&mut self, port: u16) {
+        self.waiting.retain(|one| one.port != port);
+    }
+
+    /// The connection that has said this nonce as its application says it; with what it has said behind it, or with its whole head.
+    pub(crate) fn known_by(&mut self, application: Application, port: u16, nonce: &str) -> Option<(Socket, Vec<u8>)> {
+        if application == Application::Ftp {
+            // A server of FTP speaks first.
+            for one in self.waiting.iter_mut().filter(|one| one.port == port && !one.greeted) {
+                one.greeted = true;
+                one.gone = one.socket.write_all(b"220 ready\r\n").is_err();
+            }
+        }
+        let behind = |heard: &[u8]| match application {
+            Application::Tcp => Some(heard.strip_prefix(nonce.as_bytes())?.strip_prefix(b"\n")?.to_vec()),
+            Application::Ftp => Some(heard.strip_prefix(format!("USER {nonce}\r\n").as_bytes())?.to_vec()),
+            Application::HttpData | Application::HttpImage => {
+                let head = &heard[..body::end_of_head(heard)?];
+                String::from_utf8_lossy(head).lines().next().is_some_and(|line| line.contains(nonce)).then(|| heard.to_vec())
+            }
+        };
+        let (index, heard) = self.waiting.iter().enumerate().find_map(|(index, one)| {
+            let heard = behind(&one.heard).filter(|_| one.port == port)?;
+            Some((index, heard))
+        })?;
+        let socket = self.waiting.remove(index).socket;
+        socket.set_nonblocking(false).ok()?;
+        Some((socket, heard))
+    }
+}

@@ -1,0 +1,289 @@
+//! The prober's side of a session with a responder: says who it is, orders transfers, and does its part of each.
+
+use super::{
+    ProbeError, body,
+    dial::{self, Answer},
+    wire::{self, Application, Challenge, Direction, Event, Hello, Offset, Order, Report, Transfer, Transferred, Welcome},
+};
+use socket2::Socket;
+use std::{
+    io::{self, Write as _},
+    net::{IpAddr, SocketAddr, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a connection to the responder is waited for, and a word of its.
+const CONNECT: Duration = Duration::from_secs(10);
+const WORD: Duration = Duration::from_secs(90);
+/// How long the responder waits for a connection: one whose data a middle may collect first, and one that can't go on without having come.
+const COLLECTED: f64 = 20.0;
+const AT_ONCE: f64 = 5.0;
+/// Data of a transfer that is held, bytes: few enough to be sent at once.
+const HELD_BYTES: u64 = 12_000;
+
+/// A session with a responder.
+pub(crate) struct Session {
+    control: TcpStream,
+    at: SocketAddr,
+    host: IpAddr,
+    pub(crate) offer: Welcome,
+}
+
+/// What a transfer is to be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) application: Application,
+    pub(crate) direction: Direction,
+    pub(crate) port: u16,
+    pub(crate) bytes: u64,
+    pub(crate) pause_s: f64,
+    pub(crate) hold_s: Option<f64>,
+}
+
+impl Session {
+    /// Finds a responder at a host.
+    pub(crate) fn open(host: IpAddr, port: u16, token: &str) -> Result<Self, ProbeError> {
+        let at = SocketAddr::new(host, port);
+        let failed = |what: &'static str| {
+            move |why: io::Error| ProbeError::Socket {
+                what: format!("{what} at {at} (is `tandem detect respond` running there, and the port open?)"),
+                why,
+            }
+        };
+        let control = TcpStream::connect_timeout(&at, CONNECT).map_err(failed("reach the responder"))?;
+        let greet = || -> io::Result<Welcome> {
+            control.set_nodelay(true)?;
+            control.set_read_timeout(Some(CONNECT))?;
+            control.set_write_timeout(Some(CONNECT))?;
+            let challenge: Challenge = wire::hear(&control)?;
+            wire::tell(&control, &Hello { version: wire::VERSION, proof: wire::proof(token, &challenge.nonce) })?;
+            let offer = wire::hear(&control)?;
+            control.set_read_timeout(Some(WORD))?;
+            Ok(offer)
+        };
+        let offer = greet().map_err(failed("come to terms with the responder"))?;
+        if let Some(why) = &offer.refused {
+            return Err(ProbeError::Refused { at, why: why.clone() });
+        }
+        Ok(Session { control, at, host, offer })
+    }
+
+    /// Compares the clocks; by none of its datagrams, none.
+    pub(crate) fn clocks(&self) -> Result<Option<Offset>, ProbeError> {
+        Ok(wire::offset(&wire::compare(self.at, &self.offer.key)?))
+    }
+
+    fn failed(&self, why: io::Error) -> ProbeError {
+        ProbeError::Socket { what: format!("go on with the responder at {}", self.at), why }
+    }
+
+    /// The responder's trace.
+    pub(crate) fn trace(&self) -> Result<Vec<u8>, ProbeError> {
+        let ask = || {
+            wire::tell(&self.control, &Order::Trace)?;
+            wire::read_bytes(&self.control, wire::TRACE)
+        };
+        ask().map_err(|why| self.failed(why))
+    }
+
+    /// Sends a SYN to a port that lets none in for so long; returns after what time it was answered, or why the port is not deaf.
+    pub(crate) fn deaf(&self, port: u16, seconds: f64) -> Result<Result<Option<f64>, String>, ProbeError> {
+        let ask = || -> io::Result<Result<Option<f64>, String>> {
+            wire::tell(&self.control, &Order::Deaf { port, seconds })?;
+            match wire::hear(&self.control)? {
+                Event::Ready => {}
+                Event::Done(report) => return Ok(Err(report.error.unwrap_or_default())),
+                other => return Err(io::Error::other(format!("{other:?} was said instead of ready"))),
+            }
+            // A SYN is sent again after one second, and after three.
+            let patience = Duration::from_secs_f64(seconds + 4.0);
+            let dialled = dial::dial(SocketAddr::new(self.host, port), &[None], patience)?;
+            let Event::Done(_) = wire::hear(&self.control)? else { return Err(io::Error::other("it said something else")) };
+            Ok(Ok(dialled.iter().find(|one| one.seen.answer == Answer::Accepted).map(|one| one.seen.after_s)))
+        };
+        ask().map_err(|why| self.failed(why))
+    }
+
+    /// Has something carried; and, with the nonce of another transfer, the same again.
+    pub(crate) fn transfer(&self, wanted: &Wanted, again: Option<&str>) -> Result<(Transferred, String), ProbeError> {
+        let nonce = again.map_or_else(wire::secret, |nonce| Ok(nonce.to_string())).map_err(|why| self.failed(why))?;
+        let clocks = self.clocks()?;
+        let patience_s = if wanted.hold_s.is_some() || again.is_some() { AT_ONCE } else { COLLECTED };
+        let order = Transfer {
+            application: wanted.application,
+            direction: wanted.direction,
+            port: wanted.port,
+            nonce: nonce.clone(),
+            bytes: if wanted.hold_s.is_some() { wanted.bytes.min(HELD_BYTES) } else { wanted.bytes },
+            pause: if wanted.hold_s.is_some() { 0.0 } else { wanted.pause_s },
+            hold: wanted.hold_s,
+            patience: patience_s,
+        };
+        let mut running = Running { session: self, order: &order, here: Report::default(), done: None };
+        let there = running.run().map_err(|why| self.failed(why))?;
+        let here = running.here;
+        let Wanted { application, direction, port, hold_s, .. } = *wanted;
+        Ok((Transferred { application, direction, port, again: again.is_some(), hold_s, patience_s, clocks, here, there }, nonce))
+    }
+}
+
+/// A transfer that runs. What goes wrong on its connection is in the report; an error is one of the session.
+struct Running<'a> {
+    session: &'a Session,
+    order: &'a Transfer,
+    here: Report,
+    /// The responder's report, when it came sooner than was expected.
+    done: Option<Report>,
+}
+
+impl Running<'_> {
+    fn run(&mut self) -> io::Result<Report> {
+        let control = &self.session.control;
+        wire::tell(control, &Order::Transfer(self.order.clone()))?;
+        match wire::hear(control)? {
+            Event::Ready => {}
+            Event::Done(report) => return Ok(report),
+            other => return Err(io::Error::other(format!("{other:?} was said instead of ready"))),
+        }
+        let http = matches!(self.order.application, Application::HttpData | Application::HttpImage);
+        let done = if self.order.application == Application::Ftp { self.by_ftp() } else { self.directly(http) };
+        if let Err(why) = done {
+            self.here.error.get_or_insert(why.to_string());
+        }
+        // Events that nobody waits for any more come before it.
+        while self.done.is_none() {
+            self.event()?;
+        }
+        Ok(self.done.take().unwrap_or_default())
+    }
+
+    /// The responder's next word, but for the last.
+    fn event(&mut self) -> io::Result<Option<Event>> {
+        match wire::hear(&self.session.control)? {
+            Event::Done(report) => {
+                self.done = Some(report);
+                Ok(None)
+            }
+            event => Ok(Some(event)),
+        }
+    }
+
+    /// Waits for a word; whether it came.
+    fn heard(&mut self, what: fn(&Event) -> bool) -> io::Result<bool> {
+        while self.done.is_none() {
+            if self.event()?.is_some_and(|event| what(&event)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn connect(&mut self, port: u16) -> io::Result<Socket> {
+        let to = SocketAddr::new(self.session.host, port);
+        let dialled = dial::dial(to, &[None], CONNECT)?;
+        let Some(one) = dialled.into_iter().find(|one| one.seen.answer == Answer::Accepted) else {
+            return Err(io::Error::other(format!("{to} did not accept")));
+        };
+        one.socket.set_nonblocking(false)?;
+        Ok(one.socket)
+    }
+
+    /// Lets no data in, where that is wanted.
+    fn hold(&mut self, socket: &Socket) -> io::Result<()> {
+        if self.order.hold.is_some() {
+            // What does not come then is not a middle's doing.
+            body::hold(socket).inspect_err(|_| self.here.connection = None)?;
+        }
+        Ok(())
+    }
+
+    /// By a connection that carries a word or a head before the data.
+    fn directly(&mut self, http: bool) -> io::Result<()> {
+        let Transfer { application, direction, port, ref nonce, bytes, .. } = *self.order;
+        let socket = self.connect(port)?;
+        body::note_connection(&mut self.here, &socket);
+        let host = &SocketAddr::new(self.session.host, port).to_string();
+        if direction == Direction::Down {
+            self.hold(&socket)?;
+            let first = if http { body::request_head(application, nonce, host, None) } else { format!("{nonce}\n") };
+            (&socket).write_all(first.as_bytes())?;
+            self.receive(&socket, http)?;
+            body::leave(&socket);
+            return Ok(());
+        }
+        let content = body::content(application, nonce, bytes);
+        let first = if http { body::request_head(application, nonce, host, Some(content.len())) } else { format!("{nonce}\n") };
+        if self.order.hold.is_some() {
+            (&socket).write_all(first.as_bytes())?;
+            self.send(&socket, "", &content)?;
+        } else {
+            self.send(&socket, &first, &content)?;
+        }
+        self.here.head = if http { first } else { String::new() };
+        if http {
+            // The answer says that it has come.
+            let mut answer = Report::default();
+            body::receive(&socket, true, Vec::new(), body::HEAD as u64, &mut answer)?;
+        }
+        body::leave(&socket);
+        Ok(())
+    }
+
+    fn by_ftp(&mut self) -> io::Result<()> {
+        let Transfer { application, direction, port, ref nonce, bytes, .. } = *self.order;
+        let speaking = self.connect(port)?;
+        let mut lines = body::Lines::new(&speaking, Vec::new())?;
+        lines.expect("220")?;
+        lines.ask(&format!("USER {nonce}"), "331")?;
+        lines.ask("PASS tandem", "230")?;
+        lines.ask("TYPE I", "200")?;
+        let answer = lines.ask("EPSV", "229")?;
+        let port = answer.split('|').nth(3).and_then(|port| port.parse().ok());
+        let data = self.connect(port.ok_or_else(|| io::Error::other(format!("no port in {answer:?}")))?)?;
+        body::note_connection(&mut self.here, &data);
+        if direction == Direction::Down {
+            self.hold(&data)?;
+            lines.ask("RETR probe.bin", "150")?;
+            self.receive(&data, false)?;
+            body::leave(&data);
+        } else {
+            lines.ask("STOR probe.bin", "150")?;
+            self.send(&data, "", &body::content(application, nonce, bytes))?;
+            body::leave(&data);
+        }
+        drop(data);
+        lines.expect("226")?;
+        lines.ask("QUIT", "221")?;
+        Ok(())
+    }
+
+    /// Receives; where that is wanted, after no data was let in for a while.
+    fn receive(&mut self, socket: &Socket, http: bool) -> io::Result<()> {
+        if let Some(hold) = self.order.hold {
+            if self.heard(|event| matches!(event, Event::Sent))? {
+                thread::sleep(Duration::from_secs_f64(hold));
+            }
+            body::release(socket)?;
+        }
+        body::receive(socket, http, Vec::new(), wire::MOST_BYTES * 2, &mut self.here)
+    }
+
+    /// Sends; where that is wanted, when the responder lets no data in.
+    fn send(&mut self, socket: &Socket, head: &str, content: &[u8]) -> io::Result<()> {
+        let hold = self.order.hold;
+        if hold.is_some() && !self.heard(|event| matches!(event, Event::Holding))? {
+            return Err(io::Error::other("the responder did not see the connection"));
+        }
+        let manner = body::Manner { pause: Duration::from_secs_f64(self.order.pause), held: hold };
+        let control = &self.session.control;
+        let mut sent = || if hold.is_some() { wire::tell(control, &Event::Sent) } else { Ok(()) };
+        let begun = Instant::now();
+        let done = body::send(socket, head, content, &manner, &mut self.here, &mut sent);
+        if done.is_err() && begun.elapsed() < Duration::from_secs_f64(hold.unwrap_or(0.0)) {
+            // The responder waits for the word.
+            let _ = wire::tell(control, &Event::Sent);
+        }
+        done
+    }
+}

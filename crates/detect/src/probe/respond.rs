@@ -1,0 +1,288 @@
+//! The responder: does what a prober orders, one prober at a time, and gives it the trace that it took meanwhile.
+//!
+//! It is of no use to strangers: with a token they get nowhere, and without one nothing goes to an address that has not answered a SYN and said a word that its
+//! own order had; bytes, time, transfers and connections are bounded. It sets no rule and writes no file.
+
+use super::{
+    ProbeError, body,
+    lobby::{Lobby, listen},
+    tap::{self, Tap},
+    wire::{self, Application, Challenge, Direction, Event, Hello, Order, Report, Transfer, Welcome},
+};
+use socket2::Socket;
+use std::{
+    io::{self, ErrorKind, Write as _},
+    net::{IpAddr, Shutdown, SocketAddr, TcpStream, UdpSocket},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A session's bounds: its time, its orders, the time between two of them.
+const SESSION: Duration = Duration::from_secs(30 * 60);
+const ORDERS: u32 = 300;
+const IDLE: Duration = Duration::from_secs(90);
+/// A word that was begun is said within this.
+const WORD: Duration = Duration::from_secs(5);
+const TICK: Duration = Duration::from_millis(1);
+
+/// How to respond.
+#[derive(Debug, Clone)]
+pub struct Responder {
+    /// Where to listen.
+    pub listen: IpAddr,
+    /// Where probers speak to it, by TCP and UDP.
+    pub control: u16,
+    /// Where they carry data.
+    pub ports: Vec<u16>,
+    /// What they must know.
+    pub token: Option<String>,
+}
+
+/// Responds until `over`; says what happens.
+pub fn respond(how: &Responder, over: &AtomicBool, mut say: impl FnMut(&str)) -> Result<(), ProbeError> {
+    let (_, control) = listen(how.listen, how.control)?;
+    let at = SocketAddr::new(how.listen, how.control);
+    let datagrams = UdpSocket::bind(at).map_err(|why| ProbeError::Socket { what: format!("receive datagrams at {at}"), why })?;
+    let (mut listeners, mut last) = (Vec::new(), None);
+    for port in &how.ports {
+        match listen(how.listen, *port) {
+            Ok(listener) => listeners.push(listener),
+            Err(why) => {
+                say(&why.to_string());
+                last = Some(why);
+            }
+        }
+    }
+    if let Some(why) = last.filter(|_| listeners.is_empty()) {
+        return Err(why);
+    }
+    let ports: Vec<u16> = listeners.iter().map(|(port, _)| *port).collect();
+    let data = listen(how.listen, 0)?;
+    let ftp_data = data.0;
+    listeners.push(data);
+    let said: Vec<String> = ports.iter().map(u16::to_string).collect();
+    say(&format!("ready: probers speak to port {}, data go by {}, and by {ftp_data} for FTP", how.control, said.join(", ")));
+    let mut lobby = Lobby::new(listeners);
+    while !over.load(Relaxed) {
+        lobby.tick();
+        let Ok((stream, from)) = control.accept() else {
+            thread::sleep(5 * TICK);
+            continue;
+        };
+        let from = from.as_socket().map_or("somebody".into(), |from| body::unmapped(from).to_string());
+        let session = Session { control: stream.into(), lobby: &mut lobby, ports: &ports, ftp_data, connections: Vec::new(), over };
+        match session.run(how.token.as_deref().unwrap_or(""), &datagrams) {
+            Ok(orders) => say(&format!("{from}: {orders} orders done")),
+            Err(why) => say(&format!("{from}: {why}")),
+        }
+    }
+    Ok(())
+}
+
+struct Session<'a> {
+    control: TcpStream,
+    lobby: &'a mut Lobby,
+    ports: &'a [u16],
+    ftp_data: u16,
+    /// Those that carried what was ordered.
+    connections: Vec<[SocketAddr; 2]>,
+    over: &'a AtomicBool,
+}
+
+impl Session<'_> {
+    fn run(mut self, token: &str, datagrams: &UdpSocket) -> io::Result<u32> {
+        self.control.set_nonblocking(false)?;
+        self.control.set_nodelay(true)?;
+        self.control.set_read_timeout(Some(WORD))?;
+        self.control.set_write_timeout(Some(body::SILENCE))?;
+        let (nonce, key) = (wire::secret()?, wire::secret()?);
+        wire::tell(&self.control, &Challenge { version: wire::VERSION, nonce: nonce.clone() })?;
+        let hello: Hello = wire::hear(&self.control)?;
+        let refused = if hello.version != wire::VERSION {
+            Some(format!("it speaks version {}, this is {} (use the same tandem at both ends)", hello.version, wire::VERSION))
+        } else if !wire::proves(token, &nonce, &hello.proof) {
+            Some("the token is another one".to_string())
+        } else {
+            None
+        };
+        let traced: Vec<u16> = self.ports.iter().copied().chain([self.ftp_data]).collect();
+        let tap = if refused.is_none() { Some(Tap::begin(&traced)) } else { None };
+        let no_trace = tap
+            .as_ref()
+            .and_then(|tap| tap.as_ref().err())
+            .map(|why| format!("could not open a packet socket: {why} (root may; or CAP_NET_RAW)"));
+        let welcome = Welcome { refused: refused.clone(), ports: self.ports.to_vec(), ftp_data: self.ftp_data, no_trace, key: key.clone() };
+        wire::tell(&self.control, &welcome)?;
+        if let Some(why) = refused {
+            return Err(io::Error::new(ErrorKind::PermissionDenied, why));
+        }
+        let left = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| wire::echo(datagrams, &key, &left));
+            let done = self.obey(tap.and_then(Result::ok));
+            left.store(true, Relaxed);
+            done
+        })
+    }
+
+    /// Does what is ordered, until the prober leaves; returns how much that was.
+    fn obey(&mut self, mut tap: Option<Tap>) -> io::Result<u32> {
+        let begun = Instant::now();
+        for count in 0..ORDERS {
+            let Some(order) = self.next()? else { return Ok(count) };
+            if begun.elapsed() > SESSION {
+                return Err(io::Error::new(ErrorKind::TimedOut, "the session took too long"));
+            }
+            match order {
+                Order::Transfer(transfer) => {
+                    let mut report = Report::default();
+                    if let Err(why) = self.transfer(&transfer, &mut report) {
+                        report.error = Some(why.to_string());
+                    }
+                    self.connections.extend(report.connection);
+                    wire::tell(&self.control, &Event::Done(report))?;
+                }
+                Order::Deaf { port, seconds } => self.deaf(port, seconds)?,
+                Order::Trace => {
+                    let packets = tap.take().map(Tap::end).unwrap_or_default();
+                    wire::write_bytes(&self.control, &tap::file(&tap::between(&packets, &self.connections)))?;
+                }
+            }
+        }
+        Err(io::Error::other(format!("more than {ORDERS} orders")))
+    }
+
+    /// The next order; none: the prober has left.
+    fn next(&mut self) -> io::Result<Option<Order>> {
+        let begun = Instant::now();
+        while begun.elapsed() < IDLE && !self.over.load(Relaxed) {
+            self.lobby.tick();
+            self.control.set_nonblocking(true)?;
+            let waits = self.control.peek(&mut [0]);
+            self.control.set_nonblocking(false)?;
+            match waits {
+                Ok(0) => return Ok(None),
+                Ok(_) => return wire::hear(&self.control).map(Some),
+                Err(why) if why.kind() == ErrorKind::WouldBlock => thread::sleep(TICK),
+                Err(why) => return Err(why),
+            }
+        }
+        Err(io::Error::new(ErrorKind::TimedOut, "no order came"))
+    }
+
+    fn deaf(&mut self, port: u16, seconds: f64) -> io::Result<()> {
+        let mut report = Report::default();
+        let known = self.lobby.listener(port).filter(|_| (0.0..=wire::LONGEST_HOLD).contains(&seconds));
+        match known.map(|listener| (listener, body::deafen(listener))) {
+            Some((listener, Ok(()))) => {
+                wire::tell(&self.control, &Event::Ready)?;
+                thread::sleep(Duration::from_secs_f64(seconds));
+                body::release(listener)?;
+            }
+            Some((_, Err(why))) => report.error = Some(why.to_string()),
+            None => report.error = Some(format!("nobody listens at port {port}, or {seconds} s is too long")),
+        }
+        wire::tell(&self.control, &Event::Done(report))
+    }
+
+    /// Waits for what `find` finds, and lets others wait meanwhile.
+    fn wait<T>(&mut self, seconds: f64, mut find: impl FnMut(&mut Lobby) -> Option<T>) -> io::Result<T> {
+        let begun = Instant::now();
+        while begun.elapsed().as_secs_f64() < seconds && !self.over.load(Relaxed) {
+            self.lobby.tick();
+            if let Some(found) = find(self.lobby) {
+                return Ok(found);
+            }
+            thread::sleep(TICK);
+        }
+        Err(io::Error::new(ErrorKind::TimedOut, "the connection did not come"))
+    }
+
+    fn transfer(&mut self, order: &Transfer, report: &mut Report) -> io::Result<()> {
+        let sane = order.bytes <= wire::MOST_BYTES
+            && (0.0..=wire::LONGEST_HOLD).contains(&order.pause)
+            && order.hold.is_none_or(|hold| (0.0..=wire::LONGEST_HOLD).contains(&hold))
+            && (8..=64).contains(&order.nonce.len())
+            && order.nonce.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        if !sane || !self.ports.contains(&order.port) {
+            return Err(io::Error::new(ErrorKind::InvalidInput, "an order beyond what is allowed"));
+        }
+        wire::tell(&self.control, &Event::Ready)?;
+        let patience = order.patience.clamp(0.0, 2.0 * wire::LONGEST_HOLD);
+        let (socket, heard) = self.wait(patience, |lobby| lobby.known_by(order.application, order.port, &order.nonce))?;
+        if order.application == Application::Ftp {
+            return self.serve_files(order, &socket, heard, report);
+        }
+        self.carry(order, &socket, heard, report)
+    }
+
+    /// Sends or receives what was ordered.
+    fn carry(&mut self, order: &Transfer, socket: &Socket, heard: Vec<u8>, report: &mut Report) -> io::Result<()> {
+        let http = matches!(order.application, Application::HttpData | Application::HttpImage);
+        body::note_connection(report, socket);
+        let control = &self.control;
+        control.set_read_timeout(Some(body::SILENCE))?;
+        match order.direction {
+            Direction::Up => {
+                if let Some(held) = order.hold {
+                    body::hold(socket)?;
+                    wire::tell(control, &Event::Holding)?;
+                    let Event::Sent = wire::hear(control)? else { return Err(io::Error::other("the prober did not send")) };
+                    thread::sleep(Duration::from_secs_f64(held));
+                    body::release(socket)?;
+                }
+                body::receive(socket, http, heard, order.bytes * 2, report)?;
+                if http {
+                    let _ = (&*socket).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+                }
+            }
+            Direction::Down => {
+                let content = body::content(order.application, &order.nonce, order.bytes);
+                let head = if http { body::response_head(order.application, content.len()) } else { String::new() };
+                let manner = body::Manner { pause: Duration::from_secs_f64(order.pause), held: order.hold };
+                let mut sent = || if order.hold.is_some() { wire::tell(control, &Event::Sent) } else { Ok(()) };
+                body::send(socket, &head, &content, &manner, report, &mut sent)?;
+            }
+        }
+        body::leave(socket);
+        control.set_read_timeout(Some(WORD))
+    }
+
+    /// Speaks FTP (RFC 959, RFC 2428) until the file is there.
+    fn serve_files(&mut self, order: &Transfer, socket: &Socket, heard: Vec<u8>, report: &mut Report) -> io::Result<()> {
+        let mut lines = body::Lines::new(socket, heard)?;
+        self.lobby.clear(self.ftp_data);
+        lines.say("331 and the password")?;
+        let mut carried = Ok(());
+        loop {
+            let line = lines.next()?;
+            match line.split(' ').next().unwrap_or("") {
+                "PASS" => lines.say("230 welcome")?,
+                "TYPE" => lines.say("200 as you like")?,
+                "EPSV" => lines.say(&format!("229 come here (|||{}|)", self.ftp_data))?,
+                "RETR" | "STOR" => {
+                    let port = self.ftp_data;
+                    let data = self.wait(order.patience, |lobby| lobby.first(port))?;
+                    data.set_nonblocking(false)?;
+                    lines.say("150 it comes")?;
+                    carried = self.carry(order, &data, Vec::new(), report);
+                    drop(data);
+                    lines.say(if carried.is_ok() { "226 done" } else { "426 it broke off" })?;
+                }
+                "QUIT" => {
+                    lines.say("221 goodbye")?;
+                    body::leave(socket);
+                    return carried;
+                }
+                _ => lines.say("502 not here")?,
+            }
+        }
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        let _ = self.control.shutdown(Shutdown::Both);
+    }
+}

@@ -1,0 +1,117 @@
+//! Measurements as they would be on ways of every kind, and what is made of them.
+
+use super::*;
+use crate::{
+    probe::way::{Hop, RoundTrip},
+    verdict::{Verdict, weigh},
+};
+use proptest::prelude::*;
+
+/// A way of `length` hops, on which every router answers; the round trip takes a millisecond a hop.
+fn way(length: u8) -> Way {
+    let hops = (1..length).map(|ttl| Hop { ttl, from: Some([10, 0, 0, ttl].into()), answers: 3 }).collect();
+    let round_trip = RoundTrip { by: Baseline::Icmp, least_s: 0.02 * f64::from(length), of: 8 };
+    Way { hops, reached: Some(length), round_trip: Some(round_trip), ttl: Some(64 - length + 1), missing: Vec::new() }
+}
+
+/// A port that answers `at` so many hops, of a host `length` hops away, at which `answer` is given.
+fn port(number: u16, at: u8, length: u8, answer: Answer) -> PortSeen {
+    let after = |hops: u8| 0.02 * f64::from(hops);
+    let short = |ttl: u8| {
+        let (answer, from) = if ttl >= at { (answer, None) } else { (Answer::Exceeded, Some([10, 0, 0, ttl].into())) };
+        SynSeen { ttl: Some(ttl), answer, after_s: after(ttl.min(at)), from }
+    };
+    let data = |ttl: u8| match ttl >= at {
+        true => DataSeen { ttl, acked_s: Some(after(at)), sent: 1, alive: None },
+        false => DataSeen { ttl, acked_s: None, sent: 4, alive: Some(true) },
+    };
+    let accepted = answer == Answer::Accepted;
+    PortSeen {
+        port: number,
+        plain: vec![SynSeen { ttl: None, answer, after_s: after(at), from: None }; 4],
+        short: (1..=length).map(short).collect(),
+        data: (1..length).filter(|_| accepted).map(data).collect(),
+        first_byte_s: accepted.then_some(after(length)),
+        ttl: Some(64 - at + 1),
+    }
+}
+
+fn verdict(seen: &PortSeen, way: &Way, elsewhere: &[PortSeen]) -> (Verdict, Vec<Evidence>) {
+    let mut evidence = evidence(seen, way, elsewhere);
+    (weigh(&mut evidence).0, evidence)
+}
+
+fn closed(length: u8) -> Vec<PortSeen> {
+    [23457, 27891, 31283].map(|number| port(number, length, length, Answer::Refused)).to_vec()
+}
+
+proptest! {
+    /// Whoever answers before the host is found, and where; who does not is never accused.
+    #[test]
+    fn splits_are_found_where_they_are(length in 2u8..30, at in 1u8..30) {
+        let at = at.min(length);
+        let (seen, way) = (port(80, at, length, Answer::Accepted), way(length));
+        let (verdict, evidence) = verdict(&seen, &way, &closed(length));
+        let found = (verdict, place(&seen, &way).map(|place| place.hop));
+        prop_assert_eq!(found, if at < length { (Verdict::SplitTcp, Some(at)) } else { (Verdict::EndToEnd, None) }, "{:#?}", evidence);
+    }
+
+    /// Whatever of the answers is lost, an unsplit connection is not said to be split, and a split one not to be whole.
+    #[test]
+    fn what_is_lost_makes_no_false_alarm(
+        length in 2u8..12, at in 1u8..12, silent in prop::collection::vec(any::<bool>(), 40), reached in any::<bool>(), once in any::<bool>(),
+        icmp in 1.0f64..20.0, thinks in 0.0f64..2.0,
+    ) {
+        let at = at.min(length);
+        let (mut seen, mut way) = (port(80, at, length, Answer::Accepted), way(length));
+        let mut lost = silent.iter().copied().cycle();
+        way.hops.retain(|_| lost.next() != Some(true));
+        way.hops.iter_mut().for_each(|hop| hop.answers = if once { 1 } else { hop.answers });
+        way.reached = way.reached.filter(|_| reached);
+        // A host that puts off ICMP, and a server that thinks.
+        way.round_trip = way.round_trip.map(|trip| RoundTrip { least_s: trip.least_s * icmp, ..trip });
+        seen.first_byte_s = seen.first_byte_s.map(|after| after + thinks);
+        for short in &mut seen.short {
+            short.answer = if lost.next() == Some(true) { Answer::Silent } else { short.answer };
+        }
+        for data in seen.data.iter_mut().filter(|data| data.acked_s.is_none()) {
+            data.alive = Some(lost.next() != Some(true));
+        }
+        let (verdict, evidence) = verdict(&seen, &way, &[]);
+        let wrong = if at < length { Verdict::EndToEnd } else { Verdict::SplitTcp };
+        prop_assert_ne!(verdict, wrong, "{:#?}", evidence);
+    }
+}
+
+#[test]
+fn a_guard_against_syn_floods_is_no_splitter() {
+    // It answers SYNs, and lets data pass.
+    let (mut seen, way) = (port(443, 3, 9, Answer::Accepted), way(9));
+    for data in &mut seen.data {
+        *data = DataSeen { acked_s: None, sent: 4, alive: Some(true), ..*data };
+    }
+    seen.first_byte_s = None;
+    let (said, evidence) = verdict(&seen, &way, &closed(9));
+    assert_eq!(said, Verdict::CannotTell, "{evidence:#?}");
+}
+
+#[test]
+fn a_silent_network_tells_by_another_port() {
+    let silent = Way::default();
+    let seen = PortSeen { data: Vec::new(), first_byte_s: None, ..port(80, 2, 9, Answer::Accepted) };
+    let (said, evidence) = verdict(&seen, &silent, &closed(9));
+    // By distance, time, and hops left.
+    assert_eq!(said, Verdict::SplitTcp, "{evidence:#?}");
+    let (said, _) = verdict(&PortSeen { data: Vec::new(), ..port(80, 9, 9, Answer::Accepted) }, &silent, &closed(9));
+    assert_eq!(said, Verdict::CannotTell);
+}
+
+#[test]
+fn a_port_where_nobody_listens_tells_of_those_that_accept_everything() {
+    let open: Vec<PortSeen> = [1000, 2000, 3000].map(|number| port(number, 1, 3, Answer::Accepted)).to_vec();
+    let found = unlikely(&open).unwrap();
+    assert_eq!((found.says, found.strength, found.value), (Says::Split, Strength::Moderate, 3.0));
+    assert_eq!(unlikely(&open[..1]).unwrap().says, Says::Nothing);
+    assert_eq!(unlikely(&closed(3)).unwrap().says, Says::Nothing);
+    assert_eq!(unlikely(&[]), None);
+}

@@ -1,0 +1,212 @@
+//! A port probed from one end: what is measured, in which order, with how much patience.
+
+use super::{
+    ProbeError,
+    dial::{self, Answer, SynSeen},
+    rules::{self, Place, PortSeen},
+    tap::{Packet, Tap},
+    way::{self, Way},
+    wire::{Direction, Offset, Transferred},
+};
+use crate::{
+    evidence::Evidence,
+    packet::{self, ACK, Carried, RST, SYN},
+    trace::{Frame, Link},
+    verdict::{Verdict, weigh},
+};
+use serde::Serialize;
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, ToSocketAddrs as _},
+    time::Duration,
+};
+
+/// Connections that are timed.
+const TIMED: usize = 4;
+/// Ports at which hardly anybody listens: in nobody's list of services, below where systems choose their own.
+pub(crate) const UNLIKELY: [u16; 3] = [23457, 27891, 31283];
+/// Round trips that an answer is waited for, and the least and the most, s. A SYN is sent again after one second.
+const ROUND_TRIPS: f64 = 4.0;
+const PATIENCE: [f64; 2] = [1.3, 6.0];
+/// Distances at which data are tried, at most.
+const TRIED: usize = 12;
+
+/// What is said of a port.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// What was carried.
+    pub application: String,
+    /// The host's port.
+    pub port: u16,
+    /// `down` to the prober, `up` from it; null where one end alone was looked at.
+    pub direction: Option<Direction>,
+    /// Is it split?
+    pub verdict: Verdict,
+    /// Why that is the verdict.
+    pub reason: String,
+    /// Where it is split, as far as hops answer.
+    pub place: Option<Place>,
+    /// What speaks for it, and what was looked at besides; the strongest first.
+    pub evidence: Vec<Evidence>,
+    /// What could not be had, and why.
+    pub missing: Vec<String>,
+}
+
+/// What was found by probing a host.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Probed {
+    /// The host's address.
+    pub host: IpAddr,
+    /// Whether its responder helped.
+    pub responder: bool,
+    /// A row for each port, application and direction.
+    pub rows: Vec<Row>,
+    /// What packets that are no TCP show.
+    pub way: Way,
+    /// What was measured of each port from here.
+    pub ports: Vec<PortSeen>,
+    /// The same of ports at which hardly anybody listens.
+    pub elsewhere: Vec<PortSeen>,
+    /// How far the responder's clock is ahead, and the control run that no splitter of TCP touches.
+    pub clocks: Option<Offset>,
+    /// What was carried, as both ends saw it.
+    pub transfers: Vec<Transferred>,
+    /// The prober's trace and the responder's: capture files, headers only.
+    #[serde(skip)]
+    pub traces: Option<[Vec<u8>; 2]>,
+}
+
+/// Finds a host's address.
+pub(crate) fn resolve(host: &str) -> Result<IpAddr, ProbeError> {
+    let no_address = |why: String| ProbeError::NoAddress { host: host.into(), why };
+    if let Ok(address) = host.trim_matches(['[', ']']).parse() {
+        return Ok(address);
+    }
+    let mut found = (host, 0).to_socket_addrs().map_err(|why| no_address(format!("{why} (is the name right?)")))?;
+    found.next().map(|address| address.ip()).ok_or_else(|| no_address("the name has none".into()))
+}
+
+/// Probes ports of a host from this end alone; says what it is about to do.
+pub fn probe(host: &str, ports: &[u16], mut say: impl FnMut(&str)) -> Result<Probed, ProbeError> {
+    let host = resolve(host)?;
+    say("the way there, by UDP and ICMP");
+    let way = way::look(host);
+    let mut missing = way.missing.clone();
+    let mut elsewhere = Vec::new();
+    for port in UNLIKELY {
+        say(&format!("port {port}, where hardly anybody listens"));
+        elsewhere.push(look(host, port, &way, &mut missing)?);
+    }
+    let (mut rows, mut seen) = (Vec::new(), Vec::new());
+    for port in ports {
+        say(&format!("port {port}"));
+        let mut missing = missing.clone();
+        let looked = look(host, *port, &way, &mut missing)?;
+        rows.push(row(&looked, &way, &elsewhere, missing));
+        seen.push(looked);
+    }
+    Ok(Probed { host, responder: false, rows, way, ports: seen, elsewhere, clocks: None, transfers: Vec::new(), traces: None })
+}
+
+/// What is said of a port, as far as one end shows.
+fn row(port: &PortSeen, way: &Way, elsewhere: &[PortSeen], missing: Vec<String>) -> Row {
+    let mut evidence = rules::evidence(port, way, elsewhere);
+    let (verdict, mut reason) = weigh(&mut evidence);
+    match port.answer() {
+        Answer::Accepted => {}
+        Answer::Refused => reason = format!("nobody listens at port {}: {reason}", port.port),
+        _ => reason = format!("port {} did not answer: {reason}", port.port),
+    }
+    let split = matches!(verdict, Verdict::SplitTcp | Verdict::TcpProxy);
+    let place = rules::place(port, way).filter(|_| split);
+    Row { application: "any".into(), port: port.port, direction: None, verdict, reason, place, evidence, missing }
+}
+
+/// How long an answer from the host is waited for.
+fn patience(way: &Way) -> Duration {
+    let round_trip = way.round_trip.map_or(PATIENCE[1] / ROUND_TRIPS, |round_trip| round_trip.least_s);
+    Duration::from_secs_f64((ROUND_TRIPS * round_trip).clamp(PATIENCE[0], PATIENCE[1]))
+}
+
+/// What a port is asked that it is likely to understand: the first byte alone shows whether it is acknowledged.
+fn words(port: u16) -> &'static [u8] {
+    match port {
+        80 | 8000 | 8080 | 8888 => b"GET / HTTP/1.0\r\n\r\n",
+        _ => b"\r\n",
+    }
+}
+
+/// Measures a port.
+pub(crate) fn look(host: IpAddr, port: u16, way: &Way, missing: &mut Vec<String>) -> Result<PortSeen, ProbeError> {
+    let to = SocketAddr::new(host, port);
+    let failed = |what: &str| {
+        let what = format!("{what} {to}");
+        move |why: io::Error| ProbeError::Socket { what, why }
+    };
+    let mut once = |what: String| {
+        if !missing.contains(&what) {
+            missing.push(what);
+        }
+    };
+    let mut seen = PortSeen { port, ..PortSeen::default() };
+    let tap = Tap::begin(&[port]);
+    for _ in 0..TIMED {
+        let dialled = dial::dial(to, &[None], patience(way)).map_err(failed("send a SYN to"))?;
+        seen.plain.extend(dialled.into_iter().map(|one| one.seen));
+        if seen.plain.last().is_some_and(|last| last.answer == Answer::Silent) {
+            break;
+        }
+    }
+    match tap {
+        Ok(tap) => seen.ttl = answer_ttl(&tap.end(), to),
+        Err(why) => once(format!("hops left of TCP's packets: could not open a packet socket: {why} (root may; or CAP_NET_RAW)")),
+    }
+    if !matches!(seen.answer(), Answer::Accepted | Answer::Refused) {
+        return Ok(seen);
+    }
+    // As far as the host, or a little farther than anybody answered.
+    let far =
+        way.reached.unwrap_or_else(|| way.hops.iter().map(|hop| hop.ttl).max().map_or(way::FARTHEST, |ttl| (ttl + 3).min(way::FARTHEST)));
+    let ttls: Vec<Option<u8>> = (1..=far).map(Some).collect();
+    let dialled = dial::dial(to, &ttls, patience(way)).map_err(failed("send SYNs that go only so far to"))?;
+    seen.short = dialled.into_iter().map(|one| one.seen).collect();
+    if seen.answer() != Answer::Accepted {
+        return Ok(seen);
+    }
+    let before = before_host(way, &seen.short);
+    if before.is_empty() {
+        once(match way.reached {
+            Some(1) => "data that can't reach the host: it is this machine's neighbour, and nothing with fewer hops is ever sent".into(),
+            _ => "data that can't reach the host: no distance is known to be before it".to_string(),
+        });
+    } else {
+        seen.data = dial::send_short(to, words(port), &before, patience(way)).map_err(failed("send data that go only so far to"))?;
+    }
+    if words(port).len() > 2 {
+        seen.first_byte_s = dial::first_byte(to, words(port), patience(way)).map_err(failed("ask"))?;
+    }
+    Ok(seen)
+}
+
+/// Distances that are before the host, the farthest and those from which a SYN was accepted on.
+fn before_host(way: &Way, short: &[SynSeen]) -> Vec<u8> {
+    let Some(last) = way.reached.map(|reached| reached - 1).or(way.beyond().map(|(far, _)| far)) else { return Vec::new() };
+    let accepted = short.iter().filter(|seen| seen.answer == Answer::Accepted).filter_map(|seen| seen.ttl).min().unwrap_or(last);
+    // Not many connections at once: the farthest, and from the nearest on.
+    let mut ttls: Vec<u8> = (accepted.saturating_sub(1).max(1)..last).take(TRIED - 1).collect();
+    ttls.extend((last > 0).then_some(last));
+    ttls
+}
+
+/// Hops left of the SYN-ACK or reset that came from there.
+fn answer_ttl(packets: &[Packet], from: SocketAddr) -> Option<u8> {
+    packets.iter().find_map(|packet| {
+        let frame = Frame { at: packet.at, link: Link::Ip, bytes: &packet.bytes, length: packet.whole };
+        match packet::dissect(&frame) {
+            Carried::Tcp(segment) if segment.from == from && segment.has(ACK) && (segment.has(SYN) || segment.has(RST)) => {
+                Some(segment.ttl)
+            }
+            _ => None,
+        }
+    })
+}

@@ -1,0 +1,199 @@
+//! The system calls that no library here wraps: TCP_INFO, what a socket's error queue has, when and with how many hops left something arrived. Nothing is
+//! decided here.
+#![allow(unsafe_code)]
+
+use socket2::Socket;
+use std::{
+    io, mem,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::{AsFd, AsRawFd},
+};
+
+/// An ICMP error that came for something a socket had sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Complaint {
+    /// By ICMP or ICMPv6.
+    pub(crate) kind: u8,
+    pub(crate) code: u8,
+    /// Who sent it.
+    pub(crate) from: Option<IpAddr>,
+}
+
+/// What was received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Received {
+    /// Bytes in the buffer.
+    pub(crate) length: usize,
+    /// What it is of, where it is a packet's: bytes on the wire.
+    pub(crate) whole: usize,
+    pub(crate) from: Option<SocketAddr>,
+    /// When the kernel had it, ns since 1970.
+    pub(crate) at: Option<i64>,
+    /// Hops left.
+    pub(crate) ttl: Option<u8>,
+    pub(crate) complaint: Option<Complaint>,
+    /// Of a packet socket: whether this machine sent it.
+    pub(crate) outgoing: bool,
+}
+
+/// Sets an option that is a number.
+fn set_number(socket: &Socket, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    // SAFETY: the pointer and length describe `value`.
+    let status = unsafe {
+        libc::setsockopt(socket.as_fd().as_raw_fd(), level, name, (&raw const value).cast(), size_of::<libc::c_int>() as libc::socklen_t)
+    };
+    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Lets what the socket sends from now on, again or for the first time, go so many hops; None: as many as usual.
+pub(crate) fn set_hops(socket: &Socket, v6: bool, hops: Option<u8>) -> io::Result<()> {
+    let hops = hops.map_or(-1, libc::c_int::from);
+    if v6 {
+        set_number(socket, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, hops)
+    } else {
+        set_number(socket, libc::IPPROTO_IP, libc::IP_TTL, hops)
+    }
+}
+
+/// Lets the socket's error queue have ICMP errors, and what arrives have its time and its hops.
+pub(crate) fn hear_errors(socket: &Socket, v6: bool) -> io::Result<()> {
+    set_number(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
+    if v6 {
+        set_number(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
+        set_number(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1)
+    } else {
+        set_number(socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
+        set_number(socket, libc::IPPROTO_IP, libc::IP_RECVTTL, 1)
+    }
+}
+
+/// Lets what arrives have its time.
+pub(crate) fn stamp_arrivals(socket: &Socket) -> io::Result<()> {
+    set_number(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
+}
+
+/// Asks for room for so many bytes that wait to be received, as much as the process may have.
+pub(crate) fn make_room(socket: &Socket, bytes: usize) {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    if set_number(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes).is_err() {
+        let _ = set_number(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes);
+    }
+}
+
+/// Receives what waits, from the socket itself or from its error queue; does not wait.
+pub(crate) fn receive(socket: &Socket, buffer: &mut [u8], errors: bool) -> io::Result<Received> {
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let mut control = [0u64; 64];
+    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC | if errors { libc::MSG_ERRQUEUE } else { 0 };
+    // SAFETY: an all-zero sockaddr_storage and msghdr are valid; the pointers set below outlive the call; the control buffer is aligned for cmsghdr, and its
+    // messages are read only through the CMSG macros, within the length that the kernel returned.
+    unsafe {
+        let mut from: libc::sockaddr_storage = mem::zeroed();
+        let mut message: libc::msghdr = mem::zeroed();
+        message.msg_name = (&raw mut from).cast();
+        message.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control);
+        let length = libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, flags);
+        if length < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let whole = length as usize;
+        let mut received =
+            Received { length: whole.min(buffer.len()), whole, from: None, at: None, ttl: None, complaint: None, outgoing: false };
+        received.from = address(&from, message.msg_namelen);
+        if libc::c_int::from(from.ss_family) == libc::AF_PACKET {
+            let link = &*(&raw const from).cast::<libc::sockaddr_ll>();
+            received.outgoing = link.sll_pkttype == libc::PACKET_OUTGOING;
+        }
+        let mut header = libc::CMSG_FIRSTHDR(&raw const message);
+        while !header.is_null() {
+            let data = libc::CMSG_DATA(header);
+            match ((*header).cmsg_level, (*header).cmsg_type) {
+                (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
+                    let stamp = data.cast::<libc::timespec>().read_unaligned();
+                    received.at = Some(stamp.tv_sec * 1_000_000_000 + stamp.tv_nsec);
+                }
+                (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+                    received.ttl = u8::try_from(data.cast::<libc::c_int>().read_unaligned()).ok();
+                }
+                (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => {
+                    let error = data.cast::<libc::sock_extended_err>().read_unaligned();
+                    if matches!(error.ee_origin, libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6) {
+                        // The sender's address comes right behind.
+                        let behind = data.add(size_of::<libc::sock_extended_err>());
+                        let room = (*header).cmsg_len.saturating_sub(behind as usize - header as usize);
+                        let mut sender: libc::sockaddr_storage = mem::zeroed();
+                        std::ptr::copy_nonoverlapping(behind, (&raw mut sender).cast::<u8>(), room.min(size_of_val(&sender)));
+                        let from = address(&sender, room as libc::socklen_t).map(|address| address.ip());
+                        received.complaint = Some(Complaint { kind: error.ee_type, code: error.ee_code, from });
+                    }
+                }
+                _ => {}
+            }
+            header = libc::CMSG_NXTHDR(&raw const message, header);
+        }
+        Ok(received)
+    }
+}
+
+/// An address of the internet's, where it is one.
+fn address(storage: &libc::sockaddr_storage, length: libc::socklen_t) -> Option<SocketAddr> {
+    let (pointer, length) = (&raw const *storage, length as usize);
+    match libc::c_int::from(storage.ss_family) {
+        libc::AF_INET if length >= size_of::<libc::sockaddr_in>() => {
+            // SAFETY: the family says what it is, a storage is larger and as aligned, and that much of it was written.
+            let at = unsafe { &*pointer.cast::<libc::sockaddr_in>() };
+            Some(SocketAddr::new(Ipv4Addr::from(u32::from_be(at.sin_addr.s_addr)).into(), u16::from_be(at.sin_port)))
+        }
+        libc::AF_INET6 if length >= size_of::<libc::sockaddr_in6>() => {
+            // SAFETY: as above.
+            let at = unsafe { &*pointer.cast::<libc::sockaddr_in6>() };
+            Some(SocketAddr::new(Ipv6Addr::from(at.sin6_addr.s6_addr).into(), u16::from_be(at.sin6_port)))
+        }
+        _ => None,
+    }
+}
+
+/// Of TCP_INFO (include/uapi/linux/tcp.h), what probes look at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct TcpInfo {
+    /// Which options the connection has: TCPI_OPT_TIMESTAMPS 1, SACK 2, WSCALE 4.
+    pub(crate) options: u8,
+    /// Window scales: the other side's, and this one's.
+    pub(crate) their_scale: u8,
+    pub(crate) own_scale: u8,
+    /// Segments that were sent and not acknowledged.
+    pub(crate) unacked: u32,
+    /// Bytes that the other side acknowledged, its SYN's answer among them.
+    pub(crate) bytes_acked: u64,
+    pub(crate) retransmits: u32,
+}
+
+pub(crate) fn tcp_info(socket: &Socket) -> io::Result<TcpInfo> {
+    let mut bytes = [0u8; 256];
+    let mut length = size_of_val(&bytes) as libc::socklen_t;
+    // SAFETY: the pointers describe `bytes` and its length; the kernel writes at most that much.
+    let status = unsafe {
+        libc::getsockopt(socket.as_fd().as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, bytes.as_mut_ptr().cast(), &raw mut length)
+    };
+    if status < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let long = |at: usize| {
+        u64::from(word(at + if cfg!(target_endian = "big") { 4 } else { 0 }))
+            | (u64::from(word(at + if cfg!(target_endian = "big") { 0 } else { 4 })) << 32)
+    };
+    Ok(TcpInfo {
+        options: bytes[5],
+        // Bit fields begin at the low end where the machine is little-endian.
+        their_scale: if cfg!(target_endian = "big") { bytes[6] >> 4 } else { bytes[6] & 15 },
+        own_scale: if cfg!(target_endian = "big") { bytes[6] & 15 } else { bytes[6] >> 4 },
+        unacked: word(24),
+        bytes_acked: long(120),
+        retransmits: word(100),
+    })
+}

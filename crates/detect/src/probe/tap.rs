@@ -1,0 +1,214 @@
+//! What passes this machine on some TCP ports, headers only: its own trace, taken by a packet socket with a filter in the kernel. It needs CAP_NET_RAW; it
+//! ends with the process, whatever becomes of that.
+
+use super::{now, sys};
+use crate::{
+    packet,
+    trace::{self, Frame, Link, TraceError},
+};
+use pcap_file::{
+    DataLink, Endianness, TsResolution,
+    pcap::{PcapHeader, PcapPacket, PcapWriter},
+};
+use socket2::{Domain, Protocol, SockFilter, Socket, Type};
+use std::{
+    borrow::Cow,
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
+
+/// Bytes of a packet that are looked at: IP's and TCP's headers with all their options. Of those the headers alone are kept.
+const LOOKED_AT: usize = 128;
+/// Packets that are kept.
+const MOST: usize = 200_000;
+/// Room for those that wait.
+const ROOM: usize = 32 << 20;
+
+/// A packet, from its IP header on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Packet {
+    /// ns since 1970.
+    pub(crate) at: i64,
+    pub(crate) bytes: Vec<u8>,
+    /// Bytes on the wire.
+    pub(crate) whole: usize,
+}
+
+/// A trace that is being taken.
+#[derive(Debug)]
+pub(crate) struct Tap {
+    over: Arc<AtomicBool>,
+    thread: thread::JoinHandle<Vec<Packet>>,
+}
+
+impl Tap {
+    /// Begins a trace of what comes from or goes to one of these TCP ports.
+    pub(crate) fn begin(ports: &[u16]) -> io::Result<Self> {
+        let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(i32::from((libc::ETH_P_ALL as u16).to_be()))))?;
+        socket.attach_filter(&filter(ports)?)?;
+        sys::stamp_arrivals(&socket)?;
+        sys::make_room(&socket, ROOM);
+        // Whatever came before the filter was there.
+        while sys::receive(&socket, &mut [0; 8], false).is_ok() {}
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = over.clone();
+        let thread = thread::Builder::new().name("tap".into()).spawn(move || listen(&socket, &ends))?;
+        Ok(Tap { over, thread })
+    }
+
+    /// Ends it.
+    pub(crate) fn end(self) -> Vec<Packet> {
+        // What has been sent last is on its way through the kernel.
+        thread::sleep(Duration::from_millis(20));
+        self.over.store(true, Relaxed);
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+fn listen(socket: &Socket, over: &AtomicBool) -> Vec<Packet> {
+    let (mut packets, mut buffer) = (Vec::new(), [0; LOOKED_AT]);
+    loop {
+        match sys::receive(socket, &mut buffer, false) {
+            Ok(got) => {
+                // Of what a machine sends itself, both ways are seen.
+                if packets.len() < MOST {
+                    packets.push(Packet {
+                        at: got.at.unwrap_or_else(now),
+                        bytes: headers(&buffer[..got.length]).to_vec(),
+                        whole: got.whole,
+                    });
+                }
+            }
+            Err(_) if over.load(Relaxed) => return packets,
+            Err(_) => thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+/// The headers of a TCP packet.
+fn headers(packet: &[u8]) -> &[u8] {
+    let Some(first) = packet.first() else { return packet };
+    let ip = if first >> 4 == 4 { usize::from(first & 15) * 4 } else { 40 };
+    let tcp = packet.get(ip + 12).map_or(0, |offset| usize::from(offset >> 4) * 4);
+    &packet[..(ip + tcp).min(packet.len())]
+}
+
+/// The connections' packets out of a trace: those between these two ports of two addresses.
+pub(crate) fn between(packets: &[Packet], connections: &[[SocketAddr; 2]]) -> Vec<Packet> {
+    let of = |packet: &&Packet| {
+        let frame = Frame { at: packet.at, link: Link::Ip, bytes: &packet.bytes, length: packet.whole };
+        let packet::Carried::Tcp(segment) = packet::dissect(&frame) else { return false };
+        let ends = [segment.from, segment.to];
+        connections.iter().any(|known| *known == ends || *known == [ends[1], ends[0]])
+    };
+    packets.iter().filter(of).cloned().collect()
+}
+
+/// The packets of a capture file.
+pub(crate) fn packets(file: &[u8]) -> Result<Vec<Packet>, TraceError> {
+    let mut found = Vec::new();
+    trace::frames_of(file, "the responder's".as_ref(), |frame| {
+        found.push(Packet { at: frame.at, bytes: frame.bytes.to_vec(), whole: frame.length });
+    })?;
+    Ok(found)
+}
+
+/// A filter (classic BPF) that keeps TCP packets from or to one of these ports. What comes is from the IP header on.
+fn filter(ports: &[u16]) -> io::Result<Vec<SockFilter>> {
+    const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
+    const LOAD_HALF_BEHIND: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_IND) as u16;
+    const HEADER_LENGTH: u16 = (libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH) as u16;
+    const SET_X: u16 = (libc::BPF_LDX | libc::BPF_IMM) as u16;
+    const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
+    const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let many = u8::try_from(ports.len()).ok().filter(|many| (1..=100).contains(many));
+    let many = many.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("{} ports to be traced", ports.len())))?;
+    let step = |code: u16, yes: u8, no: u8, value: u32| SockFilter::new(code, yes, no, value);
+    let mut program = vec![
+        step(LOAD_BYTE, 0, 0, 0),
+        step(AND, 0, 0, 0xf0),
+        step(IF_EQUAL, 0, 4, 0x40),
+        // X is where TCP begins. IPv4: its header says.
+        step(LOAD_BYTE, 0, 0, 9),
+        step(HEADER_LENGTH, 0, 0, 0),
+        step(IF_EQUAL, 6, 0, 6),
+        step(RETURN, 0, 0, 0),
+        step(IF_EQUAL, 0, 2, 0x60),
+        // IPv6, without extensions: forty bytes.
+        step(LOAD_BYTE, 0, 0, 6),
+        step(IF_EQUAL, 1, 0, 6),
+        step(RETURN, 0, 0, 0),
+        step(SET_X, 0, 0, 40),
+    ];
+    for (round, at) in [0u32, 2].into_iter().enumerate() {
+        program.push(step(LOAD_HALF_BEHIND, 0, 0, at));
+        for (index, port) in ports.iter().enumerate() {
+            // To the end: what is left of this round, the other round, and the return that keeps nothing.
+            let left = many - 1 - index as u8;
+            let behind = left + if round == 0 { many + 1 } else { 0 } + 1;
+            program.push(step(IF_EQUAL, behind, 0, u32::from(*port)));
+        }
+    }
+    program.push(step(RETURN, 0, 0, 0));
+    // All of it: what is read says how long it was.
+    program.push(step(RETURN, 0, 0, 1 << 20));
+    Ok(program)
+}
+
+/// The packets as a capture file (pcap, ns, raw IP).
+pub(crate) fn file(packets: &[Packet]) -> Vec<u8> {
+    let header = PcapHeader {
+        snaplen: 1 << 20,
+        datalink: DataLink::RAW,
+        ts_resolution: TsResolution::NanoSecond,
+        endianness: Endianness::Little,
+        ..PcapHeader::default()
+    };
+    let mut writer = PcapWriter::with_header(Vec::new(), header).expect("a vector takes all");
+    for packet in packets {
+        let record = PcapPacket {
+            timestamp: Duration::from_nanos(packet.at.max(0) as u64),
+            orig_len: packet.whole as u32,
+            data: Cow::Borrowed(&packet.bytes),
+        };
+        writer.write_packet(&record).expect("a vector takes all");
+    }
+    writer.into_writer()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        io::Write as _,
+        net::{TcpListener, TcpStream},
+    };
+
+    #[test]
+    fn headers_alone_are_kept_of_a_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        let tap = match Tap::begin(&[1, to.port()]) {
+            Ok(tap) => tap,
+            Err(why) => return eprintln!("SKIP headers_alone_are_kept_of_a_connection: {why}"),
+        };
+        let mut stream = TcpStream::connect(to).unwrap();
+        stream.write_all(&[7; 500]).unwrap();
+        let other = TcpStream::connect(to).unwrap();
+        let seen = tap.end();
+        let known = [stream.local_addr().unwrap(), to];
+        let own = between(&seen, &[known]);
+        assert!(own.len() >= 4 && own.len() < seen.len(), "{} of {}", own.len(), seen.len());
+        assert!(own.iter().all(|packet| packet.bytes.len() <= 80 && !packet.bytes.ends_with(&[7; 20])), "{own:?}");
+        assert!(own.iter().any(|packet| packet.whole > 500));
+        assert_eq!(packets(&file(&own)).unwrap(), own);
+        drop(other);
+    }
+}

@@ -1,0 +1,352 @@
+//! What packets that are no TCP show of the way to a host: who is on it, how far the host is, how long there and back takes. A splitter of TCP touches none
+//! of it. Everything is asked for twice or more, and slowly enough that hosts which limit their ICMP answer.
+
+use super::{now, sys};
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The farthest that is looked.
+pub(crate) const FARTHEST: u8 = 30;
+/// Distances that are asked for together, and how long answers are waited for.
+const TOGETHER: u8 = 4;
+const PATIENCE: Duration = Duration::from_millis(1200);
+/// Where hardly anybody listens (as traceroute has it).
+const UNLIKELY: u16 = 33434;
+/// Round trips that are measured, and the time between them.
+const ROUND_TRIPS: u16 = 8;
+const BETWEEN: Duration = Duration::from_millis(30);
+
+/// Who gave up a packet to the host after so many hops.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hop {
+    /// Hops that the packet could go.
+    pub ttl: u8,
+    /// Who said so.
+    pub from: Option<IpAddr>,
+    /// How many times.
+    pub answers: u32,
+}
+
+/// A run that is known to be unsplit: what no splitter of TCP touches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Baseline {
+    /// ICMP echo, or UDP that the host refuses by ICMP.
+    Icmp,
+    /// Datagrams that the responder answers.
+    Responder,
+}
+
+/// The least time there and back.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct RoundTrip {
+    /// By what it was measured.
+    pub by: Baseline,
+    /// The least, s.
+    pub least_s: f64,
+    /// Of so many.
+    pub of: u32,
+}
+
+/// What packets that are no TCP show of the way to a host.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Way {
+    /// Routers, the nearest first.
+    pub hops: Vec<Hop>,
+    /// The fewest hops with which the host itself was reached.
+    pub reached: Option<u8>,
+    /// By UDP to where nobody listens, which the host refuses by ICMP, or by ICMP echo.
+    pub round_trip: Option<RoundTrip>,
+    /// Hops left of ICMP that the host sent.
+    pub ttl: Option<u8>,
+    /// What could not be had, and why.
+    pub missing: Vec<String>,
+}
+
+impl Way {
+    /// Who is at a distance.
+    pub(crate) fn at(&self, ttl: u8) -> Option<IpAddr> {
+        self.hops.iter().filter(|hop| hop.ttl == ttl).max_by_key(|hop| hop.answers)?.from
+    }
+
+    /// The farthest hop that the host is known to be beyond, and by how many packets that were given up there.
+    pub(crate) fn beyond(&self) -> Option<(u8, u32)> {
+        let short_of = |hop: &&Hop| self.reached.is_none_or(|reached| hop.ttl < reached);
+        let ttl = self.hops.iter().filter(short_of).map(|hop| hop.ttl).max()?;
+        Some((ttl, self.hops.iter().filter(|hop| hop.ttl == ttl).map(|hop| hop.answers).sum()))
+    }
+
+    fn note_hop(&mut self, ttl: u8, from: Option<IpAddr>) {
+        match self.hops.iter_mut().find(|hop| hop.ttl == ttl && hop.from == from) {
+            Some(hop) => hop.answers += 1,
+            None => self.hops.push(Hop { ttl, from, answers: 1 }),
+        }
+    }
+
+    fn note_reached(&mut self, ttl: u8, left: Option<u8>) {
+        self.reached = Some(self.reached.map_or(ttl, |before| before.min(ttl)));
+        self.ttl = left.or(self.ttl);
+    }
+
+    fn note_round_trip(&mut self, took: i64) {
+        let took = took.max(0) as f64 / 1e9;
+        let before = self.round_trip.unwrap_or(RoundTrip { by: Baseline::Icmp, least_s: f64::INFINITY, of: 0 });
+        self.round_trip = Some(RoundTrip { least_s: before.least_s.min(took), of: before.of + 1, ..before });
+    }
+}
+
+/// What became of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// Given up on the way.
+    Exceeded,
+    /// The host itself answered.
+    Reached,
+    /// Somebody else would not let it pass.
+    Barred,
+}
+
+fn fate(host: IpAddr, complaint: &sys::Complaint) -> Fate {
+    let exceeded = if host.is_ipv6() { 3 } else { 11 };
+    match complaint.from {
+        Some(from) if from == host => Fate::Reached,
+        _ if complaint.kind == exceeded && complaint.code == 0 => Fate::Exceeded,
+        _ => Fate::Barred,
+    }
+}
+
+/// A datagram on its way.
+struct Sent {
+    ttl: u8,
+    at: i64,
+    socket: Socket,
+    done: bool,
+}
+
+fn send_datagram(host: IpAddr, port: u16, hops: Option<u8>) -> io::Result<Sent> {
+    let to = SocketAddr::new(host, port);
+    let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
+    sys::hear_errors(&socket, host.is_ipv6())?;
+    sys::set_hops(&socket, host.is_ipv6(), hops)?;
+    socket.connect(&to.into())?;
+    let at = now();
+    socket.send(&[0; 8])?;
+    Ok(Sent { ttl: hops.unwrap_or(u8::MAX), at, socket, done: false })
+}
+
+/// Echo requests of one socket; each is known by its number.
+struct Echo {
+    socket: Socket,
+    host: IpAddr,
+    raw: bool,
+    id: u16,
+}
+
+/// What came back for an echo request.
+struct Echoed {
+    number: u16,
+    at: i64,
+    ttl: Option<u8>,
+    fate: Fate,
+    from: Option<IpAddr>,
+}
+
+impl Echo {
+    fn new(host: IpAddr) -> io::Result<Self> {
+        let (domain, protocol) = if host.is_ipv6() { (Domain::IPV6, Protocol::ICMPV6) } else { (Domain::IPV4, Protocol::ICMPV4) };
+        // Who may not open raw sockets may be allowed these (net.ipv4.ping_group_range).
+        let (socket, raw) = match Socket::new(domain, Type::DGRAM, Some(protocol)) {
+            Ok(socket) => (socket, false),
+            Err(_) => (Socket::new(domain, Type::RAW, Some(protocol))?, true),
+        };
+        sys::hear_errors(&socket, host.is_ipv6())?;
+        socket.connect(&SocketAddr::new(host, 0).into())?;
+        Ok(Echo { socket, host, raw, id: std::process::id() as u16 })
+    }
+
+    fn send(&self, number: u16, hops: Option<u8>) -> io::Result<i64> {
+        sys::set_hops(&self.socket, self.host.is_ipv6(), hops)?;
+        let mut packet = [if self.host.is_ipv6() { 128 } else { 8 }, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        packet[4..6].copy_from_slice(&self.id.to_be_bytes());
+        packet[6..8].copy_from_slice(&number.to_be_bytes());
+        let sum = packet.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum::<u32>();
+        packet[2..4].copy_from_slice(&(!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes());
+        let at = now();
+        self.socket.send(&packet)?;
+        Ok(at)
+    }
+
+    /// What has come back.
+    fn replies(&self) -> Vec<Echoed> {
+        let (mut found, mut buffer) = (Vec::new(), [0; 256]);
+        for errors in [true, false] {
+            // An error that waits is told once by each call before what waits behind it.
+            for _ in 0..64 {
+                let Ok(got) = sys::receive(&self.socket, &mut buffer, errors) else { break };
+                let bytes = &buffer[..got.length];
+                // A raw socket's reply begins with its IPv4 header.
+                let skip = if self.raw && !errors && !self.host.is_ipv6() {
+                    usize::from(bytes.first().map_or(0, |first| first & 15)) * 4
+                } else {
+                    0
+                };
+                let Some(message) = bytes.get(skip..skip + 8) else { continue };
+                let (kind, id) = (message[0], u16::from_be_bytes([message[4], message[5]]));
+                let number = u16::from_be_bytes([message[6], message[7]]);
+                if self.raw && id != self.id {
+                    continue;
+                }
+                let (fate, from) = match got.complaint {
+                    Some(complaint) => (fate(self.host, &complaint), complaint.from),
+                    None if !errors && matches!(kind, 0 | 129) => (Fate::Reached, Some(self.host)),
+                    None => continue,
+                };
+                found.push(Echoed { number, at: got.at.unwrap_or_else(now), ttl: got.ttl, fate, from });
+            }
+        }
+        found
+    }
+}
+
+/// Looks at the way to a host.
+pub(crate) fn look(host: IpAddr) -> Way {
+    let mut way = Way::default();
+    let echo = match Echo::new(host) {
+        Ok(echo) => Some(echo),
+        Err(why) => {
+            way.missing.push(format!(
+                "ICMP echo: could not open an ICMP socket: {why} (root may, and so may groups in net.ipv4.ping_group_range)"
+            ));
+            None
+        }
+    };
+    let mut nearest = 1;
+    while nearest <= FARTHEST && way.reached.is_none() {
+        let farthest = (nearest + TOGETHER - 1).min(FARTHEST);
+        if let Err(why) = sweep(host, nearest..=farthest, echo.as_ref(), &mut way) {
+            way.missing.push(format!("routers beyond {} hops: could not send to {host}: {why}", nearest - 1));
+            break;
+        }
+        // Where a whole group of routers and the next one are silent, those beyond are reached by what has no limit, or never.
+        let silent = (nearest..=farthest).all(|ttl| way.at(ttl).is_none())
+            && nearest > 1
+            && (nearest - TOGETHER..nearest).all(|ttl| way.at(ttl).is_none());
+        if silent {
+            break;
+        }
+        nearest = farthest + 1;
+    }
+    round_trips(host, echo.as_ref(), &mut way);
+    way.hops.sort_by_key(|hop| (hop.ttl, hop.from));
+    if way.hops.is_empty() && way.reached.is_none() {
+        way.missing.push("the way: neither the host nor a router answered UDP or ICMP".into());
+    } else if way.reached.is_none() {
+        way.missing.push("the host's distance: it answered neither UDP to ports where nobody listens nor ICMP echo".into());
+    }
+    way
+}
+
+/// Two datagrams and an echo request for each distance.
+fn sweep(host: IpAddr, ttls: std::ops::RangeInclusive<u8>, echo: Option<&Echo>, way: &mut Way) -> io::Result<()> {
+    let (begun, mut sent, mut echoes) = (Instant::now(), Vec::new(), Vec::new());
+    for ttl in ttls {
+        for copy in 0..2 {
+            sent.push(send_datagram(host, UNLIKELY + u16::from(ttl) * 2 + copy, Some(ttl))?);
+        }
+        // Barred at home is as good as unanswered.
+        if echo.is_some_and(|echo| echo.send(u16::from(ttl), Some(ttl)).is_ok()) {
+            echoes.push((u16::from(ttl), false));
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    let mut buffer = [0; 64];
+    while begun.elapsed() < PATIENCE && !(sent.iter().all(|one| one.done) && echoes.iter().all(|(_, done)| *done)) {
+        for one in sent.iter_mut().filter(|one| !one.done) {
+            let Ok(got) = sys::receive(&one.socket, &mut buffer, true) else { continue };
+            let Some(complaint) = got.complaint else { continue };
+            one.done = true;
+            match fate(host, &complaint) {
+                Fate::Exceeded => way.note_hop(one.ttl, complaint.from),
+                Fate::Reached => {
+                    way.note_reached(one.ttl, got.ttl);
+                    way.note_round_trip(got.at.unwrap_or_else(now) - one.at);
+                }
+                Fate::Barred => {}
+            }
+        }
+        for reply in echo.map(Echo::replies).unwrap_or_default() {
+            let Some((number, done)) = echoes.iter_mut().find(|(number, done)| *number == reply.number && !done) else { continue };
+            *done = true;
+            match reply.fate {
+                Fate::Exceeded => way.note_hop(*number as u8, reply.from),
+                Fate::Reached => way.note_reached(*number as u8, reply.ttl),
+                Fate::Barred => {}
+            }
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Echo requests, and datagrams to where nobody listens, that can go as far as they like.
+fn round_trips(host: IpAddr, echo: Option<&Echo>, way: &mut Way) {
+    let (mut datagrams, mut echoes, mut buffer) = (Vec::new(), Vec::new(), [0; 64]);
+    let begun = Instant::now();
+    let mut number = 0;
+    while begun.elapsed() < PATIENCE && !(number == ROUND_TRIPS && datagrams.is_empty() && echoes.is_empty()) {
+        if number < ROUND_TRIPS && begun.elapsed() >= BETWEEN * u32::from(number) {
+            number += 1;
+            // Few hosts refuse more than one datagram a second.
+            if number % 4 == 1 {
+                datagrams.extend(send_datagram(host, UNLIKELY + 100 + number, None));
+            }
+            echoes.extend(echo.and_then(|echo| Some((1000 + number, echo.send(1000 + number, None).ok()?))));
+        }
+        datagrams.retain(|one| {
+            let Ok(got) = sys::receive(&one.socket, &mut buffer, true) else { return true };
+            if got.complaint.is_some_and(|complaint| fate(host, &complaint) == Fate::Reached) {
+                way.note_round_trip(got.at.unwrap_or_else(now) - one.at);
+                way.ttl = got.ttl.or(way.ttl);
+            }
+            false
+        });
+        for reply in echo.map(Echo::replies).unwrap_or_default() {
+            let Some(index) = echoes.iter().position(|(number, _)| *number == reply.number) else { continue };
+            let (_, at) = echoes.swap_remove(index);
+            if reply.fate == Fate::Reached {
+                way.note_round_trip(reply.at - at);
+                way.ttl = reply.ttl.or(way.ttl);
+            }
+        }
+        thread::sleep(Duration::from_micros(300));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_is_beyond_the_last_router_short_of_it() {
+        let hop = |ttl, answers| Hop { ttl, from: Some([10, 0, 0, ttl].into()), answers };
+        let mut way = Way { hops: vec![hop(1, 3), hop(2, 1), hop(4, 2)], reached: Some(4), ..Way::default() };
+        assert_eq!(way.beyond(), Some((2, 1)));
+        way.reached = None;
+        assert_eq!(way.beyond(), Some((4, 2)));
+        way.reached = Some(1);
+        assert_eq!(way.beyond(), None);
+    }
+
+    #[test]
+    fn this_machine_answers_itself_at_once() {
+        let way = look("127.0.0.1".parse().unwrap());
+        assert_eq!((way.reached, way.hops.len()), (Some(1), 0), "{way:?}");
+        assert!(way.round_trip.unwrap().least_s < 1.0 && way.ttl.is_some(), "{way:?}");
+    }
+}
