@@ -274,7 +274,7 @@ pub(crate) fn payload(ends: &Ends<'_>) -> Vec<Evidence> {
         let lengths = format!("of {} bytes of the {}, {} arrived", bytes(sent as f64), SIDE[stream], bytes(came as f64));
         // Two captures of different parts of a stream share nothing, either.
         let alike = anchored && sent.min(came) * 2 >= sent.max(came);
-        if overlap.of >= ENOUGH && overlap.same == 0 && (alike || (whole && clean)) {
+        if overlap.of >= ENOUGH && overlap.same == 0 && sent.max(came) > HEADERS && (alike || (whole && clean)) {
             found.push(of(
                 Says::TcpProxy,
                 Strength::Strong,
@@ -282,6 +282,9 @@ pub(crate) fn payload(ends: &Ends<'_>) -> Vec<Evidence> {
             ));
         } else if whole && clean && sent.abs_diff(came) <= HEADERS && sent != came && overlap.same >= 3 {
             found.push(of(Says::Split, Strength::Strong, format!("{lengths}, the rest as it was: a header more or less")));
+        } else if whole && clean && sent != came && sent.max(came) <= HEADERS {
+            // A request whose header was written anew: what is held until it is complete is not that.
+            found.push(of(Says::Split, Strength::Strong, format!("{lengths}: it was written anew, and may be a header alone")));
         } else if whole && clean && sent != came {
             found.push(of(Says::TcpProxy, Strength::Strong, format!("{lengths}, and both ends had come to the end: they were changed")));
         }

@@ -130,6 +130,7 @@ fn both(one: &Capture, two: &Capture, pair: &Pair, asked: &Asked) -> Finding {
     evidence.extend(inspect::handshake(ends.sender(), "sender"));
     evidence.extend(inspect::handshake(ends.receiver(), "receiver"));
     evidence.extend(kind::first_byte(&ends));
+    evidence.extend(kind::late_call(&ends));
     evidence.extend(kind::window(ends.sender(), Some(ends.receiver())));
     let (verdict, mut reason) = weigh(&mut evidence);
     if verdict == Verdict::EndToEnd {
@@ -140,7 +141,7 @@ fn both(one: &Capture, two: &Capture, pair: &Pair, asked: &Asked) -> Finding {
     }
     // Of one connection all packets tell the offset; of two, those that do travel from end to end.
     let clocks = clocks.filter(|_| verdict != Verdict::SplitTcp && verdict != Verdict::TcpProxy);
-    let offset = clocks.map(|clocks| clocks.offset_s).or_else(|| kind::offset(&ends));
+    let offset = clocks.map(|clocks| clocks.offset_s).or_else(|| kind::offset(&ends).map(|offset| offset.seconds));
     let character = kind::character(Some(ends.sender()), Some(ends.receiver()), Some((&ends, offset)), asked.series);
     Finding {
         sender: Some(pairing::names(ends.sender().flow, ends.sender().sender)),

@@ -189,6 +189,36 @@ fn a_middle_that_changes_bytes_is_a_proxy() {
 }
 
 #[test]
+fn a_header_written_anew_makes_no_proxy() {
+    // A request that passes an HTTP proxy: a few hundred other bytes, in both directions of which nothing was held.
+    let transfer = Transfer { bytes: 3_000, ..Transfer::split(Middle { shrinks: Some(2), ..Middle::default() }) };
+    let finding = transfer.finding(Known::default());
+    assert_eq!(finding.verdict, Verdict::SplitTcp, "{}", told(&finding));
+    let piece = of(&finding, Method::Payload).unwrap();
+    assert_eq!((piece.says, piece.strength, piece.value), (Says::Split, Strength::Strong, -1500.0));
+}
+
+#[test]
+fn a_middle_that_calls_the_server_when_it_has_all_is_a_proxy() {
+    // The client's SYN is held then, too, and tells nothing of the clocks.
+    for (offset, ends) in [(0.0, [f64::INFINITY; 2]), (-1.0, [f64::INFINITY; 2]), (1.0, [1.2, 1.3])] {
+        let middle = Middle { holds_all: true, calls_late: true, far_rate: 5e6, ..Middle::default() };
+        let transfer = Transfer { uplink: true, near: 0.03, far: 0.01, offset, ends, ..Transfer::split(middle) };
+        let finding = transfer.finding(Known::default());
+        assert_eq!(finding.verdict, Verdict::TcpProxy, "{transfer:?}\n{}", told(&finding));
+    }
+}
+
+#[test]
+fn a_server_that_answers_late_makes_no_proxy() {
+    // All was sent while the middle waited for the server's SYN-ACK.
+    let middle = Middle { accepts_first: true, far_rate: 5e6, ..Middle::default() };
+    let transfer = Transfer { uplink: true, bytes: 400_000, near: 0.01, far: 0.5, ..Transfer::split(middle) };
+    let finding = transfer.finding(Known::default());
+    assert_eq!(finding.verdict, Verdict::SplitTcp, "{}", told(&finding));
+}
+
+#[test]
 fn what_comes_again_without_the_sender_is_from_a_cache() {
     let first = Transfer::split(Middle { holds_all: true, ..Middle::default() });
     let again = Transfer { begin: first.begin + 60.0, ports: [40001, 80], ..first.clone() };
