@@ -3,13 +3,15 @@
 //!
 //! `tandem-bench control` measures what congestion controllers cost (`control`), `tandem-bench equations` how fast models are answered, and
 //! `tandem-bench ns2` holds the simulator against ns-2 (`ns2`); `tandem-bench soak` is something else: a long run in
-//! which everything goes wrong now and then (`soak`).
+//! which everything goes wrong now and then (`soak`). `tandem-bench corpus` makes traces of which is known whether they are split, and
+//! `tandem-bench corpus-check` holds the detector to them (`corpus`).
 //!
 //! `network` makes the three hosts, `rival` starts what stands in the middle, `load` is the ends, `machine` counts the
 //! processors' time.
 
 mod bare;
 mod control;
+mod corpus;
 mod equations;
 mod load;
 mod machine;
@@ -41,6 +43,8 @@ enum Command {
     #[command(hide = true)]
     Bare(bare::Bare),
     Control(control::Control),
+    Corpus(corpus::Corpus),
+    CorpusCheck(corpus::Check),
     Equations(equations::Equations),
     Ns2(ns2::Ns2),
     Soak(soak::Soak),
@@ -97,6 +101,8 @@ fn main() -> Result<ExitCode> {
     match arguments.command {
         Some(Command::Bare(bare)) => bare.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Control(control)) => control.run().map(|()| ExitCode::SUCCESS),
+        Some(Command::Corpus(corpus)) => corpus.run().map(|()| ExitCode::SUCCESS),
+        Some(Command::CorpusCheck(check)) => check.run(),
         Some(Command::Equations(equations)) => equations.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Ns2(ns2)) => ns2.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Soak(soak)) => soak.run(),
