@@ -101,17 +101,29 @@ pub(crate) fn offset(ends: &Ends<'_>) -> Option<Offset> {
     let way = way(ends);
     let sure = |seconds: f64| Some(Offset { seconds, sure: true });
     match (least(0), least(1)) {
-        // Where the two bounds are far apart, something was held: not the client's SYN, unless what came behind it was faster.
+        // Where the two bounds are far apart, something was held. Of an upload, it and the client's SYN can be, and what comes back of the server's is not;
+        // of a download, the client's SYN is not.
         (Some(out), Some(back)) if out + back > 3.0 * way.max(JITTER) => match client {
-            Some(0) if syn_late(ends, 0).is_none_or(|late| late <= 3.0 * way.max(JITTER)) => sure(out - way),
-            Some(_) => sure(way - back),
+            Some(_) => Some(Offset { seconds: way - back, sure: client == Some(0) || called_at_once(ends, way) }),
             None => Some(Offset { seconds: (out - back) / 2.0, sure: false }),
         },
         (Some(out), Some(back)) => sure((out - back) / 2.0),
         (Some(out), None) => Some(Offset { seconds: out - way, sure: syn_late(ends, 0).is_some_and(|late| late <= 3.0 * way.max(JITTER)) }),
-        (None, Some(back)) => Some(Offset { seconds: way - back, sure: client == Some(1) }),
+        (None, Some(back)) => Some(Offset { seconds: way - back, sure: client == Some(1) && called_at_once(ends, way) }),
         (None, None) => None,
     }
+}
+
+/// Of a download: whether the SYN that came to the sender can't have waited for the client's request: there was none, or it followed the client's SYN
+/// at once, or it was itself seen at both ends.
+fn called_at_once(ends: &Ends<'_>, way: f64) -> bool {
+    let asks = ends.receiver().half(1);
+    let early = match (asks.syn.as_deref(), asks.first_data) {
+        (Some(_), None) => true,
+        (Some(syn), Some(request)) => (request - syn.at) as f64 / 1e9 <= 3.0 * way.max(JITTER),
+        (None, _) => false,
+    };
+    early || ends.data(1).is_some_and(|all| all.iter().any(|transit| transit.place > 0 && transit.plain.is_some()))
 }
 
 /// How much longer the SYN of a stream took than the fastest of its data, s: what connects only when it has the data holds its SYN back.
@@ -124,14 +136,14 @@ fn syn_late(ends: &Ends<'_>, stream: usize) -> Option<f64> {
 
 /// Half of both ends' least round trips together, s: about the way from one to the other over two legs, and more than it over one.
 fn way(ends: &Ends<'_>) -> f64 {
-    ends.ends.iter().filter_map(round_trip).sum::<f64>() / 2.0
+    (0..2).filter_map(|end| round_trip(&ends.ends[end], end)).sum::<f64>() / 2.0
 }
 
-/// The least time in which this end was answered.
-fn round_trip(view: &View<'_>) -> Option<f64> {
-    let shaken = view.handshake().map(|(there, back)| there.max(back));
-    let own = view.at().into_iter().flat_map(|stream| view.answers_recorded(stream));
-    own.chain(shaken).min().map(|least| least as f64 / 1e9)
+/// The least time in which the network answered this end, which sends stream `end`.
+fn round_trip(view: &View<'_>, end: usize) -> Option<f64> {
+    // Who was called waits for the handshake's third part; what it took to answer is its own.
+    let shaken = view.handshake().map(|(there, back)| if view.client() == Some(end) { there } else { back });
+    view.answers_recorded(end).into_iter().chain(shaken).min().map(|least| least as f64 / 1e9)
 }
 
 /// The delay to the first byte against the time that the sender took to send (§III-A: a TCP proxy receives all, then forwards).
@@ -148,10 +160,11 @@ pub(crate) fn first_byte(ends: &Ends<'_>) -> Option<Evidence> {
     let taken = sent.reached(total)?.at.max(acked.reached(total - 1).map_or(i64::MIN, |done| done.at));
     let came = by_sender(receiver.half(0).first_data?);
     // A middle that asks the server while data come can pass on none before it is answered.
-    let from = opened(receiver).filter(|(asked, _)| by_sender(*asked) < taken).map_or(begun, |(_, ready)| by_sender(ready).max(begun));
+    let amidst = |asked: i64| ((by_sender(asked) - begun) as f64) < 0.5 * (taken - begun) as f64;
+    let from = opened(receiver).filter(|(asked, _)| amidst(*asked)).map_or(begun, |(_, ready)| by_sender(ready).max(begun));
     let (took, waited) = ((taken - from) as f64 / 1e9, (came - from) as f64 / 1e9);
     let way = way(ends);
-    let short = ROUND_TRIPS * round_trip(sender).unwrap_or(0.0).max(way);
+    let short = ROUND_TRIPS * round_trip(sender, 0).unwrap_or(0.0).max(way);
     let text = format!(
         "the first byte came {} after it was sent{}, of which about {} is the way; by then {} of {} bytes were sent, which took {}",
         seconds(waited),
@@ -163,12 +176,10 @@ pub(crate) fn first_byte(ends: &Ends<'_>) -> Option<Evidence> {
         seconds(took)
     );
     let of = |says, strength| Some(Evidence::new(Method::FirstByte, says, strength, (waited, "s"), text.clone()));
-    if took < short.max(0.01) {
-        return of(Says::Nothing, Strength::Weak);
-    }
-    if waited - way >= 0.8 * took {
+    // What the offset can be wrong by is less than the way there and back.
+    if took >= 0.01 && waited - way >= (0.8 * took).max(2.0 * way) {
         of(Says::TcpProxy, Strength::Moderate)
-    } else if waited - way <= 0.5 * took && sent.by(came) < total && sender.anchored(0) {
+    } else if took >= short.max(0.01) && waited - way <= 0.5 * took && sent.by(came) < total && sender.anchored(0) {
         // A sender's trace that begins late makes both shorter.
         of(Says::SplitTcp, Strength::Moderate)
     } else {
@@ -178,8 +189,9 @@ pub(crate) fn first_byte(ends: &Ends<'_>) -> Option<Evidence> {
 
 /// When the client's SYN of stream 0 came to the receiver, and when its handshake was over, ns by the receiver's clock.
 fn opened(receiver: &View<'_>) -> Option<(i64, i64)> {
-    let (asked, (there, back)) = (receiver.half(0).syn.as_deref()?.at, receiver.handshake()?);
-    (receiver.client() == Some(0)).then_some((asked, asked + there + back))
+    let asked = receiver.half(0).syn.as_deref()?.at;
+    let ready = receiver.half(0).acked.steps().first().filter(|step| step.reach == 0)?.at;
+    (receiver.client() == Some(0) && ready >= asked).then_some((asked, ready))
 }
 
 /// Of an upload: the middle called the receiver only when it had been sent most of what it then passed on. Needs no clocks: the SYN and the data are
@@ -193,7 +205,7 @@ pub(crate) fn late_call(ends: &Ends<'_>) -> Option<Evidence> {
     let begun = ends.sender().half(0).first_data?;
     // When the fastest byte was sent, by the sender's clock.
     let sent = (fastest.arrived - begun) as f64 / 1e9 - fastest.plain?;
-    let short = ROUND_TRIPS * round_trip(ends.sender()).unwrap_or(0.0).max(way(ends));
+    let short = ROUND_TRIPS * round_trip(ends.sender(), 0).unwrap_or(0.0).max(way(ends));
     if sent < short.max(0.01) || late < 0.8 * sent {
         return None;
     }

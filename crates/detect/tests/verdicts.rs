@@ -53,6 +53,14 @@ fn behind_nat() {
 #[test]
 fn behind_a_firewall_that_renumbers() {
     all(|path| Transfer { renumbers: 123_456_789, ..path });
+    // Nor are other numbers another's ACKs where the handshake was missed.
+    for timestamps in [true, false] {
+        for uplink in [false, true] {
+            let transfer = Transfer { renumbers: 123_456_789, late: [200, 40], timestamps, uplink, ..Transfer::default() };
+            let finding = transfer.finding(Known::default());
+            assert!(matches!(finding.verdict, Verdict::EndToEnd | Verdict::CannotTell), "{transfer:?}\n{}", told(&finding));
+        }
+    }
 }
 
 #[test]
@@ -93,6 +101,29 @@ fn captures_that_begin_late() {
             let kind = if expected == Verdict::TcpProxy { Verdict::SplitTcp } else { expected };
             assert!(finding.verdict == expected || finding.verdict == kind, "{transfer:?}\n{}", told(&finding));
         }
+    }
+}
+
+#[test]
+fn what_a_capture_lost_of_a_short_stream_was_there() {
+    // Two segments, of which a capture may lose one: the FIN says how long the stream was.
+    for content in 0..60 {
+        let transfer = Transfer { bytes: 2_896, loses: 4, content, ..Transfer::default() };
+        let finding = transfer.finding(Known::default());
+        let changed = of(&finding, Method::Payload).filter(|piece| piece.says != Says::Nothing);
+        assert!(changed.is_none(), "{}", told(&finding));
+    }
+}
+
+#[test]
+fn the_last_segments_show_whose_numbers_they_are() {
+    for (path, expected) in paths() {
+        // All that the sender's capture has are the FINs.
+        let late = [path.records()[0].len() - 3, 0];
+        let finding = Transfer { late, ..path }.finding(Known::default());
+        let split = matches!(finding.verdict, Verdict::SplitTcp | Verdict::TcpProxy);
+        assert_eq!(split, expected != Verdict::EndToEnd, "{}", told(&finding));
+        assert!(of(&finding, Method::Isn).is_some(), "{}", told(&finding));
     }
 }
 
