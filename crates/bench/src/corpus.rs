@@ -2,19 +2,21 @@
 //! the detector does on them.
 //!
 //! `plan` says which runs there are, `stage` makes the network of one, `middle` what stands in its middle, `ends` what is said; `traces` changes what
-//! was taken; `check` holds the detector to the labels.
+//! was taken; `check` holds the detector to the labels. `termination` gives up downloads over the same stages.
 
 mod check;
 mod ends;
 mod middle;
 mod plan;
 mod stage;
+mod termination;
 mod traces;
 
 pub(crate) use check::Check;
+pub(crate) use termination::Termination;
 
 use crate::soak::Dice;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use middle::{Middle, Truth};
 use plan::{Condition, LATE, Path as Line, Run, Way};
 use serde::{Deserialize, Serialize};
@@ -174,6 +176,12 @@ fn play(run: &Run, tandem: &Path, sender: &Path, receiver: &Path) -> Result<u16>
         outcome = exchange();
     }
     traces.stop()?;
-    drop(server);
+    // A label must be true: what is said to come from a cache does.
+    let served = if run.middle == Middle::SquidAgain { 1 } else { server.connections() };
+    ensure!(
+        server.connections() == served,
+        "the server was asked {} times, and the second answer should have come from the cache",
+        server.connections()
+    );
     outcome.context("the exchange failed")
 }

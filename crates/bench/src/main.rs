@@ -4,7 +4,7 @@
 //! `tandem-bench control` measures what congestion controllers cost (`control`), `tandem-bench equations` how fast models are answered, and
 //! `tandem-bench ns2` holds the simulator against ns-2 (`ns2`); `tandem-bench soak` is something else: a long run in
 //! which everything goes wrong now and then (`soak`). `tandem-bench corpus` makes traces of which is known whether they are split, and
-//! `tandem-bench corpus-check` holds the detector to them (`corpus`).
+//! `tandem-bench corpus-check` holds the detector to them (`corpus`); `tandem-bench large-trace` measures how fast it is (`large`).
 //!
 //! `network` makes the three hosts, `rival` starts what stands in the middle, `load` is the ends, `machine` counts the
 //! processors' time.
@@ -13,6 +13,7 @@ mod bare;
 mod control;
 mod corpus;
 mod equations;
+mod large;
 mod load;
 mod machine;
 mod network;
@@ -46,8 +47,10 @@ enum Command {
     Corpus(corpus::Corpus),
     CorpusCheck(corpus::Check),
     Equations(equations::Equations),
+    LargeTrace(large::LargeTrace),
     Ns2(ns2::Ns2),
     Soak(soak::Soak),
+    Termination(corpus::Termination),
 }
 
 #[derive(Debug, clap::Args)]
@@ -104,8 +107,10 @@ fn main() -> Result<ExitCode> {
         Some(Command::Corpus(corpus)) => corpus.run().map(|()| ExitCode::SUCCESS),
         Some(Command::CorpusCheck(check)) => check.run(),
         Some(Command::Equations(equations)) => equations.run().map(|()| ExitCode::SUCCESS),
+        Some(Command::LargeTrace(large)) => large.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Ns2(ns2)) => ns2.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Soak(soak)) => soak.run(),
+        Some(Command::Termination(termination)) => termination.run().map(|()| ExitCode::SUCCESS),
         None => measure(&arguments.bench).map(|()| ExitCode::SUCCESS),
     }
 }

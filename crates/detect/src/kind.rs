@@ -146,10 +146,11 @@ fn round_trip(view: &View<'_>, end: usize) -> Option<f64> {
     view.answers_recorded(end).into_iter().chain(shaken).min().map(|least| least as f64 / 1e9)
 }
 
-/// The delay to the first byte against the time that the sender took to send (§III-A: a TCP proxy receives all, then forwards).
-pub(crate) fn first_byte(ends: &Ends<'_>) -> Option<Evidence> {
+/// The delay to the first byte against the time that the sender took to send (§III-A: a TCP proxy receives all, then forwards). `known` is the clocks'
+/// offset, s, where that is known.
+pub(crate) fn first_byte(ends: &Ends<'_>, known: Option<f64>) -> Option<Evidence> {
     let (sender, receiver) = (ends.sender(), ends.receiver());
-    let offset = offset(ends).filter(|offset| offset.sure)?.seconds;
+    let offset = known.or_else(|| offset(ends).filter(|offset| offset.sure).map(|offset| offset.seconds))?;
     if !receiver.anchored(0) {
         return None;
     }
@@ -206,7 +207,8 @@ pub(crate) fn late_call(ends: &Ends<'_>) -> Option<Evidence> {
     // When the fastest byte was sent, by the sender's clock.
     let sent = (fastest.arrived - begun) as f64 / 1e9 - fastest.plain?;
     let short = ROUND_TRIPS * round_trip(ends.sender(), 0).unwrap_or(0.0).max(way(ends));
-    if sent < short.max(0.01) || late < 0.8 * sent {
+    // What connects when the first bytes are there is a round trip late, or two.
+    if sent < short.max(0.01) || late < 0.5 * sent {
         return None;
     }
     let text = format!(

@@ -2,13 +2,13 @@
 
 use super::{
     Label, files,
-    plan::{Way, word},
+    plan::{Condition, word},
 };
 use anyhow::{Context as _, Result, ensure};
 use detect::{Asked, Capture, Finding, Known, Method, Says, Strength, Verdict, findings};
 use serde::Serialize;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -123,11 +123,18 @@ impl Check {
             let [whole, split, proxy, untold] = [Verdict::EndToEnd, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::CannotTell].map(of);
             out += &format!("| {label} | {whole} | {split} | {proxy} | {untold} |\n");
         }
-        out += "\n| the paper's methods | whole: silent | whole: says split | split, down: seen | split, down: unseen | split, up: seen | split, up: unseen |\n\
-                |---|---|---|---|---|---|---|\n";
-        for (at, (name, _)) in METHODS.iter().enumerate() {
-            let Matrix { whole, down, up, .. } = matrix(cases, at);
-            out += &format!("| {name} | {} | {} | {} | {} | {} | {} |\n", whole[1], whole[0], down[0], down[1], up[0], up[1]);
+        out += "\nThe paper's methods, each alone: said split, of those on which it could be used.\n\n| labelled |";
+        METHODS.iter().for_each(|(name, _)| out += &format!(" {name} |"));
+        out += "\n|---|---|---|---|\n";
+        let matrices: Vec<Matrix> = (0..METHODS.len()).map(|method| matrix(cases, method)).collect();
+        let rows: BTreeSet<&String> = matrices.iter().flat_map(BTreeMap::keys).collect();
+        for row in rows {
+            out += &format!("| {row} |");
+            for matrix in &matrices {
+                let [said, silent] = matrix.get(row).copied().unwrap_or_default();
+                out += &if said + silent == 0 { " – |".into() } else { format!(" {said} of {} |", said + silent) };
+            }
+            out += "\n";
         }
         let mut listed = |what: &str, is: fn(&Case) -> bool| {
             for case in cases.iter().filter(|case| is(case)) {
@@ -154,35 +161,15 @@ fn verdicts(cases: &[Case]) -> BTreeMap<String, BTreeMap<String, usize>> {
     counts
 }
 
-/// One method alone, over the pairs that it can be used on: said split, and did not.
-#[derive(Debug, Default, Serialize)]
-struct Matrix {
-    whole: [usize; 2],
-    down: [usize; 2],
-    up: [usize; 2],
-    not_usable: usize,
-    /// Split pairs that it saw and did not see, by condition.
-    conditions: BTreeMap<String, [usize; 2]>,
-}
+/// One method alone, over the pairs that it can be used on: how often it said split, and how often not, by what the pair is.
+type Matrix = BTreeMap<String, [usize; 2]>;
 
 fn matrix(cases: &[Case], method: usize) -> Matrix {
     let mut matrix = Matrix::default();
-    for case in cases {
-        let row = match (case.is_split(), case.label.way) {
-            (false, _) => &mut matrix.whole,
-            (true, Way::Down) => &mut matrix.down,
-            (true, Way::Up) => &mut matrix.up,
-        };
-        match case.methods[method] {
-            Seen::NotUsable => matrix.not_usable += 1,
-            seen => {
-                let column = usize::from(seen == Seen::No);
-                row[column] += 1;
-                if case.is_split() {
-                    matrix.conditions.entry(word(case.label.condition)).or_default()[column] += 1;
-                }
-            }
-        }
+    for case in cases.iter().filter(|case| case.methods[method] != Seen::NotUsable) {
+        let held = if case.label.condition == Condition::LateAcks { ", ACKs held" } else { "" };
+        let row = format!("{}, {}{held}", case.label.expected, word(case.label.way));
+        matrix.entry(row).or_default()[usize::from(case.methods[method] == Seen::No)] += 1;
     }
     matrix
 }

@@ -3,15 +3,16 @@
 use super::plan::Way;
 use crate::soak::Dice;
 use anyhow::{Context as _, Result, bail, ensure};
+use socket2::Socket;
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     thread,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 /// How long an end waits for the other.
@@ -73,6 +74,7 @@ fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
 /// The server of a run, until it is dropped.
 pub(super) struct Server {
     stop: Arc<AtomicBool>,
+    connections: Arc<AtomicUsize>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
@@ -81,20 +83,26 @@ impl Server {
     pub(super) fn start(host: &lab::Host, at: SocketAddr, body: Vec<u8>) -> Result<Self> {
         let listener = host.enter(|| TcpListener::bind(at))?.with_context(|| format!("cannot listen on {at}"))?;
         listener.set_nonblocking(true)?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let (over, body) = (stop.clone(), Arc::new(body));
+        let (stop, connections) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (over, served, body) = (stop.clone(), connections.clone(), Arc::new(body));
         let thread = thread::spawn(move || {
             while !over.load(Relaxed) {
                 let Ok((stream, _)) = listener.accept() else {
                     thread::sleep(Duration::from_millis(2));
                     continue;
                 };
+                served.fetch_add(1, Relaxed);
                 let body = body.clone();
                 // What goes wrong here the client notices.
                 thread::spawn(move || answer(stream, &body));
             }
         });
-        Ok(Server { stop, thread: Some(thread) })
+        Ok(Server { stop, connections, thread: Some(thread) })
+    }
+
+    /// How many connections it has had.
+    pub(super) fn connections(&self) -> usize {
+        self.connections.load(Relaxed)
     }
 }
 
@@ -113,7 +121,12 @@ fn answer(mut stream: TcpStream, body: &[u8]) -> Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     let asked = Message::read(&mut stream, false)?;
     let body = if asked.head.starts_with("GET ") { body } else { b"stored\n" };
-    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nCache-Control: max-age=600\r\nConnection: close\r\n\r\n", body.len());
+    // Caches keep nothing without its date.
+    let date = httpdate::fmt_http_date(SystemTime::now());
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nDate: {date}\r\nCache-Control: max-age=600\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
     // As many servers do: the head with the body's beginning.
     let first = body.len().min(8192);
     stream.write_all(&[head.as_bytes(), &body[..first]].concat())?;
@@ -137,26 +150,48 @@ pub(super) struct Call {
     pub(super) whole_url: bool,
 }
 
+/// Connects as `call` says; returns the stream and the client's port.
+fn dial(call: Call) -> Result<(TcpStream, u16)> {
+    let mut stream = TcpStream::connect_timeout(&call.to, PATIENCE).with_context(|| format!("cannot connect to {}", call.to))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let port = stream.local_addr()?.port();
+    if call.socks {
+        greet(&mut stream, call.server)?;
+    }
+    Ok((stream, port))
+}
+
+/// What a request begins with.
+fn head(call: Call, method: &str, length: Option<usize>) -> String {
+    let host = call.server;
+    let target = if call.whole_url { format!("http://{host}/body") } else { "/body".to_string() };
+    let length = length.map_or(String::new(), |length| format!("Content-Length: {length}\r\n"));
+    format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{length}Connection: close\r\n\r\n")
+}
+
+/// Asks for the body, reads `bytes` of the answer, and resets the connection; returns the client's port.
+pub(super) fn give_up(host: &lab::Host, call: Call, bytes: usize) -> Result<u16> {
+    host.enter(|| -> Result<u16> {
+        let (mut stream, port) = dial(call)?;
+        stream.write_all(head(call, "GET", None).as_bytes())?;
+        stream.read_exact(&mut vec![0; bytes])?;
+        Socket::from(stream).set_linger(Some(Duration::ZERO))?;
+        Ok(port)
+    })?
+}
+
 /// One exchange; returns the client's port.
 pub(super) fn exchange(host: &lab::Host, call: Call, way: Way, body: &[u8]) -> Result<u16> {
     host.enter(|| -> Result<u16> {
-        let mut stream = TcpStream::connect_timeout(&call.to, PATIENCE).with_context(|| format!("cannot connect to {}", call.to))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        let port = stream.local_addr()?.port();
-        if call.socks {
-            greet(&mut stream, call.server)?;
+        let (mut stream, port) = dial(call)?;
+        match way {
+            Way::Down => stream.write_all(head(call, "GET", None).as_bytes())?,
+            Way::Up => {
+                stream.write_all(head(call, "PUT", Some(body.len())).as_bytes())?;
+                stream.write_all(body)?;
+            }
         }
-        let host = call.server;
-        let target = if call.whole_url { format!("http://{host}/body") } else { "/body".to_string() };
-        let (method, sent) = match way {
-            Way::Down => ("GET", &b""[..]),
-            Way::Up => ("PUT", body),
-        };
-        let length = if way == Way::Up { format!("Content-Length: {}\r\n", sent.len()) } else { String::new() };
-        let head = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{length}Connection: close\r\n\r\n");
-        stream.write_all(head.as_bytes())?;
-        stream.write_all(sent)?;
         let answer = Message::read(&mut stream, true)?;
         ensure!(answer.head.lines().next().is_some_and(|line| line.contains(" 200 ")), "it answered {:?}", answer.head);
         let expected = if way == Way::Down { body } else { b"stored\n" };

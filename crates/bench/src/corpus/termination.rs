@@ -1,0 +1,78 @@
+//! What each end learns of a download that the client gives up (Wei et al., §III-D), and when: the client resets its connection, and both ends' traces are
+//! looked at.
+
+use super::{
+    ends,
+    middle::Middle,
+    plan::{self, Condition, Run, Way},
+    stage::Stage,
+};
+use anyhow::{Context as _, Result};
+use detect::{Asked, Capture, Left, findings};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+/// Gives up downloads through each middle, and prints when the server learnt of it
+#[derive(Debug, clap::Args)]
+pub(crate) struct Termination {
+    /// The tandem program
+    #[arg(long, default_value = "tandem")]
+    tandem: PathBuf,
+    /// How long the traces go on after the client has gone
+    #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
+    seconds: f64,
+    /// What chance begins with
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// What the client wants, and what it has read when it goes: much of the rest is in the middle then, where there is one that takes it.
+const PATH: plan::Path =
+    plan::Path { slow_kbit: 4_000, slow_delay_us: 30_000, queue_packets: 60, fast_kbit: 50_000, fast_delay_us: 10_000, bytes: 16_000_000 };
+const READ: usize = 400_000;
+
+impl Termination {
+    pub(crate) fn run(&self) -> Result<()> {
+        let tandem = fs::canonicalize(&self.tandem).unwrap_or_else(|_| self.tandem.clone());
+        let directory = tempfile::tempdir()?;
+        println!("| middle | what came to the server | after | it went on sending for |\n|---|---|---|---|");
+        for middle in std::iter::once(Middle::Forwarding).chain(Middle::all()).filter(|middle| middle.is_thorough()) {
+            if let Some(why) = middle.lacks(&tandem) {
+                eprintln!("without {}: {why}", middle.name());
+                continue;
+            }
+            let [what, after, on] = self.give_up(middle, &tandem, directory.path()).with_context(|| middle.name())?;
+            println!("| {} | {what} | {after} | {on} |", middle.name());
+        }
+        Ok(())
+    }
+
+    fn give_up(&self, middle: Middle, tandem: &Path, directory: &Path) -> Result<[String; 3]> {
+        let run = Run { number: 0, middle, way: Way::Down, condition: Condition::Plain, seed: self.seed, path: PATH };
+        let stage = Stage::build(&run)?;
+        let server = ends::Server::start(stage.server(), stage.server_address(), ends::body(run.seed, PATH.bytes))?;
+        let running = middle.start(&stage, tandem, &PATH)?;
+        let [sender, receiver] = ["sender", "receiver"].map(|end| directory.join(format!("{}.{end}.pcap", middle.name())));
+        let traces = stage.trace(&sender, &receiver)?;
+        let port = ends::give_up(stage.client(), middle.call(&stage), READ)?;
+        thread::sleep(Duration::from_secs_f64(self.seconds));
+        traces.stop()?;
+        drop((running, server));
+        let found = findings(Some(&Capture::read(&sender)?), Some(&Capture::read(&receiver)?), &Asked::default());
+        let is_meant = |end: &std::net::SocketAddr| end.port() == port;
+        let finding = found.iter().find(|finding| finding.sender.iter().chain(&finding.receiver).flatten().any(is_meant));
+        let finding = finding.context("its connection is in neither trace")?;
+        let Some(ending) = finding.character.ending else { return Ok([finding.reason.clone(), "–".into(), "–".into()]) };
+        let what = match ending.sender {
+            Some(Left::Reset) => "a reset",
+            Some(Left::Fin) => "a close",
+            None => "nothing",
+        };
+        let seconds = |span: Option<f64>| span.map_or("–".into(), |span| format!("{span:.3} s"));
+        Ok([what.into(), seconds(ending.later_s), seconds(ending.went_on_s)])
+    }
+}
