@@ -2,15 +2,19 @@
 //! control on every leg, turn by turn, and prints the tables of `docs/benchmarks.md`.
 //!
 //! `tandem-bench control` measures what congestion controllers cost (`control`), `tandem-bench equations` how fast models are answered, and
-//! `tandem-bench ns2` holds the simulator against ns-2 (`ns2`), `tandem-bench pairs` a bond against the better of its networks (`pairs`); `tandem-bench soak` is something else: a long run in
-//! which everything goes wrong now and then (`soak`).
+//! `tandem-bench ns2` holds the simulator against ns-2 (`ns2`), `tandem-bench pairs` a bond against the better of its networks (`pairs`);
+//! `tandem-bench soak` is something else: a long run in which everything goes wrong now and then (`soak`). `tandem-bench corpus` makes traces of
+//! which is known whether they are split, and `tandem-bench corpus-check` holds the detector to them (`corpus`); `tandem-bench large-trace`
+//! measures how fast it is (`large`).
 //!
 //! `network` makes the three hosts, `rival` starts what stands in the middle, `load` is the ends, `machine` counts the
 //! processors' time.
 
 mod bare;
 mod control;
+mod corpus;
 mod equations;
+mod large;
 mod load;
 mod machine;
 mod network;
@@ -42,10 +46,14 @@ enum Command {
     #[command(hide = true)]
     Bare(bare::Bare),
     Control(control::Control),
+    Corpus(corpus::Corpus),
+    CorpusCheck(corpus::Check),
     Equations(equations::Equations),
+    LargeTrace(large::LargeTrace),
     Ns2(ns2::Ns2),
     Pairs(pairs::Pairs),
     Soak(soak::Soak),
+    Termination(corpus::Termination),
 }
 
 #[derive(Debug, clap::Args)]
@@ -99,10 +107,14 @@ fn main() -> Result<ExitCode> {
     match arguments.command {
         Some(Command::Bare(bare)) => bare.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Control(control)) => control.run().map(|()| ExitCode::SUCCESS),
+        Some(Command::Corpus(corpus)) => corpus.run().map(|()| ExitCode::SUCCESS),
+        Some(Command::CorpusCheck(check)) => check.run(),
         Some(Command::Equations(equations)) => equations.run().map(|()| ExitCode::SUCCESS),
+        Some(Command::LargeTrace(large)) => large.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Ns2(ns2)) => ns2.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Pairs(pairs)) => pairs.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Soak(soak)) => soak.run(),
+        Some(Command::Termination(termination)) => termination.run().map(|()| ExitCode::SUCCESS),
         None => measure(&arguments.bench).map(|()| ExitCode::SUCCESS),
     }
 }

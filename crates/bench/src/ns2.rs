@@ -10,6 +10,8 @@ mod setting;
 mod speed;
 mod sys;
 
+pub(crate) use sys::{Took, wait};
+
 use anyhow::{Context as _, Result};
 use scenario::{Engine as _, half_width};
 use setting::{Leg, Loses, Sender, Setting};

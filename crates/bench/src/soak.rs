@@ -5,6 +5,7 @@
 //! puts together what the ends and the proxy say of each connection, `soak/watch` looks at the proxy from outside.
 
 mod dice;
+pub(crate) use dice::Dice;
 mod ends;
 mod ledger;
 mod plan;
@@ -13,7 +14,7 @@ mod watch;
 
 use crate::network::Network;
 use anyhow::{Context as _, Result, ensure};
-use dice::{Dice, Payload};
+use dice::Payload;
 use ends::World;
 use lab::Host;
 use ledger::Ledger;

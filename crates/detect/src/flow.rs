@@ -143,7 +143,7 @@ pub(crate) struct Half {
     pub(crate) content: Sketch,
     /// Where segments with payload begin.
     pub(crate) cuts: Sketch,
-    /// Acknowledgements without payload: as they are, by place, window and timestamps, and by place, window and IP ID.
+    /// Acknowledgements without payload: as they are, by window and timestamps, and by place, window and IP ID.
     pub(crate) as_sent: Sketch,
     pub(crate) by_clock: Sketch,
     pub(crate) by_number: Sketch,
@@ -151,6 +151,8 @@ pub(crate) struct Half {
     pub(crate) last_data: Option<i64>,
     pub(crate) last: Option<i64>,
     pub(crate) fin: Option<i64>,
+    /// Where its FIN says that the stream ends, whatever of it was seen.
+    pub(crate) end: Option<i64>,
     pub(crate) reset: Option<i64>,
     pub(crate) series: Series,
 }
@@ -234,6 +236,7 @@ impl Flow {
         mine.note_data(at, begin, segment, room);
         if segment.has(FIN) {
             mine.fin.get_or_insert(at);
+            mine.end.get_or_insert(begin + i64::from(segment.length));
         }
         if let Some(reach) = acknowledged.filter(|_| !segment.has(RST)) {
             mine.note_ack(at, reach, segment, stamps);
@@ -319,7 +322,7 @@ impl Half {
         let clock = spread((u64::from(value) << 32) | u64::from(echo));
         self.as_sent.note(spread(clock ^ spread((number << 32) ^ (window << 22) ^ id)), at);
         if stamps.is_some() {
-            self.by_clock.note(spread(clock ^ spread(reach as u64) ^ window), at);
+            self.by_clock.note(spread(clock ^ window), at);
         }
         // Without an ID of its own, one like it can be another's.
         if id != 0 {

@@ -7,8 +7,9 @@ use crate::{
     sketch::{Overlap, Sketch},
 };
 
-/// Things compared before their share says something.
+/// Things compared before their share says something; fewer say something if none is the same.
 const ENOUGH: usize = 8;
+const FEW: usize = 4;
 /// Bytes that a proxy's own header has at most.
 const HEADERS: u64 = 4096;
 /// The share above which things are the same, if some of them can have been missed by a capture.
@@ -19,21 +20,26 @@ type Kind = fn(&Half) -> &Sketch;
 
 /// Whether the ACKs without payload that came are among those that were sent, in both directions.
 pub(crate) fn acknowledgements(ends: &Ends<'_>) -> Option<Evidence> {
-    // A NAT changes nothing of them; a firewall may change their numbers or IP IDs; some change time stamps.
-    let kinds: [(Kind, bool); 3] = [(|half| &half.as_sent, false), (|half| &half.by_clock, true), (|half| &half.by_number, true)];
+    // A NAT changes nothing of them; a firewall may change their numbers or IP IDs; some change time stamps. Each way needs something of the stream that
+    // they acknowledge: as they are, its numbers; by place, a common count.
+    type Comparable = fn(&Ends<'_>, usize) -> bool;
+    let kinds: [(Kind, Comparable); 3] = [
+        (|half| &half.as_sent, keeps_numbers),
+        (|half| &half.by_clock, |_, _| true),
+        (|half| &half.by_number, |ends, of| ends.shift(of) == Some(0)),
+    ];
     let mut best: Option<Overlap> = None;
-    for (sketch, by_place) in kinds {
+    for (sketch, comparable) in kinds {
         let mut total = Overlap { same: 0, of: 0 };
         for from in [0, 1] {
-            // Those that `from` sends acknowledge the other stream; their places are comparable if that counts alike at both ends.
-            if (by_place && ends.shift(1 - from) != Some(0)) || !overlaps(ends, from) {
+            if !comparable(ends, 1 - from) || !overlaps(ends, from) {
                 continue;
             }
             let (there, here) = (sketch(ends.ends[1 - from].half(from)), sketch(ends.ends[from].half(from)));
             let part = there.within(here);
             total = Overlap { same: total.same + part.same, of: total.of + part.of };
         }
-        if total.of >= ENOUGH && best.is_none_or(|best| total.share() > best.share()) {
+        if total.of >= FEW && best.is_none_or(|best| total.share() > best.share()) {
             best = Some(total);
         }
     }
@@ -41,8 +47,14 @@ pub(crate) fn acknowledgements(ends: &Ends<'_>) -> Option<Evidence> {
     let number = (best.share(), "share");
     let text = |what: &str| format!("of {} ACKs compared that arrived, {} were sent so by the other end: {what}", best.of, best.same);
     let of = |says, strength, what| Some(Evidence::new(Method::Acknowledgements, says, strength, number, text(what)));
+    let comparable = [0, 1].iter().all(|stream| ends.shift(*stream).is_some());
     // Where all can be alike, one in twenty may be by chance.
-    if best.same * 20 <= best.of {
+    if best.of < ENOUGH {
+        // A capture that lost those few, and no others, is not likely; one of another part of the connection is.
+        let says = if best.same == 0 && comparable { Says::Split } else { Says::Nothing };
+        let what = if best.same == 0 { "something between may make its own" } else { "too few to be sure" };
+        of(says, Strength::Moderate, what)
+    } else if best.same * 20 <= best.of {
         of(Says::Split, Strength::Strong, "something between makes its own")
     } else if best.share() >= MOSTLY {
         of(Says::EndToEnd, Strength::Strong, "they came through")
@@ -51,6 +63,13 @@ pub(crate) fn acknowledgements(ends: &Ends<'_>) -> Option<Evidence> {
     } else {
         of(Says::Nothing, Strength::Weak, "too few to be sure")
     }
+}
+
+/// Whether a place of a stream has the same number at both ends.
+fn keeps_numbers(ends: &Ends<'_>, stream: usize) -> bool {
+    let base = |view: &View<'_>| view.half(stream).base();
+    let (Some(here), Some(there), Some(shift)) = (base(ends.sender()), base(ends.receiver()), ends.shift(stream)) else { return false };
+    here.wrapping_add(shift as u32) == there
 }
 
 /// Whether both captures have ACKs of `from` for the same part of the other stream; one that begins late may have none.
@@ -74,38 +93,38 @@ fn syns<'a>(ends: &Ends<'a>, stream: usize) -> Option<(&'a Syn, &'a Syn)> {
 
 const SIDE: [&str; 2] = ["sender", "receiver"];
 
-/// Initial sequence numbers, as sent and as they came.
+/// Initial sequence numbers, as sent and as they came; the FINs' where a SYN was not seen at both ends.
 pub(crate) fn isn(ends: &Ends<'_>) -> Option<Evidence> {
-    let seen: Vec<(usize, u32)> =
-        [0, 1].into_iter().filter_map(|stream| syns(ends, stream).map(|(one, two)| (stream, two.isn.wrapping_sub(one.isn)))).collect();
-    let changed: Vec<&str> = seen.iter().filter(|(_, apart)| *apart != 0).map(|(stream, _)| SIDE[*stream]).collect();
+    let last = |view: &View<'_>, stream: usize| {
+        let half = view.half(stream);
+        Some(half.base()?.wrapping_add(half.end? as u32))
+    };
+    let apart = |stream: usize| match syns(ends, stream) {
+        Some((one, two)) => Some((two.isn.wrapping_sub(one.isn), false)),
+        None => Some((last(ends.receiver(), stream)?.wrapping_sub(last(ends.sender(), stream)?), true)),
+    };
+    let seen: Vec<(usize, u32, bool)> =
+        [0, 1].into_iter().filter_map(|stream| apart(stream).map(|(apart, by_fin)| (stream, apart, by_fin))).collect();
+    // A stream that a header was added to ends elsewhere, and its FIN says nothing of its beginning.
+    let is_same =
+        |(_, apart, by_fin): &&(usize, u32, bool)| if *by_fin { (*apart as i32).unsigned_abs() <= HEADERS as u32 } else { *apart == 0 };
+    let changed: Vec<&str> = seen.iter().filter(|seen| !is_same(seen)).map(|(stream, ..)| SIDE[*stream]).collect();
     let number = (changed.len() as f64, "changed");
-    match (seen.len(), changed.len()) {
-        (0, _) => None,
-        (2, 0) => Some(Evidence::new(
-            Method::Isn,
-            Says::EndToEnd,
-            Strength::Moderate,
-            number,
-            "both initial sequence numbers are the same at both ends".into(),
-        )),
-        (_, 0) => Some(Evidence::new(
-            Method::Isn,
-            Says::EndToEnd,
-            Strength::Weak,
-            number,
-            "one initial sequence number was seen at both ends: it is the same".into(),
-        )),
-        _ => Some(Evidence::new(
-            Method::Isn,
+    let of = |says, strength, text| Some(Evidence::new(Method::Isn, says, strength, number, text));
+    let by_syns = seen.iter().filter(|(.., by_fin)| !by_fin).count();
+    match (by_syns, changed.len()) {
+        _ if seen.is_empty() => None,
+        (2, 0) => of(Says::EndToEnd, Strength::Moderate, "both initial sequence numbers are the same at both ends".into()),
+        (1, 0) => of(Says::EndToEnd, Strength::Weak, "one initial sequence number was seen at both ends: it is the same".into()),
+        (_, 0) => of(Says::Nothing, Strength::Weak, "the sequence numbers of the FINs are nearly or quite the same at both ends".into()),
+        _ => of(
             Says::Split,
             Strength::Moderate,
-            number,
             format!(
-                "the initial sequence number of the {} is another at the other end (some firewalls do that, too)",
+                "the sequence numbers of the {} are others at the other end (some firewalls do that, too)",
                 changed.join(" and of the ")
             ),
-        )),
+        ),
     }
 }
 
@@ -268,13 +287,15 @@ pub(crate) fn payload(ends: &Ends<'_>) -> Vec<Evidence> {
         let anchored = ends.ends.iter().all(|view| view.anchored(stream));
         let whole = [0, 1].iter().all(|end| anchored && ends.ends[*end].half(stream).fin.is_some());
         let clean = ends.ends.iter().all(|view| view.flow.halves.iter().all(|half| half.reset.is_none()));
-        let (sent, came) = (here.length(), there.length());
+        // What a capture failed to record was there if the FIN says so.
+        let length = |half: &Half| half.end.filter(|_| anchored).map_or(half.length(), |end| end.max(0) as u64);
+        let (sent, came) = (length(here), length(there));
         let overlap = there.content.within(&here.content);
         let of = |says, strength, text| Evidence::new(Method::Payload, says, strength, (came as f64 - sent as f64, "B"), text);
         let lengths = format!("of {} bytes of the {}, {} arrived", bytes(sent as f64), SIDE[stream], bytes(came as f64));
         // Two captures of different parts of a stream share nothing, either.
         let alike = anchored && sent.min(came) * 2 >= sent.max(came);
-        if overlap.of >= ENOUGH && overlap.same == 0 && (alike || (whole && clean)) {
+        if overlap.of >= ENOUGH && overlap.same == 0 && sent.max(came) > HEADERS && (alike || (whole && clean)) {
             found.push(of(
                 Says::TcpProxy,
                 Strength::Strong,
@@ -282,6 +303,9 @@ pub(crate) fn payload(ends: &Ends<'_>) -> Vec<Evidence> {
             ));
         } else if whole && clean && sent.abs_diff(came) <= HEADERS && sent != came && overlap.same >= 3 {
             found.push(of(Says::Split, Strength::Strong, format!("{lengths}, the rest as it was: a header more or less")));
+        } else if whole && clean && sent != came && sent.max(came) <= HEADERS {
+            // A request whose header was written anew: what is held until it is complete is not that.
+            found.push(of(Says::Split, Strength::Strong, format!("{lengths}: it was written anew, and may be a header alone")));
         } else if whole && clean && sent != came {
             found.push(of(Says::TcpProxy, Strength::Strong, format!("{lengths}, and both ends had come to the end: they were changed")));
         }

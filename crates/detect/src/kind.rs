@@ -2,10 +2,10 @@
 //! §III-C and §III-D look at.
 
 use crate::{
-    clocks::JITTER,
+    clocks::{JITTER, Transit},
     ends::{Ends, View},
     evidence::{Evidence, Method, Says, Strength, bytes, seconds},
-    series::{Burstiness, Plot},
+    series::{Burstiness, Plot, Received},
 };
 use serde::Serialize;
 
@@ -81,75 +81,143 @@ pub enum Left {
     Reset,
 }
 
-/// How much later the receiver's clock is, s, as far as what does travel end to end tells even when the connection is split: data, and the client's SYN.
-pub(crate) fn offset(ends: &Ends<'_>) -> Option<f64> {
+/// How much later the receiver's clock is, as far as what does travel end to end tells even when the connection is split.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Offset {
+    /// s.
+    pub(crate) seconds: f64,
+    /// Whether something was seen that cannot have been held.
+    pub(crate) sure: bool,
+}
+
+/// The clocks' offset by data and the client's SYN; of the server's stream the handshake may be a splitter's own.
+pub(crate) fn offset(ends: &Ends<'_>) -> Option<Offset> {
+    let client = ends.sender().client();
     let least = |stream: usize| {
         let all = ends.data(stream)?;
-        // Of the server's stream the handshake may be a splitter's own.
-        let real = all.iter().filter(|transit| transit.place > 0 || ends.ends[stream].client() == Some(stream));
+        let real = all.iter().filter(|transit| transit.place > 0 || client == Some(stream));
         real.filter_map(|transit| transit.plain).min_by(f64::total_cmp)
     };
     let way = way(ends);
+    let sure = |seconds: f64| Some(Offset { seconds, sure: true });
     match (least(0), least(1)) {
-        // Where the two bounds are far apart, something was held: not the client's SYN.
-        (Some(out), Some(back)) if out + back > 3.0 * way.max(JITTER) => match ends.sender().client() {
-            Some(0) => Some(out - way),
-            Some(_) => Some(way - back),
-            None => Some((out - back) / 2.0),
+        // Where the two bounds are far apart, something was held. Of an upload, it and the client's SYN can be, and what comes back of the server's is not;
+        // of a download, the client's SYN is not.
+        (Some(out), Some(back)) if out + back > 3.0 * way.max(JITTER) => match client {
+            Some(_) => Some(Offset { seconds: way - back, sure: client == Some(0) || called_at_once(ends, way) }),
+            None => Some(Offset { seconds: (out - back) / 2.0, sure: false }),
         },
-        (Some(out), Some(back)) => Some((out - back) / 2.0),
-        (Some(out), None) => Some(out - way),
-        (None, Some(back)) => Some(way - back),
+        (Some(out), Some(back)) => sure((out - back) / 2.0),
+        (Some(out), None) => Some(Offset { seconds: out - way, sure: syn_late(ends, 0).is_some_and(|late| late <= 3.0 * way.max(JITTER)) }),
+        (None, Some(back)) => Some(Offset { seconds: way - back, sure: client == Some(1) && called_at_once(ends, way) }),
         (None, None) => None,
     }
 }
 
+/// Of a download: whether the SYN that came to the sender can't have waited for the client's request: there was none, or it followed the client's SYN
+/// at once, or it was itself seen at both ends.
+fn called_at_once(ends: &Ends<'_>, way: f64) -> bool {
+    let asks = ends.receiver().half(1);
+    let early = match (asks.syn.as_deref(), asks.first_data) {
+        (Some(_), None) => true,
+        (Some(syn), Some(request)) => (request - syn.at) as f64 / 1e9 <= 3.0 * way.max(JITTER),
+        (None, _) => false,
+    };
+    early || ends.data(1).is_some_and(|all| all.iter().any(|transit| transit.place > 0 && transit.plain.is_some()))
+}
+
+/// How much longer the SYN of a stream took than the fastest of its data, s: what connects only when it has the data holds its SYN back.
+fn syn_late(ends: &Ends<'_>, stream: usize) -> Option<f64> {
+    let all = ends.data(stream).filter(|_| ends.sender().client() == Some(stream))?;
+    let syn = all.iter().find(|transit| transit.place == 0)?.plain?;
+    let data = all.iter().filter(|transit| transit.place > 0).filter_map(|transit| transit.plain).min_by(f64::total_cmp)?;
+    Some(syn - data)
+}
+
 /// Half of both ends' least round trips together, s: about the way from one to the other over two legs, and more than it over one.
 fn way(ends: &Ends<'_>) -> f64 {
-    ends.ends.iter().filter_map(round_trip).sum::<f64>() / 2.0
+    (0..2).filter_map(|end| round_trip(&ends.ends[end], end)).sum::<f64>() / 2.0
 }
 
-/// The least time in which this end was answered.
-fn round_trip(view: &View<'_>) -> Option<f64> {
-    let shaken = view.handshake().map(|(there, back)| there.max(back));
-    let own = view.at().into_iter().flat_map(|stream| view.answers_recorded(stream));
-    own.chain(shaken).min().map(|least| least as f64 / 1e9)
+/// The least time in which the network answered this end, which sends stream `end`.
+fn round_trip(view: &View<'_>, end: usize) -> Option<f64> {
+    // Who was called waits for the handshake's third part; what it took to answer is its own.
+    let shaken = view.handshake().map(|(there, back)| if view.client() == Some(end) { there } else { back });
+    view.answers_recorded(end).into_iter().chain(shaken).min().map(|least| least as f64 / 1e9)
 }
 
-/// The delay to the first byte against the time that the sender took to send (§III-A: a TCP proxy receives all, then forwards).
-pub(crate) fn first_byte(ends: &Ends<'_>) -> Option<Evidence> {
-    let (sender, receiver, offset) = (ends.sender(), ends.receiver(), offset(ends)?);
-    if !sender.anchored(0) || !receiver.anchored(0) {
+/// The delay to the first byte against the time that the sender took to send (§III-A: a TCP proxy receives all, then forwards). `known` is the clocks'
+/// offset, s, where that is known.
+pub(crate) fn first_byte(ends: &Ends<'_>, known: Option<f64>) -> Option<Evidence> {
+    let (sender, receiver) = (ends.sender(), ends.receiver());
+    let offset = known.or_else(|| offset(ends).filter(|offset| offset.sure).map(|offset| offset.seconds))?;
+    if !receiver.anchored(0) {
         return None;
     }
+    let by_sender = |at: i64| at - (offset * 1e9) as i64;
     let (sent, acked) = (&sender.half(0).sent, &sender.half(1).acked);
     let total = sender.half(0).length() as i64;
     let begun = sender.half(0).first_data?;
     let taken = sent.reached(total)?.at.max(acked.reached(total - 1).map_or(i64::MIN, |done| done.at));
-    let (took, waited) = ((taken - begun) as f64 / 1e9, (receiver.half(0).first_data? - begun) as f64 / 1e9 - offset);
-    // When the first byte came, the sender had sent this much, counting what was on its way.
-    let then = sent.by(receiver.half(0).first_data? - (offset * 1e9) as i64);
+    let came = by_sender(receiver.half(0).first_data?);
+    // A middle that asks the server while data come can pass on none before it is answered.
+    let amidst = |asked: i64| ((by_sender(asked) - begun) as f64) < 0.5 * (taken - begun) as f64;
+    let from = opened(receiver).filter(|(asked, _)| amidst(*asked)).map_or(begun, |(_, ready)| by_sender(ready).max(begun));
+    let (took, waited) = ((taken - from) as f64 / 1e9, (came - from) as f64 / 1e9);
     let way = way(ends);
-    let short = ROUND_TRIPS * round_trip(sender).unwrap_or(0.0).max(way);
+    let short = ROUND_TRIPS * round_trip(sender, 0).unwrap_or(0.0).max(way);
     let text = format!(
-        "the first byte came {} after it was sent, of which about {} is the way; by then {} of {} bytes were sent, which took {}",
+        "the first byte came {} after it was sent{}, of which about {} is the way; by then {} of {} bytes were sent, which took {}",
         seconds(waited),
+        if from > begun { " and could be passed on" } else { "" },
         seconds(way),
-        bytes(then as f64),
+        // Counting what was on its way.
+        bytes(sent.by(came) as f64),
         bytes(total as f64),
         seconds(took)
     );
     let of = |says, strength| Some(Evidence::new(Method::FirstByte, says, strength, (waited, "s"), text.clone()));
-    if took < short.max(0.01) {
-        return of(Says::Nothing, Strength::Weak);
-    }
-    if waited - way >= 0.8 * took {
+    // What the offset can be wrong by is less than the way there and back.
+    if took >= 0.01 && waited - way >= (0.8 * took).max(2.0 * way) {
         of(Says::TcpProxy, Strength::Moderate)
-    } else if waited - way <= 0.5 * took && then < total {
+    } else if took >= short.max(0.01) && waited - way <= 0.5 * took && sent.by(came) < total && sender.anchored(0) {
+        // A sender's trace that begins late makes both shorter.
         of(Says::SplitTcp, Strength::Moderate)
     } else {
         of(Says::Nothing, Strength::Weak)
     }
+}
+
+/// When the client's SYN of stream 0 came to the receiver, and when its handshake was over, ns by the receiver's clock.
+fn opened(receiver: &View<'_>) -> Option<(i64, i64)> {
+    let asked = receiver.half(0).syn.as_deref()?.at;
+    let ready = receiver.half(0).acked.steps().first().filter(|step| step.reach == 0)?.at;
+    (receiver.client() == Some(0) && ready >= asked).then_some((asked, ready))
+}
+
+/// Of an upload: the middle called the receiver only when it had been sent most of what it then passed on. Needs no clocks: the SYN and the data are
+/// compared with each other.
+pub(crate) fn late_call(ends: &Ends<'_>) -> Option<Evidence> {
+    let (late, data) = (syn_late(ends, 0)?, ends.data(0)?);
+    let fastest = data
+        .iter()
+        .filter(|transit| transit.place > 0 && transit.plain.is_some())
+        .min_by(|a, b| a.plain.partial_cmp(&b.plain).unwrap_or(std::cmp::Ordering::Equal))?;
+    let begun = ends.sender().half(0).first_data?;
+    // When the fastest byte was sent, by the sender's clock.
+    let sent = (fastest.arrived - begun) as f64 / 1e9 - fastest.plain?;
+    let short = ROUND_TRIPS * round_trip(ends.sender(), 0).unwrap_or(0.0).max(way(ends));
+    // What connects when the first bytes are there is a round trip late, or two.
+    if sent < short.max(0.01) || late < 0.5 * sent {
+        return None;
+    }
+    let text = format!(
+        "the SYN took {} longer than byte {}, sent {} after the first: the receiver was called when that much had been sent",
+        seconds(late),
+        bytes(fastest.place as f64),
+        seconds(sent)
+    );
+    Some(Evidence::new(Method::FirstByte, Says::TcpProxy, Strength::Moderate, (late, "s"), text))
 }
 
 /// The window that the sender is offered: a splitter's fills and empties, a TCP proxy's stays open.
@@ -202,11 +270,25 @@ pub(crate) fn character(
         window: windows.map(|windows| Window { least: windows.least, most: windows.most, shuts: windows.shuts }),
         sent_again: sender.map(|view| view.half(0).again),
         ending: ends.and_then(|(ends, offset)| ending(ends, offset)),
-        series: sender.filter(|_| plots).map(|view| {
-            let (sent, offered) = (view.half(0).series.plot(), view.half(1).series.plot());
-            Plot { window: offered.window, window_step_s: offered.step_s, ..sent }
-        }),
+        series: sender.filter(|_| plots).map(|view| plot(view, ends)),
     }
+}
+
+/// Numbers over time; between two ends times are compared by the clocks' offset.
+fn plot(sender: &View<'_>, ends: Option<(&Ends<'_>, f64)>) -> Plot {
+    let (sent, offered) = (&sender.half(0).series, &sender.half(1).series);
+    let ((step_s, from_s), (window_step_s, window_from_s)) = (sent.grid(), offered.grid());
+    let received = ends.map(|(ends, offset)| {
+        let series = &ends.receiver().half(0).series;
+        let (step_s, from_s) = series.grid();
+        Received { step_s, from_s: from_s - offset, bytes: series.bytes() }
+    });
+    let delays = ends.map_or_else(Vec::new, |(ends, offset)| {
+        let data = ends.data(0).unwrap_or_default();
+        let of = |transit: &Transit| Some((transit.arrived as f64 / 1e9 - transit.plain?, transit.plain? - offset));
+        data.iter().filter(|transit| transit.place > 0).filter_map(of).collect()
+    });
+    Plot { step_s, from_s, bytes: sent.bytes(), window_step_s, window_from_s, window: offered.windows(), received, delays }
 }
 
 fn ending(ends: &Ends<'_>, offset: f64) -> Option<Ending> {

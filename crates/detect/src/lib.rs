@@ -30,6 +30,6 @@ pub use evidence::{Evidence, Method, Says, Strength};
 pub use kind::{Character, Delay, Ending, Left, Window};
 pub use methods::{Clocks, Known};
 pub use pairing::MatchedBy;
-pub use series::{Burstiness, Plot};
+pub use series::{Burstiness, Plot, Received};
 pub use trace::TraceError;
 pub use verdict::{Asked, Finding, Verdict, findings};

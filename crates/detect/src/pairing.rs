@@ -39,6 +39,8 @@ pub(crate) struct Pair {
 const TELLING_LENGTH: u64 = 1000;
 /// Stretches of content that two connections must share.
 const TELLING_CONTENT: usize = 3;
+/// Those that share so many carry the same.
+const SURELY_CONTENT: usize = 16;
 /// Connections with the same stretch of content that are looked at.
 const MOST_ALIKE: usize = 32;
 
@@ -116,7 +118,13 @@ impl Left<'_> {
             }
             candidates.extend(shared.into_iter().filter(|(_, count)| *count >= TELLING_CONTENT).map(|(two, count)| (count, *one, two)));
         }
-        candidates.sort_by_key(|(count, one, two)| (std::cmp::Reverse(*count), *one, *two));
+        // Of several that are alike but for a header, the first with the first.
+        let mut best: BTreeMap<usize, usize> = BTreeMap::new();
+        for (count, one, _) in &candidates {
+            let most = best.entry(*one).or_default();
+            *most = (*most).max(*count);
+        }
+        candidates.sort_by_key(|(count, one, two)| (best[one] < SURELY_CONTENT, count * 4 < best[one] * 3, *one, *two));
         for (_, one, two) in candidates {
             if self.free[0].contains(&one) && self.free[1].contains(&two) {
                 self.take(one, two, MatchedBy::Content);
@@ -179,6 +187,10 @@ pub(crate) fn shift(one: (&Half, bool), two: (&Half, bool)) -> Option<i64> {
         && votes >= TELLING_CONTENT
     {
         return Some(shift);
+    }
+    // Both saw where it ends.
+    if let (Some(here), Some(there)) = (one.0.end, two.0.end) {
+        return Some(here - there);
     }
     // The same numbers, unless they are as far apart as others' would be.
     let apart = i64::from(two.0.base()?.wrapping_sub(one.0.base()?) as i32);

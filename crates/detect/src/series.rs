@@ -36,7 +36,7 @@ pub struct Burstiness {
     pub peak_to_mean: f64,
 }
 
-/// Numbers over time, as Figure 3 of Wei et al. plots them.
+/// Numbers over time, as Figure 3 of Wei et al. plots them; times by the sender's clock.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plot {
     /// s between entries.
@@ -47,8 +47,26 @@ pub struct Plot {
     pub bytes: Vec<u64>,
     /// s between entries of the window.
     pub window_step_s: f64,
+    /// The first one's begin, s since 1970.
+    pub window_from_s: f64,
     /// The smallest window advertised in each stretch, where one was.
     pub window: Vec<Option<u64>>,
+    /// What came to the receiver, where its trace has it and the clocks' offset is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub received: Option<Received>,
+    /// When a byte was sent, s since 1970, and how long it took to the receiver, s.
+    pub delays: Vec<(f64, f64)>,
+}
+
+/// What came to the receiver, over time.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Received {
+    /// s between entries.
+    pub step_s: f64,
+    /// The first entry's begin, s since 1970 by the sender's clock.
+    pub from_s: f64,
+    /// Payload bytes received in each.
+    pub bytes: Vec<u64>,
 }
 
 impl Series {
@@ -86,14 +104,19 @@ impl Series {
         Some(Burstiness { bin_s: self.width as f64 / 1e9, idle: idle as f64 / count, peak_to_mean: peak as f64 * count / total as f64 })
     }
 
-    pub(crate) fn plot(&self) -> Plot {
-        Plot {
-            step_s: self.width as f64 / 1e9,
-            from_s: self.from as f64 / 1e9,
-            bytes: self.bins.iter().map(|bin| bin.bytes).collect(),
-            window_step_s: self.width as f64 / 1e9,
-            window: self.bins.iter().map(|bin| (bin.window != NONE).then_some(bin.window)).collect(),
-        }
+    /// s between entries, and the first one's begin, s since 1970.
+    pub(crate) fn grid(&self) -> (f64, f64) {
+        (self.width as f64 / 1e9, self.from as f64 / 1e9)
+    }
+
+    /// Payload bytes in each stretch.
+    pub(crate) fn bytes(&self) -> Vec<u64> {
+        self.bins.iter().map(|bin| bin.bytes).collect()
+    }
+
+    /// The smallest window advertised in each stretch.
+    pub(crate) fn windows(&self) -> Vec<Option<u64>> {
+        self.bins.iter().map(|bin| (bin.window != NONE).then_some(bin.window)).collect()
     }
 }
 

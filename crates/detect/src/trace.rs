@@ -17,6 +17,8 @@ const INTERFACES: usize = 4096;
 /// Times are kept below the year 2116 so that no difference of two of them overflows.
 const LATEST: i64 = 4_600_000_000_000_000_000;
 
+/// What a pcapng file begins with.
+const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 /// The type of an interface's block, as its bytes are in a little-endian section.
 const LITTLE_ENDIAN_INTERFACE: u32 = 1;
 
@@ -222,7 +224,11 @@ pub(crate) fn frames_of(source: impl Read + Send, path: &Path, mut each: impl Fn
     let first = peeked.first();
     let mut reader = create_reader(BUFFER, peeked).map_err(|_| failed(not_a_capture(path, &first)))?;
     let (mut headers, mut offset, mut capacity) = (Headers::default(), 0u64, BUFFER);
+    let has_blocks = first == PCAPNG;
     loop {
+        if has_blocks && is_no_block(reader.data()) {
+            return Err(TraceError::Damaged { path: path.into(), offset });
+        }
         match reader.next() {
             Ok((size, block)) => {
                 if let Some(frame) = headers.take(&block) {
@@ -250,6 +256,16 @@ pub(crate) fn frames_of(source: impl Read + Send, path: &Path, mut each: impl Fn
             Err(_) => return Err(failed(TraceError::Damaged { path: path.into(), offset })),
         }
     }
+}
+
+/// Whether a block's length is less than its own frame is (pcapng §3.1: type and length, and the length again): the parser takes that for granted.
+fn is_no_block(bytes: &[u8]) -> bool {
+    const FRAME: u32 = 12;
+    // In the wrong byte order it is larger than any record if it is that small in the right one.
+    bytes
+        .get(4..8)
+        .and_then(|length| length.try_into().ok())
+        .is_some_and(|length| u32::from_le_bytes(length).min(u32::from_be_bytes(length)) < FRAME)
 }
 
 /// Knows what the source begins with.
@@ -284,7 +300,7 @@ impl<R: Read> Read for Peeked<R> {
 
 fn not_a_capture(path: &Path, first: &[u8]) -> TraceError {
     const PCAP: [[u8; 4]; 5] =
-        [[0xa1, 0xb2, 0xc3, 0xd4], [0xd4, 0xc3, 0xb2, 0xa1], [0xa1, 0xb2, 0x3c, 0x4d], [0x4d, 0x3c, 0xb2, 0xa1], [0x0a, 0x0d, 0x0d, 0x0a]];
+        [[0xa1, 0xb2, 0xc3, 0xd4], [0xd4, 0xc3, 0xb2, 0xa1], [0xa1, 0xb2, 0x3c, 0x4d], [0x4d, 0x3c, 0xb2, 0xa1], PCAPNG];
     let why = match first {
         [] => "it is empty (was the capture ended before anything was written? tcpdump -U writes packets at once)".into(),
         [0x1f, 0x8b, ..] => "it is compressed (gunzip it first)".into(),

@@ -129,7 +129,10 @@ fn both(one: &Capture, two: &Capture, pair: &Pair, asked: &Asked) -> Finding {
     evidence.extend(inspect::payload(&ends));
     evidence.extend(inspect::handshake(ends.sender(), "sender"));
     evidence.extend(inspect::handshake(ends.receiver(), "receiver"));
-    evidence.extend(kind::first_byte(&ends));
+    // Synchronised clocks have no offset to speak of.
+    let known = asked.known.synchronised_s.map(|_| 0.0);
+    evidence.extend(kind::first_byte(&ends, known));
+    evidence.extend(kind::late_call(&ends));
     evidence.extend(kind::window(ends.sender(), Some(ends.receiver())));
     let (verdict, mut reason) = weigh(&mut evidence);
     if verdict == Verdict::EndToEnd {
@@ -140,7 +143,7 @@ fn both(one: &Capture, two: &Capture, pair: &Pair, asked: &Asked) -> Finding {
     }
     // Of one connection all packets tell the offset; of two, those that do travel from end to end.
     let clocks = clocks.filter(|_| verdict != Verdict::SplitTcp && verdict != Verdict::TcpProxy);
-    let offset = clocks.map(|clocks| clocks.offset_s).or_else(|| kind::offset(&ends));
+    let offset = known.or(clocks.map(|clocks| clocks.offset_s)).or_else(|| kind::offset(&ends).map(|offset| offset.seconds));
     let character = kind::character(Some(ends.sender()), Some(ends.receiver()), Some((&ends, offset)), asked.series);
     Finding {
         sender: Some(pairing::names(ends.sender().flow, ends.sender().sender)),

@@ -89,6 +89,13 @@ fn what_is_wrong_is_said_with_its_cure() {
     whole[cut + 8..cut + 12].copy_from_slice(&[0xff; 4]);
     let said = error(&whole);
     assert!(said.contains(&format!("beyond byte {cut}")) && said.contains("head -c"), "{said}");
+    // A block that is shorter than its own frame, of a kind that is nobody's business (cargo-fuzz, trace).
+    for endianness in [Endianness::Little, Endianness::Big] {
+        let (kind, length) = (0x8000_0001_u32, 8_u32);
+        let number = |number: u32| if endianness == Endianness::Big { number.to_be_bytes() } else { number.to_le_bytes() };
+        let file = [pcapng(&strange, endianness, 9), number(kind).to_vec(), number(length).to_vec(), vec![0; 64]].concat();
+        assert!(error(&file).contains(&format!("beyond byte {}", file.len() - 72)), "{}", error(&file));
+    }
     let missing = Capture::read(Path::new("/nonexistent/some.pcap")).unwrap_err().to_string();
     assert!(missing.contains("could not read the trace /nonexistent/some.pcap: No such file"), "{missing}");
 }

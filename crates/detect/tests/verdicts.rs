@@ -53,6 +53,14 @@ fn behind_nat() {
 #[test]
 fn behind_a_firewall_that_renumbers() {
     all(|path| Transfer { renumbers: 123_456_789, ..path });
+    // Nor are other numbers another's ACKs where the handshake was missed.
+    for timestamps in [true, false] {
+        for uplink in [false, true] {
+            let transfer = Transfer { renumbers: 123_456_789, late: [200, 40], timestamps, uplink, ..Transfer::default() };
+            let finding = transfer.finding(Known::default());
+            assert!(matches!(finding.verdict, Verdict::EndToEnd | Verdict::CannotTell), "{transfer:?}\n{}", told(&finding));
+        }
+    }
 }
 
 #[test]
@@ -93,6 +101,29 @@ fn captures_that_begin_late() {
             let kind = if expected == Verdict::TcpProxy { Verdict::SplitTcp } else { expected };
             assert!(finding.verdict == expected || finding.verdict == kind, "{transfer:?}\n{}", told(&finding));
         }
+    }
+}
+
+#[test]
+fn what_a_capture_lost_of_a_short_stream_was_there() {
+    // Two segments, of which a capture may lose one: the FIN says how long the stream was.
+    for content in 0..60 {
+        let transfer = Transfer { bytes: 2_896, loses: 4, content, ..Transfer::default() };
+        let finding = transfer.finding(Known::default());
+        let changed = of(&finding, Method::Payload).filter(|piece| piece.says != Says::Nothing);
+        assert!(changed.is_none(), "{}", told(&finding));
+    }
+}
+
+#[test]
+fn the_last_segments_show_whose_numbers_they_are() {
+    for (path, expected) in paths() {
+        // All that the sender's capture has are the FINs.
+        let late = [path.records()[0].len() - 3, 0];
+        let finding = Transfer { late, ..path }.finding(Known::default());
+        let split = matches!(finding.verdict, Verdict::SplitTcp | Verdict::TcpProxy);
+        assert_eq!(split, expected != Verdict::EndToEnd, "{}", told(&finding));
+        assert!(of(&finding, Method::Isn).is_some(), "{}", told(&finding));
     }
 }
 
@@ -186,6 +217,36 @@ fn a_middle_that_changes_bytes_is_a_proxy() {
     assert_eq!(finding.verdict, Verdict::TcpProxy);
     let piece = of(&finding, Method::Payload).unwrap();
     assert_eq!((piece.says, piece.strength, piece.value), (Says::TcpProxy, Strength::Strong, -900_000.0));
+}
+
+#[test]
+fn a_header_written_anew_makes_no_proxy() {
+    // A request that passes an HTTP proxy: a few hundred other bytes, in both directions of which nothing was held.
+    let transfer = Transfer { bytes: 3_000, ..Transfer::split(Middle { shrinks: Some(2), ..Middle::default() }) };
+    let finding = transfer.finding(Known::default());
+    assert_eq!(finding.verdict, Verdict::SplitTcp, "{}", told(&finding));
+    let piece = of(&finding, Method::Payload).unwrap();
+    assert_eq!((piece.says, piece.strength, piece.value), (Says::Split, Strength::Strong, -1500.0));
+}
+
+#[test]
+fn a_middle_that_calls_the_server_when_it_has_all_is_a_proxy() {
+    // The client's SYN is held then, too, and tells nothing of the clocks.
+    for (offset, ends) in [(0.0, [f64::INFINITY; 2]), (-1.0, [f64::INFINITY; 2]), (1.0, [1.2, 1.3])] {
+        let middle = Middle { holds_all: true, calls_late: true, far_rate: 5e6, ..Middle::default() };
+        let transfer = Transfer { uplink: true, near: 0.03, far: 0.01, offset, ends, ..Transfer::split(middle) };
+        let finding = transfer.finding(Known::default());
+        assert_eq!(finding.verdict, Verdict::TcpProxy, "{transfer:?}\n{}", told(&finding));
+    }
+}
+
+#[test]
+fn a_server_that_answers_late_makes_no_proxy() {
+    // All was sent while the middle waited for the server's SYN-ACK.
+    let middle = Middle { accepts_first: true, far_rate: 5e6, ..Middle::default() };
+    let transfer = Transfer { uplink: true, bytes: 400_000, near: 0.01, far: 0.5, ..Transfer::split(middle) };
+    let finding = transfer.finding(Known::default());
+    assert_eq!(finding.verdict, Verdict::SplitTcp, "{}", told(&finding));
 }
 
 #[test]

@@ -7,6 +7,7 @@
 use crate::{LabError, capture::Capture, sys};
 use hdrhistogram::Histogram;
 use link::{Counts, Limit, Packet, Stage, Time, Way};
+use rand::RngExt as _;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fd::OwnedFd,
@@ -104,8 +105,21 @@ pub(crate) struct Setting {
     pub(crate) epoch: Instant,
     /// Extra one-way delay on the first link, by the server port of a flow.
     pub(crate) access_delays: HashMap<u16, Span>,
+    /// Packets that others overtake, and what decides which they are.
+    pub(crate) reordering: Option<(Reordering, rand_pcg::Pcg64)>,
     /// Where packets are noted as the hosts see them.
     pub(crate) capture: Option<Capture>,
+}
+
+/// Some packets of a link take longer than the others, both ways, and are overtaken.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Reordering {
+    /// Which link, from 0.
+    pub link: usize,
+    /// The share of packets that do.
+    pub share: f64,
+    /// How much longer they take.
+    pub by: Span,
 }
 
 impl Emulator {
@@ -317,7 +331,8 @@ impl Carrier {
                     if let Some(capture) = &self.setting.capture {
                         capture.note(self.lines[index].hosts[way], index, now, &bytes[..length]);
                     }
-                    let extra = if index == 0 { self.access_delay(&bytes[..length]) } else { Span::ZERO };
+                    let access = if index == 0 { self.access_delay(&bytes[..length]) } else { Span::ZERO };
+                    let extra = Span(access.0 + self.detour(index).0);
                     let frame = Frame { bytes, length: length as u32, extra };
                     if let Err(dropped) = self.lines[index].ways[way].enqueue(now, frame) {
                         self.spare.push(dropped.bytes);
@@ -325,6 +340,13 @@ impl Carrier {
                 }
             }
         }
+    }
+
+    /// How much longer than others the next packet of a link takes.
+    fn detour(&mut self, index: usize) -> Span {
+        let Some((reordering, rng)) = &mut self.setting.reordering else { return Span::ZERO };
+        let takes = reordering.link == index && rng.random::<f64>() < reordering.share;
+        if takes { reordering.by } else { Span::ZERO }
     }
 
     /// The extra delay of the flow a packet belongs to.

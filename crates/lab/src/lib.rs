@@ -18,6 +18,7 @@ mod sys;
 mod workload;
 
 pub use calibrate::{Calibration, calibrate};
+pub use emulator::Reordering;
 pub use error::LabError;
 pub use host::{Host, clear_stale};
 pub use network::{Extras, Network, try_punctual, try_tun};

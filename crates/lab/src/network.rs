@@ -7,7 +7,7 @@ use crate::{
     LabError,
     awake::Awake,
     capture::{Capture, Writer},
-    emulator::{Emulator, LinkReport, LinkSpec, Setting},
+    emulator::{Emulator, LinkReport, LinkSpec, Reordering, Setting},
     host::Host,
     sys,
 };
@@ -47,6 +47,8 @@ pub struct Extras {
     pub capture: Option<PathBuf>,
     /// Extra one-way delay on the first link by server port.
     pub access_delays: HashMap<u16, Span>,
+    /// Packets that others overtake.
+    pub reordering: Option<Reordering>,
     /// Names that `ip netns` knows.
     pub published: bool,
 }
@@ -108,7 +110,8 @@ impl Network {
                 (Some(capture), Some(writer))
             }
         };
-        let setting = Setting { epoch, access_delays: extras.access_delays.clone(), capture };
+        let reordering = extras.reordering.map(|reordering| (reordering, stream(seed, Purpose::Detours, reordering.link as u64)));
+        let setting = Setting { epoch, access_delays: extras.access_delays.clone(), reordering, capture };
         let emulator = Some(Emulator::start(links, setting)?);
         let mut network = Network { hosts, proxies: Vec::new(), emulator, writer, _awake: Awake::keep() };
         for number in 0..scenario.splits.len() {

@@ -135,7 +135,7 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     let extras = Extras {
         capture: lab.capture.clone(),
         access_delays: delayed.map(|flow| (workload::port(flow.id), flow.access_delay)).collect(),
-        published: false,
+        ..Extras::default()
     };
     // The proxies hold their own.
     let sender = match kernel::meant(&scenario.control.sender) {

@@ -35,7 +35,7 @@ pub(crate) struct Line {
 }
 
 /// What is known of a `Series.what`: its title, and what its numbers are.
-const KNOWN: [(&str, &str, Kind); 8] = [
+const KNOWN: [(&str, &str, Kind); 12] = [
     ("goodput", "Goodput, as the receivers read it", Kind::Rate),
     ("flow_goodput", "Goodput of each flow", Kind::Rate),
     ("cwnd", "Congestion window of the sending leg", Kind::Count),
@@ -44,6 +44,11 @@ const KNOWN: [(&str, &str, Kind); 8] = [
     ("held", "Payload held by the proxy", Kind::Bytes),
     ("queue", "Queue at the bottleneck", Kind::Bytes),
     ("retransmits", "Segments sent again, so far", Kind::Count),
+    // Of a traced connection (Wei et al., Figure 3).
+    ("sent", "Sender throughput", Kind::Rate),
+    ("received", "Throughput at the receiver", Kind::Rate),
+    ("offered", "Window offered to the sender", Kind::Bytes),
+    ("delay", "End-to-end delay, by when a byte was sent", Kind::Delay),
 ];
 
 /// A plot for each thing of which there are numbers over time: the known ones in an order that tells the story, then others.

@@ -25,7 +25,7 @@ mod tests;
 pub use bars::svg_bars;
 pub use cases::case_columns;
 pub use json::json;
-pub use page::page;
+pub use page::{WordsTable, page, page_of_words};
 pub use quantity::Quantity;
 
 use scenario::Outcome;

@@ -16,6 +16,43 @@ const HOVER: &str = include_str!("page.js");
 /// and says all without its script, which only reads values off the plots.
 pub fn page(title: &str, about: &str, notes: &[String], outcomes: &[Outcome]) -> String {
     let groups = groups(outcomes);
+    let body = [measured(&groups), plots(&groups), links(&groups), warnings(&groups)].concat();
+    whole(title, about, notes, &body)
+}
+
+/// A table of words for a page.
+#[derive(Debug, Clone)]
+pub struct WordsTable<'a> {
+    /// What stands over it.
+    pub heading: String,
+    /// The columns' names.
+    pub header: &'a [&'a str],
+    /// As many cells each.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// A page of numbers over time alone, and of words: no outcome's figures are shown but its series.
+pub fn page_of_words(title: &str, about: &str, notes: &[String], outcomes: &[Outcome], tables: &[WordsTable<'_>]) -> String {
+    let body = plots(&groups(outcomes)) + &tables.iter().map(words).collect::<String>();
+    whole(title, about, notes, &body)
+}
+
+/// A table of words under a heading.
+fn words(table: &WordsTable<'_>) -> String {
+    let heading = escape(&table.heading);
+    let head: String = table.header.iter().map(|name| format!("<th scope=\"col\" class=\"words\">{}</th>", escape(name))).collect();
+    let mut out = format!(
+        "<section>\n<h2>{heading}</h2>\n<div class=\"scroll\" role=\"region\" aria-label=\"{heading}\" tabindex=\"0\">\n\
+         <table class=\"prose\">\n<thead><tr>{head}</tr></thead>\n<tbody>\n"
+    );
+    for row in &table.rows {
+        let cells: String = row.iter().map(|cell| format!("<td class=\"words\">{}</td>", escape(cell))).collect();
+        let _ = writeln!(out, "<tr>{cells}</tr>");
+    }
+    out + "</tbody>\n</table>\n</div>\n</section>\n"
+}
+
+fn whole(title: &str, about: &str, notes: &[String], body: &str) -> String {
     let mut out = head(title);
     let _ = writeln!(out, "<header>\n<h1>{}</h1>", escape(title));
     for paragraph in about.split("\n\n").map(str::trim).filter(|paragraph| !paragraph.is_empty()) {
@@ -23,10 +60,7 @@ pub fn page(title: &str, about: &str, notes: &[String], outcomes: &[Outcome]) ->
     }
     out.push_str("</header>\n<main>\n");
     out.push_str(&findings(notes));
-    out.push_str(&measured(&groups));
-    out.push_str(&plots(&groups));
-    out.push_str(&links(&groups));
-    out.push_str(&warnings(&groups));
+    out.push_str(body);
     let _ = write!(out, "</main>\n<footer>made by Tandem {}</footer>\n", env!("CARGO_PKG_VERSION"));
     let _ = write!(out, "<script>//<![CDATA[\n{HOVER}//]]></script>\n</body>\n</html>\n");
     out
@@ -198,6 +232,28 @@ mod tests {
         // The far legs of the two split cases, in each of cwnd, RTT and data in flight.
         let dashed = |node: &Node<'_, '_>| node.attribute("class").is_some_and(|class| class.contains("dashed"));
         assert_eq!(all(&document, "polyline").into_iter().filter(dashed).count(), 6);
+    }
+
+    #[test]
+    fn a_page_of_words_has_plots_and_tables_and_no_figures() {
+        let of = |what: &str, unit: &str| Series {
+            what: what.into(),
+            whose: "all".into(),
+            unit: unit.into(),
+            t: vec![0.0, 1.0],
+            v: vec![1.0, 2.0],
+        };
+        let series = vec![of("delay", "s"), of("sent", "bit/s"), of("offered", "B")];
+        let outcomes = [Outcome { case: "10.0.0.1 → 10.0.0.2".into(), series, ..Outcome::default() }];
+        let rows = vec![vec!["split".to_string(), "a & b".into()]];
+        let tables = [WordsTable { heading: "Evidence <1>".into(), header: &["says", "what"], rows }];
+        let page = page_of_words("Is it split?", "", &["yes".into()], &outcomes, &tables);
+        let document = parse(&page);
+        let titles: Vec<_> =
+            all(&document, "figcaption").iter().map(|caption| caption.first_element_child().unwrap().text().unwrap()).collect();
+        assert_eq!(titles, ["Sender throughput", "Window offered to the sender", "End-to-end delay, by when a byte was sent"]);
+        assert_eq!(all(&document, "h2").iter().filter_map(Node::text).collect::<Vec<_>>(), ["Findings", "Over time", "Evidence <1>"]);
+        assert_eq!(all(&document, "td").iter().filter_map(Node::text).collect::<Vec<_>>(), ["split", "a & b"]);
     }
 
     #[test]

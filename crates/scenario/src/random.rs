@@ -21,6 +21,8 @@ pub enum Purpose {
     Offers,
     /// When the transfers of a class come.
     Arrivals,
+    /// Which packets of a link are overtaken.
+    Detours,
 }
 
 /// The generator for `purpose` number `index` (of the flow group, the link …) under `seed`: always the same numbers.

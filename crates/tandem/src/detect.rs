@@ -1,6 +1,8 @@
 //! `tandem detect`: is this connection split?
 
-use crate::{Failure, probe};
+mod page;
+
+use crate::{Failure, answer, probe};
 use clap::{Args, Subcommand};
 use detect::{Asked, Capture, Evidence, Finding, Known, Says, Strength, Tally, Verdict};
 use scenario::Span;
@@ -44,6 +46,9 @@ struct Trace {
     /// Prints all connections, not the first 20 alone
     #[arg(long)]
     all: bool,
+    /// Writes a page with plots of the largest connections and all evidence, which opens offline
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
     /// Prints JSON: a list, an object a connection
     #[arg(long)]
     json: bool,
@@ -75,7 +80,18 @@ impl Trace {
             }
         }
         let known = Known { synchronised_s: self.synchronised.map(seconds), ack_delay_s: self.ack_delay.map(seconds) };
-        let found = detect::findings(sender.as_ref(), receiver.as_ref(), &Asked { known, series: self.series });
+        let series = self.series || self.page.is_some();
+        let mut found = detect::findings(sender.as_ref(), receiver.as_ref(), &Asked { known, series });
+        if let Some(path) = &self.page {
+            let traces: Vec<String> = [("sender", &self.sender), ("receiver", &self.receiver)]
+                .into_iter()
+                .filter_map(|(end, path)| Some(format!("at the {end}: {}", path.as_ref()?.display())))
+                .collect();
+            answer::write_page(path, &page::page(&found, &traces.join(", ")))?;
+        }
+        if !self.series {
+            found.iter_mut().for_each(|finding| finding.character.series = None);
+        }
         let text = if self.json { json(&found) } else { self.text(&found) };
         // Who reads no further has read enough.
         let _ = std::io::stdout().write_all(text.as_bytes());

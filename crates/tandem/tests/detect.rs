@@ -50,6 +50,24 @@ fn both_ends_tell() {
 }
 
 #[test]
+fn a_page_has_the_plots_and_the_evidence() {
+    let (directory, [sender, receiver]) = traces(&Transfer::split(Middle::default()));
+    let page = directory.path().join("page.html");
+    let files =
+        ["--sender", sender.to_str().unwrap(), "--receiver", receiver.to_str().unwrap(), "--page", page.to_str().unwrap(), "--json"];
+    let (status, said, _) = detect(&files);
+    assert_eq!(status, Some(0));
+    // The page's numbers are not in the JSON that was not asked for them.
+    assert!(serde_json::from_str::<serde_json::Value>(&said).unwrap()[0]["character"]["series"].is_null());
+    let page = fs::read_to_string(page).unwrap();
+    for what in
+        ["Sender throughput", "Throughput at the receiver", "Window offered to the sender", "End-to-end delay", "split-tcp", "method-2"]
+    {
+        assert!(page.contains(what), "{what}");
+    }
+}
+
+#[test]
 fn one_end_alone_can_not_tell_unless_acks_are_delayed() {
     let (_directory, [sender, _]) = traces(&Transfer { ack_delay: 2.0, ..Transfer::split(Middle::default()) });
     let sender = sender.to_str().unwrap();

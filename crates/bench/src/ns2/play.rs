@@ -52,7 +52,7 @@ pub(super) fn by_ns2(ns: &str, setting: &Setting, seed: u64) -> Result<(Played, 
     let list = write("setting", &setting.list(seed)?)?;
     let (text, took) = run(Command::new(ns).arg(script).arg(list))
         .with_context(|| format!("cannot run {ns:?}, which is ns-2's (the Debian package ns2); `--ns PROGRAM` names another"))?;
-    if !took.success || text.lines().last() != Some("done") {
+    if !took.success() || text.lines().last() != Some("done") {
         bail!("ns-2 did not come to the end of {:?}; it said {text:?}", setting.name);
     }
     Ok((parse(&text, setting).with_context(|| format!("what ns-2 said of {:?} is not understood", setting.name))?, took))

@@ -5,17 +5,24 @@ use std::{io, process::Child};
 
 /// What a process took until its end.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Took {
+pub(crate) struct Took {
     /// Of processors' time, the kernel's for it included, s.
-    pub(super) cpu_s: f64,
+    pub(crate) cpu_s: f64,
     /// The most memory that it had at a time, bytes.
-    pub(super) most_memory: u64,
+    pub(crate) most_memory: u64,
+    /// What it ended with, if it ended by itself.
+    pub(crate) status: Option<i32>,
+}
+
+impl Took {
     /// It ended by itself, and said that all went well.
-    pub(super) success: bool,
+    pub(crate) fn success(&self) -> bool {
+        self.status == Some(0)
+    }
 }
 
 /// Waits for a child's end. Whoever reads from its pipes must have done so.
-pub(super) fn wait(child: &Child) -> io::Result<Took> {
+pub(crate) fn wait(child: &Child) -> io::Result<Took> {
     let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
     loop {
         // SAFETY: both places are ours to write for the time of the call; the process is our child, and nobody else waits for it.
@@ -34,6 +41,6 @@ pub(super) fn wait(child: &Child) -> io::Result<Took> {
     Ok(Took {
         cpu_s: seconds(usage.ru_utime) + seconds(usage.ru_stime),
         most_memory: usage.ru_maxrss.unsigned_abs() * 1024,
-        success: libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
+        status: libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)),
     })
 }

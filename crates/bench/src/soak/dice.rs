@@ -2,14 +2,14 @@
 
 /// Random numbers: the same seed, the same numbers (splitmix64).
 #[derive(Debug, Clone)]
-pub(super) struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Dice(seed)
     }
 
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -18,17 +18,17 @@ impl Dice {
     }
 
     /// From `least` to `most`, each as likely as the others.
-    pub(super) fn between(&mut self, least: u64, most: u64) -> u64 {
+    pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
         least + self.next() % (most - least + 1)
     }
 
     /// From `least` to `most`, each size as likely as twice that size.
-    pub(super) fn spread(&mut self, least: u64, most: u64) -> u64 {
+    pub(crate) fn spread(&mut self, least: u64, most: u64) -> u64 {
         let (least, most) = (least as f64, most as f64);
         (least * (most / least).powf(self.share())) as u64
     }
 
-    pub(super) fn chance(&mut self, of: f64) -> bool {
+    pub(crate) fn chance(&mut self, of: f64) -> bool {
         self.share() < of
     }
 
@@ -36,7 +36,7 @@ impl Dice {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    pub(super) fn one_of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+    pub(crate) fn one_of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[(self.next() % all.len() as u64) as usize]
     }
 }

@@ -30,6 +30,8 @@ pub(crate) struct Middle {
     pub(crate) holds_all: bool,
     /// It answers the SYN before it has asked the server.
     pub(crate) accepts_first: bool,
+    /// Of an upload: it asks the server when it has all.
+    pub(crate) calls_late: bool,
     /// What it forwards are other bytes, this many times as few.
     pub(crate) shrinks: Option<u64>,
     /// Its stack sends this much in a segment.
@@ -40,7 +42,16 @@ pub(crate) struct Middle {
 
 impl Default for Middle {
     fn default() -> Self {
-        Middle { far_rate: 200e3, buffer: u64::MAX, holds_all: false, accepts_first: false, shrinks: None, mss: 1448, scale: 7 }
+        Middle {
+            far_rate: 200e3,
+            buffer: u64::MAX,
+            holds_all: false,
+            accepts_first: false,
+            calls_late: false,
+            shrinks: None,
+            mss: 1448,
+            scale: 7,
+        }
     }
 }
 
@@ -71,6 +82,8 @@ pub(crate) struct Transfer {
     pub(crate) loses: u64,
     /// Records at the beginning that each capture missed.
     pub(crate) late: [usize; 2],
+    /// When each capture ended, s after the beginning.
+    pub(crate) ends: [f64; 2],
     pub(crate) snaplen: usize,
     pub(crate) links: [Linked; 2],
     pub(crate) v6: bool,
@@ -101,6 +114,7 @@ impl Default for Transfer {
             gro: 1,
             loses: 0,
             late: [0, 0],
+            ends: [f64::INFINITY; 2],
             snaplen: 65535,
             links: [Linked::Raw, Linked::Ethernet],
             v6: false,
@@ -275,10 +289,11 @@ impl Transfer {
         let (first, first_way, second, second_way) =
             if client == 0 { (&near, self.near, &far, self.far) } else { (&far, self.far, &near, self.near) };
         let asked = self.begin + first_way + if middle.accepts_first { 2.0 * first_way } else { 0.0 };
-        let (second_sent, second_begun) = handshake(second, client, asked, second_way, 30e-6);
-        let wait = if middle.accepts_first { 30e-6 } else { 2.0 * second_way + 60e-6 };
+        let late = middle.calls_late && client == 0;
+        let (mut second_sent, mut second_begun) = handshake(second, client, asked, second_way, 30e-6);
+        let wait = if middle.accepts_first || late { 30e-6 } else { 2.0 * second_way + 60e-6 };
         let (first_sent, first_begun) = handshake(first, client, self.begin, first_way, wait);
-        let begun = first_begun.max(second_begun) + first_way.max(second_way);
+        let begun = if late { first_begun } else { first_begun.max(second_begun) } + first_way.max(second_way);
         // Of a buffer of B, byte b leaves the sender when byte b − B has left the middle at the far leg's rate.
         let room = |place: u64| begun + place.saturating_sub(middle.buffer) as f64 / middle.far_rate;
         let mut near_sent = stream(&near, self, self.bytes, false, self.rate, self.near, 0.0, room);
@@ -289,10 +304,14 @@ impl Transfer {
             arrivals.push((place, sent.came));
         }
         let complete = arrivals.last().unwrap().1;
+        if late {
+            (second_sent, second_begun) = handshake(second, client, complete + 0.001, second_way, 30e-6);
+        }
         let total = self.bytes / middle.shrinks.unwrap_or(1);
         let ready = |place: u64| {
             let index = arrivals.partition_point(|(there, _)| *there < place).min(arrivals.len() - 1);
-            if middle.holds_all || middle.shrinks.is_some() { complete + 0.002 } else { arrivals[index].1 + 1e-4 }
+            let held = middle.holds_all || middle.shrinks.is_some();
+            (if held { complete + 0.002 } else { arrivals[index].1 + 1e-4 }).max(second_begun)
         };
         let mut far_sent = stream(&far, self, total, middle.shrinks.is_some(), middle.far_rate, self.far, self.ack_delay, ready);
         let (near_last, far_last) = (complete, far_sent.iter().map(|sent| sent.came).fold(0.0, f64::max));
@@ -329,8 +348,10 @@ impl Transfer {
         seen.sort_by(|a, b| a.0.total_cmp(&b.0));
         let seen = together(seen, if end == 0 { self.tso } else { self.gro });
         let clock = |at: f64| if end == 0 { at } else { at + self.offset + self.drift * (at - self.begin) };
-        let records = seen.into_iter().enumerate().filter(|(index, _)| {
-            *index >= self.late[end] && (self.loses == 0 || !noise(*index as u64 ^ ((end as u64 + 3) << 33)).is_multiple_of(self.loses))
+        let records = seen.into_iter().enumerate().filter(|(index, (at, ..))| {
+            *at <= self.begin + self.ends[end]
+                && *index >= self.late[end]
+                && (self.loses == 0 || !noise(*index as u64 ^ ((end as u64 + 3) << 33)).is_multiple_of(self.loses))
         });
         records
             .map(|(_, (at, _, segment))| Record { at: (clock(at) * 1e6) as i64 * 1000, bytes: frame(&segment, self.links[end]) })

@@ -98,7 +98,7 @@ impl Networks {
                 (Some(capture), Some(writer))
             }
         };
-        let emulator = Some(Emulator::start(specs, Setting { epoch, access_delays: HashMap::new(), capture })?);
+        let emulator = Some(Emulator::start(specs, Setting { epoch, access_delays: HashMap::new(), reordering: None, capture })?);
         Ok(Networks { hosts, bonds: [None, None], emulator, writer, _awake: Awake::keep() })
     }
 
