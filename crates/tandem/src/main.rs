@@ -2,6 +2,7 @@
 
 mod advise;
 mod answer;
+mod cache;
 mod control;
 mod demo;
 mod detect;
@@ -37,6 +38,7 @@ enum Command {
     Proxy(Box<proxy::Proxy>),
     Flows(flows::Flows),
     Bypass(flows::Bypass),
+    Cache(Box<cache::Cache>),
     Control(control::Control),
     Detect(detect::Detect),
     /// Holds a scenario's network up, to try real programs in it
@@ -82,7 +84,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("TANDEM_LOG").unwrap_or_else(|_| match arguments.command {
-            Command::Proxy(_) => "info".into(),
+            Command::Proxy(_) | Command::Cache(_) => "info".into(),
             _ => "error".into(),
         }))
         .with_writer(std::io::stderr)
@@ -97,6 +99,7 @@ fn main() -> ExitCode {
         Command::Proxy(command) => command.run(),
         Command::Flows(command) => command.run(),
         Command::Bypass(command) => command.run(),
+        Command::Cache(command) => command.run(),
         Command::Control(command) => command.run(),
         Command::Detect(command) => command.run(),
         Command::Lab(command) => command.run(),
