@@ -29,6 +29,7 @@ mod record;
 mod rules;
 pub mod shrink;
 mod store;
+pub mod strange;
 mod tunnel;
 
 pub use config::{Config, Listen, Raw};
