@@ -35,6 +35,7 @@ pub(crate) struct Asked {
     /// Protocol that the connection is to go on with.
     pub(crate) upgrade: Option<HeaderValue>,
     wants_trailers: bool,
+    had_body: bool,
 }
 
 impl Asked {
@@ -53,11 +54,13 @@ impl Asked {
         }
         let question = rules::question(&target, &parts.headers);
         fields::add_via(&mut parts.headers, parts.version, &caller.house.name);
-        Asked { parts, target, question, body, accepted, upgrade, wants_trailers }
+        let had_body = body.is_some();
+        Asked { parts, target, question, body, accepted, upgrade, wants_trailers, had_body }
     }
 
+    /// Whether its answer may be for others: a body would have its say in what it asks for.
     pub(crate) fn is_get(&self) -> bool {
-        self.parts.method == Method::GET
+        self.parts.method == Method::GET && !self.had_body
     }
 
     pub(crate) fn is_head(&self) -> bool {

@@ -270,6 +270,18 @@ fn a_break_at_the_client_is_one_at_the_origin() {
 }
 
 #[test]
+fn what_a_body_has_asked_for_is_for_nobody_else() {
+    let origin = Origin::start(|request| answer(200, &[("cache-control", "max-age=60")], Steps::all(request.body().to_vec())));
+    let (cache, client) = (before(origin.address, |_| {}), Client::new());
+    for body in ["one", "two"] {
+        let request = request("GET", "/", &[("transfer-encoding", "chunked")]).map(|_| Steps::new(vec![Step::Send(body.into())], None));
+        assert_eq!(client.ask(cache.addresses()[0], request).body, body.as_bytes());
+    }
+    assert!(client.get(cache.addresses()[0], "/", &[]).body.is_empty());
+    assert_eq!((origin.count(), cache.stats().kept), (3, 1));
+}
+
+#[test]
 fn a_stale_answer_stands_in_where_it_may() {
     let fails = Arc::new(AtomicUsize::new(0));
     let now = fails.clone();

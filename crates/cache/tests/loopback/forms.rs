@@ -219,6 +219,53 @@ fn a_page_means_the_same_through_the_cache() {
     }
 }
 
+/// What a browser makes of a page: the same elements, pictures of the same sizes, the same styles.
+#[test]
+fn a_browser_shows_the_same_page() {
+    const BROWSER: &str = "chromium";
+    if std::process::Command::new(BROWSER).arg("--version").output().is_err() {
+        eprintln!("there is no {BROWSER} here: nothing tried");
+        return;
+    }
+    let picture = photograph(320, 200);
+    let origin = Origin::start(move |request| {
+        let script = "onload = () => { document.getElementById('seen').textContent = [...document.images].map(i => i.naturalWidth + 'x' + \
+                      i.naturalHeight) + ' ' + getComputedStyle(document.querySelector('p')).color }";
+        let page = format!(
+            "<!doctype html><link rel=stylesheet href=/style.css>{}<p>Hello</p><pre id=seen></pre><script>{script}</script>{}",
+            (0..6).map(|number| format!("<img src=/picture/{number}>")).collect::<String>(),
+            "<!-- padding -->".repeat(50)
+        );
+        let (kind, body) = match request.uri().path() {
+            "/" => ("text/html", page.into_bytes()),
+            "/style.css" => ("text/css", b"p { color: rgb(1, 2, 3) }\n".repeat(20)),
+            path if path.starts_with("/picture/") => ("image/jpeg", picture.clone()),
+            _ => return answer(404, &[], Steps::all("")),
+        };
+        answer(200, &[("cache-control", "max-age=60"), ("content-type", kind)], Steps::all(body))
+    });
+    let cache = before(origin.address, |_| {});
+    let see = |through: bool| {
+        let home = tempfile::tempdir().unwrap();
+        let mut command = std::process::Command::new("timeout");
+        command.args(["60", BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]);
+        command.arg(format!("--user-data-dir={}", home.path().display())).args(["--virtual-time-budget=20000", "--dump-dom"]);
+        if through {
+            command.arg(format!("--proxy-server={}", cache.addresses()[1])).arg("--proxy-bypass-list=<-loopback>");
+        }
+        let output = command.arg(format!("http://{}/", origin.address)).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let straight = see(false);
+    assert!(straight.contains(">320x200,320x200,320x200,320x200,320x200,320x200 rgb(1, 2, 3)<"), "{straight}");
+    for round in ["fetched", "kept"] {
+        assert_eq!(see(true), straight, "{round}");
+    }
+    let stats = cache.stats();
+    assert!(stats.pictures == 6 && stats.hits >= 8 && stats.compressed > 0, "{stats:?}");
+}
+
 /// What curl makes of it.
 #[test]
 fn curl_understands_it() {
