@@ -8,7 +8,7 @@
 //! | what has come | 3 | payload over this connection (8), all below this offset (8), room for all below this (8) |
 //! | all was delivered | 4 | |
 //! | the stream is given up | 5 | why (1) |
-//! | this connection is of that stream | 6 | its number, random (16), the connection's tier (1) |
+//! | this connection is of that stream | 6 | its number, random (16), whether that is known (1), the network it goes over (1), the connection's tier (1) |
 
 /// The longest piece.
 const MOST_PIECE: u64 = 1 << 24;
@@ -44,6 +44,10 @@ pub enum Frame {
     Join {
         /// Which stream: a number that nobody can guess.
         stream: u128,
+        /// Who accepts knows of the stream already, if it ever did: it has been heard of since.
+        known: bool,
+        /// Which of the networks of who dialled it goes over: another over the same one takes its place.
+        network: u8,
         /// Cheap connections have low numbers.
         tier: u8,
     },
@@ -88,6 +92,9 @@ impl std::ops::Deref for Header {
 }
 
 impl Frame {
+    /// How long the first frame of a connection is, which says of which stream it is.
+    pub const JOIN: usize = 20;
+
     /// As it goes over the wire.
     pub fn header(&self) -> Header {
         let mut header = Header { bytes: [0; Header::MOST], len: 1 };
@@ -114,9 +121,9 @@ impl Frame {
                 put(&[why]);
                 5
             }
-            Frame::Join { stream, tier } => {
+            Frame::Join { stream, known, network, tier } => {
                 put(&stream.to_be_bytes());
-                put(&[tier]);
+                put(&[known.into(), network, tier]);
                 6
             }
         };
@@ -132,7 +139,7 @@ impl Frame {
             3 => Ok(25),
             4 => Ok(1),
             5 => Ok(2),
-            6 => Ok(18),
+            6 => Ok(Frame::JOIN),
             _ => Err(BadFrame::Unknown(kind)),
         }
     }
@@ -160,7 +167,10 @@ impl Frame {
             }),
             4 => Ok(Frame::Done),
             5 => Ok(Frame::Reset(header[1])),
-            6 => Ok(Frame::Join { stream: header[1..17].iter().fold(0, |number, byte| number << 8 | u128::from(*byte)), tier: header[17] }),
+            6 => {
+                let stream = header[1..17].iter().fold(0, |number, byte| number << 8 | u128::from(*byte));
+                Ok(Frame::Join { stream, known: header[17] != 0, network: header[18], tier: header[19] })
+            }
             kind => Err(BadFrame::Unknown(kind)),
         }
     }
@@ -250,7 +260,7 @@ mod tests {
             (offset.clone(), offset.clone(), offset).prop_map(|(got, next, limit)| Frame::Ack { got, next, limit }),
             Just(Frame::Done),
             any::<u8>().prop_map(Frame::Reset),
-            any::<(u128, u8)>().prop_map(|(stream, tier)| Frame::Join { stream, tier }),
+            any::<(u128, bool, u8, u8)>().prop_map(|(stream, known, network, tier)| Frame::Join { stream, known, network, tier }),
         ]
     }
 

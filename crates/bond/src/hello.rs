@@ -10,8 +10,10 @@
 //! send on behind its last word. Who accepts says nothing to whoever has not the key: a stranger costs it 65 bytes and one hash, and
 //! learns nothing; who repeats a first message that it overheard hears 69 bytes, and can do nothing with them.
 //!
-//! The nonces are the caller's: random, and never used twice. What follows is not protected: who can change what is under way can change what is said
-//! later. For that there is TLS, of which the binding should be something (RFC 9266), so that nobody stands in between.
+//! The nonces are the caller's: random, and never used twice. The binding is what both ends must agree on besides the key. What follows is not protected:
+//! who can change what is under way can change what is said later. For that there is TLS, which begins behind the last word, so that a stranger does
+//! not even cost its handshake; each end then first says a [tag](Key::bound) of what only the two ends of that TLS channel know (RFC 9266), so that
+//! nobody stands in between.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -67,6 +69,17 @@ impl Key {
         Hmac::new_from_slice(secret).map(Key).map_err(|_| short)
     }
 
+    /// What an end, who dials or who accepts, says first in a channel that has such a binding.
+    pub fn bound(&self, by_who_dials: bool, binding: &[u8]) -> [u8; 32] {
+        self.mac(if by_who_dials { BOUND_DIALLED } else { BOUND_ACCEPTED }, &[binding]).finalize().into_bytes().into()
+    }
+
+    /// Whether the other end has said that.
+    pub fn is_bound(&self, by_who_dials: bool, binding: &[u8], said: &[u8; 32]) -> Result<(), Refused> {
+        let label = if by_who_dials { BOUND_DIALLED } else { BOUND_ACCEPTED };
+        self.mac(label, &[binding]).verify_slice(said).map_err(|_| Refused::WrongKey)
+    }
+
     /// The tag of what was said, each part behind its length.
     fn mac(&self, label: &str, parts: &[&[u8]]) -> Hmac<Sha256> {
         let mut mac = self.0.clone();
@@ -94,6 +107,8 @@ impl Key {
 const HELLO: &str = "tandem bond: hello";
 const CHALLENGE: &str = "tandem bond: challenge";
 const PROOF: &str = "tandem bond: proof";
+const BOUND_DIALLED: &str = "tandem bond: bound, who dialled";
+const BOUND_ACCEPTED: &str = "tandem bond: bound, who accepted";
 
 /// The end that dials, between its two messages.
 #[derive(Debug, Clone)]
@@ -104,7 +119,7 @@ pub struct Dialled {
 }
 
 impl Dialled {
-    /// Begins: what to say first. `binding` is what both ends know of the channel under them, if there is such.
+    /// Begins: what to say first. `binding` is what both ends must agree on besides.
     pub fn new(key: &Key, nonce: Nonce, binding: &[u8]) -> (Dialled, Hello) {
         let mut hello = [0; 65];
         hello[0] = VERSION;
@@ -208,6 +223,16 @@ mod tests {
         assert_ne!(challenge, other);
         // Over another channel.
         assert_eq!(Accepted::new(&ours, &hello, [2; 32], b"another", 1).unwrap_err(), Refused::WrongKey);
+    }
+
+    #[test]
+    fn a_channel_is_that_of_both_ends() {
+        let (ours, said) = (key(OURS), key(OURS).bound(true, b"channel"));
+        assert_eq!(ours.is_bound(true, b"channel", &said), Ok(()));
+        // Not said back, not over another channel, not with another key.
+        assert_eq!(ours.is_bound(false, b"channel", &said), Err(Refused::WrongKey));
+        assert_eq!(ours.is_bound(true, b"another", &said), Err(Refused::WrongKey));
+        assert_eq!(key(OTHER).is_bound(true, b"channel", &said), Err(Refused::WrongKey));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! Both ends bound what they remember, whatever the other does. Whoever breaks the rules of the stream is told how, as a [`Breach`], and the
 //! stream is to be given up.
 
+mod call;
 mod frame;
 mod hello;
 mod inbound;
@@ -18,6 +19,7 @@ mod ring;
 mod schedule;
 mod score;
 
+pub use call::{Answer, BadCall, Call, Target, Why};
 pub use frame::{BadFrame, Frame, Header, Reader, Step};
 pub use hello::{Accepted, Challenge, Dialled, Hello, Key, Nonce, Proof, Refused, VERSION};
 pub use inbound::{Inbound, MOST_DELAY, Room};

@@ -5,7 +5,8 @@
 //! ([`receipt`](Outbound::receipt), [`acknowledge`](Outbound::acknowledge)), and asks for pieces until there is none ([`give`](Outbound::give)).
 //!
 //! What a connection has that is lost goes again over the others: what the other end has not said to have got from it. One that stalls, which has
-//! something and of which nothing arrives, gets nothing more, and what it has goes over the others too; when something arrives of it, it is as before.
+//! something and of which nothing arrives, gets nothing more, and what it has goes over the others too. When something arrives of it, it must first carry
+//! a copy of a piece in time; then it is as before.
 //! When there is nothing else to give out, what is late goes over another one too: so the end of a stream does not wait for a loss.
 //! A connection that is idle while others are busy gets a copy of a piece now and then; when that has come, or when a connection that was silent is
 //! heard of again, it is judged by its window and its round trip, as one that begins: nothing is believed for ever of what it was in a bad hour.
@@ -21,8 +22,13 @@ use crate::{
 use scenario::{Bytes, Span};
 use std::collections::VecDeque;
 
-/// An idle connection gets a copy so often.
+/// An idle connection gets a copy so often at last; the first after so many of its round trips, then after twice as long, and so on: its handshake may
+/// have been the worst hour of its life.
 const TRIAL: Span = Span(1_000_000_000);
+const FIRST_TRIAL_RTTS: u64 = 4;
+const LEAST_TRIAL: Span = Span(20_000_000);
+/// However fast the connections are, no piece has more bytes.
+const MOST_PIECE: u64 = 128 * 1024;
 /// More parts than this, of what goes out for the first time, are never between what the other end has in order and the last: it need not remember
 /// more holes.
 const MOST_RUNS: usize = 4096;
@@ -38,6 +44,8 @@ pub struct Settings {
     pub piece: Bytes,
     /// A connection with so much waiting to be sent is not given more: what is given out late is given to the right one.
     pub queue: Bytes,
+    /// Both are more where they would be sent sooner than that: nobody can come with the next piece at once.
+    pub ahead: Span,
     /// A piece waits, rather than go where it would be late, and what is late goes over another too. Off, (7) decides alone.
     pub foresight: bool,
 }
@@ -46,10 +54,30 @@ impl Settings {
     /// The least piece: header and holes would cost too much.
     pub const LEAST_PIECE: Bytes = Bytes(1024);
 
-    /// The paper's numbers, and a piece of 16 KiB.
+    /// The paper's numbers, a piece of 16 KiB, a millisecond ahead.
     pub fn new(scheduler: Scheduler) -> Self {
         let piece = Bytes(16 * 1024);
-        Settings { scheduler, smoothing: Smoothing::default(), piece, queue: piece, foresight: true }
+        Settings { scheduler, smoothing: Smoothing::default(), piece, queue: piece, ahead: Span(1_000_000), foresight: true }
+    }
+}
+
+impl Settings {
+    /// As a scenario says; absent where it wants no bond of ours: a fluid, one network alone, another's.
+    pub fn of(bond: &scenario::Bond) -> Option<Self> {
+        let scheduler = match bond.scheduler {
+            scenario::Scheduler::Score => Scheduler::Score,
+            scenario::Scheduler::RoundRobin => Scheduler::RoundRobin,
+            scenario::Scheduler::Redundant => Scheduler::Redundant,
+            scenario::Scheduler::Tiers => Scheduler::Tiers,
+            scenario::Scheduler::Fluid | scenario::Scheduler::Single | scenario::Scheduler::Mptcp => return None,
+        };
+        Some(Settings {
+            smoothing: Smoothing { alpha: bond.alpha, rtts: bond.tau },
+            piece: bond.piece,
+            queue: bond.queue.unwrap_or(bond.piece),
+            foresight: bond.foresight,
+            ..Settings::new(scheduler)
+        })
     }
 }
 
@@ -227,12 +255,30 @@ impl Outbound {
         Some(end)
     }
 
+    /// How long a piece is now.
+    fn piece(&self) -> u64 {
+        let rate: f64 = self.paths.iter().filter(|path| path.is_usable()).map(Path::rate).sum();
+        let ahead = (rate * self.settings.ahead.secs()) as u64;
+        ahead.min(MOST_PIECE).max(self.settings.piece.0)
+    }
+
+    fn has_room(&self, path: &Path) -> bool {
+        path.look.unsent < path.queue(self.settings.queue.0, self.settings.ahead)
+    }
+
+    /// With so much waiting a connection is not given more, bytes.
+    pub fn queue(&self, conn: ConnId) -> u64 {
+        self.paths.get(conn.0).map_or(0, |path| path.queue(self.settings.queue.0, self.settings.ahead))
+    }
+
     /// The next piece; none: there is nothing, or it is better to wait. It must be sent, whatever becomes of it.
     pub fn give(&mut self, now: Span) -> Option<Piece> {
+        let most_of_a_piece = self.piece();
         if let Some(copy) = self.copy.take() {
             let path = &mut self.paths[copy.conn.0];
-            path.give(now, (copy.offset, copy.offset + copy.len), self.settings.piece.0, true);
+            path.give(now, (copy.offset, copy.offset + copy.len), most_of_a_piece, true);
             path.is_tried = true;
+            path.trials += 1;
             return Some(copy);
         }
         if self.settings.scheduler == Scheduler::Redundant {
@@ -246,12 +292,13 @@ impl Outbound {
         if most == 0 {
             return self.rescue(now);
         }
-        let piece = self.settings.piece.0.min(most);
+        let piece = most_of_a_piece.min(most);
         let ask = Ask {
             piece,
             left: self.again.bytes() + self.offered - self.next,
             window: self.limit - self.acked,
             queue: self.settings.queue.0,
+            ahead: self.settings.ahead,
             foresight: self.settings.foresight,
         };
         // Among too many holes only those who fill them, and who carries on without making one.
@@ -271,7 +318,7 @@ impl Outbound {
             }
             self.next += piece;
         }
-        self.paths[chosen].give(now, (first, first + piece), self.settings.piece.0, false);
+        self.paths[chosen].give(now, (first, first + piece), most_of_a_piece, false);
         self.copy = self.trial(now, chosen).map(|idle| Piece { conn: ConnId(idle), offset: first, len: piece, again: true });
         Some(Piece { conn: ConnId(chosen), offset: first, len: piece, again })
     }
@@ -284,10 +331,15 @@ impl Outbound {
             Scheduler::Tiers => self.paths[chosen].tier,
             _ => return None,
         };
-        let is_old = |path: &Path| path.outstanding() == 0 && path.look.unsent == 0 && now.0.saturating_sub(path.moved_at.0) >= TRIAL.0;
+        let is_old = |path: &Path| {
+            // One that has just been heard of again is asked at once.
+            let first = if path.is_doubted { LEAST_TRIAL.0 } else { (FIRST_TRIAL_RTTS * path.look.srtt.0).max(LEAST_TRIAL.0) };
+            let pause = first.saturating_mul(1 << path.trials.min(20)).min(TRIAL.0);
+            path.outstanding() == 0 && path.look.unsent == 0 && now.0.saturating_sub(path.moved_at.0) >= pause
+        };
         (0..self.paths.len()).find(|index| {
             let path = &self.paths[*index];
-            *index != chosen && path.is_usable() && path.tier <= tier && is_old(path)
+            *index != chosen && path.is_usable() && (path.tier <= tier || path.is_doubted) && is_old(path)
         })
     }
 
@@ -331,22 +383,21 @@ impl Outbound {
 
     /// Another that would have `len` bytes at the other end in less than so many s, and costs no more: the soonest.
     fn sooner(&self, than: usize, len: u64, most: f64, tier: u8) -> Option<usize> {
-        let is_fit =
-            |path: &Path| path.is_usable() && path.look.unsent < self.settings.queue.0 && path.score(len) < most && path.tier <= tier;
+        let is_fit = |path: &Path| path.is_usable() && self.has_room(path) && path.score(len) < most && path.tier <= tier;
         let others = self.paths.iter().enumerate().filter(|(index, path)| *index != than && is_fit(path));
         others.min_by(|one, other| one.1.score(len).total_cmp(&other.1.score(len))).map(|(index, _)| index)
     }
 
     /// The next piece of the whole stream for a connection that has room. What the other end has need not be sent by who comes late.
     fn give_each(&mut self, now: Span) -> Option<Piece> {
-        let (acked, all, queue) = (self.acked, self.offered.min(self.limit), self.settings.queue.0);
+        let (acked, all, most_of_a_piece) = (self.acked, self.offered.min(self.limit), self.piece());
         let count = self.paths.len();
-        let has_work = |path: &Path| path.is_usable() && path.look.unsent < queue && path.cursor.max(acked) < all;
+        let has_work = |path: &Path| path.is_usable() && self.has_room(path) && path.cursor.max(acked) < all;
         let chosen = (1..=count).map(|step| (self.memory.last + step) % count).find(|index| has_work(&self.paths[*index]))?;
         self.memory.last = chosen;
         let path = &mut self.paths[chosen];
         let offset = path.cursor.max(acked);
-        let len = self.settings.piece.0.min(all - offset);
+        let len = most_of_a_piece.min(all - offset);
         path.cursor = offset + len;
         path.give(now, (offset, offset + len), self.settings.piece.0, true);
         let again = offset < self.next;
@@ -356,8 +407,11 @@ impl Outbound {
 
     /// Finds those that have stalled.
     pub fn check(&mut self, now: Span) {
+        let tries = matches!(self.settings.scheduler, Scheduler::Score | Scheduler::Tiers);
         for path in self.paths.iter_mut().filter(|path| path.is_usable() && path.outstanding() > 0) {
-            path.is_stalled = now.0 >= path.moved_at.0 + path.patience().0;
+            if now.0 >= path.moved_at.0 + path.patience().0 {
+                path.stall(tries);
+            }
         }
         self.reassign();
     }

@@ -57,8 +57,11 @@ pub(crate) struct Path {
     pub(crate) moved_at: Span,
     /// It was told where the stream ends.
     pub(crate) end_told: bool,
-    /// What it has is a copy, to see what it is like now.
+    /// It has stalled, and has to carry a copy in time before it is given anything that no other has.
+    pub(crate) is_doubted: bool,
+    /// What it has is a copy, to see what it is like now; how often that was tried since it was of use.
     pub(crate) is_tried: bool,
+    pub(crate) trials: u32,
 }
 
 impl Path {
@@ -76,13 +79,20 @@ impl Path {
             cursor,
             moved_at: now,
             end_told: false,
+            is_doubted: false,
             is_tried: false,
+            trials: 0,
         }
     }
 
     /// Whether it can be of use now.
     pub(crate) fn is_usable(&self) -> bool {
         self.is_up && !self.is_stalled
+    }
+
+    /// Whether it may be given what no other has.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.is_usable() && !self.is_doubted
     }
 
     /// What it has, bytes.
@@ -96,10 +106,18 @@ impl Path {
         self.look = look;
     }
 
+    /// Something of it should have arrived by now, and has not. It is doubted where there are trials.
+    pub(crate) fn stall(&mut self, tries: bool) {
+        (self.is_stalled, self.is_doubted, self.is_tried) = (true, tries, false);
+    }
+
     /// It is given a part of the stream. Parts on end are one as long as they are no longer than `most`.
     pub(crate) fn give(&mut self, now: Span, (start, end): (u64, u64), most: u64, is_copied: bool) {
         if self.outstanding() == 0 {
             self.moved_at = now;
+        }
+        if !is_copied {
+            self.trials = 0;
         }
         let comes = self.arrives(end - start) + self.look.srtt.secs() / 2.0;
         let due = Span(now.0 + MOST_DELAY.0 + Span::from_secs_f64(comes).0);
@@ -119,8 +137,10 @@ impl Path {
         self.adrift -= adrift;
         news -= adrift;
         (self.got, self.moved_at) = (got, now);
-        if self.is_stalled || (self.is_tried && self.outstanding() == 0) {
+        let has_passed = self.is_tried && !self.is_stalled && self.outstanding() == 0;
+        if self.is_stalled || has_passed {
             self.throughput.forget(now, self.look.delivered);
+            self.is_doubted &= !has_passed;
             (self.is_stalled, self.is_tried) = (false, false);
         }
         while let Some(first) = self.runs.front_mut() {
@@ -163,6 +183,11 @@ impl Path {
             index += 1;
         }
         None
+    }
+
+    /// With so much waiting it is not given more, bytes: `least`, or what it sends in twice so long as `ahead`.
+    pub(crate) fn queue(&self, least: u64, ahead: Span) -> u64 {
+        least.max((self.rate() * 2.0 * ahead.secs()) as u64)
     }
 
     /// When a piece of so many bytes would be there, s: not before (7), nor before all that it has could be, of which what is under way may stand in a queue

@@ -6,6 +6,7 @@
 //! they would fill the other end's window (as in Ferlin et al., "BLEST", IFIP Networking 2016).
 
 use crate::path::Path;
+use scenario::Span;
 
 /// Who gets what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,8 +31,9 @@ pub(crate) struct Ask {
     pub(crate) left: u64,
     /// What the other end can hold, bytes.
     pub(crate) window: u64,
-    /// What may wait with a connection that is to be given more, bytes.
+    /// What may wait with a connection that is to be given more: so many bytes, or what takes so long.
     pub(crate) queue: u64,
+    pub(crate) ahead: Span,
     /// The two rules that are added to the score hold.
     pub(crate) foresight: bool,
 }
@@ -47,16 +49,19 @@ pub(crate) struct Memory {
 impl Scheduler {
     /// Who gets the piece, of those from `among` (all, but for tiers): nobody, if it is better to wait.
     pub(crate) fn choose(self, paths: &[Path], memory: &mut Memory, ask: &Ask) -> Option<usize> {
-        let has_room = |path: &Path| path.is_usable() && path.look.unsent < ask.queue;
+        // Those that are doubted only where there are no others.
+        let trusts = paths.iter().any(Path::is_trusted);
+        let is_in = |path: &Path| path.is_usable() && (!trusts || !path.is_doubted);
+        let has_room = |path: &Path| is_in(path) && path.look.unsent < path.queue(ask.queue, ask.ahead);
         let chosen = match self {
-            Scheduler::Score => best(paths, memory.last, ask, Path::is_usable, has_room),
+            Scheduler::Score => best(paths, memory.last, ask, is_in, has_room),
             Scheduler::Tiers => {
                 let cheapest = paths.iter().filter(|path| has_room(path)).map(|path| path.tier).min()?;
                 let is_of_it = |path: &Path| path.tier == cheapest;
-                best(paths, memory.last, ask, |path| path.is_usable() && is_of_it(path), |path| has_room(path) && is_of_it(path))
+                best(paths, memory.last, ask, |path| is_in(path) && is_of_it(path), |path| has_room(path) && is_of_it(path))
             }
             Scheduler::RoundRobin => {
-                in_turn(paths.len(), memory.last).find(|path| paths[*path].is_usable()).filter(|path| has_room(&paths[*path]))
+                in_turn(paths.len(), memory.last).find(|path| is_in(&paths[*path])).filter(|path| has_room(&paths[*path]))
             }
             Scheduler::Single => {
                 let favourite = memory.favourite.filter(|path| paths.get(*path).is_some_and(Path::is_usable)).or_else(|| likeliest(paths));
@@ -126,10 +131,9 @@ fn is_worth_it(paths: &[Path], index: usize, ask: &Ask, is_in: &impl Fn(&Path) -
 mod tests {
     use super::*;
     use crate::{Look, Smoothing};
-    use scenario::Span;
 
     const PIECE: u64 = 10_000;
-    const ASK: Ask = Ask { piece: PIECE, left: 1 << 40, window: 1 << 50, queue: 20_000, foresight: true };
+    const ASK: Ask = Ask { piece: PIECE, left: 1 << 40, window: 1 << 50, queue: 20_000, ahead: Span(0), foresight: true };
 
     /// Connections of these rates (bytes/s), round trips (ms) and tiers.
     fn paths(of: &[(f64, u64, u8)]) -> Vec<Path> {

@@ -149,7 +149,7 @@ impl Config {
         };
         proxy::Config {
             listen: listen.collect(),
-            policy: Policy { rules, legs: Vec::new(), near: self.near.clone(), far: self.far.clone() },
+            policy: Policy { rules, near: self.near.clone(), far: self.far.clone(), ..Policy::default() },
             buffer: None,
             threads: 1,
             connect_timeout: self.connect_timeout,

@@ -12,7 +12,7 @@ use rustix::{
     fd::OwnedFd,
     io::Errno,
 };
-use scenario::{Loss, Rate, RateChange, Span};
+use scenario::{Bytes, Loss, PKT, Rate, RateChange, Span};
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
@@ -27,8 +27,10 @@ use std::{
 const FRAME: usize = 1536;
 /// Packets read from one device before the others get their turn.
 const BATCH: usize = 64;
-/// For how long a queue must stand before the rate behind it is a measurement.
+/// For how long a queue must stand before the rate behind it is a measurement, and how many packets must leave it: which of them has just left, and which
+/// is about to, must not matter.
 const RATE_WINDOW: Span = Span(100_000_000);
+const RATE_PACKETS: u64 = 200;
 /// The longest sleep: somebody may want the thread to end.
 const LONGEST_SLEEP: Span = Span(50_000_000);
 
@@ -42,8 +44,9 @@ pub(crate) struct LinkSpec {
     pub(crate) limit: Limit,
     pub(crate) loss: Option<Loss>,
     pub(crate) loss_rng: rand_pcg::Pcg64,
-    /// The TUN devices on the sender's and on the receiver's side.
+    /// The TUN devices on the sender's and on the receiver's side, and the numbers of the hosts that they are on.
     pub(crate) ends: [OwnedFd; 2],
+    pub(crate) hosts: [usize; 2],
 }
 
 /// What the emulator shows while it runs.
@@ -166,6 +169,7 @@ impl Packet for Frame {
 /// A link at work.
 struct Line {
     ends: [OwnedFd; 2],
+    hosts: [usize; 2],
     /// In the direction of the data, and against it.
     ways: [Way<Frame>; 2],
     /// What is asked for now, and what will be.
@@ -191,6 +195,7 @@ impl Carrier {
     fn new(links: Vec<LinkSpec>, setting: Setting, gauges: Arc<[Gauge]>, began: Arc<AtomicU64>) -> Self {
         let line = |spec: LinkSpec| Line {
             ends: spec.ends,
+            hosts: spec.hosts,
             ways: [
                 Way::new(spec.rate, spec.limit, spec.delay, spec.loss, spec.loss_rng.clone()),
                 Way::new(spec.rate, spec.limit, spec.delay, None, spec.loss_rng),
@@ -244,7 +249,7 @@ impl Carrier {
                     now = Time(self.setting.epoch.elapsed().as_nanos() as u64);
                     line.late.saturating_record((now - due).0);
                     if let Some(capture) = &self.setting.capture {
-                        capture.note(index + 1 - way, index, now, bytes);
+                        capture.note(line.hosts[1 - way], index, now, bytes);
                     }
                     self.spare.push(frame.bytes);
                 }
@@ -310,7 +315,7 @@ impl Carrier {
                         continue;
                     }
                     if let Some(capture) = &self.setting.capture {
-                        capture.note(index + way, index, now, &bytes[..length]);
+                        capture.note(self.lines[index].hosts[way], index, now, &bytes[..length]);
                     }
                     let extra = if index == 0 { self.access_delay(&bytes[..length]) } else { Span::ZERO };
                     let frame = Frame { bytes, length: length as u32, extra };
@@ -365,7 +370,7 @@ impl RateMeter {
     fn look(&mut self, now: Time, left_bytes: u64, queue_stands: bool, asked: Rate) {
         match self.since {
             _ if !queue_stands => self.since = None,
-            Some((begun, bytes, rate)) if rate == asked && now - begun >= RATE_WINDOW => {
+            Some((begun, bytes, rate)) if rate == asked && now - begun >= RATE_WINDOW.max(asked.time_for(Bytes(RATE_PACKETS * PKT.0))) => {
                 self.bytes += left_bytes - bytes;
                 self.asked += asked.bytes_in(now - begun).0;
                 self.since = Some((now, left_bytes, asked));
@@ -402,17 +407,17 @@ mod tests {
     #[test]
     fn a_rate_is_measured_only_while_a_queue_stands() {
         let mut meter = RateMeter::default();
-        let (asked, halved) = (Rate(10_000_000), Rate(5_000_000));
+        let (asked, halved) = (Rate(100_000_000), Rate(50_000_000));
         meter.look(Time(0), 0, false, asked);
         meter.look(Time(200_000_000), 1000, false, asked);
         assert_eq!(meter.share(), None);
         meter.look(Time(300_000_000), 1000, true, asked);
         meter.look(Time(350_000_000), 2000, true, asked);
-        meter.look(Time(400_000_000), 126_000, true, asked);
+        meter.look(Time(400_000_000), 1_251_000, true, asked);
         assert_eq!(meter.share(), Some(1.0));
         // A window in which the rate changes is none.
-        meter.look(Time(450_000_000), 157_000, true, halved);
-        meter.look(Time(550_000_000), 188_250, true, halved);
-        assert_eq!(meter.share(), Some((125_000.0 + 31_250.0) / (125_000.0 + 62_500.0)));
+        meter.look(Time(450_000_000), 1_282_000, true, halved);
+        meter.look(Time(550_000_000), 1_907_000, true, halved);
+        assert_eq!(meter.share(), Some((1_250_000.0 + 625_000.0) / (1_250_000.0 + 625_000.0)));
     }
 }

@@ -39,6 +39,9 @@ pub enum LabError {
         /// Its reason.
         why: proxy::StartError,
     },
+    /// A bond could not be set up.
+    #[error("cannot set the bond up: {0}")]
+    Bond(String),
     /// A proxy of the scenario was told of a new rate and did not take it.
     #[error("cannot tell the proxy on host {host} what its link carries now: {why}")]
     Reload {

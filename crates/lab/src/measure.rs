@@ -9,7 +9,9 @@ use crate::{
     workload::{Flow, Stage, Story, flow_of},
 };
 use proxy::{FlowRecord, FlowStats, LinkView, TcpInfo};
-use scenario::{FlowSeen, FlowSpec, LegLook, LegSeen, LinkLook, LinkOutcome, Opens, Outcome, Phase, Scenario, Seen, ShaperOutcome};
+use scenario::{
+    FlowSeen, FlowSpec, LegLook, LegSeen, LinkLook, LinkOutcome, Opens, Outcome, Phase, Rate, Scenario, Seen, ShaperOutcome, Span,
+};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 /// Every how many looks at the flows there is one at the machine's memory.
@@ -17,6 +19,10 @@ const LOOKS_AT_MEMORY: usize = 10;
 /// A packet that is late by more than this, in seconds, may find that TCP has given it up: no retransmission timeout of Linux is less than
 /// this beyond a round trip (TCP_RTO_MIN).
 const LONGEST_STALL: f64 = 0.2;
+
+/// What is said when it was.
+pub(crate) const SHORT_OF_MEMORY: &str = "the machine's memory for TCP ran short, so that hosts dropped what they had received: play fewer runs \
+     side by side, bound the proxy's buffer, or raise net.ipv4.tcp_mem";
 
 /// Everything that was seen.
 #[derive(Debug)]
@@ -107,7 +113,7 @@ fn note(seen: &mut LegSeen, t: f64, info: &TcpInfo, proxy: Option<(u64, u64, Pha
 }
 
 /// Whether TCP has so much memory that the kernel begins to drop what sockets have received. All namespaces share it.
-fn is_short_of_memory() -> Option<bool> {
+pub(crate) fn is_short_of_memory() -> Option<bool> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let (used, limits) = (read("/proc/net/sockstat")?, read("/proc/sys/net/ipv4/tcp_mem")?);
     let mut words = used.lines().find(|line| line.starts_with("TCP:"))?.split_whitespace().skip_while(|word| *word != "mem");
@@ -148,8 +154,7 @@ pub(crate) fn outcome(
 
     let mut warnings = verdict(scenario, links);
     if recorder.short_of_memory {
-        let cure = "play fewer runs side by side, bound the proxy's buffer, or raise net.ipv4.tcp_mem";
-        warnings.push(format!("the machine's memory for TCP ran short, so that hosts dropped what they had received: {cure}"));
+        warnings.push(SHORT_OF_MEMORY.into());
     }
     let valid = warnings.is_empty();
     let failed = recorder.seen.flows.iter().enumerate().filter_map(|(id, flow)| Some((id, flow.error.as_ref()?)));
@@ -160,29 +165,35 @@ pub(crate) fn outcome(
 /// What the machine failed to do, link by link; nothing when it kept up.
 fn verdict(scenario: &Scenario, links: &[LinkReport]) -> Vec<String> {
     let whole = scenario::Leg { first: 0, end: scenario.links.len() };
-    // A delay that is off by this much changes no result that anybody would draw a conclusion from.
-    let most_late = 0.0005 + 0.02 * scenario.base_rtt(whole).secs();
     let mut warnings = Vec::new();
     for (index, report) in links.iter().enumerate() {
-        let number = index + 1;
-        if report.refused > 0 {
-            warnings.push(format!("link {number}: the machine lost {} packets outside of the emulated link", report.refused));
-        }
-        if let Some(late) = report.late.filter(|late| late.p99 > most_late) {
-            warnings.push(format!(
-                "link {number}: 1 % of the packets were more than {:.1} ms late (up to {:.1} ms is fine)",
-                late.p99 * 1e3,
-                most_late * 1e3
-            ));
-        }
-        if let Some(late) = report.late.filter(|late| late.most > LONGEST_STALL) {
-            let most = LONGEST_STALL * 1e3;
-            warnings.push(format!("link {number}: the machine stood still for {:.0} ms (up to {most:.0} ms is fine)", late.most * 1e3));
-        }
-        let asked = scenario.links[index].rate.bits_per_s() as f64;
-        if let Some(share) = report.rate_share.filter(|share| (share - 1.0).abs() > 0.01) {
-            warnings.push(format!("link {number}: {:.3} Mbit/s were delivered of {:.3} asked for", share * asked / 1e6, asked / 1e6));
-        }
+        warnings.extend(faults(&format!("link {}", index + 1), scenario.links[index].rate, scenario.base_rtt(whole), report));
+    }
+    warnings
+}
+
+/// What the machine failed to do of a link, `what` it is called, that is to carry `rate` on a path of such a round trip.
+pub(crate) fn faults(what: &str, rate: Rate, rtt: Span, report: &LinkReport) -> Vec<String> {
+    // A delay that is off by this much changes no result that anybody would draw a conclusion from.
+    let most_late = 0.0005 + 0.02 * rtt.secs();
+    let mut warnings = Vec::new();
+    if report.refused > 0 {
+        warnings.push(format!("{what}: the machine lost {} packets outside of the emulated link", report.refused));
+    }
+    if let Some(late) = report.late.filter(|late| late.p99 > most_late) {
+        warnings.push(format!(
+            "{what}: 1 % of the packets were more than {:.1} ms late (up to {:.1} ms is fine)",
+            late.p99 * 1e3,
+            most_late * 1e3
+        ));
+    }
+    if let Some(late) = report.late.filter(|late| late.most > LONGEST_STALL) {
+        let most = LONGEST_STALL * 1e3;
+        warnings.push(format!("{what}: the machine stood still for {:.0} ms (up to {most:.0} ms is fine)", late.most * 1e3));
+    }
+    let asked = rate.bits_per_s() as f64;
+    if let Some(share) = report.rate_share.filter(|share| (share - 1.0).abs() > 0.01) {
+        warnings.push(format!("{what}: {:.3} Mbit/s were delivered of {:.3} asked for", share * asked / 1e6, asked / 1e6));
     }
     warnings
 }

@@ -26,7 +26,7 @@ use std::{
 /// Where a transparent proxy of the lab listens.
 const PROXY_PORT: u16 = 5000;
 /// Packets that wait between a host and the emulator; more would be lost by the host, which makes a run invalid.
-const HOST_QUEUE: u32 = 50_000;
+pub(crate) const HOST_QUEUE: u32 = 50_000;
 
 /// The hosts and links of a scenario, up and running.
 #[derive(Debug)]
@@ -351,6 +351,7 @@ fn link_specs(scenario: &Scenario, seed: u64, mut ends: Vec<[Option<OwnedFd>; 2]
             loss: link.loss,
             loss_rng,
             ends: [left, right],
+            hosts: [index, index + 1],
         });
     }
     specs

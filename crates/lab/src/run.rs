@@ -4,6 +4,7 @@ use crate::{
     LabError,
     measure::{self, Recorder},
     network::{Extras, Network},
+    parallel,
     workload::{self, Stage, Workload},
 };
 use scenario::{Backpressure, Engine, EngineError, Explicit, Outcome, Progress, QueueKind, RateChange, Scenario, SplitMode};
@@ -40,11 +41,8 @@ impl Engine for Lab {
 
     fn can_answer(&self, scenario: &Scenario) -> Result<(), EngineError> {
         let cannot = |key: String, why: &str| Err(EngineError::CannotAnswer { engine: "lab", key, why: why.into() });
-        if scenario.parallel().is_some() {
-            return cannot(
-                "network".into(),
-                "its hosts stand in a row of links; networks in parallel are the simulator's and the equations'",
-            );
+        if let Some(parallel) = scenario.parallel() {
+            parallel::can_answer(&parallel)?;
         }
         for (index, link) in (1..).zip(&scenario.links) {
             if link.queue.kind != QueueKind::Droptail {
@@ -117,6 +115,9 @@ impl Engine for Lab {
 
     fn run(&self, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> Result<Outcome, EngineError> {
         self.can_answer(scenario)?;
+        if let Some(parallel) = scenario.parallel() {
+            return parallel::play(scenario, &parallel, seed, self.capture.as_ref(), progress);
+        }
         play(self, scenario, seed, progress)
     }
 }

@@ -1,6 +1,7 @@
 //! What a proxy is to do: from a file, from flags, or made by hand.
 
 use crate::{
+    bonded::{self, BondConfig, settings::BondKeys},
     controllers::{ControllerError, Controllers},
     leg::{self, LegProfile},
     policy::{Action, Leg, Policy, Rule},
@@ -17,6 +18,8 @@ pub struct Config {
     pub listen: Vec<Listen>,
     /// What is split, and as what.
     pub policy: Policy,
+    /// The bond that far legs are, or that connections come out of.
+    pub bond: Option<BondConfig>,
     /// B: payload held in each direction of a connection; none: as much as the kernel's own buffers take.
     pub buffer: Option<Bytes>,
     /// Worker threads.
@@ -41,6 +44,7 @@ impl Default for Config {
         Config {
             listen: Vec::new(),
             policy: Policy::default(),
+            bond: None,
             // The window of a path of 600 ms, more than half of it, is good for 30 Mbit/s then.
             buffer: Some(Bytes(4 << 20)),
             threads: 1,
@@ -76,6 +80,8 @@ pub enum Way {
     Forward(SocketAddr),
     /// The client says it (SOCKS version 5, RFC 1928, no authentication).
     Socks5,
+    /// The other end of the bond says it, for each of the streams that come out here.
+    Bond,
 }
 
 /// A version of the PROXY protocol.
@@ -118,13 +124,18 @@ impl Listen {
     pub fn socks5(at: SocketAddr) -> Self {
         Listen { at, way: Way::Socks5, accept_proxy: false, send_proxy: None }
     }
+
+    /// The other end of a bond.
+    pub fn bond(at: SocketAddr) -> Self {
+        Listen { at, way: Way::Bond, accept_proxy: false, send_proxy: None }
+    }
 }
 
 impl FromStr for Listen {
     type Err = String;
 
-    /// `transparent=[::]:5000`, `forward=127.0.0.1:8080=192.0.2.10:80` or `socks5=127.0.0.1:1080`; the last two with
-    /// `,accept-proxy` and `,send-proxy=v2` where wanted.
+    /// `transparent=[::]:5000`, `forward=127.0.0.1:8080=192.0.2.10:80`, `socks5=127.0.0.1:1080` or `bond=[::]:7000`; all but the first with
+    /// `,send-proxy=v2`, the second and third with `,accept-proxy` where wanted.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut parts = text.split(',');
         let way = parts.next().unwrap_or_default();
@@ -137,9 +148,11 @@ impl FromStr for Listen {
                 Listen::forward(address(at)?, address(to)?)
             }
             Some(("socks5", at)) => Listen::socks5(address(at)?),
+            Some(("bond", at)) => Listen::bond(address(at)?),
             _ => {
                 return Err(format!(
-                    "{way:?} is no way to listen: write transparent=ADDRESS:PORT, forward=ADDRESS:PORT=ADDRESS:PORT or socks5=ADDRESS:PORT"
+                    "{way:?} is no way to listen: write transparent=ADDRESS:PORT, forward=ADDRESS:PORT=ADDRESS:PORT, socks5=ADDRESS:PORT or \
+                     bond=ADDRESS:PORT"
                 ));
             }
         };
@@ -160,6 +173,9 @@ impl Listen {
         if self.way == Way::Transparent && (self.accept_proxy || self.send_proxy.is_some()) {
             return Err("transparent connections keep their addresses and need no PROXY protocol: leave it out".into());
         }
+        if self.way == Way::Bond && self.accept_proxy {
+            return Err("streams of a bond tell who their client is without the PROXY protocol: leave accept_proxy out".into());
+        }
         Ok(())
     }
 }
@@ -172,19 +188,22 @@ impl<'de> Deserialize<'de> for Listen {
             transparent: Option<SocketAddr>,
             forward: Option<SocketAddr>,
             socks5: Option<SocketAddr>,
+            bond: Option<SocketAddr>,
             to: Option<SocketAddr>,
             #[serde(default)]
             accept_proxy: bool,
             send_proxy: Option<ProxyVersion>,
         }
         let keys = Keys::deserialize(deserializer)?;
-        let mut listen = match (keys.transparent, keys.forward, keys.socks5, keys.to) {
-            (Some(at), None, None, None) => Listen::transparent(at),
-            (None, Some(at), None, Some(to)) => Listen::forward(at, to),
-            (None, None, Some(at), None) => Listen::socks5(at),
+        let mut listen = match (keys.transparent, keys.forward, keys.socks5, keys.bond, keys.to) {
+            (Some(at), None, None, None, None) => Listen::transparent(at),
+            (None, Some(at), None, None, Some(to)) => Listen::forward(at, to),
+            (None, None, Some(at), None, None) => Listen::socks5(at),
+            (None, None, None, Some(at), None) => Listen::bond(at),
             _ => {
                 return Err(de::Error::custom(
-                    "says neither transparent = \"[::]:5000\", nor forward = \"HERE:PORT\" with to = \"THERE:PORT\", nor socks5 = \"HERE:PORT\"",
+                    "says neither transparent = \"[::]:5000\", nor forward = \"HERE:PORT\" with to = \"THERE:PORT\", nor socks5 = \"HERE:PORT\", \
+                     nor bond = \"HERE:PORT\"",
                 ));
             }
         };
@@ -213,6 +232,7 @@ struct File {
     far: LegProfile,
     leg: Vec<Leg>,
     rule: Vec<Rule>,
+    bond: Option<BondKeys>,
 }
 
 /// A configuration, and how the program that runs the proxy is reached.
@@ -237,7 +257,9 @@ impl Service {
     pub fn read(path: &std::path::Path) -> Result<Self, ConfigError> {
         let origin = path.display().to_string();
         let text = fs::read_to_string(path).map_err(|why| ConfigError::Unreadable { path: origin.clone(), why })?;
-        Self::parse(&text, &origin).map_err(|error| ConfigError::File(Box::new(error)))
+        let mut service = Self::parse(&text, &origin).map_err(|error| ConfigError::File(Box::new(error)))?;
+        service.config.bond.as_mut().map_or(Ok(()), BondConfig::read_key)?;
+        Ok(service)
     }
 
     /// What of `other`, beyond its configuration, differs in a way that only a restart can bring about.
@@ -246,13 +268,15 @@ impl Service {
         differs.iter().find(|(_, differs)| *differs).map(|(key, _)| *key)
     }
 
-    /// Reads the text of one; `origin` is what its errors call it.
+    /// Reads the text of one; `origin` is what its errors call it. A bond's key is not read.
     pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
         let file: File = scenario::read_toml(text, origin, File::check)?;
         let mut service = Service::default();
         let config = &mut service.config;
         config.listen = file.listen;
-        config.policy = Policy { rules: file.rule, legs: file.leg, near: file.near, far: file.far };
+        let (bond, networks) = file.bond.as_ref().and_then(|keys| keys.read().ok()).unzip();
+        config.policy = Policy { rules: file.rule, legs: file.leg, near: file.near, far: file.far, networks: networks.unwrap_or_default() };
+        config.bond = bond;
         match file.buffer {
             Some(Buffer::Bytes(bytes)) => config.buffer = Some(bytes),
             Some(Buffer::Unlimited | Buffer::Auto) => config.buffer = None,
@@ -277,6 +301,12 @@ impl File {
         let need = |ok: bool, path: String, message: &str| if ok { Ok(()) } else { Err(Fault::new(path, message)) };
         need(self.threads != Some(0), "threads".into(), "is 0: nothing would ever be done; give at least 1")?;
         need(self.buffer != Some(Buffer::Auto), "buffer".into(), "\"auto\" needs a scenario: give a size, or \"unlimited\"")?;
+        let networks = self.bond.as_ref().map_or(Ok(Vec::new()), |keys| keys.read().map(|(_, networks)| networks));
+        let networks = networks.map_err(|(path, why)| Fault::new(path, &why))?;
+        let listens = self.listen.iter().position(|listen| listen.way == Way::Bond);
+        if let Some(index) = listens.filter(|_| self.bond.is_none()) {
+            need(false, format!("listen[{index}]"), "waits for the other end of a bond, and there is no [bond] with the key of both ends")?;
+        }
         for (index, leg) in self.leg.iter().enumerate() {
             need(
                 leg.name.is_some() || !leg.to.is_empty() || !leg.interface.is_empty(),
@@ -290,6 +320,11 @@ impl File {
             )?;
         }
         for (index, rule) in self.rule.iter().enumerate() {
+            need(
+                rule.action != Action::Bond || !networks.is_empty(),
+                format!("rule[{index}].action"),
+                "is \"bond\", and there is no [[bond.network]] for one: give some",
+            )?;
             for (key, name) in [("near", &rule.near), ("far", &rule.far)] {
                 let Some(name) = name else { continue };
                 let path = format!("rule[{index}].{key}");
@@ -333,6 +368,22 @@ pub enum ConfigError {
          listener is transparent. Leave those connections out in your own firewall"
     )]
     NoBypass(usize),
+    /// A bond has no key.
+    #[error(
+        "the bond has no key: make one (openssl rand -hex 32 > bond.key; chmod 600 bond.key), give both ends the same, and name it: --key bond.key"
+    )]
+    NoKey,
+    /// The key can't be read, or is none.
+    #[error("cannot take the bond's key from {path}: {why}")]
+    KeyFile {
+        /// Which file.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A bond can't work so.
+    #[error("the bond: {0}")]
+    Bond(String),
     /// What must be more than nothing is nothing.
     #[error("{0} is 0, with which nothing would get through: give more, or leave it out")]
     Zero(&'static str),
@@ -429,6 +480,9 @@ impl Config {
         if let Some(asked) = self.max_flows.filter(|asked| *asked > most) {
             return Err(ConfigError::TooManyFlows { asked, files: leg::open_files(), threads: self.threads, most });
         }
+        if let Some(bond) = &self.bond {
+            bonded::settings::check(bond, &self.policy.networks)?;
+        }
         self.policy.profiles().try_for_each(|(leg, profile, _)| check_profile(leg, profile))?;
         Ok(Controllers::of(&self.policy)?)
     }
@@ -464,6 +518,8 @@ impl Config {
             ("install_rules", self.install_rules != other.install_rules),
             ("buffer", self.small_buffer() != other.small_buffer()),
             ("near.mss", self.policy.near.mss != other.policy.near.mss),
+            ("bond", self.bond.as_ref().map(BondConfig::fixed) != other.bond.as_ref().map(BondConfig::fixed)),
+            ("bond.network", self.policy.networks != other.policy.networks),
         ];
         differs.iter().find(|(_, differs)| *differs).map(|(key, _)| *key)
     }
@@ -554,7 +610,11 @@ mod tests {
         let Service { config, name, metrics } = Service::parse(FILE, "proxy.toml").unwrap();
         assert_eq!((name.as_str(), metrics), ("gateway", Some("127.0.0.1:9155".parse().unwrap())));
         assert_eq!((config.threads, config.buffer, config.max_flows), (2, Some(Bytes(4 << 20)), Some(9000)));
-        assert_eq!(config.listen.len(), 3);
+        assert_eq!(config.listen.len(), 4);
+        assert_eq!((config.listen[3].way, config.policy.networks.len()), (Way::Bond, 2));
+        let bond = config.bond.unwrap();
+        assert_eq!((bond.tls, bond.spares, bond.connection_window), (true, 2, Some(Bytes(4 << 20))));
+        assert_eq!((config.policy.networks[1].name.as_str(), config.policy.networks[1].tier), ("mobile", 1));
         assert_eq!(config.listen[1].send_proxy, Some(ProxyVersion::V2));
         assert_eq!(config.policy.legs[0].profile.dscp, Some(leg::Dscp::Set(18)));
         assert_eq!(config.policy.rules[0].action, Action::Bypass);
@@ -572,6 +632,9 @@ mod tests {
             ("\"af21\"", "\"af51\"", "leg[1]: \"af51\" is no code point: write "),
             ("far   = \"gentle\"", "far   = \"genlte\"", "rule[2].far: no [[leg]] is named \"genlte\"; those with a name are: gentle"),
             ("action = \"bypass\"", "action = \"bipass\"", "rule[1].action: unknown variant"),
+            ("\"score\"", "\"scor\"", "bond.scheduler: \"scor\" is no scheduler"),
+            ("interface = \"wlan0\"", "", "bond.network[1]: says neither through which interface"),
+            ("key_file  = \"/etc/tandem/bond.key\"", "", "bond: has no key_file"),
             ("\"10.0.0.0/8\"", "\"10.0.0.0/80\"", "\"10.0.0.0/80\" is no address prefix"),
             ("to      = \"192.0.2.10:80\"", "", "listen[2]: says neither transparent"),
         ];
@@ -587,7 +650,8 @@ mod tests {
         let new = |from: &str, to: &str| Service::parse(&FILE.replacen(from, to, 1), "new").unwrap().config.needs_restart(&old);
         assert_eq!(new("threads         = 2", "threads = 3"), Some("threads"));
         assert_eq!(new("[::]:5000", "[::]:5001"), Some("listen"));
-        assert_eq!(new("\"bbr\"", "\"reno\""), None);
+        assert_eq!(new("\"reno\"", "\"cubic\""), None);
+        assert_eq!(new("\"bbr\"", "\"reno\""), Some("bond.network"));
         assert_eq!(new("\"4MiB\"", "\"8MiB\""), None);
     }
 }

@@ -40,6 +40,7 @@ use crate::{
     sys,
 };
 use rustix::{
+    event::epoll::EventFlags,
     fd::{AsFd, BorrowedFd},
     io::Errno,
 };
@@ -78,6 +79,18 @@ pub(crate) struct Events {
     pub(crate) hung_up: bool,
     pub(crate) failed: bool,
     pub(crate) urgent: bool,
+}
+
+impl Events {
+    pub(crate) fn of(flags: EventFlags) -> Self {
+        Events {
+            readable: flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP),
+            writable: flags.contains(EventFlags::OUT),
+            hung_up: flags.contains(EventFlags::RDHUP),
+            failed: flags.contains(EventFlags::ERR),
+            urgent: flags.contains(EventFlags::PRI),
+        }
+    }
 }
 
 /// What a connection wants after an event.
@@ -148,7 +161,7 @@ pub(crate) struct Connection {
 }
 
 /// How a far leg that could not be dialled ends its connection.
-fn undialled(why: &io::Error) -> Ending {
+pub(crate) fn undialled(why: &io::Error) -> Ending {
     let out_of_descriptors = matches!(why.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
     if out_of_descriptors { Ending::NoRoom } else { Ending::FarNotReached(why.kind()) }
 }
@@ -461,6 +474,7 @@ impl Connection {
             up: direction(&self.up),
             down: direction(&self.down),
             control: Default::default(),
+            bond: None,
         }
     }
 

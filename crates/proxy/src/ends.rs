@@ -65,7 +65,7 @@ impl Ends {
         leg::raise_open_files();
         let kernel = (config.prepare()?, Egress::of(&config.policy)?);
         Controllers::rename(&mut config.policy);
-        let listeners = intercept::open(&config)?.into_iter().map(Listener).collect();
+        let listeners = intercept::open(&config, 0)?.into_iter().map(Listener).collect();
         let rules = config.rules().map(Installed::install).transpose()?;
         Ok((Ends { config, rules, _kernel: kernel }, listeners))
     }

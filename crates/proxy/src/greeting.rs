@@ -2,6 +2,7 @@
 //! Pure: bytes in, bytes out.
 
 use crate::config::ProxyVersion;
+use bond::Target;
 use ppp::{HeaderResult, PartialResult as _, v1, v2};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -9,14 +10,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 const LONGEST: usize = 4096;
 /// No line of the PROXY protocol's version 1 is longer (section 2.1).
 const LONGEST_LINE: usize = 107;
-
-/// Where a client wants to go.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Target {
-    Address(SocketAddr),
-    /// A name to be looked up, and a port.
-    Name(String, u16),
-}
 
 /// What a greeting has come to.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Where connections come in: the listeners, and where each connection wants to go.
 
 use crate::{
-    StartError,
+    StartError, bonded,
     config::{Config, Listen, Way},
     leg::{self, Shares},
     sys,
@@ -34,9 +34,9 @@ pub(crate) struct Arrival {
 }
 
 /// Opens one worker's listeners; all workers share the ports.
-pub(crate) fn open(config: &Config) -> Result<Vec<Listener>, StartError> {
+pub(crate) fn open(config: &Config, worker: usize) -> Result<Vec<Listener>, StartError> {
     let mut listeners = Vec::new();
-    for listen in &config.listen {
+    for listen in config.listen.iter().filter(|listen| bonded::is_listener_of(listen.way, worker)) {
         let at = listen.at;
         let mut open = |at: SocketAddr| -> Result<(), StartError> {
             let socket =
@@ -76,11 +76,14 @@ fn listener(config: &Config, at: SocketAddr, way: Way) -> io::Result<Socket> {
         leg::set_transparent(&socket, domain)?;
     }
     // Accepted sockets inherit all of this, so that it holds from the first SYN-ACK on.
-    let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
+    let shares = config.buffer.filter(|_| way != Way::Bond).map(|buffer| Shares::of(buffer.0 as usize));
     leg::prepare(&socket, shares)?;
-    if let Some(shares) = shares {
+    if let Some(shares) = shares.filter(|_| way != Way::Bond) {
         // A near leg is filled while the far one is dialled, as far as the host's default would let it be.
         leg::bound_receive(&socket, shares.receive)?;
+    }
+    if let Some(window) = config.bond.as_ref().and_then(|bond| bond.connection_window).filter(|_| way == Way::Bond) {
+        bonded::bound_window(&socket, window)?;
     }
     if let Some(mss) = config.policy.near.mss {
         socket.set_tcp_mss(u32::from(mss))?;
@@ -149,7 +152,7 @@ impl Listener {
             // TPROXY leaves the address that the client meant as the socket's own.
             Way::Transparent => Some(socket.local_addr()?.as_socket().ok_or_else(not_ip)?),
             Way::Forward(to) => Some(to),
-            Way::Socks5 => None,
+            Way::Socks5 | Way::Bond => None,
         };
         let own =
             server.filter(|server| self.listen.way == Way::Transparent && server.port() == self.listen.at.port() && is_own(server.ip()));
@@ -171,7 +174,7 @@ mod tests {
     fn a_listener_that_hears_no_calls_hears_them_again_later() {
         let listen = Listen::forward("127.0.0.1:0".parse().unwrap(), "127.0.0.1:1".parse().unwrap());
         let config = Config { listen: vec![listen], ..Config::default() };
-        let listener = open(&config).unwrap().remove(0);
+        let listener = open(&config, 0).unwrap().remove(0);
         let at = listener.socket.local_addr().unwrap().as_socket().unwrap();
         listener.hear_calls(false).unwrap();
         let called = TcpStream::connect_timeout(&at, Duration::from_millis(300)).map_err(|why| why.kind());

@@ -4,8 +4,11 @@
 //! `connection` (its life and its close); `meter` looks on. `rules` brings the traffic in and owns what it installs.
 //! One worker a thread, each with its own listeners and its own epoll; workers share nothing on the data path.
 //!
+//! A far leg may be a *bond*, one stream over several connections, and so may the near leg where such streams come out: `bonded`.
+//!
 //! The accepted connection is the *near leg*, the dialled one the *far leg*, whichever way the data flows.
 
+mod bonded;
 mod config;
 mod connection;
 pub mod control;
@@ -35,13 +38,14 @@ use std::{
     time::Duration,
 };
 
+pub use bonded::{BondConfig, BondView, Network, NetworkSpec, PathView};
 pub use config::{Config, ConfigError, Listen, ProxyVersion, Service, Way};
 pub use controllers::ControllerError;
 pub use egress::{EgressError, LinkView};
 pub use ending::Ending;
 pub use gate::Change;
 pub use leg::{Dscp, LegProfile, available_controllers};
-pub use meter::{DirectionStats, DirectionView, FlowRecord, FlowStats, FlowView, LegView, Limiter, Totals};
+pub use meter::{DirectionStats, DirectionView, FlowRecord, FlowStats, FlowView, LegView, Limiter, NetworkTotals, Totals};
 pub use policy::{Action, Interface, Leg, Policy, Ports, Prefix, Rule};
 pub use rules::{Counted, Rules, RulesError};
 pub use scenario::Phase;
@@ -190,7 +194,7 @@ impl Proxy {
             };
             proxy.workers.push(Handle::start(&config, ties)?);
         }
-        if config.listen.iter().any(|listen| listen.way == Way::Socks5) {
+        if config.listen.iter().any(|listen| matches!(listen.way, Way::Socks5 | Way::Bond)) {
             let mailboxes: Vec<Mailbox> = proxy.workers.iter().map(|worker| worker.mailbox.clone()).collect();
             let tell = move |worker: usize, answer| mailboxes[worker].send(Command::Resolved(answer));
             resolver::start(questions, tell).map_err(failed("start the threads that look names up"))?;

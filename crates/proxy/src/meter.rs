@@ -1,9 +1,9 @@
 //! What is known of a flow: both legs, both directions.
 
-use crate::{ending::Ending, sys::TcpInfo};
+use crate::{bonded::BondView, ending::Ending, sys::TcpInfo};
 use scenario::{Bytes, Phase};
 use serde::{Deserialize, Serialize};
-use std::{net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 /// A flow as it is now.
 #[derive(Debug, Clone)]
@@ -24,6 +24,8 @@ pub struct FlowStats {
     pub up: DirectionStats,
     /// From server to client.
     pub down: DirectionStats,
+    /// The bond, where a leg is one; that leg then stands for all its connections together.
+    pub bond: Option<BondView>,
 }
 
 impl FlowStats {
@@ -31,7 +33,7 @@ impl FlowStats {
     pub(crate) fn unbegun(client: SocketAddr, server: SocketAddr) -> Self {
         let (near, far) = (TcpInfo::default(), TcpInfo::default());
         let (up, down) = (DirectionStats::default(), DirectionStats::default());
-        FlowStats { client, server, age: Duration::ZERO, near, far, control: Default::default(), up, down }
+        FlowStats { client, server, age: Duration::ZERO, near, far, control: Default::default(), up, down, bond: None }
     }
 }
 
@@ -170,6 +172,9 @@ pub struct FlowView {
     pub up: DirectionView,
     /// From server to client.
     pub down: DirectionView,
+    /// The bond, where a leg is one; that leg then stands for all its connections together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bond: Option<BondView>,
 }
 
 impl FlowView {
@@ -190,6 +195,7 @@ impl FlowView {
             far: LegView::of(&flow.far, &flow.control[1]),
             up: direction(&flow.up, &flow.near, &flow.far, legs),
             down: direction(&flow.down, &flow.far, &flow.near, [legs[1], legs[0]]),
+            bond: flow.bond.clone(),
         }
     }
 }
@@ -204,7 +210,7 @@ pub struct FlowRecord {
 }
 
 /// What flows came to, all together.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
     /// Flows at present, those too that have not said yet where they go.
     pub flows: u64,
@@ -218,6 +224,25 @@ pub struct Totals {
     pub near_retransmits: u64,
     /// Segments sent again on far legs of flows that have ended.
     pub far_retransmits: u64,
+    /// Connections to listeners for a bond that have not shown that they have its key.
+    #[serde(default)]
+    pub refused: u64,
+    /// What went over each network of a bond: at the end that dials by its name, at the other by its number.
+    #[serde(default)]
+    pub networks: BTreeMap<String, NetworkTotals>,
+}
+
+/// What went over a network of a bond.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct NetworkTotals {
+    /// Connections of streams at present.
+    pub connections: u64,
+    /// Payload given to its connections.
+    pub sent: u64,
+    /// Payload that came over them.
+    pub received: u64,
+    /// For how long what came over other networks waited for what came over this one, seconds, of all streams together.
+    pub waited_s: f64,
 }
 
 impl Totals {
@@ -233,6 +258,30 @@ impl Totals {
         self.down += record.last.down.moved;
         self.near_retransmits += u64::from(record.last.near.total_retrans);
         self.far_retransmits += u64::from(record.last.far.total_retrans);
+        if let Some(bond) = &record.last.bond {
+            self.add_bond(bond, false);
+        }
+    }
+
+    /// Counts what went over the networks of a flow's bond, and its connections where it goes on.
+    pub(crate) fn add_bond(&mut self, bond: &BondView, goes_on: bool) {
+        for path in &bond.paths {
+            *self.networks.entry(path.network.clone()).or_default() += NetworkTotals {
+                connections: u64::from(goes_on && path.up),
+                sent: path.sent_bytes,
+                received: path.received_bytes,
+                waited_s: path.waited_s,
+            };
+        }
+    }
+}
+
+impl std::ops::AddAssign for NetworkTotals {
+    fn add_assign(&mut self, other: NetworkTotals) {
+        self.connections += other.connections;
+        self.sent += other.sent;
+        self.received += other.received;
+        self.waited_s += other.waited_s;
     }
 }
 
@@ -246,5 +295,9 @@ impl std::ops::AddAssign for Totals {
         self.down += other.down;
         self.near_retransmits += other.near_retransmits;
         self.far_retransmits += other.far_retransmits;
+        self.refused += other.refused;
+        for (network, totals) in other.networks {
+            *self.networks.entry(network).or_default() += totals;
+        }
     }
 }

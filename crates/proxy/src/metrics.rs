@@ -1,14 +1,20 @@
 //! What flows came to, for Prometheus: base units, no label a flow.
 
-use crate::{Ending, Proxy, StartError, control::Status, gate};
+use crate::{Ending, NetworkTotals, Proxy, StartError, control::Status, gate};
 use prometheus_client::{
     encoding::text::encode,
-    metrics::{counter::ConstCounter, family::Family, gauge::ConstGauge, info::Info},
+    metrics::{
+        counter::{ConstCounter, Counter},
+        family::Family,
+        gauge::{ConstGauge, Gauge},
+        info::Info,
+    },
     registry::{Registry, Unit},
 };
 use std::{
+    collections::BTreeMap,
     net::SocketAddr,
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::AtomicU64},
     thread,
 };
 use tiny_http::{Header, Method, Response, Server};
@@ -67,6 +73,9 @@ fn text(status: &Status) -> String {
     counters(&mut registry, "carried", "Payload carried: up to servers, down to clients", Some(Unit::Bytes), carried);
     let again = [([("leg", "near")], totals.near_retransmits), ([("leg", "far")], totals.far_retransmits)];
     counters(&mut registry, "retransmitted_segments", "Segments sent again, of connections that have ended", None, again);
+    let help = "Connections to listeners for a bond that have not shown that they have its key";
+    registry.register("bond_refused", help, ConstCounter::new(totals.refused));
+    networks(&mut registry, &totals.networks);
     if let Some(counted) = status.counted {
         let verdicts = [
             ([("verdict", "split")], counted.split),
@@ -91,8 +100,31 @@ fn text(status: &Status) -> String {
     text
 }
 
+/// What went over the networks of a bond: few, and named by the operator, or by the other end, which has the key.
+fn networks(registry: &mut Registry, networks: &BTreeMap<String, NetworkTotals>) {
+    type Labels = Vec<(&'static str, String)>;
+    let (carried, waited, connections) =
+        (Family::<Labels, Counter>::default(), Family::<Labels, Counter<f64, AtomicU64>>::default(), Family::<Labels, Gauge>::default());
+    for (network, totals) in networks {
+        let of = |more: &[(&'static str, &str)]| {
+            let more = more.iter().map(|(key, value)| (*key, (*value).to_owned()));
+            std::iter::once(("network", network.clone())).chain(more).collect::<Labels>()
+        };
+        carried.get_or_create(&of(&[("direction", "sent")])).inc_by(totals.sent);
+        carried.get_or_create(&of(&[("direction", "received")])).inc_by(totals.received);
+        waited.get_or_create(&of(&[])).inc_by(totals.waited_s);
+        connections.get_or_create(&of(&[])).set(totals.connections as i64);
+    }
+    if !networks.is_empty() {
+        registry.register_with_unit("bond_carried", "Payload over each network of the bond, copies too", Unit::Bytes, carried);
+        let help = "For how long what came over other networks waited for what came over this one, of all streams together";
+        registry.register_with_unit("bond_waited", help, Unit::Seconds, waited);
+        registry.register("bond_connections", "Connections of streams over each network of the bond", connections);
+    }
+}
+
 fn counters(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>, values: impl IntoIterator<Item = (Labels, u64)>) {
-    let family = Family::<Labels, prometheus_client::metrics::counter::Counter>::default();
+    let family = Family::<Labels, Counter>::default();
     for (labels, value) in values {
         family.get_or_create(&labels).inc_by(value);
     }
@@ -109,7 +141,17 @@ mod tests {
 
     #[test]
     fn a_status_reads_as_metrics() {
-        let totals = Totals { flows: 3, ended: [5, 0, 1, 0, 0, 0, 0, 0, 0], up: 7, down: 11, near_retransmits: 0, far_retransmits: 2 };
+        let network = NetworkTotals { connections: 2, sent: 5, received: 8, waited_s: 0.5 };
+        let totals = Totals {
+            flows: 3,
+            ended: [5, 0, 1, 0, 0, 0, 0, 0, 0],
+            up: 7,
+            down: 11,
+            near_retransmits: 0,
+            far_retransmits: 2,
+            refused: 4,
+            networks: [("wlan0".to_string(), network)].into(),
+        };
         let counted = Counted { split: 9, bypassed: 4, unsplit: 2, oneway: 0, quic_packets: 6, quic_bytes: 6000 };
         let text = text(&Status { totals, counted: Some(counted), links: Vec::new() });
         for line in [
@@ -119,6 +161,10 @@ mod tests {
             "tandem_carried_bytes_total{direction=\"down\"} 11",
             "tandem_retransmitted_segments_total{leg=\"far\"} 2",
             "tandem_connections_total{verdict=\"unsplit\"} 2",
+            "tandem_bond_refused_total 4",
+            "tandem_bond_carried_bytes_total{network=\"wlan0\",direction=\"received\"} 8",
+            "tandem_bond_waited_seconds_total{network=\"wlan0\"} 0.5",
+            "tandem_bond_connections{network=\"wlan0\"} 2",
             "tandem_quic_bytes_total 6000",
             "# EOF",
         ] {

@@ -1,7 +1,7 @@
 //! Which connections are split, and as what: ordered rules and leg profiles. Pure: the firewall enforces the bypass rules
 //! (`rules` renders them), the worker asks here for the profiles of what comes through.
 
-use crate::leg::LegProfile;
+use crate::{bonded::Network, leg::LegProfile};
 use ipnet::IpNet;
 use serde::{
     Deserialize, Deserializer,
@@ -23,6 +23,8 @@ pub enum Action {
     Split,
     /// It passes as it is.
     Bypass,
+    /// It is split, and its far leg is a bond: what becomes of those that no rule fits, where there are networks for one.
+    Bond,
 }
 
 /// A list, of which one alone may stand without brackets.
@@ -50,7 +52,8 @@ fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Resu
     deserializer.deserialize_any(List(PhantomData))
 }
 
-/// A rule. What it does not mention, it does not ask for; the first that fits decides. Where none fits, a connection is split.
+/// A rule. What it does not mention, it does not ask for; the first that fits decides. Where none fits, a connection is split, over the bond where
+/// there is one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rule {
@@ -116,7 +119,7 @@ impl<'de> Deserialize<'de> for Leg {
 pub struct Prefix(pub IpNet);
 
 impl Prefix {
-    fn contains(self, address: IpAddr) -> bool {
+    pub(crate) fn contains(self, address: IpAddr) -> bool {
         self.0.contains(&address)
     }
 }
@@ -225,9 +228,28 @@ pub struct Policy {
     pub near: LegProfile,
     /// The dialled leg, where no other profile fits.
     pub far: LegProfile,
+    /// What far legs are bonds over, if they are.
+    pub networks: Vec<Network>,
 }
 
 impl Policy {
+    /// Whether the far leg of a connection is a bond. `server` is not known of one that goes to a name: then only rules that do not ask for it fit.
+    pub(crate) fn is_bonded(
+        &self,
+        client: SocketAddr,
+        server: Option<SocketAddr>,
+        mut route: impl FnMut(IpAddr) -> Option<String>,
+    ) -> bool {
+        if self.networks.is_empty() {
+            return false;
+        }
+        let asks = self.rules.iter().any(|rule| !rule.inward.is_empty() || !rule.outward.is_empty());
+        let mut through = |address: Option<IpAddr>| address.filter(|_| asks).and_then(&mut route);
+        let (inward, outward) = (through(Some(client.ip())), through(server.map(|server| server.ip())));
+        let rule = self.rules.iter().find(|rule| rule.fits(client, server, inward.as_deref(), outward.as_deref()));
+        rule.is_none_or(|rule| rule.action == Action::Bond)
+    }
+
     /// The profiles of the legs of a connection from `client` to `server`, near and far. `route` tells the interface through
     /// which an address is reached; it is asked only where that matters.
     pub(crate) fn legs_of(
@@ -243,7 +265,7 @@ impl Policy {
             || self.rules.iter().any(|rule| !rule.inward.is_empty() || !rule.outward.is_empty());
         let mut through = |address| if asks { route(address) } else { None };
         let (inward, outward) = (through(client.ip()), through(server.ip()));
-        let rule = self.rules.iter().find(|rule| rule.fits(client, server, inward.as_deref(), outward.as_deref()));
+        let rule = self.rules.iter().find(|rule| rule.fits(client, Some(server), inward.as_deref(), outward.as_deref()));
         let choose = |named: Option<&String>, peer: IpAddr, through: Option<&str>| {
             self.legs.iter().find(|leg| match named {
                 Some(name) => leg.name.as_ref() == Some(name),
@@ -262,12 +284,15 @@ impl Policy {
             (name, &leg.profile, &leg.interface[..])
         });
         let both = [("near leg".to_string(), &self.near, &[][..]), ("far leg".to_string(), &self.far, &[][..])];
-        both.into_iter().chain(named)
+        let network = |network: &'_ Network| format!("network {}", network.name);
+        let networks = self.networks.iter().map(move |it| (network(it), &it.profile, it.interface.as_slice()));
+        both.into_iter().chain(named).chain(networks)
     }
 
     /// Every profile there is, to be changed.
     pub(crate) fn profiles_mut(&mut self) -> impl Iterator<Item = &mut LegProfile> {
-        [&mut self.near, &mut self.far].into_iter().chain(self.legs.iter_mut().map(|leg| &mut leg.profile))
+        let legs = self.legs.iter_mut().map(|leg| &mut leg.profile).chain(self.networks.iter_mut().map(|network| &mut network.profile));
+        [&mut self.near, &mut self.far].into_iter().chain(legs)
     }
 }
 
@@ -277,10 +302,10 @@ fn holds<T, U: ?Sized>(wanted: &[T], given: Option<&U>, fits: impl Fn(&T, &U) ->
 }
 
 impl Rule {
-    fn fits(&self, client: SocketAddr, server: SocketAddr, inward: Option<&str>, outward: Option<&str>) -> bool {
+    fn fits(&self, client: SocketAddr, server: Option<SocketAddr>, inward: Option<&str>, outward: Option<&str>) -> bool {
         holds(&self.from, Some(&client.ip()), |prefix, address| prefix.contains(*address))
-            && holds(&self.to, Some(&server.ip()), |prefix, address| prefix.contains(*address))
-            && holds(&self.ports, Some(&server.port()), |ports, port| (ports.first..=ports.last).contains(port))
+            && holds(&self.to, server.map(|server| server.ip()).as_ref(), |prefix, address| prefix.contains(*address))
+            && holds(&self.ports, server.map(|server| server.port()).as_ref(), |ports, port| (ports.first..=ports.last).contains(port))
             && holds(&self.inward, inward, Interface::fits)
             && holds(&self.outward, outward, Interface::fits)
     }
@@ -308,7 +333,7 @@ mod tests {
         }
         let file: File = toml::from_str(text).unwrap();
         let default = |name: &str| LegProfile { control: Some(name.into()), ..LegProfile::default() };
-        Policy { rules: file.rule, legs: file.leg, near: default("near"), far: default("far") }
+        Policy { rules: file.rule, legs: file.leg, near: default("near"), far: default("far"), networks: Vec::new() }
     }
 
     fn chosen(policy: &Policy, client: &str, server: &str) -> [String; 2] {

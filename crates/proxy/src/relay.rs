@@ -60,6 +60,11 @@ impl Tools {
         Tools { pipes: Vec::new(), lent: 0, scratch: vec![0; Self::SCRATCH], now: Instant::now() }
     }
 
+    /// Lends the room for bytes on their way.
+    pub(crate) fn with_scratch<T>(&mut self, work: impl FnOnce(&mut [u8]) -> T) -> T {
+        work(&mut self.scratch)
+    }
+
     fn take_pipe(&mut self) -> io::Result<Pipe> {
         if let Some(pipe) = self.pipes.pop() {
             return Ok(pipe);

@@ -21,6 +21,7 @@ pub(crate) struct Device {
 }
 
 /// A line to the kernel's routing.
+#[derive(Debug)]
 pub(crate) struct Routes {
     socket: Socket,
 }

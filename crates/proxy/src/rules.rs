@@ -231,7 +231,7 @@ impl Rules {
         }
         for one in &self.policy {
             let verdict = match one.action {
-                Action::Split => "goto split",
+                Action::Split | Action::Bond => "goto split",
                 Action::Bypass => "counter name bypassed goto direct",
             };
             for condition in conditions(one) {

@@ -1,10 +1,12 @@
 //! A worker: one thread, its listeners, its epoll, its connections. It shares nothing with the others.
 
+mod bonds;
 mod callers;
 mod room;
 
 use crate::{
     StartError,
+    bonded::{self, Bonds},
     config::{Config, Way},
     connection::{Connection, Events, Side, Start, Wants, refuse_socks},
     ending::Ending,
@@ -103,15 +105,18 @@ enum Token {
     Waker,
     Listener(usize),
     Connection(usize, Side),
+    Bond(usize),
 }
 
 impl Token {
     const LISTENER: u64 = 1 << 62;
+    const BOND: u64 = 1 << 61;
 
     fn pack(self) -> EventData {
         EventData::new_u64(match self {
             Token::Waker => u64::MAX,
             Token::Listener(index) => Self::LISTENER | index as u64,
+            Token::Bond(entry) => Self::BOND | entry as u64,
             Token::Connection(slot, side) => (slot as u64) << 1 | u64::from(side == Side::Far),
         })
     }
@@ -120,6 +125,7 @@ impl Token {
         match data.u64() {
             u64::MAX => Token::Waker,
             value if value & Self::LISTENER != 0 => Token::Listener((value & !Self::LISTENER) as usize),
+            value if value & Self::BOND != 0 => Token::Bond((value & !Self::BOND) as usize),
             value => Token::Connection((value >> 1) as usize, if value & 1 == 1 { Side::Far } else { Side::Near }),
         }
     }
@@ -135,6 +141,8 @@ pub(crate) struct Worker {
     /// Asked only where the policy speaks of interfaces.
     routes: Option<Routes>,
     connections: Vec<Option<Connection>>,
+    /// Those of which one leg is a bond, where there is one.
+    bonds: Option<Bonds>,
     /// Clients that have not said yet where they go, by slot.
     callers: HashMap<usize, Caller>,
     serial: u64,
@@ -174,8 +182,14 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn new(config: Arc<Config>, waker: OwnedFd, ties: Ties) -> Result<Self, StartError> {
-        let listeners = intercept::open(&config)?;
-        Self::watch(config, waker, listeners, ties).map_err(|why| StartError::System { what: "set up epoll for a worker", why })
+        let failed = |what| move |why| StartError::System { what, why };
+        let listeners = intercept::open(&config, ties.number)?;
+        let mut worker = Self::watch(config, waker, listeners, ties).map_err(failed("set up epoll for a worker"))?;
+        let epoll = worker.epoll.try_clone().map_err(failed("share epoll with the bond"))?;
+        let (names, number) = (worker.ties.names.clone(), worker.ties.number);
+        let bonds = Bonds::of(&worker.config, epoll, Token::BOND, names, number);
+        worker.bonds = bonds.map_err(|why| failed("set the bond up")(io::Error::other(why)))?;
+        Ok(worker)
     }
 
     fn watch(config: Arc<Config>, waker: OwnedFd, listeners: Vec<Listener>, ties: Ties) -> io::Result<Self> {
@@ -195,6 +209,7 @@ impl Worker {
             waker,
             listeners,
             connections: Vec::new(),
+            bonds: None,
             callers: HashMap::new(),
             serial: 0,
             free: Vec::new(),
@@ -220,13 +235,13 @@ impl Worker {
     }
 
     fn alive(&self) -> usize {
-        self.connections.len() - self.free.len() - self.ended.len()
+        self.connections.len() - self.free.len() - self.ended.len() + self.bonds.as_ref().map_or(0, Bonds::len)
     }
 
     /// Runs until told to stop, or drained.
     pub(crate) fn run(mut self) {
         let mut events = Vec::with_capacity(256);
-        while !(self.draining && self.alive() == 0 && self.closes.is_none()) {
+        while !(self.draining && self.alive() == 0 && self.closes.is_none() && self.bonds.as_ref().is_none_or(Bonds::is_over)) {
             events.clear();
             let timeout = self.timeout();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
@@ -246,6 +261,7 @@ impl Worker {
                     }
                     Token::Listener(index) => self.accept(index),
                     Token::Connection(slot, side) => self.on_events(slot, side, event.flags),
+                    Token::Bond(entry) => self.on_bond(entry, event.flags),
                 }
             }
             for _ in 0..self.again.len() {
@@ -265,6 +281,7 @@ impl Worker {
                     });
                 }
             }
+            self.turn_of_bonds();
             self.check_dialling();
             self.check_callers();
             self.take_care();
@@ -282,7 +299,7 @@ impl Worker {
 
     /// How long to wait: not at all while somebody has more to do, a tick while somebody waits for the clock.
     fn timeout(&self) -> Option<Timespec> {
-        if !self.again.is_empty() || !self.surveys.is_empty() {
+        if !self.again.is_empty() || !self.surveys.is_empty() || self.bonds.as_ref().is_some_and(Bonds::is_busy) {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
         let connects = !self.dialling.is_empty() || !self.dialling_long.is_empty() || !self.callers.is_empty();
@@ -292,6 +309,7 @@ impl Worker {
             connects.then_some(CONNECT_TICK),
             (self.alive() > 0).then(|| self.next_care.saturating_duration_since(Instant::now())),
             self.closes.map(|at| at.saturating_duration_since(Instant::now())),
+            self.bonds.as_ref().and_then(Bonds::wait),
         ];
         let wait = reasons.into_iter().flatten().min()?;
         Some(Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) })
@@ -307,11 +325,18 @@ impl Worker {
                 Command::Reload(config) => {
                     self.room = config.room_of_a_worker();
                     self.config = config;
+                    if let Some(bonds) = &mut self.bonds {
+                        bonds.reload(&self.config);
+                    }
                     self.look_for_room();
+                }
+                Command::Resolved(answer) if answer.slot & bonded::QUESTION != 0 => {
+                    self.bonds.iter_mut().for_each(|bonds| bonds.on_resolved(&answer));
                 }
                 Command::Resolved(answer) => self.on_resolved(answer),
                 Command::Drain => {
                     self.draining = true;
+                    self.bonds.iter_mut().for_each(Bonds::drain);
                     match self.ties.gate {
                         Some(_) => self.closes = Some(self.tools.now + LATE),
                         None => self.listeners.clear(),
@@ -321,6 +346,8 @@ impl Worker {
                     for slot in 0..self.connections.len() {
                         self.end(slot, Ending::Stopped);
                     }
+                    self.bonds.iter_mut().for_each(Bonds::stop);
+                    self.record_bonds();
                     return false;
                 }
             }
@@ -337,12 +364,23 @@ impl Worker {
             totals.up += up;
             totals.down += down;
         }
+        if let Some(bonds) = &self.bonds {
+            let (up, down) = bonds.carried();
+            totals.up += up;
+            totals.down += down;
+            totals.refused += bonds.refused;
+            bonds.views().for_each(|bond| totals.add_bond(&bond, true));
+        }
         totals
     }
 
     /// Tells some more of the flows to whoever asked.
     fn survey(&mut self) {
         for mut survey in mem::take(&mut self.surveys) {
+            if let Some(bonds) = self.bonds.as_ref().filter(|_| survey.next == 0) {
+                // Who asked may have gone away.
+                let _ = survey.reply.send(bonds.stats());
+            }
             let end = self.connections.len().min(survey.next + SURVEYED);
             let flows = self.connections.get(survey.next..end).unwrap_or_default();
             let flows = flows.iter().flatten().map(|connection| connection.stats(self.tools.now)).collect();
@@ -376,6 +414,13 @@ impl Worker {
     fn on_arrival(&mut self, index: usize, arrival: Arrival) {
         let Arrival { socket, client, server } = arrival;
         let listen = &self.listeners[index].listen;
+        if listen.way == Way::Bond {
+            let send_proxy = listen.send_proxy;
+            if let Some(bonds) = &mut self.bonds {
+                bonds.greet(socket, send_proxy);
+            }
+            return;
+        }
         match server.filter(|_| !listen.accept_proxy) {
             Some(server) => {
                 let preface = listen.send_proxy.map_or(Vec::new(), |version| proxy_header(version, client, server));
@@ -397,9 +442,12 @@ impl Worker {
         })
     }
 
-    /// Begins to split a connection, in a slot that is its own.
+    /// Begins to split a connection, in a slot that is its own, or over a bond, where that is its.
     fn begin(&mut self, slot: usize, start: Start) {
         let (client, server) = (start.client, start.server);
+        if self.is_bonded(client, Some(server)) {
+            return self.begin_bonded(slot, start, bond::Target::Address(server));
+        }
         let routes = self.routes.as_ref();
         match Connection::begin(&self.config, start, |address| routes?.interface_to(address), self.tools.now) {
             Ok(connection) => {
@@ -464,13 +512,7 @@ impl Worker {
         if !self.callers.is_empty() && self.callers.contains_key(&slot) {
             return self.on_caller(slot);
         }
-        let events = Events {
-            readable: flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP),
-            writable: flags.contains(EventFlags::OUT),
-            hung_up: flags.contains(EventFlags::RDHUP),
-            failed: flags.contains(EventFlags::ERR),
-            urgent: flags.contains(EventFlags::PRI),
-        };
+        let events = Events::of(flags);
         self.advance(slot, |connection, tools| connection.on_events(side, events, tools));
     }
 

@@ -42,6 +42,11 @@ impl Quantity {
             "sojourn_2_s" => ("background 2, s", 1.0, 3),
             "sojourn_3_s" => ("background 3, s", 1.0, 3),
             "sojourn_4_s" => ("background 4, s", 1.0, 3),
+            "over_can_0" => ("over ideal", 1.0, 3),
+            "over_can_1" => ("background 1, over ideal", 1.0, 3),
+            "over_can_2" => ("background 2, over ideal", 1.0, 3),
+            "over_can_3" => ("background 3, over ideal", 1.0, 3),
+            "over_can_4" => ("background 4, over ideal", 1.0, 3),
             _ => ("?", 1.0, 3),
         };
         Quantity { head, per, decimals }

@@ -1,10 +1,10 @@
 //! Which columns a table of outcomes has: the results, and what links were asked for and delivered. A column nobody needs is left out.
 
 use crate::grid::{Grid, written};
-use crate::group::{Group, differs};
+use crate::group::{Group, Number, differs};
 use crate::human::{Kind, NONE, count, three};
 use crate::markup::plain;
-use scenario::{LinkOutcome, Outcome, ProxyOutcome, SOJOURNS};
+use scenario::{LinkOutcome, OVER_CAN, Outcome, ProxyOutcome, SOJOURNS};
 use std::collections::BTreeSet;
 
 /// A row for each group.
@@ -157,6 +157,14 @@ fn sojourns(grid: &mut Grid, groups: &[Group<'_>]) {
             (1..classes).map(mean).collect::<Vec<String>>().join(" / ")
         };
         grid.written("background", unit.unit, groups.iter().map(cell).collect());
+    }
+    let over = |group: &Group<'_>| group.number(OVER_CAN[0], |outcome| outcome.number(OVER_CAN[0]));
+    if groups.iter().any(|group| over(group).is_some()) {
+        let ratio = |number: Number| match number.half {
+            Some(half) if half.is_finite() => format!("{:.3} ± {half:.3}", number.mean),
+            _ => format!("{:.3}", number.mean),
+        };
+        grid.written("over ideal", "ratio", groups.iter().map(|group| over(group).map_or(NONE.into(), ratio)).collect());
     }
 }
 

@@ -17,6 +17,7 @@ mod outcome;
 mod parallel;
 mod random;
 mod seen;
+mod sojourns;
 mod sources;
 mod split;
 mod tcp;
@@ -31,12 +32,13 @@ pub use law::{Law, Shape, SizeLaw, SpanLaw};
 pub use links::{Gilbert, Link, Loss, Queue, QueueKind, RateChange};
 pub use model::{Control, Leg, Scenario};
 pub use outcome::{
-    Dist, FlowOutcome, LegOutcome, LinkOutcome, NUMBERS, NetworkOutcome, Outcome, Phase, Phases, ProxyOutcome, ReorderOutcome, SOJOURNS,
-    Series, ShaperOutcome, add_ci95, half_width, jain,
+    Dist, FlowOutcome, LegOutcome, LinkOutcome, NUMBERS, NetworkOutcome, OVER_CAN, Outcome, Phase, Phases, ProxyOutcome, ReorderOutcome,
+    SOJOURNS, Series, ShaperOutcome, add_ci95, half_width, jain,
 };
 pub use parallel::{Bond, Foreground, Job, Jobs, Network, Parallel, Scheduler};
 pub use random::{Purpose, stream};
 pub use seen::{FlowSeen, LegLook, LegSeen, LinkLook, Seen};
+pub use sojourns::{Means, Sojourns};
 pub use sources::{Arrivals, Cross, Offer, Times, Writes};
 pub use split::{Backpressure, Buffer, Split, SplitMode};
 pub use tcp::Tcp;

@@ -53,6 +53,9 @@ pub struct Outcome {
     /// How many transfers of each class that is the mean of; absent where it is none of transfers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sojourn_jobs: Vec<u64>,
+    /// The same over what the CAN model makes of the very same transfers, the foreground split as a fluid (Hoekstra et al. §II): the ideal.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sojourn_over_can: Vec<Option<f64>>,
     /// Networks in parallel, one by one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<NetworkOutcome>,
@@ -325,8 +328,9 @@ impl Outcome {
             "held_bytes" => self.proxy.as_ref().map(|proxy| proxy.buffer_bytes.mean),
             "delay_s" => self.delay_s.or(self.proxy.as_ref().map(|proxy| proxy.delay_s)).map(|delay| delay.mean),
             _ => {
-                let class = SOJOURNS.iter().position(|sojourn| *sojourn == name)?;
-                self.sojourn_s.get(class).copied().flatten()
+                let of =
+                    |names: &[&str], values: &[Option<f64>]| values.get(names.iter().position(|other| *other == name)?).copied().flatten();
+                of(&SOJOURNS, &self.sojourn_s).or_else(|| of(&OVER_CAN, &self.sojourn_over_can))
             }
         }
     }
@@ -335,8 +339,11 @@ impl Outcome {
 /// The name of each class's mean time among the [`NUMBERS`].
 pub const SOJOURNS: [&str; Scenario::MOST_NETWORKS + 1] = ["sojourn_0_s", "sojourn_1_s", "sojourn_2_s", "sojourn_3_s", "sojourn_4_s"];
 
+/// And of that time over the CAN model's.
+pub const OVER_CAN: [&str; Scenario::MOST_NETWORKS + 1] = ["over_can_0", "over_can_1", "over_can_2", "over_can_3", "over_can_4"];
+
 /// The numbers of an outcome that runs are compared by, and that have intervals over seeds.
-pub const NUMBERS: [&str; 22] = [
+pub const NUMBERS: [&str; 27] = [
     "goodput_bps",
     "utilization",
     "completion_s",
@@ -359,6 +366,11 @@ pub const NUMBERS: [&str; 22] = [
     SOJOURNS[2],
     SOJOURNS[3],
     SOJOURNS[4],
+    OVER_CAN[0],
+    OVER_CAN[1],
+    OVER_CAN[2],
+    OVER_CAN[3],
+    OVER_CAN[4],
 ];
 
 /// Jain's index of fairness, 1 when all are alike and 1/n when one has all; absent when there are fewer than two, or nothing to share.
@@ -446,8 +458,17 @@ mod tests {
         let flow = |end_s| FlowOutcome { end_s: Some(end_s), acked_s: Some(end_s), kept_max_bytes: Some(1), ..FlowOutcome::default() };
         let flows = vec![flow(1.0), flow(2.0)];
         let (queue_bytes, proxy) = (Some(Dist::default()), Some(ProxyOutcome::default()));
-        let sojourn_s = vec![Some(1.0); SOJOURNS.len()];
-        let outcome = Outcome { flows, jain: Some(1.0), converge_s: Some(1.0), queue_bytes, proxy, sojourn_s, ..Outcome::default() };
+        let (sojourn_s, sojourn_over_can) = (vec![Some(1.0); SOJOURNS.len()], vec![Some(1.0); OVER_CAN.len()]);
+        let outcome = Outcome {
+            flows,
+            jain: Some(1.0),
+            converge_s: Some(1.0),
+            queue_bytes,
+            proxy,
+            sojourn_s,
+            sojourn_over_can,
+            ..Outcome::default()
+        };
         assert!(NUMBERS.iter().all(|name| outcome.number(name).is_some()));
         assert_eq!(outcome.number("afct"), None);
     }

@@ -142,6 +142,8 @@ pub enum Scheduler {
     Redundant,
     /// The first network as far as it goes, then the second …
     Tiers,
+    /// The kernel's own Multipath TCP (RFC 8684), to compare with.
+    Mptcp,
 }
 
 /// A scenario's networks in parallel.

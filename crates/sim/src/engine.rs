@@ -2,7 +2,7 @@
 
 use crate::{conn::Conn, measure, measure::Looks, parallel, parallel::Ended, sender::Law, settings::Settings, world::World};
 use control::Controller;
-use scenario::{Buffer, Engine, EngineError, Explicit, Outcome, Parallel, Progress, QueueKind, Scenario, Span, SplitMode};
+use scenario::{Buffer, Engine, EngineError, Explicit, Outcome, Parallel, Progress, QueueKind, Scenario, Scheduler, Span, SplitMode};
 
 /// A run without a duration, whose flows do not end either (a link that loses everything), is given up after a month.
 const PATIENCE: Span = Span(30 * 86_400 * 1_000_000_000);
@@ -158,6 +158,9 @@ fn can_answer_parallel(scenario: &Scenario, parallel: &Parallel<'_>) -> Result<(
     };
     if let Some((index, (key, _, why))) = (1..).zip(&scenario.flows).find_map(|(index, flow)| Some((index, refused(flow)?))) {
         return cannot(format!("flow[{index}].{key}"), why);
+    }
+    if parallel.bond.scheduler == Scheduler::Mptcp {
+        return cannot("bond.scheduler".into(), "Multipath TCP is the kernel's: --on lab");
     }
     match parallel.overload() {
         Some((network, load)) => {

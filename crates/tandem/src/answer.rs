@@ -63,7 +63,8 @@ pub(crate) fn ask(questions: Vec<Question<'_>>, manner: Manner) -> Vec<Result<Ou
                     let answer = question
                         .engine
                         .run(&question.variant.scenario, question.seed, &bar)
-                        .map(|outcome| Outcome { case: question.variant.case.clone(), ..outcome });
+                        .map(|outcome| Outcome { case: question.variant.case.clone(), ..outcome })
+                        .map(|outcome| beside_the_ideal(&question.variant.scenario, outcome));
                     let again = tries > 1 && answer.as_ref().is_ok_and(|outcome| !outcome.valid);
                     let mut slot = answers[index].lock().expect("nobody else has this answer");
                     // Who is interrupted has what there was before.
@@ -82,11 +83,20 @@ pub(crate) fn ask(questions: Vec<Question<'_>>, manner: Manner) -> Vec<Result<Ou
     answers.map(|answer| answer.unwrap_or(Err(EngineError::Cancelled))).collect()
 }
 
+/// Of transfers over networks in parallel it is told how much longer they took than the ideal.
+fn beside_the_ideal(scenario: &Scenario, outcome: Outcome) -> Outcome {
+    let Some(parallel) = scenario.parallel().filter(|_| !outcome.sojourn_jobs.is_empty()) else { return outcome };
+    let ideal = theory::ideal(&parallel, outcome.seed);
+    let over = |(took, ideal): (&Option<f64>, Option<f64>)| Some((*took)? / ideal?);
+    Outcome { sojourn_over_can: outcome.sojourn_s.iter().zip(ideal).map(over).collect(), ..outcome }
+}
+
 /// How many of these a machine can play at once.
 fn side_by_side(scenarios: &[&Scenario]) -> usize {
     let load = |scenario: &Scenario| {
         let slowest = scenario.links.iter().map(|link| link.rate.bits_per_s()).min().unwrap_or(0);
-        slowest as f64 / 12_000.0 * scenario.links.len() as f64
+        let beside: u64 = scenario.networks.iter().map(|network| network.rate.bits_per_s()).sum();
+        (slowest as f64 * scenario.links.len() as f64 + beside as f64) / 12_000.0
     };
     let heaviest = scenarios.iter().map(|scenario| load(scenario)).fold(1.0, f64::max);
     ((PACKETS_PER_S / heaviest) as usize).clamp(1, MOST_AT_ONCE)

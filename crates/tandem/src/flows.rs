@@ -4,7 +4,7 @@ use crate::Failure;
 use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use proxy::{
-    Change, DirectionView, FlowView, LegView, Limiter, LinkView, Phase, Prefix,
+    BondView, Change, DirectionView, FlowView, LegView, Limiter, LinkView, PathView, Phase, Prefix,
     control::{AskError, Remote, Status},
 };
 use scenario::{Bytes, Span};
@@ -120,14 +120,14 @@ fn table(flows: &[FlowView], status: &Status) -> String {
                 human(direction.held_bytes),
                 phase(direction).into(),
                 limiter(direction).into(),
-                first(leg(&flow.near)),
-                first(leg(&flow.far)),
+                first(leg(&flow.near, flow)),
+                first(leg(&flow.far, flow)),
             ]);
         }
         if flow.up.bytes + flow.down.bytes == 0 {
             let empty = || String::new();
             let row = [flow.client.to_string(), flow.server.to_string(), age(flow.age_s), empty(), "0".into()];
-            table.add_row(row.into_iter().chain([empty(), empty(), empty(), leg(&flow.near), leg(&flow.far)]));
+            table.add_row(row.into_iter().chain([empty(), empty(), empty(), leg(&flow.near, flow), leg(&flow.far, flow)]));
         }
     }
     for index in [2, 4, 5] {
@@ -222,7 +222,11 @@ fn limiter(direction: &DirectionView) -> &'static str {
     }
 }
 
-fn leg(leg: &LegView) -> String {
+/// A leg; of a bond, each of its networks.
+fn leg(leg: &LegView, flow: &FlowView) -> String {
+    if let Some(bond) = flow.bond.as_ref().filter(|_| leg.control.starts_with("bond")) {
+        return networks(bond);
+    }
     let ssthresh = leg.ssthresh_pkt.map_or("–".to_string(), |segments| segments.to_string());
     format!(
         "{} {:.1}/{:.1}ms cwnd {}/{} retrans {} {:.1}Mbit/s",
@@ -234,4 +238,37 @@ fn leg(leg: &LegView) -> String {
         leg.retransmits,
         leg.delivery_bps / 1e6
     )
+}
+
+/// What is believed of each network of a bond, and what part of the payload goes over it, that which goes more ways first.
+fn networks(bond: &BondView) -> String {
+    let sum = |of: fn(&PathView) -> u64| bond.paths.iter().map(of).sum::<u64>();
+    let [sent, received] = [sum(|path| path.sent_bytes), sum(|path| path.received_bytes)];
+    let share = |path: &PathView| if sent > received { (path.sent_bytes, sent) } else { (path.received_bytes, received) };
+    let line = |path: &PathView| {
+        let (own, all) = share(path);
+        let state = if !path.up {
+            " gone"
+        } else if path.stalled {
+            " stalled"
+        } else {
+            ""
+        };
+        let score = path.score_s.map_or("–".to_string(), |score| format!("{:.1}", score * 1e3));
+        let throughput = path.throughput_bps.map_or("–".to_string(), |bps| format!("{:.1}", bps / 1e6));
+        format!(
+            "{}{state}: {:.0} % score {score}ms G {throughput}Mbit/s sRTT {:.1}ms Q {} retrans {} waited for {:.1}s",
+            path.network,
+            100.0 * own as f64 / all.max(1) as f64,
+            path.srtt_s * 1e3,
+            human(path.queued_bytes),
+            path.retransmits,
+            path.waited_s
+        )
+    };
+    let mut lines: Vec<String> = bond.paths.iter().map(line).collect();
+    if bond.waiting_bytes > 0 {
+        lines.push(format!("{} wait for their turn", human(bond.waiting_bytes)));
+    }
+    if lines.is_empty() { "no network yet".into() } else { lines.join("\n") }
 }

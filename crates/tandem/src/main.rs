@@ -2,6 +2,7 @@
 
 mod advise;
 mod answer;
+mod bond;
 mod cache;
 mod control;
 mod demo;
@@ -12,6 +13,7 @@ mod lab;
 mod paper;
 mod proxy;
 mod run;
+mod service;
 
 use clap::{Parser, Subcommand};
 use std::{fmt, process::ExitCode};
@@ -36,6 +38,8 @@ enum Command {
     Advise(advise::Advise),
     /// Splits the connections that come to this machine
     Proxy(Box<proxy::Proxy>),
+    #[command(subcommand)]
+    Bond(bond::Bond),
     Flows(flows::Flows),
     Bypass(flows::Bypass),
     Cache(Box<cache::Cache>),
@@ -84,7 +88,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("TANDEM_LOG").unwrap_or_else(|_| match arguments.command {
-            Command::Proxy(_) | Command::Cache(_) => "info".into(),
+            Command::Proxy(_) | Command::Bond(_) | Command::Cache(_) => "info".into(),
             _ => "error".into(),
         }))
         .with_writer(std::io::stderr)
@@ -97,6 +101,7 @@ fn main() -> ExitCode {
         Command::Paper(command) => command.run(),
         Command::Advise(command) => command.run(),
         Command::Proxy(command) => command.run(),
+        Command::Bond(command) => command.run(),
         Command::Flows(command) => command.run(),
         Command::Bypass(command) => command.run(),
         Command::Cache(command) => command.run(),

@@ -5,12 +5,12 @@ mod common;
 
 use common::{Daemon, skip, wait_for_listener, wait_for_port};
 use lab::{Extras, Host, Network};
-use proxy::{Ending, FlowRecord};
+use proxy::{BondConfig, Config, Ending, FlowRecord, FlowStats, Listen, NetworkSpec, Policy, Proxy};
 use scenario::ScenarioFile;
 use std::{
     fs,
     io::{ErrorKind, Read, Write},
-    net::{IpAddr, Shutdown, TcpListener, TcpStream},
+    net::{IpAddr, Shutdown, TcpListener, TcpStream, ToSocketAddrs},
     path::Path,
     process::{Command, Output, Stdio},
     sync::{Arc, Mutex},
@@ -35,25 +35,88 @@ proxy = "bbr"
 bytes = "1B"
 "#;
 
-/// A network with a proxy, and the flows that the proxy has ended.
+/// What lies between clients and servers.
+enum Middle {
+    /// A proxy between two links.
+    Proxy(Network),
+    /// Two gateways with two networks and a bond between them: client, gateway, gateway, server; and the two ends of the bond.
+    Bond([Host; 4], Vec<Proxy>),
+}
+
+/// Clients, servers and what lies between them, and the flows that have ended there.
 struct Bench {
-    network: Network,
+    middle: Middle,
     ended: Arc<Mutex<Vec<FlowRecord>>>,
 }
 
 impl Bench {
-    fn new() -> Self {
+    /// With a proxy, and with a bond.
+    fn all() -> [Self; 2] {
+        [Bench::with_proxy(), Bench::with_bond()]
+    }
+
+    fn with_proxy() -> Self {
         let scenario = ScenarioFile::parse(LINKS, "clients").unwrap().variants(&[]).unwrap().remove(0).scenario;
         let ended = Arc::new(Mutex::new(Vec::new()));
         let records = ended.clone();
         let network = Network::build(&scenario, 1, &Extras::default(), move |_, record| records.lock().unwrap().push(record)).unwrap();
-        Bench { network, ended }
+        Bench { middle: Middle::Proxy(network), ended }
     }
 
-    /// Client host, server host and the server's addresses: opened by the sender, then by the receiver.
-    fn ways(&self) -> [(&Host, &Host, [IpAddr; 2]); 2] {
-        let (sender, receiver) = (self.network.sender(), self.network.receiver());
-        [(sender, receiver, self.network.receiver_addresses()), (receiver, sender, self.network.sender_addresses())]
+    fn with_bond() -> Self {
+        let hosts = ["client", "near", "far", "server"].map(|name| Host::new(name).unwrap());
+        let [client, near, far, server] = &hosts;
+        client.join(&["10.1.0.1/24", "fd01::1/64"], near, &["10.1.0.2/24", "fd01::2/64"], "lan").unwrap();
+        near.join(&["10.2.0.1/24"], far, &["10.2.0.2/24"], "first").unwrap();
+        near.join(&["fd03::1/64"], far, &["fd03::2/64"], "second").unwrap();
+        far.join(&["10.4.0.1/24", "fd04::1/64"], server, &["10.4.0.2/24", "fd04::2/64"], "lan").unwrap();
+        client.ip(&["route add 10.4.0.0/24 via 10.1.0.2".into(), "route add fd04::/64 via fd01::2".into()]).unwrap();
+        near.sysctl(&[("ipv4/ip_forward", "1".into()), ("ipv6/conf/all/forwarding", "1".into())]).unwrap();
+        // Where the servers are is the other gateway's to know.
+        near.ip(&["route add 10.4.0.0/24 via 10.2.0.2".into(), "route add fd04::/64 via fd03::2".into()]).unwrap();
+        let ended = Arc::new(Mutex::new(Vec::new()));
+        let bond = BondConfig { key: Some(bond::Key::new(b"a key for these tests alone").unwrap()), tls: true, ..BondConfig::default() };
+        let network = |text: &str| text.parse::<NetworkSpec>().unwrap().network(None).unwrap();
+        let networks = vec![network("first,to=10.2.0.2:7000"), network("second,to=[fd03::2]:7000")];
+        let serves = Config { listen: vec![Listen::bond("[::]:7000".parse().unwrap())], bond: Some(bond.clone()), ..Config::default() };
+        let connects = Config {
+            listen: vec![Listen::transparent("[::]:5000".parse().unwrap())],
+            policy: Policy { networks, ..Policy::default() },
+            bond: Some(bond),
+            ..Config::default()
+        };
+        let records = ended.clone();
+        let serves = far.enter(|| Proxy::start(serves, |_| {}).unwrap()).unwrap();
+        let connects = near.enter(|| Proxy::start(connects, move |record| records.lock().unwrap().push(record)).unwrap()).unwrap();
+        Bench { middle: Middle::Bond(hosts, vec![connects, serves]), ended }
+    }
+
+    /// Client host, server host and the server's addresses; with a proxy opened by the sender, then by the receiver.
+    fn ways(&self) -> Vec<(&Host, &Host, [IpAddr; 2])> {
+        match &self.middle {
+            Middle::Proxy(network) => {
+                let (sender, receiver) = (network.sender(), network.receiver());
+                vec![(sender, receiver, network.receiver_addresses()), (receiver, sender, network.sender_addresses())]
+            }
+            Middle::Bond([client, .., server], _) => vec![(client, server, ["10.4.0.2", "fd04::2"].map(|text| text.parse().unwrap()))],
+        }
+    }
+
+    /// What is split now.
+    fn flows(&self) -> Vec<FlowStats> {
+        match &self.middle {
+            Middle::Proxy(network) => network.proxy_flows().concat(),
+            Middle::Bond(_, ends) => ends[0].flows(),
+        }
+    }
+
+    /// The addresses by which a server knows who calls it at this one.
+    fn known_by(&self, server: [IpAddr; 2]) -> [IpAddr; 2] {
+        match &self.middle {
+            Middle::Proxy(_) => self.ways().into_iter().find(|way| way.2 != server).unwrap().2,
+            // Where the bond comes out.
+            Middle::Bond(..) => ["10.4.0.1", "fd04::1"].map(|text| text.parse().unwrap()),
+        }
     }
 
     /// Waits for a flow to this server that moved at least so much and ended well: the proof that the proxy carried it.
@@ -75,6 +138,17 @@ impl Bench {
             thread::sleep(Duration::from_millis(20));
         }
         panic!("no flow of {at_least} bytes to {server}:{port} went through the proxy: {:?}", self.ended.lock().unwrap());
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // Their rules go from where they are.
+        if let Middle::Bond(hosts, ends) = &mut self.middle {
+            for (host, end) in hosts[1..].iter().zip(ends.drain(..)) {
+                host.enter(|| drop(end)).unwrap();
+            }
+        }
     }
 }
 
@@ -144,7 +218,11 @@ fn curl_fetches_100_mb_from_nginx() {
     if skip("curl_fetches_100_mb_from_nginx", &["curl", "nginx", "sha256sum"]) {
         return;
     }
-    let (bench, directory) = (Bench::new(), tempfile::tempdir().unwrap());
+    Bench::all().iter().for_each(fetch);
+}
+
+fn fetch(bench: &Bench) {
+    let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     random_file(&here.join("file"), 100);
     let sum = checksum(&here.join("file"));
@@ -165,9 +243,13 @@ fn curl_speaks_http2_over_tls() {
     if skip("curl_speaks_http2_over_tls", &["curl", "nginx", "openssl", "sha256sum"]) {
         return;
     }
-    let (bench, directory) = (Bench::new(), tempfile::tempdir().unwrap());
+    Bench::all().iter().for_each(fetch_by_http2);
+}
+
+fn fetch_by_http2(bench: &Bench) {
+    let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
-    let listen = certificate(&bench, here);
+    let listen = certificate(bench, here);
     let names = ["one", "two", "three", "four"];
     names.iter().for_each(|name| random_file(&here.join(name), 5));
     for (number, (client, server, addresses)) in bench.ways().into_iter().enumerate() {
@@ -218,10 +300,14 @@ fn a_browser_loads_a_page_with_images_and_a_file() {
     if skip("a_browser_loads_a_page_with_images_and_a_file", &["chromium", "nginx", "openssl", "sha256sum", "timeout"]) {
         return;
     }
-    let (bench, directory) = (Bench::new(), tempfile::tempdir().unwrap());
+    Bench::all().iter().for_each(browse);
+}
+
+fn browse(bench: &Bench) {
+    let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     // Checksums are for pages that came by TLS.
-    let listen = certificate(&bench, here);
+    let listen = certificate(bench, here);
     random_file(&here.join("file"), 10);
     let wanted = format!("file {}", checksum(&here.join("file")));
     let mut images = String::new();
@@ -252,7 +338,11 @@ fn ssh_and_scp_work() {
     if skip("ssh_and_scp_work", &["ssh", "scp", "ssh-keygen", "/usr/sbin/sshd"]) {
         return;
     }
-    let (bench, directory) = (Bench::new(), tempfile::tempdir().unwrap());
+    Bench::all().iter().for_each(log_in);
+}
+
+fn log_in(bench: &Bench) {
+    let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     for key in ["host", "user"] {
         run(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(here.join(key)));
@@ -281,8 +371,8 @@ fn ssh_and_scp_work() {
             options(&mut ssh);
             let output = run(ssh.arg(format!("root@{address}")).arg("echo hello from $SSH_CONNECTION"));
             let said = String::from_utf8_lossy(&output.stdout).into_owned();
-            // The server sees the client's own address, not the proxy's.
-            let own = bench.ways().into_iter().find(|way| way.2 != addresses).unwrap().2;
+            // The server sees the client's own address, not the proxy's; of a bond, where it comes out.
+            let own = bench.known_by(addresses);
             assert!(said.starts_with("hello from") && own.iter().any(|own| said.contains(&own.to_string())), "{said}");
             let mut scp = client.command("scp");
             options(&mut scp);
@@ -306,7 +396,10 @@ fn rsync_brings_a_tree_its_changes_and_takes_it_back() {
     if skip("rsync_brings_a_tree_its_changes_and_takes_it_back", &["rsync", "sha256sum"]) {
         return;
     }
-    let bench = Bench::new();
+    Bench::all().iter().for_each(synchronise);
+}
+
+fn synchronise(bench: &Bench) {
     for (client, server, addresses) in bench.ways() {
         let directory = tempfile::tempdir().unwrap();
         let here = directory.path();
@@ -382,9 +475,12 @@ fn a_long_conversation_with_pauses_goes_both_ways() {
     if skip("a_long_conversation_with_pauses_goes_both_ways", &[]) {
         return;
     }
+    Bench::all().iter().for_each(talk);
+}
+
+fn talk(bench: &Bench) {
     const UPGRADE: &[u8] = b"GET /chat HTTP/1.1\r\nHost: tandem\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
     const SWITCHED: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
-    let bench = Bench::new();
     let greet = |stream: &TcpStream, say: &[u8], wanted: &[u8], first: bool| {
         let mut heard = vec![0; wanted.len()];
         if first {
@@ -418,21 +514,28 @@ fn a_long_conversation_with_pauses_goes_both_ways() {
     }
 }
 
+/// What a client hears that calls there and says nothing. A reset may come before the call is known to have been taken.
+fn hear(address: impl ToSocketAddrs) -> Result<usize, ErrorKind> {
+    let heard = TcpStream::connect(address).and_then(|mut client| {
+        client.set_read_timeout(Some(Duration::from_secs(30)))?;
+        client.read(&mut [0])
+    });
+    heard.map_err(|why| why.kind())
+}
+
 #[test]
 fn calling_the_proxy_itself_leads_nowhere_at_once() {
     if skip("calling_the_proxy_itself_leads_nowhere_at_once", &[]) {
         return;
     }
-    let bench = Bench::new();
-    for address in ["10.77.1.2:5000", "[fd77:0:0:1::2]:5000"] {
-        let read = bench.network.sender().enter(|| {
-            let mut client = TcpStream::connect(address).unwrap();
-            client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-            client.read(&mut [0]).map_err(|why| why.kind())
-        });
-        assert_eq!(read.unwrap(), Err(ErrorKind::ConnectionReset), "{address}");
+    let bench = Bench::all();
+    for (bench, addresses) in bench.iter().zip([["10.77.1.2:5000", "[fd77:0:0:1::2]:5000"], ["10.1.0.2:5000", "[fd01::2]:5000"]]) {
+        for address in addresses {
+            let read = bench.ways()[0].0.enter(|| hear(address));
+            assert_eq!(read.unwrap(), Err(ErrorKind::ConnectionReset), "{address}");
+        }
+        assert!(bench.flows().is_empty());
     }
-    assert!(bench.network.proxy_flows().iter().all(Vec::is_empty));
 }
 
 #[test]
@@ -440,14 +543,13 @@ fn a_closed_port_is_a_reset_through_the_proxy_too() {
     if skip("a_closed_port_is_a_reset_through_the_proxy_too", &[]) {
         return;
     }
-    let bench = Bench::new();
+    Bench::all().iter().for_each(call_a_closed_port);
+}
+
+fn call_a_closed_port(bench: &Bench) {
     for (client, _, addresses) in bench.ways() {
         for address in addresses {
-            let read = client.enter(|| {
-                let mut client = TcpStream::connect((address, 4)).unwrap();
-                client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-                client.read(&mut [0]).map_err(|why| why.kind())
-            });
+            let read = client.enter(|| hear((address, 4)));
             assert_eq!(read.unwrap(), Err(ErrorKind::ConnectionReset), "{address}");
         }
     }
@@ -458,7 +560,10 @@ fn iperf3_runs_in_both_directions() {
     if skip("iperf3_runs_in_both_directions", &["iperf3"]) {
         return;
     }
-    let bench = Bench::new();
+    Bench::all().iter().for_each(measure);
+}
+
+fn measure(bench: &Bench) {
     for (client, server, addresses) in bench.ways() {
         for address in addresses {
             for direction in [&[][..], &["-R"][..]] {

@@ -21,7 +21,7 @@ mod sizes;
 mod truncated;
 
 pub use arrivals::{Modulation, Streams};
-pub use replay::replay;
+pub use replay::{ideal, replay};
 pub use run::{CanPlayed, CanRun};
 pub use sizes::Sizes;
 

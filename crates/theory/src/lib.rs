@@ -31,7 +31,7 @@ mod wlan;
 
 pub use aimd::{Aimd, Losses, PHI, TheoryError, phi};
 pub use buffer::Enough;
-pub use can::{Can, CanMeans, CanPlayed, CanRun, Modulation, Number, Sizes, Streams, replay};
+pub use can::{Can, CanMeans, CanPlayed, CanRun, Modulation, Number, Sizes, Streams, ideal, replay};
 pub use engine::Theory;
 pub use estimate::{Estimate, Mean};
 pub use path::{Ends, Path, Segment, State};

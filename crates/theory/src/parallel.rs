@@ -18,7 +18,7 @@ pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
         return cannot(&format!("network[{}].loss", network + 1), "its networks lose nothing: give the rate that losses leave".into());
     }
     match (parallel.bond.scheduler, parallel.overload()) {
-        (Scheduler::Score | Scheduler::Redundant | Scheduler::Tiers, _) => {
+        (Scheduler::Score | Scheduler::Redundant | Scheduler::Tiers | Scheduler::Mptcp, _) => {
             cannot("bond.scheduler", "it knows the ideal split, fixed parts and one network: fluid, round-robin, single".into())
         }
         (_, Some((network, load))) => {

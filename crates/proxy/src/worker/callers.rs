@@ -2,12 +2,14 @@
 
 use super::{Side, Token, Worker};
 use crate::{
+    bonded,
     config::{Listen, Way},
     connection::Start,
     ending::Ending,
-    greeting::{Greeting, Heard, Target, proxy_header, socks_reply},
+    greeting::{Greeting, Heard, proxy_header, socks_reply},
     resolver::{Answer, Question},
 };
+use bond::Target;
 use rustix::{
     event::epoll::{self, EventFlags},
     io::Errno,
@@ -64,12 +66,7 @@ impl Worker {
                     return self.go_on(slot, vec![to]);
                 }
                 Ok(Heard::Over(Some(Target::Address(to)))) => return self.go_on(slot, vec![to]),
-                Ok(Heard::Over(Some(Target::Name(name, port)))) => {
-                    // What it says meanwhile waits in the kernel.
-                    let _ = epoll::delete(&self.epoll, &caller.socket);
-                    let _ = self.ties.names.send(Question { name, port, worker: self.ties.number, slot, serial: caller.serial });
-                    return;
-                }
+                Ok(Heard::Over(Some(Target::Name(name, port)))) => return self.go_on_by_name(slot, name, port),
                 Err(refusal) => return self.drop_caller(slot, refusal.why, &refusal.say),
             }
         }
@@ -98,6 +95,23 @@ impl Worker {
         let heard = caller.greeting.rest();
         let socks = listen.way == Way::Socks5;
         self.begin(slot, Start { near: caller.socket, client, server, others: servers, keep_source: false, preface, heard, socks });
+    }
+
+    /// A client goes to a name: over a bond, at whose other end it is looked up, or when it has been looked up.
+    fn go_on_by_name(&mut self, slot: usize, name: String, port: u16) {
+        let Some(caller) = self.callers.get(&slot) else { return };
+        // What it says meanwhile waits in the kernel.
+        let _ = epoll::delete(&self.epoll, &caller.socket);
+        let client = caller.greeting.client.unwrap_or(caller.client);
+        if !self.is_bonded(client, None) {
+            let _ = self.ties.names.send(Question { name, port, worker: self.ties.number, slot, serial: caller.serial });
+            return;
+        }
+        let (Some(caller), to) = (self.callers.remove(&slot), Target::Name(name, port)) else { return };
+        let socks = caller.listen.way == Way::Socks5;
+        let (server, others, preface, heard) = (bonded::UNKNOWN, Vec::new(), Vec::new(), caller.greeting.rest());
+        let start = Start { near: caller.socket, client, server, others, keep_source: false, preface, heard, socks };
+        self.begin_bonded(slot, start, to);
     }
 
     /// Gives up a client that did not say where it goes.

@@ -1,15 +1,12 @@
 //! What is measured of networks in parallel: how long transfers take, what the networks carry.
 //!
 //! Of transfers that come by chance a tenth as many as are measured come before these and do not count: the networks begin empty. What comes between
-//! the first and the last that count, of whatever class, counts; it is waited for, and meanwhile others go on coming. Intervals are from twenty parts
-//! of the run, one after the other: neighbours in time share their queues, and are no independent samples.
+//! the first and the last that count, of whatever class, counts; it is waited for, and meanwhile others go on coming.
 
 use super::{MOST, Stripe, World};
 use crate::net::{Net, forward, wire_rate};
-use scenario::{FlowOutcome, Job, NetworkOutcome, Outcome, Parallel, ReorderOutcome, SOJOURNS, half_width};
+use scenario::{FlowOutcome, Job, Means, NetworkOutcome, Outcome, Parallel, ReorderOutcome, Sojourns};
 
-/// How many parts of a run its intervals are from.
-const PARTS: usize = 20;
 /// Of so many foreground transfers that count, one comes before them and does not.
 const EARLY: u64 = 10;
 
@@ -24,9 +21,6 @@ struct Mark {
     came: u64,
 }
 
-/// Times of transfers, s: their sum and number.
-type Sum = (f64, u64);
-
 /// Everything measured so far.
 #[derive(Debug)]
 pub(super) struct Tally {
@@ -36,8 +30,7 @@ pub(super) struct Tally {
     seen: u64,
     /// Transfers that count and have not ended.
     open: u64,
-    /// By class and part of the run.
-    times: Vec<[Sum; PARTS]>,
+    times: Sojourns,
     networks: usize,
     came: u64,
     began: Option<Mark>,
@@ -56,7 +49,7 @@ impl Tally {
             jobs,
             seen: 0,
             open: 0,
-            times: vec![[(0.0, 0); PARTS]; parallel.classes()],
+            times: Sojourns::new(parallel.classes(), jobs),
             networks: parallel.networks.len(),
             came: 0,
             began: None,
@@ -91,7 +84,7 @@ impl Tally {
             self.stopped = Some(self.mark(net));
         }
         self.open += 1;
-        Some((number * PARTS as u64 / self.jobs) as usize)
+        Some(self.times.part(number))
     }
 
     /// Payload has come to a receiver.
@@ -103,9 +96,7 @@ impl Tally {
     pub(super) fn ends(&mut self, job: &Job, part: Option<usize>, stripe: &Stripe, now: u64) {
         if let Some(part) = part {
             self.open -= 1;
-            let (sum, count) = &mut self.times[job.class][part];
-            *sum += (now - job.at.0) as f64 / 1e9;
-            *count += 1;
+            self.times.add(job.class, part, (now - job.at.0) as f64 / 1e9);
         }
         if job.class == 0 && (part.is_some() || self.jobs == 0) {
             self.share(stripe);
@@ -138,15 +129,6 @@ impl Tally {
     pub(super) fn share_done(&self) -> f64 {
         (self.seen as f64 / (self.early + self.jobs).max(1) as f64).min(1.0)
     }
-
-    /// The mean time of a class's transfers, s, half the width of its 95 % interval, and how many they are.
-    fn time(&self, class: usize) -> Option<(f64, f64, u64)> {
-        let parts = &self.times[class];
-        let (sum, count) = parts.iter().fold((0.0, 0), |all, part| (all.0 + part.0, all.1 + part.1));
-        let (mean, share) = (sum / count as f64, count as f64 / PARTS as f64);
-        let deviations: Vec<f64> = parts.iter().map(|(sum, count)| (sum - mean * *count as f64) / share).collect();
-        (count > 0).then(|| (mean, half_width(&deviations), count))
-    }
 }
 
 /// What came out.
@@ -164,8 +146,7 @@ pub(crate) fn outcome(world: &World<'_>, seed: u64) -> Outcome {
         share: (all > 0).then(|| tally.shares[index] as f64 / all as f64),
         queue_drops: Some(stopped.drops[index].saturating_sub(began.drops[index])),
     };
-    let times: Vec<_> = if tally.jobs > 0 { (0..tally.times.len()).map(|class| tally.time(class)).collect() } else { Vec::new() };
-    let ci95 = SOJOURNS.iter().zip(&times).filter_map(|(name, time)| Some(((*name).to_string(), (*time)?.1)));
+    let means = if tally.jobs > 0 { tally.times.means() } else { Means::default() };
     let flows: Vec<FlowOutcome> = (0..world.flows.len()).map(|flow| flow_outcome(world, flow)).collect();
     let carried = if flows.is_empty() { stopped.came.saturating_sub(began.came) } else { flows.iter().map(|flow| flow.bytes).sum() };
     let (held, most, count) = tally.held;
@@ -177,11 +158,11 @@ pub(crate) fn outcome(world: &World<'_>, seed: u64) -> Outcome {
         goodput_bps: carried as f64 * 8.0 / span,
         utilization: (0..tally.networks).map(left).sum::<f64>() / (0..tally.networks).map(capacity).sum::<f64>(),
         flows,
-        sojourn_s: times.iter().map(|time| time.map(|(mean, ..)| mean)).collect(),
-        sojourn_jobs: times.iter().map(|time| time.map_or(0, |(.., count)| count)).collect(),
+        sojourn_s: means.sojourn_s,
+        sojourn_jobs: means.jobs,
         networks: (0..tally.networks).map(network).collect(),
         reorder: (count > 0).then(|| ReorderOutcome { mean_bytes: held as f64 / count as f64, max_bytes: most }),
-        ci95: ci95.collect(),
+        ci95: means.ci95,
         ..Outcome::default()
     }
 }

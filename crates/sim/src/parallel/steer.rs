@@ -9,7 +9,7 @@ use crate::{
     timers::{Key, NEVER, What},
 };
 use bond::{ConnId, Header, Look, Order, Outbound};
-use scenario::{Bond, Scheduler, Span};
+use scenario::Span;
 use std::collections::VecDeque;
 
 const HEADER: u64 = Header::PIECE as u64;
@@ -72,23 +72,6 @@ pub(super) struct Steered {
     out: Outbound,
     order: Order,
     lanes: [Lane; MOST],
-}
-
-/// Who steers, where the scheduler is one of a bond's.
-pub(super) fn settings(bond: &Bond) -> Option<bond::Settings> {
-    let scheduler = match bond.scheduler {
-        Scheduler::Score => bond::Scheduler::Score,
-        Scheduler::Redundant => bond::Scheduler::Redundant,
-        Scheduler::Tiers => bond::Scheduler::Tiers,
-        Scheduler::Fluid | Scheduler::RoundRobin | Scheduler::Single => return None,
-    };
-    Some(bond::Settings {
-        smoothing: bond::Smoothing { alpha: bond.alpha, rtts: bond.tau },
-        piece: bond.piece,
-        queue: bond.queue.unwrap_or(bond.piece),
-        foresight: bond.foresight,
-        ..bond::Settings::new(scheduler)
-    })
 }
 
 impl Steered {

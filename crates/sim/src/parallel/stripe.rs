@@ -3,7 +3,7 @@
 //! Each connection delivers in order what it was given. What can be read of the transfer is all before the first byte that has not come; the
 //! receiving end holds the rest, however much that is.
 
-use super::steer::{self, Steered};
+use super::steer::Steered;
 use scenario::{Bond, Scenario, Scheduler};
 use std::collections::VecDeque;
 
@@ -47,7 +47,8 @@ impl Stripe {
 
     /// Over so many connections, of which `best` is the one that `single` takes.
     pub(super) fn over(bytes: u64, bond: &Bond, connections: usize, best: usize) -> Self {
-        if let Some(settings) = steer::settings(bond) {
+        // By turns it is settled beforehand who has what.
+        if let Some(settings) = bond::Settings::of(bond).filter(|settings| settings.scheduler != bond::Scheduler::RoundRobin) {
             return Stripe::new(bytes, Plan::Steered(Box::new(Steered::new(bytes, settings))));
         }
         match bond.scheduler {

@@ -1,7 +1,7 @@
 //! The CAN model on transfers that were: what each would have taken as a fluid. Beside what it did take it shows what packets, or a bond, cost, with
 //! hardly any noise: both had the same arrivals and sizes.
 
-use scenario::{Job, Parallel};
+use scenario::{Bond, Job, Parallel, Scheduler};
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// Parts of jobs that are served alike: a clock that runs as fast as one of them is, bits/s, and when each of them ends on it.
@@ -102,6 +102,35 @@ fn share_out(queues: &mut [Queue], foregrounds: usize, rates: &[f64]) {
     if foregrounds == 1 {
         queues[0].rate = of_all;
     }
+}
+
+/// The mean time of each class's transfers, s, if the foreground of a run with this seed was split as a fluid: of those that an engine counts, a tenth
+/// as many as count being early. As many come after them as before: none has the networks to itself. Nothing of classes that never come.
+pub fn ideal(parallel: &Parallel<'_>, seed: u64) -> Vec<Option<f64>> {
+    let counted = parallel.foreground.map_or(0, |foreground| foreground.jobs);
+    let (early, all) = (counted / 10, counted / 10 + counted);
+    let fluid = Parallel { bond: Bond::of(Scheduler::Fluid), ..*parallel };
+    let mut came = 0;
+    let mut jobs: Vec<(Job, bool)> = Vec::new();
+    if counted > 0 {
+        for job in parallel.jobs(seed) {
+            let (is_foreground, before) = (job.class == 0, came);
+            came += u64::from(is_foreground);
+            if came > all + all / 2 {
+                break;
+            }
+            jobs.push((job, came > early && before < all));
+        }
+    }
+    let trace: Vec<Job> = jobs.iter().map(|(job, _)| *job).collect();
+    let mut sums = vec![(0.0, 0u64); parallel.classes()];
+    for ((job, counts), sojourn) in jobs.iter().zip(replay(&fluid, &trace)) {
+        if *counts {
+            let (sum, count) = &mut sums[job.class];
+            (*sum, *count) = (*sum + sojourn, *count + 1);
+        }
+    }
+    sums.into_iter().map(|(sum, count)| (count > 0).then(|| sum / count as f64)).collect()
 }
 
 #[cfg(test)]

@@ -1,0 +1,74 @@
+//! What a bond's connection is made of: a socket, and TLS over it where that is wanted.
+
+use super::tls::Tls;
+use rustix::{
+    fd::{AsFd, BorrowedFd},
+    io::Errno,
+    net::{SendAncillaryBuffer, SendFlags, sendmsg},
+};
+use socket2::Socket;
+use std::io::{IoSlice, IoSliceMut};
+
+/// A connection, in the clear or encrypted. Nothing of it ever waits.
+#[derive(Debug)]
+pub(super) enum Channel {
+    Clear(Socket),
+    Encrypted(Box<Tls>),
+}
+
+impl Channel {
+    pub(super) fn socket(&self) -> &Socket {
+        match self {
+            Channel::Clear(socket) => socket,
+            Channel::Encrypted(tls) => tls.socket(),
+        }
+    }
+
+    /// Sends some of what is in `parts`, and tells how much; [`Errno::AGAIN`]: nothing now.
+    pub(super) fn send(&mut self, parts: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        match self {
+            Channel::Clear(socket) => {
+                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                loop {
+                    match sendmsg(&*socket, parts, &mut SendAncillaryBuffer::default(), flags) {
+                        Err(Errno::INTR) => {}
+                        done => return done,
+                    }
+                }
+            }
+            Channel::Encrypted(tls) => tls.send(parts),
+        }
+    }
+
+    /// Receives into `parts`, and tells how much; 0: the other end has closed it, [`Errno::AGAIN`]: nothing now.
+    pub(super) fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        match self {
+            Channel::Clear(socket) => loop {
+                match rustix::io::readv(&*socket, parts) {
+                    Err(Errno::INTR) => {}
+                    done => return done,
+                }
+            },
+            Channel::Encrypted(tls) => tls.receive(parts),
+        }
+    }
+
+    /// Sends what is left in its own hands; [`Errno::AGAIN`]: not all now.
+    pub(super) fn flush(&mut self) -> Result<(), Errno> {
+        match self {
+            Channel::Clear(_) => Ok(()),
+            Channel::Encrypted(tls) => tls.flush(),
+        }
+    }
+
+    /// What it has taken and still has in its own hands, bytes.
+    pub(super) fn pending(&self) -> usize {
+        if let Channel::Encrypted(tls) = self { tls.pending() } else { 0 }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket().as_fd()
+    }
+}

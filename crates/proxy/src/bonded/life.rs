@@ -1,0 +1,519 @@
+//! The life of a connection of which one leg is a bond: the far leg at the end that dials the bond (*connect*), the near leg at the end that
+//! accepts it (*serve*). The other leg is plain.
+//!
+//! The rules are those of a connection of two plain legs (see `connection`): an end that has sent its own FIN and then reads end of file may
+//! conclude that the other end's TCP has acknowledged every byte and that FIN. Here each end of the bond knows one plain leg, and is told of the
+//! other by [`Done`](bond::Frame::Done): all that was sent was delivered, and acknowledged.
+//!
+//! | event | at the end of the bond that it comes to |
+//! |---|---|
+//! | the plain leg's FIN | told as the end of the stream |
+//! | the stream's end | a FIN to the plain leg, when that has not finished, or the other end has said *done*; else then |
+//! | the plain leg has acknowledged all, its FIN too | *done* is said |
+//! | both have ended, neither was told | *connect* says *done* for the bytes alone; *serve* passes the FIN, says *done*; *connect* passes its FIN |
+//! | *done* both ways, FINs acknowledged | ends `Finished` |
+//! | RST of the plain leg, its timeout, its far end not reached | the stream is given up, with the reason; the other end resets its plain leg |
+//! | a connection of the bond is lost or silent | what it had goes over the others; *connect* dials another |
+//! | all are lost | the stream waits for as long as is set, then its plain legs are reset |
+
+use super::{
+    member::Lost,
+    stream::{Stream, Turn},
+};
+use crate::{
+    config::ProxyVersion,
+    connection::{Events, refuse_socks},
+    ending::Ending,
+    greeting::{proxy_header, socks_reply},
+    leg::{self, LegProfile, Shares, Silence},
+    relay::Tools,
+    sys,
+};
+use bond::{Answer, Breach, Call, Frame, Target, Why};
+use rustix::{
+    io::Errno,
+    net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg},
+};
+use scenario::Span;
+use socket2::Socket;
+use std::{
+    io::{self, IoSlice},
+    mem,
+    net::{Shutdown, SocketAddr},
+    time::{Duration, Instant},
+};
+
+/// How much may be moved before others have their turn.
+const TURN_BYTES: usize = 2 << 20;
+/// A direction that has moved so much has its plain socket tuned for a stream.
+const TUNE_FROM: u64 = 32 * 1024;
+/// How often to look whether something was acknowledged, which raises no event.
+const TICK: Span = Span(2_000_000);
+
+/// Which end of the bond this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It has dialled; whether its client waits for a SOCKS reply.
+    Connect { socks: bool },
+    /// It has accepted; what its servers are told of the client.
+    Serve { send_proxy: Option<ProxyVersion> },
+}
+
+/// Where a connection is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    /// *Connect*: whether the server was reached is not known yet.
+    Calling,
+    /// *Serve*: where it wants to go is not known yet.
+    Called,
+    /// *Serve*: the server's name is looked up, or it is being dialled.
+    Dialling,
+    /// Bytes move both ways.
+    Relaying,
+}
+
+/// What a connection wants after its turn.
+#[derive(Debug, Default)]
+pub(super) struct Wants {
+    pub(super) turn: Turn,
+    /// *Serve*: this is to be dialled.
+    pub(super) dial: Option<Target>,
+}
+
+/// A connection of which one leg is a bond.
+#[derive(Debug)]
+pub(super) struct Bonded {
+    pub(super) role: Role,
+    life: Life,
+    pub(super) plain: Option<Socket>,
+    /// Where events of the plain leg find it.
+    pub(super) entry: usize,
+    pub(super) stream: Stream,
+    pub(super) id: u128,
+    /// Something was heard of the other end.
+    pub(super) known: bool,
+    pub(super) client: SocketAddr,
+    pub(super) server: SocketAddr,
+    /// Where else it may go.
+    pub(super) others: Vec<SocketAddr>,
+    pub(super) born: Instant,
+    /// What the plain leg gets before the stream's bytes.
+    preface: Vec<u8>,
+    readable: bool,
+    writable: bool,
+    hung_up: bool,
+    /// The plain leg has sent its last byte, and it has been read.
+    ended: bool,
+    /// It has been sent a FIN.
+    passed: bool,
+    delivered: bool,
+    /// Bytes read from the plain leg, and written to it, without what no stream carried.
+    pub(super) taken: u64,
+    pub(super) given: u64,
+    tuned: bool,
+    shares: Option<Shares>,
+    silence: Silence,
+    moved: (Instant, u64),
+    kept_alive: bool,
+    /// Since when it has had no connection, and whether the last one was closed by the other end.
+    pub(super) alone: Option<(Instant, bool)>,
+    pub(super) in_again: bool,
+    /// When its turn is due, as the clock has been told.
+    pub(super) scheduled: Option<Span>,
+    ticks: bool,
+}
+
+/// The reason that the other end is told.
+pub(super) fn why(ending: Ending) -> Why {
+    use io::ErrorKind as Kind;
+    match ending {
+        Ending::FarNotReached(Kind::ConnectionRefused) => Why::Refused,
+        Ending::FarNotReached(Kind::NetworkUnreachable) => Why::NetworkUnreachable,
+        Ending::FarNotReached(Kind::HostUnreachable) => Why::HostUnreachable,
+        Ending::FarNotReached(Kind::TimedOut) => Why::TimedOut,
+        Ending::FarNotReached(Kind::NotFound) => Why::NoSuchName,
+        Ending::FarNotReached(Kind::PermissionDenied) => Why::NotAllowed,
+        Ending::NearFailed(Kind::TimedOut) | Ending::FarFailed(Kind::TimedOut) => Why::TimedOut,
+        Ending::NearFailed(_) | Ending::FarFailed(_) => Why::Reset,
+        Ending::NoRoom => Why::NoRoom,
+        Ending::Stopped => Why::Stopped,
+        Ending::Idle => Why::Idle,
+        Ending::Finished | Ending::NoGreeting | Ending::FarNotReached(_) => Why::Other,
+    }
+}
+
+/// What the other end's reason is to this one.
+fn kind(why: Why) -> io::ErrorKind {
+    use io::ErrorKind as Kind;
+    match why {
+        Why::Refused => Kind::ConnectionRefused,
+        Why::NetworkUnreachable => Kind::NetworkUnreachable,
+        Why::HostUnreachable => Kind::HostUnreachable,
+        Why::TimedOut | Why::Idle => Kind::TimedOut,
+        Why::NoSuchName => Kind::NotFound,
+        Why::NotAllowed => Kind::PermissionDenied,
+        Why::NoRoom => Kind::QuotaExceeded,
+        Why::Reset | Why::Stopped => Kind::ConnectionReset,
+        Why::Other => Kind::Other,
+    }
+}
+
+impl Bonded {
+    /// At the end that dials: a client has come, and wants to go there.
+    pub(super) fn call(
+        near: Socket,
+        call: &Call,
+        [preface, heard]: [&[u8]; 2],
+        id: u128,
+        stream: Stream,
+        profile: &LegProfile,
+        now: Instant,
+    ) -> Self {
+        let server = if let Target::Address(server) = call.to { server } else { super::UNKNOWN };
+        let mut this = Self::new(Role::Connect { socks: false }, Life::Calling, id, stream, now);
+        (this.client, this.server, this.plain, this.silence) = (call.client, server, Some(near), Silence::of(profile));
+        this.stream.write(&call.encode());
+        this.stream.write(preface);
+        this.stream.write(heard);
+        this.taken = heard.len() as u64;
+        this
+    }
+
+    /// At the end that accepts: the first connection of a stream has come.
+    pub(super) fn called(send_proxy: Option<ProxyVersion>, id: u128, stream: Stream, now: Instant) -> Self {
+        Self::new(Role::Serve { send_proxy }, Life::Called, id, stream, now)
+    }
+
+    fn new(role: Role, life: Life, id: u128, stream: Stream, now: Instant) -> Self {
+        Bonded {
+            role,
+            life,
+            plain: None,
+            entry: usize::MAX,
+            stream,
+            id,
+            known: false,
+            client: super::UNKNOWN,
+            server: super::UNKNOWN,
+            others: Vec::new(),
+            born: now,
+            preface: Vec::new(),
+            readable: true,
+            writable: true,
+            hung_up: false,
+            ended: false,
+            passed: false,
+            delivered: false,
+            taken: 0,
+            given: 0,
+            tuned: false,
+            shares: None,
+            silence: Silence::of(&LegProfile::default()),
+            moved: (now, 0),
+            kept_alive: false,
+            alone: Some((now, false)),
+            in_again: false,
+            scheduled: None,
+            ticks: false,
+        }
+    }
+
+    /// What it holds of its own buffers, beyond the window.
+    pub(super) fn with_shares(mut self, shares: Option<Shares>) -> Self {
+        self.shares = shares;
+        self
+    }
+
+    /// Its client waits for a SOCKS reply.
+    pub(super) fn with_socks(mut self, socks: bool) -> Self {
+        if let Role::Connect { socks: waits } = &mut self.role {
+            *waits = socks;
+        }
+        self
+    }
+
+    /// *Serve*: the server is being dialled.
+    pub(super) fn dials(&mut self, far: Socket, server: SocketAddr, profile: &LegProfile) {
+        let Role::Serve { send_proxy } = self.role else { return };
+        self.preface = send_proxy.map_or(Vec::new(), |version| proxy_header(version, self.client, server));
+        (self.plain, self.server, self.silence, self.life) = (Some(far), server, Silence::of(profile), Life::Dialling);
+        (self.readable, self.writable) = (false, false);
+    }
+
+    /// Whether it is not known yet that the server was reached.
+    pub(super) fn is_dialling(&self) -> bool {
+        self.life != Life::Relaying
+    }
+
+    /// Whether it is still to hear where it goes.
+    pub(super) fn is_called(&self) -> bool {
+        self.life == Life::Called
+    }
+
+    /// What epoll said of the plain leg.
+    pub(super) fn on_events(&mut self, events: Events) -> Result<(), Ending> {
+        self.readable |= events.readable || events.failed;
+        self.hung_up |= events.hung_up;
+        self.writable |= events.writable || events.failed;
+        if events.failed
+            && let Some(why) = self.plain.as_ref().and_then(|plain| plain.take_error().unwrap_or_else(Some))
+        {
+            return Err(self.failed(&why));
+        }
+        if self.life == Life::Dialling && events.writable && self.plain.is_some() {
+            self.life = Life::Relaying;
+            self.readable = true;
+            self.stream.write(&Answer(self.server).encode());
+            if let Some(plain) = self.plain.as_ref().filter(|_| self.preface.is_empty() && self.stream.inbound.readable()[0].is_empty()) {
+                leg::acknowledge(plain);
+            }
+        }
+        Ok(())
+    }
+
+    /// The ending that an error of the plain leg makes.
+    fn failed(&self, why: &io::Error) -> Ending {
+        match self.role {
+            Role::Connect { .. } => Ending::NearFailed(why.kind()),
+            Role::Serve { .. } if self.life == Life::Dialling && why.kind() != io::ErrorKind::ConnectionReset => {
+                Ending::FarNotReached(why.kind())
+            }
+            Role::Serve { .. } => Ending::FarFailed(why.kind()),
+        }
+    }
+
+    /// The ending that the other end of the bond makes.
+    pub(super) fn bond_failed(&self, why: io::ErrorKind) -> Ending {
+        match self.role {
+            Role::Connect { .. } if self.life == Life::Calling => Ending::FarNotReached(why),
+            Role::Connect { .. } => Ending::FarFailed(why),
+            Role::Serve { .. } => Ending::NearFailed(why),
+        }
+    }
+
+    /// Moves what can be moved. An error is how it has ended.
+    pub(super) fn proceed(&mut self, now: Span, tools: &mut Tools) -> Result<Wants, Ending> {
+        let mut wants = Wants::default();
+        let broken = |why: Breach| {
+            tracing::warn!("{why}");
+            io::ErrorKind::InvalidData
+        };
+        let heard = tools.with_scratch(|scratch| self.stream.hear(now, scratch, &mut wants.turn));
+        heard.map_err(|why| self.bond_failed(broken(why)))?;
+        self.known |= self.stream.inbound.waiting().0 > 0 || self.stream.outbound.acked() > 0;
+        if let Some(why) = self.stream.reset {
+            return Err(self.bond_failed(kind(why.into())));
+        }
+        match self.life {
+            Life::Calling => self.hear_answer(now)?,
+            Life::Called => wants.dial = self.hear_call(now)?,
+            Life::Dialling | Life::Relaying => {}
+        }
+        let (took, gave) = (self.take()?, self.give(now)?);
+        wants.turn.again |= took || gave;
+        self.pass_end()?;
+        self.stream.say(now, &mut wants.turn);
+        if self.is_over()? {
+            return Err(Ending::Finished);
+        }
+        Ok(wants)
+    }
+
+    fn hear_answer(&mut self, now: Span) -> Result<(), Ending> {
+        let answer = Answer::decode(&self.stream.inbound.readable().concat()[..]);
+        let answer = answer.map_err(|_| self.bond_failed(io::ErrorKind::InvalidData))?;
+        if let Some((Answer(server), len)) = answer {
+            self.stream.inbound.consume(now, len as u64);
+            (self.server, self.life) = (server, Life::Relaying);
+            if let Role::Connect { socks: true } = self.role {
+                self.preface = socks_reply(0);
+            }
+        }
+        Ok(())
+    }
+
+    fn hear_call(&mut self, now: Span) -> Result<Option<Target>, Ending> {
+        let [first, second] = self.stream.inbound.readable();
+        let longest = |part: &[u8]| part[..part.len().min(2048)].to_vec();
+        let call = Call::decode(&[longest(first), longest(second)].concat());
+        let Some((Call { client, to }, len)) = call.map_err(|_| self.bond_failed(io::ErrorKind::InvalidData))? else { return Ok(None) };
+        self.stream.inbound.consume(now, len as u64);
+        (self.client, self.life) = (client, Life::Dialling);
+        Ok(Some(to))
+    }
+
+    /// Takes what the plain leg has sent; true: there is more.
+    fn take(&mut self) -> Result<bool, Ending> {
+        let Some(plain) = self.plain.as_ref().filter(|_| self.life != Life::Dialling) else { return Ok(false) };
+        let mut taken = 0;
+        while self.readable && !self.ended && self.stream.room() > 0 {
+            if taken >= TURN_BYTES {
+                return Ok(true);
+            }
+            let space = self.stream.space();
+            let room = space.len();
+            // What was told before this read, holds after it.
+            let hung_up = self.hung_up;
+            match recv(plain, space, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => self.ended = true,
+                Ok((_, count)) => {
+                    taken += count;
+                    self.stream.wrote(count);
+                    if count < room && !hung_up {
+                        self.readable = false;
+                    }
+                }
+                Err(Errno::AGAIN) => self.readable = false,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(self.failed(&errno.into())),
+            }
+            if self.ended {
+                self.stream.outbound.close();
+            }
+        }
+        self.taken += taken as u64;
+        self.tune()?;
+        Ok(false)
+    }
+
+    /// Gives the plain leg what has come; true: there is more.
+    fn give(&mut self, now: Span) -> Result<bool, Ending> {
+        let Some(plain) = self.plain.as_ref().filter(|_| self.life == Life::Relaying) else { return Ok(false) };
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let mut given = 0;
+        while self.writable {
+            let [first, second] = self.stream.inbound.readable();
+            if self.preface.is_empty() && first.is_empty() {
+                break;
+            }
+            if given >= TURN_BYTES {
+                self.given += given as u64;
+                return Ok(true);
+            }
+            let parts = [IoSlice::new(&self.preface), IoSlice::new(first), IoSlice::new(second)];
+            match sendmsg(plain, &parts, &mut SendAncillaryBuffer::default(), flags) {
+                Ok(count) => {
+                    let preface = count.min(self.preface.len());
+                    self.preface.drain(..preface);
+                    self.stream.inbound.consume(now, (count - preface) as u64);
+                    given += count - preface;
+                }
+                Err(Errno::AGAIN) => self.writable = false,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(self.failed(&errno.into())),
+            }
+        }
+        self.given += given as u64;
+        self.tune()?;
+        Ok(false)
+    }
+
+    /// Gives the plain socket its share of B once it carries a stream.
+    fn tune(&mut self) -> Result<(), Ending> {
+        if self.tuned || self.taken.max(self.given) < TUNE_FROM {
+            return Ok(());
+        }
+        self.tuned = true;
+        if let (Some(shares), Some(plain)) = (self.shares, &self.plain) {
+            let tuned = leg::bound_receive(plain, shares.receive).and_then(|()| sys::set_notsent_lowat(plain, shares.unsent));
+            tuned.map_err(|why| self.failed(&why))?;
+        }
+        Ok(())
+    }
+
+    /// Passes the stream's end on to the plain leg, and says so when all was delivered.
+    fn pass_end(&mut self) -> Result<(), Ending> {
+        self.ticks = false;
+        if !self.stream.inbound.is_read() || !self.preface.is_empty() || self.life != Life::Relaying {
+            return Ok(());
+        }
+        let Some(plain) = &self.plain else { return Ok(()) };
+        if !self.passed {
+            let has_ended = self.ended || self.hung_up || sys::has_hung_up(plain);
+            let waits = has_ended && !self.stream.outbound.is_done();
+            if !waits {
+                if let Err(why) = plain.shutdown(Shutdown::Write)
+                    && why.kind() != io::ErrorKind::NotConnected
+                {
+                    return Err(self.failed(&why));
+                }
+                self.passed = true;
+            } else if matches!(self.role, Role::Serve { .. }) {
+                return Ok(());
+            }
+        }
+        if !self.delivered {
+            let unacknowledged = sys::unacknowledged(plain).map_err(|why| self.failed(&why))?;
+            self.delivered = unacknowledged == 0;
+            self.ticks = !self.delivered;
+            if self.delivered {
+                self.stream.inbound.deliver();
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all is done: a last FIN that nobody waits for is the kernel's business.
+    fn is_over(&mut self) -> Result<bool, Ending> {
+        if !(self.passed && self.delivered && self.ended && self.stream.outbound.is_done()) {
+            return Ok(false);
+        }
+        let Some(plain) = &self.plain else { return Ok(true) };
+        let left = sys::unacknowledged(plain).map_err(|why| self.failed(&why))?;
+        if left <= 1 {
+            let _ = plain.set_linger(None);
+        } else {
+            self.ticks = true;
+        }
+        Ok(left <= 1)
+    }
+
+    /// When its turn is due, if nothing happens before.
+    pub(super) fn wakes(&self, now: Span) -> Option<Span> {
+        let tick = self.ticks.then_some(Span(now.0 + TICK.0));
+        [tick, self.stream.wakes(now)].into_iter().flatten().min()
+    }
+
+    /// It has ended like this: its plain leg is told, and what its connections are still to carry is returned.
+    pub(super) fn release(&mut self, ending: Ending) -> Vec<(super::member::Member, Vec<u8>)> {
+        if let (Role::Connect { socks: true }, Life::Calling, Some(plain)) = (self.role, self.life, &self.plain) {
+            refuse_socks(plain, ending);
+        }
+        let last = if ending == Ending::Finished { Frame::Done } else { Frame::Reset(why(ending) as u8) };
+        self.stream.part(Some(&last))
+    }
+
+    /// A connection of it is gone.
+    pub(super) fn note_loss(&mut self, why: Lost, now: Instant) {
+        if self.stream.members().next().is_none() {
+            self.alone = Some((now, why == Lost::Closed));
+        }
+    }
+
+    /// Has the plain leg's peer asked now and then whether it is still there.
+    pub(super) fn keep_alive(&mut self) {
+        if let Some(plain) = self.plain.as_ref().filter(|_| !mem::replace(&mut self.kept_alive, true)) {
+            let _ = plain.set_keepalive(true);
+        }
+    }
+
+    /// How it has ended, if its plain leg's peer has been silent for too long.
+    pub(super) fn ended_in_silence(&mut self, now: Instant) -> Option<Ending> {
+        let is_too_long = self.plain.as_ref().is_some_and(|plain| self.silence.is_too_long(plain, now));
+        is_too_long.then(|| self.failed(&io::ErrorKind::TimedOut.into()))
+    }
+
+    /// How long nothing has moved, as far as was looked.
+    pub(super) fn idle(&mut self, now: Instant) -> Duration {
+        let moved = self.taken + self.given;
+        if moved != self.moved.1 {
+            self.moved = (now, moved);
+        }
+        now - self.moved.0
+    }
+
+    /// Bytes in the plain leg's hands: of its receive queue, and not sent yet.
+    pub(super) fn plain_queues(&self) -> (usize, usize) {
+        self.plain.as_ref().map_or((0, 0), |plain| (sys::received(plain), sys::unsent(plain).unwrap_or(0)))
+    }
+}

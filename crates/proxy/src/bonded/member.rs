@@ -1,0 +1,291 @@
+//! One of the connections that carry a stream: what is to be said over it waits here for its turn, and what comes over it goes to its place.
+
+use super::channel::Channel;
+use crate::sys::{self, TcpInfo};
+use bond::{BadFrame, Breach, ConnId, Frame, Header, Inbound, Look, Piece, Reader, Ring, Room, Step};
+use rustix::io::Errno;
+use scenario::{Bytes, Span};
+use std::{
+    collections::VecDeque,
+    io::{IoSlice, IoSliceMut},
+};
+
+/// What is read at once of what is no payload: some frames.
+const SPILL: usize = 512;
+/// What is read at once behind payload: the next piece's header.
+const BEHIND: usize = 32;
+/// How much may be read before others have their turn.
+const TURN_BYTES: usize = 1 << 20;
+/// Until so much was acknowledged a connection is judged by its least round trip.
+const JUDGED: u64 = 32 * 1024;
+/// So many parts are sent at once.
+const PARTS: usize = 24;
+
+/// Something to be said: a header, and for a piece its bytes, which are the stream's.
+#[derive(Debug, Clone, Copy)]
+struct Said {
+    header: Header,
+    offset: u64,
+    len: usize,
+}
+
+/// How a connection has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Lost {
+    /// The other end has closed or reset it.
+    #[error("closed by the other end")]
+    Closed,
+    #[error("{0}")]
+    Failed(Errno),
+    /// What came over it is no frame, or breaks the rules.
+    #[error(transparent)]
+    BadFrame(#[from] BadFrame),
+    #[error(transparent)]
+    Breach(#[from] Breach),
+}
+
+impl From<Errno> for Lost {
+    fn from(why: Errno) -> Lost {
+        match why {
+            Errno::CONNRESET | Errno::PIPE => Lost::Closed,
+            why => Lost::Failed(why),
+        }
+    }
+}
+
+/// A connection of a stream.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) channel: Channel,
+    /// Which of the networks of who dialled it goes over.
+    pub(super) network: u8,
+    /// Where events find it.
+    pub(super) entry: usize,
+    /// What the other end may have under way over it.
+    window: Option<Bytes>,
+    pub(super) readable: bool,
+    /// The other end has closed it: what there is to read is all there will be.
+    pub(super) hung_up: bool,
+    reader: Reader,
+    out: VecDeque<Said>,
+    /// How much of the first of these has gone.
+    gone: usize,
+    /// What has not gone of these in all, bytes.
+    own: usize,
+    /// What it was told to wake up for, TCP_NOTSENT_LOWAT.
+    lowat: u64,
+    /// What was looked up last.
+    pub(super) info: TcpInfo,
+    /// Payload that came over it.
+    pub(super) received: u64,
+    /// For how long what came over others waited for what came over it.
+    pub(super) waited: Span,
+}
+
+impl Member {
+    pub(super) fn new(channel: Channel, network: u8, entry: usize, window: Option<Bytes>) -> Self {
+        Member {
+            channel,
+            network,
+            entry,
+            window,
+            readable: true,
+            hung_up: false,
+            reader: Reader::default(),
+            out: VecDeque::new(),
+            gone: 0,
+            own: 0,
+            lowat: 0,
+            info: TcpInfo::default(),
+            received: 0,
+            waited: Span::ZERO,
+        }
+    }
+
+    /// What the scheduler is to know of it.
+    pub(super) fn look(&mut self) -> Look {
+        self.info = sys::tcp_info(&self.channel).unwrap_or_default();
+        let info = &self.info;
+        let us = |us: u32| Span(u64::from(us) * 1000);
+        let window = (u64::from(info.snd_cwnd) * u64::from(info.snd_mss)).min(u64::from(info.snd_wnd).max(u64::from(info.snd_mss)));
+        let (delivered, unsent) = (info.bytes_acked, u64::from(info.notsent_bytes));
+        // A handshake may have waited for a radio to wake up, or a processor: the least round trip says more than the mean of a few.
+        let rtt = if delivered < JUDGED { info.rtt_us.min(info.min_rtt_us) } else { info.rtt_us };
+        // The timeout as it is, not as it has become by being waited for in vain.
+        let rto = us(info.rto_us >> info.backoff.min(16)).max(us(info.rtt_us));
+        Look { delivered, unsent: unsent + self.waiting(), window, srtt: us(rtt), rto }
+    }
+
+    /// What waits in this process's own hands, bytes.
+    fn waiting(&self) -> u64 {
+        (self.own + self.channel.pending()) as u64
+    }
+
+    /// It is to raise an event when less than so much waits.
+    pub(super) fn wake_below(&mut self, bytes: u64) {
+        // The kernel wakes who waits for it at half of it.
+        let wanted = 2 * bytes;
+        if self.lowat < wanted / 2 + wanted / 4 || self.lowat > wanted + wanted / 2 {
+            let set = sys::set_notsent_lowat(&self.channel, usize::try_from(wanted).unwrap_or(usize::MAX));
+            self.lowat = if set.is_ok() { wanted } else { self.lowat };
+        }
+    }
+
+    /// It is to say this.
+    pub(super) fn say(&mut self, frame: &Frame) {
+        let header = frame.header();
+        self.own += header.len();
+        self.out.push_back(Said { header, offset: 0, len: 0 });
+    }
+
+    /// It is to carry this piece.
+    pub(super) fn carry(&mut self, piece: &Piece) {
+        let header = Frame::Piece { offset: piece.offset, len: piece.len }.header();
+        self.own += header.len() + piece.len as usize;
+        self.out.push_back(Said { header, offset: piece.offset, len: piece.len as usize });
+    }
+
+    pub(super) fn has_something_to_say(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    /// Sends what it can, the bytes of pieces out of `ring`; false: it has to wait before it can send more.
+    pub(super) fn send(&mut self, ring: &Ring) -> Result<bool, Lost> {
+        match self.channel.flush() {
+            Ok(()) => {}
+            Err(Errno::AGAIN) => return Ok(false),
+            Err(why) => return Err(why.into()),
+        }
+        while !self.out.is_empty() {
+            let mut parts = [IoSlice::new(&[]); PARTS];
+            let (mut count, mut skip) = (0, self.gone);
+            for said in self.out.iter().take(PARTS / 3) {
+                let header = &said.header[skip.min(said.header.len())..];
+                let begun = skip.saturating_sub(said.header.len());
+                let [first, second] = ring.get(said.offset + begun as u64, (said.len - begun) as u64);
+                for part in [header, first, second].into_iter().filter(|part| !part.is_empty()) {
+                    parts[count] = IoSlice::new(part);
+                    count += 1;
+                }
+                skip = 0;
+            }
+            match self.channel.send(&parts[..count]) {
+                Ok(sent) => self.went(sent),
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(why) => return Err(why.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    fn went(&mut self, bytes: usize) {
+        self.own -= bytes;
+        self.gone += bytes;
+        while let Some(first) = self.out.front() {
+            let len = first.header.len() + first.len;
+            if self.gone < len {
+                return;
+            }
+            self.gone -= len;
+            self.out.pop_front();
+        }
+    }
+
+    /// What must still go after it was begun, bytes out of `ring`; what was not begun is forgotten.
+    pub(super) fn begun(&mut self, ring: &Ring) -> Vec<u8> {
+        let (out, gone) = (std::mem::take(&mut self.out), std::mem::take(&mut self.gone));
+        self.own = 0;
+        let Some(first) = out.front().filter(|_| gone > 0) else { return Vec::new() };
+        let all = [&*first.header, &ring.get(first.offset, first.len as u64).concat()].concat();
+        all[gone..].to_vec()
+    }
+
+    /// Reads what has come, as far as its turn goes; payload goes to its place, `hear` hears the rest. False: there may be more.
+    pub(super) fn receive(
+        &mut self,
+        now: Span,
+        conn: ConnId,
+        inbound: &mut Inbound,
+        scratch: &mut [u8],
+        mut hear: impl FnMut(&mut Inbound, Frame) -> Result<(), Lost>,
+    ) -> Result<bool, Lost> {
+        let mut read = 0;
+        while self.readable {
+            if read >= TURN_BYTES {
+                return Ok(false);
+            }
+            let mut spill = [0; SPILL];
+            let (mut direct, mut room) = (0, SPILL);
+            let received = match self.reader.payload() {
+                Some((offset, left)) => {
+                    // Right to where it belongs, and with it the next header.
+                    let place = match inbound.room(offset, left) {
+                        Room::Into(place) => place,
+                        Room::Skip(len) => {
+                            let len = scratch.len().min(len as usize);
+                            &mut scratch[..len]
+                        }
+                    };
+                    direct = place.len();
+                    room = if direct as u64 == left { BEHIND } else { 0 };
+                    let parts = &mut [IoSliceMut::new(place), IoSliceMut::new(&mut spill[..room])];
+                    self.channel.receive(if room > 0 { parts } else { &mut parts[..1] })
+                }
+                None => self.channel.receive(&mut [IoSliceMut::new(&mut spill)]),
+            };
+            let count = match received {
+                Ok(0) => return Err(Lost::Closed),
+                Ok(count) => count,
+                Err(Errno::AGAIN) => {
+                    self.readable = false;
+                    return Ok(true);
+                }
+                Err(why) => return Err(why.into()),
+            };
+            read += count;
+            if let Some(window) = self.window {
+                // The kernel forgets it whenever a segment larger than any before comes.
+                sys::clamp_window(&self.channel, window.0 as usize).map_err(|why| Errno::from_io_error(&why).unwrap_or(Errno::IO))?;
+            }
+            let in_place = count.min(direct);
+            if let Some((offset, _)) = self.reader.payload().filter(|_| in_place > 0) {
+                self.reader.took(in_place as u64);
+                self.received += in_place as u64;
+                inbound.came(now, conn, offset, in_place as u64)?;
+            }
+            self.interpret(now, conn, &spill[..count - in_place], inbound, &mut hear)?;
+            // A socket that gave less than was asked for has no more, and will tell when it has.
+            if count < direct + room && !self.hung_up && matches!(self.channel, Channel::Clear(_)) {
+                self.readable = false;
+            }
+        }
+        Ok(true)
+    }
+
+    fn interpret(
+        &mut self,
+        now: Span,
+        conn: ConnId,
+        mut bytes: &[u8],
+        inbound: &mut Inbound,
+        hear: &mut impl FnMut(&mut Inbound, Frame) -> Result<(), Lost>,
+    ) -> Result<(), Lost> {
+        while !bytes.is_empty() {
+            let (used, step) = self.reader.read(bytes)?;
+            bytes = &bytes[used..];
+            match step {
+                Step::More => {}
+                Step::Said(Frame::Piece { offset, len }) => inbound.begin(offset, len)?,
+                Step::Said(frame) => hear(inbound, frame)?,
+                Step::Payload { offset, left } => {
+                    let here = bytes.len().min(left as usize);
+                    inbound.take(now, conn, offset, &bytes[..here])?;
+                    self.reader.took(here as u64);
+                    self.received += here as u64;
+                    bytes = &bytes[here..];
+                }
+            }
+        }
+        Ok(())
+    }
+}

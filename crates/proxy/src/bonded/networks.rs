@@ -1,0 +1,257 @@
+//! The networks of the end that dials: connections that are kept ready over each, and who waits for one.
+//!
+//! A network that nothing gets through is tried again and again, at longer and longer intervals; one that was silent and comes back, or an interface that
+//! appears, is found soon.
+
+use super::{
+    entrance::Unfit,
+    settings::{BondConfig, Network, bound_window},
+};
+use crate::{leg, sys::TcpInfo};
+use scenario::Bytes;
+use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
+use std::{
+    collections::VecDeque,
+    io,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+/// Between tries of a network that nothing gets through: at first, and at last.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LAST_PAUSE: Duration = Duration::from_secs(5);
+/// How long a connection may take to be ready, when the last one took no time: a handshake's first retransmission, and as much again.
+const LEAST_PATIENCE: Duration = Duration::from_secs(4);
+/// Connections dialled at once over one network.
+const MOST_DIALLED: usize = 32;
+/// A connection that owes an answer for so long is silent, and for so many of its timeouts.
+const SILENCE_MS: u32 = 1000;
+const SILENT_TIMEOUTS: u32 = 2;
+
+/// A network, and what is there of it.
+#[derive(Debug)]
+struct State {
+    network: Network,
+    /// Ready connections, the oldest first, and since when they are.
+    ready: VecDeque<(usize, Instant)>,
+    /// How many are on their way.
+    dialling: usize,
+    /// Streams that wait for one.
+    wanting: VecDeque<(usize, u128)>,
+    failures: u32,
+    next: Instant,
+    /// How long the last one took to be ready.
+    took: Duration,
+    is_up: Option<bool>,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Networks {
+    all: Vec<State>,
+    spares: usize,
+    /// What the other end may have under way over a connection.
+    connection_window: Option<Bytes>,
+    /// What the other end last said of its window.
+    window: Option<u32>,
+    draining: bool,
+}
+
+/// Whether a connection has sent something, and nothing comes back.
+pub(super) fn is_silent(info: &TcpInfo) -> bool {
+    let timeouts = (info.rto_us / 1000).saturating_mul(SILENT_TIMEOUTS);
+    info.unacked > 0 && info.backoff > 0 && info.last_ack_recv_ms > SILENCE_MS.max(timeouts.min(5 * SILENCE_MS))
+}
+
+impl Networks {
+    pub(super) fn new(networks: &[Network], bond: &BondConfig, now: Instant) -> Self {
+        let state = |network: &Network| State {
+            network: network.clone(),
+            ready: VecDeque::new(),
+            dialling: 0,
+            wanting: VecDeque::new(),
+            failures: 0,
+            next: now,
+            took: Duration::ZERO,
+            is_up: None,
+        };
+        Networks {
+            all: networks.iter().map(state).collect(),
+            spares: bond.spares,
+            connection_window: bond.connection_window,
+            window: None,
+            draining: false,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn window(&self) -> Option<u32> {
+        self.window
+    }
+
+    pub(super) fn tier(&self, network: usize) -> u8 {
+        self.all[network].network.tier
+    }
+
+    pub(super) fn name(&self, network: usize) -> &str {
+        self.all.get(network).map_or("", |state| &state.network.name)
+    }
+
+    pub(super) fn drain(&mut self) {
+        self.draining = true;
+        self.all.iter_mut().for_each(|state| state.wanting.clear());
+    }
+
+    /// A connection that is ready, the freshest first.
+    pub(super) fn take(&mut self, network: usize) -> Option<usize> {
+        self.all[network].ready.pop_back().map(|(index, _)| index)
+    }
+
+    /// A stream waits for one.
+    pub(super) fn want(&mut self, network: usize, slot: usize, id: u128) {
+        let wanting = &mut self.all[network].wanting;
+        if !wanting.contains(&(slot, id)) {
+            wanting.push_back((slot, id));
+        }
+    }
+
+    /// The next stream that waits for one.
+    pub(super) fn next_wanting(&mut self, network: usize) -> Option<(usize, u128)> {
+        self.all[network].wanting.pop_front()
+    }
+
+    /// A stream's connection over this network is silent: another is to take its place, a fresh one. Those that are too old to tell are returned.
+    pub(super) fn suspect(&mut self, network: usize, slot: usize, id: u128, now: Instant) -> Vec<usize> {
+        self.want(network, slot, id);
+        let silence = Duration::from_millis(SILENCE_MS.into());
+        let old = |(_, since): &&(usize, Instant)| now - *since > silence;
+        let old: Vec<usize> = self.all[network].ready.iter().filter(old).map(|(index, _)| *index).collect();
+        old
+    }
+
+    /// A ready connection is no more.
+    pub(super) fn forget(&mut self, network: usize, index: usize) {
+        self.all[network].ready.retain(|(ready, _)| *ready != index);
+    }
+
+    /// One that was on its way is no more.
+    pub(super) fn dialled(&mut self, network: usize) {
+        self.all[network].dialling -= 1;
+    }
+
+    /// One that was on its way is ready.
+    pub(super) fn ready(&mut self, network: usize, index: usize, window: u32, now: Instant) {
+        let state = &mut self.all[network];
+        (state.dialling, state.failures, state.next) = (state.dialling - 1, 0, now);
+        state.ready.push_back((index, now));
+        self.window = Some(window);
+        if state.is_up.replace(true) != Some(true) {
+            tracing::info!("the bond has {}, to {}", state.network.name, state.network.to);
+        }
+    }
+
+    /// One could not be had.
+    pub(super) fn failed(&mut self, network: usize, why: &Unfit, now: Instant) {
+        let state = &mut self.all[network];
+        state.next = now + (FIRST_PAUSE * 2u32.saturating_pow(state.failures)).min(LAST_PAUSE);
+        state.failures = (state.failures + 1).min(16);
+        if state.ready.is_empty() && state.is_up.replace(false) != Some(false) {
+            tracing::warn!("the bond has not {}, to {}: {why}; it is tried again and again", state.network.name, state.network.to);
+        }
+    }
+
+    /// How long a connection over this network may take to be ready.
+    pub(super) fn patience(&self, network: usize) -> Duration {
+        LEAST_PATIENCE + 3 * self.all[network].took
+    }
+
+    /// Begins to connect where another connection is needed; none: nowhere.
+    pub(super) fn dial(&mut self, now: Instant) -> Option<(usize, io::Result<Socket>)> {
+        if self.draining && self.all.iter().all(|state| state.wanting.is_empty()) {
+            return None;
+        }
+        let spares = if self.draining { 0 } else { self.spares };
+        let lacks = |state: &State| {
+            let wanted = (spares + state.wanting.len()).min(MOST_DIALLED);
+            // One that nothing gets through is tried by one connection at a time.
+            let most = if state.failures > 0 { wanted.min(1) } else { wanted };
+            now >= state.next && state.ready.len() + state.dialling < most
+        };
+        let network = self.all.iter().position(lacks)?;
+        let state = &mut self.all[network];
+        let socket = connect(&state.network, self.connection_window);
+        if socket.is_ok() {
+            state.dialling += 1;
+        }
+        Some((network, socket))
+    }
+}
+
+/// Begins to connect over a network.
+fn connect(network: &Network, window: Option<Bytes>) -> io::Result<Socket> {
+    let domain = Domain::for_address(network.to);
+    let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+    socket.set_tcp_nodelay(true)?;
+    if let Some(window) = window {
+        bound_window(&socket, window)?;
+    }
+    if let Some(interface) = &network.interface {
+        socket.bind_device(Some(interface.0.as_bytes()))?;
+    }
+    leg::apply(&socket, &network.profile, || Ok(0))?;
+    if let Some(mss) = network.profile.mss {
+        socket.set_tcp_mss(u32::from(mss))?;
+    }
+    let probe = TcpKeepalive::new().with_time(Duration::from_secs(20)).with_interval(Duration::from_secs(5)).with_retries(3);
+    socket.set_tcp_keepalive(&probe)?;
+    if let Some(source) = network.source {
+        socket.bind(&SockAddr::from(SocketAddr::new(source, 0)))?;
+    }
+    match socket.connect(&SockAddr::from(network.to)) {
+        Err(why) if why.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket),
+        outcome => outcome.map(|()| socket),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::settings::NetworkSpec, *};
+
+    fn networks(names: &[&str], spares: usize) -> Networks {
+        let network = |name: &&str| name.parse::<NetworkSpec>().unwrap().network(Some("127.0.0.1:9".parse().unwrap())).unwrap();
+        let bond = BondConfig { spares, ..BondConfig::default() };
+        Networks::new(&names.iter().map(network).collect::<Vec<_>>(), &bond, Instant::now())
+    }
+
+    #[test]
+    fn as_many_are_dialled_as_are_to_be_ready_and_wanted() {
+        let (mut all, now) = (networks(&["127.0.0.1"], 2), Instant::now());
+        let dial = |all: &mut Networks, now| std::iter::from_fn(|| all.dial(now).map(|(network, _)| network)).count();
+        assert_eq!(dial(&mut all, now), 2);
+        all.want(0, 7, 70);
+        all.want(0, 7, 70);
+        assert_eq!(dial(&mut all, now), 1);
+        all.ready(0, 1, 1 << 20, now);
+        assert_eq!((all.take(0), all.take(0), all.window()), (Some(1), None, Some(1 << 20)));
+        assert_eq!((all.next_wanting(0), all.next_wanting(0)), (Some((7, 70)), None));
+        assert_eq!(dial(&mut all, now), 0);
+    }
+
+    #[test]
+    fn one_that_nothing_gets_through_is_tried_ever_more_seldom() {
+        let (mut all, start) = (networks(&["127.0.0.1"], 4), Instant::now());
+        let (mut now, mut tries) = (start, 0);
+        while now < start + Duration::from_secs(60) {
+            while all.dial(now).is_some() {
+                tries += 1;
+                all.dialled(0);
+                all.failed(0, &Unfit::Closed, now);
+            }
+            now += Duration::from_millis(50);
+        }
+        assert!((10..=20).contains(&tries), "{tries}");
+    }
+}

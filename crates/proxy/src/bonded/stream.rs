@@ -1,0 +1,247 @@
+//! A stream over its connections: the bytes that were not acknowledged, those that came before their turn, and what is said about them.
+
+use super::member::{Lost, Member};
+use bond::{Breach, ConnId, Frame, Inbound, Outbound, Ring, Seen, Settings};
+use rustix::io::Errno;
+use scenario::Span;
+
+/// A stream, at one of its ends.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) outbound: Outbound,
+    pub(super) inbound: Inbound,
+    /// What the other end has not acknowledged, or was not sent, and how far that goes.
+    ring: Ring,
+    written: u64,
+    members: Vec<Option<Member>>,
+    /// Why the other end has given it up.
+    pub(super) reset: Option<u8>,
+    /// Since when something that came waits for something that has not.
+    waits_since: Option<Span>,
+    /// What was waited for connections that are gone, and what they carried: by network.
+    past: Vec<(u8, Past)>,
+}
+
+/// What the connections over a network came to that are gone.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Past {
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    pub(super) retransmits: u32,
+    pub(super) waited: Span,
+}
+
+/// What a turn came to.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// There is more to do.
+    pub(super) again: bool,
+    /// These are to raise an event when they can take more.
+    pub(super) rearm: Vec<usize>,
+    /// These are gone.
+    pub(super) lost: Vec<(Member, Lost)>,
+}
+
+impl Stream {
+    /// Of a window at each end.
+    pub(super) fn new(settings: Settings, window: usize, theirs: u64) -> Self {
+        Stream {
+            outbound: Outbound::new(settings, theirs),
+            inbound: Inbound::new(window),
+            ring: Ring::new(window),
+            written: 0,
+            members: Vec::new(),
+            reset: None,
+            waits_since: None,
+            past: Vec::new(),
+        }
+    }
+
+    /// Takes a connection in; what it is to say first is said already.
+    pub(super) fn add(&mut self, now: Span, mut member: Member, tier: u8) -> ConnId {
+        let conn = self.outbound.add(now, tier);
+        self.inbound.add(conn);
+        self.outbound.look(now, conn, member.look());
+        if self.members.len() <= conn.0 {
+            self.members.resize_with(conn.0 + 1, || None);
+        }
+        self.members[conn.0] = Some(member);
+        conn
+    }
+
+    /// Gives a connection up.
+    pub(super) fn lose(&mut self, conn: ConnId) -> Option<Member> {
+        let mut member = self.members.get_mut(conn.0).and_then(Option::take)?;
+        member.look();
+        let sent = self.outbound.seen(conn).map_or(0, |seen| seen.given);
+        self.outbound.lose(conn);
+        self.inbound.lose(conn);
+        let place = match self.past.iter().position(|(network, _)| *network == member.network) {
+            Some(place) => place,
+            None => {
+                self.past.push((member.network, Past::default()));
+                self.past.len() - 1
+            }
+        };
+        let past = &mut self.past[place].1;
+        past.sent += sent;
+        past.received += member.received;
+        past.retransmits += member.info.total_retrans;
+        past.waited = past.waited + member.waited;
+        Some(member)
+    }
+
+    /// Gives the connection over a network up, where there is one.
+    pub(super) fn lose_over(&mut self, network: u8) -> Option<Member> {
+        let conn = self.members().find(|(_, member)| member.network == network).map(|(conn, _)| conn)?;
+        self.lose(conn)
+    }
+
+    pub(super) fn members(&self) -> impl Iterator<Item = (ConnId, &Member)> {
+        self.members.iter().enumerate().filter_map(|(index, member)| Some((ConnId(index), member.as_ref()?)))
+    }
+
+    pub(super) fn member(&mut self, entry: usize) -> Option<&mut Member> {
+        self.members.iter_mut().flatten().find(|member| member.entry == entry)
+    }
+
+    /// What the connections over each network came to that are gone.
+    pub(super) fn past(&self) -> &[(u8, Past)] {
+        &self.past
+    }
+
+    pub(super) fn seen(&self, conn: ConnId) -> Option<Seen> {
+        self.outbound.seen(conn)
+    }
+
+    /// How many bytes it takes now.
+    pub(super) fn room(&self) -> u64 {
+        self.ring.window() - (self.written - self.outbound.acked())
+    }
+
+    /// Where the next bytes of the stream are to be written, as far as there is room in one part.
+    pub(super) fn space(&mut self) -> &mut [u8] {
+        let room = self.room();
+        self.ring.get_mut(self.written, room)
+    }
+
+    /// So many bytes were written there.
+    pub(super) fn wrote(&mut self, bytes: usize) {
+        self.written += bytes as u64;
+        self.outbound.offer(bytes as u64);
+    }
+
+    /// Takes a few bytes, for which there is room.
+    pub(super) fn write(&mut self, bytes: &[u8]) {
+        self.ring.put(self.written, bytes);
+        self.wrote(bytes.len());
+    }
+
+    /// What was written and not acknowledged.
+    pub(super) fn unacknowledged(&self) -> u64 {
+        self.written - self.outbound.acked()
+    }
+
+    /// Hears what has come.
+    pub(super) fn hear(&mut self, now: Span, scratch: &mut [u8], turn: &mut Turn) -> Result<(), Breach> {
+        for index in 0..self.members.len() {
+            let Some(member) = self.members[index].as_mut().filter(|member| member.readable) else { continue };
+            let (conn, outbound, reset) = (ConnId(index), &mut self.outbound, &mut self.reset);
+            let before = self.inbound.waiting().0;
+            let heard = member.receive(now, conn, &mut self.inbound, scratch, |inbound, frame| {
+                match frame {
+                    Frame::End(end) => inbound.end(end)?,
+                    Frame::Ack { got, next, limit } => {
+                        outbound.receipt(now, conn, got)?;
+                        outbound.acknowledge(next, limit)?;
+                    }
+                    Frame::Done => outbound.delivered()?,
+                    Frame::Reset(why) => *reset = Some(why),
+                    Frame::Piece { .. } | Frame::Join { .. } => return Err(Lost::Failed(Errno::PROTO)),
+                }
+                Ok(())
+            });
+            let (next, waiting) = self.inbound.waiting();
+            if let Some(since) = self.waits_since.filter(|_| next > before) {
+                // The others waited for this one.
+                member.waited = member.waited + Span(now.0 - since.0);
+                self.waits_since = None;
+            }
+            self.waits_since = if waiting > 0 { self.waits_since.or(Some(now)) } else { None };
+            match heard {
+                Ok(done) => turn.again |= !done,
+                Err(Lost::Breach(why)) => return Err(why),
+                Err(why) => turn.lost.extend(self.lose(conn).map(|member| (member, why))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Shares out what there is to send, and says what there is to say.
+    pub(super) fn say(&mut self, now: Span, turn: &mut Turn) {
+        if self.unacknowledged() > 0 {
+            for (index, member) in self.members.iter_mut().enumerate() {
+                if let Some(member) = member {
+                    self.outbound.look(now, ConnId(index), member.look());
+                }
+            }
+            self.outbound.check(now);
+            while let Some(piece) = self.outbound.give(now) {
+                if let Some(member) = self.members.get_mut(piece.conn.0).and_then(Option::as_mut) {
+                    member.carry(&piece);
+                }
+            }
+        }
+        for index in 0..self.members.len() {
+            let Some(member) = &mut self.members[index] else { continue };
+            let conn = ConnId(index);
+            if let Some(end) = self.outbound.end_to_tell(conn) {
+                member.say(&Frame::End(end));
+            }
+            if let Some(frame) = self.inbound.say(now, conn) {
+                member.say(&frame);
+            }
+            if !member.has_something_to_say() {
+                // Of an encrypted one something may be left that was said before.
+                let _ = member.channel.flush();
+            } else if let Err(why) = member.send(&self.ring) {
+                turn.lost.extend(self.lose(conn).map(|member| (member, why)));
+            }
+        }
+        if self.outbound.left() > 0 {
+            for (index, member) in self.members.iter_mut().enumerate() {
+                let Some(member) = member else { continue };
+                let (conn, queue) = (ConnId(index), self.outbound.queue(ConnId(index)));
+                if self.outbound.seen(conn).is_some_and(|seen| seen.look.unsent >= queue) {
+                    member.wake_below(queue);
+                    turn.rearm.push(member.entry);
+                }
+            }
+        }
+    }
+
+    /// When something is to be done, if nothing happens before.
+    pub(super) fn wakes(&self, now: Span) -> Option<Span> {
+        [self.outbound.next_check(now), self.inbound.next_say()].into_iter().flatten().min()
+    }
+
+    /// It is over: each connection, and what must still go over it, `last` after what was begun.
+    pub(super) fn part(&mut self, last: Option<&Frame>) -> Vec<(Member, Vec<u8>)> {
+        let mut parted = Vec::new();
+        for index in 0..self.members.len() {
+            let Some(mut member) = self.lose(ConnId(index)) else { continue };
+            let mut bytes = member.begun(&self.ring);
+            last.iter().for_each(|frame| bytes.extend_from_slice(&frame.header()));
+            parted.push((member, bytes));
+        }
+        parted
+    }
+
+    /// An idle stream keeps no memory that it has no bytes in.
+    pub(super) fn forget(&mut self) {
+        if self.unacknowledged() == 0 {
+            self.ring = Ring::new(self.ring.window() as usize);
+        }
+        self.inbound.forget();
+    }
+}

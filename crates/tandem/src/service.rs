@@ -1,0 +1,104 @@
+//! A proxy as a service: it runs until it is told to end, and reads its configuration again when it is told to.
+
+use crate::Failure;
+use proxy::{Config, ConfigError, Proxy as Running, Service, StartError, control, metrics};
+use sd_notify::NotifyState;
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
+};
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Runs it. `again` reads the configuration again, where there is a file to read.
+pub(crate) fn serve(service: &Service, again: impl Fn() -> Result<Option<Service>, ConfigError>) -> Result<(), Failure> {
+    let mut signals =
+        Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(|why| Failure::Failed(format!("cannot listen for signals: {why}")))?;
+    let proxy = Arc::new(Running::start(service.config.clone(), |_| {}).map_err(start_failure)?);
+    control::serve(&proxy, &service.name).map_err(start_failure)?;
+    if let Some(at) = service.metrics {
+        metrics::serve(&proxy, at).map_err(start_failure)?;
+    }
+    warn(&service.config);
+    tracing::info!("splitting connections");
+    tell_manager(&[NotifyState::Ready]);
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            break;
+        }
+        reload(&proxy, service, &again);
+    }
+    tell_manager(&[NotifyState::Stopping]);
+    tracing::info!(flows = proxy.totals().flows, "no new connections from now on; waiting for these to end (a second signal resets them)");
+    proxy.begin_drain();
+    while !proxy.is_idle() && !signals.pending().any(|signal| signal != SIGHUP) {
+        thread::sleep(Duration::from_millis(20));
+    }
+    // Resets what is left and takes the rules away, as soon as nobody asks it anything any more.
+    let (begun, mut shared) = (Instant::now(), proxy);
+    while let Err(still_shared) = Arc::try_unwrap(shared).map(drop)
+        && begun.elapsed() < Duration::from_secs(10)
+    {
+        thread::sleep(Duration::from_millis(5));
+        shared = still_shared;
+    }
+    tracing::info!("done");
+    Ok(())
+}
+
+/// Reads the configuration again. What is wrong with it is told, and changes nothing.
+fn reload(proxy: &Running, present: &Service, again: impl Fn() -> Result<Option<Service>, ConfigError>) {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let now_us = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
+    tell_manager(&[NotifyState::Reloading, NotifyState::MonotonicUsec(now_us)]);
+    let reloaded = again().map_err(|error| error.to_string()).and_then(|service| match service {
+        None => Err("SIGHUP: there is no configuration file to read again".into()),
+        Some(service) => match present.needs_restart(&service) {
+            Some(key) => Err(proxy::ChangeError::NeedsRestart(key).to_string()),
+            None => proxy.reload(service.config).map_err(|error| error.to_string()),
+        },
+    });
+    match reloaded {
+        Ok(()) => tracing::info!("the configuration has been read again, for connections from now on"),
+        Err(error) => tracing::error!("the configuration stays as it was: {error}"),
+    }
+    tell_manager(&[NotifyState::Ready]);
+}
+
+/// Tells the service manager, where there is one.
+fn tell_manager(state: &[NotifyState<'_>]) {
+    if let Err(why) = sd_notify::notify(state) {
+        tracing::warn!("cannot tell the service manager: {why}");
+    }
+}
+
+/// Says what works but is likely not meant.
+fn warn(config: &Config) {
+    let open = config.listen.iter().find(|listen| listen.way == proxy::Way::Socks5 && !listen.at.ip().is_loopback());
+    if let Some(listen) = open {
+        tracing::warn!("SOCKS at {}: whoever reaches that address can go anywhere from here; keep strangers out", listen.at);
+    }
+    let missing = config.rules().map_or(Vec::new(), |rules| rules.sysctls());
+    for setting in missing {
+        let Some((name, wanted)) = setting.split_once('=') else { continue };
+        let path = format!("/proc/sys/{}", name.replace('.', "/"));
+        if std::fs::read_to_string(path).is_ok_and(|value| value.trim() != wanted) {
+            tracing::warn!("this host does not forward packets, so that what is not split goes nowhere: sysctl -w {setting}");
+        }
+    }
+}
+
+fn start_failure(error: StartError) -> Failure {
+    match error {
+        StartError::Config(error) => usage(error),
+        other => Failure::Failed(other.to_string()),
+    }
+}
+
+/// What can't work anywhere is wrong usage; what this machine lacks is a failure.
+pub(crate) fn usage(error: ConfigError) -> Failure {
+    Failure::Usage(error.to_string())
+}
