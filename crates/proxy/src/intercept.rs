@@ -143,7 +143,7 @@ impl Listener {
     }
 
     /// Finds out where a connection goes; none when it goes nowhere and has been reset.
-    fn arrival(&self, socket: Socket, client: &SockAddr) -> io::Result<Option<Arrival>> {
+    pub(crate) fn arrival(&self, socket: Socket, client: &SockAddr) -> io::Result<Option<Arrival>> {
         let not_ip = || io::Error::other("a TCP socket without an IP address");
         // A listener for both families tells IPv4 addresses in the form of IPv6.
         let plain = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());

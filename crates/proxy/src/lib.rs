@@ -16,6 +16,7 @@ mod controllers;
 pub mod diagnosis;
 mod egress;
 mod ending;
+pub mod ends;
 mod flow_log;
 mod gate;
 mod greeting;

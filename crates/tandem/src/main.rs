@@ -3,6 +3,7 @@
 mod advise;
 mod answer;
 mod bond;
+mod cache;
 mod control;
 mod demo;
 mod detect;
@@ -42,6 +43,7 @@ enum Command {
     Bond(bond::Bond),
     Flows(flows::Flows),
     Bypass(flows::Bypass),
+    Cache(Box<cache::Cache>),
     Control(control::Control),
     Detect(detect::Detect),
     /// Holds a scenario's network up, to try real programs in it
@@ -87,7 +89,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("TANDEM_LOG").unwrap_or_else(|_| match arguments.command {
-            Command::Proxy(_) | Command::Bond(_) => "info".into(),
+            Command::Proxy(_) | Command::Bond(_) | Command::Cache(_) => "info".into(),
             _ => "error".into(),
         }))
         .with_writer(std::io::stderr)
@@ -103,6 +105,7 @@ fn main() -> ExitCode {
         Command::Bond(command) => command.run(),
         Command::Flows(command) => command.run(),
         Command::Bypass(command) => command.run(),
+        Command::Cache(command) => command.run(),
         Command::Control(command) => command.run(),
         Command::Detect(command) => command.run(),
         Command::Lab(command) => command.run(),

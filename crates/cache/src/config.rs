@@ -1,0 +1,197 @@
+//! What a cache is to do.
+
+use crate::{shrink::Wish, store::Bounds};
+use proxy::{Action, ConfigError, LegProfile, Listen as ProxyListen, Policy, Ports, Rule};
+use scenario::Bytes;
+use std::{net::SocketAddr, str::FromStr, time::Duration};
+
+/// Where connections come in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listen {
+    /// Connections routed through this machine, taken by TPROXY.
+    Transparent(SocketAddr),
+    /// Connections to the first address go on to the second.
+    Forward(SocketAddr, SocketAddr),
+    /// An HTTP proxy that clients know of.
+    Http(SocketAddr),
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    /// `transparent=[::]:5000`, `forward=127.0.0.1:8080=192.0.2.10:80` or `http=127.0.0.1:3128`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!("{text:?} is no way to listen: write transparent=ADDRESS:PORT, forward=ADDRESS:PORT=ADDRESS:PORT or http=ADDRESS:PORT")
+        };
+        let address = |text: &str| {
+            text.parse::<SocketAddr>()
+                .map_err(|_| format!("{text:?} is not an address with a port: write 192.0.2.1:5000 or [2001:db8::1]:5000"))
+        };
+        match text.split_once('=').ok_or_else(wrong)? {
+            ("transparent", at) => Ok(Listen::Transparent(address(at)?)),
+            ("http", at) => Ok(Listen::Http(address(at)?)),
+            ("forward", both) => {
+                let (at, to) = both
+                    .split_once('=')
+                    .ok_or_else(|| format!("{text:?} says where to listen but not where to go on to: write forward=HERE=THERE"))?;
+                Ok(Listen::Forward(address(at)?, address(to)?))
+            }
+            _ => Err(wrong()),
+        }
+    }
+}
+
+/// What becomes of connections that are not clear-text HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Raw {
+    /// Each direction is stored and forwarded: when its sender has finished, or has said nothing for so long; none: only when it has finished.
+    Store(Option<Duration>),
+    /// They are sent on as they come.
+    Stream,
+}
+
+/// What a cache is to do.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where connections come in.
+    pub listen: Vec<Listen>,
+    /// Ports of servers whose connections a transparent listener takes; the others bypass.
+    pub ports: Vec<Ports>,
+    /// How accepted legs are tuned …
+    pub near: LegProfile,
+    /// … and dialled ones.
+    pub far: LegProfile,
+    /// What is held in memory at most, by all together.
+    pub memory: Bytes,
+    /// What is held on disk at most.
+    pub disk: Bytes,
+    /// What is held of one message, or one direction of a connection, at most: more is sent on as it comes.
+    pub largest: Bytes,
+    /// Whether answers are kept for those who ask later.
+    pub keep: bool,
+    /// Whether messages are forwarded only when they are whole.
+    pub hold: bool,
+    /// Whether bodies are compressed for clients that accept it.
+    pub compress: bool,
+    /// The quality, 1 to 100, of the pictures that JPEG and PNG ones are made into; none: they stay as they are.
+    pub pictures: Option<u8>,
+    /// Pictures with more pixels stay as they are.
+    pub most_pixels: u64,
+    /// What becomes of connections that are not HTTP.
+    pub raw: Raw,
+    /// How long a server may take to be reached.
+    pub connect_timeout: Duration,
+    /// How long an end that owes something may say nothing.
+    pub patience: Duration,
+    /// Connections at once; more pass unsplit, or wait.
+    pub max_connections: usize,
+    /// Worker threads.
+    pub threads: usize,
+    /// Whether the rules that bring traffic to a transparent listener are installed here.
+    pub install_rules: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            listen: Vec::new(),
+            ports: vec![Ports { first: 80, last: 80 }],
+            near: LegProfile::default(),
+            far: LegProfile::default(),
+            memory: Bytes(64 << 20),
+            disk: Bytes(1 << 30),
+            largest: Bytes(256 << 20),
+            keep: true,
+            hold: false,
+            compress: true,
+            pictures: Some(25),
+            most_pixels: 24_000_000,
+            raw: Raw::Store(Some(Duration::from_millis(500))),
+            connect_timeout: Duration::from_secs(30),
+            patience: Duration::from_secs(60),
+            max_connections: 4096,
+            threads: 2,
+            install_rules: true,
+        }
+    }
+}
+
+impl Config {
+    /// Finds what can't work before anything is set up.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let zeros = [
+            ("connect_timeout", self.connect_timeout.is_zero()),
+            ("patience", self.patience.is_zero()),
+            ("max_connections", self.max_connections == 0),
+            ("memory", self.memory.0 == 0),
+            ("lull", self.raw == Raw::Store(Some(Duration::ZERO))),
+        ];
+        if let Some((key, _)) = zeros.iter().find(|(_, zero)| *zero) {
+            return Err(ConfigError::Zero(key));
+        }
+        self.of_proxy().check()
+    }
+
+    /// What of it is the proxy's business: the ways in, the firewall's rules, the legs.
+    pub fn of_proxy(&self) -> proxy::Config {
+        let listen = self.listen.iter().map(|listen| match *listen {
+            Listen::Transparent(at) => ProxyListen::transparent(at),
+            Listen::Forward(at, to) => ProxyListen::forward(at, to),
+            // Its clients say themselves where to, as those of SOCKS do.
+            Listen::Http(at) => ProxyListen::socks5(at),
+        });
+        let transparent = self.listen.iter().any(|listen| matches!(listen, Listen::Transparent(_)));
+        let rules = if transparent && self.install_rules && !self.ports.is_empty() {
+            vec![Rule { ports: self.ports.clone(), ..Rule::default() }, Rule { action: Action::Bypass, ..Rule::default() }]
+        } else {
+            Vec::new()
+        };
+        proxy::Config {
+            listen: listen.collect(),
+            policy: Policy { rules, near: self.near.clone(), far: self.far.clone(), ..Policy::default() },
+            buffer: None,
+            threads: 1,
+            connect_timeout: self.connect_timeout,
+            install_rules: self.install_rules,
+            ..proxy::Config::default()
+        }
+    }
+
+    pub(crate) fn bounds(&self) -> Bounds {
+        // So many large ones fit into memory that others do too.
+        let spill_from = (self.memory.0 / 64).clamp(4096, 1 << 20);
+        Bounds { memory: self.memory.0, disk: self.disk.0, largest: self.largest.0, spill_from }
+    }
+
+    pub(crate) fn wish(&self) -> Wish {
+        Wish { quality: self.pictures.unwrap_or(100), most_pixels: self.most_pixels }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ways_to_listen() {
+        assert_eq!("http=127.0.0.1:3128".parse(), Ok(Listen::Http("127.0.0.1:3128".parse().unwrap())));
+        assert_eq!("transparent=[::]:5000".parse(), Ok(Listen::Transparent("[::]:5000".parse().unwrap())));
+        let forward = Listen::Forward("127.0.0.1:1".parse().unwrap(), "[::1]:2".parse().unwrap());
+        assert_eq!("forward=127.0.0.1:1=[::1]:2".parse(), Ok(forward));
+        for (text, said) in
+            [("socks5=1.2.3.4:5", "is no way to listen"), ("http=here", "is not an address"), ("forward=1.2.3.4:5", "not where to go")]
+        {
+            let error = text.parse::<Listen>().unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn other_ports_bypass_a_transparent_listener() {
+        let config = Config { listen: vec!["transparent=[::]:5000".parse().unwrap()], ..Config::default() };
+        let rules = config.of_proxy().rules().unwrap().to_string();
+        assert!(rules.contains("intercept tcp dport { 80 } goto split") && rules.contains("counter name bypassed goto direct"), "{rules}");
+        assert!(matches!(Config { memory: Bytes(0), ..config }.check(), Err(ConfigError::Zero("memory"))));
+    }
+}

@@ -1,0 +1,362 @@
+//! A request and its answer: from what is kept, or from its server.
+
+use crate::{
+    asked::Asked,
+    blob::Writer,
+    body::{Body, Error, Flow, Part, Sender, Source, send_on},
+    fields::{self, Target},
+    give::{Given, give},
+    house::{Caller, House},
+    origin::{Lease, Trouble, Where},
+    record::{From, Record},
+    rules::{self, Entry, Rules, Verdict, directive},
+    store::{Flight, Lead},
+    tunnel,
+};
+use hyper::{
+    Method, Request, Response, StatusCode, Version,
+    body::{Body as _, Incoming},
+    header::{CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION, MAX_FORWARDS},
+};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+use tokio::time::timeout;
+
+/// How long those who ask for the same wait for the first one's answer to come, before they ask themselves.
+const PATIENCE_WITH_OTHERS: Duration = Duration::from_secs(10);
+/// What is still fetched though nobody waits for it any more: the next who asks will find it.
+const LITTLE: u64 = 256 * 1024;
+/// `Cache-Status` (RFC 9211).
+pub(crate) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
+
+/// Answers a request. The error ends the connection.
+pub(crate) async fn answer(caller: Arc<Caller>, mut request: Request<Incoming>) -> Result<Response<Body>, Error> {
+    let house = &caller.house;
+    let mut record = Record::new(house, caller.client, request.method().clone(), request.uri().to_string());
+    let outcome = if request.method() == Method::CONNECT {
+        tunnel::connect(&caller, request).await.map(|response| (response, From::Tunnel, ""))
+    } else {
+        let target = Target::of(&request, caller.server).map_err(|text| Trouble { status: StatusCode::BAD_REQUEST, text });
+        match target {
+            Err(trouble) => Err(trouble),
+            Ok(target) => {
+                record.uri = target.uri();
+                let upgrade = hyper::upgrade::on(&mut request);
+                let (parts, body) = request.into_parts();
+                let asked = Asked::new(&caller, parts, body, target);
+                handle(&caller, asked, upgrade, &record).await
+            }
+        }
+    };
+    let (mut response, from, form) = outcome.unwrap_or_else(|trouble| {
+        let why: Error = trouble.text.clone().into();
+        record.broke(&why);
+        (page(trouble), From::Refused, "")
+    });
+    (record.status, record.from, record.form) = (response.status(), from, form);
+    if matches!(from, From::Refused | From::Pass) {
+        let word = if from == From::Pass { "fwd=bypass" } else { "detail=refused" };
+        if let Ok(value) = HeaderValue::from_str(&format!("{}; {word}", house.name)) {
+            response.headers_mut().append(CACHE_STATUS, value);
+        }
+    }
+    Ok(response.map(|body| body.recorded(record)))
+}
+
+/// What is said to a client whose request is not answered.
+fn page(trouble: Trouble) -> Response<Body> {
+    let mut response = Response::new(Body::of(format!("tandem cache: {}\n", trouble.text)));
+    *response.status_mut() = trouble.status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response.headers_mut().insert(hyper::header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if trouble.status == StatusCode::BAD_REQUEST {
+        // Who is not understood once may not be understood where its request ends either.
+        response.headers_mut().insert(hyper::header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+pub(crate) type Outcome = Result<(Response<Body>, From, &'static str), Trouble>;
+
+async fn handle(caller: &Arc<Caller>, mut asked: Asked, upgrade: hyper::upgrade::OnUpgrade, record: &Record) -> Outcome {
+    let house = &caller.house;
+    if fields::has_been_here(&request_via(&asked), &house.name) {
+        let text = "the request has come back here: this cache is on its own way to the server".into();
+        return Err(Trouble { status: StatusCode::LOOP_DETECTED, text });
+    }
+    if let Some(response) = last_hop(&mut asked)? {
+        return Ok((response, From::Refused, ""));
+    }
+    if asked.upgrade.is_some() {
+        return tunnel::upgrade(caller, asked, upgrade, record).await;
+    }
+    let plain = matches!(asked.parts.method, Method::GET | Method::HEAD) && asked.body.is_none();
+    if !plain || !house.config.keep || rules::is_for_the_origin(asked.headers()) {
+        return pass(caller, asked, record).await;
+    }
+    let (mut lead, mut waited) = (None, false);
+    let stale = loop {
+        let now = SystemTime::now();
+        let stale = match house.store.look(&asked.target, &asked.question, now) {
+            Some((entry, Verdict::Fresh)) => {
+                let reader = entry.blob.reader();
+                return give(caller, &asked, Given { entry, from: From::Hit, reader, beyond: None }).await;
+            }
+            found => found.map(|(entry, _)| entry),
+        };
+        if directive(asked.headers(), "only-if-cached").is_some() {
+            let text = "it is not kept here, or is stale, and the request wants nothing else".into();
+            return Err(Trouble { status: StatusCode::GATEWAY_TIMEOUT, text });
+        }
+        if waited || !may_join(&asked) {
+            break stale;
+        }
+        match house.store.fly(&asked.target) {
+            Flight::Lead(leads) => {
+                lead = Some(leads);
+                break stale;
+            }
+            Flight::Follow(mut flight) => {
+                house.counters.collapsed.add(1);
+                // It ends by the leader's letting go.
+                let _ = timeout(PATIENCE_WITH_OTHERS, flight.changed()).await;
+                waited = true;
+            }
+        }
+    };
+    fetch(caller, asked, stale, lead, record).await
+}
+
+/// The way a request came, without this cache, which has been added to it.
+fn request_via(asked: &Asked) -> hyper::HeaderMap {
+    let hops: Vec<&HeaderValue> = asked.headers().get_all(hyper::header::VIA).iter().collect();
+    hops[..hops.len().saturating_sub(1)].iter().map(|value| (hyper::header::VIA, (*value).clone())).collect()
+}
+
+/// Whether others may wait for its answer: what comes is likely to be for all.
+fn may_join(asked: &Asked) -> bool {
+    let fields = asked.headers();
+    let personal = [hyper::header::AUTHORIZATION, hyper::header::COOKIE].iter().any(|name| fields.contains_key(name));
+    asked.is_get() && !asked.is_special() && !personal && ["no-store", "no-cache"].iter().all(|name| directive(fields, name).is_none())
+}
+
+/// Requests that are counted on their way (RFC 9110 §7.6.2): the answer to one that ends here.
+fn last_hop(asked: &mut Asked) -> Result<Option<Response<Body>>, Trouble> {
+    let counted = matches!(asked.parts.method, Method::OPTIONS | Method::TRACE);
+    let left = asked.headers().get(MAX_FORWARDS).filter(|_| counted).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    match left {
+        None => Ok(None),
+        Some(0) if asked.parts.method == Method::OPTIONS => Ok(Some(Response::new(Body::empty()))),
+        Some(0) => Err(Trouble { status: StatusCode::METHOD_NOT_ALLOWED, text: "TRACE is not answered here".into() }),
+        Some(left) => {
+            asked.parts.headers.insert(MAX_FORWARDS, HeaderValue::from(left - 1));
+            Ok(None)
+        }
+    }
+}
+
+pub(crate) fn destination(caller: &Caller, asked: &Asked) -> Where {
+    Where::of(caller.server, &asked.target.authority, 80)
+}
+
+/// What no cache has business with, or what changes things.
+async fn pass(caller: &Arc<Caller>, mut asked: Asked, record: &Record) -> Outcome {
+    let to = destination(caller, &asked);
+    let bare = asked.body.is_none();
+    let (request, waited) = asked.whole(caller).await;
+    let again = (bare && asked.parts.method.is_idempotent()).then_some(|| asked.bare(None));
+    let (answer, lease) = caller.send(&to, request, again, waited).await?;
+    let done = answer.status().is_success() || answer.status().is_redirection();
+    if done && !fields::is_safe(&asked.parts.method) {
+        let named = [LOCATION, CONTENT_LOCATION].into_iter().filter_map(|name| answer.headers().get(name)?.to_str().ok());
+        named.filter_map(|location| asked.target.beside(location)).for_each(|target| caller.house.store.invalidate(&target));
+        caller.house.store.invalidate(&asked.target);
+    }
+    fresh(caller, asked, answer, lease, None, record).await
+}
+
+/// What is not kept, or has to be asked for again.
+async fn fetch(caller: &Arc<Caller>, asked: Asked, stale: Option<Arc<Entry>>, lead: Option<Lead>, record: &Record) -> Outcome {
+    let (to, house) = (destination(caller, &asked), &caller.house);
+    let stale = stale.filter(|_| asked.is_get());
+    let validation: Option<Vec<_>> = stale.as_ref().map(|entry| entry.validation().collect());
+    let begun = Instant::now();
+    let again = || asked.bare(validation.as_deref());
+    let sent = caller.send(&to, again(), Some(again), move || begun.elapsed()).await;
+    let now = SystemTime::now();
+    let stand_in = stale.as_ref().filter(|entry| entry.may_stand_in(&asked.question, now));
+    let (mut answer, lease) = match (sent, stand_in) {
+        (Ok((answer, _)), Some(entry)) if answer.status().is_server_error() => return stand(caller, &asked, entry).await,
+        (Err(_), Some(entry)) => return stand(caller, &asked, entry).await,
+        (sent, _) => sent?,
+    };
+    let Some(old) = stale.filter(|_| answer.status() == StatusCode::NOT_MODIFIED) else {
+        return fresh(caller, asked, answer, lease, lead, record).await;
+    };
+    fields::strip(answer.headers_mut());
+    lease.give_back();
+    let Some(entry) = old.freshened(&asked.question, answer.headers(), now) else {
+        // It is about another answer than the one that was asked about.
+        house.store.forget(&asked.target, &old);
+        let begun = Instant::now();
+        let (answer, lease) = caller.send(&to, asked.bare(Some(&[])), Some(|| asked.bare(Some(&[]))), move || begun.elapsed()).await?;
+        return fresh(caller, asked, answer, lease, lead, record).await;
+    };
+    let entry = Arc::new(entry);
+    house.store.keep(&asked.target, &asked.question, &entry, now);
+    drop(lead);
+    let reader = entry.blob.reader();
+    give(caller, &asked, Given { entry, from: From::Revalidated, reader, beyond: None }).await
+}
+
+async fn stand(caller: &Arc<Caller>, asked: &Asked, entry: &Arc<Entry>) -> Outcome {
+    let (entry, reader) = (entry.clone(), entry.blob.reader());
+    give(caller, asked, Given { entry, from: From::Stale, reader, beyond: None }).await
+}
+
+/// An answer that has just come.
+pub(crate) async fn fresh(
+    caller: &Arc<Caller>,
+    asked: Asked,
+    answer: Response<Incoming>,
+    lease: Lease,
+    lead: Option<Lead>,
+    record: &Record,
+) -> Outcome {
+    let (house, now) = (&caller.house, SystemTime::now());
+    let (mut parts, body) = answer.into_parts();
+    let said = fields::length(&parts.headers);
+    fields::strip(&mut parts.headers);
+    if !parts.headers.contains_key(hyper::header::DATE)
+        && let Ok(date) = HeaderValue::from_str(&httpdate::fmt_http_date(now))
+    {
+        parts.headers.insert(hyper::header::DATE, date);
+    }
+    if asked.is_head() || parts.status == StatusCode::NOT_MODIFIED {
+        // Their length is that of what they speak of.
+        let mut response = Response::from_parts(parts, Body::empty());
+        said.into_iter().for_each(|length| drop(response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length))));
+        fields::add_via(response.headers_mut(), Version::HTTP_11, &house.name);
+        lease.give_back();
+        return Ok((response, From::Pass, ""));
+    }
+    let source =
+        Source { body, lease: Some(lease), patience: house.config.patience, house: house.clone(), came: Some(record.came.clone()) };
+    let rules = Rules::of(&asked.question, parts.status, &parts.headers, now);
+    let whole = !matches!(parts.status, StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE);
+    let storable = asked.is_get() && whole && rules.may_be_stored(&parts.headers);
+    let worth_it = house.config.keep && rules.is_worth_it(&parts.headers, now);
+    // What may not be stored is never on disk, and in memory no longer than it takes to send it on.
+    let length = source.length();
+    let writer = if storable { Writer::new(house.room(), length) } else { Ok(None) };
+    let writer = writer.unwrap_or_else(|why| {
+        tracing::warn!("cannot store what comes: {why}");
+        None
+    });
+    let Some(writer) = writer else {
+        drop(lead);
+        return passing(caller, &asked, parts, source).await;
+    };
+    let blob = writer.blob().clone();
+    let entry = Arc::new(Entry::new(rules, parts.status, parts.headers, blob.clone()));
+    let reader = blob.reader();
+    // One whose length is known has its room already, so that others may read it while it comes; others wait until another is whole.
+    let kept = worth_it && length.is_some() && house.store.keep(&asked.target, &asked.question, &entry, now);
+    let keep_later = worth_it && length.is_none();
+    let (sender, beyond) = Flow::channel(None);
+    let filling = Filling {
+        house: house.clone(),
+        target: asked.target.clone(),
+        question: asked.question.clone(),
+        entry: entry.clone(),
+        kept,
+        keep_later,
+        lead: lead.filter(|_| keep_later),
+    };
+    tokio::spawn(filling.fill(source, writer, sender));
+    give(caller, &asked, Given { entry, from: From::Miss, reader, beyond: Some(beyond) }).await
+}
+
+/// An answer that goes on as it comes.
+async fn passing(caller: &Caller, asked: &Asked, parts: hyper::http::response::Parts, source: Source) -> Outcome {
+    let body = !source.body.is_end_stream();
+    let mut flow = source.flow(async {});
+    let mut response = Response::new(());
+    *response.status_mut() = parts.status;
+    *response.headers_mut() = parts.headers;
+    let mut form = "";
+    if body && let Some(coding) = crate::give::compression(caller, asked, response.status(), response.headers_mut(), flow.length) {
+        flow = flow.compressed(coding, caller.house.counters.clone());
+        form = coding.name();
+    }
+    fields::add_via(response.headers_mut(), Version::HTTP_11, &caller.house.name);
+    let body = if body { Body::flow(flow) } else { Body::empty() };
+    Ok((response.map(|()| body), From::Pass, form))
+}
+
+/// An answer that is being stored.
+struct Filling {
+    house: Arc<House>,
+    target: Target,
+    question: Request<()>,
+    entry: Arc<Entry>,
+    /// It is found by others already.
+    kept: bool,
+    /// It is to be, when it is whole.
+    keep_later: bool,
+    /// Those who wait for it to be whole.
+    lead: Option<Lead>,
+}
+
+impl Filling {
+    /// Fetches as fast as it comes, whoever reads it how fast; what does not fit goes to the first reader, as fast as that takes it.
+    async fn fill(self, mut source: Source, mut writer: Writer, beyond: Sender) {
+        let blob = writer.blob().clone();
+        let length = source.length();
+        let mut watched = true;
+        let outcome: Result<(), Error> = loop {
+            let part = tokio::select! {
+                part = source.next() => part,
+                () = blob.forsaken(), if watched => {
+                    let left = length.map(|length| length - blob.length().min(length));
+                    if self.kept && left.is_some_and(|left| left <= LITTLE) {
+                        watched = false;
+                        continue;
+                    }
+                    // Nobody can find it any more; somebody may have a moment ago.
+                    self.house.store.forget(&self.target, &self.entry);
+                    if blob.is_idle() {
+                        break Err("nobody wants it any more".into());
+                    }
+                    continue;
+                }
+            };
+            match part {
+                Ok(Part::Bytes(bytes)) => match writer.push(&bytes).await {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        drop(self.lead);
+                        tracing::debug!("{} is larger than there is room for: it goes on as it comes", self.target.uri());
+                        if beyond.send(Ok(Part::Bytes(bytes))).await.is_ok() {
+                            send_on(&mut source, &beyond).await;
+                        }
+                        return;
+                    }
+                    Err(why) => break Err(why.into()),
+                },
+                Ok(Part::End(trailers)) => break writer.finish(trailers).await.map_err(Into::into),
+                Err(why) => break Err(why),
+            }
+        };
+        match outcome {
+            Ok(()) if self.keep_later => drop(self.house.store.keep(&self.target, &self.question, &self.entry, SystemTime::now())),
+            Ok(()) => {}
+            Err(why) => {
+                tracing::debug!("{} broke off: {}", self.target.uri(), crate::origin::told(&why));
+                self.house.store.forget(&self.target, &self.entry);
+            }
+        }
+    }
+}

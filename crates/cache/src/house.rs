@@ -1,0 +1,64 @@
+//! What all connections share, and what each has of its own.
+
+use crate::{
+    blob::Room,
+    config::Config,
+    counters::{Counters, Stats},
+    origin::Origins,
+    pictures::Studio,
+    store::Store,
+};
+use proxy::ends::Dialler;
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    net::SocketAddr,
+    sync::Arc,
+};
+
+/// What all connections share.
+pub(crate) struct House {
+    pub(crate) config: Config,
+    pub(crate) store: Arc<Store>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) studio: Studio,
+    pub(crate) dialler: Dialler,
+    /// What it calls itself in messages that come through it; another one's name is another.
+    pub(crate) name: String,
+}
+
+impl std::fmt::Debug for House {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("House").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl House {
+    pub(crate) fn new(config: Config, dialler: Dialler) -> Self {
+        let store = Store::new(config.bounds());
+        let studio = Studio::new(config.wish());
+        let name = format!("tandem-{:08x}", RandomState::new().hash_one(0_u8) as u32);
+        House { config, store, counters: Arc::default(), studio, dialler, name }
+    }
+
+    pub(crate) fn room(&self) -> Arc<dyn Room> {
+        self.store.clone()
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let (memory_bytes, disk_bytes, kept) = self.store.taken();
+        Stats { kept, memory_bytes, disk_bytes, ..self.counters.stats() }
+    }
+}
+
+/// A connection that came in.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub(crate) house: Arc<House>,
+    pub(crate) client: SocketAddr,
+    /// Where its connection goes on to, where it does not say that itself.
+    pub(crate) server: Option<SocketAddr>,
+    /// Whether its address is worn towards the server.
+    pub(crate) transparent: bool,
+    /// Connections to servers that are open for it. They are nobody else's: a server may know a client by its connection.
+    pub(crate) origins: Arc<Origins>,
+}

@@ -1,0 +1,128 @@
+//! What has been done, for Prometheus: base units, no label a client or a server.
+
+use crate::{Cache, Stats};
+use prometheus_client::{
+    encoding::text::encode,
+    metrics::{counter::Counter, family::Family, gauge::ConstGauge, info::Info},
+    registry::{Registry, Unit},
+};
+use proxy::StartError;
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, Weak},
+    thread,
+};
+use tiny_http::{Header, Method, Response, Server};
+
+type Labels = [(&'static str, &'static str); 1];
+
+/// Serves metrics at `http://AT/metrics` until the cache is gone; returns where.
+pub fn serve(cache: &Arc<Cache>, at: SocketAddr) -> Result<SocketAddr, StartError> {
+    let refused = |why: Box<dyn std::error::Error + Send + Sync>| {
+        let why = why.downcast::<io::Error>().map_or_else(io::Error::other, |why| *why);
+        StartError::Listen {
+            address: format!("{at} for metrics"),
+            cure: match why.kind() {
+                io::ErrorKind::AddrInUse => "another program listens there: stop it or choose another port (--metrics)",
+                _ => "choose an address that this machine has, such as 127.0.0.1:9156",
+            },
+            why,
+        }
+    };
+    let server = Server::http(at).map_err(refused)?;
+    let address = server.server_addr().to_ip().unwrap_or(at);
+    let cache = Arc::downgrade(cache);
+    let work = move || answer(&server, &cache);
+    let spawned = thread::Builder::new().name("tandem-metrics".into()).spawn(work);
+    spawned.map(|_| address).map_err(|why| StartError::System { what: "start the thread that serves metrics", why })
+}
+
+fn answer(server: &Server, cache: &Weak<Cache>) {
+    for request in server.incoming_requests() {
+        let Some(cache) = cache.upgrade() else { return };
+        let here = request.url().split('?').next() == Some("/metrics") && matches!(request.method(), Method::Get | Method::Head);
+        let response = if here {
+            let kind = "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8".parse::<Header>();
+            let response = Response::from_string(text(&cache.stats()));
+            kind.into_iter().fold(response, Response::with_header)
+        } else {
+            Response::from_string("metrics are at /metrics\n").with_status_code(404)
+        };
+        drop(cache);
+        // Who asked may have gone away.
+        let _ = request.respond(response);
+    }
+}
+
+/// Numbers as Prometheus reads them.
+fn text(stats: &Stats) -> String {
+    let mut registry = Registry::with_prefix("tandem_cache");
+    registry.register("build", "The program", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
+    let mut count = |name: &str, help: &str, unit: Option<Unit>, values: &[(Labels, u64)]| {
+        let family = Family::<Labels, Counter>::default();
+        for (labels, value) in values {
+            family.get_or_create(labels).inc_by(*value);
+        }
+        match unit {
+            Some(unit) => registry.register_with_unit(name, help, unit, family),
+            None => registry.register(name, help, family),
+        }
+    };
+    let answers = [
+        ([("from", "hit")], stats.hits),
+        ([("from", "revalidated")], stats.revalidated),
+        ([("from", "stale")], stats.stale),
+        ([("from", "miss")], stats.misses),
+        ([("from", "pass")], stats.passed),
+        ([("from", "refused")], stats.refused),
+        ([("from", "tunnel")], stats.tunnels),
+    ];
+    count("answers", "Answers, by where they came from", None, &answers);
+    count("aborted", "Answers that broke off, by none of both ends' wish or by one's", None, &[([("what", "answers")], stats.aborted)]);
+    count(
+        "connections",
+        "Connections that came in",
+        None,
+        &[([("kind", "all")], stats.connections), ([("kind", "raw")], stats.raw_connections)],
+    );
+    let carried = [
+        ([("what", "from_origins")], stats.origin_bytes),
+        ([("what", "to_clients")], stats.client_bytes),
+        ([("what", "raw")], stats.raw_bytes),
+    ];
+    count("carried", "Bodies from origins and to clients; what was not HTTP, both ways", Some(Unit::Bytes), &carried);
+    let saved = [([("by", "pictures")], stats.picture_bytes_saved), ([("by", "compression")], stats.compressed_bytes_saved)];
+    count("saved", "What was not sent to clients because it was made smaller", Some(Unit::Bytes), &saved);
+    let made = [([("what", "pictures")], stats.pictures), ([("what", "compressed")], stats.compressed)];
+    count("transformed", "Pictures that were made smaller, bodies that were compressed", None, &made);
+    let events = [([("event", "collapsed")], stats.collapsed), ([("event", "overflow")], stats.overflows)];
+    count("events", "Requests that waited for another's answer; directions that no longer fitted", None, &events);
+    registry.register("kept", "Answers that are kept", ConstGauge::new(stats.kept));
+    registry.register_with_unit("memory", "Memory that messages take", Unit::Bytes, ConstGauge::new(stats.memory_bytes));
+    registry.register_with_unit("disk", "Disk that messages take", Unit::Bytes, ConstGauge::new(stats.disk_bytes));
+    let mut text = String::new();
+    // Writing to a string can't fail.
+    let _ = encode(&mut text, &registry);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_as_metrics() {
+        let text = text(&Stats { hits: 3, client_bytes: 7, picture_bytes_saved: 11, kept: 2, memory_bytes: 13, ..Stats::default() });
+        for line in [
+            "tandem_cache_answers_total{from=\"hit\"} 3",
+            "tandem_cache_carried_bytes_total{what=\"to_clients\"} 7",
+            "tandem_cache_saved_bytes_total{by=\"pictures\"} 11",
+            "tandem_cache_kept 2",
+            "tandem_cache_memory_bytes 13",
+            "# EOF",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
+        }
+    }
+}

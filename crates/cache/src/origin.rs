@@ -1,0 +1,249 @@
+//! Connections to servers, and requests over them.
+
+use crate::{
+    body::{Body, Error},
+    house::Caller,
+    leg::{self, Leg},
+};
+use bytes::Bytes;
+use hyper::{
+    Request, Response, StatusCode,
+    body::Incoming,
+    client::conn::http1::{self, SendRequest},
+};
+use hyper_util::rt::TokioIo;
+use proxy::ends;
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+use tokio::{
+    io::Interest,
+    net::{TcpStream, lookup_host},
+    time::timeout,
+};
+
+/// Connections kept open for one client, and for how long.
+const IDLE: (usize, Duration) = (6, Duration::from_secs(50));
+/// What a server's header section may take, and how many fields it may have.
+const HEADERS: (usize, usize) = (64 * 1024, 200);
+
+/// Where a request goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Where {
+    At(SocketAddr),
+    /// Host and port.
+    Named(String),
+}
+
+impl Where {
+    pub(crate) fn of(server: Option<SocketAddr>, authority: &str, port: u16) -> Self {
+        match server {
+            Some(server) => Where::At(server),
+            None => {
+                let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+                Where::Named(if has_port { authority.into() } else { format!("{authority}:{port}") })
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Where {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Where::At(server) => server.fmt(f),
+            Where::Named(name) => f.write_str(name),
+        }
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) struct Trouble {
+    pub(crate) status: StatusCode,
+    pub(crate) text: String,
+}
+
+impl Trouble {
+    fn new(status: StatusCode, text: String) -> Self {
+        Trouble { status, text }
+    }
+}
+
+#[derive(Debug)]
+struct Idle {
+    to: Where,
+    sender: SendRequest<Body>,
+    since: Instant,
+}
+
+/// The connections to servers of one client.
+#[derive(Debug, Default)]
+pub(crate) struct Origins {
+    idle: Mutex<Vec<Idle>>,
+}
+
+/// A connection that is in use, to be given back when its answer has come.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    origins: Arc<Origins>,
+    to: Where,
+    sender: SendRequest<Body>,
+}
+
+impl Lease {
+    pub(crate) fn give_back(self) {
+        let Lease { origins, to, mut sender } = self;
+        // The other half of the connection has to hear of the end first.
+        tokio::spawn(async move {
+            if let Ok(Ok(())) = timeout(Duration::from_secs(5), sender.ready()).await {
+                let mut idle = origins.idle.lock().unwrap_or_else(PoisonError::into_inner);
+                idle.retain(|idle| idle.since.elapsed() < IDLE.1 && !idle.sender.is_closed());
+                if idle.len() < IDLE.0 {
+                    idle.push(Idle { to, sender, since: Instant::now() });
+                }
+            }
+        });
+    }
+}
+
+impl Caller {
+    /// Connects to a server.
+    pub(crate) async fn dial(&self, to: &Where) -> Result<TcpStream, Trouble> {
+        let limit = self.house.config.connect_timeout;
+        let cannot = |status, why: &dyn std::fmt::Display| Trouble::new(status, format!("cannot connect to {to}: {why}"));
+        let late = || cannot(StatusCode::GATEWAY_TIMEOUT, &format!("no answer in {} s", limit.as_secs_f64()));
+        let attempt = async {
+            let servers: Vec<SocketAddr> = match to {
+                Where::At(server) => vec![*server],
+                Where::Named(name) => lookup_host(name.as_str()).await.map_err(|why| cannot(StatusCode::BAD_GATEWAY, &why))?.collect(),
+            };
+            let mut failure = io::Error::other("the name has no address");
+            for server in servers {
+                match self.dial_one(server).await {
+                    Ok(stream) => return Ok(stream),
+                    Err(why) => failure = why,
+                }
+            }
+            Err(cannot(StatusCode::BAD_GATEWAY, &failure))
+        };
+        timeout(limit, attempt).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    async fn dial_one(&self, server: SocketAddr) -> io::Result<TcpStream> {
+        let from = self.transparent.then_some(self.client);
+        let stream = leg::stream(self.house.dialler.dial(from, server)?)?;
+        stream.ready(Interest::WRITABLE).await?;
+        match stream.take_error()? {
+            Some(why) => Err(why),
+            None => {
+                ends::acknowledge(&stream);
+                Ok(stream)
+            }
+        }
+    }
+
+    /// Has a connection that is open already serve for the first request to `to`.
+    pub(crate) async fn adopt(&self, to: Where, stream: TcpStream) -> Result<(), Trouble> {
+        let sender = self.shake_hands(&to, stream, Bytes::new()).await?;
+        let mut idle = self.origins.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.push(Idle { to, sender, since: Instant::now() });
+        Ok(())
+    }
+
+    async fn shake_hands(&self, to: &Where, stream: TcpStream, first: Bytes) -> Result<SendRequest<Body>, Trouble> {
+        let io = TokioIo::new(Leg::new(stream, first, self.house.config.patience));
+        let mut builder = http1::Builder::new();
+        builder.max_buf_size(HEADERS.0 + 64 * 1024).max_header_size(HEADERS.0).max_headers(HEADERS.1);
+        let shaken = builder.handshake(io).await;
+        let (sender, connection) = shaken.map_err(|why| Trouble::new(StatusCode::BAD_GATEWAY, format!("cannot speak to {to}: {why}")))?;
+        tokio::spawn(async move {
+            if let Err(why) = connection.with_upgrades().await {
+                tracing::debug!("a connection to a server ended: {why}");
+            }
+        });
+        Ok(sender)
+    }
+
+    fn idle(&self, to: &Where) -> Option<SendRequest<Body>> {
+        let mut idle = self.origins.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(|idle| idle.since.elapsed() < IDLE.1 && idle.sender.is_ready());
+        let at = idle.iter().rposition(|idle| idle.to == *to)?;
+        Some(idle.remove(at).sender)
+    }
+
+    /// Sends a request and waits for what comes before the answer's body. `again` makes the same request once more, where that does no harm: a
+    /// server may close a connection just when it is used again.
+    pub(crate) async fn send(
+        &self,
+        to: &Where,
+        request: Request<Body>,
+        again: Option<impl Fn() -> Request<Body>>,
+        waited: impl Fn() -> Duration,
+    ) -> Result<(Response<Incoming>, Lease), Trouble> {
+        let mut request = request;
+        if let Some(sender) = self.idle(to) {
+            match self.exchange(to, sender, request, &waited).await {
+                Ok(answer) => return Ok(answer),
+                Err((_, Some(unsent))) => request = *unsent,
+                Err((trouble, None)) => match &again {
+                    Some(again) if trouble.status == StatusCode::BAD_GATEWAY => request = again(),
+                    _ => return Err(trouble),
+                },
+            }
+        }
+        let stream = self.dial(to).await?;
+        let sender = self.shake_hands(to, stream, Bytes::new()).await?;
+        self.exchange(to, sender, request, &waited).await.map_err(|(trouble, _)| trouble)
+    }
+
+    async fn exchange(
+        &self,
+        to: &Where,
+        mut sender: SendRequest<Body>,
+        request: Request<Body>,
+        waited: &impl Fn() -> Duration,
+    ) -> Result<(Response<Incoming>, Lease), (Trouble, Option<Box<Request<Body>>>)> {
+        let patience = self.house.config.patience;
+        let answer = sender.try_send_request(request);
+        tokio::pin!(answer);
+        let answer = loop {
+            // While the request is still being sent there is no answer to wait for.
+            let left = patience.saturating_sub(waited());
+            match timeout(left.max(Duration::from_millis(10)), &mut answer).await {
+                Ok(answer) => break answer,
+                Err(_) if waited() >= patience => {
+                    let text = format!("{to} has not answered in {} s", patience.as_secs_f64());
+                    return Err((Trouble::new(StatusCode::GATEWAY_TIMEOUT, text), None));
+                }
+                Err(_) => {}
+            }
+        };
+        match answer {
+            Ok(answer) => Ok((answer, Lease { origins: self.origins.clone(), to: to.clone(), sender })),
+            Err(mut failure) => {
+                let unsent = failure.take_message().map(Box::new);
+                let why = failure.into_error();
+                Err((Trouble::new(StatusCode::BAD_GATEWAY, format!("{to} gave no answer that can be understood: {}", chain(&why))), unsent))
+            }
+        }
+    }
+}
+
+/// An error with what is behind it.
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut behind = error.source();
+    while let Some(error) = behind {
+        text = format!("{text}: {error}");
+        behind = error.source();
+    }
+    text
+}
+
+/// As [`Error`], for those who only log it.
+pub(crate) fn told(error: &Error) -> String {
+    chain(error.as_ref())
+}

@@ -1,0 +1,103 @@
+//! What is no longer HTTP after a first exchange: CONNECT (RFC 9110 §9.3.6) and other protocols (§7.8). Both ways stream; nothing is looked at.
+
+use crate::{
+    asked::Asked,
+    body::Body,
+    config::Raw,
+    exchange::{Outcome, destination},
+    fields,
+    house::{Caller, House},
+    leg::Leg,
+    origin::{Trouble, Where, told},
+    raw,
+    record::{From, Record},
+};
+use bytes::Bytes;
+use hyper::{
+    Request, Response, StatusCode,
+    body::Incoming,
+    header::{CONNECTION, HeaderValue, UPGRADE},
+    upgrade::{OnUpgrade, Parts, Upgraded, on},
+};
+use hyper_util::rt::TokioIo;
+use std::{sync::Arc, time::Instant};
+
+/// Opens a tunnel to where a client of an explicit proxy wants it.
+pub(crate) async fn connect(caller: &Arc<Caller>, mut request: Request<Incoming>) -> Result<Response<Body>, Trouble> {
+    let refused = |status, text: &str| Trouble { status, text: text.into() };
+    if caller.server.is_some() {
+        return Err(refused(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "tunnels (CONNECT) are opened by an explicit proxy alone: listen as http=HERE:PORT",
+        ));
+    }
+    let to = request.uri().authority().filter(|to| to.port_u16().is_some() && !to.host().is_empty());
+    let Some(to) = to.map(|to| Where::of(None, to.as_str(), 0)) else {
+        return Err(refused(StatusCode::BAD_REQUEST, "CONNECT wants a host and a port"));
+    };
+    let far = caller.dial(&to).await?;
+    let near = on(&mut request);
+    let house = caller.house.clone();
+    tokio::spawn(async move {
+        match near.await {
+            Ok(near) => join(&house, near, Leg::new(far, Bytes::new(), house.config.patience)).await,
+            Err(why) => tracing::debug!("a tunnel to {to} did not open: {why}"),
+        }
+    });
+    Ok(Response::new(Body::empty()))
+}
+
+/// Passes the wish for another protocol on, and that protocol where the server agrees.
+pub(crate) async fn upgrade(caller: &Arc<Caller>, mut asked: Asked, near: OnUpgrade, record: &Record) -> Outcome {
+    let to = destination(caller, &asked);
+    let begun = Instant::now();
+    if asked.body.is_some() {
+        // It is not clear to which protocol a body would belong.
+        asked.upgrade = None;
+    }
+    let (request, _) = asked.whole(caller).await;
+    let none: Option<fn() -> Request<Body>> = None;
+    let (mut answer, lease) = caller.send(&to, request, none, move || begun.elapsed()).await?;
+    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return crate::exchange::fresh(caller, asked, answer, lease, None, record).await;
+    }
+    let far = on(&mut answer);
+    let house = caller.house.clone();
+    tokio::spawn(async move {
+        // The connection is the tunnel's now.
+        drop(lease);
+        match tokio::try_join!(near, far) {
+            Ok((near, far)) => match far.downcast::<TokioIo<Leg>>() {
+                Ok(Parts { io, read_buf, .. }) => join(&house, near, io.into_inner().after(read_buf)).await,
+                Err(_) => tracing::error!("a connection with {to} is none of ours"),
+            },
+            Err(why) => tracing::debug!("a connection with {to} did not change its protocol: {why}"),
+        }
+    });
+    let protocol = answer.headers().get(UPGRADE).cloned();
+    let (mut parts, _) = answer.into_parts();
+    fields::strip(&mut parts.headers);
+    protocol.into_iter().for_each(|protocol| drop(parts.headers.insert(UPGRADE, protocol)));
+    parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    fields::add_via(&mut parts.headers, hyper::Version::HTTP_11, &caller.house.name);
+    Ok((Response::from_parts(parts, Body::empty()), From::Tunnel, ""))
+}
+
+/// Carries both ways until both ends have finished.
+async fn join(house: &Arc<House>, near: Upgraded, far: Leg) {
+    let outcome = match near.downcast::<TokioIo<Leg>>() {
+        Ok(Parts { io, read_buf, .. }) => match (io.into_inner().after(read_buf).into_parts(), far.into_parts()) {
+            (Some(near), Some(far)) => raw::relay(house, near, far, Raw::Stream).await,
+            _ => return,
+        },
+        // A stream of HTTP/2.
+        Err(near) => {
+            let (mut near, mut far) = (TokioIo::new(near), far);
+            let carried = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+            carried.map(|(up, down)| house.counters.raw_bytes.add(up + down)).map_err(Into::into)
+        }
+    };
+    if let Err(why) = outcome {
+        tracing::debug!("a tunnel broke off: {}", told(&why));
+    }
+}

@@ -1,0 +1,269 @@
+//! An origin that answers as a test wants it, a cache before it, and a client.
+
+use bytes::Bytes;
+use cache::{Cache, Config, Listen};
+use http_body_util::BodyExt as _;
+use hyper::{
+    HeaderMap, Request, Response,
+    body::{Body, Frame, Incoming, SizeHint},
+    client::conn::http1 as client,
+    header::HeaderName,
+    server::conn::http1 as server,
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    runtime::Runtime,
+    sync::Semaphore,
+};
+
+/// How long anything may take at most that is to happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a body does next.
+pub(crate) enum Step {
+    Send(Vec<u8>),
+    /// Waits until somebody adds a permit.
+    Gate(Arc<Semaphore>),
+    Trailers(HeaderMap),
+    Break,
+}
+
+/// A body that goes by steps. Without a length it is sent in chunks.
+pub(crate) struct Steps {
+    steps: VecDeque<Step>,
+    length: Option<u64>,
+    waiting: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    alive: Option<Arc<AtomicUsize>>,
+}
+
+impl Steps {
+    pub(crate) fn new(steps: Vec<Step>, length: Option<u64>) -> Self {
+        Steps { steps: steps.into(), length, waiting: None, alive: None }
+    }
+
+    pub(crate) fn all(bytes: impl Into<Vec<u8>>) -> Self {
+        let bytes = bytes.into();
+        let length = Some(bytes.len() as u64);
+        Steps::new(if bytes.is_empty() { vec![] } else { vec![Step::Send(bytes)] }, length)
+    }
+
+    /// Counts it in `alive` for as long as it is.
+    pub(crate) fn counted(mut self, alive: &Arc<AtomicUsize>) -> Self {
+        alive.fetch_add(1, Ordering::SeqCst);
+        self.alive = Some(alive.clone());
+        self
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        if let Some(alive) = &self.alive {
+            alive.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Body for Steps {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        loop {
+            if let Some(waiting) = &mut self.waiting {
+                match waiting.as_mut().poll(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(()) => self.waiting = None,
+                }
+            }
+            return Poll::Ready(match self.steps.pop_front() {
+                None => None,
+                Some(Step::Send(bytes)) => Some(Ok(Frame::data(bytes.into()))),
+                Some(Step::Trailers(trailers)) => Some(Ok(Frame::trailers(trailers))),
+                Some(Step::Break) => Some(Err(io::Error::other("the test wants it so"))),
+                Some(Step::Gate(gate)) => {
+                    self.waiting = Some(Box::pin(async move { gate.acquire().await.unwrap().forget() }));
+                    continue;
+                }
+            });
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.steps.is_empty() && self.waiting.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.length.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+/// An answer with these fields.
+pub(crate) fn answer(status: u16, fields: &[(&str, &str)], body: Steps) -> Response<Steps> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status.try_into().unwrap();
+    for (name, value) in fields {
+        response.headers_mut().append(name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
+    }
+    response
+}
+
+/// A request for a path with these fields.
+pub(crate) fn request(method: &str, path: &str, fields: &[(&str, &str)]) -> Request<Steps> {
+    let mut request = Request::new(Steps::all(""));
+    *request.method_mut() = method.parse().unwrap();
+    *request.uri_mut() = path.parse().unwrap();
+    for (name, value) in fields {
+        request.headers_mut().append(name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
+    }
+    request
+}
+
+pub(crate) struct Origin {
+    pub(crate) address: SocketAddr,
+    seen: Arc<Mutex<Vec<Request<Bytes>>>>,
+    _runtime: Runtime,
+}
+
+impl Origin {
+    pub(crate) fn start(answer: impl Fn(&Request<Bytes>) -> Response<Steps> + Send + Sync + 'static) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        let seen: Arc<Mutex<Vec<Request<Bytes>>>> = Arc::default();
+        let (answer, kept) = (Arc::new(answer), seen.clone());
+        runtime.spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let (answer, kept) = (answer.clone(), kept.clone());
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let (answer, kept) = (answer.clone(), kept.clone());
+                    async move {
+                        let (parts, body) = request.into_parts();
+                        let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+                        let request = Request::from_parts(parts, body);
+                        kept.lock().unwrap().push(request.clone());
+                        Ok::<_, Infallible>(answer(&request))
+                    }
+                });
+                tokio::spawn(server::Builder::new().serve_connection(TokioIo::new(stream), service));
+            }
+        });
+        Origin { address, seen, _runtime: runtime }
+    }
+
+    /// What it has been asked.
+    pub(crate) fn seen(&self) -> Vec<Request<Bytes>> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+}
+
+/// A cache before `origin`.
+pub(crate) fn before(origin: SocketAddr, change: impl FnOnce(&mut Config)) -> Cache {
+    let listen = vec![Listen::Forward("127.0.0.1:0".parse().unwrap(), origin), Listen::Http("127.0.0.1:0".parse().unwrap())];
+    let mut config = Config { listen, ..Config::default() };
+    change(&mut config);
+    Cache::start(config).unwrap()
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    /// What came of the body, and whether that is all.
+    pub(crate) body: Vec<u8>,
+    pub(crate) whole: bool,
+    pub(crate) trailers: Option<HeaderMap>,
+}
+
+impl Reply {
+    pub(crate) fn field(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    /// What the cache says of it.
+    pub(crate) fn is(&self, word: &str) -> bool {
+        self.headers.get_all("cache-status").iter().any(|value| value.to_str().unwrap().contains(word))
+    }
+}
+
+pub(crate) struct Client(Runtime);
+
+impl Client {
+    pub(crate) fn new() -> Self {
+        Client(tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap())
+    }
+
+    /// Asks on a connection of its own.
+    pub(crate) fn ask(&self, at: SocketAddr, request: Request<Steps>) -> Reply {
+        self.0.block_on(Self::asks(at, request))
+    }
+
+    pub(crate) fn get(&self, at: SocketAddr, path: &str, fields: &[(&str, &str)]) -> Reply {
+        self.ask(at, request("GET", path, fields))
+    }
+
+    /// Asks while others do.
+    pub(crate) fn spawn(&self, at: SocketAddr, request: Request<Steps>) -> tokio::task::JoinHandle<Reply> {
+        self.0.spawn(Self::asks(at, request))
+    }
+
+    pub(crate) fn wait<T>(&self, what: impl Future<Output = T>) -> T {
+        self.0.block_on(async { tokio::time::timeout(PATIENCE, what).await.expect("it takes too long") })
+    }
+
+    async fn asks(at: SocketAddr, mut request: Request<Steps>) -> Reply {
+        if !request.headers().contains_key("host") {
+            request.headers_mut().insert("host", at.to_string().parse().unwrap());
+        }
+        let stream = TcpStream::connect(at).await.unwrap();
+        let (mut sender, connection) = client::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let whole = async {
+            let (parts, mut body) = sender.send_request(request).await.unwrap().into_parts();
+            let mut reply = Reply { status: parts.status.as_u16(), headers: parts.headers, body: Vec::new(), whole: false, trailers: None };
+            loop {
+                match body.frame().await {
+                    None => {
+                        reply.whole = true;
+                        return reply;
+                    }
+                    Some(Err(_)) => return reply,
+                    Some(Ok(frame)) => match frame.into_data() {
+                        Ok(bytes) => reply.body.extend_from_slice(&bytes),
+                        Err(frame) => reply.trailers = frame.into_trailers().ok(),
+                    },
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, whole).await.expect("no answer")
+    }
+}
+
+/// Waits until something holds.
+pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

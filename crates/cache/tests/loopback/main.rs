@@ -1,0 +1,8 @@
+//! The cache over loopback, between a client and an origin.
+
+mod caching;
+mod common;
+mod forms;
+mod hostile;
+mod raw;
+mod wire;

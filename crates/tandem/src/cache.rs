@@ -1,0 +1,206 @@
+//! `tandem cache`: the store-and-forward proxy.
+
+use crate::Failure;
+use cache::{Cache as Running, Config, Listen, Raw, Stats, metrics};
+use clap::Args;
+use proxy::{LegProfile, Ports, StartError};
+use scenario::{Bytes, Span};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    iterator::Signals,
+};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Receives all, then forwards: web pages from what it keeps, compressed, with smaller pictures; other connections when their sender pauses
+/// or has finished. TLS passes as it is.
+///
+/// Until SIGTERM or Ctrl-C; then it takes no new connections and waits for those there are. A second one resets these. What it has done it
+/// says at its end.
+#[derive(Debug, Args)]
+pub(crate) struct Cache {
+    #[arg(
+        long,
+        value_name = "WAY",
+        required = true,
+        help = "Where connections come in: transparent=[::]:5000, forward=HERE:PORT=THERE:PORT or, for clients that know of a proxy, \
+                http=HERE:PORT"
+    )]
+    listen: Vec<Listen>,
+    /// Ports of servers whose connections a transparent listener takes: 80, or 8000-8999
+    #[arg(long, value_name = "PORTS", value_delimiter = ',', default_value = "80")]
+    ports: Vec<Ports>,
+    /// Profile of the accepted leg, as KEY=VALUE,…: control=cubic,keepalive=10min
+    #[arg(long, value_name = "PROFILE", default_value = "")]
+    near: LegProfile,
+    /// Profile of the dialled leg
+    #[arg(long, value_name = "PROFILE", default_value = "")]
+    far: LegProfile,
+    /// What is held in memory at most
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    memory: Bytes,
+    /// What is held on disk at most, in files without a name in $TMPDIR
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    disk: Bytes,
+    /// What is held of one message, or one direction of a connection, at most: more goes on as it comes
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    largest: Bytes,
+    /// Keeps no answers for those who ask later
+    #[arg(long)]
+    no_keep: bool,
+    /// Forwards messages of HTTP only when they are whole; else answers are received as fast as they come, and sent on meanwhile
+    #[arg(long)]
+    hold: bool,
+    /// Compresses nothing
+    #[arg(long)]
+    no_compress: bool,
+    /// The quality of the pictures that JPEG and PNG ones are made into, 1 to 100
+    #[arg(long, value_name = "QUALITY", default_value_t = 25, value_parser = clap::value_parser!(u8).range(1..=100), conflicts_with = "no_shrink")]
+    pictures: u8,
+    /// Leaves pictures as they are
+    #[arg(long)]
+    no_shrink: bool,
+    /// Pictures with more pixels stay as they are
+    #[arg(long, value_name = "N", default_value_t = 24_000_000)]
+    most_pixels: u64,
+    /// How long the sender of a connection that is not HTTP says nothing when what it has said goes on; "never": only when it has finished
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = lull, conflicts_with = "stream")]
+    lull: Raw,
+    /// Connections that are not HTTP go on as they come
+    #[arg(long)]
+    stream: bool,
+    /// How long a server may take to be reached
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    connect_timeout: Span,
+    /// How long an end that owes something may say nothing
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    patience: Span,
+    /// Connections at once; more pass unsplit, or wait
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    max_connections: usize,
+    /// Worker threads
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: u16,
+    /// Serves metrics for Prometheus at http://ADDRESS/metrics
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
+    /// Installs no rules: the operator's own firewall brings the traffic
+    #[arg(long)]
+    no_rules: bool,
+    /// Prints the rules and ends
+    #[arg(long)]
+    dry_run: bool,
+    /// Says at the end as JSON what has been done
+    #[arg(long)]
+    json: bool,
+}
+
+fn lull(text: &str) -> Result<Raw, String> {
+    match text {
+        "never" => Ok(Raw::Store(None)),
+        text => text.parse::<Span>().map(|lull| Raw::Store(Some(lull.duration()))).map_err(|error| error.to_string()),
+    }
+}
+
+impl Cache {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let config = self.config();
+        config.check().map_err(|error| Failure::Usage(error.to_string()))?;
+        if self.dry_run {
+            match config.of_proxy().rules() {
+                Some(rules) => print!("{rules}"),
+                None => println!("no rules"),
+            }
+            return Ok(());
+        }
+        let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|why| Failure::Failed(format!("cannot listen for signals: {why}")))?;
+        let cache = Arc::new(Running::start(config).map_err(start_failure)?);
+        if let Some(at) = self.metrics {
+            metrics::serve(&cache, at).map_err(start_failure)?;
+        }
+        self.warn();
+        tracing::info!("storing and forwarding");
+        signals.forever().next();
+        tracing::info!("no new connections from now on; waiting for these to end (a second signal resets them)");
+        cache.begin_drain();
+        while !cache.is_idle() && signals.pending().next().is_none() {
+            thread::sleep(Duration::from_millis(20));
+        }
+        self.print(&cache.stats())?;
+        // Resets what is left and takes the rules away, as soon as nobody asks it anything any more.
+        let (begun, mut shared) = (Instant::now(), cache);
+        while let Err(still_shared) = Arc::try_unwrap(shared).map(drop)
+            && begun.elapsed() < Duration::from_secs(10)
+        {
+            thread::sleep(Duration::from_millis(5));
+            shared = still_shared;
+        }
+        Ok(())
+    }
+
+    fn config(&self) -> Config {
+        Config {
+            listen: self.listen.clone(),
+            ports: self.ports.clone(),
+            near: self.near.clone(),
+            far: self.far.clone(),
+            memory: self.memory,
+            disk: self.disk,
+            largest: self.largest,
+            keep: !self.no_keep,
+            hold: self.hold,
+            compress: !self.no_compress,
+            pictures: (!self.no_shrink).then_some(self.pictures),
+            most_pixels: self.most_pixels,
+            raw: if self.stream { Raw::Stream } else { self.lull },
+            connect_timeout: self.connect_timeout.duration(),
+            patience: self.patience.duration(),
+            max_connections: self.max_connections,
+            threads: usize::from(self.threads),
+            install_rules: !self.no_rules,
+        }
+    }
+
+    /// Says what works but is likely not meant.
+    fn warn(&self) {
+        for listen in &self.listen {
+            if let Listen::Http(at) = listen
+                && !at.ip().is_loopback()
+            {
+                tracing::warn!("HTTP proxy at {at}: whoever reaches that address can go anywhere from here; keep strangers out");
+            }
+        }
+    }
+
+    fn print(&self, stats: &Stats) -> Result<(), Failure> {
+        if self.json {
+            let text = serde_json::to_string(stats).map_err(|error| Failure::Failed(error.to_string()))?;
+            println!("{text}");
+            return Ok(());
+        }
+        let Stats { requests, hits, revalidated, stale, misses, passed, refused, .. } = stats;
+        println!(
+            "{requests} requests: {hits} hits, {revalidated} revalidated, {stale} stale, {misses} misses, {passed} passed, {refused} refused"
+        );
+        println!("{} from origins, {} to clients", Bytes(stats.origin_bytes), Bytes(stats.client_bytes));
+        println!(
+            "{} saved by {} smaller pictures, {} by compression",
+            Bytes(stats.picture_bytes_saved),
+            stats.pictures,
+            Bytes(stats.compressed_bytes_saved)
+        );
+        println!("{} connections, {} of them not HTTP, which carried {}", stats.connections, stats.raw_connections, Bytes(stats.raw_bytes));
+        Ok(())
+    }
+}
+
+fn start_failure(error: StartError) -> Failure {
+    match error {
+        StartError::Config(error) => Failure::Usage(error.to_string()),
+        other => Failure::Failed(other.to_string()),
+    }
+}
