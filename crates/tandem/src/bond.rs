@@ -19,11 +19,15 @@ pub(crate) enum Bond {
 }
 
 /// Takes connections, and carries each over all of the networks to the other end of the bond. A configuration file for `tandem proxy`
-/// says the same in its [bond]
+/// says the same in its section "bond"
 #[derive(Debug, Args)]
 pub(crate) struct Connect {
-    /// Where connections come in: socks5=HERE:PORT, forward=HERE:PORT=THERE:PORT or transparent=[::]:5000, as for `tandem proxy`
-    #[arg(long, value_name = "WAY", required = true)]
+    #[arg(
+        long,
+        value_name = "WAY",
+        required = true,
+        help = "Where connections come in: socks5=HERE:PORT, forward=HERE:PORT=THERE:PORT or transparent=[::]:5000, as for `tandem proxy`"
+    )]
     listen: Vec<Listen>,
     /// A network: the interface, or the source address, of its connections, and after it ,tier=1 (dearer), ,to=ADDRESS:PORT, ,name=NAME and
     /// keys of a leg's profile such as ,control=bbr

@@ -1,0 +1,85 @@
+//! Who takes too long, and who has gone silent.
+
+use super::*;
+
+impl Bonds {
+    /// Now and then: who takes too long, who has gone silent.
+    pub(super) fn take_care(&mut self) {
+        let now = self.now;
+        while let Some(oldest) = self.strangers.front().copied() {
+            let is_late = match &self.entries[oldest] {
+                Some(Entry::Entrance(entrance, Origin::Accepted(_))) => now - entrance.since >= PATIENCE,
+                _ => {
+                    self.strangers.pop_front();
+                    continue;
+                }
+            };
+            if !is_late {
+                break;
+            }
+            self.strangers.pop_front();
+            self.refused += 1;
+            self.drop_entry(oldest);
+        }
+        for index in 0..self.entries.len() {
+            match &self.entries[index] {
+                Some(Entry::Entrance(entrance, Origin::Dialled(network))) if now - entrance.since >= self.networks.patience(*network) => {
+                    let network = *network;
+                    self.drop_entry(index);
+                    self.networks.failed(network, &Unfit::Failed(Errno::TIMEDOUT), now);
+                }
+                Some(Entry::Farewell(farewell)) if farewell.is_late(now) => self.drop_entry(index),
+                _ => {}
+            }
+        }
+        for slot in 0..self.streams.len() {
+            self.care_for(slot);
+        }
+    }
+
+    pub(super) fn care_for(&mut self, slot: usize) {
+        let (now, outage, idle, connect) = (self.now, self.bond().outage, self.config.idle_timeout, self.config.connect_timeout);
+        let Some(bonded) = self.streams[slot].as_mut() else { return };
+        bonded.keep_alive();
+        let ending = if let Some((since, closed)) = bonded.alone {
+            let limit = match (bonded.known, closed) {
+                (false, _) => connect,
+                (true, true) => CLOSED_GRACE.min(outage),
+                (true, false) => outage,
+            };
+            (now - since >= limit).then(|| bonded.bond_failed(io::ErrorKind::TimedOut))
+        } else if bonded.is_called() && now - bonded.born >= connect {
+            Some(bonded.bond_failed(io::ErrorKind::TimedOut))
+        } else if bonded.is_dialling()
+            && now - bonded.born >= connect + if matches!(bonded.role, Role::Serve { .. }) { Duration::ZERO } else { connect }
+        {
+            Some(Ending::FarNotReached(io::ErrorKind::TimedOut))
+        } else if idle.is_some_and(|limit| bonded.idle(now) >= limit) {
+            Some(Ending::Idle)
+        } else {
+            bonded.ended_in_silence(now)
+        };
+        if let Some(ending) = ending {
+            return self.end(slot, ending);
+        }
+        let is_over = bonded.plain.is_none() && !bonded.is_dialling();
+        if !is_over && bonded.stream.unacknowledged() == 0 && bonded.idle(now) > Duration::from_secs(10) {
+            bonded.stream.forget();
+        }
+        // A connection that nothing comes back over is tried anew, from the end that can.
+        if let Role::Connect { .. } = bonded.role {
+            let silent: Vec<usize> = bonded
+                .stream
+                .members()
+                .filter(|(_, member)| networks::is_silent(&sys::tcp_info(&member.channel).unwrap_or_default()))
+                .map(|(_, member)| usize::from(member.network))
+                .collect();
+            let id = bonded.id;
+            for network in silent {
+                for stale in self.networks.suspect(network, slot, id, now) {
+                    self.drop_entry(stale);
+                }
+            }
+        }
+    }
+}
