@@ -50,6 +50,11 @@ const EVERY_KEY: &str = include_str!("../../proxy/tests/proxy.toml");
 fn a_file_is_checked_without_being_used() {
     let available = proxy::available_controllers();
     let text = if available.iter().any(|name| name == "bbr") { EVERY_KEY.into() } else { EVERY_KEY.replace("\"bbr\"", "\"reno\"") };
+    let keys = tempfile::tempdir().unwrap();
+    let key = keys.path().join("bond.key");
+    fs::write(&key, "a key of more than sixteen bytes").unwrap();
+    fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let text = text.replace("/etc/tandem/bond.key", key.to_str().unwrap());
     let (_directory, path) = file(&text);
     assert_eq!(check(&path, &[]), (0, "the configuration can be used\n".into(), String::new()));
 
@@ -62,6 +67,7 @@ fn a_file_is_checked_without_being_used() {
         error
     };
     for (from, to, expected) in [
+        (key.to_str().unwrap(), "/nowhere/bond.key", "cannot take the bond's key from /nowhere/bond.key: No such file or directory"),
         ("threads         = 2", "treads          = 2", "proxy.toml:3: treads: is no key here"),
         ("\"10.0.0.0/8\"", "\"10.0.0.0/99\"", "\"10.0.0.0/99\" is no address prefix"),
         ("control    = \"reno\"", "control    = \"cubik\"", "gentle: there is no congestion controller \"cubik\": the kernel has "),

@@ -69,6 +69,8 @@ impl Bonds {
     /// Gives a connection that was accepted the profile of where it leads.
     pub(super) fn tune(&self, socket: &Socket) {
         let Some(peer) = socket.peer_addr().ok().and_then(|peer| peer.as_socket()) else { return };
+        // A listener for both families tells IPv4 addresses in the form of IPv6.
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         let routes = self.routes.as_ref();
         let (profile, _) = self.config.policy.legs_of(peer, UNKNOWN, |address| routes?.interface_to(address));
         if let Err(why) = leg::apply(socket, profile, || sys::dscp_of_syn(socket)) {
