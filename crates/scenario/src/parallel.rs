@@ -390,7 +390,7 @@ mod tests {
         insta::assert_snapshot!(but("window = \"8760B\"", "window = \"1kB\""),
             @"foreground.window: is less than one packet: nothing could be sent");
         insta::assert_snapshot!(but("\"round-robin\"", "\"robin\""),
-            @"bond.scheduler: unknown variant `robin`, expected one of `fluid`, `score`, `round-robin`, `single`, `redundant`, `tiers`");
+            @"bond.scheduler: unknown variant `robin`, expected one of `fluid`, `score`, `round-robin`, `single`, `redundant`, `tiers`, `mptcp`");
         insta::assert_snapshot!(but("piece", "pice"), @"bond.pice: is no key here; it can be one of: scheduler, piece, queue, alpha, tau, foresight");
         insta::assert_snapshot!(but("32KiB", "0B"), @"bond.piece: is 0: nothing would ever be given out");
         insta::assert_snapshot!(but("[bond]", "[bond]\nqueue = \"0B\""), @"bond.queue: is 0: nothing would ever be given out");
