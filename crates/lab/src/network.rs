@@ -293,22 +293,26 @@ fn host_names(scenario: &Scenario) -> Vec<String> {
     names
 }
 
-/// Makes a host's devices and configures it; returns the devices towards the sender and towards the receiver.
-fn set_up(host: &Host, index: usize, links: usize, memory: &str) -> Result<[Option<OwnedFd>; 2], LabError> {
-    host.sysctl(&[
+/// What every host is told; `memory` is the default and the largest socket buffer.
+pub(crate) fn settings(memory: &str) -> [(&'static str, String); 8] {
+    [
         // Only what the scenario sends is to cross a link.
         ("ipv6/conf/default/addr_gen_mode", "1".into()),
         ("ipv6/conf/default/accept_ra", "0".into()),
         ("ipv6/conf/default/router_solicitations", "0".into()),
-        ("ipv4/ip_forward", "1".into()),
-        ("ipv6/conf/all/forwarding", "1".into()),
         ("ipv4/conf/all/rp_filter", "0".into()),
         ("ipv4/conf/default/rp_filter", "0".into()),
         ("ipv4/tcp_rmem", format!("4096 {memory}")),
         ("ipv4/tcp_wmem", format!("4096 {memory}")),
         // A run must not learn from the flow before it.
         ("ipv4/tcp_no_metrics_save", "1".into()),
-    ])?;
+    ]
+}
+
+/// Makes a host's devices and configures it; returns the devices towards the sender and towards the receiver.
+fn set_up(host: &Host, index: usize, links: usize, memory: &str) -> Result<[Option<OwnedFd>; 2], LabError> {
+    host.sysctl(&settings(memory))?;
+    host.sysctl(&[("ipv4/ip_forward", "1".into()), ("ipv6/conf/all/forwarding", "1".into())])?;
     let open = |link: usize| -> Result<OwnedFd, LabError> {
         let device = format!("link{}", link + 1);
         host.enter(|| sys::open_tun(&device))?.map_err(|why| LabError::Tun { device: device.clone(), host: host.name().into(), why })

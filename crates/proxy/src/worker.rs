@@ -504,7 +504,8 @@ impl Worker {
         }
     }
 
-    fn interest() -> EventFlags {
+    /// What is wanted to be known of a leg.
+    pub(crate) fn interest() -> EventFlags {
         EventFlags::IN | EventFlags::PRI | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET
     }
 

@@ -6,7 +6,7 @@
 //! Keys, with their defaults: jobs=1000, seeds=1, window=8760B (none: as large as is of use), queue=2000pkt, delay=2ms, law=shifted-exponential,
 //! scheduler=fluid, control=cubic, rows=all (or 1,5,10), first=1 (seed), bond= (further keys of the bond, as "alpha=0.2;piece='4kB'").
 
-use scenario::{Engine as _, Job, Scenario, ScenarioFile, half_width};
+use scenario::{Engine as _, Scenario, ScenarioFile, half_width};
 use sim::Sim;
 use std::{collections::BTreeMap, error::Error, time::Instant};
 
@@ -75,11 +75,10 @@ fn row(loads: &[f64], keys: &BTreeMap<String, String>) -> Result<(), Box<dyn Err
     let (first, seeds): (u64, u64) = (keys["first"].parse()?, keys["seeds"].parse()?);
     for seed in first..first + seeds {
         let outcome = Sim::default().run(&scenario, seed, &())?;
-        let model = by_the_model(&scenario, seed);
+        let model = scenario.parallel().map(|parallel| theory::ideal(&parallel, seed)).unwrap_or_default();
         for (class, time) in outcome.sojourn_s.iter().enumerate().filter_map(|(class, time)| Some((class, (*time)?))) {
             measured[class].push(time);
-            let of: Vec<f64> = model.iter().filter(|(of, _)| *of == class).map(|(_, time)| *time).collect();
-            modelled[class].push(of.iter().sum::<f64>() / of.len() as f64);
+            modelled[class].extend(model[class]);
         }
     }
     let name = loads.iter().map(f64::to_string).collect::<Vec<_>>().join(" ");
@@ -96,30 +95,4 @@ fn row(loads: &[f64], keys: &BTreeMap<String, String>) -> Result<(), Box<dyn Err
         );
     }
     Ok(())
-}
-
-/// What the transfers that count would take by the CAN model, with their classes. As many come after them as before: none has the networks to itself.
-fn by_the_model(scenario: &Scenario, seed: u64) -> Vec<(usize, f64)> {
-    let Some((parallel, foreground)) = scenario.parallel().and_then(|parallel| Some((parallel, parallel.foreground?))) else {
-        return Vec::new();
-    };
-    let (early, all) = (foreground.jobs / 10, foreground.jobs / 10 + foreground.jobs);
-    let mut came = 0;
-    let mut trace: Vec<Job> = Vec::new();
-    for job in parallel.jobs(seed) {
-        came += u64::from(job.class == 0);
-        if came > all + all / 2 {
-            break;
-        }
-        trace.push(job);
-    }
-    let sojourns = theory::replay(&parallel, &trace);
-    let mut seen = 0;
-    let counts = |job: &Job| {
-        let before = seen;
-        seen += u64::from(job.class == 0);
-        seen > early && before < all
-    };
-    let counted: Vec<bool> = trace.iter().map(counts).collect();
-    trace.iter().zip(sojourns).zip(counted).filter(|(_, counted)| *counted).map(|((job, sojourn), _)| (job.class, sojourn)).collect()
 }

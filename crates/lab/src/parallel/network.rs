@@ -9,7 +9,7 @@ use crate::{
     capture::{Capture, Writer},
     emulator::{Emulator, LinkReport, LinkSpec, Setting},
     host::{Host, clear_stale},
-    network::HOST_QUEUE,
+    network::{HOST_QUEUE, settings},
     sys,
 };
 use bond::{Key, Settings};
@@ -112,7 +112,7 @@ impl Networks {
         &mut self,
         parallel: &Parallel<'_>,
         opens: Opens,
-        settings: Settings,
+        shared: Settings,
         control: &str,
         on_end: impl Heard,
     ) -> Result<(), LabError> {
@@ -124,7 +124,7 @@ impl Networks {
         let most = parallel.networks.iter().map(|network| wire_rate(network.rate).bytes_in(Span(2 * network.delay.0)).0).sum::<u64>();
         let bond = BondConfig {
             key: Some(key),
-            settings,
+            settings: shared,
             window: Bytes((4 * most).next_power_of_two().clamp(8 << 20, 1 << 28)),
             connection_window: parallel.window(0),
             spares: 4,
@@ -223,17 +223,7 @@ fn take(error: &mut LabError) -> LabError {
 
 /// Makes the devices of a host, and configures it.
 fn set_up(host: &Host, end: usize, networks: usize, memory: &str) -> Result<Vec<OwnedFd>, LabError> {
-    host.sysctl(&[
-        ("ipv6/conf/default/addr_gen_mode", "1".into()),
-        ("ipv6/conf/default/accept_ra", "0".into()),
-        ("ipv6/conf/default/router_solicitations", "0".into()),
-        ("ipv4/conf/all/rp_filter", "0".into()),
-        ("ipv4/conf/default/rp_filter", "0".into()),
-        ("ipv4/tcp_rmem", format!("4096 {memory}")),
-        ("ipv4/tcp_wmem", format!("4096 {memory}")),
-        // A run must not learn from the flow before it.
-        ("ipv4/tcp_no_metrics_save", "1".into()),
-    ])?;
+    host.sysctl(&settings(memory))?;
     let mut devices = Vec::new();
     let mut lines = Vec::new();
     for index in 0..networks {

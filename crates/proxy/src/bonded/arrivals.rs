@@ -8,9 +8,11 @@ impl Bonds {
         if self.draining {
             return;
         }
-        while self.strangers.len() >= MOST_STRANGERS {
-            if let Some(oldest) = self.strangers.pop_front()
-                && self.is_stranger(oldest)
+        if self.strangers.len() >= MOST_STRANGERS {
+            // Of those that have shown nothing the oldest; where all have shown something, which may have been overheard, the oldest of all.
+            let place = self.strangers.iter().position(|index| self.is_stranger(*index)).unwrap_or(0);
+            if let Some(oldest) = self.strangers.remove(place)
+                && self.is_arriving(oldest)
             {
                 self.refused += 1;
                 self.drop_entry(oldest);
@@ -29,6 +31,11 @@ impl Bonds {
 
     pub(super) fn is_stranger(&self, index: usize) -> bool {
         matches!(&self.entries[index], Some(Entry::Entrance(entrance, Origin::Accepted(_))) if entrance.is_stranger())
+    }
+
+    /// Whether it was accepted, and is not in.
+    pub(super) fn is_arriving(&self, index: usize) -> bool {
+        matches!(&self.entries[index], Some(Entry::Entrance(_, Origin::Accepted(_))))
     }
 
     pub(super) fn on_entrance(&mut self, index: usize, tools: &mut Tools) {

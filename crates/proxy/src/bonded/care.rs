@@ -6,20 +6,16 @@ impl Bonds {
     /// Now and then: who takes too long, who has gone silent.
     pub(super) fn take_care(&mut self) {
         let now = self.now;
-        while let Some(oldest) = self.strangers.front().copied() {
-            let is_late = match &self.entries[oldest] {
-                Some(Entry::Entrance(entrance, Origin::Accepted(_))) => now - entrance.since >= PATIENCE,
-                _ => {
-                    self.strangers.pop_front();
-                    continue;
+        for index in mem::take(&mut self.strangers) {
+            match &self.entries[index] {
+                Some(Entry::Entrance(entrance, Origin::Accepted(_))) if now - entrance.since >= PATIENCE => {
+                    self.refused += 1;
+                    self.drop_entry(index);
                 }
-            };
-            if !is_late {
-                break;
+                Some(Entry::Entrance(_, Origin::Accepted(_))) => self.strangers.push_back(index),
+                // It is in, or gone.
+                _ => {}
             }
-            self.strangers.pop_front();
-            self.refused += 1;
-            self.drop_entry(oldest);
         }
         for index in 0..self.entries.len() {
             match &self.entries[index] {

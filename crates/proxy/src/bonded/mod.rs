@@ -33,6 +33,7 @@ use crate::{
     resolver::{Answer, Question},
     routes::Routes,
     sys,
+    worker::Worker,
 };
 use bond::{Call, Frame, Reader, Step as Said, Target};
 use channel::Channel;
@@ -42,7 +43,7 @@ use life::{Bonded, Role};
 use member::{Lost, Member};
 use networks::Networks;
 use rustix::{
-    event::epoll::{self, EventData, EventFlags},
+    event::epoll::{self, EventData},
     fd::OwnedFd,
     io::Errno,
 };
@@ -245,14 +246,12 @@ impl Bonds {
     }
 
     fn watch(&self, index: usize, socket: &Socket) -> Result<(), Errno> {
-        let flags = EventFlags::IN | EventFlags::PRI | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        epoll::add(&self.epoll, socket, EventData::new_u64(self.mark | index as u64), flags)
+        epoll::add(&self.epoll, socket, EventData::new_u64(self.mark | index as u64), Worker::interest())
     }
 
     /// Has epoll look at a socket afresh.
     fn rearm(&self, index: usize, socket: &Socket) {
-        let flags = EventFlags::IN | EventFlags::PRI | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        let _ = epoll::modify(&self.epoll, socket, EventData::new_u64(self.mark | index as u64), flags);
+        let _ = epoll::modify(&self.epoll, socket, EventData::new_u64(self.mark | index as u64), Worker::interest());
     }
 
     /// What epoll said.

@@ -44,10 +44,10 @@ impl Bonds {
         let entry = self.enter(Entry::Plain(slot));
         let Some(bonded) = self.streams[slot].as_mut() else { return };
         bonded.entry = entry;
-        let watched = bonded.plain.as_ref().map_or(Ok(()), |plain| {
-            let flags = EventFlags::IN | EventFlags::PRI | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-            epoll::add(&self.epoll, plain, EventData::new_u64(self.mark | entry as u64), flags)
-        });
+        let watched = bonded
+            .plain
+            .as_ref()
+            .map_or(Ok(()), |plain| epoll::add(&self.epoll, plain, EventData::new_u64(self.mark | entry as u64), Worker::interest()));
         if watched.is_err() {
             self.end(slot, Ending::NoRoom);
         }
