@@ -428,7 +428,13 @@ impl Outbound {
         }
     }
 
-    /// When to [`check`](Outbound::check) next, and to ask for pieces, if nothing happens before.
+    /// Whether something was not heard of yet: not acknowledged, or given to a connection that has told nothing of it. A part that came over another
+    /// connection is acknowledged, and still the one that was to carry it is waited for, and judged.
+    pub fn waits(&self) -> bool {
+        self.acked < self.offered || self.paths.iter().any(|path| path.is_usable() && path.outstanding() > 0)
+    }
+
+    /// When to [`check`](Outbound::check) next, and to ask for pieces, if nothing happens before: after now, if that was just done.
     pub fn next_check(&self, now: Span) -> Option<Span> {
         let rescues = self.rescues();
         let waits = |path: &&Path| path.is_usable() && path.outstanding() > 0;

@@ -444,6 +444,35 @@ fn a_network_that_comes_back_is_used_again() {
 }
 
 #[test]
+fn a_network_is_given_up_in_silence_when_all_was_said() {
+    if skip("a_network_is_given_up_in_silence_when_all_was_said", &["ss", "tc", "nft"]) {
+        return;
+    }
+    let bench = Bench::new(&[], &[]).whole();
+    (1..=2).for_each(|network| bench.shape(network, "20mbit"));
+    bench.server(|mut stream| {
+        let mut part = vec![0; 400_000];
+        while stream.read_exact(&mut part).is_ok() && stream.write_all(&part).is_ok() {}
+    });
+    let (mut stream, said, mut heard) = (bench.call(), bytes(400_000), vec![0; 400_000]);
+    let mut talk = |stream: &mut TcpStream| {
+        stream.write_all(&said).unwrap();
+        stream.read_exact(&mut heard).unwrap();
+        assert!(said == heard);
+    };
+    talk(&mut stream);
+    bench.lose(1, "");
+    // What the first network has of it comes over the second, so that all is acknowledged, and the first one is silent.
+    talk(&mut stream);
+    wait_until("the silent one is given up", || {
+        let paths = &bench.flows()[0]["bond"]["paths"];
+        paths[0]["up"] == false || paths[0]["stalled"] == true
+    });
+    talk(&mut stream);
+    talk(&mut bench.call());
+}
+
+#[test]
 fn a_stream_outlives_all_its_networks_for_a_while() {
     if skip("a_stream_outlives_all_its_networks_for_a_while", &["ss", "tc", "nft"]) {
         return;

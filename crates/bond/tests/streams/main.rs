@@ -121,6 +121,7 @@ proptest! {
                     while let Some(piece) = out.give(now) {
                         prop_assert!(piece.offset + piece.len <= limit.min(60_000));
                     }
+                    prop_assert!(out.next_check(now).is_none_or(|at| at > now));
                     inbound.consume(now, other % 3000);
                     inbound.say(now, conn);
                 }

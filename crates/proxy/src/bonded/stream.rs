@@ -179,7 +179,7 @@ impl Stream {
 
     /// Shares out what there is to send, and says what there is to say.
     pub(super) fn say(&mut self, now: Span, turn: &mut Turn) {
-        if self.unacknowledged() > 0 {
+        if self.outbound.waits() {
             for (index, member) in self.members.iter_mut().enumerate() {
                 if let Some(member) = member {
                     self.outbound.look(now, ConnId(index), member.look());

@@ -120,7 +120,8 @@ impl Bonds {
     pub(super) fn schedule(&mut self, slot: usize) {
         let now = self.time();
         let Some(bonded) = self.streams[slot].as_mut() else { return };
-        if let Some(at) = bonded.wakes(now).map(|at| at.max(now))
+        // After now: who always wanted its turn at once would leave the others none.
+        if let Some(at) = bonded.wakes(now).map(|at| at.max(Span(now.0 + 1)))
             && bonded.scheduled.is_none_or(|scheduled| at < scheduled)
         {
             bonded.scheduled = Some(at);
