@@ -99,7 +99,7 @@ impl Network {
         let buffers = socket_memory(scenario);
         let mut ends = Vec::new();
         for (index, host) in hosts.iter().enumerate() {
-            ends.push(set_up(host, index, count, &buffers)?);
+            ends.push(set_up(host, index, count, &buffers, scenario.tcp.initial_window)?);
         }
         let links = link_specs(scenario, seed, ends);
         let (capture, writer) = match &extras.capture {
@@ -309,8 +309,9 @@ pub(crate) fn settings(memory: &str) -> [(&'static str, String); 8] {
     ]
 }
 
-/// Makes a host's devices and configures it; returns the devices towards the sender and towards the receiver.
-fn set_up(host: &Host, index: usize, links: usize, memory: &str) -> Result<[Option<OwnedFd>; 2], LabError> {
+/// Makes a host's devices and configures it; returns the devices towards the sender and towards the receiver. Its connections begin with `window` segments:
+/// the kernel takes that from the route, and has its own where the route says nothing.
+fn set_up(host: &Host, index: usize, links: usize, memory: &str, window: Option<u32>) -> Result<[Option<OwnedFd>; 2], LabError> {
     host.sysctl(&settings(memory))?;
     host.sysctl(&[("ipv4/ip_forward", "1".into()), ("ipv6/conf/all/forwarding", "1".into())])?;
     let open = |link: usize| -> Result<OwnedFd, LabError> {
@@ -320,6 +321,7 @@ fn set_up(host: &Host, index: usize, links: usize, memory: &str) -> Result<[Opti
     let left = index.checked_sub(1);
     let right = (index < links).then_some(index);
     let ends = [left.map(open).transpose()?, right.map(open).transpose()?];
+    let begin = window.map_or(String::new(), |window| format!(" initcwnd {window}"));
     let mut lines = Vec::new();
     for (link, own) in left.map(|link| (link, 1)).into_iter().chain(right.map(|link| (link, 0))) {
         let device = format!("link{}", link + 1);
@@ -330,10 +332,16 @@ fn set_up(host: &Host, index: usize, links: usize, memory: &str) -> Result<[Opti
             format!("addr add {v4}/30 dev {device}"),
             format!("addr add {v6}/64 dev {device} nodad"),
         ]);
+        if window.is_some() {
+            // In place of the kernel's own routes to neighbours.
+            let [net4, net6] = prefixes(link);
+            lines.push(format!("route replace {net4} dev {device} proto kernel scope link src {v4}{begin}"));
+            lines.push(format!("route replace {net6} dev {device} proto kernel metric 256{begin}"));
+        }
     }
     for other in (0..links).filter(|&link| Some(link) != left && Some(link) != right) {
         let device = format!("link{}", if other < index { index } else { index + 1 });
-        lines.extend(prefixes(other).map(|prefix| format!("route add {prefix} dev {device}")));
+        lines.extend(prefixes(other).map(|prefix| format!("route add {prefix} dev {device}{begin}")));
     }
     host.ip(&lines)?;
     Ok(ends)

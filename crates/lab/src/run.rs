@@ -7,7 +7,7 @@ use crate::{
     parallel,
     workload::{self, Stage, Workload},
 };
-use scenario::{Backpressure, Engine, EngineError, Explicit, Outcome, Progress, QueueKind, RateChange, Scenario, SplitMode};
+use scenario::{Backpressure, Engine, EngineError, Explicit, Outcome, Progress, QueueKind, RateChange, Scenario, SplitMode, Tcp};
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex},
@@ -71,7 +71,10 @@ impl Engine for Lab {
                 return cannot(format!("split[{}].buffer", index + 1), &format!("a real host cannot hold to less than {least}"));
             }
         }
-        if let Some(key) = scenario.tcp.first_set() {
+        // How a connection begins is a route's to say; a bond's networks have none of the kind.
+        let initial_window = scenario.tcp.initial_window.filter(|_| scenario.parallel().is_some());
+        let others = Tcp { initial_window, ..scenario.tcp };
+        if let Some(key) = others.first_set() {
             return cannot(key.into(), "the kernel's TCP is as it is; one that is otherwise is the simulator's");
         }
         for (index, flow) in (1..).zip(&scenario.flows) {

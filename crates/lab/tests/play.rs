@@ -70,6 +70,26 @@ fn a_file_arrives_whole_end_to_end_and_split_up_and_down() {
     }
 }
 
+/// Ten segments of payload take a flight from end to end where a connection begins with ten, and two round trips more where it begins with two (2, 4, 4);
+/// at a proxy both legs begin so.
+#[test]
+fn a_connection_begins_with_the_window_it_is_told() {
+    const TEST: &str = "a_connection_begins_with_the_window_it_is_told";
+    if common::skip(TEST) {
+        return;
+    }
+    let seconds = |text: String| -> Option<f64> {
+        let links = "name = \"x\"\n[[link]]\nrate = \"50Mbit\"\ndelay = \"50ms\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"100ms\"\n";
+        play(TEST, &format!("{links}{text}[[flow]]\nbytes = \"14kB\"\n"))?.mean_flow_s()
+    };
+    for (split, round_trip) in [("", 0.3), ("[[split]]\nafter = 1\n", 0.2)] {
+        let told = |window: u32| seconds(format!("{split}[tcp]\ninitial_window = {window}\n"));
+        let (Some(kernels), Some(ten), Some(two)) = (seconds(split.into()), told(10), told(2)) else { return };
+        assert!((ten - kernels).abs() < 0.04, "{ten} {kernels}");
+        assert!((two - ten - 2.0 * round_trip).abs() < 0.08, "{split}{two} {ten}");
+    }
+}
+
 #[test]
 fn a_chain_of_proxies_carries_a_file() {
     const TEST: &str = "a_chain_of_proxies_carries_a_file";
@@ -160,6 +180,7 @@ fn what_the_lab_cannot_answer_it_names() {
     let told = refuse(format!("{LINKS}[control]\nsender = \"mpcp3-e2e-keep\"\n{flow}"));
     assert!(told.to_string().ends_with("works with routers that take part, which are the simulator's: --on sim"), "{told}");
     assert_eq!(key(told), "control.sender");
+    assert_eq!(key(refuse(format!("{LINKS}[tcp]\ninitial_window = 2\nsack = false\n{flow}"))), "tcp.sack");
     let error = refuse(format!("{LINKS}[control]\nsender = \"cubik\"\n{flow}"));
     assert!(matches!(&error, EngineError::WrongScenario { key, .. } if key == "control.sender"), "{error}");
 }
