@@ -18,10 +18,23 @@ pub struct Claim {
     pub case: String,
     /// … against which other.
     pub than: String,
+    /// Two further cases, where the claim is about what one gains beside what another does: the ratio is divided by theirs.
+    #[serde(default)]
+    pub over: Option<Pair>,
     /// The ratio of the one to the other that is claimed: below 1 is less, above 1 is more. Where only the direction is claimed it is
     /// `less` or `more`, where it is that nothing changes `same`, and where it is that nothing is gained `not-more`. Absent: nothing is claimed.
     #[serde(default)]
     pub ratio: Ratio,
+}
+
+/// Two cases, and the ratio of the first to the second.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pair {
+    /// The one …
+    pub case: String,
+    /// … against the other.
+    pub than: String,
 }
 
 /// What is claimed of a ratio.
@@ -90,12 +103,19 @@ pub struct Judgement {
 }
 
 impl Claim {
+    /// The cases that it is about.
+    pub(crate) fn cases(&self) -> impl Iterator<Item = &String> {
+        [&self.case, &self.than].into_iter().chain(self.over.iter().flat_map(|pair| [&pair.case, &pair.than]))
+    }
+
     /// Judges by outcomes of one origin; nothing where no seed has the number in both cases. Outcomes that are not valid are left out.
     pub fn judge(&self, origin: &Origin, outcomes: &[Outcome]) -> Option<Judgement> {
         let number = |outcome: &Outcome| outcome.number(&self.number).filter(|value| *value > 0.0);
-        let than = |seed: u64| origin.valid(&self.than, outcomes).find(|outcome| outcome.seed == seed).and_then(number);
+        let of = |case: &str, seed: u64| origin.valid(case, outcomes).find(|outcome| outcome.seed == seed).and_then(number);
+        let over = |seed: u64| self.over.as_ref().map_or(Some(1.0), |pair| Some(of(&pair.case, seed)? / of(&pair.than, seed)?));
         let ours = origin.valid(&self.case, outcomes);
-        let ratios: Vec<f64> = ours.filter_map(|outcome| Some(number(outcome)? / than(outcome.seed)?)).collect();
+        let ratios: Vec<f64> =
+            ours.filter_map(|outcome| Some(number(outcome)? / of(&self.than, outcome.seed)? / over(outcome.seed)?)).collect();
         let ratio = Mean::of(&ratios)?;
         Some(Judgement { ratio, verdict: self.ratio.verdict(ratio.mean, ratio.half) })
     }
@@ -150,7 +170,8 @@ mod tests {
         };
         let mut outcomes: Vec<Outcome> = ours.iter().enumerate().map(|(seed, value)| outcome("ours", seed, value)).collect();
         outcomes.extend(theirs.iter().enumerate().map(|(seed, value)| outcome("theirs", seed, value)));
-        let claim = Claim { says: String::new(), number: "goodput_bps".into(), case: "ours".into(), than: "theirs".into(), ratio };
+        let claim =
+            Claim { says: String::new(), number: "goodput_bps".into(), case: "ours".into(), than: "theirs".into(), over: None, ratio };
         claim.judge(&Origin { engine: "lab".into(), variation: String::new() }, &outcomes)
     }
 
@@ -202,11 +223,39 @@ mod tests {
             outcome("lab", "b, with more", 4.0),
             outcome("lab", "a, with more", 2.0),
         ];
-        let claim = Claim { says: String::new(), number: "goodput_bps".into(), case: "a".into(), than: "b".into(), ratio: Ratio::Less };
+        let claim =
+            Claim { says: String::new(), number: "goodput_bps".into(), case: "a".into(), than: "b".into(), over: None, ratio: Ratio::Less };
         let ratio = |engine: &str, variation: &str| {
             claim.judge(&Origin { engine: engine.into(), variation: variation.into() }, &outcomes).map(|judged| judged.ratio.mean)
         };
         assert_eq!([ratio("sim", ""), ratio("lab", ""), ratio("lab", "with more")], [Some(2.0), None, Some(0.5)]);
+    }
+
+    #[test]
+    fn a_gain_can_be_held_against_another_seed_by_seed() {
+        let outcome = |case: &str, seed: u64, goodput_bps: f64| Outcome {
+            engine: "sim".into(),
+            case: case.into(),
+            seed,
+            valid: true,
+            goodput_bps,
+            ..Outcome::default()
+        };
+        // The gain of the one is twice the other's in either seed, whatever the seed does to all of them.
+        let all = |seed: u64, speed: f64| {
+            [("a", 6.0), ("b", 2.0), ("c", 3.0), ("d", 2.0)].map(|(case, value)| outcome(case, seed, value * speed))
+        };
+        let outcomes: Vec<Outcome> = all(1, 1.0).into_iter().chain(all(2, 10.0)).collect();
+        let over = Some(Pair { case: "c".into(), than: "d".into() });
+        let claim =
+            Claim { says: String::new(), number: "goodput_bps".into(), case: "a".into(), than: "b".into(), over, ratio: Ratio::More };
+        let origin = Origin { engine: "sim".into(), variation: String::new() };
+        let judged = claim.judge(&origin, &outcomes).unwrap();
+        assert_eq!((judged.ratio, judged.verdict), (Mean { mean: 2.0, half: 0.0, seeds: 2 }, Verdict::Holds));
+        assert!(claim.cases().eq(["a", "b", "c", "d"]));
+        // A seed that lacks one of the four says nothing.
+        assert_eq!(claim.judge(&origin, &outcomes[..7]).unwrap().ratio.seeds, 1);
+        assert_eq!(claim.judge(&origin, &outcomes[..3]), None);
     }
 
     #[test]

@@ -243,7 +243,7 @@ impl Paper {
     /// Everything that an experiment names must be there.
     fn check(&self, experiment: &Experiment, known: &[Variant]) -> Result<(), PaperError> {
         let cases = experiment.printed.iter().map(|printed| &printed.case);
-        let claimed = experiment.claims.iter().flat_map(|claim| [&claim.case, &claim.than]);
+        let claimed = experiment.claims.iter().flat_map(Claim::cases);
         if let Some(case) = cases.chain(claimed).find(|case| !known.iter().any(|variant| variant.case == **case)) {
             return Err(self.wrong(experiment, format!("{} has no case {case:?}", experiment.file)));
         }

@@ -12,7 +12,7 @@ mod model;
 mod part;
 
 pub use bound::Bound;
-pub use claim::{ALIKE, Claim, Judgement, Ratio, Verdict};
+pub use claim::{ALIKE, Claim, Judgement, Pair, Ratio, Verdict};
 pub use findings::{BOUNDED, Mean, Origin, Row};
 pub use index::{Apart, Entry, Experiment, Paper, PaperError, Printed, Variation, papers};
 pub use model::{Line, Model, Question, Sheet};

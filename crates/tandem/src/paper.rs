@@ -390,7 +390,12 @@ impl Judged<'_> {
 
     /// Of what the ratio is.
     fn of(&self) -> String {
-        format!("{}: {} ÷ {}", Quantity::named(&self.claim.number).head, self.claim.case, self.claim.than)
+        let Claim { number, case, than, over, .. } = self.claim;
+        let head = Quantity::named(number).head;
+        match over {
+            None => format!("{head}: {case} ÷ {than}"),
+            Some(pair) => format!("{head}: ({case} ÷ {than}) ÷ ({} ÷ {})", pair.case, pair.than),
+        }
     }
 
     fn ratio(&self) -> String {
