@@ -2,17 +2,25 @@
 //! the detector does on them.
 //!
 //! `plan` says which runs there are, `stage` makes the network of one, `middle` what stands in its middle, `ends` what is said; `traces` changes what
-//! was taken; `check` holds the detector to the labels. `termination` gives up downloads over the same stages.
+//! was taken; `check` holds the detector to the labels.
+//!
+//! Over the same stages what Wei et al. measured is measured again: `operators` (Table I), `image` (§IV-B), `characteristics` (Figure 3), `termination` (§III-D).
 
+mod characteristics;
 mod check;
 mod ends;
+mod image;
 mod middle;
+mod operators;
 mod plan;
 mod stage;
 mod termination;
 mod traces;
 
+pub(crate) use characteristics::Characteristics;
 pub(crate) use check::Check;
+pub(crate) use image::Image;
+pub(crate) use operators::Operators;
 pub(crate) use termination::Termination;
 
 use crate::soak::Dice;

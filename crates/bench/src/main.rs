@@ -5,7 +5,7 @@
 //! `tandem-bench ns2` holds the simulator against ns-2 (`ns2`), `tandem-bench pairs` a bond against the better of its networks (`pairs`);
 //! `tandem-bench soak` is something else: a long run in which everything goes wrong now and then (`soak`). `tandem-bench corpus` makes traces of
 //! which is known whether they are split, and `tandem-bench corpus-check` holds the detector to them (`corpus`); `tandem-bench large-trace`
-//! measures how fast it is (`large`).
+//! measures how fast it is (`large`). `operators`, `image`, `characteristics` and `termination` do again what Wei et al. measured (`corpus`).
 //!
 //! `network` makes the three hosts, `rival` starts what stands in the middle, `load` is the ends, `machine` counts the
 //! processors' time.
@@ -45,12 +45,15 @@ struct Arguments {
 enum Command {
     #[command(hide = true)]
     Bare(bare::Bare),
+    Characteristics(corpus::Characteristics),
     Control(control::Control),
     Corpus(corpus::Corpus),
     CorpusCheck(corpus::Check),
     Equations(equations::Equations),
+    Image(corpus::Image),
     LargeTrace(large::LargeTrace),
     Ns2(ns2::Ns2),
+    Operators(corpus::Operators),
     Pairs(pairs::Pairs),
     Soak(soak::Soak),
     Termination(corpus::Termination),
@@ -106,12 +109,15 @@ fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     match arguments.command {
         Some(Command::Bare(bare)) => bare.run().map(|()| ExitCode::SUCCESS),
+        Some(Command::Characteristics(characteristics)) => characteristics.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Control(control)) => control.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Corpus(corpus)) => corpus.run().map(|()| ExitCode::SUCCESS),
         Some(Command::CorpusCheck(check)) => check.run(),
         Some(Command::Equations(equations)) => equations.run().map(|()| ExitCode::SUCCESS),
+        Some(Command::Image(image)) => image.run().map(|()| ExitCode::SUCCESS),
         Some(Command::LargeTrace(large)) => large.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Ns2(ns2)) => ns2.run().map(|()| ExitCode::SUCCESS),
+        Some(Command::Operators(operators)) => operators.run(),
         Some(Command::Pairs(pairs)) => pairs.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Soak(soak)) => soak.run(),
         Some(Command::Termination(termination)) => termination.run().map(|()| ExitCode::SUCCESS),

@@ -1,4 +1,4 @@
-//! A small labelled corpus, made in the lab and looked at by the detector: no false alarm, no miss.
+//! A small labelled corpus, made in the lab and looked at by the detector: no false alarm, no miss. And one of the operators of Wei et al., probed.
 
 use std::{
     fs::OpenOptions,
@@ -9,14 +9,13 @@ use std::{
 
 const BENCH: &str = env!("CARGO_BIN_EXE_tandem-bench");
 
-/// Says that the test, or a part of it, was skipped.
-fn note(why: &str) {
-    const TEST: &str = "a_small_corpus_has_no_false_alarm_and_no_miss";
-    eprintln!("SKIP {TEST}: {why}");
+/// Says that a test, or a part of it, was skipped.
+fn note(test: &str, why: &str) {
+    eprintln!("SKIP {test}: {why}");
     if let Ok(path) = std::env::var("TANDEM_SKIPS")
         && let Ok(mut file) = OpenOptions::new().create(true).append(true).open(path)
     {
-        let _ = writeln!(file, "{TEST}: {why}");
+        let _ = writeln!(file, "{test}: {why}");
     }
 }
 
@@ -34,24 +33,28 @@ fn lacks() -> Option<String> {
         .find_map(missing)
 }
 
+/// Built beside this program when the whole workspace is.
+fn tandem() -> String {
+    PathBuf::from(BENCH).with_file_name("tandem").to_str().unwrap().into()
+}
+
 fn bench(arguments: &[&str]) -> Output {
     Command::new(BENCH).args(arguments).env("RUST_BACKTRACE", "0").output().unwrap()
 }
 
 #[test]
 fn a_small_corpus_has_no_false_alarm_and_no_miss() {
+    const TEST: &str = "a_small_corpus_has_no_false_alarm_and_no_miss";
     if let Some(why) = lacks() {
-        return note(&why);
+        return note(TEST, &why);
     }
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path().to_str().unwrap();
-    // Built beside this program when the whole workspace is.
-    let tandem = PathBuf::from(BENCH).with_file_name("tandem");
-    let made = bench(&["corpus", "--small", "--out", at, "--tandem", tandem.to_str().unwrap()]);
+    let made = bench(&["corpus", "--small", "--out", at, "--tandem", &tandem()]);
     let said = String::from_utf8_lossy(&made.stderr);
     assert!(made.status.success(), "{said}");
     for line in said.lines().filter(|line| line.starts_with("without ")) {
-        note(line);
+        note(TEST, line);
     }
     let checked = bench(&["corpus-check", at, "--json"]);
     let result: serde_json::Value = serde_json::from_slice(&checked.stdout).unwrap();
@@ -68,4 +71,20 @@ fn a_small_corpus_has_no_false_alarm_and_no_miss() {
     let seen = &result["methods"]["method 2"]["tcp-proxy, down"];
     assert!(seen[0].as_u64() >= Some(2) && seen[1] == 0, "{seen}");
     assert!(checked.status.success());
+}
+
+/// The one of whose cells there is one of each kind, side by side on one host.
+#[test]
+fn an_operators_cells_are_found_as_they_are_printed() {
+    if let Some(why) = lacks() {
+        return note("an_operators_cells_are_found_as_they_are_printed", &why);
+    }
+    let probed = bench(&["operators", "--only", "GPRS-I, TCP", "--bytes", "50kB", "--tandem", &tandem()]);
+    let said = String::from_utf8_lossy(&probed.stdout);
+    assert!(probed.status.success(), "{said}\n{}", String::from_utf8_lossy(&probed.stderr));
+    for cell in
+        ["FTP | No | end-to-end", "HTTP data | Split-TCP | split-tcp", "HTTP image | TCP proxy | tcp-proxy", "TCP | Split-TCP | split-tcp"]
+    {
+        assert!(said.contains(&format!("| {cell} |")), "{cell}: {said}");
+    }
 }

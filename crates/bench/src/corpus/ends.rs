@@ -12,7 +12,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     thread,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 /// How long an end waits for the other.
@@ -67,7 +67,8 @@ impl Message {
     }
 }
 
-fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+/// What a head says in a field.
+pub(super) fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
 }
 
@@ -81,6 +82,11 @@ pub(super) struct Server {
 impl Server {
     /// Answers GETs with `body`, PUTs with a word.
     pub(super) fn start(host: &lab::Host, at: SocketAddr, body: Vec<u8>) -> Result<Self> {
+        Server::start_with(host, at, "", body)
+    }
+
+    /// The same with more lines in the answers' heads.
+    pub(super) fn start_with(host: &lab::Host, at: SocketAddr, lines: &'static str, body: Vec<u8>) -> Result<Self> {
         let listener = host.enter(|| TcpListener::bind(at))?.with_context(|| format!("cannot listen on {at}"))?;
         listener.set_nonblocking(true)?;
         let (stop, connections) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -94,7 +100,7 @@ impl Server {
                 served.fetch_add(1, Relaxed);
                 let body = body.clone();
                 // What goes wrong here the client notices.
-                thread::spawn(move || answer(stream, &body));
+                thread::spawn(move || answer(stream, lines, &body));
             }
         });
         Ok(Server { stop, connections, thread: Some(thread) })
@@ -115,7 +121,7 @@ impl Drop for Server {
     }
 }
 
-fn answer(mut stream: TcpStream, body: &[u8]) -> Result<()> {
+fn answer(mut stream: TcpStream, lines: &str, body: &[u8]) -> Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -124,7 +130,7 @@ fn answer(mut stream: TcpStream, body: &[u8]) -> Result<()> {
     // Caches keep nothing without its date.
     let date = httpdate::fmt_http_date(SystemTime::now());
     let head = format!(
-        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nDate: {date}\r\nCache-Control: max-age=600\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{lines}Date: {date}\r\nCache-Control: max-age=600\r\nConnection: close\r\n\r\n",
         body.len()
     );
     // As many servers do: the head with the body's beginning.
@@ -162,22 +168,33 @@ fn dial(call: Call) -> Result<(TcpStream, u16)> {
     Ok((stream, port))
 }
 
-/// What a request begins with.
-fn head(call: Call, method: &str, length: Option<usize>) -> String {
+/// What a request begins with; `lines` are what it says besides.
+fn head(call: Call, method: &str, lines: &str) -> String {
     let host = call.server;
     let target = if call.whole_url { format!("http://{host}/body") } else { "/body".to_string() };
-    let length = length.map_or(String::new(), |length| format!("Content-Length: {length}\r\n"));
-    format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{length}Connection: close\r\n\r\n")
+    format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{lines}Connection: close\r\n\r\n")
 }
 
 /// Asks for the body, reads `bytes` of the answer, and resets the connection; returns the client's port.
 pub(super) fn give_up(host: &lab::Host, call: Call, bytes: usize) -> Result<u16> {
     host.enter(|| -> Result<u16> {
         let (mut stream, port) = dial(call)?;
-        stream.write_all(head(call, "GET", None).as_bytes())?;
+        stream.write_all(head(call, "GET", "").as_bytes())?;
         stream.read_exact(&mut vec![0; bytes])?;
         Socket::from(stream).set_linger(Some(Duration::ZERO))?;
         Ok(port)
+    })?
+}
+
+/// Asks for the body, with these lines in the request; returns the answer, and how long it took from the call to the last byte.
+pub(super) fn fetch(host: &lab::Host, call: Call, lines: &str) -> Result<(Message, Duration)> {
+    host.enter(|| -> Result<(Message, Duration)> {
+        let begun = Instant::now();
+        let (mut stream, _) = dial(call)?;
+        stream.write_all(head(call, "GET", lines).as_bytes())?;
+        let answer = Message::read(&mut stream, true)?;
+        ensure!(answer.head.lines().next().is_some_and(|line| line.contains(" 200 ")), "it answered {:?}", answer.head);
+        Ok((answer, begun.elapsed()))
     })?
 }
 
@@ -186,9 +203,9 @@ pub(super) fn exchange(host: &lab::Host, call: Call, way: Way, body: &[u8]) -> R
     host.enter(|| -> Result<u16> {
         let (mut stream, port) = dial(call)?;
         match way {
-            Way::Down => stream.write_all(head(call, "GET", None).as_bytes())?,
+            Way::Down => stream.write_all(head(call, "GET", "").as_bytes())?,
             Way::Up => {
-                stream.write_all(head(call, "PUT", Some(body.len())).as_bytes())?;
+                stream.write_all(head(call, "PUT", &format!("Content-Length: {}\r\n", body.len())).as_bytes())?;
                 stream.write_all(body)?;
             }
         }

@@ -41,6 +41,19 @@ const TANDEMS: [(&str, &str); 12] = [
     ("mpcp", "--SIDE control=mpcp,capacity=CAPACITY,link=LINK"),
 ];
 
+/// Further ways, which the corpus has not: a buffer that holds what an operator's did, 16 s of 128 kbit/s.
+const TANDEMS_BESIDES: [(&str, &str); 1] = [("operators", "--buffer 256KiB")];
+
+/// Ways to run Tandem's cache.
+const CACHES: [(&str, &str); 3] = [
+    // All that it does, as it comes.
+    ("plain", ""),
+    // Nothing goes on before it is whole.
+    ("hold", "--hold"),
+    // Pictures alone are held, and made smaller.
+    ("pictures", "--no-keep --no-compress"),
+];
+
 /// What stands in the middle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Middle {
@@ -48,8 +61,12 @@ pub(super) enum Middle {
     Forwarding,
     /// Ours, in one of its ways.
     Tandem(&'static str),
+    /// Our cache, transparent, in one of its ways.
+    Cache(&'static str),
     /// In TCP mode, transparent.
     Haproxy,
+    /// The same, calling servers from its own address.
+    HaproxyOwn,
     /// In HTTP mode, called by name.
     HaproxyHttp,
     /// Its TCP proxy, called by name.
@@ -76,7 +93,7 @@ pub(super) enum Truth {
 }
 
 impl Middle {
-    /// All but none.
+    /// All that the corpus has, but none.
     pub(super) fn all() -> Vec<Middle> {
         let others = [
             Middle::Haproxy,
@@ -96,7 +113,9 @@ impl Middle {
         match self {
             Middle::Forwarding => "forwarding".into(),
             Middle::Tandem(way) => format!("tandem-{way}"),
+            Middle::Cache(way) => format!("cache-{way}"),
             Middle::Haproxy => "haproxy".into(),
+            Middle::HaproxyOwn => "haproxy-own".into(),
             Middle::HaproxyHttp => "haproxy-http".into(),
             Middle::NginxStream => "nginx-stream".into(),
             Middle::NginxHttp => "nginx-http".into(),
@@ -125,7 +144,7 @@ impl Middle {
     pub(super) fn truth(self, way: Way) -> Truth {
         match self {
             Middle::Forwarding => Truth::Whole,
-            Middle::Hold | Middle::SquidAgain | Middle::Varnish => Truth::Proxy,
+            Middle::Cache(_) | Middle::Hold | Middle::SquidAgain | Middle::Varnish => Truth::Proxy,
             // proxy_request_buffering is on unless it is turned off.
             Middle::NginxHttp if way == Way::Up => Truth::Proxy,
             _ => Truth::Split,
@@ -159,7 +178,8 @@ impl Middle {
                 let loads = || kernel::load("share", &[]).map(drop).err().map(|why| why.to_string());
                 program(&tandem.to_string_lossy(), "none: cargo build -p tandem").or_else(|| if ours { loads() } else { None })
             }
-            Middle::Haproxy | Middle::HaproxyHttp => program("haproxy", "haproxy"),
+            Middle::Cache(_) => program(&tandem.to_string_lossy(), "none: cargo build -p tandem"),
+            Middle::Haproxy | Middle::HaproxyOwn | Middle::HaproxyHttp => program("haproxy", "haproxy"),
             Middle::NginxHttp => program("nginx", "nginx-light"),
             Middle::NginxStream => program("nginx", "nginx-light").or_else(|| {
                 (!Path::new(DEBIAN_STREAM).exists()).then(|| format!("there is no {DEBIAN_STREAM} (Debian package libnginx-mod-stream)"))
@@ -172,6 +192,17 @@ impl Middle {
 
     /// Starts it on the middle host; it runs until what is returned is dropped.
     pub(super) fn start(self, stage: &Stage, tandem: &Path, path: &super::plan::Path) -> Result<Running> {
+        self.start_as(stage, tandem, path, None)
+    }
+
+    /// The same, of a transparent one; `at` is where it listens for what the caller's own rules bring it ([`intercept`]).
+    pub(super) fn start_at(self, stage: &Stage, tandem: &Path, path: &super::plan::Path, at: u16) -> Result<Running> {
+        self.start_as(stage, tandem, path, Some(at))
+    }
+
+    fn start_as(self, stage: &Stage, tandem: &Path, path: &super::plan::Path, brought: Option<u16>) -> Result<Running> {
+        let listen_at = brought.unwrap_or(INTERCEPTED);
+        let own_rules = if brought.is_some() { "--no-rules" } else { "" };
         let directory = tempfile::tempdir()?;
         // Those that give up their rights still read and write there.
         fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
@@ -191,11 +222,11 @@ impl Middle {
         let child = match self {
             Middle::Forwarding => None,
             Middle::Tandem(way) => {
-                let flags = TANDEMS.iter().find(|(name, _)| *name == way).map_or("", |(_, flags)| flags);
+                let flags = flags(TANDEMS.iter().chain(&TANDEMS_BESIDES), way);
                 let listen = match way {
                     "forward" => format!("forward={middle}:{NAMED}={server}"),
                     "socks5" => format!("socks5={middle}:{NAMED}"),
-                    _ => format!("transparent=0.0.0.0:{INTERCEPTED}"),
+                    _ => format!("transparent=0.0.0.0:{listen_at}"),
                 };
                 // The leg towards the data's receiver: the accepted one on the way down.
                 let (side, link, kbit) = match stage.way() {
@@ -203,16 +234,26 @@ impl Middle {
                     Way::Up => ("far", stage.server_link(), path.fast_kbit),
                 };
                 let flags = flags.replace("SIDE", side).replace("LINK", link).replace("CAPACITY", &format!("{kbit}kbit"));
-                let arguments: Vec<&str> = ["proxy", "--listen", &listen].into_iter().chain(flags.split_whitespace()).collect();
+                let flags = flags.split_whitespace().chain(own_rules.split_whitespace());
+                let arguments: Vec<&str> = ["proxy", "--listen", &listen].into_iter().chain(flags).collect();
                 child(&tandem.to_string_lossy(), &arguments)?
             }
-            Middle::Haproxy => {
-                intercept(stage)?;
+            Middle::Cache(way) => {
+                let listen = format!("transparent=0.0.0.0:{listen_at}");
+                let flags = flags(CACHES.iter(), way).split_whitespace().chain(own_rules.split_whitespace());
+                let arguments: Vec<&str> = ["cache", "--listen", &listen].into_iter().chain(flags).collect();
+                child(&tandem.to_string_lossy(), &arguments)?
+            }
+            Middle::Haproxy | Middle::HaproxyOwn => {
+                if brought.is_none() {
+                    intercept(stage, &[("", INTERCEPTED)])?;
+                }
+                let source = if self == Middle::Haproxy { "    source 0.0.0.0 usesrc clientip\n" } else { "" };
                 let path = file(
                     "haproxy.cfg",
                     format!(
-                        "{HAPROXY}    mode tcp\nfrontend all\n    bind 0.0.0.0:{INTERCEPTED} transparent\n    default_backend there\n\
-                         backend there\n    source 0.0.0.0 usesrc clientip\n    server original 0.0.0.0\n"
+                        "{HAPROXY}    mode tcp\nfrontend all\n    bind 0.0.0.0:{listen_at} transparent\n    default_backend there\n\
+                         backend there\n{source}    server original 0.0.0.0\n"
                     ),
                 )?;
                 child("haproxy", &["-db", "-f", &path])?
@@ -263,18 +304,25 @@ impl Middle {
                 child("varnishd", &["-F", "-n", &format!("{at}/varnish"), "-a", &listen, "-f", &vcl, "-s", "malloc,64m", "-T", "none"])?
             }
             Middle::Hold => {
-                intercept(stage)?;
+                intercept(stage, &[("", INTERCEPTED)])?;
                 hold(stage)?;
                 None
             }
         };
         let mut running = Running { child, directory };
-        running.await_ready(stage, self.call(stage).to).with_context(|| {
+        let to = self.call(stage).to;
+        let port = if to.port() == PORT { listen_at } else { to.port() };
+        running.await_ready(stage.middle(), port).with_context(|| {
             let log = fs::read_to_string(running.directory.path().join("log")).unwrap_or_default();
             format!("{} does not run; it said: {log}", self.name())
         })?;
         Ok(running)
     }
+}
+
+/// The arguments of a way that is called so.
+fn flags(mut ways: impl Iterator<Item = &'static (&'static str, &'static str)>, way: &str) -> &'static str {
+    ways.find(|(name, _)| *name == way).map_or("", |(_, flags)| flags)
 }
 
 /// Something in the middle, until it is dropped.
@@ -284,14 +332,28 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Waits until somebody listens: at `to`, or where connections are intercepted.
-    fn await_ready(&mut self, stage: &Stage, to: SocketAddr) -> Result<()> {
+    /// Runs a program on `host` until what is returned is dropped, which listens at `port` then.
+    pub(super) fn start(host: &lab::Host, program: &Path, arguments: &[&str], port: u16) -> Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let log = fs::File::create(directory.path().join("log"))?;
+        let mut command = host.command(&program.to_string_lossy());
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let child = command.spawn().with_context(|| format!("cannot run {}", program.display()))?;
+        let mut running = Running { child: Some(child), directory };
+        running.await_ready(host, port).with_context(|| {
+            let log = fs::read_to_string(running.directory.path().join("log")).unwrap_or_default();
+            format!("{} {} does not run; it said: {log}", program.display(), arguments.join(" "))
+        })?;
+        Ok(running)
+    }
+
+    /// Waits until somebody listens at `port`.
+    fn await_ready(&mut self, host: &lab::Host, port: u16) -> Result<()> {
         let Some(child) = &mut self.child else { return Ok(()) };
         let begun = Instant::now();
-        let port = if to.port() == PORT { INTERCEPTED } else { to.port() };
         loop {
             ensure!(child.try_wait()?.is_none(), "it ended at once");
-            if stage.middle().enter(|| listens(port))?? {
+            if host.enter(|| listens(port))?? {
                 // Rules come after listeners.
                 thread::sleep(Duration::from_millis(150));
                 return Ok(());
@@ -336,13 +398,17 @@ fn nginx(directory: &Path) -> String {
     format!("worker_processes 1;\nuser root;\ndaemon off;\npid {}/pid;\nerror_log stderr;\nevents {{ }}\n", directory.display())
 }
 
-/// Brings the client's connections to a program that does not do so itself.
-fn intercept(stage: &Stage) -> Result<()> {
+/// Brings the client's connections to programs that do not do so themselves: those to which ports of servers (none: to all), and where they listen.
+pub(super) fn intercept(stage: &Stage, taken: &[(&str, u16)]) -> Result<()> {
+    let link = stage.client_link();
+    let lines = taken.iter().map(|(ports, at)| {
+        let ports = if ports.is_empty() { String::new() } else { format!("tcp dport {{ {ports} }} ") };
+        format!("iifname {link} meta l4proto tcp {ports}tproxy to :{at} meta mark set 1 accept\n")
+    });
     let rules = format!(
         "table ip others {{ chain prerouting {{ type filter hook prerouting priority mangle;\n\
-         meta l4proto tcp socket transparent 1 meta mark set 1 accept\n\
-         iifname {} meta l4proto tcp tproxy to :{INTERCEPTED} meta mark set 1 accept\n}}\n}}\n",
-        stage.client_link()
+         meta l4proto tcp socket transparent 1 meta mark set 1 accept\n{}}}\n}}\n",
+        lines.collect::<String>()
     );
     pipe(stage.middle().command("nft").args(["-f", "-"]), &rules)?;
     stage.middle().ip(&["rule add fwmark 1 lookup 100 pref 100".into(), "route replace local default dev lo table 100".into()])?;

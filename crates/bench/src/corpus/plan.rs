@@ -62,6 +62,10 @@ pub(super) struct Path {
     pub(super) bytes: u64,
 }
 
+/// The cellular link of Wei et al. (§IV-A): 128 kbit/s, a round trip of 0.8 s for a full packet, here with room for 3 s; 30 ms to the server.
+pub(super) const CELLULAR: Path =
+    Path { slow_kbit: 128, slow_delay_us: 353_000, queue_packets: 32, fast_kbit: 20_000, fast_delay_us: 15_000, bytes: 1_500_000 };
+
 impl Path {
     /// A mobile's link of 2 to 8 Mbit/s and 15 to 60 ms, a wired one of 20 to 100 Mbit/s and 2 to 20 ms, a transfer of one to two seconds.
     fn draw(dice: &mut Dice, condition: Condition) -> Self {
