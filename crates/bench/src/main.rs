@@ -2,7 +2,8 @@
 //! control on every leg, turn by turn, and prints the tables of `docs/benchmarks.md`.
 //!
 //! `tandem-bench control` measures what congestion controllers cost (`control`), `tandem-bench equations` how fast models are answered, and
-//! `tandem-bench ns2` holds the simulator against ns-2 (`ns2`), `tandem-bench pairs` a bond against the better of its networks (`pairs`);
+//! `tandem-bench ns2` holds the simulator against ns-2 (`ns2`), `tandem-bench pairs` a bond against the better of its networks (`pairs`), and
+//! `tandem-bench bond` what a bond costs (`bonded`);
 //! `tandem-bench soak` is something else: a long run in which everything goes wrong now and then (`soak`). `tandem-bench corpus` makes traces of
 //! which is known whether they are split, and `tandem-bench corpus-check` holds the detector to them (`corpus`); `tandem-bench large-trace`
 //! measures how fast it is (`large`). `operators`, `image`, `characteristics` and `termination` do again what Wei et al. measured (`corpus`).
@@ -11,6 +12,7 @@
 //! processors' time.
 
 mod bare;
+mod bonded;
 mod control;
 mod corpus;
 mod equations;
@@ -45,6 +47,7 @@ struct Arguments {
 enum Command {
     #[command(hide = true)]
     Bare(bare::Bare),
+    Bond(bonded::Bonded),
     Characteristics(corpus::Characteristics),
     Control(control::Control),
     Corpus(corpus::Corpus),
@@ -109,6 +112,7 @@ fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     match arguments.command {
         Some(Command::Bare(bare)) => bare.run().map(|()| ExitCode::SUCCESS),
+        Some(Command::Bond(bonded)) => bonded.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Characteristics(characteristics)) => characteristics.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Control(control)) => control.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Corpus(corpus)) => corpus.run().map(|()| ExitCode::SUCCESS),

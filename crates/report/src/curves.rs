@@ -27,7 +27,7 @@ pub(crate) struct Line {
     /// Index of its group, which gives its colour.
     pub(crate) group: usize,
     pub(crate) name: String,
-    /// A leg after the first.
+    /// A leg, or a network, after the first.
     pub(crate) dashed: bool,
     /// One of many of its group.
     pub(crate) thin: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Line {
 }
 
 /// What is known of a `Series.what`: its title, and what its numbers are.
-const KNOWN: [(&str, &str, Kind); 12] = [
+const KNOWN: [(&str, &str, Kind); 18] = [
     ("goodput", "Goodput, as the receivers read it", Kind::Rate),
     ("flow_goodput", "Goodput of each flow", Kind::Rate),
     ("cwnd", "Congestion window of the sending leg", Kind::Count),
@@ -44,6 +44,13 @@ const KNOWN: [(&str, &str, Kind); 12] = [
     ("held", "Payload held by the proxy", Kind::Bytes),
     ("queue", "Queue at the bottleneck", Kind::Bytes),
     ("retransmits", "Segments sent again, so far", Kind::Count),
+    // Of a bond (Hoekstra et al., (7) and (8)).
+    ("carried", "Payload given to each network", Kind::Rate),
+    ("score", "Score of each network: Q/G + sRTT/2", Kind::Delay),
+    ("throughput", "Smoothed throughput of each network, G", Kind::Rate),
+    ("unsent", "What waits to be sent over each network, Q", Kind::Bytes),
+    ("waiting", "Payload that came before its turn", Kind::Bytes),
+    ("waited", "For how long others' payload has waited for each network's, so far", Kind::Delay),
     // Of a traced connection (Wei et al., Figure 3).
     ("sent", "Sender throughput", Kind::Rate),
     ("received", "Throughput at the receiver", Kind::Rate),
@@ -86,7 +93,7 @@ fn figure(groups: &[Group<'_>], what: &str) -> Option<Figure> {
             unit.get_or_insert(series.unit.as_str());
             let samples = samples(series);
             let points = match what {
-                "goodput" | "flow_goodput" => {
+                "goodput" | "flow_goodput" | "carried" => {
                     let (points, seconds) = averaged(&samples, SPELLS.min(most));
                     spell = spell.max(seconds);
                     points
@@ -94,7 +101,7 @@ fn figure(groups: &[Group<'_>], what: &str) -> Option<Figure> {
                 _ => thinned(&samples, most),
             };
             let name = if chosen.len() == 1 { group.label.clone() } else { format!("{}, {}", group.label, series.whose) };
-            let line = Line { group: index, name, dashed: later_leg(&series.whose), thin: chosen.len() > 3, points };
+            let line = Line { group: index, name, dashed: is_later(&series.whose), thin: chosen.len() > 3, points };
             if !line.points.is_empty() {
                 lines.push(line);
             }
@@ -112,10 +119,14 @@ fn figure(groups: &[Group<'_>], what: &str) -> Option<Figure> {
     let mut remarks = Vec::new();
     if spell > 0.0 {
         remarks.push(format!("means over {} s", short(spell)));
-        remarks.push("above the link's rate where data that had waited for a retransmission is read at once".into());
+        if what != "carried" {
+            remarks.push("above the link's rate where data that had waited for a retransmission is read at once".into());
+        }
     }
     if lines.iter().any(|line| line.dashed) {
-        remarks.push("solid: first leg, dashed: later legs".into());
+        let of_networks =
+            groups.iter().filter_map(shown).flat_map(|outcome| &outcome.series).any(|series| series.whose.starts_with("network"));
+        remarks.push(if of_networks { "solid: first network, dashed: others" } else { "solid: first leg, dashed: later legs" }.into());
     }
     if let [seed] = seeds[..] {
         remarks.push(format!("seed {seed} only"));
@@ -140,9 +151,10 @@ fn chosen<'a>(outcome: &'a Outcome, what: &str) -> Vec<&'a Series> {
     }
 }
 
-/// Whether `whose` names a leg after the first.
-fn later_leg(whose: &str) -> bool {
-    whose.split("leg ").nth(1).and_then(|rest| rest.split_whitespace().next()?.parse().ok()).is_some_and(|leg: u32| leg > 1)
+/// Whether `whose` names a leg, or a network, after the first.
+fn is_later(whose: &str) -> bool {
+    let number = |word: &str| whose.split(word).nth(1).and_then(|rest| rest.split_whitespace().next()?.parse::<u32>().ok());
+    ["leg ", "network "].into_iter().filter_map(number).any(|number| number > 1)
 }
 
 fn kind_of(unit: &str) -> Kind {
@@ -240,6 +252,7 @@ mod tests {
         assert_eq!(whose("queue"), ["link 2"]);
         assert_eq!(whose("held"), ["all"]);
         assert_eq!(whose("cwnd"), ["flow 0 leg 1", "flow 0 leg 2"]);
-        assert_eq!(["flow 0 leg 1", "flow 0 leg 2", "flow 12 leg 10", "all"].map(later_leg), [false, true, true, false]);
+        let whose = ["flow 0 leg 1", "flow 0 leg 2", "flow 12 leg 10", "network 1", "network 2", "all"];
+        assert_eq!(whose.map(is_later), [false, true, true, false, true, false]);
     }
 }

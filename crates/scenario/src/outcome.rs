@@ -239,9 +239,10 @@ pub struct ReorderOutcome {
 /// A number over time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// What: `goodput`, `flow_goodput`, `cwnd`, `rtt`, `in_flight`, `retransmits`, `held`, `queue`.
+    /// What: `goodput`, `flow_goodput`, `cwnd`, `rtt`, `in_flight`, `retransmits`, `held`, `queue`; of a bond `carried`, `score`, `throughput`, `rtt`,
+    /// `unsent`, `waited`, `waiting`.
     pub what: String,
-    /// Of whom: `flow 0`, `flow 0 leg 2`, `link 2`, `all`.
+    /// Of whom: `flow 0`, `flow 0 leg 2`, `link 2`, `network 2`, `all`.
     pub whose: String,
     /// Its unit: `bit/s`, `pkt`, `s`, `B`.
     pub unit: String,
@@ -253,7 +254,7 @@ pub struct Series {
 
 impl Series {
     /// One of these points; times and values are rounded to what looks can bear.
-    pub(crate) fn of(what: &str, whose: &str, unit: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+    pub fn of(what: &str, whose: &str, unit: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let (t, v) = points.into_iter().map(|(t, v)| ((t * 1e4).round() / 1e4, (v * 1e6).round() / 1e6)).unzip();
         Series { what: what.into(), whose: whose.into(), unit: unit.into(), t, v }
     }

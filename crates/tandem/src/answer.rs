@@ -3,6 +3,7 @@
 use crate::Failure;
 use clap::Args;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use rustix::thread::CpuSet;
 use scenario::{Engine, EngineError, Outcome, Progress, Scenario, Variant};
 use std::{
     collections::VecDeque,
@@ -55,11 +56,16 @@ pub(crate) fn ask(questions: Vec<Question<'_>>, manner: Manner) -> Vec<Result<Ou
     let queue = || waiting.lock().expect("no worker panics while it takes a question");
     // Who is interrupted begins nothing more.
     let next = || queue().pop_front().filter(|_| !interrupted.load(Relaxed));
+    let homes = if in_real_time { processors() } else { Vec::new() };
     thread::scope(|scope| {
-        for _ in 0..jobs {
-            scope.spawn(|| {
+        for worker in 0..jobs {
+            let (next, queue, answers, bars, interrupted, homes) = (&next, &queue, &answers, bars.as_ref(), &interrupted, &homes);
+            scope.spawn(move || {
+                if jobs >= 2 * homes.len() {
+                    stay_on(homes, worker);
+                }
                 while let Some((index, tries, question)) = next() {
-                    let bar = Bar::new(bars.as_ref(), &question, interrupted.clone());
+                    let bar = Bar::new(bars, &question, interrupted.clone());
                     let answer = question
                         .engine
                         .run(&question.variant.scenario, question.seed, &bar)
@@ -81,6 +87,23 @@ pub(crate) fn ask(questions: Vec<Question<'_>>, manner: Manner) -> Vec<Result<Ou
     });
     let answers = answers.into_iter().map(|answer| answer.into_inner().ok().flatten());
     answers.map(|answer| answer.unwrap_or(Err(EngineError::Cancelled))).collect()
+}
+
+/// The processors that this process may use.
+fn processors() -> Vec<usize> {
+    let set = rustix::thread::sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    (0..CpuSet::MAX_CPU).filter(|processor| set.is_set(*processor)).collect()
+}
+
+/// Keeps the calling thread, and those that it begins, on the processor whose turn it is. Runs in real time are made of threads that wake each other
+/// for every packet: side by side on a guest's processors, where to wake somebody on another one is costly, 28 runs took 1.6 times the
+/// processing that they take when each stays on one.
+fn stay_on(processors: &[usize], turn: usize) {
+    let Some(processor) = processors.get(turn % processors.len().max(1)) else { return };
+    let mut set = CpuSet::new();
+    set.set(*processor);
+    // Where it is not allowed, all is as slow as it was.
+    let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
 /// Of transfers over networks in parallel it is told how much longer they took than the ideal.

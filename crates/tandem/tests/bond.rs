@@ -420,6 +420,7 @@ fn a_download_goes_on_when_a_network_is_gone() {
         let bench = Bench::new(&[], &[]).whole();
         (1..=2).for_each(|network| bench.shape(network, "40mbit"));
         let stall = download_while(&bench, 15_000_000, happens);
+        println!("{what}: nothing for {stall:?} at the longest");
         assert!(stall < STALL, "{what}: nothing for {stall:?}");
     }
 }
@@ -440,6 +441,7 @@ fn a_network_that_comes_back_is_used_again() {
         bench.heal();
         wait_until("the first network carries again", || received(bench) > before + 500_000);
     });
+    println!("nothing for {stall:?} at the longest");
     assert!(stall < STALL, "nothing for {stall:?}");
 }
 

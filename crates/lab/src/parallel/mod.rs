@@ -1,9 +1,11 @@
 //! Plays a scenario of networks in parallel: transfers come, those of a network's own go over that network, those of the foreground over the bond.
 
+mod looks;
 mod network;
 mod transfers;
 
 use crate::{emulator::LinkReport, measure};
+use looks::Looks;
 use network::{Networks, PATIENCE, wire_rate};
 use proxy::FlowRecord;
 use scenario::{
@@ -100,6 +102,7 @@ struct Run<'a> {
     carried: u64,
     flows: Vec<Given>,
     failures: Vec<String>,
+    looks: Looks,
     /// The kernel has had no room for what hosts received.
     short_of_memory: bool,
 }
@@ -159,6 +162,7 @@ pub(crate) fn play(
         carried: 0,
         flows: specs.iter().map(|spec| Given { spec: *spec, transfer: None, end: None, error: None }).collect(),
         failures: Vec::new(),
+        looks: Looks::default(),
         short_of_memory: false,
     };
     let whole = run.run(scenario, over, &ended, seed, progress)?;
@@ -255,6 +259,10 @@ impl Run<'_> {
             }
             if duration.is_some_and(|duration| now >= duration) {
                 return Ok(false);
+            }
+            if self.jobs == 0 {
+                let read = self.live.values().map(|(.., transfer)| transfer.read.load(Relaxed)).sum::<u64>() + self.carried;
+                self.looks.look(now, read, self.networks);
             }
             self.short_of_memory |= measure::is_short_of_memory().unwrap_or(false);
             if self.live.len() > MOST_LIVE {
@@ -376,6 +384,7 @@ impl Run<'_> {
             sojourn_jobs: means.jobs,
             networks: (0..count).map(network).collect(),
             ci95: means.ci95,
+            series: self.looks.series(),
             ..Outcome::default()
         }
     }

@@ -179,6 +179,16 @@ impl Networks {
         self.bonds.iter().flatten().flat_map(|[dials, _]| dials.flows()).collect()
     }
 
+    /// The ends of each bond, that which dials first, and who opens what it carries.
+    pub(super) fn ends(&self) -> impl Iterator<Item = (Opens, &[Proxy; 2])> {
+        [Opens::Sender, Opens::Receiver].into_iter().filter_map(|opens| Some((opens, self.bonds[end_of(opens)].as_ref()?)))
+    }
+
+    /// How many networks there are.
+    pub(super) fn count(&self) -> usize {
+        self.emulator.as_ref().map_or(0, |emulator| emulator.gauges().len())
+    }
+
     /// Bytes that have left each network in the direction of the data.
     pub(super) fn left(&self) -> Vec<u64> {
         use std::sync::atomic::Ordering::Relaxed;

@@ -1,6 +1,23 @@
 //! Connections until they are of a stream: dialled and accepted ones, those that are ready, those that say of which stream they are.
 
-use super::*;
+use super::{
+    BondConfig, Bonds, Entry, Origin, UNKNOWN,
+    entrance::{Entrance, Step, Unfit},
+    life::Bonded,
+    member::Member,
+};
+use crate::{config::ProxyVersion, leg, relay::Tools, sys};
+use bond::{Frame, Reader, Step as Said};
+use rustix::io::Errno;
+use socket2::{Socket, TcpKeepalive};
+use std::{io::IoSliceMut, net::SocketAddr, time::Duration};
+
+/// Connections of others that have not shown that they have the key: of more the oldest goes.
+const MOST_STRANGERS: usize = 1024;
+/// Connections that have, and are of no stream yet.
+const MOST_GUESTS: usize = 4096;
+/// Connections of a stream: twice as many as there can be networks.
+const MOST_MEMBERS: usize = 2 * BondConfig::MOST_NETWORKS;
 
 impl Bonds {
     /// A connection has come to a listener for bonds.

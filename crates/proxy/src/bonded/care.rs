@@ -1,6 +1,14 @@
 //! Who takes too long, and who has gone silent.
 
-use super::*;
+use super::{Bonds, Entry, Origin, entrance::Unfit, life::Role, networks};
+use crate::{ending::Ending, sys};
+use rustix::io::Errno;
+use std::{io, mem, time::Duration};
+
+/// How long a stranger may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A stream whose last connection was closed by the other end waits so long for another: the other end is likely gone.
+const CLOSED_GRACE: Duration = Duration::from_secs(5);
 
 impl Bonds {
     /// Now and then: who takes too long, who has gone silent.

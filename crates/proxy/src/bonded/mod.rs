@@ -25,22 +25,19 @@ pub use view::{BondView, PathView};
 
 use crate::{
     config::{Config, ProxyVersion, Way},
-    connection::{Events, Start},
+    connection::Events,
     ending::Ending,
-    leg::{self, Call as Dial, Shares},
+    leg::Shares,
     meter::FlowRecord,
     relay::Tools,
-    resolver::{Answer, Question},
+    resolver::Question,
     routes::Routes,
-    sys,
     worker::Worker,
 };
-use bond::{Call, Frame, Reader, Step as Said, Target};
 use channel::Channel;
-use entrance::{Entrance, Keeper, Step, Unfit};
+use entrance::{Entrance, Keeper};
 use farewell::Farewell;
-use life::{Bonded, Role};
-use member::{Lost, Member};
+use life::Bonded;
 use networks::Networks;
 use rustix::{
     event::epoll::{self, EventData},
@@ -48,12 +45,11 @@ use rustix::{
     io::Errno,
 };
 use scenario::Span;
-use socket2::{Socket, TcpKeepalive};
+use socket2::Socket;
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, VecDeque},
-    io::{self, IoSliceMut},
-    mem,
+    io::IoSliceMut,
     net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::{Arc, mpsc},
     time::{Duration, Instant},
@@ -62,20 +58,8 @@ use stream::Stream;
 
 /// An address that is not known.
 pub(crate) const UNKNOWN: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
-/// Connections of others that have not shown that they have the key: of more the oldest goes.
-const MOST_STRANGERS: usize = 1024;
-/// Connections that have, and are of no stream yet.
-const MOST_GUESTS: usize = 4096;
-/// How long a stranger may take.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Connections of a stream: twice as many as there can be networks.
-const MOST_MEMBERS: usize = 2 * BondConfig::MOST_NETWORKS;
-/// Streams that are over are remembered: a connection that comes late for one must not begin another.
-const REMEMBERED: usize = 8192;
 /// How often connections are looked after.
 const CARE: Duration = Duration::from_millis(250);
-/// A stream whose last connection was closed by the other end waits so long for another: the other end is likely gone.
-const CLOSED_GRACE: Duration = Duration::from_secs(5);
 /// Questions of streams have this in their slot, those of others have not.
 pub(crate) const QUESTION: usize = 1 << (usize::BITS - 1);
 

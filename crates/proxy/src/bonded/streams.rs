@@ -1,6 +1,29 @@
 //! What becomes of streams: how they begin at either end, get their connections, move on, and end.
 
-use super::*;
+use super::{
+    BondConfig, Bonds, Entry, QUESTION, UNKNOWN, entrance,
+    farewell::Farewell,
+    life::{Bonded, Role},
+    member::{Lost, Member},
+};
+use crate::{
+    connection::Start,
+    ending::Ending,
+    leg::{self, Call as Dial},
+    meter::FlowRecord,
+    relay::Tools,
+    resolver::{Answer, Question},
+    sys,
+    worker::Worker,
+};
+use bond::{Call, Frame, Target};
+use rustix::event::epoll::{self, EventData};
+use scenario::Span;
+use socket2::Socket;
+use std::{cmp::Reverse, io, mem, net::SocketAddr};
+
+/// Streams that are over are remembered: a connection that comes late for one must not begin another.
+const REMEMBERED: usize = 8192;
 
 impl Bonds {
     /// Begins a stream for a client that wants to go there. What can't be begun is returned as its ending.

@@ -25,7 +25,7 @@ pub struct BondView {
 /// A network of a flow's bond, as it is shown.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PathView {
-    /// What it is called: at the end that dials by its name, at the other by its number.
+    /// What it is called: at the end that dials by its name, at the other by its number there, from 1.
     pub network: String,
     /// Whether a connection is there.
     pub up: bool,
@@ -105,7 +105,7 @@ impl Bonds {
         let mut whole = TcpInfo { min_rtt_us: u32::MAX, last_data_recv_ms: u32::MAX, snd_ssthresh: u32::MAX / 2, ..TcpInfo::default() };
         let name = |network: u8| match bonded.role {
             Role::Connect { .. } => self.networks.name(network.into()).to_owned(),
-            Role::Serve { .. } => network.to_string(),
+            Role::Serve { .. } => (u32::from(network) + 1).to_string(),
         };
         for (conn, member) in bonded.stream.members() {
             let info = crate::sys::tcp_info(&member.channel).unwrap_or_default();
