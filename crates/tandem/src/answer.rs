@@ -13,6 +13,7 @@ use std::{
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
+    time::{Duration, Instant},
 };
 
 /// Packets a second and link that a machine of two cores carries without falling behind, with room to spare.
@@ -57,12 +58,17 @@ pub(crate) fn ask(questions: Vec<Question<'_>>, manner: Manner) -> Vec<Result<Ou
     // Who is interrupted begins nothing more.
     let next = || queue().pop_front().filter(|_| !interrupted.load(Relaxed));
     let homes = if in_real_time { processors() } else { Vec::new() };
+    let apart = if in_real_time { apart(&scenarios, jobs) } else { Duration::ZERO };
     thread::scope(|scope| {
         for worker in 0..jobs {
             let (next, queue, answers, bars, interrupted, homes) = (&next, &queue, &answers, bars.as_ref(), &interrupted, &homes);
             scope.spawn(move || {
                 if jobs >= 2 * homes.len() {
                     stay_on(homes, worker);
+                }
+                let begun = Instant::now();
+                while begun.elapsed() < apart * worker as u32 && !interrupted.load(Relaxed) {
+                    thread::sleep(Duration::from_millis(20));
                 }
                 while let Some((index, tries, question)) = next() {
                     let bar = Bar::new(bars, &question, interrupted.clone());
@@ -87,6 +93,14 @@ pub(crate) fn ask(questions: Vec<Question<'_>>, manner: Manner) -> Vec<Result<Ou
     });
     let answers = answers.into_iter().map(|answer| answer.into_inner().ok().flatten());
     answers.map(|answer| answer.unwrap_or(Err(EngineError::Cancelled))).collect()
+}
+
+/// How long after the one before it each of so many runs side by side begins. Transfers that come by chance come at the same times under the same seed:
+/// runs that begin together would be busy together, each time with more than the machine carries.
+fn apart(scenarios: &[&Scenario], jobs: usize) -> Duration {
+    let between =
+        |scenario: &&Scenario| scenario.parallel().map(|parallel| parallel.arrivals_per_s(0)).filter(|rate| *rate > 0.0).map(f64::recip);
+    Duration::from_secs_f64(scenarios.iter().filter_map(between).fold(0.0, f64::max) / jobs as f64)
 }
 
 /// The processors that this process may use.

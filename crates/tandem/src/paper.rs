@@ -26,8 +26,8 @@ pub(crate) struct Paper {
     /// With how many seeds (default: as many as the experiment asks for)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: Option<u64>,
-    /// Only the cases whose names begin so
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = NonEmptyStringValueParser::new())]
+    /// Only the cases whose names begin so; more than once: with either
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     case: Vec<String>,
     /// Prints JSON: the outcomes, one an engine and case and seed; --from reads them
     #[arg(long)]

@@ -287,6 +287,11 @@ fn papers_are_listed_and_found() {
     let json: serde_json::Value = serde_json::from_slice(&simulated.stdout).unwrap();
     assert_eq!((&json[0]["engine"], &json[0]["flows"][0]["bytes"]), (&"sim".into(), &5_000_000.into()));
 
+    // Names of cases have commas.
+    let one = ["paper", "hoekstra/tables-5-6", "--on", "sim", "--case", "1.2 0.0 0.0, bond.scheduler=score", "--seeds", "1", "--json"];
+    let json: serde_json::Value = serde_json::from_slice(&tandem(&one).stdout).unwrap();
+    assert_eq!((json.as_array().map(Vec::len), &json[0]["case"]), (Some(1), &"1.2 0.0 0.0, bond.scheduler=score".into()));
+
     // What equations answer is answered at once, and has no seeds.
     let sheet: serde_json::Value = serde_json::from_slice(&tandem(&["paper", "wei/startup", "--json"]).stdout).unwrap();
     assert_eq!(
