@@ -408,7 +408,7 @@ impl Outbound {
     /// Finds those that have stalled.
     pub fn check(&mut self, now: Span) {
         let tries = matches!(self.settings.scheduler, Scheduler::Score | Scheduler::Tiers);
-        for path in self.paths.iter_mut().filter(|path| path.is_usable() && path.outstanding() > 0) {
+        for path in self.paths.iter_mut().filter(|path| path.is_awaited()) {
             if now.0 >= path.moved_at.0 + path.patience().0 {
                 path.stall(tries);
             }
@@ -431,19 +431,18 @@ impl Outbound {
     /// Whether something was not heard of yet: not acknowledged, or given to a connection that has told nothing of it. A part that came over another
     /// connection is acknowledged, and still the one that was to carry it is waited for, and judged.
     pub fn waits(&self) -> bool {
-        self.acked < self.offered || self.paths.iter().any(|path| path.is_usable() && path.outstanding() > 0)
+        self.acked < self.offered || self.paths.iter().any(Path::is_awaited)
     }
 
     /// When to [`check`](Outbound::check) next, and to ask for pieces, if nothing happens before: after now, if that was just done.
     pub fn next_check(&self, now: Span) -> Option<Span> {
         let rescues = self.rescues();
-        let waits = |path: &&Path| path.is_usable() && path.outstanding() > 0;
         let next = |path: &Path| {
             let silent = Span(path.moved_at.0 + path.patience().0);
             let late = path.runs.iter().find(|run| !run.is_copied && run.due > now).filter(|_| rescues);
             late.map_or(silent, |run| run.due.min(silent))
         };
-        self.paths.iter().filter(waits).map(next).min()
+        self.paths.iter().filter(|path| path.is_awaited()).map(next).min()
     }
 
     /// All below was received, and can be forgotten.

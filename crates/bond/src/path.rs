@@ -100,6 +100,11 @@ impl Path {
         self.given - self.got
     }
 
+    /// Whether something of what it has is to be heard of.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.is_usable() && self.outstanding() > 0
+    }
+
     /// It looks like this now.
     pub(crate) fn look(&mut self, now: Span, look: Look, smoothing: &Smoothing) {
         self.throughput.look(now, look.delivered, look.unsent, look.srtt, smoothing);
