@@ -72,3 +72,19 @@ fn a_small_corpus_has_no_false_alarm_and_no_miss() {
     assert!(seen[0].as_u64() >= Some(2) && seen[1] == 0, "{seen}");
     assert!(checked.status.success());
 }
+
+/// The one of whose cells there is one of each kind, side by side on one host.
+#[test]
+fn an_operators_cells_are_found_as_they_are_printed() {
+    if let Some(why) = lacks() {
+        return note("an_operators_cells_are_found_as_they_are_printed", &why);
+    }
+    let probed = bench(&["operators", "--only", "GPRS-I, TCP", "--bytes", "50kB", "--tandem", &tandem()]);
+    let said = String::from_utf8_lossy(&probed.stdout);
+    assert!(probed.status.success(), "{said}\n{}", String::from_utf8_lossy(&probed.stderr));
+    for cell in
+        ["FTP | No | end-to-end", "HTTP data | Split-TCP | split-tcp", "HTTP image | TCP proxy | tcp-proxy", "TCP | Split-TCP | split-tcp"]
+    {
+        assert!(said.contains(&format!("| {cell} |")), "{cell}: {said}");
+    }
+}

@@ -301,11 +301,15 @@ pub(crate) fn payload(ends: &Ends<'_>) -> Vec<Evidence> {
                 Strength::Strong,
                 format!("{lengths}, other ones: of {} stretches compared, none is the same", overlap.of),
             ));
-        } else if whole && clean && sent.abs_diff(came) <= HEADERS && sent != came && overlap.same >= 3 {
-            found.push(of(Says::Split, Strength::Strong, format!("{lengths}, the rest as it was: a header more or less")));
         } else if whole && clean && sent != came && sent.max(came) <= HEADERS {
             // A request whose header was written anew: what is held until it is complete is not that.
             found.push(of(Says::Split, Strength::Strong, format!("{lengths}: it was written anew, and may be a header alone")));
+        } else if whole && clean && sent != came && sent.abs_diff(came) <= HEADERS && overlap.same >= 3 {
+            found.push(of(Says::Split, Strength::Strong, format!("{lengths}, the rest as it was: a header more or less")));
+        } else if whole && clean && sent != came && sent.abs_diff(came) <= HEADERS && overlap.of < ENOUGH {
+            // A capture of headers alone.
+            let text = format!("{lengths}: a header more or less, if the rest is as it was, which was not recorded");
+            found.push(of(Says::Split, Strength::Strong, text));
         } else if whole && clean && sent != came {
             found.push(of(Says::TcpProxy, Strength::Strong, format!("{lengths}, and both ends had come to the end: they were changed")));
         }

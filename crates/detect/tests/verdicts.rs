@@ -230,6 +230,17 @@ fn a_header_written_anew_makes_no_proxy() {
 }
 
 #[test]
+fn a_few_bytes_less_make_a_proxy_only_where_they_were_recorded() {
+    for (snaplen, expected) in [(96, Verdict::SplitTcp), (65535, Verdict::TcpProxy)] {
+        let transfer = Transfer { bytes: 6_000, snaplen, ..Transfer::split(Middle { shrinks: Some(2), ..Middle::default() }) };
+        let finding = transfer.finding(Known::default());
+        assert_eq!(finding.verdict, expected, "{}", told(&finding));
+        let piece = of(&finding, Method::Payload).unwrap();
+        assert_eq!((piece.strength, piece.value), (Strength::Strong, -3000.0));
+    }
+}
+
+#[test]
 fn a_middle_that_calls_the_server_when_it_has_all_is_a_proxy() {
     // The client's SYN is held then, too, and tells nothing of the clocks.
     for (offset, ends) in [(0.0, [f64::INFINITY; 2]), (-1.0, [f64::INFINITY; 2]), (1.0, [1.2, 1.3])] {
