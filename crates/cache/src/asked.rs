@@ -10,7 +10,9 @@ use crate::{
 use hyper::{
     HeaderMap, Method, Request, Uri,
     body::{Body as _, Incoming},
-    header::{ACCEPT_ENCODING, CONNECTION, EXPECT, HOST, HeaderName, HeaderValue, RANGE, TE, TRANSFER_ENCODING, UPGRADE},
+    header::{
+        ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderName, HeaderValue, RANGE, TE, TRANSFER_ENCODING, UPGRADE,
+    },
     http::request::Parts,
 };
 use std::{
@@ -52,6 +54,13 @@ impl Asked {
         if let Some(codings) = negotiate::told_of_codings(&parts.headers) {
             parts.headers.insert(ACCEPT_ENCODING, codings);
         }
+        // HTTP/2 may send them apart, HTTP/1.1 may not (RFC 9113 §8.2.3).
+        let crumbs: Vec<&[u8]> = parts.headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+        if crumbs.len() > 1
+            && let Ok(cookie) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]))
+        {
+            parts.headers.insert(COOKIE, cookie);
+        }
         let question = rules::question(&target, &parts.headers);
         fields::add_via(&mut parts.headers, parts.version, &caller.house.name);
         let had_body = body.is_some();
@@ -84,6 +93,10 @@ impl Asked {
         let mut headers = self.parts.headers.clone();
         if let Some(host) = self.target.host() {
             headers.insert(HOST, host);
+        }
+        // Of a method that is expected to have a body some servers want to hear that it has none (RFC 9110 §8.6).
+        if !self.had_body && matches!(self.parts.method, Method::POST | Method::PUT | Method::PATCH) {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from(0));
         }
         if self.wants_trailers {
             headers.insert(TE, HeaderValue::from_static("trailers"));
@@ -165,34 +178,29 @@ fn watched(mut source: Flow, moved: Arc<Mutex<Instant>>) -> Flow {
 /// What comes, once all of it has come; what is too much for that, from when there is no more room.
 async fn stored(caller: &Caller, mut source: Source) -> Flow {
     let length = source.length();
-    let Ok(Some(mut writer)) = Writer::new(caller.house.room(), length) else { return source.flow(async {}) };
+    let Some(mut writer) = Writer::new(caller.house.room(), length) else { return source.flow(async {}) };
     let reader = writer.blob().reader();
     let blob = writer.blob().clone();
     let beyond = loop {
         match source.next().await {
-            Ok(Part::Bytes(bytes)) => match writer.push(&bytes).await {
-                Ok(true) => {}
-                Ok(false) => {
-                    let (sender, beyond) = Flow::channel(None);
-                    tokio::spawn(async move {
-                        if sender.send(Ok(Part::Bytes(bytes))).await.is_ok() {
-                            crate::body::send_on(&mut source, &sender).await;
-                        }
-                    });
-                    break Some(beyond);
+            Ok(Part::Bytes(bytes)) => {
+                if !writer.push(&bytes).await {
+                    break Some(rest(source, Part::Bytes(bytes)));
                 }
-                // The disk has failed: so has the message.
-                Err(_) => break None,
-            },
-            Ok(Part::End(trailers)) => {
-                let _ = writer.finish(trailers).await;
-                break None;
             }
+            Ok(Part::End(trailers)) => break writer.finish(trailers).await.err().map(|trailers| rest(source, Part::End(trailers))),
             Err(_) => break None,
         }
     };
     let length = if matches!(blob.end(), Some(End::Whole(_))) { Some(blob.length()) } else { length };
     let mut flow = read_out(reader, 0, None, beyond);
     flow.length = length;
+    flow
+}
+
+/// What did not fit into a blob: this part, and all that comes after it.
+fn rest(mut source: Source, first: Part) -> Flow {
+    let (sender, flow) = Flow::channel(None);
+    tokio::spawn(async move { crate::body::send_rest(&mut source, first, &sender).await });
     flow
 }

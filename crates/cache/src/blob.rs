@@ -18,6 +18,9 @@ use tokio::sync::Notify;
 /// What is read at once, and written to a file at once.
 const PIECE: usize = 64 * 1024;
 
+/// What helps where a disk is full.
+const CURE: &str = "let TMPDIR name a directory with more room, or give --disk less";
+
 /// How a blob ended.
 #[derive(Debug, Clone)]
 pub(crate) enum End {
@@ -231,35 +234,38 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Of an empty blob, for which there will be room up to `expected` bytes, where that is known. None when there can't be.
-    pub(crate) fn new(room: Arc<dyn Room>, expected: Option<u64>) -> io::Result<Option<Self>> {
+    pub(crate) fn new(room: Arc<dyn Room>, expected: Option<u64>) -> Option<Self> {
         let mut shares = room.shares();
         let wanted = expected.unwrap_or(0);
         if wanted > room.largest() {
-            return Ok(None);
+            return None;
         }
         let in_memory = wanted <= room.spill_from() && room.take(&mut shares.0, wanted, false);
         if !in_memory && !room.take(&mut shares.1, wanted, true) {
-            return Ok(None);
+            return None;
         }
-        let place = if in_memory { Place::Memory(Vec::with_capacity(wanted as usize)) } else { on_disk()? };
+        let place = if in_memory { Place::Memory(Vec::with_capacity(wanted as usize)) } else { on_disk(Vec::new()).ok()? };
         let state = Mutex::new(State { place, length: 0, end: None, shares });
         let blob = Blob { state, changed: Notify::new(), readers: AtomicUsize::new(0), unread: Notify::new(), expected };
-        Ok(Some(Writer { blob: Arc::new(blob), room, ended: false }))
+        Some(Writer { blob: Arc::new(blob), room, ended: false })
     }
 
     pub(crate) fn blob(&self) -> &Arc<Blob> {
         &self.blob
     }
 
-    /// Appends, or returns false and ends the blob when there is no room.
-    pub(crate) async fn push(&mut self, bytes: &[u8]) -> io::Result<bool> {
+    /// Appends, or returns false and ends the blob when there is no room. A disk that takes no more is no room, too.
+    pub(crate) async fn push(&mut self, bytes: &[u8]) -> bool {
+        if self.ended {
+            return false;
+        }
         let due = {
             let mut state = self.blob.state();
             let length = state.length + bytes.len() as u64;
-            if length > self.room.largest() || !self.make_room(&mut state, length)? {
+            if length > self.room.largest() || !self.make_room(&mut state, length) {
                 drop(state);
                 self.end(End::Full);
-                return Ok(false);
+                return false;
             }
             state.length = length;
             match &mut state.place {
@@ -274,10 +280,12 @@ impl Writer {
             }
         };
         self.blob.changed.notify_waiters();
-        if due {
-            self.flush().await?;
+        if due && let Err(why) = self.flush().await {
+            tracing::warn!("{} takes no more ({why}): what comes goes on as it comes; {CURE}", std::env::temp_dir().display());
+            // What was not written is read from where it waited.
+            self.end(End::Full);
         }
-        Ok(true)
+        true
     }
 
     /// Puts the tail into the file.
@@ -298,34 +306,42 @@ impl Writer {
     }
 
     /// Has the shares of `state` grow to hold `length` bytes, on disk when that is too much for memory.
-    fn make_room(&self, state: &mut State, length: u64) -> io::Result<bool> {
+    fn make_room(&self, state: &mut State, length: u64) -> bool {
         if let Place::Memory(held) = &mut state.place {
             if length <= state.shares.0.bytes() {
-                return Ok(true);
+                return true;
             }
             // A vector doubles when it grows: that is what is taken.
             let wanted = length.next_power_of_two().max(4096).min(self.room.spill_from());
             if length <= self.room.spill_from() && self.room.take(&mut state.shares.0, wanted, false) {
                 held.reserve_exact(wanted as usize - held.len());
-                return Ok(true);
+                return true;
             }
             if !self.room.take(&mut state.shares.1, length, true) {
-                return Ok(false);
+                return false;
             }
-            let mut place = on_disk()?;
-            if let Place::Disk { tail, .. } = &mut place {
-                *tail = std::mem::take(held);
+            let held = std::mem::take(held);
+            match on_disk(held) {
+                Ok(place) => state.place = place,
+                Err(held) => {
+                    state.place = Place::Memory(held);
+                    state.shares.1.resize(0);
+                    return false;
+                }
             }
-            state.place = place;
             state.shares.0.resize(0);
-            return Ok(true);
+            return true;
         }
-        Ok(length <= state.shares.1.bytes() || self.room.take(&mut state.shares.1, length, true))
+        length <= state.shares.1.bytes() || self.room.take(&mut state.shares.1, length, true)
     }
 
-    /// All of it is there.
-    pub(crate) async fn finish(mut self, trailers: Option<HeaderMap>) -> io::Result<()> {
-        self.flush().await?;
+    /// All of it is there, or was: the error has the trailers, where there had been no room before.
+    pub(crate) async fn finish(mut self, trailers: Option<HeaderMap>) -> Result<(), Option<HeaderMap>> {
+        if self.ended {
+            return Err(trailers);
+        }
+        // What the disk does not take of the last piece stays where it is.
+        let _ = self.flush().await;
         {
             let mut state = self.blob.state();
             let length = state.length;
@@ -355,9 +371,15 @@ impl Drop for Writer {
     }
 }
 
-/// A file without a name.
-fn on_disk() -> io::Result<Place> {
-    Ok(Place::Disk { file: Arc::new(tempfile::tempfile()?), written: 0, tail: Vec::new() })
+/// A file without a name, for what is in `tail` and what comes; gives it back where there can be none.
+fn on_disk(tail: Vec<u8>) -> Result<Place, Vec<u8>> {
+    match tempfile::tempfile() {
+        Ok(file) => Ok(Place::Disk { file: Arc::new(file), written: 0, tail }),
+        Err(why) => {
+            tracing::warn!("cannot make a file in {} ({why}): what comes goes on as it comes; {CURE}", std::env::temp_dir().display());
+            Err(tail)
+        }
+    }
 }
 
 #[cfg(test)]
@@ -401,7 +423,7 @@ pub(crate) mod tests {
             runtime().block_on(async move {
                 let expected = expected.then_some(all_of_it.len() as u64);
                 let fits = all_of_it.len() <= 400_000;
-                let Some(mut writer) = Writer::new(room_of_it, expected).unwrap() else {
+                let Some(mut writer) = Writer::new(room_of_it, expected) else {
                     assert!(!fits);
                     return;
                 };
@@ -413,7 +435,7 @@ pub(crate) mod tests {
                         let blob = blob.clone();
                         readers.push(tokio::spawn(async move { blob.all().await }));
                     }
-                    if !writer.push(&all_of_it[at..at + size]).await.unwrap() {
+                    if !writer.push(&all_of_it[at..at + size]).await {
                         cut = true;
                         break;
                     }
@@ -439,11 +461,33 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_disk_that_is_full_is_no_room() {
+        runtime().block_on(async {
+            let room = Arc::new(Fixed(Budget::new(1000), Budget::new(1_000_000)));
+            let mut writer = Writer::new(room, Some(500_000)).unwrap();
+            let full = File::options().read(true).write(true).open("/dev/full").unwrap();
+            writer.blob.state().place = Place::Disk { file: Arc::new(full), written: 0, tail: Vec::new() };
+            let mut reader = writer.blob().reader();
+            assert!(writer.push(&[1; 10_000]).await && writer.push(&[2; 100_000]).await, "what was taken is there");
+            assert!(!writer.push(&[3; 10]).await, "and no more is");
+            let mut read = Vec::new();
+            let end = loop {
+                match reader.next().await.unwrap() {
+                    Piece::Bytes(bytes) => read.extend_from_slice(&bytes),
+                    Piece::End(end) => break end,
+                }
+            };
+            assert!(read == [vec![1; 10_000], vec![2; 100_000]].concat() && matches!(end, End::Full));
+            assert!(writer.finish(None).await.is_err());
+        });
+    }
+
+    #[test]
     fn a_writer_that_goes_cuts_it() {
         runtime().block_on(async {
             let room = Arc::new(Fixed(Budget::new(1000), Budget::new(1000)));
-            let mut writer = Writer::new(room, None).unwrap().unwrap();
-            assert!(writer.push(b"half").await.unwrap());
+            let mut writer = Writer::new(room, None).unwrap();
+            assert!(writer.push(b"half").await);
             let blob = writer.blob().clone();
             drop(writer);
             assert!(matches!(blob.ended().await, End::Cut));

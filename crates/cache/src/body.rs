@@ -2,6 +2,7 @@
 
 use crate::{
     blob::{End, Piece, Reader},
+    budget::Share,
     counters::Counters,
     encode::Encoder,
     house::House,
@@ -66,9 +67,10 @@ impl Flow {
     }
 
     /// It compressed; what that saves is counted.
-    pub(crate) fn compressed(mut self, coding: Coding, counters: Arc<Counters>) -> Flow {
+    pub(crate) fn compressed(mut self, packing: Packing, counters: Arc<Counters>) -> Flow {
         let (sender, flow) = Flow::channel(None);
         tokio::spawn(async move {
+            let Packing { coding, share: _held } = packing;
             tokio::select! {
                 Err(why) = compress(&mut self, coding, &sender, &counters) => drop(sender.send(Err(why)).await),
                 () = sender.closed() => {}
@@ -76,6 +78,13 @@ impl Flow {
         });
         flow
     }
+}
+
+/// How a body is compressed, and the room that this takes.
+#[derive(Debug)]
+pub(crate) struct Packing {
+    pub(crate) coding: Coding,
+    pub(crate) share: Share,
 }
 
 fn gone() -> Error {
@@ -172,6 +181,14 @@ impl Source {
     }
 }
 
+/// Sends this part, and all that still comes after it.
+pub(crate) async fn send_rest(source: &mut Source, first: Part, sender: &Sender) {
+    let last = matches!(first, Part::End(_));
+    if sender.send(Ok(first)).await.is_ok() && !last {
+        send_on(source, sender).await;
+    }
+}
+
 /// Sends all that still comes.
 pub(crate) async fn send_on(source: &mut Source, sender: &Sender) {
     loop {
@@ -259,7 +276,7 @@ impl Body {
     /// Has what goes through it, and how it ends, written down.
     pub(crate) fn recorded(mut self, mut record: Record) -> Self {
         // Nobody asks for what there is nothing of.
-        record.whole = matches!(self.what, What::Nothing);
+        record.whole = matches!(self.what, What::Nothing) || self.left == Some(0);
         self.record = Some(record);
         self
     }

@@ -3,7 +3,7 @@
 use crate::{
     asked::Asked,
     blob::Writer,
-    body::{Body, Error, Flow, Part, Sender, Source, send_on},
+    body::{Body, Error, Flow, Part, Sender, Source, send_rest},
     fields::{self, Target},
     give::{Given, give},
     house::{Caller, House},
@@ -16,7 +16,7 @@ use crate::{
 use hyper::{
     Method, Request, Response, StatusCode, Version,
     body::{Body as _, Incoming},
-    header::{CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION, MAX_FORWARDS},
+    header::{CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION, MAX_FORWARDS, SET_COOKIE},
 };
 use std::{
     sync::Arc,
@@ -196,6 +196,8 @@ async fn fetch(caller: &Arc<Caller>, asked: Asked, stale: Option<Arc<Entry>>, le
         return fresh(caller, asked, answer, lease, lead, record).await;
     };
     fields::strip(answer.headers_mut());
+    // Its cookies are for this client, and no part of what is kept.
+    let cookies = fields::take_all(answer.headers_mut(), &SET_COOKIE);
     lease.give_back();
     let Some(entry) = old.freshened(&asked.question, answer.headers(), now) else {
         // It is about another answer than the one that was asked about.
@@ -208,7 +210,12 @@ async fn fetch(caller: &Arc<Caller>, asked: Asked, stale: Option<Arc<Entry>>, le
     house.store.keep(&asked.target, &asked.question, &entry, now);
     drop(lead);
     let reader = entry.blob.reader();
-    give(caller, &asked, Given { entry, from: From::Revalidated, reader, beyond: None }).await
+    let (mut response, from, form) = give(caller, &asked, Given { entry, from: From::Revalidated, reader, beyond: None }).await?;
+    if !cookies.is_empty() {
+        response.headers_mut().remove(SET_COOKIE);
+        response.headers_mut().extend(cookies.into_iter().map(|cookie| (SET_COOKIE, cookie)));
+    }
+    Ok((response, from, form))
 }
 
 async fn stand(caller: &Arc<Caller>, asked: &Asked, entry: &Arc<Entry>) -> Outcome {
@@ -236,6 +243,9 @@ pub(crate) async fn fresh(
     }
     if asked.is_head() || parts.status == StatusCode::NOT_MODIFIED {
         // Their length is that of what they speak of.
+        if parts.status == StatusCode::NOT_MODIFIED {
+            crate::give::pass_not_modified(caller, &asked, &mut parts.headers);
+        }
         let mut response = Response::from_parts(parts, Body::empty());
         said.into_iter().for_each(|length| drop(response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length))));
         fields::add_via(response.headers_mut(), Version::HTTP_11, &house.name);
@@ -250,12 +260,7 @@ pub(crate) async fn fresh(
     let worth_it = house.config.keep && rules.is_worth_it(&parts.headers, now);
     // What may not be stored is never on disk, and in memory no longer than it takes to send it on.
     let length = source.length();
-    let writer = if storable { Writer::new(house.room(), length) } else { Ok(None) };
-    let writer = writer.unwrap_or_else(|why| {
-        tracing::warn!("cannot store what comes: {why}");
-        None
-    });
-    let Some(writer) = writer else {
+    let Some(writer) = storable.then(|| Writer::new(house.room(), length)).flatten() else {
         drop(lead);
         return passing(caller, &asked, parts, source).await;
     };
@@ -286,10 +291,11 @@ async fn passing(caller: &Caller, asked: &Asked, parts: hyper::http::response::P
     let mut response = Response::new(());
     *response.status_mut() = parts.status;
     *response.headers_mut() = parts.headers;
-    let mut form = "";
-    if body && let Some(coding) = crate::give::compression(caller, asked, response.status(), response.headers_mut(), flow.length) {
-        flow = flow.compressed(coding, caller.house.counters.clone());
-        form = coding.name();
+    let (mut form, status) = ("", response.status());
+    crate::give::say_what_varies(caller, asked, status, response.headers_mut(), false);
+    if body && let Some(packing) = crate::give::compression(caller, asked, status, response.headers_mut(), flow.length) {
+        form = packing.coding.name();
+        flow = flow.compressed(packing, caller.house.counters.clone());
     }
     fields::add_via(response.headers_mut(), Version::HTTP_11, &caller.house.name);
     let body = if body { Body::flow(flow) } else { Body::empty() };
@@ -333,22 +339,23 @@ impl Filling {
                     continue;
                 }
             };
-            match part {
-                Ok(Part::Bytes(bytes)) => match writer.push(&bytes).await {
-                    Ok(true) => {}
-                    Ok(false) => {
-                        drop(self.lead);
-                        tracing::debug!("{} is larger than there is room for: it goes on as it comes", self.target.uri());
-                        if beyond.send(Ok(Part::Bytes(bytes))).await.is_ok() {
-                            send_on(&mut source, &beyond).await;
-                        }
-                        return;
+            let rest = match part {
+                Ok(Part::Bytes(bytes)) => {
+                    if writer.push(&bytes).await {
+                        continue;
                     }
-                    Err(why) => break Err(why.into()),
+                    Part::Bytes(bytes)
+                }
+                Ok(Part::End(trailers)) => match writer.finish(trailers).await {
+                    Ok(()) => break Ok(()),
+                    Err(trailers) => Part::End(trailers),
                 },
-                Ok(Part::End(trailers)) => break writer.finish(trailers).await.map_err(Into::into),
                 Err(why) => break Err(why),
-            }
+            };
+            tracing::debug!("{} is larger than there is room for: it goes on as it comes", self.target.uri());
+            self.house.store.forget(&self.target, &self.entry);
+            drop(self.lead);
+            return send_rest(&mut source, rest, &beyond).await;
         };
         match outcome {
             Ok(()) if self.keep_later => drop(self.house.store.keep(&self.target, &self.question, &self.entry, SystemTime::now())),

@@ -50,6 +50,18 @@ pub(crate) fn add_via(headers: &mut HeaderMap, version: Version, name: &str) {
     }
 }
 
+/// Whether all that is said under a name can be read. Rules see nothing of what can't.
+pub(crate) fn is_plain(headers: &HeaderMap, name: &HeaderName) -> bool {
+    headers.get_all(name).iter().all(|value| value.to_str().is_ok())
+}
+
+/// Takes all fields of a name out.
+pub(crate) fn take_all(headers: &mut HeaderMap, name: &HeaderName) -> Vec<HeaderValue> {
+    let all = headers.get_all(name).iter().cloned().collect();
+    headers.remove(name);
+    all
+}
+
 /// Whether a request has been here already.
 pub(crate) fn has_been_here(headers: &HeaderMap, name: &str) -> bool {
     tokens(headers, &VIA).any(|hop| hop.split_whitespace().nth(1) == Some(name))

@@ -3,11 +3,11 @@
 use crate::{
     asked::Asked,
     blob::{End, Reader},
-    body::{Body, Flow, read_out},
+    body::{Body, Flow, Packing, read_out},
     exchange::{CACHE_STATUS, Outcome},
     fields,
     house::Caller,
-    negotiate::{self, Coding},
+    negotiate,
     origin::Trouble,
     pictures,
     record::From,
@@ -48,19 +48,25 @@ pub(crate) async fn give(caller: &Arc<Caller>, asked: &Asked, given: Given) -> O
         headers.append(CACHE_STATUS, value);
     }
     fields::add_via(&mut headers, Version::HTTP_11, &house.name);
+    say_what_varies(caller, asked, entry.status, &mut headers, true);
     if entry.status == StatusCode::OK && rules::is_there_already(asked.headers(), &entry.headers) {
         return Ok((not_modified(asked, headers), from, ""));
     }
     if house.config.hold && matches!(entry.blob.ended().await, End::Cut) {
         return Err(Trouble { status: StatusCode::BAD_GATEWAY, text: "its server broke off in the middle of it".into() });
     }
-    if let Some(smaller) = picture(caller, asked, &entry, &mut headers).await {
+    let other = other_kinds(caller, asked, &entry, &headers);
+    // Who may have the beginning of a smaller picture is given all of one: a part of what that was made of would not fit to it.
+    let in_parts = asked.headers().contains_key(RANGE) && (other.is_none() || rules::has_this(asked.headers(), &entry.headers));
+    if let Some((kind, kinds)) = other.as_ref().filter(|_| asked.is_get() && !in_parts)
+        && let Some(smaller) = picture(caller, &entry, *kind, kinds, &mut headers).await
+    {
         return Ok((smaller, from, "picture"));
     }
     let length = entry.blob.known_length();
     let mut response = Response::new(Body::empty());
     *response.status_mut() = entry.status;
-    if asked.headers().contains_key(RANGE)
+    if in_parts
         && entry.status == StatusCode::OK
         && let Some(length) = length
     {
@@ -86,22 +92,26 @@ pub(crate) async fn give(caller: &Arc<Caller>, asked: &Asked, given: Given) -> O
             }
         }
     }
-    let coding = compression(caller, asked, entry.status, &mut headers, length);
+    let packing = compression(caller, asked, entry.status, &mut headers, length);
+    let form = packing.as_ref().map_or("", |packing| packing.coding.name());
     if asked.is_head() {
-        if let Some(length) = length.filter(|_| coding.is_none()) {
+        if other.is_some() {
+            weaken(&mut headers);
+        }
+        if let Some(length) = length.filter(|_| packing.is_none() && other.is_none()) {
             headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
     } else {
         let mut flow = read_out(reader, 0, None, beyond);
         // Trailers come with chunks alone.
         flow.length = length.filter(|_| !matches!(entry.blob.end(), Some(End::Whole(Some(_)))));
-        if let Some(coding) = coding {
-            flow = flow.compressed(coding, house.counters.clone());
+        if let Some(packing) = packing {
+            flow = flow.compressed(packing, house.counters.clone());
         }
         *response.body_mut() = Body::flow(flow);
     }
     *response.headers_mut() = headers;
-    Ok((response, from, coding.map_or("", Coding::name)))
+    Ok((response, from, form))
 }
 
 /// What `Cache-Status` says of it.
@@ -115,13 +125,29 @@ fn status_of(from: From, entry: &Entry, now: SystemTime) -> String {
     }
 }
 
-fn not_modified(asked: &Asked, mut headers: HeaderMap) -> Response<Body> {
-    // The tag stays as the client has it: that of another form is weak.
+/// A 304 of an origin's for a client that may have been given another form of what it is about.
+pub(crate) fn pass_not_modified(caller: &Caller, asked: &Asked, headers: &mut HeaderMap) {
+    keep_tag(asked, headers);
+    // What it says takes the place of what was said before.
+    if headers.contains_key(VARY) {
+        let config = &caller.house.config;
+        for (_, on) in [(config.compress, "accept-encoding"), (config.pictures.is_some(), "accept")].iter().filter(|(may, _)| *may) {
+            add_vary(headers, on);
+        }
+    }
+}
+
+/// The tag stays as the client has it: that of another form is weak.
+fn keep_tag(asked: &Asked, headers: &mut HeaderMap) {
     if let Some(tag) = headers.get(ETAG).and_then(|tag| tag.to_str().ok())
         && !negotiate::tokens(asked.headers(), &IF_NONE_MATCH).any(|asked| asked == tag)
     {
-        weaken(&mut headers);
+        weaken(headers);
     }
+}
+
+fn not_modified(asked: &Asked, mut headers: HeaderMap) -> Response<Body> {
+    keep_tag(asked, &mut headers);
     for name in [CONTENT_TYPE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH] {
         headers.remove(name);
     }
@@ -138,12 +164,26 @@ fn weaken(headers: &mut HeaderMap) {
         HeaderValue::from_bytes(&weak).ok()
     });
     weak.into_iter().for_each(|weak| drop(headers.insert(ETAG, weak)));
-    headers.remove(ACCEPT_RANGES);
+    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("none"));
 }
 
 fn add_vary(headers: &mut HeaderMap, on: &'static str) {
     if !negotiate::tokens(headers, &VARY).any(|name| name == "*" || name.eq_ignore_ascii_case(on)) {
         headers.append(VARY, HeaderValue::from_static(on));
+    }
+}
+
+/// Says by what of a request others may be given another form of it; pictures have others only where they are stored.
+pub(crate) fn say_what_varies(caller: &Caller, asked: &Asked, status: StatusCode, headers: &mut HeaderMap, is_stored: bool) {
+    let (config, kind) = (&caller.house.config, negotiate::media_type(headers));
+    if !may_transform(asked, status, headers) {
+        return;
+    }
+    if config.compress && negotiate::is_compressible(&kind) {
+        add_vary(headers, "accept-encoding");
+    }
+    if is_stored && config.pictures.is_some() && status == StatusCode::OK && Kind::of(&kind).is_some() {
+        add_vary(headers, "accept");
     }
 }
 
@@ -164,38 +204,37 @@ fn may_transform(asked: &Asked, status: StatusCode, headers: &HeaderMap) -> bool
         && [headers, asked.headers()].iter().all(|headers| directive(headers, "no-transform").is_none())
 }
 
-/// What a body is to be compressed with, if at all. The fields say so then.
+/// What a body is to be compressed with, if at all: if there is room for that. The fields say so then.
 pub(crate) fn compression(
     caller: &Caller,
     asked: &Asked,
     status: StatusCode,
     headers: &mut HeaderMap,
     length: Option<u64>,
-) -> Option<Coding> {
+) -> Option<Packing> {
     let possible = caller.house.config.compress && negotiate::is_compressible(&negotiate::media_type(headers));
     if !possible || !may_transform(asked, status, headers) {
         return None;
     }
-    add_vary(headers, "accept-encoding");
     if asked.headers().contains_key(RANGE) || length.is_some_and(|length| length < LEAST) {
         return None;
     }
     let coding = negotiate::coding(&asked.accepted)?;
-    headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
-    weaken(headers);
-    Some(coding)
-}
-
-/// The answer with a smaller picture, where it is a picture that may be made into another and comes out smaller.
-async fn picture(caller: &Arc<Caller>, asked: &Asked, entry: &Arc<Entry>, headers: &mut HeaderMap) -> Option<Response<Body>> {
-    let house = &caller.house;
-    let kind = Kind::of(&negotiate::media_type(headers)).filter(|_| house.config.pictures.is_some())?;
-    if entry.status != StatusCode::OK || !may_transform(asked, entry.status, headers) {
+    let room = caller.house.room();
+    let mut share = room.shares().0;
+    if !room.take(&mut share, coding.memory(), false) {
         return None;
     }
-    add_vary(headers, "accept");
+    headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
+    weaken(headers);
+    Some(Packing { coding, share })
+}
+
+/// The kind that a picture is of, and those that it may be made into for this client; none where it stays as it is.
+fn other_kinds(caller: &Caller, asked: &Asked, entry: &Entry, headers: &HeaderMap) -> Option<(Kind, Vec<Kind>)> {
+    let kind = Kind::of(&negotiate::media_type(headers)).filter(|_| caller.house.config.pictures.is_some())?;
     let too_large = entry.blob.known_length().is_some_and(|length| length > pictures::LARGEST);
-    if !asked.is_get() || asked.headers().contains_key(RANGE) || too_large {
+    if entry.status != StatusCode::OK || !may_transform(asked, entry.status, headers) || too_large {
         return None;
     }
     let taken = |kind: Kind, by_name| negotiate::accepts(asked.headers(), kind.media_type(), by_name);
@@ -207,10 +246,16 @@ async fn picture(caller: &Arc<Caller>, asked: &Asked, entry: &Arc<Entry>, header
     if taken(Kind::Jpeg, false) {
         kinds.push(Kind::Jpeg);
     }
-    if kinds.is_empty() || !matches!(entry.blob.ended().await, End::Whole(_)) || entry.blob.length() > pictures::LARGEST {
+    (!kinds.is_empty()).then_some((kind, kinds))
+}
+
+/// The answer with a smaller picture, where one comes out smaller.
+async fn picture(caller: &Arc<Caller>, entry: &Arc<Entry>, kind: Kind, kinds: &[Kind], headers: &mut HeaderMap) -> Option<Response<Body>> {
+    let house = &caller.house;
+    if !matches!(entry.blob.ended().await, End::Whole(_)) || entry.blob.length() > pictures::LARGEST {
         return None;
     }
-    let (made, small, new) = entry.pictures.smaller(&entry.blob, kind, &kinds, &house.studio, &house.room()).await?;
+    let (made, small, new) = entry.pictures.smaller(&entry.blob, kind, kinds, &house.studio, &house.room()).await?;
     if new {
         house.counters.pictures.add(1);
     }

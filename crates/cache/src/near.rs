@@ -29,12 +29,15 @@ use tokio::{
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How long a client of a protocol in which it speaks first takes to do so; then its server is asked.
 const SPEAKS: Duration = Duration::from_millis(300);
+/// For how long it may stay unclear what a connection is.
+const UNCLEAR: Duration = Duration::from_secs(2);
 /// A request line that is longer is HTTP's, or nobody's.
 const LINE: usize = 8 * 1024;
 /// What a header section may take, and how many fields it may have.
 const HEADERS: (usize, usize) = (64 * 1024, 200);
-/// Requests of one HTTP/2 connection at once.
+/// Requests of one HTTP/2 connection at once, and what waits to be sent for each.
 const STREAMS: u32 = 100;
+const SENDING: usize = 64 * 1024;
 
 /// How often it is looked whether a client is still there.
 const LOOK: Duration = Duration::from_secs(1);
@@ -91,29 +94,29 @@ pub(crate) fn kind(first: &[u8], all: bool) -> Kind {
 pub(crate) async fn serve(house: Arc<House>, arrival: Arrival, way: Way, stop: watch::Receiver<bool>) -> Result<(), Error> {
     let Arrival { socket, client, server } = arrival;
     house.dialler.tune(&socket)?;
-    let near = leg::stream(socket)?;
+    let mut near = leg::stream(socket)?;
     let caller = Arc::new(Caller { house, client, server, transparent: way == Way::Transparent, origins: Arc::default() });
     let mut first = BytesMut::with_capacity(4096);
     match server {
         Some(server) => sorted(caller, near, first, server, stop).await,
         None => {
             let limit = caller.house.config.patience;
-            let near = match timeout(limit, begin(near, &mut first)).await {
-                Ok(near) => near?,
+            match timeout(limit, begin(&mut near, &mut first)).await {
+                Ok(begun) => begun?,
                 Err(_) => return Ok(()),
-            };
+            }
             http(caller, near, first.freeze(), stop).await
         }
     }
 }
 
 /// Reads until it is clear how the connection begins.
-async fn begin(mut near: TcpStream, first: &mut BytesMut) -> io::Result<TcpStream> {
+async fn begin(near: &mut TcpStream, first: &mut BytesMut) -> io::Result<()> {
     let mut all = false;
     while !all && (first.is_empty() || kind(first, false) == Kind::Unclear) {
         all = near.read_buf(first).await? == 0;
     }
-    Ok(near)
+    Ok(())
 }
 
 /// A connection to a known server.
@@ -141,9 +144,14 @@ async fn sorted(
         }
         far = Some(dialled);
     }
-    near = begin(near, &mut first).await?;
+    // Who says no more after half a line waits for an answer: it is not HTTP.
+    if let Ok(begun) = timeout(UNCLEAR, begin(&mut near, &mut first)).await {
+        begun?;
+    }
     let first = first.freeze();
     let raw = match kind(&first, true) {
+        // The server understands HTTP/2, and may understand nothing else.
+        Kind::Http2 if caller.house.config.raw == Raw::Stream => Raw::Stream,
         Kind::Http1 | Kind::Http2 => {
             if let Some(far) = far {
                 caller.adopt(to, far).await.map_err(|trouble| trouble.text)?;
@@ -173,6 +181,7 @@ async fn http(caller: Arc<Caller>, near: TcpStream, first: Bytes, stop: watch::R
                 .timer(TokioTimer::new())
                 .max_concurrent_streams(STREAMS)
                 .max_header_list_size(HEADERS.0 as u32)
+                .max_send_buf_size(SENDING)
                 .keep_alive_interval(patience)
                 .serve_connection(io, service);
             return until(connection, stop, http2::Connection::graceful_shutdown).await;

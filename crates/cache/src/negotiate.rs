@@ -30,6 +30,15 @@ impl Coding {
             Coding::Gzip => "gzip",
         }
     }
+
+    /// What one that compresses takes of the memory, at most, bytes.
+    pub(crate) const fn memory(self) -> u64 {
+        match self {
+            Coding::Brotli => 4 << 20,
+            Coding::Zstd => 5 << 20,
+            Coding::Gzip => 512 << 10,
+        }
+    }
 }
 
 /// An element and its weight in thousandths; one that says nothing has all of it, one that can't be understood none.

@@ -92,12 +92,10 @@ async fn make(original: &Arc<Blob>, from: Kind, to: Kind, studio: &Studio, room:
     // A decoder that panics has met a picture that it does not understand.
     let small = made.await.map_err(|why| format!("its decoder failed: {why}"))??;
     let no_room = || "there is no room for another one".to_string();
-    let writer = Writer::new(room.clone(), Some(small.len() as u64)).map_err(|why| why.to_string())?;
-    let mut writer = writer.ok_or_else(no_room)?;
+    let mut writer = Writer::new(room.clone(), Some(small.len() as u64)).ok_or_else(no_room)?;
     let blob = writer.blob().clone();
-    if !writer.push(&small).await.map_err(|why| why.to_string())? {
+    if !writer.push(&small).await || writer.finish(None).await.is_err() {
         return Err(no_room());
     }
-    writer.finish(None).await.map_err(|why| why.to_string())?;
     Ok(blob)
 }

@@ -26,12 +26,14 @@ use std::{
 };
 use tokio::{
     net::TcpStream,
-    sync::mpsc,
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{interval, sleep, timeout},
 };
 
-/// Runs that may wait to be forwarded, or pieces of what streams.
-const QUEUE: usize = 16;
+/// Runs that may wait to be forwarded: what is stored of them is accounted for.
+const RUNS: usize = 16;
+/// Pieces of what streams that may wait among them.
+const PIECES: usize = 2;
 const PIECE: usize = 64 * 1024;
 /// How often acknowledgements are looked for when an end waits for one.
 const LOOK: Duration = Duration::from_millis(5);
@@ -42,8 +44,8 @@ const WATCH: Duration = Duration::from_secs(1);
 enum Run {
     /// What was stored, from its beginning.
     Stored(Reader),
-    /// What did not fit.
-    Piece(Bytes),
+    /// What did not fit, and its place among those that wait.
+    Piece(Bytes, OwnedSemaphorePermit),
     /// Its sender has finished.
     Finish,
 }
@@ -111,7 +113,7 @@ async fn carry(
     raw: Raw,
     (own, other): (&Progress, &Progress),
 ) -> io::Result<()> {
-    let (queue, runs) = mpsc::channel(QUEUE);
+    let (queue, runs) = mpsc::channel(RUNS);
     let store = async {
         match raw {
             Raw::Store(lull) => store(house, source, first, lull, &queue).await,
@@ -131,9 +133,9 @@ async fn store(house: &Arc<House>, source: &TcpStream, first: Bytes, lull: Optio
     loop {
         if !piece.is_empty() {
             let stored = match &mut writer {
-                Some(writer) => writer.push(&piece).await?,
-                None => match Writer::new(house.room(), None)? {
-                    Some(new) => writer.insert(new).push(&piece).await?,
+                Some(writer) => writer.push(&piece).await,
+                None => match Writer::new(house.room(), None) {
+                    Some(new) => writer.insert(new).push(&piece).await,
                     None => false,
                 },
             };
@@ -156,7 +158,8 @@ async fn store(house: &Arc<House>, source: &TcpStream, first: Bytes, lull: Optio
         let ended = next.as_ref().is_none_or(Bytes::is_empty);
         if ended && let Some(whole) = writer.take() {
             let reader = whole.blob().reader();
-            whole.finish(None).await?;
+            // What the disk had no room for is still there to be read.
+            let _ = whole.finish(None).await;
             hand(queue, Run::Stored(reader)).await?;
         }
         match next {
@@ -168,10 +171,13 @@ async fn store(house: &Arc<House>, source: &TcpStream, first: Bytes, lull: Optio
 
 /// Hands on what comes, as it comes; until the end, which it returns, or until a lull.
 async fn stream(source: &TcpStream, first: Bytes, lull: Option<Duration>, queue: &mpsc::Sender<Run>) -> io::Result<bool> {
-    if !first.is_empty() {
-        hand(queue, Run::Piece(first)).await?;
-    }
+    let places = Arc::new(Semaphore::new(PIECES));
+    let mut piece = first;
     loop {
+        if !piece.is_empty() {
+            let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
+            hand(queue, Run::Piece(piece, place)).await?;
+        }
         let next = match lull {
             Some(lull) => timeout(lull, read(source)).await.ok().transpose()?,
             None => Some(read(source).await?),
@@ -179,7 +185,7 @@ async fn stream(source: &TcpStream, first: Bytes, lull: Option<Duration>, queue:
         match next {
             None => return Ok(false),
             Some(bytes) if bytes.is_empty() => return Ok(true),
-            Some(bytes) => hand(queue, Run::Piece(bytes)).await?,
+            Some(bytes) => piece = bytes,
         }
     }
 }
@@ -209,7 +215,7 @@ async fn read(source: &TcpStream) -> io::Result<Bytes> {
 async fn forward(mut runs: mpsc::Receiver<Run>, source: &TcpStream, sink: &TcpStream, own: &Progress, other: &Progress) -> io::Result<()> {
     while let Some(run) = runs.recv().await {
         match run {
-            Run::Piece(bytes) => write(sink, &bytes, own).await?,
+            Run::Piece(bytes, _place) => write(sink, &bytes, own).await?,
             Run::Stored(mut reader) => {
                 while let Piece::Bytes(bytes) = reader.next().await? {
                     write(sink, &bytes, own).await?;

@@ -7,7 +7,7 @@ use hyper::{
     HeaderMap, Method, Request, Response, StatusCode,
     header::{
         AGE, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, DATE, ETAG, HOST, HeaderName, HeaderValue,
-        IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED, RANGE,
+        IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED, RANGE, SET_COOKIE, VARY,
     },
     http::request::Parts,
 };
@@ -74,12 +74,15 @@ impl Rules {
 
     /// Whether it may be stored, and by that, worked upon for others too.
     pub(crate) fn may_be_stored(&self, headers: &HeaderMap) -> bool {
-        self.0.is_storable() && !tokens(headers, &hyper::header::VARY).any(|name| name == "*")
+        // What can't be read might forbid it.
+        let plain = [&CACHE_CONTROL, &VARY].iter().all(|name| fields::is_plain(headers, name));
+        plain && self.0.is_storable() && !tokens(headers, &VARY).any(|name| name == "*")
     }
 
-    /// Whether it is of any use once stored.
+    /// Whether it is of any use once stored. One with a cookie that its origin has not called public is for one client: a 304 to another says nothing of that
+    /// cookie, and would give it out again.
     pub(crate) fn is_worth_it(&self, headers: &HeaderMap, now: SystemTime) -> bool {
-        !self.0.time_to_live(now).is_zero() || validators(headers).next().is_some()
+        !self.0.time_to_live(now).is_zero() || (!headers.contains_key(SET_COOKIE) && validators(headers).next().is_some())
     }
 }
 
@@ -90,8 +93,10 @@ impl Entry {
 
     pub(crate) fn judge(&self, question: &Request<()>, now: SystemTime) -> Verdict {
         match self.policy.before_request(question, now) {
-            BeforeRequest::Fresh(_) => Verdict::Fresh,
-            BeforeRequest::Stale { matches: true, .. } => Verdict::Stale,
+            // A client may put up with a stale one (`max-stale`); an origin that forbids that does it by more directives than are looked at there
+            // (§5.2.2.2, §5.2.2.4, §5.2.2.8, §5.2.2.10).
+            BeforeRequest::Fresh(_) if !self.policy.is_stale(now) => Verdict::Fresh,
+            BeforeRequest::Fresh(_) | BeforeRequest::Stale { matches: true, .. } => Verdict::Stale,
             BeforeRequest::Stale { matches: false, .. } => Verdict::Other,
         }
     }
@@ -220,11 +225,17 @@ pub(crate) fn part(request: &Parts, answer: &HeaderMap, length: u64) -> Part {
     }
 }
 
+/// Whether the client has a part of just this answer, byte for byte: it names its strong tag (`If-Range`).
+pub(crate) fn has_this(request: &HeaderMap, answer: &HeaderMap) -> bool {
+    let Some(condition) = request.get(IF_RANGE).map(|value| value.as_bytes().trim_ascii()) else { return false };
+    condition.starts_with(b"\"") && answer.get(ETAG).is_some_and(|tag| tag.as_bytes().trim_ascii() == condition)
+}
+
 /// Whether what the client has a part of is what there is (`If-Range`, a strong comparison).
 fn holds_still(request: &HeaderMap, answer: &HeaderMap) -> bool {
     let Some(condition) = request.get(IF_RANGE).map(|value| value.as_bytes().trim_ascii()) else { return true };
     if condition.starts_with(b"\"") || condition.starts_with(b"W/") {
-        return !condition.starts_with(b"W/") && answer.get(ETAG).is_some_and(|tag| tag.as_bytes().trim_ascii() == condition);
+        return has_this(request, answer);
     }
     // A date is strong only where nothing can have changed twice within its second.
     let distinct =

@@ -21,7 +21,7 @@ fn at(seconds: u64) -> SystemTime {
 /// An answer that came at second 0.
 fn entry(request: &[(&str, &str)], answer: &[(&str, &str)]) -> Entry {
     let room = Arc::new(crate::blob::tests::Fixed(Budget::new(1000), Budget::new(1000)));
-    let writer = Writer::new(room, None).unwrap().unwrap();
+    let writer = Writer::new(room, None).unwrap();
     let fields = headers(answer);
     let rules = Rules::of(&asked(request), StatusCode::OK, &fields, at(0));
     Entry::new(rules, StatusCode::OK, fields, writer.blob().clone())
@@ -44,6 +44,7 @@ fn what_may_be_stored() {
     assert!(!storable(&[("authorization", "Basic x")], 200, &[("cache-control", "max-age=60")]));
     assert!(storable(&[("authorization", "Basic x")], 200, &[("cache-control", "public, max-age=60")]));
     assert!(!storable(&[], 200, &[("cache-control", "max-age=60"), ("vary", "*")]));
+    assert!(!storable(&[], 200, &[("cache-control", "max-age=60"), ("cache-control", "x=\"ü\"")]), "what can't be read may forbid it");
     assert!(!storable(&[], 206, &[("cache-control", "max-age=60")]));
     assert!(!storable(&[], 500, &[]));
 }
@@ -57,7 +58,8 @@ fn how_long_it_is_fresh() {
     assert_eq!(entry.judge(&asked(&[]), at(51)), Verdict::Stale);
     assert_eq!(entry.judge(&asked(&[("cache-control", "no-cache")]), at(1)), Verdict::Stale);
     assert_eq!(entry.judge(&asked(&[("cache-control", "max-age=5")]), at(1)), Verdict::Stale);
-    assert_eq!(entry.judge(&asked(&[("cache-control", "max-stale=30")]), at(60)), Verdict::Fresh);
+    // A stale one is for nobody: `s-maxage` forbids it (§5.2.2.10), and who may have one is asked about anyway.
+    assert_eq!(entry.judge(&asked(&[("cache-control", "max-stale=30")]), at(60)), Verdict::Stale);
 }
 
 #[test]

@@ -61,6 +61,46 @@ fn what_is_personal_is_nobody_elses() {
 }
 
 #[test]
+fn a_cookie_is_for_who_was_given_it() {
+    // As most that keep sessions do: a cookie for who has none, whether the page has changed or not.
+    let origin = Origin::start(|request| {
+        let (has, is_new) = (request.headers().contains_key("if-none-match"), !request.headers().contains_key("cookie"));
+        let who = request.headers().get("x-who").map_or("", |who| who.to_str().unwrap()).to_string();
+        let mut reply = if has { answer(304, &[], Steps::all("")) } else { answer(200, &[], Steps::all("page")) };
+        reply.headers_mut().insert("etag", "\"v1\"".parse().unwrap());
+        if is_new {
+            reply.headers_mut().append("set-cookie", format!("session={who}").parse().unwrap());
+        }
+        reply
+    });
+    let (cache, client) = (before(origin.address, |_| {}), Client::new());
+    let cookies = |path: &str, fields: &[(&str, &str)]| {
+        let reply = client.get(cache.addresses()[0], path, fields);
+        assert_eq!((reply.status, &reply.body[..]), (200, &b"page"[..]), "{reply:?}");
+        reply.headers.get_all("set-cookie").iter().map(|cookie| cookie.to_str().unwrap().to_string()).collect::<Vec<_>>()
+    };
+    // The first is given one, who has one is given none, and who has none another.
+    assert_eq!(cookies("/", &[("x-who", "alice")]), ["session=alice"]);
+    assert!(cookies("/", &[("x-who", "bob"), ("cookie", "session=bob")]).is_empty());
+    assert_eq!(cookies("/", &[("x-who", "carol")]), ["session=carol"]);
+    assert!(cookies("/", &[("x-who", "dave"), ("cookie", "session=dave")]).is_empty());
+    // And where the page was kept for one who has one.
+    assert!(cookies("/else", &[("x-who", "alice"), ("cookie", "session=alice")]).is_empty());
+    assert_eq!(cookies("/else", &[("x-who", "bob")]), ["session=bob"]);
+    assert!(cookies("/else", &[("x-who", "carol"), ("cookie", "session=carol")]).is_empty());
+}
+
+#[test]
+fn what_must_be_asked_about_is_whatever_the_client_says() {
+    let origin = Origin::start(|_| answer(200, &[("cache-control", "no-cache"), ("etag", "\"v1\"")], Steps::all("body")));
+    let (cache, client) = (before(origin.address, |_| {}), Client::new());
+    for count in 1..=3 {
+        let reply = client.get(cache.addresses()[0], "/", &[("cache-control", "max-stale")]);
+        assert!(!reply.is("; hit") && origin.count() == count, "{reply:?}");
+    }
+}
+
+#[test]
 fn variants_are_told_apart() {
     let origin = Origin::start(|request| {
         let language = request.headers().get("accept-language").map_or("none", |value| value.to_str().unwrap()).to_string();

@@ -154,6 +154,25 @@ fn who_is_too_slow_is_left() {
 }
 
 #[test]
+fn half_a_line_is_not_waited_for() {
+    // A protocol whose first message could be the beginning of a request, and who says that waits for an answer.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut word = [0; 4];
+        stream.read_exact(&mut word).unwrap();
+        stream.write_all(&word).unwrap();
+    });
+    let cache = before(at, |_| {});
+    let mut client = connect(cache.addresses()[0]);
+    client.write_all(b"PING").unwrap();
+    let mut word = [0; 4];
+    client.read_exact(&mut word).unwrap();
+    assert_eq!(&word, b"PING");
+}
+
+#[test]
 fn a_body_without_an_end_takes_no_more_than_there_is() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();

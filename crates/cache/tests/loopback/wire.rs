@@ -56,6 +56,22 @@ fn fields_of_a_connection_end_with_it() {
 }
 
 #[test]
+fn what_servers_want_to_hear_is_said() {
+    let origin = Origin::start(|_| answer(200, &[], Steps::all("")));
+    let (cache, client) = (before(origin.address, |_| {}), Client::new());
+    // That a request that may have a body has none; and cookies in one field, which HTTP/2 may send apart.
+    for method in ["POST", "PUT", "PATCH", "GET", "DELETE"] {
+        client.ask(cache.addresses()[0], request(method, "/", &[("cookie", "a=1"), ("cookie", "b=2")]));
+        let seen = origin.seen().pop().unwrap();
+        let length = seen.headers().get("content-length").map(|value| value.to_str().unwrap());
+        assert_eq!(length, if ["GET", "DELETE"].contains(&method) { None } else { Some("0") }, "{method}");
+        assert_eq!(seen.headers().get_all("cookie").iter().collect::<Vec<_>>(), ["a=1; b=2"], "{method}");
+    }
+    eventually("all came whole", || cache.stats().client_bytes == 0 && cache.stats().requests == 5);
+    assert_eq!(cache.stats().aborted, 0);
+}
+
+#[test]
 fn chunks_and_trailers_come_through() {
     let origin = Origin::start(|request| {
         let trailers = [("x-sum".parse().unwrap(), "42".parse().unwrap())].into_iter().collect();
