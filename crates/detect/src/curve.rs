@@ -7,6 +7,8 @@ pub(crate) struct Step {
     pub(crate) at: i64,
     /// Bytes from the stream's base.
     pub(crate) reach: i64,
+    /// From where on what was recorded has brought it so far; between there and what was reached before a record is missing.
+    from: i64,
 }
 
 /// A curve that only rises. When it has too many steps it keeps those alone that cross a multiple of 2^grid bytes: for such a multiple the time it was
@@ -30,15 +32,15 @@ pub(crate) struct Reached {
 }
 
 impl Curve {
-    /// Takes note that it came to `reach`, and keeps at most `room` steps.
-    pub(crate) fn note(&mut self, at: i64, reach: i64, room: usize) {
+    /// Takes note that it came to `reach` by something that begins at `from`, and keeps at most `room` steps.
+    pub(crate) fn note(&mut self, at: i64, from: i64, reach: i64, room: usize) {
         let before = self.reach;
         if before.is_some_and(|before| reach <= before) {
             return;
         }
         self.reach = Some(reach);
         if before.is_none_or(|before| before >> self.grid < reach >> self.grid) {
-            self.steps.push(Step { at, reach });
+            self.steps.push(Step { at, reach, from: before.map_or(from, |before| from.max(before)) });
             if self.steps.len() > room {
                 self.thin(room);
             }
@@ -63,16 +65,11 @@ impl Curve {
         &self.steps
     }
 
-    /// The farthest it came.
-    pub(crate) fn reach(&self) -> Option<i64> {
-        self.reach
-    }
-
     /// When it reached `place`.
     pub(crate) fn reached(&self, place: i64) -> Option<Reached> {
         let index = self.steps.partition_point(|step| step.reach < place);
         let step = self.steps.get(index)?;
-        let exact = self.grid == 0 || place & ((1 << self.grid) - 1) == 0;
+        let exact = (self.grid == 0 || place & ((1 << self.grid) - 1) == 0) && place > step.from;
         Some(Reached { at: step.at, after: index.checked_sub(1).map(|before| self.steps[before].at), exact })
     }
 
@@ -88,17 +85,30 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    fn what_was_not_recorded_has_no_time() {
+        let mut curve = Curve::default();
+        for (at, from, reach) in [(0, 0, 100), (10, 200, 300), (20, 250, 400)] {
+            curve.note(at, from, reach, usize::MAX);
+        }
+        let exact = |place| curve.reached(place).map(|reached| (reached.at, reached.exact));
+        let expected = [(100, (0, true)), (101, (10, false)), (200, (10, false)), (201, (10, true)), (301, (20, true)), (400, (20, true))];
+        for (place, reached) in expected {
+            assert_eq!(exact(place), Some(reached), "{place}");
+        }
+    }
+
     proptest! {
         #[test]
         fn places_on_the_grid_stay_exact_and_others_are_bounded(rises in prop::collection::vec(1i64..5000, 1..400), room in 4usize..40) {
             let (mut whole, mut kept, mut reach) = (Curve::default(), Curve::default(), -700);
             for (index, rise) in rises.iter().enumerate() {
                 reach += rise;
-                whole.note(index as i64 * 10, reach, usize::MAX);
-                kept.note(index as i64 * 10, reach, room);
+                whole.note(index as i64 * 10, reach - rise, reach, usize::MAX);
+                kept.note(index as i64 * 10, reach - rise, reach, room);
             }
             prop_assert!(kept.steps().len() <= room);
-            for place in -700..reach {
+            for place in -699..reach {
                 let (Some(truth), Some(seen)) = (whole.reached(place), kept.reached(place)) else { continue };
                 prop_assert!(truth.exact);
                 prop_assert!(truth.at <= seen.at && (!seen.exact || truth.at == seen.at));

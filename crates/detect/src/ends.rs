@@ -129,7 +129,7 @@ impl<'a> Ends<'a> {
     pub(crate) fn data(&self, stream: usize) -> Option<Vec<Transit>> {
         let (from, to) = (self.ends[stream], self.ends[1 - stream]);
         let shift = self.shifts[stream]? * if stream == 0 { 1 } else { -1 };
-        Some(transits(&from.half(stream).sent, &to.half(stream).sent, shift, from.anchored(stream)))
+        Some(transits(&from.half(stream).sent, &to.half(stream).sent, shift, from.half(stream).syn.is_some()))
     }
 
     /// Transits of the acknowledgements for a stream's bytes, from its receiver's end to the other.

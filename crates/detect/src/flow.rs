@@ -131,8 +131,6 @@ pub(crate) struct Half {
     /// Payload bytes, repetitions among them, and those that were at or below the top already.
     pub(crate) bytes: u64,
     pub(crate) again: u64,
-    /// How often numbers went up by more than the segment that came: the capture, or the way to it, lost what was between.
-    pub(crate) jumps: u64,
     pub(crate) sent: Curve,
     /// How far it acknowledged the other side's stream.
     pub(crate) acked: Curve,
@@ -141,12 +139,15 @@ pub(crate) struct Half {
     pub(crate) ttl: Option<(u8, u8)>,
     pub(crate) clock: Option<Clock>,
     pub(crate) content: Sketch,
+    /// Of some segments not all was recorded.
+    pub(crate) is_cut: bool,
     /// Where segments with payload begin.
     pub(crate) cuts: Sketch,
-    /// Acknowledgements without payload: as they are, by window and timestamps, and by place, window and IP ID.
+    /// Acknowledgements without payload: as they are, by window and timestamps, by place, window and IP ID, and by number and window alone.
     pub(crate) as_sent: Sketch,
     pub(crate) by_clock: Sketch,
     pub(crate) by_number: Sketch,
+    pub(crate) bare: Sketch,
     pub(crate) first_data: Option<i64>,
     pub(crate) last_data: Option<i64>,
     pub(crate) last: Option<i64>,
@@ -231,7 +232,7 @@ impl Flow {
             mine.reset.get_or_insert(at);
         }
         if segment.has(SYN) {
-            mine.sent.note(at, 0, room);
+            mine.sent.note(at, -1, 0, room);
         }
         mine.note_data(at, begin, segment, room);
         if segment.has(FIN) {
@@ -242,7 +243,8 @@ impl Flow {
             mine.note_ack(at, reach, segment, stamps);
             // The end of the stream is acknowledged with its FIN, one past it.
             let data = if other.fin.is_some() { reach.min(other.top.max(0)) } else { reach };
-            mine.acked.note(at, data, room);
+            // Each says all that those before it said.
+            mine.acked.note(at, i64::MIN, data, room);
         }
         if !segment.has(SYN) && !segment.has(RST) {
             // A scale is in use when both SYNs had one (RFC 7323 §2.2).
@@ -303,14 +305,14 @@ impl Half {
         let end = begin + i64::from(segment.length);
         self.bytes += u64::from(segment.length);
         self.again += (self.top.min(end) - begin).max(0) as u64;
-        self.jumps += u64::from(begin > self.top && self.sent.reach().is_some());
         self.sizes.note(segment.length);
         self.cuts.note(spread(begin as u64), begin);
         note_content(&mut self.content, segment.payload, begin);
+        self.is_cut |= (segment.payload.len() as u64) < u64::from(segment.length);
         self.first_data.get_or_insert(at);
         self.last_data = Some(at);
         self.top = self.top.max(end);
-        self.sent.note(at, end, room);
+        self.sent.note(at, begin, end, room);
     }
 
     fn note_ack(&mut self, at: i64, reach: i64, segment: &Segment<'_>, stamps: Option<(u32, u32)>) {
@@ -321,6 +323,7 @@ impl Half {
         let (id, (value, echo)) = (u64::from(segment.ip_id.unwrap_or(0)), stamps.unwrap_or_default());
         let clock = spread((u64::from(value) << 32) | u64::from(echo));
         self.as_sent.note(spread(clock ^ spread((number << 32) ^ (window << 22) ^ id)), at);
+        self.bare.note(spread(spread(number) ^ window), at);
         if stamps.is_some() {
             self.by_clock.note(spread(clock ^ window), at);
         }

@@ -28,8 +28,7 @@ pub(crate) fn acknowledgements(ends: &Ends<'_>) -> Option<Evidence> {
         (|half| &half.by_clock, |_, _| true),
         (|half| &half.by_number, |ends, of| ends.shift(of) == Some(0)),
     ];
-    let mut best: Option<Overlap> = None;
-    for (sketch, comparable) in kinds {
+    let compare = |sketch: Kind, comparable: Comparable| {
         let mut total = Overlap { same: 0, of: 0 };
         for from in [0, 1] {
             if !comparable(ends, 1 - from) || !overlaps(ends, from) {
@@ -39,6 +38,11 @@ pub(crate) fn acknowledgements(ends: &Ends<'_>) -> Option<Evidence> {
             let part = there.within(here);
             total = Overlap { same: total.same + part.same, of: total.of + part.of };
         }
+        total
+    };
+    let mut best: Option<Overlap> = None;
+    for (sketch, comparable) in kinds {
+        let total = compare(sketch, comparable);
         if total.of >= FEW && best.is_none_or(|best| total.share() > best.share()) {
             best = Some(total);
         }
@@ -48,6 +52,13 @@ pub(crate) fn acknowledgements(ends: &Ends<'_>) -> Option<Evidence> {
     let text = |what: &str| format!("of {} ACKs compared that arrived, {} were sent so by the other end: {what}", best.of, best.same);
     let of = |says, strength, what| Some(Evidence::new(Method::Acknowledgements, says, strength, number, text(what)));
     let comparable = [0, 1].iter().all(|stream| ends.shift(*stream).is_some());
+    // Without timestamps it is IP's IDs that tell ACKs apart, and who translates addresses gives them anew (RFC 7915 §4.1): then numbers and windows speak for
+    // neither, where they are the same.
+    let is_stamped = |stream| ends.ends.iter().all(|view| view.half(stream).clock.is_some());
+    let bare = compare(|half| &half.bare, keeps_numbers);
+    if best.share() < MOSTLY && bare.of >= FEW && bare.share() >= MOSTLY && !(is_stamped(0) && is_stamped(1)) {
+        return of(Says::Nothing, Strength::Weak, "their IP IDs are others, their numbers and windows the same");
+    }
     // Where all can be alike, one in twenty may be by chance.
     if best.of < ENOUGH {
         // A capture that lost those few, and no others, is not likely; one of another part of the connection is.
@@ -290,7 +301,8 @@ pub(crate) fn payload(ends: &Ends<'_>) -> Vec<Evidence> {
         // What a capture failed to record was there if the FIN says so.
         let length = |half: &Half| half.end.filter(|_| anchored).map_or(half.length(), |end| end.max(0) as u64);
         let (sent, came) = (length(here), length(there));
-        let overlap = there.content.within(&here.content);
+        // Of segments that were cut short other parts were recorded at the other end, where it has them in other pieces.
+        let overlap = if here.is_cut { Overlap { same: 0, of: 0 } } else { there.content.within(&here.content) };
         let of = |says, strength, text| Evidence::new(Method::Payload, says, strength, (came as f64 - sent as f64, "B"), text);
         let lengths = format!("of {} bytes of the {}, {} arrived", bytes(sent as f64), SIDE[stream], bytes(came as f64));
         // Two captures of different parts of a stream share nothing, either.

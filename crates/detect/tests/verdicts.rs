@@ -74,6 +74,14 @@ fn headers_alone() {
 }
 
 #[test]
+fn segments_cut_short_of_pieces_of_other_sizes() {
+    // What was recorded of a piece is not where the receiver's segments begin.
+    for (snaplen, tso, gro) in [(256, 44, 1), (256, 1, 44), (400, 10, 1), (1000, 44, 2)] {
+        all(|path| Transfer { snaplen, tso, gro, ..path });
+    }
+}
+
+#[test]
 fn captures_that_lose_records() {
     all(|path| Transfer { loses: 50, ..path });
 }

@@ -2,7 +2,7 @@
 
 use super::{
     now, sys,
-    wire::{Application, Report},
+    wire::{Application, Report, Until},
 };
 use jpeg_encoder::{ColorType, Encoder};
 use socket2::{SockFilter, Socket};
@@ -17,8 +17,9 @@ use xxhash_rust::xxh3::Xxh3;
 /// The longest head of HTTP, and the longest line of FTP, bytes.
 pub(crate) const HEAD: usize = 8 << 10;
 pub(crate) const LINE: usize = 512;
-/// An end that hears nothing for so long has lost the other.
+/// An end that hears nothing for so long has lost the other; and a transfer takes no longer than that in all, nor a conversation about one.
 pub(crate) const SILENCE: Duration = Duration::from_secs(25);
+pub(crate) const LONGEST: Duration = Duration::from_secs(10 * 60);
 /// After a hold the kernel tries again as late as twice the time that it has tried so far.
 const AFTER_HOLD: f64 = 2.5;
 
@@ -155,13 +156,13 @@ pub(crate) fn send(
     report: &mut Report,
     sent: &mut dyn FnMut() -> io::Result<()>,
 ) -> io::Result<()> {
-    socket.set_write_timeout(Some(SILENCE))?;
+    let mut to = Until::new(socket, LONGEST, SILENCE);
     let before = acknowledgeable(socket)?;
     let half = body.len() / 2;
     report.head = head.into();
     report.first = Some(now());
     let begun = Instant::now();
-    (&*socket).write_all(&[head.as_bytes(), &body[..half]].concat())?;
+    to.write_all(&[head.as_bytes(), &body[..half]].concat())?;
     sent()?;
     if let Some(held) = manner.held {
         let patience = Duration::from_secs_f64(held * AFTER_HOLD + 3.0);
@@ -174,7 +175,7 @@ pub(crate) fn send(
     }
     thread::sleep(manner.pause);
     report.resumed = Some(now());
-    (&*socket).write_all(&body[half..])?;
+    to.write_all(&body[half..])?;
     report.last = Some(now());
     report.bytes = body.len() as u64;
     report.checksum = checksum(body);
@@ -205,7 +206,7 @@ fn checksum(body: &[u8]) -> u64 {
 
 /// Receives a head (by HTTP) and a body, to the end that the head says or the connection has. `begun` is what was read already.
 pub(crate) fn receive(socket: &Socket, http: bool, begun: Vec<u8>, most: u64, report: &mut Report) -> io::Result<()> {
-    socket.set_read_timeout(Some(SILENCE))?;
+    let mut from = Until::new(socket, LONGEST, SILENCE);
     let (mut bytes, mut buffer) = (begun, vec![0; 64 << 10]);
     let mut body_at = if http { end_of_head(&bytes) } else { Some(0) };
     let mut length = body_at.and_then(|at| length_of(&bytes[..at]));
@@ -215,7 +216,7 @@ pub(crate) fn receive(socket: &Socket, http: bool, begun: Vec<u8>, most: u64, re
         {
             break;
         }
-        let count = match (&*socket).read(&mut buffer) {
+        let count = match from.read(&mut buffer) {
             Ok(0) => break,
             Ok(count) => count,
             Err(why) => {
@@ -261,19 +262,17 @@ pub(crate) fn leave(socket: &Socket) {
 
 /// Lines of FTP's control connection.
 pub(crate) struct Lines<'a> {
-    socket: &'a Socket,
+    socket: Until<'a>,
     heard: Vec<u8>,
 }
 
 impl<'a> Lines<'a> {
-    pub(crate) fn new(socket: &'a Socket, heard: Vec<u8>) -> io::Result<Self> {
-        socket.set_read_timeout(Some(SILENCE))?;
-        socket.set_write_timeout(Some(SILENCE))?;
-        Ok(Lines { socket, heard })
+    pub(crate) fn new(socket: &'a Socket, heard: Vec<u8>) -> Self {
+        Lines { socket: Until::new(socket, LONGEST, SILENCE), heard }
     }
 
-    pub(crate) fn say(&self, line: &str) -> io::Result<()> {
-        (&*self.socket).write_all(format!("{line}\r\n").as_bytes())
+    pub(crate) fn say(&mut self, line: &str) -> io::Result<()> {
+        self.socket.write_all(format!("{line}\r\n").as_bytes())
     }
 
     pub(crate) fn next(&mut self) -> io::Result<String> {
@@ -287,7 +286,7 @@ impl<'a> Lines<'a> {
             if self.heard.len() > LINE {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a line of FTP longer than {LINE} bytes")));
             }
-            match (&*self.socket).read(&mut buffer)? {
+            match self.socket.read(&mut buffer)? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 count => self.heard.extend(&buffer[..count]),
             }

@@ -66,6 +66,9 @@ impl Session {
         if let Some(why) = &offer.refused {
             return Err(ProbeError::Refused { at, why: why.clone() });
         }
+        if wire::key_of(&offer.key).is_none() {
+            return Err(ProbeError::Refused { at, why: "its word is not a responder's (does another program listen there?)".into() });
+        }
         Ok(Session { control, at, host, offer })
     }
 
@@ -233,7 +236,7 @@ impl Running<'_> {
     fn by_ftp(&mut self) -> io::Result<()> {
         let Transfer { application, direction, port, ref nonce, bytes, .. } = *self.order;
         let speaking = self.connect(port)?;
-        let mut lines = body::Lines::new(&speaking, Vec::new())?;
+        let mut lines = body::Lines::new(&speaking, Vec::new());
         lines.expect("220")?;
         lines.ask(&format!("USER {nonce}"), "331")?;
         lines.ask("PASS tandem", "230")?;

@@ -150,7 +150,7 @@ fn first_byte(transferred: &Transferred) -> Option<Evidence> {
     let Offset { offset_s, error_s, .. } = transferred.clocks?;
     // The responder's clock is ahead by the offset.
     let ahead = if transferred.direction == Direction::Up { offset_s } else { -offset_s };
-    let since = |at: i64, then: i64| (at - then) as f64 / 1e9;
+    let since = |at: i64, then: i64| at.saturating_sub(then) as f64 / 1e9;
     let waited = since(came.first?, sent.first?) - ahead;
     let paused = since(sent.resumed?, sent.first?);
     let text = format!(

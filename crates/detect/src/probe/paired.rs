@@ -209,7 +209,7 @@ fn traced(transferred: &Transferred, packets: [&[Packet]; 2]) -> Vec<Evidence> {
     let mut known = Known::default();
     if let Some(clocks) = transferred.clocks {
         let ahead = (clocks.offset_s * 1e9) as i64;
-        theirs.iter_mut().for_each(|packet| packet.at -= ahead);
+        theirs.iter_mut().for_each(|packet| packet.at = packet.at.saturating_sub(ahead));
         known.synchronised_s = Some(clocks.error_s + DRIFTED);
     }
     let read = |packets: &[Packet], name: &str| Capture::read_from(tap::file(packets).as_slice(), name.as_ref()).ok();

@@ -7,11 +7,11 @@ use super::{
     ProbeError, body,
     lobby::{Lobby, listen},
     tap::{self, Tap},
-    wire::{self, Application, Challenge, Direction, Event, Hello, Order, Report, Transfer, Welcome},
+    wire::{self, Application, Challenge, Direction, Event, Hello, Order, Report, Transfer, Until, Welcome},
 };
 use socket2::Socket;
 use std::{
-    io::{self, ErrorKind, Write as _},
+    io::{self, ErrorKind, Read as _, Write as _},
     net::{IpAddr, Shutdown, SocketAddr, TcpStream, UdpSocket},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
@@ -24,6 +24,11 @@ const ORDERS: u32 = 300;
 const IDLE: Duration = Duration::from_secs(90);
 /// A word that was begun is said within this.
 const WORD: Duration = Duration::from_secs(5);
+/// Those who have come to speak and have not said who they are: so many of them, the oldest goes, and of each so much is heard.
+const KNOCKING: usize = 32;
+const HELLO: usize = 4 << 10;
+/// Lines of one conversation by FTP.
+const LINES: usize = 32;
 const TICK: Duration = Duration::from_millis(1);
 
 /// How to respond.
@@ -63,21 +68,74 @@ pub fn respond(how: &Responder, over: &AtomicBool, mut say: impl FnMut(&str)) ->
     listeners.push(data);
     let said: Vec<String> = ports.iter().map(u16::to_string).collect();
     say(&format!("ready: probers speak to port {}, data go by {}, and by {ftp_data} for FTP", how.control, said.join(", ")));
-    let mut lobby = Lobby::new(listeners);
+    let (mut lobby, mut knocking) = (Lobby::new(listeners), Vec::new());
     while !over.load(Relaxed) {
         lobby.tick();
-        let Ok((stream, from)) = control.accept() else {
+        while let Ok((stream, from)) = control.accept() {
+            if knocking.len() >= KNOCKING {
+                knocking.remove(0);
+            }
+            knocking.extend(Knocking::new(stream.into(), from.as_socket()));
+        }
+        let Some((caller, hello)) = whoever_is_first(&mut knocking) else {
             thread::sleep(5 * TICK);
             continue;
         };
-        let from = from.as_socket().map_or("somebody".into(), |from| body::unmapped(from).to_string());
-        let session = Session { control: stream.into(), lobby: &mut lobby, ports: &ports, ftp_data, connections: Vec::new(), over };
-        match session.run(how.token.as_deref().unwrap_or(""), &datagrams) {
+        let Knocking { control, nonce, from, .. } = caller;
+        let session = Session { control, lobby: &mut lobby, ports: &ports, ftp_data, connections: Vec::new(), over };
+        match hello.and_then(|hello| session.run(how.token.as_deref().unwrap_or(""), &nonce, &hello, &datagrams)) {
             Ok(orders) => say(&format!("{from}: {orders} orders done")),
             Err(why) => say(&format!("{from}: {why}")),
         }
     }
     Ok(())
+}
+
+/// Somebody who has come to speak, and is to prove first that the token is known. Many may be heard at once: who says nothing keeps nobody waiting.
+struct Knocking {
+    control: TcpStream,
+    nonce: String,
+    heard: Vec<u8>,
+    since: Instant,
+    from: String,
+}
+
+impl Knocking {
+    fn new(control: TcpStream, from: Option<SocketAddr>) -> io::Result<Self> {
+        control.set_nonblocking(true)?;
+        control.set_nodelay(true)?;
+        let nonce = wire::secret()?;
+        wire::tell(&control, &Challenge { version: wire::VERSION, nonce: nonce.clone() })?;
+        let from = from.map_or("somebody".into(), |from| body::unmapped(from).to_string());
+        Ok(Knocking { control, nonce, heard: Vec::new(), since: Instant::now(), from })
+    }
+
+    /// The word, once it is there; an error where none will come.
+    fn hello(&mut self) -> io::Result<Option<Hello>> {
+        let mut part = [0; 1024];
+        loop {
+            let whole = self.heard.first_chunk().map(|length| 4 + u32::from_be_bytes(*length) as usize);
+            if whole.is_some_and(|whole| self.heard.len() >= whole) {
+                return wire::hear(self.heard.as_slice()).map(Some);
+            }
+            if whole.is_some_and(|whole| whole > HELLO) {
+                return Err(io::Error::new(ErrorKind::InvalidData, "its first word is longer than any prober's"));
+            }
+            match self.control.read(&mut part) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.heard.extend(&part[..count]),
+                Err(why) if why.kind() == ErrorKind::WouldBlock && self.since.elapsed() < WORD => return Ok(None),
+                Err(why) if why.kind() == ErrorKind::WouldBlock => return Err(ErrorKind::TimedOut.into()),
+                Err(why) => return Err(why),
+            }
+        }
+    }
+}
+
+/// The first of those who have said their word, or from whom none will come.
+fn whoever_is_first(knocking: &mut Vec<Knocking>) -> Option<(Knocking, io::Result<Hello>)> {
+    let (index, hello) = knocking.iter_mut().enumerate().find_map(|(index, one)| Some((index, one.hello().transpose()?)))?;
+    Some((knocking.remove(index), hello))
 }
 
 struct Session<'a> {
@@ -91,17 +149,13 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    fn run(mut self, token: &str, datagrams: &UdpSocket) -> io::Result<u32> {
+    fn run(mut self, token: &str, nonce: &str, hello: &Hello, datagrams: &UdpSocket) -> io::Result<u32> {
         self.control.set_nonblocking(false)?;
-        self.control.set_nodelay(true)?;
-        self.control.set_read_timeout(Some(WORD))?;
         self.control.set_write_timeout(Some(body::SILENCE))?;
-        let (nonce, key) = (wire::secret()?, wire::secret()?);
-        wire::tell(&self.control, &Challenge { version: wire::VERSION, nonce: nonce.clone() })?;
-        let hello: Hello = wire::hear(&self.control)?;
+        let key = wire::secret()?;
         let refused = if hello.version != wire::VERSION {
             Some(format!("it speaks version {}, this is {} (use the same tandem at both ends)", hello.version, wire::VERSION))
-        } else if !wire::proves(token, &nonce, &hello.proof) {
+        } else if !wire::proves(token, nonce, &hello.proof) {
             Some("the token is another one".to_string())
         } else {
             None
@@ -163,7 +217,7 @@ impl Session<'_> {
             self.control.set_nonblocking(false)?;
             match waits {
                 Ok(0) => return Ok(None),
-                Ok(_) => return wire::hear(&self.control).map(Some),
+                Ok(_) => return wire::hear(Until::new(&self.control, WORD, WORD)).map(Some),
                 Err(why) if why.kind() == ErrorKind::WouldBlock => thread::sleep(TICK),
                 Err(why) => return Err(why),
             }
@@ -188,7 +242,7 @@ impl Session<'_> {
 
     /// Waits for what `find` finds, and lets others wait meanwhile.
     fn wait<T>(&mut self, seconds: f64, mut find: impl FnMut(&mut Lobby) -> Option<T>) -> io::Result<T> {
-        let begun = Instant::now();
+        let (begun, seconds) = (Instant::now(), seconds.clamp(0.0, 2.0 * wire::LONGEST_HOLD));
         while begun.elapsed().as_secs_f64() < seconds && !self.over.load(Relaxed) {
             self.lobby.tick();
             if let Some(found) = find(self.lobby) {
@@ -209,8 +263,7 @@ impl Session<'_> {
             return Err(io::Error::new(ErrorKind::InvalidInput, "an order beyond what is allowed"));
         }
         wire::tell(&self.control, &Event::Ready)?;
-        let patience = order.patience.clamp(0.0, 2.0 * wire::LONGEST_HOLD);
-        let (socket, heard) = self.wait(patience, |lobby| lobby.known_by(order.application, order.port, &order.nonce))?;
+        let (socket, heard) = self.wait(order.patience, |lobby| lobby.known_by(order.application, order.port, &order.nonce))?;
         if order.application == Application::Ftp {
             return self.serve_files(order, &socket, heard, report);
         }
@@ -222,13 +275,14 @@ impl Session<'_> {
         let http = matches!(order.application, Application::HttpData | Application::HttpImage);
         body::note_connection(report, socket);
         let control = &self.control;
-        control.set_read_timeout(Some(body::SILENCE))?;
         match order.direction {
             Direction::Up => {
                 if let Some(held) = order.hold {
                     body::hold(socket)?;
                     wire::tell(control, &Event::Holding)?;
-                    let Event::Sent = wire::hear(control)? else { return Err(io::Error::other("the prober did not send")) };
+                    let Event::Sent = wire::hear(Until::new(control, body::SILENCE, body::SILENCE))? else {
+                        return Err(io::Error::other("the prober did not send"));
+                    };
                     thread::sleep(Duration::from_secs_f64(held));
                     body::release(socket)?;
                 }
@@ -246,16 +300,16 @@ impl Session<'_> {
             }
         }
         body::leave(socket);
-        control.set_read_timeout(Some(WORD))
+        Ok(())
     }
 
     /// Speaks FTP (RFC 959, RFC 2428) until the file is there.
     fn serve_files(&mut self, order: &Transfer, socket: &Socket, heard: Vec<u8>, report: &mut Report) -> io::Result<()> {
-        let mut lines = body::Lines::new(socket, heard)?;
+        let mut lines = body::Lines::new(socket, heard);
         self.lobby.clear(self.ftp_data);
         lines.say("331 and the password")?;
         let mut carried = Ok(());
-        loop {
+        for _ in 0..LINES {
             let line = lines.next()?;
             match line.split(' ').next().unwrap_or("") {
                 "PASS" => lines.say("230 welcome")?,
@@ -278,6 +332,7 @@ impl Session<'_> {
                 _ => lines.say("502 not here")?,
             }
         }
+        Err(io::Error::other(format!("more than {LINES} lines by FTP")))
     }
 }
 

@@ -94,7 +94,7 @@ pub(crate) fn evidence(port: &PortSeen, way: &Way, elsewhere: &[PortSeen]) -> Ve
         found.extend(first_byte(port));
         found.extend(hops_left(port, way, elsewhere));
     }
-    found.extend(unlikely(elsewhere));
+    found.extend(unlikely(port, elsewhere));
     found
 }
 
@@ -142,6 +142,13 @@ fn short_data(port: &PortSeen, way: &Way) -> Option<Evidence> {
     }
 }
 
+/// Whether what accepts connections at this port leaves their data to somebody farther away: data that could go as far were not acknowledged, and then,
+/// without that limit, were. It is a guard against SYN floods.
+fn only_guards(port: &PortSeen) -> bool {
+    let kept = |near| port.data.iter().any(|data| data.acked_s.is_none() && data.alive == Some(true) && data.ttl >= near);
+    port.data_nearest().is_none() && port.nearest(Answer::Accepted).is_some_and(kept)
+}
+
 /// SYNs that can go fewer hops than the host is away.
 fn short_syn(port: &PortSeen, way: &Way) -> Option<Evidence> {
     let nearest = port.nearest(Answer::Accepted)?;
@@ -153,7 +160,7 @@ fn short_syn(port: &PortSeen, way: &Way) -> Option<Evidence> {
                 "{what}, and the host is farther: {} gave up {answers} packets to it after {far} (guards against SYN floods do that, too)",
                 who(way.at(far))
             );
-            of(Says::Split, Strength::Moderate, text)
+            of(Says::Split, if only_guards(port) { Strength::Weak } else { Strength::Moderate }, text)
         }
         (_, Some(reached)) if nearest == reached => {
             of(Says::EndToEnd, Strength::Weak, format!("{what}, none that could go fewer: as far as the host is away"))
@@ -233,7 +240,7 @@ fn hops_left(port: &PortSeen, way: &Way, elsewhere: &[PortSeen]) -> Option<Evide
 }
 
 /// Whether ports are open at which hardly anybody listens.
-fn unlikely(elsewhere: &[PortSeen]) -> Option<Evidence> {
+fn unlikely(port: &PortSeen, elsewhere: &[PortSeen]) -> Option<Evidence> {
     let accepted: Vec<String> =
         elsewhere.iter().filter(|other| other.answer() == Answer::Accepted).map(|other| other.port.to_string()).collect();
     let refused = elsewhere.iter().filter(|other| other.answer() == Answer::Refused).count();
@@ -252,7 +259,7 @@ fn unlikely(elsewhere: &[PortSeen]) -> Option<Evidence> {
         ),
         _ => of(
             Says::Split,
-            Strength::Moderate,
+            if only_guards(port) { Strength::Weak } else { Strength::Moderate },
             format!(
                 "of {} ports where hardly anybody listens, {} accepted: {} (guards and traps for intruders do that, too)",
                 elsewhere.len(),

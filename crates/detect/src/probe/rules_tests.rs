@@ -109,6 +109,8 @@ fn a_silent_network_tells_by_another_port() {
 #[test]
 fn a_port_where_nobody_listens_tells_of_those_that_accept_everything() {
     let open: Vec<PortSeen> = [1000, 2000, 3000].map(|number| port(number, 1, 3, Answer::Accepted)).to_vec();
+    let asked = port(80, 3, 3, Answer::Accepted);
+    let unlikely = |elsewhere: &[PortSeen]| unlikely(&asked, elsewhere);
     let found = unlikely(&open).unwrap();
     assert_eq!((found.says, found.strength, found.value), (Says::Split, Strength::Moderate, 3.0));
     assert_eq!(unlikely(&open[..1]).unwrap().says, Says::Nothing);

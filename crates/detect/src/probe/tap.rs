@@ -44,7 +44,14 @@ pub(crate) struct Packet {
 #[derive(Debug)]
 pub(crate) struct Tap {
     over: Arc<AtomicBool>,
-    thread: thread::JoinHandle<Vec<Packet>>,
+    thread: Option<thread::JoinHandle<Vec<Packet>>>,
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        self.over.store(true, Relaxed);
+        self.thread.take().map(thread::JoinHandle::join);
+    }
 }
 
 impl Tap {
@@ -59,15 +66,15 @@ impl Tap {
         let over = Arc::new(AtomicBool::new(false));
         let ends = over.clone();
         let thread = thread::Builder::new().name("tap".into()).spawn(move || listen(&socket, &ends))?;
-        Ok(Tap { over, thread })
+        Ok(Tap { over, thread: Some(thread) })
     }
 
     /// Ends it.
-    pub(crate) fn end(self) -> Vec<Packet> {
+    pub(crate) fn end(mut self) -> Vec<Packet> {
         // What has been sent last is on its way through the kernel.
         thread::sleep(Duration::from_millis(20));
         self.over.store(true, Relaxed);
-        self.thread.join().unwrap_or_default()
+        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
     }
 }
 

@@ -8,11 +8,12 @@ use super::{ProbeError, now};
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::Sha256;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::{
     fs::File,
     io::{self, Read, Write},
     net::{SocketAddr, UdpSocket},
+    os::fd::AsFd,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
@@ -52,6 +53,43 @@ pub(crate) fn read_bytes(mut from: impl Read, most: usize) -> io::Result<Vec<u8>
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     Ok(bytes)
+}
+
+/// A socket until a moment: whoever is heard on it, a byte now and then, is heard no longer than that.
+pub(crate) struct Until<'a> {
+    socket: SockRef<'a>,
+    end: Instant,
+    silence: Duration,
+}
+
+impl<'a> Until<'a> {
+    /// For so long in all, and for so long with nothing.
+    pub(crate) fn new<S: AsFd>(socket: &'a S, all: Duration, silence: Duration) -> Self {
+        Until { socket: SockRef::from(socket), end: Instant::now() + all, silence }
+    }
+
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.end.saturating_duration_since(Instant::now()).min(self.silence);
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for Until<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.socket.set_read_timeout(self.left()?)?;
+        (&*self.socket).read(buffer)
+    }
+}
+
+impl Write for Until<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.set_write_timeout(self.left()?)?;
+        (&*self.socket).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Writes words.
@@ -270,9 +308,10 @@ pub struct Offset {
 pub(crate) fn offset(exchanges: &[[i64; 4]]) -> Option<Offset> {
     let seconds = |span: i64| span as f64 / 1e9;
     let least = |of: fn(&[i64; 4]) -> i64| exchanges.iter().map(of).min();
-    // Nothing is received before it was sent: the offset is at most any way there, at least minus any way back, as the clocks have them.
-    let (most, back) = (seconds(least(|at| at[1] - at[0])?), seconds(least(|at| at[3] - at[2])?));
-    let round_trip_s = seconds(least(|at| (at[3] - at[0]) - (at[2] - at[1]))?);
+    // Nothing is received before it was sent: the offset is at most any way there, at least minus any way back, as the clocks have them. The other end's times
+    // are whatever it says.
+    let (most, back) = (seconds(least(|at| at[1].saturating_sub(at[0]))?), seconds(least(|at| at[3].saturating_sub(at[2]))?));
+    let round_trip_s = seconds(least(|at| at[3].saturating_sub(at[0]).saturating_sub(at[2].saturating_sub(at[1])))?);
     // A clock was set meanwhile.
     (most + back >= 0.0).then(|| Offset {
         offset_s: (most - back) / 2.0,
@@ -282,17 +321,23 @@ pub(crate) fn offset(exchanges: &[[i64; 4]]) -> Option<Offset> {
     })
 }
 
+/// What datagrams begin with.
+pub(crate) fn key_of(key: &str) -> Option<&[u8; 16]> {
+    key.as_bytes().first_chunk()
+}
+
 /// Compares the clocks, by datagrams to the responder.
 pub(crate) fn compare(to: SocketAddr, key: &str) -> Result<Vec<[i64; 4]>, ProbeError> {
     let failed = |why: io::Error| ProbeError::Socket { what: format!("exchange datagrams with the responder at {to}"), why };
     let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP)).map_err(failed)?;
     socket.connect(&to.into()).map_err(failed)?;
+    let Some(key) = key_of(key) else { return Ok(Vec::new()) };
     let (mut found, begun) = (Vec::new(), Instant::now());
     // A datagram is waited for as long as three like it have taken.
     let mut patience = Duration::from_secs(1);
     for _ in 0..EXCHANGES {
         let mut datagram = [0; DATAGRAM];
-        datagram[..16].copy_from_slice(&key.as_bytes()[..16]);
+        datagram[..16].copy_from_slice(key);
         let sent = now();
         datagram[16..24].copy_from_slice(&sent.to_be_bytes());
         if socket.send(&datagram).is_err() {
@@ -325,7 +370,7 @@ pub(crate) fn echo(socket: &UdpSocket, key: &str, over: &AtomicBool) {
     while !over.load(Relaxed) {
         let Ok((length, from)) = socket.recv_from(&mut datagram) else { continue };
         let received = now();
-        if length != DATAGRAM || datagram[..16] != key.as_bytes()[..16] {
+        if length != DATAGRAM || key_of(key).is_none_or(|key| datagram[..16] != *key) {
             continue;
         }
         datagram[24..32].copy_from_slice(&received.to_be_bytes());
