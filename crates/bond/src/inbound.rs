@@ -189,7 +189,7 @@ impl Inbound {
     /// Gives the memory back, where nothing is there that was not read.
     pub fn forget(&mut self) {
         if self.order.next() == self.read && self.order.held().0 == 0 {
-            self.ring = Ring::new(self.ring.window() as usize);
+            self.ring.forget();
         }
     }
 

@@ -1,15 +1,30 @@
 //! Bytes of a stream, by their offset, within a window that moves on. The memory is the window's and nothing more.
 
+use memmap2::MmapMut;
+
 /// A window's bytes. What is within it is the caller's to know.
 #[derive(Debug)]
 pub struct Ring {
-    bytes: Box<[u8]>,
+    bytes: MmapMut,
+    is_touched: bool,
 }
 
 impl Ring {
-    /// A window of so many bytes, at least one. Memory that was never written costs nothing where the system gives it out when it is touched.
+    /// A window of so many bytes, at least one. Right from the system, which gives out pages when they are touched and takes all of them back at once: an allocator
+    /// keeps large pieces that were used before, and clears all of one for who may touch a page of it.
+    ///
+    /// # Panics
+    /// When the system has no more memory, as any allocation does.
     pub fn new(bytes: usize) -> Self {
-        Ring { bytes: vec![0; bytes.max(1)].into() }
+        let bytes = MmapMut::map_anon(bytes.max(1)).expect("the system has memory for the window of a stream");
+        Ring { bytes, is_touched: false }
+    }
+
+    /// Gives the memory back; what was in it is gone.
+    pub fn forget(&mut self) {
+        if self.is_touched {
+            *self = Ring::new(self.bytes.len());
+        }
     }
 
     /// How large the window is.
@@ -31,6 +46,7 @@ impl Ring {
 
     /// Where the bytes from `offset` on are to be written: as many of `len` as lie in one part.
     pub fn get_mut(&mut self, offset: u64, len: u64) -> &mut [u8] {
+        self.is_touched = true;
         let start = self.place(offset);
         let len = len.min(self.window()) as usize;
         let end = (start + len).min(self.bytes.len());
@@ -50,6 +66,14 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_forgotten_is_gone() {
+        let mut ring = Ring::new(10);
+        ring.put(3, b"abc");
+        ring.forget();
+        assert_eq!((ring.get(3, 3).concat(), ring.window()), (vec![0; 3], 10));
+    }
 
     #[test]
     fn what_is_put_is_found_wherever_the_window_is() {

@@ -446,6 +446,8 @@ impl Config {
     pub const LEAST_BUFFER: Bytes = Bytes(4 * 1500);
     /// Descriptors of a worker that are not for flows: listeners, pipes, what comes in while interception ends.
     const RESERVED_FILES: u64 = 400;
+    /// Over how many networks the other end of a bond is taken to come.
+    const USUAL_NETWORKS: usize = 2;
 
     /// Finds what can't work before anything is set up.
     pub fn check(&self) -> Result<(), ConfigError> {
@@ -476,7 +478,7 @@ impl Config {
         if let Some(asked) = self.buffer.filter(|buffer| *buffer < Self::LEAST_BUFFER) {
             return Err(ConfigError::BufferTooSmall { asked, least: Self::LEAST_BUFFER });
         }
-        let most = self.threads.max(1) * Self::flows_of_a_worker();
+        let most = self.threads.max(1) * self.flows_of_a_worker();
         if let Some(asked) = self.max_flows.filter(|asked| *asked > most) {
             return Err(ConfigError::TooManyFlows { asked, files: leg::open_files(), threads: self.threads, most });
         }
@@ -487,20 +489,29 @@ impl Config {
         Ok(Controllers::of(&self.policy)?)
     }
 
-    /// How many flows a worker has descriptors for.
-    fn flows_of_a_worker() -> usize {
-        (leg::open_files().saturating_sub(Self::RESERVED_FILES) / 2).max(1) as usize
+    /// How many flows a worker has descriptors for: two each, or as many as a bond has networks and one.
+    fn flows_of_a_worker(&self) -> usize {
+        let serves = self.listen.iter().any(|listen| listen.way == Way::Bond);
+        let (networks, spares) = (self.policy.networks.len(), self.bond.as_ref().map_or(0, |bond| bond.spares));
+        let of_a_flow = 1 + networks.max(if serves { Self::USUAL_NETWORKS } else { 1 });
+        let of_none = networks * spares + if serves { Self::most_strangers() } else { 0 };
+        (leg::open_files().saturating_sub(Self::RESERVED_FILES + of_none as u64) / of_a_flow as u64).max(1) as usize
+    }
+
+    /// How many connections a worker of a bond's listener has that have not shown that they have the key.
+    pub(crate) fn most_strangers() -> usize {
+        (leg::open_files() / 8).min(1024) as usize
     }
 
     /// How many flows a worker can have at all; between this and what it has room for are those that come before the firewall lets
     /// them pass.
-    pub(crate) fn brim_of_a_worker() -> usize {
-        Self::flows_of_a_worker() + Self::RESERVED_FILES as usize / 4
+    pub(crate) fn brim_of_a_worker(&self) -> usize {
+        self.flows_of_a_worker() + Self::RESERVED_FILES as usize / 4
     }
 
     /// How many flows a worker takes before it is full.
     pub(crate) fn room_of_a_worker(&self) -> usize {
-        let most = Self::flows_of_a_worker();
+        let most = self.flows_of_a_worker();
         self.max_flows.map_or(most, |flows| flows.div_ceil(self.threads.max(1)).min(most))
     }
 

@@ -237,6 +237,8 @@ impl Connection {
             let call = Call { profile, shares, from, to: next, fast_open: self.syn_waits };
             if let Ok(far) = call.dial(|| sys::dscp_of_syn(&self.near)) {
                 (self.far, self.server, self.far_silence) = (far, next, Silence::of(profile));
+                // Nothing is known of this socket: that the last one was refused reads like an end.
+                (self.down.readable, self.down.hung_up, self.down.urgent, self.up.writable) = (true, false, false, true);
                 return true;
             }
         }

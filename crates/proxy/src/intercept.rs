@@ -89,7 +89,7 @@ fn listener(config: &Config, at: SocketAddr, way: Way) -> io::Result<Socket> {
         socket.set_tcp_mss(u32::from(mss))?;
     }
     socket.bind(&SockAddr::from(at))?;
-    socket.listen(BACKLOG.min(Config::brim_of_a_worker()) as i32)?;
+    socket.listen(BACKLOG.min(config.brim_of_a_worker()) as i32)?;
     Ok(socket)
 }
 

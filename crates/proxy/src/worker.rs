@@ -96,6 +96,8 @@ const SURVEYED: usize = 128;
 const CONNECT_TICK: Duration = Duration::from_millis(200);
 /// How often connections are looked after that have been here for a while, at least.
 const CARE: Duration = Duration::from_secs(5);
+/// How long listeners rest that could not accept.
+const REST: Duration = Duration::from_secs(1);
 /// How often connections that wait for something without an event get a turn.
 const TICK: Duration = Duration::from_millis(2);
 
@@ -178,6 +180,8 @@ pub(crate) struct Worker {
     backlog: usize,
     /// Listeners are deaf until something ends: for want of descriptors, or because it is full and nothing can pass unsplit.
     resting: bool,
+    /// When they listen again though nothing has ended: it may have been others' descriptors that they wanted.
+    wakes: Option<Instant>,
 }
 
 impl Worker {
@@ -198,7 +202,7 @@ impl Worker {
         for (index, listener) in listeners.iter().enumerate() {
             epoll::add(&epoll, &listener.socket, Token::Listener(index).pack(), EventFlags::IN)?;
         }
-        let now = Instant::now();
+        let (now, brim) = (Instant::now(), config.brim_of_a_worker());
         Ok(Worker {
             routes: Routes::open().ok(),
             lines: ties.log.clone().map(Lines::new),
@@ -228,9 +232,10 @@ impl Worker {
             closes: None,
             full: false,
             not_heard: false,
-            backlog: intercept::BACKLOG.min(Config::brim_of_a_worker()),
-            brim: Config::brim_of_a_worker(),
+            backlog: intercept::BACKLOG.min(brim),
+            brim,
             resting: false,
+            wakes: None,
         })
     }
 
@@ -289,6 +294,10 @@ impl Worker {
                 self.closes = None;
                 self.listeners.clear();
             }
+            if self.wakes.is_some_and(|at| self.tools.now >= at) {
+                self.wakes = None;
+                self.after_end();
+            }
             self.survey();
             if let Some(lines) = &mut self.lines {
                 lines.hand_over_old(self.tools.now);
@@ -309,6 +318,7 @@ impl Worker {
             connects.then_some(CONNECT_TICK),
             (self.alive() > 0).then(|| self.next_care.saturating_duration_since(Instant::now())),
             self.closes.map(|at| at.saturating_duration_since(Instant::now())),
+            self.wakes.map(|at| at.saturating_duration_since(Instant::now())),
             self.bonds.as_ref().and_then(Bonds::wait),
         ];
         let wait = reasons.into_iter().flatten().min()?;
@@ -400,8 +410,9 @@ impl Worker {
                 Ok(None) => return,
                 Err(why) => {
                     // Level-triggered, a listener that can't accept would spin: it rests until a descriptor is free.
-                    tracing::error!("cannot accept a connection: {why}; it waits until another ends");
+                    tracing::error!("cannot accept a connection: {why}; it waits until another ends, or for a second");
                     self.rest(true);
+                    self.wakes = Some(self.tools.now + REST);
                     return;
                 }
             }

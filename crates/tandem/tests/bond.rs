@@ -347,6 +347,91 @@ fn socks_goes_to_addresses_and_names_and_hears_why_not() {
     assert_eq!(socks(&bench, &[1, 192, 0, 2, 1]).unwrap_err(), 1);
 }
 
+/// The program with names of its own: two addresses of one, of which only the second is listened at.
+fn with_names(bench: &Bench, host: &Host, log: &str, arguments: &[&str]) -> Daemon {
+    fs::write(bench.dir.path().join("hosts"), "::1 both.test\n127.0.0.1 both.test\n").unwrap();
+    let mut command = host.command("unshare");
+    command.args(["--mount", "sh", "-c", "mount --bind hosts /etc/hosts && exec \"$0\" \"$@\"", TANDEM]).args(arguments);
+    Daemon::logging(command.current_dir(bench.dir.path()), &bench.dir.path().join(log))
+}
+
+#[test]
+fn a_name_leads_to_the_first_of_its_addresses_that_answers() {
+    if skip("a_name_leads_to_the_first_of_its_addresses_that_answers", &["ss", "unshare"]) {
+        return;
+    }
+    let name = [&[3, 9][..], b"both.test"].concat();
+    // Over a bond: what is refused first must not be taken for an end of what comes after it.
+    let mut bench = Bench::hosts();
+    let serve = ["bond", "serve", "--listen", "[::]:7000", "--key", "bond.key"];
+    bench.daemons.push(with_names(&bench, &bench.far, "serve.log", &serve));
+    wait_for_listener(&bench.far, 7000);
+    bench.connect(&["--listen", "socks5=127.0.0.1:1080", "--listen", "forward=127.0.0.1:4000=127.0.0.1:8000"], &[]);
+    let mut bench = bench.whole();
+    bench.server(echo);
+    let mut client = socks(&bench, &name).unwrap();
+    client.write_all(b"hello").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read_all(&mut client).unwrap(), b"hello");
+    // And through a plain proxy, of an answer that comes in parts.
+    bench.daemons.clear();
+    bench.daemons.push(with_names(&bench, &bench.near, "proxy.log", &["proxy", "--listen", "socks5=127.0.0.1:1080"]));
+    wait_for_listener(&bench.near, 1080);
+    let listener = bench.near.enter(|| TcpListener::bind((Ipv4Addr::LOCALHOST, SERVER)).unwrap()).unwrap();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        for part in bytes(50_000).chunks(10_000) {
+            stream.write_all(part).unwrap();
+            thread::sleep(Duration::from_millis(50));
+        }
+    });
+    let mut client = socks(&bench, &name).unwrap();
+    assert!(read_all(&mut client).unwrap() == bytes(50_000));
+}
+
+/// Ports of the near host's connections to the other end of the bond, and how many bytes each has sent.
+fn connections(bench: &Bench) -> Vec<(String, u64)> {
+    let output = bench.near.command("ss").args(["-tinHO", "dport", "=", ":7000"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let of = |line: &str| {
+        let port = line.split_whitespace().nth(3)?.rsplit(':').next()?.to_owned();
+        let sent = line.split_whitespace().find_map(|word| word.strip_prefix("bytes_sent:"))?.parse().ok()?;
+        Some((port, sent))
+    };
+    text.lines().filter_map(of).collect()
+}
+
+#[test]
+fn a_connection_that_is_reset_while_nothing_moves_is_replaced() {
+    if skip("a_connection_that_is_reset_while_nothing_moves_is_replaced", &["ss"]) {
+        return;
+    }
+    let bench = Bench::new(&["--network", "n1,to=10.0.1.2:7000"], &[]);
+    wait_until("the bond has its network", || bench.log("connect.log").contains("the bond has n1"));
+    let (mut client, mut server) = pair(&bench);
+    client.write_all(&bytes(50_000)).unwrap();
+    server.read_exact(&mut [0; 50_000]).unwrap();
+    let carries = || connections(&bench).into_iter().find(|(_, sent)| *sent > 50_000).map(|(port, _)| port);
+    wait_until("spares are ready", || connections(&bench).len() >= 3);
+    let port = carries().unwrap();
+    // Nothing is under way, and no timer of the stream's is due.
+    thread::sleep(Duration::from_secs(3));
+    let killed = bench.near.command("ss").args(["-KtnH", "sport", "=", &format!(":{port}")]).output().unwrap();
+    thread::sleep(Duration::from_millis(200));
+    if connections(&bench).iter().any(|(there, _)| *there == port) {
+        return common::note(
+            "a_connection_that_is_reset_while_nothing_moves_is_replaced",
+            &format!("ss -K ends no connection: {killed:?}"),
+        );
+    }
+    // The other end waits for five seconds, and gives the stream up then.
+    thread::sleep(Duration::from_secs(7));
+    server.write_all(b"still here").unwrap();
+    let mut heard = [0; 10];
+    client.read_exact(&mut heard).unwrap();
+    assert_eq!(&heard, b"still here");
+}
+
 #[test]
 fn networks_may_be_of_either_version_of_ip() {
     if skip("networks_may_be_of_either_version_of_ip", &["ss"]) {

@@ -6,14 +6,17 @@ use super::{
     life::Bonded,
     member::Member,
 };
-use crate::{config::ProxyVersion, leg, relay::Tools, sys};
+use crate::{
+    config::{Config, ProxyVersion},
+    leg,
+    relay::Tools,
+    sys,
+};
 use bond::{Frame, Reader, Step as Said};
 use rustix::io::Errno;
 use socket2::{Socket, TcpKeepalive};
 use std::{io::IoSliceMut, net::SocketAddr, time::Duration};
 
-/// Connections of others that have not shown that they have the key: of more the oldest goes.
-const MOST_STRANGERS: usize = 1024;
 /// Connections that have, and are of no stream yet.
 const MOST_GUESTS: usize = 4096;
 /// Connections of a stream: twice as many as there can be networks.
@@ -25,7 +28,7 @@ impl Bonds {
         if self.draining {
             return;
         }
-        if self.strangers.len() >= MOST_STRANGERS {
+        if self.strangers.len() >= Config::most_strangers() {
             // Of those that have shown nothing the oldest; where all have shown something, which may have been overheard, the oldest of all.
             let place = self.strangers.iter().position(|index| self.is_stranger(*index)).unwrap_or(0);
             if let Some(oldest) = self.strangers.remove(place)
@@ -57,12 +60,13 @@ impl Bonds {
 
     pub(super) fn on_entrance(&mut self, index: usize, tools: &mut Tools) {
         let Some(Entry::Entrance(entrance, origin)) = self.entries[index].take() else { return };
+        let since = entrance.since;
         match entrance.step(&self.keeper) {
             Ok(Step::Waits(entrance)) => self.entries[index] = Some(Entry::Entrance(entrance, origin)),
             Ok(Step::In(channel, window)) => match origin {
                 Origin::Dialled(network) => {
                     self.entries[index] = Some(Entry::Spare(channel, network, window));
-                    self.networks.ready(network, index, window, self.now);
+                    self.networks.ready(network, index, window, since, self.now);
                     self.hand_out(network, tools);
                 }
                 Origin::Accepted(send_proxy) if self.guests < MOST_GUESTS && !self.draining => {
@@ -196,9 +200,10 @@ impl Bonds {
                     let entrance = Box::new(Entrance::dialled(socket, self.now));
                     let index = self.enter(Entry::Entrance(entrance, Origin::Dialled(network)));
                     if let Some(Some(Entry::Entrance(entrance, _))) = self.entries.get(index)
-                        && self.watch(index, entrance.socket()).is_err()
+                        && let Err(why) = self.watch(index, entrance.socket())
                     {
                         self.drop_entry(index);
+                        self.networks.failed(network, &Unfit::Failed(why), self.now);
                     }
                 }
                 Err(why) => {

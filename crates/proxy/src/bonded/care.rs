@@ -1,12 +1,15 @@
 //! Who takes too long, and who has gone silent.
 
-use super::{Bonds, Entry, Origin, entrance::Unfit, life::Role, networks};
+use super::{
+    Bonds, Entry, Origin,
+    entrance::Unfit,
+    life::Role,
+    networks::{self, MOST_PATIENCE},
+};
 use crate::{ending::Ending, sys};
 use rustix::io::Errno;
 use std::{io, mem, time::Duration};
 
-/// How long a stranger may take.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// A stream whose last connection was closed by the other end waits so long for another: the other end is likely gone.
 const CLOSED_GRACE: Duration = Duration::from_secs(5);
 
@@ -16,7 +19,7 @@ impl Bonds {
         let now = self.now;
         for index in mem::take(&mut self.strangers) {
             match &self.entries[index] {
-                Some(Entry::Entrance(entrance, Origin::Accepted(_))) if now - entrance.since >= PATIENCE => {
+                Some(Entry::Entrance(entrance, Origin::Accepted(_))) if now - entrance.since >= MOST_PATIENCE => {
                     self.refused += 1;
                     self.drop_entry(index);
                 }
@@ -52,10 +55,10 @@ impl Bonds {
                 (true, false) => outage,
             };
             (now - since >= limit).then(|| bonded.bond_failed(io::ErrorKind::TimedOut))
-        } else if bonded.is_called() && now - bonded.born >= connect {
+        } else if bonded.is_called() && now - bonded.asked >= connect {
             Some(bonded.bond_failed(io::ErrorKind::TimedOut))
         } else if bonded.is_dialling()
-            && now - bonded.born >= connect + if matches!(bonded.role, Role::Serve { .. }) { Duration::ZERO } else { connect }
+            && now - bonded.asked >= connect + if matches!(bonded.role, Role::Serve { .. }) { Duration::ZERO } else { connect }
         {
             Some(Ending::FarNotReached(io::ErrorKind::TimedOut))
         } else if idle.is_some_and(|limit| bonded.idle(now) >= limit) {

@@ -47,8 +47,9 @@ use std::{
 const TURN_BYTES: usize = 2 << 20;
 /// A direction that has moved so much has its plain socket tuned for a stream.
 const TUNE_FROM: u64 = 32 * 1024;
-/// How often to look whether something was acknowledged, which raises no event.
+/// How soon to look whether something was acknowledged, which raises no event: at first, and at last, while nothing is.
 const TICK: Span = Span(2_000_000);
+const LAST_TICK: Span = Span(250_000_000);
 
 /// Which end of the bond this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +98,8 @@ pub(super) struct Bonded {
     /// Where else it may go.
     pub(super) others: Vec<SocketAddr>,
     pub(super) born: Instant,
+    /// When its far end was last asked for: the other end of the bond, or a server.
+    pub(super) asked: Instant,
     /// What the plain leg gets before the stream's bytes.
     preface: Vec<u8>,
     readable: bool,
@@ -120,7 +123,10 @@ pub(super) struct Bonded {
     pub(super) in_again: bool,
     /// When its turn is due, as the clock has been told.
     pub(super) scheduled: Option<Span>,
-    ticks: bool,
+    /// When to look at the plain leg again, from now on, and what it had not acknowledged when it was last looked at.
+    tick: Option<Span>,
+    pause: Span,
+    unacknowledged: usize,
 }
 
 /// The reason that the other end is told.
@@ -197,6 +203,7 @@ impl Bonded {
             server: super::UNKNOWN,
             others: Vec::new(),
             born: now,
+            asked: now,
             preface: Vec::new(),
             readable: true,
             writable: true,
@@ -214,7 +221,9 @@ impl Bonded {
             alone: Some((now, false)),
             in_again: false,
             scheduled: None,
-            ticks: false,
+            tick: None,
+            pause: TICK,
+            unacknowledged: 0,
         }
     }
 
@@ -233,11 +242,12 @@ impl Bonded {
     }
 
     /// *Serve*: the server is being dialled.
-    pub(super) fn dials(&mut self, far: Socket, server: SocketAddr, profile: &LegProfile) {
+    pub(super) fn dials(&mut self, far: Socket, server: SocketAddr, profile: &LegProfile, now: Instant) {
         let Role::Serve { send_proxy } = self.role else { return };
         self.preface = send_proxy.map_or(Vec::new(), |version| proxy_header(version, self.client, server));
         (self.plain, self.server, self.silence, self.life) = (Some(far), server, Silence::of(profile), Life::Dialling);
-        (self.readable, self.writable) = (false, false);
+        // Nothing is known of this socket, whatever was of one that was refused.
+        (self.readable, self.writable, self.hung_up, self.kept_alive, self.asked) = (false, false, false, false, now);
     }
 
     /// Whether it is not known yet that the server was reached.
@@ -291,9 +301,8 @@ impl Bonded {
         }
     }
 
-    /// Moves what can be moved. An error is how it has ended.
-    pub(super) fn proceed(&mut self, now: Span, tools: &mut Tools) -> Result<Wants, Ending> {
-        let mut wants = Wants::default();
+    /// Moves what can be moved. An error is how it has ended; what it wants holds then, too.
+    pub(super) fn proceed(&mut self, now: Span, tools: &mut Tools, wants: &mut Wants) -> Result<(), Ending> {
         let broken = |why: Breach| {
             tracing::warn!("{why}");
             io::ErrorKind::InvalidData
@@ -316,7 +325,7 @@ impl Bonded {
         if self.is_over()? {
             return Err(Ending::Finished);
         }
-        Ok(wants)
+        Ok(())
     }
 
     fn hear_answer(&mut self, now: Span) -> Result<(), Ending> {
@@ -348,6 +357,7 @@ impl Bonded {
         let mut taken = 0;
         while self.readable && !self.ended && self.stream.room() > 0 {
             if taken >= TURN_BYTES {
+                self.taken += taken as u64;
                 return Ok(true);
             }
             let space = self.stream.space();
@@ -423,7 +433,7 @@ impl Bonded {
 
     /// Passes the stream's end on to the plain leg, and says so when all was delivered.
     fn pass_end(&mut self) -> Result<(), Ending> {
-        self.ticks = false;
+        self.tick = None;
         if !self.stream.inbound.is_read() || !self.preface.is_empty() || self.life != Life::Relaying {
             return Ok(());
         }
@@ -445,9 +455,10 @@ impl Bonded {
         if !self.delivered {
             let unacknowledged = sys::unacknowledged(plain).map_err(|why| self.failed(&why))?;
             self.delivered = unacknowledged == 0;
-            self.ticks = !self.delivered;
             if self.delivered {
                 self.stream.inbound.deliver();
+            } else {
+                self.look_again(unacknowledged);
             }
         }
         Ok(())
@@ -463,14 +474,22 @@ impl Bonded {
         if left <= 1 {
             let _ = plain.set_linger(None);
         } else {
-            self.ticks = true;
+            self.look_again(left);
         }
         Ok(left <= 1)
     }
 
+    /// The plain leg has not acknowledged so much: it is looked at again soon, and ever later where nothing changes. A client that does not read may keep it so
+    /// for as long as it likes.
+    fn look_again(&mut self, unacknowledged: usize) {
+        let changed = mem::replace(&mut self.unacknowledged, unacknowledged) != unacknowledged;
+        self.pause = if changed { TICK } else { Span(2 * self.pause.0).min(LAST_TICK) };
+        self.tick = Some(self.pause);
+    }
+
     /// When its turn is due, if nothing happens before.
     pub(super) fn wakes(&self, now: Span) -> Option<Span> {
-        let tick = self.ticks.then_some(Span(now.0 + TICK.0));
+        let tick = self.tick.map(|pause| now + pause);
         [tick, self.stream.wakes(now)].into_iter().flatten().min()
     }
 

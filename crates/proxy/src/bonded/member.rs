@@ -123,9 +123,10 @@ impl Member {
 
     /// It is to raise an event when less than so much waits.
     pub(super) fn wake_below(&mut self, bytes: u64) {
-        // The kernel wakes who waits for it at half of it.
-        let wanted = 2 * bytes;
-        if self.lowat < wanted / 2 + wanted / 4 || self.lowat > wanted + wanted / 2 {
+        // The kernel wakes who waits for it at half of it. Never above what was asked for: it would be asked again at once, and again.
+        let most = 2 * bytes;
+        if self.lowat < most / 2 || self.lowat > most {
+            let wanted = most - most / 8;
             let set = sys::set_notsent_lowat(&self.channel, usize::try_from(wanted).unwrap_or(usize::MAX));
             self.lowat = if set.is_ok() { wanted } else { self.lowat };
         }

@@ -22,6 +22,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
 /// How long a connection may take to be ready, when the last one took no time: a handshake's first retransmission, and as much again.
 const LEAST_PATIENCE: Duration = Duration::from_secs(4);
+/// How long it may take at most: five round trips of several seconds each, as over a satellite behind a full queue.
+pub(super) const MOST_PATIENCE: Duration = Duration::from_secs(30);
 /// Connections dialled at once over one network.
 const MOST_DIALLED: usize = 32;
 /// A connection that owes an answer for so long is silent, and for so many of its timeouts.
@@ -118,6 +120,11 @@ impl Networks {
         }
     }
 
+    /// A stream that may wait for some is over.
+    pub(super) fn unwant(&mut self, slot: usize, id: u128) {
+        self.all.iter_mut().for_each(|state| state.wanting.retain(|wanting| *wanting != (slot, id)));
+    }
+
     /// The next stream that waits for one.
     pub(super) fn next_wanting(&mut self, network: usize) -> Option<(usize, u128)> {
         self.all[network].wanting.pop_front()
@@ -142,9 +149,10 @@ impl Networks {
         self.all[network].dialling -= 1;
     }
 
-    /// One that was on its way is ready.
-    pub(super) fn ready(&mut self, network: usize, index: usize, window: u32, now: Instant) {
+    /// One that was on its way since then is ready.
+    pub(super) fn ready(&mut self, network: usize, index: usize, window: u32, since: Instant, now: Instant) {
         let state = &mut self.all[network];
+        state.took = now - since;
         (state.dialling, state.failures, state.next) = (state.dialling - 1, 0, now);
         state.ready.push_back((index, now));
         self.window = Some(window);
@@ -163,9 +171,10 @@ impl Networks {
         }
     }
 
-    /// How long a connection over this network may take to be ready.
+    /// How long a connection over this network may take to be ready: the longer, the more have not been.
     pub(super) fn patience(&self, network: usize) -> Duration {
-        LEAST_PATIENCE + 3 * self.all[network].took
+        let State { took, failures, .. } = self.all[network];
+        ((LEAST_PATIENCE + 3 * took) * (1 + failures)).min(MOST_PATIENCE)
     }
 
     /// Begins to connect where another connection is needed; none: nowhere.
@@ -201,12 +210,13 @@ fn connect(network: &Network, window: Option<Bytes>) -> io::Result<Socket> {
     if let Some(interface) = &network.interface {
         socket.bind_device(Some(interface.0.as_bytes()))?;
     }
+    let probe = TcpKeepalive::new().with_time(Duration::from_secs(20)).with_interval(Duration::from_secs(5)).with_retries(3);
+    socket.set_tcp_keepalive(&probe)?;
+    // Which may say otherwise.
     leg::apply(&socket, &network.profile, || Ok(0))?;
     if let Some(mss) = network.profile.mss {
         socket.set_tcp_mss(u32::from(mss))?;
     }
-    let probe = TcpKeepalive::new().with_time(Duration::from_secs(20)).with_interval(Duration::from_secs(5)).with_retries(3);
-    socket.set_tcp_keepalive(&probe)?;
     if let Some(source) = network.source {
         socket.bind(&SockAddr::from(SocketAddr::new(source, 0)))?;
     }
@@ -234,10 +244,34 @@ mod tests {
         all.want(0, 7, 70);
         all.want(0, 7, 70);
         assert_eq!(dial(&mut all, now), 1);
-        all.ready(0, 1, 1 << 20, now);
+        all.ready(0, 1, 1 << 20, now, now);
         assert_eq!((all.take(0), all.take(0), all.window()), (Some(1), None, Some(1 << 20)));
         assert_eq!((all.next_wanting(0), all.next_wanting(0)), (Some((7, 70)), None));
         assert_eq!(dial(&mut all, now), 0);
+    }
+
+    #[test]
+    fn a_stream_that_is_over_waits_for_none() {
+        let mut all = networks(&["127.0.0.1", "127.0.0.2"], 0);
+        for id in 0..1000 {
+            all.want(0, id as usize, id);
+            all.want(1, id as usize, id);
+            all.unwant(id as usize, id);
+        }
+        assert!(all.all.iter().all(|state| state.wanting.is_empty()));
+    }
+
+    #[test]
+    fn one_that_takes_long_is_given_longer() {
+        let (mut all, now) = (networks(&["127.0.0.1"], 1), Instant::now());
+        assert_eq!(all.patience(0), LEAST_PATIENCE);
+        all.failed(0, &Unfit::Closed, now);
+        assert_eq!(all.patience(0), 2 * LEAST_PATIENCE);
+        (0..20).for_each(|_| all.failed(0, &Unfit::Closed, now));
+        assert_eq!(all.patience(0), MOST_PATIENCE);
+        all.dial(now + LAST_PAUSE).unwrap().1.unwrap();
+        all.ready(0, 1, 1 << 20, now, now + Duration::from_secs(5));
+        assert_eq!(all.patience(0), LEAST_PATIENCE + Duration::from_secs(15));
     }
 
     #[test]

@@ -240,7 +240,7 @@ impl Stream {
     /// An idle stream keeps no memory that it has no bytes in.
     pub(super) fn forget(&mut self) {
         if self.unacknowledged() == 0 {
-            self.ring = Ring::new(self.ring.window() as usize);
+            self.ring.forget();
         }
         self.inbound.forget();
     }

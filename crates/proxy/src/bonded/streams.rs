@@ -3,7 +3,7 @@
 use super::{
     BondConfig, Bonds, Entry, QUESTION, UNKNOWN, entrance,
     farewell::Farewell,
-    life::{Bonded, Role},
+    life::{Bonded, Role, Wants},
     member::{Lost, Member},
 };
 use crate::{
@@ -108,8 +108,9 @@ impl Bonds {
     pub(super) fn proceed(&mut self, slot: usize, tools: &mut Tools) {
         let now = self.time();
         let Some(bonded) = self.streams[slot].as_mut() else { return };
-        match bonded.proceed(now, tools) {
-            Ok(wants) => {
+        let mut wants = Wants::default();
+        match bonded.proceed(now, tools, &mut wants) {
+            Ok(()) => {
                 for (member, why) in wants.turn.lost {
                     self.on_lost(slot, member, why);
                 }
@@ -127,7 +128,15 @@ impl Bonds {
                 }
                 self.schedule(slot);
             }
-            Err(ending) => self.end(slot, ending),
+            Err(ending) => {
+                // A connection may have said the last word, and closed.
+                let now = self.now;
+                for (member, why) in wants.turn.lost {
+                    self.drop_entry(member.entry);
+                    self.streams[slot].iter_mut().for_each(|bonded| bonded.note_loss(why, now));
+                }
+                self.end(slot, ending);
+            }
         }
     }
 
@@ -164,6 +173,8 @@ impl Bonds {
             tracing::debug!(network = self.networks.name(network), "a connection of a stream is lost: {why}");
             self.want(network, slot);
         }
+        // What takes its place has something to say, and the others may have to carry what it had.
+        self.give_turn(slot);
     }
 
     /// *Serve*: a stream has said where it wants to go.
@@ -208,7 +219,7 @@ impl Bonds {
                 Ok(far) => {
                     let profile = profile.clone();
                     let Some(bonded) = self.streams[slot].as_mut() else { return };
-                    bonded.dials(far, server, &profile);
+                    bonded.dials(far, server, &profile, self.now);
                     bonded.others = servers;
                     return self.watch_plain(slot);
                 }
@@ -232,6 +243,7 @@ impl Bonds {
         let Some(mut bonded) = self.streams[slot].take() else { return };
         self.free_streams.push(slot);
         self.by_id.remove(&bonded.id);
+        self.networks.unwant(slot, bonded.id);
         self.past.push_back(bonded.id);
         if self.past.len() > REMEMBERED {
             self.past.pop_front();
