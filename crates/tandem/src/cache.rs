@@ -167,6 +167,14 @@ impl Cache {
 
     /// Says what works but is likely not meant.
     fn warn(&self) {
+        let files = std::env::temp_dir();
+        if let Ok(room) = rustix::fs::statvfs(&files)
+            && room.f_bavail.saturating_mul(room.f_frsize) < self.disk.0
+        {
+            let left = Bytes(room.f_bavail.saturating_mul(room.f_frsize));
+            let at = files.display();
+            tracing::warn!("{at} has room for {left}, less than --disk {}: let TMPDIR name another directory, or give less", self.disk);
+        }
         for listen in &self.listen {
             if let Listen::Http(at) = listen
                 && !at.ip().is_loopback()

@@ -59,6 +59,62 @@ struct Cell {
     transferred: Vec<Transferred>,
 }
 
+/// What was asked of the responder, as far as that went.
+#[derive(Default)]
+struct Asking {
+    cells: Vec<Cell>,
+    /// Ports that let no SYN in for so long, s, and when one was answered.
+    deaf: Vec<(u16, f64, Option<f64>)>,
+    clocks: Option<wire::Offset>,
+}
+
+impl Asking {
+    fn ask(
+        &mut self,
+        session: &Session,
+        how: &Prober,
+        offered: &[u16],
+        missing: &mut Vec<String>,
+        mut say: impl FnMut(&str),
+    ) -> Result<(), ProbeError> {
+        let round_trip = self.clocks.map_or(0.2, |clocks| clocks.round_trip_s);
+        let at_least = |(times, least): (f64, f64)| (times * round_trip).max(least).min(wire::LONGEST_HOLD);
+        let hold_s = how.hold_s.max(5.0 * round_trip).min(wire::LONGEST_HOLD);
+        for port in offered {
+            say(&format!("port {port}, while the responder lets no SYN in"));
+            match session.deaf(*port, at_least(DEAF))? {
+                Ok(answered) => self.deaf.push((*port, at_least(DEAF), answered)),
+                Err(why) => missing.push(format!("SYNs while the responder lets none in: {why}")),
+            }
+            for application in applications(*port) {
+                for direction in [Direction::Down, Direction::Up] {
+                    let word = if direction == Direction::Down { "down" } else { "up" };
+                    say(&format!("port {port}: {application}, {word}"));
+                    let wanted = Wanted {
+                        application: *application,
+                        direction,
+                        port: *port,
+                        bytes: how.bytes,
+                        pause_s: at_least(PAUSE),
+                        hold_s: None,
+                    };
+                    let (plain, nonce) = session.transfer(&wanted, None)?;
+                    self.clocks = self.clocks.or(plain.clocks);
+                    let mut transferred = vec![plain];
+                    let http = matches!(application, Application::HttpData | Application::HttpImage);
+                    if http && direction == Direction::Down {
+                        transferred.push(session.transfer(&Wanted { pause_s: 0.0, ..wanted }, Some(&nonce))?.0);
+                    }
+                    transferred.push(session.transfer(&Wanted { hold_s: Some(hold_s), ..wanted }, None)?.0);
+                    let data_port = if *application == Application::Ftp { session.offer.ftp_data } else { *port };
+                    self.cells.push(Cell { application: *application, direction, port: *port, data_port, transferred });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Probes a host with the help of its responder; says what it is about to do.
 pub fn probe_with_responder(how: &Prober, mut say: impl FnMut(&str)) -> Result<Probed, ProbeError> {
     let host = single::resolve(&how.host)?;
@@ -82,39 +138,22 @@ pub fn probe_with_responder(how: &Prober, mut say: impl FnMut(&str)) -> Result<P
     if let Err(why) = &tap {
         missing.push(format!("a trace at the prober: could not open a packet socket: {why} (root may; or CAP_NET_RAW)"));
     }
-    let (mut cells, mut deaf, mut clocks) = (Vec::new(), Vec::new(), session.clocks()?);
-    if clocks.is_none() {
+    let mut asked = Asking { clocks: session.clocks()?, ..Asking::default() };
+    if asked.clocks.is_none() {
         missing.push("a run that is known to be unsplit, and the clocks: the responder's datagrams did not come".into());
     }
-    let round_trip = clocks.map_or(0.2, |clocks| clocks.round_trip_s);
-    let at_least = |(times, least): (f64, f64)| (times * round_trip).max(least).min(wire::LONGEST_HOLD);
-    let hold_s = how.hold_s.max(5.0 * round_trip).min(wire::LONGEST_HOLD);
-    for port in &offered {
-        say(&format!("port {port}, while the responder lets no SYN in"));
-        match session.deaf(*port, at_least(DEAF))? {
-            Ok(answered) => deaf.push((*port, at_least(DEAF), answered)),
-            Err(why) => missing.push(format!("SYNs while the responder lets none in: {why}")),
+    // What has been seen before it broke off is worth as much as if it had not.
+    if let Err(why) = asked.ask(&session, how, &offered, &mut missing, &mut say) {
+        if asked.cells.is_empty() {
+            return Err(why);
         }
-        for application in applications(*port) {
-            for direction in [Direction::Down, Direction::Up] {
-                let word = if direction == Direction::Down { "down" } else { "up" };
-                say(&format!("port {port}: {application}, {word}"));
-                let wanted =
-                    Wanted { application: *application, direction, port: *port, bytes: how.bytes, pause_s: at_least(PAUSE), hold_s: None };
-                let (plain, nonce) = session.transfer(&wanted, None)?;
-                clocks = clocks.or(plain.clocks);
-                let mut transferred = vec![plain];
-                let http = matches!(application, Application::HttpData | Application::HttpImage);
-                if http && direction == Direction::Down {
-                    transferred.push(session.transfer(&Wanted { pause_s: 0.0, ..wanted }, Some(&nonce))?.0);
-                }
-                transferred.push(session.transfer(&Wanted { hold_s: Some(hold_s), ..wanted }, None)?.0);
-                let data_port = if *application == Application::Ftp { session.offer.ftp_data } else { *port };
-                cells.push(Cell { application: *application, direction, port: *port, data_port, transferred });
-            }
-        }
+        missing.push(format!("whatever was still to be asked of the responder: {why}"));
     }
-    let there = session.trace()?;
+    let Asking { cells, deaf, clocks } = asked;
+    let there = session.trace().unwrap_or_else(|why| {
+        missing.push(format!("the trace at the responder: {why}"));
+        Vec::new()
+    });
     let here = tap.map(Tap::end).unwrap_or_default();
     let there_packets = tap::packets(&there).unwrap_or_default();
     // From this end alone, besides; the responder listens as long as it runs.
