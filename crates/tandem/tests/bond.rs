@@ -402,6 +402,25 @@ fn connections(bench: &Bench) -> Vec<(String, u64)> {
 }
 
 #[test]
+fn an_other_end_that_is_not_there_yet_is_told_and_tried_again() {
+    if skip("an_other_end_that_is_not_there_yet_is_told_and_tried_again", &["ss"]) {
+        return;
+    }
+    let mut bench = Bench::hosts();
+    bench.connect(&["--listen", "forward=127.0.0.1:4000=127.0.0.1:8000"], &[]);
+    // Not only after the time that a handshake may take.
+    wait_until("the refusal is told", || bench.log("connect.log").contains("Connection refused"));
+    bench.serve(&[]);
+    let bench = bench.whole();
+    bench.server(echo);
+    let mut client = bench.call();
+    client.write_all(b"hello").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read_all(&mut client).unwrap(), b"hello");
+    assert!(!bench.log("connect.log").contains("timed out"), "{}", bench.log("connect.log"));
+}
+
+#[test]
 fn a_connection_that_is_reset_while_nothing_moves_is_replaced() {
     if skip("a_connection_that_is_reset_while_nothing_moves_is_replaced", &["ss"]) {
         return;

@@ -112,6 +112,10 @@ impl Entrance {
         loop {
             match mem::replace(&mut self.stage, Stage::Hello) {
                 Stage::Connected => {
+                    // One that was refused is closed, as is one that has not begun.
+                    if let Some(why) = self.socket().take_error().unwrap_or_else(Some) {
+                        return Err(Errno::from_io_error(&why).unwrap_or(Errno::IO).into());
+                    }
                     if sys::is_unanswered(self.socket()) {
                         self.stage = Stage::Connected;
                         return Ok(Step::Waits(self));
