@@ -350,7 +350,8 @@ impl Outbound {
 
     /// There is nothing that nobody has: what the others have is the end of the stream, or of what is there of it, or all that the other end has room for.
     /// What should be there by now and is not goes over another connection too, if that is not slower than to send it again; and so does what still waits to
-    /// be sent, and at the end of the stream what is on its way, if it comes earlier over the other.
+    /// be sent, and what is on its way, if it comes earlier over the other: at the end of the stream, and where that connection's TCP mends a loss, of which
+    /// nobody knows what it has hit.
     fn rescue(&mut self, now: Span) -> Option<Piece> {
         if !self.rescues() {
             return None;
@@ -361,13 +362,13 @@ impl Outbound {
             if !path.is_usable() {
                 continue;
             }
-            let (tier, round, waits) = (path.tier, path.look.srtt.secs(), path.score(0));
+            let (tier, round, waits, mends) = (path.tier, path.look.srtt.secs(), path.score(0), path.look.mends);
             // Each with how soon it will be there, s, if nothing is done.
             let late = path.first_alone(acked).filter(|run| run.due <= now).map(|run| (*run, round));
             let unsent = path.first_unsent(acked).map(|run| (*run, waits));
-            let last = path.last_alone(acked).filter(|_| is_end).map(|run| {
-                let said = Span(run.due.0.saturating_sub(now.0 + MOST_DELAY.0));
-                (*run, said.secs() - round / 2.0)
+            let last = path.last_alone(acked).filter(|_| is_end || mends).map(|run| {
+                let said = Span(run.due.0.saturating_sub(now.0 + MOST_DELAY.0)).secs() - round / 2.0;
+                (*run, if mends { said.max(round) } else { said })
             });
             let better = |(run, most): &(Run, f64)| self.sooner(from, run.end - run.start, *most, tier).map(|to| (*run, to));
             let Some((run, to)) = [late, unsent, last].iter().flatten().find_map(better) else { continue };

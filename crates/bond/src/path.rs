@@ -20,6 +20,8 @@ pub struct Look {
     pub srtt: Span,
     /// The retransmission timeout.
     pub rto: Span,
+    /// Its TCP is sending again what was lost: some of what is under way comes a round trip later than it says of itself, or more.
+    pub mends: bool,
 }
 
 /// A part of the stream that a connection was given, and the other end has not said to have from it.

@@ -1,7 +1,8 @@
 //! Splits TCP connections.
 //!
-//! The way of a byte: `intercept` (who, where to) → `leg` (dial and tune) → `relay` (splice, bounded, back-pressured) →
-//! `connection` (its life and its close); `meter` looks on. `rules` brings the traffic in and owns what it installs.
+//! The way of a byte: `rules` (the firewall brings it) → `intercept` (who, where to; a `greeting` where the client says so itself) → `policy` (as what?) →
+//! `leg` (dial and tune) → `relay` (splice, bounded, back-pressured) → `connection` (its life and its close); `meter` looks on. `gate` lets the firewall pass
+//! connections by when there is no room.
 //! One worker a thread, each with its own listeners and its own epoll; workers share nothing on the data path.
 //!
 //! A far leg may be a *bond*, one stream over several connections, and so may the near leg where such streams come out: `bonded`.

@@ -270,6 +270,30 @@ fn what_came_as_a_copy_is_not_copied_again() {
 }
 
 #[test]
+fn what_a_connection_mends_goes_over_a_nearer_one_too() {
+    let at = |ms: u64| Span(ms * 1_000_000);
+    let look = |srtt: u64| Look { window: 10_000, srtt: at(srtt), rto: at(2000), ..Look::default() };
+    // A piece goes over one of the two while the other is full; then nothing is left, and that one's TCP mends a loss, or does not.
+    let goes_again = |its: u64, others: u64, mends: bool| {
+        let mut out = Outbound::new(Settings::new(Scheduler::Score), 1 << 20);
+        let [one, other] = [0, 0].map(|tier| out.add(at(0), tier));
+        out.look(at(0), one, look(its));
+        out.look(at(0), other, Look { unsent: 1 << 20, ..look(others) });
+        out.offer(1000);
+        assert_eq!(out.give(at(1)).map(|piece| piece.conn), Some(one));
+        out.look(at(2), one, Look { mends, ..look(its) });
+        out.look(at(2), other, look(others));
+        let again = out.give(at(2)).map(|piece| (piece.conn == other, piece.again));
+        assert_eq!(out.give(at(3)), None, "once is enough");
+        again
+    };
+    assert_eq!(goes_again(500, 10, true), Some((true, true)));
+    assert_eq!(goes_again(500, 10, false), None);
+    // Over a farther one it would not come sooner.
+    assert_eq!(goes_again(10, 500, true), None);
+}
+
+#[test]
 fn redundant_is_as_fast_as_the_fastest_and_tiers_spare_the_dear_one() {
     let (alone, _) = takes(Scheduler::Single, 1_000_000, &[near(1000, 5)]);
     let (each, world) = takes(Scheduler::Redundant, 1_000_000, &[near(10, 300), near(1000, 5)]);

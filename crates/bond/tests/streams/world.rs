@@ -165,7 +165,11 @@ impl World {
             let Nature { rate, delay, .. } = conn.nature;
             let srtt = span(2 * delay + 1);
             let (unsent, window) = (conn.there.waits.len() as u64, rate * (2 * delay + 1) + 3000);
-            self.out.look(now, conn.id, Look { delivered: conn.delivered, unsent, window, srtt, rto: span(2 * delay + 200) });
+            self.out.look(
+                now,
+                conn.id,
+                Look { delivered: conn.delivered, unsent, window, srtt, rto: span(2 * delay + 200), ..Look::default() },
+            );
         }
         if self.next_check <= now {
             self.out.check(now);

@@ -39,6 +39,7 @@ impl Bonds {
                 _ => {}
             }
         }
+        self.networks.look(now);
         for slot in 0..self.streams.len() {
             self.care_for(slot);
         }

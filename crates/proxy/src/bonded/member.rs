@@ -18,6 +18,8 @@ const BEHIND: usize = 32;
 const TURN_BYTES: usize = 1 << 20;
 /// Until so much was acknowledged a connection is judged by its least round trip.
 const JUDGED: u64 = 32 * 1024;
+/// From this state of the kernel's TCP on (`TCP_CA_Recovery`, `TCP_CA_Loss`) it sends again what was lost.
+const RECOVERY: u8 = 3;
 /// So many parts are sent at once.
 const PARTS: usize = 24;
 
@@ -113,7 +115,7 @@ impl Member {
         let rtt = if delivered < JUDGED { info.rtt_us.min(info.min_rtt_us) } else { info.rtt_us };
         // The timeout as it is, not as it has become by being waited for in vain.
         let rto = us(info.rto_us >> info.backoff.min(16)).max(us(info.rtt_us));
-        Look { delivered, unsent: unsent + self.waiting(), window, srtt: us(rtt), rto }
+        Look { delivered, unsent: unsent + self.waiting(), window, srtt: us(rtt), rto, mends: info.ca_state >= RECOVERY }
     }
 
     /// What waits in this process's own hands, bytes.

@@ -244,10 +244,12 @@ impl Bonds {
         match self.entries.get_mut(index).and_then(Option::as_mut) {
             None => {}
             Some(Entry::Entrance(..)) => self.on_entrance(index, tools),
-            Some(Entry::Spare(channel, ..)) => {
+            Some(Entry::Spare(channel, network, _)) => {
+                let network = *network;
                 // It is to say nothing: either it has ended, or it is none of ours. Encryption has words of its own.
                 let said = channel.receive(&mut [IoSliceMut::new(&mut [0; 1])]);
                 if (events.readable || events.failed) && said != Err(Errno::AGAIN) {
+                    self.networks.closed(network, index, self.now);
                     self.drop_entry(index);
                 }
             }
@@ -272,10 +274,8 @@ impl Bonds {
                 }
             }
             Some(Entry::Farewell(farewell)) => {
-                let is_over = farewell.go_on();
-                if is_over {
-                    self.drop_entry(index);
-                }
+                let parting = farewell.go_on();
+                self.part(index, parting);
             }
         }
     }

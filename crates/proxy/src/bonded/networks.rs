@@ -20,6 +20,10 @@ use std::{
 /// Between tries of a network that nothing gets through: at first, and at last.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
+/// A ready connection that is closed so soon, and twice what it took to be ready, was not wanted.
+const UNWANTED: Duration = Duration::from_millis(250);
+/// How long its network is doubted.
+const DOUBT: Duration = Duration::from_secs(10);
 /// How long a connection may take to be ready, when the last one took no time: a handshake's first retransmission, and as much again.
 const LEAST_PATIENCE: Duration = Duration::from_secs(4);
 /// How long it may take at most: five round trips of several seconds each, as over a satellite behind a full queue.
@@ -45,6 +49,8 @@ struct State {
     /// How long the last one took to be ready.
     took: Duration,
     is_up: Option<bool>,
+    /// When one that was ready was last closed as soon as it was: others show nothing for a while.
+    unwanted: Option<Instant>,
 }
 
 /// All of them.
@@ -76,6 +82,7 @@ impl Networks {
             next: now,
             took: Duration::ZERO,
             is_up: None,
+            unwanted: None,
         };
         Networks {
             all: networks.iter().map(state).collect(),
@@ -139,6 +146,29 @@ impl Networks {
         old
     }
 
+    /// A ready connection was closed by the other end. One that takes no more of them closes them as soon as they come: its network is tried again at longer
+    /// and longer intervals then, as one that nothing gets through.
+    pub(super) fn closed(&mut self, network: usize, index: usize, now: Instant) {
+        let state = &mut self.all[network];
+        let soon = UNWANTED + 2 * state.took;
+        let is_unwanted = state.ready.iter().any(|(ready, since)| *ready == index && now - *since < soon);
+        self.forget(network, index);
+        if is_unwanted {
+            self.all[network].unwanted = Some(now);
+            self.failed(network, &Unfit::Closed, now);
+        }
+    }
+
+    /// Now and then: networks that were doubted are so no more.
+    pub(super) fn look(&mut self, now: Instant) {
+        for network in 0..self.all.len() {
+            let State { unwanted, ready, .. } = &self.all[network];
+            if unwanted.is_some() && !ready.is_empty() {
+                self.trust(network, now);
+            }
+        }
+    }
+
     /// A ready connection is no more.
     pub(super) fn forget(&mut self, network: usize, index: usize) {
         self.all[network].ready.retain(|(ready, _)| *ready != index);
@@ -153,9 +183,19 @@ impl Networks {
     pub(super) fn ready(&mut self, network: usize, index: usize, window: u32, since: Instant, now: Instant) {
         let state = &mut self.all[network];
         state.took = now - since;
-        (state.dialling, state.failures, state.next) = (state.dialling - 1, 0, now);
+        (state.dialling, state.next) = (state.dialling - 1, now);
         state.ready.push_back((index, now));
         self.window = Some(window);
+        self.trust(network, now);
+    }
+
+    /// Something gets through this network, and was not closed lately as soon as it did.
+    fn trust(&mut self, network: usize, now: Instant) {
+        let state = &mut self.all[network];
+        if state.unwanted.is_some_and(|at| now - at < DOUBT) {
+            return;
+        }
+        (state.failures, state.unwanted) = (0, None);
         if state.is_up.replace(true) != Some(true) {
             tracing::info!("the bond has {}, to {}", state.network.name, state.network.to);
         }
@@ -287,5 +327,27 @@ mod tests {
             now += Duration::from_millis(50);
         }
         assert!((10..=20).contains(&tries), "{tries}");
+    }
+
+    #[test]
+    fn one_whose_other_end_takes_no_more_is_tried_ever_more_seldom_too() {
+        let (mut all, start) = (networks(&["127.0.0.1"], 4), Instant::now());
+        let (mut now, mut tries) = (start, 0);
+        while now < start + Duration::from_secs(60) {
+            while all.dial(now).is_some() {
+                tries += 1;
+                all.ready(0, tries, 1 << 20, now, now);
+                all.closed(0, tries, now);
+            }
+            now += Duration::from_millis(50);
+        }
+        assert!((10..=20).contains(&tries), "{tries}");
+        // One that is not closed is believed after a while, and others are made ready beside it.
+        now += LAST_PAUSE;
+        all.dial(now).unwrap().1.unwrap();
+        all.ready(0, 100, 1 << 20, now, now);
+        assert!(all.dial(now + LAST_PAUSE).is_none());
+        all.look(now + DOUBT);
+        assert!(all.dial(now + DOUBT).is_some());
     }
 }

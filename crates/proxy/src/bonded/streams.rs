@@ -2,7 +2,7 @@
 
 use super::{
     BondConfig, Bonds, Entry, QUESTION, UNKNOWN, entrance,
-    farewell::Farewell,
+    farewell::{Farewell, Parting},
     life::{Bonded, Role, Wants},
     member::{Lost, Member},
 };
@@ -262,11 +262,21 @@ impl Bonds {
     pub(super) fn say_farewell(&mut self, member: Member, bytes: Vec<u8>) {
         let index = member.entry;
         let mut farewell = Box::new(Farewell::new(member.channel, bytes, self.now));
-        if farewell.go_on() {
-            self.entries[index] = None;
-            self.freed.push(index);
-        } else {
-            self.entries[index] = Some(Entry::Farewell(farewell));
+        let parting = farewell.go_on();
+        self.entries[index] = Some(Entry::Farewell(farewell));
+        self.part(index, parting);
+    }
+
+    /// What becomes of a connection that has said its last, after a turn.
+    pub(super) fn part(&mut self, index: usize, parting: Parting) {
+        match parting {
+            Parting::Over => self.drop_entry(index),
+            Parting::Again => {
+                if let Some(Some(Entry::Farewell(farewell))) = self.entries.get(index) {
+                    self.rearm(index, farewell.socket());
+                }
+            }
+            Parting::Waits => {}
         }
     }
 }

@@ -165,6 +165,7 @@ fn look(sender: &Sender) -> bond::Look {
         window: sender.window(),
         srtt: Span(u64::from(sender.rtt.smoothed()) * 1000),
         rto: Span(sender.rtt.rto() * 1000),
+        mends: sender.mends(),
     }
 }
 

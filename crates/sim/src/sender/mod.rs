@@ -322,6 +322,11 @@ impl Sender {
         self.end - self.nxt
     }
 
+    /// Whether it sends again what was lost.
+    pub(crate) fn mends(&self) -> bool {
+        matches!(self.phase, Phase::Recovery | Phase::Loss)
+    }
+
     /// Whether it would send more, and the fluid proxy at the other end has no room.
     pub(crate) fn is_held(&self) -> bool {
         let len = self.unsent().min(self.settings.mss.into());
