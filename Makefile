@@ -39,7 +39,7 @@ test: ## runs every test: format, lints, docs, unit, property, snapshot and name
 	@$(MAKE) --no-print-directory build
 	@$(AS_ROOT) env CARGO_TARGET_DIR=$(CARGO_TARGET_DIR) scripts/readme-commands
 
-bench: ## measures the emulator, the proxy, controllers and equations; prints the tables of docs/benchmarks.md
+bench: ## measures emulator, proxy, bond, controllers, equations, simulator, detector; prints tables of docs/benchmarks.md
 	@scripts/setup bench
 	@$(MAKE) --no-print-directory build
 	@$(AS_ROOT) env CARGO_TARGET_DIR=$(CARGO_TARGET_DIR) scripts/bench

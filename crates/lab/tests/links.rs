@@ -59,7 +59,7 @@ fn rate_and_delay_are_what_was_asked() {
         let slow = found.offered_rate_bps < 1.01 * found.rate.bits_per_s() as f64 || found.late_p99_s > 0.001;
         if !good(&found) && (found.jitter_p99_s > 0.001 || slow) {
             let (late, offered) = (found.late_p99_s.max(found.jitter_p99_s) * 1e3, found.offered_rate_bps / 1e6);
-            common::note(
+            testing::skipped(
                 "rate_and_delay_are_what_was_asked",
                 &format!("{mbit} Mbit/s: this machine never kept up, {offered:.0} Mbit/s were sent and packets came {late:.1} ms late"),
             );

@@ -33,7 +33,7 @@ fn play(test: &str, text: &str) -> Option<Outcome> {
             return Some(outcome);
         }
         if begun.elapsed() > PATIENCE {
-            common::note(test, &format!("this machine never kept up: {}", outcome.warnings.join("; ")));
+            testing::skipped(test, &format!("this machine never kept up: {}", outcome.warnings.join("; ")));
             return None;
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A scenario says what the network is and who sends what; an engine answers it with an outcome. This crate knows neither
 //! sockets nor clocks nor files: text comes in as a string, randomness from the seed. How a scenario is played is left to
-//! the engines (the lab, later the simulator and the equations); how an outcome is shown is left to `report`.
+//! the engines (lab, simulator, equations, the fair bound); how an outcome is shown is left to `report`.
 
 mod check;
 mod curve;

@@ -18,7 +18,7 @@ fn no_controllers(test: &str) -> bool {
     match kernel::load("reno", &[]) {
         Ok(_) => false,
         Err(why) => {
-            common::note(test, &why);
+            testing::skipped(test, &why);
             true
         }
     }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Daemon, PATIENCE, TANDEM, note, skip, wait_until};
+use common::{Daemon, PATIENCE, TANDEM, skip, wait_until};
 use lab::Host;
 use std::{
     fs,
@@ -43,7 +43,7 @@ fn with_those_of_the_drop_in_they_are_enough_for_our_controllers() {
         return;
     }
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
-        return note(TEST, &"this kernel has no BTF");
+        return testing::skipped(TEST, &"this kernel has no BTF");
     }
     serve(&["tandem.service", "controllers.conf"], &["--far", "control=share,capacity=10Mbit,link=lo"]);
 }

@@ -6,7 +6,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use scenario::Bytes;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use std::{
-    fs::{self, OpenOptions},
+    fs,
     io::{self, Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::fd::AsFd,
@@ -176,8 +176,7 @@ pub(crate) fn abort(end: TcpStream) {
 }
 
 /// Runs `work` on a thread in a new network namespace, whose loopback interface is up and whose TCP gives up on a peer that
-/// went silent after about a second. Where that can't be done the test is skipped; the reason goes to the file that TANDEM_SKIPS
-/// names.
+/// went silent after about a second. Where that can't be done the test is skipped.
 pub(crate) fn on_own_host(test: &str, work: impl FnOnce() + Send) {
     match own_host() {
         Ok(namespace) => thread::scope(|scope| {
@@ -187,16 +186,7 @@ pub(crate) fn on_own_host(test: &str, work: impl FnOnce() + Send) {
             });
             inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }),
-        Err(reason) => skip(test, &reason),
-    }
-}
-
-fn skip(test: &str, reason: &str) {
-    eprintln!("SKIP {test}: {reason}");
-    if let Ok(path) = std::env::var("TANDEM_SKIPS")
-        && let Ok(mut file) = OpenOptions::new().create(true).append(true).open(path)
-    {
-        let _ = writeln!(file, "{test}: {reason}");
+        Err(reason) => testing::skipped(test, &reason),
     }
 }
 

@@ -6,8 +6,7 @@ pub(crate) mod routed;
 
 use lab::Host;
 use std::{
-    fs::{self, OpenOptions},
-    io::Write,
+    fs,
     net::{IpAddr, SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -41,29 +40,12 @@ pub(crate) fn scenario_files() -> Vec<PathBuf> {
     found
 }
 
-/// Whether `test` must be skipped: hosts can't be made, or a program is missing. The reason goes to the file that TANDEM_SKIPS
-/// names.
+/// Whether `test` must be skipped: hosts can't be made, or a program is missing.
 pub(crate) fn skip(test: &str, programs: &[&str]) -> bool {
-    let missing = programs.iter().find(|program| !installed(program)).map(|program| format!("{program} is not installed"));
+    let missing = testing::missing(programs).map(|program| format!("{program} is not installed"));
     let Some(reason) = lab::Host::new("probe").err().map(|error| error.to_string()).or(missing) else { return false };
-    note(test, &reason);
+    testing::skipped(test, &reason);
     true
-}
-
-/// Says that a test was skipped.
-pub(crate) fn note(test: &str, reason: &dyn std::fmt::Display) {
-    eprintln!("SKIP {test}: {reason}");
-    if let Ok(path) = std::env::var("TANDEM_SKIPS")
-        && let Ok(mut file) = OpenOptions::new().create(true).append(true).open(path)
-    {
-        let _ = writeln!(file, "{test}: {reason}");
-    }
-}
-
-fn installed(program: &str) -> bool {
-    let directories = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
-    Path::new(program).is_absolute() && Path::new(program).exists()
-        || directories.split(':').any(|directory| Path::new(directory).join(program).exists())
 }
 
 /// A program that serves until it is dropped.
@@ -77,7 +59,7 @@ impl Daemon {
 
     /// One whose messages go to a file.
     pub(crate) fn logging(command: &mut Command, log: &Path) -> Self {
-        let log = OpenOptions::new().create(true).append(true).open(log).unwrap();
+        let log = fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
         Daemon(child.unwrap_or_else(|why| panic!("{command:?}: {why}")))
     }
