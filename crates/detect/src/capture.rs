@@ -53,6 +53,8 @@ pub struct Capture {
     pub(crate) flows: Vec<Flow>,
     /// Streams of datagrams: first and last time, payload bytes; by sender and receiver.
     pub(crate) datagrams: BTreeMap<(SocketAddr, SocketAddr), Datagrams>,
+    /// The latest time of any frame, ns by its clock.
+    last: Option<i64>,
     current: HashMap<[SocketAddr; 2], usize>,
     room: usize,
 }
@@ -97,7 +99,14 @@ impl Capture {
 
     fn empty(path: &Path) -> Self {
         let (flows, datagrams, current) = (Vec::new(), BTreeMap::new(), HashMap::new());
-        Capture { path: path.into(), tally: Tally::default(), flows, datagrams, current, room: MOST_STEPS }
+        Capture { path: path.into(), tally: Tally::default(), flows, datagrams, last: None, current, room: MOST_STEPS }
+    }
+
+    /// Until when a connection that it does not have was not there either, ns by its clock; None where it may lack any: the file is cut, connections were
+    /// forgotten, or frames are of a link type that is not read.
+    pub(crate) fn complete_until(&self) -> Option<i64> {
+        let lacks = self.tally.cut_at.is_some() || self.tally.forgotten > 0 || self.tally.unknown_link.is_some();
+        self.last.filter(|_| !lacks)
     }
 
     fn end(mut self, ending: Ending) -> Result<Self, TraceError> {
@@ -110,6 +119,7 @@ impl Capture {
 
     fn note(&mut self, frame: &Frame<'_>) {
         self.tally.frames += 1;
+        self.last = self.last.max(Some(frame.at));
         match packet::dissect(frame) {
             Carried::Tcp(segment) => self.note_segment(frame.at, &segment),
             Carried::Udp { from, to, length } => self.note_datagram(frame.at, from, to, length),

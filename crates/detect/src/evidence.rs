@@ -25,6 +25,8 @@ pub enum Method {
     TimestampClock,
     /// Hops left.
     Ttl,
+    /// The numbers of IP packets.
+    IpId,
     /// Where segments begin, and how large they are.
     Segments,
     /// Addresses and ports.

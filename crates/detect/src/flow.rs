@@ -10,9 +10,9 @@ use std::net::SocketAddr;
 
 /// A sequence number farther than this from where a stream is belongs to another (RFC 7323 §2.3: no window is larger than 2^30).
 const FARTHEST: i64 = 1 << 30;
-/// A window below this share of its largest is as good as shut, above the other as good as open.
+/// A window that has fallen to less than this share is as good as shut; one that has risen so much from there, and has room for some segments, as good as open.
 const SHUT: f64 = 0.1;
-const OPEN: f64 = 0.5;
+const OPEN: u64 = 6000;
 
 /// A SYN as it was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,6 +102,8 @@ pub(crate) struct Windows {
     pub(crate) shuts: u32,
     pub(crate) count: u64,
     shut: bool,
+    /// The most since it was opened, or the least since it was shut. What is offered before anything was sent says little of what comes later.
+    turn: u64,
 }
 
 impl Windows {
@@ -109,11 +111,12 @@ impl Windows {
         self.least = if self.count == 0 { window } else { self.least.min(window) };
         self.most = self.most.max(window);
         self.count += 1;
-        if !self.shut && (window as f64) < SHUT * self.most as f64 {
-            self.shut = true;
+        self.turn = if self.shut { self.turn.min(window) } else { self.turn.max(window) };
+        if !self.shut && (window as f64) < SHUT * self.turn as f64 {
+            (self.shut, self.turn) = (true, window);
             self.shuts += 1;
-        } else if self.shut && window as f64 >= OPEN * self.most as f64 {
-            self.shut = false;
+        } else if self.shut && window >= OPEN && (self.turn as f64) < SHUT * window as f64 {
+            (self.shut, self.turn) = (false, window);
         }
     }
 }
@@ -141,7 +144,7 @@ pub(crate) struct Half {
     pub(crate) content: Sketch,
     /// Of some segments not all was recorded.
     pub(crate) is_cut: bool,
-    /// Where segments with payload begin.
+    /// Where segments with payload begin, with their IP IDs.
     pub(crate) cuts: Sketch,
     /// Acknowledgements without payload: as they are, by window and timestamps, by place, window and IP ID, and by number and window alone.
     pub(crate) as_sent: Sketch,
@@ -290,6 +293,11 @@ impl Flow {
         self.halves[side].syn.is_some() || (self.client == Some(side) && self.halves[1 - side].syn.is_some())
     }
 
+    /// Whether its beginning was seen: the client's SYN.
+    pub(crate) fn began(&self) -> bool {
+        self.client.is_some_and(|client| self.halves[client].syn.is_some())
+    }
+
     /// The side that sent more.
     pub(crate) fn sender(&self) -> usize {
         usize::from(self.halves[1].length() > self.halves[0].length())
@@ -306,7 +314,7 @@ impl Half {
         self.bytes += u64::from(segment.length);
         self.again += (self.top.min(end) - begin).max(0) as u64;
         self.sizes.note(segment.length);
-        self.cuts.note(spread(begin as u64), begin);
+        self.cuts.note(spread(begin as u64), i64::from(segment.ip_id.unwrap_or(0)));
         note_content(&mut self.content, segment.payload, begin);
         self.is_cut |= (segment.payload.len() as u64) < u64::from(segment.length);
         self.first_data.get_or_insert(at);
@@ -331,5 +339,27 @@ impl Half {
         if id != 0 {
             self.by_number.note(spread(spread(reach as u64) ^ (window << 24) ^ id), at);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shuts(windows: impl IntoIterator<Item = u64>) -> u32 {
+        let mut all = Windows::default();
+        windows.into_iter().for_each(|window| all.note(window));
+        all.shuts
+    }
+
+    #[test]
+    fn a_window_shuts_each_time_it_falls_from_what_it_was_opened_to() {
+        assert_eq!(shuts([65_535, 60_000, 7_000, 65_535]), 0);
+        assert_eq!(shuts([65_535, 0, 65_535, 3_000, 0, 65_535]), 2);
+        // What was offered at first was never offered again.
+        assert_eq!(shuts([2_000_000, 0, 56_000, 0, 15_000, 0, 36_000]), 3);
+        // A segment or two is no opening; a slow fall no alternation.
+        assert_eq!(shuts([65_535, 0, 2_896, 0, 2_896, 0]), 1);
+        assert_eq!(shuts([65_535, 6_000, 30_000, 6_000, 50_000, 6_000]), 1);
     }
 }

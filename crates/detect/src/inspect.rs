@@ -202,7 +202,8 @@ pub(crate) fn timestamp_clock(ends: &Ends<'_>) -> Vec<Evidence> {
             (here, _) => {
                 let end = if here.is_some() { SIDE[stream] } else { SIDE[1 - stream] };
                 let text = format!("segments of the {} have timestamps only at the {end}'s end", SIDE[stream]);
-                found.push(of(Says::Split, Strength::Moderate, f64::NAN, text));
+                let span = here.or(there).map_or(0.0, |clock| spans(&clock).1);
+                found.push(of(Says::Split, Strength::Moderate, span, text));
             }
         }
     }
@@ -239,6 +240,31 @@ pub(crate) fn ttl(ends: &Ends<'_>) -> Vec<Evidence> {
         }
     }
     found
+}
+
+/// The numbers that IPv4 gives packets (RFC 791 §3.1), of data that begin at the same place: who sends them anew counts for itself.
+pub(crate) fn ip_ids(ends: &Ends<'_>) -> Vec<Evidence> {
+    let compare = |stream: usize| {
+        let (here, there) = (ends.ends[stream].half(stream), ends.ends[1 - stream].half(stream));
+        let overlap = there.cuts.agreed(&here.cuts);
+        if ends.shift(stream) != Some(0) || overlap.of < ENOUGH {
+            return None;
+        }
+        let of = |says, strength, what: &str| {
+            let text = format!(
+                "of {} segments of the {} that begin at the same place, {} have the same IP ID: {what}",
+                overlap.of, SIDE[stream], overlap.same
+            );
+            Some(Evidence::new(Method::IpId, says, strength, (overlap.share(), "share"), text))
+        };
+        match overlap.same {
+            0 => of(Says::Split, Strength::Weak, "they were given anew (some firewalls and translators do that, too)"),
+            // Both count one by one: that two do from the same number on is as likely as one number is to be like another. What is sent again counts on.
+            _ if overlap.share() >= 0.5 => of(Says::EndToEnd, Strength::Moderate, "they came through"),
+            _ => of(Says::Nothing, Strength::Weak, "too few to be sure"),
+        }
+    };
+    [0, 1].into_iter().filter_map(compare).collect()
 }
 
 /// Where segments begin and how large they are.

@@ -54,7 +54,7 @@ pub struct Window {
     pub least: u64,
     /// The most.
     pub most: u64,
-    /// How often it went from open to shut: below a tenth of the most.
+    /// How often it went from open to shut: below a tenth of the most since it was last shut.
     pub shuts: u32,
 }
 
@@ -146,11 +146,11 @@ fn round_trip(view: &View<'_>, end: usize) -> Option<f64> {
     view.answers_recorded(end).into_iter().chain(shaken).min().map(|least| least as f64 / 1e9)
 }
 
-/// The delay to the first byte against the time that the sender took to send (§III-A: a TCP proxy receives all, then forwards). `known` is the clocks'
-/// offset, s, where that is known.
-pub(crate) fn first_byte(ends: &Ends<'_>, known: Option<f64>) -> Option<Evidence> {
+/// The delay to the first byte against the time that the sender took to send (§III-A: a TCP proxy receives all, then forwards). `synchronised` is within
+/// how many seconds the clocks agree, where that is known.
+pub(crate) fn first_byte(ends: &Ends<'_>, synchronised: Option<f64>) -> Option<Evidence> {
     let (sender, receiver) = (ends.sender(), ends.receiver());
-    let offset = known.or_else(|| offset(ends).filter(|offset| offset.sure).map(|offset| offset.seconds))?;
+    let offset = synchronised.map(|_| 0.0).or_else(|| offset(ends).filter(|offset| offset.sure).map(|offset| offset.seconds))?;
     if !receiver.anchored(0) {
         return None;
     }
@@ -177,8 +177,10 @@ pub(crate) fn first_byte(ends: &Ends<'_>, known: Option<f64>) -> Option<Evidence
         seconds(took)
     );
     let of = |says, strength| Some(Evidence::new(Method::FirstByte, says, strength, (waited, "s"), text.clone()));
-    // What the offset can be wrong by is less than the way there and back.
-    if took >= 0.01 && waited - way >= (0.8 * took).max(2.0 * way) {
+    // What an offset that was inferred can be wrong by is less than the way there and back. Where it is known, the way of a full segment is less than twice that
+    // of the small ones by which it was measured.
+    let unsure = synchronised.map_or(2.0 * way, |within| way + within);
+    if took >= 0.01 && waited - way >= unsure.max(0.8 * took) {
         of(Says::TcpProxy, Strength::Moderate)
     } else if took >= short.max(0.01) && waited - way <= 0.5 * took && sent.by(came) < total && sender.anchored(0) {
         // A sender's trace that begins late makes both shorter.

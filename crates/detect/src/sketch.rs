@@ -66,6 +66,13 @@ impl Sketch {
         Overlap { same, of }
     }
 
+    /// How many of the things that both have came with the same, where both came with something.
+    pub(crate) fn agreed(&self, other: &Sketch) -> Overlap {
+        let with = |(hash, here): &(u64, i64)| other.find(*hash).ok().map(|place| (*here, other.kept[place].1));
+        let both = self.kept.iter().filter_map(with).filter(|(here, there)| *here != 0 && *there != 0);
+        both.fold(Overlap { same: 0, of: 0 }, |sum, (here, there)| Overlap { same: sum.same + usize::from(here == there), of: sum.of + 1 })
+    }
+
     /// The shift between the two sketches' places that most of what they share agrees on, and how many do: `other`'s place + shift = own place.
     pub(crate) fn shift(&self, other: &Sketch) -> Option<(i64, usize)> {
         let mut votes: BTreeMap<i64, usize> = BTreeMap::new();

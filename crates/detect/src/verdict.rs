@@ -72,24 +72,28 @@ pub struct Asked {
     pub series: bool,
 }
 
-/// Looks at every connection: those seen at both ends first, then the others; of each the largest first.
+/// Looks at every connection, the largest first; of those that are as large, the ones seen at both ends.
 pub fn findings(sender: Option<&Capture>, receiver: Option<&Capture>, asked: &Asked) -> Vec<Finding> {
     let pairs = sender.zip(receiver).map_or_else(Vec::new, |(one, two)| pairing::pairs(one, two));
     let mut found: Vec<Finding> =
         sender.zip(receiver).map(|(one, two)| pairs.iter().map(|pair| both(one, two, pair, asked)).collect()).unwrap_or_default();
-    found.sort_by_key(|finding| (std::cmp::Reverse(finding.bytes), finding.sender));
-    let mut alone = Vec::new();
+    // Until when the sender's trace has all there was, by the receiver's clock: where a client asks, that has the way of its SYN in it, so that what the sender
+    // would have seen of a connection that began before would be there.
+    let until = sender.zip(receiver).and_then(|(one, two)| {
+        let apart = asked.known.synchronised_s.map(|_| 0).or_else(|| pairing::offset(&one.flows, &two.flows, &pairs));
+        Some(one.complete_until()? + apart?)
+    });
     for (end, capture, other) in [(0, sender, receiver), (1, receiver, sender)] {
         let Some(capture) = capture else { continue };
         let known: BTreeSet<usize> = pairs.iter().map(|pair| if end == 0 { pair.one } else { pair.two }).collect();
         let contents = (end == 1).then(|| Contents::new(&capture.flows, &known));
         for (index, flow) in capture.flows.iter().enumerate().filter(|(index, _)| !known.contains(index)) {
-            let repeated = contents.as_ref().map_or(0, |contents| contents.before(index, SAME_CONTENT));
-            alone.push(single(end, View { flow, sender: flow.sender() }, other, repeated, asked));
+            let again = contents.as_ref().and_then(|contents| from_cache(contents, index, until.is_some_and(|until| flow.first < until)));
+            found.push(single(end, View { flow, sender: flow.sender() }, other, again, asked));
         }
     }
-    alone.sort_by_key(|finding: &Finding| (std::cmp::Reverse(finding.bytes), finding.sender, finding.receiver));
-    found.extend(alone);
+    let is_alone = |finding: &Finding| finding.sender.is_none() || finding.receiver.is_none();
+    found.sort_by_key(|finding| (std::cmp::Reverse(finding.bytes), is_alone(finding), finding.sender, finding.receiver));
     found
 }
 
@@ -124,14 +128,13 @@ fn both(one: &Capture, two: &Capture, pair: &Pair, asked: &Asked) -> Finding {
     evidence.extend(inspect::options(&ends));
     evidence.extend(inspect::timestamp_clock(&ends));
     evidence.extend(inspect::ttl(&ends));
+    evidence.extend(inspect::ip_ids(&ends));
     evidence.extend(inspect::segments(&ends));
     evidence.extend(inspect::addresses(&ends));
     evidence.extend(inspect::payload(&ends));
     evidence.extend(inspect::handshake(ends.sender(), "sender"));
     evidence.extend(inspect::handshake(ends.receiver(), "receiver"));
-    // Synchronised clocks have no offset to speak of.
-    let known = asked.known.synchronised_s.map(|_| 0.0);
-    evidence.extend(kind::first_byte(&ends, known));
+    evidence.extend(kind::first_byte(&ends, asked.known.synchronised_s));
     evidence.extend(kind::late_call(&ends));
     evidence.extend(kind::window(ends.sender(), Some(ends.receiver())));
     let (verdict, mut reason) = weigh(&mut evidence);
@@ -143,6 +146,8 @@ fn both(one: &Capture, two: &Capture, pair: &Pair, asked: &Asked) -> Finding {
     }
     // Of one connection all packets tell the offset; of two, those that do travel from end to end.
     let clocks = clocks.filter(|_| verdict != Verdict::SplitTcp && verdict != Verdict::TcpProxy);
+    // Synchronised clocks have no offset to speak of.
+    let known = asked.known.synchronised_s.map(|_| 0.0);
     let offset = known.or(clocks.map(|clocks| clocks.offset_s)).or_else(|| kind::offset(&ends).map(|offset| offset.seconds));
     let character = kind::character(Some(ends.sender()), Some(ends.receiver()), Some((&ends, offset)), asked.series);
     Finding {
@@ -158,8 +163,21 @@ fn both(one: &Capture, two: &Capture, pair: &Pair, asked: &Asked) -> Finding {
     }
 }
 
-/// A connection that one end saw: 0, the sender's trace, or 1, the receiver's.
-fn single(end: usize, view: View<'_>, other: Option<&Capture>, repeated: usize, asked: &Asked) -> Finding {
+/// Whether a connection of the receiver's trace, of which the sender's has nothing, brought what others had brought before. That the sender's has nothing
+/// shows that the sender was not asked only if that trace `ran_on` past the connection's beginning and lacks nothing.
+fn from_cache(contents: &Contents<'_>, index: usize, ran_on: bool) -> Option<Evidence> {
+    let times = contents.before(index, SAME_CONTENT);
+    let (strength, why) = if ran_on {
+        (Strength::Strong, "has nothing of this one, though it ran on")
+    } else {
+        (Strength::Moderate, "has nothing of this one, and may have ended before, or lack it")
+    };
+    let text = format!("the same bytes had come from that server in {times} connections before, and the sender's trace {why}");
+    (times > 0).then(|| Evidence::new(Method::Cache, Says::TcpProxy, strength, (times as f64, "times"), text))
+}
+
+/// A connection that one end saw: 0, the sender's trace, or 1, the receiver's; `again` is what its content shows.
+fn single(end: usize, view: View<'_>, other: Option<&Capture>, again: Option<Evidence>, asked: &Asked) -> Finding {
     let mut evidence = Vec::new();
     let at_sender = view.at().map_or(end == 0, |stream| stream == 0);
     if at_sender {
@@ -170,10 +188,7 @@ fn single(end: usize, view: View<'_>, other: Option<&Capture>, repeated: usize, 
     if let Some(other) = other {
         evidence.extend(tunnelled(&view, other));
     }
-    if repeated > 0 {
-        let text = format!("the same bytes had come in {repeated} connections before, and the sender's trace has nothing of this one");
-        evidence.push(Evidence::new(Method::Cache, Says::TcpProxy, Strength::Strong, (repeated as f64, "times"), text));
-    }
+    evidence.extend(again);
     let (verdict, mut reason) = weigh(&mut evidence);
     if verdict == Verdict::CannotTell {
         reason += match other {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Linked, Middle, Transfer, fires, of, told};
-use detect::{Asked, Known, Method, Says, Strength, Verdict, findings};
+use detect::{Asked, Finding, Known, MatchedBy, Method, Says, Strength, Verdict, findings};
 
 fn verdict(transfer: &Transfer) -> Verdict {
     transfer.finding(Known::default()).verdict
@@ -59,6 +59,22 @@ fn behind_a_firewall_that_renumbers() {
             let transfer = Transfer { renumbers: 123_456_789, late: [200, 40], timestamps, uplink, ..Transfer::default() };
             let finding = transfer.finding(Known::default());
             assert!(matches!(finding.verdict, Verdict::EndToEnd | Verdict::CannotTell), "{transfer:?}\n{}", told(&finding));
+        }
+    }
+}
+
+#[test]
+fn behind_a_translator_that_gives_ip_ids_anew() {
+    // From IPv4 to IPv4, and between IPv4 and IPv6, which has none. Without timestamps nothing else tells ACKs apart whose numbers and windows are the same.
+    for translated in [false, true] {
+        for (path, expected) in paths() {
+            let transfer = Transfer { timestamps: false, new_ids: true, v6: translated, v4_inside: translated, ..path };
+            let finding = transfer.finding(Known::default());
+            if expected == Verdict::EndToEnd {
+                let acks = of(&finding, Method::Acknowledgements).filter(|piece| piece.says != Says::Nothing);
+                assert!(acks.is_none(), "{transfer:?}\n{}", told(&finding));
+            }
+            assert_eq!(finding.verdict, expected, "{transfer:?}\n{}", told(&finding));
         }
     }
 }
@@ -173,6 +189,18 @@ fn passive_methods_see_downlinks_and_delayed_acks_show_uplinks() {
 }
 
 #[test]
+fn one_clock_shows_a_short_hold() {
+    // Held for 70 ms, where the way takes 45.
+    let said = |holds_all: bool, known: Known| {
+        let middle = Middle { holds_all, ..Middle::default() };
+        Transfer { bytes: 300_000, rate: 4.3e6, ..Transfer::split(middle) }.finding(known).verdict
+    };
+    let known = Known { synchronised_s: Some(0.001), ack_delay_s: None };
+    assert_eq!([said(true, known), said(false, known)], [Verdict::TcpProxy, Verdict::SplitTcp]);
+    assert_eq!(said(true, Known::default()), Verdict::SplitTcp);
+}
+
+#[test]
 fn method_2_bounds_offset_and_drift() {
     let transfer = Transfer { offset: 0.75, drift: 80e-6, bytes: 20_000_000, ..Transfer::default() };
     let clocks = transfer.finding(Known::default()).clocks.unwrap();
@@ -268,18 +296,113 @@ fn a_server_that_answers_late_makes_no_proxy() {
     assert_eq!(finding.verdict, Verdict::SplitTcp, "{}", told(&finding));
 }
 
+/// A transfer that both ends saw, and the same again, which the receiver alone did.
+struct Again {
+    first: Transfer,
+    again: Transfer,
+    /// When the sender's trace has its last two frames, of something else: s after the beginning of what came again.
+    later: Option<f64>,
+    /// The sender's file ends within its last record.
+    cut: bool,
+}
+
+impl Again {
+    /// A minute later by the receiver's clock, which is ahead of the sender's by ten.
+    fn new() -> Self {
+        let first = Transfer { bytes: 200_000, offset: 600.0, ..Transfer::split(Middle { holds_all: true, ..Middle::default() }) };
+        let again = Transfer { begin: first.begin + 60.0, ports: [40001, 80], ..first.clone() };
+        Again { first, again, later: Some(1.0), cut: false }
+    }
+
+    /// What is said of what came again, and by its content.
+    fn said(&self) -> (Verdict, Option<Strength>) {
+        let ([mut sent, came], [_, again]) = (self.first.records(), self.again.records());
+        if let Some(later) = self.later {
+            let [mut other, _] =
+                Transfer { begin: self.again.begin + later, ports: [50000, 22], content: 99, ..self.first.clone() }.records();
+            other.truncate(2);
+            sent.extend(other);
+        }
+        let mut file = common::pcap(&sent, self.first.links[0].number(), 65535, true);
+        file.truncate(file.len() - usize::from(self.cut));
+        let sender = common::read(&file);
+        let receiver = common::read(&common::pcap(&[came, again].concat(), self.first.links[1].number(), 65535, false));
+        let found = findings(Some(&sender), Some(&receiver), &Asked::default());
+        let is_again = |finding: &&Finding| finding.receiver.is_some_and(|ends| ends[1].port() == self.again.ports[0]);
+        let finding = found.iter().find(is_again).unwrap();
+        assert_eq!(finding.sender, None, "{}", told(finding));
+        (finding.verdict, of(finding, Method::Cache).map(|piece| piece.strength))
+    }
+}
+
 #[test]
 fn what_comes_again_without_the_sender_is_from_a_cache() {
-    let first = Transfer::split(Middle { holds_all: true, ..Middle::default() });
-    let again = Transfer { begin: first.begin + 60.0, ports: [40001, 80], ..first.clone() };
-    let records = [first.records(), again.records()];
-    let sender = common::read(&common::pcap(&records[0][0], first.links[0].number(), 65535, true));
-    let both = [records[0][1].clone(), records[1][1].clone()].concat();
-    let receiver = common::read(&common::pcap(&both, first.links[1].number(), 65535, false));
-    let found = findings(Some(&sender), Some(&receiver), &Asked::default());
-    assert_eq!(found.len(), 2);
-    assert_eq!(found[1].verdict, Verdict::TcpProxy, "{}", told(&found[1]));
-    assert!(of(&found[1], Method::Cache).is_some() && found[1].sender.is_none());
+    assert_eq!(Again::new().said(), (Verdict::TcpProxy, Some(Strength::Strong)));
+}
+
+#[test]
+fn what_came_after_the_senders_trace_may_be_the_senders() {
+    // It ended with the first connection, or with another one before.
+    for later in [None, Some(-30.0), Some(-0.5)] {
+        assert_eq!(Again { later, ..Again::new() }.said(), (Verdict::CannotTell, Some(Strength::Moderate)), "{later:?}");
+    }
+    // Nor does it show the sender's where its clock is ahead, and all its times are later.
+    let mut behind = Again { later: None, ..Again::new() };
+    (behind.first.offset, behind.again.offset) = (-600.0, -600.0);
+    assert_eq!(behind.said(), (Verdict::CannotTell, Some(Strength::Moderate)));
+}
+
+#[test]
+fn a_senders_trace_that_is_cut_may_lack_what_came_again() {
+    // What is before the record within which it ends is late enough by itself.
+    assert_eq!(Again { cut: true, ..Again::new() }.said(), (Verdict::CannotTell, Some(Strength::Moderate)));
+}
+
+#[test]
+fn the_same_from_another_server_is_not_from_a_cache() {
+    let mut again = Again::new();
+    again.again.v6 = true;
+    assert_eq!(again.said(), (Verdict::CannotTell, None));
+}
+
+#[test]
+fn what_came_in_part_before_is_not_from_a_cache() {
+    // Of eight parts the first five.
+    let mut again = Again::new();
+    again.again.bytes = again.first.bytes / 5 * 8;
+    assert_eq!(again.said(), (Verdict::CannotTell, None));
+}
+
+/// What matched two connections of which one was sent through a splitter behind NAT, and one received so many seconds later, with that `content` and so many
+/// bytes of each segment captured. Both captures have another connection, whose addresses tell the clocks' offset.
+fn matched(seconds: f64, content: u64, snaplen: usize) -> Option<MatchedBy> {
+    let split = Transfer { nat: true, bytes: 200_000, offset: 5000.0, ..Transfer::split(Middle::default()) };
+    let late = Transfer { begin: split.begin + seconds, content, ..split.clone() };
+    let other = Transfer { ports: [41000, 80], content: 99, nat: false, ..split.clone() };
+    let ([mut one, mut two], [sent, _], [_, came]) = (other.records(), split.records(), late.records());
+    one.extend(sent);
+    two.extend(came);
+    let captures = [common::read(&common::pcap(&one, 101, snaplen, true)), common::read(&common::pcap(&two, 1, snaplen, false))];
+    let found = findings(Some(&captures[0]), Some(&captures[1]), &Asked::default());
+    let (known, others): (Vec<_>, Vec<_>) =
+        found.iter().filter_map(|finding| finding.matched_by).partition(|by| *by == MatchedBy::Addresses);
+    assert!(known.len() == 1 && others.len() <= 1, "{found:#?}");
+    others.first().copied()
+}
+
+#[test]
+fn the_same_content_at_another_time_is_anothers() {
+    for (seconds, is_it) in [(0.0, true), (30.0, true), (-30.0, true), (120.0, false), (-120.0, false)] {
+        assert_eq!(matched(seconds, 7, 65535), is_it.then_some(MatchedBy::Content), "{seconds}");
+        // Of headers alone the length is what can be compared.
+        assert_eq!(matched(seconds, 7, 96), is_it.then_some(MatchedBy::Lengths), "{seconds}");
+    }
+}
+
+#[test]
+fn as_many_other_bytes_are_anothers() {
+    assert_eq!(matched(0.0, 8, 65535), None);
+    assert_eq!(matched(0.0, 8, 96), Some(MatchedBy::Lengths));
 }
 
 #[test]

@@ -186,7 +186,7 @@ pub(crate) fn deaf(deaf_s: f64, answered_s: Option<f64>) -> Option<Evidence> {
         Some(after) => {
             of(Says::Nothing, Strength::Weak, after, format!("{what}; none was answered sooner, the first after {}", seconds(after)))
         }
-        None => of(Says::Nothing, Strength::Weak, f64::NAN, format!("{what}; none was answered at all")),
+        None => of(Says::Nothing, Strength::Weak, deaf_s, format!("{what}; none was answered at all")),
     }
 }
 

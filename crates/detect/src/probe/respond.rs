@@ -71,12 +71,7 @@ pub fn respond(how: &Responder, over: &AtomicBool, mut say: impl FnMut(&str)) ->
     let (mut lobby, mut knocking) = (Lobby::new(listeners), Vec::new());
     while !over.load(Relaxed) {
         lobby.tick();
-        while let Ok((stream, from)) = control.accept() {
-            if knocking.len() >= KNOCKING {
-                knocking.remove(0);
-            }
-            knocking.extend(Knocking::new(stream.into(), from.as_socket()));
-        }
+        let_in(&control, &mut knocking);
         let Some((caller, hello)) = whoever_is_first(&mut knocking) else {
             thread::sleep(5 * TICK);
             continue;
@@ -129,6 +124,16 @@ impl Knocking {
                 Err(why) => return Err(why),
             }
         }
+    }
+}
+
+/// Lets those in who have come; of too many the oldest goes.
+fn let_in(control: &Socket, knocking: &mut Vec<Knocking>) {
+    while let Ok((stream, from)) = control.accept() {
+        if knocking.len() >= KNOCKING {
+            knocking.remove(0);
+        }
+        knocking.extend(Knocking::new(stream.into(), from.as_socket()));
     }
 }
 
@@ -341,3 +346,7 @@ impl Drop for Session<'_> {
         let _ = self.control.shutdown(Shutdown::Both);
     }
 }
+
+#[cfg(test)]
+#[path = "respond_tests.rs"]
+mod tests;

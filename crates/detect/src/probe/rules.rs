@@ -94,7 +94,12 @@ pub(crate) fn evidence(port: &PortSeen, way: &Way, elsewhere: &[PortSeen]) -> Ve
         found.extend(first_byte(port));
         found.extend(hops_left(port, way, elsewhere));
     }
-    found.extend(unlikely(port, elsewhere));
+    found.extend(unlikely(elsewhere));
+    if only_guards(port) {
+        // How near the answer to a SYN is, and how soon it comes, is the guard's then and no splitter's; and a splitter that waits for the host's ACKs before
+        // it sends its own lets data pass like a guard. So neither is shown.
+        found.iter_mut().for_each(|piece| piece.strength = Strength::Weak);
+    }
     found
 }
 
@@ -160,7 +165,7 @@ fn short_syn(port: &PortSeen, way: &Way) -> Option<Evidence> {
                 "{what}, and the host is farther: {} gave up {answers} packets to it after {far} (guards against SYN floods do that, too)",
                 who(way.at(far))
             );
-            of(Says::Split, if only_guards(port) { Strength::Weak } else { Strength::Moderate }, text)
+            of(Says::Split, Strength::Moderate, text)
         }
         (_, Some(reached)) if nearest == reached => {
             of(Says::EndToEnd, Strength::Weak, format!("{what}, none that could go fewer: as far as the host is away"))
@@ -240,7 +245,7 @@ fn hops_left(port: &PortSeen, way: &Way, elsewhere: &[PortSeen]) -> Option<Evide
 }
 
 /// Whether ports are open at which hardly anybody listens.
-fn unlikely(port: &PortSeen, elsewhere: &[PortSeen]) -> Option<Evidence> {
+fn unlikely(elsewhere: &[PortSeen]) -> Option<Evidence> {
     let accepted: Vec<String> =
         elsewhere.iter().filter(|other| other.answer() == Answer::Accepted).map(|other| other.port.to_string()).collect();
     let refused = elsewhere.iter().filter(|other| other.answer() == Answer::Refused).count();
@@ -259,7 +264,7 @@ fn unlikely(port: &PortSeen, elsewhere: &[PortSeen]) -> Option<Evidence> {
         ),
         _ => of(
             Says::Split,
-            if only_guards(port) { Strength::Weak } else { Strength::Moderate },
+            Strength::Moderate,
             format!(
                 "of {} ports where hardly anybody listens, {} accepted: {} (guards and traps for intruders do that, too)",
                 elsewhere.len(),

@@ -96,6 +96,27 @@ fn a_guard_against_syn_floods_is_no_splitter() {
 }
 
 #[test]
+fn what_a_guard_answers_is_weak_wherever_it_is_seen() {
+    // Of a host that itself answers nothing: how far it is away, only the other ports tell, and routers as far as they answer.
+    let mut far = way(9);
+    (far.reached, far.round_trip, far.ttl) = (None, None, None);
+    let open: Vec<PortSeen> = [1000, 2000, 3000].map(|number| port(number, 3, 9, Answer::Accepted)).to_vec();
+    for elsewhere in [closed(9), open] {
+        let mut seen = PortSeen { first_byte_s: None, ..port(443, 3, 9, Answer::Accepted) };
+        let splitter = verdict(&seen, &far, &elsewhere);
+        assert_eq!(splitter.0, Verdict::SplitTcp, "{:#?}", splitter.1);
+        for data in &mut seen.data {
+            *data = DataSeen { acked_s: None, sent: 4, alive: Some(true), ..*data };
+        }
+        let (said, evidence) = verdict(&seen, &far, &elsewhere);
+        assert_eq!(said, Verdict::CannotTell, "{evidence:#?}");
+        assert!(evidence.iter().any(|piece| piece.method == Method::ShortSyn && piece.says == Says::Split), "{evidence:#?}");
+        let strong = evidence.iter().find(|piece| piece.says != Says::Nothing && piece.strength > Strength::Weak);
+        assert!(strong.is_none(), "{strong:#?}");
+    }
+}
+
+#[test]
 fn a_silent_network_tells_by_another_port() {
     let silent = Way::default();
     let seen = PortSeen { data: Vec::new(), first_byte_s: None, ..port(80, 2, 9, Answer::Accepted) };
@@ -109,8 +130,6 @@ fn a_silent_network_tells_by_another_port() {
 #[test]
 fn a_port_where_nobody_listens_tells_of_those_that_accept_everything() {
     let open: Vec<PortSeen> = [1000, 2000, 3000].map(|number| port(number, 1, 3, Answer::Accepted)).to_vec();
-    let asked = port(80, 3, 3, Answer::Accepted);
-    let unlikely = |elsewhere: &[PortSeen]| unlikely(&asked, elsewhere);
     let found = unlikely(&open).unwrap();
     assert_eq!((found.says, found.strength, found.value), (Says::Split, Strength::Moderate, 3.0));
     assert_eq!(unlikely(&open[..1]).unwrap().says, Says::Nothing);

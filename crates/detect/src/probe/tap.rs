@@ -199,6 +199,19 @@ mod tests {
     };
 
     #[test]
+    fn who_lets_go_of_a_tap_ends_its_trace() {
+        let tap = match Tap::begin(&[1]) {
+            Ok(tap) => tap,
+            Err(why) => return eprintln!("SKIP who_lets_go_of_a_tap_ends_its_trace: {why}"),
+        };
+        let over = tap.over.clone();
+        drop(tap);
+        // Its thread had the other one, and has ended, and its socket with it.
+        assert!(over.load(Relaxed));
+        assert_eq!(Arc::strong_count(&over), 1);
+    }
+
+    #[test]
     fn headers_alone_are_kept_of_a_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();

@@ -3,7 +3,7 @@
 
 mod writer;
 
-pub(crate) use writer::{ACK, FIN, Linked, PSH, RST, Record, SYN, Segment, frame, pcap};
+pub(crate) use writer::{ACK, FIN, Linked, PSH, RST, Record, SYN, Segment, datagram, frame, pcap};
 
 use detect::{Asked, Capture, Evidence, Finding, Known, Method, Says, Strength, findings};
 use std::{
@@ -38,6 +38,12 @@ pub(crate) struct Middle {
     pub(crate) mss: usize,
     /// Its stack's window scale.
     pub(crate) scale: u8,
+    /// Hops left of what it sends when it arrives, where what comes from the other end has 57.
+    pub(crate) ttl: u8,
+    /// Whether its stack has timestamps.
+    pub(crate) timestamps: bool,
+    /// Of each twenty windows that it offers to the sender, ten are shut.
+    pub(crate) shuts: bool,
 }
 
 impl Default for Middle {
@@ -51,6 +57,9 @@ impl Default for Middle {
             shrinks: None,
             mss: 1448,
             scale: 7,
+            ttl: 57,
+            timestamps: true,
+            shuts: false,
         }
     }
 }
@@ -75,6 +84,10 @@ pub(crate) struct Transfer {
     pub(crate) nat: bool,
     /// A firewall adds this to the client's numbers.
     pub(crate) renumbers: u32,
+    /// Who translates addresses gives packets other IP IDs.
+    pub(crate) new_ids: bool,
+    /// With IPv6: the client's end has IPv4 all the same, as a translator shows it (RFC 7915).
+    pub(crate) v4_inside: bool,
     /// Segments that are put together in the sender's and the receiver's capture.
     pub(crate) tso: usize,
     pub(crate) gro: usize,
@@ -110,6 +123,8 @@ impl Default for Transfer {
             timestamps: true,
             nat: false,
             renumbers: 0,
+            new_ids: false,
+            v4_inside: false,
             tso: 1,
             gro: 1,
             loses: 0,
@@ -257,14 +272,15 @@ impl Transfer {
         Transfer { middle: Some(middle), ..Transfer::default() }
     }
 
-    fn addresses(&self, translated: bool) -> [SocketAddr; 2] {
+    fn addresses(&self, end: usize, translated: bool) -> [SocketAddr; 2] {
+        let v6 = self.v6 && !(self.v4_inside && end == usize::from(!self.uplink));
         // Of the data's sender and receiver; the client's port is the first.
-        let client: IpAddr = match (self.v6, translated) {
+        let client: IpAddr = match (v6, translated) {
             (true, _) => "2001:db8::1".parse().unwrap(),
             (false, false) => "10.0.0.2".parse().unwrap(),
             (false, true) => "203.0.113.9".parse().unwrap(),
         };
-        let server: IpAddr = if self.v6 { "2001:db8:9::7".parse().unwrap() } else { "192.0.2.7".parse().unwrap() };
+        let server: IpAddr = if v6 { "2001:db8:9::7".parse().unwrap() } else { "192.0.2.7".parse().unwrap() };
         let port = if translated { self.ports[0] ^ 0x1111 } else { self.ports[0] };
         let (client, server) = (SocketAddr::new(client, port), SocketAddr::new(server, self.ports[1]));
         if self.uplink { [client, server] } else { [server, client] }
@@ -284,7 +300,7 @@ impl Transfer {
             return [self.seen(&sent, 0, self.nat, 0), self.seen(&sent, 1, false, self.renumbers)];
         };
         let near = Leg::new(seed ^ 77, self.mss, [7, middle.scale], self.timestamps);
-        let far = Leg::new(seed ^ 99, middle.mss, [middle.scale, 7], self.timestamps);
+        let far = Leg::new(seed ^ 99, middle.mss, [middle.scale, 7], self.timestamps && middle.timestamps);
         // Who asks first, and over which link.
         let (first, first_way, second, second_way) =
             if client == 0 { (&near, self.near, &far, self.far) } else { (&far, self.far, &near, self.near) };
@@ -297,6 +313,8 @@ impl Transfer {
         // Of a buffer of B, byte b leaves the sender when byte b − B has left the middle at the far leg's rate.
         let room = |place: u64| begun + place.saturating_sub(middle.buffer) as f64 / middle.far_rate;
         let mut near_sent = stream(&near, self, self.bytes, false, self.rate, self.near, 0.0, room);
+        let offers = near_sent.iter_mut().filter(|sent| sent.side == 1);
+        offers.enumerate().filter(|(index, _)| middle.shuts && index % 20 >= 10).for_each(|(_, sent)| sent.segment.window = 0);
         let mut arrivals: Vec<(u64, f64)> = Vec::new();
         let mut place = 0;
         for sent in near_sent.iter().filter(|sent| sent.side == 0) {
@@ -329,14 +347,15 @@ impl Transfer {
 
     /// What the capture at `end` has of what was sent over its leg.
     fn seen(&self, sent: &[Sent], end: usize, translated: bool, renumbered: u32) -> Vec<Record> {
-        let (addresses, client) = (self.addresses(translated), usize::from(!self.uplink));
+        let (addresses, client) = (self.addresses(end, translated), usize::from(!self.uplink));
         let mut seen: Vec<(f64, usize, Segment)> = sent
             .iter()
             .map(|packet| {
                 let mut segment = packet.segment.clone();
                 (segment.from, segment.to) = (addresses[packet.side], addresses[1 - packet.side]);
                 let own = packet.side == end;
-                segment.ttl = if own { 64 } else { 57 };
+                segment.ttl = if own { 64 } else { self.middle.map_or(57, |middle| middle.ttl) };
+                segment.id ^= if self.new_ids && !own { 0x5a5a } else { 0 };
                 if packet.side == client {
                     segment.seq = segment.seq.wrapping_add(renumbered);
                 } else if segment.flags & ACK != 0 {

@@ -102,6 +102,19 @@ pub(crate) fn frame(segment: &Segment, link: Linked) -> Vec<u8> {
     frame
 }
 
+/// A UDP datagram of so many bytes, in IPv4.
+pub(crate) fn datagram(from: SocketAddr, to: SocketAddr, length: u16, link: Linked) -> Vec<u8> {
+    let (IpAddr::V4(source), IpAddr::V4(destination)) = (from.ip(), to.ip()) else { panic!("IPv4 alone") };
+    let (total, udp) = ((28 + length).to_be_bytes(), (8 + length).to_be_bytes());
+    let mut frame = link.header(false);
+    frame.extend([0x45, 0, total[0], total[1], 0, 1, 0x40, 0, 57, 17, 0, 0]);
+    frame.extend(source.octets());
+    frame.extend(destination.octets());
+    frame.extend([from.port().to_be_bytes(), to.port().to_be_bytes(), udp, [0; 2]].concat());
+    frame.resize(frame.len() + usize::from(length), 0);
+    frame
+}
+
 /// A pcap file in microseconds, or in nanoseconds.
 pub(crate) fn pcap(records: &[Record], link: u32, snaplen: usize, nanos: bool) -> Vec<u8> {
     let mut file = Vec::new();
