@@ -137,14 +137,10 @@ impl Asked {
                     let _ = tell.send(());
                 }
             });
-            source.flow(async move {
-                // When it has been answered without its body nobody takes that any more.
-                if matches!(timeout(EXPECTED, told).await, Ok(Err(_))) {
-                    std::future::pending::<()>().await;
-                }
-            })
+            // When it has been answered without its body nobody takes that any more.
+            source.flow_from(async move { !matches!(timeout(EXPECTED, told).await, Ok(Err(_))) })
         } else {
-            source.flow(async {})
+            source.flow()
         };
         if flow.length.is_none() {
             // Said outright, since there are methods that are not expected to have a body.
@@ -178,7 +174,7 @@ fn watched(mut source: Flow, moved: Arc<Mutex<Instant>>) -> Flow {
 /// What comes, once all of it has come; what is too much for that, from when there is no more room.
 async fn stored(caller: &Caller, mut source: Source) -> Flow {
     let length = source.length();
-    let Some(mut writer) = Writer::new(caller.house.room(), length) else { return source.flow(async {}) };
+    let Some(mut writer) = Writer::new(caller.house.room(), length) else { return source.flow() };
     let reader = writer.blob().reader();
     let blob = writer.blob().clone();
     let beyond = loop {

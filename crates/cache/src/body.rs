@@ -168,13 +168,25 @@ impl Source {
         Ok(end)
     }
 
-    /// What comes, as it comes, from when `begin` allows it.
-    pub(crate) fn flow(mut self, begin: impl Future<Output = ()> + Send + 'static) -> Flow {
+    /// What comes, as it comes.
+    pub(crate) fn flow(self) -> Flow {
+        self.flow_from(async { true })
+    }
+
+    /// What comes, as it comes, from when `wanted` says so; nothing ever, if it says no.
+    pub(crate) fn flow_from(mut self, wanted: impl Future<Output = bool> + Send + 'static) -> Flow {
         let (sender, flow) = Flow::channel(self.length());
         tokio::spawn(async move {
-            tokio::select! {
-                () = begin => send_on(&mut self, &sender).await,
-                () = sender.closed() => {}
+            let wanted = tokio::select! {
+                wanted = wanted => wanted,
+                () = sender.closed() => return,
+            };
+            if wanted {
+                send_on(&mut self, &sender).await;
+            } else {
+                // Who sends it need not wait until it is taken.
+                drop(self);
+                sender.closed().await;
             }
         });
         flow

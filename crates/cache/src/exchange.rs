@@ -287,7 +287,7 @@ pub(crate) async fn fresh(
 /// An answer that goes on as it comes.
 async fn passing(caller: &Caller, asked: &Asked, parts: hyper::http::response::Parts, source: Source) -> Outcome {
     let body = !source.body.is_end_stream();
-    let mut flow = source.flow(async {});
+    let mut flow = source.flow();
     let mut response = Response::new(());
     *response.status_mut() = parts.status;
     *response.headers_mut() = parts.headers;

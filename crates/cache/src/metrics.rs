@@ -79,7 +79,7 @@ fn text(stats: &Stats) -> String {
         ([("from", "tunnel")], stats.tunnels),
     ];
     count("answers", "Answers, by where they came from", None, &answers);
-    count("aborted", "Answers that broke off, by none of both ends' wish or by one's", None, &[([("what", "answers")], stats.aborted)]);
+    count("aborted", "Answers that broke off, on either side", None, &[([("what", "answers")], stats.aborted)]);
     count(
         "connections",
         "Connections that came in",

@@ -10,6 +10,7 @@ use hyper::{
     Request, Response, StatusCode,
     body::Incoming,
     client::conn::http1::{self, SendRequest},
+    header::UPGRADE,
 };
 use hyper_util::rt::TokioIo;
 use proxy::ends;
@@ -22,11 +23,14 @@ use std::{
 use tokio::{
     io::Interest,
     net::{TcpStream, lookup_host},
+    task::AbortHandle,
     time::timeout,
 };
 
 /// Connections kept open for one client, and for how long.
 const IDLE: (usize, Duration) = (6, Duration::from_secs(50));
+/// How long a server that has answered still takes what is left of a request of which nothing moves.
+const SAYS_ALL: Duration = Duration::from_secs(5);
 /// What a server's header section may take, and how many fields it may have.
 const HEADERS: (usize, usize) = (64 * 1024, 200);
 
@@ -72,10 +76,17 @@ impl Trouble {
     }
 }
 
+/// A connection to a server: its end that takes requests, and the task that moves its bytes.
+#[derive(Debug)]
+struct Line {
+    sender: SendRequest<Body>,
+    task: AbortHandle,
+}
+
 #[derive(Debug)]
 struct Idle {
     to: Where,
-    sender: SendRequest<Body>,
+    line: Line,
     since: Instant,
 }
 
@@ -85,27 +96,49 @@ pub(crate) struct Origins {
     idle: Mutex<Vec<Idle>>,
 }
 
-/// A connection that is in use, to be given back when its answer has come.
-#[derive(Debug)]
+/// A connection that is in use, to be given back when its answer has come. It ends where that is not waited for.
 pub(crate) struct Lease {
     origins: Arc<Origins>,
     to: Where,
-    sender: SendRequest<Body>,
+    line: Option<Line>,
+    /// How long nothing of the request has moved.
+    waited: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
 
 impl Lease {
-    pub(crate) fn give_back(self) {
-        let Lease { origins, to, mut sender } = self;
-        // The other half of the connection has to hear of the end first.
+    pub(crate) fn give_back(mut self) {
+        let Some(mut line) = self.line.take() else { return };
+        let (origins, to, waited) = (self.origins.clone(), self.to.clone(), self.waited.clone());
         tokio::spawn(async move {
-            if let Ok(Ok(())) = timeout(Duration::from_secs(5), sender.ready()).await {
-                let mut idle = origins.idle.lock().unwrap_or_else(PoisonError::into_inner);
-                idle.retain(|idle| idle.since.elapsed() < IDLE.1 && !idle.sender.is_closed());
-                if idle.len() < IDLE.0 {
-                    idle.push(Idle { to, sender, since: Instant::now() });
+            // The other half of the connection has to hear of the end first; and who was answered early may still say all that was to be said.
+            loop {
+                match timeout(SAYS_ALL, line.sender.ready()).await {
+                    Ok(Ok(())) => break,
+                    Ok(Err(_)) => return,
+                    // What is left of the request nobody wants, or nobody sends.
+                    Err(_) if waited() >= SAYS_ALL => return line.task.abort(),
+                    Err(_) => {}
                 }
             }
+            let mut idle = origins.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            idle.retain(|idle| idle.since.elapsed() < IDLE.1 && !idle.line.sender.is_closed());
+            if idle.len() < IDLE.0 {
+                idle.push(Idle { to, line, since: Instant::now() });
+            }
         });
+    }
+
+    /// Leaves the connection to who speaks another protocol on it.
+    pub(crate) fn leave(mut self) {
+        self.line = None;
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(line) = &self.line {
+            line.task.abort();
+        }
     }
 }
 
@@ -147,31 +180,31 @@ impl Caller {
 
     /// Has a connection that is open already serve for the first request to `to`.
     pub(crate) async fn adopt(&self, to: Where, stream: TcpStream) -> Result<(), Trouble> {
-        let sender = self.shake_hands(&to, stream, Bytes::new()).await?;
+        let line = self.shake_hands(&to, stream, Bytes::new()).await?;
         let mut idle = self.origins.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.push(Idle { to, sender, since: Instant::now() });
+        idle.push(Idle { to, line, since: Instant::now() });
         Ok(())
     }
 
-    async fn shake_hands(&self, to: &Where, stream: TcpStream, first: Bytes) -> Result<SendRequest<Body>, Trouble> {
+    async fn shake_hands(&self, to: &Where, stream: TcpStream, first: Bytes) -> Result<Line, Trouble> {
         let io = TokioIo::new(Leg::new(stream, first, self.house.config.patience));
         let mut builder = http1::Builder::new();
         builder.max_buf_size(HEADERS.0 + 64 * 1024).max_header_size(HEADERS.0).max_headers(HEADERS.1);
         let shaken = builder.handshake(io).await;
         let (sender, connection) = shaken.map_err(|why| Trouble::new(StatusCode::BAD_GATEWAY, format!("cannot speak to {to}: {why}")))?;
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             if let Err(why) = connection.with_upgrades().await {
                 tracing::debug!("a connection to a server ended: {why}");
             }
         });
-        Ok(sender)
+        Ok(Line { sender, task: task.abort_handle() })
     }
 
-    fn idle(&self, to: &Where) -> Option<SendRequest<Body>> {
+    fn idle(&self, to: &Where) -> Option<Line> {
         let mut idle = self.origins.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.retain(|idle| idle.since.elapsed() < IDLE.1 && idle.sender.is_ready());
+        idle.retain(|idle| idle.since.elapsed() < IDLE.1 && idle.line.sender.is_ready());
         let at = idle.iter().rposition(|idle| idle.to == *to)?;
-        Some(idle.remove(at).sender)
+        Some(idle.remove(at).line)
     }
 
     /// Sends a request and waits for what comes before the answer's body. `again` makes the same request once more, where that does no harm: a
@@ -181,11 +214,12 @@ impl Caller {
         to: &Where,
         request: Request<Body>,
         again: Option<impl Fn() -> Request<Body>>,
-        waited: impl Fn() -> Duration,
+        waited: impl Fn() -> Duration + Send + Sync + 'static,
     ) -> Result<(Response<Incoming>, Lease), Trouble> {
         let mut request = request;
-        if let Some(sender) = self.idle(to) {
-            match self.exchange(to, sender, request, &waited).await {
+        let waited: Arc<dyn Fn() -> Duration + Send + Sync> = Arc::new(waited);
+        if let Some(line) = self.idle(to) {
+            match self.exchange(self.lease(to, line, &waited), request).await {
                 Ok(answer) => return Ok(answer),
                 Err((_, Some(unsent))) => request = *unsent,
                 Err((trouble, None)) => match &again {
@@ -195,19 +229,24 @@ impl Caller {
             }
         }
         let stream = self.dial(to).await?;
-        let sender = self.shake_hands(to, stream, Bytes::new()).await?;
-        self.exchange(to, sender, request, &waited).await.map_err(|(trouble, _)| trouble)
+        let line = self.shake_hands(to, stream, Bytes::new()).await?;
+        self.exchange(self.lease(to, line, &waited), request).await.map_err(|(trouble, _)| trouble)
+    }
+
+    fn lease(&self, to: &Where, line: Line, waited: &Arc<dyn Fn() -> Duration + Send + Sync>) -> Lease {
+        Lease { origins: self.origins.clone(), to: to.clone(), line: Some(line), waited: waited.clone() }
     }
 
     async fn exchange(
         &self,
-        to: &Where,
-        mut sender: SendRequest<Body>,
+        mut lease: Lease,
         request: Request<Body>,
-        waited: &impl Fn() -> Duration,
     ) -> Result<(Response<Incoming>, Lease), (Trouble, Option<Box<Request<Body>>>)> {
         let patience = self.house.config.patience;
-        let answer = sender.try_send_request(request);
+        let may_switch = request.headers().contains_key(UPGRADE);
+        let (to, waited) = (lease.to.clone(), lease.waited.clone());
+        let Some(line) = &mut lease.line else { unreachable!("it was leased with its connection") };
+        let answer = line.sender.try_send_request(request);
         tokio::pin!(answer);
         let answer = loop {
             // While the request is still being sent there is no answer to wait for.
@@ -222,7 +261,11 @@ impl Caller {
             }
         };
         match answer {
-            Ok(answer) => Ok((answer, Lease { origins: self.origins.clone(), to: to.clone(), sender })),
+            // RFC 9110 §7.8: to a protocol that the request asked for. Nobody would speak any other with it.
+            Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS && !may_switch => {
+                Err((Trouble::new(StatusCode::BAD_GATEWAY, format!("{to} changed the protocol, which it was not asked to")), None))
+            }
+            Ok(answer) => Ok((answer, lease)),
             Err(mut failure) => {
                 let unsent = failure.take_message().map(Box::new);
                 let why = failure.into_error();

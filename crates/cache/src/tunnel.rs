@@ -65,7 +65,7 @@ pub(crate) async fn upgrade(caller: &Arc<Caller>, mut asked: Asked, near: OnUpgr
     let house = caller.house.clone();
     tokio::spawn(async move {
         // The connection is the tunnel's now.
-        drop(lease);
+        lease.leave();
         match tokio::try_join!(near, far) {
             Ok((near, far)) => match far.downcast::<TokioIo<Leg>>() {
                 Ok(Parts { io, read_buf, .. }) => join(&house, near, io.into_inner().after(read_buf)).await,

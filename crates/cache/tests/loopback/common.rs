@@ -267,3 +267,10 @@ pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// Whether `test` must be skipped: the program is missing.
+pub(crate) fn skip(test: &str, program: &str) -> bool {
+    let missing = testing::missing(&[program]);
+    missing.iter().for_each(|program| testing::skipped(test, &format!("{program} is not installed")));
+    missing.is_some()
+}

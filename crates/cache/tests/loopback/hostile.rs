@@ -125,6 +125,47 @@ fn answers_that_could_be_two_are_none() {
     }
 }
 
+/// RFC 9110 §15.2.2: only who asks for another protocol gets one.
+#[test]
+fn a_protocol_that_was_not_asked_for_is_no_answer() {
+    let (origin, _) = parrot(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\nhello".to_vec());
+    let cache = before(origin, |_| {});
+    for request in [
+        "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n\r\n\r\n",
+        // Of a request with a body it is not clear to which protocol that belongs: such a wish is not passed on.
+        "POST / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: echo\r\nContent-Length: 4\r\n\r\n\r\n\r\n",
+        // A body that breaks off while the answer comes.
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n\r\n\r\nno end",
+    ] {
+        let said = say(cache.addresses()[0], request.as_bytes());
+        assert!(said.starts_with("HTTP/1.1 502") && !said.contains("hello"), "{request}: {said}");
+    }
+    cache.begin_drain();
+    eventually("a connection does not end", || cache.is_idle());
+}
+
+/// A server that answers a request that expects to be asked for its body without asking, says more than it should, and leaves its connection open.
+#[test]
+fn a_body_that_is_not_asked_for_keeps_nobody() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let cache = before(listener.local_addr().unwrap(), |_| {});
+    let server = thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let _ = stream.read(&mut [0; 4096]).unwrap();
+        stream.write_all(b"HTTP/1.1 417 Expectation Failed\r\nContent-Length: 0\r\n\r\nmore").unwrap();
+        // Reset or closed: not open for ever.
+        stream.read(&mut [0; 1]).map_err(|why| why.kind())
+    });
+    let request = "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\nbody";
+    let said = say(cache.addresses()[0], request.as_bytes());
+    assert!(said.starts_with("HTTP/1.1 417"), "{said}");
+    assert!(matches!(server.join().unwrap(), Ok(0) | Err(std::io::ErrorKind::ConnectionReset)));
+    cache.begin_drain();
+    eventually("a connection does not end", || cache.is_idle());
+}
+
 #[test]
 fn header_sections_without_an_end_end_it() {
     let endless: Vec<u8> = (0..5000).flat_map(|number| format!("X-{number}: {}\r\n", "y".repeat(50)).into_bytes()).collect();
