@@ -46,9 +46,10 @@ impl LargeTrace {
         self.make(&path).with_context(|| format!("cannot make {}", path.display()))?;
         let size = fs::metadata(&path)?.len();
         let file = path.to_string_lossy().into_owned();
-        // Of one end's trace alone nothing can be told, which is exit status 3.
-        let programs: [(&str, &Path, Vec<&str>, i32); 2] = [
-            ("tandem detect trace", &self.tandem, vec!["detect", "trace", "--json", "--sender", &file], 3),
+        // Of one end's trace alone nothing can be told, which is exit status 3. What is at both ends the same went from end to end.
+        let programs: [(&str, &Path, Vec<&str>, i32); 3] = [
+            ("tandem detect trace, one end", &self.tandem, vec!["detect", "trace", "--json", "--sender", &file], 3),
+            ("tandem detect trace, both ends", &self.tandem, vec!["detect", "trace", "--json", "--sender", &file, "--receiver", &file], 0),
             ("tshark -z conv,tcp", Path::new("tshark"), vec!["-q", "-z", "conv,tcp", "-r", &file], 0),
         ];
         let mut measured: Vec<Vec<(f64, Took)>> = vec![Vec::new(); programs.len()];

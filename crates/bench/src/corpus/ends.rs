@@ -12,7 +12,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     thread,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
 
 /// How long an end waits for the other.
@@ -82,15 +82,15 @@ pub(super) struct Server {
 impl Server {
     /// Answers GETs with `body`, PUTs with a word.
     pub(super) fn start(host: &lab::Host, at: SocketAddr, body: Vec<u8>) -> Result<Self> {
-        Server::start_with(host, at, "", body)
+        Server::start_with(host, at, "", vec![body])
     }
 
-    /// The same with more lines in the answers' heads.
-    pub(super) fn start_with(host: &lab::Host, at: SocketAddr, lines: &'static str, body: Vec<u8>) -> Result<Self> {
+    /// The same with several bodies, which are asked for by their number, and with more lines in the answers' heads.
+    pub(super) fn start_with(host: &lab::Host, at: SocketAddr, lines: &'static str, bodies: Vec<Vec<u8>>) -> Result<Self> {
         let listener = host.enter(|| TcpListener::bind(at))?.with_context(|| format!("cannot listen on {at}"))?;
         listener.set_nonblocking(true)?;
         let (stop, connections) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let (over, served, body) = (stop.clone(), connections.clone(), Arc::new(body));
+        let (over, served, bodies) = (stop.clone(), connections.clone(), Arc::new(bodies));
         let thread = thread::spawn(move || {
             while !over.load(Relaxed) {
                 let Ok((stream, _)) = listener.accept() else {
@@ -98,9 +98,9 @@ impl Server {
                     continue;
                 };
                 served.fetch_add(1, Relaxed);
-                let body = body.clone();
+                let bodies = bodies.clone();
                 // What goes wrong here the client notices.
-                thread::spawn(move || answer(stream, lines, &body));
+                thread::spawn(move || answer(stream, lines, &bodies));
             }
         });
         Ok(Server { stop, connections, thread: Some(thread) })
@@ -121,12 +121,14 @@ impl Drop for Server {
     }
 }
 
-fn answer(mut stream: TcpStream, lines: &str, body: &[u8]) -> Result<()> {
+fn answer(mut stream: TcpStream, lines: &str, bodies: &[Vec<u8>]) -> Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let asked = Message::read(&mut stream, false)?;
-    let body = if asked.head.starts_with("GET ") { body } else { b"stored\n" };
+    let number = asked.head.split(' ').nth(1).and_then(|target| target.rsplit('/').next()?.parse().ok());
+    let body = bodies.get(number.unwrap_or(0)).context("a body that is not there was asked for")?;
+    let body = if asked.head.starts_with("GET ") { body } else { &b"stored\n"[..] };
     // Caches keep nothing without its date.
     let date = httpdate::fmt_http_date(SystemTime::now());
     let head = format!(
@@ -168,10 +170,10 @@ fn dial(call: Call) -> Result<(TcpStream, u16)> {
     Ok((stream, port))
 }
 
-/// What a request begins with; `lines` are what it says besides.
-fn head(call: Call, method: &str, lines: &str) -> String {
+/// What a request for the body of this number begins with; `lines` are what it says besides.
+fn head(call: Call, method: &str, number: usize, lines: &str) -> String {
     let host = call.server;
-    let target = if call.whole_url { format!("http://{host}/body") } else { "/body".to_string() };
+    let target = if call.whole_url { format!("http://{host}/body/{number}") } else { format!("/body/{number}") };
     format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{lines}Connection: close\r\n\r\n")
 }
 
@@ -179,22 +181,21 @@ fn head(call: Call, method: &str, lines: &str) -> String {
 pub(super) fn give_up(host: &lab::Host, call: Call, bytes: usize) -> Result<u16> {
     host.enter(|| -> Result<u16> {
         let (mut stream, port) = dial(call)?;
-        stream.write_all(head(call, "GET", "").as_bytes())?;
+        stream.write_all(head(call, "GET", 0, "").as_bytes())?;
         stream.read_exact(&mut vec![0; bytes])?;
         Socket::from(stream).set_linger(Some(Duration::ZERO))?;
         Ok(port)
     })?
 }
 
-/// Asks for the body, with these lines in the request; returns the answer, and how long it took from the call to the last byte.
-pub(super) fn fetch(host: &lab::Host, call: Call, lines: &str) -> Result<(Message, Duration)> {
-    host.enter(|| -> Result<(Message, Duration)> {
-        let begun = Instant::now();
+/// Asks for the body of this number, with these lines in the request; returns the answer.
+pub(super) fn fetch(host: &lab::Host, call: Call, number: usize, lines: &str) -> Result<Message> {
+    host.enter(|| -> Result<Message> {
         let (mut stream, _) = dial(call)?;
-        stream.write_all(head(call, "GET", lines).as_bytes())?;
+        stream.write_all(head(call, "GET", number, lines).as_bytes())?;
         let answer = Message::read(&mut stream, true)?;
         ensure!(answer.head.lines().next().is_some_and(|line| line.contains(" 200 ")), "it answered {:?}", answer.head);
-        Ok((answer, begun.elapsed()))
+        Ok(answer)
     })?
 }
 
@@ -203,9 +204,9 @@ pub(super) fn exchange(host: &lab::Host, call: Call, way: Way, body: &[u8]) -> R
     host.enter(|| -> Result<u16> {
         let (mut stream, port) = dial(call)?;
         match way {
-            Way::Down => stream.write_all(head(call, "GET", "").as_bytes())?,
+            Way::Down => stream.write_all(head(call, "GET", 0, "").as_bytes())?,
             Way::Up => {
-                stream.write_all(head(call, "PUT", &format!("Content-Length: {}\r\n", body.len())).as_bytes())?;
+                stream.write_all(head(call, "PUT", 0, &format!("Content-Length: {}\r\n", body.len())).as_bytes())?;
                 stream.write_all(body)?;
             }
         }

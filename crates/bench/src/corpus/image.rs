@@ -1,4 +1,4 @@
-//! §IV-B of Wei et al.: a picture of 1.5 MB over a cellular link, through Split-TCP, and through a TCP proxy that makes it smaller.
+//! §IV-B of Wei et al.: a picture of 1.5 MB over a cellular link, through Split-TCP, and through a TCP proxy that makes it smaller; or a page of several.
 
 use super::{
     ends::{self, field},
@@ -13,10 +13,15 @@ use scenario::Bytes;
 use std::{
     fs,
     path::{Path, PathBuf},
-    time::Duration,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
 };
 
-/// Downloads a picture over a cellular link through Split-TCP and through a TCP proxy that makes it smaller, and prints how long each took
+/// Downloads a picture, or a page of several, over a cellular link through Split-TCP and through a TCP proxy that makes it smaller, and prints how long each took
 #[derive(Debug, clap::Args)]
 pub(crate) struct Image {
     /// The tandem program
@@ -25,9 +30,12 @@ pub(crate) struct Image {
     /// How often each is downloaded; nothing is kept from one time to the next
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
-    /// The picture's size, to 2 %
+    /// The picture's size, to 2 %; of each of them, where there are several
     #[arg(long, default_value = "1500kB")]
     bytes: Bytes,
+    /// How many pictures: they are fetched over six connections at a time, as a browser does
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
+    pictures: u64,
     /// Writes the picture here, as it is and as it came
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -36,6 +44,8 @@ pub(crate) struct Image {
     seed: u64,
 }
 
+/// Connections of a browser to one server (HTTP/1.1).
+const AT_A_TIME: usize = 6;
 /// What stands in the middle, what the client takes, and what the paper prints for that, s.
 const ROWS: [(&str, Middle, &str, Option<f64>); 3] = [
     ("Split-TCP", Middle::Tandem("plain"), "image/jpeg", Some(109.0)),
@@ -49,20 +59,23 @@ impl Image {
         let tandem = fs::canonicalize(&self.tandem).unwrap_or_else(|_| self.tandem.clone());
         let bytes = usize::try_from(self.bytes.0).unwrap_or(usize::MAX);
         ensure!((10_000..=20_000_000).contains(&bytes), "a picture of {} is asked for: 10 kB to 20 MB can be made", self.bytes);
-        let picture = photograph(self.seed, bytes)?;
+        let pictures = (0..self.pictures).map(|number| photograph(self.seed + number, bytes)).collect::<Result<Vec<_>>>()?;
         if let Some(out) = &self.out {
             fs::create_dir_all(out).with_context(|| format!("cannot make the directory {}", out.display()))?;
-            write(out, "as-it-is", &picture)?;
+            write(out, "as-it-is", &pictures)?;
         }
-        println!("A JPEG of {} bytes over 128 kbit/s and 0.8 s, {} time(s) each.\n", picture.len(), self.runs);
+        let total: usize = pictures.iter().map(Vec::len).sum();
+        println!("JPEG pictures: {}, of {total} bytes together, over 128 kbit/s and 0.8 s, {} time(s) each.\n", pictures.len(), self.runs);
         println!("| in the middle | bytes that came | download, s | printed, s | of Split-TCP's | printed |\n|---|---|---|---|---|---|");
         let mut first: Option<(f64, f64)> = None;
         for (what, middle, takes, printed) in ROWS {
+            // The paper's is one picture.
+            let printed = printed.filter(|_| self.pictures == 1);
             let (mut times, mut came) = (Vec::new(), Vec::new());
             for _ in 0..self.runs {
-                let (body, time) = self.download(middle, takes, &tandem, &picture).with_context(|| what)?;
+                let (bodies, time) = self.download(middle, takes, &tandem, &pictures).with_context(|| what)?;
                 times.push(time.as_secs_f64());
-                came = body;
+                came = bodies;
             }
             if let Some(out) = &self.out {
                 write(out, what, &came)?;
@@ -73,7 +86,7 @@ impl Image {
             let shown = |value: Option<String>| value.unwrap_or_else(|| "–".into());
             println!(
                 "| {what} | {} | {mean:.1}{spread} | {} | {:.3} | {} |",
-                came.len(),
+                came.iter().map(Vec::len).sum::<usize>(),
                 shown(printed.map(|seconds| format!("{seconds:.0}"))),
                 mean / split,
                 shown(printed.map(|seconds| format!("{:.3}", seconds / printed_split)))
@@ -85,35 +98,57 @@ impl Image {
         Ok(())
     }
 
-    /// Fetches the picture through a middle that has never seen it.
-    fn download(&self, middle: Middle, takes: &str, tandem: &Path, picture: &[u8]) -> Result<(Vec<u8>, Duration)> {
+    /// Fetches the pictures through a middle that has never seen them; how long it took from the first call to the last byte of all.
+    fn download(&self, middle: Middle, takes: &str, tandem: &Path, pictures: &[Vec<u8>]) -> Result<(Vec<Vec<u8>>, Duration)> {
         if let Some(why) = middle.lacks(tandem) {
             bail!("{}: {why}", middle.name());
         }
-        let path = Line { bytes: picture.len() as u64, ..CELLULAR };
+        let path = Line { bytes: pictures.iter().map(|picture| picture.len() as u64).sum(), ..CELLULAR };
         let stage = Stage::build(&Run { number: 0, middle, way: Way::Down, condition: Condition::Plain, seed: self.seed, path })?;
-        let _server = ends::Server::start_with(stage.server(), stage.server_address(), "Content-Type: image/jpeg\r\n", picture.to_vec())?;
+        let _server = ends::Server::start_with(stage.server(), stage.server_address(), "Content-Type: image/jpeg\r\n", pictures.to_vec())?;
         let _running = middle.start(&stage, tandem, &path)?;
-        let (answer, time) = ends::fetch(stage.client(), middle.call(&stage), &format!("Accept: {takes}\r\n"))?;
-        let kind = field(&answer.head, "content-type").unwrap_or_default();
-        let whole = match kind {
-            "image/jpeg" => answer.body.starts_with(&[0xff, 0xd8]) && answer.body.ends_with(&[0xff, 0xd9]),
-            "image/webp" => answer.body.starts_with(b"RIFF") && answer.body.get(8..12) == Some(b"WEBP"),
-            _ => false,
+        let (next, came, begun) = (AtomicUsize::new(0), Mutex::new(vec![Vec::new(); pictures.len()]), Instant::now());
+        let fetch_some = || -> Result<()> {
+            loop {
+                let number = next.fetch_add(1, Relaxed);
+                let Some(picture) = pictures.get(number) else { return Ok(()) };
+                let answer = ends::fetch(stage.client(), middle.call(&stage), number, &format!("Accept: {takes}\r\n"))?;
+                check(&answer, picture, middle)?;
+                came.lock().expect("nobody panics with it")[number] = answer.body;
+            }
         };
-        ensure!(whole, "{} bytes of {kind:?} came, which are no whole picture", answer.body.len());
-        match middle {
-            Middle::Cache(_) => ensure!(answer.body.len() < picture.len(), "the picture was not made smaller"),
-            _ => ensure!(answer.body == picture, "other bytes came than were sent"),
-        }
-        Ok((answer.body, time))
+        thread::scope(|scope| {
+            let fetching: Vec<_> = (0..AT_A_TIME.min(pictures.len())).map(|_| scope.spawn(fetch_some)).collect();
+            fetching.into_iter().try_for_each(|one| one.join().expect("it returns its errors"))
+        })?;
+        Ok((came.into_inner().expect("nobody panics with it"), begun.elapsed()))
     }
 }
 
-fn write(out: &Path, what: &str, picture: &[u8]) -> Result<()> {
-    let kind = if picture.starts_with(b"RIFF") { "webp" } else { "jpg" };
-    let path = out.join(format!("{}.{kind}", what.replace([' ', ','], "-")));
-    fs::write(&path, picture).with_context(|| format!("cannot write {}", path.display()))
+/// Whether an answer is the whole picture, smaller where it is to be.
+fn check(answer: &ends::Message, picture: &[u8], middle: Middle) -> Result<()> {
+    let (kind, body) = (field(&answer.head, "content-type").unwrap_or_default(), &answer.body);
+    let whole = match kind {
+        "image/jpeg" => body.starts_with(&[0xff, 0xd8]) && body.ends_with(&[0xff, 0xd9]),
+        "image/webp" => body.starts_with(b"RIFF") && body.get(8..12) == Some(b"WEBP"),
+        _ => false,
+    };
+    ensure!(whole, "{} bytes of {kind:?} came, which are no whole picture", body.len());
+    match middle {
+        Middle::Cache(_) => ensure!(body.len() < picture.len(), "the picture was not made smaller"),
+        _ => ensure!(body == picture, "other bytes came than were sent"),
+    }
+    Ok(())
+}
+
+fn write(out: &Path, what: &str, pictures: &[Vec<u8>]) -> Result<()> {
+    for (number, picture) in pictures.iter().enumerate() {
+        let kind = if picture.starts_with(b"RIFF") { "webp" } else { "jpg" };
+        let number = if pictures.len() > 1 { format!("-{}", number + 1) } else { String::new() };
+        let path = out.join(format!("{}{number}.{kind}", what.replace([' ', ','], "-")));
+        fs::write(&path, picture).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
 }
 
 /// Mean and standard deviation.

@@ -26,7 +26,7 @@ const NAMED: u16 = 8080;
 const DEBIAN_STREAM: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
 /// Ways to run Tandem: what it is called, and its arguments, into which the leg towards the receiver, its link and its rate are put.
-const TANDEMS: [(&str, &str); 12] = [
+const TANDEMS: [(&str, &str); 15] = [
     ("plain", ""),
     ("small", "--buffer 64KiB"),
     ("unlimited", "--buffer unlimited --near control=bbr --far control=bbr"),
@@ -36,6 +36,9 @@ const TANDEMS: [(&str, &str); 12] = [
     ("reno", "--near control=reno --far control=reno"),
     ("cubic", "--near control=cubic --far control=cubic"),
     ("hybla", "--near control=hybla --far control=hybla"),
+    ("vegas", "--near control=td_vegas --far control=td_vegas"),
+    ("westwood", "--near control=td_westwood --far control=td_westwood"),
+    ("dctcp", "--near control=td_dctcp --far control=td_dctcp"),
     ("share", "--SIDE control=share,capacity=CAPACITY,link=LINK"),
     ("xcp", "--SIDE control=xcp,capacity=CAPACITY,link=LINK"),
     ("mpcp", "--SIDE control=mpcp,capacity=CAPACITY,link=LINK"),
@@ -63,6 +66,8 @@ pub(super) enum Middle {
     Tandem(&'static str),
     /// Our cache, transparent, in one of its ways.
     Cache(&'static str),
+    /// Our bond, transparent, both of its ends on one host.
+    Bond,
     /// In TCP mode, transparent.
     Haproxy,
     /// The same, calling servers from its own address.
@@ -96,6 +101,9 @@ impl Middle {
     /// All that the corpus has, but none.
     pub(super) fn all() -> Vec<Middle> {
         let others = [
+            Middle::Cache("plain"),
+            Middle::Cache("hold"),
+            Middle::Bond,
             Middle::Haproxy,
             Middle::HaproxyHttp,
             Middle::NginxStream,
@@ -114,6 +122,7 @@ impl Middle {
             Middle::Forwarding => "forwarding".into(),
             Middle::Tandem(way) => format!("tandem-{way}"),
             Middle::Cache(way) => format!("cache-{way}"),
+            Middle::Bond => "bond".into(),
             Middle::Haproxy => "haproxy".into(),
             Middle::HaproxyOwn => "haproxy-own".into(),
             Middle::HaproxyHttp => "haproxy-http".into(),
@@ -131,7 +140,7 @@ impl Middle {
     pub(super) fn is_thorough(self) -> bool {
         match self {
             Middle::Tandem(way) => matches!(way, "plain" | "small" | "unlimited"),
-            Middle::SquidAgain | Middle::Varnish | Middle::HaproxyHttp => false,
+            Middle::Cache(_) | Middle::Bond | Middle::SquidAgain | Middle::Varnish | Middle::HaproxyHttp => false,
             _ => true,
         }
     }
@@ -144,7 +153,7 @@ impl Middle {
     pub(super) fn truth(self, way: Way) -> Truth {
         match self {
             Middle::Forwarding => Truth::Whole,
-            Middle::Cache(_) | Middle::Hold | Middle::SquidAgain | Middle::Varnish => Truth::Proxy,
+            Middle::Cache("hold") | Middle::Hold | Middle::SquidAgain | Middle::Varnish => Truth::Proxy,
             // proxy_request_buffering is on unless it is turned off.
             Middle::NginxHttp if way == Way::Up => Truth::Proxy,
             _ => Truth::Split,
@@ -174,11 +183,11 @@ impl Middle {
         match self {
             Middle::Forwarding | Middle::Hold => None,
             Middle::Tandem(way) => {
-                let ours = matches!(way, "hybla" | "share" | "xcp" | "mpcp");
+                let ours = matches!(way, "hybla" | "vegas" | "westwood" | "dctcp" | "share" | "xcp" | "mpcp");
                 let loads = || kernel::load("share", &[]).map(drop).err().map(|why| why.to_string());
                 program(&tandem.to_string_lossy(), "none: cargo build -p tandem").or_else(|| if ours { loads() } else { None })
             }
-            Middle::Cache(_) => program(&tandem.to_string_lossy(), "none: cargo build -p tandem"),
+            Middle::Cache(_) | Middle::Bond => program(&tandem.to_string_lossy(), "none: cargo build -p tandem"),
             Middle::Haproxy | Middle::HaproxyOwn | Middle::HaproxyHttp => program("haproxy", "haproxy"),
             Middle::NginxHttp => program("nginx", "nginx-light"),
             Middle::NginxStream => program("nginx", "nginx-light").or_else(|| {
@@ -219,7 +228,8 @@ impl Middle {
             command.args(arguments).current_dir(directory.path()).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
             Ok(Some(command.spawn().with_context(|| format!("cannot run {program}"))?))
         };
-        let child = match self {
+        let mut others = None;
+        let last = match self {
             Middle::Forwarding => None,
             Middle::Tandem(way) => {
                 let flags = flags(TANDEMS.iter().chain(&TANDEMS_BESIDES), way);
@@ -243,6 +253,18 @@ impl Middle {
                 let flags = flags(CACHES.iter(), way).split_whitespace().chain(own_rules.split_whitespace());
                 let arguments: Vec<&str> = ["cache", "--listen", &listen].into_iter().chain(flags).collect();
                 child(&tandem.to_string_lossy(), &arguments)?
+            }
+            Middle::Bond => {
+                let key = file("key", "the corpus needs no secret of its own".into())?;
+                fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+                let serve = ["bond", "serve", "--name", "far", "--listen", "127.0.0.1:7000", "--key", &key];
+                others = child(&tandem.to_string_lossy(), &serve)?;
+                // Who is refused tries again a little later, and what comes in the meantime waits.
+                await_listener(others.as_mut_slice(), stage.middle(), 7000).context("tandem bond serve")?;
+                let listen = format!("transparent=0.0.0.0:{listen_at}");
+                let connect = ["bond", "connect", "--listen", &listen, "--key", &key, "--to", "127.0.0.1:7000"];
+                let networks = ["--network", "127.0.0.2", "--network", "127.0.0.3"];
+                child(&tandem.to_string_lossy(), &[&connect[..], &networks].concat())?
             }
             Middle::Haproxy | Middle::HaproxyOwn => {
                 if brought.is_none() {
@@ -309,7 +331,7 @@ impl Middle {
                 None
             }
         };
-        let mut running = Running { child, directory };
+        let mut running = Running { children: others.into_iter().chain(last).collect(), directory };
         let to = self.call(stage).to;
         let port = if to.port() == PORT { listen_at } else { to.port() };
         running.await_ready(stage.middle(), port).with_context(|| {
@@ -327,7 +349,7 @@ fn flags(mut ways: impl Iterator<Item = &'static (&'static str, &'static str)>, 
 
 /// Something in the middle, until it is dropped.
 pub(super) struct Running {
-    child: Option<Child>,
+    children: Vec<Child>,
     directory: TempDir,
 }
 
@@ -339,7 +361,7 @@ impl Running {
         let mut command = host.command(&program.to_string_lossy());
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = command.spawn().with_context(|| format!("cannot run {}", program.display()))?;
-        let mut running = Running { child: Some(child), directory };
+        let mut running = Running { children: vec![child], directory };
         running.await_ready(host, port).with_context(|| {
             let log = fs::read_to_string(running.directory.path().join("log")).unwrap_or_default();
             format!("{} {} does not run; it said: {log}", program.display(), arguments.join(" "))
@@ -347,21 +369,38 @@ impl Running {
         Ok(running)
     }
 
-    /// Waits until somebody listens at `port`.
-    fn await_ready(&mut self, host: &lab::Host, port: u16) -> Result<()> {
-        let Some(child) = &mut self.child else { return Ok(()) };
-        let begun = Instant::now();
-        loop {
-            ensure!(child.try_wait()?.is_none(), "it ended at once");
-            if host.enter(|| listens(port))?? {
-                // Rules come after listeners.
-                thread::sleep(Duration::from_millis(150));
-                return Ok(());
-            }
-            ensure!(begun.elapsed() < Duration::from_secs(15), "it does not listen on port {port}");
-            thread::sleep(Duration::from_millis(20));
-        }
+    /// Whether all of it still runs.
+    pub(super) fn still(&mut self) -> Result<()> {
+        still(&mut self.children)
     }
+
+    /// Waits until all is ready.
+    fn await_ready(&mut self, host: &lab::Host, port: u16) -> Result<()> {
+        if !self.children.is_empty() {
+            await_listener(&mut self.children, host, port)?;
+            // Rules come after listeners.
+            thread::sleep(Duration::from_millis(150));
+        }
+        Ok(())
+    }
+}
+
+fn still(children: &mut [Child]) -> Result<()> {
+    for child in children {
+        ensure!(child.try_wait()?.is_none(), "it has ended");
+    }
+    Ok(())
+}
+
+/// Waits until one of them listens at `port`.
+fn await_listener(children: &mut [Child], host: &lab::Host, port: u16) -> Result<()> {
+    let begun = Instant::now();
+    while !host.enter(|| listens(port))?? {
+        still(children)?;
+        ensure!(begun.elapsed() < Duration::from_secs(15), "it does not listen on port {port}");
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }
 
 /// Whether somebody in this thread's host listens at a port.
@@ -379,14 +418,16 @@ fn listens(port: u16) -> Result<bool> {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let Some(child) = &mut self.child else { return };
-        let _ = rustix::process::kill_process(rustix::process::Pid::from_child(child), rustix::process::Signal::TERM);
-        let begun = Instant::now();
-        while matches!(child.try_wait(), Ok(None)) {
-            if begun.elapsed() > Duration::from_secs(3) {
-                let _ = child.kill();
+        // Those that came last lead to those that came first.
+        for child in self.children.iter_mut().rev() {
+            let _ = rustix::process::kill_process(rustix::process::Pid::from_child(child), rustix::process::Signal::TERM);
+            let begun = Instant::now();
+            while matches!(child.try_wait(), Ok(None)) {
+                if begun.elapsed() > Duration::from_secs(3) {
+                    let _ = child.kill();
+                }
+                thread::sleep(Duration::from_millis(5));
             }
-            thread::sleep(Duration::from_millis(5));
         }
     }
 }

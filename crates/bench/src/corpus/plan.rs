@@ -126,16 +126,27 @@ pub(super) fn all(seed: u64) -> Vec<Run> {
         .collect()
 }
 
-/// The runs of the small corpus: each kind of middle there is, up or down, and each condition on a path without one.
+/// The runs of the small corpus: kinds of middle, up or down, and each condition on a path without one.
 pub(super) fn small(seed: u64) -> Vec<Run> {
     let all = all(seed);
     let mut chosen: Vec<Run> = Vec::new();
     for condition in CONDITIONS {
         chosen.extend(all.iter().find(|run| run.middle == Middle::Forwarding && run.condition == condition).cloned());
     }
-    for middle in [Middle::Tandem("plain"), Middle::Haproxy, Middle::NginxHttp, Middle::Hold] {
-        let way = if middle == Middle::Haproxy { Way::Up } else { Way::Down };
-        let fits = |run: &&Run| run.middle == middle && run.way == way && matches!(run.condition, Condition::Plain | Condition::Nat);
+    // An uplink shows its splitter where the receiver delays its ACKs, a small buffer by its window, a program of anybody's by nothing in particular.
+    for (middle, way, condition) in [
+        (Middle::Tandem("plain"), Way::Down, Condition::Plain),
+        (Middle::Tandem("plain"), Way::Up, Condition::LateAcks),
+        (Middle::Tandem("small"), Way::Down, Condition::Nat),
+        (Middle::Tandem("large"), Way::Up, Condition::Plain),
+        (Middle::Haproxy, Way::Up, Condition::Nat),
+        (Middle::NginxStream, Way::Down, Condition::Loss),
+        (Middle::NginxHttp, Way::Down, Condition::Plain),
+        (Middle::Socat, Way::Up, Condition::Offload),
+        (Middle::Squid, Way::Down, Condition::StretchAcks),
+        (Middle::Hold, Way::Down, Condition::Nat),
+    ] {
+        let fits = |run: &&Run| (run.middle, run.way, run.condition) == (middle, way, condition);
         chosen.extend(all.iter().find(fits).cloned());
     }
     chosen
