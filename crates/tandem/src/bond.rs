@@ -135,7 +135,7 @@ impl Both {
     fn run(&self, service: &Service) -> Result<(), Failure> {
         service.config.check().map_err(usage)?;
         if self.check {
-            println!("this can work here");
+            outln!("this can work here");
             return Ok(());
         }
         service::serve(service, || Ok(None))

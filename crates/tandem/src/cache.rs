@@ -112,8 +112,8 @@ impl Cache {
         config.check().map_err(|error| Failure::Usage(error.to_string()))?;
         if self.dry_run {
             match config.of_proxy().rules() {
-                Some(rules) => print!("{rules}"),
-                None => println!("no rules"),
+                Some(rules) => out!("{rules}"),
+                None => outln!("no rules"),
             }
             return Ok(());
         }
@@ -187,21 +187,21 @@ impl Cache {
     fn print(&self, stats: &Stats) -> Result<(), Failure> {
         if self.json {
             let text = serde_json::to_string(stats).map_err(|error| Failure::Failed(error.to_string()))?;
-            println!("{text}");
+            outln!("{text}");
             return Ok(());
         }
         let Stats { requests, hits, revalidated, stale, misses, passed, refused, .. } = stats;
-        println!(
+        outln!(
             "{requests} requests: {hits} hits, {revalidated} revalidated, {stale} stale, {misses} misses, {passed} passed, {refused} refused"
         );
-        println!("{} from origins, {} to clients", Bytes(stats.origin_bytes), Bytes(stats.client_bytes));
-        println!(
+        outln!("{} from origins, {} to clients", Bytes(stats.origin_bytes), Bytes(stats.client_bytes));
+        outln!(
             "{} saved by {} smaller pictures, {} by compression",
             Bytes(stats.picture_bytes_saved),
             stats.pictures,
             Bytes(stats.compressed_bytes_saved)
         );
-        println!("{} connections, {} of them not HTTP, which carried {}", stats.connections, stats.raw_connections, Bytes(stats.raw_bytes));
+        outln!("{} connections, {} of them not HTTP, which carried {}", stats.connections, stats.raw_connections, Bytes(stats.raw_bytes));
         Ok(())
     }
 }

@@ -77,9 +77,9 @@ impl Control {
             What::List => {
                 let rows = rows().map_err(failed)?;
                 if self.json {
-                    println!("{}", serde_json::to_string(&rows).unwrap_or_default());
+                    outln!("{}", serde_json::to_string(&rows).unwrap_or_default());
                 } else {
-                    println!("{}", table(&rows));
+                    outln!("{}", table(&rows));
                 }
                 Ok(())
             }
@@ -108,7 +108,7 @@ fn load(names: &[String], settings: &[Setting]) -> Result<(), Failure> {
         let tunables: Vec<_> = of_this.map(|setting| (setting.tunable.clone(), setting.value)).collect();
         let mut held = kernel::load(bare, &tunables).map_err(failed)?;
         held.pin().map_err(failed)?;
-        println!("td_{bare} is in this kernel");
+        outln!("td_{bare} is in this kernel");
     }
     Ok(())
 }
@@ -118,9 +118,9 @@ fn unload(names: &[String]) -> Result<(), Failure> {
         let bare = name.trim_start_matches("td_");
         let users = kernel::users(&format!("td_{bare}"));
         kernel::unload(bare).map_err(failed)?;
-        println!("td_{bare} is out of this kernel");
+        outln!("td_{bare} is out of this kernel");
         for user in &users {
-            println!("  {} keeps it until {} over", who(user), if user.connections == 1 { "that is" } else { "those are" });
+            outln!("  {} keeps it until {} over", who(user), if user.connections == 1 { "that is" } else { "those are" });
         }
     }
     Ok(())

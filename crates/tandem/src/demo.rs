@@ -57,15 +57,15 @@ impl Demo {
             let rows =
                 outcomes.into_iter().map(|outcome| Row { case: outcome.case.clone(), outcome: Outcome { series: vec![], ..outcome } });
             let text = serde_json::to_string_pretty(&Rows { rows: rows.collect() }).map_err(|why| Failure::Failed(why.to_string()))?;
-            println!("{text}");
+            outln!("{text}");
         } else {
-            println!("{}\n", scenario.about.trim());
-            print!("{}", report::table(&outcomes));
-            println!();
+            outln!("{}\n", scenario.about.trim());
+            out!("{}", report::table(&outcomes));
+            outln!();
             for note in &notes {
-                println!("* {note}");
+                outln!("* {note}");
             }
-            println!("\nplots: {}", self.page.display());
+            outln!("\nplots: {}", self.page.display());
         }
         Ok(())
     }

@@ -88,11 +88,11 @@ impl Bypass {
         };
         let list = Remote::named(&self.name).bypass(change).map_err(failed)?;
         if self.json {
-            println!("{}", serde_json::to_string(&list).unwrap_or_default());
+            outln!("{}", serde_json::to_string(&list).unwrap_or_default());
         } else if list.is_empty() {
-            println!("no prefix bypasses beyond what the configuration says");
+            outln!("no prefix bypasses beyond what the configuration says");
         } else {
-            list.iter().for_each(|prefix| println!("{prefix}"));
+            list.iter().for_each(|prefix| outln!("{prefix}"));
         }
         Ok(())
     }

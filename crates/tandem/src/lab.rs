@@ -44,9 +44,9 @@ impl Lab {
                 _ => String::new(),
             };
             let line = format!("{:<10} ip netns exec {:<28} {addresses}", host.name(), host.published_name().unwrap_or_default());
-            println!("{}", line.trim_end());
+            outln!("{}", line.trim_end());
         }
-        println!("\nuntil Ctrl-C");
+        outln!("\nuntil Ctrl-C");
         while !interrupted.load(Relaxed) {
             thread::sleep(Duration::from_millis(50));
         }

@@ -1,5 +1,22 @@
 //! The one binary: a file a subcommand, no logic of its own beyond asking the rooms below and printing what they say.
 
+/// Prints to standard output. Who reads no further (`tandem … | head`) has read enough: that is no failure, and no panic.
+macro_rules! out {
+    ($($what:tt)*) => {{
+        use std::io::Write as _;
+        let _ = write!(std::io::stdout(), $($what)*);
+    }};
+}
+
+/// The same, with an end of the line.
+macro_rules! outln {
+    () => { out!("\n") };
+    ($($what:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($what)*);
+    }};
+}
+
 mod advise;
 mod answer;
 mod bond;

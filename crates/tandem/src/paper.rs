@@ -74,13 +74,13 @@ impl Paper {
         }
         let sheet = model.answer()?;
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&sheet_json(id, &sheet)).expect("it has only text keys"));
+            outln!("{}", serde_json::to_string_pretty(&sheet_json(id, &sheet)).expect("it has only text keys"));
             return Ok(());
         }
-        println!("{id}: {}\n{}, \"{}\"\n", model.title, paper.authors, paper.title);
-        print!("{}", self.drawn(sheet_table(&sheet)));
+        outln!("{id}: {}\n{}, \"{}\"\n", model.title, paper.authors, paper.title);
+        out!("{}", self.drawn(sheet_table(&sheet)));
         for note in &sheet.notes {
-            println!("{note}");
+            outln!("{note}");
         }
         Ok(())
     }
@@ -120,20 +120,20 @@ impl Paper {
             answer::write_page(path, &report::page(&title, about, &findings(&judged), &outcomes))?;
         }
         if self.json {
-            print!("{}", report::json(&outcomes, self.series));
+            out!("{}", report::json(&outcomes, self.series));
             notes.iter().for_each(|note| eprintln!("tandem: {note}"));
         } else {
-            println!("{id}: {}\n{}, \"{}\"\n", experiment.title, paper.authors, paper.title);
-            print!("{}", self.drawn(numbers(experiment, &parts, &outcomes)));
-            remarks(experiment, &outcomes).iter().chain(&notes).for_each(|line| println!("{line}"));
+            outln!("{id}: {}\n{}, \"{}\"\n", experiment.title, paper.authors, paper.title);
+            out!("{}", self.drawn(numbers(experiment, &parts, &outcomes)));
+            remarks(experiment, &outcomes).iter().chain(&notes).for_each(|line| outln!("{line}"));
             if !experiment.printed.is_empty() {
-                print!("\n{}", self.drawn(beside(experiment, &outcomes)));
+                out!("\n{}", self.drawn(beside(experiment, &outcomes)));
             }
             if !judged.is_empty() {
-                print!("\n{}", self.drawn(verdicts(&judged)));
+                out!("\n{}", self.drawn(verdicts(&judged)));
             }
             if let Some(path) = &self.page {
-                println!("\nplots: {}", path.display());
+                outln!("\nplots: {}", path.display());
             }
         }
         failure.map_or(Ok(()), Err)
@@ -202,16 +202,16 @@ fn list(json: bool) -> Result<(), Failure> {
             };
             paper.names().map(one).collect()
         };
-        println!("{}", serde_json::to_string_pretty(&papers.iter().flat_map(of).collect::<Vec<_>>()).expect("it has only text keys"));
+        outln!("{}", serde_json::to_string_pretty(&papers.iter().flat_map(of).collect::<Vec<_>>()).expect("it has only text keys"));
         return Ok(());
     }
     for paper in papers {
-        println!("{}: \"{}\"", paper.authors, paper.title);
+        outln!("{}: \"{}\"", paper.authors, paper.title);
         let row = |(id, title, awaits): (&str, &str, Option<&str>)| {
             let awaits = awaits.map(|awaits| format!(" ({awaits})")).unwrap_or_default();
             vec![format!("{}/{id}", paper.key), format!("{title}{awaits}")]
         };
-        println!("{}", report::words_table(&["tandem paper", ""], &paper.names().map(row).collect::<Vec<_>>()));
+        outln!("{}", report::words_table(&["tandem paper", ""], &paper.names().map(row).collect::<Vec<_>>()));
     }
     Ok(())
 }

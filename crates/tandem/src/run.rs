@@ -87,11 +87,11 @@ impl Run {
             answer::write_page(path, &report::page(&scenario.name, &scenario.about, &[], &outcomes))?;
         }
         if self.json {
-            print!("{}", report::json(&outcomes, self.series));
+            out!("{}", report::json(&outcomes, self.series));
         } else if !outcomes.is_empty() {
-            print!("{}\n{}", report::table(&outcomes), report::links_table(&outcomes));
+            out!("{}\n{}", report::table(&outcomes), report::links_table(&outcomes));
             if let Some(path) = &self.page {
-                println!("\nplots: {}", path.display());
+                outln!("\nplots: {}", path.display());
             }
         }
         failure.map_or(Ok(()), Err)
