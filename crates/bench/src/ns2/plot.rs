@@ -103,6 +103,7 @@ pub(super) fn costs(ours: &Curve, theirs: &Curve) -> String {
         let _ = writeln!(out, "<text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"middle\">{flows}</text>", across(flows), height + 14.0);
     }
     let _ = writeln!(out, "<text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"middle\">flows</text>", width / 2.0, height + 30.0);
+    let _ = writeln!(out, "<text x=\"{width}\" y=\"-18\" text-anchor=\"end\">up: processor time a data segment, ns</text>");
     let place = |(flows, cost): &(f64, f64)| (across(*flows), height * (1.0 - cost / most));
     line(&mut out, "theirs", theirs.iter().map(place));
     line(&mut out, "ours", ours.iter().map(place));
