@@ -3,7 +3,7 @@
 //! What is there and was not read, in order or not, is never more than the window. The other end is told how far it may send; whoever goes beyond
 //! that has broken the rules, and so has who sends beyond the end. What came first stays, if the same bytes come again.
 
-use crate::{Breach, ConnId, Frame, Order, Ring};
+use crate::{Breach, Buffer, ConnId, Frame, Order};
 use scenario::Span;
 
 /// A receipt is not held back for longer: the other end would take the connection for stalled.
@@ -42,7 +42,7 @@ struct Told {
 #[derive(Debug)]
 pub struct Inbound {
     order: Order,
-    ring: Ring,
+    buffer: Buffer,
     read: u64,
     end: Option<u64>,
     conns: Vec<Told>,
@@ -54,7 +54,7 @@ impl Inbound {
     /// Of a window of so many bytes.
     pub fn new(window: usize) -> Self {
         let order = Order::new(MOST_PARTS + window / LEAST_PART);
-        Inbound { order, ring: Ring::new(window), read: 0, end: None, conns: Vec::new(), delivered: false }
+        Inbound { order, buffer: Buffer::new(window), read: 0, end: None, conns: Vec::new(), delivered: false }
     }
 
     /// A connection is there, under the number that it has in [`Outbound`](crate::Outbound) too. The other end knows of the window when it begins.
@@ -62,7 +62,7 @@ impl Inbound {
         if self.conns.len() <= conn.0 {
             self.conns.resize(conn.0 + 1, Told::default());
         }
-        self.conns[conn.0] = Told { is_up: true, limit: self.ring.window(), ..Told::default() };
+        self.conns[conn.0] = Told { is_up: true, limit: self.buffer.window(), ..Told::default() };
     }
 
     /// A connection is gone.
@@ -74,7 +74,7 @@ impl Inbound {
 
     /// How far the other end may send.
     fn limit(&self) -> u64 {
-        self.read + self.ring.window()
+        self.read + self.buffer.window()
     }
 
     /// A piece begins: whether it may be there at all.
@@ -92,7 +92,7 @@ impl Inbound {
     /// Where the bytes of a piece from `offset` on go, of which `left` are to come. The piece has [begun](Inbound::begin).
     pub fn room(&mut self, offset: u64, left: u64) -> Room<'_> {
         let (len, is_new) = self.order.run(offset, left);
-        if is_new { Room::Into(self.ring.get_mut(offset, len)) } else { Room::Skip(len) }
+        if is_new { Room::Into(self.buffer.get_mut(offset, len)) } else { Room::Skip(len) }
     }
 
     /// `len` bytes from `offset` on have come over a connection, and are where [`room`](Inbound::room) said.
@@ -133,14 +133,20 @@ impl Inbound {
         Ok(())
     }
 
-    /// What can be read, in two parts.
-    pub fn readable(&self) -> [&[u8]; 2] {
-        self.ring.get(self.read, self.order.next() - self.read)
+    /// What can be read, bytes.
+    pub fn ready(&self) -> u64 {
+        self.order.next() - self.read
+    }
+
+    /// What can be read, in parts.
+    pub fn readable(&self) -> impl Iterator<Item = &[u8]> {
+        self.buffer.get(self.read, self.ready())
     }
 
     /// So much of it was read.
     pub fn consume(&mut self, now: Span, bytes: u64) {
         self.read = (self.read + bytes).min(self.order.next());
+        self.buffer.trim(self.read);
         self.remind(now);
     }
 
@@ -163,7 +169,7 @@ impl Inbound {
 
     /// What is to be said over a connection now.
     pub fn say(&mut self, now: Span, conn: ConnId) -> Option<Frame> {
-        let (next, limit, window, delivered) = (self.order.next(), self.limit(), self.ring.window(), self.delivered);
+        let (next, limit, window, delivered) = (self.order.next(), self.limit(), self.buffer.window(), self.delivered);
         let told = self.conns.get_mut(conn.0).filter(|told| told.is_up)?;
         if delivered {
             let is_news = !std::mem::replace(&mut told.done, true);
@@ -188,8 +194,8 @@ impl Inbound {
 
     /// Gives the memory back, where nothing is there that was not read.
     pub fn forget(&mut self) {
-        if self.order.next() == self.read && self.order.held().0 == 0 {
-            self.ring.forget();
+        if self.ready() == 0 && self.order.held().0 == 0 {
+            self.buffer.forget();
         }
     }
 

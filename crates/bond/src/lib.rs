@@ -7,6 +7,7 @@
 //! Both ends bound what they remember, whatever the other does. Whoever breaks the rules of the stream is told how, as a [`Breach`], and the
 //! stream is to be given up.
 
+mod buffer;
 mod call;
 mod frame;
 mod hello;
@@ -15,10 +16,10 @@ mod order;
 mod outbound;
 mod path;
 mod ranges;
-mod ring;
 mod schedule;
 mod score;
 
+pub use buffer::Buffer;
 pub use call::{Answer, BadCall, Call, Target, Why};
 pub use frame::{BadFrame, Frame, Header, Reader, Step};
 pub use hello::{Accepted, Challenge, Dialled, Hello, Key, Nonce, Proof, Refused, VERSION};
@@ -26,7 +27,6 @@ pub use inbound::{Inbound, MOST_DELAY, Room};
 pub use order::Order;
 pub use outbound::{ConnId, Outbound, Piece, Seen, Settings};
 pub use path::Look;
-pub use ring::Ring;
 pub use schedule::Scheduler;
 pub use score::{Smoothing, score};
 

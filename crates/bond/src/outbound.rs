@@ -1,6 +1,6 @@
 //! The sending end of a stream: which part of it goes over which connection, and what goes again.
 //!
-//! The ledger knows offsets, not bytes: these are the caller's (see [`Ring`](crate::Ring)). The caller says what there is to send
+//! The ledger knows offsets, not bytes: these are the caller's (see [`Buffer`](crate::Buffer)). The caller says what there is to send
 //! ([`offer`](Outbound::offer)), what its connections look like ([`look`](Outbound::look)) and what the other end says
 //! ([`receipt`](Outbound::receipt), [`acknowledge`](Outbound::acknowledge)), and asks for pieces until there is none ([`give`](Outbound::give)).
 //!
@@ -28,7 +28,9 @@ const TRIAL: Span = Span(1_000_000_000);
 const FIRST_TRIAL_RTTS: u64 = 4;
 const LEAST_TRIAL: Span = Span(20_000_000);
 /// However fast the connections are, no piece has more bytes.
-const MOST_PIECE: u64 = 128 * 1024;
+const MOST_PIECE: u64 = 512 * 1024;
+/// More is wanted while less than this is left: so much is there when a connection next has room.
+const STOCK: u64 = 512 * 1024;
 /// More parts than this, of what goes out for the first time, are never between what the other end has in order and the last: it need not remember
 /// more holes.
 const MOST_RUNS: usize = 4096;
@@ -271,6 +273,23 @@ impl Outbound {
         self.paths.get(conn.0).map_or(0, |path| path.queue(self.settings.queue.0, self.settings.ahead))
     }
 
+    /// Whether it matters that more be offered now, for which there are `room` bytes. It does not while there is enough to give until the caller comes again,
+    /// and no piece would go elsewhere if more were known of: what is left where it comes from takes no memory, and its sender hears of it.
+    pub fn wants(&self, room: u64) -> bool {
+        self.left() < STOCK.max(self.settings.piece.0) || self.settings.scheduler.depends_on(&self.paths, &self.ask(self.piece()), room)
+    }
+
+    fn ask(&self, piece: u64) -> Ask {
+        Ask {
+            piece,
+            left: self.left(),
+            window: self.limit - self.acked,
+            queue: self.settings.queue.0,
+            ahead: self.settings.ahead,
+            foresight: self.settings.foresight,
+        }
+    }
+
     /// The next piece; none: there is nothing, or it is better to wait. It must be sent, whatever becomes of it.
     pub fn give(&mut self, now: Span) -> Option<Piece> {
         let most_of_a_piece = self.piece();
@@ -293,14 +312,7 @@ impl Outbound {
             return self.rescue(now);
         }
         let piece = most_of_a_piece.min(most);
-        let ask = Ask {
-            piece,
-            left: self.again.bytes() + self.offered - self.next,
-            window: self.limit - self.acked,
-            queue: self.settings.queue.0,
-            ahead: self.settings.ahead,
-            foresight: self.settings.foresight,
-        };
+        let ask = self.ask(piece);
         // Among too many holes only those who fill them, and who carries on without making one.
         let crowded = self.cuts.len() >= MOST_RUNS && !again;
         let before = self.memory;

@@ -7,6 +7,9 @@ use crate::{
 use scenario::Span;
 use std::collections::VecDeque;
 
+/// However fast a connection is, no more need wait with it than keeps it busy until somebody comes with the next piece.
+const MOST_QUEUE: u64 = 1 << 20;
+
 /// What the caller sees of a connection: of its socket (Linux: `TCP_INFO`, `SIOCOUTQNSD`) and of what it keeps for it itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Look {
@@ -194,7 +197,7 @@ impl Path {
 
     /// With so much waiting it is not given more, bytes: `least`, or what it sends in twice so long as `ahead`.
     pub(crate) fn queue(&self, least: u64, ahead: Span) -> u64 {
-        least.max((self.rate() * 2.0 * ahead.secs()) as u64)
+        least.max(MOST_QUEUE.min((self.rate() * 2.0 * ahead.secs()) as u64))
     }
 
     /// When a piece of so many bytes would be there, s: not before (7), nor before all that it has could be, of which what is under way may stand in a queue

@@ -76,6 +76,18 @@ impl Scheduler {
         }
         chosen
     }
+
+    /// Whether a piece may go elsewhere if `more` bytes are left than there are.
+    pub(crate) fn depends_on(self, paths: &[Path], ask: &Ask, more: u64) -> bool {
+        if !ask.foresight || !matches!(self, Scheduler::Score | Scheduler::Tiers) {
+            return false;
+        }
+        let then = Ask { left: ask.left + more, ..*ask };
+        (0..paths.len()).filter(|index| paths[*index].is_usable()).any(|index| {
+            let is_rival = |path: &Path| path.is_usable() && (self == Scheduler::Score || path.tier == paths[index].tier);
+            is_worth_it(paths, index, ask, &is_rival) != is_worth_it(paths, index, &then, &is_rival)
+        })
+    }
 }
 
 /// All paths, beginning behind the last one.
@@ -217,6 +229,8 @@ mod tests {
         assert_eq!(choose(40_000, true), None);
         assert_eq!(choose(40_000, false), Some(1));
         assert_eq!(choose(2_000_000, true), Some(1));
+        let depends = |left: u64, foresight: bool| Scheduler::Score.depends_on(&two, &Ask { left, foresight, ..ASK }, 2_000_000);
+        assert_eq!([depends(40_000, true), depends(40_000, false), depends(2_000_000, true)], [true, false, false]);
     }
 
     #[test]

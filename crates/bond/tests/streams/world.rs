@@ -1,6 +1,6 @@
 //! Two ends of a bond, and connections between them that are slow, far, stalled, lost and new, a millisecond at a time.
 
-use bond::{ConnId, Frame, Inbound, Look, Outbound, Reader, Ring, Settings, Step};
+use bond::{Buffer, ConnId, Frame, Inbound, Look, Outbound, Reader, Settings, Step};
 use rand::RngExt;
 use rand_pcg::Pcg64;
 use scenario::Span;
@@ -72,7 +72,7 @@ pub(crate) struct World {
     pub(crate) now: u64,
     pub(crate) out: Outbound,
     pub(crate) inbound: Inbound,
-    ring: Ring,
+    buffer: Buffer,
     source: Vec<u8>,
     offered: usize,
     /// What the application at the end has read, and when it last read something.
@@ -100,7 +100,7 @@ impl World {
             now: 0,
             out: Outbound::new(settings, window as u64),
             inbound: Inbound::new(window),
-            ring: Ring::new(window),
+            buffer: Buffer::new(window),
             source,
             offered: 0,
             read: Vec::new(),
@@ -151,10 +151,11 @@ impl World {
     /// The sending end does what it can.
     fn send(&mut self) {
         let now = span(self.now);
-        let room = (self.out.acked() + self.ring.window()) as usize - self.offered;
+        self.buffer.trim(self.out.acked());
+        let room = (self.out.acked() + self.buffer.window()) as usize - self.offered;
         let more = room.min(self.writes).min(self.source.len() - self.offered);
         if more > 0 {
-            self.ring.put(self.offered as u64, &self.source[self.offered..self.offered + more]);
+            self.buffer.put(self.offered as u64, &self.source[self.offered..self.offered + more]);
             self.offered += more;
             self.out.offer(more as u64);
             if self.offered == self.source.len() {
@@ -177,7 +178,7 @@ impl World {
         while let Some(piece) = self.out.give(now) {
             let conn = self.conns.iter_mut().flatten().find(|conn| conn.id == piece.conn).expect("who is given something is there");
             conn.there.waits.extend(Frame::Piece { offset: piece.offset, len: piece.len }.header().iter());
-            for part in self.ring.get(piece.offset, piece.len) {
+            for part in self.buffer.get(piece.offset, piece.len) {
                 conn.there.waits.extend(part);
             }
             self.sent += piece.len;
@@ -219,8 +220,7 @@ impl World {
     /// The application at the end reads, and all are told.
     fn read_on(&mut self) {
         let now = span(self.now);
-        let [first, second] = self.inbound.readable();
-        let readable: Vec<u8> = first.iter().chain(second).copied().take(self.reads).collect();
+        let readable: Vec<u8> = self.inbound.readable().flatten().copied().take(self.reads).collect();
         self.longest_wait = self.longest_wait.max(self.now - self.read_at);
         if !readable.is_empty() {
             self.inbound.consume(now, readable.len() as u64);
@@ -276,7 +276,7 @@ impl World {
         }
         self.read_on();
         let (_, held) = self.inbound.waiting();
-        assert!(held <= self.ring.window(), "{held} bytes wait");
+        assert!(held <= self.buffer.window(), "{held} bytes wait");
     }
 
     /// Until all was delivered and the sender knows it; false: it took longer than so many ms.

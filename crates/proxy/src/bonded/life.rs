@@ -38,13 +38,17 @@ use scenario::Span;
 use socket2::Socket;
 use std::{
     io::{self, IoSlice},
-    mem,
+    iter, mem,
     net::{Shutdown, SocketAddr},
     time::{Duration, Instant},
 };
 
 /// How much may be moved before others have their turn.
 const TURN_BYTES: usize = 2 << 20;
+/// So many parts are sent at once.
+const PARTS: usize = 8;
+/// What an end of the bond says to the other, before any stream, is no longer.
+const LONGEST_CALL: usize = 2048;
 /// A direction that has moved so much has its plain socket tuned for a stream.
 const TUNE_FROM: u64 = 32 * 1024;
 /// How soon to look whether something was acknowledged, which raises no event: at first, and at last, while nothing is.
@@ -274,7 +278,7 @@ impl Bonded {
             self.life = Life::Relaying;
             self.readable = true;
             self.stream.write(&Answer(self.server).encode());
-            if let Some(plain) = self.plain.as_ref().filter(|_| self.preface.is_empty() && self.stream.inbound.readable()[0].is_empty()) {
+            if let Some(plain) = self.plain.as_ref().filter(|_| self.preface.is_empty() && self.stream.inbound.ready() == 0) {
                 leg::acknowledge(plain);
             }
         }
@@ -329,7 +333,7 @@ impl Bonded {
     }
 
     fn hear_answer(&mut self, now: Span) -> Result<(), Ending> {
-        let answer = Answer::decode(&self.stream.inbound.readable().concat()[..]);
+        let answer = Answer::decode(&self.heard());
         let answer = answer.map_err(|_| self.bond_failed(io::ErrorKind::InvalidData))?;
         if let Some((Answer(server), len)) = answer {
             self.stream.inbound.consume(now, len as u64);
@@ -342,20 +346,23 @@ impl Bonded {
     }
 
     fn hear_call(&mut self, now: Span) -> Result<Option<Target>, Ending> {
-        let [first, second] = self.stream.inbound.readable();
-        let longest = |part: &[u8]| part[..part.len().min(2048)].to_vec();
-        let call = Call::decode(&[longest(first), longest(second)].concat());
+        let call = Call::decode(&self.heard());
         let Some((Call { client, to }, len)) = call.map_err(|_| self.bond_failed(io::ErrorKind::InvalidData))? else { return Ok(None) };
         self.stream.inbound.consume(now, len as u64);
         (self.client, self.life) = (client, Life::Dialling);
         Ok(Some(to))
     }
 
+    /// The beginning of what has come and was not read.
+    fn heard(&self) -> Vec<u8> {
+        self.stream.inbound.readable().flatten().copied().take(LONGEST_CALL).collect()
+    }
+
     /// Takes what the plain leg has sent; true: there is more.
     fn take(&mut self) -> Result<bool, Ending> {
         let Some(plain) = self.plain.as_ref().filter(|_| self.life != Life::Dialling) else { return Ok(false) };
         let mut taken = 0;
-        while self.readable && !self.ended && self.stream.room() > 0 {
+        while self.readable && !self.ended && self.stream.wants() {
             if taken >= TURN_BYTES {
                 self.taken += taken as u64;
                 return Ok(true);
@@ -392,16 +399,17 @@ impl Bonded {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let mut given = 0;
         while self.writable {
-            let [first, second] = self.stream.inbound.readable();
-            if self.preface.is_empty() && first.is_empty() {
+            if self.preface.is_empty() && self.stream.inbound.ready() == 0 {
                 break;
             }
             if given >= TURN_BYTES {
                 self.given += given as u64;
                 return Ok(true);
             }
-            let parts = [IoSlice::new(&self.preface), IoSlice::new(first), IoSlice::new(second)];
-            match sendmsg(plain, &parts, &mut SendAncillaryBuffer::default(), flags) {
+            let mut parts = [IoSlice::new(&[]); PARTS];
+            let said = iter::once(&*self.preface).chain(self.stream.inbound.readable());
+            let count = parts.iter_mut().zip(said).map(|(part, said)| *part = IoSlice::new(said)).count();
+            match sendmsg(plain, &parts[..count], &mut SendAncillaryBuffer::default(), flags) {
                 Ok(count) => {
                     let preface = count.min(self.preface.len());
                     self.preface.drain(..preface);

@@ -2,12 +2,13 @@
 
 use super::channel::Channel;
 use crate::sys::{self, TcpInfo};
-use bond::{BadFrame, Breach, ConnId, Frame, Header, Inbound, Look, Piece, Reader, Ring, Room, Step};
+use bond::{BadFrame, Breach, Buffer, ConnId, Frame, Header, Inbound, Look, Piece, Reader, Room, Step};
 use rustix::io::Errno;
 use scenario::{Bytes, Span};
 use std::{
     collections::VecDeque,
     io::{IoSlice, IoSliceMut},
+    iter,
 };
 
 /// What is read at once of what is no payload: some frames.
@@ -152,8 +153,8 @@ impl Member {
         !self.out.is_empty()
     }
 
-    /// Sends what it can, the bytes of pieces out of `ring`; false: it has to wait before it can send more.
-    pub(super) fn send(&mut self, ring: &Ring) -> Result<bool, Lost> {
+    /// Sends what it can, the bytes of pieces out of `buffer`; false: it has to wait before it can send more.
+    pub(super) fn send(&mut self, buffer: &Buffer) -> Result<bool, Lost> {
         match self.channel.flush() {
             Ok(()) => {}
             Err(Errno::AGAIN) => return Ok(false),
@@ -162,12 +163,16 @@ impl Member {
         while !self.out.is_empty() {
             let mut parts = [IoSlice::new(&[]); PARTS];
             let (mut count, mut skip) = (0, self.gone);
-            for said in self.out.iter().take(PARTS / 3) {
+            for said in &self.out {
+                if count == PARTS {
+                    break;
+                }
                 let header = &said.header[skip.min(said.header.len())..];
                 let begun = skip.saturating_sub(said.header.len());
-                let [first, second] = ring.get(said.offset + begun as u64, (said.len - begun) as u64);
-                for part in [header, first, second].into_iter().filter(|part| !part.is_empty()) {
-                    parts[count] = IoSlice::new(part);
+                let bytes = buffer.get(said.offset + begun as u64, (said.len - begun) as u64);
+                let whole = iter::once(header).filter(|header| !header.is_empty()).chain(bytes);
+                for (part, said) in parts[count..].iter_mut().zip(whole) {
+                    *part = IoSlice::new(said);
                     count += 1;
                 }
                 skip = 0;
@@ -194,13 +199,14 @@ impl Member {
         }
     }
 
-    /// What must still go after it was begun, bytes out of `ring`; what was not begun is forgotten.
-    pub(super) fn begun(&mut self, ring: &Ring) -> Vec<u8> {
+    /// What must still go after it was begun, bytes out of `buffer`; what was not begun is forgotten.
+    pub(super) fn begun(&mut self, buffer: &Buffer) -> Vec<u8> {
         let (out, gone) = (std::mem::take(&mut self.out), std::mem::take(&mut self.gone));
         self.own = 0;
         let Some(first) = out.front().filter(|_| gone > 0) else { return Vec::new() };
-        let all = [&*first.header, &ring.get(first.offset, first.len as u64).concat()].concat();
-        all[gone..].to_vec()
+        let mut all = first.header.to_vec();
+        buffer.get(first.offset, first.len as u64).for_each(|part| all.extend_from_slice(part));
+        all.split_off(gone)
     }
 
     /// Reads what has come, as far as its turn goes; payload goes to its place, `hear` hears the rest. False: there may be more.

@@ -1,7 +1,7 @@
 //! A stream over its connections: the bytes that were not acknowledged, those that came before their turn, and what is said about them.
 
 use super::member::{Lost, Member};
-use bond::{Breach, ConnId, Frame, Inbound, Outbound, Ring, Seen, Settings};
+use bond::{Breach, Buffer, ConnId, Frame, Inbound, Outbound, Seen, Settings};
 use rustix::io::Errno;
 use scenario::Span;
 
@@ -11,7 +11,7 @@ pub(super) struct Stream {
     pub(super) outbound: Outbound,
     pub(super) inbound: Inbound,
     /// What the other end has not acknowledged, or was not sent, and how far that goes.
-    ring: Ring,
+    buffer: Buffer,
     written: u64,
     members: Vec<Option<Member>>,
     /// Why the other end has given it up.
@@ -48,7 +48,7 @@ impl Stream {
         Stream {
             outbound: Outbound::new(settings, theirs),
             inbound: Inbound::new(window),
-            ring: Ring::new(window),
+            buffer: Buffer::new(window),
             written: 0,
             members: Vec::new(),
             reset: None,
@@ -116,13 +116,19 @@ impl Stream {
 
     /// How many bytes it takes now.
     pub(super) fn room(&self) -> u64 {
-        self.ring.window() - (self.written - self.outbound.acked())
+        self.buffer.window() - (self.written - self.outbound.acked())
+    }
+
+    /// Whether it had better take more now.
+    pub(super) fn wants(&self) -> bool {
+        let room = self.room();
+        room > 0 && self.outbound.wants(room)
     }
 
     /// Where the next bytes of the stream are to be written, as far as there is room in one part.
     pub(super) fn space(&mut self) -> &mut [u8] {
         let room = self.room();
-        self.ring.get_mut(self.written, room)
+        self.buffer.get_mut(self.written, room)
     }
 
     /// So many bytes were written there.
@@ -133,7 +139,7 @@ impl Stream {
 
     /// Takes a few bytes, for which there is room.
     pub(super) fn write(&mut self, bytes: &[u8]) {
-        self.ring.put(self.written, bytes);
+        self.buffer.put(self.written, bytes);
         self.wrote(bytes.len());
     }
 
@@ -174,6 +180,7 @@ impl Stream {
                 Err(why) => turn.lost.extend(self.lose(conn).map(|member| (member, why))),
             }
         }
+        self.buffer.trim(self.outbound.acked());
         Ok(())
     }
 
@@ -204,7 +211,7 @@ impl Stream {
             if !member.has_something_to_say() {
                 // Of an encrypted one something may be left that was said before.
                 let _ = member.channel.flush();
-            } else if let Err(why) = member.send(&self.ring) {
+            } else if let Err(why) = member.send(&self.buffer) {
                 turn.lost.extend(self.lose(conn).map(|member| (member, why)));
             }
         }
@@ -230,7 +237,7 @@ impl Stream {
         let mut parted = Vec::new();
         for index in 0..self.members.len() {
             let Some(mut member) = self.lose(ConnId(index)) else { continue };
-            let mut bytes = member.begun(&self.ring);
+            let mut bytes = member.begun(&self.buffer);
             last.iter().for_each(|frame| bytes.extend_from_slice(&frame.header()));
             parted.push((member, bytes));
         }
@@ -240,7 +247,7 @@ impl Stream {
     /// An idle stream keeps no memory that it has no bytes in.
     pub(super) fn forget(&mut self) {
         if self.unacknowledged() == 0 {
-            self.ring.forget();
+            self.buffer.forget();
         }
         self.inbound.forget();
     }

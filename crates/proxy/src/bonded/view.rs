@@ -78,11 +78,10 @@ impl Bonds {
         let (bond, paths) = self.paths_of(bonded, looks);
         let (waiting, most_waiting) = (bonded.stream.inbound.waiting().1, bonded.stream.inbound.most_held());
         let (received, unsent) = if looks { bonded.plain_queues() } else { (0, 0) };
-        let [first, second] = bonded.stream.inbound.readable();
         let queued: u64 = paths.iter().map(|path| path.queued_bytes).sum();
         let out =
             DirectionStats { moved: bonded.taken, received, in_hand: bonded.stream.outbound.left() as usize, unsent: queued as usize };
-        let back = DirectionStats { moved: bonded.given, received: 0, in_hand: waiting as usize + first.len() + second.len(), unsent };
+        let back = DirectionStats { moved: bonded.given, received: 0, in_hand: (waiting + bonded.stream.inbound.ready()) as usize, unsent };
         let bond_control = if looks { format!("bond of {}", paths.iter().filter(|path| path.up).count()) } else { String::new() };
         let is_near = matches!(bonded.role, Role::Connect { .. });
         let ([near, far], [up, down]) = if is_near { ([plain, bond], [out, back]) } else { ([bond, plain], [back, out]) };
