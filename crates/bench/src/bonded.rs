@@ -1,4 +1,5 @@
-//! What a bond costs its two ends, in processor time a gigabyte, beside a relay between two plain connections, turn by turn between the same hosts.
+//! What a bond costs its two ends, in processor time a gigabyte, beside a relay between two plain connections, turn by turn between the same hosts; and
+//! beside one that does no more than copy each byte into its own memory and out of it again, as whoever may have to send it again has to.
 
 use crate::{
     load::{self, Flows, Servers},
@@ -9,9 +10,9 @@ use crate::{
 use anyhow::{Context as _, Result, ensure};
 use lab::Host;
 use std::{
-    fmt, fs,
-    io::{Read as _, Write as _},
-    net::{Ipv4Addr, SocketAddr, TcpStream},
+    env, fmt, fs,
+    io::{self, Read as _, Write as _},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Child, Stdio},
@@ -51,16 +52,23 @@ pub(crate) struct Bonded {
 #[derive(Debug, Clone, Copy)]
 enum Way {
     Relay,
+    Copy,
     Bond { networks: usize, tls: bool },
 }
 
-const WAYS: [Way; 4] =
-    [Way::Relay, Way::Bond { networks: 1, tls: false }, Way::Bond { networks: 2, tls: false }, Way::Bond { networks: 2, tls: true }];
+const WAYS: [Way; 5] = [
+    Way::Relay,
+    Way::Copy,
+    Way::Bond { networks: 1, tls: false },
+    Way::Bond { networks: 2, tls: false },
+    Way::Bond { networks: 2, tls: true },
+];
 
 impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Way::Relay => write!(f, "relay"),
+            Way::Copy => write!(f, "copies alone"),
             Way::Bond { networks, tls } => write!(f, "bond over {networks}{}", if *tls { ", TLS" } else { "" }),
         }
     }
@@ -162,10 +170,15 @@ impl Middle {
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
         let listen =
             |port: u16, at: (Ipv4Addr, u16)| ["--listen".to_string(), format!("forward={}:{}={}:{port}", at.0, at.1, Network::SERVER)];
-        let ways = [listen(SINK, IN[0]), listen(ECHO, IN[1])].concat();
+        let places = [(SINK, IN[0]), (ECHO, IN[1])];
+        let ways = places.map(|(port, at)| listen(port, at)).concat();
         let mut middle = Middle { children: Vec::new(), directory };
         match way {
             Way::Relay => middle.run(&network.client, tandem, &[vec!["proxy".into()], ways].concat())?,
+            Way::Copy => {
+                let between = places.map(|(port, (address, at))| format!("{address}:{at}={}:{port}", Network::SERVER));
+                middle.run(&network.client, &env::current_exe()?, &[vec!["copy".into()], between.to_vec()].concat())?;
+            }
             Way::Bond { networks, tls } => {
                 let words = |text: String| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
                 let secret = format!("--key bond.key {}", if tls { "--tls" } else { "" });
@@ -214,5 +227,50 @@ impl Drop for Middle {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+/// Reads what comes and writes it, with nothing done to it, and no bound but the kernel's
+#[derive(Debug, clap::Args)]
+pub(crate) struct Copying {
+    /// Where connections come, and where they go: 127.0.0.1:5000=192.0.2.1:9000
+    #[arg(required = true)]
+    between: Vec<String>,
+}
+
+/// As much as an end of a bond reads at once.
+const AT_ONCE: usize = 2 << 20;
+
+impl Copying {
+    pub(crate) fn run(&self) -> Result<()> {
+        let serve = |between: &str| -> Result<()> {
+            let (from, to) = between.split_once('=').with_context(|| format!("{between} is not FROM=TO"))?;
+            for near in TcpListener::bind(from).with_context(|| format!("cannot listen on {from}"))?.incoming() {
+                let (near, far) = (near?, TcpStream::connect(to)?);
+                let back = (far.try_clone()?, near.try_clone()?);
+                thread::spawn(move || copy(near, far));
+                thread::spawn(move || copy(back.0, back.1));
+            }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let serving: Vec<_> = self.between.iter().map(|between| scope.spawn(|| serve(between))).collect();
+            serving.into_iter().try_for_each(|one| one.join().map_err(|_| anyhow::anyhow!("it panicked"))?)
+        })
+    }
+}
+
+fn copy(mut from: TcpStream, mut to: TcpStream) {
+    let mut buffer = vec![0; AT_ONCE];
+    let mut go = || -> io::Result<()> {
+        loop {
+            match from.read(&mut buffer)? {
+                0 => return to.shutdown(Shutdown::Write),
+                count => to.write_all(&buffer[..count])?,
+            }
+        }
+    };
+    if go().is_err() {
+        let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
     }
 }

@@ -48,6 +48,8 @@ enum Command {
     #[command(hide = true)]
     Bare(bare::Bare),
     Bond(bonded::Bonded),
+    #[command(hide = true)]
+    Copy(bonded::Copying),
     Characteristics(corpus::Characteristics),
     Control(control::Control),
     Corpus(corpus::Corpus),
@@ -113,6 +115,7 @@ fn main() -> Result<ExitCode> {
     match arguments.command {
         Some(Command::Bare(bare)) => bare.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Bond(bonded)) => bonded.run().map(|()| ExitCode::SUCCESS),
+        Some(Command::Copy(copying)) => copying.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Characteristics(characteristics)) => characteristics.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Control(control)) => control.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Corpus(corpus)) => corpus.run().map(|()| ExitCode::SUCCESS),
