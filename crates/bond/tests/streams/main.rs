@@ -158,6 +158,28 @@ fn the_rules_are_these() {
 }
 
 #[test]
+fn no_more_is_wanted_than_keeps_connections_busy_or_decides_between_them() {
+    const MIB: u64 = 1 << 20;
+    let wants = |natures: &[(u64, u64)], offered: u64, room: u64| {
+        let mut out = Outbound::new(Settings::new(Scheduler::Score), 64 * MIB);
+        for (rate, rtt) in natures {
+            let (conn, srtt) = (out.add(Span::ZERO, 0), Span(rtt * 1_000_000));
+            let look = Look { window: (*rate as f64 * srtt.secs()) as u64, srtt, rto: srtt, unsent: MIB, ..Look::default() };
+            out.look(Span::ZERO, conn, look);
+        }
+        out.offer(offered);
+        out.wants(room)
+    };
+    // One network, or two alike, or none: there is enough.
+    for natures in [&[(10 * MIB, 20)][..], &[(10 * MIB, 20), (10 * MIB, 20)], &[]] {
+        assert_eq!([wants(natures, 1000, MIB), wants(natures, MIB, 7 * MIB)], [true, false], "{natures:?}");
+    }
+    // Over the far one a piece takes a second and the MiB before it; the near one has sent one MiB by then, and not eight.
+    let natures = [(10 * MIB, 20), (10 * MIB, 1000)];
+    assert_eq!([wants(&natures, MIB, 31 * MIB), wants(&natures, 32 * MIB, 31 * MIB)], [true, false]);
+}
+
+#[test]
 fn two_equal_networks_are_twice_one_and_unequal_ones_are_their_sum() {
     let (one, _) = takes(Scheduler::Score, 8_000_000, &[near(1000, 20)]);
     let (two, _) = takes(Scheduler::Score, 8_000_000, &[near(1000, 20); 2]);

@@ -90,6 +90,9 @@ pub(crate) struct World {
     pub(crate) sent: u64,
 }
 
+/// The sender takes so much at a time, as long as that is wanted.
+const AT_ONCE: usize = 64 * 1024;
+
 fn span(ms: u64) -> Span {
     Span(ms * 1_000_000)
 }
@@ -152,9 +155,14 @@ impl World {
     fn send(&mut self) {
         let now = span(self.now);
         self.buffer.trim(self.out.acked());
-        let room = (self.out.acked() + self.buffer.window()) as usize - self.offered;
-        let more = room.min(self.writes).min(self.source.len() - self.offered);
-        if more > 0 {
+        let mut writes = self.writes;
+        loop {
+            let room = (self.out.acked() + self.buffer.window()) as usize - self.offered;
+            let more = room.min(writes).min(AT_ONCE).min(self.source.len() - self.offered);
+            if more == 0 || !self.out.wants(room as u64) {
+                break;
+            }
+            writes -= more;
             self.buffer.put(self.offered as u64, &self.source[self.offered..self.offered + more]);
             self.offered += more;
             self.out.offer(more as u64);
