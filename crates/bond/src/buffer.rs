@@ -6,9 +6,10 @@
 use memmap2::MmapMut;
 use std::{collections::VecDeque, iter};
 
-/// However large the window is, no block is larger; and none is smaller, unless the window is.
+/// However large the window is, no block is larger, and however small, none is smaller. All are whole pages.
 const MOST_BLOCK: usize = 2 << 20;
 const LEAST_BLOCK: usize = 16 * 1024;
+const PAGE: usize = 4096;
 /// So many blocks, or a few more, are a window. The larger they are the fewer calls fill them, and whoever sends is woken less often; a window
 /// that begins and ends within one takes a block more than its bytes.
 const BLOCKS: usize = 4;
@@ -16,7 +17,7 @@ const BLOCKS: usize = 4;
 /// than it was is copied at a third of the speed by some processors (`rep movsb` on AMD's Zen 3 and 4): what our ends say before a stream is so long.
 const MARGIN: u64 = 2048;
 /// What was never put, or was let go.
-static NOTHING: [u8; MOST_BLOCK] = [0; MOST_BLOCK];
+static NOTHING: [u8; LEAST_BLOCK] = [0; LEAST_BLOCK];
 
 /// A window's bytes. What is within it is the caller's to know.
 #[derive(Debug)]
@@ -33,7 +34,7 @@ impl Buffer {
     /// A window of so many bytes, at least one. It takes memory when bytes are put.
     pub fn new(window: usize) -> Self {
         let window = window.max(1);
-        let block = (window / BLOCKS).clamp(LEAST_BLOCK, MOST_BLOCK).min(window);
+        let block = (window / BLOCKS).clamp(LEAST_BLOCK, MOST_BLOCK).next_multiple_of(PAGE);
         Buffer { window: window as u64, block, blocks: VecDeque::new(), first: 0, free: Vec::new() }
     }
 
@@ -73,9 +74,10 @@ impl Buffer {
         let (mut at, end) = (offset, offset + len.min(self.window));
         iter::from_fn(move || {
             let (index, start, here) = self.place(at, end - at);
-            at += here as u64;
             let block = index.and_then(|index| self.blocks.get(index)?.as_deref());
-            (here > 0).then(|| block.map_or(&NOTHING[..here], |block| &block[start..start + here]))
+            let part = block.map_or(&NOTHING[..here.min(NOTHING.len())], |block| &block[start..start + here]);
+            at += part.len() as u64;
+            (!part.is_empty()).then_some(part)
         })
     }
 
@@ -132,24 +134,30 @@ mod tests {
 
     #[test]
     fn what_was_let_go_is_zeros_and_its_block_is_the_next() {
-        // Blocks of as many bytes as the window.
-        let mut buffer = Buffer::new(100);
-        let begins = 100 - MARGIN % 100;
-        buffer.put(0, &[1; 100]);
-        buffer.put(begins, &[2; 100]);
-        let block = buffer.get_mut(begins, 1).as_ptr();
-        buffer.trim(begins + 99);
+        let block = LEAST_BLOCK as u64;
+        let mut buffer = Buffer::new(LEAST_BLOCK);
+        let begins = block - MARGIN;
+        buffer.put(0, &[1; LEAST_BLOCK]);
+        buffer.put(begins, &[2; LEAST_BLOCK]);
+        let last = buffer.get_mut(begins, 1).as_ptr();
+        buffer.trim(begins + block - 1);
         assert_eq!((all(&buffer, begins - 1, 2), buffer.free.len()), (vec![0, 2], 1), "a block is let go whole");
-        buffer.trim(begins + 100);
+        buffer.trim(begins + block);
         assert_eq!((all(&buffer, begins, 2), buffer.free.len()), (vec![0; 2], 2));
-        assert_eq!(buffer.get_mut(begins + 700, 1).as_ptr(), block);
+        assert_eq!(buffer.get_mut(begins + 7 * block, 1).as_ptr(), last);
+    }
+
+    #[test]
+    fn what_was_never_put_is_zeros_however_much_it_is() {
+        let window = 3 * MOST_BLOCK * BLOCKS;
+        assert_eq!(all(&Buffer::new(window), 5, window as u64), vec![0; window]);
     }
 
     #[test]
     #[should_panic(expected = "let go")]
     fn nothing_is_put_where_bytes_were_let_go() {
         let mut buffer = Buffer::new(100);
-        buffer.trim(1000);
+        buffer.trim(LEAST_BLOCK as u64);
         buffer.put(0, b"a");
     }
 

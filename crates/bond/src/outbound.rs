@@ -27,8 +27,10 @@ use std::collections::VecDeque;
 const TRIAL: Span = Span(1_000_000_000);
 const FIRST_TRIAL_RTTS: u64 = 4;
 const LEAST_TRIAL: Span = Span(20_000_000);
-/// However fast the connections are, no piece has more bytes.
+/// However fast the connections are, no piece has more bytes, nor more than one of so many parts of the window: else all connections but one wait while the
+/// other end has it.
 const MOST_PIECE: u64 = 512 * 1024;
+const LEAST_PIECES: u64 = 4;
 /// More is wanted while less than this is left: so much is there when a connection next has room.
 const STOCK: u64 = 512 * 1024;
 /// More parts than this, of what goes out for the first time, are never between what the other end has in order and the last: it need not remember
@@ -130,6 +132,8 @@ pub struct Outbound {
     next: u64,
     acked: u64,
     limit: u64,
+    /// What it had room for to begin with.
+    window: u64,
     /// What is to go again.
     again: Ranges,
     /// Where, beyond `acked`, another connection's part begins.
@@ -153,6 +157,7 @@ impl Outbound {
             next: 0,
             acked: 0,
             limit: window,
+            window,
             again: Ranges::default(),
             cuts: VecDeque::new(),
             last_given: None,
@@ -261,7 +266,15 @@ impl Outbound {
     fn piece(&self) -> u64 {
         let rate: f64 = self.paths.iter().filter(|path| path.is_usable()).map(Path::rate).sum();
         let ahead = (rate * self.settings.ahead.secs()) as u64;
-        ahead.min(MOST_PIECE).max(self.settings.piece.0)
+        ahead.min(MOST_PIECE).min(self.window / LEAST_PIECES).max(self.settings.piece.0)
+    }
+
+    /// Where the next piece begins, what goes again first, and how long it is at most.
+    fn next_part(&self) -> (u64, u64) {
+        match self.again.first() {
+            Some((start, end)) => (start, end - start),
+            None => (self.next, self.offered.min(self.limit).saturating_sub(self.next)),
+        }
     }
 
     fn has_room(&self, path: &Path) -> bool {
@@ -274,9 +287,11 @@ impl Outbound {
     }
 
     /// Whether it matters that more be offered now, for which there are `room` bytes. It does not while there is enough to give until the caller comes again,
-    /// and no piece would go elsewhere if more were known of: what is left where it comes from takes no memory, and its sender hears of it.
+    /// and the next piece would go nowhere else if more were known of: what is left where it comes from takes none of our memory, and its sender hears of it.
     pub fn wants(&self, room: u64) -> bool {
-        self.left() < STOCK.max(self.settings.piece.0) || self.settings.scheduler.depends_on(&self.paths, &self.ask(self.piece()), room)
+        let piece = self.piece().min(self.next_part().1);
+        self.left() < STOCK.max(self.settings.piece.0)
+            || (piece > 0 && self.settings.scheduler.depends_on(&self.paths, &self.ask(piece), room))
     }
 
     fn ask(&self, piece: u64) -> Ask {
@@ -303,10 +318,7 @@ impl Outbound {
         if self.settings.scheduler == Scheduler::Redundant {
             return self.give_each(now);
         }
-        let (first, most) = match self.again.first() {
-            Some((start, end)) => (start, end - start),
-            None => (self.next, self.offered.min(self.limit).saturating_sub(self.next)),
-        };
+        let (first, most) = self.next_part();
         let again = !self.again.is_empty();
         if most == 0 {
             return self.rescue(now);

@@ -195,7 +195,8 @@ impl Path {
         None
     }
 
-    /// With so much waiting it is not given more, bytes: `least`, or what it sends in twice so long as `ahead`.
+    /// With so much waiting it is not given more, bytes: `least`, or, where that is more, what it sends in twice so long as `ahead`, up to
+    /// [`MOST_QUEUE`].
     pub(crate) fn queue(&self, least: u64, ahead: Span) -> u64 {
         least.max(MOST_QUEUE.min((self.rate() * 2.0 * ahead.secs()) as u64))
     }

@@ -49,9 +49,7 @@ pub(crate) struct Memory {
 impl Scheduler {
     /// Who gets the piece, of those from `among` (all, but for tiers): nobody, if it is better to wait.
     pub(crate) fn choose(self, paths: &[Path], memory: &mut Memory, ask: &Ask) -> Option<usize> {
-        // Those that are doubted only where there are no others.
-        let trusts = paths.iter().any(Path::is_trusted);
-        let is_in = |path: &Path| path.is_usable() && (!trusts || !path.is_doubted);
+        let is_in = is_considered(paths);
         let has_room = |path: &Path| is_in(path) && path.look.unsent < path.queue(ask.queue, ask.ahead);
         let chosen = match self {
             Scheduler::Score => best(paths, memory.last, ask, is_in, has_room),
@@ -83,11 +81,18 @@ impl Scheduler {
             return false;
         }
         let then = Ask { left: ask.left + more, ..*ask };
-        (0..paths.len()).filter(|index| paths[*index].is_usable()).any(|index| {
-            let is_rival = |path: &Path| path.is_usable() && (self == Scheduler::Score || path.tier == paths[index].tier);
+        let is_in = is_considered(paths);
+        (0..paths.len()).filter(|index| is_in(&paths[*index])).any(|index| {
+            let is_rival = |path: &Path| is_in(path) && (self == Scheduler::Score || path.tier == paths[index].tier);
             is_worth_it(paths, index, ask, &is_rival) != is_worth_it(paths, index, &then, &is_rival)
         })
     }
+}
+
+/// Who is chosen among: those that are doubted only where there are no others.
+fn is_considered(paths: &[Path]) -> impl Fn(&Path) -> bool + Copy + use<> {
+    let trusts = paths.iter().any(Path::is_trusted);
+    move |path| path.is_usable() && (!trusts || !path.is_doubted)
 }
 
 /// All paths, beginning behind the last one.

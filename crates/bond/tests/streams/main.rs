@@ -180,6 +180,42 @@ fn no_more_is_wanted_than_keeps_connections_busy_or_decides_between_them() {
 }
 
 #[test]
+fn a_doubted_connection_decides_nothing_of_what_is_wanted() {
+    const MIB: u64 = 1 << 20;
+    let mut out = Outbound::new(Settings::new(Scheduler::Score), 64 * MIB);
+    let add = |out: &mut Outbound, rate: u64, rtt: u64, unsent: u64| {
+        let (conn, srtt) = (out.add(Span::ZERO, 0), Span(rtt * 1_000_000));
+        out.look(Span::ZERO, conn, Look { window: (rate as f64 * srtt.secs()) as u64, srtt, rto: srtt, unsent, ..Look::default() });
+        conn
+    };
+    // It stalls with all that there was to give, and is heard of again.
+    let fast = add(&mut out, 1000 * MIB, 1, 0);
+    out.offer(1000);
+    assert_eq!(out.give(Span::ZERO).map(|piece| piece.conn), Some(fast));
+    let later = Span(60_000_000_000);
+    out.check(later);
+    assert!(out.seen(fast).unwrap().stalled);
+    out.receipt(later, fast, 1000).unwrap();
+    out.acknowledge(1000, 64 * MIB).unwrap();
+    assert!(!out.seen(fast).unwrap().stalled);
+    // If it were trusted nothing would ever go over the far one; of the two others that is so only while little is left.
+    add(&mut out, 10 * MIB, 20, MIB);
+    add(&mut out, 10 * MIB, 1000, MIB);
+    out.offer(MIB);
+    assert!(out.wants(31 * MIB));
+}
+
+#[test]
+fn however_fast_the_connections_are_no_piece_is_the_whole_window() {
+    let mut out = Outbound::new(Settings::new(Scheduler::Score), 256 * 1024);
+    let conn = out.add(Span::ZERO, 0);
+    let srtt = Span(1_000_000);
+    out.look(Span::ZERO, conn, Look { window: 4 << 20, srtt, rto: srtt, ..Look::default() });
+    out.offer(1 << 20);
+    assert_eq!(std::iter::from_fn(|| out.give(Span::ZERO)).map(|piece| piece.len).collect::<Vec<_>>(), [64 * 1024; 4]);
+}
+
+#[test]
 fn two_equal_networks_are_twice_one_and_unequal_ones_are_their_sum() {
     let (one, _) = takes(Scheduler::Score, 8_000_000, &[near(1000, 20)]);
     let (two, _) = takes(Scheduler::Score, 8_000_000, &[near(1000, 20); 2]);

@@ -326,6 +326,8 @@ impl Bonded {
         wants.turn.again |= took || gave;
         self.pass_end()?;
         self.stream.say(now, &mut wants.turn);
+        // What was given out has made room for what the plain leg still has, and nothing else may tell of that before a round trip is over.
+        wants.turn.again |= self.is_to_take();
         if self.is_over()? {
             return Err(Ending::Finished);
         }
@@ -358,11 +360,16 @@ impl Bonded {
         self.stream.inbound.readable().flatten().copied().take(LONGEST_CALL).collect()
     }
 
+    /// Whether the plain leg may have something that had better be taken now.
+    fn is_to_take(&self) -> bool {
+        self.plain.is_some() && self.life != Life::Dialling && self.readable && !self.ended && self.stream.wants()
+    }
+
     /// Takes what the plain leg has sent; true: there is more.
     fn take(&mut self) -> Result<bool, Ending> {
-        let Some(plain) = self.plain.as_ref().filter(|_| self.life != Life::Dialling) else { return Ok(false) };
+        let Some(plain) = &self.plain else { return Ok(false) };
         let mut taken = 0;
-        while self.readable && !self.ended && self.stream.wants() {
+        while self.is_to_take() {
             if taken >= TURN_BYTES {
                 self.taken += taken as u64;
                 return Ok(true);
