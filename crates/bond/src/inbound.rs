@@ -95,7 +95,13 @@ impl Inbound {
         if is_new { Room::Into(self.buffer.get_mut(offset, len)) } else { Room::Skip(len) }
     }
 
-    /// `len` bytes from `offset` on have come over a connection, and are where [`room`](Inbound::room) said.
+    /// How many of the bytes of a piece from `offset` on, of which `left` are to come, are wanted: none, if the first is there already.
+    pub fn wanted(&self, offset: u64, left: u64) -> u64 {
+        let (len, is_new) = self.order.run(offset, left);
+        if is_new { len } else { 0 }
+    }
+
+    /// `len` bytes from `offset` on have come over a connection, and are where [`room`](Inbound::room) said; or the caller keeps them until they are read.
     pub fn came(&mut self, now: Span, conn: ConnId, offset: u64, len: u64) -> Result<(), Breach> {
         self.order.insert(offset, len)?;
         if let Some(told) = self.conns.get_mut(conn.0) {
@@ -138,9 +144,14 @@ impl Inbound {
         self.order.next() - self.read
     }
 
-    /// What can be read, in parts.
-    pub fn readable(&self) -> impl Iterator<Item = &[u8]> {
-        self.buffer.get(self.read, self.ready())
+    /// The first byte that was not read.
+    pub fn first(&self) -> u64 {
+        self.read
+    }
+
+    /// What can be read, at most so much of it, in parts. What the caller keeps is zeros here.
+    pub fn readable(&self, most: u64) -> impl Iterator<Item = &[u8]> {
+        self.buffer.get(self.read, self.ready().min(most))
     }
 
     /// So much of it was read.

@@ -262,8 +262,8 @@ impl Outbound {
         Some(end)
     }
 
-    /// How long a piece is now.
-    fn piece(&self) -> u64 {
+    /// How long a piece is now, at most.
+    pub fn piece(&self) -> u64 {
         let rate: f64 = self.paths.iter().filter(|path| path.is_usable()).map(Path::rate).sum();
         let ahead = (rate * self.settings.ahead.secs()) as u64;
         ahead.min(MOST_PIECE).min(self.window / LEAST_PIECES).max(self.settings.piece.0)

@@ -1,7 +1,7 @@
 //! What a proxy is to do: from a file, from flags, or made by hand.
 
 use crate::{
-    bonded::{self, BondConfig, settings::BondKeys},
+    bonded::{self, BondConfig, Pipes, settings::BondKeys},
     controllers::{ControllerError, Controllers},
     leg::{self, LegProfile},
     policy::{Action, Leg, Policy, Rule},
@@ -494,7 +494,8 @@ impl Config {
         let serves = self.listen.iter().any(|listen| listen.way == Way::Bond);
         let (networks, spares) = (self.policy.networks.len(), self.bond.as_ref().map_or(0, |bond| bond.spares));
         let of_a_flow = 1 + networks.max(if serves { Self::USUAL_NETWORKS } else { 1 });
-        let of_none = networks * spares + if serves { Self::most_strangers() } else { 0 };
+        let pipes = self.bond.as_ref().map_or(0, |_| Pipes::most(leg::open_files()));
+        let of_none = networks * spares + 2 * pipes + if serves { Self::most_strangers() } else { 0 };
         (leg::open_files().saturating_sub(Self::RESERVED_FILES + of_none as u64) / of_a_flow as u64).max(1) as usize
     }
 

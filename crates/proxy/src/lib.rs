@@ -25,6 +25,7 @@ mod intercept;
 mod leg;
 mod meter;
 pub mod metrics;
+mod pipe;
 mod policy;
 mod relay;
 mod resolver;

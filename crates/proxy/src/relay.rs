@@ -8,13 +8,13 @@
 
 use crate::{
     leg::{self, Shares},
+    pipe::{Filled, Pipe},
     sys,
 };
 use rustix::{
-    fd::{AsFd, BorrowedFd, OwnedFd},
+    fd::{AsFd, BorrowedFd},
     io::Errno,
     net::{RecvFlags, SendFlags, recv, send},
-    pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice},
 };
 use std::{io, mem, time::Instant};
 
@@ -25,13 +25,6 @@ const TURN_ROUNDS: usize = 64;
 const SMALL: usize = 4096;
 /// A direction that has moved so much has its sockets tuned for a stream.
 const TUNE_FROM: u64 = 32 * 1024;
-
-/// A pipe for bytes between two sockets.
-#[derive(Debug)]
-struct Pipe {
-    read: OwnedFd,
-    write: OwnedFd,
-}
 
 /// What all connections of a worker share: empty pipes, and room for bytes on their way.
 #[derive(Debug)]
@@ -50,9 +43,6 @@ impl Tools {
     /// Pipes that may stay with stalled directions; of more the bytes are copied out, so that stalled flows do not cost
     /// descriptors.
     const LENT: usize = 64;
-    /// Room in a pipe: as much as an unprivileged process may have. A packet takes a slot whatever its size, so that a pipe
-    /// of this size may hold far less.
-    const PIPE: usize = 1 << 20;
     /// Room for messages; what fills it is no message.
     const SCRATCH: usize = 16 * 1024;
 
@@ -66,13 +56,7 @@ impl Tools {
     }
 
     fn take_pipe(&mut self) -> io::Result<Pipe> {
-        if let Some(pipe) = self.pipes.pop() {
-            return Ok(pipe);
-        }
-        let (read, write) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
-        // Past its share of pipe pages (fs.pipe-user-pages-soft) a user gets what there is: a small pipe is slower, no more.
-        let _ = fcntl_setpipe_size(&write, Self::PIPE);
-        Ok(Pipe { read, write })
+        self.pipes.pop().map_or_else(Pipe::new, Ok)
     }
 
     fn give_back(&mut self, pipe: Pipe) {
@@ -260,8 +244,6 @@ impl Direction {
     }
 
     fn splice(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, tools: &mut Tools) -> Result<(), Fault> {
-        // Never SPLICE_F_MORE: the last bytes before a pause would wait for more that does not come.
-        let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
         let kept = self.pipe.take();
         tools.lent -= usize::from(kept.is_some());
         let pipe = match kept {
@@ -269,12 +251,10 @@ impl Direction {
             None => tools.take_pipe().map_err(|_| Fault::Own)?,
         };
         if self.in_pipe == 0 {
-            // The pipe is empty here, so that EAGAIN can only mean an empty receive queue.
-            match splice(source, None, &pipe.write, None, self.shares.map_or(Tools::PIPE, |shares| shares.pipe), flags) {
-                // Splice says so at an urgent mark too, once a FIN has come.
-                Ok(0) if has_more(source) => self.urgent = true,
-                Ok(0) => self.ended = true,
-                Ok(count) => {
+            match pipe.fill(source, self.shares.map_or(Pipe::ROOM, |shares| shares.pipe)) {
+                Ok(Filled::AtUrgentMark) => self.urgent = true,
+                Ok(Filled::Ended) => self.ended = true,
+                Ok(Filled::Bytes(count)) => {
                     self.in_pipe = count;
                     if count < SMALL {
                         self.manner = Manner::Messages;
@@ -286,7 +266,7 @@ impl Direction {
             }
         }
         while self.in_pipe > 0 {
-            match splice(&pipe.read, None, destination, None, self.in_pipe, flags) {
+            match pipe.pour(destination, self.in_pipe) {
                 Ok(count) => {
                     self.in_pipe -= count;
                     self.moved += count as u64;
@@ -305,12 +285,8 @@ impl Direction {
             return Ok(());
         }
         if self.in_pipe > 0 {
-            self.rest.resize(self.in_pipe, 0);
-            let mut filled = 0;
-            while filled < self.in_pipe {
-                filled += rustix::io::read(&pipe.read, &mut self.rest[filled..]).map_err(|_| Fault::Own)?;
-            }
-            self.in_pipe = 0;
+            self.rest.resize(mem::take(&mut self.in_pipe), 0);
+            pipe.read(&mut self.rest).map_err(|_| Fault::Own)?;
         }
         tools.give_back(pipe);
         Ok(())
@@ -383,9 +359,4 @@ impl Direction {
             Err(errno) => Err(Fault::Destination(errno.into())),
         }
     }
-}
-
-/// Whether there is a byte to read, which a true end of file has not.
-fn has_more(source: BorrowedFd<'_>) -> bool {
-    matches!(recv(source, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT), Ok((_, 1..)))
 }

@@ -1,6 +1,6 @@
 //! What a bond's connection is made of: a socket, and TLS over it where that is wanted.
 
-use super::tls::Tls;
+use super::{haul::Parcel, tls::Tls};
 use rustix::{
     fd::{AsFd, BorrowedFd},
     io::Errno,
@@ -24,11 +24,11 @@ impl Channel {
         }
     }
 
-    /// Sends some of what is in `parts`, and tells how much; [`Errno::AGAIN`]: nothing now.
-    pub(super) fn send(&mut self, parts: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    /// Sends some of what is in `parts`, and tells how much; [`Errno::AGAIN`]: nothing now. Where there is `more` it may wait for that.
+    pub(super) fn send(&mut self, parts: &[IoSlice<'_>], more: bool) -> Result<usize, Errno> {
         match self {
             Channel::Clear(socket) => {
-                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
                 loop {
                     match sendmsg(&*socket, parts, &mut SendAncillaryBuffer::default(), flags) {
                         Err(Errno::INTR) => {}
@@ -37,6 +37,14 @@ impl Channel {
                 }
             }
             Channel::Encrypted(tls) => tls.send(parts),
+        }
+    }
+
+    /// Sends some of a parcel, which only goes in the clear.
+    pub(super) fn pass(&mut self, parcel: &mut Parcel) -> Result<usize, Errno> {
+        match self {
+            Channel::Clear(socket) => parcel.pour(socket),
+            Channel::Encrypted(_) => Err(Errno::OPNOTSUPP),
         }
     }
 

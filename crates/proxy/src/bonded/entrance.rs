@@ -197,7 +197,7 @@ impl Entrance {
 
     /// Says all of it: so little fits into any socket.
     fn say(&mut self, bytes: &[u8]) -> Result<(), Unfit> {
-        match self.channel.send(&[IoSlice::new(bytes)]) {
+        match self.channel.send(&[IoSlice::new(bytes)], false) {
             Ok(sent) if sent == bytes.len() => Ok(()),
             Ok(_) => Err(Errno::NOBUFS.into()),
             Err(why) => Err(why.into()),

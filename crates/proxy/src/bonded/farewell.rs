@@ -52,7 +52,7 @@ impl Farewell {
     /// Goes on.
     pub(super) fn go_on(&mut self) -> Parting {
         while self.said < self.bytes.len() {
-            match self.channel.send(&[IoSlice::new(&self.bytes[self.said..])]) {
+            match self.channel.send(&[IoSlice::new(&self.bytes[self.said..])], false) {
                 Ok(count) => self.said += count,
                 Err(Errno::AGAIN) => break,
                 Err(_) => return Parting::Over,

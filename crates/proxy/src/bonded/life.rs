@@ -18,7 +18,7 @@
 
 use super::{
     member::Lost,
-    stream::{Stream, Turn},
+    stream::{Stream, Taken, Turn},
 };
 use crate::{
     config::ProxyVersion,
@@ -30,25 +30,19 @@ use crate::{
     sys,
 };
 use bond::{Answer, Breach, Call, Frame, Target, Why};
-use rustix::{
-    io::Errno,
-    net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg},
-};
+use rustix::io::Errno;
 use scenario::Span;
 use socket2::Socket;
 use std::{
-    io::{self, IoSlice},
-    iter, mem,
+    io, mem,
     net::{Shutdown, SocketAddr},
     time::{Duration, Instant},
 };
 
 /// How much may be moved before others have their turn.
 const TURN_BYTES: usize = 2 << 20;
-/// So many parts are sent at once.
-const PARTS: usize = 8;
 /// What an end of the bond says to the other, before any stream, is no longer.
-const LONGEST_CALL: usize = 2048;
+const LONGEST_CALL: u64 = 2048;
 /// A direction that has moved so much has its plain socket tuned for a stream.
 const TUNE_FROM: u64 = 32 * 1024;
 /// How soon to look whether something was acknowledged, which raises no event: at first, and at last, while nothing is.
@@ -311,6 +305,7 @@ impl Bonded {
             tracing::warn!("{why}");
             io::ErrorKind::InvalidData
         };
+        self.stream.relays = self.life == Life::Relaying;
         let heard = tools.with_scratch(|scratch| self.stream.hear(now, scratch, &mut wants.turn));
         heard.map_err(|why| self.bond_failed(broken(why)))?;
         self.known |= self.stream.inbound.waiting().0 > 0 || self.stream.outbound.acked() > 0;
@@ -357,7 +352,7 @@ impl Bonded {
 
     /// The beginning of what has come and was not read.
     fn heard(&self) -> Vec<u8> {
-        self.stream.inbound.readable().flatten().copied().take(LONGEST_CALL).collect()
+        self.stream.inbound.readable(LONGEST_CALL).flatten().copied().collect()
     }
 
     /// Whether the plain leg may have something that had better be taken now.
@@ -374,18 +369,13 @@ impl Bonded {
                 self.taken += taken as u64;
                 return Ok(true);
             }
-            let space = self.stream.space();
-            let room = space.len();
             // What was told before this read, holds after it.
             let hung_up = self.hung_up;
-            match recv(plain, space, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => self.ended = true,
-                Ok((_, count)) => {
+            match self.stream.take(plain) {
+                Ok(Taken::Ended) => self.ended = true,
+                Ok(Taken::Bytes { count, more }) => {
                     taken += count;
-                    self.stream.wrote(count);
-                    if count < room && !hung_up {
-                        self.readable = false;
-                    }
+                    self.readable = more || hung_up;
                 }
                 Err(Errno::AGAIN) => self.readable = false,
                 Err(Errno::INTR) => {}
@@ -403,7 +393,6 @@ impl Bonded {
     /// Gives the plain leg what has come; true: there is more.
     fn give(&mut self, now: Span) -> Result<bool, Ending> {
         let Some(plain) = self.plain.as_ref().filter(|_| self.life == Life::Relaying) else { return Ok(false) };
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let mut given = 0;
         while self.writable {
             if self.preface.is_empty() && self.stream.inbound.ready() == 0 {
@@ -413,16 +402,8 @@ impl Bonded {
                 self.given += given as u64;
                 return Ok(true);
             }
-            let mut parts = [IoSlice::new(&[]); PARTS];
-            let said = iter::once(&*self.preface).chain(self.stream.inbound.readable());
-            let count = parts.iter_mut().zip(said).map(|(part, said)| *part = IoSlice::new(said)).count();
-            match sendmsg(plain, &parts[..count], &mut SendAncillaryBuffer::default(), flags) {
-                Ok(count) => {
-                    let preface = count.min(self.preface.len());
-                    self.preface.drain(..preface);
-                    self.stream.inbound.consume(now, (count - preface) as u64);
-                    given += count - preface;
-                }
+            match self.stream.give(now, plain, &mut self.preface) {
+                Ok(count) => given += count,
                 Err(Errno::AGAIN) => self.writable = false,
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(self.failed(&errno.into())),

@@ -1,6 +1,9 @@
 //! One of the connections that carry a stream: what is to be said over it waits here for its turn, and what comes over it goes to its place.
 
-use super::channel::Channel;
+use super::{
+    channel::Channel,
+    haul::{self, Arrivals, Load, Parcel},
+};
 use crate::sys::{self, TcpInfo};
 use bond::{BadFrame, Breach, Buffer, ConnId, Frame, Header, Inbound, Look, Piece, Reader, Room, Step};
 use rustix::io::Errno;
@@ -24,12 +27,20 @@ const RECOVERY: u8 = 3;
 /// So many parts are sent at once.
 const PARTS: usize = 24;
 
-/// Something to be said: a header, and for a piece its bytes, which are the stream's.
-#[derive(Debug, Clone, Copy)]
+/// Something to be said: a header, and for a piece its bytes. These are the stream's, or in a parcel; where they are in several places the others follow,
+/// without a header.
+#[derive(Debug)]
 struct Said {
-    header: Header,
+    header: Option<Header>,
     offset: u64,
     len: usize,
+    parcel: Option<Parcel>,
+}
+
+impl Said {
+    fn header(&self) -> &[u8] {
+        self.header.as_deref().unwrap_or_default()
+    }
 }
 
 /// How a connection has ended.
@@ -70,6 +81,8 @@ pub(super) struct Member {
     /// The other end has closed it: what there is to read is all there will be.
     pub(super) hung_up: bool,
     reader: Reader,
+    /// Its pieces go to `arrivals`, or the beginnings of them.
+    hauls: bool,
     out: VecDeque<Said>,
     /// How much of the first of these has gone.
     gone: usize,
@@ -95,6 +108,7 @@ impl Member {
             readable: true,
             hung_up: false,
             reader: Reader::default(),
+            hauls: false,
             out: VecDeque::new(),
             gone: 0,
             own: 0,
@@ -137,16 +151,31 @@ impl Member {
 
     /// It is to say this.
     pub(super) fn say(&mut self, frame: &Frame) {
-        let header = frame.header();
-        self.own += header.len();
-        self.out.push_back(Said { header, offset: 0, len: 0 });
+        self.push(Some(frame.header()), 0, 0, None);
     }
 
-    /// It is to carry this piece.
-    pub(super) fn carry(&mut self, piece: &Piece) {
+    /// It is to carry this piece, which begins in a parcel, or with so many bytes of the stream's buffer; [`carry_on`](Member::carry_on) has the rest.
+    pub(super) fn carry(&mut self, piece: &Piece, load: Load) {
         let header = Frame::Piece { offset: piece.offset, len: piece.len }.header();
-        self.own += header.len() + piece.len as usize;
-        self.out.push_back(Said { header, offset: piece.offset, len: piece.len as usize });
+        self.push_load(Some(header), piece.offset, load);
+    }
+
+    /// More of the piece that it is to carry, from `offset` on.
+    pub(super) fn carry_on(&mut self, offset: u64, load: Load) {
+        self.push_load(None, offset, load);
+    }
+
+    fn push_load(&mut self, header: Option<Header>, offset: u64, load: Load) {
+        match load {
+            Load::Buffer(len) => self.push(header, offset, len as usize, None),
+            Load::Parcel(parcel) => self.push(header, offset, parcel.len(), Some(parcel)),
+        }
+    }
+
+    fn push(&mut self, header: Option<Header>, offset: u64, len: usize, parcel: Option<Parcel>) {
+        let said = Said { header, offset, len, parcel };
+        self.own += said.header().len() + len;
+        self.out.push_back(said);
     }
 
     pub(super) fn has_something_to_say(&self) -> bool {
@@ -160,24 +189,13 @@ impl Member {
             Err(Errno::AGAIN) => return Ok(false),
             Err(why) => return Err(why.into()),
         }
-        while !self.out.is_empty() {
-            let mut parts = [IoSlice::new(&[]); PARTS];
-            let (mut count, mut skip) = (0, self.gone);
-            for said in &self.out {
-                if count == PARTS {
-                    break;
-                }
-                let header = &said.header[skip.min(said.header.len())..];
-                let begun = skip.saturating_sub(said.header.len());
-                let bytes = buffer.get(said.offset + begun as u64, (said.len - begun) as u64);
-                let whole = iter::once(header).filter(|header| !header.is_empty()).chain(bytes);
-                for (part, said) in parts[count..].iter_mut().zip(whole) {
-                    *part = IoSlice::new(said);
-                    count += 1;
-                }
-                skip = 0;
-            }
-            match self.channel.send(&parts[..count]) {
+        while let Some(first) = self.out.front_mut() {
+            let is_parcel = self.gone >= first.header().len() && first.parcel.is_some();
+            let sent = match first.parcel.as_mut().filter(|_| is_parcel) {
+                Some(parcel) => self.channel.pass(parcel),
+                None => self.send_parts(buffer),
+            };
+            match sent {
                 Ok(sent) => self.went(sent),
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(why) => return Err(why.into()),
@@ -186,11 +204,37 @@ impl Member {
         Ok(true)
     }
 
+    /// Sends what is to be said from the first on, up to a parcel and its header.
+    fn send_parts(&mut self, buffer: &Buffer) -> Result<usize, Errno> {
+        let mut parts = [IoSlice::new(&[]); PARTS];
+        let (mut count, mut skip, mut more) = (0, self.gone, false);
+        for said in &self.out {
+            if count == PARTS {
+                break;
+            }
+            let header = &said.header()[skip.min(said.header().len())..];
+            let begun = skip.saturating_sub(said.header().len());
+            more = said.parcel.is_some();
+            let own = if more { 0 } else { said.len - begun };
+            let bytes = buffer.get(said.offset + begun as u64, own as u64);
+            let whole = iter::once(header).filter(|header| !header.is_empty()).chain(bytes);
+            for (part, said) in parts[count..].iter_mut().zip(whole) {
+                *part = IoSlice::new(said);
+                count += 1;
+            }
+            if more {
+                break;
+            }
+            skip = 0;
+        }
+        self.channel.send(&parts[..count], more)
+    }
+
     fn went(&mut self, bytes: usize) {
         self.own -= bytes;
         self.gone += bytes;
         while let Some(first) = self.out.front() {
-            let len = first.header.len() + first.len;
+            let len = first.header().len() + first.len;
             if self.gone < len {
                 return;
             }
@@ -201,20 +245,33 @@ impl Member {
 
     /// What must still go after it was begun, bytes out of `buffer`; what was not begun is forgotten.
     pub(super) fn begun(&mut self, buffer: &Buffer) -> Vec<u8> {
-        let (out, gone) = (std::mem::take(&mut self.out), std::mem::take(&mut self.gone));
+        let (out, mut gone) = (std::mem::take(&mut self.out), std::mem::take(&mut self.gone));
         self.own = 0;
-        let Some(first) = out.front().filter(|_| gone > 0) else { return Vec::new() };
-        let mut all = first.header.to_vec();
-        buffer.get(first.offset, first.len as u64).for_each(|part| all.extend_from_slice(part));
-        all.split_off(gone)
+        let mut all = Vec::new();
+        for (index, said) in out.into_iter().enumerate() {
+            let is_begun = index == 0 && gone > 0;
+            if said.header.is_some() && !is_begun {
+                break;
+            }
+            all.extend_from_slice(&said.header()[gone.min(said.header().len())..]);
+            gone = gone.saturating_sub(said.header().len());
+            match said.parcel {
+                Some(parcel) => all.extend(parcel.read()),
+                None => buffer.get(said.offset + gone as u64, (said.len - gone) as u64).for_each(|part| all.extend_from_slice(part)),
+            }
+            gone = 0;
+        }
+        all
     }
 
-    /// Reads what has come, as far as its turn goes; payload goes to its place, `hear` hears the rest. False: there may be more.
+    /// Reads what has come, as far as its turn goes; payload goes to its place, or to `arrivals` where there is much, `hear` hears the rest. False: there
+    /// may be more.
     pub(super) fn receive(
         &mut self,
         now: Span,
         conn: ConnId,
         inbound: &mut Inbound,
+        mut arrivals: Option<&mut Arrivals>,
         scratch: &mut [u8],
         mut hear: impl FnMut(&mut Inbound, Frame) -> Result<(), Lost>,
     ) -> Result<bool, Lost> {
@@ -223,8 +280,20 @@ impl Member {
             if read >= TURN_BYTES {
                 return Ok(false);
             }
+            if let (Some((offset, left)), Some(arrivals)) = (self.reader.payload(), arrivals.as_deref_mut())
+                && let Some(count) = arrivals.take(&self.channel, offset, inbound.wanted(offset, left))?
+            {
+                self.reader.took(count as u64);
+                self.received += count as u64;
+                inbound.came(now, conn, offset, count as u64)?;
+                self.clamp_again()?;
+                (read, self.hauls) = (read + count, true);
+                continue;
+            }
             let mut spill = [0; SPILL];
-            let (mut direct, mut room) = (0, SPILL);
+            // Behind what was not copied there may be more of that, of which no more than the header is to be copied.
+            let (spilled, behind) = if self.hauls { (Header::PIECE, Header::PIECE) } else { (SPILL, BEHIND) };
+            let (mut direct, mut room) = (0, spilled);
             let received = match self.reader.payload() {
                 Some((offset, left)) => {
                     // Right to where it belongs, and with it the next header.
@@ -236,11 +305,11 @@ impl Member {
                         }
                     };
                     direct = place.len();
-                    room = if direct as u64 == left { BEHIND } else { 0 };
+                    room = if direct as u64 == left { behind } else { 0 };
                     let parts = &mut [IoSliceMut::new(place), IoSliceMut::new(&mut spill[..room])];
                     self.channel.receive(if room > 0 { parts } else { &mut parts[..1] })
                 }
-                None => self.channel.receive(&mut [IoSliceMut::new(&mut spill)]),
+                None => self.channel.receive(&mut [IoSliceMut::new(&mut spill[..room])]),
             };
             let count = match received {
                 Ok(0) => return Err(Lost::Closed),
@@ -252,10 +321,7 @@ impl Member {
                 Err(why) => return Err(why.into()),
             };
             read += count;
-            if let Some(window) = self.window {
-                // The kernel forgets it whenever a segment larger than any before comes.
-                sys::clamp_window(&self.channel, window.0 as usize).map_err(|why| Errno::from_io_error(&why).unwrap_or(Errno::IO))?;
-            }
+            self.clamp_again()?;
             let in_place = count.min(direct);
             if let Some((offset, _)) = self.reader.payload().filter(|_| in_place > 0) {
                 self.reader.took(in_place as u64);
@@ -271,6 +337,12 @@ impl Member {
         Ok(true)
     }
 
+    /// Bounds the window, where that is wanted: the kernel forgets it whenever a segment larger than any before comes.
+    fn clamp_again(&self) -> Result<(), Errno> {
+        let clamp = |window: Bytes| sys::clamp_window(&self.channel, window.0 as usize);
+        self.window.map_or(Ok(()), clamp).map_err(|why| Errno::from_io_error(&why).unwrap_or(Errno::IO))
+    }
+
     fn interpret(
         &mut self,
         now: Span,
@@ -284,7 +356,10 @@ impl Member {
             bytes = &bytes[used..];
             match step {
                 Step::More => {}
-                Step::Said(Frame::Piece { offset, len }) => inbound.begin(offset, len)?,
+                Step::Said(Frame::Piece { offset, len }) => {
+                    inbound.begin(offset, len)?;
+                    self.hauls &= len >= haul::LEAST as u64;
+                }
                 Step::Said(frame) => hear(inbound, frame)?,
                 Step::Payload { offset, left } => {
                     let here = bytes.len().min(left as usize);
@@ -296,5 +371,73 @@ impl Member {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bonded::haul::{Hauls, Pipes};
+    use socket2::Socket;
+    use std::{
+        io::{Read as _, Write as _},
+        net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
+        thread,
+        time::Duration,
+    };
+
+    fn pair(room: usize) -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        sys::force_receive_buffer(&listener, room).unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (one, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn what_was_begun_goes_whole_wherever_its_bytes_are() {
+        const LEN: usize = 200_000;
+        let payload: Vec<u8> = (0..LEN as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let header = Frame::Piece { offset: 0, len: LEN as u64 }.header();
+        // It is left when only its beginning, in a parcel, has gone, and when some of what follows in the buffer has.
+        for enough in [1, LEN / 2 + 10_000] {
+            let (mut buffer, mut hauls) = (Buffer::new(1 << 20), Hauls::new(Pipes::new(8)));
+            let (mut client, plain) = pair(1 << 20);
+            client.write_all(&payload[..LEN / 2]).unwrap();
+            while sys::received(&plain) < LEN / 2 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(hauls.take(&plain, 0, LEN as u64 / 2, &mut buffer), Ok(Some(LEN / 2)));
+            buffer.put(LEN as u64 / 2, &payload[LEN / 2..]);
+
+            let (near, mut far) = pair(8 * 1024);
+            sys::force_send_buffer(&near, 8 * 1024).unwrap();
+            near.set_nonblocking(true).unwrap();
+            let mut member = Member::new(Channel::Clear(Socket::from(near.try_clone().unwrap())), 0, 0, None);
+            let piece = Piece { conn: ConnId(0), offset: 0, len: LEN as u64, again: false };
+            let (first, second) = (hauls.give(0, LEN as u64, 0, &mut buffer), hauls.give(LEN as u64 / 2, LEN as u64 / 2, 0, &mut buffer));
+            assert!(matches!((&first, &second), (Load::Parcel(_), Load::Buffer(_))), "{first:?} {second:?}");
+            member.carry(&piece, first);
+            member.carry_on(LEN as u64 / 2, second);
+            member.say(&Frame::Done);
+
+            let (mut heard, mut part) = (Vec::new(), [0; 4096]);
+            far.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            while LEN.saturating_sub(member.own) < enough {
+                let _ = member.send(&buffer).unwrap();
+                let count = far.read(&mut part).unwrap();
+                heard.extend_from_slice(&part[..count]);
+            }
+            let rest = member.begun(&buffer);
+            near.set_nonblocking(false).unwrap();
+            assert!(!rest.is_empty(), "it has all gone");
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    (&near).write_all(&rest).unwrap();
+                    near.shutdown(Shutdown::Write).unwrap();
+                });
+                far.read_to_end(&mut heard).unwrap();
+            });
+            assert!(heard == [&header, &*payload].concat(), "{} bytes came", heard.len());
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Far legs, or near ones, that are a bond: one stream over several connections, each over its own network (room `bond` decides, here it is done).
 //!
 //! `settings` is what is wanted, `channel` (with `tls`) a connection, `entrance` how its two ends come to know each other, `networks` how connections are
-//! kept ready by the end that dials, `member` a connection of a stream, `stream` a stream over its connections, `life` that and the plain leg
+//! kept ready by the end that dials, `member` a connection of a stream, `stream` a stream over its connections (`haul` has of it what is not copied), `life` that and the plain leg
 //! together. [`Bonds`] has all of them that a worker has: it shares the worker's epoll, and nothing else. `arrivals` has connections until they are of a stream,
 //! `streams` what becomes of streams, `care` who takes too long or has gone silent, `view` what is shown of them.
 
@@ -10,6 +10,7 @@ mod care;
 mod channel;
 mod entrance;
 mod farewell;
+mod haul;
 mod life;
 mod member;
 mod networks;
@@ -27,7 +28,7 @@ use crate::{
     config::{Config, ProxyVersion, Way},
     connection::Events,
     ending::Ending,
-    leg::Shares,
+    leg::{self, Shares},
     meter::FlowRecord,
     relay::Tools,
     resolver::Question,
@@ -37,6 +38,7 @@ use crate::{
 use channel::Channel;
 use entrance::{Entrance, Keeper};
 use farewell::Farewell;
+pub(crate) use haul::Pipes;
 use life::Bonded;
 use networks::Networks;
 use rustix::{
@@ -96,6 +98,7 @@ pub(crate) struct Bonds {
     names: mpsc::Sender<Question>,
     worker: usize,
     routes: Option<Routes>,
+    pipes: Pipes,
     entries: Vec<Option<Entry>>,
     free: Vec<usize>,
     /// Free from the next round on: events already fetched may still name them.
@@ -141,6 +144,7 @@ impl Bonds {
             names,
             worker,
             routes: Routes::open().ok(),
+            pipes: Pipes::new(Pipes::most(leg::open_files())),
             entries: Vec::new(),
             free: Vec::new(),
             freed: Vec::new(),
@@ -201,7 +205,8 @@ impl Bonds {
     }
 
     fn stream_over(&self, theirs: u32) -> Stream {
-        Stream::new(self.bond().settings, self.bond().window.0 as usize, theirs.into())
+        let bond = self.bond();
+        Stream::new(bond.settings, bond.window.0 as usize, theirs.into(), (!bond.tls).then(|| self.pipes.clone()))
     }
 
     fn enter(&mut self, entry: Entry) -> usize {

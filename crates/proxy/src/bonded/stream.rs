@@ -1,18 +1,34 @@
 //! A stream over its connections: the bytes that were not acknowledged, those that came before their turn, and what is said about them.
 
-use super::member::{Lost, Member};
-use bond::{Breach, Buffer, ConnId, Frame, Inbound, Outbound, Seen, Settings};
-use rustix::io::Errno;
+use super::{
+    haul::{self, Arrivals, Hauls, Load, Pipes},
+    member::{Lost, Member},
+};
+use bond::{Breach, Buffer, ConnId, Frame, Inbound, Outbound, Piece, Scheduler, Seen, Settings};
+use rustix::{
+    fd::AsFd,
+    io::Errno,
+    net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg},
+};
 use scenario::Span;
+use std::{io::IoSlice, iter};
+
+/// So many parts are sent at once.
+const PARTS: usize = 8;
 
 /// A stream, at one of its ends.
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) outbound: Outbound,
     pub(super) inbound: Inbound,
-    /// What the other end has not acknowledged, or was not sent, and how far that goes.
+    /// What the other end has not acknowledged, or was not sent, where it is not in parcels, and how far all of it goes.
     buffer: Buffer,
     written: u64,
+    /// Absent where bytes have to be looked at, or go over each connection.
+    hauls: Option<Hauls>,
+    /// Absent where bytes have to be looked at; and nothing is in there of what the ends say to each other before they relay.
+    arrivals: Option<Arrivals>,
+    pub(super) relays: bool,
     members: Vec<Option<Member>>,
     /// Why the other end has given it up.
     pub(super) reset: Option<u8>,
@@ -31,6 +47,15 @@ pub(super) struct Past {
     pub(super) waited: Span,
 }
 
+/// What came of taking what the plain leg has sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// So many bytes, and whether there were more.
+    Bytes { count: usize, more: bool },
+    /// The last one was taken before.
+    Ended,
+}
+
 /// What a turn came to.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
@@ -43,13 +68,16 @@ pub(super) struct Turn {
 }
 
 impl Stream {
-    /// Of a window at each end.
-    pub(super) fn new(settings: Settings, window: usize, theirs: u64) -> Self {
+    /// Of a window at each end. Where what it carries need not be looked at it carries it in `pipes`.
+    pub(super) fn new(settings: Settings, window: usize, theirs: u64, pipes: Option<Pipes>) -> Self {
         Stream {
             outbound: Outbound::new(settings, theirs),
             inbound: Inbound::new(window),
             buffer: Buffer::new(window),
             written: 0,
+            hauls: pipes.clone().filter(|_| settings.scheduler != Scheduler::Redundant).map(Hauls::new),
+            arrivals: pipes.map(Arrivals::new),
+            relays: false,
             members: Vec::new(),
             reset: None,
             waits_since: None,
@@ -125,14 +153,51 @@ impl Stream {
         room > 0 && self.outbound.wants(room)
     }
 
-    /// Where the next bytes of the stream are to be written, as far as there is room in one part.
-    pub(super) fn space(&mut self) -> &mut [u8] {
+    /// Takes what the plain leg has sent, as far as there is room in one place.
+    pub(super) fn take(&mut self, plain: impl AsFd) -> Result<Taken, Errno> {
         let room = self.room();
-        self.buffer.get_mut(self.written, room)
+        // Slow streams have short pieces, and leave the pipes to others.
+        if self.outbound.piece() >= haul::LEAST as u64
+            && let Some(hauls) = &mut self.hauls
+            && let Some(count) = hauls.take(&plain, self.written, room, &mut self.buffer)?
+        {
+            self.wrote(count);
+            return Ok(Taken::Bytes { count, more: true });
+        }
+        let space = self.buffer.get_mut(self.written, room);
+        let asked = space.len();
+        match recv(plain, space, RecvFlags::DONTWAIT)? {
+            (_, 0) => Ok(Taken::Ended),
+            (_, count) => {
+                self.wrote(count);
+                Ok(Taken::Bytes { count, more: count == asked })
+            }
+        }
     }
 
-    /// So many bytes were written there.
-    pub(super) fn wrote(&mut self, bytes: usize) {
+    /// Gives the plain leg some of what has come, after what is left of its preface, and tells how much of the stream that was.
+    pub(super) fn give(&mut self, now: Span, plain: impl AsFd, preface: &mut Vec<u8>) -> Result<usize, Errno> {
+        let until = self.arrivals.as_ref().and_then(Arrivals::first);
+        let here = until.map_or(u64::MAX, |until| until - self.inbound.first());
+        let given = match &mut self.arrivals {
+            Some(arrivals) if here == 0 && preface.is_empty() => arrivals.pour(plain)?,
+            _ => {
+                let more = if here < self.inbound.ready() { SendFlags::MORE } else { SendFlags::empty() };
+                let mut parts = [IoSlice::new(&[]); PARTS];
+                let said = iter::once(&**preface).chain(self.inbound.readable(here));
+                let count = parts.iter_mut().zip(said).map(|(part, said)| *part = IoSlice::new(said)).count();
+                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | more;
+                let sent = sendmsg(plain, &parts[..count], &mut SendAncillaryBuffer::default(), flags)?;
+                let first = sent.min(preface.len());
+                preface.drain(..first);
+                sent - first
+            }
+        };
+        self.inbound.consume(now, given as u64);
+        Ok(given)
+    }
+
+    fn wrote(&mut self, bytes: usize) {
         self.written += bytes as u64;
         self.outbound.offer(bytes as u64);
     }
@@ -154,7 +219,8 @@ impl Stream {
             let Some(member) = self.members[index].as_mut().filter(|member| member.readable) else { continue };
             let (conn, outbound, reset) = (ConnId(index), &mut self.outbound, &mut self.reset);
             let before = self.inbound.waiting().0;
-            let heard = member.receive(now, conn, &mut self.inbound, scratch, |inbound, frame| {
+            let arrivals = self.arrivals.as_mut().filter(|_| self.relays);
+            let heard = member.receive(now, conn, &mut self.inbound, arrivals, scratch, |inbound, frame| {
                 match frame {
                     Frame::End(end) => inbound.end(end)?,
                     Frame::Ack { got, next, limit } => {
@@ -181,6 +247,7 @@ impl Stream {
             }
         }
         self.buffer.trim(self.outbound.acked());
+        self.hauls.iter_mut().for_each(|hauls| hauls.trim(self.outbound.acked()));
         Ok(())
     }
 
@@ -194,9 +261,7 @@ impl Stream {
             }
             self.outbound.check(now);
             while let Some(piece) = self.outbound.give(now) {
-                if let Some(member) = self.members.get_mut(piece.conn.0).and_then(Option::as_mut) {
-                    member.carry(&piece);
-                }
+                self.carry(&piece);
             }
         }
         for index in 0..self.members.len() {
@@ -224,6 +289,23 @@ impl Stream {
                     turn.rearm.push(member.entry);
                 }
             }
+        }
+    }
+
+    /// Gives a connection a piece.
+    fn carry(&mut self, piece: &Piece) {
+        let Some(member) = self.members.get_mut(piece.conn.0).and_then(Option::as_mut) else { return };
+        let (Some(hauls), acked) = (&mut self.hauls, self.outbound.acked()) else { return member.carry(piece, Load::Buffer(piece.len)) };
+        if piece.again {
+            hauls.copy(piece.offset, piece.len, acked, &mut self.buffer);
+            return member.carry(piece, Load::Buffer(piece.len));
+        }
+        let (mut at, end) = (piece.offset, piece.offset + piece.len);
+        while at < end {
+            let load = hauls.give(at, end - at, acked, &mut self.buffer);
+            let (from, len) = (at, load.len());
+            at += len;
+            if from == piece.offset { member.carry(piece, load) } else { member.carry_on(from, load) }
         }
     }
 

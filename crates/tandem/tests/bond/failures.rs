@@ -5,8 +5,10 @@ use crate::{
     common::{skip, wait_until},
 };
 use std::{
-    io::{ErrorKind, Read, Write},
+    fs,
+    io::{self, ErrorKind, Read, Write},
     net::{Shutdown, TcpStream},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -134,6 +136,72 @@ fn a_download_goes_on_when_a_network_is_gone() {
         println!("{what}: nothing for {stall:?} at the longest");
         assert!(stall < STALL, "{what}: nothing for {stall:?}");
     }
+}
+
+/// The most pipes that the worker of a daemon has open now.
+fn pipes(daemon: u32) -> usize {
+    let links = |task: &fs::DirEntry| {
+        let open = fs::read_dir(task.path().join("fd")).into_iter().flatten().flatten();
+        let is_pipe = |link: &fs::DirEntry| fs::read_link(link.path()).is_ok_and(|to| to.to_string_lossy().starts_with("pipe:"));
+        open.filter(is_pipe).count() / 2
+    };
+    fs::read_dir(format!("/proc/{daemon}/task")).into_iter().flatten().flatten().map(|task| links(&task)).max().unwrap_or(0)
+}
+
+#[test]
+fn what_was_never_copied_goes_again_when_a_network_falls_silent() {
+    if skip("what_was_never_copied_goes_again_when_a_network_falls_silent", &["ss", "nft"]) {
+        return;
+    }
+    // As fast as the machine is, both ways at once.
+    let bench = Bench::new(&[], &[]).whole();
+    bench.server(|stream| {
+        let _ = io::copy(&mut &stream, &mut &stream);
+        let _ = stream.shutdown(Shutdown::Write);
+    });
+    let (client, block, enough) = (bench.call(), bytes(1_000_003), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let said = scope.spawn(|| {
+            let mut blocks = 0;
+            while !enough.load(Ordering::Relaxed) {
+                (&client).write_all(&block).unwrap();
+                blocks += 1;
+            }
+            client.shutdown(Shutdown::Write).unwrap();
+            blocks * block.len()
+        });
+        let heard = scope.spawn(|| {
+            let (mut all, mut part) = (0, vec![0; block.len()]);
+            loop {
+                let expected = &block[all % block.len()..];
+                let read = (&client).read(&mut part[..expected.len()]).unwrap();
+                if read == 0 {
+                    return all;
+                }
+                assert!(part[..read] == expected[..read], "other bytes than were sent, {all} and following");
+                all += read;
+            }
+        });
+        for daemon in &bench.daemons {
+            wait_until("bytes are in pipes", || pipes(daemon.0.id()) > 4);
+        }
+        for network in [1, 2, 1] {
+            bench.lose(network, "");
+            wait_until("the network has fallen silent", || {
+                let path = &bench.flows()[0]["bond"]["paths"][network as usize - 1];
+                path["up"] == false || path["stalled"] == true
+            });
+            bench.heal();
+            wait_until("the network carries again", || {
+                let path = &bench.flows()[0]["bond"]["paths"][network as usize - 1];
+                path["up"] == true && path["stalled"] == false
+            });
+        }
+        enough.store(true, Ordering::Relaxed);
+        let (said, heard) = (said.join().unwrap(), heard.join().unwrap());
+        println!("{} MB each way", said / 1_000_000);
+        assert_eq!(said, heard);
+    });
 }
 
 #[test]

@@ -1,0 +1,504 @@
+//! Bytes of a stream that are never copied: they go from the plain leg to the connections, and from these to the plain leg, by reference, through pipes.
+//! Of what goes to the connections a second reference is kept until the other end has it; what has to go again is copied then.
+//!
+//! A [`Parcel`] is a pipe with bytes in it. All parcels of a worker share its [`Pipes`]; where there is none left, bytes are copied.
+
+use crate::{
+    pipe::{Filled, Pipe},
+    sys,
+};
+use bond::Buffer;
+use rustix::{
+    fd::{AsFd, OwnedFd},
+    fs::{Mode, OFlags, open},
+    io::Errno,
+};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, VecDeque},
+    rc::Rc,
+};
+
+/// So much is taken at once, at the most: as much as the longest piece, which then is a parcel as it came.
+const MOST_TAKEN: usize = 512 * 1024;
+/// No more parcels wait to be given out, and no more of what came: they would be small, or somebody is slow, and others want pipes too.
+const MOST_FRESH: usize = 4;
+const MOST_ARRIVED: usize = 32;
+/// What is less is cheaper to copy; and a pipe full of small parts of pages would take much more memory than it has bytes.
+pub(super) const LEAST: usize = 64 * 1024;
+
+/// Pipes of a worker, empty and in use.
+#[derive(Debug, Clone)]
+pub(crate) struct Pipes(Rc<RefCell<Pool>>);
+
+#[derive(Debug)]
+struct Pool {
+    free: Vec<Pipe>,
+    lent: usize,
+    most: usize,
+    /// Where a pipe is emptied into.
+    sink: Option<OwnedFd>,
+}
+
+impl Pipes {
+    /// Empty ones that are kept for the next who needs one; more are closed.
+    const FREE: usize = 16;
+    /// In use, where a process may have many descriptors: two for each. Each has up to 512 KiB of a stream; eight streams as fast as a machine can move
+    /// them have fewer.
+    const MOST: usize = 128;
+
+    /// How many of a process that may have so many open files.
+    pub(crate) fn most(open_files: u64) -> usize {
+        Self::MOST.min(open_files as usize / 32)
+    }
+
+    pub(super) fn new(most: usize) -> Self {
+        let sink = open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).ok();
+        Pipes(Rc::new(RefCell::new(Pool { free: Vec::new(), lent: 0, most, sink })))
+    }
+
+    /// A parcel with nothing in it.
+    fn lend(&self) -> Option<Parcel> {
+        let mut pool = self.0.borrow_mut();
+        if pool.lent >= pool.most {
+            return None;
+        }
+        let pipe = pool.free.pop().or_else(|| Pipe::new().ok())?;
+        pool.lent += 1;
+        Some(Parcel { pipe: Some(pipe), len: 0, pipes: self.clone() })
+    }
+
+    /// A parcel of what a socket has, `most` bytes at the most. None where that is little, or there is no pipe.
+    fn fill(&self, source: impl AsFd, most: u64) -> Result<Option<Parcel>, Errno> {
+        if most < LEAST as u64 || sys::received(&source) < LEAST {
+            return Ok(None);
+        }
+        let Some(mut parcel) = self.lend() else { return Ok(None) };
+        match parcel.pipe().fill(source, MOST_TAKEN.min(most as usize)) {
+            Ok(Filled::Bytes(count)) => {
+                parcel.len = count;
+                Ok(Some(parcel))
+            }
+            // Whoever copies finds out what it is.
+            Ok(Filled::Ended | Filled::AtUrgentMark) | Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(why) => Err(why),
+        }
+    }
+
+    fn take_back(&self, pipe: Pipe, len: usize) {
+        let mut pool = self.0.borrow_mut();
+        pool.lent -= 1;
+        if pool.free.len() < Self::FREE && pool.empty(&pipe, len) {
+            pool.free.push(pipe);
+        }
+    }
+}
+
+impl Pool {
+    /// Whether a pipe is empty now.
+    fn empty(&self, pipe: &Pipe, mut len: usize) -> bool {
+        while len > 0 {
+            match self.sink.as_ref().map(|sink| pipe.pour(sink, len)) {
+                Some(Ok(count @ 1..)) => len -= count,
+                _ => return false,
+            }
+        }
+        true
+    }
+}
+
+/// Some bytes, in a pipe that goes back to where it is from.
+#[derive(Debug)]
+pub(super) struct Parcel {
+    pipe: Option<Pipe>,
+    len: usize,
+    pipes: Pipes,
+}
+
+impl Parcel {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    fn pipe(&self) -> &Pipe {
+        self.pipe.as_ref().expect("a parcel has its pipe for as long as it lives")
+    }
+
+    /// Gives a socket what that takes, and tells how much; [`Errno::AGAIN`]: nothing now.
+    pub(super) fn pour(&mut self, socket: impl AsFd) -> Result<usize, Errno> {
+        loop {
+            match self.pipe().pour(&socket, self.len) {
+                Err(Errno::INTR) => {}
+                Ok(0) => return Err(Errno::PIPE),
+                Ok(count) => {
+                    self.len -= count;
+                    return Ok(count);
+                }
+                Err(why) => return Err(why),
+            }
+        }
+    }
+
+    /// Copies its bytes out.
+    pub(super) fn read(mut self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        self.pipe().read(&mut bytes).expect("a pipe gives what it has");
+        self.len = 0;
+        bytes
+    }
+
+    /// The same bytes once more, by reference.
+    fn twin(&self) -> Option<Parcel> {
+        let mut twin = self.pipes.lend()?;
+        twin.len = self.pipe().share(twin.pipe(), self.len).unwrap_or(0);
+        (twin.len == self.len).then_some(twin)
+    }
+
+    /// The first of its bytes, at most so many, as a parcel of their own.
+    fn split(&mut self, most: usize) -> Option<Parcel> {
+        let mut first = self.pipes.lend()?;
+        first.len = self.pipe().pass(first.pipe(), most).unwrap_or(0);
+        self.len -= first.len;
+        (first.len > 0).then_some(first)
+    }
+}
+
+impl Drop for Parcel {
+    fn drop(&mut self) {
+        if let Some(pipe) = self.pipe.take() {
+            self.pipes.take_back(pipe, self.len);
+        }
+    }
+}
+
+/// Where the next bytes of a stream are.
+#[derive(Debug)]
+pub(super) enum Load {
+    /// Here.
+    Parcel(Parcel),
+    /// So many of them, in the stream's buffer.
+    Buffer(u64),
+}
+
+impl Load {
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Load::Parcel(parcel) => parcel.len as u64,
+            Load::Buffer(len) => *len,
+        }
+    }
+}
+
+/// A parcel's place in the stream.
+#[derive(Debug)]
+struct Placed {
+    start: u64,
+    parcel: Parcel,
+}
+
+impl Placed {
+    fn end(&self) -> u64 {
+        self.start + self.parcel.len as u64
+    }
+}
+
+/// What a stream has in parcels: what nobody was given yet, and all that the other end has not acknowledged. What is in neither, or has to go again, is in
+/// the stream's buffer.
+#[derive(Debug)]
+pub(super) struct Hauls {
+    pipes: Pipes,
+    fresh: VecDeque<Placed>,
+    kept: VecDeque<Placed>,
+}
+
+impl Hauls {
+    pub(super) fn new(pipes: Pipes) -> Self {
+        Hauls { pipes, fresh: VecDeque::new(), kept: VecDeque::new() }
+    }
+
+    /// Takes what a socket has, `most` bytes at the most, as the stream's from `offset` on, and tells how much; none: it had better be copied.
+    pub(super) fn take(&mut self, source: impl AsFd, offset: u64, most: u64, buffer: &mut Buffer) -> Result<Option<usize>, Errno> {
+        if self.fresh.len() >= MOST_FRESH {
+            return Ok(None);
+        }
+        let Some(parcel) = self.pipes.fill(source, most)? else { return Ok(None) };
+        let count = parcel.len;
+        match parcel.twin() {
+            Some(twin) => {
+                self.fresh.push_back(Placed { start: offset, parcel });
+                self.kept.push_back(Placed { start: offset, parcel: twin });
+            }
+            None => buffer.put(offset, &parcel.read()),
+        }
+        Ok(Some(count))
+    }
+
+    /// Where the bytes from `offset` on are, of which nobody was given any: as many of `len` as are in one place.
+    pub(super) fn give(&mut self, offset: u64, len: u64, acked: u64, buffer: &mut Buffer) -> Load {
+        let Some(first) = self.fresh.front_mut() else { return Load::Buffer(len) };
+        if first.start > offset {
+            return Load::Buffer(len.min(first.start - offset));
+        }
+        debug_assert_eq!(first.start, offset, "parcels are given out in their order");
+        if len < first.parcel.len as u64 {
+            if let Some(part) = first.parcel.split(len as usize) {
+                first.start += part.len as u64;
+                return Load::Parcel(part);
+            }
+            let end = first.end();
+            self.fresh.pop_front();
+            self.copy(offset, end - offset, acked, buffer);
+            return Load::Buffer(len);
+        }
+        self.fresh.pop_front().map_or(Load::Buffer(len), |first| Load::Parcel(first.parcel))
+    }
+
+    /// Sees to it that these bytes, as far as the other end has not acknowledged them, are in the buffer.
+    pub(super) fn copy(&mut self, offset: u64, len: u64, acked: u64, buffer: &mut Buffer) {
+        let is_of_it = |placed: &Placed| placed.start < offset + len && offset < placed.end();
+        while let Some(index) = self.kept.iter().position(is_of_it) {
+            let Some(Placed { start, parcel }) = self.kept.remove(index) else { break };
+            let bytes = parcel.read();
+            let old = (acked.saturating_sub(start) as usize).min(bytes.len());
+            buffer.put(start + old as u64, &bytes[old..]);
+        }
+    }
+
+    /// The bytes below `acked` are wanted no longer.
+    pub(super) fn trim(&mut self, acked: u64) {
+        while self.kept.front().is_some_and(|placed| placed.end() <= acked) {
+            self.kept.pop_front();
+        }
+    }
+}
+
+/// What a stream has in parcels of what came, by its place in the stream. The rest is where its receiving end has it.
+#[derive(Debug)]
+pub(super) struct Arrivals {
+    pipes: Pipes,
+    parcels: BTreeMap<u64, Parcel>,
+}
+
+impl Arrivals {
+    pub(super) fn new(pipes: Pipes) -> Self {
+        Arrivals { pipes, parcels: BTreeMap::new() }
+    }
+
+    /// Takes what a socket has, `most` bytes at the most, as the stream's from `offset` on, and tells how much; none: it had better be copied.
+    pub(super) fn take(&mut self, source: impl AsFd, offset: u64, most: u64) -> Result<Option<usize>, Errno> {
+        if self.parcels.len() >= MOST_ARRIVED {
+            return Ok(None);
+        }
+        let Some(parcel) = self.pipes.fill(source, most)? else { return Ok(None) };
+        let count = parcel.len;
+        self.parcels.insert(offset, parcel);
+        Ok(Some(count))
+    }
+
+    /// Where the first parcel begins.
+    pub(super) fn first(&self) -> Option<u64> {
+        self.parcels.first_key_value().map(|(start, _)| *start)
+    }
+
+    /// Gives a socket some of the first parcel, and tells how much; [`Errno::AGAIN`]: nothing now.
+    pub(super) fn pour(&mut self, socket: impl AsFd) -> Result<usize, Errno> {
+        let Some((start, mut parcel)) = self.parcels.pop_first() else { return Ok(0) };
+        let poured = parcel.pour(socket);
+        if parcel.len > 0 {
+            self.parcels.insert(start + poured.unwrap_or(0) as u64, parcel);
+        }
+        poured
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::{
+        io::{Read as _, Write as _},
+        net::{Ipv4Addr, TcpListener, TcpStream},
+        thread,
+        time::{Duration, Instant},
+    };
+
+    const WINDOW: usize = 8 << 20;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        // Who waits until all is there has room for it.
+        sys::force_receive_buffer(&listener, 2 << 20).unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (one, listener.accept().unwrap().0)
+    }
+
+    fn bytes(from: u64, len: usize) -> Vec<u8> {
+        (from..from + len as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+    }
+
+    /// Sends so many bytes, and waits until they are there.
+    fn send(to: &mut TcpStream, there: &TcpStream, bytes: &[u8]) {
+        to.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
+        to.write_all(bytes).unwrap();
+        let begun = Instant::now();
+        while sys::received(there) < bytes.len() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "they do not come");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// What a load has.
+    fn look(load: Load, at: u64, buffer: &Buffer) -> Vec<u8> {
+        match load {
+            Load::Buffer(len) => buffer.get(at, len).collect::<Vec<_>>().concat(),
+            Load::Parcel(mut parcel) => {
+                let (one, mut other) = pair();
+                let len = parcel.len();
+                while parcel.len() > 0 {
+                    parcel.pour(&one).unwrap();
+                }
+                let mut bytes = vec![0; len];
+                other.read_exact(&mut bytes).unwrap();
+                bytes
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_little_or_has_no_pipe_is_copied() {
+        let (mut one, other) = pair();
+        let mut buffer = Buffer::new(WINDOW);
+        let mut hauls = Hauls::new(Pipes::new(4));
+        send(&mut one, &other, &bytes(0, LEAST - 1));
+        assert_eq!(hauls.take(&other, 0, 1 << 20, &mut buffer), Ok(None));
+        send(&mut one, &other, &bytes(LEAST as u64 - 1, 4 * LEAST));
+        assert_eq!(hauls.take(&other, 0, LEAST as u64 - 1, &mut buffer), Ok(None));
+        let mut at = 0;
+        for _ in 0..2 {
+            at += hauls.take(&other, at, LEAST as u64, &mut buffer).unwrap().unwrap() as u64;
+        }
+        assert_eq!(hauls.take(&other, at, LEAST as u64, &mut buffer), Ok(None), "each takes two");
+        let taken = look(hauls.give(0, LEAST as u64, 0, &mut buffer), 0, &buffer);
+        assert_eq!(taken, bytes(0, LEAST));
+        at += hauls.take(&other, at, LEAST as u64, &mut buffer).unwrap().unwrap() as u64;
+        // There was one for it, and none for its twin.
+        assert_eq!(look(hauls.give(LEAST as u64, LEAST as u64, 0, &mut buffer), LEAST as u64, &buffer), bytes(LEAST as u64, LEAST));
+        let third = hauls.give(2 * LEAST as u64, LEAST as u64, 0, &mut buffer);
+        assert!(matches!(third, Load::Buffer(len) if len == LEAST as u64), "{third:?}");
+        assert_eq!(look(third, 2 * LEAST as u64, &buffer), bytes(2 * LEAST as u64, LEAST));
+        hauls.trim(at);
+        assert_eq!((hauls.kept.len(), hauls.pipes.0.borrow().lent), (0, 0));
+    }
+
+    #[test]
+    fn what_came_before_its_turn_waits_for_it() {
+        let (mut one, other) = pair();
+        let (near, mut far) = pair();
+        let mut arrivals = Arrivals::new(Pipes::new(8));
+        let (first, second) = (bytes(0, LEAST), bytes(LEAST as u64, LEAST));
+        for (at, part) in [(LEAST, &second), (0, &first)] {
+            send(&mut one, &other, part);
+            assert_eq!(arrivals.take(&other, at as u64, LEAST as u64), Ok(Some(LEAST)));
+            assert_eq!(arrivals.first(), Some(at as u64));
+        }
+        let mut heard = vec![0; 2 * LEAST];
+        let mut poured = 0;
+        while let Some(first) = arrivals.first() {
+            assert_eq!(first, poured as u64);
+            poured += arrivals.pour(&near).unwrap();
+        }
+        far.read_exact(&mut heard).unwrap();
+        assert!(heard == [first, second].concat());
+        assert_eq!(arrivals.pipes.0.borrow().lent, 0);
+    }
+
+    #[test]
+    fn a_pipe_that_was_not_empty_is_emptied_for_the_next() {
+        let (mut one, other) = pair();
+        let pipes = Pipes::new(1);
+        for round in 0..3 {
+            let sent = bytes(round, LEAST);
+            send(&mut one, &other, &sent);
+            let parcel = pipes.fill(&other, LEAST as u64).unwrap().unwrap();
+            assert!(pipes.fill(&other, LEAST as u64).unwrap().is_none());
+            if round != 1 {
+                assert!(parcel.read() == sent);
+            }
+        }
+        assert_eq!(pipes.0.borrow().free.len(), 1);
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        /// Comes, and is taken in parcels or copied.
+        Come(usize, bool),
+        Give(usize),
+        /// A part of what was given goes again: where, of all of it, and how much.
+        Again(f64, usize),
+        /// The other end has a part of what was given.
+        Acknowledge(f64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => (1usize..150_000, prop::bool::weighted(0.8)).prop_map(|(len, hauled)| Step::Come(len, hauled)),
+            4 => (1usize..200_000).prop_map(Step::Give),
+            1 => (0.0..1.0, 1usize..200_000).prop_map(|(at, len)| Step::Again(at, len)),
+            1 => (0.0f64..1.0).prop_map(Step::Acknowledge),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+        /// Whatever way bytes were taken, and however they are given out, once or again, they are what came.
+        #[test]
+        fn what_is_given_is_what_came(pipes in 1usize..12, steps in prop::collection::vec(step(), 1..40)) {
+            let (mut one, mut other) = pair();
+            let (mut hauls, mut buffer) = (Hauls::new(Pipes::new(pipes)), Buffer::new(WINDOW));
+            let (mut acked, mut given, mut written) = (0u64, 0u64, 0u64);
+            for step in steps {
+                match step {
+                    Step::Come(len, hauled) => {
+                        let len = len.min(WINDOW - (written - acked) as usize);
+                        send(&mut one, &other, &bytes(written, len));
+                        let end = written + len as u64;
+                        while written < end {
+                            let taken = if hauled { hauls.take(&other, written, end - written, &mut buffer).unwrap() } else { None };
+                            written += match taken {
+                                Some(count) => count as u64,
+                                None => {
+                                    let room = buffer.get_mut(written, end - written);
+                                    other.read(room).unwrap() as u64
+                                }
+                            };
+                        }
+                    }
+                    Step::Give(len) => {
+                        let end = (given + len as u64).min(written);
+                        while given < end {
+                            let load = hauls.give(given, end - given, acked, &mut buffer);
+                            let len = load.len();
+                            prop_assert!(len > 0 && len <= end - given);
+                            prop_assert!(look(load, given, &buffer) == bytes(given, len as usize));
+                            given += len;
+                        }
+                    }
+                    Step::Again(at, len) => {
+                        let at = acked + ((given - acked) as f64 * at) as u64;
+                        let len = (len as u64).min(given - at);
+                        hauls.copy(at, len, acked, &mut buffer);
+                        prop_assert!(look(Load::Buffer(len), at, &buffer) == bytes(at, len as usize));
+                    }
+                    Step::Acknowledge(part) => {
+                        acked += ((given - acked) as f64 * part) as u64;
+                        buffer.trim(acked);
+                        hauls.trim(acked);
+                    }
+                }
+                let in_use = hauls.fresh.len() + hauls.kept.len();
+                prop_assert_eq!(hauls.pipes.0.borrow().lent, in_use);
+                prop_assert!(in_use <= pipes);
+            }
+        }
+    }
+}
