@@ -69,7 +69,7 @@ impl Buffer {
         (index, start, len.min((self.block - start) as u64) as usize)
     }
 
-    /// The bytes from `offset` on, in parts; at most a window's. They are zeros where nothing was put, or was let go.
+    /// The bytes from `offset` on, in parts; at most a window's. Where nothing was put, or was let go, they are zeros, or what was there before.
     pub fn get(&self, offset: u64, len: u64) -> impl Iterator<Item = &[u8]> {
         let (mut at, end) = (offset, offset + len.min(self.window));
         iter::from_fn(move || {

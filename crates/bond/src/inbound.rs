@@ -129,6 +129,11 @@ impl Inbound {
         Ok(())
     }
 
+    /// Has bytes that [came](Inbound::came) lie where others do, which the caller has kept until now.
+    pub fn put(&mut self, offset: u64, bytes: &[u8]) {
+        self.buffer.put(offset, bytes);
+    }
+
     /// The other end says where the stream ends.
     pub fn end(&mut self, end: u64) -> Result<(), Breach> {
         let there = self.order.next() + self.order.held().0;
@@ -149,7 +154,7 @@ impl Inbound {
         self.read
     }
 
-    /// What can be read, at most so much of it, in parts. What the caller keeps is zeros here.
+    /// What can be read, at most so much of it, in parts. Where the caller keeps bytes there is something else here.
     pub fn readable(&self, most: u64) -> impl Iterator<Item = &[u8]> {
         self.buffer.get(self.read, self.ready().min(most))
     }

@@ -494,7 +494,7 @@ impl Config {
         let serves = self.listen.iter().any(|listen| listen.way == Way::Bond);
         let (networks, spares) = (self.policy.networks.len(), self.bond.as_ref().map_or(0, |bond| bond.spares));
         let of_a_flow = 1 + networks.max(if serves { Self::USUAL_NETWORKS } else { 1 });
-        let pipes = self.bond.as_ref().map_or(0, |_| Pipes::most(leg::open_files()));
+        let pipes = self.bond.as_ref().filter(|bond| !bond.tls).map_or(0, |_| Pipes::most(leg::open_files()));
         let of_none = networks * spares + 2 * pipes + if serves { Self::most_strangers() } else { 0 };
         (leg::open_files().saturating_sub(Self::RESERVED_FILES + of_none as u64) / of_a_flow as u64).max(1) as usize
     }

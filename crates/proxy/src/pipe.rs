@@ -16,6 +16,7 @@ const FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
 pub(crate) struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
+    size: usize,
 }
 
 /// What came of filling a pipe.
@@ -33,11 +34,16 @@ impl Pipe {
     /// of this size may hold far less.
     pub(crate) const ROOM: usize = 1 << 20;
 
+    /// As large as it gets: past its share of pipe pages (fs.pipe-user-pages-soft) a user gets small pipes, which are slower, no more.
     pub(crate) fn new() -> io::Result<Self> {
         let (read, write) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
-        // Past its share of pipe pages (fs.pipe-user-pages-soft) a user gets what there is: a small pipe is slower, no more.
-        let _ = fcntl_setpipe_size(&write, Self::ROOM);
-        Ok(Pipe { read, write })
+        let size = fcntl_setpipe_size(&write, Self::ROOM).unwrap_or(0);
+        Ok(Pipe { read, write, size })
+    }
+
+    /// Whether it has [`ROOM`](Self::ROOM).
+    pub(crate) fn is_large(&self) -> bool {
+        self.size >= Self::ROOM
     }
 
     /// Takes what a socket has, `most` bytes at the most. Where the pipe was empty [`Errno::AGAIN`] can only mean an empty receive queue.

@@ -60,7 +60,8 @@ impl Tools {
     }
 
     fn give_back(&mut self, pipe: Pipe) {
-        if self.pipes.len() < Self::KEPT {
+        // A small one may have a large successor, when others leave their share.
+        if self.pipes.len() < Self::KEPT && pipe.is_large() {
             self.pipes.push(pipe);
         }
     }

@@ -13,6 +13,9 @@ use std::{io, mem, time::Duration};
 /// A stream whose last connection was closed by the other end waits so long for another: the other end is likely gone.
 const CLOSED_GRACE: Duration = Duration::from_secs(5);
 
+/// What has not moved for so long stands still.
+const STANDS_STILL: Duration = Duration::from_secs(1);
+
 impl Bonds {
     /// Now and then: who takes too long, who has gone silent.
     pub(super) fn take_care(&mut self) {
@@ -40,6 +43,7 @@ impl Bonds {
             }
         }
         self.networks.look(now);
+        self.pipes.rest();
         for slot in 0..self.streams.len() {
             self.care_for(slot);
         }
@@ -69,6 +73,9 @@ impl Bonds {
         };
         if let Some(ending) = ending {
             return self.end(slot, ending);
+        }
+        if bonded.idle(now) >= STANDS_STILL {
+            bonded.stream.leave_pipes();
         }
         let is_over = bonded.plain.is_none() && !bonded.is_dialling();
         if !is_over && bonded.stream.unacknowledged() == 0 && bonded.idle(now) > Duration::from_secs(10) {

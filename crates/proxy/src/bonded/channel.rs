@@ -41,7 +41,7 @@ impl Channel {
     }
 
     /// Sends some of a parcel, which only goes in the clear.
-    pub(super) fn pass(&mut self, parcel: &mut Parcel) -> Result<usize, Errno> {
+    pub(super) fn pour(&mut self, parcel: &mut Parcel) -> Result<usize, Errno> {
         match self {
             Channel::Clear(socket) => parcel.pour(socket),
             Channel::Encrypted(_) => Err(Errno::OPNOTSUPP),

@@ -7,7 +7,7 @@ use crate::{
     pipe::{Filled, Pipe},
     sys,
 };
-use bond::Buffer;
+use bond::{Buffer, Inbound};
 use rustix::{
     fd::{AsFd, OwnedFd},
     fs::{Mode, OFlags, open},
@@ -23,8 +23,8 @@ use std::{
 const MOST_TAKEN: usize = 512 * 1024;
 /// No more parcels wait to be given out, and no more of what came: they would be small, or somebody is slow, and others want pipes too.
 const MOST_FRESH: usize = 4;
-const MOST_ARRIVED: usize = 32;
-/// What is less is cheaper to copy; and a pipe full of small parts of pages would take much more memory than it has bytes.
+const MOST_INCOMING: usize = 16;
+/// What is less is cheaper to copy; and a pipe full of small parts of pages takes much more memory than it has bytes.
 pub(super) const LEAST: usize = 64 * 1024;
 
 /// Pipes of a worker, empty and in use.
@@ -43,8 +43,7 @@ struct Pool {
 impl Pipes {
     /// Empty ones that are kept for the next who needs one; more are closed.
     const FREE: usize = 16;
-    /// In use, where a process may have many descriptors: two for each. Each has up to 512 KiB of a stream; eight streams as fast as a machine can move
-    /// them have fewer.
+    /// In use, where a process may have many descriptors: two for each.
     const MOST: usize = 128;
 
     /// How many of a process that may have so many open files.
@@ -63,25 +62,16 @@ impl Pipes {
         if pool.lent >= pool.most {
             return None;
         }
-        let pipe = pool.free.pop().or_else(|| Pipe::new().ok())?;
+        let pipe = pool.free.pop().or_else(|| Pipe::new().ok().filter(Pipe::is_large))?;
         pool.lent += 1;
         Some(Parcel { pipe: Some(pipe), len: 0, pipes: self.clone() })
     }
 
-    /// A parcel of what a socket has, `most` bytes at the most. None where that is little, or there is no pipe.
-    fn fill(&self, source: impl AsFd, most: u64) -> Result<Option<Parcel>, Errno> {
-        if most < LEAST as u64 || sys::received(&source) < LEAST {
-            return Ok(None);
-        }
-        let Some(mut parcel) = self.lend() else { return Ok(None) };
-        match parcel.pipe().fill(source, MOST_TAKEN.min(most as usize)) {
-            Ok(Filled::Bytes(count)) => {
-                parcel.len = count;
-                Ok(Some(parcel))
-            }
-            // Whoever copies finds out what it is.
-            Ok(Filled::Ended | Filled::AtUrgentMark) | Err(Errno::AGAIN | Errno::INTR) => Ok(None),
-            Err(why) => Err(why),
+    /// Whoever moves nothing keeps no pipes ready: they are of the share that all processes of a user have.
+    pub(super) fn rest(&self) {
+        let mut pool = self.0.borrow_mut();
+        if pool.lent == 0 {
+            pool.free.clear();
         }
     }
 
@@ -124,6 +114,18 @@ impl Parcel {
         self.pipe.as_ref().expect("a parcel has its pipe for as long as it lives")
     }
 
+    /// Takes what a socket has, `most` bytes at the most; it has nothing yet. False: nothing came, and whoever copies finds out why.
+    fn fill(&mut self, source: impl AsFd, most: u64) -> Result<bool, Errno> {
+        match self.pipe().fill(source, MOST_TAKEN.min(most as usize)) {
+            Ok(Filled::Bytes(count)) => {
+                self.len = count;
+                Ok(true)
+            }
+            Ok(Filled::Ended | Filled::AtUrgentMark) | Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Err(why) => Err(why),
+        }
+    }
+
     /// Gives a socket what that takes, and tells how much; [`Errno::AGAIN`]: nothing now.
     pub(super) fn pour(&mut self, socket: impl AsFd) -> Result<usize, Errno> {
         loop {
@@ -147,11 +149,10 @@ impl Parcel {
         bytes
     }
 
-    /// The same bytes once more, by reference.
-    fn twin(&self) -> Option<Parcel> {
-        let mut twin = self.pipes.lend()?;
+    /// Gives another, which has nothing yet, the same bytes once more, by reference; whether it has got all.
+    fn share(&self, twin: &mut Parcel) -> bool {
         twin.len = self.pipe().share(twin.pipe(), self.len).unwrap_or(0);
-        (twin.len == self.len).then_some(twin)
+        twin.len == self.len
     }
 
     /// The first of its bytes, at most so many, as a parcel of their own.
@@ -202,33 +203,40 @@ impl Placed {
     }
 }
 
-/// What a stream has in parcels: what nobody was given yet, and all that the other end has not acknowledged. What is in neither, or has to go again, is in
-/// the stream's buffer.
+/// Whether a socket has so much that it had better not be copied, where `most` bytes are wanted.
+fn has_much(source: impl AsFd, most: u64) -> bool {
+    most >= LEAST as u64 && sys::received(source) >= LEAST
+}
+
+/// What a stream has in parcels of what it sends: what nobody was given yet, and all that the other end has not acknowledged. What is in neither, or has to
+/// go again, is in the stream's buffer.
 #[derive(Debug)]
-pub(super) struct Hauls {
+pub(super) struct Outgoing {
     pipes: Pipes,
     fresh: VecDeque<Placed>,
     kept: VecDeque<Placed>,
 }
 
-impl Hauls {
+impl Outgoing {
     pub(super) fn new(pipes: Pipes) -> Self {
-        Hauls { pipes, fresh: VecDeque::new(), kept: VecDeque::new() }
+        Outgoing { pipes, fresh: VecDeque::new(), kept: VecDeque::new() }
     }
 
     /// Takes what a socket has, `most` bytes at the most, as the stream's from `offset` on, and tells how much; none: it had better be copied.
     pub(super) fn take(&mut self, source: impl AsFd, offset: u64, most: u64, buffer: &mut Buffer) -> Result<Option<usize>, Errno> {
-        if self.fresh.len() >= MOST_FRESH {
+        if self.fresh.len() >= MOST_FRESH || !has_much(&source, most) {
             return Ok(None);
         }
-        let Some(parcel) = self.pipes.fill(source, most)? else { return Ok(None) };
+        let (Some(mut parcel), Some(mut twin)) = (self.pipes.lend(), self.pipes.lend()) else { return Ok(None) };
+        if !parcel.fill(source, most)? {
+            return Ok(None);
+        }
         let count = parcel.len;
-        match parcel.twin() {
-            Some(twin) => {
-                self.fresh.push_back(Placed { start: offset, parcel });
-                self.kept.push_back(Placed { start: offset, parcel: twin });
-            }
-            None => buffer.put(offset, &parcel.read()),
+        if count >= LEAST && parcel.share(&mut twin) {
+            self.fresh.push_back(Placed { start: offset, parcel });
+            self.kept.push_back(Placed { start: offset, parcel: twin });
+        } else {
+            buffer.put(offset, &parcel.read());
         }
         Ok(Some(count))
     }
@@ -264,6 +272,12 @@ impl Hauls {
         }
     }
 
+    /// The same of all of them, whether somebody was given them or not.
+    pub(super) fn copy_all(&mut self, acked: u64, buffer: &mut Buffer) {
+        self.copy(acked, u64::MAX - acked, acked, buffer);
+        self.fresh.clear();
+    }
+
     /// The bytes below `acked` are wanted no longer.
     pub(super) fn trim(&mut self, acked: u64) {
         while self.kept.front().is_some_and(|placed| placed.end() <= acked) {
@@ -274,24 +288,32 @@ impl Hauls {
 
 /// What a stream has in parcels of what came, by its place in the stream. The rest is where its receiving end has it.
 #[derive(Debug)]
-pub(super) struct Arrivals {
+pub(super) struct Incoming {
     pipes: Pipes,
     parcels: BTreeMap<u64, Parcel>,
 }
 
-impl Arrivals {
+impl Incoming {
     pub(super) fn new(pipes: Pipes) -> Self {
-        Arrivals { pipes, parcels: BTreeMap::new() }
+        Incoming { pipes, parcels: BTreeMap::new() }
     }
 
-    /// Takes what a socket has, `most` bytes at the most, as the stream's from `offset` on, and tells how much; none: it had better be copied.
-    pub(super) fn take(&mut self, source: impl AsFd, offset: u64, most: u64) -> Result<Option<usize>, Errno> {
-        if self.parcels.len() >= MOST_ARRIVED {
+    /// Takes what a socket has of a piece from `offset` on, of which `left` bytes are to come, and tells how much; none: it had better be copied.
+    pub(super) fn take(&mut self, source: impl AsFd, offset: u64, left: u64, inbound: &mut Inbound) -> Result<Option<usize>, Errno> {
+        let most = inbound.wanted(offset, left);
+        if self.parcels.len() >= MOST_INCOMING || !has_much(&source, most) {
             return Ok(None);
         }
-        let Some(parcel) = self.pipes.fill(source, most)? else { return Ok(None) };
+        let Some(mut parcel) = self.pipes.lend() else { return Ok(None) };
+        if !parcel.fill(source, most)? {
+            return Ok(None);
+        }
         let count = parcel.len;
-        self.parcels.insert(offset, parcel);
+        if count >= LEAST {
+            self.parcels.insert(offset, parcel);
+        } else {
+            inbound.put(offset, &parcel.read());
+        }
         Ok(Some(count))
     }
 
@@ -308,6 +330,13 @@ impl Arrivals {
             self.parcels.insert(start + poured.unwrap_or(0) as u64, parcel);
         }
         poured
+    }
+
+    /// Copies all to where the receiving end has the rest.
+    pub(super) fn copy(&mut self, inbound: &mut Inbound) {
+        while let Some((start, parcel)) = self.parcels.pop_first() {
+            inbound.put(start, &parcel.read());
+        }
     }
 }
 
@@ -368,48 +397,48 @@ mod tests {
     fn what_is_little_or_has_no_pipe_is_copied() {
         let (mut one, other) = pair();
         let mut buffer = Buffer::new(WINDOW);
-        let mut hauls = Hauls::new(Pipes::new(4));
+        let mut outgoing = Outgoing::new(Pipes::new(4));
         send(&mut one, &other, &bytes(0, LEAST - 1));
-        assert_eq!(hauls.take(&other, 0, 1 << 20, &mut buffer), Ok(None));
+        assert_eq!(outgoing.take(&other, 0, 1 << 20, &mut buffer), Ok(None));
         send(&mut one, &other, &bytes(LEAST as u64 - 1, 4 * LEAST));
-        assert_eq!(hauls.take(&other, 0, LEAST as u64 - 1, &mut buffer), Ok(None));
+        assert_eq!(outgoing.take(&other, 0, LEAST as u64 - 1, &mut buffer), Ok(None));
         let mut at = 0;
         for _ in 0..2 {
-            at += hauls.take(&other, at, LEAST as u64, &mut buffer).unwrap().unwrap() as u64;
+            at += outgoing.take(&other, at, LEAST as u64, &mut buffer).unwrap().unwrap() as u64;
         }
-        assert_eq!(hauls.take(&other, at, LEAST as u64, &mut buffer), Ok(None), "each takes two");
-        let taken = look(hauls.give(0, LEAST as u64, 0, &mut buffer), 0, &buffer);
+        assert_eq!(outgoing.take(&other, at, LEAST as u64, &mut buffer), Ok(None), "each takes two");
+        let taken = look(outgoing.give(0, LEAST as u64, 0, &mut buffer), 0, &buffer);
         assert_eq!(taken, bytes(0, LEAST));
-        at += hauls.take(&other, at, LEAST as u64, &mut buffer).unwrap().unwrap() as u64;
-        // There was one for it, and none for its twin.
-        assert_eq!(look(hauls.give(LEAST as u64, LEAST as u64, 0, &mut buffer), LEAST as u64, &buffer), bytes(LEAST as u64, LEAST));
-        let third = hauls.give(2 * LEAST as u64, LEAST as u64, 0, &mut buffer);
-        assert!(matches!(third, Load::Buffer(len) if len == LEAST as u64), "{third:?}");
-        assert_eq!(look(third, 2 * LEAST as u64, &buffer), bytes(2 * LEAST as u64, LEAST));
-        hauls.trim(at);
-        assert_eq!((hauls.kept.len(), hauls.pipes.0.borrow().lent), (0, 0));
+        assert_eq!(outgoing.take(&other, at, LEAST as u64, &mut buffer), Ok(None), "one is left");
+        outgoing.trim(LEAST as u64);
+        assert_eq!(outgoing.take(&other, at, LEAST as u64, &mut buffer), Ok(Some(LEAST)));
+        // One that stands still has them all in its buffer.
+        outgoing.copy_all(LEAST as u64, &mut buffer);
+        assert_eq!((outgoing.kept.len(), outgoing.fresh.len(), outgoing.pipes.0.borrow().lent), (0, 0, 0));
+        let rest = outgoing.give(LEAST as u64, 2 * LEAST as u64, LEAST as u64, &mut buffer);
+        assert!(look(rest, LEAST as u64, &buffer) == bytes(LEAST as u64, 2 * LEAST));
     }
 
     #[test]
     fn what_came_before_its_turn_waits_for_it() {
         let (mut one, other) = pair();
         let (near, mut far) = pair();
-        let mut arrivals = Arrivals::new(Pipes::new(8));
+        let (mut incoming, mut inbound) = (Incoming::new(Pipes::new(8)), Inbound::new(WINDOW));
         let (first, second) = (bytes(0, LEAST), bytes(LEAST as u64, LEAST));
         for (at, part) in [(LEAST, &second), (0, &first)] {
             send(&mut one, &other, part);
-            assert_eq!(arrivals.take(&other, at as u64, LEAST as u64), Ok(Some(LEAST)));
-            assert_eq!(arrivals.first(), Some(at as u64));
+            assert_eq!(incoming.take(&other, at as u64, LEAST as u64, &mut inbound), Ok(Some(LEAST)));
+            assert_eq!(incoming.first(), Some(at as u64));
         }
         let mut heard = vec![0; 2 * LEAST];
         let mut poured = 0;
-        while let Some(first) = arrivals.first() {
+        while let Some(first) = incoming.first() {
             assert_eq!(first, poured as u64);
-            poured += arrivals.pour(&near).unwrap();
+            poured += incoming.pour(&near).unwrap();
         }
         far.read_exact(&mut heard).unwrap();
         assert!(heard == [first, second].concat());
-        assert_eq!(arrivals.pipes.0.borrow().lent, 0);
+        assert_eq!(incoming.pipes.0.borrow().lent, 0);
     }
 
     #[test]
@@ -419,13 +448,16 @@ mod tests {
         for round in 0..3 {
             let sent = bytes(round, LEAST);
             send(&mut one, &other, &sent);
-            let parcel = pipes.fill(&other, LEAST as u64).unwrap().unwrap();
-            assert!(pipes.fill(&other, LEAST as u64).unwrap().is_none());
+            let mut parcel = pipes.lend().unwrap();
+            assert_eq!((parcel.fill(&other, LEAST as u64), parcel.len), (Ok(true), LEAST));
+            assert!(pipes.lend().is_none());
             if round != 1 {
                 assert!(parcel.read() == sent);
             }
         }
         assert_eq!(pipes.0.borrow().free.len(), 1);
+        pipes.rest();
+        assert_eq!(pipes.0.borrow().free.len(), 0);
     }
 
     #[derive(Debug, Clone)]
@@ -454,7 +486,7 @@ mod tests {
         #[test]
         fn what_is_given_is_what_came(pipes in 1usize..12, steps in prop::collection::vec(step(), 1..40)) {
             let (mut one, mut other) = pair();
-            let (mut hauls, mut buffer) = (Hauls::new(Pipes::new(pipes)), Buffer::new(WINDOW));
+            let (mut outgoing, mut buffer) = (Outgoing::new(Pipes::new(pipes)), Buffer::new(WINDOW));
             let (mut acked, mut given, mut written) = (0u64, 0u64, 0u64);
             for step in steps {
                 match step {
@@ -463,7 +495,7 @@ mod tests {
                         send(&mut one, &other, &bytes(written, len));
                         let end = written + len as u64;
                         while written < end {
-                            let taken = if hauled { hauls.take(&other, written, end - written, &mut buffer).unwrap() } else { None };
+                            let taken = if hauled { outgoing.take(&other, written, end - written, &mut buffer).unwrap() } else { None };
                             written += match taken {
                                 Some(count) => count as u64,
                                 None => {
@@ -476,7 +508,7 @@ mod tests {
                     Step::Give(len) => {
                         let end = (given + len as u64).min(written);
                         while given < end {
-                            let load = hauls.give(given, end - given, acked, &mut buffer);
+                            let load = outgoing.give(given, end - given, acked, &mut buffer);
                             let len = load.len();
                             prop_assert!(len > 0 && len <= end - given);
                             prop_assert!(look(load, given, &buffer) == bytes(given, len as usize));
@@ -486,17 +518,17 @@ mod tests {
                     Step::Again(at, len) => {
                         let at = acked + ((given - acked) as f64 * at) as u64;
                         let len = (len as u64).min(given - at);
-                        hauls.copy(at, len, acked, &mut buffer);
+                        outgoing.copy(at, len, acked, &mut buffer);
                         prop_assert!(look(Load::Buffer(len), at, &buffer) == bytes(at, len as usize));
                     }
                     Step::Acknowledge(part) => {
                         acked += ((given - acked) as f64 * part) as u64;
                         buffer.trim(acked);
-                        hauls.trim(acked);
+                        outgoing.trim(acked);
                     }
                 }
-                let in_use = hauls.fresh.len() + hauls.kept.len();
-                prop_assert_eq!(hauls.pipes.0.borrow().lent, in_use);
+                let in_use = outgoing.fresh.len() + outgoing.kept.len();
+                prop_assert_eq!(outgoing.pipes.0.borrow().lent, in_use);
                 prop_assert!(in_use <= pipes);
             }
         }

@@ -103,6 +103,8 @@ pub(super) struct Bonded {
     readable: bool,
     writable: bool,
     hung_up: bool,
+    /// It has sent urgent data, at which a read stops early.
+    urgent: bool,
     /// The plain leg has sent its last byte, and it has been read.
     ended: bool,
     /// It has been sent a FIN.
@@ -206,6 +208,7 @@ impl Bonded {
             readable: true,
             writable: true,
             hung_up: false,
+            urgent: false,
             ended: false,
             passed: false,
             delivered: false,
@@ -245,7 +248,8 @@ impl Bonded {
         self.preface = send_proxy.map_or(Vec::new(), |version| proxy_header(version, self.client, server));
         (self.plain, self.server, self.silence, self.life) = (Some(far), server, Silence::of(profile), Life::Dialling);
         // Nothing is known of this socket, whatever was of one that was refused.
-        (self.readable, self.writable, self.hung_up, self.kept_alive, self.asked) = (false, false, false, false, now);
+        (self.readable, self.writable, self.hung_up, self.urgent) = (false, false, false, false);
+        (self.kept_alive, self.asked) = (false, now);
     }
 
     /// Whether it is not known yet that the server was reached.
@@ -262,6 +266,7 @@ impl Bonded {
     pub(super) fn on_events(&mut self, events: Events) -> Result<(), Ending> {
         self.readable |= events.readable || events.failed;
         self.hung_up |= events.hung_up;
+        self.urgent |= events.urgent;
         self.writable |= events.writable || events.failed;
         if events.failed
             && let Some(why) = self.plain.as_ref().and_then(|plain| plain.take_error().unwrap_or_else(Some))
@@ -305,8 +310,8 @@ impl Bonded {
             tracing::warn!("{why}");
             io::ErrorKind::InvalidData
         };
-        self.stream.relays = self.life == Life::Relaying;
-        let heard = tools.with_scratch(|scratch| self.stream.hear(now, scratch, &mut wants.turn));
+        let relays = self.life == Life::Relaying;
+        let heard = tools.with_scratch(|scratch| self.stream.hear(now, relays, scratch, &mut wants.turn));
         heard.map_err(|why| self.bond_failed(broken(why)))?;
         self.known |= self.stream.inbound.waiting().0 > 0 || self.stream.outbound.acked() > 0;
         if let Some(why) = self.stream.reset {
@@ -375,9 +380,9 @@ impl Bonded {
                 Ok(Taken::Ended) => self.ended = true,
                 Ok(Taken::Bytes { count, more }) => {
                     taken += count;
-                    self.readable = more || hung_up;
+                    self.readable = more || hung_up || self.urgent;
                 }
-                Err(Errno::AGAIN) => self.readable = false,
+                Err(Errno::AGAIN) => (self.readable, self.urgent) = (false, false),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(self.failed(&errno.into())),
             }

@@ -2,7 +2,7 @@
 
 use super::{
     channel::Channel,
-    haul::{self, Arrivals, Load, Parcel},
+    haul::{self, Incoming, Load, Parcel},
 };
 use crate::sys::{self, TcpInfo};
 use bond::{BadFrame, Breach, Buffer, ConnId, Frame, Header, Inbound, Look, Piece, Reader, Room, Step};
@@ -81,8 +81,8 @@ pub(super) struct Member {
     /// The other end has closed it: what there is to read is all there will be.
     pub(super) hung_up: bool,
     reader: Reader,
-    /// Its pieces go to `arrivals`, or the beginnings of them.
-    hauls: bool,
+    /// Of its pieces, all or some, no byte is copied.
+    brings_parcels: bool,
     out: VecDeque<Said>,
     /// How much of the first of these has gone.
     gone: usize,
@@ -108,7 +108,7 @@ impl Member {
             readable: true,
             hung_up: false,
             reader: Reader::default(),
-            hauls: false,
+            brings_parcels: false,
             out: VecDeque::new(),
             gone: 0,
             own: 0,
@@ -192,7 +192,7 @@ impl Member {
         while let Some(first) = self.out.front_mut() {
             let is_parcel = self.gone >= first.header().len() && first.parcel.is_some();
             let sent = match first.parcel.as_mut().filter(|_| is_parcel) {
-                Some(parcel) => self.channel.pass(parcel),
+                Some(parcel) => self.channel.pour(parcel),
                 None => self.send_parts(buffer),
             };
             match sent {
@@ -264,14 +264,14 @@ impl Member {
         all
     }
 
-    /// Reads what has come, as far as its turn goes; payload goes to its place, or to `arrivals` where there is much, `hear` hears the rest. False: there
+    /// Reads what has come, as far as its turn goes; payload goes to its place, or to `incoming` where there is much, `hear` hears the rest. False: there
     /// may be more.
     pub(super) fn receive(
         &mut self,
         now: Span,
         conn: ConnId,
         inbound: &mut Inbound,
-        mut arrivals: Option<&mut Arrivals>,
+        mut incoming: Option<&mut Incoming>,
         scratch: &mut [u8],
         mut hear: impl FnMut(&mut Inbound, Frame) -> Result<(), Lost>,
     ) -> Result<bool, Lost> {
@@ -280,19 +280,19 @@ impl Member {
             if read >= TURN_BYTES {
                 return Ok(false);
             }
-            if let (Some((offset, left)), Some(arrivals)) = (self.reader.payload(), arrivals.as_deref_mut())
-                && let Some(count) = arrivals.take(&self.channel, offset, inbound.wanted(offset, left))?
+            if let (Some((offset, left)), Some(incoming)) = (self.reader.payload(), incoming.as_deref_mut())
+                && let Some(count) = incoming.take(&self.channel, offset, left, inbound)?
             {
                 self.reader.took(count as u64);
                 self.received += count as u64;
                 inbound.came(now, conn, offset, count as u64)?;
                 self.clamp_again()?;
-                (read, self.hauls) = (read + count, true);
+                (read, self.brings_parcels) = (read + count, true);
                 continue;
             }
             let mut spill = [0; SPILL];
             // Behind what was not copied there may be more of that, of which no more than the header is to be copied.
-            let (spilled, behind) = if self.hauls { (Header::PIECE, Header::PIECE) } else { (SPILL, BEHIND) };
+            let (spilled, behind) = if self.brings_parcels { (Header::PIECE, Header::PIECE) } else { (SPILL, BEHIND) };
             let (mut direct, mut room) = (0, spilled);
             let received = match self.reader.payload() {
                 Some((offset, left)) => {
@@ -358,7 +358,7 @@ impl Member {
                 Step::More => {}
                 Step::Said(Frame::Piece { offset, len }) => {
                     inbound.begin(offset, len)?;
-                    self.hauls &= len >= haul::LEAST as u64;
+                    self.brings_parcels &= len >= haul::LEAST as u64;
                 }
                 Step::Said(frame) => hear(inbound, frame)?,
                 Step::Payload { offset, left } => {
@@ -377,7 +377,7 @@ impl Member {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bonded::haul::{Hauls, Pipes};
+    use crate::bonded::haul::{Outgoing, Pipes};
     use socket2::Socket;
     use std::{
         io::{Read as _, Write as _},
@@ -400,13 +400,13 @@ mod tests {
         let header = Frame::Piece { offset: 0, len: LEN as u64 }.header();
         // It is left when only its beginning, in a parcel, has gone, and when some of what follows in the buffer has.
         for enough in [1, LEN / 2 + 10_000] {
-            let (mut buffer, mut hauls) = (Buffer::new(1 << 20), Hauls::new(Pipes::new(8)));
+            let (mut buffer, mut outgoing) = (Buffer::new(1 << 20), Outgoing::new(Pipes::new(8)));
             let (mut client, plain) = pair(1 << 20);
             client.write_all(&payload[..LEN / 2]).unwrap();
             while sys::received(&plain) < LEN / 2 {
                 thread::sleep(Duration::from_millis(1));
             }
-            assert_eq!(hauls.take(&plain, 0, LEN as u64 / 2, &mut buffer), Ok(Some(LEN / 2)));
+            assert_eq!(outgoing.take(&plain, 0, LEN as u64 / 2, &mut buffer), Ok(Some(LEN / 2)));
             buffer.put(LEN as u64 / 2, &payload[LEN / 2..]);
 
             let (near, mut far) = pair(8 * 1024);
@@ -414,7 +414,8 @@ mod tests {
             near.set_nonblocking(true).unwrap();
             let mut member = Member::new(Channel::Clear(Socket::from(near.try_clone().unwrap())), 0, 0, None);
             let piece = Piece { conn: ConnId(0), offset: 0, len: LEN as u64, again: false };
-            let (first, second) = (hauls.give(0, LEN as u64, 0, &mut buffer), hauls.give(LEN as u64 / 2, LEN as u64 / 2, 0, &mut buffer));
+            let (first, second) =
+                (outgoing.give(0, LEN as u64, 0, &mut buffer), outgoing.give(LEN as u64 / 2, LEN as u64 / 2, 0, &mut buffer));
             assert!(matches!((&first, &second), (Load::Parcel(_), Load::Buffer(_))), "{first:?} {second:?}");
             member.carry(&piece, first);
             member.carry_on(LEN as u64 / 2, second);

@@ -150,6 +150,12 @@ impl NetworkSpec {
         if self.source.is_some_and(|source| source.is_ipv4() != to.is_ipv4()) {
             return Err(format!("{name} has a source of one IP version, and leads to an address of the other: make both alike"));
         }
+        if self.profile.user_timeout.is_some() {
+            return Err(format!(
+                "{name} has a user_timeout: a bond finds out by itself that a network is silent, and keeps its connections, which may come back; \
+                 leave it out, and say by outage how long a stream waits when all are silent"
+            ));
+        }
         let fine = |c: char| c.is_ascii_alphanumeric() || "-_.:@".contains(c);
         if name.is_empty() || !name.chars().all(fine) {
             return Err(format!("{name:?} is no name of a network: letters, digits, and any of - _ . : @"));
@@ -276,6 +282,8 @@ mod tests {
         assert!(wrong.contains("unknown field `contrl`"), "{wrong}");
         let both: NetworkSpec = "2001:db8::7".parse().unwrap();
         assert!(both.network(to).unwrap_err().contains("one IP version"));
+        let timed: NetworkSpec = "wlan0,user_timeout=2s".parse().unwrap();
+        assert!(timed.network(to).unwrap_err().contains("wlan0 has a user_timeout"));
     }
 
     #[test]

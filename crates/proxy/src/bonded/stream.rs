@@ -1,7 +1,7 @@
 //! A stream over its connections: the bytes that were not acknowledged, those that came before their turn, and what is said about them.
 
 use super::{
-    haul::{self, Arrivals, Hauls, Load, Pipes},
+    haul::{self, Incoming, Load, Outgoing, Pipes},
     member::{Lost, Member},
 };
 use bond::{Breach, Buffer, ConnId, Frame, Inbound, Outbound, Piece, Scheduler, Seen, Settings};
@@ -25,10 +25,9 @@ pub(super) struct Stream {
     buffer: Buffer,
     written: u64,
     /// Absent where bytes have to be looked at, or go over each connection.
-    hauls: Option<Hauls>,
-    /// Absent where bytes have to be looked at; and nothing is in there of what the ends say to each other before they relay.
-    arrivals: Option<Arrivals>,
-    pub(super) relays: bool,
+    outgoing: Option<Outgoing>,
+    /// Absent where bytes have to be looked at.
+    incoming: Option<Incoming>,
     members: Vec<Option<Member>>,
     /// Why the other end has given it up.
     pub(super) reset: Option<u8>,
@@ -75,9 +74,8 @@ impl Stream {
             inbound: Inbound::new(window),
             buffer: Buffer::new(window),
             written: 0,
-            hauls: pipes.clone().filter(|_| settings.scheduler != Scheduler::Redundant).map(Hauls::new),
-            arrivals: pipes.map(Arrivals::new),
-            relays: false,
+            outgoing: pipes.clone().filter(|_| settings.scheduler != Scheduler::Redundant).map(Outgoing::new),
+            incoming: pipes.map(Incoming::new),
             members: Vec::new(),
             reset: None,
             waits_since: None,
@@ -158,8 +156,8 @@ impl Stream {
         let room = self.room();
         // Slow streams have short pieces, and leave the pipes to others.
         if self.outbound.piece() >= haul::LEAST as u64
-            && let Some(hauls) = &mut self.hauls
-            && let Some(count) = hauls.take(&plain, self.written, room, &mut self.buffer)?
+            && let Some(outgoing) = &mut self.outgoing
+            && let Some(count) = outgoing.take(&plain, self.written, room, &mut self.buffer)?
         {
             self.wrote(count);
             return Ok(Taken::Bytes { count, more: true });
@@ -177,10 +175,10 @@ impl Stream {
 
     /// Gives the plain leg some of what has come, after what is left of its preface, and tells how much of the stream that was.
     pub(super) fn give(&mut self, now: Span, plain: impl AsFd, preface: &mut Vec<u8>) -> Result<usize, Errno> {
-        let until = self.arrivals.as_ref().and_then(Arrivals::first);
+        let until = self.incoming.as_ref().and_then(Incoming::first);
         let here = until.map_or(u64::MAX, |until| until - self.inbound.first());
-        let given = match &mut self.arrivals {
-            Some(arrivals) if here == 0 && preface.is_empty() => arrivals.pour(plain)?,
+        let given = match &mut self.incoming {
+            Some(incoming) if here == 0 && preface.is_empty() => incoming.pour(plain)?,
             _ => {
                 let more = if here < self.inbound.ready() { SendFlags::MORE } else { SendFlags::empty() };
                 let mut parts = [IoSlice::new(&[]); PARTS];
@@ -213,14 +211,14 @@ impl Stream {
         self.written - self.outbound.acked()
     }
 
-    /// Hears what has come.
-    pub(super) fn hear(&mut self, now: Span, scratch: &mut [u8], turn: &mut Turn) -> Result<(), Breach> {
+    /// Hears what has come. Unless it `relays`, what the ends say to each other may be among it, and is looked at.
+    pub(super) fn hear(&mut self, now: Span, relays: bool, scratch: &mut [u8], turn: &mut Turn) -> Result<(), Breach> {
         for index in 0..self.members.len() {
             let Some(member) = self.members[index].as_mut().filter(|member| member.readable) else { continue };
             let (conn, outbound, reset) = (ConnId(index), &mut self.outbound, &mut self.reset);
             let before = self.inbound.waiting().0;
-            let arrivals = self.arrivals.as_mut().filter(|_| self.relays);
-            let heard = member.receive(now, conn, &mut self.inbound, arrivals, scratch, |inbound, frame| {
+            let incoming = self.incoming.as_mut().filter(|_| relays);
+            let heard = member.receive(now, conn, &mut self.inbound, incoming, scratch, |inbound, frame| {
                 match frame {
                     Frame::End(end) => inbound.end(end)?,
                     Frame::Ack { got, next, limit } => {
@@ -247,7 +245,7 @@ impl Stream {
             }
         }
         self.buffer.trim(self.outbound.acked());
-        self.hauls.iter_mut().for_each(|hauls| hauls.trim(self.outbound.acked()));
+        self.outgoing.iter_mut().for_each(|outgoing| outgoing.trim(self.outbound.acked()));
         Ok(())
     }
 
@@ -295,14 +293,16 @@ impl Stream {
     /// Gives a connection a piece.
     fn carry(&mut self, piece: &Piece) {
         let Some(member) = self.members.get_mut(piece.conn.0).and_then(Option::as_mut) else { return };
-        let (Some(hauls), acked) = (&mut self.hauls, self.outbound.acked()) else { return member.carry(piece, Load::Buffer(piece.len)) };
+        let (Some(outgoing), acked) = (&mut self.outgoing, self.outbound.acked()) else {
+            return member.carry(piece, Load::Buffer(piece.len));
+        };
         if piece.again {
-            hauls.copy(piece.offset, piece.len, acked, &mut self.buffer);
+            outgoing.copy(piece.offset, piece.len, acked, &mut self.buffer);
             return member.carry(piece, Load::Buffer(piece.len));
         }
         let (mut at, end) = (piece.offset, piece.offset + piece.len);
         while at < end {
-            let load = hauls.give(at, end - at, acked, &mut self.buffer);
+            let load = outgoing.give(at, end - at, acked, &mut self.buffer);
             let (from, len) = (at, load.len());
             at += len;
             if from == piece.offset { member.carry(piece, load) } else { member.carry_on(from, load) }
@@ -324,6 +324,13 @@ impl Stream {
             parted.push((member, bytes));
         }
         parted
+    }
+
+    /// A stream that stands still leaves its pipes to others.
+    pub(super) fn leave_pipes(&mut self) {
+        let acked = self.outbound.acked();
+        self.outgoing.iter_mut().for_each(|outgoing| outgoing.copy_all(acked, &mut self.buffer));
+        self.incoming.iter_mut().for_each(|incoming| incoming.copy(&mut self.inbound));
     }
 
     /// An idle stream keeps no memory that it has no bytes in.

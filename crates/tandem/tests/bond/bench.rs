@@ -198,3 +198,13 @@ pub(crate) fn socks(bench: &Bench, address: &[u8]) -> Result<TcpStream, u8> {
     stream.read_exact(&mut answer).unwrap();
     if answer[1] == 0 { Ok(stream) } else { Err(answer[1]) }
 }
+
+/// The most pipes that the worker of a daemon has open now.
+pub(crate) fn pipes(daemon: u32) -> usize {
+    let links = |task: &fs::DirEntry| {
+        let open = fs::read_dir(task.path().join("fd")).into_iter().flatten().flatten();
+        let is_pipe = |link: &fs::DirEntry| fs::read_link(link.path()).is_ok_and(|to| to.to_string_lossy().starts_with("pipe:"));
+        open.filter(is_pipe).count() / 2
+    };
+    fs::read_dir(format!("/proc/{daemon}/task")).into_iter().flatten().flatten().map(|task| links(&task)).max().unwrap_or(0)
+}

@@ -1,11 +1,10 @@
 //! What becomes of streams when networks, connections or an end of the bond fail.
 
 use crate::{
-    bench::{Bench, bytes, echo, nft, pair, read_all},
+    bench::{Bench, bytes, echo, nft, pair, pipes, read_all},
     common::{skip, wait_until},
 };
 use std::{
-    fs,
     io::{self, ErrorKind, Read, Write},
     net::{Shutdown, TcpStream},
     sync::atomic::{AtomicBool, Ordering},
@@ -136,16 +135,6 @@ fn a_download_goes_on_when_a_network_is_gone() {
         println!("{what}: nothing for {stall:?} at the longest");
         assert!(stall < STALL, "{what}: nothing for {stall:?}");
     }
-}
-
-/// The most pipes that the worker of a daemon has open now.
-fn pipes(daemon: u32) -> usize {
-    let links = |task: &fs::DirEntry| {
-        let open = fs::read_dir(task.path().join("fd")).into_iter().flatten().flatten();
-        let is_pipe = |link: &fs::DirEntry| fs::read_link(link.path()).is_ok_and(|to| to.to_string_lossy().starts_with("pipe:"));
-        open.filter(is_pipe).count() / 2
-    };
-    fs::read_dir(format!("/proc/{daemon}/task")).into_iter().flatten().flatten().map(|task| links(&task)).max().unwrap_or(0)
 }
 
 #[test]

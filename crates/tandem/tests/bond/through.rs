@@ -1,7 +1,7 @@
 //! What goes through a bond: both ways, to its end, to addresses and names.
 
 use crate::{
-    bench::{Bench, PATIENCE, SERVER, bytes, echo, pair, read_all, socks},
+    bench::{Bench, PATIENCE, SERVER, bytes, echo, pair, pipes, read_all, socks},
     common::{Daemon, TANDEM, skip, wait_for_listener, wait_until},
 };
 use lab::Host;
@@ -36,6 +36,57 @@ fn what_is_said_is_heard_at_both_ends() {
             assert!(heard == sent, "{more:?}: {count} bytes");
         }
         wait_until("nothing is left", || bench.flows().as_array().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn urgent_data_is_no_end_of_what_is_read() {
+    if skip("urgent_data_is_no_end_of_what_is_read", &["ss"]) {
+        return;
+    }
+    let bench = Bench::new(&[], &[]).whole();
+    bench.server(|mut stream| {
+        let mut word = [0; 4];
+        while stream.read_exact(&mut word).is_ok() && stream.write_all(&word).is_ok() {}
+    });
+    let mut stream = bench.call();
+    // Both parts are often there before either is read.
+    for _ in 0..200 {
+        stream.write_all(b"abc").unwrap();
+        socket2::SockRef::from(&stream).send_out_of_band(b"!").unwrap();
+        let mut word = [0; 4];
+        stream.read_exact(&mut word).unwrap();
+        assert_eq!(&word, b"abc!");
+    }
+}
+
+#[test]
+fn a_stream_that_stands_still_leaves_its_pipes_and_loses_nothing() {
+    if skip("a_stream_that_stands_still_leaves_its_pipes_and_loses_nothing", &["ss"]) {
+        return;
+    }
+    let bench = Bench::new(&[], &[]).whole();
+    let block = bytes(1_000_003);
+    let sent = block.clone();
+    bench.server(move |mut stream| while stream.write_all(&sent).is_ok() {});
+    let before: Vec<usize> = bench.daemons.iter().map(|daemon| pipes(daemon.0.id())).collect();
+    let mut stream = bench.call();
+    let (mut all, mut part) = (0, vec![0; block.len()]);
+    let mut read_until = |done: &dyn Fn(usize) -> bool| {
+        while !done(all) {
+            let expected = &block[all % block.len()..];
+            let count = stream.read(&mut part[..expected.len()]).unwrap();
+            assert!(count > 0 && part[..count] == expected[..count], "other bytes than were sent, {all} and following");
+            all += count;
+        }
+        all
+    };
+    for _ in 0..2 {
+        let most = |all: usize| bench.daemons.iter().zip(&before).all(|(daemon, before)| pipes(daemon.0.id()) > before + 2) && all > 0;
+        let there = read_until(&|all| all % (50 * 65536) < 65536 && most(all));
+        // It reads no more.
+        wait_until("no pipes are kept", || bench.daemons.iter().zip(&before).all(|(daemon, before)| pipes(daemon.0.id()) <= *before));
+        read_until(&|all| all > there + 100_000_000);
     }
 }
 
