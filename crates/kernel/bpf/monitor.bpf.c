@@ -12,6 +12,11 @@ struct gnet_stats_basic_sync {
 	u64_stats_t bytes;
 } KERNEL;
 
+/* The same counter before Linux 5.16. */
+struct gnet_stats_basic_packed {
+	__u64 bytes;
+} KERNEL;
+
 struct gnet_stats_queue {
 	__u32 backlog;
 	__u32 drops;
@@ -20,6 +25,10 @@ struct gnet_stats_queue {
 struct Qdisc {
 	struct gnet_stats_basic_sync bstats;
 	struct gnet_stats_queue qstats;
+} KERNEL;
+
+struct Qdisc___packed {
+	struct gnet_stats_basic_packed bstats;
 } KERNEL;
 
 struct netdev_queue {
@@ -45,6 +54,7 @@ struct sock___full {
 } KERNEL;
 
 struct sk_buff {
+	struct net_device *dev;
 	struct sock *sk;
 	char cb[48];
 } KERNEL;
@@ -118,11 +128,14 @@ int BPF_PROG(td_dequeue, struct Qdisc *qdisc, const struct netdev_queue *txq, in
 	/* A shaper that has to wait is asked, too, and lets nothing go. */
 	if (!skb)
 		return 0;
-	r = td_record_at(dev->nd_net.net->net_cookie, dev->ifindex, &index);
+	r = td_record_at(dev->nd_net.net->ns.inum, dev->ifindex, &index);
 	if (!r || r->watch != TD_WATCH_QDISC)
 		return 0;
 	/* Of the root alone this event is told. Its counter has what a shaper's own segmentation adds. */
-	bpf_core_read(&bytes, sizeof(bytes), &qdisc->bstats.bytes);
+	if (bpf_core_type_exists(struct gnet_stats_basic_sync))
+		bpf_core_read(&bytes, sizeof(bytes), &qdisc->bstats.bytes);
+	else
+		bpf_core_read(&bytes, sizeof(bytes), &((struct Qdisc___packed *)qdisc)->bstats.bytes);
 	backlog = qdisc->qstats.backlog;
 	drops = qdisc->qstats.drops;
 	if (!td_is_share(skb->sk))
@@ -139,21 +152,11 @@ int BPF_PROG(td_dequeue, struct Qdisc *qdisc, const struct netdev_queue *txq, in
 	return 0;
 }
 
-SEC("tcx/egress")
-int td_egress(struct __sk_buff *skb)
+/* A packet of `length` wire bytes is about to be queued at an interface: the queue in mind takes it. */
+TD_INLINE void td_offered(struct td_record *r, u32 length, u32 foreign)
 {
 	u64 now_us = bpf_ktime_get_ns() / 1000, drained, span;
-	struct td_record *r;
-	u32 index, length = skb->wire_len, foreign = length;
-	void *sk = (void *)(long)skb->sk;
-	r = td_record_at(bpf_get_netns_cookie(skb), skb->ifindex, &index);
-	if (!r || r->watch != TD_WATCH_VIRTUAL)
-		return -1;
-	if (sk) {
-		sk = bpf_skc_to_tcp_sock(sk);
-		if (td_is_share(sk))
-			foreign = 0;
-	}
+
 	bpf_spin_lock(&r->lock);
 	span = td_min64(now_us - r->virtual_us, 10000000);
 	drained = r->link.capacity * span / 1000000;
@@ -167,7 +170,35 @@ int td_egress(struct __sk_buff *skb)
 	r->link.foreign += foreign;
 	td_persist(r, now_us, r->virtual_bytes);
 	bpf_spin_unlock(&r->lock);
+}
+
+/* Attached to one interface alone, where the kernel can (Linux 6.6 and later). */
+SEC("?tcx/egress")
+int td_egress(struct __sk_buff *ctx)
+{
+	const struct sk_buff *skb = (const struct sk_buff *)ctx;
+	u32 index, length = ctx->wire_len;
+	struct td_record *r = td_record_at(BPF_CORE_READ(skb, dev, nd_net.net, ns.inum), ctx->ifindex, &index);
+
+	if (r && r->watch == TD_WATCH_VIRTUAL)
+		td_offered(r, length, td_is_share(BPF_CORE_READ(skb, sk)) ? 0 : length);
 	return -1;
+}
+
+/* Sees the packets of every interface, on other kernels. */
+SEC("?tp_btf/net_dev_queue")
+int BPF_PROG(td_queue, struct sk_buff *skb)
+{
+	struct net_device *dev = skb->dev;
+	struct td_record *r;
+	u32 index, length = 0;
+
+	r = td_record_at(dev->nd_net.net->ns.inum, dev->ifindex, &index);
+	if (!r || r->watch != TD_WATCH_VIRTUAL)
+		return 0;
+	bpf_core_read(&length, sizeof(length), &((struct qdisc_skb_cb *)skb->cb)->pkt_len);
+	td_offered(r, length, td_is_share(skb->sk) ? 0 : length);
+	return 0;
 }
 
 /* What is configured of a record. */
@@ -181,26 +212,35 @@ struct td_configured {
 	u32 reserved;
 };
 
-/* Sets it under the record's lock, which user space can't take for a part of a record. */
-SEC("syscall")
-int td_configure(struct td_configured *c)
+/* Where a packet that is to configure has it: behind an Ethernet header, which the kernel demands. */
+#define TD_CONFIGURED_AT 16
+
+/*
+ * Sets it under the record's lock, which user space can't take for a part of a record. Run by user space with a packet of its own: of
+ * the kinds of programs that can be run so, this one may take locks on every kernel.
+ */
+SEC("tc")
+int td_configure(struct __sk_buff *skb)
 {
 	static const struct td_link nothing;
-	u32 index = c->index;
-	struct td_record *r = bpf_map_lookup_elem(&td_records, &index);
+	struct td_configured c;
+	struct td_record *r;
 
+	if (bpf_skb_load_bytes(skb, TD_CONFIGURED_AT, &c, sizeof(c)))
+		return 1;
+	r = bpf_map_lookup_elem(&td_records, &c.index);
 	if (!r)
-		return -1;
+		return 1;
 	bpf_spin_lock(&r->lock);
-	if (c->fresh) {
+	if (c.fresh) {
 		r->link = nothing;
 		r->since_us = r->least = r->before = 0;
 		r->virtual_us = r->virtual_bytes = r->offered = 0;
 	}
-	r->link.capacity = c->capacity;
-	r->link.overhead = c->overhead;
-	r->link.local = c->local;
-	r->watch = c->watch;
+	r->link.capacity = c.capacity;
+	r->link.overhead = c.overhead;
+	r->link.local = c.local;
+	r->watch = c.watch;
 	bpf_spin_unlock(&r->lock);
 	return 0;
 }

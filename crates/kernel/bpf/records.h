@@ -14,11 +14,10 @@
 #define td_records TD_OF_LAYOUT(td_rec_, TD_LAYOUT)
 #define td_places TD_OF_LAYOUT(td_plc_, TD_LAYOUT)
 
-/* Where a link is. */
+/* Where a link is: a network namespace, by its inode number, and an interface there. */
 struct td_place {
-	u64 net_cookie;
+	u32 netns;
 	u32 ifindex;
-	u32 reserved;
 };
 
 /* How the monitor watches it. */
@@ -58,9 +57,9 @@ struct {
 	__type(value, struct td_claim);
 } td_places SEC(".maps");
 
-TD_INLINE struct td_record *td_record_at(u64 net_cookie, u32 ifindex, u32 *index)
+TD_INLINE struct td_record *td_record_at(u32 netns, u32 ifindex, u32 *index)
 {
-	struct td_place place = { .net_cookie = net_cookie, .ifindex = ifindex };
+	struct td_place place = { .netns = netns, .ifindex = ifindex };
 	struct td_claim *found = bpf_map_lookup_elem(&td_places, &place);
 
 	if (!found)

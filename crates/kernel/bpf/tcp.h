@@ -33,8 +33,12 @@ struct bpf_spin_lock {
 
 #define KERNEL __attribute__((preserve_access_index))
 
+struct ns_common {
+	unsigned int inum;
+} KERNEL;
+
 struct net {
-	__u64 net_cookie;
+	struct ns_common ns;
 } KERNEL;
 
 typedef struct {

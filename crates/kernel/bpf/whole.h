@@ -55,7 +55,7 @@ TD_INLINE struct td_record *td_record_of(struct sock *sk)
 	}
 	c->ifindex = ifindex;
 	c->record = 0;
-	r = td_record_at(sk->__sk_common.skc_net.net->net_cookie, ifindex, &index);
+	r = td_record_at(sk->__sk_common.skc_net.net->ns.inum, ifindex, &index);
 	if (r)
 		c->record = index + 1;
 	return r;
@@ -114,9 +114,23 @@ void BPF_PROG(td_release, struct sock *sk)
 	td_tell(sk, &e);
 }
 
+/* Set by user space: how many arguments this kernel passes to cong_control, 2 or (from Linux 6.10 on) 4. */
+const volatile u32 td_cong_control_arguments SEC(".rodata.arguments") = 4;
+
+/* The last argument is the sample. In assembly, since the compiler would make one access at a computed place of the two. */
+#define TD_ARGUMENT(arguments, number)                                                                                                \
+	({                                                                                                                            \
+		void *argument;                                                                                                       \
+		asm volatile("%0 = *(u64 *)(%1 + 8 * " #number ")" : "=r"(argument) : "r"(arguments));                                \
+		argument;                                                                                                             \
+	})
+
 SEC("struct_ops")
-void BPF_PROG(td_cong_control, struct sock *sk, __u32 ack, int flag, const struct rate_sample *rs)
+int td_cong_control(u64 *arguments)
 {
+	struct sock *sk = TD_ARGUMENT(arguments, 0);
+	/* The verifier knows the constant, and looks at one of the two alone. */
+	const struct rate_sample *rs = td_cong_control_arguments == 2 ? TD_ARGUMENT(arguments, 1) : TD_ARGUMENT(arguments, 3);
 	/* What is out of order is acknowledged at once, and every second segment. */
 	u32 held = rs->acked_sacked <= 1 && !td_tcp(sk)->sacked_out ? TD_HELD : 0;
 	struct td_event e = {
@@ -128,6 +142,7 @@ void BPF_PROG(td_cong_control, struct sock *sk, __u32 ack, int flag, const struc
 	};
 
 	td_tell(sk, &e);
+	return 0;
 }
 
 SEC("struct_ops")

@@ -1,14 +1,20 @@
 //! Controllers as congestion controls of the kernel.
 
 use crate::{
-    Error, Result, links,
-    sys::{self, Kept},
+    Error, Result,
+    features::features,
+    links,
+    registration::{Found, Registration},
+    sys,
 };
 use control::Controller;
-use libbpf_rs::{Link, MapCore, ObjectBuilder, OpenObject};
+use libbpf_rs::{MapCore, ObjectBuilder, OpenObject};
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketType},
+};
 use std::{
     fs,
-    os::fd::OwnedFd,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -18,8 +24,7 @@ use std::{
 #[derive(Debug)]
 pub struct Held {
     controller: Controller,
-    /// The registration. Who holds a descriptor of it keeps it.
-    link: Kept,
+    registration: Registration,
 }
 
 /// What is known of a controller in the kernel.
@@ -40,9 +45,19 @@ const DIRECTORY: &str = "/sys/fs/bpf/tandem";
 
 /// The controller of Tandem's that a name means: where the kernel has none of its own of that name, or by `td_` and its name in any case.
 pub fn meant(name: &str) -> Option<Controller> {
-    let there = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
-    let the_kernels = !name.starts_with("td_") && there.split_whitespace().any(|there| there == name);
+    let the_kernels = !name.starts_with("td_") && has(name);
     if the_kernels { None } else { Controller::named(name) }
+}
+
+/// Whether this kernel has a congestion control of that name. A socket tries it, which loads the module where it is one and this process
+/// may have modules loaded.
+pub fn has(name: &str) -> bool {
+    let tried = || {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        rustix::net::sockopt::set_tcp_congestion(socket, name)
+    };
+    // A controller that only others may use is there all the same.
+    matches!(tried(), Ok(()) | Err(Errno::PERM))
 }
 
 /// Puts a controller into the kernel, or takes hold of it where it is there already. `tunables` are those that differ from their
@@ -51,12 +66,16 @@ pub fn load(name: &str, tunables: &[(String, u32)]) -> Result<Held> {
     let controller = named(name)?;
     let values = tuned(controller, tunables)?;
     let _alone = links::alone();
-    if !Path::new("/sys/kernel/btf/vmlinux").exists() {
-        return Err(Error::NoBtf);
+    if !features()?.struct_ops {
+        return Err(Error::NoStructOps);
     }
     let begun = Instant::now();
     loop {
-        if let Some(link) = registered(controller)? {
+        if let Some(found) = registered(controller)? {
+            if found.is_abandoned(&pin_of(controller)) {
+                found.end().map_err(Error::system(format!("replace td_{}, which a killed program left behind", controller.name())))?;
+                continue;
+            }
             if controller.whole() {
                 links::only_ours()?;
             }
@@ -64,10 +83,10 @@ pub fn load(name: &str, tunables: &[(String, u32)]) -> Result<Held> {
             if !tunables.is_empty() && now.is_some_and(|now| now != values) {
                 return Err(Error::Tuned(controller.name().into()));
             }
-            return Ok(Held { controller, link: Kept::Descriptor(link) });
+            return Ok(Held { controller, registration: found.hold(&pin_of(controller)) });
         }
         match register(controller, &values) {
-            Ok(link) => return Ok(Held { controller, link: Kept::Link(link) }),
+            Ok(registration) => return Ok(Held { controller, registration }),
             // Another process has just done the same, or one that had it has just let go.
             Err(Error::Kernel { error, .. }) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists && begun.elapsed() < PATIENCE => {
                 thread::sleep(Duration::from_millis(5));
@@ -77,7 +96,7 @@ pub fn load(name: &str, tunables: &[(String, u32)]) -> Result<Held> {
     }
 }
 
-fn register(controller: Controller, values: &[u32]) -> Result<Link> {
+fn register(controller: Controller, values: &[u32]) -> Result<Registration> {
     let attempt = format!("put td_{} into this kernel", controller.name());
     let mut object = links::load(&attempt, || {
         let mut open = open(controller)?;
@@ -85,7 +104,7 @@ fn register(controller: Controller, values: &[u32]) -> Result<Link> {
         Ok(open)
     })?;
     let ops = object.maps_mut().find(|map| map.map_type() == libbpf_rs::MapType::StructOps);
-    ops.expect("every controller has one").attach_struct_ops().map_err(Error::kernel(&attempt))
+    Registration::register(&mut ops.expect("every controller has one"), &pin_of(controller), &attempt)
 }
 
 impl Held {
@@ -103,7 +122,7 @@ impl Held {
         }
         sys::mount_bpf().map_err(failed)?;
         fs::create_dir_all(DIRECTORY).map_err(failed)?;
-        self.link.pin(&path).map_err(failed)
+        self.registration.pin(&path).map_err(failed)
     }
 }
 
@@ -112,7 +131,11 @@ pub fn unload(name: &str) -> Result<()> {
     let controller = named(name)?;
     let path = pin_of(controller);
     if path.exists() {
-        fs::remove_file(&path).map_err(|error| Error::Pin { what: format!("no td_{}", controller.name()), path, error })?;
+        let found = registered(controller)?;
+        fs::remove_file(&path).map_err(|error| Error::Pin { what: format!("no td_{}", controller.name()), path: path.clone(), error })?;
+        if let Some(found) = found.filter(|found| found.is_abandoned(&path)) {
+            found.end().map_err(Error::system(format!("take td_{} out of this kernel", controller.name())))?;
+        }
         // Goes with the last file; while there are others it stays.
         let _ = fs::remove_dir(DIRECTORY);
         return Ok(());
@@ -173,12 +196,27 @@ objects!("reno", "cubic", "vegas", "hybla", "westwood", "dctcp", "xcp", "xcp_kno
 
 pub(crate) fn open(controller: Controller) -> Result<OpenObject> {
     sys::quiet();
+    let features = features()?;
+    let attempt = format!("read the program of {}", controller.name());
     let mut builder = ObjectBuilder::default();
-    builder
+    let mut open = builder
         .name(format!("td_{}", controller.name()))
         .and_then(|builder| builder.open_memory(object(controller.name())))
-        .map_err(Error::kernel(format!("read the program of {}", controller.name())))
+        .map_err(Error::kernel(&attempt))?;
+    for mut map in open.maps_mut() {
+        if map.map_type() == libbpf_rs::MapType::StructOps && !features.links {
+            map.set_map_flags(0).map_err(Error::kernel(&attempt))?;
+        }
+        let is_it = map.name() == ARGUMENTS;
+        if let Some(bytes) = map.initial_value_mut().filter(|_| is_it) {
+            bytes[..4].copy_from_slice(&features.cong_control_arguments.to_ne_bytes());
+        }
+    }
+    Ok(open)
 }
+
+/// The section that says how many arguments cong_control has.
+const ARGUMENTS: &str = ".rodata.arguments";
 
 /// The section of an object that has the tunables; the kernel knows the map by the first 15 letters.
 fn section(controller: Controller) -> String {
@@ -187,7 +225,7 @@ fn section(controller: Controller) -> String {
 
 pub(crate) fn set_tunables(open: &mut OpenObject, values: &[u32]) {
     for mut map in open.maps_mut() {
-        let tunables = map.name().to_string_lossy().starts_with(".rodata.");
+        let tunables = map.name() != ARGUMENTS && map.name().to_string_lossy().starts_with(".rodata.");
         if let Some(bytes) = map.initial_value_mut().filter(|_| tunables) {
             for (bytes, value) in bytes.chunks_exact_mut(4).zip(values) {
                 bytes.copy_from_slice(&value.to_ne_bytes());
@@ -205,7 +243,6 @@ fn now_tuned(controller: Controller) -> Option<Vec<u32>> {
 }
 
 /// The registration of a controller, if it has one.
-fn registered(controller: Controller) -> Result<Option<OwnedFd>> {
-    let name = format!("td_ops_{}", controller.name());
-    sys::struct_ops_link(&name).map_err(Error::system("look for congestion controls in this kernel"))
+fn registered(controller: Controller) -> Result<Option<Found>> {
+    Found::named(&format!("td_ops_{}", controller.name())).map_err(Error::system("look for congestion controls in this kernel"))
 }

@@ -38,18 +38,33 @@ pub enum Error {
         "this kernel has no BTF (/sys/kernel/btf/vmlinux), which programs need to find its structs: use one built with CONFIG_DEBUG_INFO_BTF"
     )]
     NoBtf,
+    /// The kernel can't take congestion controls from programs.
+    #[error("this kernel takes no congestion controllers from programs (BPF struct_ops): use Linux 5.6 or newer")]
+    NoStructOps,
+    /// The verifier knows nothing of what a program does.
+    #[error("could not {attempt}: it is too old for programs that {what}; use Linux 6.0 or newer ({refusal})")]
+    TooOld {
+        /// What was attempted.
+        attempt: String,
+        /// What the program does.
+        what: &'static str,
+        /// What the verifier said.
+        refusal: String,
+    },
     /// This process may not load programs.
     #[error(
         "this process may not load programs into the kernel: run it as root, or with the capabilities CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and CAP_SYS_ADMIN"
     )]
     Privilege,
     /// The kernel refused.
-    #[error("could not {attempt}: {error:#}")]
+    #[error("could not {attempt}: {error:#}{}", refusal.as_ref().map(|said| format!(" (the verifier: {said})")).unwrap_or_default())]
     Kernel {
         /// What was attempted.
         attempt: String,
         /// What libbpf and the kernel say.
         error: libbpf_rs::Error,
+        /// What the verifier said of a program that it refused.
+        refusal: Option<String>,
     },
     /// The BPF file system could not be had.
     #[error("could not keep {what} in the BPF file system at {path}: {error}", path = path.display())]
@@ -86,7 +101,22 @@ impl Error {
         move |error| match error.kind() {
             // The verifier's refusals are of this kind too.
             libbpf_rs::ErrorKind::PermissionDenied if !sys::may_load() => Error::Privilege,
-            _ => Error::Kernel { attempt, error },
+            _ => Error::Kernel { attempt, error, refusal: None },
+        }
+    }
+
+    /// As [`Error::kernel`], of an object with programs that was loaded just now.
+    pub(crate) fn load(attempt: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> Error {
+        let attempt = attempt.into();
+        move |error| match (Error::kernel(attempt)(error), sys::take_refusal()) {
+            (Error::Kernel { attempt, .. }, Some(refusal)) if refusal.starts_with("no write support") => {
+                Error::TooOld { attempt, what: "set a connection's pacing rate", refusal }
+            }
+            (Error::Kernel { attempt, .. }, Some(refusal)) if refusal.starts_with("unknown func bpf_spin_lock") => {
+                Error::TooOld { attempt, what: "share records under a lock", refusal }
+            }
+            (Error::Kernel { attempt, error, .. }, refusal) => Error::Kernel { attempt, error, refusal },
+            (other, _) => other,
         }
     }
 

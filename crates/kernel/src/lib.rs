@@ -8,14 +8,16 @@
 
 mod controllers;
 mod error;
+mod features;
 mod links;
 mod monitor;
+mod registration;
 mod replay;
 mod sys;
 mod users;
 
 pub use control::{Controller, Link};
-pub use controllers::{Held, Loaded, list, load, meant, unload};
+pub use controllers::{Held, Loaded, has, list, load, meant, unload};
 pub use error::Error;
 pub use links::weigh;
 pub use monitor::{Monitor, Place, Settings, Watch};

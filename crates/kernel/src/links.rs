@@ -55,7 +55,7 @@ pub(crate) fn load(attempt: &str, open: impl Fn() -> Result<OpenObject>) -> Resu
                 map.reuse_fd(there.as_fd()).map_err(Error::kernel(format!("share the map {name} with other programs")))?;
             }
         }
-        let object = open.load().map_err(Error::kernel(attempt))?;
+        let object = open.load().map_err(Error::load(attempt))?;
         let ours = |name: &str| object.maps().find(|map| map.name() == name).and_then(|map| map.info().ok()).map(|map| map.info.id);
         let oldest = |name: &str| sys::oldest_map(name).and_then(|map| map.info().ok()).map(|map| map.info.id);
         if SHARED.iter().all(|name| ours(name).is_none() || ours(name) == oldest(name)) {

@@ -1,29 +1,34 @@
 //! The egress monitor, and the links' records that controllers read.
 
 use crate::{
-    Error, Result, links,
+    Error, Result,
+    features::features,
+    links,
     sys::{self, Plain},
 };
 use control::Link;
 use libbpf_rs::{Map, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput};
 use std::{
     collections::HashMap,
-    os::fd::{AsFd, OwnedFd},
+    fs,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::MetadataExt as _,
+    },
 };
 
-/// Where a link is: an interface of a network namespace.
+/// Where a link is: an interface of a network namespace, which is known by its inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
-    net_cookie: u64,
+    netns: u32,
     ifindex: u32,
 }
 
 impl Place {
     /// An interface of this thread's network namespace.
     pub fn here(ifindex: u32) -> Result<Place> {
-        let socket = std::net::UdpSocket::bind("127.0.0.1:0").or_else(|_| std::net::UdpSocket::bind("[::1]:0"));
-        let cookie = socket.and_then(sys::net_cookie);
-        cookie.map(|net_cookie| Place { net_cookie, ifindex }).map_err(Error::system("tell this network namespace from others"))
+        let namespace = fs::metadata("/proc/thread-self/ns/net").map_err(Error::system("tell this network namespace from others"))?;
+        Ok(Place { netns: namespace.ino() as u32, ifindex })
     }
 }
 
@@ -53,8 +58,20 @@ pub struct Monitor {
     object: Object,
     records: MapHandle,
     places: MapHandle,
+    /// What sees packets leave qdiscs; attached with the first link that is watched so.
     dequeues: Option<libbpf_rs::Link>,
-    watched: HashMap<Place, (u32, Option<OwnedFd>)>,
+    /// What sees packets be offered to any interface, where they can't be seen at one alone; likewise.
+    offers: Option<libbpf_rs::Link>,
+    watched: HashMap<Place, Watched>,
+}
+
+/// A link that is watched.
+#[derive(Debug)]
+struct Watched {
+    /// Its record.
+    index: u32,
+    /// What sees packets be offered to this interface alone.
+    egress: Option<OwnedFd>,
 }
 
 /// `struct td_configured` of the programs.
@@ -75,9 +92,8 @@ impl Plain for Configured {}
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Key {
-    net_cookie: u64,
+    netns: u32,
     ifindex: u32,
-    reserved: u32,
 }
 impl Plain for Key {}
 
@@ -93,6 +109,11 @@ impl Plain for Claim {}
 impl Plain for u32 {}
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/monitor.bpf.o"));
+/// `TD_CONFIGURED_AT`.
+const CONFIGURED_AT: usize = 16;
+/// The programs that see packets be offered to one interface, and to all.
+const OFFERED_TO_ONE: &str = "td_egress";
+const OFFERED_TO_ALL: &str = "td_queue";
 /// Where a record has its link: behind the lock and how it is watched.
 const LINK_AT: usize = 8;
 
@@ -102,16 +123,20 @@ impl Monitor {
         sys::quiet();
         let attempt = "load the egress monitor";
         let _alone = links::alone();
+        let offered = offered_program()?;
         let object = links::load(attempt, || {
             let mut builder = ObjectBuilder::default();
-            builder.name("td_monitor").and_then(|builder| builder.open_memory(OBJECT)).map_err(Error::kernel(attempt))
+            let open = builder.name("td_monitor").and_then(|builder| builder.open_memory(OBJECT));
+            let mut open = open.map_err(Error::kernel(attempt))?;
+            open.progs_mut().filter(|program| program.name() == offered).for_each(|mut program| program.set_autoload(true));
+            Ok(open)
         })?;
         let map = |name: &str| {
             let map = object.maps().find(|map| map.name() == name).expect("the object has it");
             handle(&map).map_err(Error::kernel(attempt))
         };
         let (records, places) = (map(links::RECORDS)?, map(links::PLACES)?);
-        let monitor = Monitor { object, records, places, dequeues: None, watched: HashMap::new() };
+        let monitor = Monitor { object, records, places, dequeues: None, offers: None, watched: HashMap::new() };
         monitor.sweep();
         Ok(monitor)
     }
@@ -119,43 +144,56 @@ impl Monitor {
     /// Watches a link, or sets what is configured of it anew. Where the watch is virtual the place must be of this thread's namespace.
     pub fn watch(&mut self, place: Place, settings: Settings) -> Result<()> {
         let (index, fresh) = match self.watched.get(&place) {
-            Some((index, _)) => (*index, false),
+            Some(watched) => (watched.index, false),
             None => (self.claim(place)?, true),
         };
         self.configure(index, fresh, settings)?;
-        if settings.watch == Watch::Qdisc && self.dequeues.is_none() {
-            let link = self.program("td_dequeue").attach().map_err(Error::kernel("watch what qdiscs let go"))?;
-            self.dequeues = Some(link);
-        }
-        let mut egress = self.watched.remove(&place).and_then(|(_, egress)| egress);
-        if settings.watch == Watch::Virtual && egress.is_none() {
-            let attempt = format!("watch what leaves interface {}", place.ifindex);
-            let attached = sys::attach_egress(self.program("td_egress").as_fd(), place.ifindex).map_err(Error::system(attempt));
-            match attached {
-                Ok(attached) => egress = Some(attached),
-                Err(error) => {
-                    self.watched.insert(place, (index, None));
-                    self.forget(place);
-                    return Err(error);
-                }
+        let egress = self.watched.remove(&place).and_then(|watched| watched.egress);
+        match self.attach(place, settings.watch, egress) {
+            Ok(egress) => {
+                self.watched.insert(place, Watched { index, egress });
+                Ok(())
             }
-        } else if settings.watch == Watch::Qdisc {
-            egress = None;
+            Err(error) => {
+                self.watched.insert(place, Watched { index, egress: None });
+                self.forget(place);
+                Err(error)
+            }
         }
-        self.watched.insert(place, (index, egress));
-        Ok(())
+    }
+
+    /// Attaches what a way of watching takes, where it is not attached yet, and returns what is attached to this interface alone.
+    fn attach(&mut self, place: Place, watch: Watch, egress: Option<OwnedFd>) -> Result<Option<OwnedFd>> {
+        let attach = |name, attempt| self.program(name).attach().map_err(Error::kernel(attempt));
+        match watch {
+            Watch::Qdisc => {
+                if self.dequeues.is_none() {
+                    self.dequeues = Some(attach("td_dequeue", "watch what qdiscs let go")?);
+                }
+                Ok(None)
+            }
+            Watch::Virtual if egress.is_some() || self.offers.is_some() => Ok(egress),
+            Watch::Virtual if offered_program()? == OFFERED_TO_ALL => {
+                self.offers = Some(attach(OFFERED_TO_ALL, "watch what is offered to interfaces")?);
+                Ok(None)
+            }
+            Watch::Virtual => {
+                let attempt = format!("watch what leaves interface {}", place.ifindex);
+                sys::attach_egress(self.program(OFFERED_TO_ONE).as_fd(), place.ifindex).map(Some).map_err(Error::system(attempt))
+            }
+        }
     }
 
     /// What is known of a link.
     pub fn read(&self, place: Place) -> Result<Option<Link>> {
-        let Some((index, _)) = self.watched.get(&place) else { return Ok(None) };
-        let record = self.records.lookup(&index.to_ne_bytes(), MapFlags::LOCK).map_err(Error::kernel("read a link's record"))?;
+        let Some(watched) = self.watched.get(&place) else { return Ok(None) };
+        let record = self.records.lookup(&watched.index.to_ne_bytes(), MapFlags::LOCK).map_err(Error::kernel("read a link's record"))?;
         Ok(record.map(|record| sys::plain_from(&record[LINK_AT..])))
     }
 
     /// Watches a link no longer; the controllers on it behave as if no capacity were known.
     pub fn forget(&mut self, place: Place) {
-        if let Some((index, _)) = self.watched.remove(&place) {
+        if let Some(Watched { index, .. }) = self.watched.remove(&place) {
             let none = Configured { capacity: 0, overhead: 0, local: 0, watch: 0, index, fresh: 1, reserved: 0 };
             let _ = self.run(none);
             let _ = self.places.delete(sys::bytes_of(&key(place)));
@@ -202,8 +240,9 @@ impl Monitor {
     }
 
     fn run(&self, configured: Configured) -> Result<()> {
-        let mut context = sys::bytes_of(&configured).to_vec();
-        let input = ProgramInput { context_in: Some(&mut context), ..ProgramInput::default() };
+        let mut packet = vec![0; CONFIGURED_AT];
+        packet.extend(sys::bytes_of(&configured));
+        let input = ProgramInput { data_in: Some(&packet), ..ProgramInput::default() };
         let attempt = "configure a link's record";
         let output = self.program("td_configure").test_run(input).map_err(Error::kernel(attempt))?;
         debug_assert_eq!(output.return_value, 0, "the index is one of the map's");
@@ -223,8 +262,13 @@ impl Drop for Monitor {
     }
 }
 
+/// Which of the two this kernel can attach.
+fn offered_program() -> Result<&'static str> {
+    Ok(if features()?.tcx { OFFERED_TO_ONE } else { OFFERED_TO_ALL })
+}
+
 fn key(place: Place) -> Key {
-    Key { net_cookie: place.net_cookie, ifindex: place.ifindex, reserved: 0 }
+    Key { netns: place.netns, ifindex: place.ifindex }
 }
 
 fn handle(map: &Map<'_>) -> libbpf_rs::Result<MapHandle> {

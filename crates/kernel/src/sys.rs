@@ -14,39 +14,43 @@ use std::{
     os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
     path::Path,
     slice,
-    sync::Once,
+    sync::{Mutex, Once, PoisonError},
 };
 
-/// A registration in the kernel that somebody must hold.
-#[derive(Debug)]
-pub(crate) enum Kept {
-    /// As libbpf made it.
-    Link(libbpf_rs::Link),
-    /// Another program's, held by a descriptor of our own.
-    Descriptor(OwnedFd),
+/// Keeps what a descriptor stands for in the BPF file system.
+pub(crate) fn pin(descriptor: impl AsFd, path: &Path) -> io::Result<()> {
+    let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes())?;
+    // SAFETY: the descriptor and the path live for the call.
+    check(unsafe { libbpf_sys::bpf_obj_pin(descriptor.as_fd().as_raw_fd(), path.as_ptr()) }).map(drop)
 }
 
-impl Kept {
-    /// Keeps it in the BPF file system.
-    pub(crate) fn pin(&mut self, path: &Path) -> io::Result<()> {
-        match self {
-            Kept::Link(link) => link.pin(path).map_err(io::Error::other),
-            Kept::Descriptor(link) => {
-                let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes())?;
-                // SAFETY: the descriptor and the path live for the call.
-                check(unsafe { libbpf_sys::bpf_obj_pin(link.as_raw_fd(), path.as_ptr()) }).map(drop)
-            }
-        }
-    }
-}
+/// Why the verifier refused the program that was loaded last.
+static REFUSAL: Mutex<Option<String>> = Mutex::new(None);
 
-/// libbpf says on stderr what it returns as an error, too; it is the verifier's reasons that one may want to see (`TANDEM_LOG=debug`).
+/// Keeps libbpf from writing to stderr what it returns as an error, too; the whole of it is in the log (`TANDEM_LOG=debug`).
 pub(crate) fn quiet() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let tell = |_, text: String| tracing::debug!("libbpf: {}", text.trim_end());
+        let tell = |_, text: String| {
+            tracing::debug!("libbpf: {}", text.trim_end());
+            if let Some(refusal) = refusal_in(&text) {
+                *REFUSAL.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
+            }
+        };
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, tell)));
     });
+}
+
+/// The verifier's reason in one of libbpf's messages: the last line before its statistics.
+fn refusal_in(text: &str) -> Option<String> {
+    let (_, log) = text.split_once("-- BEGIN PROG LOAD LOG --")?;
+    let reasons = log.lines().take_while(|line| !line.starts_with("processed ") && !line.starts_with("-- END"));
+    reasons.filter(|line| !line.trim().is_empty()).last().map(|line| line.trim().to_owned())
+}
+
+/// The verifier's reason for the last refusal, once.
+pub(crate) fn take_refusal() -> Option<String> {
+    REFUSAL.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// Whether this process has what loading programs takes: CAP_SYS_ADMIN, to find those of others, has the rest in it.
@@ -83,7 +87,8 @@ pub(crate) fn oldest_map(name: &str) -> Option<MapHandle> {
     MapHandle::from_map_id(maps(name).min()?).ok()
 }
 
-fn maps(name: &str) -> impl Iterator<Item = u32> {
+/// The ids of the kernel's maps of this name.
+pub(crate) fn maps(name: &str) -> impl Iterator<Item = u32> {
     let name = name[..name.len().min(15)].to_owned();
     MapInfoIter::default().filter(move |map| map.name.to_str() == Ok(&name)).map(|map| map.id)
 }
@@ -97,30 +102,56 @@ pub(crate) fn struct_ops_link(name: &str) -> io::Result<Option<OwnedFd>> {
     });
     let Some(link) = link else { return Ok(None) };
     // SAFETY: takes an id, returns a descriptor or an error.
-    match check(unsafe { libbpf_sys::bpf_link_get_fd_by_id(link.id) }) {
+    opened(unsafe { libbpf_sys::bpf_link_get_fd_by_id(link.id) })
+}
+
+/// A map by its id; none when it is gone.
+pub(crate) fn map_by_id(id: u32) -> io::Result<Option<OwnedFd>> {
+    // SAFETY: takes an id, returns a descriptor or an error.
+    opened(unsafe { libbpf_sys::bpf_map_get_fd_by_id(id) })
+}
+
+/// A descriptor that a call returned; none when what it was to stand for is gone.
+fn opened(result: i32) -> io::Result<Option<OwnedFd>> {
+    match check(result) {
         // SAFETY: the descriptor was just opened and is nobody else's.
         Ok(fd) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
-        // It went in between.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Whether the value of a struct_ops map is registered.
+pub(crate) fn is_registered(map: impl AsFd) -> io::Result<bool> {
+    /// `enum bpf_struct_ops_state`.
+    const IN_USE: u32 = 1;
+    // The value begins with a reference count and the state; what follows is as large as the kernel's struct.
+    let mut value = vec![0u32; value_size(&map)?.div_ceil(4)];
+    let key = 0u32;
+    // SAFETY: the key is of four bytes, and `value` is as large as the map says.
+    let done = unsafe { libbpf_sys::bpf_map_lookup_elem(map.as_fd().as_raw_fd(), (&raw const key).cast(), value.as_mut_ptr().cast()) };
+    check(done).map(|_| value.get(1) == Some(&IN_USE))
+}
+
+fn value_size(map: impl AsFd) -> io::Result<usize> {
+    let mut info = libbpf_sys::bpf_map_info::default();
+    let mut length = mem::size_of_val(&info) as u32;
+    // SAFETY: the pointer and length describe `info`, every bit pattern of which is valid.
+    let done = unsafe { libbpf_sys::bpf_obj_get_info_by_fd(map.as_fd().as_raw_fd(), (&raw mut info).cast(), &raw mut length) };
+    check(done).map(|_| info.value_size as usize)
+}
+
+/// Ends the registration that is the value of a struct_ops map.
+pub(crate) fn unregister(map: impl AsFd) -> io::Result<()> {
+    let key = 0u32;
+    // SAFETY: the key is of four bytes, as the map's are.
+    check(unsafe { libbpf_sys::bpf_map_delete_elem(map.as_fd().as_raw_fd(), (&raw const key).cast()) }).map(drop)
 }
 
 /// Whether a process is there, be it another user's: /proc may hide those.
 pub(crate) fn is_there(process: u32) -> bool {
     let process = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
     process.is_some_and(|process| rustix::process::test_kill_process(process) != Err(rustix::io::Errno::SRCH))
-}
-
-/// The cookie of a socket's network namespace.
-pub(crate) fn net_cookie(socket: impl AsFd) -> io::Result<u64> {
-    const SO_NETNS_COOKIE: i32 = 71;
-    let mut cookie = 0u64;
-    let mut size = mem::size_of::<u64>() as u32;
-    // SAFETY: the kernel writes the eight bytes of `cookie`.
-    let done =
-        unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE, (&raw mut cookie).cast(), &raw mut size) };
-    if done == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Attaches a program to what leaves an interface of this network namespace (tcx), for as long as the descriptor is held.
@@ -152,4 +183,17 @@ pub(crate) fn plain_from<T: Plain>(bytes: &[u8]) -> T {
 /// libbpf's calls return a negative error number.
 fn check(result: i32) -> io::Result<i32> {
     if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_verifiers_reason_is_its_last_line() {
+        let log = "libbpf: prog 'td_init': -- BEGIN PROG LOAD LOG --\n0: R1=ctx()\n452: (7b) *(u64 *)(r3 +464) = r9\n\
+                   no write support to tcp_sock at off 464\nprocessed 107 insns (limit 1000000)\n-- END PROG LOAD LOG --\n";
+        assert_eq!(refusal_in(log).as_deref(), Some("no write support to tcp_sock at off 464"));
+        assert_eq!(refusal_in("libbpf: map 'x': failed to create: -EINVAL\n"), None);
+    }
 }
