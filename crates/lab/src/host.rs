@@ -24,6 +24,11 @@ const NAMES: &str = "/run/netns";
 /// What the lab's names begin with; then comes the process that made them.
 const PREFIX: &str = "tandem-";
 
+/// Whether the kernel has IPv6, and hosts its addresses.
+pub(crate) fn has_ipv6() -> bool {
+    Path::new("/proc/sys/net/ipv6").exists()
+}
+
 /// A host of the lab.
 #[derive(Debug)]
 pub struct Host {
@@ -113,10 +118,10 @@ impl Host {
         if output.status.success() { Ok(()) } else { Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_string())) }
     }
 
-    /// Sets network settings of the host: paths below /proc/sys/net.
+    /// Sets network settings of the host: paths below /proc/sys/net. Those of IPv6 are left out where the kernel has it switched off.
     pub fn sysctl(&self, settings: &[(&str, String)]) -> Result<(), LabError> {
         self.enter(|| {
-            for (key, value) in settings {
+            for (key, value) in settings.iter().filter(|(key, _)| has_ipv6() || !key.starts_with("ipv6/")) {
                 let path = Path::new("/proc/sys/net").join(key);
                 fs::write(&path, value).map_err(|why| LabError::Configure {
                     host: self.name.clone(),

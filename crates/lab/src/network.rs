@@ -8,7 +8,7 @@ use crate::{
     awake::Awake,
     capture::{Capture, Writer},
     emulator::{Emulator, LinkReport, LinkSpec, Reordering, Setting},
-    host::Host,
+    host::{Host, has_ipv6},
     sys,
 };
 use kernel::Controller;
@@ -25,8 +25,9 @@ use std::{
 
 /// Where a transparent proxy of the lab listens.
 const PROXY_PORT: u16 = 5000;
-/// Packets that wait between a host and the emulator; more would be lost by the host, which makes a run invalid.
-pub(crate) const HOST_QUEUE: u32 = 50_000;
+/// Packets that wait between a host and the emulator; more would be lost by the host, which makes a run invalid. It is the largest
+/// queue that every kernel accepts: stable updates of 2026 refuse more than 32767.
+pub(crate) const HOST_QUEUE: u32 = 32_767;
 
 /// The hosts and links of a scenario, up and running.
 #[derive(Debug)]
@@ -330,18 +331,23 @@ fn set_up(host: &Host, index: usize, links: usize, memory: &str, window: Option<
             format!("link set {device} mtu {} txqueuelen {HOST_QUEUE}", PKT.0),
             format!("link set {device} up"),
             format!("addr add {v4}/30 dev {device}"),
-            format!("addr add {v6}/64 dev {device} nodad"),
         ]);
+        if has_ipv6() {
+            lines.push(format!("addr add {v6}/64 dev {device} nodad"));
+        }
         if window.is_some() {
             // In place of the kernel's own routes to neighbours.
             let [net4, net6] = prefixes(link);
             lines.push(format!("route replace {net4} dev {device} proto kernel scope link src {v4}{begin}"));
-            lines.push(format!("route replace {net6} dev {device} proto kernel metric 256{begin}"));
+            if has_ipv6() {
+                lines.push(format!("route replace {net6} dev {device} proto kernel metric 256{begin}"));
+            }
         }
     }
     for other in (0..links).filter(|&link| Some(link) != left && Some(link) != right) {
         let device = format!("link{}", if other < index { index } else { index + 1 });
-        lines.extend(prefixes(other).map(|prefix| format!("route add {prefix} dev {device}{begin}")));
+        let families = if has_ipv6() { 2 } else { 1 };
+        lines.extend(prefixes(other)[..families].iter().map(|prefix| format!("route add {prefix} dev {device}{begin}")));
     }
     host.ip(&lines)?;
     Ok(ends)

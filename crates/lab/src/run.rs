@@ -92,7 +92,7 @@ impl Engine for Lab {
         let available = proxy::available_controllers();
         for (leg, name) in scenario.leg_controls().into_iter().enumerate() {
             let key = if leg == 0 { "control.sender" } else { "control.proxy" };
-            if available.iter().any(|known| known == name) {
+            if kernel::has(name) {
                 continue;
             }
             match kernel::meant(name) {

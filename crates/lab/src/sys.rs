@@ -2,14 +2,25 @@
 #![allow(unsafe_code)]
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::{fs::File, io, os::unix::process::CommandExt, process::Command};
+use std::{
+    fs::File,
+    io,
+    os::unix::process::CommandExt,
+    process::{Command, Stdio},
+};
 
 /// `_IOW('T', 202, int)`: names and shapes the TUN device behind a descriptor.
 const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
 
 /// Opens a TUN device of that name in the network namespace of the calling thread. It lives as long as the descriptor.
 pub(crate) fn open_tun(name: &str) -> io::Result<OwnedFd> {
-    let file = File::options().read(true).write(true).open("/dev/net/tun")?;
+    let open = || File::options().read(true).write(true).open("/dev/net/tun");
+    // The device comes with its module.
+    let load = || Command::new("modprobe").arg("tun").stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+    let file = match open() {
+        Err(why) if why.kind() == io::ErrorKind::NotFound && load() => open(),
+        opened => opened,
+    }?;
     let mut request = libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: 0 } };
     if name.len() >= libc::IFNAMSIZ {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "interface name too long"));
