@@ -27,6 +27,11 @@ use std::{
 const TABLE: &str = "tandem";
 /// The mark that routes a packet to this machine ("TD").
 pub(crate) const MARK: u32 = 0x5444;
+/// Protocols by number: nft looks names up in /etc/protocols, which minimal systems lack.
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
 /// The routing table for marked packets, and the preference of the rules that name it.
 const ROUTES: u32 = 0x5444;
 const PREFERENCE: u32 = 0x5444;
@@ -81,6 +86,15 @@ pub enum RulesError {
         "cannot take over the traffic: another process owns the nftables table inet {TABLE} in this network namespace; stop that proxy first"
     )]
     Taken,
+    /// Another user's process says that it is a proxy.
+    #[error(
+        "cannot take over the traffic: a process of user {user} listens on the abstract socket tandem-table of this network namespace, as a \
+         running proxy does on this kernel; end that process first"
+    )]
+    Locked {
+        /// Whose process.
+        user: u32,
+    },
     /// The table is gone: somebody flushed all of nftables, or ended its owner.
     #[error("the nftables table inet {TABLE} no longer answers ({why}): restart the proxy")]
     Lost {
@@ -130,7 +144,12 @@ impl Rules {
 
     /// The nftables commands, one a line.
     pub fn nft(&self) -> Vec<String> {
-        let mut lines = vec![format!("add table inet {TABLE} {{ flags owner; }}")];
+        [vec![format!("add table inet {TABLE} {{ flags owner; }}")], self.contents()].concat()
+    }
+
+    /// What the table holds.
+    fn contents(&self) -> Vec<String> {
+        let mut lines = Vec::new();
         for counter in ["split", "bypassed", "unsplit", "oneway", "quic"] {
             lines.push(format!("add counter inet {TABLE} {counter}"));
         }
@@ -175,7 +194,7 @@ impl Rules {
         rule("of_icmp", format!("socket transparent 1 meta mark set {MARK:#x} accept"));
         rule(
             "prerouting",
-            "meta l4proto vmap { tcp : goto of_tcp, udp : goto of_udp, icmp : goto of_icmp, ipv6-icmp : goto of_icmp }".into(),
+            format!("meta l4proto vmap {{ {TCP} : goto of_tcp, {UDP} : goto of_udp, {ICMP} : goto of_icmp, {ICMPV6} : goto of_icmp }}"),
         );
         lines.extend(Self::ours(false));
         lines.extend(self.open());
@@ -213,7 +232,7 @@ impl Rules {
             };
             let (ip, n, connection) = (family.ip(), family.number(), from_client(*family));
             lines.push(format!(
-                "add rule inet {TABLE} open meta nfproto ipv{n} meta l4proto tcp delete @direct{n} {{ {connection} }} \
+                "add rule inet {TABLE} open meta nfproto ipv{n} meta l4proto {TCP} delete @direct{n} {{ {connection} }} \
                  delete @opened{n} {{ {connection} }} counter name split tproxy {ip} to {to}:{port} meta mark set {MARK:#x} accept",
             ));
         }

@@ -36,9 +36,8 @@ impl Installed {
     /// Installs the rules in the network namespace of the calling thread. Who owns the table may touch the routes, so that of several
     /// that start at once one comes through, whole.
     pub(crate) fn install(rules: Rules) -> Result<Self, RulesError> {
-        let mut owner = Owner::start()?;
-        owner.claim()?;
-        let commands = rules.nft();
+        let owner = Owner::claim()?;
+        let commands = rules.contents();
         let mut installed = Installed { owner, rules, open: true, setting: None, changed: None };
         remove_routes();
         for line in installed.rules.ip() {

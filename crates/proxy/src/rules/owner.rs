@@ -1,11 +1,22 @@
 //! The process that owns the nftables table, and does what it is told with it.
+//!
+//! The table must go when the proxy goes, however it goes. Linux 5.12 and later tie a table to the process that made it (flag `owner`):
+//! that process is `nft -i`, whose input is a pipe from the proxy. On other kernels a shell waits for the same `nft` and then deletes
+//! the table. Should the shell be killed too, the table stays, and does no harm: without a listener `tproxy` passes connections on, and
+//! the next start replaces the table. A listening socket then tells whether a table has a living proxy.
 
 use super::{RulesError, TABLE, cure, run};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     fmt,
     io::{self, PipeReader, Read as _, Write as _},
-    os::unix::process::CommandExt as _,
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::{
+            net::{SocketAddr, UnixListener, UnixStream},
+            process::CommandExt as _,
+        },
+    },
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -15,21 +26,68 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the table of a proxy that was killed a moment ago may still be there.
 const DYING: Duration = Duration::from_millis(500);
+/// The abstract socket, of the network namespace, that a proxy listens on while it has a table without an owner.
+const LOCK: &[u8] = b"tandem-table";
 
-/// The process that owns the table: it lives as long as this end of its input, and answers what it is told.
+/// The process that keeps the table: it lives as long as this end of its input, and answers what it is told.
 #[derive(Debug)]
 pub(super) struct Owner {
     process: Child,
     answers: PipeReader,
+    /// Where the kernel does not know owners.
+    _lock: Option<UnixListener>,
 }
 
 impl Owner {
-    pub(super) fn start() -> Result<Self, RulesError> {
+    /// Makes the table, still empty, and starts the process that keeps it. At most one proxy of a network namespace can.
+    pub(super) fn claim() -> Result<Self, RulesError> {
+        let mut owner = Owner::start(Command::new("nft").arg("-i"), None)?;
+        let (begun, mut gone) = (Instant::now(), 0);
+        loop {
+            let Err(error) = owner.tell(&[format!("create table inet {TABLE} {{ flags owner; }}")]) else { return Ok(owner) };
+            if run("nft", "nftables", &["list", "table", "inet", TABLE])?.0 {
+                if begun.elapsed() > DYING {
+                    // One without an owner may have been left behind.
+                    return if knows_no_owners(&error) { Owner::claim_by_lock(&error) } else { Err(RulesError::Taken) };
+                }
+            } else if knows_no_owners(&error) {
+                return Owner::claim_by_lock(&error);
+            } else if gone > 0 {
+                return Err(error);
+            } else {
+                // It may have gone between the two commands.
+                gone += 1;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The same where the kernel, or `nft`, does not know owners, for which it gave `reason`.
+    fn claim_by_lock(reason: &RulesError) -> Result<Self, RulesError> {
+        let lock = lock()?;
+        tracing::debug!("a shell keeps the table ({reason})");
+        let nft = |arguments: &[&str]| {
+            let (fine, said) = run("nft", "nftables", arguments)?;
+            if fine { Ok(said) } else { Err(RulesError::Refused { what: "nftables rules", cure: cure(&said), said }) }
+        };
+        // With the lock held, a table that is there has no proxy.
+        if nft(&["list", "table", "inet", TABLE]).is_ok() {
+            nft(&["delete", "table", "inet", TABLE])?;
+        }
+        nft(&["create", "table", "inet", TABLE])?;
+        let listed = nft(&["-a", "list", "table", "inet", TABLE])?;
+        let handle = listed.lines().find_map(|line| line.split_once("# handle ")).map(|(_, handle)| handle.trim().to_owned());
+        let lost = || RulesError::Lost { why: "it has no handle".into() };
+        // By its handle, lest it be the table of the next proxy.
+        let script = format!("nft -i; exec nft delete table inet handle {}", handle.ok_or_else(lost)?);
+        Owner::start(Command::new("sh").args(["-c", &script]), Some(lock))
+    }
+
+    fn start(command: &mut Command, lock: Option<UnixListener>) -> Result<Self, RulesError> {
         let missing = |why| RulesError::Missing { program: "nft", why, package: "nftables" };
         let (answers, end) = io::pipe().map_err(missing)?;
         let errors = end.try_clone().map_err(missing)?;
-        let process = Command::new("nft")
-            .arg("-i")
+        let process = command
             // What a terminal signals to all in the foreground (Ctrl-C) is not for it: flows still need its rules.
             .process_group(0)
             // It would keep a history of its commands there.
@@ -39,7 +97,7 @@ impl Owner {
             .stderr(errors)
             .spawn()
             .map_err(missing)?;
-        Ok(Owner { process, answers })
+        Ok(Owner { process, answers, _lock: lock })
     }
 
     /// Has it do `commands`, all or none, and returns what it says.
@@ -73,25 +131,6 @@ impl Owner {
         }
     }
 
-    /// Makes the table, still empty: at most one process can.
-    pub(super) fn claim(&mut self) -> Result<(), RulesError> {
-        let (begun, mut gone) = (Instant::now(), 0);
-        loop {
-            let Err(error) = self.tell(&[format!("create table inet {TABLE} {{ flags owner; }}")]) else { return Ok(()) };
-            if run("nft", "nftables", &["list", "table", "inet", TABLE])?.0 {
-                if begun.elapsed() > DYING {
-                    return Err(RulesError::Taken);
-                }
-            } else if gone > 0 {
-                return Err(error);
-            } else {
-                // It may have gone between the two commands.
-                gone += 1;
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-
     /// Lets go of it, and so of the table; returns when that is gone.
     pub(super) fn stop(&mut self) {
         drop(self.process.stdin.take());
@@ -111,5 +150,30 @@ impl Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// Whether a refusal is about the flag, of which older kernels (Invalid argument, Not supported) and older `nft` (a syntax error) know
+/// nothing.
+fn knows_no_owners(error: &RulesError) -> bool {
+    let about_the_flag = ["Invalid argument", "not supported", "syntax error"];
+    matches!(error, RulesError::Refused { said, .. } if about_the_flag.iter().any(|words| said.contains(words)))
+}
+
+/// Says that this proxy has the table. A proxy has it when its socket is that of root or of this user; anybody else's is told apart.
+fn lock() -> Result<UnixListener, RulesError> {
+    let refused = |why: io::Error| RulesError::Lost { why: why.to_string() };
+    let address = SocketAddr::from_abstract_name(LOCK).map_err(refused)?;
+    match UnixListener::bind_addr(&address) {
+        Err(why) if why.kind() == io::ErrorKind::AddrInUse => {
+            let holder = UnixStream::connect_addr(&address).and_then(|stream| Ok(rustix::net::sockopt::socket_peercred(stream)?));
+            match holder {
+                Ok(holder) if !(holder.uid.is_root() || holder.uid == rustix::process::geteuid()) => {
+                    Err(RulesError::Locked { user: holder.uid.as_raw() })
+                }
+                _ => Err(RulesError::Taken),
+            }
+        }
+        bound => bound.map_err(refused),
     }
 }
