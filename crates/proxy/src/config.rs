@@ -6,10 +6,16 @@ use crate::{
     leg::{self, LegProfile},
     policy::{Action, Leg, Policy, Rule},
     rules::{self, Rules},
+    sys,
 };
 use scenario::{Buffer, Bytes, Fault, FileError, Span};
 use serde::{Deserialize, Deserializer, de};
-use std::{fs, io, net::SocketAddr, str::FromStr, time::Duration};
+use std::{
+    fs, io,
+    net::{Ipv4Addr, SocketAddr},
+    str::FromStr,
+    time::Duration,
+};
 
 /// What a proxy is to do.
 #[derive(Debug, Clone)]
@@ -448,6 +454,17 @@ impl Config {
     const RESERVED_FILES: u64 = 400;
     /// Over how many networks the other end of a bond is taken to come.
     const USUAL_NETWORKS: usize = 2;
+
+    /// Listens on 0.0.0.0 in place of [::] where this kernel has IPv6 switched off (`ipv6.disable=1`).
+    pub(crate) fn without_absent_families(&mut self) {
+        if sys::has_ipv6() {
+            return;
+        }
+        for listen in self.listen.iter_mut().filter(|listen| listen.at.is_ipv6() && listen.at.ip().is_unspecified()) {
+            tracing::info!("this kernel has IPv6 switched off: listening on 0.0.0.0:{} alone", listen.at.port());
+            listen.at.set_ip(Ipv4Addr::UNSPECIFIED.into());
+        }
+    }
 
     /// Finds what can't work before anything is set up.
     pub fn check(&self) -> Result<(), ConfigError> {

@@ -63,6 +63,7 @@ impl Ends {
     /// Opens the listeners, then has the firewall bring them their traffic: in the network namespace of the calling thread.
     pub fn open(mut config: Config) -> Result<(Self, Vec<Listener>), StartError> {
         leg::raise_open_files();
+        config.without_absent_families();
         let kernel = (config.prepare()?, Egress::of(&config.policy)?);
         Controllers::rename(&mut config.policy);
         let listeners = intercept::open(&config, 0)?.into_iter().map(Listener).collect();

@@ -173,6 +173,7 @@ impl Proxy {
     /// `on_end` hears of each flow that ends, on the worker's thread: it must not block.
     pub fn start(mut config: Config, on_end: impl Fn(FlowRecord) + Send + Sync + 'static) -> Result<Self, StartError> {
         leg::raise_open_files();
+        config.without_absent_families();
         let kernel = Mutex::new((config.prepare()?, Egress::of(&config.policy)?));
         Controllers::rename(&mut config.policy);
         let failed = |what| move |why| StartError::System { what, why };
@@ -260,6 +261,7 @@ impl Proxy {
 
     /// Takes another configuration for flows that come from now on: all of it, or nothing and an error.
     pub fn reload(&self, mut config: Config) -> Result<(), ChangeError> {
+        config.without_absent_families();
         let controllers = config.prepare()?;
         let mut present = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(key) = config.needs_restart(&present) {

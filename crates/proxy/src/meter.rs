@@ -119,6 +119,9 @@ pub struct LegView {
     pub mss_bytes: u32,
     /// Segments sent again.
     pub retransmits: u32,
+    /// Retransmission timeouts; absent where the kernel does not count them (before Linux 6.7), and of a bond.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeouts: Option<u16>,
     /// What the peer acknowledged lately, bit/s.
     pub delivery_bps: f64,
 }
@@ -137,6 +140,7 @@ impl LegView {
             ssthresh_pkt: (info.snd_ssthresh < INFINITE).then_some(info.snd_ssthresh),
             mss_bytes: info.snd_mss,
             retransmits: info.total_retrans,
+            timeouts: info.timeouts(),
             delivery_bps: info.delivery_rate as f64 * 8.0,
         }
     }

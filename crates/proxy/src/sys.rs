@@ -4,7 +4,8 @@
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::{io, mem, net::SocketAddr};
 
-/// `struct tcp_info` of Linux (include/uapi/linux/tcp.h). Fields a kernel does not know stay 0.
+/// `struct tcp_info` of Linux (include/uapi/linux/tcp.h). Fields that a kernel does not fill are 0, but for `rcv_wnd`, which is then
+/// estimated; [`TcpInfo::timeouts`] tells the two apart.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -68,9 +69,21 @@ pub struct TcpInfo {
     pub total_rto: u16,
     pub total_rto_recoveries: u16,
     pub total_rto_time_ms: u32,
+    /// How many bytes of this struct the kernel filled.
+    pub(crate) filled: u32,
 }
 
 impl TcpInfo {
+    /// Retransmission timeouts so far; none where the kernel does not count them (before Linux 6.7).
+    pub fn timeouts(&self) -> Option<u16> {
+        self.has(mem::offset_of!(TcpInfo, total_rto) + mem::size_of::<u16>()).then_some(self.total_rto)
+    }
+
+    /// Whether the kernel filled the struct up to this offset.
+    fn has(&self, end: usize) -> bool {
+        self.filled as usize >= end
+    }
+
     /// The peer is held back: the window it was last told is less than two of its segments.
     pub fn holds_back(&self) -> bool {
         self.rcv_wnd < 2 * self.rcv_mss
@@ -80,11 +93,36 @@ impl TcpInfo {
 /// What the kernel knows of a connection.
 pub fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
     let mut info = TcpInfo::default();
-    let mut length = mem::size_of::<TcpInfo>() as libc::socklen_t;
-    // SAFETY: the pointer and length describe `info`, every bit pattern of which is valid.
+    let mut length = mem::offset_of!(TcpInfo, filled) as libc::socklen_t;
+    // SAFETY: the pointer and length describe the kernel's part of `info`, every bit pattern of which is valid.
     let status =
         unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast(), &raw mut length) };
-    check(status).map(|()| info)
+    check(status)?;
+    info.filled = length;
+    // Linux 6.2 and later tell it.
+    if !info.has(mem::offset_of!(TcpInfo, rcv_wnd) + mem::size_of::<u32>()) {
+        info.rcv_wnd = estimated_window(socket, info.rcv_mss)?;
+    }
+    Ok(info)
+}
+
+/// The window that a socket would announce, as `__tcp_select_window` of kernels before 6.2 computes it with the default
+/// `net.ipv4.tcp_adv_win_scale`, which counts half of the free buffer as payload.
+fn estimated_window(socket: impl AsFd, mss: u32) -> io::Result<u32> {
+    const SO_MEMINFO: libc::c_int = 55;
+    const RMEM_ALLOC: usize = 0;
+    const RCVBUF: usize = 1;
+    const BACKLOG: usize = 7;
+    let mut memory = [0u32; 9];
+    let mut length = mem::size_of_val(&memory) as libc::socklen_t;
+    // SAFETY: the pointer and length describe `memory`.
+    let status =
+        unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, SO_MEMINFO, memory.as_mut_ptr().cast(), &raw mut length) };
+    check(status)?;
+    let whole = memory[RCVBUF] / 2;
+    let free = memory[RCVBUF].saturating_sub(memory[RMEM_ALLOC]).saturating_sub(memory[BACKLOG]) / 2;
+    // Less than a sixteenth, or than a segment, is announced as nothing.
+    Ok(if free < whole / 16 || free < mss { 0 } else { free })
 }
 
 /// Whether a socket's SYN waits for its answer, has not been sent yet, or was refused.
@@ -123,6 +161,12 @@ pub(crate) fn force_send_buffer(socket: impl AsFd, bytes: usize) -> io::Result<(
     let value = i32::try_from(bytes).unwrap_or(i32::MAX);
     set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, value)
         .or_else(|_| set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, value))
+}
+
+/// Whether this kernel has IPv6 at all.
+pub(crate) fn has_ipv6() -> bool {
+    use rustix::net::{AddressFamily, SocketType, socket};
+    !matches!(socket(AddressFamily::INET6, SocketType::STREAM, None), Err(rustix::io::Errno::AFNOSUPPORT))
 }
 
 /// Whether a socket is one for IPv6; such a one may speak IPv4 all the same.
