@@ -5,7 +5,7 @@ use crate::{
     answer::{self, Manner, Question},
 };
 use clap::Args;
-use scenario::{Outcome, ScenarioFile, Variant};
+use scenario::{Assignment, Bytes, Outcome, ScenarioFile, Variant};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -15,12 +15,15 @@ pub(crate) const SCENARIO: &str = include_str!("../../../scenarios/demo.toml");
 /// Sends files over an emulated satellite link, end to end and through the split proxy, and shows them side by side.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
-    /// Prints JSON: {"rows": [{"case": …, "outcome": {…}}, …]}
+    /// Prints JSON: {"rows": [{"case": …, "outcome": {…}}, …], "left_out": [{"cases": […], "why": …}, …]}
     #[arg(long)]
     json: bool,
     /// Where the page with plots goes
     #[arg(long, value_name = "FILE", default_value = "tandem-demo.html")]
     page: PathBuf,
+    /// Size of each of the three files, instead of 2MB
+    #[arg(long, value_name = "SIZE")]
+    bytes: Option<Bytes>,
     /// Seed of every random number
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -29,6 +32,14 @@ pub(crate) struct Demo {
 #[derive(Debug, Serialize)]
 struct Rows {
     rows: Vec<Row>,
+    left_out: Vec<LeftOut>,
+}
+
+/// Rows that this kernel cannot play.
+#[derive(Debug, Serialize)]
+struct LeftOut {
+    cases: Vec<String>,
+    why: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -39,8 +50,9 @@ struct Row {
 
 impl Demo {
     pub(crate) fn run(self) -> Result<(), Failure> {
+        let bytes = self.bytes.map(|bytes| format!("flow.1.bytes={bytes}").parse::<Assignment>()).transpose().map_err(Failure::Usage)?;
         let variants = ScenarioFile::parse(SCENARIO, "demo.toml")
-            .and_then(|file| file.variants(&[]))
+            .and_then(|file| file.variants(bytes.as_slice()))
             .map_err(|error| Failure::Failed(error.to_string()))?;
         let (variants, left_out) = playable(variants);
         let questions =
@@ -50,13 +62,14 @@ impl Demo {
             return Err(failure);
         }
         let mut notes = findings(&outcomes);
-        notes.extend(left_out);
+        notes.extend(left_out.iter().map(|left| format!("Left out: {}. {}", left.cases.join(", "), left.why)));
         let scenario = &variants[0].scenario;
         answer::write_page(&self.page, &report::page("Tandem: a satellite link, split and not", &scenario.about, &notes, &outcomes))?;
         if self.json {
             let rows =
                 outcomes.into_iter().map(|outcome| Row { case: outcome.case.clone(), outcome: Outcome { series: vec![], ..outcome } });
-            let text = serde_json::to_string_pretty(&Rows { rows: rows.collect() }).map_err(|why| Failure::Failed(why.to_string()))?;
+            let text =
+                serde_json::to_string_pretty(&Rows { rows: rows.collect(), left_out }).map_err(|why| Failure::Failed(why.to_string()))?;
             outln!("{text}");
         } else {
             outln!("{}\n", scenario.about.trim());
@@ -71,14 +84,27 @@ impl Demo {
     }
 }
 
-/// The rows that this kernel can play, and why others are left out: those with controllers that Tandem puts into the kernel need BTF.
-fn playable(variants: Vec<Variant>) -> (Vec<Variant>, Option<String>) {
-    let tried = kernel::Monitor::new().and_then(|_| kernel::load("share", &[]).map(drop));
-    let Err(why) = tried else { return (variants, None) };
-    let ours = |variant: &Variant| variant.scenario.leg_controls().into_iter().any(|name| kernel::meant(name).is_some());
-    let (left_out, rest): (Vec<Variant>, Vec<Variant>) = variants.into_iter().partition(ours);
-    let names = left_out.iter().map(|variant| variant.case.as_str()).collect::<Vec<_>>().join(", ");
-    (rest, Some(format!("Left out: {names}. {why}")))
+/// The rows that this kernel can play, and why others are left out.
+fn playable(variants: Vec<Variant>) -> (Vec<Variant>, Vec<LeftOut>) {
+    let (mut rest, mut left_out) = (Vec::new(), Vec::<LeftOut>::new());
+    for variant in variants {
+        let own = variant.scenario.leg_controls().into_iter().filter_map(kernel::meant);
+        let Some(why) = own.map(try_controller).find_map(Result::err).map(|why| why.to_string()) else {
+            rest.push(variant);
+            continue;
+        };
+        match left_out.iter_mut().find(|left| left.why == why) {
+            Some(left) => left.cases.push(variant.case),
+            None => left_out.push(LeftOut { cases: vec![variant.case], why }),
+        }
+    }
+    (rest, left_out)
+}
+
+/// Puts a controller into the kernel, with the monitor where it needs that, and takes it out.
+fn try_controller(controller: kernel::Controller) -> kernel::Result<()> {
+    let _held = kernel::load(controller.name(), &[])?;
+    if controller.needs_capacity() { kernel::Monitor::new().map(drop) } else { Ok(()) }
 }
 
 /// A sentence for each difference: what the split gives, what the controller gives.

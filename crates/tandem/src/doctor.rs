@@ -121,15 +121,17 @@ fn needs() -> Vec<Need> {
         false,
         in_host(&|host| lab::try_tun(host).map(|()| "made one".into()).map_err(|error| error.to_string())),
     );
-    let controllers = proxy::available_controllers();
+    let lacking: Vec<&str> = ["cubic", "bbr"].into_iter().filter(|name| !kernel::has(name)).collect();
+    let controllers = proxy::available_controllers().join(", ");
     add(
         "demo",
         "controllers cubic and bbr",
         false,
-        if ["cubic", "bbr"].iter().all(|name| controllers.iter().any(|known| known == name)) {
-            Ok(controllers.join(", "))
+        if lacking.is_empty() {
+            Ok(controllers)
         } else {
-            Err(format!("this kernel has {}; load the others (modprobe tcp_cubic, modprobe tcp_bbr)", controllers.join(", ")))
+            let modules = lacking.iter().map(|name| format!("modprobe tcp_{name}")).collect::<Vec<_>>().join(", ");
+            Err(format!("this kernel has {controllers}: load what is missing ({modules}), or use a kernel that is built with it"))
         },
     );
     add(

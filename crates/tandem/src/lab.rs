@@ -22,13 +22,8 @@ pub(crate) struct Lab {
 
 impl Lab {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let variants = run::read(&self.file, &self.sets)?;
-        let names = || variants.iter().map(|variant| format!("{:?}", variant.case)).collect::<Vec<_>>().join(", ");
-        let variant = match &self.case {
-            Some(case) => variants.iter().find(|variant| variant.case == *case),
-            None => variants.first(),
-        };
-        let variant = variant.ok_or_else(|| Failure::Usage(format!("there is no such case; there are {}", names())))?;
+        let variants = run::pick(run::read(&self.file, &self.sets)?, self.case.as_slice())?;
+        let variant = &variants[0];
         let engine = lab::Lab::default();
         if let Err(error) = scenario::Engine::can_answer(&engine, &variant.scenario) {
             return Err(answer::part(vec![Err(error)]).1.unwrap_or(Failure::Silent(1)));

@@ -13,6 +13,9 @@ use std::{fs, path::PathBuf};
 pub(crate) struct Run {
     /// The scenario
     file: PathBuf,
+    /// Plays this case alone, where the file has several; may be given several times
+    #[arg(long = "case", value_name = "NAME")]
+    cases: Vec<String>,
     /// Who answers
     #[arg(long, value_enum, value_delimiter = ',', default_value = "lab")]
     on: Vec<EngineName>,
@@ -54,6 +57,16 @@ enum EngineName {
     Bound,
 }
 
+/// Those variants that are of one of these cases; all where none is named.
+pub(crate) fn pick(variants: Vec<Variant>, cases: &[String]) -> Result<Vec<Variant>, Failure> {
+    if let Some(case) = cases.iter().find(|case| !variants.iter().any(|variant| variant.case == **case)) {
+        let names = variants.iter().map(|variant| format!("{:?}", variant.case)).collect::<Vec<_>>().join(", ");
+        return Err(Failure::Usage(format!("there is no case {case:?} in this scenario; there are {names}")));
+    }
+    let is_wanted = |variant: &Variant| cases.is_empty() || cases.contains(&variant.case);
+    Ok(variants.into_iter().filter(is_wanted).collect())
+}
+
 /// Reads a scenario file and makes its variants.
 pub(crate) fn read(path: &std::path::Path, sets: &[Assignment]) -> Result<Vec<Variant>, Failure> {
     let text = fs::read_to_string(path).map_err(|why| Failure::Usage(format!("cannot read the scenario {}: {why}", path.display())))?;
@@ -64,7 +77,7 @@ pub(crate) fn read(path: &std::path::Path, sets: &[Assignment]) -> Result<Vec<Va
 
 impl Run {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let variants = read(&self.file, &self.sets)?;
+        let variants = pick(read(&self.file, &self.sets)?, &self.cases)?;
         if let Some(directory) = &self.pcap {
             fs::create_dir_all(directory)
                 .map_err(|why| Failure::Failed(format!("cannot make the directory {} for captures: {why}", directory.display())))?;
