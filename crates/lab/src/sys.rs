@@ -10,7 +10,7 @@ use std::{
 };
 
 /// `_IOW('T', 202, int)`: names and shapes the TUN device behind a descriptor.
-const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
 
 /// Opens a TUN device of that name in the network namespace of the calling thread. It lives as long as the descriptor.
 pub(crate) fn open_tun(name: &str) -> io::Result<OwnedFd> {
@@ -64,27 +64,29 @@ pub(crate) fn process_exists(pid: i32) -> bool {
     unsafe { libc::kill(pid, 0) == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH) }
 }
 
+/// Puts the calling thread into a scheduling class. By number, since musl's function for it does nothing.
+fn schedule(class: libc::c_int, priority: libc::c_int) -> bool {
+    const THIS_THREAD: libc::c_int = 0;
+    // SAFETY: the kernel reads one integer, the priority (`struct sched_param`).
+    unsafe { libc::syscall(libc::SYS_sched_setscheduler, THIS_THREAD, class, &raw const priority) == 0 }
+}
+
 /// Binds the calling thread to a processor, in the class that runs when nobody else wants to. Tells whether the kernel granted both.
 pub(crate) fn be_idle_on(processor: usize) -> bool {
-    // SAFETY: both calls change only the calling thread's scheduling, and read structs that live for the call.
+    // SAFETY: an all-zero set is a valid one, which lives for the call; the call changes only the calling thread's scheduling.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(processor, &mut set);
-        let parameters = libc::sched_param { sched_priority: 0 };
-        libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) == 0
-            && libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0
+        schedule(libc::SCHED_IDLE, 0) && libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0
     }
 }
 
 /// Wakes the calling thread as exactly as the kernel can, before others where it may: a late emulator is a wrong emulator.
 /// Tells whether the kernel granted it.
 pub(crate) fn be_punctual() -> bool {
-    // SAFETY: both calls change only the calling thread's scheduling; a refusal leaves it as it was.
-    unsafe {
-        libc::prctl(libc::PR_SET_TIMERSLACK, 1);
-        let parameter = libc::sched_param { sched_priority: 10 };
-        libc::pthread_setschedparam(libc::pthread_self(), libc::SCHED_RR, &raw const parameter) == 0
-    }
+    // SAFETY: changes only the calling thread's timers; a refusal leaves them as they were.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+    schedule(libc::SCHED_RR, 10)
 }
 
 /// A datagram with the time at which the kernel received it (CLOCK_REALTIME).
@@ -121,7 +123,7 @@ pub(crate) fn receive_stamped(socket: impl AsFd) -> io::Result<Stamped> {
         message.msg_iov = &raw mut part;
         message.msg_iovlen = 1;
         message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control);
+        message.msg_controllen = size_of_val(&control) as _;
         if libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, 0) < 0 {
             return Err(io::Error::last_os_error());
         }

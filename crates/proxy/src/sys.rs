@@ -220,9 +220,12 @@ pub(crate) fn dscp_of_syn(socket: impl AsFd) -> io::Result<u8> {
     unsafe {
         let mut message = libc::CMSG_FIRSTHDR(&raw const header);
         while let Some(found) = message.as_ref() {
+            // Not of this type in every C library.
+            #[allow(clippy::unnecessary_cast)]
+            let length = found.cmsg_len as usize;
             if found.cmsg_level == level
                 && matches!(found.cmsg_type, libc::IP_TOS | libc::IPV6_TCLASS)
-                && found.cmsg_len > mem::size_of::<libc::cmsghdr>()
+                && length > mem::size_of::<libc::cmsghdr>()
             {
                 return Ok(*libc::CMSG_DATA(message) >> 2);
             }
@@ -245,7 +248,7 @@ pub(crate) fn set_notsent_lowat(socket: impl AsFd, bytes: usize) -> io::Result<(
 /// How much of what was ever given to the socket has not been acknowledged (SIOCOUTQ); a FIN counts for one byte. What a reset threw
 /// away counts as unacknowledged.
 pub(crate) fn unacknowledged(socket: impl AsFd) -> io::Result<usize> {
-    const SIOCOUTQ: libc::c_ulong = 0x5411;
+    const SIOCOUTQ: libc::Ioctl = 0x5411;
     let mut bytes: libc::c_int = 0;
     // SAFETY: this ioctl writes one int to the pointer.
     check(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCOUTQ, &raw mut bytes) })?;
@@ -262,6 +265,12 @@ pub(crate) fn has_hung_up(socket: impl AsFd) -> bool {
 /// Gives the calling thread a descriptor table of its own, in which of all that were open only `keep` and the standard
 /// streams remain. Descriptors then are counted, and looked up, for this thread alone.
 pub(crate) fn own_descriptors(keep: RawFd) -> io::Result<OwnedFd> {
+    // Not every C library has a function for it.
+    let close_range = |first: libc::c_uint, last: libc::c_uint| {
+        // SAFETY: takes numbers alone; what it closes is said below.
+        let status = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
     // SAFETY: unshare takes no pointers. Whatever descriptors other threads' objects own stay open in their table; what is
     // closed here is this thread's copy, of which no object of this thread is an owner: it has
     // just begun, and `keep` is adopted.
@@ -269,9 +278,9 @@ pub(crate) fn own_descriptors(keep: RawFd) -> io::Result<OwnedFd> {
         check(libc::unshare(libc::CLONE_FILES))?;
         let keep = keep as libc::c_uint;
         if keep > 3 {
-            check(libc::close_range(3, keep - 1, 0))?;
+            close_range(3, keep - 1)?;
         }
-        check(libc::close_range(keep + 1, libc::c_uint::MAX, 0))?;
+        close_range(keep + 1, libc::c_uint::MAX)?;
         Ok(OwnedFd::from_raw_fd(keep as i32))
     }
 }
@@ -288,7 +297,7 @@ pub(crate) fn received(socket: impl AsFd) -> usize {
 
 /// Payload in the send queue that has not been sent yet (SIOCOUTQNSD).
 pub fn unsent(socket: impl AsFd) -> io::Result<usize> {
-    const SIOCOUTQNSD: libc::c_ulong = 0x894B;
+    const SIOCOUTQNSD: libc::Ioctl = 0x894B;
     let mut bytes: libc::c_int = 0;
     // SAFETY: this ioctl writes one int to the pointer.
     check(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCOUTQNSD, &raw mut bytes) })?;

@@ -95,7 +95,7 @@ pub(crate) fn receive(socket: &Socket, buffer: &mut [u8], errors: bool) -> io::R
         message.msg_iov = &raw mut part;
         message.msg_iovlen = 1;
         message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control);
+        message.msg_controllen = size_of_val(&control) as _;
         let length = libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, flags);
         if length < 0 {
             return Err(io::Error::last_os_error());
@@ -124,7 +124,9 @@ pub(crate) fn receive(socket: &Socket, buffer: &mut [u8], errors: bool) -> io::R
                     if matches!(error.ee_origin, libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6) {
                         // The sender's address comes right behind.
                         let behind = data.add(size_of::<libc::sock_extended_err>());
-                        let room = (*header).cmsg_len.saturating_sub(behind as usize - header as usize);
+                        // Not of this type in every C library.
+                        #[allow(clippy::unnecessary_cast)]
+                        let room = ((*header).cmsg_len as usize).saturating_sub(behind as usize - header as usize);
                         let mut sender: libc::sockaddr_storage = mem::zeroed();
                         std::ptr::copy_nonoverlapping(behind, (&raw mut sender).cast::<u8>(), room.min(size_of_val(&sender)));
                         let from = address(&sender, room as libc::socklen_t).map(|address| address.ip());
