@@ -11,7 +11,7 @@ AS_ROOT := $(shell [ "$$(id -u)" -eq 0 ] || command -v sudo)
 HOST := $(shell rustc -vV 2> /dev/null | sed -n 's/^host: //p' | tr a-z- A-Z_)
 RUNNER = $(if $(AS_ROOT),CARGO_TARGET_$(HOST)_RUNNER='$(AS_ROOT) --preserve-env=TANDEM_SKIPS --preserve-env=TANDEM_TRANSFERS')
 
-.PHONY: help setup demo test bench lint docs install build clean
+.PHONY: help setup demo test kernels bench lint docs install build clean
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -19,6 +19,7 @@ help: ## lists the targets
 setup: ## installs what the other targets need and this machine lacks, each package with its reason
 	@scripts/setup test
 	@scripts/setup bench
+	@scripts/setup kernels
 
 demo: ## builds Tandem, sends files over a satellite link in a box, split and not, and shows them side by side
 	@scripts/setup demo
@@ -28,8 +29,9 @@ demo: ## builds Tandem, sends files over a satellite link in a box, split and no
 build:
 	$(CARGO) build --release --locked
 
-test: ## runs every test: format, lints, docs, unit, property, snapshot and namespace tests, every command in the README
+test: ## runs every test: format, lints, docs, unit, property, snapshot and namespace tests, every command in the README, three kernels
 	@scripts/setup test
+	@scripts/setup kernels
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
@@ -38,6 +40,13 @@ test: ## runs every test: format, lints, docs, unit, property, snapshot and name
 	echo "skipped tests: $$(wc -l < $$skips)"; cat $$skips; rm -f $$skips; exit $$status
 	@$(MAKE) --no-print-directory build
 	@$(AS_ROOT) env CARGO_TARGET_DIR=$(CARGO_TARGET_DIR) scripts/readme-commands
+	tools/kernels/run --short
+
+kernels: ## tries every feature on Debian's kernels from 5.10 to the newest, in virtual machines; writes the table in docs/kernels.md
+	@scripts/setup demo
+	@scripts/setup kernels
+	@$(MAKE) --no-print-directory build
+	tools/kernels/run --docs docs/kernels.md
 
 bench: ## measures emulator, proxy, bond, controllers, equations, simulator, detector; prints tables of docs/benchmarks.md
 	@scripts/setup bench
