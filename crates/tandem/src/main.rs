@@ -27,6 +27,7 @@ mod detect;
 mod doctor;
 mod flows;
 mod lab;
+mod manual;
 mod paper;
 mod probe;
 mod proxy;
@@ -67,6 +68,9 @@ enum Command {
     Lab(lab::Lab),
     /// What this machine can do, and the cure for what it can't
     Doctor(doctor::Doctor),
+    Completions(manual::Completions),
+    #[command(name = "man")]
+    Manual(manual::Manual),
 }
 
 /// Why a command ended without what it was asked for; each has its exit status.
@@ -127,6 +131,8 @@ fn main() -> ExitCode {
         Command::Detect(command) => command.run(),
         Command::Lab(command) => command.run(),
         Command::Doctor(command) => command.run(),
+        Command::Completions(command) => command.run(),
+        Command::Manual(command) => command.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
