@@ -153,10 +153,10 @@ impl Drop for Owner {
     }
 }
 
-/// Whether a refusal is about the flag, of which older kernels (Invalid argument, Not supported) and older `nft` (a syntax error) know
+/// Whether a refusal is about the flag, of which older kernels (Invalid argument, Not supported) and older `nft` (the others) know
 /// nothing.
 fn knows_no_owners(error: &RulesError) -> bool {
-    let about_the_flag = ["Invalid argument", "not supported", "syntax error"];
+    let about_the_flag = ["Invalid argument", "not supported", "unknown table option", "syntax error"];
     matches!(error, RulesError::Refused { said, .. } if about_the_flag.iter().any(|words| said.contains(words)))
 }
 
