@@ -1,8 +1,10 @@
-//! A controller's registration as a congestion control of the kernel: how it is found, shared, kept and ended.
+//! A controller's registration as a congestion control of the kernel: how it is found, shared, kept
+//! and ended.
 //!
-//! From Linux 6.4 on it is a BPF link, which goes with its last descriptor or pin. Before, it is the value of a map, which stays until
-//! it is deleted: the last process that has the map open deletes it. A process that was killed leaves it behind (abandoned); the
-//! next one that needs the controller replaces it.
+//! From Linux 6.4 on it is a BPF link, which goes with its last descriptor or pin. Before, it is
+//! the value of a map, which stays until it is deleted: the last process that has the map open
+//! deletes it. A process that was killed leaves it behind (abandoned); the next one that needs the
+//! controller replaces it.
 
 use crate::{Error, Result, features::features, sys};
 use libbpf_rs::{MapCore, MapMut};
@@ -32,7 +34,7 @@ pub(crate) enum Registration {
     Map(HeldMap),
 }
 
-/// A map whose value is a registration, and where it is pinned when it is to stay.
+/// A struct_ops map that holds a registration, and its pin path in the BPF file system.
 #[derive(Debug)]
 pub(crate) struct HeldMap {
     id: u32,
@@ -41,14 +43,15 @@ pub(crate) struct HeldMap {
 }
 
 impl Found {
-    /// The registration whose struct_ops map has this name, if there is one.
+    /// Finds the registration by the name of its struct_ops map.
     pub(crate) fn named(name: &str) -> io::Result<Option<Found>> {
         if let Some(link) = sys::struct_ops_link(name)? {
             return Ok(Some(Found::Link(link)));
         }
         for id in sys::maps(name).collect::<Vec<_>>() {
             let Some(map) = sys::map_by_id(id)? else { continue };
-            // Asked after the map is open: from then on other processes count this one among its holders.
+            // Asked after the map is open: from then on other processes count this one among its
+            // holders.
             if sys::is_registered(&map)? {
                 return Ok(Some(Found::Map(id, map)));
             }

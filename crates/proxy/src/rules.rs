@@ -92,7 +92,7 @@ pub enum RulesError {
          running proxy does on this kernel; end that process first"
     )]
     Locked {
-        /// Whose process.
+        /// The user that runs it.
         user: u32,
     },
     /// The table is gone: somebody flushed all of nftables, or ended its owner.

@@ -1,4 +1,5 @@
-//! `tandem completions` and `tandem man`: the command line as shells and manual pages have it, for packages and their users.
+//! `tandem completions` and `tandem man`: the command line as shells and manual pages have it, for
+//! packages and their users.
 
 use crate::{Arguments, Failure};
 use clap::{Args, CommandFactory as _};

@@ -1,5 +1,6 @@
-//! Kernels and `nft` programs that know no table owners, imitated by an `nft` that does not understand the flag: the table still goes
-//! with its proxy, has one proxy at a time, and is replaced when everything that would remove it was killed.
+//! Kernels and `nft` programs that know no table owners, imitated by an `nft` that does not
+//! understand the flag: the table still goes with its proxy, has one proxy at a time, and is
+//! replaced when everything that would remove it was killed.
 
 mod common;
 
@@ -82,7 +83,8 @@ fn a_table_that_nothing_removed_passes_connections_and_is_replaced() {
     routed.echo(80);
     let path = path_without_owners(&routed);
     let mut first = started(&routed, &path);
-    // As a service manager kills a whole control group: the shell that would delete the table first.
+    // As a service manager kills a whole control group: the shell that would delete the table
+    // first.
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", first.0.id())).unwrap();
     let keepers: Vec<&str> = children.split_whitespace().collect();
     assert!(!keepers.is_empty() && Command::new("kill").arg("-9").args(&keepers).status().unwrap().success());

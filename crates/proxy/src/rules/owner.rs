@@ -1,9 +1,11 @@
 //! The process that owns the nftables table, and does what it is told with it.
 //!
-//! The table must go when the proxy goes, however it goes. Linux 5.12 and later tie a table to the process that made it (flag `owner`):
-//! that process is `nft -i`, whose input is a pipe from the proxy. On other kernels a shell waits for the same `nft` and then deletes
-//! the table. Should the shell be killed too, the table stays, and does no harm: without a listener `tproxy` passes connections on, and
-//! the next start replaces the table. A listening socket then tells whether a table has a living proxy.
+//! The table must go when the proxy goes, however it goes. Linux 5.12 and later tie a table to the
+//! process that made it (flag `owner`): that process is `nft -i`, which reads commands from a pipe.
+//! On other kernels a shell waits for `nft` to end and then deletes the table. Should the shell be
+//! killed too, the table stays, and does no harm: without a listener `tproxy` passes connections
+//! on, and the next start replaces the table. A listening socket then tells whether a table has a
+//! living proxy.
 
 use super::{RulesError, TABLE, cure, run};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,10 +28,12 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the table of a proxy that was killed a moment ago may still be there.
 const DYING: Duration = Duration::from_millis(500);
-/// The abstract socket, of the network namespace, that a proxy listens on while it has a table without an owner.
+/// The abstract socket, of the network namespace, that a proxy listens on while it has a table
+/// without an owner.
 const LOCK: &[u8] = b"tandem-table";
 
-/// The process that keeps the table: it lives as long as this end of its input, and answers what it is told.
+/// The process that keeps the table: it lives as long as this end of its input, and answers what it
+/// is told.
 #[derive(Debug)]
 pub(super) struct Owner {
     process: Child,
@@ -39,7 +43,8 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    /// Makes the table, still empty, and starts the process that keeps it. At most one proxy of a network namespace can.
+    /// Makes the table, still empty, and starts the process that keeps it. At most one proxy of a
+    /// network namespace can.
     pub(super) fn claim() -> Result<Self, RulesError> {
         let mut owner = Owner::start(Command::new("nft").arg("-i"), None)?;
         let (begun, mut gone) = (Instant::now(), 0);
@@ -88,7 +93,8 @@ impl Owner {
         let (answers, end) = io::pipe().map_err(missing)?;
         let errors = end.try_clone().map_err(missing)?;
         let process = command
-            // What a terminal signals to all in the foreground (Ctrl-C) is not for it: flows still need its rules.
+            // What a terminal signals to all in the foreground (Ctrl-C) is not for it: flows still
+            // need its rules.
             .process_group(0)
             // It would keep a history of its commands there.
             .env("HOME", "/nonexistent")
@@ -153,14 +159,15 @@ impl Drop for Owner {
     }
 }
 
-/// Whether a refusal is about the flag, of which older kernels (Invalid argument, Not supported) and older `nft` (the others) know
-/// nothing.
+/// Whether a refusal is about the flag, of which older kernels (Invalid argument, Not supported)
+/// and older `nft` (the others) know nothing.
 fn knows_no_owners(error: &RulesError) -> bool {
     let about_the_flag = ["Invalid argument", "not supported", "unknown table option", "syntax error"];
     matches!(error, RulesError::Refused { said, .. } if about_the_flag.iter().any(|words| said.contains(words)))
 }
 
-/// Says that this proxy has the table. A proxy has it when its socket is that of root or of this user; anybody else's is told apart.
+/// Says that this proxy has the table. A proxy has it when its socket is that of root or of this
+/// user; anybody else's is told apart.
 fn lock() -> Result<UnixListener, RulesError> {
     let refused = |why: io::Error| RulesError::Lost { why: why.to_string() };
     let address = SocketAddr::from_abstract_name(LOCK).map_err(refused)?;
