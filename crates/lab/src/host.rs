@@ -42,12 +42,11 @@ impl Host {
     pub fn new(name: &str) -> Result<Self, LabError> {
         let made = thread::spawn(|| -> io::Result<OwnedFd> {
             sys::new_network()?;
+            sys::loopback_up()?;
             Ok(rustix::fs::open("/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
         });
         let namespace = made.join().map_err(|_| LabError::Panicked)?.map_err(|why| LabError::Namespace { host: name.into(), why })?;
-        let host = Host { name: name.into(), namespace, published: None };
-        host.ip(&["link set lo up".into()])?;
-        Ok(host)
+        Ok(Host { name: name.into(), namespace, published: None })
     }
 
     /// What it is called.
@@ -115,7 +114,15 @@ impl Host {
             pipe.write_all((lines.join("\n") + "\n").as_bytes()).map_err(|why| failed(why.to_string()))?;
         }
         let output = child.wait_with_output().map_err(|why| failed(why.to_string()))?;
-        if output.status.success() { Ok(()) } else { Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_string())) }
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
+        match output.status.success() {
+            true => Ok(()),
+            // Its answer is its whole help.
+            false if said.starts_with("BusyBox") => {
+                Err(failed("this system's `ip` is BusyBox's, which cannot do it: install iproute2 (OpenWrt: ip-full)".into()))
+            }
+            false => Err(failed(said)),
+        }
     }
 
     /// Sets network settings of the host: paths below /proc/sys/net. Those of IPv6 are left out where the kernel has it switched off.

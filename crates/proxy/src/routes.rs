@@ -1,10 +1,14 @@
-//! Asks the kernel through which interface an address is reached, and what interfaces there are.
+//! Asks the kernel through which interface an address is reached, and what interfaces there are; has it deliver marked packets here.
 
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
+pub(crate) use netlink_packet_route::AddressFamily;
 use netlink_packet_route::{
-    AddressFamily, RouteNetlinkMessage,
+    RouteNetlinkMessage,
     link::{LinkAttribute, LinkLayerType, LinkMessage},
-    route::{RouteAddress, RouteAttribute, RouteMessage},
+    route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
+    rule::{RuleAction, RuleAttribute, RuleMessage},
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use rustix::fd::AsFd;
@@ -19,6 +23,18 @@ pub(crate) struct Device {
     /// Bytes of a packet beside IP's, as the kernel counts them: an Ethernet header, or nothing.
     pub(crate) overhead: u32,
 }
+
+/// A routing rule for marked packets, and the routing table it names, whose only route delivers them to this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Delivery {
+    pub(crate) mark: u32,
+    pub(crate) table: u32,
+    /// Where the rule stands among the others.
+    pub(crate) preference: u32,
+}
+
+/// The loopback interface, in every network namespace.
+const LOOPBACK: u32 = 1;
 
 /// A line to the kernel's routing.
 #[derive(Debug)]
@@ -60,6 +76,35 @@ impl Routes {
         }
     }
 
+    /// Installs `delivery` for packets of a family, in the place of one that is there.
+    pub(crate) fn install(&self, delivery: Delivery, family: AddressFamily) -> io::Result<()> {
+        let rule = rule(delivery, family);
+        let done = self.change(RouteNetlinkMessage::NewRule(rule), NLM_F_CREATE | NLM_F_EXCL);
+        // Another process may have added the very same.
+        if let Err(why) = done
+            && why.kind() != io::ErrorKind::AlreadyExists
+        {
+            return Err(why);
+        }
+        self.change(RouteNetlinkMessage::NewRoute(route(delivery, family)), NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Removes it as often as it is there; that it is not is no error.
+    pub(crate) fn remove(&self, delivery: Delivery, family: AddressFamily) {
+        while self.change(RouteNetlinkMessage::DelRule(rule(delivery, family)), 0).is_ok() {}
+        while self.change(RouteNetlinkMessage::DelRoute(route(delivery, family)), 0).is_ok() {}
+    }
+
+    /// Asks for a change and waits until it is made.
+    fn change(&self, wanted: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.send(wanted, NLM_F_REQUEST | NLM_F_ACK | flags)?;
+        let (answer, _) = self.socket.recv_from_full()?;
+        match NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer).map_err(io::Error::other)?.payload {
+            NetlinkPayload::Error(error) if error.code.is_some() => Err(error.to_io()),
+            _ => Ok(()),
+        }
+    }
+
     fn send(&self, question: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         let mut question = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(question));
         question.header.flags = flags;
@@ -90,6 +135,29 @@ impl Routes {
             _ => None,
         }))
     }
+}
+
+fn rule(delivery: Delivery, family: AddressFamily) -> RuleMessage {
+    let mut rule = RuleMessage::default();
+    rule.header.family = family;
+    rule.header.action = RuleAction::ToTable;
+    rule.attributes = vec![
+        RuleAttribute::Priority(delivery.preference),
+        RuleAttribute::FwMark(delivery.mark),
+        RuleAttribute::Table(delivery.table),
+        RuleAttribute::Protocol(RouteProtocol::Boot),
+    ];
+    rule
+}
+
+fn route(delivery: Delivery, family: AddressFamily) -> RouteMessage {
+    let mut route = RouteMessage::default();
+    route.header.address_family = family;
+    route.header.protocol = RouteProtocol::Boot;
+    route.header.scope = RouteScope::Host;
+    route.header.kind = RouteType::Local;
+    route.attributes = vec![RouteAttribute::Table(delivery.table), RouteAttribute::Oif(LOOPBACK)];
+    route
 }
 
 fn device(link: &LinkMessage) -> Option<Device> {

@@ -14,7 +14,10 @@ mod owner;
 pub use installed::Counted;
 pub(crate) use installed::Installed;
 
-use crate::policy::{Action, Interface, Ports, Prefix, Rule};
+use crate::{
+    policy::{Action, Interface, Ports, Prefix, Rule},
+    routes::{AddressFamily, Delivery},
+};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::{
     fmt, io,
@@ -32,9 +35,8 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
-/// The routing table for marked packets, and the preference of the rules that name it.
-const ROUTES: u32 = 0x5444;
-const PREFERENCE: u32 = 0x5444;
+/// How marked packets are delivered.
+const DELIVERY: Delivery = Delivery { mark: MARK, table: 0x5444, preference: 0x5444 };
 /// The setting under which a packet is matched with a socket of this host before it is routed, which makes split connections much
 /// cheaper. But the kernel drops a packet to be forwarded that fits a socket, and what is left of a leg that has ended (TIME_WAIT)
 /// fits packets of a later connection of the same addresses and ports that passes unsplit: it would stall for a minute. So it is off
@@ -61,23 +63,22 @@ pub struct Rules {
 /// Why the rules could not be installed or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RulesError {
-    /// A program is missing.
-    #[error("cannot run {program}: {why}; install it (Debian package {package})")]
-    Missing {
-        /// Which.
-        program: &'static str,
-        /// The system's reason.
-        why: io::Error,
-        /// Where it comes from.
-        package: &'static str,
-    },
-    /// A program refused.
-    #[error("cannot install the {what}: {said}; {cure}")]
+    /// nft cannot be run.
+    #[error("cannot run nft: {0}; install it (Debian package nftables)")]
+    Missing(io::Error),
+    /// nft refused.
+    #[error("cannot install the nftables rules: {said}; {cure}")]
     Refused {
-        /// What was to be installed.
-        what: &'static str,
-        /// What the program said.
+        /// What it said.
         said: String,
+        /// What to do about it.
+        cure: &'static str,
+    },
+    /// The kernel refused a routing rule or route.
+    #[error("cannot install the routing rules: {why}; {cure}")]
+    Routing {
+        /// The kernel's reason.
+        why: io::Error,
         /// What to do about it.
         cure: &'static str,
     },
@@ -122,6 +123,13 @@ impl Family {
         match self {
             Family::V4 => '4',
             Family::V6 => '6',
+        }
+    }
+
+    const fn routing(self) -> AddressFamily {
+        match self {
+            Family::V4 => AddressFamily::Inet,
+            Family::V6 => AddressFamily::Inet6,
         }
     }
 
@@ -261,15 +269,15 @@ impl Rules {
         lines
     }
 
-    /// The routing commands that deliver marked packets to this machine.
+    /// What delivers marked packets to this machine, as commands of `ip` for people to read.
     pub fn ip(&self) -> Vec<String> {
         self.families()
             .iter()
             .flat_map(|family| {
-                let flag = family.flag();
+                let (flag, Delivery { mark, table, preference }) = (family.flag(), DELIVERY);
                 [
-                    format!("ip {flag} rule add fwmark {MARK:#x} lookup {ROUTES} pref {PREFERENCE}"),
-                    format!("ip {flag} route replace local default dev lo table {ROUTES}"),
+                    format!("ip {flag} rule add fwmark {mark:#x} lookup {table} pref {preference}"),
+                    format!("ip {flag} route replace local default dev lo table {table}"),
                 ]
             })
             .collect()
@@ -389,10 +397,9 @@ fn cure(said: &str) -> &'static str {
     }
 }
 
-/// Runs a program: whether it was content, and what it said.
-fn run(program: &'static str, package: &'static str, arguments: &[&str]) -> Result<(bool, String), RulesError> {
-    let output =
-        Command::new(program).args(arguments).stdin(Stdio::null()).output().map_err(|why| RulesError::Missing { program, why, package })?;
+/// Runs nft: whether it was content, and what it said.
+fn run_nft(arguments: &[&str]) -> Result<(bool, String), RulesError> {
+    let output = Command::new("nft").args(arguments).stdin(Stdio::null()).output().map_err(RulesError::Missing)?;
     let mut said = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {
         said = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or("it gave no reason").to_string();

@@ -1,8 +1,11 @@
 //! Rules that are in place: how they change while the proxy runs, and how they go with it.
 
-use super::{Family, KNOWN_DIRECT, PREFERENCE, ROUTES, Rules, RulesError, SETTING, TABLE, cure, owner::Owner, prefixes, run};
-use crate::policy::{Prefix, Rule};
-use std::{fs, time::Instant};
+use super::{DELIVERY, Family, KNOWN_DIRECT, Rules, RulesError, SETTING, TABLE, owner::Owner, prefixes};
+use crate::{
+    policy::{Prefix, Rule},
+    routes::{AddressFamily, Routes},
+};
+use std::{fs, io, time::Instant};
 
 /// What the firewall has counted, in packets; of `quic` all packets, of the others the first of each connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -40,16 +43,15 @@ impl Installed {
         let commands = rules.contents();
         let mut installed = Installed { owner, rules, open: true, setting: None, changed: None };
         remove_routes();
-        for line in installed.rules.ip() {
-            let arguments: Vec<&str> = line.split_whitespace().skip(1).collect();
-            let (fine, said) = run("ip", "iproute2", &arguments)?;
-            // The last command of a proxy that was killed may have come in between: it adds the very same.
-            if !fine && !said.contains("File exists") {
-                return Err(RulesError::Refused { what: "routing rules", cure: cure(&said), said });
-            }
-        }
+        installed.deliver_marked().map_err(|why| RulesError::Routing { cure: routing_cure(&why), why })?;
         installed.owner.tell(&commands)?;
         Ok(installed)
+    }
+
+    /// The routing rules and routes that deliver marked packets to this machine.
+    fn deliver_marked(&self) -> io::Result<()> {
+        let routes = Routes::open()?;
+        self.rules.families().iter().try_for_each(|family| routes.install(DELIVERY, family.routing()))
     }
 
     /// Lets new connections pass unsplit, or takes them again; those the proxy has go on. Whether that changed anything.
@@ -144,11 +146,20 @@ impl Drop for Installed {
 
 /// Removes the routing rules, those of a proxy that was killed too. For the table's owner only.
 fn remove_routes() {
-    for family in [Family::V4, Family::V6] {
-        let preference = PREFERENCE.to_string();
-        // Until there is none: a rule of a killed proxy may stand beside ours.
-        while run("ip", "iproute2", &[family.flag(), "rule", "del", "pref", &preference]).is_ok_and(|(fine, _)| fine) {}
-        let _ = run("ip", "iproute2", &[family.flag(), "route", "flush", "table", &ROUTES.to_string()]);
+    match Routes::open() {
+        Ok(routes) => [AddressFamily::Inet, AddressFamily::Inet6].into_iter().for_each(|family| routes.remove(DELIVERY, family)),
+        Err(why) => tracing::debug!("cannot remove the routing rules: {why}"),
+    }
+}
+
+fn routing_cure(why: &io::Error) -> &'static str {
+    match why.kind() {
+        io::ErrorKind::PermissionDenied => "run as root, or with CAP_NET_ADMIN",
+        io::ErrorKind::Unsupported => {
+            "the kernel lacks policy routing (CONFIG_IP_MULTIPLE_TABLES, CONFIG_IPV6_MULTIPLE_TABLES); listen on 0.0.0.0 where it is IPv6 \
+             alone that lacks it"
+        }
+        _ => "see `tandem doctor`",
     }
 }
 

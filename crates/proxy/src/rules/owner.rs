@@ -7,7 +7,7 @@
 //! on, and the next start replaces the table. A listening socket then tells whether a table has a
 //! living proxy.
 
-use super::{RulesError, TABLE, cure, run};
+use super::{RulesError, TABLE, cure, run_nft};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     fmt,
@@ -50,7 +50,7 @@ impl Owner {
         let (begun, mut gone) = (Instant::now(), 0);
         loop {
             let Err(error) = owner.tell(&[format!("create table inet {TABLE} {{ flags owner; }}")]) else { return Ok(owner) };
-            if run("nft", "nftables", &["list", "table", "inet", TABLE])?.0 {
+            if run_nft(&["list", "table", "inet", TABLE])?.0 {
                 if begun.elapsed() > DYING {
                     // One without an owner may have been left behind.
                     return if knows_no_owners(&error) { Owner::claim_by_lock(&error) } else { Err(RulesError::Taken) };
@@ -72,8 +72,8 @@ impl Owner {
         let lock = lock()?;
         tracing::debug!("a shell keeps the table ({reason})");
         let nft = |arguments: &[&str]| {
-            let (fine, said) = run("nft", "nftables", arguments)?;
-            if fine { Ok(said) } else { Err(RulesError::Refused { what: "nftables rules", cure: cure(&said), said }) }
+            let (fine, said) = run_nft(arguments)?;
+            if fine { Ok(said) } else { Err(RulesError::Refused { cure: cure(&said), said }) }
         };
         // With the lock held, a table that is there has no proxy.
         if nft(&["list", "table", "inet", TABLE]).is_ok() {
@@ -89,9 +89,8 @@ impl Owner {
     }
 
     fn start(command: &mut Command, lock: Option<UnixListener>) -> Result<Self, RulesError> {
-        let missing = |why| RulesError::Missing { program: "nft", why, package: "nftables" };
-        let (answers, end) = io::pipe().map_err(missing)?;
-        let errors = end.try_clone().map_err(missing)?;
+        let (answers, end) = io::pipe().map_err(RulesError::Missing)?;
+        let errors = end.try_clone().map_err(RulesError::Missing)?;
         let process = command
             // What a terminal signals to all in the foreground (Ctrl-C) is not for it: flows still
             // need its rules.
@@ -102,7 +101,7 @@ impl Owner {
             .stdout(end)
             .stderr(errors)
             .spawn()
-            .map_err(missing)?;
+            .map_err(RulesError::Missing)?;
         Ok(Owner { process, answers, _lock: lock })
     }
 
@@ -131,7 +130,7 @@ impl Owner {
         match answer.find("Error:") {
             Some(at) => {
                 let said = answer[at..].lines().next().unwrap_or_default().trim_start_matches("Error: ").to_string();
-                Err(RulesError::Refused { what: "nftables rules", cure: cure(&said), said })
+                Err(RulesError::Refused { cure: cure(&said), said })
             }
             None => Ok(answer.to_string()),
         }
