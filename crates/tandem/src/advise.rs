@@ -51,9 +51,9 @@ impl Advise {
         let enough = advise::enough(&bounds).map(|bound| bound.buffer_bytes);
         if self.json {
             let said = serde_json::json!({ "advice": advice, "enough_bytes": enough, "buffers": bounds });
-            println!("{said:#}");
+            outln!("{said:#}");
         } else {
-            print!("{}", text(&advice, &bounds));
+            out!("{}", text(&advice, &bounds));
         }
         Ok(())
     }

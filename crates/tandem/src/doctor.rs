@@ -73,7 +73,7 @@ impl Doctor {
         let measured = if self.lab { measure()? } else { Vec::new() };
         if self.json {
             let value = serde_json::json!({ "needs": needs, "emulator": measured });
-            println!("{value:#}");
+            outln!("{value:#}");
         } else {
             print_needs(&needs);
             if self.lab {
@@ -186,7 +186,7 @@ fn print_needs(needs: &[Need]) {
         [mark, need.command, need.need, if need.ok { &need.found } else { &need.cure }].map(str::to_owned).into()
     };
     let rows: Vec<Vec<String>> = needs.iter().map(row).collect();
-    print!("{}", report::words_table(&["", "command", "need", "found, or the cure"], &rows));
+    out!("{}", report::words_table(&["", "command", "need", "found, or the cure"], &rows));
 }
 
 /// Beyond this the emulator's thread did not get its processor in time.
@@ -248,10 +248,10 @@ fn print_measured(measured: &[Measured]) {
         "packets",
         "late p99",
     ];
-    print!("\nthe link emulator, measured from outside:\n{}", report::words_table(&header, &rows));
+    out!("\nthe link emulator, measured from outside:\n{}", report::words_table(&header, &rows));
     // What was not sent can't be delivered, and who is late is not the link.
     let slow = |row: &&Measured| row.offered_rate_bps < 1.01 * row.rate_bps as f64 || row.late_p99_s > MOST_LATE_S;
     if let Some(row) = measured.iter().find(slow) {
-        println!("from {} on it is this machine that falls behind, not the link: leave it idle, or ask for less", Rate(row.rate_bps));
+        outln!("from {} on it is this machine that falls behind, not the link: leave it idle, or ask for less", Rate(row.rate_bps));
     }
 }

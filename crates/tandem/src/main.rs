@@ -1,5 +1,8 @@
 //! The one binary: a file a subcommand, no logic of its own beyond asking the rooms below and printing what they say.
 
+// `out!` and `outln!` below do without its panic where a reader has gone.
+#![warn(clippy::print_stdout)]
+
 /// Prints to standard output. Who reads no further (`tandem … | head`) has read enough: that is no failure, and no panic.
 macro_rules! out {
     ($($what:tt)*) => {{

@@ -4,7 +4,7 @@
 use crate::{Arguments, Failure};
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
-use std::{io, path::PathBuf};
+use std::path::PathBuf;
 
 /// Prints what a shell completes of this program's command line
 #[derive(Debug, Args)]
@@ -16,7 +16,9 @@ pub(crate) struct Completions {
 
 impl Completions {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        clap_complete::generate(self.shell, &mut Arguments::command(), "tandem", &mut io::stdout());
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut Arguments::command(), "tandem", &mut script);
+        out!("{}", String::from_utf8_lossy(&script));
         Ok(())
     }
 }

@@ -82,13 +82,13 @@ impl Proxy {
         service.config.check().map_err(usage)?;
         if self.dry_run {
             match service.config.rules() {
-                Some(rules) => print!("{rules}"),
-                None => println!("no rules"),
+                Some(rules) => out!("{rules}"),
+                None => outln!("no rules"),
             }
             return Ok(());
         }
         if self.check {
-            println!("the configuration can be used");
+            outln!("the configuration can be used");
             return Ok(());
         }
         service::serve(&service, || if self.config.is_some() { self.service().map(Some) } else { Ok(None) })

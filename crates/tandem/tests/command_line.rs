@@ -266,6 +266,17 @@ fn advice_needs_a_path_of_two_links() {
     assert!(said(&output).contains("give the part before it and the part after it a [[link]] each"), "{}", said(&output));
 }
 
+/// A reader that closes its end at once.
+#[test]
+fn a_reader_that_has_read_enough_is_no_failure() {
+    for arguments in [&["completions", "bash"][..], &["paper"], &["control", "list"], &["doctor", "--help"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = Command::new(TANDEM).args(arguments).stdout(writer).output().unwrap();
+        assert_eq!((status(&output), said(&output)), (0, String::new()), "{arguments:?}");
+    }
+}
+
 #[test]
 fn papers_are_listed_and_found() {
     let list = tandem(&["paper"]);
