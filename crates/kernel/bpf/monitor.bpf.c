@@ -5,7 +5,9 @@
  */
 #include "records.h"
 
+/* One member: clang 19 crashes where the address of an empty struct is taken. */
 typedef struct {
+	__u64 v;
 } u64_stats_t;
 
 struct gnet_stats_basic_sync {
