@@ -114,7 +114,10 @@ pub(crate) fn receive(socket: &Socket, buffer: &mut [u8], errors: bool) -> io::R
             match ((*header).cmsg_level, (*header).cmsg_type) {
                 (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
                     let stamp = data.cast::<libc::timespec>().read_unaligned();
-                    received.at = Some(stamp.tv_sec * 1_000_000_000 + stamp.tv_nsec);
+                    // Numbers of 32 bits on ARM.
+                    #[allow(clippy::unnecessary_cast)]
+                    let (seconds, nanoseconds) = (stamp.tv_sec as i64, stamp.tv_nsec as i64);
+                    received.at = Some(seconds * 1_000_000_000 + nanoseconds);
                 }
                 (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
                     received.ttl = u8::try_from(data.cast::<libc::c_int>().read_unaligned()).ok();
