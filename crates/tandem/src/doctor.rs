@@ -121,6 +121,9 @@ fn needs() -> Vec<Need> {
         false,
         in_host(&|host| lab::try_tun(host).map(|()| "made one".into()).map_err(|error| error.to_string())),
     );
+    // In batches, which BusyBox's cannot do.
+    let builds = |host: &lab::Host| host.ip(&["link set lo up".into()]).map(|()| "works".into()).map_err(|error| error.to_string());
+    add("demo, run, lab", "ip (iproute2)", false, in_host(&builds));
     let lacking: Vec<&str> = ["cubic", "bbr"].into_iter().filter(|name| !kernel::has(name)).collect();
     let controllers = proxy::available_controllers().join(", ");
     add(
