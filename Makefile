@@ -11,7 +11,7 @@ AS_ROOT := $(shell [ "$$(id -u)" -eq 0 ] || command -v sudo)
 HOST := $(shell rustc -vV 2> /dev/null | sed -n 's/^host: //p' | tr a-z- A-Z_)
 RUNNER = $(if $(AS_ROOT),CARGO_TARGET_$(HOST)_RUNNER='$(AS_ROOT) --preserve-env=TANDEM_SKIPS --preserve-env=TANDEM_TRANSFERS')
 
-.PHONY: help setup demo test kernels bench lint docs install build clean
+.PHONY: help setup demo test oldest kernels packages bench lint docs install build clean
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -20,6 +20,7 @@ setup: ## installs what the other targets need and this machine lacks, each pack
 	@scripts/setup test
 	@scripts/setup bench
 	@scripts/setup kernels
+	@scripts/setup packages
 
 demo: ## builds Tandem, sends files over a satellite link in a box, split and not, and shows them side by side
 	@scripts/setup demo
@@ -29,12 +30,13 @@ demo: ## builds Tandem, sends files over a satellite link in a box, split and no
 build:
 	$(CARGO) build --release --locked
 
-test: ## runs every test: format, lints, docs, unit, property, snapshot and namespace tests, every command in the README, three kernels
+test: ## runs every test: format, lints, docs, oldest Rust, unit, property, snapshot and namespace tests, every command in the README, three kernels
 	@scripts/setup test
 	@scripts/setup kernels
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
+	@$(MAKE) --no-print-directory oldest
 	@skips=$$(mktemp); \
 	$(RUNNER) TANDEM_SKIPS=$$skips $(CARGO) test --workspace --locked; status=$$?; \
 	echo "skipped tests: $$(wc -l < $$skips)"; cat $$skips; rm -f $$skips; exit $$status
@@ -42,11 +44,22 @@ test: ## runs every test: format, lints, docs, unit, property, snapshot and name
 	@$(AS_ROOT) env CARGO_TARGET_DIR=$(CARGO_TARGET_DIR) scripts/readme-commands
 	tools/kernels/run --short
 
+# The oldest Rust that will do, as Cargo.toml says.
+OLDEST := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+oldest: ## checks the sources with the oldest Rust that will do, where rustup can fetch it
+	@if rustup toolchain install --profile minimal $(OLDEST) > /dev/null 2>&1; then \
+	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/oldest cargo +$(OLDEST) check --workspace --locked; \
+	else echo "skipped: no Rust $(OLDEST) here, and rustup cannot fetch it"; fi
+
 kernels: ## tries every feature on Debian's kernels from 5.10 to the newest, in virtual machines; writes the table in docs/kernels.md
 	@scripts/setup demo
 	@scripts/setup kernels
 	@$(MAKE) --no-print-directory build
 	tools/kernels/run --docs docs/kernels.md
+
+packages: ## builds static programs, Debian packages and a feed for OpenWrt into out/packages; tools/packages/try tries them
+	@scripts/setup packages
+	tools/packages/build
 
 bench: ## measures emulator, proxy, bond, controllers, equations, simulator, detector; prints tables of docs/benchmarks.md
 	@scripts/setup bench
@@ -60,8 +73,16 @@ lint: ## format and lints, mended where they can be
 docs: ## the API's documentation, in target/doc
 	$(CARGO) doc --workspace --no-deps --locked
 
-install: build ## installs the program below PREFIX (default /usr/local)
+install: build ## installs program, manual pages, completions and the service below PREFIX (default /usr/local)
 	install -Dm755 $(TANDEM) $(DESTDIR)$(PREFIX)/bin/tandem
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	$(TANDEM) man $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	$(TANDEM) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tandem
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/doc/tandem docs/operation.md packaging/controllers.conf
+	install -d $(DESTDIR)/etc/systemd/system
+	sed 's|/usr/|$(PREFIX)/|g' packaging/tandem.service > $(DESTDIR)/etc/systemd/system/tandem.service
+	[ -e $(DESTDIR)/etc/tandem/proxy.toml ] || install -Dm644 packaging/proxy.toml $(DESTDIR)/etc/tandem/proxy.toml
 
 clean: ## removes what was built
 	$(CARGO) clean
