@@ -1,5 +1,5 @@
-# Sourced: virtual machines with Debian's kernels, by QEMU's software emulation. Wants `cache`, a directory; `architecture`, amd64 or
-# arm64; and `fail`, a function that says what is wrong and ends.
+# Sourced: virtual machines with Debian's kernels, by QEMU's software emulation. Wants `cache`, a directory; `architecture`, amd64,
+# arm64 or armhf; and `fail`, a function that says what is wrong and ends.
 packages=$cache/$architecture
 mkdir -p "$packages"/{debs,lists/partial,archives/partial}
 # No package is installed in the eyes of this apt, so that it fetches all that one needs.
@@ -17,11 +17,12 @@ apt=(-qq -oDir::Etc::SourceList="$packages/sources.list" -oDir::Etc::SourceParts
 # Package lists serve for a day.
 [ -n "$(find "$packages/lists" -maxdepth 1 -name '*Packages*' -mmin -1440 -print -quit)" ] || apt-get "${apt[@]}" update
 
-# version_of KERNEL FLAVOUR: the newest kernel that fits, of those for the cloud or for real time (rt).
+# version_of KERNEL FLAVOUR: the newest kernel that fits, of those for the cloud or for real time (rt). ARM of 32 bits has one alone.
 version_of() {
-    local fits="${1//./\\.}[-.+]"
+    local fits="${1//./\\.}[-.+]" kind="$2-$architecture"
+    [ "$architecture" != armhf ] || kind=armmp
     [ "$1" != newest ] || fits='[0-9]'
-    apt-cache "${apt[@]}" pkgnames linux-image- | sed -n "s/^linux-image-\($fits.*-$2-$architecture\)$/\1/p" | sort -V | tail -n 1
+    apt-cache "${apt[@]}" pkgnames linux-image- | sed -n "s/^linux-image-\($fits.*-$kind\)$/\1/p" | sort -V | tail -n 1
 }
 
 # unpack_kernel VERSION: makes its kernel and an archive of its modules, in $packages/VERSION.
@@ -67,8 +68,9 @@ boot() {
     shift 5
     case $architecture in
     amd64) machine=(qemu-system-x86_64 -cpu max -append "console=ttyS0 quiet panic=5 mitigations=off $arguments") ;;
-    # Its second port is a PCI device.
+    # Their second port is a PCI device.
     arm64) machine=(qemu-system-aarch64 -M virt -cpu max,pauth-impdef=on -append "console=ttyAMA0 quiet panic=5 mitigations=off $arguments") ;;
+    armhf) machine=(qemu-system-arm -M virt -cpu max -append "console=ttyAMA0 quiet panic=5 mitigations=off $arguments") ;;
     esac
     cat "$@" > "$log.initrd"
     if [ "$architecture" = amd64 ]; then

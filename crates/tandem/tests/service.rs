@@ -14,7 +14,7 @@ use std::{
     os::{
         linux::net::SocketAddrExt,
         unix::{
-            fs::{PermissionsExt, symlink},
+            fs::PermissionsExt,
             net::{SocketAddr, UnixStream},
         },
     },
