@@ -22,7 +22,8 @@ version_of() {
     local fits="${1//./\\.}[-.+]" kind="$2-$architecture"
     [ "$architecture" != armhf ] || kind=armmp
     [ "$1" != newest ] || fits='[0-9]'
-    apt-cache "${apt[@]}" pkgnames linux-image- | sed -n "s/^linux-image-\($fits.*-$kind\)$/\1/p" | sort -V | tail -n 1
+    apt-cache "${apt[@]}" pkgnames linux-image- | sed -n "s/^linux-image-\($fits.*-$kind\)$/\1/p" \
+        | { [ "$2" = rt ] && cat || grep -v -e '-rt-'; } | sort -V | tail -n 1
 }
 
 # unpack_kernel VERSION: makes its kernel and an archive of its modules, in $packages/VERSION.
@@ -49,13 +50,19 @@ unpack_kernel() {
     rm -rf "$directory/packages" "$directory/modules"
 }
 
-# unpack_programs DIRECTORY PACKAGE…: the packages and all that they need, into a directory.
+# unpack_programs DIRECTORY PACKAGE…: the packages and all that they need, below a directory's usr: some are of the time before bin, sbin
+# and lib became links into that.
 unpack_programs() {
-    local directory=$1 file
+    local directory=$1 unpacked=$packages/unpacked file
     shift
+    rm -rf "$unpacked"
+    mkdir -p "$unpacked"/{usr,bin,sbin,lib,lib64}
     rm -f "$packages"/archives/*.deb
-    apt-get "${apt[@]}" install -y --no-install-recommends --download-only -t trixie "$@" || fail "cannot fetch $*"
-    for file in "$packages"/archives/*.deb; do dpkg-deb -x "$file" "$directory"; done
+    apt-get "${apt[@]}" install -y --no-install-recommends --download-only "$@" || fail "cannot fetch $*"
+    for file in "$packages"/archives/*.deb; do dpkg-deb -x "$file" "$unpacked"; done
+    cp -a "$unpacked/usr/." "$directory/usr/"
+    for file in bin sbin lib lib64; do cp -a "$unpacked/$file" "$directory/usr/"; done
+    rm -rf "$unpacked"
 }
 
 # archive DIRECTORY: its contents as the kernel unpacks them.
