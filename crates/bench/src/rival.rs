@@ -210,8 +210,8 @@ impl Drop for Running {
 fn intercept(network: &Network) -> Result<()> {
     let rules = format!(
         "table ip others {{ chain prerouting {{ type filter hook prerouting priority mangle;\n\
-         meta l4proto tcp socket transparent 1 meta mark set 1 accept\n\
-         iifname near meta l4proto tcp tproxy to :{PORT} meta mark set 1 accept\n}}\n}}\n"
+         meta l4proto 6 socket transparent 1 meta mark set 1 accept\n\
+         iifname near meta l4proto 6 tproxy to :{PORT} meta mark set 1 accept\n}}\n}}\n"
     );
     pipe(network.middle.command("nft").args(["-f", "-"]), &rules)?;
     // Both may be there from the last turn.

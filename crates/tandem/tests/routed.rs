@@ -180,7 +180,7 @@ fn a_few_rules_of_the_operator_will_do() {
     nft(
         &routed.router,
         "table inet mine {\n chain prerouting {\n type filter hook prerouting priority mangle;\n\
-         meta l4proto { icmp, ipv6-icmp } socket transparent 1 meta mark set 9 accept\n\
+         meta l4proto { 1, 58 } socket transparent 1 meta mark set 9 accept\n\
          tcp flags & (syn | ack) == syn tcp dport 80 meta nfproto ipv4 tproxy ip to :5000 meta mark set 9 accept\n\
          tcp flags & (syn | ack) == syn tcp dport 80 meta nfproto ipv6 tproxy ip6 to :5000 meta mark set 9 accept\n\
          tcp flags & (syn | ack) != syn socket transparent 1 meta mark set 9 accept\n }\n}\n",

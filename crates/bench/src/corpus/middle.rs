@@ -444,11 +444,11 @@ pub(super) fn intercept(stage: &Stage, taken: &[(&str, u16)]) -> Result<()> {
     let link = stage.client_link();
     let lines = taken.iter().map(|(ports, at)| {
         let ports = if ports.is_empty() { String::new() } else { format!("tcp dport {{ {ports} }} ") };
-        format!("iifname {link} meta l4proto tcp {ports}tproxy to :{at} meta mark set 1 accept\n")
+        format!("iifname {link} meta l4proto 6 {ports}tproxy to :{at} meta mark set 1 accept\n")
     });
     let rules = format!(
         "table ip others {{ chain prerouting {{ type filter hook prerouting priority mangle;\n\
-         meta l4proto tcp socket transparent 1 meta mark set 1 accept\n{}}}\n}}\n",
+         meta l4proto 6 socket transparent 1 meta mark set 1 accept\n{}}}\n}}\n",
         lines.collect::<String>()
     );
     pipe(stage.middle().command("nft").args(["-f", "-"]), &rules)?;

@@ -111,7 +111,7 @@ impl Stage {
     fn translate(&self) -> Result<()> {
         let rules = format!(
             "table ip nat {{ chain out {{ type nat hook postrouting priority srcnat;\n\
-             oifname {} ip daddr {} meta l4proto tcp masquerade to :20000-29999 random\n}}\n}}\n",
+             oifname {} ip daddr {} meta l4proto 6 masquerade to :20000-29999 random\n}}\n}}\n",
             self.server_link(),
             end_address(self.server_end())
         );
