@@ -79,7 +79,8 @@ install: build ## installs program, manual pages, completions and the service be
 	$(TANDEM) man $(DESTDIR)$(PREFIX)/share/man/man1
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	$(TANDEM) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tandem
-	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/doc/tandem docs/operation.md packaging/controllers.conf
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/doc/tandem docs/operation.md
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/doc/tandem/examples packaging/controllers.conf
 	install -d $(DESTDIR)/etc/systemd/system
 	sed 's|/usr/|$(PREFIX)/|g' packaging/tandem.service > $(DESTDIR)/etc/systemd/system/tandem.service
 	[ -e $(DESTDIR)/etc/tandem/proxy.toml ] || install -Dm644 packaging/proxy.toml $(DESTDIR)/etc/tandem/proxy.toml

@@ -1,5 +1,6 @@
-# Sourced: virtual machines with Debian's kernels, by QEMU's software emulation. Wants `cache`, a directory; `architecture`, amd64,
-# arm64 or armhf; and `fail`, a function that says what is wrong and ends.
+# Sourced: virtual machines with Debian's kernels, by QEMU's software emulation. Wants `cache`, a
+# directory; `architecture`, amd64, arm64 or armhf; and `fail`, a function that says what is wrong
+# and ends.
 packages=$cache/$architecture
 mkdir -p "$packages"/{debs,lists/partial,archives/partial}
 # No package is installed in the eyes of this apt, so that it fetches all that one needs.
@@ -17,7 +18,8 @@ apt=(-qq -oDir::Etc::SourceList="$packages/sources.list" -oDir::Etc::SourceParts
 # Package lists serve for a day.
 [ -n "$(find "$packages/lists" -maxdepth 1 -name '*Packages*' -mmin -1440 -print -quit)" ] || apt-get "${apt[@]}" update
 
-# version_of KERNEL FLAVOUR: the newest kernel that fits, of those for the cloud or for real time (rt). ARM of 32 bits has one alone.
+# version_of KERNEL FLAVOUR: the newest kernel that fits, of those for the cloud or for real time
+# (rt). ARM of 32 bits has one alone.
 version_of() {
     local fits="${1//./\\.}[-.+]" kind="$2-$architecture"
     [ "$architecture" != armhf ] || kind=armmp
@@ -50,8 +52,8 @@ unpack_kernel() {
     rm -rf "$directory/packages" "$directory/modules"
 }
 
-# unpack_programs DIRECTORY PACKAGE…: the packages and all that they need, below a directory's usr: some are of the time before bin, sbin
-# and lib became links into that.
+# unpack_programs DIRECTORY PACKAGE…: the packages and all that they need, below a directory's usr:
+# some are of the time before bin, sbin and lib became links into that.
 unpack_programs() {
     local directory=$1 unpacked=$packages/unpacked file
     shift
@@ -68,8 +70,9 @@ unpack_programs() {
 # archive DIRECTORY: its contents as the kernel unpacks them.
 archive() { (cd "$1" && find . | cpio --quiet -o -H newc); }
 
-# boot VERSION SECONDS LOG RESULTS ARGUMENTS ARCHIVE…: a machine whose root file system is these archives. Its console goes to LOG, its
-# second serial port to RESULTS; one that has not ended after that many seconds is ended. ARGUMENTS are the kernel's.
+# boot VERSION SECONDS LOG RESULTS ARGUMENTS ARCHIVE…: a machine whose root file system is these
+# archives. Its console goes to LOG, its second serial port to RESULTS; one that has not ended after
+# that many seconds is ended. ARGUMENTS are the kernel's.
 boot() {
     local version=$1 seconds=$2 log=$3 results=$4 arguments=$5 machine
     shift 5

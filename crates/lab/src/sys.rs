@@ -12,6 +12,18 @@ use std::{
 /// `_IOW('T', 202, int)`: names and shapes the TUN device behind a descriptor.
 const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
 
+/// What ioctls about the interface `name` take.
+fn request(name: &str) -> io::Result<libc::ifreq> {
+    let mut request = libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: 0 } };
+    if name.len() >= libc::IFNAMSIZ {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "interface name too long"));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    Ok(request)
+}
+
 /// Opens a TUN device of that name in the network namespace of the calling thread. It lives as long as the descriptor.
 pub(crate) fn open_tun(name: &str) -> io::Result<OwnedFd> {
     let open = || File::options().read(true).write(true).open("/dev/net/tun");
@@ -21,13 +33,7 @@ pub(crate) fn open_tun(name: &str) -> io::Result<OwnedFd> {
         Err(why) if why.kind() == io::ErrorKind::NotFound && load() => open(),
         opened => opened,
     }?;
-    let mut request = libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: 0 } };
-    if name.len() >= libc::IFNAMSIZ {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "interface name too long"));
-    }
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
+    let mut request = request(name)?;
     request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
     // SAFETY: `request` is a whole ifreq, which is what this ioctl reads and writes.
     if unsafe { libc::ioctl(file.as_fd().as_raw_fd(), TUNSETIFF, &raw mut request) } < 0 {
@@ -61,10 +67,7 @@ pub(crate) fn new_network() -> io::Result<()> {
 /// Switches on the loopback interface of the calling thread's network namespace.
 pub(crate) fn loopback_up() -> io::Result<()> {
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
-    let mut request = libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: 0 } };
-    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
-        *to = *from as libc::c_char;
-    }
+    let mut request = request("lo")?;
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
     // SAFETY: `request` is a whole ifreq, which is what this ioctl reads.
     if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request) } < 0 {

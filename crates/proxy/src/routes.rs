@@ -1,4 +1,5 @@
-//! Asks the kernel through which interface an address is reached, and what interfaces there are; has it deliver marked packets here.
+//! Asks the kernel through which interface an address is reached, and what interfaces there are;
+//! has it deliver marked packets here.
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
@@ -24,7 +25,9 @@ pub(crate) struct Device {
     pub(crate) overhead: u32,
 }
 
-/// A routing rule for marked packets, and the routing table it names, whose only route delivers them to this machine.
+/// A routing rule (`ip rule`) that looks packets with a firewall mark up in a table of their own,
+/// which has one route of type `local`: such packets are delivered to this host instead of being
+/// forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Delivery {
     pub(crate) mark: u32,
@@ -56,7 +59,8 @@ impl Routes {
         rustix::net::netdevice::index_to_name(self.socket.as_fd(), index).ok()
     }
 
-    /// The interfaces of this network namespace. (/sys/class/net would tell those of whoever mounted it.)
+    /// The interfaces of this network namespace. (/sys/class/net would tell those of whoever
+    /// mounted it.)
     pub(crate) fn devices(&self) -> io::Result<Vec<Device>> {
         self.send(RouteNetlinkMessage::GetLink(LinkMessage::default()), NLM_F_REQUEST | NLM_F_DUMP)?;
         let mut devices = Vec::new();

@@ -1,5 +1,5 @@
-//! The package for OpenWrt: its init script and its translation of UCI into TOML, in the shell that OpenWrt has (BusyBox's
-//! ash), with stand-ins for what OpenWrt brings.
+//! The package for OpenWrt: its init script and its translation of UCI into TOML, in the shell that
+//! OpenWrt has (BusyBox's ash), with stand-ins for what OpenWrt brings.
 
 mod common;
 
@@ -10,8 +10,8 @@ use std::{
     process::{Command, Output},
 };
 
-/// What the scripts call of OpenWrt's `functions.sh`, `network.sh` and `procd.sh`: a file of UCI is a shell script that calls
-/// `config`, `option` and `list`; what is told to procd is printed.
+/// What the scripts call of OpenWrt's `functions.sh`, `network.sh` and `procd.sh`: a file of UCI is
+/// a shell script that calls `config`, `option` and `list`; what is told to procd is printed.
 const OPENWRT: &str = r#"
 reset_cb() {
     config_cb() { return 0; }
@@ -66,7 +66,8 @@ impl Router {
         fs::write(self.at(path), text).unwrap();
     }
 
-    /// A file of the package, whose paths are below this root.
+    /// Copies a file of the package to `path`, with its absolute paths prefixed by the temporary
+    /// root.
     fn install(&self, name: &str, path: &str) {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/openwrt/tandem/files").join(name);
         let mut text = fs::read_to_string(source).unwrap().replace("/usr/bin/tandem", TANDEM);
