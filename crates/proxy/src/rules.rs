@@ -200,10 +200,10 @@ impl Rules {
         rule("of_udp", "udp sport 443 counter name quic".into());
         // An error about a leg's packet comes to the address the leg wears.
         rule("of_icmp", format!("socket transparent 1 meta mark set {MARK:#x} accept"));
-        rule(
-            "prerouting",
-            format!("meta l4proto vmap {{ {TCP} : goto of_tcp, {UDP} : goto of_udp, {ICMP} : goto of_icmp, {ICMPV6} : goto of_icmp }}"),
-        );
+        // No verdict map: nft 1.0.6 (Debian 12) crashes when it lists one that nft 1.1 made, as in a container on its host.
+        for (protocol, chain) in [(TCP, "of_tcp"), (UDP, "of_udp"), (ICMP, "of_icmp"), (ICMPV6, "of_icmp")] {
+            rule("prerouting", format!("meta l4proto {protocol} goto {chain}"));
+        }
         lines.extend(Self::ours(false));
         lines.extend(self.open());
         lines.extend(self.intercept());
