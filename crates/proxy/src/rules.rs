@@ -200,7 +200,8 @@ impl Rules {
         rule("of_udp", "udp sport 443 counter name quic".into());
         // An error about a leg's packet comes to the address the leg wears.
         rule("of_icmp", format!("socket transparent 1 meta mark set {MARK:#x} accept"));
-        // No verdict map: nft 1.0.6 (Debian 12) crashes when it lists one that nft 1.1 made, as in a container on its host.
+        // No verdict map: nft 1.0.6 (Debian 12) crashes when it lists one that nft 1.1 made, as the
+        // nft of a container on its host does.
         for (protocol, chain) in [(TCP, "of_tcp"), (UDP, "of_udp"), (ICMP, "of_icmp"), (ICMPV6, "of_icmp")] {
             rule("prerouting", format!("meta l4proto {protocol} goto {chain}"));
         }
