@@ -3,7 +3,7 @@
 //!
 //! `tandem-bench control` measures what congestion controllers cost (`control`), `tandem-bench equations` how fast models are answered, and
 //! `tandem-bench ns2` holds the simulator against ns-2 (`ns2`), `tandem-bench pairs` a bond against the better of its networks (`pairs`), and
-//! `tandem-bench bond` what a bond costs (`bonded`);
+//! `tandem-bench bond` what a bond costs (`bonded`), `tandem-bench paths` tries the data path over rates, round trips and buffers (`paths`);
 //! `tandem-bench soak` is something else: a long run in which everything goes wrong now and then (`soak`). `tandem-bench corpus` makes traces of
 //! which is known whether they are split, and `tandem-bench corpus-check` holds the detector to them (`corpus`); `tandem-bench large-trace`
 //! measures how fast it is (`large`). `operators`, `image`, `characteristics` and `termination` do again what Wei et al. measured (`corpus`).
@@ -22,6 +22,7 @@ mod machine;
 mod network;
 mod ns2;
 mod pairs;
+mod paths;
 mod rival;
 mod soak;
 mod table;
@@ -60,6 +61,7 @@ enum Command {
     Ns2(ns2::Ns2),
     Operators(corpus::Operators),
     Pairs(pairs::Pairs),
+    Paths(paths::Paths),
     Soak(soak::Soak),
     Termination(corpus::Termination),
 }
@@ -126,6 +128,7 @@ fn main() -> Result<ExitCode> {
         Some(Command::Ns2(ns2)) => ns2.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Operators(operators)) => operators.run(),
         Some(Command::Pairs(pairs)) => pairs.run().map(|()| ExitCode::SUCCESS),
+        Some(Command::Paths(paths)) => paths.run(),
         Some(Command::Soak(soak)) => soak.run(),
         Some(Command::Termination(termination)) => termination.run().map(|()| ExitCode::SUCCESS),
         None => measure(&arguments.bench).map(|()| ExitCode::SUCCESS),

@@ -81,6 +81,11 @@ impl Recorder {
         }
     }
 
+    /// Counts, at the end, what the proxies' hosts dropped of what they had admitted.
+    pub(crate) fn count_overruns(&mut self, network: &Network) {
+        self.seen.receive_overruns = network.receive_overruns();
+    }
+
     /// Notes what a proxy says of a flow: the direction of the data, and the leg that sends it on. Returns what it holds.
     fn note_proxy(&mut self, proxy: usize, id: usize, t: f64, stats: &FlowStats) -> u64 {
         let (direction, leg, source) = match self.opens[id] {
@@ -110,6 +115,7 @@ fn note(seen: &mut LegSeen, t: f64, info: &TcpInfo, proxy: Option<(u64, u64, Pha
     });
     seen.min_rtt_us = info.min_rtt_us;
     seen.retransmits = seen.retransmits.max(info.total_retrans.into());
+    seen.timeouts = seen.timeouts.max(info.timeouts().map(u64::from));
 }
 
 /// Whether TCP has so much memory that the kernel begins to drop what sockets have received. All namespaces share it.

@@ -13,7 +13,7 @@ use crate::{
 };
 use kernel::Controller;
 use link::Limit;
-use proxy::{Config, FlowRecord, FlowStats, Leg, LegProfile, LinkView, Listen, Policy, Prefix, Proxy};
+use proxy::{Config, FlowRecord, FlowStats, Leg, LegProfile, LinkView, Listen, Policy, Prefix, Proxy, ReceiveCounters};
 use rustix::fd::OwnedFd;
 use scenario::{Bytes, PKT, Purpose, QueueLimit, Rate, Scenario, Span, stream};
 use std::{
@@ -225,6 +225,16 @@ impl Network {
         let proxy = self.hosts[host].enter(|| Proxy::start(config, on_end))?.map_err(|why| LabError::Proxy { host: host_name, why })?;
         self.proxies.push(ProxyOn { host, proxy: Some(proxy) });
         Ok(())
+    }
+
+    /// How often receive buffers on the proxies' hosts had no room for what they had admitted; none where a host does not
+    /// tell.
+    pub(crate) fn receive_overruns(&self) -> Option<u64> {
+        let of = |on: &ProxyOn| {
+            let counters = self.hosts[on.host].enter(ReceiveCounters::read).ok()?.ok()?;
+            Some(counters.pruned + counters.dropped)
+        };
+        self.proxies.iter().map(of).sum()
     }
 
     /// Ends everything, and returns what became of each link; packets that a host lost before the emulator saw them count as

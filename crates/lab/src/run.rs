@@ -189,6 +189,7 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
             thread::sleep(Duration::from_millis(5));
         }
     }
+    recorder.count_overruns(&network);
     let flows = workload.flows.clone();
     drop(workload);
     let links = network.finish()?;

@@ -476,6 +476,7 @@ impl Connection {
             up: direction(&self.up),
             down: direction(&self.down),
             control: Default::default(),
+            drops: [0; 2],
             bond: None,
         }
     }
@@ -483,13 +484,17 @@ impl Connection {
     /// The flow as it is now.
     pub(crate) fn stats(&self, now: Instant) -> FlowStats {
         let queues = |stats: &mut DirectionStats, source: BorrowedFd<'_>, destination: BorrowedFd<'_>| {
+            let memory = sys::receive_memory(source).unwrap_or_default();
             stats.received = sys::received(source);
+            // What is in order can be read. Only packets beyond a hole take memory and cannot.
+            stats.has_hole = stats.received == 0 && memory.used > 0;
             stats.unsent = sys::unsent(destination).unwrap_or(0);
+            memory.drops
         };
         let mut stats = self.last_stats(now);
         stats.control = [&self.near, &self.far].map(leg::controller_of);
-        queues(&mut stats.up, self.near.as_fd(), self.far.as_fd());
-        queues(&mut stats.down, self.far.as_fd(), self.near.as_fd());
+        stats.drops =
+            [queues(&mut stats.up, self.near.as_fd(), self.far.as_fd()), queues(&mut stats.down, self.far.as_fd(), self.near.as_fd())];
         stats
     }
 

@@ -3,7 +3,7 @@
 //! The socket's name is abstract: it is of the network namespace, as the proxy is, and nothing is left of it when the proxy
 //! goes. Only root and the proxy's own user are answered.
 
-use crate::{Change, ChangeError, Counted, LinkView, Prefix, Proxy, StartError, Totals, meter::FlowView};
+use crate::{Change, ChangeError, Counted, LinkView, Prefix, Proxy, ReceiveCounters, StartError, Totals, meter::FlowView};
 use rustix::{net::sockopt::socket_peercred, process::geteuid};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
@@ -42,12 +42,20 @@ pub struct Status {
     /// The links whose capacity is known.
     #[serde(default)]
     pub links: Vec<LinkView>,
+    /// Of the proxy's network namespace; absent where they cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receive: Option<ReceiveCounters>,
 }
 
 impl Proxy {
     /// What all flows came to, and what the firewall counted.
     pub fn status(&self) -> Status {
-        Status { totals: self.totals(), counted: self.counted().and_then(Result::ok), links: self.links() }
+        Status {
+            totals: self.totals(),
+            counted: self.counted().and_then(Result::ok),
+            links: self.links(),
+            receive: ReceiveCounters::read().ok(),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is likely wrong around a proxy, from what it counts and what its flows do; and whether a host's settings are enough for
 //! a link. Pure.
 
-use crate::{FlowView, Limiter, control::Status};
+use crate::{FlowView, Limiter, ReceiveCounters, control::Status};
 use scenario::{Bytes, Rate, Span};
 
 /// Something that was looked at.
@@ -21,6 +21,7 @@ pub fn of_proxy(status: &Status, flows: &[FlowView]) -> Vec<Finding> {
     vec![
         Finding { what: "both directions pass this host", said: both_directions(status) },
         Finding { what: "windows of the flows", said: windows(flows) },
+        Finding { what: "receive buffers hold what they admit", said: receive_buffers(status, flows) },
     ]
 }
 
@@ -68,6 +69,23 @@ fn windows(flows: &[FlowView]) -> Result<String, String> {
         return Err(format!("{buffer} of {} busy directions are held by the proxy's buffer: give it more (buffer)", limiters.len()));
     }
     Ok(format!("{} busy directions, {receiver} held by their receiver, {buffer} by the proxy's buffer", limiters.len()))
+}
+
+fn receive_buffers(status: &Status, flows: &[FlowView]) -> Result<String, String> {
+    let Some(ReceiveCounters { pruned, dropped, collapsed }) = status.receive else {
+        return Ok("this kernel does not say (/proc/net/netstat)".into());
+    };
+    if pruned == 0 && dropped == 0 {
+        return Ok("no packet was dropped for lack of room".into());
+    }
+    let of_flows = flows.iter().filter(|flow| flow.near.drops + flow.far.drops > 0).count();
+    Err(format!(
+        "on this host receive buffers had no room for what their windows had admitted: {pruned} times, {dropped} packets dropped, \
+         {collapsed} merged ({of_flows} of {} flows have dropped segments). Their senders stood still until a timeout. Raise the \
+         maximum of net.ipv4.tcp_rmem to three times the proxy's buffer, or give the proxy less (buffer); before Linux 5.14 only \
+         the latter helps. The counts are of all sockets since boot (nstat -az TcpExtRcvPruned TcpExtTCPRcvQDrop)",
+        flows.len()
+    ))
 }
 
 /// Settings of a host that bound a connection's windows.
@@ -121,7 +139,12 @@ mod tests {
     use crate::{Counted, Totals};
 
     fn status(ended: [u64; 9], oneway: u64) -> Status {
-        Status { totals: Totals { ended, ..Totals::default() }, counted: Some(Counted { oneway, ..Counted::default() }), links: Vec::new() }
+        Status {
+            totals: Totals { ended, ..Totals::default() },
+            counted: Some(Counted { oneway, ..Counted::default() }),
+            links: Vec::new(),
+            receive: None,
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::{
     StartError, bonded,
     config::{Config, Listen, Way},
     leg::{self, Shares},
+    receive_bound::bound_receive,
     sys,
 };
 use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
@@ -80,7 +81,7 @@ fn listener(config: &Config, at: SocketAddr, way: Way) -> io::Result<Socket> {
     leg::prepare(&socket, shares)?;
     if let Some(shares) = shares.filter(|_| way != Way::Bond) {
         // A near leg is filled while the far one is dialled, as far as the host's default would let it be.
-        leg::bound_receive(&socket, shares.receive)?;
+        bound_receive(&socket, shares.receive)?;
     }
     if let Some(window) = config.bond.as_ref().and_then(|bond| bond.connection_window).filter(|_| way == Way::Bond) {
         bonded::bound_window(&socket, window)?;

@@ -1,7 +1,6 @@
 //! A leg: one TCP connection of the two, tuned by its profile.
 
-use crate::sys;
-use rustix::fd::AsFd;
+use crate::{receive_bound::bound_receive, sys};
 use scenario::{Bytes, Rate, Span};
 use serde::{Deserialize, Deserializer, de};
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
@@ -195,22 +194,18 @@ pub(crate) fn prepare(socket: &Socket, shares: Option<Shares>) -> io::Result<()>
     socket.set_linger(Some(Duration::ZERO))?;
     // Urgent bytes keep their place in the stream.
     socket.set_out_of_band_inline(true)?;
-    // Otherwise the relay does so when a direction has become a stream.
-    if let Some(shares) = shares.filter(|shares| shares.pipe == 0) {
-        bound_receive(socket, shares.receive)?;
-        socket.set_tcp_notsent_lowat(shares.unsent as u32)?;
+    if let Some(shares) = shares {
+        // The handshake derives the window scale from this. Without it the scale follows
+        // net.ipv4.tcp_rmem, and each ACK rounds the window up to a multiple of 2^scale: with a
+        // multiple above one segment the window never closes, and the queue outgrows its buffer.
+        sys::clamp_window(socket, shares.receive)?;
+        // Otherwise the relay does so when a direction has become a stream.
+        if shares.pipe == 0 {
+            bound_receive(socket, shares.receive)?;
+            socket.set_tcp_notsent_lowat(shares.unsent as u32)?;
+        }
     }
     Ok(())
-}
-
-/// Bounds payload in the receive queue to `bytes`, and so the window. The kernel counts a packet with its overhead, of which
-/// there may be little or more than payload: only a buffer of that size with the overhead in it is a bound on payload.
-/// TCP_WINDOW_CLAMP alone would not do: it bounds the window, not the queue, and is forgotten when a larger segment comes. But a connection
-/// has one from its handshake, of the buffer that it had then, which has to grow with the buffer.
-pub(crate) fn bound_receive(socket: impl AsFd, bytes: usize) -> io::Result<()> {
-    // The kernel doubles what it is given.
-    sys::force_receive_buffer(&socket, bytes / 2)?;
-    sys::clamp_window(&socket, bytes)
 }
 
 /// Applies `profile` to a leg of a connection whose packets had the code point `dscp` when it came in.

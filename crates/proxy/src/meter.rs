@@ -24,6 +24,8 @@ pub struct FlowStats {
     pub up: DirectionStats,
     /// From server to client.
     pub down: DirectionStats,
+    /// Segments that each leg's socket has dropped, near and far.
+    pub drops: [u32; 2],
     /// The bond, where a leg is one; that leg then stands for all its connections together.
     pub bond: Option<BondView>,
 }
@@ -33,7 +35,7 @@ impl FlowStats {
     pub(crate) fn unbegun(client: SocketAddr, server: SocketAddr) -> Self {
         let (near, far) = (TcpInfo::default(), TcpInfo::default());
         let (up, down) = (DirectionStats::default(), DirectionStats::default());
-        FlowStats { client, server, age: Duration::ZERO, near, far, control: Default::default(), up, down, bond: None }
+        FlowStats { client, server, age: Duration::ZERO, near, far, control: Default::default(), up, down, drops: [0; 2], bond: None }
     }
 }
 
@@ -44,6 +46,8 @@ pub struct DirectionStats {
     pub moved: u64,
     /// Payload in the receive queue of the source.
     pub received: usize,
+    /// What the source has sent beyond a segment that is missing waits for its retransmission.
+    pub has_hole: bool,
     /// Payload in the proxy's own hands.
     pub in_hand: usize,
     /// Payload in the send queue of the destination, not sent yet.
@@ -96,6 +100,10 @@ impl DirectionStats {
         if source.holds_back() {
             return Limiter::ProxyBuffer;
         }
+        if self.has_hole {
+            // The sender waits for its own recovery from the loss, however long that takes.
+            return legs[0];
+        }
         // Nothing for two round trips: its sender has nothing to say.
         let quiet_ms = source.last_data_recv_ms;
         if u64::from(quiet_ms) > (u64::from(source.rtt_us) / 500).max(50) { Limiter::Sender } else { legs[0] }
@@ -122,12 +130,16 @@ pub struct LegView {
     /// Retransmission timeouts; absent where the kernel does not count them (before Linux 6.7), and of a bond.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<u16>,
+    /// Segments that this leg's socket has dropped: duplicates, outside of its window, or for lack of
+    /// room in its receive buffer.
+    #[serde(default)]
+    pub drops: u32,
     /// What the peer acknowledged lately, bit/s.
     pub delivery_bps: f64,
 }
 
 impl LegView {
-    fn of(info: &TcpInfo, control: &str) -> Self {
+    fn of(info: &TcpInfo, control: &str, drops: u32) -> Self {
         // The kernel's "none yet" (TCP_INFINITE_SSTHRESH).
         const INFINITE: u32 = 0x7fff_ffff;
         let seconds = |us: u32| f64::from(us) / 1e6;
@@ -141,6 +153,7 @@ impl LegView {
             mss_bytes: info.snd_mss,
             retransmits: info.total_retrans,
             timeouts: info.timeouts(),
+            drops,
             delivery_bps: info.delivery_rate as f64 * 8.0,
         }
     }
@@ -195,8 +208,8 @@ impl FlowView {
             client: flow.client,
             server: flow.server,
             age_s: flow.age.as_secs_f64(),
-            near: LegView::of(&flow.near, &flow.control[0]),
-            far: LegView::of(&flow.far, &flow.control[1]),
+            near: LegView::of(&flow.near, &flow.control[0], flow.drops[0]),
+            far: LegView::of(&flow.far, &flow.control[1], flow.drops[1]),
             up: direction(&flow.up, &flow.near, &flow.far, legs),
             down: direction(&flow.down, &flow.far, &flow.near, [legs[1], legs[0]]),
             bond: flow.bond.clone(),

@@ -94,6 +94,16 @@ fn text(status: &Status) -> String {
             ConstCounter::new(counted.quic_bytes),
         );
     }
+    if let Some(receive) = status.receive {
+        let counts = [
+            ([("kind", "pruned")], receive.pruned),
+            ([("kind", "dropped")], receive.dropped),
+            ([("kind", "collapsed")], receive.collapsed),
+        ];
+        let help = "Receive buffers of this network namespace without room for what they had admitted: buffers that had none even \
+                    when packets were merged, packets dropped, packets merged";
+        counters(&mut registry, "receive_buffer_overruns", help, None, counts);
+    }
     let mut text = String::new();
     // Writing to a string can't fail.
     let _ = encode(&mut text, &registry);
@@ -153,7 +163,7 @@ mod tests {
             networks: [("wlan0".to_string(), network)].into(),
         };
         let counted = Counted { split: 9, bypassed: 4, unsplit: 2, oneway: 0, quic_packets: 6, quic_bytes: 6000 };
-        let text = text(&Status { totals, counted: Some(counted), links: Vec::new() });
+        let text = text(&Status { totals, counted: Some(counted), links: Vec::new(), receive: None });
         for line in [
             "tandem_flows 3",
             "tandem_flows_ended_total{ending=\"finished\"} 5",

@@ -7,8 +7,9 @@
 //! source is held by its advertised window. Whether an end of file is passed on, and when, is the connection's business.
 
 use crate::{
-    leg::{self, Shares},
+    leg::Shares,
     pipe::{Filled, Pipe},
+    receive_bound::ReceiveBound,
     sys,
 };
 use rustix::{
@@ -112,6 +113,8 @@ pub(crate) struct Limits {
 pub(crate) struct Direction {
     shares: Option<Shares>,
     limits: Limits,
+    /// Of the source's receive queue.
+    receive_bound: ReceiveBound,
     /// How much of what it moves no source has sent.
     preface: usize,
     manner: Manner,
@@ -141,11 +144,15 @@ impl Direction {
     /// One that gives `preface`, which no source has sent, to the destination before all else, and then what has been `heard` of the
     /// source already.
     pub(crate) fn new(shares: Option<Shares>, limits: Limits, preface: Vec<u8>, heard: Vec<u8>) -> Self {
+        let manner = if shares.is_some_and(|shares| shares.pipe == 0) { Manner::Small } else { Manner::Messages };
+        // Small bounds are set before the connection, those of a stream when it has become one.
+        let small = shares.filter(|_| manner == Manner::Small).map(|shares| shares.receive);
         Direction {
             shares,
             limits,
+            receive_bound: ReceiveBound::inherited(limits.receive.into_iter().chain(small).min()),
             preface: preface.len(),
-            manner: if shares.is_some_and(|shares| shares.pipe == 0) { Manner::Small } else { Manner::Messages },
+            manner,
             tuned: false,
             readable: true,
             writable: true,
@@ -191,8 +198,10 @@ impl Direction {
     /// Moves what can be moved.
     pub(crate) fn pump(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, tools: &mut Tools) -> Result<Pumped, Fault> {
         if !self.writable || (self.in_hand() == 0 && (self.ended || !self.readable)) {
+            self.leave(source)?;
             return Ok(Pumped::Waits);
         }
+        self.receive_bound.resume(source).map_err(Fault::Source)?;
         let (before, mut spliced) = (self.moved, false);
         for _ in 0..TURN_ROUNDS {
             if !self.rest.is_empty() {
@@ -201,6 +210,7 @@ impl Direction {
                 break;
             } else if self.manner == Manner::Small {
                 if !self.copy_within_bound(source, destination, tools)? {
+                    self.leave(source)?;
                     return Ok(Pumped::WaitsForRoom);
                 }
             } else if self.in_pipe == 0 && (self.manner == Manner::Messages || self.urgent) {
@@ -225,8 +235,17 @@ impl Direction {
             // An idle connection keeps no memory.
             self.rest = Vec::new();
         }
+        self.leave(source)?;
         let could_read = !self.ended && self.readable;
         Ok(if self.writable && (could_read || self.in_hand() > 0) { Pumped::Again } else { Pumped::Waits })
+    }
+
+    /// Leaves in the source's receive queue what the destination does not take.
+    fn leave(&mut self, source: BorrowedFd<'_>) -> Result<(), Fault> {
+        if self.writable || self.ended {
+            return Ok(());
+        }
+        self.receive_bound.pause(source).map_err(Fault::Source)
     }
 
     /// Gives both sockets their shares of the bound. Until now a near leg has kept what its listener has, a far one little can have come to that
@@ -236,7 +255,7 @@ impl Direction {
         let Some(shares) = self.shares.filter(|_| self.manner != Manner::Small) else { return Ok(()) };
         // What a profile asks for stays, where it is less.
         if self.limits.receive.is_none_or(|bytes| bytes > shares.receive) {
-            leg::bound_receive(source, shares.receive).map_err(Fault::Source)?;
+            self.receive_bound.set(source, shares.receive).map_err(Fault::Source)?;
         }
         if self.limits.unsent.is_none_or(|bytes| bytes > shares.unsent) {
             sys::set_notsent_lowat(destination, shares.unsent).map_err(Fault::Destination)?;

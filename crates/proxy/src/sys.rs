@@ -109,20 +109,43 @@ pub fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
 /// The window that a socket would announce, as `__tcp_select_window` of kernels before 6.2 computes it with the default
 /// `net.ipv4.tcp_adv_win_scale`, which counts half of the free buffer as payload.
 fn estimated_window(socket: impl AsFd, mss: u32) -> io::Result<u32> {
+    let ReceiveMemory { used, buffer, .. } = receive_memory(socket)?;
+    let whole = u32::try_from(buffer / 2).unwrap_or(u32::MAX);
+    let free = u32::try_from(buffer.saturating_sub(used) / 2).unwrap_or(u32::MAX);
+    // Less than a sixteenth, or than a segment, is announced as nothing.
+    Ok(if free < whole / 16 || free < mss { 0 } else { free })
+}
+
+/// What a socket's receive side takes of memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ReceiveMemory {
+    /// Bytes of packets with their overhead: in order, out of order, and not processed yet.
+    pub(crate) used: usize,
+    /// The receive buffer.
+    pub(crate) buffer: usize,
+    /// Packets that the socket has dropped: duplicates, packets out of its window, or for lack of room.
+    pub(crate) drops: u32,
+}
+
+/// Reads a socket's memory counters (SO_MEMINFO).
+pub(crate) fn receive_memory(socket: impl AsFd) -> io::Result<ReceiveMemory> {
     const SO_MEMINFO: libc::c_int = 55;
+    // Indices of include/uapi/linux/sock_diag.h.
     const RMEM_ALLOC: usize = 0;
     const RCVBUF: usize = 1;
     const BACKLOG: usize = 7;
+    const DROPS: usize = 8;
     let mut memory = [0u32; 9];
     let mut length = mem::size_of_val(&memory) as libc::socklen_t;
     // SAFETY: the pointer and length describe `memory`.
     let status =
         unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, SO_MEMINFO, memory.as_mut_ptr().cast(), &raw mut length) };
     check(status)?;
-    let whole = memory[RCVBUF] / 2;
-    let free = memory[RCVBUF].saturating_sub(memory[RMEM_ALLOC]).saturating_sub(memory[BACKLOG]) / 2;
-    // Less than a sixteenth, or than a segment, is announced as nothing.
-    Ok(if free < whole / 16 || free < mss { 0 } else { free })
+    Ok(ReceiveMemory {
+        used: memory[RMEM_ALLOC] as usize + memory[BACKLOG] as usize,
+        buffer: memory[RCVBUF] as usize,
+        drops: memory[DROPS],
+    })
 }
 
 /// Whether a socket's SYN waits for its answer, has not been sent yet, or was refused.
@@ -140,6 +163,14 @@ fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> io::Result<(
     check(status)
 }
 
+fn get_int(socket: impl AsFd, level: i32, name: i32) -> io::Result<i32> {
+    let mut value = 0i32;
+    let mut length = mem::size_of::<i32>() as libc::socklen_t;
+    // SAFETY: the pointer and length describe `value`.
+    let status = unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut length) };
+    check(status).map(|()| value)
+}
+
 fn check(status: i32) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -154,6 +185,30 @@ pub fn force_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     let value = i32::try_from(bytes).unwrap_or(i32::MAX);
     set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, value)
         .or_else(|_| set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, value))
+}
+
+/// Which buffers of a socket have a fixed size (SO_BUF_LOCK, Linux 5.14); the others the kernel tunes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BufferLocks(i32);
+
+impl BufferLocks {
+    const SO_BUF_LOCK: libc::c_int = 72;
+    const RECEIVE: i32 = 2;
+
+    /// Those of a socket.
+    pub(crate) fn of(socket: impl AsFd) -> io::Result<Self> {
+        get_int(socket, libc::SOL_SOCKET, Self::SO_BUF_LOCK).map(BufferLocks)
+    }
+
+    /// The same for the send buffer; the receive buffer fixed at the size that it has, or not.
+    pub(crate) fn with_receive(self, locked: bool) -> Self {
+        BufferLocks(if locked { self.0 | Self::RECEIVE } else { self.0 & !Self::RECEIVE })
+    }
+
+    /// Applies them.
+    pub(crate) fn apply(self, socket: impl AsFd) -> io::Result<()> {
+        set_int(socket, libc::SOL_SOCKET, Self::SO_BUF_LOCK, self.0)
+    }
 }
 
 /// Fixes the send buffer, beyond `net.core.wmem_max` where the process may (CAP_NET_ADMIN), else within it.

@@ -35,6 +35,7 @@ fn case(name: &str, end: f64, goodput: f64, retransmits: u64, held: Option<f64>)
         min_rtt_s: rtt * 0.9,
         retransmits,
         mean_cwnd_pkt: cwnd,
+        timeouts: None,
     };
     let legs = match split {
         true => vec![leg("cubic", 0.011, 31.0, 0), leg(if bbr { "bbr" } else { "cubic" }, 0.9, 700.0, retransmits)],
@@ -63,6 +64,7 @@ fn case(name: &str, end: f64, goodput: f64, retransmits: u64, held: Option<f64>)
             delay_s: Dist { mean: 0.61, p50: 0.6, p99: 0.9, max: 0.95 },
             phases: Phases { free: 0.72, starvation: 0.04, backpressure: 0.24 },
             shaper: None,
+            receive_overruns: None,
         }),
         links: vec![link(1, 1e9, 0.005, None, 0), link(2, 10e6, 0.4, Some(0.001), retransmits)],
         series: series(bbr, split, end, goodput, held, retransmits as f64),

@@ -113,6 +113,10 @@ pub struct LegOutcome {
     pub retransmits: u64,
     /// Congestion window in segments, mean over the time it sent.
     pub mean_cwnd_pkt: f64,
+    /// Retransmission timeouts; absent where the engine or the kernel (before Linux 6.7) does not
+    /// count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeouts: Option<u64>,
 }
 
 /// What happened in the proxy.
@@ -127,6 +131,10 @@ pub struct ProxyOutcome {
     /// Where proxies shape what they send: the queues there, as a link's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shaper: Option<ShaperOutcome>,
+    /// How often receive buffers on the proxies' hosts had no room for what their windows had
+    /// admitted; absent where the engine does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receive_overruns: Option<u64>,
 }
 
 /// The queue before a proxy's own shaper.

@@ -51,6 +51,8 @@ pub struct LegSeen {
     pub min_rtt_us: u32,
     /// Segments sent again.
     pub retransmits: u64,
+    /// Retransmission timeouts; none where they are not counted.
+    pub timeouts: Option<u64>,
 }
 
 /// All that was seen of a flow.
@@ -98,6 +100,8 @@ pub struct Seen {
     pub shaped: Vec<(f64, f64)>,
     /// Those shapers, where there are such.
     pub shaper: Option<ShaperOutcome>,
+    /// How often receive buffers on the proxies' hosts had no room for what they had admitted.
+    pub receive_overruns: Option<u64>,
     /// Each link, over the whole run.
     pub links: Vec<LinkOutcome>,
 }
@@ -223,6 +227,7 @@ impl Seen {
             delay_s,
             phases: Phases { free: share(phases.free), starvation: share(phases.starvation), backpressure: share(phases.backpressure) },
             shaper: self.shaper,
+            receive_overruns: self.receive_overruns,
         }
     }
 
@@ -289,6 +294,7 @@ impl LegSeen {
             min_rtt_s: f64::from(self.min_rtt_us) / 1e6,
             retransmits: self.retransmits,
             mean_cwnd_pkt: mean(|look| look.cwnd),
+            timeouts: self.timeouts,
         }
     }
 
@@ -338,7 +344,7 @@ mod tests {
                 phase: if *t < 5.0 { Phase::Free } else { Phase::Starvation },
             };
             let read = looks(read);
-            let leg = LegSeen { looks: read.iter().map(look).collect(), min_rtt_us: 19_000, retransmits: 3 };
+            let leg = LegSeen { looks: read.iter().map(look).collect(), min_rtt_us: 19_000, retransmits: 3, timeouts: None };
             FlowSeen { start_s, bytes: read[100].1 as u64, legs: vec![leg.clone(), leg], read, ..FlowSeen::default() }
         };
         let bottleneck = looks(|t| 1e6 * t).into_iter().map(|(t, left)| LinkLook { t, left: left as u64, queued: 1500 });

@@ -143,6 +143,7 @@ fn proxy(split: &Split, seed: u64, found: &crate::Estimate) -> ProxyOutcome {
         delay_s: Dist::of(&mut held.iter().map(|packets| way + packets / found.rate.mean).collect::<Vec<_>>()),
         phases: Phases { free, starvation, backpressure },
         shaper: None,
+        receive_overruns: None,
     }
 }
 

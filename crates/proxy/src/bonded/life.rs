@@ -26,11 +26,12 @@ use crate::{
     ending::Ending,
     greeting::{proxy_header, socks_reply},
     leg::{self, LegProfile, Shares, Silence},
+    receive_bound::ReceiveBound,
     relay::Tools,
     sys,
 };
 use bond::{Answer, Breach, Call, Frame, Target, Why};
-use rustix::io::Errno;
+use rustix::{fd::AsFd as _, io::Errno};
 use scenario::Span;
 use socket2::Socket;
 use std::{
@@ -115,6 +116,8 @@ pub(super) struct Bonded {
     pub(super) given: u64,
     tuned: bool,
     shares: Option<Shares>,
+    /// Of the plain leg's receive queue.
+    receive_bound: ReceiveBound,
     silence: Silence,
     moved: (Instant, u64),
     kept_alive: bool,
@@ -216,6 +219,7 @@ impl Bonded {
             given: 0,
             tuned: false,
             shares: None,
+            receive_bound: ReceiveBound::default(),
             silence: Silence::of(&LegProfile::default()),
             moved: (now, 0),
             kept_alive: false,
@@ -368,6 +372,11 @@ impl Bonded {
     /// Takes what the plain leg has sent; true: there is more.
     fn take(&mut self) -> Result<bool, Ending> {
         let Some(plain) = &self.plain else { return Ok(false) };
+        if self.life == Life::Dialling || !self.stream.wants() {
+            self.receive_bound.pause(plain.as_fd()).map_err(|why| self.failed(&why))?;
+            return Ok(false);
+        }
+        self.receive_bound.resume(plain.as_fd()).map_err(|why| self.failed(&why))?;
         let mut taken = 0;
         while self.is_to_take() {
             if taken >= TURN_BYTES {
@@ -426,7 +435,7 @@ impl Bonded {
         }
         self.tuned = true;
         if let (Some(shares), Some(plain)) = (self.shares, &self.plain) {
-            let tuned = leg::bound_receive(plain, shares.receive).and_then(|()| sys::set_notsent_lowat(plain, shares.unsent));
+            let tuned = self.receive_bound.set(plain.as_fd(), shares.receive).and_then(|()| sys::set_notsent_lowat(plain, shares.unsent));
             tuned.map_err(|why| self.failed(&why))?;
         }
         Ok(())

@@ -79,9 +79,19 @@ impl Bonds {
         let (waiting, most_waiting) = (bonded.stream.inbound.waiting().1, bonded.stream.inbound.most_held());
         let (received, unsent) = if looks { bonded.plain_queues() } else { (0, 0) };
         let queued: u64 = paths.iter().map(|path| path.queued_bytes).sum();
-        let out =
-            DirectionStats { moved: bonded.taken, received, in_hand: bonded.stream.outbound.left() as usize, unsent: queued as usize };
-        let back = DirectionStats { moved: bonded.given, received: 0, in_hand: (waiting + bonded.stream.inbound.ready()) as usize, unsent };
+        let out = DirectionStats {
+            moved: bonded.taken,
+            received,
+            in_hand: bonded.stream.outbound.left() as usize,
+            unsent: queued as usize,
+            ..DirectionStats::default()
+        };
+        let back = DirectionStats {
+            moved: bonded.given,
+            in_hand: (waiting + bonded.stream.inbound.ready()) as usize,
+            unsent,
+            ..DirectionStats::default()
+        };
         let bond_control = if looks { format!("bond of {}", paths.iter().filter(|path| path.up).count()) } else { String::new() };
         let is_near = matches!(bonded.role, Role::Connect { .. });
         let ([near, far], [up, down]) = if is_near { ([plain, bond], [out, back]) } else { ([bond, plain], [back, out]) };
@@ -94,6 +104,7 @@ impl Bonds {
             control: if is_near { [control, bond_control] } else { [bond_control, control] },
             up,
             down,
+            drops: [0; 2],
             bond: Some(BondView { paths, waiting_bytes: waiting, most_waiting_bytes: most_waiting }),
         }
     }
