@@ -1,58 +1,25 @@
 //! What has been done, for Prometheus: base units, no label a client or a server.
 
 use crate::{Cache, Stats};
+use metrics_server::Server;
 use prometheus_client::{
     encoding::text::encode,
     metrics::{counter::Counter, family::Family, gauge::ConstGauge, info::Info},
     registry::{Registry, Unit},
 };
-use proxy::StartError;
-use std::{
-    io,
-    net::SocketAddr,
-    sync::{Arc, Weak},
-    thread,
-};
-use tiny_http::{Header, Method, Response, Server};
+use proxy::{StartError, metrics::refused};
+use std::{net::SocketAddr, sync::Arc};
 
 type Labels = [(&'static str, &'static str); 1];
 
-/// Serves metrics at `http://AT/metrics` until the cache is gone; returns where.
-pub fn serve(cache: &Arc<Cache>, at: SocketAddr) -> Result<SocketAddr, StartError> {
-    let refused = |why: Box<dyn std::error::Error + Send + Sync>| {
-        let why = why.downcast::<io::Error>().map_or_else(io::Error::other, |why| *why);
-        StartError::Listen {
-            address: format!("{at} for metrics"),
-            cure: match why.kind() {
-                io::ErrorKind::AddrInUse => "another program listens there: stop it or choose another port (--metrics)",
-                _ => "choose an address that this machine has, such as 127.0.0.1:9156",
-            },
-            why,
-        }
-    };
-    let server = Server::http(at).map_err(refused)?;
-    let address = server.server_addr().to_ip().unwrap_or(at);
+/// Serves metrics at `http://AT/metrics` until what it returns is dropped.
+///
+/// # Errors
+/// [`StartError::Listen`] when the address cannot be used.
+pub fn serve(cache: &Arc<Cache>, at: SocketAddr) -> Result<Server, StartError> {
     let cache = Arc::downgrade(cache);
-    let work = move || answer(&server, &cache);
-    let spawned = thread::Builder::new().name("tandem-metrics".into()).spawn(work);
-    spawned.map(|_| address).map_err(|why| StartError::System { what: "start the thread that serves metrics", why })
-}
-
-fn answer(server: &Server, cache: &Weak<Cache>) {
-    for request in server.incoming_requests() {
-        let Some(cache) = cache.upgrade() else { return };
-        let here = request.url().split('?').next() == Some("/metrics") && matches!(request.method(), Method::Get | Method::Head);
-        let response = if here {
-            let kind = "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8".parse::<Header>();
-            let response = Response::from_string(text(&cache.stats()));
-            kind.into_iter().fold(response, Response::with_header)
-        } else {
-            Response::from_string("metrics are at /metrics\n").with_status_code(404)
-        };
-        drop(cache);
-        // Who asked may have gone away.
-        let _ = request.respond(response);
-    }
+    // The cache is held no longer than the page takes to make: it ends when nobody holds it.
+    Server::start(at, move || Some(text(&cache.upgrade()?.stats()))).map_err(|why| refused(at, why))
 }
 
 /// Numbers as Prometheus reads them.

@@ -1,6 +1,7 @@
 //! What flows came to, for Prometheus: base units, no label a flow.
 
 use crate::{Ending, NetworkTotals, Proxy, StartError, control::Status, gate};
+use metrics_server::Server;
 use prometheus_client::{
     encoding::text::encode,
     metrics::{
@@ -13,49 +14,31 @@ use prometheus_client::{
 };
 use std::{
     collections::BTreeMap,
+    io,
     net::SocketAddr,
-    sync::{Arc, Weak, atomic::AtomicU64},
-    thread,
+    sync::{Arc, atomic::AtomicU64},
 };
-use tiny_http::{Header, Method, Response, Server};
 
 /// The labels of a counter, few and fixed.
 type Labels = [(&'static str, &'static str); 1];
 
-/// Serves metrics at `http://AT/metrics` until the proxy is gone.
-pub fn serve(proxy: &Arc<Proxy>, at: SocketAddr) -> Result<(), StartError> {
-    let refused = |why: Box<dyn std::error::Error + Send + Sync>| {
-        let why = why.downcast::<std::io::Error>().map_or_else(std::io::Error::other, |why| *why);
-        StartError::Listen {
-            address: format!("{at} for metrics"),
-            cure: match why.kind() {
-                std::io::ErrorKind::AddrInUse => "another program listens there: stop it or choose another port (--metrics)",
-                _ => "choose an address that this machine has, such as 127.0.0.1:9155",
-            },
-            why,
-        }
-    };
-    let server = Server::http(at).map_err(refused)?;
+/// Serves metrics at `http://AT/metrics` until what it returns is dropped.
+///
+/// # Errors
+/// [`StartError::Listen`] when the address cannot be used.
+pub fn serve(proxy: &Arc<Proxy>, at: SocketAddr) -> Result<Server, StartError> {
     let proxy = Arc::downgrade(proxy);
-    let work = move || answer(&server, &proxy);
-    let spawned = thread::Builder::new().name("tandem-metrics".into()).spawn(work);
-    spawned.map(drop).map_err(|why| StartError::System { what: "start the thread that serves metrics", why })
+    // The proxy is held no longer than the page takes to make: it ends when nobody holds it.
+    Server::start(at, move || Some(text(&proxy.upgrade()?.status()))).map_err(|why| refused(at, why))
 }
 
-fn answer(server: &Server, proxy: &Weak<Proxy>) {
-    for request in server.incoming_requests() {
-        let Some(proxy) = proxy.upgrade() else { return };
-        let here = request.url().split('?').next() == Some("/metrics") && matches!(request.method(), Method::Get | Method::Head);
-        let response = if here {
-            let kind = "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8".parse::<Header>();
-            let response = Response::from_string(text(&proxy.status()));
-            kind.into_iter().fold(response, Response::with_header)
-        } else {
-            Response::from_string("metrics are at /metrics\n").with_status_code(404)
-        };
-        // Who asked may have gone away.
-        let _ = request.respond(response);
-    }
+/// Why metrics cannot be served there.
+pub fn refused(at: SocketAddr, why: io::Error) -> StartError {
+    let cure = match why.kind() {
+        io::ErrorKind::AddrInUse => "another program listens there: stop it or choose another port (--metrics)",
+        _ => "choose an address that this machine has, such as 127.0.0.1:9155",
+    };
+    StartError::Listen { address: format!("{at} for metrics"), cure, why }
 }
 
 /// A status as Prometheus reads it.

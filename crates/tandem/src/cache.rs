@@ -9,12 +9,7 @@ use signal_hook::{
     consts::{SIGINT, SIGTERM},
     iterator::Signals,
 };
-use std::{
-    net::SocketAddr,
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, sync::Arc, thread, time::Duration};
 
 /// Receives all, then forwards: web pages from what it keeps, compressed, with smaller pictures; other connections when their sender pauses
 /// or has finished. TLS passes as it is.
@@ -119,9 +114,7 @@ impl Cache {
         }
         let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|why| Failure::Failed(format!("cannot listen for signals: {why}")))?;
         let cache = Arc::new(Running::start(config).map_err(start_failure)?);
-        if let Some(at) = self.metrics {
-            metrics::serve(&cache, at).map_err(start_failure)?;
-        }
+        let metrics = self.metrics.map(|at| metrics::serve(&cache, at).map_err(start_failure)).transpose()?;
         self.warn();
         tracing::info!("storing and forwarding");
         signals.forever().next();
@@ -131,14 +124,9 @@ impl Cache {
             thread::sleep(Duration::from_millis(20));
         }
         self.print(&cache.stats())?;
-        // Resets what is left and takes the rules away, as soon as nobody asks it anything any more.
-        let (begun, mut shared) = (Instant::now(), cache);
-        while let Err(still_shared) = Arc::try_unwrap(shared).map(drop)
-            && begun.elapsed() < Duration::from_secs(10)
-        {
-            thread::sleep(Duration::from_millis(5));
-            shared = still_shared;
-        }
+        drop(metrics);
+        // Resets what is left and takes the rules away.
+        drop(cache);
         Ok(())
     }
 

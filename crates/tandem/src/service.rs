@@ -19,9 +19,7 @@ pub(crate) fn serve(service: &Service, again: impl Fn() -> Result<Option<Service
         Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(|why| Failure::Failed(format!("cannot listen for signals: {why}")))?;
     let proxy = Arc::new(Running::start(service.config.clone(), |_| {}).map_err(start_failure)?);
     control::serve(&proxy, &service.name).map_err(start_failure)?;
-    if let Some(at) = service.metrics {
-        metrics::serve(&proxy, at).map_err(start_failure)?;
-    }
+    let metrics = service.metrics.map(|at| metrics::serve(&proxy, at).map_err(start_failure)).transpose()?;
     warn(&service.config);
     tracing::info!("splitting connections");
     tell_manager(&[NotifyState::Ready]);
@@ -37,7 +35,8 @@ pub(crate) fn serve(service: &Service, again: impl Fn() -> Result<Option<Service
     while !proxy.is_idle() && !signals.pending().any(|signal| signal != SIGHUP) {
         thread::sleep(Duration::from_millis(20));
     }
-    // Resets what is left and takes the rules away, as soon as nobody asks it anything any more.
+    drop(metrics);
+    // Resets what is left and takes the rules away, as soon as no control request holds it.
     let (begun, mut shared) = (Instant::now(), proxy);
     while let Err(still_shared) = Arc::try_unwrap(shared).map(drop)
         && begun.elapsed() < Duration::from_secs(10)
