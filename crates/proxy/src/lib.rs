@@ -33,6 +33,7 @@ mod relay;
 mod resolver;
 mod routes;
 mod rules;
+mod runtime_dir;
 mod sys;
 mod worker;
 

@@ -22,6 +22,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::{
     fmt, io,
     net::SocketAddr,
+    path::PathBuf,
     process::{Command, Stdio},
     time::Duration,
 };
@@ -87,14 +88,17 @@ pub enum RulesError {
         "cannot take over the traffic: another process owns the nftables table inet {TABLE} in this network namespace; stop that proxy first"
     )]
     Taken,
-    /// Another user's process says that it is a proxy.
+    /// Where the table has no owner, a proxy shows by a socket that it lives. There is none.
     #[error(
-        "cannot take over the traffic: a process of user {user} listens on the abstract socket tandem-table of this network namespace, as a \
-         running proxy does on this kernel; end that process first"
+        "cannot take over the traffic: on this kernel a proxy with rules needs a socket in {}, which cannot be made: {why}; let this user \
+         write there (in a container with a read-only root: a tmpfs at /run)",
+        at.display()
     )]
-    Locked {
-        /// The user that runs it.
-        user: u32,
+    NoSocket {
+        /// Where it would be.
+        at: PathBuf,
+        /// The system's reason.
+        why: io::Error,
     },
     /// The table is gone: somebody flushed all of nftables, or ended its owner.
     #[error("the nftables table inet {TABLE} no longer answers ({why}): restart the proxy")]

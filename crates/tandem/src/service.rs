@@ -18,7 +18,8 @@ pub(crate) fn serve(service: &Service, again: impl Fn() -> Result<Option<Service
     let mut signals =
         Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(|why| Failure::Failed(format!("cannot listen for signals: {why}")))?;
     let proxy = Arc::new(Running::start(service.config.clone(), |_| {}).map_err(start_failure)?);
-    control::serve(&proxy, &service.name).map_err(start_failure)?;
+    // Until the end, so that nobody else has the name while there are rules.
+    let _control = control::serve(&proxy, &service.name).map_err(start_failure)?;
     let metrics = service.metrics.map(|at| metrics::serve(&proxy, at).map_err(start_failure)).transpose()?;
     warn(&service.config);
     tracing::info!("splitting connections");

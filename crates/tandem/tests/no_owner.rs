@@ -5,11 +5,21 @@
 mod common;
 
 use common::{
-    Daemon, TANDEM,
+    Daemon, TANDEM, as_nobody,
     routed::{Routed, SERVER, echoes},
     skip, wait_until,
 };
-use std::{env, fs, os::unix::fs::PermissionsExt as _, process::Command};
+use std::{
+    env, fs,
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::{
+            fs::PermissionsExt as _,
+            net::{SocketAddr, UnixListener},
+        },
+    },
+    process::Command,
+};
 
 /// Writes that `nft` where `routed` keeps its files, and returns a `PATH` that finds it first.
 fn path_without_owners(routed: &Routed) -> String {
@@ -93,6 +103,22 @@ fn a_table_that_nothing_removed_passes_connections_and_is_replaced() {
     assert!(has_table(&routed));
     talks(&routed);
     let _next = started(&routed, &path);
+    talks(&routed);
+    assert_eq!(routed.verdicts(), (2, 0, 0));
+}
+
+#[test]
+fn another_user_cannot_keep_a_proxy_from_having_a_table() {
+    if skip("another_user_cannot_keep_a_proxy_from_having_a_table", &["nft", "ip", "sed"]) {
+        return;
+    }
+    let routed = Routed::new();
+    routed.echo(80);
+    let path = path_without_owners(&routed);
+    // The name that told of a living proxy until 0.2.0.
+    let squat = || UnixListener::bind_addr(&SocketAddr::from_abstract_name("tandem-table").unwrap()).unwrap();
+    let _squatter = as_nobody(&routed.router, squat);
+    let _proxy = started(&routed, &path);
     talks(&routed);
     assert_eq!(routed.verdicts(), (2, 0, 0));
 }

@@ -1,10 +1,10 @@
-//! Clients that misuse what the running proxy and cache offer to observers, which is the metrics
-//! server. None of them may block other clients, delay the end of the program, or cost it more than
-//! a fixed amount of memory, threads and descriptors.
+//! Clients that misuse what the running proxy and cache offer to observers: the metrics server and
+//! the control socket. None of them may block other clients, delay the end of the program, or cost
+//! it more than a fixed amount of memory, threads and descriptors.
 
 mod common;
 
-use common::{Daemon, TANDEM, skip, wait_for_port, wait_until};
+use common::{Daemon, TANDEM, as_nobody, control_socket, skip, wait_for_port, wait_until};
 use lab::Host;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::{
@@ -12,6 +12,12 @@ use std::{
     fs,
     io::{self, Read as _, Write as _},
     net::TcpStream,
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr as UnixAddress, UnixListener, UnixStream},
+    },
+    path::Path,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -74,6 +80,13 @@ impl Watched {
         let limit = (0..).filter(|number| !used.contains(number)).nth(free);
         let limit = Rlimit { current: limit, maximum: limit };
         prlimit(Some(self.pid()), Resource::Nofile, limit).unwrap();
+    }
+
+    /// The processor time that it has used, in hundredths of a second.
+    fn processor_ticks(&self) -> u64 {
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        let fields: Vec<&str> = text.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     }
 
     /// Asks the program to end; returns the time it took.
@@ -153,4 +166,163 @@ fn a_client_that_never_reads_metrics_blocks_nobody() {
         assert!(refused.is_some() && scrape.is_ok());
         assert!(took < PROMPT);
     }
+}
+
+/// What `tandem flows` prints, on both streams, and its exit status.
+fn flows(host: &Host) -> (Option<i32>, String) {
+    let output = host.command(TANDEM).arg("flows").output().unwrap();
+    (output.status.code(), [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat())
+}
+
+#[test]
+fn another_users_socket_is_neither_asked_nor_in_the_way() {
+    if skip("another_users_socket_is_neither_asked_nor_in_the_way", &[]) {
+        return;
+    }
+    let host = Host::new("squatted").unwrap();
+    // The name of the socket until 0.2.0.
+    let squatter = as_nobody(&host, || UnixListener::bind_addr(&UnixAddress::from_abstract_name("tandem/default").unwrap()).unwrap());
+    thread::spawn(move || {
+        for mut stream in squatter.incoming().flatten() {
+            let _ = stream.write_all(b"{\"Err\":\"\\u001b[2J\\u001b]0;owned\\u0007 all is well\"}\n");
+        }
+    });
+    let (status, said) = flows(&host);
+    println!("with a squatter and no proxy: {status:?} {said:?}");
+    let mut proxy = Daemon::start(host.command(TANDEM).args(["proxy", "--listen", "forward=127.0.0.1:7000=127.0.0.1:9"]));
+    thread::sleep(Duration::from_secs(2));
+    let ended = proxy.0.try_wait().unwrap();
+    println!("a proxy beside the squatter: ended {ended:?}, {:?}", flows(&host));
+    assert!(said.contains("no proxy named"), "{said:?}");
+    assert!(ended.is_none());
+    assert_eq!(flows(&host).0, Some(0));
+}
+
+#[test]
+fn what_a_proxy_says_has_no_command_for_the_terminal_and_an_end() {
+    if skip("what_a_proxy_says_has_no_command_for_the_terminal_and_an_end", &[]) {
+        return;
+    }
+    let host = Host::new("told").unwrap();
+    // A first proxy makes the directory.
+    let mut proxy = Daemon::start(host.command(TANDEM).args(["proxy", "--listen", "forward=127.0.0.1:7000=127.0.0.1:9"]));
+    wait_until("the proxy is up", || flows(&host).0 == Some(0));
+    proxy.signal("TERM");
+    proxy.0.wait().unwrap();
+    let socket = control_socket(&host, "default");
+    let mut lock = socket.clone().into_os_string();
+    lock.push(".lock");
+    assert!(!socket.exists() && !Path::new(&lock).exists(), "the proxy removes them at its end");
+
+    let listener = UnixListener::bind(&socket).unwrap();
+    let answer = |text: &[u8]| {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                let _ = stream.write_all(text);
+                // A client that gives up closes its end.
+                while stream.write_all(&[b'x'; 4096]).is_ok() {}
+            });
+            let (status, said) = flows(&host);
+            assert_eq!(status, Some(1));
+            assert!(said.starts_with("tandem: ") && said.lines().count() == 1, "{said:?}");
+            assert!(!said.trim_end().contains(char::is_control), "{said:?}");
+            said
+        })
+    };
+    let said = answer(b"{\"Err\":\"\\u001b[2J\\u001b]0;owned\\u0007\\u009b31m\"}\n");
+    assert!(said.contains("[2J") && said.contains("owned"), "{said:?}");
+    answer(b"{\"Ok\":[{\"\\u001b[2J\":0}]}\n");
+    answer(b"\x1b[2J\n");
+    fs::remove_file(socket).unwrap();
+}
+
+#[test]
+fn a_request_without_an_end_is_refused() {
+    if skip("a_request_without_an_end_is_refused", &[]) {
+        return;
+    }
+    let host = Host::new("asked").unwrap();
+    let _proxy = Daemon::start(host.command(TANDEM).args(["proxy", "--listen", "forward=127.0.0.1:7000=127.0.0.1:9"]));
+    wait_until("the proxy is up", || flows(&host).0 == Some(0));
+    let mut stream = UnixStream::connect(control_socket(&host, "default")).unwrap();
+    // It closes the connection before it has read all of this.
+    let _ = stream.write_all(&vec![b'['; 16 << 20]);
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    assert!(answer.contains("a line of more than 262144 bytes came"), "{answer}");
+    assert_eq!(flows(&host).0, Some(0));
+}
+
+#[test]
+fn a_proxy_takes_the_place_of_one_that_was_killed() {
+    if skip("a_proxy_takes_the_place_of_one_that_was_killed", &[]) {
+        return;
+    }
+    let host = Host::new("killed").unwrap();
+    let start = || {
+        let proxy = Daemon::start(host.command(TANDEM).args(["proxy", "--listen", "forward=127.0.0.1:7000=127.0.0.1:9"]));
+        wait_until("the proxy is up", || flows(&host).0 == Some(0));
+        proxy
+    };
+    drop(start());
+    assert!(control_socket(&host, "default").exists());
+    let (status, said) = flows(&host);
+    assert!(status == Some(1) && said.contains("no proxy named"), "{said}");
+    drop(start());
+}
+
+#[test]
+fn askers_that_say_nothing_keep_no_other_waiting() {
+    if skip("askers_that_say_nothing_keep_no_other_waiting", &[]) {
+        return;
+    }
+    let host = Host::new("asked").unwrap();
+    let mut proxy = Daemon::start(host.command(TANDEM).args(["proxy", "--listen", "forward=127.0.0.1:7000=127.0.0.1:9"]));
+    wait_until("the proxy is up", || flows(&host).0 == Some(0));
+    let socket = control_socket(&host, "default");
+    let silent: Vec<UnixStream> = (0..20).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    let begun = Instant::now();
+    let answer = flows(&host);
+    let took = begun.elapsed();
+    println!("beside {} silent askers: {answer:?} within {took:?}", silent.len());
+    proxy.signal("TERM");
+    proxy.0.wait().unwrap();
+    assert_eq!(answer.0, Some(0));
+    assert!(took < PROMPT, "{took:?}");
+}
+
+#[test]
+fn a_want_of_descriptors_costs_no_processor_time() {
+    if skip("a_want_of_descriptors_costs_no_processor_time", &[]) {
+        return;
+    }
+    let watched = Watched::start("proxy");
+    wait_until("the proxy is up", || flows(&watched.host).0 == Some(0));
+    watched.limit_descriptors(0);
+    // An accept that waits may have its descriptor already; the next one finds none.
+    drop(UnixStream::connect(control_socket(&watched.host, "default")).unwrap());
+    let before = watched.processor_ticks();
+    thread::sleep(Duration::from_secs(2));
+    let ticks = watched.processor_ticks() - before;
+    println!("two seconds with no descriptor for an asker: {ticks} hundredths of a second of processor time");
+    assert!(ticks < 20, "{ticks}");
+}
+
+#[test]
+fn without_a_directory_for_its_socket_a_proxy_runs_all_the_same() {
+    if skip("without_a_directory_for_its_socket_a_proxy_runs_all_the_same", &["unshare", "mount"]) {
+        return;
+    }
+    let host = Host::new("contained").unwrap();
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let script = "mount -t tmpfs -o ro none /run && exec \"$@\"";
+    let mut command = host.command("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh", TANDEM, "proxy", "--listen", "forward=127.0.0.1:7000=127.0.0.1:9"]);
+    let _proxy = Daemon::logging(command.env_remove("XDG_RUNTIME_DIR"), log.path());
+    wait_for_port(&host, [127, 0, 0, 1].into(), 7000);
+    let said = || fs::read_to_string(log.path()).unwrap();
+    wait_until("it splits connections", || said().contains("splitting connections"));
+    let expected = "no control socket, so that tandem flows and bypass cannot reach this proxy: cannot make /run/tandem/root: Read-only";
+    assert!(said().contains(expected), "{}", said());
 }

@@ -4,21 +4,16 @@
 //! process that made it (flag `owner`): that process is `nft -i`, which reads commands from a pipe.
 //! On other kernels a shell waits for `nft` to end and then deletes the table. Should the shell be
 //! killed too, the table stays, and does no harm: without a listener `tproxy` passes connections
-//! on, and the next start replaces the table. A listening socket then tells whether a table has a
-//! living proxy.
+//! on, and the next start replaces the table. A listening socket (`runtime_dir`) then tells whether
+//! a table has a living proxy.
 
 use super::{RulesError, TABLE, cure, run_nft};
+use crate::runtime_dir::{Access, Claim, ClaimError, Places};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     fmt,
     io::{self, PipeReader, Read as _, Write as _},
-    os::{
-        linux::net::SocketAddrExt as _,
-        unix::{
-            net::{SocketAddr, UnixListener, UnixStream},
-            process::CommandExt as _,
-        },
-    },
+    os::unix::process::CommandExt as _,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -28,9 +23,9 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the table of a proxy that was killed a moment ago may still be there.
 const DYING: Duration = Duration::from_millis(500);
-/// The abstract socket, of the network namespace, that a proxy listens on while it has a table
-/// without an owner.
-const LOCK: &[u8] = b"tandem-table";
+/// The socket that a proxy listens on while it has a table without an owner. Proxies of all users
+/// must see it: the table is one of the network namespace.
+const LOCK: &str = "table";
 
 /// The process that keeps the table: it lives as long as this end of its input, and answers what it
 /// is told.
@@ -39,7 +34,7 @@ pub(super) struct Owner {
     process: Child,
     answers: PipeReader,
     /// Where the kernel does not know owners.
-    _lock: Option<UnixListener>,
+    _lock: Option<Claim>,
 }
 
 impl Owner {
@@ -88,7 +83,7 @@ impl Owner {
         Owner::start(Command::new("sh").args(["-c", &script]), Some(lock))
     }
 
-    fn start(command: &mut Command, lock: Option<UnixListener>) -> Result<Self, RulesError> {
+    fn start(command: &mut Command, lock: Option<Claim>) -> Result<Self, RulesError> {
         let (answers, end) = io::pipe().map_err(RulesError::Missing)?;
         let errors = end.try_clone().map_err(RulesError::Missing)?;
         let process = command
@@ -165,21 +160,13 @@ fn knows_no_owners(error: &RulesError) -> bool {
     matches!(error, RulesError::Refused { said, .. } if about_the_flag.iter().any(|words| said.contains(words)))
 }
 
-/// Says that this proxy has the table. A proxy has it when its socket is that of root or of this
-/// user; anybody else's is told apart.
-fn lock() -> Result<UnixListener, RulesError> {
-    let refused = |why: io::Error| RulesError::Lost { why: why.to_string() };
-    let address = SocketAddr::from_abstract_name(LOCK).map_err(refused)?;
-    match UnixListener::bind_addr(&address) {
-        Err(why) if why.kind() == io::ErrorKind::AddrInUse => {
-            let holder = UnixStream::connect_addr(&address).and_then(|stream| Ok(rustix::net::sockopt::socket_peercred(stream)?));
-            match holder {
-                Ok(holder) if !(holder.uid.is_root() || holder.uid == rustix::process::geteuid()) => {
-                    Err(RulesError::Locked { user: holder.uid.as_raw() })
-                }
-                _ => Err(RulesError::Taken),
-            }
-        }
-        bound => bound.map_err(refused),
-    }
+/// Shows that this proxy has the table and lives, unless another proxy of this network namespace
+/// does.
+fn lock() -> Result<Claim, RulesError> {
+    let lost = |why: io::Error| RulesError::Lost { why: why.to_string() };
+    Places::of_thread().map_err(lost)?.claim(LOCK, Access::Everyone).map_err(|error| match error {
+        ClaimError::Taken => RulesError::Taken,
+        ClaimError::NoDirectory(at, why) => RulesError::NoSocket { at, why },
+        ClaimError::System(why) => lost(why),
+    })
 }

@@ -8,6 +8,7 @@ use lab::Host;
 use std::{
     fs,
     net::{IpAddr, SocketAddr, TcpStream},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -92,6 +93,22 @@ pub(crate) fn wait_for_listener(host: &Host, port: u16) {
         assert!(listed.status.success(), "ss: {}", String::from_utf8_lossy(&listed.stderr));
         !listed.stdout.is_empty()
     });
+}
+
+/// Where root's proxy of this name has its control socket on a host.
+pub(crate) fn control_socket(host: &Host, name: &str) -> PathBuf {
+    let namespace = host.enter(|| fs::metadata("/proc/thread-self/ns/net").unwrap().ino()).unwrap();
+    format!("/run/tandem/root/{namespace}.{name}.control").into()
+}
+
+/// Runs `work` on a host as a user without any privilege.
+pub(crate) fn as_nobody<T: Send>(host: &Host, work: impl FnOnce() -> T + Send) -> T {
+    host.enter(|| {
+        // Only this thread, which ends with the work, changes its user.
+        rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65534)).unwrap();
+        work()
+    })
+    .unwrap()
 }
 
 /// Waits until `condition` holds.

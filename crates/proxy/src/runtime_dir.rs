@@ -1,0 +1,400 @@
+//! Sockets by which running proxies are found, in directories that only their users can write to.
+//!
+//! - `/run/tandem` belongs to root. Below it are `root`, for proxies that root runs, and directories
+//!   that a service manager makes for services with users of their own (`RuntimeDirectory=` in a
+//!   unit: `/run/tandem/service`).
+//! - `$XDG_RUNTIME_DIR/tandem` (by default `/run/user/UID/tandem`) is for the proxies of other users.
+//!
+//! A socket is called `NAMESPACE.NAME`. The number of the network namespace is part of the name,
+//! because a proxy belongs to a network namespace and these directories do not. Beside each socket
+//! is a file that its process locks: the lock is what tells a living proxy from one that was killed.
+
+use rustix::{
+    fs::{FlockOperation, flock},
+    net::sockopt::socket_peercred,
+    process::{Uid, geteuid},
+};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::{
+    env,
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
+    io::{self, ErrorKind},
+    os::unix::{
+        fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
+        net::{UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a connect may wait for a place in the backlog of a proxy that does not accept.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long a lock may be held by a process that has no socket yet, or that removes what a killed
+/// proxy left.
+const STARTING: Duration = Duration::from_secs(1);
+/// The end of the names of locks.
+const LOCK: &str = ".lock";
+
+/// Why a socket could not be opened.
+#[derive(Debug)]
+pub(crate) enum ClaimError {
+    /// A living proxy has it.
+    Taken,
+    /// There is no directory for it, and none can be made: where, and the system's reason.
+    NoDirectory(PathBuf, io::Error),
+    /// The system's reason.
+    System(io::Error),
+}
+
+/// Why no proxy answered.
+#[derive(Debug)]
+pub(crate) enum FindError {
+    /// None is there.
+    Absent,
+    /// One may be there; its socket is closed to this user.
+    Denied,
+    /// A process of this user listens there, in the directory of another one.
+    Impostor(PathBuf, Uid),
+}
+
+/// Who may connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// The owner and root.
+    Owner,
+    /// All users: they can tell whether the proxy lives, and nothing else.
+    Everyone,
+}
+
+/// A listening socket that has its name for itself. Dropping it removes the name.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub(crate) listener: UnixListener,
+    socket: PathBuf,
+    lock_path: PathBuf,
+    /// Released last.
+    _lock: File,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        for path in [&self.socket, &self.lock_path] {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// A directory of sockets, and the only user who can write to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    path: PathBuf,
+    owner: Uid,
+}
+
+/// Where this process looks for sockets, and where it puts its own.
+#[derive(Debug)]
+pub(crate) struct Places {
+    /// Directories for this user's sockets, the first of which that can be made is used.
+    own: Vec<PathBuf>,
+    /// The directory of the whole system.
+    system: PathBuf,
+    /// The network namespace of the calling thread.
+    namespace: u64,
+}
+
+impl Places {
+    /// Those of this process, and of the network namespace of the calling thread.
+    pub(crate) fn of_thread() -> io::Result<Self> {
+        // Of the thread: a process may have threads in several network namespaces.
+        let namespace = fs::metadata("/proc/thread-self/ns/net")?.ino();
+        let run = ["/run", "/var/run"].map(Path::new).into_iter().find(|path| path.is_dir()).unwrap_or(Path::new("/run"));
+        let system = run.join("tandem");
+        let mut own = Vec::new();
+        // The service manager may have made a directory for this service.
+        let given = env::var_os("RUNTIME_DIRECTORY").unwrap_or_default();
+        own.extend(env::split_paths(&given).find(|path| path.parent() == Some(&system)));
+        if geteuid().is_root() {
+            own.push(system.join("root"));
+        }
+        let of_user = env::var_os("XDG_RUNTIME_DIR").map_or_else(|| run.join("user").join(geteuid().as_raw().to_string()), PathBuf::from);
+        own.push(of_user.join("tandem"));
+        Ok(Places { own, system, namespace })
+    }
+
+    /// Listens by this name, for as long as the claim lives.
+    pub(crate) fn claim(&self, name: &str, access: Access) -> Result<Claim, ClaimError> {
+        let own = self.make_own()?;
+        let socket = own.join(self.file_name(name));
+        // Proxies of other users, as far as this one can see them.
+        if self.places().iter().any(|place| place.path != own && lives(&place.path.join(self.file_name(name)))) {
+            return Err(ClaimError::Taken);
+        }
+        let lock_path = with_lock(&socket);
+        let lock = lock(&lock_path, &socket)?;
+        sweep(&own);
+        // The lock tells that nobody listens there.
+        let _ = fs::remove_file(&socket);
+        let listener = UnixListener::bind(&socket).map_err(ClaimError::System)?;
+        let claim = Claim { listener, socket, lock_path, _lock: lock };
+        let mode = if access == Access::Everyone { 0o666 } else { 0o600 };
+        fs::set_permissions(&claim.socket, Permissions::from_mode(mode)).map_err(ClaimError::System)?;
+        Ok(claim)
+    }
+
+    /// Connects to the proxy of this name, having seen that the directory's owner or root runs it.
+    pub(crate) fn connect(&self, name: &str) -> Result<UnixStream, FindError> {
+        let mut error = FindError::Absent;
+        for place in self.places() {
+            let path = place.path.join(self.file_name(name));
+            match connect(&path) {
+                Ok(stream) => match socket_peercred(&stream) {
+                    Ok(peer) if peer.uid == place.owner || peer.uid.is_root() => return Ok(stream),
+                    Ok(peer) => error = FindError::Impostor(path, peer.uid),
+                    Err(_) => {}
+                },
+                Err(why) if why.kind() == ErrorKind::PermissionDenied => error = FindError::Denied,
+                Err(_) => {}
+            }
+        }
+        Err(error)
+    }
+
+    fn file_name(&self, name: &str) -> String {
+        format!("{}.{name}", self.namespace)
+    }
+
+    /// A directory for this user's sockets, made where it is missing.
+    fn make_own(&self) -> Result<PathBuf, ClaimError> {
+        let mut failed = None;
+        for path in &self.own {
+            let made = (|| {
+                if path.parent() == Some(&self.system) {
+                    make_directory(&self.system, 0o755)?;
+                    owner_of(&self.system)?;
+                }
+                // Others may pass, so that they can tell whether a proxy lives. They cannot list it.
+                make_directory(path, 0o711)?;
+                match owner_of(path)? {
+                    owner if owner == geteuid() => Ok(()),
+                    owner => Err(io::Error::other(format!("it belongs to user {}", owner.as_raw()))),
+                }
+            })();
+            match made {
+                Ok(()) => return Ok(path.clone()),
+                Err(why) => failed = failed.or(Some((path.clone(), why))),
+            }
+        }
+        let (path, why) = failed.unwrap_or_else(|| (self.system.clone(), ErrorKind::NotFound.into()));
+        Err(ClaimError::NoDirectory(path, why))
+    }
+
+    /// Directories to look in, this user's own first.
+    fn places(&self) -> Vec<Place> {
+        let place = |path: PathBuf| owner_of(&path).ok().map(|owner| Place { path, owner });
+        let mut places: Vec<Place> = self.own.iter().filter_map(|path| place(path.clone())).filter(|it| it.owner == geteuid()).collect();
+        // What is below the system's directory has the owner that root gave it.
+        if owner_of(&self.system).is_ok_and(|owner| owner.is_root() || owner == geteuid())
+            && let Ok(entries) = fs::read_dir(&self.system)
+        {
+            let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+            paths.sort();
+            let others = paths.into_iter().filter(|path| !self.own.contains(path)).filter_map(place);
+            places.extend(others.collect::<Vec<_>>());
+        }
+        places
+    }
+}
+
+/// Makes a directory, with this mode whatever the process's umask is.
+fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)),
+        Err(why) if why.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(why) => Err(why),
+    }
+}
+
+/// The owner of a directory that nobody else can write to.
+fn owner_of(path: &Path) -> io::Result<Uid> {
+    let found = fs::symlink_metadata(path)?;
+    if !found.is_dir() {
+        return Err(ErrorKind::NotADirectory.into());
+    }
+    if found.mode() & 0o022 != 0 {
+        return Err(io::Error::other("others than its owner can write to it"));
+    }
+    Ok(Uid::from_raw(found.uid()))
+}
+
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // It bounds the wait for a place in the backlog too.
+    socket.set_write_timeout(Some(CONNECT))?;
+    socket.connect(&SockAddr::unix(path)?)?;
+    Ok(socket.into())
+}
+
+/// Whether a process listens there.
+fn lives(path: &Path) -> bool {
+    match connect(path) {
+        Ok(_) => true,
+        // Its backlog is full.
+        Err(why) => why.kind() == ErrorKind::WouldBlock,
+    }
+}
+
+fn with_lock(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(LOCK);
+    path.into()
+}
+
+/// Takes the lock beside this socket. A process that ends in whatever way releases it.
+fn lock(path: &Path, socket: &Path) -> Result<File, ClaimError> {
+    let begun = Instant::now();
+    loop {
+        match try_lock(path).map_err(ClaimError::System)? {
+            Some(file) => return Ok(file),
+            None if lives(socket) || begun.elapsed() > STARTING => return Err(ClaimError::Taken),
+            None => thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+/// Takes a lock unless another process has it.
+fn try_lock(path: &Path) -> io::Result<Option<File>> {
+    let no_link = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+    let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).custom_flags(no_link).open(path)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+        locked => locked?,
+    }
+    // The process that had it may have removed the file before this one locked it.
+    let (locked, named) = (file.metadata()?, fs::symlink_metadata(path));
+    Ok(named.is_ok_and(|named| (named.dev(), named.ino()) == (locked.dev(), locked.ino())).then_some(file))
+}
+
+/// Removes what killed proxies left in this directory.
+fn sweep(directory: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let Some(socket) = path.to_str().and_then(|path| path.strip_suffix(LOCK)) else { continue };
+        if let Ok(Some(_lock)) = try_lock(&path) {
+            let _ = fs::remove_file(socket);
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(directory: &Path) -> Places {
+        fs::set_permissions(directory, Permissions::from_mode(0o755)).unwrap();
+        Places { own: vec![directory.join("own")], system: directory.into(), namespace: 7 }
+    }
+
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_name_has_one_claim_at_a_time_and_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let places = places(directory.path());
+        let own = directory.path().join("own");
+        assert!(matches!(places.connect("a"), Err(FindError::Absent)));
+        let first = places.claim("a", Access::Owner).unwrap();
+        assert_eq!(fs::metadata(&own).unwrap().mode() & 0o7777, 0o711);
+        assert_eq!(fs::metadata(own.join("7.a")).unwrap().mode() & 0o7777, 0o600);
+        assert!(matches!(places.claim("a", Access::Owner), Err(ClaimError::Taken)));
+        places.connect("a").unwrap();
+        let second = places.claim("b", Access::Everyone).unwrap();
+        drop(first);
+        assert_eq!(names(&own), ["7.b", "7.b.lock"]);
+        drop(second);
+        assert_eq!(names(&own), [""; 0]);
+        // Another network namespace has names of its own.
+        let elsewhere = Places { namespace: 8, own: places.own.clone(), system: places.system.clone() };
+        let _here = places.claim("a", Access::Owner).unwrap();
+        assert!(matches!(elsewhere.connect("a"), Err(FindError::Absent)));
+        elsewhere.claim("a", Access::Owner).unwrap();
+    }
+
+    #[test]
+    fn what_a_killed_proxy_left_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let places = places(directory.path());
+        let own = directory.path().join("own");
+        // The kernel releases the lock of a process that is killed, and leaves the files.
+        for name in ["a", "b"] {
+            let claim = places.claim(name, Access::Owner).unwrap();
+            let Claim { listener, _lock, .. } = &claim;
+            flock(_lock, FlockOperation::Unlock).unwrap();
+            rustix::net::shutdown(listener, rustix::net::Shutdown::Both).unwrap();
+            std::mem::forget(claim);
+        }
+        fs::write(own.join("other"), "").unwrap();
+        assert!(matches!(places.connect("a"), Err(FindError::Absent)));
+        let next = places.claim("a", Access::Owner).unwrap();
+        assert_eq!(names(&own), ["7.a", "7.a.lock", "other"]);
+        places.connect("a").unwrap();
+        drop(next);
+    }
+
+    #[test]
+    fn only_directories_of_one_user_are_trusted() {
+        let directory = tempfile::tempdir().unwrap();
+        let places = places(directory.path());
+        let claim = places.claim("a", Access::Owner).unwrap();
+        places.connect("a").unwrap();
+        let own = directory.path().join("own");
+        fs::set_permissions(&own, Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(places.connect("a"), Err(FindError::Absent)));
+        assert!(matches!(places.claim("b", Access::Owner), Err(ClaimError::NoDirectory(..))));
+        drop(claim);
+        fs::remove_dir(&own).unwrap();
+        std::os::unix::fs::symlink("/tmp", &own).unwrap();
+        assert!(matches!(places.claim("b", Access::Owner), Err(ClaimError::NoDirectory(..))));
+    }
+
+    #[test]
+    fn a_socket_of_another_user_is_not_asked() {
+        if !geteuid().is_root() {
+            return testing::skipped("a_socket_of_another_user_is_not_asked", &"only root can run as another user");
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let places = places(directory.path());
+        let service = directory.path().join("service");
+        fs::create_dir(&service).unwrap();
+        let as_user = |user: u32, work: &(dyn Fn() + Sync)| {
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    // This thread alone, which ends with the work.
+                    rustix::thread::set_thread_uid(Uid::from_raw(user)).unwrap();
+                    work();
+                });
+            });
+        };
+        let give = |user: u32| std::os::unix::fs::chown(&service, Some(user), None).unwrap();
+        let of_service = Places { own: vec![service.clone()], system: places.system.clone(), namespace: 7 };
+        // Another user had the directory before.
+        give(65533);
+        as_user(65533, &|| std::mem::forget(UnixListener::bind(service.join("7.b")).unwrap()));
+        // Root finds a service in the directory that was made for its user …
+        give(65534);
+        as_user(65534, &|| std::mem::forget(of_service.claim("a", Access::Owner).unwrap()));
+        places.connect("a").unwrap();
+        assert!(matches!(places.claim("a", Access::Owner), Err(ClaimError::Taken)));
+        // … and asks nobody else there.
+        assert!(matches!(places.connect("b"), Err(FindError::Impostor(_, user)) if user.as_raw() == 65533));
+        // A user who may not connect learns that.
+        let _own = places.claim("c", Access::Owner).unwrap();
+        as_user(65534, &|| assert!(matches!(of_service.connect("c"), Err(FindError::Denied))));
+    }
+}
