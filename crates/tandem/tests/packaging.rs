@@ -68,10 +68,23 @@ fn serve(units: &[&str], flags: &[&str]) {
         capabilities.extend(ambient.split_whitespace().map(|name| name.replace("CAP_", "+").to_lowercase()));
     }
     let capabilities = capabilities.join(",");
+    // As the service manager makes it, but by another name: a service may run on this machine.
+    assert_eq!(directive("tandem.service", "RuntimeDirectory"), "tandem/service");
+    let mode = u32::from_str_radix(&directive("tandem.service", "RuntimeDirectoryMode"), 8).unwrap();
+    fs::create_dir_all("/run/tandem").unwrap();
+    let runtime =
+        tempfile::Builder::new().prefix("service").permissions(fs::Permissions::from_mode(mode)).tempdir_in("/run/tandem").unwrap();
+    std::os::unix::fs::chown(runtime.path(), Some(65534), Some(65534)).unwrap();
     let mut command = host.command("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--bounding-set", &format!("-all,{capabilities}")]);
     command.args(["--inh-caps", &format!("-all,{capabilities}"), "--ambient-caps", &format!("-all,{capabilities}")]);
-    command.arg(at("tandem")).args(["proxy", "-c"]).arg(at("proxy.toml")).args(flags).env("NOTIFY_SOCKET", at("notify"));
+    command
+        .arg(at("tandem"))
+        .args(["proxy", "-c"])
+        .arg(at("proxy.toml"))
+        .args(flags)
+        .env("NOTIFY_SOCKET", at("notify"))
+        .env("RUNTIME_DIRECTORY", runtime.path());
     let mut proxy = Daemon::start(&mut command);
     let mut said = [0; 4096];
     let mut hear = |wanted: &str| {
@@ -83,6 +96,8 @@ fn serve(units: &[&str], flags: &[&str]) {
     hear("READY=1");
     let table = || String::from_utf8(host.command("nft").args(["list", "ruleset"]).output().unwrap().stdout).unwrap();
     assert_eq!(table().matches("tproxy").count(), 2);
+    let flows = host.command(TANDEM).arg("flows").output().unwrap();
+    assert!(flows.status.success(), "root finds the service: {flows:?}");
     signal("-HUP");
     hear("RELOADING=1");
     hear("READY=1");
@@ -91,6 +106,7 @@ fn serve(units: &[&str], flags: &[&str]) {
     wait_until("it ends", || proxy.0.try_wait().unwrap().is_some());
     assert!(proxy.0.wait().unwrap().success());
     assert_eq!(table(), "");
+    assert_eq!(fs::read_dir(runtime.path()).unwrap().count(), 0, "its socket is gone");
     let rules = String::from_utf8(host.command("ip").arg("rule").output().unwrap().stdout).unwrap();
     assert!(!rules.contains("0x5444"), "{rules}");
 }
