@@ -141,11 +141,12 @@ impl Target {
             None | Some(80) => host,
             Some(port) => format!("{host}:{port}"),
         };
-        let path = match uri.path_and_query().map_or("/", |path| path.as_str()) {
-            "" => "/",
-            path => path,
+        // An empty path is the same as "/" (RFC 3986 §6.2.3), with a query as without one.
+        let path = match uri.path_and_query().map_or("", |path| path.as_str()) {
+            path if path.is_empty() || path.starts_with('?') => format!("/{path}"),
+            path => path.into(),
         };
-        Ok(Target { server, authority, path: path.into() })
+        Ok(Target { server, authority, path })
     }
 
     /// Another resource that an answer to a request for this one names, where that is of the same origin.
@@ -224,6 +225,7 @@ mod tests {
         };
         assert_eq!(of("/a?b", Some("Example.ORG:80"), server).unwrap(), "http://example.org/a?b");
         assert_eq!(of("http://b.example:81", Some("a.example"), None).unwrap(), "http://b.example:81/");
+        assert_eq!(of("http://b.example?q=1", None, None).unwrap(), "http://b.example/?q=1");
         assert_eq!(of("http://[2001:db8::1]/x", None, None).unwrap(), "http://[2001:db8::1]/x");
         for (uri, host, server, said) in [
             ("/a", Some("a.example"), None, "this is a proxy"),

@@ -235,6 +235,23 @@ fn an_explicit_proxy_is_asked_for_whole_uris_and_tunnels() {
     assert!(head(&mut other)[0].starts_with("HTTP/1.1 405"));
 }
 
+/// RFC 9112 §3.2.1: a target without a path is asked for as `/`, with its query.
+#[test]
+fn a_query_without_a_path_stays() {
+    let origin = Origin::start(|request| answer(200, &[("cache-control", "max-age=60")], Steps::all(request.uri().to_string())));
+    let (cache, client) = (before(origin.address, |_| {}), Client::new());
+    for (target, asked) in [("?q=1", "/?q=1"), ("", "/"), ("?", "/?"), ("/?q=1", "/?q=1")] {
+        let mut stream = connect(cache.addresses()[1]);
+        let host = origin.address;
+        write!(stream, "GET http://{host}{target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).unwrap();
+        assert!(said.ends_with(&format!("\r\n\r\n{asked}")), "{target:?}: {said}");
+    }
+    // Both spellings are one resource.
+    assert!(client.get(cache.addresses()[1], &format!("http://{}/?q=1", origin.address), &[]).is("hit"));
+}
+
 #[test]
 fn a_request_that_comes_back_is_stopped() {
     let (cache, client) = (before("127.0.0.1:1".parse().unwrap(), |_| {}), Client::new());
