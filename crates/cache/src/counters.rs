@@ -71,6 +71,8 @@ counters! {
     pictures,
     /// What was not sent to clients because of that.
     picture_bytes_saved,
+    /// Pictures that passed unchanged because too many waited to be made smaller.
+    pictures_skipped,
     /// Bodies that were compressed.
     compressed,
     /// What was not sent to clients because of that.

@@ -9,7 +9,7 @@ use crate::{
     house::Caller,
     negotiate,
     origin::Trouble,
-    pictures,
+    pictures::{self, Smaller, Wanted},
     record::From,
     rules::{self, Entry, Part, directive},
     shrink::Kind,
@@ -255,7 +255,15 @@ async fn picture(caller: &Arc<Caller>, entry: &Arc<Entry>, kind: Kind, kinds: &[
     if !matches!(entry.blob.ended().await, End::Whole(_)) || entry.blob.length() > pictures::LARGEST {
         return None;
     }
-    let (made, small, new) = entry.pictures.smaller(&entry.blob, kind, kinds, &house.studio, &house.room()).await?;
+    let wanted = Wanted { from: kind, kinds, client: caller.client.ip() };
+    let (made, small, new) = match entry.pictures.smaller(&entry.blob, wanted, &house.transcoder, &house.room()).await {
+        Smaller::Made(made, small, new) => (made, small, new),
+        Smaller::NoPlace => {
+            house.counters.pictures_skipped.add(1);
+            return None;
+        }
+        Smaller::None => return None,
+    };
     if new {
         house.counters.pictures.add(1);
     }

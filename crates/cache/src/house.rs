@@ -5,8 +5,8 @@ use crate::{
     config::Config,
     counters::{Counters, Stats},
     origin::Origins,
-    pictures::Studio,
     store::Store,
+    transcoder::Transcoder,
 };
 use proxy::ends::Dialler;
 use std::{
@@ -20,7 +20,7 @@ pub(crate) struct House {
     pub(crate) config: Config,
     pub(crate) store: Arc<Store>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) studio: Studio,
+    pub(crate) transcoder: Transcoder,
     pub(crate) dialler: Dialler,
     /// What it calls itself in messages that come through it; another one's name is another.
     pub(crate) name: String,
@@ -35,9 +35,9 @@ impl std::fmt::Debug for House {
 impl House {
     pub(crate) fn new(config: Config, dialler: Dialler) -> Self {
         let store = Store::new(config.bounds());
-        let studio = Studio::new(config.wish());
+        let transcoder = Transcoder::new(config.wish());
         let name = format!("tandem-{:08x}", RandomState::new().hash_one(0_u8) as u32);
-        House { config, store, counters: Arc::default(), studio, dialler, name }
+        House { config, store, counters: Arc::default(), transcoder, dialler, name }
     }
 
     pub(crate) fn room(&self) -> Arc<dyn Room> {

@@ -11,6 +11,7 @@ mod asked;
 mod blob;
 mod body;
 mod budget;
+mod clients;
 mod config;
 mod counters;
 mod encode;
@@ -30,6 +31,7 @@ mod rules;
 pub mod shrink;
 mod store;
 pub mod strange;
+mod transcoder;
 mod tunnel;
 
 pub use config::{Config, Listen, Raw};

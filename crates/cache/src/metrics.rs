@@ -63,8 +63,14 @@ fn text(stats: &Stats) -> String {
     count("saved", "What was not sent to clients because it was made smaller", Some(Unit::Bytes), &saved);
     let made = [([("what", "pictures")], stats.pictures), ([("what", "compressed")], stats.compressed)];
     count("transformed", "Pictures that were made smaller, bodies that were compressed", None, &made);
-    let events = [([("event", "collapsed")], stats.collapsed), ([("event", "overflow")], stats.overflows)];
-    count("events", "Requests that waited for another's answer; directions that no longer fitted", None, &events);
+    let events = [
+        ([("event", "collapsed")], stats.collapsed),
+        ([("event", "overflow")], stats.overflows),
+        ([("event", "picture_skipped")], stats.pictures_skipped),
+    ];
+    let help = "Requests that waited for another's answer; directions that no longer fitted; pictures that passed unchanged since too \
+                many waited";
+    count("events", help, None, &events);
     registry.register("kept", "Answers that are kept", ConstGauge::new(stats.kept));
     registry.register_with_unit("memory", "Memory that messages take", Unit::Bytes, ConstGauge::new(stats.memory_bytes));
     registry.register_with_unit("disk", "Disk that messages take", Unit::Bytes, ConstGauge::new(stats.disk_bytes));

@@ -3,9 +3,12 @@
 use crate::{
     blob::{Blob, Room, Writer},
     shrink::{self, Kind, Wish},
+    transcoder::{Place, Transcoder},
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::Semaphore;
+use std::{
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 /// Pictures with more bytes stay as they are.
 pub(crate) const LARGEST: u64 = 32 << 20;
@@ -17,18 +20,24 @@ pub(crate) struct Pictures {
     making: tokio::sync::Mutex<()>,
 }
 
-/// Where pictures are made, a few at a time: each takes a processor, and memory for its pixels.
-#[derive(Debug)]
-pub(crate) struct Studio {
-    places: Arc<Semaphore>,
-    wish: Wish,
+/// What a client wants of a picture.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) from: Kind,
+    /// The kinds that the client accepts, the best first.
+    pub(crate) kinds: &'a [Kind],
+    pub(crate) client: IpAddr,
 }
 
-impl Studio {
-    pub(crate) fn new(wish: Wish) -> Self {
-        let places = std::thread::available_parallelism().map_or(1, usize::from);
-        Studio { places: Arc::new(Semaphore::new(places)), wish }
-    }
+/// The outcome.
+#[derive(Debug)]
+pub(crate) enum Smaller {
+    /// A smaller picture; the flag says that it has just been made.
+    Made(Kind, Arc<Blob>, bool),
+    /// None comes out smaller.
+    None,
+    /// Too many wait already, of this client or in all.
+    NoPlace,
 }
 
 impl Pictures {
@@ -45,56 +54,90 @@ impl Pictures {
         self.made().iter().any(|(_, blob)| blob.as_ref().is_some_and(|blob| blob.held().1 > 0))
     }
 
-    /// The picture `original` as a smaller one of the first of `kinds` that comes out smaller, or none where it stays as it is. `original` is whole.
-    /// Also whether it has been made just now.
-    pub(crate) async fn smaller(
-        &self,
-        original: &Arc<Blob>,
-        from: Kind,
-        kinds: &[Kind],
-        studio: &Studio,
-        room: &Arc<dyn Room>,
-    ) -> Option<(Kind, Arc<Blob>, bool)> {
-        let _making = self.making.lock().await;
-        for to in kinds.iter().copied() {
-            let known = self.made().iter().find(|(kind, _)| *kind == to).map(|(_, blob)| blob.clone());
-            let (blob, new) = match known {
-                Some(blob) => (blob, false),
-                None => {
-                    let blob = match make(original, from, to, studio, room).await {
-                        Ok(blob) => Some(blob),
-                        Err(why) => {
-                            tracing::debug!("a picture stays as it is: {why}");
-                            None
-                        }
-                    };
-                    self.made().push((to, blob.clone()));
-                    (blob, true)
-                }
-            };
-            if let Some(blob) = blob {
-                return Some((to, blob, new));
+    /// The outcome for `kinds` where it is known: the first that came out smaller, if any. Returns
+    /// none when a kind has not been tried yet.
+    fn known(&self, kinds: &[Kind]) -> Option<Smaller> {
+        let made = self.made();
+        for to in kinds {
+            match made.iter().find(|(kind, _)| kind == to) {
+                Some((_, Some(blob))) => return Some(Smaller::Made(*to, blob.clone(), false)),
+                Some((_, None)) => {}
+                None => return None,
             }
         }
-        None
+        Some(Smaller::None)
+    }
+
+    /// Makes `original`, which must be whole, into the first of the wanted kinds that comes out
+    /// smaller, unless that has been done before.
+    pub(crate) async fn smaller(&self, original: &Arc<Blob>, wanted: Wanted<'_>, transcoder: &Transcoder, room: &Arc<dyn Room>) -> Smaller {
+        loop {
+            if let Some(known) = self.known(wanted.kinds) {
+                return known;
+            }
+            // It waits for its own client's turn, even where another client waits to make the same
+            // picture: that one's turn may come much later.
+            let Some(place) = transcoder.place(wanted.client).await else { return Smaller::NoPlace };
+            let Ok(_making) = self.making.try_lock() else {
+                // Another task makes it right now. The place is free for other pictures meanwhile.
+                drop(place);
+                drop(self.making.lock().await);
+                continue;
+            };
+            if let Some(known) = self.known(wanted.kinds) {
+                return known;
+            }
+            return self.make(original, wanted, place, transcoder.wish, room).await;
+        }
+    }
+
+    /// Makes the first of the wanted kinds that comes out smaller, and keeps the outcome of each.
+    async fn make(&self, original: &Arc<Blob>, wanted: Wanted<'_>, mut place: Place, wish: Wish, room: &Arc<dyn Room>) -> Smaller {
+        for to in wanted.kinds.iter().copied() {
+            if self.made().iter().any(|(kind, _)| *kind == to) {
+                continue;
+            }
+            let (made, same) = make(original, wanted.from, to, wish, room, place).await;
+            let blob = made.inspect_err(|why| tracing::debug!("a picture stays as it is: {why}")).ok();
+            self.made().push((to, blob.clone()));
+            match (blob, same) {
+                (Some(blob), _) => return Smaller::Made(to, blob, true),
+                (None, Some(same)) => place = same,
+                (None, None) => return Smaller::None,
+            }
+        }
+        Smaller::None
     }
 }
 
-async fn make(original: &Arc<Blob>, from: Kind, to: Kind, studio: &Studio, room: &Arc<dyn Room>) -> Result<Arc<Blob>, String> {
-    let place = studio.places.clone().acquire_owned().await.map_err(|why| why.to_string())?;
-    let bytes = original.all().await.map_err(|why| why.to_string())?;
-    let wish = studio.wish;
-    let made = tokio::task::spawn_blocking(move || {
-        let made = shrink::shrink(&bytes, from, to, wish);
-        drop(place);
-        made
-    });
-    // A decoder that panics has met a picture that it does not understand.
-    let small = made.await.map_err(|why| format!("its decoder failed: {why}"))??;
+/// Makes a picture of one kind. Returns the place, unless the decoder panicked. When the future is
+/// dropped, the place is free once the decoder has finished.
+async fn make(
+    original: &Arc<Blob>,
+    from: Kind,
+    to: Kind,
+    wish: Wish,
+    room: &Arc<dyn Room>,
+    place: Place,
+) -> (Result<Arc<Blob>, String>, Option<Place>) {
+    let bytes = match original.all().await {
+        Ok(bytes) => bytes,
+        Err(why) => return (Err(why.to_string()), Some(place)),
+    };
+    let made = tokio::task::spawn_blocking(move || (shrink::shrink(&bytes, from, to, wish), place));
+    match made.await {
+        Ok((Ok(small), place)) => (stored(&small, room).await, Some(place)),
+        Ok((Err(why), place)) => (Err(why), Some(place)),
+        // A decoder that panics has met a picture that it does not understand.
+        Err(why) => (Err(format!("its decoder failed: {why}")), None),
+    }
+}
+
+async fn stored(small: &[u8], room: &Arc<dyn Room>) -> Result<Arc<Blob>, String> {
     let no_room = || "there is no room for another one".to_string();
     let mut writer = Writer::new(room.clone(), Some(small.len() as u64)).ok_or_else(no_room)?;
     let blob = writer.blob().clone();
-    if !writer.push(&small).await || writer.finish(None).await.is_err() {
+    if !writer.push(small).await || writer.finish(None).await.is_err() {
         return Err(no_room());
     }
     Ok(blob)

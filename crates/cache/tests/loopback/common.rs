@@ -26,7 +26,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket},
     runtime::Runtime,
     sync::Semaphore,
 };
@@ -215,7 +215,12 @@ impl Client {
 
     /// Asks on a connection of its own.
     pub(crate) fn ask(&self, at: SocketAddr, request: Request<Steps>) -> Reply {
-        self.0.block_on(Self::asks(at, request))
+        self.0.block_on(Self::asks(None, at, request))
+    }
+
+    /// As [`Client::ask`], from an address of its own.
+    pub(crate) fn ask_from(&self, from: [u8; 4], at: SocketAddr, request: Request<Steps>) -> Reply {
+        self.0.block_on(Self::asks(Some(from), at, request))
     }
 
     pub(crate) fn get(&self, at: SocketAddr, path: &str, fields: &[(&str, &str)]) -> Reply {
@@ -224,18 +229,22 @@ impl Client {
 
     /// Asks while others do.
     pub(crate) fn spawn(&self, at: SocketAddr, request: Request<Steps>) -> tokio::task::JoinHandle<Reply> {
-        self.0.spawn(Self::asks(at, request))
+        self.0.spawn(Self::asks(None, at, request))
     }
 
     pub(crate) fn wait<T>(&self, what: impl Future<Output = T>) -> T {
         self.0.block_on(async { tokio::time::timeout(PATIENCE, what).await.expect("it takes too long") })
     }
 
-    async fn asks(at: SocketAddr, mut request: Request<Steps>) -> Reply {
+    async fn asks(from: Option<[u8; 4]>, at: SocketAddr, mut request: Request<Steps>) -> Reply {
         if !request.headers().contains_key("host") {
             request.headers_mut().insert("host", at.to_string().parse().unwrap());
         }
-        let stream = TcpStream::connect(at).await.unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
+        if let Some(from) = from {
+            socket.bind((from, 0).into()).unwrap();
+        }
+        let stream = socket.connect(at).await.unwrap();
         let (mut sender, connection) = client::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
         let whole = async {

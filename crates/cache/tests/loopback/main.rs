@@ -1,5 +1,6 @@
 //! The cache over loopback, between a client and an origin.
 
+mod bounds;
 mod caching;
 mod common;
 mod forms;
