@@ -5,7 +5,9 @@ use crate::{
     body::{Body, Flow, Part, Source, read_out},
     fields::{self, Target},
     house::Caller,
-    negotiate, rules,
+    negotiate,
+    requests::Exchange,
+    rules,
 };
 use hyper::{
     HeaderMap, Method, Request, Uri,
@@ -34,6 +36,8 @@ pub(crate) struct Asked {
     pub(crate) body: Option<Incoming>,
     /// The codings that the client accepts, before its server is told of them in other words.
     pub(crate) accepted: HeaderMap,
+    /// Its reservation.
+    pub(crate) exchange: Arc<Exchange>,
     /// Protocol that the connection is to go on with.
     pub(crate) upgrade: Option<HeaderValue>,
     wants_trailers: bool,
@@ -41,7 +45,7 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    pub(crate) fn new(caller: &Caller, mut parts: Parts, body: Incoming, target: Target) -> Self {
+    pub(crate) fn new(caller: &Caller, mut parts: Parts, body: Incoming, target: Target, exchange: Arc<Exchange>) -> Self {
         let body = (!body.is_end_stream()).then_some(body);
         let names = |field: &HeaderName, word: &str| negotiate::tokens(&parts.headers, field).any(|token| token.eq_ignore_ascii_case(word));
         let upgrade = parts.headers.get(UPGRADE).filter(|_| names(&CONNECTION, "upgrade")).cloned();
@@ -64,7 +68,7 @@ impl Asked {
         let question = rules::question(&target, &parts.headers);
         fields::add_via(&mut parts.headers, parts.version, &caller.house.name);
         let had_body = body.is_some();
-        Asked { parts, target, question, body, accepted, upgrade, wants_trailers, had_body }
+        Asked { parts, target, question, body, accepted, exchange, upgrade, wants_trailers, had_body }
     }
 
     /// Whether its answer may be for others: a body would have its say in what it asks for.
@@ -122,7 +126,8 @@ impl Asked {
         let mut request = self.bare(None);
         let Some(body) = self.body.take() else { return (request, waited) };
         let patience = caller.house.config.patience;
-        let source = Source { body, lease: None, patience, house: caller.house.clone(), came: None };
+        let window = self.exchange.window();
+        let source = Source { body, lease: None, patience, house: caller.house.clone(), came: None, window };
         let flow = if caller.house.config.hold {
             // The client is asked for all of it here and now.
             request.headers_mut().remove(EXPECT);
@@ -173,7 +178,7 @@ fn watched(mut source: Flow, moved: Arc<Mutex<Instant>>) -> Flow {
 
 /// What comes, once all of it has come; what is too much for that, from when there is no more room.
 async fn stored(caller: &Caller, mut source: Source) -> Flow {
-    let length = source.length();
+    let (length, window) = (source.length(), source.window.another());
     let Some(mut writer) = Writer::new(caller.house.room(), length) else { return source.flow() };
     let reader = writer.blob().reader();
     let blob = writer.blob().clone();
@@ -189,7 +194,7 @@ async fn stored(caller: &Caller, mut source: Source) -> Flow {
         }
     };
     let length = if matches!(blob.end(), Some(End::Whole(_))) { Some(blob.length()) } else { length };
-    let mut flow = read_out(reader, 0, None, beyond);
+    let mut flow = read_out(reader, 0, None, beyond, window);
     flow.length = length;
     flow
 }

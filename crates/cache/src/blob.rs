@@ -1,7 +1,7 @@
 //! A run of bytes that one side appends to while others read it: small ones in memory, large ones in a file that has no name, so that
 //! nothing is left of it when the process goes, however it goes.
 
-use crate::budget::Share;
+use crate::{budget::Share, limits::PIECE};
 use bytes::Bytes;
 use hyper::HeaderMap;
 use std::{
@@ -15,8 +15,8 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// What is read at once, and written to a file at once.
-const PIECE: usize = 64 * 1024;
+/// What is written to a file at once.
+const TAIL: usize = 64 * 1024;
 
 /// What helps where a disk is full.
 const CURE: &str = "let TMPDIR name a directory with more room, or give --disk less";
@@ -275,7 +275,7 @@ impl Writer {
                 }
                 Place::Disk { tail, .. } => {
                     tail.extend_from_slice(bytes);
-                    tail.len() >= PIECE
+                    tail.len() >= TAIL
                 }
             }
         };

@@ -9,6 +9,7 @@ use crate::{
     negotiate::Coding,
     origin::Lease,
     record::Record,
+    window::Window,
 };
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
@@ -70,9 +71,10 @@ impl Flow {
     pub(crate) fn compressed(mut self, packing: Packing, counters: Arc<Counters>) -> Flow {
         let (sender, flow) = Flow::channel(None);
         tokio::spawn(async move {
-            let Packing { coding, share: _held } = packing;
+            let Packing { coding, share } = packing;
+            let window = Window::new(Arc::new(share));
             tokio::select! {
-                Err(why) = compress(&mut self, coding, &sender, &counters) => drop(sender.send(Err(why)).await),
+                Err(why) = compress(&mut self, coding, &sender, &counters, &window) => drop(sender.send(Err(why)).await),
                 () = sender.closed() => {}
             }
         });
@@ -91,7 +93,7 @@ fn gone() -> Error {
     "its source is gone".into()
 }
 
-async fn compress(source: &mut Flow, coding: Coding, sender: &Sender, counters: &Counters) -> Result<(), Error> {
+async fn compress(source: &mut Flow, coding: Coding, sender: &Sender, counters: &Counters, window: &Window) -> Result<(), Error> {
     let mut encoder = Encoder::new(coding)?;
     let (mut before, mut after) = (0_u64, 0_u64);
     let mut waiting = Some(source.next().await?);
@@ -114,8 +116,11 @@ async fn compress(source: &mut Flow, coding: Coding, sender: &Sender, counters: 
         };
         let (out, rest) = tokio::task::spawn_blocking(work).await??;
         after += out.len() as u64;
-        if !out.is_empty() && sender.send(Ok(Part::Bytes(out.into()))).await.is_err() {
-            return Ok(());
+        if !out.is_empty() {
+            let out = window.pass(out.into(), true).await;
+            if sender.send(Ok(Part::Bytes(out))).await.is_err() {
+                return Ok(());
+            }
         }
         match rest {
             Ok(same) => encoder = same,
@@ -139,6 +144,8 @@ pub(crate) struct Source {
     pub(crate) house: Arc<House>,
     /// What has come, where that is an answer.
     pub(crate) came: Option<Arc<AtomicU64>>,
+    /// Bounds what is passed on as it comes.
+    pub(crate) window: Window,
 }
 
 impl Source {
@@ -196,7 +203,7 @@ impl Source {
 /// Sends this part, and all that still comes after it.
 pub(crate) async fn send_rest(source: &mut Source, first: Part, sender: &Sender) {
     let last = matches!(first, Part::End(_));
-    if sender.send(Ok(first)).await.is_ok() && !last {
+    if send(source, Ok(first), sender).await && !last {
         send_on(source, sender).await;
     }
 }
@@ -209,21 +216,33 @@ pub(crate) async fn send_on(source: &mut Source, sender: &Sender) {
             () = sender.closed() => return,
         };
         let last = !matches!(part, Ok(Part::Bytes(_)));
-        if sender.send(part).await.is_err() || last {
+        if !send(source, part, sender).await || last {
             return;
         }
     }
 }
 
+/// Sends a part when the window has room for it; returns whether the receiver is still there.
+async fn send(source: &Source, part: Result<Part, Error>, sender: &Sender) -> bool {
+    let part = match part {
+        Ok(Part::Bytes(bytes)) => tokio::select! {
+            bytes = source.window.pass(bytes, false) => Ok(Part::Bytes(bytes)),
+            () = sender.closed() => return false,
+        },
+        part => part,
+    };
+    sender.send(part).await.is_ok()
+}
+
 /// What a blob has from `from` on, `length` bytes of it, or all, and then what did not fit into it.
-pub(crate) fn read_out(mut reader: Reader, from: u64, length: Option<u64>, mut beyond: Option<Flow>) -> Flow {
+pub(crate) fn read_out(mut reader: Reader, from: u64, length: Option<u64>, mut beyond: Option<Flow>, window: Window) -> Flow {
     let (sender, flow) = Flow::channel(length);
     reader.seek(from);
     tokio::spawn(async move {
         let mut left = length.unwrap_or(u64::MAX);
         loop {
             let part = tokio::select! {
-                part = read_on(&mut reader, &mut beyond, &mut left) => part,
+                part = read_on(&mut reader, &mut beyond, &mut left, &window) => part,
                 () = sender.closed() => return,
             };
             let last = !matches!(part, Ok(Part::Bytes(_)));
@@ -240,12 +259,12 @@ pub(crate) fn read_out(mut reader: Reader, from: u64, length: Option<u64>, mut b
 }
 
 /// The next part of a blob, at most `left` bytes, or of what did not fit into it.
-async fn read_on(reader: &mut Reader, beyond: &mut Option<Flow>, left: &mut u64) -> Result<Part, Error> {
+async fn read_on(reader: &mut Reader, beyond: &mut Option<Flow>, left: &mut u64, window: &Window) -> Result<Part, Error> {
     match reader.next().await? {
         Piece::Bytes(mut bytes) => {
             bytes.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
             *left -= bytes.len() as u64;
-            Ok(Part::Bytes(bytes))
+            Ok(Part::Bytes(window.pass(bytes, true).await))
         }
         Piece::End(End::Whole(trailers)) => Ok(Part::End(trailers)),
         Piece::End(End::Full) => match beyond {

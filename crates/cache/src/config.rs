@@ -62,8 +62,12 @@ pub struct Config {
     pub near: LegProfile,
     /// … and dialled ones.
     pub far: LegProfile,
-    /// What is held in memory at most, by all together.
+    /// What is held in memory at most. Three quarters of it are for messages that are stored, one
+    /// is for requests in progress and connections to servers.
     pub memory: Bytes,
+    /// The share of that quarter that one client address may have, in percent. An IPv6 client
+    /// counts by its /64.
+    pub client_share: u8,
     /// What is held on disk at most.
     pub disk: Bytes,
     /// What is held of one message, or one direction of a connection, at most: more is sent on as it comes.
@@ -100,6 +104,7 @@ impl Default for Config {
             near: LegProfile::default(),
             far: LegProfile::default(),
             memory: Bytes(64 << 20),
+            client_share: 25,
             disk: Bytes(1 << 30),
             largest: Bytes(256 << 20),
             keep: true,
@@ -125,6 +130,7 @@ impl Config {
             ("patience", self.patience.is_zero()),
             ("max_connections", self.max_connections == 0),
             ("memory", self.memory.0 == 0),
+            ("client_share", self.client_share == 0),
             ("lull", self.raw == Raw::Store(Some(Duration::ZERO))),
         ];
         if let Some((key, _)) = zeros.iter().find(|(_, zero)| *zero) {
@@ -161,7 +167,8 @@ impl Config {
     pub(crate) fn bounds(&self) -> Bounds {
         // So many large ones fit into memory that others do too.
         let spill_from = (self.memory.0 / 64).clamp(4096, 1 << 20);
-        Bounds { memory: self.memory.0, disk: self.disk.0, largest: self.largest.0, spill_from }
+        // The rest is for requests in progress: `Limits::new`.
+        Bounds { memory: self.memory.0 - self.memory.0 / 4, disk: self.disk.0, largest: self.largest.0, spill_from }
     }
 
     pub(crate) fn wish(&self) -> Wish {

@@ -34,6 +34,8 @@ macro_rules! counters {
             pub memory_bytes: u64,
             /// Bytes of disk.
             pub disk_bytes: u64,
+            /// Bytes of memory that requests in progress and connections to servers reserve.
+            pub reserved_bytes: u64,
         }
 
         impl Counters {
@@ -61,6 +63,8 @@ counters! {
     passed,
     /// Requests that were refused here, or whose origin was not reached.
     refused,
+    /// Requests for which there was no room at once: they waited, or were refused.
+    waited,
     /// Requests that waited for another's answer.
     collapsed,
     /// Bodies from origins.

@@ -4,10 +4,12 @@ use crate::{
     asked::Asked,
     blob::Writer,
     body::{Body, Error, Flow, Part, Sender, Source, send_rest},
+    error_response::ErrorResponse,
     fields::{self, Target},
     give::{Given, give},
     house::{Caller, House},
-    origin::{Lease, Trouble, Where},
+    origin::Lease,
+    pool::Where,
     record::{From, Record},
     rules::{self, Entry, Rules, Verdict, directive},
     store::{Flight, Lead},
@@ -28,6 +30,8 @@ use tokio::time::timeout;
 const PATIENCE_WITH_OTHERS: Duration = Duration::from_secs(10);
 /// What is still fetched though nobody waits for it any more: the next who asks will find it.
 const LITTLE: u64 = 256 * 1024;
+/// `Retry-After` of a 503 of its own, seconds.
+const RETRY_AFTER: u64 = 5;
 /// `Cache-Status` (RFC 9211).
 pub(crate) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
@@ -38,15 +42,22 @@ pub(crate) async fn answer(caller: Arc<Caller>, mut request: Request<Incoming>) 
     let outcome = if request.method() == Method::CONNECT {
         tunnel::connect(&caller, request).await.map(|response| (response, From::Tunnel, ""))
     } else {
-        let target = Target::of(&request, caller.server).map_err(|text| Trouble { status: StatusCode::BAD_REQUEST, text });
+        let target = Target::of(&request, caller.server).map_err(|text| ErrorResponse { status: StatusCode::BAD_REQUEST, text });
         match target {
             Err(trouble) => Err(trouble),
             Ok(target) => {
                 record.uri = target.uri();
                 let upgrade = hyper::upgrade::on(&mut request);
                 let (parts, body) = request.into_parts();
-                let asked = Asked::new(&caller, parts, body, target);
-                handle(&caller, asked, upgrade, &record).await
+                match caller.admit(&parts.headers, !body.is_end_stream()).await {
+                    Ok(exchange) => {
+                        let asked = Asked::new(&caller, parts, body, target, exchange.clone());
+                        let outcome = handle(&caller, asked, upgrade, &record).await;
+                        exchange.return_connection();
+                        outcome
+                    }
+                    Err(trouble) => Err(trouble),
+                }
             }
         }
     };
@@ -66,11 +77,14 @@ pub(crate) async fn answer(caller: Arc<Caller>, mut request: Request<Incoming>) 
 }
 
 /// What is said to a client whose request is not answered.
-fn page(trouble: Trouble) -> Response<Body> {
+fn page(trouble: ErrorResponse) -> Response<Body> {
     let mut response = Response::new(Body::of(format!("tandem cache: {}\n", trouble.text)));
     *response.status_mut() = trouble.status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response.headers_mut().insert(hyper::header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if trouble.status == StatusCode::SERVICE_UNAVAILABLE {
+        response.headers_mut().insert(hyper::header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER));
+    }
     if trouble.status == StatusCode::BAD_REQUEST {
         // Who is not understood once may not be understood where its request ends either.
         response.headers_mut().insert(hyper::header::CONNECTION, HeaderValue::from_static("close"));
@@ -78,13 +92,13 @@ fn page(trouble: Trouble) -> Response<Body> {
     response
 }
 
-pub(crate) type Outcome = Result<(Response<Body>, From, &'static str), Trouble>;
+pub(crate) type Outcome = Result<(Response<Body>, From, &'static str), ErrorResponse>;
 
 async fn handle(caller: &Arc<Caller>, mut asked: Asked, upgrade: hyper::upgrade::OnUpgrade, record: &Record) -> Outcome {
     let house = &caller.house;
     if fields::has_been_here(&request_via(&asked), &house.name) {
         let text = "the request has come back here: this cache is on its own way to the server".into();
-        return Err(Trouble { status: StatusCode::LOOP_DETECTED, text });
+        return Err(ErrorResponse { status: StatusCode::LOOP_DETECTED, text });
     }
     if let Some(response) = last_hop(&mut asked)? {
         return Ok((response, From::Refused, ""));
@@ -108,7 +122,7 @@ async fn handle(caller: &Arc<Caller>, mut asked: Asked, upgrade: hyper::upgrade:
         };
         if directive(asked.headers(), "only-if-cached").is_some() {
             let text = "it is not kept here, or is stale, and the request wants nothing else".into();
-            return Err(Trouble { status: StatusCode::GATEWAY_TIMEOUT, text });
+            return Err(ErrorResponse { status: StatusCode::GATEWAY_TIMEOUT, text });
         }
         if waited || !may_join(&asked) {
             break stale;
@@ -143,13 +157,13 @@ fn may_join(asked: &Asked) -> bool {
 }
 
 /// Requests that are counted on their way (RFC 9110 §7.6.2): the answer to one that ends here.
-fn last_hop(asked: &mut Asked) -> Result<Option<Response<Body>>, Trouble> {
+fn last_hop(asked: &mut Asked) -> Result<Option<Response<Body>>, ErrorResponse> {
     let counted = matches!(asked.parts.method, Method::OPTIONS | Method::TRACE);
     let left = asked.headers().get(MAX_FORWARDS).filter(|_| counted).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     match left {
         None => Ok(None),
         Some(0) if asked.parts.method == Method::OPTIONS => Ok(Some(Response::new(Body::empty()))),
-        Some(0) => Err(Trouble { status: StatusCode::METHOD_NOT_ALLOWED, text: "TRACE is not answered here".into() }),
+        Some(0) => Err(ErrorResponse { status: StatusCode::METHOD_NOT_ALLOWED, text: "TRACE is not answered here".into() }),
         Some(left) => {
             asked.parts.headers.insert(MAX_FORWARDS, HeaderValue::from(left - 1));
             Ok(None)
@@ -167,7 +181,7 @@ async fn pass(caller: &Arc<Caller>, mut asked: Asked, record: &Record) -> Outcom
     let bare = asked.body.is_none();
     let (request, waited) = asked.whole(caller).await;
     let again = (bare && asked.parts.method.is_idempotent()).then_some(|| asked.bare(None));
-    let (answer, lease) = caller.send(&to, request, again, waited).await?;
+    let (answer, lease) = caller.send(&asked.exchange, &to, request, again, waited).await?;
     let done = answer.status().is_success() || answer.status().is_redirection();
     if done && !fields::is_safe(&asked.parts.method) {
         let named = [LOCATION, CONTENT_LOCATION].into_iter().filter_map(|name| answer.headers().get(name)?.to_str().ok());
@@ -184,7 +198,7 @@ async fn fetch(caller: &Arc<Caller>, asked: Asked, stale: Option<Arc<Entry>>, le
     let validation: Option<Vec<_>> = stale.as_ref().map(|entry| entry.validation().collect());
     let begun = Instant::now();
     let again = || asked.bare(validation.as_deref());
-    let sent = caller.send(&to, again(), Some(again), move || begun.elapsed()).await;
+    let sent = caller.send(&asked.exchange, &to, again(), Some(again), move || begun.elapsed()).await;
     let now = SystemTime::now();
     let stand_in = stale.as_ref().filter(|entry| entry.may_stand_in(&asked.question, now));
     let (mut answer, lease) = match (sent, stand_in) {
@@ -203,7 +217,8 @@ async fn fetch(caller: &Arc<Caller>, asked: Asked, stale: Option<Arc<Entry>>, le
         // It is about another answer than the one that was asked about.
         house.store.forget(&asked.target, &old);
         let begun = Instant::now();
-        let (answer, lease) = caller.send(&to, asked.bare(Some(&[])), Some(|| asked.bare(Some(&[]))), move || begun.elapsed()).await?;
+        let bare = || asked.bare(Some(&[]));
+        let (answer, lease) = caller.send(&asked.exchange, &to, bare(), Some(bare), move || begun.elapsed()).await?;
         return fresh(caller, asked, answer, lease, lead, record).await;
     };
     let entry = Arc::new(entry);
@@ -252,8 +267,14 @@ pub(crate) async fn fresh(
         lease.give_back();
         return Ok((response, From::Pass, ""));
     }
-    let source =
-        Source { body, lease: Some(lease), patience: house.config.patience, house: house.clone(), came: Some(record.came.clone()) };
+    let source = Source {
+        body,
+        lease: Some(lease),
+        patience: house.config.patience,
+        house: house.clone(),
+        came: Some(record.came.clone()),
+        window: asked.exchange.window(),
+    };
     let rules = Rules::of(&asked.question, parts.status, &parts.headers, now);
     let whole = !matches!(parts.status, StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE);
     let storable = asked.is_get() && whole && rules.may_be_stored(&parts.headers);

@@ -4,11 +4,12 @@ use crate::{
     asked::Asked,
     blob::{End, Reader},
     body::{Body, Flow, Packing, read_out},
+    error_response::ErrorResponse,
     exchange::{CACHE_STATUS, Outcome},
     fields,
     house::Caller,
+    limits::WINDOW,
     negotiate,
-    origin::Trouble,
     pictures::{self, Smaller, Wanted},
     record::From,
     rules::{self, Entry, Part, directive},
@@ -53,13 +54,13 @@ pub(crate) async fn give(caller: &Arc<Caller>, asked: &Asked, given: Given) -> O
         return Ok((not_modified(asked, headers), from, ""));
     }
     if house.config.hold && matches!(entry.blob.ended().await, End::Cut) {
-        return Err(Trouble { status: StatusCode::BAD_GATEWAY, text: "its server broke off in the middle of it".into() });
+        return Err(ErrorResponse { status: StatusCode::BAD_GATEWAY, text: "its server broke off in the middle of it".into() });
     }
     let other = other_kinds(caller, asked, &entry, &headers);
     // Who may have the beginning of a smaller picture is given all of one: a part of what that was made of would not fit to it.
     let in_parts = asked.headers().contains_key(RANGE) && (other.is_none() || rules::has_this(asked.headers(), &entry.headers));
     if let Some((kind, kinds)) = other.as_ref().filter(|_| asked.is_get() && !in_parts)
-        && let Some(smaller) = picture(caller, &entry, *kind, kinds, &mut headers).await
+        && let Some(smaller) = picture(caller, asked, &entry, *kind, kinds, &mut headers).await
     {
         return Ok((smaller, from, "picture"));
     }
@@ -78,7 +79,7 @@ pub(crate) async fn give(caller: &Arc<Caller>, asked: &Asked, given: Given) -> O
                     headers.insert(CONTENT_RANGE, range);
                 }
                 *response.headers_mut() = headers;
-                *response.body_mut() = Body::flow(read_out(reader, first, Some(last + 1 - first), None));
+                *response.body_mut() = Body::flow(read_out(reader, first, Some(last + 1 - first), None, asked.exchange.window()));
                 return Ok((response, from, ""));
             }
             Part::Beyond => {
@@ -102,7 +103,7 @@ pub(crate) async fn give(caller: &Arc<Caller>, asked: &Asked, given: Given) -> O
             headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
     } else {
-        let mut flow = read_out(reader, 0, None, beyond);
+        let mut flow = read_out(reader, 0, None, beyond, asked.exchange.window());
         // Trailers come with chunks alone.
         flow.length = length.filter(|_| !matches!(entry.blob.end(), Some(End::Whole(Some(_)))));
         if let Some(packing) = packing {
@@ -222,7 +223,7 @@ pub(crate) fn compression(
     let coding = negotiate::coding(&asked.accepted)?;
     let room = caller.house.room();
     let mut share = room.shares().0;
-    if !room.take(&mut share, coding.memory(), false) {
+    if !room.take(&mut share, coding.memory() + WINDOW as u64, false) {
         return None;
     }
     headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
@@ -250,7 +251,14 @@ fn other_kinds(caller: &Caller, asked: &Asked, entry: &Entry, headers: &HeaderMa
 }
 
 /// The answer with a smaller picture, where one comes out smaller.
-async fn picture(caller: &Arc<Caller>, entry: &Arc<Entry>, kind: Kind, kinds: &[Kind], headers: &mut HeaderMap) -> Option<Response<Body>> {
+async fn picture(
+    caller: &Arc<Caller>,
+    asked: &Asked,
+    entry: &Arc<Entry>,
+    kind: Kind,
+    kinds: &[Kind],
+    headers: &mut HeaderMap,
+) -> Option<Response<Body>> {
     let house = &caller.house;
     if !matches!(entry.blob.ended().await, End::Whole(_)) || entry.blob.length() > pictures::LARGEST {
         return None;
@@ -270,7 +278,7 @@ async fn picture(caller: &Arc<Caller>, entry: &Arc<Entry>, kind: Kind, kinds: &[
     house.counters.picture_bytes_saved.add(entry.blob.length() - small.length());
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(made.media_type()));
     weaken(headers);
-    let mut response = Response::new(Body::flow(read_out(small.reader(), 0, Some(small.length()), None)));
+    let mut response = Response::new(Body::flow(read_out(small.reader(), 0, Some(small.length()), None, asked.exchange.window())));
     *response.headers_mut() = std::mem::take(headers);
     Some(response)
 }

@@ -4,7 +4,8 @@ use crate::{
     blob::Room,
     config::Config,
     counters::{Counters, Stats},
-    origin::Origins,
+    limits::{ClientShare, Limits},
+    pool::{Owner, Pool},
     store::Store,
     transcoder::Transcoder,
 };
@@ -21,6 +22,10 @@ pub(crate) struct House {
     pub(crate) store: Arc<Store>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) transcoder: Transcoder,
+    /// Bounds requests in progress and connections to servers.
+    pub(crate) limits: Arc<Limits>,
+    /// Idle connections to servers.
+    pub(crate) pool: Pool,
     pub(crate) dialler: Dialler,
     /// What it calls itself in messages that come through it; another one's name is another.
     pub(crate) name: String,
@@ -36,8 +41,9 @@ impl House {
     pub(crate) fn new(config: Config, dialler: Dialler) -> Self {
         let store = Store::new(config.bounds());
         let transcoder = Transcoder::new(config.wish());
+        let limits = Limits::new(config.memory.0, config.client_share, config.connect_timeout);
         let name = format!("tandem-{:08x}", RandomState::new().hash_one(0_u8) as u32);
-        House { config, store, counters: Arc::default(), transcoder, dialler, name }
+        House { config, store, counters: Arc::default(), transcoder, limits, pool: Pool::default(), dialler, name }
     }
 
     pub(crate) fn room(&self) -> Arc<dyn Room> {
@@ -46,7 +52,7 @@ impl House {
 
     pub(crate) fn stats(&self) -> Stats {
         let (memory_bytes, disk_bytes, kept) = self.store.taken();
-        Stats { kept, memory_bytes, disk_bytes, ..self.counters.stats() }
+        Stats { kept, memory_bytes, disk_bytes, reserved_bytes: self.limits.reserved(), ..self.counters.stats() }
     }
 }
 
@@ -59,6 +65,14 @@ pub(crate) struct Caller {
     pub(crate) server: Option<SocketAddr>,
     /// Whether its address is worn towards the server.
     pub(crate) transparent: bool,
-    /// Connections to servers that are open for it. They are nobody else's: a server may know a client by its connection.
-    pub(crate) origins: Arc<Origins>,
+    /// Its client's share of the limits.
+    pub(crate) share: ClientShare,
+    /// Identifies the idle connections to servers that were opened for it.
+    pub(crate) owner: Owner,
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.house.pool.close_all(self.owner);
+    }
 }

@@ -1,6 +1,7 @@
 //! A connection as the HTTP machinery sees it. As everywhere in the house it is closed with a reset unless it has been shut down: an end whose
 //! message has no length must not take a break for its end.
 
+use crate::limits::PIECE;
 use bytes::{Buf as _, Bytes};
 use socket2::{SockRef, Socket};
 use std::{
@@ -85,9 +86,13 @@ impl AsyncRead for Leg {
             self.first.advance(length);
             return Poll::Ready(Ok(()));
         }
-        let before = buffer.filled().len();
-        let outcome = self.stream()?.poll_read(cx, buffer);
-        self.heard_all |= matches!(outcome, Poll::Ready(Ok(()))) && buffer.filled().len() == before && buffer.remaining() > 0;
+        // hyper's read buffer grows to twice what one read returns: see `limits::CONNECTION`.
+        let most = buffer.remaining().min(PIECE);
+        let mut piece = ReadBuf::new(buffer.initialize_unfilled_to(most));
+        let outcome = self.stream()?.poll_read(cx, &mut piece);
+        let length = piece.filled().len();
+        buffer.advance(length);
+        self.heard_all |= matches!(outcome, Poll::Ready(Ok(()))) && length == 0 && most > 0;
         outcome
     }
 }

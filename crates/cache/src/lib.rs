@@ -1,9 +1,11 @@
 //! The store-and-forward proxy ("TCP proxy" of Wei et al., §I): it first receives all data from a sender and only then forwards them, and does on
 //! the way what can be done with a whole message.
 //!
-//! The way of a message: the proxy's `ends` (the firewall brings it) → `near` (is it HTTP?) → `exchange` (who answers: `store`, by the `rules`, or
-//! `origin`) → `blob` (received as fast as it comes) → `give` (as the client wants it: a part, `encode`d, or as one of its `pictures`) → `body`.
-//! What is not HTTP goes through `raw`, what is no longer HTTP through `tunnel`. TLS is never opened.
+//! The way of a message: the proxy's `ends` (the firewall brings it) → `near` (is it HTTP?) →
+//! `requests` (is there room for it, by the `limits`?) → `exchange` (who answers: `store`, by the
+//! `rules`, or `origin`) → `blob` (received as fast as it comes) → `give` (as the client wants it:
+//! a part, `encode`d, or as one of its `pictures`) → `body` (through a `window`). What is not HTTP
+//! goes through `raw`, what is no longer HTTP through `tunnel`. TLS is never opened.
 //!
 //! Other than in `proxy` a runtime (tokio) moves the bytes: here they are looked at, and a message costs more than a turn of a scheduler.
 
@@ -15,24 +17,29 @@ mod clients;
 mod config;
 mod counters;
 mod encode;
+mod error_response;
 mod exchange;
 mod fields;
 mod give;
 mod house;
 mod leg;
+mod limits;
 pub mod metrics;
 mod near;
 mod negotiate;
 mod origin;
 mod pictures;
+mod pool;
 mod raw;
 mod record;
+mod requests;
 mod rules;
 pub mod shrink;
 mod store;
 pub mod strange;
 mod transcoder;
 mod tunnel;
+mod window;
 
 pub use config::{Config, Listen, Raw};
 pub use counters::Stats;

@@ -66,13 +66,16 @@ fn text(stats: &Stats) -> String {
     let events = [
         ([("event", "collapsed")], stats.collapsed),
         ([("event", "overflow")], stats.overflows),
+        ([("event", "waited")], stats.waited),
         ([("event", "picture_skipped")], stats.pictures_skipped),
     ];
-    let help = "Requests that waited for another's answer; directions that no longer fitted; pictures that passed unchanged since too \
-                many waited";
+    let help = "Requests that waited for another's answer; directions that no longer fitted; requests that waited for room; pictures that \
+                passed unchanged since too many waited";
     count("events", help, None, &events);
     registry.register("kept", "Answers that are kept", ConstGauge::new(stats.kept));
     registry.register_with_unit("memory", "Memory that messages take", Unit::Bytes, ConstGauge::new(stats.memory_bytes));
+    let reserved = ConstGauge::new(stats.reserved_bytes);
+    registry.register_with_unit("reserved", "Memory that requests in progress and connections to servers reserve", Unit::Bytes, reserved);
     registry.register_with_unit("disk", "Disk that messages take", Unit::Bytes, ConstGauge::new(stats.disk_bytes));
     let mut text = String::new();
     // Writing to a string can't fail.
@@ -86,13 +89,24 @@ mod tests {
 
     #[test]
     fn numbers_read_as_metrics() {
-        let text = text(&Stats { hits: 3, client_bytes: 7, picture_bytes_saved: 11, kept: 2, memory_bytes: 13, ..Stats::default() });
+        let text = text(&Stats {
+            hits: 3,
+            client_bytes: 7,
+            picture_bytes_saved: 11,
+            kept: 2,
+            memory_bytes: 13,
+            reserved_bytes: 17,
+            waited: 19,
+            ..Stats::default()
+        });
         for line in [
             "tandem_cache_answers_total{from=\"hit\"} 3",
             "tandem_cache_carried_bytes_total{what=\"to_clients\"} 7",
             "tandem_cache_saved_bytes_total{by=\"pictures\"} 11",
             "tandem_cache_kept 2",
             "tandem_cache_memory_bytes 13",
+            "tandem_cache_reserved_bytes 17",
+            "tandem_cache_events_total{event=\"waited\"} 19",
             "# EOF",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");

@@ -6,7 +6,8 @@ use crate::{
     exchange,
     house::{Caller, House},
     leg::{self, Leg},
-    origin::Where,
+    limits::WINDOW,
+    pool::Where,
     raw,
 };
 use bytes::{Bytes, BytesMut};
@@ -35,9 +36,10 @@ const UNCLEAR: Duration = Duration::from_secs(2);
 const LINE: usize = 8 * 1024;
 /// What a header section may take, and how many fields it may have.
 const HEADERS: (usize, usize) = (64 * 1024, 200);
-/// Requests of one HTTP/2 connection at once, and what waits to be sent for each.
-const STREAMS: u32 = 100;
-const SENDING: usize = 64 * 1024;
+/// Concurrent requests of one HTTP/2 connection: about half of a client's share by default.
+const STREAMS: u32 = 32;
+/// Receive windows of HTTP/2, bytes: of a request (the protocol's default), and of a connection.
+const RECEIVING: (u32, u32) = (64 * 1024, 128 * 1024);
 
 /// How often it is looked whether a client is still there.
 const LOOK: Duration = Duration::from_secs(1);
@@ -95,7 +97,9 @@ pub(crate) async fn serve(house: Arc<House>, arrival: Arrival, way: Way, stop: w
     let Arrival { socket, client, server } = arrival;
     house.dialler.tune(&socket)?;
     let mut near = leg::stream(socket)?;
-    let caller = Arc::new(Caller { house, client, server, transparent: way == Way::Transparent, origins: Arc::default() });
+    let share = house.limits.of(client.ip());
+    let owner = house.pool.owner(client.ip());
+    let caller = Arc::new(Caller { house, client, server, transparent: way == Way::Transparent, share, owner });
     let mut first = BytesMut::with_capacity(4096);
     match server {
         Some(server) => sorted(caller, near, first, server, stop).await,
@@ -171,6 +175,8 @@ async fn sorted(
 
 async fn http(caller: Arc<Caller>, near: TcpStream, first: Bytes, stop: watch::Receiver<bool>) -> Result<(), Error> {
     let two = kind(&first, true) == Kind::Http2;
+    // Uploads that have been received and not been read yet are in memory.
+    let _received = if two { Some(caller.reserve(u64::from(RECEIVING.1)).await.map_err(|trouble| trouble.text)?) } else { None };
     let patience = caller.house.config.patience;
     let look = SockRef::from(&near).try_clone()?;
     let io = TokioIo::new(Leg::new(near, first, patience));
@@ -181,7 +187,9 @@ async fn http(caller: Arc<Caller>, near: TcpStream, first: Bytes, stop: watch::R
                 .timer(TokioTimer::new())
                 .max_concurrent_streams(STREAMS)
                 .max_header_list_size(HEADERS.0 as u32)
-                .max_send_buf_size(SENDING)
+                .max_send_buf_size(WINDOW)
+                .initial_stream_window_size(RECEIVING.0)
+                .initial_connection_window_size(RECEIVING.1)
                 .keep_alive_interval(patience)
                 .serve_connection(io, service);
             return until(connection, stop, http2::Connection::graceful_shutdown).await;

@@ -2,105 +2,34 @@
 
 use crate::{
     body::{Body, Error},
+    error_response::ErrorResponse,
     house::Caller,
     leg::{self, Leg},
+    limits::{CONNECTION, Reserved},
+    pool::{ServerConnection, Where},
+    requests::Exchange,
 };
 use bytes::Bytes;
-use hyper::{
-    Request, Response, StatusCode,
-    body::Incoming,
-    client::conn::http1::{self, SendRequest},
-    header::UPGRADE,
-};
+use hyper::{Request, Response, StatusCode, body::Incoming, client::conn::http1, header::UPGRADE};
 use hyper_util::rt::TokioIo;
 use proxy::ends;
-use std::{
-    io,
-    net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     io::Interest,
     net::{TcpStream, lookup_host},
-    task::AbortHandle,
     time::timeout,
 };
 
-/// Connections kept open for one client, and for how long.
-const IDLE: (usize, Duration) = (6, Duration::from_secs(50));
 /// How long a server that has answered still takes what is left of a request of which nothing moves.
 const SAYS_ALL: Duration = Duration::from_secs(5);
 /// What a server's header section may take, and how many fields it may have.
 const HEADERS: (usize, usize) = (64 * 1024, 200);
 
-/// Where a request goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Where {
-    At(SocketAddr),
-    /// Host and port.
-    Named(String),
-}
-
-impl Where {
-    pub(crate) fn of(server: Option<SocketAddr>, authority: &str, port: u16) -> Self {
-        match server {
-            Some(server) => Where::At(server),
-            None => {
-                let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-                Where::Named(if has_port { authority.into() } else { format!("{authority}:{port}") })
-            }
-        }
-    }
-}
-
-impl std::fmt::Display for Where {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Where::At(server) => server.fmt(f),
-            Where::Named(name) => f.write_str(name),
-        }
-    }
-}
-
-/// Why there is no answer.
-#[derive(Debug)]
-pub(crate) struct Trouble {
-    pub(crate) status: StatusCode,
-    pub(crate) text: String,
-}
-
-impl Trouble {
-    fn new(status: StatusCode, text: String) -> Self {
-        Trouble { status, text }
-    }
-}
-
-/// A connection to a server: its end that takes requests, and the task that moves its bytes.
-#[derive(Debug)]
-struct Line {
-    sender: SendRequest<Body>,
-    task: AbortHandle,
-}
-
-#[derive(Debug)]
-struct Idle {
-    to: Where,
-    line: Line,
-    since: Instant,
-}
-
-/// The connections to servers of one client.
-#[derive(Debug, Default)]
-pub(crate) struct Origins {
-    idle: Mutex<Vec<Idle>>,
-}
-
 /// A connection that is in use, to be given back when its answer has come. It ends where that is not waited for.
 pub(crate) struct Lease {
-    origins: Arc<Origins>,
+    caller: Arc<Caller>,
     to: Where,
-    line: Option<Line>,
+    line: Option<ServerConnection>,
     /// How long nothing of the request has moved.
     waited: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
@@ -108,7 +37,7 @@ pub(crate) struct Lease {
 impl Lease {
     pub(crate) fn give_back(mut self) {
         let Some(mut line) = self.line.take() else { return };
-        let (origins, to, waited) = (self.origins.clone(), self.to.clone(), self.waited.clone());
+        let (caller, to, waited) = (self.caller.clone(), self.to.clone(), self.waited.clone());
         tokio::spawn(async move {
             // The other half of the connection has to hear of the end first; and who was answered early may still say all that was to be said.
             loop {
@@ -120,10 +49,9 @@ impl Lease {
                     Err(_) => {}
                 }
             }
-            let mut idle = origins.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            idle.retain(|idle| idle.since.elapsed() < IDLE.1 && !idle.line.sender.is_closed());
-            if idle.len() < IDLE.0 {
-                idle.push(Idle { to, line, since: Instant::now() });
+            // Otherwise a request waits for the memory that it takes.
+            if !caller.share.is_waited_for() {
+                caller.house.pool.keep(caller.owner, to, line);
             }
         });
     }
@@ -144,9 +72,9 @@ impl Drop for Lease {
 
 impl Caller {
     /// Connects to a server.
-    pub(crate) async fn dial(&self, to: &Where) -> Result<TcpStream, Trouble> {
+    pub(crate) async fn dial(&self, to: &Where) -> Result<TcpStream, ErrorResponse> {
         let limit = self.house.config.connect_timeout;
-        let cannot = |status, why: &dyn std::fmt::Display| Trouble::new(status, format!("cannot connect to {to}: {why}"));
+        let cannot = |status, why: &dyn std::fmt::Display| ErrorResponse::new(status, format!("cannot connect to {to}: {why}"));
         let late = || cannot(StatusCode::GATEWAY_TIMEOUT, &format!("no answer in {} s", limit.as_secs_f64()));
         let attempt = async {
             let servers: Vec<SocketAddr> = match to {
@@ -178,47 +106,44 @@ impl Caller {
         }
     }
 
-    /// Has a connection that is open already serve for the first request to `to`.
-    pub(crate) async fn adopt(&self, to: Where, stream: TcpStream) -> Result<(), Trouble> {
-        let line = self.shake_hands(&to, stream, Bytes::new()).await?;
-        let mut idle = self.origins.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.push(Idle { to, line, since: Instant::now() });
+    /// Uses an open connection for the first request to `to`, if it can be reserved.
+    pub(crate) async fn adopt(&self, to: Where, stream: TcpStream) -> Result<(), ErrorResponse> {
+        let Some(reserved) = self.share.try_reserve(CONNECTION) else { return Ok(()) };
+        let line = self.shake_hands(&to, stream, reserved).await?;
+        self.house.pool.keep(self.owner, to, line);
         Ok(())
     }
 
-    async fn shake_hands(&self, to: &Where, stream: TcpStream, first: Bytes) -> Result<Line, Trouble> {
-        let io = TokioIo::new(Leg::new(stream, first, self.house.config.patience));
+    async fn shake_hands(&self, to: &Where, stream: TcpStream, reserved: Reserved) -> Result<ServerConnection, ErrorResponse> {
+        let io = TokioIo::new(Leg::new(stream, Bytes::new(), self.house.config.patience));
         let mut builder = http1::Builder::new();
         builder.max_buf_size(HEADERS.0 + 64 * 1024).max_header_size(HEADERS.0).max_headers(HEADERS.1);
         let shaken = builder.handshake(io).await;
-        let (sender, connection) = shaken.map_err(|why| Trouble::new(StatusCode::BAD_GATEWAY, format!("cannot speak to {to}: {why}")))?;
+        let (sender, connection) =
+            shaken.map_err(|why| ErrorResponse::new(StatusCode::BAD_GATEWAY, format!("cannot speak to {to}: {why}")))?;
         let task = tokio::spawn(async move {
+            let _held_to_the_end = reserved;
             if let Err(why) = connection.with_upgrades().await {
                 tracing::debug!("a connection to a server ended: {why}");
             }
         });
-        Ok(Line { sender, task: task.abort_handle() })
+        Ok(ServerConnection { sender, task: task.abort_handle() })
     }
 
-    fn idle(&self, to: &Where) -> Option<Line> {
-        let mut idle = self.origins.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.retain(|idle| idle.since.elapsed() < IDLE.1 && idle.line.sender.is_ready());
-        let at = idle.iter().rposition(|idle| idle.to == *to)?;
-        Some(idle.remove(at).line)
-    }
-
-    /// Sends a request and waits for what comes before the answer's body. `again` makes the same request once more, where that does no harm: a
-    /// server may close a connection just when it is used again.
+    /// Sends a request and waits for what comes before the answer's body. `again` makes the same
+    /// request once more, where that does no harm: a server may close a connection just when it is
+    /// used again. `exchange` has the reservation of a new connection.
     pub(crate) async fn send(
-        &self,
+        self: &Arc<Self>,
+        exchange: &Exchange,
         to: &Where,
         request: Request<Body>,
         again: Option<impl Fn() -> Request<Body>>,
         waited: impl Fn() -> Duration + Send + Sync + 'static,
-    ) -> Result<(Response<Incoming>, Lease), Trouble> {
+    ) -> Result<(Response<Incoming>, Lease), ErrorResponse> {
         let mut request = request;
         let waited: Arc<dyn Fn() -> Duration + Send + Sync> = Arc::new(waited);
-        if let Some(line) = self.idle(to) {
+        if let Some(line) = self.house.pool.take(self.owner, to) {
             match self.exchange(self.lease(to, line, &waited), request).await {
                 Ok(answer) => return Ok(answer),
                 Err((_, Some(unsent))) => request = *unsent,
@@ -228,20 +153,21 @@ impl Caller {
                 },
             }
         }
+        let reserved = self.connection(exchange).await?;
         let stream = self.dial(to).await?;
-        let line = self.shake_hands(to, stream, Bytes::new()).await?;
+        let line = self.shake_hands(to, stream, reserved).await?;
         self.exchange(self.lease(to, line, &waited), request).await.map_err(|(trouble, _)| trouble)
     }
 
-    fn lease(&self, to: &Where, line: Line, waited: &Arc<dyn Fn() -> Duration + Send + Sync>) -> Lease {
-        Lease { origins: self.origins.clone(), to: to.clone(), line: Some(line), waited: waited.clone() }
+    fn lease(self: &Arc<Self>, to: &Where, line: ServerConnection, waited: &Arc<dyn Fn() -> Duration + Send + Sync>) -> Lease {
+        Lease { caller: self.clone(), to: to.clone(), line: Some(line), waited: waited.clone() }
     }
 
     async fn exchange(
         &self,
         mut lease: Lease,
         request: Request<Body>,
-    ) -> Result<(Response<Incoming>, Lease), (Trouble, Option<Box<Request<Body>>>)> {
+    ) -> Result<(Response<Incoming>, Lease), (ErrorResponse, Option<Box<Request<Body>>>)> {
         let patience = self.house.config.patience;
         let may_switch = request.headers().contains_key(UPGRADE);
         let (to, waited) = (lease.to.clone(), lease.waited.clone());
@@ -255,7 +181,7 @@ impl Caller {
                 Ok(answer) => break answer,
                 Err(_) if waited() >= patience => {
                     let text = format!("{to} has not answered in {} s", patience.as_secs_f64());
-                    return Err((Trouble::new(StatusCode::GATEWAY_TIMEOUT, text), None));
+                    return Err((ErrorResponse::new(StatusCode::GATEWAY_TIMEOUT, text), None));
                 }
                 Err(_) => {}
             }
@@ -263,13 +189,16 @@ impl Caller {
         match answer {
             // RFC 9110 §7.8: to a protocol that the request asked for. Nobody would speak any other with it.
             Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS && !may_switch => {
-                Err((Trouble::new(StatusCode::BAD_GATEWAY, format!("{to} changed the protocol, which it was not asked to")), None))
+                Err((ErrorResponse::new(StatusCode::BAD_GATEWAY, format!("{to} changed the protocol, which it was not asked to")), None))
             }
             Ok(answer) => Ok((answer, lease)),
             Err(mut failure) => {
                 let unsent = failure.take_message().map(Box::new);
                 let why = failure.into_error();
-                Err((Trouble::new(StatusCode::BAD_GATEWAY, format!("{to} gave no answer that can be understood: {}", chain(&why))), unsent))
+                Err((
+                    ErrorResponse::new(StatusCode::BAD_GATEWAY, format!("{to} gave no answer that can be understood: {}", chain(&why))),
+                    unsent,
+                ))
             }
         }
     }

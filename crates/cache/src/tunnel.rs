@@ -4,17 +4,19 @@ use crate::{
     asked::Asked,
     body::Body,
     config::Raw,
+    error_response::ErrorResponse,
     exchange::{Outcome, destination},
     fields,
-    house::{Caller, House},
+    house::Caller,
     leg::Leg,
-    origin::{Trouble, Where, told},
+    origin::told,
+    pool::Where,
     raw,
     record::{From, Record},
 };
 use bytes::Bytes;
 use hyper::{
-    Request, Response, StatusCode,
+    Request, Response, StatusCode, Version,
     body::Incoming,
     header::{CONNECTION, HeaderValue, UPGRADE},
     upgrade::{OnUpgrade, Parts, Upgraded, on},
@@ -23,8 +25,8 @@ use hyper_util::rt::TokioIo;
 use std::{sync::Arc, time::Instant};
 
 /// Opens a tunnel to where a client of an explicit proxy wants it.
-pub(crate) async fn connect(caller: &Arc<Caller>, mut request: Request<Incoming>) -> Result<Response<Body>, Trouble> {
-    let refused = |status, text: &str| Trouble { status, text: text.into() };
+pub(crate) async fn connect(caller: &Arc<Caller>, mut request: Request<Incoming>) -> Result<Response<Body>, ErrorResponse> {
+    let refused = |status, text: &str| ErrorResponse { status, text: text.into() };
     if caller.server.is_some() {
         return Err(refused(
             StatusCode::METHOD_NOT_ALLOWED,
@@ -35,12 +37,16 @@ pub(crate) async fn connect(caller: &Arc<Caller>, mut request: Request<Incoming>
     let Some(to) = to.map(|to| Where::of(None, to.as_str(), 0)) else {
         return Err(refused(StatusCode::BAD_REQUEST, "CONNECT wants a host and a port"));
     };
+    // A connection of HTTP/1.1 becomes the tunnel. One of HTTP/2 can have many, each with a
+    // connection to a server.
+    let reserved = if request.version() == Version::HTTP_2 { Some(caller.admit(request.headers(), false).await?) } else { None };
     let far = caller.dial(&to).await?;
     let near = on(&mut request);
-    let house = caller.house.clone();
+    let caller = caller.clone();
     tokio::spawn(async move {
+        let _held_to_the_end = reserved;
         match near.await {
-            Ok(near) => join(&house, near, Leg::new(far, Bytes::new(), house.config.patience)).await,
+            Ok(near) => join(&caller, near, Leg::new(far, Bytes::new(), caller.house.config.patience)).await,
             Err(why) => tracing::debug!("a tunnel to {to} did not open: {why}"),
         }
     });
@@ -57,18 +63,18 @@ pub(crate) async fn upgrade(caller: &Arc<Caller>, mut asked: Asked, near: OnUpgr
     }
     let (request, _) = asked.whole(caller).await;
     let none: Option<fn() -> Request<Body>> = None;
-    let (mut answer, lease) = caller.send(&to, request, none, move || begun.elapsed()).await?;
+    let (mut answer, lease) = caller.send(&asked.exchange, &to, request, none, move || begun.elapsed()).await?;
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         return crate::exchange::fresh(caller, asked, answer, lease, None, record).await;
     }
     let far = on(&mut answer);
-    let house = caller.house.clone();
+    let of = caller.clone();
     tokio::spawn(async move {
         // The connection is the tunnel's now.
         lease.leave();
         match tokio::try_join!(near, far) {
             Ok((near, far)) => match far.downcast::<TokioIo<Leg>>() {
-                Ok(Parts { io, read_buf, .. }) => join(&house, near, io.into_inner().after(read_buf)).await,
+                Ok(Parts { io, read_buf, .. }) => join(&of, near, io.into_inner().after(read_buf)).await,
                 Err(_) => tracing::error!("a connection with {to} is none of ours"),
             },
             Err(why) => tracing::debug!("a connection with {to} did not change its protocol: {why}"),
@@ -79,22 +85,22 @@ pub(crate) async fn upgrade(caller: &Arc<Caller>, mut asked: Asked, near: OnUpgr
     fields::strip(&mut parts.headers);
     protocol.into_iter().for_each(|protocol| drop(parts.headers.insert(UPGRADE, protocol)));
     parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-    fields::add_via(&mut parts.headers, hyper::Version::HTTP_11, &caller.house.name);
+    fields::add_via(&mut parts.headers, Version::HTTP_11, &caller.house.name);
     Ok((Response::from_parts(parts, Body::empty()), From::Tunnel, ""))
 }
 
 /// Carries both ways until both ends have finished.
-async fn join(house: &Arc<House>, near: Upgraded, far: Leg) {
+async fn join(caller: &Arc<Caller>, near: Upgraded, far: Leg) {
     let outcome = match near.downcast::<TokioIo<Leg>>() {
         Ok(Parts { io, read_buf, .. }) => match (io.into_inner().after(read_buf).into_parts(), far.into_parts()) {
-            (Some(near), Some(far)) => raw::relay(house, near, far, Raw::Stream).await,
+            (Some(near), Some(far)) => raw::relay(&caller.house, near, far, Raw::Stream).await,
             _ => return,
         },
         // A stream of HTTP/2.
         Err(near) => {
             let (mut near, mut far) = (TokioIo::new(near), far);
             let carried = tokio::io::copy_bidirectional(&mut near, &mut far).await;
-            carried.map(|(up, down)| house.counters.raw_bytes.add(up + down)).map_err(Into::into)
+            carried.map(|(up, down)| caller.house.counters.raw_bytes.add(up + down)).map_err(Into::into)
         }
     };
     if let Err(why) = outcome {

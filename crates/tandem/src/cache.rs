@@ -35,9 +35,14 @@ pub(crate) struct Cache {
     /// Profile of the dialled leg
     #[arg(long, value_name = "PROFILE", default_value = "")]
     far: LegProfile,
-    /// What is held in memory at most
+    /// What is held in memory at most: three quarters of it are for messages that are stored, one
+    /// is for requests in progress
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     memory: Bytes,
+    /// The share of the memory for requests in progress that one client address may have, in
+    /// percent: 100 where all clients come from one address
+    #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u8).range(1..=100))]
+    client_share: u8,
     /// What is held on disk at most, in files without a name in $TMPDIR
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     disk: Bytes,
@@ -137,6 +142,7 @@ impl Cache {
             near: self.near.clone(),
             far: self.far.clone(),
             memory: self.memory,
+            client_share: self.client_share,
             disk: self.disk,
             largest: self.largest,
             keep: !self.no_keep,

@@ -1,7 +1,181 @@
 //! Shares: what one client can take of the cache, and that others are served meanwhile.
 
 use crate::common::*;
+use cache::Cache;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use image::{ExtendedColorType, ImageEncoder as _, codecs::png::PngEncoder};
+use std::{
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+/// A server whose answers have no end, and how many connections to it are open.
+fn endless() -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (at, open) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let count = open.clone();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, count) = (stream.unwrap(), count.clone());
+            count.fetch_add(1, Ordering::SeqCst);
+            thread::spawn(move || {
+                let mut asked = [0; 4096];
+                let length = stream.read(&mut asked).unwrap_or(0);
+                if asked[..length].starts_with(b"GET /short") {
+                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nContent-Length: 5\r\n\r\nshort");
+                } else if stream
+                    .write_all(
+                        b"HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nContent-Type: image/gif\r\nContent-Length: 999999999\r\n\r\n",
+                    )
+                    .is_ok()
+                {
+                    while stream.write_all(&[b'x'; 0x10000]).is_ok() {}
+                }
+                let _ = stream.read(&mut asked);
+                count.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+    });
+    (at, open)
+}
+
+/// Opens HTTP/2 connections with receive windows of zero and makes requests on them. The tasks hold
+/// the answers until they are aborted.
+fn stuck(client: &Client, at: SocketAddr, connections: usize, streams: usize) -> Vec<tokio::task::JoinHandle<()>> {
+    let mut held = Vec::new();
+    for connection in 0..connections {
+        let sender = client.wait(async {
+            let stream = tokio::net::TcpStream::connect(at).await.unwrap();
+            let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+            builder.initial_stream_window_size(0);
+            let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+            tokio::spawn(connection);
+            sender
+        });
+        for stream in 0..streams {
+            let (mut sender, path) = (sender.clone(), format!("http://{at}/{connection}/{stream}"));
+            held.push(client.start(async move {
+                let answer = sender.send_request(request("GET", &path, &[])).await;
+                // The answer is never read.
+                std::future::pending::<()>().await;
+                drop(answer);
+            }));
+        }
+    }
+    held
+}
+
+/// Waits until a number has stopped growing.
+fn settled(number: impl Fn() -> usize) -> usize {
+    let mut last = number();
+    for _ in 0..50 {
+        thread::sleep(Duration::from_millis(400));
+        let now = number();
+        if now == last && now > 0 {
+            return now;
+        }
+        last = now;
+    }
+    last
+}
+
+#[test]
+fn one_client_takes_its_share_of_servers_and_no_more() {
+    let (origin, open) = endless();
+    let (cache, hostile, honest) = (before(origin, |_| {}), Client::new(), Client::new());
+    let held = stuck(&hostile, cache.addresses()[0], 4, 100);
+    let servers = settled(|| open.load(Ordering::SeqCst));
+    eprintln!("{servers} connections to servers for one client; {:?}", cache.stats());
+    assert!(servers <= 64, "{servers} connections to servers for one client");
+    // Another client is served meanwhile.
+    for _ in 0..10 {
+        let reply = honest.get_from([127, 0, 0, 2], cache.addresses()[0], "/short", &[]);
+        assert!(reply.status == 200 && reply.body == b"short", "{reply:?}");
+    }
+    // Its connections to servers end with it.
+    held.iter().for_each(tokio::task::JoinHandle::abort);
+    drop(hostile);
+    eventually("connections to servers stay open", || open.load(Ordering::SeqCst) <= 10);
+}
+
+/// A connection from 127.0.0.1 that has made a request. It reads the answer only if the test does.
+fn asking(at: SocketAddr, path: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(at).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    stream
+}
+
+/// A cache whose clients have room for four requests each.
+fn small(origin: SocketAddr, wait: Duration) -> Cache {
+    before(origin, |config| {
+        config.memory = scenario::Bytes(1 << 20);
+        config.connect_timeout = wait;
+    })
+}
+
+#[test]
+fn requests_beyond_a_share_are_told_to_come_later() {
+    let (origin, open) = endless();
+    let (cache, client) = (small(origin, Duration::from_millis(200)), Client::new());
+    let at = cache.addresses()[0];
+    let mut held: Vec<_> = (0..3).map(|_| asking(at, "/")).collect();
+    eventually("they are asked for", || open.load(Ordering::SeqCst) == 3);
+    // More than the rest of the share is refused, after it has waited.
+    held.extend((0..3).map(|_| asking(at, "/")));
+    let refused = client.get(at, "/short", &[]);
+    assert!(refused.status == 503 && refused.field("retry-after") == "5" && refused.is("detail=refused"), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.body).contains("ask again later") && cache.stats().waited > 0, "{refused:?}");
+    assert!(open.load(Ordering::SeqCst) <= 4);
+    // Another client has its own share.
+    let served = client.get_from([127, 0, 0, 2], at, "/short", &[]);
+    assert!(served.status == 200 && served.body == b"short", "{served:?}");
+    drop(held);
+    eventually("the share is not given back", || client.get(at, "/short", &[]).status == 200);
+    eventually("something stays reserved", || cache.stats().reserved_bytes == 0);
+}
+
+#[test]
+fn requests_beyond_a_share_wait_for_their_turn() {
+    let (origin, open) = endless();
+    let (cache, client) = (small(origin, PATIENCE), Client::new());
+    let at = cache.addresses()[0];
+    let held: Vec<_> = (0..6).map(|_| asking(at, "/")).collect();
+    eventually("they wait", || cache.stats().waited > 0 && open.load(Ordering::SeqCst) >= 3);
+    let waits = client.spawn(at, request("GET", "/short", &[]));
+    eventually("it waits", || cache.stats().waited > 2);
+    drop(held);
+    let served = client.wait(waits).unwrap();
+    assert!(served.status == 200 && served.body == b"short", "{served:?}");
+}
+
+#[test]
+fn idle_connections_to_servers_give_way() {
+    let (origin, open) = endless();
+    let cache = small(origin, PATIENCE);
+    // Each keeps its connection to the server after its answer. The share has room for eight of
+    // them.
+    let mut kept = Vec::new();
+    for _ in 0..20 {
+        let mut stream = asking(cache.addresses()[0], "/short");
+        let mut said = Vec::new();
+        while !said.ends_with(b"\r\n\r\nshort") {
+            let mut part = [0; 1024];
+            let length = stream.read(&mut part).unwrap();
+            said.extend_from_slice(&part[..length]);
+            assert!(length > 0 && said.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&said));
+        }
+        kept.push(stream);
+    }
+    eventually("too many connections stay open", || open.load(Ordering::SeqCst) <= 8);
+    assert!(cache.stats().reserved_bytes <= 256 << 10);
+}
 
 /// A picture that takes a while to be made smaller.
 fn drawing() -> Vec<u8> {

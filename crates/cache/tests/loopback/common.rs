@@ -223,6 +223,15 @@ impl Client {
         self.0.block_on(Self::asks(Some(from), at, request))
     }
 
+    pub(crate) fn get_from(&self, from: [u8; 4], at: SocketAddr, path: &str, fields: &[(&str, &str)]) -> Reply {
+        self.ask_from(from, at, request("GET", path, fields))
+    }
+
+    /// Has something done while others are.
+    pub(crate) fn start(&self, what: impl Future<Output = ()> + Send + 'static) -> tokio::task::JoinHandle<()> {
+        self.0.spawn(what)
+    }
+
     pub(crate) fn get(&self, at: SocketAddr, path: &str, fields: &[(&str, &str)]) -> Reply {
         self.ask(at, request("GET", path, fields))
     }
