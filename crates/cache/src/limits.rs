@@ -135,6 +135,15 @@ impl ClientShare {
         Some(Reserved { own, all })
     }
 
+    /// Reserves `bytes` if at least half of the share and of the pool stay available: what can do
+    /// with less must not keep requests waiting.
+    pub(crate) fn try_reserve_spare(&self, bytes: u64) -> Option<Reserved> {
+        let reserved = self.try_reserve(bytes)?;
+        let half = |pool: &Semaphore, total: u64| pool.available_permits() as u64 * UNIT >= total / 2;
+        let spare = half(&self.own.pool, self.limits.share) && half(&self.limits.all, self.limits.total);
+        spare.then_some(reserved)
+    }
+
     /// Waits in turn until `bytes` are available, and reserves them. Returns none when that takes
     /// too long, or when too many requests of the client wait already.
     pub(crate) async fn reserve(&self, bytes: u64) -> Option<Reserved> {
@@ -185,6 +194,17 @@ mod tests {
         assert_eq!(others.len(), 64);
         drop((held, others));
         assert_eq!(limits.reserved(), 0);
+    }
+
+    #[test]
+    fn half_is_left_for_requests() {
+        let limits = limits();
+        let shares: Vec<_> = (0..6).map(|last| limits.of([192, 0, 2, last].into())).collect();
+        let held: Vec<_> = std::iter::from_fn(|| shares[0].try_reserve_spare(64 << 10)).collect();
+        assert_eq!((held.len(), limits.reserved()), (32, 2 << 20));
+        let others: Vec<_> = shares.iter().flat_map(|share| std::iter::from_fn(|| share.try_reserve_spare(64 << 10))).collect();
+        assert_eq!((others.len(), limits.reserved()), (96, 8 << 20));
+        assert!(shares[0].try_reserve(2 << 20).is_some());
     }
 
     #[test]

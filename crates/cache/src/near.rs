@@ -139,7 +139,7 @@ async fn sorted(
         tokio::select! {
             spoken = dialled.readable() => {
                 spoken?;
-                return raw::relay(&caller.house, (near, Bytes::new()), (dialled, Bytes::new()), caller.house.config.raw).await;
+                return raw::relay(&caller, (near, Bytes::new()), (dialled, Bytes::new()), caller.house.config.raw).await;
             }
             heard = near.readable() => heard?,
         }
@@ -170,7 +170,7 @@ async fn sorted(
         Some(far) => far,
         None => caller.dial(&to).await.map_err(|trouble| trouble.text)?,
     };
-    raw::relay(&caller.house, (near, first), (far, Bytes::new()), raw).await
+    raw::relay(&caller, (near, first), (far, Bytes::new()), raw).await
 }
 
 async fn http(caller: Arc<Caller>, near: TcpStream, first: Bytes, stop: watch::Receiver<bool>) -> Result<(), Error> {

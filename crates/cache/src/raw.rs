@@ -11,8 +11,9 @@ use crate::{
     blob::{Piece, Reader, Writer},
     body::Error,
     config::Raw,
-    house::House,
+    house::{Caller, House},
     leg::close_gently,
+    limits::{ClientShare, Reserved},
 };
 use bytes::Bytes;
 use socket2::SockRef;
@@ -32,9 +33,9 @@ use tokio::{
 
 /// Runs that may wait to be forwarded: what is stored of them is accounted for.
 const RUNS: usize = 16;
-/// Pieces of what streams that may wait among them.
-const PIECES: usize = 2;
-const PIECE: usize = 64 * 1024;
+/// Bytes that are read at once when they can be reserved, and when they cannot.
+const PIECE: usize = 32 * 1024;
+const LEAST: usize = 4 * 1024;
 /// How often acknowledgements are looked for when an end waits for one.
 const LOOK: Duration = Duration::from_millis(5);
 /// How often it is looked whether a leg has failed of which nothing is wanted.
@@ -44,8 +45,8 @@ const WATCH: Duration = Duration::from_secs(1);
 enum Run {
     /// What was stored, from its beginning.
     Stored(Reader),
-    /// What did not fit, and its place among those that wait.
-    Piece(Bytes, OwnedSemaphorePermit),
+    /// What did not fit, its place (a direction has one), and its reservation.
+    Piece(Bytes, OwnedSemaphorePermit, Option<Reserved>),
     /// Its sender has finished.
     Finish,
 }
@@ -63,16 +64,17 @@ struct Progress {
 /// Carries both directions until both ends have finished; an error is a reset of both legs.
 /// What has been read of either before goes first.
 pub(crate) async fn relay(
-    house: &Arc<House>,
+    caller: &Arc<Caller>,
     (near, said): (TcpStream, Bytes),
     (far, answered): (TcpStream, Bytes),
     raw: Raw,
 ) -> Result<(), Error> {
+    let house = &caller.house;
     house.counters.raw_connections.add(1);
     let (up, down) = (Progress::default(), Progress::default());
     let both = async {
-        let upward = carry(house, (&near, &far), said, raw, (&up, &down));
-        let downward = carry(house, (&far, &near), answered, raw, (&down, &up));
+        let upward = carry(caller, (&near, &far), said, raw, (&up, &down));
+        let downward = carry(caller, (&far, &near), answered, raw, (&down, &up));
         tokio::try_join!(upward, downward).map(drop)
     };
     let outcome = tokio::select! {
@@ -107,7 +109,7 @@ fn has_failed(leg: &TcpStream) -> bool {
 }
 
 async fn carry(
-    house: &Arc<House>,
+    caller: &Arc<Caller>,
     (source, sink): (&TcpStream, &TcpStream),
     first: Bytes,
     raw: Raw,
@@ -116,8 +118,8 @@ async fn carry(
     let (queue, runs) = mpsc::channel(RUNS);
     let store = async {
         match raw {
-            Raw::Store(lull) => store(house, source, first, lull, &queue).await,
-            Raw::Stream => stream(source, first, None, &queue).await.map(drop),
+            Raw::Store(lull) => store(&caller.house, &caller.share, source, first, lull, &queue).await,
+            Raw::Stream => stream(&caller.share, source, first, None, &queue).await.map(drop),
         }?;
         own.heard_all.store(true, Ordering::Release);
         drop(queue.send(Run::Finish).await);
@@ -127,7 +129,14 @@ async fn carry(
 }
 
 /// Receives all that comes and hands it on in runs.
-async fn store(house: &Arc<House>, source: &TcpStream, first: Bytes, lull: Option<Duration>, queue: &mpsc::Sender<Run>) -> io::Result<()> {
+async fn store(
+    house: &Arc<House>,
+    share: &ClientShare,
+    source: &TcpStream,
+    first: Bytes,
+    lull: Option<Duration>,
+    queue: &mpsc::Sender<Run>,
+) -> io::Result<()> {
     let mut writer: Option<Writer> = None;
     let mut piece = first;
     loop {
@@ -145,7 +154,7 @@ async fn store(house: &Arc<House>, source: &TcpStream, first: Bytes, lull: Optio
                 if let Some(full) = writer.take() {
                     hand(queue, Run::Stored(full.blob().reader())).await?;
                 }
-                if stream(source, std::mem::take(&mut piece), lull, queue).await? {
+                if stream(share, source, std::mem::take(&mut piece), lull, queue).await? {
                     return Ok(());
                 }
             }
@@ -170,22 +179,30 @@ async fn store(house: &Arc<House>, source: &TcpStream, first: Bytes, lull: Optio
 }
 
 /// Hands on what comes, as it comes; until the end, which it returns, or until a lull.
-async fn stream(source: &TcpStream, first: Bytes, lull: Option<Duration>, queue: &mpsc::Sender<Run>) -> io::Result<bool> {
-    let places = Arc::new(Semaphore::new(PIECES));
-    let mut piece = first;
+async fn stream(
+    share: &ClientShare,
+    source: &TcpStream,
+    first: Bytes,
+    lull: Option<Duration>,
+    queue: &mpsc::Sender<Run>,
+) -> io::Result<bool> {
+    let places = Arc::new(Semaphore::new(1));
+    let (mut piece, mut reserved) = (first, None);
     loop {
         if !piece.is_empty() {
             let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
-            hand(queue, Run::Piece(piece, place)).await?;
+            hand(queue, Run::Piece(piece, place, reserved)).await?;
         }
+        // Backpressure: nothing is read before the previous piece has been written.
+        drop(places.acquire().await.map_err(io::Error::other)?);
         let next = match lull {
-            Some(lull) => timeout(lull, read(source)).await.ok().transpose()?,
-            None => Some(read(source).await?),
+            Some(lull) => timeout(lull, read_within(share, source)).await.ok().transpose()?,
+            None => Some(read_within(share, source).await?),
         };
         match next {
             None => return Ok(false),
-            Some(bytes) if bytes.is_empty() => return Ok(true),
-            Some(bytes) => piece = bytes,
+            Some((bytes, _)) if bytes.is_empty() => return Ok(true),
+            Some(next) => (piece, reserved) = next,
         }
     }
 }
@@ -198,16 +215,35 @@ async fn hand(queue: &mpsc::Sender<Run>, run: Run) -> io::Result<()> {
 async fn read(source: &TcpStream) -> io::Result<Bytes> {
     loop {
         source.readable().await?;
-        let mut bytes = vec![0; PIECE];
-        match source.try_read(&mut bytes) {
-            Ok(length) => {
-                bytes.truncate(length);
-                bytes.shrink_to_fit();
-                return Ok(bytes.into());
-            }
-            Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
-            Err(why) => return Err(why),
+        if let Some(bytes) = try_read(source, PIECE)? {
+            return Ok(bytes);
         }
+    }
+}
+
+/// As [`read`], with a reservation for what is read. Without one it reads a little, so that the
+/// connection makes progress.
+async fn read_within(share: &ClientShare, source: &TcpStream) -> io::Result<(Bytes, Option<Reserved>)> {
+    loop {
+        source.readable().await?;
+        let reserved = share.try_reserve_spare(PIECE as u64);
+        if let Some(bytes) = try_read(source, if reserved.is_some() { PIECE } else { LEAST })? {
+            return Ok((bytes, reserved));
+        }
+    }
+}
+
+/// What can be read now; none when nothing has come.
+fn try_read(source: &TcpStream, most: usize) -> io::Result<Option<Bytes>> {
+    let mut bytes = vec![0; most];
+    match source.try_read(&mut bytes) {
+        Ok(length) => {
+            bytes.truncate(length);
+            bytes.shrink_to_fit();
+            Ok(Some(bytes.into()))
+        }
+        Err(why) if why.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(why) => Err(why),
     }
 }
 
@@ -215,7 +251,7 @@ async fn read(source: &TcpStream) -> io::Result<Bytes> {
 async fn forward(mut runs: mpsc::Receiver<Run>, source: &TcpStream, sink: &TcpStream, own: &Progress, other: &Progress) -> io::Result<()> {
     while let Some(run) = runs.recv().await {
         match run {
-            Run::Piece(bytes, _place) => write(sink, &bytes, own).await?,
+            Run::Piece(bytes, _place, _reserved) => write(sink, &bytes, own).await?,
             Run::Stored(mut reader) => {
                 while let Piece::Bytes(bytes) = reader.next().await? {
                     write(sink, &bytes, own).await?;

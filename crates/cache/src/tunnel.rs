@@ -93,7 +93,7 @@ pub(crate) async fn upgrade(caller: &Arc<Caller>, mut asked: Asked, near: OnUpgr
 async fn join(caller: &Arc<Caller>, near: Upgraded, far: Leg) {
     let outcome = match near.downcast::<TokioIo<Leg>>() {
         Ok(Parts { io, read_buf, .. }) => match (io.into_inner().after(read_buf).into_parts(), far.into_parts()) {
-            (Some(near), Some(far)) => raw::relay(&caller.house, near, far, Raw::Stream).await,
+            (Some(near), Some(far)) => raw::relay(caller, near, far, Raw::Stream).await,
             _ => return,
         },
         // A stream of HTTP/2.

@@ -177,6 +177,43 @@ fn idle_connections_to_servers_give_way() {
     assert!(cache.stats().reserved_bytes <= 256 << 10);
 }
 
+/// A server that speaks first, and without end.
+fn talking() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || while stream.write_all(&[b'x'; 0x10000]).is_ok() {});
+        }
+    });
+    at
+}
+
+#[test]
+fn connections_that_are_not_http_leave_half_to_requests() {
+    let (talking, (origin, _)) = (talking(), endless());
+    let cache = before(talking, |config| {
+        config.memory = scenario::Bytes(4 << 20);
+        config.raw = cache::Raw::Stream;
+        config.connect_timeout = Duration::from_millis(500);
+    });
+    // Their clients read nothing. Half of the share is 128 KiB: four pieces.
+    let mut held: Vec<_> = (0..20).map(|_| TcpStream::connect(cache.addresses()[0]).unwrap()).collect();
+    eventually("what is not taken is not counted", || cache.stats().reserved_bytes == 128 << 10);
+    thread::sleep(Duration::from_millis(200));
+    assert!(cache.stats().reserved_bytes <= 128 << 10, "{:?}", cache.stats());
+    let served = Client::new().get(cache.addresses()[1], &format!("http://{origin}/short"), &[]);
+    assert!(served.status == 200 && served.body == b"short", "{served:?}");
+    // Those without a reservation go on, too.
+    for stream in &mut held {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        std::io::copy(&mut stream.take(20 << 20), &mut std::io::sink()).unwrap();
+    }
+    drop(held);
+    eventually("something stays reserved", || cache.stats().reserved_bytes == 0);
+}
+
 /// A picture that takes a while to be made smaller.
 fn drawing() -> Vec<u8> {
     let (width, height) = (1400_u32, 1000_u32);
