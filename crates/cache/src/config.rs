@@ -84,7 +84,7 @@ pub struct Config {
     pub most_pixels: u64,
     /// What becomes of connections that are not HTTP.
     pub raw: Raw,
-    /// How long a server may take to be reached.
+    /// How long a server may take to be reached, and a request may wait for room before that.
     pub connect_timeout: Duration,
     /// How long an end that owes something may say nothing.
     pub patience: Duration,

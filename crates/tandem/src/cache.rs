@@ -73,7 +73,7 @@ pub(crate) struct Cache {
     /// Connections that are not HTTP go on as they come
     #[arg(long)]
     stream: bool,
-    /// How long a server may take to be reached
+    /// How long a server may take to be reached, and a request may wait for room before that
     #[arg(long, value_name = "TIME", default_value = "30s")]
     connect_timeout: Span,
     /// How long an end that owes something may say nothing
