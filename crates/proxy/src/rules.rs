@@ -49,6 +49,13 @@ const KNOWN_DIRECT: Duration = Duration::from_secs(70);
 /// A connection that is opened through this host, unsplit, is known until it must have been answered (the set `opened`). Its SYN, sent
 /// again, is news.
 const KNOWN_OPENED: Duration = Duration::from_secs(8);
+/// A connection whose SYN was handed to the proxy is known for so long (the set `handshakes`): when the
+/// kernel answers a flood with SYN cookies, no socket remembers the handshake, and the packet that
+/// completes it fits none.
+const KNOWN_HANDSHAKE: Duration = Duration::from_secs(20);
+/// When packets are looked at: after the operator's DNAT and after conntrack has translated answers
+/// back (priority `dstnat`, -100), so that each packet has the addresses that the proxy's sockets have.
+const PRIORITY: i32 = -99;
 /// What these sets hold at most, of each family.
 const KNOWN: u32 = 1 << 18;
 
@@ -168,7 +175,7 @@ impl Rules {
         for (family, kind) in [(Family::V4, "ipv4_addr"), (Family::V6, "ipv6_addr")] {
             let n = family.number();
             lines.push(format!("add set inet {TABLE} bypass{n} {{ type {kind}; flags interval; auto-merge; }}"));
-            for (set, time) in [("direct", KNOWN_DIRECT), ("opened", KNOWN_OPENED)] {
+            for (set, time) in [("direct", KNOWN_DIRECT), ("opened", KNOWN_OPENED), ("handshakes", KNOWN_HANDSHAKE)] {
                 lines.push(format!(
                     "add set inet {TABLE} {set}{n} {{ type {kind} . inet_service . {kind} . inet_service; flags dynamic,timeout; \
                      timeout {}s; size {KNOWN}; }}",
@@ -176,14 +183,14 @@ impl Rules {
                 ));
             }
         }
-        for chain in ["direct", "open", "split", "intercept", "answers", "ours", "of_tcp", "of_udp", "of_icmp"] {
+        for chain in ["direct", "open", "split", "intercept", "answers", "completes", "ours", "of_tcp", "of_udp", "of_icmp"] {
             lines.push(format!("add chain inet {TABLE} {chain}"));
         }
-        lines.push(format!("add chain inet {TABLE} prerouting {{ type filter hook prerouting priority mangle; policy accept; }}"));
+        lines.push(format!("add chain inet {TABLE} prerouting {{ type filter hook prerouting priority {PRIORITY}; policy accept; }}"));
         let mut rule = |chain: &str, text: String| lines.push(format!("add rule inet {TABLE} {chain} {text}"));
         for family in [Family::V4, Family::V6] {
             let (n, connection) = (family.number(), from_client(family));
-            rule("direct", format!("update @opened{n} {{ {connection} }}"));
+            rule("direct", format!("delete @handshakes{n} {{ {connection} }} update @opened{n} {{ {connection} }}"));
             // There is, or was a moment ago, a near leg of the same addresses and ports.
             rule("direct", format!("socket transparent 1 update @direct{n} {{ {connection} }}"));
         }
@@ -193,6 +200,11 @@ impl Rules {
         rule("of_tcp", "tcp flags & (syn | ack) == syn fib daddr type unicast goto intercept".into());
         // Packets of connections the proxy has, on either leg, are delivered here though their address is not ours.
         rule("of_tcp", "socket transparent 1 goto ours".into());
+        rule("of_tcp", "tcp flags & (syn | rst | ack) == ack goto completes".into());
+        for family in self.families() {
+            let handshake = format!("{} @handshakes{}", from_client(*family), family.number());
+            rule("completes", format!("meta nfproto ipv{} meta l4proto {TCP} {handshake} {}", family.number(), self.to_listener(*family)));
+        }
         // The answer to a connection that was not opened through this host: half of it goes another way.
         rule("of_tcp", "tcp flags & (syn | ack) == (syn | ack) fib daddr type unicast goto answers".into());
         for family in [Family::V4, Family::V6] {
@@ -236,20 +248,26 @@ impl Rules {
     /// What hands connections to the proxy.
     fn open(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        let port = self.listener.port();
         for family in self.families() {
-            let to = match self.listener {
-                SocketAddr::V4(at) if !at.ip().is_unspecified() => at.ip().to_string(),
-                SocketAddr::V6(at) if !at.ip().is_unspecified() => format!("[{}]", at.ip()),
-                _ => String::new(),
-            };
-            let (ip, n, connection) = (family.ip(), family.number(), from_client(*family));
+            let (n, connection) = (family.number(), from_client(*family));
+            // Where the set is full the rule ends there, and the connection passes unsplit: it could not be completed.
             lines.push(format!(
-                "add rule inet {TABLE} open meta nfproto ipv{n} meta l4proto {TCP} delete @direct{n} {{ {connection} }} \
-                 delete @opened{n} {{ {connection} }} counter name split tproxy {ip} to {to}:{port} meta mark set {MARK:#x} accept",
+                "add rule inet {TABLE} open meta nfproto ipv{n} meta l4proto {TCP} update @handshakes{n} {{ {connection} }} \
+                 delete @direct{n} {{ {connection} }} delete @opened{n} {{ {connection} }} counter name split {}",
+                self.to_listener(*family)
             ));
         }
         lines
+    }
+
+    /// The end of a rule that hands a packet to the listener.
+    fn to_listener(&self, family: Family) -> String {
+        let to = match self.listener {
+            SocketAddr::V4(at) if !at.ip().is_unspecified() => at.ip().to_string(),
+            SocketAddr::V6(at) if !at.ip().is_unspecified() => format!("[{}]", at.ip()),
+            _ => String::new(),
+        };
+        format!("tproxy {} to {to}:{} meta mark set {MARK:#x} accept", family.ip(), self.listener.port())
     }
 
     /// What decides who bypasses.
