@@ -9,7 +9,7 @@ use crate::{
     store::Store,
     transcoder::Transcoder,
 };
-use proxy::ends::Dialler;
+use proxy::ends::{Dialler, Source};
 use std::{
     hash::{BuildHasher as _, RandomState},
     net::SocketAddr,
@@ -63,8 +63,8 @@ pub(crate) struct Caller {
     pub(crate) client: SocketAddr,
     /// Where its connection goes on to, where it does not say that itself.
     pub(crate) server: Option<SocketAddr>,
-    /// Whether its address is worn towards the server.
-    pub(crate) transparent: bool,
+    /// What its connections to servers wear of its client; absent: nothing.
+    pub(crate) source: Option<Source>,
     /// Its client's share of the limits.
     pub(crate) share: ClientShare,
     /// Identifies the idle connections to servers that were opened for it.

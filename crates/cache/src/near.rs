@@ -16,7 +16,10 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use proxy::{Way, ends::Arrival};
+use proxy::{
+    Way,
+    ends::{Arrival, Source},
+};
 use socket2::{SockRef, Socket};
 use std::{io, pin::Pin, sync::Arc, time::Duration};
 use tokio::{
@@ -96,10 +99,12 @@ pub(crate) fn kind(first: &[u8], all: bool) -> Kind {
 pub(crate) async fn serve(house: Arc<House>, arrival: Arrival, way: Way, stop: watch::Receiver<bool>) -> Result<(), Error> {
     let Arrival { socket, client, server } = arrival;
     house.dialler.tune(&socket)?;
+    // Where the server was translated (DNAT), servers see this host: nothing here tells whether they would answer the client directly.
+    let source = server.filter(|_| way == Way::Transparent).and_then(|server| Source::of(&socket, client, server, |_| None));
     let mut near = leg::stream(socket)?;
     let share = house.limits.of(client.ip());
     let owner = house.pool.owner(client.ip());
-    let caller = Arc::new(Caller { house, client, server, transparent: way == Way::Transparent, share, owner });
+    let caller = Arc::new(Caller { house, client, server, source, share, owner });
     let mut first = BytesMut::with_capacity(4096);
     match server {
         Some(server) => sorted(caller, near, first, server, stop).await,

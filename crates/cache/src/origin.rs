@@ -94,8 +94,7 @@ impl Caller {
     }
 
     async fn dial_one(&self, server: SocketAddr) -> io::Result<TcpStream> {
-        let from = self.transparent.then_some(self.client);
-        let stream = leg::stream(self.house.dialler.dial(from, server)?)?;
+        let stream = leg::stream(self.house.dialler.dial(self.source, server)?)?;
         stream.ready(Interest::WRITABLE).await?;
         match stream.take_error()? {
             Some(why) => Err(why),

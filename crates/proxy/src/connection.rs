@@ -34,7 +34,7 @@ use crate::{
     config::Config,
     ending::Ending,
     greeting::{socks_code, socks_reply},
-    leg::{self, Call, LegProfile, Shares, Silence},
+    leg::{self, Call, LegProfile, Shares, Silence, Source},
     meter::{DirectionStats, FlowStats},
     relay::{Direction, Fault, Limits, Pumped, Tools},
     sys,
@@ -133,7 +133,7 @@ pub(crate) struct Connection {
     client: SocketAddr,
     server: SocketAddr,
     others: Vec<SocketAddr>,
-    keep_source: bool,
+    source: Option<Source>,
     socks: bool,
     life: Life,
     born: Instant,
@@ -178,20 +178,21 @@ impl Connection {
     pub(crate) fn begin(
         config: &Config,
         start: Start,
-        route: impl FnMut(IpAddr) -> Option<String>,
+        mut route: impl FnMut(IpAddr) -> Option<String>,
         now: Instant,
     ) -> Result<Self, (Ending, Option<Socket>)> {
         let Start { near, client, mut server, mut others, keep_source, preface, heard, socks } = start;
         let answer = if socks { socks_reply(0) } else { Vec::new() };
         let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
-        let (near_profile, far_profile) = config.policy.legs_of(client, server, route);
+        let (near_profile, far_profile) = config.policy.legs_of(client, server, &mut route);
+        let source = if keep_source { Source::of(&near, client, server, &mut route) } else { None };
         if let Err(why) = leg::apply(&near, near_profile, || sys::dscp_of_syn(&near)) {
             return Err((Ending::NearFailed(why.kind()), None));
         }
         // A SOCKS client speaks when it has heard that its server was reached: there is nothing to send before that.
         let fast_open = far_profile.fast_open && !socks;
         let far = loop {
-            let call = Call { profile: far_profile, shares, from: keep_source.then_some(client), to: server, fast_open };
+            let call = Call { profile: far_profile, shares, from: source, to: server, fast_open };
             match call.dial(|| sys::dscp_of_syn(&near)) {
                 Ok(far) => break far,
                 Err(_) if !others.is_empty() => server = others.remove(0),
@@ -207,7 +208,7 @@ impl Connection {
             client,
             server,
             others,
-            keep_source,
+            source,
             socks,
             life: Life::Dialling,
             born: now,
@@ -233,8 +234,7 @@ impl Connection {
             let next = self.others.remove(0);
             let (_, profile) = config.policy.legs_of(self.client, next, &mut route);
             let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
-            let from = self.keep_source.then_some(self.client);
-            let call = Call { profile, shares, from, to: next, fast_open: self.syn_waits };
+            let call = Call { profile, shares, from: self.source, to: next, fast_open: self.syn_waits };
             if let Ok(far) = call.dial(|| sys::dscp_of_syn(&self.near)) {
                 (self.far, self.server, self.far_silence) = (far, next, Silence::of(profile));
                 // Nothing is known of this socket: that the last one was refused reads like an end.

@@ -1,6 +1,7 @@
 //! The ways in and out alone, for a proxy of another kind that relays by itself: listeners as the configuration has them, legs dialled and
 //! tuned by its profiles, the firewall's rules.
 
+pub use crate::leg::Source;
 use crate::{
     Config, LegProfile, StartError,
     controllers::Controllers,
@@ -9,6 +10,7 @@ use crate::{
     leg::{self, Call},
     rules::{Counted, Installed, RulesError},
 };
+
 use rustix::fd::AsFd;
 use socket2::Socket;
 use std::{io, net::SocketAddr};
@@ -95,8 +97,8 @@ pub struct Dialler {
 }
 
 impl Dialler {
-    /// Begins to connect to `to`, from the address `from` where that is to be worn. The connection completes, or fails, later.
-    pub fn dial(&self, from: Option<SocketAddr>, to: SocketAddr) -> io::Result<Socket> {
+    /// Begins to connect to `to`, as the client `from` where that is to be worn. The connection completes, or fails, later.
+    pub fn dial(&self, from: Option<Source>, to: SocketAddr) -> io::Result<Socket> {
         Call { profile: &self.far, shares: None, from, to, fast_open: false }.dial(|| Ok(0))
     }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, de};
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use std::{
     fmt, fs, io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     num::NonZeroU16,
     str::FromStr,
     time::{Duration, Instant},
@@ -286,13 +286,51 @@ impl Silence {
     }
 }
 
+/// What the far leg of a transparent connection wears of its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Source {
+    client: SocketAddr,
+    /// The port too; else one of its own.
+    keep_port: bool,
+}
+
+impl Source {
+    /// For a connection that was accepted as `near`; none if its far leg must have this host's own address.
+    ///
+    /// Where conntrack tracks the near leg, the far leg must differ in its port. With the same four addresses and ports both would
+    /// be one connection to it, which it translates (NAT) but once, and whose sequence numbers make no sense. `route` tells the
+    /// interface that leads to an address.
+    pub fn of(near: &Socket, client: SocketAddr, server: SocketAddr, mut route: impl FnMut(IpAddr) -> Option<String>) -> Option<Self> {
+        let Ok(original) = sys::original_destination(near) else { return Some(Source { client, keep_port: true }) };
+        // A client that reaches a server of its own network by this host's address (hairpin NAT): with the client's address the
+        // server would answer it directly.
+        let is_hairpin = original != server && route(client.ip()) == route(server.ip());
+        (!is_hairpin).then_some(Source { client, keep_port: false })
+    }
+
+    /// Ports of a leg's own, where conntrack must tell both legs apart. Few clients dial from them: Linux begins at 32768, others
+    /// at 49152 (RFC 6335 §6).
+    const OWN: std::ops::Range<u16> = 10_240..32_768;
+    /// How many of them are tried.
+    const TRIES: u16 = 16;
+
+    /// The ports to try, in their order; 0 is any that the kernel chooses.
+    fn ports(self) -> impl Iterator<Item = u16> {
+        let count = Self::OWN.end - Self::OWN.start;
+        let own = move |attempt: u16| Self::OWN.start + (self.client.port() % count + attempt * 1409) % count;
+        let kept = self.keep_port.then_some(self.client.port());
+        let tries = if self.keep_port { 0 } else { Self::TRIES };
+        kept.into_iter().chain((0..tries).map(own)).chain([0])
+    }
+}
+
 /// A leg that is to be dialled.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) profile: &'a LegProfile,
     pub(crate) shares: Option<Shares>,
     /// The address it is to wear, where that is to be kept.
-    pub(crate) from: Option<SocketAddr>,
+    pub(crate) from: Option<Source>,
     pub(crate) to: SocketAddr,
     /// Whether its SYN may wait for data to carry.
     pub(crate) fast_open: bool,
@@ -301,13 +339,16 @@ pub(crate) struct Call<'a> {
 impl Call<'_> {
     /// Begins to connect. The connection completes, or fails, later.
     pub(crate) fn dial(&self, dscp: impl Fn() -> io::Result<u8>) -> io::Result<Socket> {
-        match (self.dial_from(self.from, &dscp), self.from) {
-            // Another connection of this client holds the port, or has just held it to this server: keep the address at least.
-            (Err(why), Some(from)) if matches!(why.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable) => {
-                self.dial_from(Some(SocketAddr::new(from.ip(), 0)), &dscp)
+        let Some(source) = self.from else { return self.dial_from(None, &dscp) };
+        let mut ports = source.ports().peekable();
+        while let Some(port) = ports.next() {
+            match self.dial_from(Some(SocketAddr::new(source.client.ip(), port)), &dscp) {
+                // Another connection of this client holds the port, or has just held it to this server.
+                Err(why) if ports.peek().is_some() && matches!(why.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable) => {}
+                outcome => return outcome,
             }
-            (outcome, _) => outcome,
         }
+        Err(io::ErrorKind::AddrNotAvailable.into())
     }
 
     fn dial_from(&self, from: Option<SocketAddr>, dscp: impl FnOnce() -> io::Result<u8>) -> io::Result<Socket> {

@@ -53,9 +53,11 @@ const KNOWN_OPENED: Duration = Duration::from_secs(8);
 /// kernel answers a flood with SYN cookies, no socket remembers the handshake, and the packet that
 /// completes it fits none.
 const KNOWN_HANDSHAKE: Duration = Duration::from_secs(20);
-/// When packets are looked at: after the operator's DNAT and after conntrack has translated answers
-/// back (priority `dstnat`, -100), so that each packet has the addresses that the proxy's sockets have.
-const PRIORITY: i32 = -99;
+/// When packets are looked at: before conntrack translates destinations (priority `dstnat`, -100). A
+/// port that the operator forwards is then still an address of this host, and its connections pass.
+const PRIORITY: i32 = -150;
+/// And once more after that: the answer to a far leg that was masqueraded has a leg's addresses only now.
+const PRIORITY_TRANSLATED: i32 = -99;
 /// What these sets hold at most, of each family.
 const KNOWN: u32 = 1 << 18;
 
@@ -187,6 +189,9 @@ impl Rules {
             lines.push(format!("add chain inet {TABLE} {chain}"));
         }
         lines.push(format!("add chain inet {TABLE} prerouting {{ type filter hook prerouting priority {PRIORITY}; policy accept; }}"));
+        lines.push(format!(
+            "add chain inet {TABLE} translated {{ type filter hook prerouting priority {PRIORITY_TRANSLATED}; policy accept; }}"
+        ));
         let mut rule = |chain: &str, text: String| lines.push(format!("add rule inet {TABLE} {chain} {text}"));
         for family in [Family::V4, Family::V6] {
             let (n, connection) = (family.number(), from_client(family));
@@ -221,6 +226,9 @@ impl Rules {
         for (protocol, chain) in [(TCP, "of_tcp"), (UDP, "of_udp"), (ICMP, "of_icmp"), (ICMPV6, "of_icmp")] {
             rule("prerouting", format!("meta l4proto {protocol} goto {chain}"));
         }
+        rule("translated", format!("meta mark {MARK:#x} accept"));
+        rule("translated", format!("meta l4proto {TCP} socket transparent 1 goto ours"));
+        rule("translated", format!("meta l4proto {{ {ICMP}, {ICMPV6} }} socket transparent 1 meta mark set {MARK:#x}"));
         lines.extend(Self::ours(false));
         lines.extend(self.open());
         lines.extend(self.intercept());

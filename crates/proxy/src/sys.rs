@@ -290,6 +290,20 @@ pub(crate) fn dscp_of_syn(socket: impl AsFd) -> io::Result<u8> {
     Ok(0)
 }
 
+/// Where an accepted connection was to go before this host translated its destination (DNAT); the address that it has where it
+/// did not. An error where conntrack does not know the connection: NotFound, or another where this kernel has no conntrack.
+pub(crate) fn original_destination(socket: impl AsFd) -> io::Result<SocketAddr> {
+    const SO_ORIGINAL_DST: libc::c_int = 80;
+    let level = if speaks_v6(&socket)? { libc::IPPROTO_IPV6 } else { libc::IPPROTO_IP };
+    // SAFETY: the closure hands the kernel a pointer and length that describe the storage.
+    let (_, address) = unsafe {
+        socket2::SockAddr::try_init(|storage, length| {
+            check(libc::getsockopt(socket.as_fd().as_raw_fd(), level, SO_ORIGINAL_DST, storage.cast(), length))
+        })?
+    };
+    address.as_socket().ok_or_else(|| io::ErrorKind::Unsupported.into())
+}
+
 /// Lets a connect wait for the first data and carry it in its SYN (RFC 7413), once the server has given a cookie.
 pub(crate) fn set_fast_open_connect(socket: impl AsFd) -> io::Result<()> {
     set_int(socket, libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, 1)

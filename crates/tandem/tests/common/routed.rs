@@ -13,7 +13,10 @@ use std::{
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     path::PathBuf,
     process::{Output, Stdio},
-    sync::atomic::{AtomicU32, Ordering::Relaxed},
+    sync::{
+        atomic::{AtomicU32, Ordering::Relaxed},
+        mpsc,
+    },
     thread,
     time::Instant,
 };
@@ -114,7 +117,7 @@ impl Routed {
         self.try_status().expect("the proxy answers")
     }
 
-    /// Everything that a proxy could leave behind on the router. Routes within a link are the kernel's own and come when it likes.
+    /// Everything that a proxy could leave behind on the router, but for what sets remember for a while. Routes within a link are the kernel's own and come when it likes.
     pub(crate) fn traces(&self) -> [String; 5] {
         let output = |program: &str, arguments: &[&str]| {
             let output = self.router.command(program).args(arguments).output().unwrap();
@@ -123,7 +126,7 @@ impl Routed {
             text.lines().filter(own).collect::<Vec<_>>().join("\n")
         };
         [
-            output("nft", &["-s", "list", "ruleset"]),
+            output("nft", &["-s", "-t", "list", "ruleset"]),
             output("ip", &["rule"]),
             output("ip", &["-6", "rule"]),
             // Of both families.
@@ -212,6 +215,18 @@ pub(crate) fn echo(host: &Host, port: u16) {
             thread::spawn(move || io::copy(&mut &stream, &mut &stream));
         }
     });
+}
+
+/// A server on a host that says back what it hears, and tells who has connected.
+pub(crate) fn peers(host: &Host, port: u16) -> mpsc::Receiver<SocketAddr> {
+    let (listener, (tell, peers)) = (listen(host, port), mpsc::channel());
+    thread::spawn(move || {
+        while let Ok((stream, peer)) = listener.accept() {
+            let _ = tell.send(peer);
+            thread::spawn(move || io::copy(&mut &stream, &mut &stream));
+        }
+    });
+    peers
 }
 
 /// Whether what is said comes back.

@@ -1,0 +1,100 @@
+//! The proxy on a home router: NAT, a stateful firewall and forwarded ports beside it, as such routers have them.
+
+mod common;
+
+use common::{
+    routed::{CLIENT, Routed, SERVER, dial, echo, echoes, nft},
+    skip,
+};
+use std::{
+    io::{Read, Write},
+    net::Shutdown,
+};
+
+/// The shape of what OpenWrt (fw4), firewalld and ufw install: `near` is the home, `far` the Internet.
+const HOME_ROUTER: &str = "
+table inet home {
+    chain input {
+        type filter hook input priority filter; policy drop;
+        ct state invalid drop
+        ct state established,related accept
+        iifname { lo, near } accept
+        meta l4proto { icmp, ipv6-icmp } accept
+    }
+    chain forward {
+        type filter hook forward priority filter; policy drop;
+        ct state invalid drop
+        ct state established,related accept
+        iifname near accept
+        ct status dnat accept
+        meta l4proto { icmp, ipv6-icmp } accept
+    }
+    chain output {
+        type filter hook output priority filter; policy accept;
+        ct state invalid drop
+    }
+    chain postrouting {
+        type nat hook postrouting priority srcnat; policy accept;
+        meta nfproto ipv4 oifname far masquerade
+        meta nfproto ipv4 iifname near oifname near ct status dnat masquerade
+    }
+    chain prerouting {
+        type nat hook prerouting priority dstnat; policy accept;
+        ip daddr 10.99.2.1 tcp dport 8080 dnat ip to 10.99.1.1:80
+    }
+}
+";
+
+/// Both ways, more than any buffer, to the byte.
+fn carries(mut stream: std::net::TcpStream) -> bool {
+    let sent: Vec<u8> = (0..3_000_000u32).map(|number| (number % 251) as u8).collect();
+    let mut reader = stream.try_clone().unwrap();
+    let back = std::thread::spawn(move || {
+        let mut back = Vec::new();
+        reader.read_to_end(&mut back).map(|_| back)
+    });
+    let written = stream.write_all(&sent).and_then(|()| stream.shutdown(Shutdown::Write));
+    written.is_ok() && back.join().unwrap().is_ok_and(|back| back == sent)
+}
+
+#[test]
+fn behind_nat_and_a_stateful_firewall_connections_are_split() {
+    if skip("behind_nat_and_a_stateful_firewall_connections_are_split", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    nft(&routed.router, HOME_ROUTER);
+    // The Internet knows the router alone, for IPv4.
+    common::routed::ip(&routed.server, &["route del default via 10.99.2.1"]);
+    let peers = common::routed::peers(&routed.server, 80);
+    for with_proxy in [false, true] {
+        let _proxy = with_proxy.then(|| routed.proxy(&[]));
+        for (address, seen_as) in SERVER.into_iter().zip(["10.99.2.1", CLIENT[1]]) {
+            let stream = routed.connect(address, 80).unwrap_or_else(|why| panic!("{address}, proxy: {with_proxy}: {why}"));
+            assert!(carries(stream), "{address}, proxy: {with_proxy}");
+            assert_eq!(peers.recv().unwrap().ip().to_canonical().to_string(), seen_as, "proxy: {with_proxy}");
+        }
+        if with_proxy {
+            assert_eq!(routed.verdicts().0, 2);
+        }
+    }
+}
+
+#[test]
+fn ports_that_a_router_forwards_lead_home_from_both_sides() {
+    if skip("ports_that_a_router_forwards_lead_home_from_both_sides", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    nft(&routed.router, HOME_ROUTER);
+    echo(&routed.client, 80);
+    for with_proxy in [false, true] {
+        let _proxy = with_proxy.then(|| routed.proxy(&[]));
+        for (from, host) in [("the Internet", &routed.server), ("home", &routed.client)] {
+            let mut stream =
+                dial(host, "10.99.2.1", 8080, |_| Ok(())).unwrap_or_else(|why| panic!("from {from}, proxy: {with_proxy}: {why}"));
+            assert!(echoes(&mut stream), "from {from}, proxy: {with_proxy}");
+            assert!(carries(stream), "from {from}, proxy: {with_proxy}");
+        }
+    }
+}
