@@ -141,6 +141,15 @@ impl Cache {
         self.house.stats()
     }
 
+    /// Looks whether the firewall's rules are still in place, and installs them again where they are
+    /// not. To be called several times a second.
+    ///
+    /// # Errors
+    /// When the rules were lost and several attempts to install them again have failed.
+    pub fn check_rules(&self) -> Result<(), proxy::Failure> {
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner).check_rules()
+    }
+
     /// Takes no new connections from now on (those that are routed here pass unsplit), and no more requests of those there are.
     pub fn begin_drain(&self) {
         if let Err(error) = self.ends.lock().unwrap_or_else(PoisonError::into_inner).set_open(false) {

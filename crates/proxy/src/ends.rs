@@ -6,6 +6,7 @@ use crate::{
     Config, LegProfile, StartError,
     controllers::Controllers,
     egress::Egress,
+    failure::Failure,
     intercept,
     leg::{self, Call},
     rules::{Counted, Installed, RulesError},
@@ -76,6 +77,15 @@ impl Ends {
     /// Lets new connections pass unsplit, or takes them again.
     pub fn set_open(&mut self, open: bool) -> Result<(), RulesError> {
         self.rules.as_mut().map_or(Ok(()), |rules| rules.set_open(open).map(drop))
+    }
+
+    /// Looks whether the firewall's rules are still in place, and installs them again where they are
+    /// not. To be called several times a second.
+    ///
+    /// # Errors
+    /// When the rules were lost and several attempts to install them again have failed.
+    pub fn check_rules(&mut self) -> Result<(), Failure> {
+        self.rules.as_mut().map_or(Ok(()), |rules| rules.check().map(drop).map_err(Failure::Rules))
     }
 
     /// What the firewall has counted; none when its rules are not ours.

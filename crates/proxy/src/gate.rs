@@ -3,6 +3,7 @@
 
 use crate::{
     config::Config,
+    failure::Failure,
     policy::{Prefix, Rule},
     rules::{Counted, Installed, RulesError},
 };
@@ -43,6 +44,9 @@ pub enum Change {
 
 /// How often memory is looked at.
 const LOOK: Duration = Duration::from_secs(1);
+/// How often the rules are looked at. Until a loss is noticed, new connections pass unsplit, and
+/// packets of split ones may be forwarded instead of delivered.
+const CHECK: Duration = Duration::from_millis(100);
 
 /// The thread's work.
 pub(crate) struct Gate {
@@ -52,27 +56,39 @@ pub(crate) struct Gate {
     short_of_memory: bool,
     full_workers: usize,
     shut: bool,
-    bypass: Vec<Prefix>,
 }
 
 impl Gate {
-    /// Starts it; it ends, and takes the rules away, when nobody can send it notes any more.
+    /// Starts it; it ends, and takes the rules away, when nobody can send it notes any more. When the
+    /// rules are lost and cannot be installed again, it says so to `failures`, and ends.
     pub(crate) fn start(
         rules: Installed,
         memory_limit: Option<u64>,
         notes: mpsc::Receiver<Note>,
+        failures: mpsc::Sender<Failure>,
     ) -> std::io::Result<thread::JoinHandle<()>> {
-        let gate = Gate { rules, memory_limit, short_of_memory: false, full_workers: 0, shut: false, bypass: Vec::new() };
-        thread::Builder::new().name("tandem-gate".into()).spawn(move || gate.run(&notes))
+        let gate = Gate { rules, memory_limit, short_of_memory: false, full_workers: 0, shut: false };
+        thread::Builder::new().name("tandem-gate".into()).spawn(move || {
+            if let Err(error) = gate.run(&notes) {
+                let _ = failures.send(Failure::Rules(error));
+            }
+        })
     }
 
-    fn run(mut self, notes: &mpsc::Receiver<Note>) {
-        let mut looked = Instant::now();
+    fn run(mut self, notes: &mpsc::Receiver<Note>) -> Result<(), RulesError> {
+        let (mut looked, mut checked) = (Instant::now(), Instant::now());
         loop {
-            match notes.recv_timeout(LOOK.saturating_sub(looked.elapsed())) {
+            match notes.recv_timeout(CHECK.saturating_sub(checked.elapsed())) {
                 Ok(note) => self.heed(note),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
-                Err(mpsc::RecvTimeoutError::Disconnected) => return,
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            if checked.elapsed() >= CHECK {
+                // What could not be changed while the rules were lost is changed now.
+                if self.rules.check()? {
+                    self.turn();
+                }
+                checked = Instant::now();
             }
             if looked.elapsed() >= LOOK {
                 looked = Instant::now();
@@ -105,7 +121,7 @@ impl Gate {
     }
 
     fn change_bypass(&mut self, change: Change) -> Result<Vec<Prefix>, RulesError> {
-        let mut list = self.bypass.clone();
+        let mut list = self.rules.bypass().to_vec();
         match change {
             Change::Add(more) => more.into_iter().for_each(|prefix| {
                 if !list.contains(&prefix) {
@@ -115,8 +131,7 @@ impl Gate {
             Change::Remove(gone) => list.retain(|prefix| !gone.contains(prefix)),
             Change::Nothing => return Ok(list),
         }
-        self.rules.set_bypass(&list)?;
-        self.bypass.clone_from(&list);
+        self.rules.set_bypass(list.clone())?;
         Ok(list)
     }
 

@@ -18,6 +18,7 @@ pub mod diagnosis;
 mod egress;
 mod ending;
 pub mod ends;
+mod failure;
 mod flow_log;
 mod gate;
 mod greeting;
@@ -48,6 +49,7 @@ pub use config::{Config, ConfigError, Listen, ProxyVersion, Service, Way};
 pub use controllers::ControllerError;
 pub use egress::{EgressError, LinkView};
 pub use ending::Ending;
+pub use failure::Failure;
 pub use gate::Change;
 pub use host_counters::ReceiveCounters;
 pub use leg::{Dscp, LegProfile, available_controllers};
@@ -133,6 +135,7 @@ pub struct Proxy {
     /// The way from the firewall, where that is ours.
     gate: Option<(mpsc::Sender<Note>, thread::JoinHandle<()>)>,
     log: Option<thread::JoinHandle<()>>,
+    failures: Mutex<Option<mpsc::Receiver<Failure>>>,
 }
 
 #[derive(Debug)]
@@ -185,7 +188,9 @@ impl Proxy {
         let on_end: OnEnd = Arc::new(on_end);
         let rules = config.rules();
         // What has been started is stopped when a later step fails; declared first, it outlives what its threads listen to.
-        let mut proxy = Proxy { workers: Vec::new(), config: Mutex::new(config.clone()), kernel, gate: None, log: None };
+        let (failed_parts, failures) = mpsc::channel();
+        let failures = Mutex::new(Some(failures));
+        let mut proxy = Proxy { workers: Vec::new(), config: Mutex::new(config.clone()), kernel, gate: None, log: None, failures };
         let (log, log_thread) = flow_log::start().map_err(failed("start the log's thread"))?;
         proxy.log = Some(log_thread);
         let (names, questions) = mpsc::channel();
@@ -209,11 +214,17 @@ impl Proxy {
         // Rules come last: until the listeners listen, connections pass unsplit.
         if let Some(rules) = rules {
             let limit = gate::memory_limit(&config);
-            let gate = Gate::start(rules::Installed::install(rules)?, limit, gate_inbox)
+            let gate = Gate::start(rules::Installed::install(rules)?, limit, gate_inbox, failed_parts)
                 .map_err(failed("start the thread that opens and shuts the gate"))?;
             proxy.gate = Some((notes, gate));
         }
         Ok(proxy)
+    }
+
+    /// Where the proxy says that a part of it has failed for good: whoever runs it should then end
+    /// it. The other end is gone when the proxy has ended. None when it was asked for before.
+    pub fn failures(&self) -> Option<mpsc::Receiver<Failure>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn send_all(&self, command: impl Fn() -> Command) {

@@ -10,6 +10,7 @@
 
 mod installed;
 mod owner;
+mod watch;
 
 pub use installed::Counted;
 pub(crate) use installed::Installed;
@@ -109,8 +110,8 @@ pub enum RulesError {
         /// The system's reason.
         why: io::Error,
     },
-    /// The table is gone: somebody flushed all of nftables, or ended its owner.
-    #[error("the nftables table inet {TABLE} no longer answers ({why}): restart the proxy")]
+    /// The table's owner has ended, or does not answer.
+    #[error("cannot change the nftables table inet {TABLE}: the nft process that owns it does not answer: {why}")]
     Lost {
         /// What was seen.
         why: String,

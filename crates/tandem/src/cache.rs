@@ -11,6 +11,9 @@ use signal_hook::{
 };
 use std::{net::SocketAddr, sync::Arc, thread, time::Duration};
 
+/// How often the firewall's rules and signals are looked at.
+const CHECK: Duration = Duration::from_millis(100);
+
 /// Receives all, then forwards: web pages from what it keeps, compressed, with smaller pictures; other connections when their sender pauses
 /// or has finished. TLS passes as it is.
 ///
@@ -122,10 +125,15 @@ impl Cache {
         let metrics = self.metrics.map(|at| metrics::serve(&cache, at).map_err(start_failure)).transpose()?;
         self.warn();
         tracing::info!("storing and forwarding");
-        signals.forever().next();
+        let check = || cache.check_rules().map_err(|failure| Failure::Failed(failure.to_string()));
+        while signals.pending().next().is_none() {
+            check()?;
+            thread::sleep(CHECK);
+        }
         tracing::info!("no new connections from now on; waiting for these to end (a second signal resets them)");
         cache.begin_drain();
         while !cache.is_idle() && signals.pending().next().is_none() {
+            check()?;
             thread::sleep(Duration::from_millis(20));
         }
         self.print(&cache.stats())?;

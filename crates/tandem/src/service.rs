@@ -1,14 +1,14 @@
 //! A proxy as a service: it runs until it is told to end, and reads its configuration again when it is told to.
 
 use crate::Failure;
-use proxy::{Config, ConfigError, Proxy as Running, Service, StartError, control, metrics};
+use proxy::{Config, ConfigError, Failure as Failed, Proxy as Running, Service, StartError, control, metrics};
 use sd_notify::NotifyState;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
 };
 use std::{
-    sync::Arc,
+    sync::{Arc, OnceLock},
     thread,
     time::{Duration, Instant},
 };
@@ -18,6 +18,7 @@ pub(crate) fn serve(service: &Service, again: impl Fn() -> Result<Option<Service
     let mut signals =
         Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(|why| Failure::Failed(format!("cannot listen for signals: {why}")))?;
     let proxy = Arc::new(Running::start(service.config.clone(), |_| {}).map_err(start_failure)?);
+    let failed = end_on_failure(&proxy, signals.handle()).map_err(|why| Failure::Failed(format!("cannot start a thread: {why}")))?;
     // Until the end, so that nobody else has the name while there are rules.
     let _control = control::serve(&proxy, &service.name).map_err(start_failure)?;
     let metrics = service.metrics.map(|at| metrics::serve(&proxy, at).map_err(start_failure)).transpose()?;
@@ -31,10 +32,8 @@ pub(crate) fn serve(service: &Service, again: impl Fn() -> Result<Option<Service
         reload(&proxy, service, &again);
     }
     tell_manager(&[NotifyState::Stopping]);
-    tracing::info!(flows = proxy.totals().flows, "no new connections from now on; waiting for these to end (a second signal resets them)");
-    proxy.begin_drain();
-    while !proxy.is_idle() && !signals.pending().any(|signal| signal != SIGHUP) {
-        thread::sleep(Duration::from_millis(20));
+    if failed.get().is_none() {
+        drain(&proxy, &mut signals, &failed);
     }
     drop(metrics);
     // Resets what is left and takes the rules away, as soon as no control request holds it.
@@ -45,8 +44,35 @@ pub(crate) fn serve(service: &Service, again: impl Fn() -> Result<Option<Service
         thread::sleep(Duration::from_millis(5));
         shared = still_shared;
     }
+    if let Some(failure) = failed.get() {
+        return Err(Failure::Failed(failure.to_string()));
+    }
     tracing::info!("done");
     Ok(())
+}
+
+/// Waits until the proxy has ended what it carries, a second signal comes, or a part of it fails.
+fn drain(proxy: &Running, signals: &mut Signals, failed: &OnceLock<Failed>) {
+    tracing::info!(flows = proxy.totals().flows, "no new connections from now on; waiting for these to end (a second signal resets them)");
+    proxy.begin_drain();
+    while !proxy.is_idle() && failed.get().is_none() && !signals.pending().any(|signal| signal != SIGHUP) {
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Ends the wait for signals when a part of the proxy fails for good, and keeps why.
+fn end_on_failure(proxy: &Running, signals: signal_hook::iterator::Handle) -> std::io::Result<Arc<OnceLock<Failed>>> {
+    let failed = Arc::new(OnceLock::new());
+    if let Some(failures) = proxy.failures() {
+        let first = failed.clone();
+        thread::Builder::new().name("tandem-failures".into()).spawn(move || {
+            if let Ok(failure) = failures.recv() {
+                let _ = first.set(failure);
+                signals.close();
+            }
+        })?;
+    }
+    Ok(failed)
 }
 
 /// Reads the configuration again. What is wrong with it is told, and changes nothing.

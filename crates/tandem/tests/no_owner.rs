@@ -6,7 +6,7 @@ mod common;
 
 use common::{
     Daemon, TANDEM, as_nobody,
-    routed::{Routed, SERVER, echoes},
+    routed::{Routed, SERVER, echoes, rules},
     skip, wait_until,
 };
 use std::{
@@ -19,6 +19,7 @@ use std::{
         },
     },
     process::Command,
+    time::Instant,
 };
 
 /// Writes that `nft` where `routed` keeps its files, and returns a `PATH` that finds it first.
@@ -121,4 +122,35 @@ fn another_user_cannot_keep_a_proxy_from_having_a_table() {
     let _proxy = started(&routed, &path);
     talks(&routed);
     assert_eq!(routed.verdicts(), (2, 0, 0));
+}
+
+#[test]
+fn rules_that_another_program_removes_are_installed_again() {
+    if skip("rules_that_another_program_removes_are_installed_again", &["nft", "ip", "sed"]) {
+        return;
+    }
+    let routed = Routed::new();
+    routed.echo(80);
+    let path = path_without_owners(&routed);
+    let mut proxy = started(&routed, &path);
+    let before = rules(&routed);
+    let times_restored = || routed.log().matches("are installed again, ").count();
+    // What `systemctl restart nftables` does first, and smaller accidents.
+    let accidents = ["flush ruleset", "delete table inet tandem", "flush table inet tandem", "flush chain inet tandem prerouting"];
+    for (times, accident) in accidents.into_iter().enumerate() {
+        assert!(routed.router.command("nft").args(accident.split(' ')).status().unwrap().success());
+        let begun = Instant::now();
+        wait_until("it is said", || times_restored() == times + 1);
+        println!("{accident}: installed again after {} ms", begun.elapsed().as_millis());
+        assert_eq!(rules(&routed), before, "{accident}");
+        talks(&routed);
+        assert_eq!(routed.verdicts(), (2, 0, 0), "{accident}");
+    }
+    // Changes of other tables are not its business.
+    assert!(routed.router.command("nft").args(["add", "table", "inet", "other"]).status().unwrap().success());
+    assert!(routed.router.command("nft").args(["delete", "table", "inet", "other"]).status().unwrap().success());
+    proxy.signal("TERM");
+    assert!(proxy.0.wait().unwrap().success());
+    assert!(!has_table(&routed));
+    assert_eq!(times_restored(), accidents.len(), "{}", routed.log());
 }

@@ -34,7 +34,9 @@ pub(super) struct Owner {
     process: Child,
     answers: PipeReader,
     /// Where the kernel does not know owners.
-    _lock: Option<Claim>,
+    lock: Option<Claim>,
+    /// Why it is of no use any more though its process may be there: it did not answer.
+    silent: Option<String>,
 }
 
 impl Owner {
@@ -97,11 +99,19 @@ impl Owner {
             .stderr(errors)
             .spawn()
             .map_err(RulesError::Missing)?;
-        Ok(Owner { process, answers, _lock: lock })
+        Ok(Owner { process, answers, lock, silent: None })
     }
 
     /// Has it do `commands`, all or none, and returns what it says.
     pub(super) fn tell(&mut self, commands: &[String]) -> Result<String, RulesError> {
+        let said = self.ask(commands);
+        if let Err(RulesError::Lost { why }) = &said {
+            self.silent = Some(why.clone());
+        }
+        said
+    }
+
+    fn ask(&mut self, commands: &[String]) -> Result<String, RulesError> {
         // It answers in order: what it says of a command it can't know ends the answer.
         const END: &str = "end-of-answer";
         let lost = |why: &dyn fmt::Display| RulesError::Lost { why: why.to_string() };
@@ -129,6 +139,21 @@ impl Owner {
             }
             None => Ok(answer.to_string()),
         }
+    }
+
+    /// How the process has ended, or no longer serves, where that is so: the table is gone then, or
+    /// cannot be changed and would outlive this proxy.
+    pub(super) fn ended(&mut self) -> Option<String> {
+        match self.process.try_wait() {
+            Ok(Some(status)) => Some(format!("the nft process that owns the table inet {TABLE} has ended ({status})")),
+            _ => self.silent.as_ref().map(|why| format!("the nft process that owns the table inet {TABLE} does not answer: {why}")),
+        }
+    }
+
+    /// Stops the process, and lets go of what keeps another owner from taking its place.
+    pub(super) fn let_go(&mut self) {
+        self.stop();
+        self.lock = None;
     }
 
     /// Lets go of it, and so of the table; returns when that is gone.

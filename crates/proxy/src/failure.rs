@@ -1,0 +1,12 @@
+//! Why a running proxy cannot go on.
+
+use crate::rules::RulesError;
+
+/// A part of the proxy has failed for good. The process should end with an error, so that its
+/// service manager starts it again.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The rules were lost, and attempts to install them again failed.
+    #[error("cannot install the firewall's rules again after they were lost: {0}")]
+    Rules(RulesError),
+}
