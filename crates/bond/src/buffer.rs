@@ -19,6 +19,11 @@ const MARGIN: u64 = 2048;
 /// What was never put, or was let go.
 static NOTHING: [u8; LEAST_BLOCK] = [0; LEAST_BLOCK];
 
+/// The system has no memory for a part of a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the system has no memory for the window of a stream")]
+pub struct NoMemory;
+
 /// A window's bytes. What is within it is the caller's to know.
 #[derive(Debug)]
 pub struct Buffer {
@@ -83,35 +88,43 @@ impl Buffer {
 
     /// Where the bytes from `offset` on are to be written: as many of `len` as lie in one part.
     ///
+    /// # Errors
+    /// When the system gives no memory for them: beyond its limits, or those of the process
+    /// (RLIMIT_AS, `vm.max_map_count`). The bytes that were put before are still there.
+    ///
     /// # Panics
-    /// When the system has no more memory, as any allocation does; and where bytes were let go.
-    pub fn get_mut(&mut self, offset: u64, len: u64) -> &mut [u8] {
+    /// Where bytes were let go.
+    pub fn get_mut(&mut self, offset: u64, len: u64) -> Result<&mut [u8], NoMemory> {
         let (index, start, here) = self.place(offset, len);
         if here == 0 {
-            return &mut [];
+            return Ok(&mut []);
         }
         let index = index.expect("nothing is put where bytes were let go");
         if self.blocks.len() <= index {
             self.blocks.resize_with(index + 1, || None);
         }
-        let block = self.blocks[index].get_or_insert_with(|| {
+        let block = match &mut self.blocks[index] {
+            Some(block) => block,
             // Right from the system, which gives out pages when they are touched and takes all of them back at once: an allocator keeps large pieces
             // that were used before.
-            let fresh = || MmapMut::map_anon(self.block).expect("the system has memory for the window of a stream");
-            self.free.pop().unwrap_or_else(fresh)
-        });
-        &mut block[start..start + here]
+            none => none.insert(self.free.pop().map_or_else(|| MmapMut::map_anon(self.block), Ok).map_err(|_| NoMemory)?),
+        };
+        Ok(&mut block[start..start + here])
     }
 
     /// Writes bytes from `offset` on, at most a window's.
-    pub fn put(&mut self, offset: u64, bytes: &[u8]) {
+    ///
+    /// # Errors
+    /// As [`get_mut`](Buffer::get_mut); some of the bytes may have been written then.
+    pub fn put(&mut self, offset: u64, bytes: &[u8]) -> Result<(), NoMemory> {
         let (mut at, mut rest) = (offset, bytes);
         while !rest.is_empty() {
-            let place = self.get_mut(at, rest.len() as u64);
+            let place = self.get_mut(at, rest.len() as u64)?;
             let (here, behind) = rest.split_at(place.len());
             place.copy_from_slice(here);
             (at, rest) = (at + here.len() as u64, behind);
         }
+        Ok(())
     }
 }
 
@@ -127,7 +140,7 @@ mod tests {
     #[test]
     fn what_was_forgotten_is_gone() {
         let mut buffer = Buffer::new(10);
-        buffer.put(3, b"abc");
+        buffer.put(3, b"abc").unwrap();
         buffer.forget();
         assert_eq!((all(&buffer, 3, 3), buffer.window()), (vec![0; 3], 10));
     }
@@ -137,14 +150,14 @@ mod tests {
         let block = LEAST_BLOCK as u64;
         let mut buffer = Buffer::new(LEAST_BLOCK);
         let begins = block - MARGIN;
-        buffer.put(0, &[1; LEAST_BLOCK]);
-        buffer.put(begins, &[2; LEAST_BLOCK]);
-        let last = buffer.get_mut(begins, 1).as_ptr();
+        buffer.put(0, &[1; LEAST_BLOCK]).unwrap();
+        buffer.put(begins, &[2; LEAST_BLOCK]).unwrap();
+        let last = buffer.get_mut(begins, 1).unwrap().as_ptr();
         buffer.trim(begins + block - 1);
         assert_eq!((all(&buffer, begins - 1, 2), buffer.free.len()), (vec![0, 2], 1), "a block is let go whole");
         buffer.trim(begins + block);
         assert_eq!((all(&buffer, begins, 2), buffer.free.len()), (vec![0; 2], 2));
-        assert_eq!(buffer.get_mut(begins + 7 * block, 1).as_ptr(), last);
+        assert_eq!(buffer.get_mut(begins + 7 * block, 1).unwrap().as_ptr(), last);
     }
 
     #[test]
@@ -158,7 +171,7 @@ mod tests {
     fn nothing_is_put_where_bytes_were_let_go() {
         let mut buffer = Buffer::new(100);
         buffer.trim(LEAST_BLOCK as u64);
-        buffer.put(0, b"a");
+        buffer.put(0, b"a").unwrap();
     }
 
     proptest! {
@@ -174,7 +187,7 @@ mod tests {
             for (more, less) in steps {
                 let more = more.min(window - (high - low) as usize);
                 let bytes: Vec<u8> = (high..high + more as u64).map(byte).collect();
-                buffer.put(high, &bytes);
+                buffer.put(high, &bytes).unwrap();
                 high += more as u64;
                 prop_assert!(all(&buffer, low, high - low).iter().copied().eq((low..high).map(byte)));
                 low += (high - low).min(less as u64);

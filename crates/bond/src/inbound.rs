@@ -3,7 +3,7 @@
 //! What is there and was not read, in order or not, is never more than the window. The other end is told how far it may send; whoever goes beyond
 //! that has broken the rules, and so has who sends beyond the end. What came first stays, if the same bytes come again.
 
-use crate::{Breach, Buffer, ConnId, Frame, Order};
+use crate::{Breach, Buffer, ConnId, Frame, NoMemory, Order, StreamError};
 use scenario::Span;
 
 /// A receipt is not held back for longer: the other end would take the connection for stalled.
@@ -90,9 +90,12 @@ impl Inbound {
     }
 
     /// Where the bytes of a piece from `offset` on go, of which `left` are to come. The piece has [begun](Inbound::begin).
-    pub fn room(&mut self, offset: u64, left: u64) -> Room<'_> {
+    ///
+    /// # Errors
+    /// When the system has no memory for them: the stream cannot go on.
+    pub fn room(&mut self, offset: u64, left: u64) -> Result<Room<'_>, NoMemory> {
         let (len, is_new) = self.order.run(offset, left);
-        if is_new { Room::Into(self.buffer.get_mut(offset, len)) } else { Room::Skip(len) }
+        Ok(if is_new { Room::Into(self.buffer.get_mut(offset, len)?) } else { Room::Skip(len) })
     }
 
     /// How many of the bytes of a piece from `offset` on, of which `left` are to come, are wanted: none, if the first is there already.
@@ -112,11 +115,11 @@ impl Inbound {
     }
 
     /// The same, of bytes that are elsewhere.
-    pub fn take(&mut self, now: Span, conn: ConnId, offset: u64, bytes: &[u8]) -> Result<(), Breach> {
+    pub fn take(&mut self, now: Span, conn: ConnId, offset: u64, bytes: &[u8]) -> Result<(), StreamError> {
         self.begin(offset, bytes.len() as u64)?;
         let (mut at, mut rest) = (offset, bytes);
         while !rest.is_empty() {
-            let here = match self.room(at, rest.len() as u64) {
+            let here = match self.room(at, rest.len() as u64)? {
                 Room::Into(place) => {
                     place.copy_from_slice(&rest[..place.len()]);
                     place.len()
@@ -130,8 +133,11 @@ impl Inbound {
     }
 
     /// Has bytes that [came](Inbound::came) lie where others do, which the caller has kept until now.
-    pub fn put(&mut self, offset: u64, bytes: &[u8]) {
-        self.buffer.put(offset, bytes);
+    ///
+    /// # Errors
+    /// When the system has no memory for them: the stream cannot go on.
+    pub fn put(&mut self, offset: u64, bytes: &[u8]) -> Result<(), NoMemory> {
+        self.buffer.put(offset, bytes)
     }
 
     /// The other end says where the stream ends.

@@ -19,7 +19,7 @@ mod ranges;
 mod schedule;
 mod score;
 
-pub use buffer::Buffer;
+pub use buffer::{Buffer, NoMemory};
 pub use call::{Answer, BadCall, Call, Target, Why};
 pub use frame::{BadFrame, Frame, Header, Reader, Step};
 pub use hello::{Accepted, Challenge, Dialled, Hello, Key, Nonce, Proof, Refused, VERSION};
@@ -29,6 +29,17 @@ pub use outbound::{ConnId, Outbound, Piece, Seen, Settings};
 pub use path::Look;
 pub use schedule::Scheduler;
 pub use score::{Smoothing, score};
+
+/// Why a stream cannot go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum StreamError {
+    /// The other end has broken the rules.
+    #[error(transparent)]
+    Breach(#[from] Breach),
+    /// The system has no memory for its window.
+    #[error(transparent)]
+    NoMemory(#[from] NoMemory),
+}
 
 /// How the other end has broken the rules of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -17,7 +17,7 @@ pub enum Ending {
     Idle,
     /// The client did not say where to, or said it wrong.
     NoGreeting,
-    /// The proxy had no descriptor left for it.
+    /// The proxy had no descriptor, or no memory, left for it.
     NoRoom,
     /// The proxy stopped.
     Stopped,
@@ -32,7 +32,7 @@ impl fmt::Display for Ending {
             Ending::FarFailed(why) => write!(f, "far leg failed: {why}"),
             Ending::Idle => write!(f, "idle for too long"),
             Ending::NoGreeting => write!(f, "no sensible greeting"),
-            Ending::NoRoom => write!(f, "no descriptor left"),
+            Ending::NoRoom => write!(f, "no descriptor or memory left"),
             Ending::Stopped => write!(f, "proxy stopped"),
         }
     }

@@ -66,7 +66,7 @@ impl Line {
             ("far leg failed", "far_failed"),
             ("idle", "idle"),
             ("no sensible greeting", "no_greeting"),
-            ("no descriptor left", "no_room"),
+            ("no descriptor or memory left", "no_room"),
             ("proxy stopped", "stopped"),
         ];
         kinds.iter().find(|(begin, _)| self.ending.starts_with(begin)).map_or("unknown", |(_, kind)| kind)

@@ -163,7 +163,7 @@ impl World {
                 break;
             }
             writes -= more;
-            self.buffer.put(self.offered as u64, &self.source[self.offered..self.offered + more]);
+            self.buffer.put(self.offered as u64, &self.source[self.offered..self.offered + more]).unwrap();
             self.offered += more;
             self.out.offer(more as u64);
             if self.offered == self.source.len() {

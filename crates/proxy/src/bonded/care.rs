@@ -74,8 +74,11 @@ impl Bonds {
         if let Some(ending) = ending {
             return self.end(slot, ending);
         }
-        if bonded.idle(now) >= STANDS_STILL {
-            bonded.stream.leave_pipes();
+        if bonded.idle(now) >= STANDS_STILL
+            && let Err(why) = bonded.stream.leave_pipes()
+        {
+            let ending = bonded.failed(&why.into());
+            return self.end(slot, ending);
         }
         let is_over = bonded.plain.is_none() && !bonded.is_dialling();
         if !is_over && bonded.stream.unacknowledged() == 0 && bonded.idle(now) > Duration::from_secs(10) {

@@ -7,7 +7,7 @@ use crate::{
     pipe::{Filled, Pipe},
     sys,
 };
-use bond::{Buffer, Inbound};
+use bond::{Buffer, Inbound, NoMemory};
 use rustix::{
     fd::{AsFd, OwnedFd},
     fs::{Mode, OFlags, open},
@@ -142,11 +142,11 @@ impl Parcel {
     }
 
     /// Copies its bytes out.
-    pub(super) fn read(mut self) -> Vec<u8> {
+    pub(super) fn read(mut self) -> Result<Vec<u8>, Errno> {
         let mut bytes = vec![0; self.len];
-        self.pipe().read(&mut bytes).expect("a pipe gives what it has");
+        self.pipe().read(&mut bytes)?;
         self.len = 0;
-        bytes
+        Ok(bytes)
     }
 
     /// Gives another, which has nothing yet, the same bytes once more, by reference; whether it has got all.
@@ -236,46 +236,49 @@ impl Outgoing {
             self.fresh.push_back(Placed { start: offset, parcel });
             self.kept.push_back(Placed { start: offset, parcel: twin });
         } else {
-            buffer.put(offset, &parcel.read());
+            buffer.put(offset, &parcel.read()?).map_err(|NoMemory| Errno::NOMEM)?;
         }
         Ok(Some(count))
     }
 
     /// Where the bytes from `offset` on are, of which nobody was given any: as many of `len` as are in one place.
-    pub(super) fn give(&mut self, offset: u64, len: u64, acked: u64, buffer: &mut Buffer) -> Load {
-        let Some(first) = self.fresh.front_mut() else { return Load::Buffer(len) };
+    pub(super) fn give(&mut self, offset: u64, len: u64, acked: u64, buffer: &mut Buffer) -> Result<Load, Errno> {
+        let Some(first) = self.fresh.front_mut() else { return Ok(Load::Buffer(len)) };
         if first.start > offset {
-            return Load::Buffer(len.min(first.start - offset));
+            return Ok(Load::Buffer(len.min(first.start - offset)));
         }
         debug_assert_eq!(first.start, offset, "parcels are given out in their order");
         if len < first.parcel.len as u64 {
             if let Some(part) = first.parcel.split(len as usize) {
                 first.start += part.len as u64;
-                return Load::Parcel(part);
+                return Ok(Load::Parcel(part));
             }
             let end = first.end();
             self.fresh.pop_front();
-            self.copy(offset, end - offset, acked, buffer);
-            return Load::Buffer(len);
+            self.copy(offset, end - offset, acked, buffer)?;
+            return Ok(Load::Buffer(len));
         }
-        self.fresh.pop_front().map_or(Load::Buffer(len), |first| Load::Parcel(first.parcel))
+        Ok(self.fresh.pop_front().map_or(Load::Buffer(len), |first| Load::Parcel(first.parcel)))
     }
 
-    /// Sees to it that these bytes, as far as the other end has not acknowledged them, are in the buffer.
-    pub(super) fn copy(&mut self, offset: u64, len: u64, acked: u64, buffer: &mut Buffer) {
+    /// Sees to it that these bytes, as far as the other end has not acknowledged them, are in the buffer. After an error some of
+    /// them are lost, and the stream must end.
+    pub(super) fn copy(&mut self, offset: u64, len: u64, acked: u64, buffer: &mut Buffer) -> Result<(), Errno> {
         let is_of_it = |placed: &Placed| placed.start < offset + len && offset < placed.end();
         while let Some(index) = self.kept.iter().position(is_of_it) {
             let Some(Placed { start, parcel }) = self.kept.remove(index) else { break };
-            let bytes = parcel.read();
+            let bytes = parcel.read()?;
             let old = (acked.saturating_sub(start) as usize).min(bytes.len());
-            buffer.put(start + old as u64, &bytes[old..]);
+            buffer.put(start + old as u64, &bytes[old..]).map_err(|NoMemory| Errno::NOMEM)?;
         }
+        Ok(())
     }
 
     /// The same of all of them, whether somebody was given them or not.
-    pub(super) fn copy_all(&mut self, acked: u64, buffer: &mut Buffer) {
-        self.copy(acked, u64::MAX - acked, acked, buffer);
+    pub(super) fn copy_all(&mut self, acked: u64, buffer: &mut Buffer) -> Result<(), Errno> {
+        self.copy(acked, u64::MAX - acked, acked, buffer)?;
         self.fresh.clear();
+        Ok(())
     }
 
     /// The bytes below `acked` are wanted no longer.
@@ -312,7 +315,7 @@ impl Incoming {
         if count >= LEAST {
             self.parcels.insert(offset, parcel);
         } else {
-            inbound.put(offset, &parcel.read());
+            inbound.put(offset, &parcel.read()?).map_err(|NoMemory| Errno::NOMEM)?;
         }
         Ok(Some(count))
     }
@@ -332,11 +335,12 @@ impl Incoming {
         poured
     }
 
-    /// Copies all to where the receiving end has the rest.
-    pub(super) fn copy(&mut self, inbound: &mut Inbound) {
+    /// Copies all to where the receiving end has the rest. After an error some of it is lost, and the stream must end.
+    pub(super) fn copy(&mut self, inbound: &mut Inbound) -> Result<(), Errno> {
         while let Some((start, parcel)) = self.parcels.pop_first() {
-            inbound.put(start, &parcel.read());
+            inbound.put(start, &parcel.read()?).map_err(|NoMemory| Errno::NOMEM)?;
         }
+        Ok(())
     }
 }
 
@@ -407,15 +411,15 @@ mod tests {
             at += outgoing.take(&other, at, LEAST as u64, &mut buffer).unwrap().unwrap() as u64;
         }
         assert_eq!(outgoing.take(&other, at, LEAST as u64, &mut buffer), Ok(None), "each takes two");
-        let taken = look(outgoing.give(0, LEAST as u64, 0, &mut buffer), 0, &buffer);
+        let taken = look(outgoing.give(0, LEAST as u64, 0, &mut buffer).unwrap(), 0, &buffer);
         assert_eq!(taken, bytes(0, LEAST));
         assert_eq!(outgoing.take(&other, at, LEAST as u64, &mut buffer), Ok(None), "one is left");
         outgoing.trim(LEAST as u64);
         assert_eq!(outgoing.take(&other, at, LEAST as u64, &mut buffer), Ok(Some(LEAST)));
         // One that stands still has them all in its buffer.
-        outgoing.copy_all(LEAST as u64, &mut buffer);
+        outgoing.copy_all(LEAST as u64, &mut buffer).unwrap();
         assert_eq!((outgoing.kept.len(), outgoing.fresh.len(), outgoing.pipes.0.borrow().lent), (0, 0, 0));
-        let rest = outgoing.give(LEAST as u64, 2 * LEAST as u64, LEAST as u64, &mut buffer);
+        let rest = outgoing.give(LEAST as u64, 2 * LEAST as u64, LEAST as u64, &mut buffer).unwrap();
         assert!(look(rest, LEAST as u64, &buffer) == bytes(LEAST as u64, 2 * LEAST));
     }
 
@@ -452,7 +456,7 @@ mod tests {
             assert_eq!((parcel.fill(&other, LEAST as u64), parcel.len), (Ok(true), LEAST));
             assert!(pipes.lend().is_none());
             if round != 1 {
-                assert!(parcel.read() == sent);
+                assert!(parcel.read().unwrap() == sent);
             }
         }
         assert_eq!(pipes.0.borrow().free.len(), 1);
@@ -499,7 +503,7 @@ mod tests {
                             written += match taken {
                                 Some(count) => count as u64,
                                 None => {
-                                    let room = buffer.get_mut(written, end - written);
+                                    let room = buffer.get_mut(written, end - written).unwrap();
                                     other.read(room).unwrap() as u64
                                 }
                             };
@@ -508,7 +512,7 @@ mod tests {
                     Step::Give(len) => {
                         let end = (given + len as u64).min(written);
                         while given < end {
-                            let load = outgoing.give(given, end - given, acked, &mut buffer);
+                            let load = outgoing.give(given, end - given, acked, &mut buffer).unwrap();
                             let len = load.len();
                             prop_assert!(len > 0 && len <= end - given);
                             prop_assert!(look(load, given, &buffer) == bytes(given, len as usize));
@@ -518,7 +522,7 @@ mod tests {
                     Step::Again(at, len) => {
                         let at = acked + ((given - acked) as f64 * at) as u64;
                         let len = (len as u64).min(given - at);
-                        outgoing.copy(at, len, acked, &mut buffer);
+                        outgoing.copy(at, len, acked, &mut buffer).unwrap();
                         prop_assert!(look(Load::Buffer(len), at, &buffer) == bytes(at, len as usize));
                     }
                     Step::Acknowledge(part) => {

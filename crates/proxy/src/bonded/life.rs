@@ -30,7 +30,7 @@ use crate::{
     relay::Tools,
     sys,
 };
-use bond::{Answer, Breach, Call, Frame, Target, Why};
+use bond::{Answer, Call, Frame, NoMemory, StreamError, Target, Why};
 use rustix::{fd::AsFd as _, io::Errno};
 use scenario::Span;
 use socket2::Socket;
@@ -177,15 +177,15 @@ impl Bonded {
         stream: Stream,
         profile: &LegProfile,
         now: Instant,
-    ) -> Self {
+    ) -> Result<Self, NoMemory> {
         let server = if let Target::Address(server) = call.to { server } else { super::UNKNOWN };
         let mut this = Self::new(Role::Connect { socks: false }, Life::Calling, id, stream, now);
         (this.client, this.server, this.plain, this.silence) = (call.client, server, Some(near), Silence::of(profile));
-        this.stream.write(&call.encode());
-        this.stream.write(preface);
-        this.stream.write(heard);
+        this.stream.write(&call.encode())?;
+        this.stream.write(preface)?;
+        this.stream.write(heard)?;
         this.taken = heard.len() as u64;
-        this
+        Ok(this)
     }
 
     /// At the end that accepts: the first connection of a stream has come.
@@ -280,7 +280,7 @@ impl Bonded {
         if self.life == Life::Dialling && events.writable && self.plain.is_some() {
             self.life = Life::Relaying;
             self.readable = true;
-            self.stream.write(&Answer(self.server).encode());
+            self.stream.write(&Answer(self.server).encode()).map_err(|NoMemory| Ending::NoRoom)?;
             if let Some(plain) = self.plain.as_ref().filter(|_| self.preface.is_empty() && self.stream.inbound.ready() == 0) {
                 leg::acknowledge(plain);
             }
@@ -288,9 +288,10 @@ impl Bonded {
         Ok(())
     }
 
-    /// The ending that an error of the plain leg makes.
-    fn failed(&self, why: &io::Error) -> Ending {
+    /// The ending that an error of the plain leg makes, or a want of memory.
+    pub(super) fn failed(&self, why: &io::Error) -> Ending {
         match self.role {
+            _ if why.kind() == io::ErrorKind::OutOfMemory => Ending::NoRoom,
             Role::Connect { .. } => Ending::NearFailed(why.kind()),
             Role::Serve { .. } if self.life == Life::Dialling && why.kind() != io::ErrorKind::ConnectionReset => {
                 Ending::FarNotReached(why.kind())
@@ -310,13 +311,15 @@ impl Bonded {
 
     /// Moves what can be moved. An error is how it has ended; what it wants holds then, too.
     pub(super) fn proceed(&mut self, now: Span, tools: &mut Tools, wants: &mut Wants) -> Result<(), Ending> {
-        let broken = |why: Breach| {
-            tracing::warn!("{why}");
-            io::ErrorKind::InvalidData
-        };
         let relays = self.life == Life::Relaying;
         let heard = tools.with_scratch(|scratch| self.stream.hear(now, relays, scratch, &mut wants.turn));
-        heard.map_err(|why| self.bond_failed(broken(why)))?;
+        heard.map_err(|why| {
+            tracing::warn!("{why}");
+            match why {
+                StreamError::Breach(_) => self.bond_failed(io::ErrorKind::InvalidData),
+                StreamError::NoMemory(_) => Ending::NoRoom,
+            }
+        })?;
         self.known |= self.stream.inbound.waiting().0 > 0 || self.stream.outbound.acked() > 0;
         if let Some(why) = self.stream.reset {
             return Err(self.bond_failed(kind(why.into())));
@@ -329,7 +332,7 @@ impl Bonded {
         let (took, gave) = (self.take()?, self.give(now)?);
         wants.turn.again |= took || gave;
         self.pass_end()?;
-        self.stream.say(now, &mut wants.turn);
+        self.stream.say(now, &mut wants.turn).map_err(|why| self.failed(&why.into()))?;
         // What was given out has made room for what the plain leg still has, and nothing else may tell of that before a round trip is over.
         wants.turn.again |= self.is_to_take();
         if self.is_over()? {

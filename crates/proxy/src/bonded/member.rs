@@ -5,7 +5,7 @@ use super::{
     haul::{self, Incoming, Load, Parcel},
 };
 use crate::sys::{self, TcpInfo};
-use bond::{BadFrame, Breach, Buffer, ConnId, Frame, Header, Inbound, Look, Piece, Reader, Room, Step};
+use bond::{BadFrame, Breach, Buffer, ConnId, Frame, Header, Inbound, Look, NoMemory, Piece, Reader, Room, Step, StreamError};
 use rustix::io::Errno;
 use scenario::{Bytes, Span};
 use std::{
@@ -56,12 +56,25 @@ pub(super) enum Lost {
     BadFrame(#[from] BadFrame),
     #[error(transparent)]
     Breach(#[from] Breach),
+    /// The stream, not the connection, cannot go on.
+    #[error(transparent)]
+    NoMemory(#[from] NoMemory),
+}
+
+impl From<StreamError> for Lost {
+    fn from(why: StreamError) -> Lost {
+        match why {
+            StreamError::Breach(why) => why.into(),
+            StreamError::NoMemory(why) => why.into(),
+        }
+    }
 }
 
 impl From<Errno> for Lost {
     fn from(why: Errno) -> Lost {
         match why {
             Errno::CONNRESET | Errno::PIPE => Lost::Closed,
+            Errno::NOMEM => Lost::NoMemory(NoMemory),
             why => Lost::Failed(why),
         }
     }
@@ -244,7 +257,8 @@ impl Member {
     }
 
     /// What must still go after it was begun, bytes out of `buffer`; what was not begun is forgotten.
-    pub(super) fn begun(&mut self, buffer: &Buffer) -> Vec<u8> {
+    /// After an error nothing more may be sent: it would be taken for the rest of what was begun.
+    pub(super) fn begun(&mut self, buffer: &Buffer) -> Result<Vec<u8>, Errno> {
         let (out, mut gone) = (std::mem::take(&mut self.out), std::mem::take(&mut self.gone));
         self.own = 0;
         let mut all = Vec::new();
@@ -256,12 +270,12 @@ impl Member {
             all.extend_from_slice(&said.header()[gone.min(said.header().len())..]);
             gone = gone.saturating_sub(said.header().len());
             match said.parcel {
-                Some(parcel) => all.extend(parcel.read()),
+                Some(parcel) => all.extend(parcel.read()?),
                 None => buffer.get(said.offset + gone as u64, (said.len - gone) as u64).for_each(|part| all.extend_from_slice(part)),
             }
             gone = 0;
         }
-        all
+        Ok(all)
     }
 
     /// Reads what has come, as far as its turn goes; payload goes to its place, or to `incoming` where there is much, `hear` hears the rest. False: there
@@ -297,7 +311,7 @@ impl Member {
             let received = match self.reader.payload() {
                 Some((offset, left)) => {
                     // Right to where it belongs, and with it the next header.
-                    let place = match inbound.room(offset, left) {
+                    let place = match inbound.room(offset, left)? {
                         Room::Into(place) => place,
                         Room::Skip(len) => {
                             let len = scratch.len().min(len as usize);
@@ -407,15 +421,14 @@ mod tests {
                 thread::sleep(Duration::from_millis(1));
             }
             assert_eq!(outgoing.take(&plain, 0, LEN as u64 / 2, &mut buffer), Ok(Some(LEN / 2)));
-            buffer.put(LEN as u64 / 2, &payload[LEN / 2..]);
+            buffer.put(LEN as u64 / 2, &payload[LEN / 2..]).unwrap();
 
             let (near, mut far) = pair(8 * 1024);
             sys::force_send_buffer(&near, 8 * 1024).unwrap();
             near.set_nonblocking(true).unwrap();
             let mut member = Member::new(Channel::Clear(Socket::from(near.try_clone().unwrap())), 0, 0, None);
             let piece = Piece { conn: ConnId(0), offset: 0, len: LEN as u64, again: false };
-            let (first, second) =
-                (outgoing.give(0, LEN as u64, 0, &mut buffer), outgoing.give(LEN as u64 / 2, LEN as u64 / 2, 0, &mut buffer));
+            let (first, second) = [0, LEN as u64 / 2].map(|at| outgoing.give(at, LEN as u64 - at, 0, &mut buffer).unwrap()).into();
             assert!(matches!((&first, &second), (Load::Parcel(_), Load::Buffer(_))), "{first:?} {second:?}");
             member.carry(&piece, first);
             member.carry_on(LEN as u64 / 2, second);
@@ -428,7 +441,7 @@ mod tests {
                 let count = far.read(&mut part).unwrap();
                 heard.extend_from_slice(&part[..count]);
             }
-            let rest = member.begun(&buffer);
+            let rest = member.begun(&buffer).unwrap();
             near.set_nonblocking(false).unwrap();
             assert!(!rest.is_empty(), "it has all gone");
             thread::scope(|scope| {

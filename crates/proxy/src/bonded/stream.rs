@@ -4,7 +4,7 @@ use super::{
     haul::{self, Incoming, Load, Outgoing, Pipes},
     member::{Lost, Member},
 };
-use bond::{Breach, Buffer, ConnId, Frame, Inbound, Outbound, Piece, Scheduler, Seen, Settings};
+use bond::{Buffer, ConnId, Frame, Inbound, NoMemory, Outbound, Piece, Scheduler, Seen, Settings, StreamError};
 use rustix::{
     fd::AsFd,
     io::Errno,
@@ -162,7 +162,7 @@ impl Stream {
             self.wrote(count);
             return Ok(Taken::Bytes { count, more: true });
         }
-        let space = self.buffer.get_mut(self.written, room);
+        let space = self.buffer.get_mut(self.written, room).map_err(|NoMemory| Errno::NOMEM)?;
         let asked = space.len();
         match recv(plain, space, RecvFlags::DONTWAIT)? {
             (_, 0) => Ok(Taken::Ended),
@@ -201,9 +201,10 @@ impl Stream {
     }
 
     /// Takes a few bytes, for which there is room.
-    pub(super) fn write(&mut self, bytes: &[u8]) {
-        self.buffer.put(self.written, bytes);
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), NoMemory> {
+        self.buffer.put(self.written, bytes)?;
         self.wrote(bytes.len());
+        Ok(())
     }
 
     /// What was written and not acknowledged.
@@ -212,7 +213,7 @@ impl Stream {
     }
 
     /// Hears what has come. Unless it `relays`, what the ends say to each other may be among it, and is looked at.
-    pub(super) fn hear(&mut self, now: Span, relays: bool, scratch: &mut [u8], turn: &mut Turn) -> Result<(), Breach> {
+    pub(super) fn hear(&mut self, now: Span, relays: bool, scratch: &mut [u8], turn: &mut Turn) -> Result<(), StreamError> {
         for index in 0..self.members.len() {
             let Some(member) = self.members[index].as_mut().filter(|member| member.readable) else { continue };
             let (conn, outbound, reset) = (ConnId(index), &mut self.outbound, &mut self.reset);
@@ -240,7 +241,8 @@ impl Stream {
             self.waits_since = if waiting > 0 { self.waits_since.or(Some(now)) } else { None };
             match heard {
                 Ok(done) => turn.again |= !done,
-                Err(Lost::Breach(why)) => return Err(why),
+                Err(Lost::Breach(why)) => return Err(why.into()),
+                Err(Lost::NoMemory(why)) => return Err(why.into()),
                 Err(why) => turn.lost.extend(self.lose(conn).map(|member| (member, why))),
             }
         }
@@ -250,7 +252,8 @@ impl Stream {
     }
 
     /// Shares out what there is to send, and says what there is to say.
-    pub(super) fn say(&mut self, now: Span, turn: &mut Turn) {
+    /// An error means that the stream must end.
+    pub(super) fn say(&mut self, now: Span, turn: &mut Turn) -> Result<(), Errno> {
         if self.outbound.waits() {
             for (index, member) in self.members.iter_mut().enumerate() {
                 if let Some(member) = member {
@@ -259,7 +262,7 @@ impl Stream {
             }
             self.outbound.check(now);
             while let Some(piece) = self.outbound.give(now) {
-                self.carry(&piece);
+                self.carry(&piece)?;
             }
         }
         for index in 0..self.members.len() {
@@ -288,25 +291,29 @@ impl Stream {
                 }
             }
         }
+        Ok(())
     }
 
     /// Gives a connection a piece.
-    fn carry(&mut self, piece: &Piece) {
-        let Some(member) = self.members.get_mut(piece.conn.0).and_then(Option::as_mut) else { return };
+    fn carry(&mut self, piece: &Piece) -> Result<(), Errno> {
+        let Some(member) = self.members.get_mut(piece.conn.0).and_then(Option::as_mut) else { return Ok(()) };
         let (Some(outgoing), acked) = (&mut self.outgoing, self.outbound.acked()) else {
-            return member.carry(piece, Load::Buffer(piece.len));
+            member.carry(piece, Load::Buffer(piece.len));
+            return Ok(());
         };
         if piece.again {
-            outgoing.copy(piece.offset, piece.len, acked, &mut self.buffer);
-            return member.carry(piece, Load::Buffer(piece.len));
+            outgoing.copy(piece.offset, piece.len, acked, &mut self.buffer)?;
+            member.carry(piece, Load::Buffer(piece.len));
+            return Ok(());
         }
         let (mut at, end) = (piece.offset, piece.offset + piece.len);
         while at < end {
-            let load = outgoing.give(at, end - at, acked, &mut self.buffer);
+            let load = outgoing.give(at, end - at, acked, &mut self.buffer)?;
             let (from, len) = (at, load.len());
             at += len;
             if from == piece.offset { member.carry(piece, load) } else { member.carry_on(from, load) }
         }
+        Ok(())
     }
 
     /// When something is to be done, if nothing happens before.
@@ -319,18 +326,22 @@ impl Stream {
         let mut parted = Vec::new();
         for index in 0..self.members.len() {
             let Some(mut member) = self.lose(ConnId(index)) else { continue };
-            let mut bytes = member.begun(&self.buffer);
-            last.iter().for_each(|frame| bytes.extend_from_slice(&frame.header()));
-            parted.push((member, bytes));
+            let bytes = member.begun(&self.buffer).map(|mut bytes| {
+                last.iter().for_each(|frame| bytes.extend_from_slice(&frame.header()));
+                bytes
+            });
+            parted.push((member, bytes.unwrap_or_default()));
         }
         parted
     }
 
-    /// A stream that stands still leaves its pipes to others.
-    pub(super) fn leave_pipes(&mut self) {
+    /// A stream that stands still leaves its pipes to others. An error means that the stream must end.
+    pub(super) fn leave_pipes(&mut self) -> Result<(), Errno> {
         let acked = self.outbound.acked();
-        self.outgoing.iter_mut().for_each(|outgoing| outgoing.copy_all(acked, &mut self.buffer));
-        self.incoming.iter_mut().for_each(|incoming| incoming.copy(&mut self.inbound));
+        if let Some(outgoing) = &mut self.outgoing {
+            outgoing.copy_all(acked, &mut self.buffer)?;
+        }
+        self.incoming.as_mut().map_or(Ok(()), |incoming| incoming.copy(&mut self.inbound))
     }
 
     /// An idle stream keeps no memory that it has no bytes in.

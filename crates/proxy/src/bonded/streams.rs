@@ -16,7 +16,7 @@ use crate::{
     sys,
     worker::Worker,
 };
-use bond::{Call, Frame, Target};
+use bond::{Call, Frame, NoMemory, Target};
 use rustix::event::epoll::{self, EventData};
 use scenario::Span;
 use socket2::Socket;
@@ -41,7 +41,8 @@ impl Bonds {
         let stream = self.stream_over(theirs);
         let call = Call { client, to };
         let bonded =
-            Bonded::call(near, &call, [&preface, &heard], id, stream, profile, self.now).with_shares(self.shares()).with_socks(socks);
+            Bonded::call(near, &call, [&preface, &heard], id, stream, profile, self.now).map_err(|NoMemory| (Ending::NoRoom, None))?;
+        let bonded = bonded.with_shares(self.shares()).with_socks(socks);
         let slot = self.settle(bonded);
         for network in 0..self.networks.len() {
             self.want(network, slot);

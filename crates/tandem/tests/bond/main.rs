@@ -5,5 +5,6 @@ mod common;
 
 mod bench;
 mod failures;
+mod memory;
 mod strangers;
 mod through;
