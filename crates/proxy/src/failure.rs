@@ -9,4 +9,12 @@ pub enum Failure {
     /// The rules were lost, and attempts to install them again failed.
     #[error("cannot install the firewall's rules again after they were lost: {0}")]
     Rules(RulesError),
+    /// A worker ended though it was not told to. Its listeners and its flows are gone.
+    #[error("worker {number} ended unexpectedly: {why}")]
+    Worker {
+        /// Its number, counted from 0, as in the name of its thread.
+        number: usize,
+        /// How it ended.
+        why: String,
+    },
 }

@@ -25,6 +25,7 @@ mod greeting;
 mod host_counters;
 mod intercept;
 mod leg;
+mod liveness;
 mod meter;
 pub mod metrics;
 mod pipe;
@@ -39,6 +40,7 @@ mod sys;
 mod worker;
 
 use std::{
+    panic,
     sync::{Arc, Mutex, PoisonError, mpsc},
     thread,
     time::Duration,
@@ -53,6 +55,7 @@ pub use failure::Failure;
 pub use gate::Change;
 pub use host_counters::ReceiveCounters;
 pub use leg::{Dscp, LegProfile, available_controllers};
+pub use liveness::Liveness;
 pub use meter::{DirectionStats, DirectionView, FlowRecord, FlowStats, FlowView, LegView, Limiter, NetworkTotals, Totals};
 pub use policy::{Action, Interface, Leg, Policy, Ports, Prefix, Rule};
 pub use rules::{Counted, Rules, RulesError};
@@ -62,6 +65,7 @@ pub use sys::{TcpInfo, clamp_window, force_receive_buffer, tcp_info, unsent};
 use controllers::Controllers;
 use egress::Egress;
 use gate::{Gate, Note};
+use liveness::Turns;
 use rustix::{
     event::{EventfdFlags, eventfd},
     fd::AsRawFd as _,
@@ -141,19 +145,26 @@ pub struct Proxy {
 #[derive(Debug)]
 struct Handle {
     mailbox: Mailbox,
+    turns: Arc<Turns>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Handle {
-    /// Starts a worker, and returns when it listens.
-    fn start(config: &Arc<Config>, ties: impl FnOnce(mpsc::Receiver<Command>) -> Ties) -> Result<Self, StartError> {
+    /// Starts a worker, and returns when it listens. When it ends later without having been told to, it says so to `failures`.
+    fn start(
+        config: &Arc<Config>,
+        failures: mpsc::Sender<Failure>,
+        ties: impl FnOnce(mpsc::Receiver<Command>, Arc<Turns>) -> Ties,
+    ) -> Result<Self, StartError> {
         let failed = |what| move |why| StartError::System { what, why };
         let waker = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
             .map_err(|errno| StartError::System { what: "make an eventfd", why: errno.into() })?;
         let (commands, inbox) = mpsc::channel();
         let (tell, started) = mpsc::channel();
-        let (config, at, ties) = (config.clone(), waker.as_raw_fd(), ties(inbox));
-        let name = format!("tandem-{}", ties.number);
+        let turns = Arc::new(Turns::default());
+        let (config, at, ties) = (config.clone(), waker.as_raw_fd(), ties(inbox, turns.clone()));
+        let (number, ended) = (ties.number, turns.clone());
+        let name = format!("tandem-{number}");
         let work = move || {
             let worker = sys::own_descriptors(at)
                 .map_err(failed("give a worker thread a descriptor table of its own"))
@@ -161,13 +172,19 @@ impl Handle {
             match worker {
                 Ok(worker) => {
                     let _ = tell.send(Ok(()));
-                    worker.run();
+                    // The worker is gone after a panic, and with it all that its state could be wrong in.
+                    let why = match panic::catch_unwind(panic::AssertUnwindSafe(|| worker.run())) {
+                        Ok(Ok(())) => return ended.end(),
+                        Ok(Err(why)) => format!("cannot wait for events: {why}"),
+                        Err(_) => "it panicked".into(),
+                    };
+                    let _ = failures.send(Failure::Worker { number, why });
                 }
                 Err(error) => drop(tell.send(Err(error))),
             }
         };
         let thread = thread::Builder::new().name(name).spawn(work).map_err(failed("start a worker thread"))?;
-        let handle = Handle { mailbox: Mailbox { commands, waker: Arc::new(waker) }, thread: Some(thread) };
+        let handle = Handle { mailbox: Mailbox { commands, waker: Arc::new(waker) }, turns, thread: Some(thread) };
         match started.recv() {
             Ok(outcome) => outcome.map(|()| handle),
             Err(_) => Err(StartError::System { what: "start a worker thread", why: std::io::Error::other("it panicked") }),
@@ -187,24 +204,25 @@ impl Proxy {
         let config = Arc::new(config);
         let on_end: OnEnd = Arc::new(on_end);
         let rules = config.rules();
-        // What has been started is stopped when a later step fails; declared first, it outlives what its threads listen to.
         let (failed_parts, failures) = mpsc::channel();
         let failures = Mutex::new(Some(failures));
+        // What has been started is stopped when a later step fails; declared first, it outlives what its threads listen to.
         let mut proxy = Proxy { workers: Vec::new(), config: Mutex::new(config.clone()), kernel, gate: None, log: None, failures };
         let (log, log_thread) = flow_log::start().map_err(failed("start the log's thread"))?;
         proxy.log = Some(log_thread);
         let (names, questions) = mpsc::channel();
         let (notes, gate_inbox) = mpsc::channel();
         for number in 0..config.threads.max(1) {
-            let ties = |inbox| Ties {
+            let ties = |inbox, turns| Ties {
                 number,
                 inbox,
+                turns,
                 on_end: on_end.clone(),
                 gate: rules.is_some().then(|| notes.clone()),
                 log: Some(log.clone()),
                 names: names.clone(),
             };
-            proxy.workers.push(Handle::start(&config, ties)?);
+            proxy.workers.push(Handle::start(&config, failed_parts.clone(), ties)?);
         }
         if config.listen.iter().any(|listen| matches!(listen.way, Way::Socks5 | Way::Bond)) {
             let mailboxes: Vec<Mailbox> = proxy.workers.iter().map(|worker| worker.mailbox.clone()).collect();
@@ -225,6 +243,11 @@ impl Proxy {
     /// it. The other end is gone when the proxy has ended. None when it was asked for before.
     pub fn failures(&self) -> Option<mpsc::Receiver<Failure>> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// What a watchdog asks whether the workers still turn their event loops.
+    pub fn liveness(&self) -> Liveness {
+        Liveness::of(self.workers.iter().map(|worker| (worker.turns.clone(), worker.mailbox.waker.clone())))
     }
 
     fn send_all(&self, command: impl Fn() -> Command) {
@@ -327,9 +350,8 @@ impl Proxy {
     fn join(&mut self) {
         let threads = self.workers.iter_mut().filter_map(|worker| worker.thread.take());
         for thread in threads.collect::<Vec<_>>() {
-            if thread.join().is_err() {
-                tracing::error!("a worker thread panicked");
-            }
+            // Whatever has ended it was told to those who ask for failures.
+            let _ = thread.join();
         }
         // Those who sent notes and lines are gone: these end too, and the gate takes the rules with it.
         let gate = self.gate.take().map(|(notes, gate)| {

@@ -14,6 +14,7 @@ use crate::{
     gate::Note,
     greeting::proxy_header,
     intercept::{self, Arrival, Listener},
+    liveness::Turns,
     meter::{FlowRecord, FlowStats, Totals},
     relay::Tools,
     resolver::{Answer, Question},
@@ -75,6 +76,7 @@ pub(crate) type OnEnd = Arc<dyn Fn(FlowRecord) + Send + Sync>;
 pub(crate) struct Ties {
     pub(crate) number: usize,
     pub(crate) inbox: mpsc::Receiver<Command>,
+    pub(crate) turns: Arc<Turns>,
     pub(crate) on_end: OnEnd,
     /// Where it says that it is full; none when connections can't pass unsplit, so that they must wait.
     pub(crate) gate: Option<mpsc::Sender<Note>>,
@@ -244,24 +246,25 @@ impl Worker {
     }
 
     /// Runs until told to stop, or drained.
-    pub(crate) fn run(mut self) {
+    ///
+    /// # Errors
+    /// When epoll fails: nothing more can be heard of any connection.
+    pub(crate) fn run(mut self) -> Result<(), Errno> {
         let mut events = Vec::with_capacity(256);
         while !(self.draining && self.alive() == 0 && self.closes.is_none() && self.bonds.as_ref().is_none_or(Bonds::is_over)) {
             events.clear();
             let timeout = self.timeout();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => {
-                    tracing::error!("cannot wait for events: {errno}");
-                    return;
-                }
+                Err(errno) => return Err(errno),
             }
+            self.ties.turns.turn();
             self.tools.now = Instant::now();
             for event in &events {
                 match Token::unpack(event.data) {
                     Token::Waker => {
                         if !self.obey() {
-                            return;
+                            return Ok(());
                         }
                     }
                     Token::Listener(index) => self.accept(index),
@@ -304,6 +307,7 @@ impl Worker {
             }
             self.free.append(&mut self.ended);
         }
+        Ok(())
     }
 
     /// How long to wait: not at all while somebody has more to do, a tick while somebody waits for the clock.

@@ -36,6 +36,7 @@ mod probe;
 mod proxy;
 mod run;
 mod service;
+mod watchdog;
 
 use clap::{Parser, Subcommand};
 use std::{fmt, process::ExitCode};

@@ -1,6 +1,6 @@
 //! A proxy as a service: it runs until it is told to end, and reads its configuration again when it is told to.
 
-use crate::Failure;
+use crate::{Failure, watchdog};
 use proxy::{Config, ConfigError, Failure as Failed, Proxy as Running, Service, StartError, control, metrics};
 use sd_notify::NotifyState;
 use signal_hook::{
@@ -18,12 +18,13 @@ pub(crate) fn serve(service: &Service, again: impl Fn() -> Result<Option<Service
     let mut signals =
         Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(|why| Failure::Failed(format!("cannot listen for signals: {why}")))?;
     let proxy = Arc::new(Running::start(service.config.clone(), |_| {}).map_err(start_failure)?);
-    let failed = end_on_failure(&proxy, signals.handle()).map_err(|why| Failure::Failed(format!("cannot start a thread: {why}")))?;
+    let failed = end_on_failure(&proxy, signals.handle()).map_err(no_thread)?;
     // Until the end, so that nobody else has the name while there are rules.
     let _control = control::serve(&proxy, &service.name).map_err(start_failure)?;
     let metrics = service.metrics.map(|at| metrics::serve(&proxy, at).map_err(start_failure)).transpose()?;
     warn(&service.config);
     tracing::info!("splitting connections");
+    watchdog::start(proxy.liveness()).map_err(no_thread)?;
     tell_manager(&[NotifyState::Ready]);
     for signal in signals.forever() {
         if signal != SIGHUP {
@@ -115,6 +116,10 @@ fn warn(config: &Config) {
             tracing::warn!("this host does not forward packets, so that what is not split goes nowhere: sysctl -w {setting}");
         }
     }
+}
+
+fn no_thread(why: std::io::Error) -> Failure {
+    Failure::Failed(format!("cannot start a thread: {why}"))
 }
 
 fn start_failure(error: StartError) -> Failure {
