@@ -101,3 +101,21 @@ fn a_proxy_that_cannot_install_its_rules_again_ends_with_an_error() {
     assert!(routed.log().contains("cannot install the firewall's rules again"), "{}", routed.log());
     assert!(SERVER.iter().all(|server| echoes(&mut routed.connect(server, 80).unwrap())), "connections pass unsplit");
 }
+
+#[test]
+fn the_cache_installs_its_rules_again_too() {
+    if skip("the_cache_installs_its_rules_again_too", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    let mut command = routed.router.command(TANDEM);
+    command.args(["cache", "--listen", "transparent=[::]:5000"]);
+    let mut cache = Daemon::logging(&mut command, &routed.path("log"));
+    wait_until("the cache is up", || routed.log().contains("storing and forwarding"));
+    let installed = rules(&routed);
+    assert!(installed.contains("tproxy"), "{installed}");
+    kill_and_wait(&routed, &cache, &installed);
+    cache.signal("TERM");
+    assert!(cache.0.wait().unwrap().success());
+    assert_eq!(rules(&routed), "", "nothing is left after an orderly end");
+}
