@@ -1,25 +1,26 @@
 //! What a cache is to do.
 
 use crate::{shrink::Wish, store::Bounds};
-use proxy::{Action, ConfigError, LegProfile, Listen as ProxyListen, Policy, Ports, Rule};
+use proxy::{Action, ConfigError, Destinations, LegProfile, Listen as ProxyListen, Policy, Ports, Rule};
 use scenario::Bytes;
 use std::{net::SocketAddr, str::FromStr, time::Duration};
 
 /// Where connections come in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
     /// Connections routed through this machine, taken by TPROXY.
     Transparent(SocketAddr),
     /// Connections to the first address go on to the second.
     Forward(SocketAddr, SocketAddr),
-    /// An HTTP proxy that clients know of.
-    Http(SocketAddr),
+    /// An HTTP proxy that clients know of, and where they may go.
+    Http(SocketAddr, Destinations),
 }
 
 impl FromStr for Listen {
     type Err = String;
 
-    /// `transparent=[::]:5000`, `forward=127.0.0.1:8080=192.0.2.10:80` or `http=127.0.0.1:3128`.
+    /// `transparent=[::]:5000`, `forward=127.0.0.1:8080=192.0.2.10:80` or `http=127.0.0.1:3128`;
+    /// the last with `,allow=PREFIX` and `,deny=PREFIX`, as often as wanted.
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!("{text:?} is no way to listen: write transparent=ADDRESS:PORT, forward=ADDRESS:PORT=ADDRESS:PORT or http=ADDRESS:PORT")
@@ -30,7 +31,14 @@ impl FromStr for Listen {
         };
         match text.split_once('=').ok_or_else(wrong)? {
             ("transparent", at) => Ok(Listen::Transparent(address(at)?)),
-            ("http", at) => Ok(Listen::Http(address(at)?)),
+            ("http", rest) => {
+                // Options of these names mean the same for the proxy's listeners.
+                let listen: ProxyListen = format!("socks5={rest}").parse()?;
+                if listen.accept_proxy || listen.send_proxy.is_some() {
+                    return Err(format!("{text:?}: an HTTP proxy does not take the PROXY protocol; leave that option out"));
+                }
+                Ok(Listen::Http(listen.at, listen.destinations))
+            }
             ("forward", both) => {
                 let (at, to) = both
                     .split_once('=')
@@ -141,11 +149,11 @@ impl Config {
 
     /// What of it is the proxy's business: the ways in, the firewall's rules, the legs.
     pub fn of_proxy(&self) -> proxy::Config {
-        let listen = self.listen.iter().map(|listen| match *listen {
-            Listen::Transparent(at) => ProxyListen::transparent(at),
-            Listen::Forward(at, to) => ProxyListen::forward(at, to),
+        let listen = self.listen.iter().map(|listen| match listen {
+            Listen::Transparent(at) => ProxyListen::transparent(*at),
+            Listen::Forward(at, to) => ProxyListen::forward(*at, *to),
             // Its clients say themselves where to, as those of SOCKS do.
-            Listen::Http(at) => ProxyListen::socks5(at),
+            Listen::Http(at, destinations) => ProxyListen { destinations: destinations.clone(), ..ProxyListen::socks5(*at) },
         });
         let transparent = self.listen.iter().any(|listen| matches!(listen, Listen::Transparent(_)));
         let rules = if transparent && self.install_rules && !self.ports.is_empty() {
@@ -182,7 +190,10 @@ mod tests {
 
     #[test]
     fn the_ways_to_listen() {
-        assert_eq!("http=127.0.0.1:3128".parse(), Ok(Listen::Http("127.0.0.1:3128".parse().unwrap())));
+        assert_eq!("http=127.0.0.1:3128".parse(), Ok(Listen::Http("127.0.0.1:3128".parse().unwrap(), Destinations::default())));
+        let limited: Listen = "http=127.0.0.1:3128,allow=10.0.0.0/8,allow=::1,deny=10.1.2.3".parse().unwrap();
+        let Listen::Http(_, Destinations { allow, deny }) = limited else { panic!("{limited:?}") };
+        assert_eq!((allow.len(), deny.len()), (2, 1));
         assert_eq!("transparent=[::]:5000".parse(), Ok(Listen::Transparent("[::]:5000".parse().unwrap())));
         let forward = Listen::Forward("127.0.0.1:1".parse().unwrap(), "[::1]:2".parse().unwrap());
         assert_eq!("forward=127.0.0.1:1=[::1]:2".parse(), Ok(forward));

@@ -9,7 +9,10 @@ use crate::{
     store::Store,
     transcoder::Transcoder,
 };
-use proxy::ends::{Dialler, Source};
+use proxy::{
+    Destinations,
+    ends::{Dialler, Source},
+};
 use std::{
     hash::{BuildHasher as _, RandomState},
     net::SocketAddr,
@@ -65,6 +68,8 @@ pub(crate) struct Caller {
     pub(crate) server: Option<SocketAddr>,
     /// What its connections to servers wear of its client; absent: nothing.
     pub(crate) source: Option<Source>,
+    /// Where it may go if it names its destination itself.
+    pub(crate) destinations: Destinations,
     /// Its client's share of the limits.
     pub(crate) share: ClientShare,
     /// Identifies the idle connections to servers that were opened for it.

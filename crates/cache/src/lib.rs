@@ -220,7 +220,6 @@ impl Door {
     }
 
     async fn let_in(&self, arrival: Arrival) {
-        let way = self.listener.listen().way;
         let place = match self.room.clone().try_acquire_owned() {
             Ok(place) => place,
             Err(_) => {
@@ -232,11 +231,12 @@ impl Door {
                 place
             }
         };
+        let listen = self.listener.listen().clone();
         let (house, stop, here) = (self.house.clone(), self.stop.clone(), Alive::new(&self.alive));
         house.counters.connections.add(1);
         tokio::spawn(async move {
             let client = arrival.client;
-            if let Err(why) = near::serve(house, arrival, way, stop).await {
+            if let Err(why) = near::serve(house, arrival, listen, stop).await {
                 tracing::debug!(%client, "a connection broke off: {}", origin::told(&why));
             }
             drop((place, here));

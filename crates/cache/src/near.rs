@@ -96,15 +96,16 @@ pub(crate) fn kind(first: &[u8], all: bool) -> Kind {
 }
 
 /// Serves a connection until its end, or until `stop` says that no more requests are wanted.
-pub(crate) async fn serve(house: Arc<House>, arrival: Arrival, way: Way, stop: watch::Receiver<bool>) -> Result<(), Error> {
+pub(crate) async fn serve(house: Arc<House>, arrival: Arrival, listen: proxy::Listen, stop: watch::Receiver<bool>) -> Result<(), Error> {
     let Arrival { socket, client, server } = arrival;
     house.dialler.tune(&socket)?;
     // Where the server was translated (DNAT), servers see this host: nothing here tells whether they would answer the client directly.
-    let source = server.filter(|_| way == Way::Transparent).and_then(|server| Source::of(&socket, client, server, |_| None));
+    let source = server.filter(|_| listen.way == Way::Transparent).and_then(|server| Source::of(&socket, client, server, |_| None));
     let mut near = leg::stream(socket)?;
     let share = house.limits.of(client.ip());
     let owner = house.pool.owner(client.ip());
-    let caller = Arc::new(Caller { house, client, server, source, share, owner });
+    let destinations = listen.destinations;
+    let caller = Arc::new(Caller { house, client, server, source, destinations, share, owner });
     let mut first = BytesMut::with_capacity(4096);
     match server {
         Some(server) => sorted(caller, near, first, server, stop).await,

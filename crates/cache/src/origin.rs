@@ -77,11 +77,24 @@ impl Caller {
         let cannot = |status, why: &dyn std::fmt::Display| ErrorResponse::new(status, format!("cannot connect to {to}: {why}"));
         let late = || cannot(StatusCode::GATEWAY_TIMEOUT, &format!("no answer in {} s", limit.as_secs_f64()));
         let attempt = async {
-            let servers: Vec<SocketAddr> = match to {
-                Where::At(server) => vec![*server],
-                Where::Named(name) => lookup_host(name.as_str()).await.map_err(|why| cannot(StatusCode::BAD_GATEWAY, &why))?.collect(),
-            };
-            let mut failure = io::Error::other("the name has no address");
+            let (mut servers, mut failure) = (Vec::new(), io::Error::other("the name has no address"));
+            match to {
+                Where::At(server) => servers.push(*server),
+                Where::Named(name) => {
+                    let found = lookup_host(name.as_str()).await.map_err(|why| cannot(StatusCode::BAD_GATEWAY, &why))?;
+                    for server in found {
+                        match self.destinations.check(server) {
+                            Ok(()) => servers.push(server),
+                            Err(why) => failure = why,
+                        }
+                    }
+                    if servers.is_empty() && failure.kind() == io::ErrorKind::PermissionDenied {
+                        tracing::info!(client = %self.client, "{to} is refused: {failure}");
+                        // The reason could tell a client the addresses of this host.
+                        return Err(cannot(StatusCode::FORBIDDEN, &"this proxy does not allow that destination"));
+                    }
+                }
+            }
             for server in servers {
                 match self.dial_one(server).await {
                     Ok(stream) => return Ok(stream),

@@ -3,8 +3,9 @@
 use crate::{
     bonded::{self, BondConfig, Pipes, settings::BondKeys},
     controllers::{ControllerError, Controllers},
+    destinations::Destinations,
     leg::{self, LegProfile},
-    policy::{Action, Leg, Policy, Rule},
+    policy::{Action, Leg, Policy, Prefix, Rule},
     rules::{self, Rules},
     sys,
 };
@@ -75,6 +76,8 @@ pub struct Listen {
     pub accept_proxy: bool,
     /// Each far leg is to begin with such a header.
     pub send_proxy: Option<ProxyVersion>,
+    /// Where clients of [`Way::Socks5`] may go. [`BondConfig`] has the same of a bond.
+    pub destinations: Destinations,
 }
 
 /// How it is known where a connection goes on to.
@@ -118,22 +121,22 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 impl Listen {
     /// Routed connections, taken here.
     pub fn transparent(at: SocketAddr) -> Self {
-        Listen { at, way: Way::Transparent, accept_proxy: false, send_proxy: None }
+        Listen { at, way: Way::Transparent, accept_proxy: false, send_proxy: None, destinations: Destinations::default() }
     }
 
     /// Connections to `at` go on to `to`.
     pub fn forward(at: SocketAddr, to: SocketAddr) -> Self {
-        Listen { at, way: Way::Forward(to), accept_proxy: false, send_proxy: None }
+        Listen { at, way: Way::Forward(to), accept_proxy: false, send_proxy: None, destinations: Destinations::default() }
     }
 
     /// Clients say where to.
     pub fn socks5(at: SocketAddr) -> Self {
-        Listen { at, way: Way::Socks5, accept_proxy: false, send_proxy: None }
+        Listen { at, way: Way::Socks5, accept_proxy: false, send_proxy: None, destinations: Destinations::default() }
     }
 
     /// The other end of a bond.
     pub fn bond(at: SocketAddr) -> Self {
-        Listen { at, way: Way::Bond, accept_proxy: false, send_proxy: None }
+        Listen { at, way: Way::Bond, accept_proxy: false, send_proxy: None, destinations: Destinations::default() }
     }
 }
 
@@ -141,7 +144,8 @@ impl FromStr for Listen {
     type Err = String;
 
     /// `transparent=[::]:5000`, `forward=127.0.0.1:8080=192.0.2.10:80`, `socks5=127.0.0.1:1080` or `bond=[::]:7000`; all but the first with
-    /// `,send-proxy=v2`, the second and third with `,accept-proxy` where wanted.
+    /// `,send-proxy=v2`, the second and third with `,accept-proxy` where wanted, the third with
+    /// `,allow=PREFIX` and `,deny=PREFIX`, as often as wanted.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut parts = text.split(',');
         let way = parts.next().unwrap_or_default();
@@ -166,7 +170,13 @@ impl FromStr for Listen {
             match part.split_once('=').unwrap_or((part, "")) {
                 ("accept-proxy", "") => listen.accept_proxy = true,
                 ("send-proxy", version) => listen.send_proxy = Some(version.parse()?),
-                _ => return Err(format!("{part:?} is nothing to say of a listener: it can be accept-proxy or send-proxy=v2")),
+                ("allow", prefix) => listen.destinations.allow.push(prefix.parse()?),
+                ("deny", prefix) => listen.destinations.deny.push(prefix.parse()?),
+                _ => {
+                    return Err(format!(
+                        "unknown listener option {part:?}: expected accept-proxy, send-proxy=v2, allow=PREFIX or deny=PREFIX"
+                    ));
+                }
             }
         }
         listen.check()?;
@@ -182,7 +192,13 @@ impl Listen {
         if self.way == Way::Bond && self.accept_proxy {
             return Err("streams of a bond tell who their client is without the PROXY protocol: leave accept_proxy out".into());
         }
-        Ok(())
+        if self.way == Way::Bond && self.destinations.has_lists() {
+            return Err("destinations of a bond are set for all its listeners: move allow and deny to [bond]".into());
+        }
+        if self.way != Way::Socks5 && self.destinations.has_lists() {
+            return Err("allow and deny are for clients that name their destination (socks5): leave them out".into());
+        }
+        self.destinations.check_prefixes()
     }
 }
 
@@ -199,6 +215,10 @@ impl<'de> Deserialize<'de> for Listen {
             #[serde(default)]
             accept_proxy: bool,
             send_proxy: Option<ProxyVersion>,
+            #[serde(default)]
+            allow: Vec<Prefix>,
+            #[serde(default)]
+            deny: Vec<Prefix>,
         }
         let keys = Keys::deserialize(deserializer)?;
         let mut listen = match (keys.transparent, keys.forward, keys.socks5, keys.bond, keys.to) {
@@ -214,6 +234,7 @@ impl<'de> Deserialize<'de> for Listen {
             }
         };
         (listen.accept_proxy, listen.send_proxy) = (keys.accept_proxy, keys.send_proxy);
+        listen.destinations = Destinations { allow: keys.allow, deny: keys.deny };
         listen.check().map_err(de::Error::custom)?;
         Ok(listen)
     }

@@ -185,6 +185,8 @@ pub(crate) fn socks_code(why: std::io::ErrorKind) -> u8 {
         ErrorKind::NetworkUnreachable => 3,
         ErrorKind::HostUnreachable | ErrorKind::NotFound => 4,
         ErrorKind::TimedOut => 6,
+        // Not allowed by ruleset.
+        ErrorKind::PermissionDenied => 2,
         _ => 1,
     }
 }

@@ -10,7 +10,7 @@ use crate::{
 use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket},
 };
 
 /// Connections that may wait to be accepted, as far as `net.core.somaxconn` allows.
@@ -94,9 +94,10 @@ fn listener(config: &Config, at: SocketAddr, way: Way) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Whether this machine has that address.
-fn is_own(address: IpAddr) -> bool {
-    UdpSocket::bind((address, 0)).is_ok()
+/// Whether this machine has that address. A link-local one is found by its scope.
+fn is_own(mut address: SocketAddr) -> bool {
+    address.set_port(0);
+    UdpSocket::bind(address).is_ok()
 }
 
 impl Listener {
@@ -155,8 +156,7 @@ impl Listener {
             Way::Forward(to) => Some(to),
             Way::Socks5 | Way::Bond => None,
         };
-        let own =
-            server.filter(|server| self.listen.way == Way::Transparent && server.port() == self.listen.at.port() && is_own(server.ip()));
+        let own = server.filter(|server| self.listen.way == Way::Transparent && server.port() == self.listen.at.port() && is_own(*server));
         if let Some(server) = own {
             // It was meant for this listener itself: to dial on would be to call ourselves, and again, without end.
             tracing::warn!(%client, %server, "a transparent listener was called directly, which leads nowhere: reset");

@@ -14,6 +14,7 @@ mod config;
 mod connection;
 pub mod control;
 mod controllers;
+mod destinations;
 pub mod diagnosis;
 mod egress;
 mod ending;
@@ -49,6 +50,7 @@ use std::{
 pub use bonded::{BondConfig, BondView, Network, NetworkSpec, PathView};
 pub use config::{Config, ConfigError, Listen, ProxyVersion, Service, Way};
 pub use controllers::ControllerError;
+pub use destinations::Destinations;
 pub use egress::{EgressError, LinkView};
 pub use ending::Ending;
 pub use failure::Failure;

@@ -55,8 +55,26 @@ impl Routes {
 
     /// The name of the interface that leads to `address`; none where nothing does.
     pub(crate) fn interface_to(&self, address: IpAddr) -> Option<String> {
-        let index = self.ask(address).ok().flatten()?;
+        let route = self.ask(address, 0).ok().flatten()?;
+        let index = route.attributes.iter().find_map(|attribute| match attribute {
+            RouteAttribute::Oif(index) => Some(*index),
+            _ => None,
+        })?;
         rustix::net::netdevice::index_to_name(self.socket.as_fd(), index).ok()
+    }
+
+    /// Whether packets to `address` come to this host, alone or with others: it is an address of
+    /// this host, or a broadcast, multicast or anycast one. `scope` is the interface of a
+    /// link-local address, or 0. Where there is no route the answer is no.
+    pub(crate) fn ends_here(&self, address: IpAddr, scope: u32) -> io::Result<bool> {
+        use io::ErrorKind::{HostUnreachable, NetworkUnreachable};
+        match self.ask(address, scope) {
+            Ok(route) => Ok(route.is_some_and(|route| {
+                matches!(route.header.kind, RouteType::Local | RouteType::Broadcast | RouteType::Multicast | RouteType::Anycast)
+            })),
+            Err(why) if matches!(why.kind(), HostUnreachable | NetworkUnreachable) => Ok(false),
+            Err(why) => Err(why),
+        }
     }
 
     /// The interfaces of this network namespace. (/sys/class/net would tell those of whoever
@@ -119,7 +137,7 @@ impl Routes {
         Ok(())
     }
 
-    fn ask(&self, address: IpAddr) -> io::Result<Option<u32>> {
+    fn ask(&self, address: IpAddr, scope: u32) -> io::Result<Option<RouteMessage>> {
         let mut route = RouteMessage::default();
         (route.header.address_family, route.header.destination_prefix_length) = match address {
             IpAddr::V4(_) => (AddressFamily::Inet, 32),
@@ -130,14 +148,17 @@ impl Routes {
             IpAddr::V6(address) => RouteAddress::Inet6(address),
         };
         route.attributes.push(RouteAttribute::Destination(wanted));
+        if scope > 0 {
+            route.attributes.push(RouteAttribute::Oif(scope));
+        }
         self.send(RouteNetlinkMessage::GetRoute(route), NLM_F_REQUEST)?;
         let (answer, _) = self.socket.recv_from_full()?;
         let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer).map_err(io::Error::other)?;
-        let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) = answer.payload else { return Ok(None) };
-        Ok(route.attributes.iter().find_map(|attribute| match attribute {
-            RouteAttribute::Oif(index) => Some(*index),
-            _ => None,
-        }))
+        match answer.payload {
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => Ok(Some(route)),
+            NetlinkPayload::Error(error) if error.code.is_some() => Err(error.to_io()),
+            _ => Ok(None),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{
     service::{self, usage},
 };
 use clap::{Args, Subcommand};
-use proxy::{BondConfig, Config, ConfigError, LegProfile, Listen, Network, NetworkSpec, Prefix, ProxyVersion, Service};
+use proxy::{BondConfig, Config, ConfigError, Destinations, LegProfile, Listen, Network, NetworkSpec, Prefix, ProxyVersion, Service};
 use scenario::{Buffer, Bytes, Span};
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -58,9 +58,12 @@ pub(crate) struct Serve {
     /// Where the other end's connections come in
     #[arg(long, value_name = "ADDRESS:PORT", required = true)]
     listen: Vec<SocketAddr>,
-    /// Where streams may go, and nowhere else
+    /// Where streams may go, and nowhere else. This host itself and link-local addresses are refused unless named here: 127.0.0.0/8
     #[arg(long, value_name = "PREFIX")]
     allow: Vec<Prefix>,
+    /// Where streams may not go, whatever --allow says
+    #[arg(long, value_name = "PREFIX")]
+    deny: Vec<Prefix>,
     /// Tells servers who the client is, by the PROXY protocol
     #[arg(long, value_name = "VERSION")]
     send_proxy: Option<ProxyVersion>,
@@ -177,7 +180,7 @@ impl Serve {
         config.policy.far = self.far.clone().unwrap_or_default();
         config.policy.near = self.near.clone().unwrap_or_default();
         if let Some(bond) = &mut config.bond {
-            bond.allow.clone_from(&self.allow);
+            bond.destinations = Destinations { allow: self.allow.clone(), deny: self.deny.clone() };
         }
         self.both.run(&service)
     }

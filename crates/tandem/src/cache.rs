@@ -26,7 +26,7 @@ pub(crate) struct Cache {
         value_name = "WAY",
         required = true,
         help = "Where connections come in: transparent=[::]:5000, forward=HERE:PORT=THERE:PORT or, for clients that know of a proxy, \
-                http=HERE:PORT"
+                http=HERE:PORT (that with ,allow=PREFIX and ,deny=PREFIX: where clients may go)"
     )]
     listen: Vec<Listen>,
     /// Ports of servers whose connections a transparent listener takes: 80, or 8000-8999
@@ -178,10 +178,14 @@ impl Cache {
             tracing::warn!("{at} has room for {left}, less than --disk {}: let TMPDIR name another directory, or give less", self.disk);
         }
         for listen in &self.listen {
-            if let Listen::Http(at) = listen
+            if let Listen::Http(at, destinations) = listen
                 && !at.ip().is_loopback()
+                && destinations.allow.is_empty()
             {
-                tracing::warn!("HTTP proxy at {at}: whoever reaches that address can go anywhere from here; keep strangers out");
+                tracing::warn!(
+                    "HTTP proxy at {at}: every client that reaches this address can use it to connect to other hosts; \
+                     limit its destinations (,allow=PREFIX) or listen on an address that only your clients reach"
+                );
             }
         }
     }

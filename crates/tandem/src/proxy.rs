@@ -21,7 +21,7 @@ pub(crate) struct Proxy {
         value_name = "WAY",
         required_unless_present = "config",
         help = "Where connections come in: transparent=[::]:5000, forward=HERE:PORT=THERE:PORT or socks5=HERE:PORT; the last two \
-                with ,accept-proxy and ,send-proxy=v2 where the PROXY protocol is spoken; bonds come in by `tandem bond serve`"
+                with ,accept-proxy and ,send-proxy=v2 where the PROXY protocol is spoken, socks5 with ,allow=PREFIX and ,deny=PREFIX (where clients may go); bonds come in by `tandem bond serve`"
     )]
     listen: Vec<Listen>,
     /// Profile of the accepted leg, as KEY=VALUE,…: control=cubic,keepalive=10min

@@ -69,7 +69,7 @@ fn a_file_is_checked_without_being_used() {
         ("max_flows       = 9000", "max_flows       = 90000000", "90000000 flows need more open files than the "),
         ("max_flows       = 9000", "max_flows       = 0", "max_flows is 0, with which nothing would get through"),
         ("idle_timeout    = \"12h\"", "idle_timeout    = \"0s\"", "idle_timeout is 0, with which nothing would get through"),
-        ("socks5 = \"127.0.0.1:1080\"", "transparent = \"[::]:5001\"", "there are 2 transparent listeners"),
+        ("socks5 = \"127", "transparent = \"[::]:5001\"\n[[listen]]\nsocks5 = \"127", "there are 2 transparent listeners"),
         ("install_rules   = true ", "install_rules   = false", "rule 1 lets connections bypass, but nothing here could let them"),
         ("buffer          = \"4MiB\"", "buffer          = \"1kB\"", "a buffer of 1kB is less than this host can hold to"),
     ] {

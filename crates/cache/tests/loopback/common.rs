@@ -178,7 +178,10 @@ impl Origin {
 
 /// A cache before `origin`.
 pub(crate) fn before(origin: SocketAddr, change: impl FnOnce(&mut Config)) -> Cache {
-    let listen = vec![Listen::Forward("127.0.0.1:0".parse().unwrap(), origin), Listen::Http("127.0.0.1:0".parse().unwrap())];
+    let listen = vec![
+        Listen::Forward("127.0.0.1:0".parse().unwrap(), origin),
+        "http=127.0.0.1:0,allow=127.0.0.0/8,allow=0.0.0.0/0".parse().unwrap(),
+    ];
     let mut config = Config { listen, ..Config::default() };
     change(&mut config);
     Cache::start(config).unwrap()

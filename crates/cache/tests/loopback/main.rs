@@ -3,6 +3,7 @@
 mod bounds;
 mod caching;
 mod common;
+mod destinations;
 mod forms;
 mod hostile;
 mod raw;

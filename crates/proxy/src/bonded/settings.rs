@@ -2,6 +2,7 @@
 
 use crate::{
     config::ConfigError,
+    destinations::Destinations,
     leg::LegProfile,
     policy::{Interface, Prefix},
     sys,
@@ -38,8 +39,8 @@ pub struct BondConfig {
     pub spares: usize,
     /// How long a stream waits without any connection.
     pub outage: Duration,
-    /// Where streams may go that come out here; empty: everywhere.
-    pub allow: Vec<Prefix>,
+    /// Where streams may go that come out here.
+    pub destinations: Destinations,
 }
 
 impl Default for BondConfig {
@@ -53,7 +54,7 @@ impl Default for BondConfig {
             connection_window: None,
             spares: 2,
             outage: Duration::from_secs(60),
-            allow: Vec::new(),
+            destinations: Destinations::default(),
         }
     }
 }
@@ -217,6 +218,7 @@ pub(crate) struct BondKeys {
     spares: Option<usize>,
     outage: Option<Span>,
     allow: Vec<Prefix>,
+    deny: Vec<Prefix>,
     network: Vec<NetworkSpec>,
 }
 
@@ -227,7 +229,8 @@ impl BondKeys {
             let key = key.to_owned();
             move |why: String| (key, why)
         };
-        let mut bond = BondConfig { tls: self.tls, allow: self.allow.clone(), ..BondConfig::default() };
+        let destinations = Destinations { allow: self.allow.clone(), deny: self.deny.clone() };
+        let mut bond = BondConfig { tls: self.tls, destinations, ..BondConfig::default() };
         bond.key_file =
             self.key_file.clone().ok_or_else(|| at("bond")("has no key_file: name the file that has the key of both ends".into()))?;
         if let Some(name) = &self.scheduler {
@@ -252,6 +255,9 @@ pub(crate) fn check(bond: &BondConfig, networks: &[Network]) -> Result<(), Confi
     }
     if networks.len() > BondConfig::MOST_NETWORKS {
         return wrong(format!("{} networks are more than {} that can be told apart", networks.len(), BondConfig::MOST_NETWORKS));
+    }
+    if let Err(why) = bond.destinations.check_prefixes() {
+        return wrong(why);
     }
     for (index, network) in networks.iter().enumerate() {
         if networks[..index].iter().any(|other| other.name == network.name) {

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     connection::Start,
+    destinations::canonical,
     ending::Ending,
     leg::{self, Call as Dial},
     meter::FlowRecord,
@@ -206,11 +207,11 @@ impl Bonds {
     pub(super) fn dial_one_of(&mut self, slot: usize, mut servers: Vec<SocketAddr>) {
         let mut ending = Ending::FarNotReached(io::ErrorKind::NotFound);
         while !servers.is_empty() {
-            let server = servers.remove(0);
+            let server = canonical(servers.remove(0));
             let Some(client) = self.streams[slot].as_ref().map(|bonded| bonded.client) else { return };
-            let allowed = self.bond().allow.is_empty() || self.bond().allow.iter().any(|prefix| prefix.contains(server.ip()));
-            if !allowed {
-                ending = Ending::FarNotReached(io::ErrorKind::PermissionDenied);
+            if let Err(why) = self.bond().destinations.check(server) {
+                tracing::info!(%client, "a stream of the bond is refused: {why}");
+                ending = crate::connection::undialled(&why);
                 continue;
             }
             let routes = self.routes.as_ref();

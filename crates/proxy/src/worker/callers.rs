@@ -4,9 +4,11 @@ use super::{Side, Token, Worker};
 use crate::{
     bonded,
     config::{Listen, Way},
-    connection::Start,
+    connection::{Start, refuse_socks, undialled},
+    destinations::canonical,
     ending::Ending,
     greeting::{Greeting, Heard, proxy_header, socks_reply},
+    meter::{FlowRecord, FlowStats},
     resolver::{Answer, Question},
 };
 use bond::Target;
@@ -16,7 +18,7 @@ use rustix::{
     net::{RecvFlags, SendFlags, recv, send},
 };
 use socket2::Socket;
-use std::{net::SocketAddr, time::Instant};
+use std::{io, net::SocketAddr, time::Instant};
 
 /// A client that has not said yet where it goes.
 #[derive(Debug)]
@@ -65,7 +67,7 @@ impl Worker {
                     let Way::Forward(to) = caller.listen.way else { return self.drop_caller(slot, "it leads nowhere", &[]) };
                     return self.go_on(slot, vec![to]);
                 }
-                Ok(Heard::Over(Some(Target::Address(to)))) => return self.go_on(slot, vec![to]),
+                Ok(Heard::Over(Some(Target::Address(to)))) => return self.go_where_allowed(slot, vec![to]),
                 Ok(Heard::Over(Some(Target::Name(name, port)))) => return self.go_on_by_name(slot, name, port),
                 Err(refusal) => return self.drop_caller(slot, refusal.why, &refusal.say),
             }
@@ -78,10 +80,43 @@ impl Worker {
             return;
         }
         match addresses {
-            Ok(addresses) if !addresses.is_empty() => self.go_on(slot, addresses),
+            Ok(addresses) if !addresses.is_empty() => self.go_where_allowed(slot, addresses),
             // RFC 1928 §6: host unreachable.
             _ => self.drop_caller(slot, "its name has no address", &socks_reply(4)),
         }
+    }
+
+    /// A client has named its destination. Of several addresses only those are dialled that its
+    /// listener permits.
+    fn go_where_allowed(&mut self, slot: usize, servers: Vec<SocketAddr>) {
+        let Some(caller) = self.callers.get(&slot) else { return };
+        let client = caller.greeting.client.unwrap_or(caller.client);
+        // Only a single address is sure to go over the bond, whose other end has its own defaults.
+        let over_bond = servers.len() == 1 && self.is_bonded(client, servers.first().copied().map(canonical));
+        let (mut permitted, mut refusal) = (Vec::new(), None);
+        for server in servers.into_iter().map(canonical) {
+            let destinations = &caller.listen.destinations;
+            match if over_bond { destinations.check_lists(server.ip()) } else { destinations.check(server) } {
+                Ok(()) => permitted.push(server),
+                Err(why) => refusal = Some((server, why)),
+            }
+        }
+        match refusal {
+            Some((server, why)) if permitted.is_empty() => self.refuse_caller(slot, server, &why),
+            _ => self.go_on(slot, permitted),
+        }
+    }
+
+    /// Tells a client of SOCKS5 that it may not go there.
+    fn refuse_caller(&mut self, slot: usize, server: SocketAddr, why: &io::Error) {
+        let Some(caller) = self.callers.remove(&slot) else { return };
+        let client = caller.greeting.client.unwrap_or(caller.client);
+        tracing::info!(%client, "not split: {why}");
+        let ending = undialled(why);
+        refuse_socks(&caller.socket, ending);
+        self.ended.push(slot);
+        self.record(FlowRecord { last: FlowStats::unbegun(client, server), ending });
+        self.after_end();
     }
 
     /// A client has said where it goes: from now on it is a connection.
@@ -106,6 +141,10 @@ impl Worker {
         if !self.is_bonded(client, None) {
             let _ = self.ties.names.send(Question { name, port, worker: self.ties.number, slot, serial: caller.serial });
             return;
+        }
+        if caller.listen.destinations.has_lists() {
+            let why = format!("{name} is looked up at the other end of the bond, so allow and deny cannot be applied to its addresses");
+            return self.refuse_caller(slot, bonded::UNKNOWN, &io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         let (Some(caller), to) = (self.callers.remove(&slot), Target::Name(name, port)) else { return };
         let socks = caller.listen.way == Way::Socks5;

@@ -63,6 +63,10 @@ impl Bench {
         if !more.contains(&"--key") {
             command.args(["--key", "bond.key"]);
         }
+        if !more.contains(&"--allow") {
+            // Where servers listen.
+            command.args(["--allow", "127.0.0.0/8"]);
+        }
         self.daemons.push(Daemon::logging(&mut command, &self.dir.path().join("serve.log")));
         wait_for_listener(&self.far, 7000);
     }

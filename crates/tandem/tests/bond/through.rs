@@ -158,7 +158,7 @@ fn a_clean_end_means_delivered_and_a_reset_is_a_reset() {
     if skip("a_clean_end_means_delivered_and_a_reset_is_a_reset", &["ss"]) {
         return;
     }
-    let bench = Bench::new(&[], &[]).whole();
+    let bench = Bench::new(&[], &["127.0.0.0/8", "10.0.1.2", "10.0.2.2"].map(|prefix| ["--allow", prefix]).concat()).whole();
     let reset = |mut stream: TcpStream| {
         stream.read_exact(&mut [0; 10]).unwrap();
         // Unread bytes make the close a reset.
@@ -194,7 +194,8 @@ fn socks_goes_to_addresses_and_names_and_hears_why_not() {
     if skip("socks_goes_to_addresses_and_names_and_hears_why_not", &["ss"]) {
         return;
     }
-    let bench = Bench::new(&[], &["--allow", "10.0.0.0/8", "--allow", "127.0.0.0/8", "--allow", "fd00::/16", "--allow", "::1"]).whole();
+    let allowed = ["10.0.1.2", "127.0.0.0/8", "fd00:1::2", "::1"].map(|prefix| ["--allow", prefix]).concat();
+    let bench = Bench::new(&[], &allowed).whole();
     bench.server(echo);
     bench.server_at("fd00:1::2".parse().unwrap(), echo);
     let name = |name: &str| [&[3, name.len() as u8][..], name.as_bytes()].concat();
@@ -208,7 +209,9 @@ fn socks_goes_to_addresses_and_names_and_hears_why_not() {
     // Refused; no such name; not allowed.
     assert_eq!(socks(&bench, &[1, 10, 0, 1, 2]).unwrap_err(), 5);
     assert_eq!(socks(&bench, &name("nobody.invalid")).unwrap_err(), 4);
-    assert_eq!(socks(&bench, &[1, 192, 0, 2, 1]).unwrap_err(), 1);
+    assert_eq!(socks(&bench, &[1, 192, 0, 2, 1]).unwrap_err(), 2);
+    // An address of the other end that is not allowed by name.
+    assert_eq!(socks(&bench, &[1, 10, 0, 2, 2]).unwrap_err(), 2);
 }
 
 /// The program with names of its own: two addresses of one, of which only the second is listened at.
@@ -227,7 +230,7 @@ fn a_name_leads_to_the_first_of_its_addresses_that_answers() {
     let name = [&[3, 9][..], b"both.test"].concat();
     // Over a bond: what is refused first must not be taken for an end of what comes after it.
     let mut bench = Bench::hosts();
-    let serve = ["bond", "serve", "--listen", "[::]:7000", "--key", "bond.key"];
+    let serve = ["bond", "serve", "--listen", "[::]:7000", "--key", "bond.key", "--allow", "127.0.0.0/8", "--allow", "::1"];
     bench.daemons.push(with_names(&bench, &bench.far, "serve.log", &serve));
     wait_for_listener(&bench.far, 7000);
     bench.connect(&["--listen", "socks5=127.0.0.1:1080", "--listen", "forward=127.0.0.1:4000=127.0.0.1:8000"], &[]);
@@ -239,7 +242,12 @@ fn a_name_leads_to_the_first_of_its_addresses_that_answers() {
     assert_eq!(read_all(&mut client).unwrap(), b"hello");
     // And through a plain proxy, of an answer that comes in parts.
     bench.daemons.clear();
-    bench.daemons.push(with_names(&bench, &bench.near, "proxy.log", &["proxy", "--listen", "socks5=127.0.0.1:1080"]));
+    bench.daemons.push(with_names(
+        &bench,
+        &bench.near,
+        "proxy.log",
+        &["proxy", "--listen", "socks5=127.0.0.1:1080,allow=127.0.0.0/8,allow=::1"],
+    ));
     wait_for_listener(&bench.near, 1080);
     let listener = bench.near.enter(|| TcpListener::bind((Ipv4Addr::LOCALHOST, SERVER)).unwrap()).unwrap();
     thread::spawn(move || {
