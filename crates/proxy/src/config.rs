@@ -358,7 +358,7 @@ impl File {
                 need(
                     rule.action == Action::Split,
                     path.clone(),
-                    "is for what is split, and this rule lets connections bypass: leave it out",
+                    "is for what is split, and this rule lets connections bypass or refuses them: leave it out",
                 )?;
                 let known: Vec<&str> = self.leg.iter().filter_map(|leg| leg.name.as_deref()).collect();
                 let message = format!("no [[leg]] is named {name:?}; those with a name are: {}", known.join(", "));

@@ -25,6 +25,8 @@ pub enum Action {
     Bypass,
     /// It is split, and its far leg is a bond: what becomes of those that no rule fits, where there are networks for one.
     Bond,
+    /// It is refused: reset, or by the reply of the protocol in which the client named its destination.
+    Refuse,
 }
 
 /// A list, of which one alone may stand without brackets.
@@ -248,6 +250,20 @@ impl Policy {
         let (inward, outward) = (through(Some(client.ip())), through(server.map(|server| server.ip())));
         let rule = self.rules.iter().find(|rule| rule.fits(client, server, inward.as_deref(), outward.as_deref()));
         rule.is_none_or(|rule| rule.action == Action::Bond)
+    }
+
+    /// Whether a rule refuses a connection. `route` tells the interface through which an address is
+    /// reached; it is asked only where that matters.
+    pub(crate) fn is_refused(&self, client: SocketAddr, server: SocketAddr, mut route: impl FnMut(IpAddr) -> Option<String>) -> bool {
+        // Fast path: most configurations have no such rule.
+        if self.rules.iter().all(|rule| rule.action != Action::Refuse) {
+            return false;
+        }
+        let asks = self.rules.iter().any(|rule| !rule.inward.is_empty() || !rule.outward.is_empty());
+        let mut through = |address| if asks { route(address) } else { None };
+        let (inward, outward) = (through(client.ip()), through(server.ip()));
+        let rule = self.rules.iter().find(|rule| rule.fits(client, Some(server), inward.as_deref(), outward.as_deref()));
+        rule.is_some_and(|rule| rule.action == Action::Refuse)
     }
 
     /// The profiles of the legs of a connection from `client` to `server`, near and far. `route` tells the interface through

@@ -292,6 +292,8 @@ impl Rules {
             let verdict = match one.action {
                 Action::Split | Action::Bond => "goto split",
                 Action::Bypass => "counter name bypassed goto direct",
+                // Only SYNs of TCP come to this chain.
+                Action::Refuse => "reject with tcp reset",
             };
             for condition in conditions(one) {
                 rule(format!("{condition}{verdict}"));
@@ -471,5 +473,8 @@ mod tests {
         let all = rules("[::]:5000", vec![rule, Rule::default()]);
         assert!(all.contains(&format!("intercept {wanted}counter name bypassed goto direct'\n")), "{all}");
         assert_eq!(conditions(&Rule::default()), [""]);
+        let refuse = Rule { to: vec!["10.0.0.0/8".parse().unwrap()], action: Action::Refuse, ..Rule::default() };
+        let all = rules("[::]:5000", vec![refuse]);
+        assert!(all.contains("intercept ip daddr { 10.0.0.0/8 } reject with tcp reset'\n"), "{all}");
     }
 }

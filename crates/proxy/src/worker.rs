@@ -32,6 +32,7 @@ use rustix::{
 use std::{
     collections::{HashMap, VecDeque},
     io, mem,
+    net::SocketAddr,
     sync::{Arc, mpsc},
     time::{Duration, Instant},
 };
@@ -457,9 +458,25 @@ impl Worker {
         })
     }
 
+    /// Whether a rule refuses a connection; where the firewall's rules are the proxy's own, they have
+    /// already reset the transparent ones.
+    fn is_refused(&self, client: SocketAddr, server: SocketAddr) -> bool {
+        let routes = self.routes.as_ref();
+        self.config.policy.is_refused(client, server, |address| routes?.interface_to(address))
+    }
+
     /// Begins to split a connection, in a slot that is its own, or over a bond, where that is its.
     fn begin(&mut self, slot: usize, start: Start) {
         let (client, server) = (start.client, start.server);
+        if self.is_refused(client, server) {
+            let ending = Ending::FarNotReached(io::ErrorKind::PermissionDenied);
+            tracing::info!(%client, %server, "not split: a rule refuses it");
+            if start.socks {
+                refuse_socks(&start.near, ending);
+            }
+            self.ended.push(slot);
+            return self.record(FlowRecord { last: FlowStats::unbegun(client, server), ending });
+        }
         if self.is_bonded(client, Some(server)) {
             return self.begin_bonded(slot, start, bond::Target::Address(server));
         }

@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{PATIENCE, free_port, on_own_host, run};
-use proxy::{Config, Listen, Proxy};
+use common::{PATIENCE, forward, free_port, on_own_host, run};
+use proxy::{Action, Config, Ending, Listen, Policy, Proxy, Rule};
 use std::{
-    io::{Read as _, Write as _},
+    io::{ErrorKind, Read as _, Write as _},
     net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
 };
 
@@ -114,5 +114,34 @@ fn a_listener_permits_what_its_lists_name() {
         assert_eq!((ask(at, "192.0.2.1", port), ask(at, "127.0.0.1", 1), ask(at, "127.0.0.2", port)), (CONNECTED, REFUSED, NOT_ALLOWED));
         // One of the name's addresses is denied, the other is permitted.
         assert_eq!(ask(at, "localhost", port), CONNECTED);
+    });
+}
+
+#[test]
+fn a_rule_refuses_connections() {
+    on_own_host("a_rule_refuses_connections", || {
+        let (_server, port) = server();
+        let refuse = |to: &str| Rule { to: vec![to.parse().unwrap()], action: Action::Refuse, ..Rule::default() };
+        let policy = Policy { rules: vec![refuse("127.0.0.2"), Rule::default(), refuse("127.0.0.1")], ..Policy::default() };
+        let at = free_port();
+        let listen = vec![
+            format!("socks5={at},allow=127.0.0.0/8").parse().unwrap(),
+            // The kernel takes the verdict for transparent connections.
+            "transparent=[::]:5000".parse().unwrap(),
+        ];
+        let _proxy = Proxy::start(Config { listen, policy: policy.clone(), ..Config::default() }, |_| {}).unwrap();
+        // The first rule that fits decides.
+        assert_eq!((ask(at, "127.0.0.2", port), ask(at, "127.0.0.1", port)), (NOT_ALLOWED, CONNECTED));
+        for (to, refused) in [("127.0.0.2", true), ("127.0.0.1", false)] {
+            let to = SocketAddr::new(to.parse().unwrap(), port);
+            let (_proxy, at, ended) = forward(to, Config { policy: policy.clone(), ..Config::default() });
+            let mut client = TcpStream::connect(at).unwrap();
+            if refused {
+                assert_eq!(ended.recv_timeout(PATIENCE).unwrap().ending, Ending::FarNotReached(ErrorKind::PermissionDenied));
+                assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+            } else {
+                _server.accept().unwrap();
+            }
+        }
     });
 }

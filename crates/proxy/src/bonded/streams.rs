@@ -215,6 +215,11 @@ impl Bonds {
                 continue;
             }
             let routes = self.routes.as_ref();
+            if self.config.policy.is_refused(client, server, |address| routes?.interface_to(address)) {
+                tracing::info!(%client, %server, "a stream of the bond is refused by a rule");
+                ending = Ending::FarNotReached(io::ErrorKind::PermissionDenied);
+                continue;
+            }
             let (_, profile) = self.config.policy.legs_of(client, server, |address| routes?.interface_to(address));
             let call = Dial { profile, shares: self.shares(), from: None, to: server, fast_open: false };
             match call.dial(|| Ok(0)) {

@@ -96,7 +96,11 @@ impl Worker {
         let (mut permitted, mut refusal) = (Vec::new(), None);
         for server in servers.into_iter().map(canonical) {
             let destinations = &caller.listen.destinations;
-            match if over_bond { destinations.check_lists(server.ip()) } else { destinations.check(server) } {
+            let judged = if over_bond { destinations.check_lists(server.ip()) } else { destinations.check(server) };
+            match judged {
+                Ok(()) if self.is_refused(client, server) => {
+                    refusal = Some((server, io::Error::new(io::ErrorKind::PermissionDenied, format!("a rule refuses {server}"))));
+                }
                 Ok(()) => permitted.push(server),
                 Err(why) => refusal = Some((server, why)),
             }
