@@ -120,7 +120,7 @@ fn a_killed_proxy_lets_traffic_pass_and_the_next_one_takes_over() {
     let table = || output(Some(&host), "nft", &["list", "ruleset"]);
     let start = || {
         let proxy = Daemon::start(host.command(TANDEM).args(["proxy", "--listen", "transparent=[::]:5000"]));
-        wait_until("the proxy intercepts", || table().matches("tproxy").count() == 2);
+        wait_until("the proxy intercepts", || table().matches("tproxy").count() == 4);
         proxy
     };
     for _ in 0..3 {
@@ -142,7 +142,7 @@ fn a_killed_proxy_lets_traffic_pass_and_the_next_one_takes_over() {
     wait_until("all but one are refused", || {
         several.iter_mut().filter_map(|proxy| proxy.0.try_wait().unwrap()).filter(|status| status.code() == Some(1)).count() == 3
     });
-    wait_until("the one intercepts", || table().matches("tproxy").count() == 2);
+    wait_until("the one intercepts", || table().matches("tproxy").count() == 4);
     for family in ["-4", "-6"] {
         assert_eq!(output(Some(&host), "ip", &[family, "rule"]).matches("0x5444").count(), 1, "one rule, however many were killed");
         assert!(output(Some(&host), "ip", &[family, "route", "show", "table", "21572"]).contains("local"));
@@ -155,7 +155,7 @@ fn a_killed_proxy_lets_traffic_pass_and_the_next_one_takes_over() {
     let second = host.command(TANDEM).args(["proxy", "--listen", "transparent=[::]:5001"]).output().unwrap();
     assert_eq!(second.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&second.stderr).contains("another process owns the nftables table"), "{second:?}");
-    assert_eq!(table().matches("tproxy").count(), 2);
+    assert_eq!(table().matches("tproxy").count(), 4);
     // A clean stop.
     let pid = proxy.0.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());

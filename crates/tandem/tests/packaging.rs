@@ -95,7 +95,7 @@ fn serve(units: &[&str], flags: &[&str]) {
     let signal = |name: &str| assert!(Command::new("kill").args([name, &proxy.0.id().to_string()]).status().unwrap().success());
     hear("READY=1");
     let table = || String::from_utf8(host.command("nft").args(["list", "ruleset"]).output().unwrap().stdout).unwrap();
-    assert_eq!(table().matches("tproxy").count(), 2);
+    assert_eq!(table().matches("tproxy").count(), 4);
     let flows = host.command(TANDEM).arg("flows").output().unwrap();
     assert!(flows.status.success(), "root finds the service: {flows:?}");
     signal("-HUP");
