@@ -186,7 +186,11 @@ impl Middle {
                 let over = NETWORKS.iter().take(networks).map(over).collect::<Vec<_>>().join(" ");
                 let connect = [words(format!("bond connect {secret} {over}")), ways].concat();
                 middle.run(&network.client, tandem, &connect)?;
-                middle.run(&network.server, tandem, &words(format!("bond serve --listen 0.0.0.0:{BOND_PORT} {secret}")))?;
+                middle.run(
+                    &network.server,
+                    tandem,
+                    &words(format!("bond serve --allow {} --listen 0.0.0.0:{BOND_PORT} {secret}", Network::SERVER)),
+                )?;
             }
         }
         let ready = middle.await_ready(&network.client);

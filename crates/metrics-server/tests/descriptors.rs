@@ -15,17 +15,16 @@ fn the_server_accepts_again_when_descriptors_are_free() {
     let server = Server::start("127.0.0.1:0".parse().unwrap(), || Some("# EOF\n".into())).unwrap();
     let before = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum: before.maximum }).unwrap();
-    let mut client = TcpStream::connect(server.address()).unwrap();
+    let client = TcpStream::connect(server.address()).unwrap();
     let mut hoard: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
-    // The server has accepted this one already, or cannot: either way the next one has to wait.
+    // The server has accepted the first already, or cannot: either way this one meets the shortage.
     hoard.pop();
-    let mut other = TcpStream::connect(server.address()).unwrap();
+    let idle = TcpStream::connect(server.address()).unwrap();
     std::thread::sleep(Duration::from_millis(300));
-    drop(hoard);
-    for stream in [&mut client, &mut other] {
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
-    }
+    drop((client, idle, hoard));
+    let mut other = TcpStream::connect(server.address()).unwrap();
+    other.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    other.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
     let mut page = String::new();
     other.read_to_string(&mut page).unwrap();
     assert!(page.ends_with("# EOF\n"), "{page}");

@@ -56,9 +56,18 @@ impl ReceiveBound {
 
     /// Lets the queue hold all that was admitted, until the next [`resume`](Self::resume).
     pub(crate) fn pause(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        let Some(bytes) = self.bytes.filter(|_| self.buffer != Buffer::Growing) else { return Ok(()) };
-        if self.buffer == Buffer::Raised {
-            self.fit(socket, bytes)?;
+        let Some(bytes) = self.bytes else { return Ok(()) };
+        match self.buffer {
+            Buffer::Bounded => {}
+            Buffer::Raised => self.fit(socket, bytes)?,
+            Buffer::Growing => {
+                let ReceiveMemory { used, buffer, .. } = sys::receive_memory(socket)?;
+                if buffer <= bytes.max(used) {
+                    return Ok(());
+                }
+                // Packets out of order make the kernel (Linux 6.16 and later) tune an unlocked buffer.
+                self.fit(socket, bytes)?;
+            }
         }
         // Before Linux 5.14 there is no such option, and packets of a worse ratio are dropped.
         let locks = self.locks.map_or_else(|| BufferLocks::of(socket), Ok);
