@@ -18,7 +18,7 @@ type Labels = [(&'static str, &'static str); 1];
 /// [`StartError::Listen`] when the address cannot be used.
 pub fn serve(cache: &Arc<Cache>, at: SocketAddr) -> Result<Server, StartError> {
     let cache = Arc::downgrade(cache);
-    // The cache is held no longer than the page takes to make: it ends when nobody holds it.
+    // The cache is held no longer than the page takes to make: it ends when its last reference is dropped.
     Server::start(at, move || Some(text(&cache.upgrade()?.stats()))).map_err(|why| refused(at, why))
 }
 

@@ -206,7 +206,7 @@ async fn serve(stream: TcpStream, page: Arc<Page>, limits: Limits) {
         .max_buf_size(LONGEST_REQUEST)
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
-    // What a client does to its connection concerns nobody else.
+    // An error on one connection does not affect the others.
     let _ = timeout(limits.lifetime, connection).await;
 }
 

@@ -4,7 +4,6 @@ use crate::{
     StartError, bonded,
     config::{Config, Listen, Way},
     leg::{self, Shares},
-    receive_bound::bound_receive,
     sys,
 };
 use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
@@ -79,10 +78,6 @@ fn listener(config: &Config, at: SocketAddr, way: Way) -> io::Result<Socket> {
     // Accepted sockets inherit all of this, so that it holds from the first SYN-ACK on.
     let shares = config.buffer.filter(|_| way != Way::Bond).map(|buffer| Shares::of(buffer.0 as usize));
     leg::prepare(&socket, shares)?;
-    if let Some(shares) = shares.filter(|_| way != Way::Bond) {
-        // A near leg is filled while the far one is dialled, as far as the host's default would let it be.
-        bound_receive(&socket, shares.receive)?;
-    }
     if let Some(window) = config.bond.as_ref().and_then(|bond| bond.connection_window).filter(|_| way == Way::Bond) {
         bonded::bound_window(&socket, window)?;
     }

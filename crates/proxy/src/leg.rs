@@ -195,13 +195,13 @@ pub(crate) fn prepare(socket: &Socket, shares: Option<Shares>) -> io::Result<()>
     // Urgent bytes keep their place in the stream.
     socket.set_out_of_band_inline(true)?;
     if let Some(shares) = shares {
-        // The handshake derives the window scale from this. Without it the scale follows
-        // net.ipv4.tcp_rmem, and each ACK rounds the window up to a multiple of 2^scale: with a
-        // multiple above one segment the window never closes, and the queue outgrows its buffer.
-        sys::clamp_window(socket, shares.receive)?;
+        // Before the handshake, which derives the window scale from the clamp. Without it the scale
+        // follows net.ipv4.tcp_rmem, and each ACK rounds the window up to a multiple of 2^scale: with a
+        // multiple above one segment the window never closes, and the queue outgrows its buffer. A
+        // bound that came later would drop what a larger window has admitted by then.
+        bound_receive(socket, shares.receive)?;
         // Otherwise the relay does so when a direction has become a stream.
         if shares.pipe == 0 {
-            bound_receive(socket, shares.receive)?;
             socket.set_tcp_notsent_lowat(shares.unsent as u32)?;
         }
     }

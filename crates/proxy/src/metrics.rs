@@ -28,7 +28,7 @@ type Labels = [(&'static str, &'static str); 1];
 /// [`StartError::Listen`] when the address cannot be used.
 pub fn serve(proxy: &Arc<Proxy>, at: SocketAddr) -> Result<Server, StartError> {
     let proxy = Arc::downgrade(proxy);
-    // The proxy is held no longer than the page takes to make: it ends when nobody holds it.
+    // The proxy is held no longer than the page takes to make: it ends when its last reference is dropped.
     Server::start(at, move || Some(text(&proxy.upgrade()?.status()))).map_err(|why| refused(at, why))
 }
 

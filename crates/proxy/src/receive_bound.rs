@@ -7,10 +7,14 @@
 //! never takes a window back, so that the kernel drops packets it had admitted, and drops their
 //! retransmissions too for as long as nobody reads: the sender runs into its timeout.
 //!
-//! A buffer that is not locked (SO_BUF_LOCK, Linux 5.14) grows instead, by what was admitted and no
-//! more, up to the maximum of `net.ipv4.tcp_rmem`. But when such a socket is read, the kernel's
-//! receive autotuning enlarges the window without regard to any bound. So a buffer is locked while
-//! its socket is read, and unlocked while it is not.
+//! A buffer that is not locked (SO_BUF_LOCK, Linux 5.14) grows instead, by what was admitted, up to
+//! the maximum of `net.ipv4.tcp_rmem`. But when such a socket is read, the kernel's receive autotuning
+//! enlarges the window without regard to any bound. So a buffer is locked while its socket is read,
+//! and unlocked while it is not.
+//!
+//! Packets out of order make newer kernels (Linux 6.16 and later, by their source) enlarge an unlocked
+//! buffer too. The next call puts that right; what was announced meanwhile may come
+//! (`docs/limitations.md`).
 
 use crate::sys::{self, BufferLocks, ReceiveMemory};
 use rustix::fd::{AsFd, BorrowedFd};

@@ -145,12 +145,11 @@ impl Direction {
     /// source already.
     pub(crate) fn new(shares: Option<Shares>, limits: Limits, preface: Vec<u8>, heard: Vec<u8>) -> Self {
         let manner = if shares.is_some_and(|shares| shares.pipe == 0) { Manner::Small } else { Manner::Messages };
-        // Small bounds are set before the connection, those of a stream when it has become one.
-        let small = shares.filter(|_| manner == Manner::Small).map(|shares| shares.receive);
+        let share = shares.map(|shares| shares.receive);
         Direction {
             shares,
             limits,
-            receive_bound: ReceiveBound::inherited(limits.receive.into_iter().chain(small).min()),
+            receive_bound: ReceiveBound::inherited(limits.receive.into_iter().chain(share).min()),
             preface: preface.len(),
             manner,
             tuned: false,
@@ -248,13 +247,12 @@ impl Direction {
         self.receive_bound.pause(source).map_err(Fault::Source)
     }
 
-    /// Gives both sockets their shares of the bound. Until now a near leg has kept what its listener has, a far one little can have come to that
-    /// did not go on, and short connections have been spared the calls.
+    /// Bounds what the destination takes unsent: short connections are spared the call.
     fn tune(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>) -> Result<(), Fault> {
         self.tuned = true;
         let Some(shares) = self.shares.filter(|_| self.manner != Manner::Small) else { return Ok(()) };
         // What a profile asks for stays, where it is less.
-        if self.limits.receive.is_none_or(|bytes| bytes > shares.receive) {
+        if self.limits.receive.is_some_and(|bytes| bytes > shares.receive) {
             self.receive_bound.set(source, shares.receive).map_err(Fault::Source)?;
         }
         if self.limits.unsent.is_none_or(|bytes| bytes > shares.unsent) {

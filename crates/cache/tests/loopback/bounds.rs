@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-/// A server whose answers have no end, and how many connections to it are open.
+/// A server that sends endless answers, and the number of open connections to it.
 fn endless() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (at, open) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
@@ -112,7 +112,7 @@ fn asking(at: SocketAddr, path: &str) -> TcpStream {
     stream
 }
 
-/// A cache whose clients have room for four requests each.
+/// A cache that bounds each client to four requests at once.
 fn small(origin: SocketAddr, wait: Duration) -> Cache {
     before(origin, |config| {
         config.memory = scenario::Bytes(1 << 20);

@@ -235,6 +235,7 @@ impl Bonded {
     /// What it holds of its own buffers, beyond the window.
     pub(super) fn with_shares(mut self, shares: Option<Shares>) -> Self {
         self.shares = shares;
+        self.receive_bound = ReceiveBound::inherited(shares.map(|shares| shares.receive));
         self
     }
 
@@ -431,14 +432,14 @@ impl Bonded {
         Ok(false)
     }
 
-    /// Gives the plain socket its share of B once it carries a stream.
+    /// Bounds what the plain socket takes unsent, once it carries a stream.
     fn tune(&mut self) -> Result<(), Ending> {
         if self.tuned || self.taken.max(self.given) < TUNE_FROM {
             return Ok(());
         }
         self.tuned = true;
         if let (Some(shares), Some(plain)) = (self.shares, &self.plain) {
-            let tuned = self.receive_bound.set(plain.as_fd(), shares.receive).and_then(|()| sys::set_notsent_lowat(plain, shares.unsent));
+            let tuned = sys::set_notsent_lowat(plain, shares.unsent);
             tuned.map_err(|why| self.failed(&why))?;
         }
         Ok(())

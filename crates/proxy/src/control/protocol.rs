@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::InvalidData);
         drop(near);
         dripping.join().unwrap();
-        // One who does not read.
+        // A client that does not read its answers.
         let (near, _far) = UnixStream::pair().unwrap();
         let error = write_line(&near, &"x".repeat(8 << 20), Instant::now() + Duration::from_millis(200)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
