@@ -8,6 +8,7 @@ use crate::{
     egress::Egress,
     failure::Failure,
     intercept,
+    kernel_setting::{self, Changed},
     leg::{self, Call},
     rules::{Counted, Installed, RulesError},
 };
@@ -60,6 +61,7 @@ pub struct Ends {
     config: Config,
     rules: Option<Installed>,
     _kernel: (Controllers, Option<Egress>),
+    _mtu_probing: Option<Changed>,
 }
 
 impl Ends {
@@ -71,7 +73,8 @@ impl Ends {
         Controllers::rename(&mut config.policy);
         let listeners = intercept::open(&config, 0)?.into_iter().map(Listener).collect();
         let rules = config.rules().map(Installed::install).transpose()?;
-        Ok((Ends { config, rules, _kernel: kernel }, listeners))
+        let mtu_probing = config.install_rules.then(kernel_setting::probe_mtu).flatten();
+        Ok((Ends { config, rules, _kernel: kernel, _mtu_probing: mtu_probing }, listeners))
     }
 
     /// Lets new connections pass unsplit, or takes them again.

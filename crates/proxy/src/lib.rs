@@ -25,6 +25,7 @@ mod gate;
 mod greeting;
 mod host_counters;
 mod intercept;
+mod kernel_setting;
 mod leg;
 mod liveness;
 mod meter;
@@ -67,6 +68,7 @@ pub use sys::{TcpInfo, clamp_window, force_receive_buffer, tcp_info, unsent};
 use controllers::Controllers;
 use egress::Egress;
 use gate::{Gate, Note};
+use kernel_setting::Changed;
 use liveness::Turns;
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -142,6 +144,7 @@ pub struct Proxy {
     gate: Option<(mpsc::Sender<Note>, thread::JoinHandle<()>)>,
     log: Option<thread::JoinHandle<()>>,
     failures: Mutex<Option<mpsc::Receiver<Failure>>>,
+    _mtu_probing: Option<Changed>,
 }
 
 #[derive(Debug)]
@@ -209,7 +212,15 @@ impl Proxy {
         let (failed_parts, failures) = mpsc::channel();
         let failures = Mutex::new(Some(failures));
         // What has been started is stopped when a later step fails; declared first, it outlives what its threads listen to.
-        let mut proxy = Proxy { workers: Vec::new(), config: Mutex::new(config.clone()), kernel, gate: None, log: None, failures };
+        let mut proxy = Proxy {
+            workers: Vec::new(),
+            config: Mutex::new(config.clone()),
+            kernel,
+            gate: None,
+            log: None,
+            failures,
+            _mtu_probing: config.install_rules.then(kernel_setting::probe_mtu).flatten(),
+        };
         let (log, log_thread) = flow_log::start().map_err(failed("start the log's thread"))?;
         proxy.log = Some(log_thread);
         let (names, questions) = mpsc::channel();

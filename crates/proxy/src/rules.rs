@@ -16,6 +16,7 @@ pub use installed::Counted;
 pub(crate) use installed::Installed;
 
 use crate::{
+    kernel_setting::KernelSetting,
     policy::{Action, Interface, Ports, Prefix, Rule},
     routes::{AddressFamily, Delivery},
 };
@@ -43,7 +44,7 @@ const DELIVERY: Delivery = Delivery { mark: MARK, table: 0x5444, preference: 0x5
 /// cheaper. But the kernel drops a packet to be forwarded that fits a socket, and what is left of a leg that has ended (TIME_WAIT)
 /// fits packets of a later connection of the same addresses and ports that passes unsplit: it would stall for a minute. So it is off
 /// while connections pass unsplit that a moment ago would have been split.
-const SETTING: (&str, &str) = ("net.ipv4.tcp_early_demux", "0");
+const SETTING: KernelSetting = KernelSetting { name: "net.ipv4.tcp_early_demux", value: "0" };
 /// A connection that passed unsplit though this host had one of the same addresses and ports (the set `direct`) is known for longer
 /// than the kernel remembers one that ended (TIME_WAIT, 60 s).
 const KNOWN_DIRECT: Duration = Duration::from_secs(70);
@@ -328,7 +329,7 @@ impl Rules {
 
     /// The setting that the proxy itself changes.
     pub fn own_sysctl(&self) -> String {
-        format!("{}={}", SETTING.0, SETTING.1)
+        format!("{}={}", SETTING.name, SETTING.value)
     }
 }
 

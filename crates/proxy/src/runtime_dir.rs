@@ -160,6 +160,15 @@ impl Places {
         Err(error)
     }
 
+    /// Where a file of this name goes that outlives its process.
+    pub(crate) fn note(&self, name: &str) -> io::Result<PathBuf> {
+        match self.make_own() {
+            Ok(own) => Ok(own.join(self.file_name(name))),
+            Err(ClaimError::NoDirectory(_, why) | ClaimError::System(why)) => Err(why),
+            Err(ClaimError::Taken) => Err(ErrorKind::AlreadyExists.into()),
+        }
+    }
+
     fn file_name(&self, name: &str) -> String {
         format!("{}.{name}", self.namespace)
     }
@@ -254,7 +263,7 @@ fn with_lock(socket: &Path) -> PathBuf {
 fn lock(path: &Path, socket: &Path) -> Result<File, ClaimError> {
     let begun = Instant::now();
     loop {
-        match try_lock(path).map_err(ClaimError::System)? {
+        match open_locked(path, FlockOperation::NonBlockingLockExclusive).map_err(ClaimError::System)? {
             Some(file) => return Ok(file),
             None if lives(socket) || begun.elapsed() > STARTING => return Err(ClaimError::Taken),
             None => thread::sleep(Duration::from_millis(10)),
@@ -262,11 +271,12 @@ fn lock(path: &Path, socket: &Path) -> Result<File, ClaimError> {
     }
 }
 
-/// Takes a lock unless another process has it.
-fn try_lock(path: &Path) -> io::Result<Option<File>> {
+/// Opens a file, made where it is missing, and locks it. None: another process has the lock, or has
+/// removed the file meanwhile.
+pub(crate) fn open_locked(path: &Path, how: FlockOperation) -> io::Result<Option<File>> {
     let no_link = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
-    let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).custom_flags(no_link).open(path)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).custom_flags(no_link).open(path)?;
+    match flock(&file, how) {
         Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
         locked => locked?,
     }
@@ -280,7 +290,7 @@ fn sweep(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for path in entries.flatten().map(|entry| entry.path()) {
         let Some(socket) = path.to_str().and_then(|path| path.strip_suffix(LOCK)) else { continue };
-        if let Ok(Some(_lock)) = try_lock(&path) {
+        if let Ok(Some(_lock)) = open_locked(&path, FlockOperation::NonBlockingLockExclusive) {
             let _ = fs::remove_file(socket);
             let _ = fs::remove_file(&path);
         }

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{
-    routed::{Beyond, CLIENT, DISTANT, Routed, SERVER, dial, echoes, end_of, ip, listen, seconds},
+    routed::{Beyond, CLIENT, Routed, SERVER, dial, echoes, end_of, ip, seconds},
     skip, wait_until,
 };
 use std::{
@@ -40,39 +40,6 @@ fn an_error_from_a_router_on_the_way_ends_a_connect_at_once() {
             wait_until("it is counted", || routed.status().totals.ended_as("far_not_reached") == ended);
         }
     }
-}
-
-#[test]
-fn a_narrow_path_is_found_out_by_the_far_leg() {
-    if skip("a_narrow_path_is_found_out_by_the_far_leg", &["nft", "ip"]) {
-        return;
-    }
-    let routed = Routed::new();
-    let beyond = Beyond::new(&routed, 1300);
-    let server = listen(&beyond.server, 80);
-    let _proxy = routed.proxy(&[]);
-    for address in DISTANT {
-        let mut client = routed.connect(address, 80).unwrap();
-        let (accepted, peer) = server.accept().unwrap();
-        assert!(CLIENT.contains(&peer.ip().to_canonical().to_string().as_str()), "{peer}");
-        let received = thread::spawn(move || {
-            let mut all = Vec::new();
-            (&accepted).read_to_end(&mut all).map(|_| (all.len(), (&accepted).write_all(&all).is_ok()))
-        });
-        let sent: Vec<u8> = (0..2_000_000u32).map(|number| (number % 251) as u8).collect();
-        let (back, took) = seconds(|| {
-            client.write_all(&sent).unwrap();
-            client.shutdown(std::net::Shutdown::Write).unwrap();
-            let mut back = Vec::new();
-            client.read_to_end(&mut back).map(|_| back)
-        });
-        assert!(back.unwrap() == sent, "{address}: what came back is what was sent");
-        assert_eq!(received.join().unwrap().unwrap(), (2_000_000, true));
-        assert!(took < 20.0, "{address}: it took {took:.1} s");
-        println!("{address}: 2 MB there and back in {took:.3} s");
-    }
-    let totals = routed.status().totals;
-    assert_eq!((totals.up, totals.down), (4_000_000, 4_000_000), "through the proxy");
 }
 
 /// A connection of the client from this port.

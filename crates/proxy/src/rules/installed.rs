@@ -2,11 +2,12 @@
 
 use super::{DELIVERY, Family, KNOWN_DIRECT, Rules, RulesError, SETTING, TABLE, owner::Owner, prefixes, watch::Watch};
 use crate::{
+    kernel_setting::{Changed, KernelSetting},
     policy::{Prefix, Rule},
     routes::{AddressFamily, Routes},
 };
 use std::{
-    fs, io,
+    io,
     time::{Duration, Instant},
 };
 
@@ -36,7 +37,7 @@ pub struct Counted {
 #[derive(Debug)]
 pub(crate) struct Installed {
     owner: Owner,
-    setting: Option<Setting>,
+    setting: Option<Changed>,
     /// When something last changed in who passes unsplit.
     changed: Option<Instant>,
     rules: Rules,
@@ -59,6 +60,7 @@ impl Installed {
     /// that start at once one comes through, whole.
     pub(crate) fn install(rules: Rules) -> Result<Self, RulesError> {
         let owner = Owner::claim()?;
+        SETTING.recover();
         let commands = rules.contents();
         let mut installed =
             Installed { owner, rules, open: true, setting: None, changed: None, bypass: Vec::new(), watch: Watch::default(), loss: None };
@@ -137,7 +139,7 @@ impl Installed {
         self.owner = Owner::claim()?;
         // While there were no rules, connections passed unsplit.
         if self.setting.is_none() {
-            self.setting = Setting::change();
+            self.setting = switch_early_demux_off();
         }
         self.changed = Some(Instant::now());
         let mut commands = [self.rules.contents(), Self::deliver(true), self.list()].concat();
@@ -204,7 +206,7 @@ impl Installed {
     /// remembers those, their packets must be told apart.
     fn change(&mut self, commands: Vec<String>) -> Result<(), RulesError> {
         if self.setting.is_none() {
-            self.setting = Setting::change();
+            self.setting = switch_early_demux_off();
         }
         self.owner.tell(&[Self::deliver(true), commands].concat())?;
         self.changed = Some(Instant::now());
@@ -261,6 +263,15 @@ fn remove_routes() {
     }
 }
 
+/// None when it was off already, or can't be switched.
+fn switch_early_demux_off() -> Option<Changed> {
+    SETTING.change().unwrap_or_else(|why| {
+        let KernelSetting { name, value } = SETTING;
+        tracing::warn!("cannot set {name}={value}: {why}; connections that pass unsplit may stall now and then: set it yourself");
+        None
+    })
+}
+
 fn routing_cure(why: &io::Error) -> &'static str {
     match why.kind() {
         io::ErrorKind::PermissionDenied => "run as root, or with CAP_NET_ADMIN",
@@ -269,42 +280,5 @@ fn routing_cure(why: &io::Error) -> &'static str {
              alone that lacks it"
         }
         _ => "see `tandem doctor`",
-    }
-}
-
-/// The kernel's setting as it was. Dropping puts it back.
-#[derive(Debug)]
-struct Setting {
-    path: String,
-    before: String,
-}
-
-impl Setting {
-    /// Changes it; none when it was so already, or can't be changed.
-    fn change() -> Option<Self> {
-        let path = format!("/proc/sys/{}", SETTING.0.replace('.', "/"));
-        let before = fs::read_to_string(&path).ok()?;
-        if before.trim() == SETTING.1 {
-            return None;
-        }
-        match fs::write(&path, SETTING.1) {
-            Ok(()) => Some(Setting { path, before }),
-            Err(why) => {
-                tracing::warn!(
-                    "cannot set {}={}: {why}; connections that pass unsplit may stall now and then: set it yourself",
-                    SETTING.0,
-                    SETTING.1
-                );
-                None
-            }
-        }
-    }
-}
-
-impl Drop for Setting {
-    fn drop(&mut self) {
-        if let Err(why) = fs::write(&self.path, &self.before) {
-            tracing::warn!("cannot put {} back to {}: {why}", SETTING.0, self.before.trim());
-        }
     }
 }
