@@ -1,6 +1,6 @@
 //! What a cache is to do.
 
-use crate::{shrink::Wish, store::Bounds};
+use crate::{shrink::Wish, store::Bounds, worker_pool::WorkerProgram};
 use proxy::{Action, ConfigError, Destinations, LegProfile, Listen as ProxyListen, Policy, Ports, Rule};
 use scenario::Bytes;
 use std::{net::SocketAddr, str::FromStr, time::Duration};
@@ -90,6 +90,10 @@ pub struct Config {
     pub pictures: Option<u8>,
     /// Pictures with more pixels stay as they are.
     pub most_pixels: u64,
+    /// How long a picture may take to be made smaller; one that takes longer passes unchanged.
+    pub picture_timeout: Duration,
+    /// The program whose processes make pictures smaller.
+    pub picture_worker: WorkerProgram,
     /// What becomes of connections that are not HTTP.
     pub raw: Raw,
     /// How long a server may take to be reached, and a request may wait for room before that.
@@ -120,6 +124,8 @@ impl Default for Config {
             compress: true,
             pictures: Some(25),
             most_pixels: 24_000_000,
+            picture_timeout: Duration::from_secs(30),
+            picture_worker: WorkerProgram::default(),
             raw: Raw::Store(Some(Duration::from_millis(500))),
             connect_timeout: Duration::from_secs(30),
             patience: Duration::from_secs(60),
@@ -136,6 +142,7 @@ impl Config {
         let zeros = [
             ("connect_timeout", self.connect_timeout.is_zero()),
             ("patience", self.patience.is_zero()),
+            ("picture_timeout", self.picture_timeout.is_zero()),
             ("max_connections", self.max_connections == 0),
             ("memory", self.memory.0 == 0),
             ("client_share", self.client_share == 0),

@@ -77,6 +77,8 @@ counters! {
     picture_bytes_saved,
     /// Pictures that passed unchanged because too many waited to be made smaller.
     pictures_skipped,
+    /// Pictures that passed unchanged because the process that was to make them smaller failed.
+    pictures_failed,
     /// Bodies that were compressed.
     compressed,
     /// What was not sent to clients because of that.

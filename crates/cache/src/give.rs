@@ -9,8 +9,8 @@ use crate::{
     fields,
     house::Caller,
     limits::WINDOW,
-    negotiate,
-    pictures::{self, Smaller, Wanted},
+    negotiate, picture_protocol,
+    pictures::{Smaller, Wanted},
     record::From,
     rules::{self, Entry, Part, directive},
     shrink::Kind,
@@ -234,7 +234,7 @@ pub(crate) fn compression(
 /// The kind that a picture is of, and those that it may be made into for this client; none where it stays as it is.
 fn other_kinds(caller: &Caller, asked: &Asked, entry: &Entry, headers: &HeaderMap) -> Option<(Kind, Vec<Kind>)> {
     let kind = Kind::of(&negotiate::media_type(headers)).filter(|_| caller.house.config.pictures.is_some())?;
-    let too_large = entry.blob.known_length().is_some_and(|length| length > pictures::LARGEST);
+    let too_large = entry.blob.known_length().is_some_and(|length| length > picture_protocol::LARGEST);
     if entry.status != StatusCode::OK || !may_transform(asked, entry.status, headers) || too_large {
         return None;
     }
@@ -260,7 +260,7 @@ async fn picture(
     headers: &mut HeaderMap,
 ) -> Option<Response<Body>> {
     let house = &caller.house;
-    if !matches!(entry.blob.ended().await, End::Whole(_)) || entry.blob.length() > pictures::LARGEST {
+    if !matches!(entry.blob.ended().await, End::Whole(_)) || entry.blob.length() > picture_protocol::LARGEST {
         return None;
     }
     let wanted = Wanted { from: kind, kinds, client: caller.client.ip() };
@@ -268,6 +268,10 @@ async fn picture(
         Smaller::Made(made, small, new) => (made, small, new),
         Smaller::NoPlace => {
             house.counters.pictures_skipped.add(1);
+            return None;
+        }
+        Smaller::Failed => {
+            house.counters.pictures_failed.add(1);
             return None;
         }
         Smaller::None => return None,

@@ -8,6 +8,7 @@ use crate::{
     pool::{Owner, Pool},
     store::Store,
     transcoder::Transcoder,
+    worker_pool::WorkerPool,
 };
 use proxy::{
     Destinations,
@@ -43,7 +44,8 @@ impl std::fmt::Debug for House {
 impl House {
     pub(crate) fn new(config: Config, dialler: Dialler) -> Self {
         let store = Store::new(config.bounds());
-        let transcoder = Transcoder::new(config.wish());
+        let workers = WorkerPool::new(config.picture_worker.clone(), config.wish(), config.picture_timeout);
+        let transcoder = Transcoder::new(workers);
         let limits = Limits::new(config.memory.0, config.client_share, config.connect_timeout);
         let name = format!("tandem-{:08x}", RandomState::new().hash_one(0_u8) as u32);
         House { config, store, counters: Arc::default(), transcoder, limits, pool: Pool::default(), dialler, name }

@@ -7,6 +7,10 @@
 //! a part, `encode`d, or as one of its `pictures`) → `body` (through a `window`). What is not HTTP
 //! goes through `raw`, what is no longer HTTP through `tunnel`. TLS is never opened.
 //!
+//! Pictures are made smaller in other processes, which have no privileges: `transcoder` (whose turn
+//! is it?) → `worker_pool` (which process has time?) → `picture_protocol` → `picture_worker` (in
+//! its `sandbox`) → `shrink`.
+//!
 //! Other than in `proxy` a runtime (tokio) moves the bytes: here they are looked at, and a message costs more than a turn of a scheduler.
 
 mod asked;
@@ -28,6 +32,8 @@ pub mod metrics;
 mod near;
 mod negotiate;
 mod origin;
+mod picture_protocol;
+pub mod picture_worker;
 mod pictures;
 mod pool;
 mod raw;
@@ -40,9 +46,11 @@ pub mod strange;
 mod transcoder;
 mod tunnel;
 mod window;
+mod worker_pool;
 
 pub use config::{Config, Listen, Raw};
 pub use counters::Stats;
+pub use worker_pool::WorkerProgram;
 
 use house::House;
 use proxy::{

@@ -68,9 +68,10 @@ fn text(stats: &Stats) -> String {
         ([("event", "overflow")], stats.overflows),
         ([("event", "waited")], stats.waited),
         ([("event", "picture_skipped")], stats.pictures_skipped),
+        ([("event", "picture_failed")], stats.pictures_failed),
     ];
     let help = "Requests that waited for another's answer; directions that no longer fitted; requests that waited for room; pictures that \
-                passed unchanged since too many waited";
+                passed unchanged since too many waited, or since the process that was to make them smaller failed";
     count("events", help, None, &events);
     registry.register("kept", "Answers that are kept", ConstGauge::new(stats.kept));
     registry.register_with_unit("memory", "Memory that messages take", Unit::Bytes, ConstGauge::new(stats.memory_bytes));

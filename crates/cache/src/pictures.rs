@@ -2,16 +2,14 @@
 
 use crate::{
     blob::{Blob, Room, Writer},
-    shrink::{self, Kind, Wish},
-    transcoder::{Place, Transcoder},
+    shrink::Kind,
+    transcoder::Transcoder,
+    worker_pool::{Failed, WorkerPool},
 };
 use std::{
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
-
-/// Pictures with more bytes stay as they are.
-pub(crate) const LARGEST: u64 = 32 << 20;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -38,6 +36,8 @@ pub(crate) enum Smaller {
     None,
     /// Too many wait already, of this client or in all.
     NoPlace,
+    /// The process that was to make it failed, or did not start.
+    Failed,
 }
 
 impl Pictures {
@@ -87,49 +87,45 @@ impl Pictures {
             if let Some(known) = self.known(wanted.kinds) {
                 return known;
             }
-            return self.make(original, wanted, place, transcoder.wish, room).await;
+            return self.make(original, wanted, &transcoder.workers, room).await;
         }
     }
 
     /// Makes the first of the wanted kinds that comes out smaller, and keeps the outcome of each.
-    async fn make(&self, original: &Arc<Blob>, wanted: Wanted<'_>, mut place: Place, wish: Wish, room: &Arc<dyn Room>) -> Smaller {
+    async fn make(&self, original: &Arc<Blob>, wanted: Wanted<'_>, workers: &WorkerPool, room: &Arc<dyn Room>) -> Smaller {
+        let bytes = match original.all().await {
+            Ok(bytes) => bytes,
+            Err(why) => {
+                tracing::debug!("a picture stays as it is: {why}");
+                return Smaller::None;
+            }
+        };
         for to in wanted.kinds.iter().copied() {
             if self.made().iter().any(|(kind, _)| *kind == to) {
                 continue;
             }
-            let (made, same) = make(original, wanted.from, to, wish, room, place).await;
-            let blob = made.inspect_err(|why| tracing::debug!("a picture stays as it is: {why}")).ok();
+            let small = match workers.transcode(&bytes, wanted.from, to).await {
+                Ok(small) => small,
+                Err(Failed::NotStarted(_)) => return Smaller::Failed,
+                // It would do the same to the next worker, whatever is to be made of it.
+                Err(Failed::Broken(_)) => {
+                    let known: Vec<Kind> = self.made().iter().map(|(kind, _)| *kind).collect();
+                    let unknown = wanted.kinds.iter().filter(|kind| !known.contains(kind));
+                    self.made().extend(unknown.map(|kind| (*kind, None)));
+                    return Smaller::Failed;
+                }
+            };
+            let stored = match small {
+                Ok(small) => stored(&small, room).await,
+                Err(why) => Err(why),
+            };
+            let blob = stored.inspect_err(|why| tracing::debug!("a picture stays as it is: {why}")).ok();
             self.made().push((to, blob.clone()));
-            match (blob, same) {
-                (Some(blob), _) => return Smaller::Made(to, blob, true),
-                (None, Some(same)) => place = same,
-                (None, None) => return Smaller::None,
+            if let Some(blob) = blob {
+                return Smaller::Made(to, blob, true);
             }
         }
         Smaller::None
-    }
-}
-
-/// Makes a picture of one kind. Returns the place, unless the decoder panicked. When the future is
-/// dropped, the place is free once the decoder has finished.
-async fn make(
-    original: &Arc<Blob>,
-    from: Kind,
-    to: Kind,
-    wish: Wish,
-    room: &Arc<dyn Room>,
-    place: Place,
-) -> (Result<Arc<Blob>, String>, Option<Place>) {
-    let bytes = match original.all().await {
-        Ok(bytes) => bytes,
-        Err(why) => return (Err(why.to_string()), Some(place)),
-    };
-    let made = tokio::task::spawn_blocking(move || (shrink::shrink(&bytes, from, to, wish), place));
-    match made.await {
-        Ok((Ok(small), place)) => (stored(&small, room).await, Some(place)),
-        Ok((Err(why), place)) => (Err(why), Some(place)),
-        // A decoder that panics has met a picture that it does not understand.
-        Err(why) => (Err(format!("its decoder failed: {why}")), None),
     }
 }
 

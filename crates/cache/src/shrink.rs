@@ -37,6 +37,15 @@ impl Kind {
             Kind::WebP => "image/webp",
         }
     }
+
+    /// Whether these bytes begin as those of a picture of this kind do.
+    pub(crate) fn begins(self, bytes: &[u8]) -> bool {
+        match self {
+            Kind::Jpeg => bytes.starts_with(b"\xff\xd8\xff"),
+            Kind::Png => bytes.starts_with(b"\x89PNG\r\n\x1a\n"),
+            Kind::WebP => bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP"),
+        }
+    }
 }
 
 /// What may become of a picture.

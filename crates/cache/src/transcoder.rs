@@ -1,7 +1,8 @@
 //! Schedules the transcoding of pictures. A few are transcoded at a time, since each takes a
-//! processor and memory for its pixels. Clients take turns; the queue is bounded.
+//! processor and memory for its pixels, each in a process of its own (`worker_pool`). Clients take
+//! turns; the queue is bounded.
 
-use crate::{clients::Clients, shrink::Wish};
+use crate::{clients::Clients, worker_pool::WorkerPool};
 use std::{net::IpAddr, sync::Arc};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -17,7 +18,7 @@ pub(crate) struct Transcoder {
     /// Places that one client may have: half of all, and at least one.
     per_client: usize,
     clients: Clients<OfClient>,
-    pub(crate) wish: Wish,
+    pub(crate) workers: WorkerPool,
 }
 
 #[derive(Debug)]
@@ -34,18 +35,19 @@ pub(crate) struct Place {
 }
 
 impl Transcoder {
-    pub(crate) fn new(wish: Wish) -> Self {
-        Self::with(std::thread::available_parallelism().map_or(1, usize::from), wish)
+    /// As many pictures at a time as there are processors.
+    pub(crate) fn new(workers: WorkerPool) -> Self {
+        Self::with(std::thread::available_parallelism().map_or(1, usize::from), workers)
     }
 
-    fn with(places: usize, wish: Wish) -> Self {
+    fn with(places: usize, workers: WorkerPool) -> Self {
         let semaphore = |permits| Arc::new(Semaphore::new(permits));
         Transcoder {
             places: semaphore(places),
             queue: semaphore(QUEUE.1),
             per_client: (places / 2).max(1),
             clients: Clients::default(),
-            wish,
+            workers,
         }
     }
 
@@ -66,12 +68,16 @@ impl Transcoder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{shrink::Wish, worker_pool::WorkerProgram};
     use std::time::Duration;
     use tokio::time::timeout;
 
     #[tokio::test]
     async fn clients_take_turns_and_the_queue_is_bounded() {
-        let transcoder = Arc::new(Transcoder::with(2, Wish { quality: 25, most_pixels: 1 }));
+        let wish = Wish { quality: 25, most_pixels: 1 };
+        // No picture comes, and so no worker starts.
+        let workers = WorkerPool::new(WorkerProgram::default(), wish, Duration::from_secs(20));
+        let transcoder = Arc::new(Transcoder::with(2, workers));
         let (busy, other) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
         let first = transcoder.place(busy).await.unwrap();
         let wait = |transcoder: &Arc<Transcoder>| {

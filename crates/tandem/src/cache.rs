@@ -1,7 +1,7 @@
 //! `tandem cache`: the store-and-forward proxy.
 
 use crate::Failure;
-use cache::{Cache as Running, Config, Listen, Raw, Stats, metrics};
+use cache::{Cache as Running, Config, Listen, Raw, Stats, WorkerProgram, metrics, picture_worker, shrink::Wish};
 use clap::Args;
 use proxy::{LegProfile, Ports, StartError};
 use scenario::{Bytes, Span};
@@ -70,6 +70,9 @@ pub(crate) struct Cache {
     /// Pictures with more pixels stay as they are
     #[arg(long, value_name = "N", default_value_t = 24_000_000)]
     most_pixels: u64,
+    /// How long a picture may take to be made smaller; one that takes longer passes unchanged
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    picture_timeout: Span,
     /// How long the sender of a connection that is not HTTP says nothing when what it has said goes on; "never": only when it has finished
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = lull, conflicts_with = "stream")]
     lull: Raw,
@@ -100,6 +103,24 @@ pub(crate) struct Cache {
     /// Says at the end as JSON what has been done
     #[arg(long)]
     json: bool,
+}
+
+/// The process in which `tandem cache` has pictures decoded, without any privilege
+#[derive(Debug, Args)]
+pub(crate) struct PictureWorker {
+    /// The quality of what is made, 1 to 100
+    quality: u8,
+    /// Pictures with more pixels stay as they are
+    most_pixels: u64,
+    /// Processor time that the process may use, seconds
+    cpu_seconds: u64,
+}
+
+impl PictureWorker {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let wish = Wish { quality: self.quality, most_pixels: self.most_pixels };
+        picture_worker::run(wish, self.cpu_seconds).map_err(|why| Failure::Failed(why.to_string()))
+    }
 }
 
 fn lull(text: &str) -> Result<Raw, String> {
@@ -158,6 +179,8 @@ impl Cache {
             compress: !self.no_compress,
             pictures: (!self.no_shrink).then_some(self.pictures),
             most_pixels: self.most_pixels,
+            picture_timeout: self.picture_timeout.duration(),
+            picture_worker: WorkerProgram::default(),
             raw: if self.stream { Raw::Stream } else { self.lull },
             connect_timeout: self.connect_timeout.duration(),
             patience: self.patience.duration(),

@@ -66,6 +66,8 @@ enum Command {
     Flows(flows::Flows),
     Bypass(flows::Bypass),
     Cache(Box<cache::Cache>),
+    #[command(hide = true)]
+    PictureWorker(cache::PictureWorker),
     Control(control::Control),
     Detect(detect::Detect),
     /// Holds a scenario's network up, to try real programs in it
@@ -131,6 +133,7 @@ fn main() -> ExitCode {
         Command::Flows(command) => command.run(),
         Command::Bypass(command) => command.run(),
         Command::Cache(command) => command.run(),
+        Command::PictureWorker(command) => command.run(),
         Command::Control(command) => command.run(),
         Command::Detect(command) => command.run(),
         Command::Lab(command) => command.run(),

@@ -1,7 +1,7 @@
 //! An origin that answers as a test wants it, a cache before it, and a client.
 
 use bytes::Bytes;
-use cache::{Cache, Config, Listen};
+use cache::{Cache, Config, Listen, WorkerProgram};
 use http_body_util::BodyExt as _;
 use hyper::{
     HeaderMap, Request, Response,
@@ -176,13 +176,18 @@ impl Origin {
     }
 }
 
+/// This crate's own picture worker: a test's program is none.
+pub(crate) fn picture_worker() -> WorkerProgram {
+    WorkerProgram { program: env!("CARGO_BIN_EXE_tandem-picture-worker").into(), arguments: Vec::new() }
+}
+
 /// A cache before `origin`.
 pub(crate) fn before(origin: SocketAddr, change: impl FnOnce(&mut Config)) -> Cache {
     let listen = vec![
         Listen::Forward("127.0.0.1:0".parse().unwrap(), origin),
         "http=127.0.0.1:0,allow=127.0.0.0/8,allow=0.0.0.0/0".parse().unwrap(),
     ];
-    let mut config = Config { listen, ..Config::default() };
+    let mut config = Config { listen, picture_worker: picture_worker(), ..Config::default() };
     change(&mut config);
     Cache::start(config).unwrap()
 }

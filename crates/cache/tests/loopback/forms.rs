@@ -9,7 +9,7 @@ fn page() -> Vec<u8> {
 }
 
 /// Something with slopes and texture, as photographs have.
-fn photograph(width: u16, height: u16) -> Vec<u8> {
+pub(crate) fn photograph(width: u16, height: u16) -> Vec<u8> {
     let mut noise = 1_u32;
     let pixels: Vec<u8> = (0..u32::from(height))
         .flat_map(|y| (0..u32::from(width)).map(move |x| (x, y)))
@@ -22,6 +22,12 @@ fn photograph(width: u16, height: u16) -> Vec<u8> {
     let mut bytes = Vec::new();
     jpeg_encoder::Encoder::new(&mut bytes, 92).encode(&pixels, width, height, jpeg_encoder::ColorType::Rgb).unwrap();
     bytes
+}
+
+/// An origin at all of whose paths is this JPEG.
+pub(crate) fn serve_pictures(picture: &[u8]) -> Origin {
+    let picture = picture.to_vec();
+    Origin::start(move |_| answer(200, &[("cache-control", "max-age=60"), ("content-type", "image/jpeg")], Steps::all(picture.clone())))
 }
 
 fn plain(coding: &str, bytes: &[u8]) -> Vec<u8> {

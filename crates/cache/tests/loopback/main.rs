@@ -8,3 +8,4 @@ mod forms;
 mod hostile;
 mod raw;
 mod wire;
+mod workers;

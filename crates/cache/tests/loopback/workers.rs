@@ -1,0 +1,98 @@
+//! Programs in the place of picture workers that die, say nothing or say nonsense: each costs one
+//! picture, which passes unchanged.
+
+use crate::{
+    common::*,
+    forms::{photograph, serve_pictures},
+};
+use cache::{Cache, WorkerProgram};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// A program of shell commands, which have the socket as standard input.
+fn program(directory: &Path, commands: &str) -> PathBuf {
+    let path = directory.join("worker");
+    fs::write(&path, format!("#!/bin/sh\n{commands}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+fn with_worker(origin: &Origin, program: PathBuf, timeout: Duration) -> Cache {
+    before(origin.address, |config| {
+        config.picture_worker = WorkerProgram { program, arguments: Vec::new() };
+        config.picture_timeout = timeout;
+    })
+}
+
+/// Asks for three pictures, of which each must pass unchanged.
+fn all_pass_unchanged(commands: &str, timeout: Duration) {
+    let directory = tempfile::tempdir().unwrap();
+    let original = photograph(200, 150);
+    let origin = serve_pictures(&original);
+    let (cache, client) = (with_worker(&origin, program(directory.path(), commands), timeout), Client::new());
+    for path in ["/1", "/2", "/3"] {
+        let reply = client.get(cache.addresses()[0], path, &[("accept", "image/webp,*/*")]);
+        assert!(reply.whole && reply.body == original, "{commands}: {path}");
+        assert_eq!(reply.field("content-type"), "image/jpeg");
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.pictures, stats.pictures_failed), (0, 3), "{commands}");
+}
+
+const LONG: Duration = Duration::from_secs(60);
+/// A worker that is ready for pictures, and its answer to the first.
+const READY: &str = r"printf 'tandem1\001' >&0; head -c 8 >/dev/null;";
+
+#[test]
+fn workers_that_do_not_start() {
+    all_pass_unchanged("exit 1", LONG);
+    all_pass_unchanged("printf 'HTTP/1.1 200 OK' >&0; sleep 60", LONG);
+    let original = photograph(200, 150);
+    let origin = serve_pictures(&original);
+    let (cache, client) = (with_worker(&origin, "/nonexistent".into(), LONG), Client::new());
+    for _ in 0..2 {
+        assert!(client.get(cache.addresses()[0], "/", &[]).body == original);
+    }
+    // It is not the picture's fault: it is tried again.
+    assert_eq!(cache.stats().pictures_failed, 2);
+}
+
+#[test]
+fn workers_that_die() {
+    all_pass_unchanged(&format!("{READY} exit 1"), LONG);
+    all_pass_unchanged(&format!("{READY} kill -SEGV $$"), LONG);
+}
+
+#[test]
+fn workers_that_hang() {
+    all_pass_unchanged(&format!("{READY} exec sleep 600"), Duration::from_millis(300));
+}
+
+#[test]
+fn workers_that_say_nonsense() {
+    // Neither a code of theirs, nor a length within bounds, nor a picture.
+    all_pass_unchanged(&format!("{READY} cat /dev/zero >&0"), LONG);
+    all_pass_unchanged(&format!(r"{READY} printf '\001\000\000\000\377\377\377\377' >&0; cat /dev/zero >&0"), LONG);
+    all_pass_unchanged(&format!(r"{READY} printf '\001\000\000\000\014\000\000\000<script></sc' >&0; sleep 600"), LONG);
+    // Half an answer.
+    all_pass_unchanged(&format!(r"{READY} printf '\001\000\000\000\014\000\000\000RIFF' >&0; exit 0"), LONG);
+}
+
+#[test]
+fn the_same_process_makes_one_picture_after_another() {
+    let original = photograph(200, 150);
+    let origin = serve_pictures(&original);
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log");
+    let starts = format!("echo started >> {}; exec {} $*", log.display(), picture_worker().program.display());
+    let (cache, client) = (with_worker(&origin, program(directory.path(), &starts), LONG), Client::new());
+    for number in 0..10 {
+        let reply = client.get(cache.addresses()[0], &format!("/{number}"), &[]);
+        assert!(reply.body.len() * 3 < original.len());
+    }
+    assert_eq!(fs::read_to_string(log).unwrap(), "started\n");
+}
