@@ -73,17 +73,20 @@ lint: ## format and lints, mended where they can be
 docs: ## the API's documentation, in target/doc
 	$(CARGO) doc --workspace --no-deps --locked
 
-install: build ## installs program, manual pages, completions and the service below PREFIX (default /usr/local)
+install: build ## installs program, manual pages, completions and the services below PREFIX (default /usr/local)
 	install -Dm755 $(TANDEM) $(DESTDIR)$(PREFIX)/bin/tandem
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
 	$(TANDEM) man $(DESTDIR)$(PREFIX)/share/man/man1
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	$(TANDEM) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tandem
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/doc/tandem docs/operation.md
-	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/doc/tandem/examples packaging/controllers.conf
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/doc/tandem/examples packaging/capacity.conf
 	install -d $(DESTDIR)/etc/systemd/system
-	sed 's|/usr/|$(PREFIX)/|g' packaging/tandem.service > $(DESTDIR)/etc/systemd/system/tandem.service
-	[ -e $(DESTDIR)/etc/tandem/proxy.toml ] || install -Dm644 packaging/proxy.toml $(DESTDIR)/etc/tandem/proxy.toml
+	for unit in tandem tandem-cache tandem-controllers; do \
+	sed 's|/usr/|$(PREFIX)/|g' packaging/$$unit.service > $(DESTDIR)/etc/systemd/system/$$unit.service; done
+	install -d $(DESTDIR)/etc/tandem
+	for file in proxy.toml cache.conf controllers.conf; do \
+	[ -e $(DESTDIR)/etc/tandem/$$file ] || install -m644 packaging/$$file $(DESTDIR)/etc/tandem/$$file; done
 
 clean: ## removes what was built
 	$(CARGO) clean

@@ -22,6 +22,7 @@ pub use error::Error;
 pub use links::weigh;
 pub use monitor::{Monitor, Place, Settings, Watch};
 pub use replay::Replay;
+pub use sys::may_load;
 pub use users::{User, users};
 
 /// The result of what this crate does.

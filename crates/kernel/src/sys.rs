@@ -53,8 +53,9 @@ pub(crate) fn take_refusal() -> Option<String> {
     REFUSAL.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// Whether this process has what loading programs takes: CAP_SYS_ADMIN, to find those of others, has the rest in it.
-pub(crate) fn may_load() -> bool {
+/// Whether this process has what loading programs takes: CAP_SYS_ADMIN, by which it finds those that
+/// others have loaded, and which has the rest in it.
+pub fn may_load() -> bool {
     const CAP_SYS_ADMIN: u32 = 21;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap_or_default();

@@ -44,6 +44,19 @@ pub enum ControllerError {
         /// Why not.
         why: Box<kernel::Error>,
     },
+    /// A controller of ours is not in the kernel, and this process may not put it there.
+    #[error(
+        "{leg}: control = {name:?} is not in this kernel, and this process may not put it there: load it beforehand (as root \
+         `tandem control load {controller}`, or by tandem-controllers.service), or run the proxy as root"
+    )]
+    MayNotLoad {
+        /// Which profile names it.
+        leg: String,
+        /// The name.
+        name: String,
+        /// What Tandem calls it.
+        controller: &'static str,
+    },
     /// A controller shares out a capacity that it is not told.
     #[error("{leg}: control = {name:?} shares out what the link carries: say it, capacity = \"10Mbit\"")]
     NoCapacity {
@@ -84,7 +97,7 @@ impl Controllers {
             if let Some(name) = &mut profile.control
                 && let Some(ours) = kernel::meant(name)
             {
-                *name = format!("td_{}", ours.name());
+                *name = in_kernel(ours);
             }
         }
     }
@@ -99,11 +112,15 @@ impl Controllers {
             if ours.needs_capacity() && profile.capacity.is_none() {
                 return Err(ControllerError::NoCapacity { leg, name: name.clone() });
             }
+            if !kernel::may_load() && leg::try_controller(&in_kernel(ours)).is_ok() {
+                // Loaded beforehand, by who may. It can't be held from here: whoever unloads it
+                // takes it from the connections to come.
+                return Ok(());
+            }
             if !self.held.contains_key(ours.name()) {
-                let held = kernel::load(ours.name(), &[]).map_err(|why| ControllerError::NotLoaded {
-                    leg,
-                    name: name.clone(),
-                    why: why.into(),
+                let held = kernel::load(ours.name(), &[]).map_err(|why| match why {
+                    kernel::Error::Privilege => ControllerError::MayNotLoad { leg, name: name.clone(), controller: ours.name() },
+                    why => ControllerError::NotLoaded { leg, name: name.clone(), why: why.into() },
                 })?;
                 self.held.insert(ours.name(), held);
             }
@@ -119,4 +136,9 @@ impl Controllers {
             _ => Ok(()),
         }
     }
+}
+
+/// What the kernel calls a controller of ours.
+fn in_kernel(controller: Controller) -> String {
+    format!("td_{}", controller.name())
 }

@@ -1,10 +1,11 @@
 //! `tandem cache`: the store-and-forward proxy.
 
-use crate::Failure;
+use crate::{Failure, service::tell_manager};
 use cache::{Cache as Running, Config, Listen, Raw, Stats, WorkerProgram, metrics, picture_worker, shrink::Wish};
 use clap::Args;
 use proxy::{LegProfile, Ports, StartError};
 use scenario::{Bytes, Span};
+use sd_notify::NotifyState;
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     iterator::Signals,
@@ -146,12 +147,14 @@ impl Cache {
         let metrics = self.metrics.map(|at| metrics::serve(&cache, at).map_err(start_failure)).transpose()?;
         self.warn();
         tracing::info!("storing and forwarding");
+        tell_manager(&[NotifyState::Ready]);
         let check = || cache.check_rules().map_err(|failure| Failure::Failed(failure.to_string()));
         while signals.pending().next().is_none() {
             check()?;
             thread::sleep(CHECK);
         }
         tracing::info!("no new connections from now on; waiting for these to end (a second signal resets them)");
+        tell_manager(&[NotifyState::Stopping]);
         cache.begin_drain();
         while !cache.is_idle() && signals.pending().next().is_none() {
             check()?;

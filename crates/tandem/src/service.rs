@@ -96,7 +96,7 @@ fn reload(proxy: &Running, present: &Service, again: impl Fn() -> Result<Option<
 }
 
 /// Tells the service manager, where there is one.
-fn tell_manager(state: &[NotifyState<'_>]) {
+pub(crate) fn tell_manager(state: &[NotifyState<'_>]) {
     if let Err(why) = sd_notify::notify(state) {
         tracing::warn!("cannot tell the service manager: {why}");
     }
