@@ -17,6 +17,7 @@ use rustix::{
     io::{Errno, read, write},
     net::{SocketType, sockopt::socket_type},
     stdio::stdin,
+    thread::set_name,
 };
 use sandbox::{Limits, enter};
 use std::{io, panic};
@@ -39,6 +40,8 @@ pub fn run(wish: Wish, cpu_seconds: u64) -> io::Result<()> {
         let why = "a picture worker is started by `tandem cache`, with a socket as standard input: do not start it by hand";
         return Err(io::Error::other(why));
     }
+    // It was started as /proc/self/exe, and would be listed as `exe`.
+    set_name(c"tandem-picture")?;
     // Standard error leads nowhere, and a backtrace would read files.
     panic::set_hook(Box::new(|_| {}));
     let memory = wish.most_pixels.saturating_mul(BYTES_PER_PIXEL).saturating_add(BYTES_BESIDES);

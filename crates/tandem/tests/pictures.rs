@@ -134,7 +134,13 @@ fn pictures_are_decoded_by_a_process_without_privileges() {
     assert!(!gallery.is_original("/1") && !gallery.is_original("/2"));
     let worker = gallery.worker();
     let status = fs::read_to_string(format!("/proc/{worker}/status")).unwrap();
-    let mut wanted = vec!["CapEff:\t0000000000000000", "CapPrm:\t0000000000000000", "NoNewPrivs:\t1", "Uid:\t65534\t65534\t65534\t65534"];
+    let mut wanted = vec![
+        "Name:\ttandem-picture",
+        "CapEff:\t0000000000000000",
+        "CapPrm:\t0000000000000000",
+        "NoNewPrivs:\t1",
+        "Uid:\t65534\t65534\t65534\t65534",
+    ];
     if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) && rustix::thread::secure_computing_mode().is_ok() {
         wanted.push("Seccomp:\t2");
     }
