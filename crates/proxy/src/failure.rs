@@ -9,6 +9,9 @@ pub enum Failure {
     /// The rules were lost, and attempts to install them again failed.
     #[error("cannot install the firewall's rules again after they were lost: {0}")]
     Rules(RulesError),
+    /// The thread that keeps the firewall's rules panicked; the rules are gone with it.
+    #[error("the thread that keeps the firewall's rules panicked")]
+    Gate,
     /// A worker ended though it was not told to. Its listeners and its flows are gone.
     #[error("worker {number} ended unexpectedly: {why}")]
     Worker {

@@ -8,7 +8,7 @@ use crate::{
     rules::{Counted, Installed, RulesError},
 };
 use std::{
-    fs,
+    fs, panic,
     sync::mpsc,
     thread,
     time::{Duration, Instant},
@@ -69,9 +69,13 @@ impl Gate {
     ) -> std::io::Result<thread::JoinHandle<()>> {
         let gate = Gate { rules, memory_limit, short_of_memory: false, full_workers: 0, shut: false };
         thread::Builder::new().name("tandem-gate".into()).spawn(move || {
-            if let Err(error) = gate.run(&notes) {
-                let _ = failures.send(Failure::Rules(error));
-            }
+            // After a panic the rules are gone with the gate: connections pass unsplit.
+            let failure = match panic::catch_unwind(panic::AssertUnwindSafe(|| gate.run(&notes))) {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => Failure::Rules(error),
+                Err(_) => Failure::Gate,
+            };
+            let _ = failures.send(failure);
         })
     }
 
