@@ -390,7 +390,8 @@ impl Connection {
                 // Shutting down now would give up the connect, and what its SYN carries. The answer raises an event.
                 continue;
             }
-            let to_has_ended = opposite.ended || opposite.hung_up || sys::has_hung_up(self.socket(to));
+            let hung_up = |side| sys::has_hung_up(self.socket(side)).map_err(|why| self.failed(side, &why));
+            let to_has_ended = opposite.ended || opposite.hung_up || hung_up(to)?;
             if to_has_ended && !self.delivered(from)? {
                 // An acknowledgement of data alone raises no event.
                 wants.tick |= !opposite.passed && opposite.finished();

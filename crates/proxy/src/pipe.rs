@@ -25,7 +25,8 @@ pub(crate) enum Filled {
     Bytes(usize),
     /// The source has sent its last byte, and it has been read.
     Ended,
-    /// Urgent data is next, which splice never passes.
+    /// Urgent data is next, which splice never passes, or it is not known whether the source has ended:
+    /// a read tells.
     AtUrgentMark,
 }
 
@@ -50,8 +51,8 @@ impl Pipe {
     pub(crate) fn fill(&self, source: impl AsFd, most: usize) -> Result<Filled, Errno> {
         match splice(&source, None, &self.write, None, most, FLAGS)? {
             // Splice says so at an urgent mark too, once a FIN has come.
-            0 if has_more(&source) => Ok(Filled::AtUrgentMark),
-            0 => Ok(Filled::Ended),
+            0 if has_ended(&source) => Ok(Filled::Ended),
+            0 => Ok(Filled::AtUrgentMark),
             count => Ok(Filled::Bytes(count)),
         }
     }
@@ -83,7 +84,8 @@ impl Pipe {
     }
 }
 
-/// Whether there is a byte to read, which a true end of file has not.
-fn has_more(source: impl AsFd) -> bool {
-    matches!(recv(source, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT), Ok((_, 1..)))
+/// Whether there is surely nothing more to read. A look that fails proves nothing: to take it for an
+/// end of file would end the other leg cleanly before its last byte.
+fn has_ended(source: impl AsFd) -> bool {
+    matches!(recv(source, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT), Ok((_, 0)))
 }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::{io, mem, net::SocketAddr};
+use std::{io, mem, net::SocketAddr, thread, time::Duration};
 
 /// `struct tcp_info` of Linux (include/uapi/linux/tcp.h). Fields that a kernel does not fill are 0, but for `rcv_wnd`, which is then
 /// estimated; [`TcpInfo::timeouts`] tells the two apart.
@@ -325,10 +325,32 @@ pub(crate) fn unacknowledged(socket: impl AsFd) -> io::Result<usize> {
 }
 
 /// Whether the peer's FIN has come, though data before it may still wait to be read.
-pub(crate) fn has_hung_up(socket: impl AsFd) -> bool {
+pub(crate) fn has_hung_up(socket: impl AsFd) -> io::Result<bool> {
     let mut poll = libc::pollfd { fd: socket.as_fd().as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
-    // SAFETY: the pointer and count describe one pollfd.
-    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 && poll.revents & libc::POLLRDHUP != 0 }
+    loop {
+        // SAFETY: the pointer and count describe one pollfd.
+        let status = unsafe { libc::poll(&raw mut poll, 1, 0) };
+        if status >= 0 {
+            return Ok(poll.revents & libc::POLLRDHUP != 0);
+        }
+        let why = io::Error::last_os_error();
+        if why.kind() != io::ErrorKind::Interrupted {
+            return Err(why);
+        }
+    }
+}
+
+/// Makes an eventfd readable, for a thread that sleeps until it is. The write cannot be refused for
+/// lack of room: whoever waits reads it. Should it fail all the same it is tried again for a second,
+/// because without it the sleeper might never hear.
+pub(crate) fn signal(eventfd: &OwnedFd) {
+    const PAUSE: Duration = Duration::from_millis(5);
+    for _ in 0..200 {
+        if rustix::io::write(eventfd, &1u64.to_ne_bytes()).is_ok() {
+            return;
+        }
+        thread::sleep(PAUSE);
+    }
 }
 
 /// Gives the calling thread a descriptor table of its own, in which of all that were open only `keep` and the standard

@@ -19,6 +19,7 @@ use crate::{
     relay::Tools,
     resolver::{Answer, Question},
     routes::Routes,
+    sys,
 };
 use callers::Caller;
 use rustix::{
@@ -66,7 +67,7 @@ impl Mailbox {
     pub(crate) fn send(&self, command: Command) {
         // A worker that is gone has nothing left to be told.
         let _ = self.commands.send(command);
-        let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
+        sys::signal(&self.waker);
     }
 }
 
@@ -568,9 +569,14 @@ impl Worker {
                     return;
                 }
                 for (look, side) in [(wants.look_near, Side::Near), (wants.look_far, Side::Far)] {
-                    if look {
-                        let token = Token::Connection(slot, side).pack();
-                        let _ = epoll::modify(&self.epoll, connection.socket(side), token, Self::interest());
+                    if !look {
+                        continue;
+                    }
+                    let token = Token::Connection(slot, side).pack();
+                    if let Err(errno) = epoll::modify(&self.epoll, connection.socket(side), token, Self::interest()) {
+                        // No event would tell of room any more: the flow would stand still.
+                        tracing::error!("cannot watch a connection: {errno}");
+                        return self.end(slot, Ending::NoRoom);
                     }
                 }
             }

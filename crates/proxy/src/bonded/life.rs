@@ -453,7 +453,8 @@ impl Bonded {
         }
         let Some(plain) = &self.plain else { return Ok(()) };
         if !self.passed {
-            let has_ended = self.ended || self.hung_up || sys::has_hung_up(plain);
+            let hung_up = || sys::has_hung_up(plain).map_err(|why| self.failed(&why));
+            let has_ended = self.ended || self.hung_up || hung_up()?;
             let waits = has_ended && !self.stream.outbound.is_done();
             if !waits {
                 if let Err(why) = plain.shutdown(Shutdown::Write)

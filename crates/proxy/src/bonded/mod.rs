@@ -239,8 +239,8 @@ impl Bonds {
     }
 
     /// Has epoll look at a socket afresh.
-    fn rearm(&self, index: usize, socket: &Socket) {
-        let _ = epoll::modify(&self.epoll, socket, EventData::new_u64(self.mark | index as u64), Worker::interest());
+    fn rearm(&self, index: usize, socket: &Socket) -> Result<(), Errno> {
+        epoll::modify(&self.epoll, socket, EventData::new_u64(self.mark | index as u64), Worker::interest())
     }
 
     /// What epoll said.

@@ -119,7 +119,11 @@ impl Bonds {
                 for index in wants.turn.rearm {
                     let stream = self.streams[slot].as_ref().map(|bonded| &bonded.stream);
                     if let Some((_, member)) = stream.and_then(|stream| stream.members().find(|(_, member)| member.entry == index)) {
-                        self.rearm(index, member.channel.socket());
+                        // Without its event the stream would stand still.
+                        if let Err(errno) = self.rearm(index, member.channel.socket()) {
+                            tracing::error!("cannot watch a connection of the bond: {errno}");
+                            return self.end(slot, Ending::NoRoom);
+                        }
                     }
                 }
                 if let Some(target) = wants.dial {
@@ -279,8 +283,10 @@ impl Bonds {
         match parting {
             Parting::Over => self.drop_entry(index),
             Parting::Again => {
-                if let Some(Some(Entry::Farewell(farewell))) = self.entries.get(index) {
-                    self.rearm(index, farewell.socket());
+                if let Some(Some(Entry::Farewell(farewell))) = self.entries.get(index)
+                    && self.rearm(index, farewell.socket()).is_err()
+                {
+                    self.drop_entry(index);
                 }
             }
             Parting::Waits => {}

@@ -4,6 +4,7 @@ use super::protocol::{LONGEST_REQUEST, Request, is_name, read_line, socket_name,
 use crate::{
     Change, ChangeError, FlowView, Proxy, StartError,
     runtime_dir::{Access, Claim, ClaimError, Places},
+    sys,
 };
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
@@ -39,7 +40,7 @@ pub struct ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        let _ = rustix::io::write(&*self.waker, &1u64.to_ne_bytes());
+        sys::signal(&self.waker);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

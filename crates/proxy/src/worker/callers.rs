@@ -60,7 +60,11 @@ impl Worker {
             match heard {
                 Ok(Heard::More) => return,
                 Ok(Heard::Say(bytes)) => {
-                    let _ = send(&caller.socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                    // A few bytes, which the empty queue of a new connection always takes; a client that never
+                    // hears them would wait.
+                    if say(&caller.socket, &bytes) != Ok(bytes.len()) {
+                        return self.drop_caller(slot, "it cannot be answered", &[]);
+                    }
                     heard = caller.greeting.hear(&[]);
                 }
                 Ok(Heard::Over(None)) => {
@@ -162,7 +166,7 @@ impl Worker {
         let Some(caller) = self.callers.remove(&slot) else { return };
         tracing::info!(client = %caller.client, "not split: {why}");
         if !say.is_empty() {
-            let _ = send(&caller.socket, say, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            let _ = self::say(&caller.socket, say);
             let _ = caller.socket.set_linger(None);
         }
         self.totals.ended[Ending::NoGreeting.index()] += 1;
@@ -179,6 +183,16 @@ impl Worker {
         let late: Vec<usize> = self.callers.iter().filter(|(_, caller)| now - caller.since > limit).map(|(slot, _)| *slot).collect();
         for slot in late {
             self.drop_caller(slot, "it took too long to say where it goes", &[]);
+        }
+    }
+}
+
+/// Sends what a client's socket takes at once, and tells how much that was.
+fn say(socket: &Socket, bytes: &[u8]) -> Result<usize, Errno> {
+    loop {
+        match send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            sent => return sent,
         }
     }
 }

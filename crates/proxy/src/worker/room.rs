@@ -1,6 +1,6 @@
 //! How a worker keeps to its room: it says when it is full, and keeps connections from its listeners that it could not take.
 
-use super::{Token, Worker};
+use super::{REST, Token, Worker};
 use crate::{
     gate::Note,
     intercept::{self, Listener},
@@ -60,8 +60,15 @@ impl Worker {
     pub(super) fn rest(&mut self, rest: bool) {
         self.resting = rest;
         let flags = if rest { EventFlags::empty() } else { EventFlags::IN };
+        let mut changed = Ok(());
         for (index, listener) in self.listeners.iter().enumerate() {
-            let _ = epoll::modify(&self.epoll, &listener.socket, Token::Listener(index).pack(), flags);
+            changed = changed.and(epoll::modify(&self.epoll, &listener.socket, Token::Listener(index).pack(), flags));
+        }
+        // One that stays watched though it is to rest costs turns of the loop, no more.
+        if let (Err(errno), false) = (changed, rest) {
+            tracing::error!("cannot watch a listener: {errno}; this is tried again in a second");
+            self.resting = true;
+            self.wakes = Some(self.tools.now + REST);
         }
     }
 
