@@ -121,6 +121,8 @@ fn main() -> ExitCode {
         }))
         .with_writer(std::io::stderr)
         .with_target(false)
+        // It would say on stderr, by a macro that panics, that stderr cannot be written to: its disk may be full.
+        .log_internal_errors(false)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .init();
     let done = match arguments.command {
@@ -146,7 +148,9 @@ fn main() -> ExitCode {
         Err(failure) => {
             let text = failure.to_string();
             if !text.is_empty() {
-                eprintln!("tandem: {text}");
+                use std::io::Write as _;
+                // Where stderr cannot be written to, the status says enough.
+                let _ = writeln!(std::io::stderr(), "tandem: {text}");
             }
             ExitCode::from(failure.status())
         }
