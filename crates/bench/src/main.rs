@@ -4,6 +4,7 @@
 //! `tandem-bench control` measures what congestion controllers cost (`control`), `tandem-bench equations` how fast models are answered, and
 //! `tandem-bench ns2` holds the simulator against ns-2 (`ns2`), `tandem-bench pairs` a bond against the better of its networks (`pairs`), and
 //! `tandem-bench bond` what a bond costs (`bonded`), `tandem-bench paths` tries the data path over rates, round trips and buffers (`paths`);
+//! `tandem-bench faults` makes system calls of the proxy and of a bond fail (`faults`).
 //! `tandem-bench soak` is something else: a long run in which everything goes wrong now and then (`soak`). `tandem-bench corpus` makes traces of
 //! which is known whether they are split, and `tandem-bench corpus-check` holds the detector to them (`corpus`); `tandem-bench large-trace`
 //! measures how fast it is (`large`). `operators`, `image`, `characteristics` and `termination` do again what Wei et al. measured (`corpus`).
@@ -16,6 +17,7 @@ mod bonded;
 mod control;
 mod corpus;
 mod equations;
+mod faults;
 mod large;
 mod load;
 mod machine;
@@ -56,6 +58,7 @@ enum Command {
     Corpus(corpus::Corpus),
     CorpusCheck(corpus::Check),
     Equations(equations::Equations),
+    Faults(faults::Faults),
     Image(corpus::Image),
     LargeTrace(large::LargeTrace),
     Ns2(ns2::Ns2),
@@ -123,6 +126,7 @@ fn main() -> Result<ExitCode> {
         Some(Command::Corpus(corpus)) => corpus.run().map(|()| ExitCode::SUCCESS),
         Some(Command::CorpusCheck(check)) => check.run(),
         Some(Command::Equations(equations)) => equations.run().map(|()| ExitCode::SUCCESS),
+        Some(Command::Faults(faults)) => faults.run(),
         Some(Command::Image(image)) => image.run().map(|()| ExitCode::SUCCESS),
         Some(Command::LargeTrace(large)) => large.run().map(|()| ExitCode::SUCCESS),
         Some(Command::Ns2(ns2)) => ns2.run().map(|()| ExitCode::SUCCESS),
