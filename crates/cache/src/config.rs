@@ -1,7 +1,7 @@
 //! What a cache is to do.
 
 use crate::{shrink::Wish, store::Bounds, worker_pool::WorkerProgram};
-use proxy::{Action, ConfigError, Destinations, LegProfile, Listen as ProxyListen, Policy, Ports, Rule};
+use proxy::{Action, ConfigError, Destinations, LegProfile, Listen as ProxyListen, Policy, Ports, Rule, Users};
 use scenario::Bytes;
 use std::{net::SocketAddr, str::FromStr, time::Duration};
 
@@ -12,15 +12,16 @@ pub enum Listen {
     Transparent(SocketAddr),
     /// Connections to the first address go on to the second.
     Forward(SocketAddr, SocketAddr),
-    /// An HTTP proxy that clients know of, and where they may go.
-    Http(SocketAddr, Destinations),
+    /// An HTTP proxy that clients know of, where they may go, and who may use it.
+    Http(SocketAddr, Destinations, Users),
 }
 
 impl FromStr for Listen {
     type Err = String;
 
     /// `transparent=[::]:5000`, `forward=127.0.0.1:8080=192.0.2.10:80` or `http=127.0.0.1:3128`;
-    /// the last with `,allow=PREFIX` and `,deny=PREFIX`, as often as wanted.
+    /// the last with `,allow=PREFIX` and `,deny=PREFIX`, as often as wanted, and with `,users=FILE`
+    /// or `,user=NAME:PASSWORD`.
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!("{text:?} is no way to listen: write transparent=ADDRESS:PORT, forward=ADDRESS:PORT=ADDRESS:PORT or http=ADDRESS:PORT")
@@ -37,7 +38,7 @@ impl FromStr for Listen {
                 if listen.accept_proxy || listen.send_proxy.is_some() {
                     return Err(format!("{text:?}: an HTTP proxy does not take the PROXY protocol; leave that option out"));
                 }
-                Ok(Listen::Http(listen.at, listen.destinations))
+                Ok(Listen::Http(listen.at, listen.destinations, listen.users))
             }
             ("forward", both) => {
                 let (at, to) = both
@@ -137,6 +138,14 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Reads the files of users that listeners have.
+    ///
+    /// # Errors
+    /// When one cannot be read, others can read it too, or it has no users.
+    pub fn read_users(&mut self) -> Result<(), ConfigError> {
+        self.listen.iter_mut().try_for_each(|listen| if let Listen::Http(_, _, users) = listen { users.read() } else { Ok(()) })
+    }
+
     /// Finds what can't work before anything is set up.
     pub fn check(&self) -> Result<(), ConfigError> {
         let zeros = [
@@ -160,7 +169,9 @@ impl Config {
             Listen::Transparent(at) => ProxyListen::transparent(*at),
             Listen::Forward(at, to) => ProxyListen::forward(*at, *to),
             // Its clients say themselves where to, as those of SOCKS do.
-            Listen::Http(at, destinations) => ProxyListen { destinations: destinations.clone(), ..ProxyListen::socks5(*at) },
+            Listen::Http(at, destinations, users) => {
+                ProxyListen { destinations: destinations.clone(), users: users.clone(), ..ProxyListen::socks5(*at) }
+            }
         });
         let transparent = self.listen.iter().any(|listen| matches!(listen, Listen::Transparent(_)));
         let rules = if transparent && self.install_rules && !self.ports.is_empty() {
@@ -197,9 +208,12 @@ mod tests {
 
     #[test]
     fn the_ways_to_listen() {
-        assert_eq!("http=127.0.0.1:3128".parse(), Ok(Listen::Http("127.0.0.1:3128".parse().unwrap(), Destinations::default())));
+        assert_eq!(
+            "http=127.0.0.1:3128".parse(),
+            Ok(Listen::Http("127.0.0.1:3128".parse().unwrap(), Destinations::default(), Users::default()))
+        );
         let limited: Listen = "http=127.0.0.1:3128,allow=10.0.0.0/8,allow=::1,deny=10.1.2.3".parse().unwrap();
-        let Listen::Http(_, Destinations { allow, deny }) = limited else { panic!("{limited:?}") };
+        let Listen::Http(_, Destinations { allow, deny }, _) = limited else { panic!("{limited:?}") };
         assert_eq!((allow.len(), deny.len()), (2, 1));
         assert_eq!("transparent=[::]:5000".parse(), Ok(Listen::Transparent("[::]:5000".parse().unwrap())));
         let forward = Listen::Forward("127.0.0.1:1".parse().unwrap(), "[::1]:2".parse().unwrap());

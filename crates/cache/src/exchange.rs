@@ -14,6 +14,7 @@ use crate::{
     rules::{self, Entry, Rules, Verdict, directive},
     store::{Flight, Lead},
     tunnel,
+    users::CHALLENGE,
 };
 use hyper::{
     Method, Request, Response, StatusCode, Version,
@@ -39,7 +40,9 @@ pub(crate) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-statu
 pub(crate) async fn answer(caller: Arc<Caller>, mut request: Request<Incoming>) -> Result<Response<Body>, Error> {
     let house = &caller.house;
     let mut record = Record::new(house, caller.client, request.method().clone(), request.uri().to_string());
-    let outcome = if request.method() == Method::CONNECT {
+    let outcome = if let Err(unknown) = caller.authenticate(request.headers()) {
+        Err(unknown)
+    } else if request.method() == Method::CONNECT {
         tunnel::connect(&caller, request).await.map(|response| (response, From::Tunnel, ""))
     } else {
         let target = Target::of(&request, caller.server).map_err(|text| ErrorResponse { status: StatusCode::BAD_REQUEST, text });
@@ -84,6 +87,9 @@ fn page(trouble: ErrorResponse) -> Response<Body> {
     response.headers_mut().insert(hyper::header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if trouble.status == StatusCode::SERVICE_UNAVAILABLE {
         response.headers_mut().insert(hyper::header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER));
+    }
+    if trouble.status == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+        response.headers_mut().insert(hyper::header::PROXY_AUTHENTICATE, CHALLENGE);
     }
     if trouble.status == StatusCode::BAD_REQUEST {
         // Who is not understood once may not be understood where its request ends either.

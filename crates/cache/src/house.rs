@@ -11,7 +11,7 @@ use crate::{
     worker_pool::WorkerPool,
 };
 use proxy::{
-    Destinations,
+    Destinations, Users,
     ends::{Dialler, Source},
 };
 use std::{
@@ -72,6 +72,8 @@ pub(crate) struct Caller {
     pub(crate) source: Option<Source>,
     /// Where it may go if it names its destination itself.
     pub(crate) destinations: Destinations,
+    /// Who may name a destination.
+    pub(crate) users: Users,
     /// Its client's share of the limits.
     pub(crate) share: ClientShare,
     /// Identifies the idle connections to servers that were opened for it.

@@ -45,6 +45,7 @@ mod store;
 pub mod strange;
 mod transcoder;
 mod tunnel;
+mod users;
 mod window;
 mod worker_pool;
 

@@ -104,8 +104,8 @@ pub(crate) async fn serve(house: Arc<House>, arrival: Arrival, listen: proxy::Li
     let mut near = leg::stream(socket)?;
     let share = house.limits.of(client.ip());
     let owner = house.pool.owner(client.ip());
-    let destinations = listen.destinations;
-    let caller = Arc::new(Caller { house, client, server, source, destinations, share, owner });
+    let (destinations, users) = (listen.destinations, listen.users);
+    let caller = Arc::new(Caller { house, client, server, source, destinations, users, share, owner });
     let mut first = BytesMut::with_capacity(4096);
     match server {
         Some(server) => sorted(caller, near, first, server, stop).await,

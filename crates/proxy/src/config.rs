@@ -4,10 +4,12 @@ use crate::{
     bonded::{self, BondConfig, Pipes, settings::BondKeys},
     controllers::{ControllerError, Controllers},
     destinations::Destinations,
+    forward_loop,
     leg::{self, LegProfile},
-    policy::{Action, Leg, Policy, Prefix, Rule},
+    policy::{Action, Leg, Policy, Prefix, Rule, list},
     rules::{self, Rules},
     sys,
+    users::{self, Users},
 };
 use scenario::{Buffer, Bytes, Fault, FileError, Span};
 use serde::{Deserialize, Deserializer, de};
@@ -78,6 +80,8 @@ pub struct Listen {
     pub send_proxy: Option<ProxyVersion>,
     /// Where clients of [`Way::Socks5`] may go. [`BondConfig`] has the same of a bond.
     pub destinations: Destinations,
+    /// Who may use a listener of [`Way::Socks5`].
+    pub users: Users,
 }
 
 /// How it is known where a connection goes on to.
@@ -87,7 +91,7 @@ pub enum Way {
     Transparent,
     /// To this address.
     Forward(SocketAddr),
-    /// The client says it (SOCKS version 5, RFC 1928, no authentication).
+    /// The client says it (SOCKS version 5, RFC 1928; with users by name and password, RFC 1929).
     Socks5,
     /// The other end of the bond says it, for each of the streams that come out here.
     Bond,
@@ -121,22 +125,26 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 impl Listen {
     /// Routed connections, taken here.
     pub fn transparent(at: SocketAddr) -> Self {
-        Listen { at, way: Way::Transparent, accept_proxy: false, send_proxy: None, destinations: Destinations::default() }
+        Listen::new(at, Way::Transparent)
+    }
+
+    fn new(at: SocketAddr, way: Way) -> Self {
+        Listen { at, way, accept_proxy: false, send_proxy: None, destinations: Destinations::default(), users: Users::default() }
     }
 
     /// Connections to `at` go on to `to`.
     pub fn forward(at: SocketAddr, to: SocketAddr) -> Self {
-        Listen { at, way: Way::Forward(to), accept_proxy: false, send_proxy: None, destinations: Destinations::default() }
+        Listen::new(at, Way::Forward(to))
     }
 
     /// Clients say where to.
     pub fn socks5(at: SocketAddr) -> Self {
-        Listen { at, way: Way::Socks5, accept_proxy: false, send_proxy: None, destinations: Destinations::default() }
+        Listen::new(at, Way::Socks5)
     }
 
     /// The other end of a bond.
     pub fn bond(at: SocketAddr) -> Self {
-        Listen { at, way: Way::Bond, accept_proxy: false, send_proxy: None, destinations: Destinations::default() }
+        Listen::new(at, Way::Bond)
     }
 }
 
@@ -145,7 +153,8 @@ impl FromStr for Listen {
 
     /// `transparent=[::]:5000`, `forward=127.0.0.1:8080=192.0.2.10:80`, `socks5=127.0.0.1:1080` or `bond=[::]:7000`; all but the first with
     /// `,send-proxy=v2`, the second and third with `,accept-proxy` where wanted, the third with
-    /// `,allow=PREFIX` and `,deny=PREFIX`, as often as wanted.
+    /// `,allow=PREFIX` and `,deny=PREFIX`, as often as wanted, and with `,users=FILE` or
+    /// `,user=NAME:PASSWORD`.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut parts = text.split(',');
         let way = parts.next().unwrap_or_default();
@@ -166,19 +175,25 @@ impl FromStr for Listen {
                 ));
             }
         };
+        let (mut users, mut file) = (Users::default(), None);
         for part in parts {
             match part.split_once('=').unwrap_or((part, "")) {
                 ("accept-proxy", "") => listen.accept_proxy = true,
                 ("send-proxy", version) => listen.send_proxy = Some(version.parse()?),
                 ("allow", prefix) => listen.destinations.allow.push(prefix.parse()?),
                 ("deny", prefix) => listen.destinations.deny.push(prefix.parse()?),
-                _ => {
+                ("users", path) if !path.is_empty() => file = Some(path),
+                ("user", user) => users.add(user)?,
+                (option, _) => {
+                    // Without its value, which may be the rest of a password that has a comma.
                     return Err(format!(
-                        "unknown listener option {part:?}: expected accept-proxy, send-proxy=v2, allow=PREFIX or deny=PREFIX"
+                        "unknown listener option {option:?}: expected accept-proxy, send-proxy=v2, allow=PREFIX, deny=PREFIX, \
+                         users=FILE or user=NAME:PASSWORD"
                     ));
                 }
             }
         }
+        listen.users = users.with_file(file);
         listen.check()?;
         Ok(listen)
     }
@@ -198,7 +213,15 @@ impl Listen {
         if self.way != Way::Socks5 && self.destinations.has_lists() {
             return Err("allow and deny are for clients that name their destination (socks5): leave them out".into());
         }
+        if self.way != Way::Socks5 && self.users.are_required() {
+            return Err("users are for clients that name their destination (socks5): leave them out".into());
+        }
         self.destinations.check_prefixes()
+    }
+
+    /// What of it cannot be changed while it listens.
+    fn fixed(&self) -> Listen {
+        Listen { users: Users::default(), ..self.clone() }
     }
 }
 
@@ -215,10 +238,12 @@ impl<'de> Deserialize<'de> for Listen {
             #[serde(default)]
             accept_proxy: bool,
             send_proxy: Option<ProxyVersion>,
-            #[serde(default)]
+            #[serde(default, deserialize_with = "list")]
             allow: Vec<Prefix>,
-            #[serde(default)]
+            #[serde(default, deserialize_with = "list")]
             deny: Vec<Prefix>,
+            #[serde(default)]
+            users: Users,
         }
         let keys = Keys::deserialize(deserializer)?;
         let mut listen = match (keys.transparent, keys.forward, keys.socks5, keys.bond, keys.to) {
@@ -235,6 +260,7 @@ impl<'de> Deserialize<'de> for Listen {
         };
         (listen.accept_proxy, listen.send_proxy) = (keys.accept_proxy, keys.send_proxy);
         listen.destinations = Destinations { allow: keys.allow, deny: keys.deny };
+        listen.users = keys.users;
         listen.check().map_err(de::Error::custom)?;
         Ok(listen)
     }
@@ -286,6 +312,10 @@ impl Service {
         let text = fs::read_to_string(path).map_err(|why| ConfigError::Unreadable { path: origin.clone(), why })?;
         let mut service = Self::parse(&text, &origin).map_err(|error| ConfigError::File(Box::new(error)))?;
         service.config.bond.as_mut().map_or(Ok(()), BondConfig::read_key)?;
+        if service.config.listen.iter().any(|listen| listen.users.are_inline()) {
+            users::check_secrecy(path)?;
+        }
+        service.config.read_users()?;
         Ok(service)
     }
 
@@ -295,7 +325,7 @@ impl Service {
         differs.iter().find(|(_, differs)| *differs).map(|(key, _)| *key)
     }
 
-    /// Reads the text of one; `origin` is what its errors call it. A bond's key is not read.
+    /// Reads the text of one; `origin` is what its errors call it. A bond's key and files of users are not read.
     pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
         let file: File = scenario::read_toml(text, origin, File::check)?;
         let mut service = Service::default();
@@ -389,6 +419,17 @@ pub enum ConfigError {
     /// One process can own only one set of interception rules.
     #[error("there are {0} transparent listeners: one takes the traffic of all interfaces, so give one")]
     ManyTransparent(usize),
+    /// A listener would be its own server.
+    #[error(
+        "the listener at {at} forwards to {to}, where this proxy listens itself: each connection would come back to it without end. \
+         Forward to the server"
+    )]
+    ForwardsToItself {
+        /// Where it listens.
+        at: SocketAddr,
+        /// Where it forwards to.
+        to: SocketAddr,
+    },
     /// Nothing enforces a bypass.
     #[error(
         "rule {0} lets connections bypass, but nothing here could let them: the rules are left to you (--no-rules), or no \
@@ -403,6 +444,14 @@ pub enum ConfigError {
     /// The key can't be read, or is none.
     #[error("cannot take the bond's key from {path}: {why}")]
     KeyFile {
+        /// Which file.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// Users can't be read, or others can read them too.
+    #[error("cannot take users from {path}: {why}")]
+    UsersFile {
         /// Which file.
         path: String,
         /// What is wrong.
@@ -487,6 +536,14 @@ impl Config {
         }
     }
 
+    /// Reads the files of users that listeners have, again if they have been read.
+    ///
+    /// # Errors
+    /// When one cannot be read, others can read it too, or it has no users.
+    pub fn read_users(&mut self) -> Result<(), ConfigError> {
+        self.listen.iter_mut().try_for_each(|listen| listen.users.read())
+    }
+
     /// Finds what can't work before anything is set up.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.prepare().map(drop)
@@ -520,6 +577,9 @@ impl Config {
         if let Some(asked) = self.max_flows.filter(|asked| *asked > most) {
             return Err(ConfigError::TooManyFlows { asked, files: leg::open_files(), threads: self.threads, most });
         }
+        if let Some((at, to)) = forward_loop::find(&self.listen) {
+            return Err(ConfigError::ForwardsToItself { at, to });
+        }
         if let Some(bond) = &self.bond {
             bonded::settings::check(bond, &self.policy.networks)?;
         }
@@ -528,7 +588,7 @@ impl Config {
     }
 
     /// How many flows a worker has descriptors for: two each, or as many as a bond has networks and one.
-    fn flows_of_a_worker(&self) -> usize {
+    pub(crate) fn flows_of_a_worker(&self) -> usize {
         let serves = self.listen.iter().any(|listen| listen.way == Way::Bond);
         let (networks, spares) = (self.policy.networks.len(), self.bond.as_ref().map_or(0, |bond| bond.spares));
         let of_a_flow = 1 + networks.max(if serves { Self::USUAL_NETWORKS } else { 1 });
@@ -560,10 +620,34 @@ impl Config {
         self.install_rules.then(|| Rules { listener: transparent.at, policy: self.policy.rules.clone() })
     }
 
+    /// Listeners whose clients name their destination, which others than this host can reach, and
+    /// which limit neither clients (`users`) nor destinations (`allow`): where each is, what is
+    /// doubtful about it, and the cure.
+    pub fn open_listeners(&self) -> Vec<(SocketAddr, &'static str, &'static str)> {
+        let mut found = Vec::new();
+        for Listen { at, way, destinations, users, .. } in self.listen.iter().filter(|listen| !listen.at.ip().is_loopback()) {
+            let of_bond = self.bond.as_ref().map(|bond| &bond.destinations);
+            match way {
+                Way::Socks5 if destinations.allow.is_empty() && !users.are_required() => found.push((
+                    *at,
+                    "every client that reaches this address can use it to connect to other hosts",
+                    "name its users (,users=FILE), limit its destinations (,allow=PREFIX) or listen on loopback",
+                )),
+                Way::Bond if of_bond.is_none_or(|destinations| destinations.allow.is_empty()) => found.push((
+                    *at,
+                    "every peer that has the bond's key can connect to every host that this one reaches",
+                    "limit its destinations (allow of [bond], --allow PREFIX)",
+                )),
+                _ => {}
+            }
+        }
+        found
+    }
+
     /// What of this configuration differs from `other` in a way that only a restart can bring about.
     pub fn needs_restart(&self, other: &Config) -> Option<&'static str> {
         let differs = [
-            ("listen", self.listen != other.listen),
+            ("listen", !self.listen.iter().map(Listen::fixed).eq(other.listen.iter().map(Listen::fixed))),
             ("threads", self.threads != other.threads),
             ("install_rules", self.install_rules != other.install_rules),
             ("buffer", self.small_buffer() != other.small_buffer()),

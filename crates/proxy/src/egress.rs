@@ -130,6 +130,15 @@ pub struct LinkView {
 }
 
 impl Egress {
+    /// Tries what [`Egress::of`] would need, and changes nothing: the names of the links.
+    pub(crate) fn try_out(policy: &Policy) -> Result<String, EgressError> {
+        let wanted = wanted(policy)?;
+        let links = wanted.iter().map(|link| link.device.name.as_str()).collect::<Vec<_>>().join(", ");
+        Monitor::new().map_err(|why| EgressError::Watch { link: links.clone(), why: why.into() })?;
+        wanted.iter().try_for_each(|link| tc(&link.device.name, &["qdisc", "show", "dev", &link.device.name, "root"]).map(drop))?;
+        Ok(links)
+    }
+
     /// Sets up what the profiles say; none where they say nothing.
     pub(crate) fn of(policy: &Policy) -> Result<Option<Self>, EgressError> {
         let wanted = wanted(policy)?;

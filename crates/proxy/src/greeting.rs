@@ -1,7 +1,7 @@
 //! What a client says before its data: a PROXY protocol header, a SOCKS request; and what is said before data to a far end.
 //! Pure: bytes in, bytes out.
 
-use crate::config::ProxyVersion;
+use crate::{config::ProxyVersion, users::Users};
 use bond::Target;
 use ppp::{HeaderResult, PartialResult as _, v1, v2};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,6 +10,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 const LONGEST: usize = 4096;
 /// No line of the PROXY protocol's version 1 is longer (section 2.1).
 const LONGEST_LINE: usize = 107;
+
+/// Methods of authentication (RFC 1928 §3).
+const NO_AUTHENTICATION: u8 = 0;
+const PASSWORD: u8 = 2;
 
 /// What a greeting has come to.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,6 +44,7 @@ fn refuse(why: &'static str, say: &[u8]) -> Refusal {
 enum Stage {
     ProxyHeader { then_socks: bool },
     SocksMethods,
+    SocksPassword,
     SocksRequest,
     Nothing,
 }
@@ -49,6 +54,8 @@ enum Stage {
 pub(crate) struct Greeting {
     stage: Stage,
     heard: Vec<u8>,
+    /// Who may use a SOCKS listener.
+    users: Users,
     /// Who the client is, where a PROXY header has said so.
     pub(crate) client: Option<SocketAddr>,
 }
@@ -60,7 +67,12 @@ impl Greeting {
             (false, true) => Stage::SocksMethods,
             (false, false) => Stage::Nothing,
         };
-        Greeting { stage, heard: Vec::new(), client: None }
+        Greeting { stage, heard: Vec::new(), users: Users::default(), client: None }
+    }
+
+    /// Asks a SOCKS client for user and password, where there are users.
+    pub(crate) fn with_users(self, users: &Users) -> Self {
+        Greeting { users: users.clone(), ..self }
     }
 
     /// What came after the greeting: data.
@@ -75,6 +87,7 @@ impl Greeting {
             let heard = match self.stage {
                 Stage::ProxyHeader { then_socks } => self.proxy_header(then_socks)?,
                 Stage::SocksMethods => self.socks_methods()?,
+                Stage::SocksPassword => self.socks_password()?,
                 Stage::SocksRequest => self.socks_request()?,
                 Stage::Nothing => return Ok(Heard::Over(None)),
             };
@@ -118,12 +131,34 @@ impl Greeting {
         }
         let Some(count) = self.heard.get(1).map(|count| usize::from(*count)) else { return Ok(Some(Heard::More)) };
         let Some(methods) = self.heard.get(2..2 + count) else { return Ok(Some(Heard::More)) };
-        if !methods.contains(&0) {
-            return Err(refuse("a SOCKS client that insists on authentication", &[5, 0xff]));
+        let (method, next, lacks) = if self.users.are_required() {
+            (PASSWORD, Stage::SocksPassword, "a SOCKS client that offers no user and password")
+        } else {
+            (NO_AUTHENTICATION, Stage::SocksRequest, "a SOCKS client that insists on authentication")
+        };
+        if !methods.contains(&method) {
+            return Err(refuse(lacks, &[5, 0xff]));
         }
         self.heard.drain(..2 + count);
+        self.stage = next;
+        Ok(Some(Heard::Say(vec![5, method])))
+    }
+
+    /// RFC 1929 §2.
+    fn socks_password(&mut self) -> Result<Option<Heard>, Refusal> {
+        let [version, rest @ ..] = self.heard.as_slice() else { return Ok(Some(Heard::More)) };
+        if *version != 1 {
+            return Err(refuse("a SOCKS client that says no user and password where it must", &[1, 1]));
+        }
+        let Some((name, rest)) = counted(rest) else { return Ok(Some(Heard::More)) };
+        let Some((password, _)) = counted(rest) else { return Ok(Some(Heard::More)) };
+        if !self.users.have(name, password) {
+            return Err(refuse("a wrong user or password", &[1, 1]));
+        }
+        let all = 1 + 1 + name.len() + 1 + password.len();
+        self.heard.drain(..all);
         self.stage = Stage::SocksRequest;
-        Ok(Some(Heard::Say(vec![5, 0])))
+        Ok(Some(Heard::Say(vec![1, 0])))
     }
 
     /// RFC 1928 §4.
@@ -169,6 +204,12 @@ fn named(name: &[u8], port: u16) -> Result<Target, Refusal> {
         Ok(address) => Target::Address(SocketAddr::new(address, port)),
         Err(_) => Target::Name(name.into(), port),
     })
+}
+
+/// Bytes behind their count, and what follows; none: more must come.
+fn counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (count, rest) = bytes.split_first()?;
+    rest.split_at_checked(usize::from(*count))
 }
 
 /// A SOCKS reply (RFC 1928 §6): 0 connected, else why not. The address it is to carry is of no use to a client; like others we
@@ -287,6 +328,46 @@ mod tests {
         assert!(refused(b"GET / HTTP/1.1\r\n").is_empty());
     }
 
+    /// A listener with one user, alice, whose password is secret.
+    fn guarded() -> Greeting {
+        let mut users = Users::default();
+        users.add("alice:secret").unwrap();
+        Greeting::new(false, true).with_users(&users)
+    }
+
+    /// What a client sends that says user and password.
+    fn with_password(name: &str, password: &str) -> Vec<u8> {
+        let counted = |text: &str| [&[text.len() as u8], text.as_bytes()].concat();
+        [&[5, 2, 0, 2, 1][..], &counted(name), &counted(password), &TO_ADDRESS[4..]].concat()
+    }
+
+    #[test]
+    fn a_user_with_its_password_goes_on_however_its_bytes_fall() {
+        let bytes = with_password("alice", "secret");
+        for step in 1..bytes.len() {
+            let (said, target, _, rest) = talk(guarded(), &bytes, step).unwrap();
+            assert_eq!((said, rest), (vec![5, 2, 1, 0], b"GET".to_vec()));
+            assert_eq!(target, Some(Target::Address("192.0.2.1:80".parse().unwrap())));
+        }
+    }
+
+    #[test]
+    fn who_is_no_user_is_refused() {
+        let refused = |bytes: &[u8]| talk(guarded(), bytes, 64).unwrap_err().say;
+        assert_eq!(refused(TO_NAME), [5, 0xff], "no method but none");
+        let long = "x".repeat(255);
+        for (name, password) in [("alice", "secre"), ("alice", "secret2"), ("", ""), ("bob", "secret"), ("alices", "ecret"), (&long, &long)]
+        {
+            assert_eq!(refused(&with_password(name, password)), [1, 1], "{name} {password}");
+        }
+        assert_eq!(refused(&[5, 1, 2, 5, 1, 0, 1]), [1, 1], "a request in the place of a password");
+        // A greeting that ends early goes nowhere.
+        let whole = with_password("alice", "secret");
+        for length in 0..whole.len() - 3 {
+            assert_eq!(talk(guarded(), &whole[..length], 64).unwrap_err().why, "it never ended");
+        }
+    }
+
     #[test]
     fn a_proxy_header_that_we_write_is_one_that_we_read() {
         let (v4, v6): (SocketAddr, SocketAddr) = ("192.0.2.7:4711".parse().unwrap(), "[2001:db8::7]:80".parse().unwrap());
@@ -314,6 +395,8 @@ mod tests {
         #[test]
         fn no_bytes_make_it_panic_or_go_on_for_ever(bytes in prop::collection::vec(any::<u8>(), 0..6000), proxy: bool, step in 1..500usize) {
             let _ = talk(Greeting::new(proxy, true), &bytes, step);
+            // Where the method is agreed on, the same bytes are a password.
+            let _ = talk(guarded(), &[&[5, 1, 2, 1], &bytes[..]].concat(), step);
         }
     }
 }

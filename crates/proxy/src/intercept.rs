@@ -53,7 +53,7 @@ pub(crate) fn open(config: &Config, worker: usize) -> Result<Vec<Listener>, Star
     Ok(listeners)
 }
 
-fn cure(why: &io::Error) -> &'static str {
+pub(crate) fn cure(why: &io::Error) -> &'static str {
     match why.kind() {
         io::ErrorKind::AddrInUse => "another program listens there: stop it or choose another port",
         io::ErrorKind::PermissionDenied => "run as root, or with CAP_NET_ADMIN (and CAP_NET_BIND_SERVICE for ports below 1024)",
@@ -89,6 +89,22 @@ fn listener(config: &Config, at: SocketAddr, way: Way) -> io::Result<Socket> {
     Ok(socket)
 }
 
+/// Tries whether a listener could have this address, and leaves it free. No connection can come in.
+pub(crate) fn try_bind(at: SocketAddr, transparent: bool) -> io::Result<()> {
+    let domain = Domain::for_address(at);
+    let socket = Socket::new(domain, Type::STREAM.cloexec(), Some(Protocol::TCP))?;
+    if domain == Domain::IPV6 {
+        socket.set_only_v6(transparent || !at.ip().is_unspecified())?;
+    }
+    // As listeners do, for the sake of connections that have ended. Not SO_REUSEPORT, by which the
+    // port of another proxy of this user would seem free.
+    socket.set_reuse_address(true)?;
+    if transparent {
+        leg::set_transparent(&socket, domain)?;
+    }
+    socket.bind(&SockAddr::from(at))
+}
+
 /// Whether this machine has that address. A link-local one is found by its scope.
 fn is_own(mut address: SocketAddr) -> bool {
     address.set_port(0);
@@ -96,6 +112,14 @@ fn is_own(mut address: SocketAddr) -> bool {
 }
 
 impl Listener {
+    /// Takes the users that a configuration has for it, for clients from now on.
+    pub(crate) fn take_users(&mut self, config: &Config) {
+        let same = |listen: &&Listen| (listen.at, listen.way) == (self.listen.at, self.listen.way);
+        if let Some(listen) = config.listen.iter().find(same) {
+            self.listen.users = listen.users.clone();
+        }
+    }
+
     /// How many connections wait to be accepted.
     pub(crate) fn waiting(&self) -> usize {
         // Of a listener the kernel tells that here (tcp_get_info).

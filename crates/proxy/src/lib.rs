@@ -10,6 +10,7 @@
 //! The accepted connection is the *near leg*, the dialled one the *far leg*, whichever way the data flows.
 
 mod bonded;
+pub mod check;
 mod config;
 mod connection;
 pub mod control;
@@ -21,6 +22,7 @@ mod ending;
 pub mod ends;
 mod failure;
 mod flow_log;
+mod forward_loop;
 mod gate;
 mod greeting;
 mod host_counters;
@@ -39,6 +41,7 @@ mod routes;
 mod rules;
 mod runtime_dir;
 mod sys;
+mod users;
 mod worker;
 
 use std::{
@@ -64,6 +67,7 @@ pub use policy::{Action, Interface, Leg, Policy, Ports, Prefix, Rule};
 pub use rules::{Counted, Rules, RulesError};
 pub use scenario::Phase;
 pub use sys::{TcpInfo, clamp_window, force_receive_buffer, tcp_info, unsent};
+pub use users::Users;
 
 use controllers::Controllers;
 use egress::Egress;

@@ -30,7 +30,7 @@ pub enum Action {
 }
 
 /// A list, of which one alone may stand without brackets.
-fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+pub(crate) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     struct List<T>(PhantomData<T>);
     impl<'de, T: Deserialize<'de>> de::Visitor<'de> for List<T> {
         type Value = Vec<T>;

@@ -55,12 +55,17 @@ impl Routes {
 
     /// The name of the interface that leads to `address`; none where nothing does.
     pub(crate) fn interface_to(&self, address: IpAddr) -> Option<String> {
-        let route = self.ask(address, 0).ok().flatten()?;
+        self.reach(address).ok().flatten()
+    }
+
+    /// The same, with the reason where no route leads there.
+    pub(crate) fn reach(&self, address: IpAddr) -> io::Result<Option<String>> {
+        let Some(route) = self.ask(address, 0)? else { return Ok(None) };
         let index = route.attributes.iter().find_map(|attribute| match attribute {
             RouteAttribute::Oif(index) => Some(*index),
             _ => None,
-        })?;
-        rustix::net::netdevice::index_to_name(self.socket.as_fd(), index).ok()
+        });
+        Ok(index.and_then(|index| rustix::net::netdevice::index_to_name(self.socket.as_fd(), index).ok()))
     }
 
     /// Whether packets to `address` come to this host, alone or with others: it is an address of

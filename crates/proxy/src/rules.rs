@@ -22,7 +22,8 @@ use crate::{
 };
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::{
-    fmt, io,
+    fmt,
+    io::{self, Write as _},
     net::SocketAddr,
     path::PathBuf,
     process::{Command, Stdio},
@@ -304,6 +305,16 @@ impl Rules {
         lines
     }
 
+    /// Has nft and the kernel check the table's contents, and changes nothing.
+    pub(crate) fn try_out(&self) -> Result<(), RulesError> {
+        // Under a name of its own: the table of a proxy that runs takes no commands from others.
+        let (table, trial) = (format!(" inet {TABLE} "), format!(" inet {TABLE}-check "));
+        let contents: Vec<String> = self.contents().iter().map(|line| line.replacen(&table, &trial, 1)).collect();
+        let script = format!("add table{trial}\n{}\n", contents.join("\n"));
+        let (fine, said) = run_nft_with(&["-c", "-f", "-"], &script)?;
+        if fine { Ok(()) } else { Err(RulesError::Refused { cure: cure(&said), said }) }
+    }
+
     /// What delivers marked packets to this machine, as commands of `ip` for people to read.
     pub fn ip(&self) -> Vec<String> {
         self.families()
@@ -434,7 +445,20 @@ fn cure(said: &str) -> &'static str {
 
 /// Runs nft: whether it was content, and what it said.
 fn run_nft(arguments: &[&str]) -> Result<(bool, String), RulesError> {
-    let output = Command::new("nft").args(arguments).stdin(Stdio::null()).output().map_err(RulesError::Missing)?;
+    run_nft_with(arguments, "")
+}
+
+/// The same, with `input` to read.
+fn run_nft_with(arguments: &[&str], input: &str) -> Result<(bool, String), RulesError> {
+    let (read, mut write) = io::pipe().map_err(RulesError::Missing)?;
+    let mut command = Command::new("nft");
+    let child = command.args(arguments).stdin(read).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(RulesError::Missing)?;
+    // The command holds the other end of the pipe until it is gone.
+    drop(command);
+    // One that does not read to the end says why it does not.
+    let _ = write.write_all(input.as_bytes());
+    drop(write);
+    let output = child.wait_with_output().map_err(RulesError::Missing)?;
     let mut said = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {
         said = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or("it gave no reason").to_string();

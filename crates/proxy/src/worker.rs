@@ -341,6 +341,9 @@ impl Worker {
                 Command::Reload(config) => {
                     self.room = config.room_of_a_worker();
                     self.config = config;
+                    for listener in &mut self.listeners {
+                        listener.take_users(&self.config);
+                    }
                     if let Some(bonds) = &mut self.bonds {
                         bonds.reload(&self.config);
                     }

@@ -2,6 +2,7 @@
 
 use crate::{
     Failure,
+    check::{self, Check},
     proxy::buffer,
     service::{self, usage},
 };
@@ -113,9 +114,10 @@ struct Both {
     /// What `tandem flows` calls this end
     #[arg(long, value_name = "NAME", default_value = "default")]
     name: String,
-    /// Says whether this can work on this machine, and ends
-    #[arg(long)]
-    check: bool,
+    /// Tries what a start would need, says what cannot work, and ends; "--check=config" looks at the
+    /// configuration alone
+    #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
+    check: Option<Check>,
 }
 
 impl Both {
@@ -136,11 +138,10 @@ impl Both {
     }
 
     fn run(&self, service: &Service) -> Result<(), Failure> {
-        service.config.check().map_err(usage)?;
-        if self.check {
-            outln!("this can work here");
-            return Ok(());
+        if let Some(how) = self.check {
+            return check::run(how, &service.config, Some(&service.name), service.metrics, "this can work here");
         }
+        service.config.check().map_err(usage)?;
         service::serve(service, || Ok(None))
     }
 }
@@ -161,6 +162,7 @@ impl Connect {
         let networks: Vec<Network> = self.network.iter().map(network).collect::<Result<_, _>>()?;
         let config = &mut service.config;
         config.listen.clone_from(&self.listen);
+        config.read_users().map_err(usage)?;
         config.policy.networks = networks;
         config.policy.near = self.near.clone().unwrap_or_default();
         config.threads = self.threads.into();

@@ -1,7 +1,11 @@
 //! `tandem cache`: the store-and-forward proxy.
 
-use crate::{Failure, service::tell_manager};
-use cache::{Cache as Running, Config, Listen, Raw, Stats, WorkerProgram, metrics, picture_worker, shrink::Wish};
+use crate::{
+    Failure,
+    check::{self, Check},
+    service::{tell_manager, usage},
+};
+use cache::{Cache as Running, Config, Listen, Raw, Stats, WorkerProgram, metrics, picture_worker};
 use clap::Args;
 use proxy::{LegProfile, Ports, StartError};
 use scenario::{Bytes, Span};
@@ -27,7 +31,7 @@ pub(crate) struct Cache {
         value_name = "WAY",
         required = true,
         help = "Where connections come in: transparent=[::]:5000, forward=HERE:PORT=THERE:PORT or, for clients that know of a proxy, \
-                http=HERE:PORT (that with ,allow=PREFIX and ,deny=PREFIX: where clients may go)"
+                http=HERE:PORT (that with ,allow=PREFIX and ,deny=PREFIX: where clients may go; ,users=FILE: who may use it)"
     )]
     listen: Vec<Listen>,
     /// Ports of servers whose connections a transparent listener takes: 80, or 8000-8999
@@ -101,6 +105,10 @@ pub(crate) struct Cache {
     /// Prints the rules and ends
     #[arg(long)]
     dry_run: bool,
+    /// Tries what a start would need, says what cannot work, and ends; "--check=config" looks at the
+    /// configuration alone
+    #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
+    check: Option<Check>,
     /// Says at the end as JSON what has been done
     #[arg(long)]
     json: bool,
@@ -133,8 +141,12 @@ fn lull(text: &str) -> Result<Raw, String> {
 
 impl Cache {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let config = self.config();
-        config.check().map_err(|error| Failure::Usage(error.to_string()))?;
+        let mut config = self.config();
+        config.read_users().map_err(usage)?;
+        config.check().map_err(usage)?;
+        if let Some(how) = self.check {
+            return check::run(how, &config.of_proxy(), None, self.metrics, "this can work here");
+        }
         if self.dry_run {
             match config.of_proxy().rules() {
                 Some(rules) => out!("{rules}"),
@@ -203,17 +215,7 @@ impl Cache {
             let at = files.display();
             tracing::warn!("{at} has room for {left}, less than --disk {}: let TMPDIR name another directory, or give less", self.disk);
         }
-        for listen in &self.listen {
-            if let Listen::Http(at, destinations) = listen
-                && !at.ip().is_loopback()
-                && destinations.allow.is_empty()
-            {
-                tracing::warn!(
-                    "HTTP proxy at {at}: every client that reaches this address can use it to connect to other hosts; \
-                     limit its destinations (,allow=PREFIX) or listen on an address that only your clients reach"
-                );
-            }
-        }
+        self.config().of_proxy().open_listeners().iter().for_each(|(at, why, cure)| tracing::warn!("listener at {at}: {why}; {cure}"));
     }
 
     fn print(&self, stats: &Stats) -> Result<(), Failure> {

@@ -1,14 +1,16 @@
 //! `tandem doctor`: what this machine can do, and the cure for what it can't. Each need is tried, not guessed.
 
-use crate::Failure;
+use crate::{Failure, service::usage};
 use clap::Args;
 use proxy::{
+    Service,
+    check::{self, Trial, TrialResult},
     control::Remote,
     diagnosis::{self, Finding},
 };
 use scenario::{Rate, Span};
 use serde::Serialize;
-use std::{net::Ipv6Addr, time::Duration};
+use std::{net::Ipv6Addr, path::PathBuf, time::Duration};
 
 /// Tries each need of each command and says what is missing and how to mend it.
 #[derive(Debug, Args)]
@@ -22,6 +24,9 @@ pub(crate) struct Doctor {
     /// Whether this host's windows are enough for a link, given as rate and round trip: 100Mbit,600ms
     #[arg(long, value_name = "RATE,RTT", value_parser = link)]
     link: Option<(Rate, Span)>,
+    /// A configuration of the proxy: tries all that it would need to start here, as `tandem proxy --check` does
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Which proxy to look at, where several run
     #[arg(long, value_name = "NAME", default_value = "default")]
     name: String,
@@ -37,7 +42,7 @@ fn link(text: &str) -> Result<(Rate, Span), String> {
 #[derive(Debug, Serialize)]
 struct Need {
     command: &'static str,
-    need: &'static str,
+    need: String,
     ok: bool,
     /// Whether the command works without it, less well.
     optional: bool,
@@ -68,8 +73,9 @@ impl Doctor {
                 Ok(found) => (true, found, String::new()),
                 Err(cure) => (false, String::new(), cure),
             };
-            Need { command: "proxy", need: finding.what, ok, optional: true, found, cure }
+            Need { command: "proxy", need: finding.what.into(), ok, optional: true, found, cure }
         }));
+        needs.extend(self.trials()?);
         let measured = if self.lab { measure()? } else { Vec::new() };
         if self.json {
             let value = serde_json::json!({ "needs": needs, "emulator": measured });
@@ -85,6 +91,17 @@ impl Doctor {
 }
 
 impl Doctor {
+    /// What the configuration would need to start; without one, what a proxy on a router does.
+    fn trials(&self) -> Result<Vec<Need>, Failure> {
+        let Some(file) = &self.config else {
+            return Ok(check::try_host().into_iter().map(|trial| need_of(trial, true)).collect());
+        };
+        let Service { config, name, metrics } = Service::read(file).map_err(usage)?;
+        config.check().map_err(usage)?;
+        let trials = check::try_start(&config, Some(&name), metrics);
+        Ok(trials.into_iter().map(|trial| need_of(trial, false)).collect())
+    }
+
     /// What a running proxy shows, and what a link asks for.
     fn findings(&self) -> Vec<Finding> {
         let remote = Remote::named(&self.name);
@@ -100,14 +117,24 @@ impl Doctor {
     }
 }
 
+fn need_of(trial: Trial, optional: bool) -> Need {
+    let need = format!("{} {}", trial.attempt, trial.subject);
+    let (ok, optional, found, cure) = match trial.result {
+        TrialResult::Works(found) => (true, optional, found, String::new()),
+        TrialResult::Doubtful { why, cure } => (false, true, String::new(), format!("{why}; {cure}")),
+        TrialResult::Fails { why, cure } => (false, optional, String::new(), format!("{why}; {cure}")),
+    };
+    Need { command: "proxy", need, ok, optional, found, cure }
+}
+
 fn needs() -> Vec<Need> {
     let mut needs = Vec::new();
-    let mut add = |command, need, optional, tried: Result<String, String>| {
+    let mut add = |command, need: &str, optional, tried: Result<String, String>| {
         let (ok, found, cure) = match tried {
             Ok(found) => (true, found, String::new()),
             Err(cure) => (false, String::new(), cure),
         };
-        needs.push(Need { command, need, ok, optional, found, cure });
+        needs.push(Need { command, need: need.into(), ok, optional, found, cure });
     };
     let host = lab::Host::new("doctor");
     let in_host = |work: &(dyn Fn(&lab::Host) -> Result<String, String> + Sync)| match &host {
@@ -186,7 +213,7 @@ fn print_needs(needs: &[Need]) {
             (false, true) => "~",
             (false, false) => "✗",
         };
-        [mark, need.command, need.need, if need.ok { &need.found } else { &need.cure }].map(str::to_owned).into()
+        [mark, need.command, &need.need, if need.ok { &need.found } else { &need.cure }].map(str::to_owned).into()
     };
     let rows: Vec<Vec<String>> = needs.iter().map(row).collect();
     out!("{}", report::words_table(&["", "command", "need", "found, or the cure"], &rows));

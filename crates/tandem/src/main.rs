@@ -24,6 +24,7 @@ mod advise;
 mod answer;
 mod bond;
 mod cache;
+mod check;
 mod control;
 mod demo;
 mod detect;

@@ -2,6 +2,7 @@
 
 use crate::{
     Failure,
+    check::{self, Check},
     service::{self, usage},
 };
 use clap::Args;
@@ -21,7 +22,7 @@ pub(crate) struct Proxy {
         value_name = "WAY",
         required_unless_present = "config",
         help = "Where connections come in: transparent=[::]:5000, forward=HERE:PORT=THERE:PORT or socks5=HERE:PORT; the last two \
-                with ,accept-proxy and ,send-proxy=v2 where the PROXY protocol is spoken, socks5 with ,allow=PREFIX and ,deny=PREFIX (where clients may go); bonds come in by `tandem bond serve`"
+                with ,accept-proxy and ,send-proxy=v2 where the PROXY protocol is spoken, socks5 with ,allow=PREFIX and ,deny=PREFIX (where clients may go) and ,users=FILE (who may use it, NAME:PASSWORD a line); bonds come in by `tandem bond serve`"
     )]
     listen: Vec<Listen>,
     /// Profile of the accepted leg, as KEY=VALUE,…: control=cubic,keepalive=10min
@@ -63,9 +64,10 @@ pub(crate) struct Proxy {
     /// Prints the rules and ends
     #[arg(long)]
     dry_run: bool,
-    /// Says whether the configuration can be used on this machine, and ends
-    #[arg(long)]
-    check: bool,
+    /// Tries what a start would need, says what cannot work, and ends; "--check=config" looks at the
+    /// configuration alone
+    #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
+    check: Option<Check>,
 }
 
 pub(crate) fn buffer(text: &str) -> Result<Buffer, String> {
@@ -79,16 +81,15 @@ pub(crate) fn buffer(text: &str) -> Result<Buffer, String> {
 impl Proxy {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let service = self.service().map_err(usage)?;
+        if let Some(how) = self.check {
+            return check::run(how, &service.config, Some(&service.name), service.metrics, "the configuration can be used");
+        }
         service.config.check().map_err(usage)?;
         if self.dry_run {
             match service.config.rules() {
                 Some(rules) => out!("{rules}"),
                 None => outln!("no rules"),
             }
-            return Ok(());
-        }
-        if self.check {
-            outln!("the configuration can be used");
             return Ok(());
         }
         service::serve(&service, || if self.config.is_some() { self.service().map(Some) } else { Ok(None) })
@@ -100,6 +101,7 @@ impl Proxy {
         let config = &mut service.config;
         if !self.listen.is_empty() {
             config.listen.clone_from(&self.listen);
+            config.read_users()?;
         }
         match self.buffer {
             Some(Buffer::Bytes(bytes)) => config.buffer = Some(bytes),

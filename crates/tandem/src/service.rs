@@ -104,10 +104,7 @@ pub(crate) fn tell_manager(state: &[NotifyState<'_>]) {
 
 /// Says what works but is likely not meant.
 fn warn(config: &Config) {
-    let open = config.listen.iter().find(|listen| listen.way == proxy::Way::Socks5 && !listen.at.ip().is_loopback());
-    if let Some(listen) = open {
-        tracing::warn!("SOCKS at {}: whoever reaches that address can go anywhere from here; keep strangers out", listen.at);
-    }
+    config.open_listeners().iter().for_each(|(at, why, cure)| tracing::warn!("listener at {at}: {why}; {cure}"));
     let missing = config.rules().map_or(Vec::new(), |rules| rules.sysctls());
     for setting in missing {
         let Some((name, wanted)) = setting.split_once('=') else { continue };

@@ -6,6 +6,7 @@ mod common;
 use common::TANDEM;
 use std::{
     fs,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Command, Output},
 };
@@ -126,8 +127,21 @@ config rule
 	list ports '8000-8999'
 	option action 'bypass'
 
+config listen
+	option socks5 '127.0.0.1:1080'
+	list allow '10.0.0.0/8'
+	list allow '192.0.2.0/24'
+	option deny '10.1.0.0/16'
+	list users 'alice:a "quoted" \ secret'
+
+config listen
+	option socks5 '127.0.0.1:1081'
+	option users '/etc/tandem.users'
+
 config bond
 	option tls '1'
+	option allow '10.0.0.0/8'
+	list deny '10.1.0.0/16'
 
 config bond_network
 	option network 'wan'
@@ -153,13 +167,30 @@ interface = "eth7"
 to = ["10.0.0.0/8", "fd00::/8"]
 ports = [443, "8000-8999"]
 action = "bypass"
+[[listen]]
+socks5 = "127.0.0.1:1080"
+allow = ["10.0.0.0/8", "192.0.2.0/24"]
+deny = "10.1.0.0/16"
+users = ["alice:a \"quoted\" \\ secret"]
+[[listen]]
+socks5 = "127.0.0.1:1081"
+users = "/etc/tandem.users"
 [bond]
 tls = true
+allow = "10.0.0.0/8"
+deny = ["10.1.0.0/16"]
 [[bond.network]]
 interface = "lo"
 tier = 1
 "#;
     assert_eq!(router.says("uci_to_toml tandem"), expected);
+    // What stands where the proxy has lists is read by it.
+    let text = expected.replace("ecn = \"perhaps\"", "ecn = true").replace("[bond]", "[bond]\nkey_file = \"/k\"\nto = \"192.0.2.1:7000\"");
+    let config = proxy::Service::parse(&text, "uci").unwrap().config;
+    let destinations = &config.listen[1].destinations;
+    assert_eq!((destinations.allow.len(), destinations.deny.len()), (2, 1));
+    assert!(config.listen[1].users.have(b"alice", b"a \"quoted\" \\ secret") && config.listen[2].users.are_required());
+    assert_eq!(config.bond.unwrap().destinations.allow.len(), 1);
 }
 
 #[test]
@@ -187,6 +218,8 @@ fn a_configuration_that_is_wrong_stops_nothing_that_runs() {
     };
     running("4MiB");
     router.says("start");
+    let mode = fs::metadata(router.at("var/etc/tandem.toml")).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600, "it may have passwords");
     router.write("running", "");
     let file = || fs::read_to_string(router.at("var/etc/tandem.toml")).unwrap();
     assert!(file().contains("4MiB"));

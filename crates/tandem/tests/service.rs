@@ -48,7 +48,10 @@ fn a_file_is_checked_without_being_used() {
     let key = keys.path().join("bond.key");
     fs::write(&key, "a key of more than sixteen bytes").unwrap();
     fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    let text = text.replace("/etc/tandem/bond.key", key.to_str().unwrap());
+    let users = keys.path().join("users");
+    fs::write(&users, "alice:secret\n").unwrap();
+    fs::set_permissions(&users, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let text = text.replace("/etc/tandem/bond.key", key.to_str().unwrap()).replace("/etc/tandem/users", users.to_str().unwrap());
     let (_directory, path) = file(&text);
     assert_eq!(check(&path, &[]), (0, "the configuration can be used\n".into(), String::new()));
 
@@ -61,6 +64,13 @@ fn a_file_is_checked_without_being_used() {
         error
     };
     for (from, to, expected) in [
+        (users.to_str().unwrap(), "/nowhere/users", "cannot take users from /nowhere/users: No such file or directory"),
+        (
+            &format!("\"{}\"", users.display()),
+            "[\"alice:secret\"]",
+            "proxy.toml: it has passwords, and every user of this machine has access to it (it is world-readable): chmod o= it",
+        ),
+        (&format!("\"{}\"", users.display()), "[\"alice\"]", "a user is written NAME:PASSWORD; a colon is missing"),
         (key.to_str().unwrap(), "/nowhere/bond.key", "cannot take the bond's key from /nowhere/bond.key: No such file or directory"),
         ("threads         = 2", "treads          = 2", "proxy.toml:3: treads: is no key here"),
         ("\"10.0.0.0/8\"", "\"10.0.0.0/99\"", "\"10.0.0.0/99\" is no address prefix"),

@@ -7,5 +7,6 @@ mod destinations;
 mod forms;
 mod hostile;
 mod raw;
+mod users;
 mod wire;
 mod workers;

@@ -1,7 +1,7 @@
 //! A connection whose ends do not know each other yet: they show that they share a key, and begin to encrypt where that is wanted. Nothing is said to
 //! whoever has not the key, and nothing is read beyond what is expected: what follows is for those who come after.
 
-use super::{channel::Channel, tls::Encryption};
+use super::{channel::Channel, settings::BondConfig, tls::Encryption};
 use crate::sys;
 use bond::{Accepted, Challenge, Dialled, Hello, Key, Nonce, Proof, Refused};
 use rustix::{
@@ -25,6 +25,13 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
+    /// As a bond's configuration says.
+    pub(super) fn of(bond: &BondConfig) -> Result<Self, String> {
+        let key = bond.key.clone().ok_or("the bond has no key")?;
+        let encryption = if bond.tls { Some(Encryption::new()?) } else { None };
+        Ok(Keeper { key, encryption, window: bond.window.0 as u32 })
+    }
+
     /// What both ends must agree on besides the key.
     fn binding(&self) -> &'static [u8] {
         if self.encryption.is_some() { b"encrypted" } else { b"clear" }

@@ -18,10 +18,12 @@ pub(crate) mod settings;
 mod stream;
 mod streams;
 mod tls;
+mod trial;
 mod view;
 
 pub(crate) use settings::bound_window;
 pub use settings::{BondConfig, Network, NetworkSpec};
+pub(crate) use trial::try_network;
 pub use view::{BondView, PathView};
 
 use crate::{
@@ -131,9 +133,7 @@ impl Bonds {
         worker: usize,
     ) -> Result<Option<Self>, String> {
         let Some(bond) = &config.bond else { return Ok(None) };
-        let key = bond.key.clone().ok_or("the bond has no key")?;
-        let encryption = if bond.tls { Some(tls::Encryption::new()?) } else { None };
-        let keeper = Keeper { key, encryption, window: bond.window.0 as u32 };
+        let keeper = Keeper::of(bond)?;
         let now = Instant::now();
         Ok(Some(Bonds {
             networks: Networks::new(&config.policy.networks, bond, now),

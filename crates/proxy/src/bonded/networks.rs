@@ -240,7 +240,7 @@ impl Networks {
 }
 
 /// Begins to connect over a network.
-fn connect(network: &Network, window: Option<Bytes>) -> io::Result<Socket> {
+pub(super) fn connect(network: &Network, window: Option<Bytes>) -> io::Result<Socket> {
     let domain = Domain::for_address(network.to);
     let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
     socket.set_tcp_nodelay(true)?;

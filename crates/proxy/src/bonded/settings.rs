@@ -4,7 +4,7 @@ use crate::{
     config::ConfigError,
     destinations::Destinations,
     leg::LegProfile,
-    policy::{Interface, Prefix},
+    policy::{Interface, Prefix, list},
     sys,
 };
 use bond::{Key, Scheduler};
@@ -217,7 +217,9 @@ pub(crate) struct BondKeys {
     connection_window: Option<Bytes>,
     spares: Option<usize>,
     outage: Option<Span>,
+    #[serde(deserialize_with = "list")]
     allow: Vec<Prefix>,
+    #[serde(deserialize_with = "list")]
     deny: Vec<Prefix>,
     network: Vec<NetworkSpec>,
 }

@@ -35,7 +35,7 @@ pub(super) struct Caller {
 impl Worker {
     /// Takes in a client that is to say where it goes.
     pub(super) fn listen_to(&mut self, socket: Socket, client: SocketAddr, listen: Listen) {
-        let greeting = Greeting::new(listen.accept_proxy, listen.way == Way::Socks5);
+        let greeting = Greeting::new(listen.accept_proxy, listen.way == Way::Socks5).with_users(&listen.users);
         let slot = self.slot();
         self.serial += 1;
         if epoll::add(&self.epoll, &socket, Token::Connection(slot, Side::Near).pack(), EventFlags::IN).is_err() {

@@ -1,0 +1,114 @@
+//! The interfaces that a configuration names, the links whose capacity it says, and the routes to
+//! what it names.
+
+use super::{Trial, TrialResult};
+use crate::{
+    Config, Way,
+    egress::{Egress, EgressError},
+    policy::{Action, Interface, Policy, Prefix},
+    routes::{Device, Routes},
+};
+use std::{io, net::IpAddr};
+
+pub(super) fn try_all(config: &Config) -> Vec<Trial> {
+    let routes = match Routes::open().and_then(|routes| routes.devices().map(|devices| (routes, devices))) {
+        Ok(found) => found,
+        Err(why) => {
+            let cure = "allow this process netlink sockets (RestrictAddressFamilies=AF_NETLINK)";
+            return vec![Trial::new("list", "the interfaces of this host", TrialResult::fails(why.to_string(), cure))];
+        }
+    };
+    let (routes, devices) = routes;
+    let mut trials: Vec<Trial> = named(&config.policy).iter().map(|(interface, by)| find(interface, by, &devices)).collect();
+    if config.policy.profiles().any(|(_, profile, _)| profile.capacity.is_some()) {
+        trials.extend(try_links(&config.policy));
+    }
+    trials.extend(try_routes(config, &routes));
+    trials
+}
+
+/// Every interface that is named, with where.
+fn named(policy: &Policy) -> Vec<(Interface, String)> {
+    let mut all: Vec<(Interface, Vec<String>)> = Vec::new();
+    let mut add = |interface: &Interface, by: String| match all.iter_mut().find(|(known, _)| known == interface) {
+        Some((_, places)) => places.push(by),
+        None => all.push((interface.clone(), vec![by])),
+    };
+    for (name, profile, chosen_by) in policy.profiles() {
+        chosen_by.iter().for_each(|interface| add(interface, name.clone()));
+        if let Some(link) = &profile.link {
+            add(&Interface(link.clone()), format!("link of {name}"));
+        }
+    }
+    for (index, rule) in policy.rules.iter().enumerate() {
+        rule.inward.iter().for_each(|interface| add(interface, format!("in of rule[{}]", index + 1)));
+        rule.outward.iter().for_each(|interface| add(interface, format!("out of rule[{}]", index + 1)));
+    }
+    all.into_iter().map(|(interface, places)| (interface, places.join(", "))).collect()
+}
+
+fn find(interface: &Interface, by: &str, devices: &[Device]) -> Trial {
+    let fitting: Vec<&str> = devices.iter().map(|device| device.name.as_str()).filter(|name| interface.fits(name)).collect();
+    let result = if !fitting.is_empty() {
+        TrialResult::works(fitting.join(", "))
+    } else if interface.0.ends_with('*') {
+        TrialResult::works("none now; those that come later count")
+    } else {
+        let there: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+        TrialResult::fails(
+            format!("there is no such interface in this network namespace; there are {}", there.join(", ")),
+            "correct the name (`ip link`), bring the interface up first, or use a pattern for one that comes later (ppp*)",
+        )
+    };
+    Trial::new("find the interface", format!("{} ({by})", interface.0), result)
+}
+
+/// The links whose capacity is known: whether it is clear which they are, and what watches them.
+fn try_links(policy: &Policy) -> Vec<Trial> {
+    let result = match Egress::try_out(policy) {
+        Ok(links) => TrialResult::works(links),
+        // Such an interface has been reported by its name.
+        Err(EgressError::NoLink { .. }) => return Vec::new(),
+        Err(why) => TrialResult::fails(why.to_string(), "see `tandem doctor` for what this machine can do"),
+    };
+    vec![Trial::new("watch", "links whose capacity is configured", result)]
+}
+
+/// Whether what is named is reached: servers, clients, and the networks between which a transparent
+/// listener stands.
+fn try_routes(config: &Config, routes: &Routes) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for listen in &config.listen {
+        if let Way::Forward(to) = listen.way {
+            trials.push(try_route(routes, to.ip(), format!("{to} (where the listener at {} forwards to)", listen.at)));
+        }
+    }
+    let rules = config.policy.rules.iter().enumerate().filter(|(_, rule)| matches!(rule.action, Action::Split | Action::Bond));
+    for (index, rule) in rules {
+        for (key, prefixes) in [("from", &rule.from), ("to", &rule.to)] {
+            trials.extend(prefixes.iter().filter_map(|prefix| try_prefix(routes, *prefix, &format!("{key} of rule[{}]", index + 1))));
+        }
+    }
+    for (index, leg) in config.policy.legs.iter().enumerate() {
+        trials.extend(leg.to.iter().filter_map(|prefix| try_prefix(routes, *prefix, &format!("to of leg[{}]", index + 1))));
+    }
+    trials
+}
+
+/// A prefix by its first host; none for one that stands for everything.
+fn try_prefix(routes: &Routes, prefix: Prefix, by: &str) -> Option<Trial> {
+    let host = prefix.0.hosts().next().filter(|_| prefix.0.prefix_len() > 0)?;
+    Some(try_route(routes, host, format!("{prefix} ({by})")))
+}
+
+fn try_route(routes: &Routes, to: IpAddr, subject: String) -> Trial {
+    let result = match routes.reach(to) {
+        Ok(Some(device)) => TrialResult::works(format!("through {device}")),
+        Ok(None) => TrialResult::works("by a route without an interface"),
+        Err(why) => {
+            let what = if why.kind() == io::ErrorKind::NetworkUnreachable { "there is no route to it".into() } else { why.to_string() };
+            TrialResult::fails(what, format!("add a route (`ip route get {to}` tries it), or correct the address"))
+        }
+    };
+    Trial::new("find a route to", subject, result)
+}

@@ -1,0 +1,107 @@
+//! Listeners that forward to themselves: each connection would be dialled by the proxy to itself,
+//! again and again, until no flow is left.
+
+use crate::{
+    config::{Listen, Way},
+    destinations::canonical,
+    routes::Routes,
+};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// The first listener whose connections come back to a listener of this proxy without end, or to its
+/// transparent one, which resets connections to itself; and where it forwards to.
+pub(crate) fn find(listen: &[Listen]) -> Option<(SocketAddr, SocketAddr)> {
+    listen.iter().find_map(|first| {
+        let Way::Forward(to) = first.way else { return None };
+        let mut next = to;
+        // A chain of forwards that visits no listener twice is no longer than there are listeners.
+        for _ in 0..listen.len() {
+            match reached(listen, next)?.way {
+                Way::Forward(further) => next = further,
+                Way::Transparent => break,
+                Way::Socks5 | Way::Bond => return None,
+            }
+        }
+        Some((first.at, to))
+    })
+}
+
+/// The listener that a connection of this host to `to` comes to. One at that very address comes
+/// before one at any address.
+fn reached(listen: &[Listen], to: SocketAddr) -> Option<&Listen> {
+    let to = destination(to);
+    let candidates = || listen.iter().filter(|listen| listen.at.port() == to.port() && to.port() != 0);
+    let exact = candidates().find(|listen| canonical(listen.at).ip() == to.ip());
+    exact.or_else(|| candidates().find(|listen| hears_all(listen, to.ip()) && is_own(to)))
+}
+
+/// Where the kernel connects to: an unspecified address stands for loopback.
+fn destination(to: SocketAddr) -> SocketAddr {
+    let mut to = canonical(to);
+    match to.ip() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => to.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => to.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    to
+}
+
+/// Whether it listens at any address of this family: [::] stands for both.
+fn hears_all(listen: &Listen, to: IpAddr) -> bool {
+    listen.at.ip().is_unspecified() && (listen.at.is_ipv6() || to.is_ipv4())
+}
+
+fn is_own(to: SocketAddr) -> bool {
+    let scope = if let SocketAddr::V6(to) = to { to.scope_id() } else { 0 };
+    to.ip().is_loopback() || Routes::open().is_ok_and(|routes| routes.ends_here(to.ip(), scope).unwrap_or(false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether these listeners are refused.
+    fn is_loop(texts: &[&str]) -> bool {
+        let listen: Vec<Listen> = texts.iter().map(|text| text.parse().unwrap()).collect();
+        find(&listen).is_some()
+    }
+
+    #[test]
+    fn a_listener_that_forwards_to_itself_is_found_by_every_address() {
+        for text in [
+            "forward=127.0.0.1:80=127.0.0.1:80",
+            "forward=127.0.0.1:80=0.0.0.0:80",
+            "forward=127.0.0.1:80=[::ffff:127.0.0.1]:80",
+            "forward=0.0.0.0:80=127.9.9.9:80",
+            "forward=[::]:80=127.0.0.1:80",
+            "forward=[::]:80=[::1]:80",
+            "forward=[::]:80=0.0.0.0:80",
+            "forward=[::1]:80=[::]:80",
+            "forward=192.0.2.1:80=192.0.2.1:80",
+        ] {
+            assert!(is_loop(&[text]), "{text}");
+        }
+        assert!(is_loop(&["forward=127.0.0.1:80=127.0.0.1:81", "forward=127.0.0.1:81=127.0.0.1:80"]));
+        // The second is a loop, the first leads into it.
+        assert!(is_loop(&["forward=127.0.0.1:80=127.0.0.1:81", "forward=127.0.0.1:81=127.0.0.1:81"]));
+        assert!(is_loop(&["forward=127.0.0.1:80=127.0.0.1:5000", "transparent=[::]:5000"]), "it resets those that call it directly");
+    }
+
+    #[test]
+    fn a_chain_that_ends_elsewhere_is_none() {
+        for texts in [
+            &["forward=127.0.0.1:80=127.0.0.1:81"][..],
+            &["forward=127.0.0.1:80=127.0.0.2:80"],
+            &["forward=127.0.0.1:80=[::1]:80"],
+            // 192.0.2.1 is no address of this host, and 0.0.0.0 is not for IPv6.
+            &["forward=[::]:80=192.0.2.1:80"],
+            &["forward=0.0.0.0:80=[::1]:80"],
+            &["forward=127.0.0.1:0=127.0.0.1:0"],
+            &["forward=127.0.0.1:80=127.0.0.1:1080", "socks5=127.0.0.1:1080"],
+            &["forward=127.0.0.1:80=127.0.0.1:81", "forward=127.0.0.1:81=192.0.2.1:80"],
+            &["forward=127.0.0.1:80=127.0.0.1:81", "forward=127.0.0.1:81=192.0.2.1:80", "forward=[::]:81=127.0.0.1:80"],
+        ] {
+            assert!(!is_loop(texts), "{texts:?}");
+        }
+    }
+}

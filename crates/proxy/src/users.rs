@@ -1,0 +1,230 @@
+//! Users of a listener: clients that must say a name and a password before they name their
+//! destination (RFC 1929, or HTTP's Basic authentication).
+
+use crate::config::ConfigError;
+use hmac::{Hmac, KeyInit as _, Mac as _, digest::CtOutput};
+use serde::{Deserialize, Deserializer, de};
+use sha2::Sha256;
+use std::{
+    fmt, fs,
+    io::Read as _,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::Arc,
+};
+
+/// Longest name and password, in bytes: their length is one byte in RFC 1929 §2.
+const LONGEST: usize = 255;
+/// A larger file is a mistake.
+const LARGEST_FILE: u64 = 1 << 20;
+
+/// The users of a listener. With none every client may use it.
+///
+/// Two are equal when they have the same source, a file of the same name and the same users
+/// besides, whatever the file has now.
+#[derive(Debug, Clone, Default)]
+pub struct Users {
+    file: Option<Arc<Path>>,
+    in_file: Arc<[User]>,
+    inline: Arc<[User]>,
+}
+
+/// A user: what is kept of name and password is compared in constant time (`CtOutput`).
+#[derive(Clone, PartialEq, Eq)]
+struct User(CtOutput<Hmac<Sha256>>);
+
+impl fmt::Debug for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("User")
+    }
+}
+
+impl PartialEq for Users {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.file, &self.inline) == (&other.file, &other.inline)
+    }
+}
+
+impl Eq for Users {}
+
+impl User {
+    fn new(name: &[u8], password: &[u8]) -> Option<Self> {
+        // The length keeps "a", "bc" apart from "ab", "c".
+        let mut mac = Hmac::<Sha256>::new_from_slice(b"tandem: user and password").ok()?;
+        for part in [&(name.len() as u64).to_be_bytes()[..], name, password] {
+            mac.update(part);
+        }
+        Some(User(mac.finalize()))
+    }
+}
+
+impl FromStr for User {
+    type Err = String;
+
+    /// `NAME:PASSWORD`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        // Without the text: it may have a password in it.
+        let (name, password) = text.split_once(':').ok_or("a user is written NAME:PASSWORD; a colon is missing")?;
+        for (what, part) in [("name", name), ("password", password)] {
+            if part.is_empty() || part.len() > LONGEST {
+                return Err(format!("the {what} of a user has {} bytes: it must have 1 to {LONGEST} (RFC 1929)", part.len()));
+            }
+        }
+        User::new(name.as_bytes(), password.as_bytes()).ok_or_else(|| "cannot compute HMAC-SHA-256".into())
+    }
+}
+
+impl Users {
+    /// Those in a file, once it was [read](Users::read).
+    pub fn in_file(path: impl Into<PathBuf>) -> Self {
+        Users { file: Some(path.into().into()), ..Users::default() }
+    }
+
+    /// Those in a file besides, if it is named.
+    pub(crate) fn with_file(self, path: Option<&str>) -> Self {
+        Users { file: path.map(|path| Path::new(path).into()).or(self.file), ..self }
+    }
+
+    /// Adds one, as `NAME:PASSWORD`.
+    ///
+    /// # Errors
+    /// When the text has no colon, or a part is empty or longer than 255 bytes.
+    pub fn add(&mut self, text: &str) -> Result<(), String> {
+        self.inline = self.inline.iter().cloned().chain([text.parse()?]).collect();
+        Ok(())
+    }
+
+    /// Whether clients must say who they are.
+    pub fn are_required(&self) -> bool {
+        self.file.is_some() || !self.inline.is_empty()
+    }
+
+    /// Whether passwords stand where the listener is configured, not in a file of their own.
+    pub(crate) fn are_inline(&self) -> bool {
+        !self.inline.is_empty()
+    }
+
+    /// Whether `name` has this password. It takes as long for a wrong name as for a wrong password.
+    pub fn have(&self, name: &[u8], password: &[u8]) -> bool {
+        let Some(said) = User::new(name, password) else { return false };
+        self.inline.iter().chain(&*self.in_file).fold(false, |found, user| found | (*user == said))
+    }
+
+    /// Reads the file again, if there is one.
+    ///
+    /// # Errors
+    /// When it cannot be read, others can read it too, a line is no user, or there is none.
+    pub fn read(&mut self) -> Result<(), ConfigError> {
+        let Some(path) = &self.file else { return Ok(()) };
+        self.in_file = users_of(path).map_err(|why| ConfigError::UsersFile { path: path.display().to_string(), why })?.into();
+        Ok(())
+    }
+}
+
+/// The users that a file has: one a line, as `NAME:PASSWORD`; lines that are empty or begin with #
+/// have none.
+fn users_of(path: &Path) -> Result<Vec<User>, String> {
+    let mut file = fs::File::open(path).map_err(|why| why.to_string())?;
+    let metadata = file.metadata().map_err(|why| why.to_string())?;
+    if metadata.permissions().mode() & 0o007 != 0 {
+        return Err("every user of this machine has access to these passwords (it is world-readable): chmod o= it".into());
+    }
+    if metadata.len() > LARGEST_FILE {
+        return Err(format!("it has {} bytes, more than {LARGEST_FILE}: is it the right file?", metadata.len()));
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(|why| why.to_string())?;
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
+    let users: Vec<User> =
+        lines.map(|(at, line)| line.parse().map_err(|why| format!("line {}: {why}", at + 1))).collect::<Result<_, String>>()?;
+    if users.is_empty() { Err("it has no user: write one a line, as NAME:PASSWORD".into()) } else { Ok(users) }
+}
+
+/// Refuses a configuration file that has passwords and that every user of this machine can read.
+pub(crate) fn check_secrecy(path: &Path) -> Result<(), ConfigError> {
+    let mode = fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
+    if mode & 0o007 == 0 {
+        return Ok(());
+    }
+    let why = "it has passwords, and every user of this machine has access to it (it is world-readable): chmod o= it, or \
+               name a file that has them (users = \"/etc/tandem/users\")";
+    Err(ConfigError::UsersFile { path: path.display().to_string(), why: why.into() })
+}
+
+impl<'de> Deserialize<'de> for Users {
+    /// A text is the name of a file, a list has users.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct FileOrList;
+        impl<'de> de::Visitor<'de> for FileOrList {
+            type Value = Users;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of a file, or a list of NAME:PASSWORD")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Users, E> {
+                Ok(Users::in_file(text))
+            }
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut items: A) -> Result<Users, A::Error> {
+                let mut users = Users::default();
+                while let Some(text) = items.next_element::<String>()? {
+                    users.add(&text).map_err(de::Error::custom)?;
+                }
+                if users.are_inline() {
+                    return Ok(users);
+                }
+                Err(de::Error::custom("a list of users without any would let every client in: name some, or leave users out"))
+            }
+        }
+        deserializer.deserialize_any(FileOrList)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What reading a file with this text and these permissions comes to.
+    fn read(text: &str, mode: u32) -> Result<Users, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&file, text).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        let mut users = Users::in_file(file.path());
+        assert!(users.are_required() && !users.have(b"alice", b"secret"), "nobody is let in before the file is read");
+        users.read().map(|()| users).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_user_is_let_in_by_name_and_password_alone() {
+        let users = read("# who\nalice:secret\n\nbob:a:b c \n", 0o640).unwrap();
+        assert!(users.have(b"alice", b"secret") && users.have(b"bob", b"a:b c "));
+        for (name, password) in [("alice", "a:b c "), ("alices", "ecret"), ("alice", ""), ("", "secret"), ("bob", "a:b c"), ("# who", "")] {
+            assert!(!users.have(name.as_bytes(), password.as_bytes()), "{name} {password}");
+        }
+        let mut users = Users::default();
+        assert!(!users.are_required());
+        users.add("carol:x").unwrap();
+        assert!(users.are_required() && users.have(b"carol", b"x") && !users.have(b"carol", b"y"));
+        assert!(!format!("{users:?}").contains("carol"));
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_is_refused() {
+        for mode in [0o644, 0o604, 0o602] {
+            let error = read("alice:secret\n", mode).unwrap_err();
+            assert!(error.contains("world-readable") && error.contains("chmod o= it"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_user_is_named_by_its_line_without_its_password() {
+        let long = format!("alice:{}\n", "x".repeat(256));
+        for (text, said) in
+            [("alice:secret\nhidden\n", "line 2: "), (":secret\n", "line 1: "), (&long, "256 bytes"), ("# none\n", "no user")]
+        {
+            let error = read(text, 0o600).unwrap_err();
+            assert!(error.contains(said) && !error.contains("hidden") && !error.contains("secret"), "{error}");
+        }
+        let error = Users::in_file("/nowhere/users").read().unwrap_err().to_string();
+        assert!(error.starts_with("cannot take users from /nowhere/users: No such file"), "{error}");
+    }
+}
