@@ -27,7 +27,7 @@ fn said(output: &Output) -> (i32, String, String) {
 fn check(file: &Path, flags: &[&str]) -> (i32, String, String) {
     let script = format!("ulimit -Sn 1024 && exec {TANDEM} \"$@\"");
     let file = file.to_str().unwrap();
-    said(&Command::new("sh").args(["-c", &script, "sh", "proxy", "-c", file, "--check"]).args(flags).output().unwrap())
+    said(&Command::new("sh").args(["-c", &script, "sh", "proxy", "-c", file, "--check=config"]).args(flags).output().unwrap())
 }
 
 /// A configuration file in a directory that goes with it.
