@@ -5,7 +5,7 @@ use crate::{
     check::{self, Check},
     service::{tell_manager, usage},
 };
-use cache::{Cache as Running, Config, Listen, Raw, Stats, WorkerProgram, metrics, picture_worker};
+use cache::{Cache as Running, Config, Listen, Raw, Stats, WorkerProgram, metrics, picture_worker, shrink::Wish};
 use clap::Args;
 use proxy::{LegProfile, Ports, StartError};
 use scenario::{Bytes, Span};
