@@ -1,7 +1,7 @@
 //! What a cache is to do.
 
 use crate::{shrink::Wish, store::Bounds, worker_pool::WorkerProgram};
-use proxy::{Action, ConfigError, Destinations, LegProfile, Listen as ProxyListen, Policy, Ports, Rule, Users};
+use proxy::{Action, ConfigError, Destinations, ForwardPolicy, LegProfile, Listen as ProxyListen, Policy, Ports, Rule, Users};
 use scenario::Bytes;
 use std::{net::SocketAddr, str::FromStr, time::Duration};
 
@@ -107,6 +107,8 @@ pub struct Config {
     pub threads: usize,
     /// Whether the rules that bring traffic to a transparent listener are installed here.
     pub install_rules: bool,
+    /// Whether other programs' forward chains decide what may be taken.
+    pub forward_policy: ForwardPolicy,
 }
 
 impl Default for Config {
@@ -133,6 +135,7 @@ impl Default for Config {
             max_connections: 4096,
             threads: 2,
             install_rules: true,
+            forward_policy: ForwardPolicy::default(),
         }
     }
 }
@@ -186,6 +189,7 @@ impl Config {
             threads: 1,
             connect_timeout: self.connect_timeout,
             install_rules: self.install_rules,
+            forward_policy: self.forward_policy,
             ..proxy::Config::default()
         }
     }

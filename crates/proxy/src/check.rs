@@ -3,14 +3,20 @@
 //!
 //! What is wrong with a configuration wherever it is used, [`Config::check`] has found before.
 //! `interfaces` looks for what is named and how networks are reached, `host` at the settings and
-//! limits of the host, `listeners` at ports, and each network of a bond is dialled.
+//! limits of the host, `firewall` at the rules of other programs, `listeners` at ports, and each
+//! network of a bond is dialled.
 
+mod firewall;
 mod host;
 mod interfaces;
 mod listeners;
 
-use crate::{Config, bonded, control::Remote};
-use std::{net::SocketAddr, thread, time::Duration};
+use crate::{Config, Listen, bonded, control::Remote};
+use std::{
+    net::{Ipv6Addr, SocketAddr},
+    thread,
+    time::Duration,
+};
 
 /// How long the networks of a bond may take to connect and to show that they have the key.
 const DIAL_LIMIT: Duration = Duration::from_secs(10);
@@ -83,6 +89,7 @@ pub fn try_start(config: &Config, name: Option<&str>, metrics: Option<SocketAddr
     let running = name.filter(|name| Remote::named(name).status().is_ok());
     let mut trials = interfaces::try_all(&config);
     trials.extend(host::try_all(&config, running));
+    trials.extend(config.rules().map_or(Vec::new(), |rules| firewall::try_all(&rules)));
     trials.extend(listeners::try_all(&config, metrics, running));
     trials.extend(try_networks(&config));
     trials
@@ -90,7 +97,11 @@ pub fn try_start(config: &Config, name: Option<&str>, metrics: Option<SocketAddr
 
 /// What any proxy on this host needs, whatever its configuration: for `tandem doctor`.
 pub fn try_host() -> Vec<Trial> {
-    host::try_forwarding(&[host::IPV4, host::IPV6])
+    let listen = vec![Listen::transparent((Ipv6Addr::UNSPECIFIED, 5000).into())];
+    let rules = Config { listen, ..Config::default() }.rules();
+    let mut trials = host::try_forwarding(&[host::IPV4, host::IPV6]);
+    trials.extend(rules.map_or(Vec::new(), |rules| firewall::try_all(&rules)));
+    trials
 }
 
 /// Dials each network of a bond, all at once.

@@ -7,7 +7,7 @@ use crate::{
     forward_loop,
     leg::{self, LegProfile},
     policy::{Action, Leg, Policy, Prefix, Rule, list},
-    rules::{self, Rules},
+    rules::{self, ForwardPolicy, Rules},
     sys,
     users::{self, Users},
 };
@@ -44,6 +44,8 @@ pub struct Config {
     pub memory: Option<Bytes>,
     /// Whether the proxy installs the rules that bring it traffic; else the operator does.
     pub install_rules: bool,
+    /// Whether other programs' forward chains decide what may be split.
+    pub forward_policy: ForwardPolicy,
     /// Whether each flow is logged at its end.
     pub log_flows: bool,
 }
@@ -62,6 +64,7 @@ impl Default for Config {
             max_flows: None,
             memory: None,
             install_rules: true,
+            forward_policy: ForwardPolicy::default(),
             log_flows: false,
         }
     }
@@ -277,6 +280,7 @@ struct File {
     max_flows: Option<usize>,
     memory: Option<Bytes>,
     install_rules: Option<bool>,
+    forward_policy: Option<ForwardPolicy>,
     log_flows: Option<bool>,
     name: Option<String>,
     metrics: Option<SocketAddr>,
@@ -345,6 +349,7 @@ impl Service {
         config.max_flows = file.max_flows;
         config.memory = file.memory;
         config.install_rules = file.install_rules.unwrap_or(config.install_rules);
+        config.forward_policy = file.forward_policy.unwrap_or(config.forward_policy);
         config.log_flows = file.log_flows.unwrap_or(config.log_flows);
         service.name = file.name.unwrap_or(service.name);
         service.metrics = file.metrics;
@@ -617,7 +622,8 @@ impl Config {
     /// The rules this configuration needs; none when it takes no routed traffic or the operator brings it.
     pub fn rules(&self) -> Option<Rules> {
         let transparent = self.listen.iter().find(|listen| listen.way == Way::Transparent)?;
-        self.install_rules.then(|| Rules { listener: transparent.at, policy: self.policy.rules.clone() })
+        let policy = self.policy.rules.clone();
+        self.install_rules.then(|| Rules { listener: transparent.at, policy, forward_policy: self.forward_policy })
     }
 
     /// Listeners whose clients name their destination, which others than this host can reach, and
@@ -650,6 +656,7 @@ impl Config {
             ("listen", !self.listen.iter().map(Listen::fixed).eq(other.listen.iter().map(Listen::fixed))),
             ("threads", self.threads != other.threads),
             ("install_rules", self.install_rules != other.install_rules),
+            ("forward_policy", self.forward_policy != other.forward_policy),
             ("buffer", self.small_buffer() != other.small_buffer()),
             ("near.mss", self.policy.near.mss != other.policy.near.mss),
             ("bond", self.bond.as_ref().map(BondConfig::fixed) != other.bond.as_ref().map(BondConfig::fixed)),

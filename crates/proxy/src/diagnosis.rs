@@ -1,7 +1,7 @@
 //! What is likely wrong around a proxy, from what it counts and what its flows do; and whether a host's settings are enough for
 //! a link. Pure.
 
-use crate::{FlowView, Limiter, ReceiveCounters, control::Status};
+use crate::{Counted, FlowView, Limiter, ReceiveCounters, control::Status, rules::MARK};
 use scenario::{Bytes, Rate, Span};
 
 /// Something that was looked at.
@@ -20,6 +20,7 @@ const FEW: u64 = 10;
 pub fn of_proxy(status: &Status, flows: &[FlowView]) -> Vec<Finding> {
     vec![
         Finding { what: "both directions pass this host", said: both_directions(status) },
+        Finding { what: "the firewall lets connections be split", said: firewall(status) },
         Finding { what: "windows of the flows", said: windows(flows) },
         Finding { what: "receive buffers hold what they admit", said: receive_buffers(status, flows) },
     ]
@@ -44,6 +45,25 @@ fn both_directions(status: &Status) -> Result<String, String> {
         ));
     }
     Ok(format!("of {seen} connections nothing says otherwise"))
+}
+
+fn firewall(status: &Status) -> Result<String, String> {
+    let Some(counted) = status.counted else { return Ok("the rules are the operator's own".into()) };
+    let Counted { split, not_yet_allowed, stopped, .. } = counted;
+    if stopped >= FEW {
+        return Err(format!(
+            "{stopped} connections passed unsplit because an input chain of this host stopped those before them: let it accept packets \
+             with the mark {MARK:#x} (nft: meta mark {MARK:#x} accept)"
+        ));
+    }
+    if not_yet_allowed >= FEW && not_yet_allowed > split / 10 {
+        return Err(format!(
+            "{not_yet_allowed} connections passed unsplit, {split} were split: where a forward chain may stop connections, the first of \
+             a client to a port of a server passes unsplit. To split them name whose (a rule with `in` or `from`), or set \
+             forward_policy = \"ignore\""
+        ));
+    }
+    Ok(format!("{split} split, {} not, because of it", not_yet_allowed + stopped))
 }
 
 fn windows(flows: &[FlowView]) -> Result<String, String> {
@@ -136,7 +156,7 @@ pub fn bounds_of_host() -> Option<Bounds> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Counted, Totals};
+    use crate::Totals;
 
     fn status(ended: [u64; 9], oneway: u64) -> Status {
         Status {
@@ -153,6 +173,17 @@ mod tests {
         assert!(said([500, 0, 0, 0, 0, 0, 0, 0, 0], 3).is_ok());
         assert!(said([10, 0, 0, 40, 0, 0, 0, 0, 0], 0).unwrap_err().contains("of 50 connections 40 got no answer"));
         assert!(said([0; 9], 12).unwrap_err().starts_with("12 connections were answered through this host"));
+    }
+
+    #[test]
+    fn connections_that_the_firewall_keeps_from_being_split_are_told() {
+        let said = |split, not_yet_allowed, stopped| {
+            let counted = Some(Counted { split, not_yet_allowed, stopped, ..Counted::default() });
+            firewall(&Status { counted, ..status([0; 9], 0) })
+        };
+        assert!(said(1000, 20, 0).is_ok());
+        assert!(said(50, 20, 0).unwrap_err().contains("20 connections passed unsplit, 50 were split"));
+        assert!(said(1000, 0, 12).unwrap_err().contains("meta mark 0x5444 accept"));
     }
 
     #[test]

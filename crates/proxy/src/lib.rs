@@ -64,7 +64,7 @@ pub use leg::{Dscp, LegProfile, available_controllers};
 pub use liveness::Liveness;
 pub use meter::{DirectionStats, DirectionView, FlowRecord, FlowStats, FlowView, LegView, Limiter, NetworkTotals, Totals};
 pub use policy::{Action, Interface, Leg, Policy, Ports, Prefix, Rule};
-pub use rules::{Counted, Rules, RulesError};
+pub use rules::{Counted, ForwardPolicy, Rules, RulesError};
 pub use scenario::Phase;
 pub use sys::{TcpInfo, clamp_window, force_receive_buffer, tcp_info, unsent};
 pub use users::Users;

@@ -64,10 +64,13 @@ fn text(status: &Status) -> String {
             ([("verdict", "split")], counted.split),
             ([("verdict", "bypassed")], counted.bypassed),
             ([("verdict", "unsplit")], counted.unsplit),
+            ([("verdict", "not_yet_allowed")], counted.not_yet_allowed),
+            ([("verdict", "stopped")], counted.stopped),
             ([("verdict", "oneway")], counted.oneway),
         ];
-        let help = "Connections that came: split, bypassed by a rule, passed unsplit because there was no room, answered through this host \
-                    but not opened through it (packets, also those sent again)";
+        let help = "Connections that came: split, bypassed by a rule, passed unsplit because there was no room, because the forward \
+                    chain had let none of their kind pass before, because an input chain had stopped one of their kind, answered through \
+                    this host but not opened through it (packets, also those sent again)";
         counters(&mut registry, "connections", help, None, verdicts);
         registry.register("quic_packets", "Packets of UDP port 443, which can't be split", ConstCounter::new(counted.quic_packets));
         registry.register_with_unit(
@@ -145,7 +148,7 @@ mod tests {
             refused: 4,
             networks: [("wlan0".to_string(), network)].into(),
         };
-        let counted = Counted { split: 9, bypassed: 4, unsplit: 2, oneway: 0, quic_packets: 6, quic_bytes: 6000 };
+        let counted = Counted { split: 9, bypassed: 4, unsplit: 2, not_yet_allowed: 8, quic_bytes: 6000, ..Counted::default() };
         let text = text(&Status { totals, counted: Some(counted), links: Vec::new(), receive: None });
         for line in [
             "tandem_flows 3",
@@ -154,6 +157,7 @@ mod tests {
             "tandem_carried_bytes_total{direction=\"down\"} 11",
             "tandem_retransmitted_segments_total{leg=\"far\"} 2",
             "tandem_connections_total{verdict=\"unsplit\"} 2",
+            "tandem_connections_total{verdict=\"not_yet_allowed\"} 8",
             "tandem_bond_refused_total 4",
             "tandem_bond_carried_bytes_total{network=\"wlan0\",direction=\"received\"} 8",
             "tandem_bond_waited_seconds_total{network=\"wlan0\"} 0.5",

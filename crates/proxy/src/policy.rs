@@ -318,6 +318,11 @@ fn holds<T, U: ?Sized>(wanted: &[T], given: Option<&U>, fits: impl Fn(&T, &U) ->
 }
 
 impl Rule {
+    /// Whether it says whose connections it is about.
+    pub(crate) fn names_clients(&self) -> bool {
+        !self.inward.is_empty() || !self.from.is_empty()
+    }
+
     fn fits(&self, client: SocketAddr, server: Option<SocketAddr>, inward: Option<&str>, outward: Option<&str>) -> bool {
         holds(&self.from, Some(&client.ip()), |prefix, address| prefix.contains(*address))
             && holds(&self.to, server.map(|server| server.ip()).as_ref(), |prefix, address| prefix.contains(*address))

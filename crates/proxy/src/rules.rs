@@ -7,11 +7,18 @@
 //!
 //! A new connection goes through the chain `intercept`, where the policy's rules let some bypass, to `split`, which hands it
 //! to the proxy as long as the chain `open` says so. That one is emptied when the proxy is full or ending.
+//! Between them the chain `guard` heeds the forward chains of other programs, and in `open` the
+//! chain `admit` heeds their input chains: see [`guard`].
 
+mod foreign;
+mod guard;
 mod installed;
+mod nfnetlink;
 mod owner;
 mod watch;
 
+pub(crate) use foreign::{Firewall, Hook, input_knows_mark};
+pub use guard::ForwardPolicy;
 pub use installed::Counted;
 pub(crate) use installed::Installed;
 
@@ -71,6 +78,8 @@ pub struct Rules {
     pub listener: SocketAddr,
     /// What is split and what bypasses.
     pub policy: Vec<Rule>,
+    /// Whether other programs' forward chains decide what may be split.
+    pub forward_policy: ForwardPolicy,
 }
 
 /// Why the rules could not be installed or changed.
@@ -142,6 +151,10 @@ impl Family {
         }
     }
 
+    const fn index(self) -> usize {
+        self as usize
+    }
+
     const fn routing(self) -> AddressFamily {
         match self {
             Family::V4 => AddressFamily::Inet,
@@ -166,14 +179,15 @@ impl Rules {
         }
     }
 
-    /// The nftables commands, one a line.
+    /// The nftables commands, one a line, for a host without other programs' forward and input
+    /// chains.
     pub fn nft(&self) -> Vec<String> {
-        [vec![format!("add table inet {TABLE} {{ flags owner; }}")], self.contents()].concat()
+        [vec![format!("add table inet {TABLE} {{ flags owner; }}")], self.contents(&Firewall::default())].concat()
     }
 
-    /// What the table holds.
-    fn contents(&self) -> Vec<String> {
-        let mut lines = Vec::new();
+    /// What the table holds beside these rules of other programs.
+    fn contents(&self, firewall: &Firewall) -> Vec<String> {
+        let mut lines = guard::declarations();
         for counter in ["split", "bypassed", "unsplit", "oneway", "quic"] {
             lines.push(format!("add counter inet {TABLE} {counter}"));
         }
@@ -234,6 +248,7 @@ impl Rules {
         rule("translated", format!("meta l4proto {{ {ICMP}, {ICMPV6} }} socket transparent 1 meta mark set {MARK:#x}"));
         lines.extend(Self::ours(false));
         lines.extend(self.open());
+        lines.extend(guard::rules(firewall));
         lines.extend(self.intercept());
         lines
     }
@@ -258,7 +273,7 @@ impl Rules {
 
     /// What hands connections to the proxy.
     fn open(&self) -> Vec<String> {
-        let mut lines = Vec::new();
+        let mut lines = vec![format!("add rule inet {TABLE} open jump admit")];
         for family in self.families() {
             let (n, connection) = (family.number(), from_client(*family));
             // Where the set is full the rule ends there, and the connection passes unsplit: it could not be completed.
@@ -292,7 +307,9 @@ impl Rules {
         }
         for one in &self.policy {
             let verdict = match one.action {
-                Action::Split | Action::Bond => "goto split",
+                // The operator has said whose connections are split, whatever the forward chain says.
+                Action::Split | Action::Bond if one.names_clients() => "goto split",
+                Action::Split | Action::Bond => "goto guard",
                 Action::Bypass => "counter name bypassed goto direct",
                 // Only SYNs of TCP come to this chain.
                 Action::Refuse => "reject with tcp reset",
@@ -301,7 +318,7 @@ impl Rules {
                 rule(format!("{condition}{verdict}"));
             }
         }
-        rule("goto split".into());
+        rule("goto guard".into());
         lines
     }
 
@@ -309,10 +326,22 @@ impl Rules {
     pub(crate) fn try_out(&self) -> Result<(), RulesError> {
         // Under a name of its own: the table of a proxy that runs takes no commands from others.
         let (table, trial) = (format!(" inet {TABLE} "), format!(" inet {TABLE}-check "));
-        let contents: Vec<String> = self.contents().iter().map(|line| line.replacen(&table, &trial, 1)).collect();
+        let contents: Vec<String> =
+            self.contents(&Firewall::look().unwrap_or_default()).iter().map(|line| line.replacen(&table, &trial, 1)).collect();
         let script = format!("add table{trial}\n{}\n", contents.join("\n"));
         let (fine, said) = run_nft_with(&["-c", "-f", "-"], &script)?;
         if fine { Ok(()) } else { Err(RulesError::Refused { cure: cure(&said), said }) }
+    }
+
+    /// Whether there are connections that are split only when the forward chains of other programs
+    /// have let one of their kind pass.
+    pub(crate) fn heeds_forward_chains(&self) -> bool {
+        let is_split = |rule: &Rule| matches!(rule.action, Action::Split | Action::Bond);
+        // Rules behind one without conditions decide nothing, and neither does the default.
+        let last = self.policy.iter().position(|rule| conditions(rule) == [""]);
+        let deciding = &self.policy[..last.map_or(self.policy.len(), |last| last + 1)];
+        let unnamed = deciding.iter().any(|rule| is_split(rule) && !rule.names_clients());
+        self.forward_policy == ForwardPolicy::Heed && (unnamed || last.is_none())
     }
 
     /// What delivers marked packets to this machine, as commands of `ip` for people to read.
@@ -471,7 +500,7 @@ mod tests {
     use super::*;
 
     fn rules(listener: &str, policy: Vec<Rule>) -> String {
-        Rules { listener: listener.parse().unwrap(), policy }.to_string()
+        Rules { listener: listener.parse().unwrap(), policy, forward_policy: ForwardPolicy::Heed }.to_string()
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::{
 };
 use cache::{Cache as Running, Config, Listen, Raw, Stats, WorkerProgram, metrics, picture_worker, shrink::Wish};
 use clap::Args;
-use proxy::{LegProfile, Ports, StartError};
+use proxy::{ForwardPolicy, LegProfile, Ports, StartError};
 use scenario::{Bytes, Span};
 use sd_notify::NotifyState;
 use signal_hook::{
@@ -102,6 +102,10 @@ pub(crate) struct Cache {
     /// Installs no rules: the operator's own firewall brings the traffic
     #[arg(long)]
     no_rules: bool,
+    /// What the forward chains of other programs decide: heed (take only what they let pass; the
+    /// first connection of a client to a port of a server passes as it is) or ignore
+    #[arg(long, value_name = "POLICY", default_value_t)]
+    forward_policy: ForwardPolicy,
     /// Prints the rules and ends
     #[arg(long)]
     dry_run: bool,
@@ -202,6 +206,7 @@ impl Cache {
             max_connections: self.max_connections,
             threads: usize::from(self.threads),
             install_rules: !self.no_rules,
+            forward_policy: self.forward_policy,
         }
     }
 

@@ -146,10 +146,11 @@ fn table(flows: &[FlowView], status: &Status) -> String {
     );
     if let Some(counted) = status.counted {
         text += &format!(
-            "; of new connections {} split, {} bypassed, {} passed unsplit for want of room; {} of QUIC",
+            "; of new connections {} split, {} bypassed, {} passed unsplit for want of room, {} for the firewall; {} of QUIC",
             counted.split,
             counted.bypassed,
             counted.unsplit,
+            counted.not_yet_allowed + counted.stopped,
             human(counted.quic_bytes)
         );
     }

@@ -6,7 +6,7 @@ use crate::{
     service::{self, usage},
 };
 use clap::Args;
-use proxy::{Action, ConfigError, LegProfile, Listen, Prefix, Rule, Service};
+use proxy::{Action, ConfigError, ForwardPolicy, LegProfile, Listen, Prefix, Rule, Service};
 use scenario::{Buffer, Bytes, Span};
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -61,6 +61,10 @@ pub(crate) struct Proxy {
     /// Installs no rules: the operator's own firewall brings the traffic
     #[arg(long)]
     no_rules: bool,
+    /// What the forward chains of other programs decide: heed (split only what they let pass; the
+    /// first connection of a client to a port of a server passes unsplit) or ignore [default: heed]
+    #[arg(long, value_name = "POLICY")]
+    forward_policy: Option<ForwardPolicy>,
     /// Prints the rules and ends
     #[arg(long)]
     dry_run: bool,
@@ -120,6 +124,7 @@ impl Proxy {
         config.max_flows = self.max_flows.or(config.max_flows);
         config.memory = self.memory.or(config.memory);
         config.install_rules &= !self.no_rules;
+        config.forward_policy = self.forward_policy.unwrap_or(config.forward_policy);
         service.metrics = self.metrics.or(service.metrics);
         service.name = self.name.clone().unwrap_or(service.name);
         Ok(service)

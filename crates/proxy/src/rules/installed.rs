@@ -1,6 +1,9 @@
 //! Rules that are in place: how they change while the proxy runs, and how they go with it.
 
-use super::{DELIVERY, Family, KNOWN_DIRECT, Rules, RulesError, SETTING, TABLE, owner::Owner, prefixes, watch::Watch};
+use super::{
+    DELIVERY, Family, Firewall, ForwardPolicy, Hook, KNOWN_DIRECT, MARK, Rules, RulesError, SETTING, TABLE, guard, nfnetlink::Questions,
+    owner::Owner, prefixes, watch::Watch,
+};
 use crate::{
     kernel_setting::{Changed, KernelSetting},
     policy::{Prefix, Rule},
@@ -15,6 +18,10 @@ use std::{
 /// long it waits between attempts.
 const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(1);
+/// How often it is asked whether an input chain stops connections, until one is known to, and how
+/// many it must have stopped: two packets that arrive at the same moment can look like one.
+const ASK: Duration = Duration::from_secs(1);
+const STOPPED_FEW: u64 = 3;
 
 /// What the firewall has counted, in packets; of `quic` all packets, of the others the first of each connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -25,6 +32,13 @@ pub struct Counted {
     pub bypassed: u64,
     /// Connections that passed because the proxy was full or ending.
     pub unsplit: u64,
+    /// Connections that passed unsplit because the forward chain had not let one of their kind pass
+    /// before.
+    #[serde(default)]
+    pub not_yet_allowed: u64,
+    /// Connections that passed unsplit because an input chain had stopped one of their kind.
+    #[serde(default)]
+    pub stopped: u64,
     /// Connections that were answered through this host, but not opened through it.
     pub oneway: u64,
     /// Packets of UDP port 443, which can't be split.
@@ -41,6 +55,10 @@ pub(crate) struct Installed {
     /// When something last changed in who passes unsplit.
     changed: Option<Instant>,
     rules: Rules,
+    /// Other programs' rules, as far as they are heeded.
+    firewall: Firewall,
+    /// When it is asked next whether an input chain stops connections; none once that is known.
+    ask_stopped: Option<Instant>,
     open: bool,
     bypass: Vec<Prefix>,
     watch: Watch,
@@ -61,18 +79,41 @@ impl Installed {
     pub(crate) fn install(rules: Rules) -> Result<Self, RulesError> {
         let owner = Owner::claim()?;
         SETTING.recover();
-        let commands = rules.contents();
-        let mut installed =
-            Installed { owner, rules, open: true, setting: None, changed: None, bypass: Vec::new(), watch: Watch::default(), loss: None };
+        let watch = Watch::begin();
+        let firewall = heeded(&rules).unwrap_or_else(|why| {
+            tracing::warn!("cannot look at the firewall rules of other programs, which are not heeded therefore: {why}");
+            Firewall::default()
+        });
+        let commands = rules.contents(&firewall);
+        let mut installed = Installed {
+            owner,
+            rules,
+            firewall,
+            ask_stopped: Some(Instant::now()),
+            open: true,
+            setting: None,
+            changed: None,
+            bypass: Vec::new(),
+            watch,
+            loss: None,
+        };
         installed.fill(&commands)?;
+        installed.say_what_is_heeded();
         Ok(installed)
+    }
+
+    /// Has the owner do `commands`, of which at least one changes something.
+    fn tell(&mut self, commands: &[String]) -> Result<(), RulesError> {
+        self.owner.tell(commands)?;
+        self.watch.has_changed();
+        Ok(())
     }
 
     /// Installs the routes, and the contents of a table that is empty.
     fn fill(&mut self, commands: &[String]) -> Result<(), RulesError> {
         remove_routes();
         self.deliver_marked().map_err(|why| RulesError::Routing { cure: routing_cure(&why), why })?;
-        self.owner.tell(commands).map(drop)
+        self.tell(commands)
     }
 
     /// Looks whether the rules are still in place, and installs them again where they are not, as
@@ -88,6 +129,9 @@ impl Installed {
         {
             tracing::warn!("the firewall's rules are lost: {why}; new connections pass unsplit until the rules are installed again");
             self.loss = Some(Loss { seen: now, failed_attempts: 0, next_attempt: now });
+        }
+        if self.loss.is_none() {
+            self.look_for_stopped(now);
         }
         let Some(loss) = self.loss.as_ref().filter(|loss| loss.next_attempt <= now) else { return Ok(false) };
         let (seen, attempt) = (loss.seen, loss.failed_attempts + 1);
@@ -111,11 +155,18 @@ impl Installed {
         if let Some(how) = self.owner.ended() {
             return Some(how);
         }
-        match self.watch.count() {
-            Ok(Some(count)) if count < self.expected() => Some(format!(
-                "of {} rules in the table inet {TABLE} {count} are left: another program has removed the others",
-                self.expected()
+        match self.watch.look() {
+            Ok(Some(look)) if look.rules < self.expected() => Some(format!(
+                "of {} rules in the table inet {TABLE} {} are left: another program has removed the others",
+                self.expected(),
+                look.rules
             )),
+            Ok(Some(look)) if look.by_others => {
+                if let Err(error) = self.heed_change() {
+                    tracing::error!("cannot heed a change of the firewall: {error}");
+                }
+                None
+            }
             Ok(_) => None,
             Err(why) => {
                 tracing::debug!("cannot look at the table inet {TABLE}: {why}");
@@ -124,9 +175,54 @@ impl Installed {
         }
     }
 
+    /// Another program has changed its rules, so that what was let pass before counts no more.
+    fn heed_change(&mut self) -> Result<(), RulesError> {
+        let now = heeded(&self.rules).map_err(|why| RulesError::Lost { why: why.to_string() })?;
+        if now == self.firewall && now == Firewall::default() {
+            return Ok(());
+        }
+        let before = std::mem::replace(&mut self.firewall, now);
+        if let Err(error) = self.change(guard::replace(&before, &self.firewall)) {
+            self.firewall = before;
+            return Err(error);
+        }
+        if before != self.firewall {
+            self.say_what_is_heeded();
+        }
+        self.ask_stopped = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Tells the operator what limits splitting here.
+    fn say_what_is_heeded(&self) {
+        if let Some(chains) = self.firewall.named(Hook::Forward) {
+            tracing::info!(
+                "{chains} may stop forwarded connections: of those of a client to a port of a server, the first passes unsplit, later ones \
+                 are split if it was let pass; to split all at once, name whose (a rule with `in` or `from`), or set forward_policy = \
+                 \"ignore\""
+            );
+        }
+    }
+
+    /// Asks whether an input chain stops connections, and tells the operator, once.
+    fn look_for_stopped(&mut self, now: Instant) {
+        let Some(chains) = self.firewall.named(Hook::Input) else { return };
+        if self.ask_stopped.is_none_or(|next| now < next) {
+            return;
+        }
+        self.ask_stopped = Some(now + ASK);
+        if Questions::open().and_then(|questions| questions.counter(TABLE, "stopped")).is_ok_and(|stopped| stopped >= STOPPED_FEW) {
+            self.ask_stopped = None;
+            tracing::warn!(
+                "an input chain of this host stops connections that are to be split, and they pass unsplit instead ({chains}): let it \
+                 accept packets with the mark {MARK:#x} (nft: meta mark {MARK:#x} accept)"
+            );
+        }
+    }
+
     /// How many rules there are to be in the table.
     fn expected(&self) -> usize {
-        let all = self.rules.contents().iter().filter(|command| command.starts_with("add rule")).count();
+        let all = self.rules.contents(&self.firewall).iter().filter(|command| command.starts_with("add rule")).count();
         let shut = if self.open { 0 } else { self.rules.open().len() };
         let careful = if self.changed.is_some() { Rules::ours(true).len() - Rules::ours(false).len() } else { 0 };
         all - shut + careful
@@ -137,12 +233,14 @@ impl Installed {
         // Before the claim: the old owner, or its lock, may still hold the table.
         self.owner.let_go();
         self.owner = Owner::claim()?;
+        self.watch = Watch::begin();
         // While there were no rules, connections passed unsplit.
         if self.setting.is_none() {
             self.setting = switch_early_demux_off();
         }
         self.changed = Some(Instant::now());
-        let mut commands = [self.rules.contents(), Self::deliver(true), self.list()].concat();
+        self.firewall = heeded(&self.rules).unwrap_or_else(|_| self.firewall.clone());
+        let mut commands = [self.rules.contents(&self.firewall), Self::deliver(true), self.list()].concat();
         if !self.open {
             commands.push(format!("flush chain inet {TABLE} open"));
         }
@@ -208,7 +306,7 @@ impl Installed {
         if self.setting.is_none() {
             self.setting = switch_early_demux_off();
         }
-        self.owner.tell(&[Self::deliver(true), commands].concat())?;
+        self.tell(&[Self::deliver(true), commands].concat())?;
         self.changed = Some(Instant::now());
         Ok(())
     }
@@ -221,7 +319,7 @@ impl Installed {
     /// Goes back to what is quick when care has been taken for long enough.
     pub(crate) fn settle(&mut self) {
         if self.open && self.loss.is_none() && self.changed.is_some_and(|changed| changed.elapsed() > KNOWN_DIRECT) {
-            if let Err(error) = self.owner.tell(&Self::deliver(false)) {
+            if let Err(error) = self.tell(&Self::deliver(false)) {
                 tracing::error!("cannot change the rules back: {error}");
             }
             (self.setting, self.changed) = (None, None);
@@ -239,7 +337,16 @@ impl Installed {
             (number(4), number(6))
         };
         let ((quic_packets, quic_bytes), (split, _)) = (of("quic"), of("split"));
-        Ok(Counted { split, bypassed: of("bypassed").0, unsplit: of("unsplit").0, oneway: of("oneway").0, quic_packets, quic_bytes })
+        Ok(Counted {
+            split,
+            bypassed: of("bypassed").0,
+            unsplit: of("unsplit").0,
+            not_yet_allowed: of("not_yet_allowed").0,
+            stopped: of("stopped").0,
+            oneway: of("oneway").0,
+            quic_packets,
+            quic_bytes,
+        })
     }
 }
 
@@ -253,6 +360,12 @@ impl Drop for Installed {
         remove_routes();
         self.owner.stop();
     }
+}
+
+/// Other programs' rules, as far as they are to be heeded.
+fn heeded(rules: &Rules) -> io::Result<Firewall> {
+    let firewall = Firewall::look()?;
+    Ok(if rules.forward_policy == ForwardPolicy::Heed { firewall } else { firewall.without(Hook::Forward) })
 }
 
 /// Removes the routing rules, those of a proxy that was killed too. For the table's owner only.

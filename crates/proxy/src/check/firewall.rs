@@ -1,0 +1,76 @@
+//! What other programs' firewall rules on this host mean for connections that are to be split.
+
+use super::{Trial, TrialResult};
+use crate::rules::{Firewall, Hook, MARK, Rules, input_knows_mark};
+
+/// Looks at the firewall of the calling thread's network namespace, for a proxy with these rules.
+/// Nothing where it cannot be looked at (that needs CAP_NET_ADMIN).
+pub(super) fn try_all(rules: &Rules) -> Vec<Trial> {
+    let Ok(firewall) = Firewall::look() else { return Vec::new() };
+    // Unknown is said as "may".
+    let knows_mark = input_knows_mark().unwrap_or(false);
+    vec![
+        Trial::new("pass", "the forward chain", forward(firewall.named(Hook::Forward), rules)),
+        Trial::new("pass", "the input chain", input(firewall.named(Hook::Input), knows_mark)),
+    ]
+}
+
+fn forward(chains: Option<String>, rules: &Rules) -> TrialResult {
+    match chains {
+        None => TrialResult::works("it lets everything pass: all is split at once"),
+        Some(chains) if !rules.heeds_forward_chains() => TrialResult::works(format!("{chains} is not heeded, as the configuration has it")),
+        Some(chains) => TrialResult::doubtful(
+            format!(
+                "{chains} may stop forwarded connections. Of connections whose clients no rule names, the first of a client to a port \
+                 of a server passes unsplit, later ones are split if it was let pass"
+            ),
+            "to split all at once name whose (a rule with `in` or `from`), or set forward_policy = \"ignore\": then that chain does \
+             not apply to split connections",
+        ),
+    }
+}
+
+fn input(chains: Option<String>, knows_mark: bool) -> TrialResult {
+    match chains {
+        None => TrialResult::works("it lets everything pass"),
+        Some(_) if knows_mark => TrialResult::works(format!("it has a rule for the mark {MARK:#x}")),
+        Some(chains) => TrialResult::doubtful(
+            format!(
+                "{chains} may stop connections that are to be split: where it drops them they begin a second late and unsplit, where \
+                 it rejects them the first fails"
+            ),
+            format!(
+                "let it accept packets with the mark {MARK:#x}, which only the proxy's rules set (nft: meta mark {MARK:#x} accept; \
+                 iptables: -m mark --mark {MARK:#x} -j ACCEPT)"
+            ),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Action, ForwardPolicy, Rule};
+
+    #[test]
+    fn a_forward_chain_is_a_fault_only_where_it_is_heeded() {
+        let rules = |policy: Vec<Rule>, forward_policy| Rules { listener: "[::]:5000".parse().unwrap(), policy, forward_policy };
+        let said = |policy, word| forward(Some("the chain forward".into()), &rules(policy, word));
+        let named = Rule { inward: vec!["near".parse().unwrap()], ..Rule::default() };
+        let rest = Rule { action: Action::Bypass, ..Rule::default() };
+        let works = |result: TrialResult| matches!(result, TrialResult::Works(_));
+        assert!(!works(said(vec![], ForwardPolicy::Heed)));
+        assert!(!works(said(vec![named.clone()], ForwardPolicy::Heed)), "others come too");
+        assert!(works(said(vec![named, rest.clone()], ForwardPolicy::Heed)));
+        assert!(!works(said(vec![Rule::default(), rest], ForwardPolicy::Heed)));
+        assert!(works(said(vec![], ForwardPolicy::Ignore)));
+        assert!(works(forward(None, &rules(vec![], ForwardPolicy::Heed))));
+    }
+
+    #[test]
+    fn an_input_chain_that_knows_the_mark_is_no_fault() {
+        assert!(matches!(input(Some("the chain input".into()), true), TrialResult::Works(_)));
+        let TrialResult::Doubtful { cure, .. } = input(Some("the chain input".into()), false) else { panic!("it may stop them") };
+        assert!(cure.contains("meta mark 0x5444 accept"));
+    }
+}

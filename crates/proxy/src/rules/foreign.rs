@@ -1,0 +1,260 @@
+//! What other programs' firewall rules do with packets that pass this host: which of their chains
+//! may stop a connection. Asked of the kernel, for nftables (and so for iptables-nft, firewalld,
+//! ufw, fw4); the older iptables only tells which of its tables are in use.
+
+use super::{
+    Family, MARK, TABLE,
+    nfnetlink::{Message, Questions, as_text, attribute, attributes},
+};
+use std::{collections::BTreeSet, fmt, fs, io};
+
+/// Of a chain: its table, name, hook, policy, type; of a hook: its number.
+const CHAIN_TABLE: u16 = 1;
+const CHAIN_NAME: u16 = 3;
+const CHAIN_HOOK: u16 = 4;
+const CHAIN_POLICY: u16 = 5;
+const CHAIN_TYPE: u16 = 7;
+const HOOK_NUMBER: u16 = 1;
+/// Of a rule: its expressions; of one of these: its name and what it is made of.
+const RULE_EXPRESSIONS: u16 = 4;
+const EXPRESSION_NAME: u16 = 1;
+const EXPRESSION_DATA: u16 = 2;
+/// Of an immediate value: the verdict in it, and its number; of a lookup: the register of the
+/// result, which is 0 for a verdict; of a target of xtables: its name.
+const IMMEDIATE_DATA: u16 = 2;
+const DATA_VERDICT: u16 = 2;
+const VERDICT_CODE: u16 = 1;
+const LOOKUP_RESULT: u16 = 3;
+const TARGET_NAME: u16 = 1;
+/// Verdicts (NF_DROP, NF_ACCEPT, NFT_RETURN), as policies too.
+const DROP: [u8; 4] = 0u32.to_be_bytes();
+const ACCEPT: [u8; 4] = 1u32.to_be_bytes();
+const RETURN: [u8; 4] = (-5i32).to_be_bytes();
+/// Families of tables.
+const INET: u8 = 1;
+const IPV4: u8 = 2;
+const IPV6: u8 = 10;
+/// Expressions that let every packet pass, whatever else they do with it.
+const HARMLESS: [&str; 25] = [
+    "payload",
+    "cmp",
+    "bitwise",
+    "meta",
+    "ct",
+    "counter",
+    "limit",
+    "log",
+    "rt",
+    "exthdr",
+    "byteorder",
+    "range",
+    "fib",
+    "objref",
+    "dynset",
+    "notrack",
+    "flow_offload",
+    "hash",
+    "numgen",
+    "socket",
+    "quota",
+    "connlimit",
+    "last",
+    "xfrm",
+    "match",
+];
+/// Targets of xtables that do.
+const HARMLESS_TARGETS: [&str; 6] = ["TCPMSS", "MARK", "CONNMARK", "LOG", "NFLOG", "CT"];
+
+/// Where a chain sees packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Hook {
+    /// Those for this host.
+    Input,
+    /// Those that pass it.
+    Forward,
+}
+
+/// A chain of another program that may stop packets.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Filter {
+    hook: Hook,
+    /// IPv4 and IPv6: whether it sees their packets.
+    sees: [bool; 2],
+    /// As people know it.
+    label: String,
+}
+
+/// What other programs' rules do with packets.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Firewall {
+    filters: BTreeSet<Filter>,
+    /// Whether conntrack translates addresses: IPv4, IPv6.
+    translates: [bool; 2],
+}
+
+impl Firewall {
+    /// Looks at the network namespace of the calling thread.
+    pub(crate) fn look() -> io::Result<Self> {
+        let questions = Questions::open()?;
+        loop {
+            if let Some(firewall) = Self::in_nftables(&questions)? {
+                return Ok(firewall.and_legacy());
+            }
+        }
+    }
+
+    /// What is in nftables; none when that changed meanwhile.
+    fn in_nftables(questions: &Questions) -> io::Result<Option<Self>> {
+        let mut chains = Vec::new();
+        if !questions.chains(|message| chains.extend(BaseChain::read(message)))? {
+            return Ok(None);
+        }
+        let mut firewall = Firewall::default();
+        for chain in chains {
+            if chain.translates {
+                firewall.translates = both(firewall.translates, chain.sees());
+                continue;
+            }
+            let Some(hook) = chain.hook else { continue };
+            let mut may_stop = chain.drops;
+            if !may_stop && !questions.rules(chain.family, &chain.table, Some(&chain.name), |rule| may_stop |= can_stop(rule))? {
+                return Ok(None);
+            }
+            if may_stop {
+                firewall.filters.insert(Filter { hook, sees: chain.sees(), label: chain.to_string() });
+            }
+        }
+        Ok(Some(firewall))
+    }
+
+    /// And what is in the older iptables, whose rules cannot be seen.
+    fn and_legacy(mut self) -> Self {
+        for (at, (file, program)) in [("ip_tables_names", "iptables-legacy"), ("ip6_tables_names", "ip6tables-legacy")].iter().enumerate() {
+            let tables = fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
+            let mut sees = [false; 2];
+            sees[at] = true;
+            for table in tables.lines() {
+                if table == "nat" {
+                    self.translates = both(self.translates, sees);
+                } else if matches!(table, "filter" | "mangle" | "security") {
+                    let label = format!("the table {table} of {program}");
+                    let filter = |hook| Filter { hook, sees, label: label.clone() };
+                    self.filters.extend([Hook::Input, Hook::Forward].map(filter));
+                }
+            }
+        }
+        self
+    }
+
+    /// The same without what happens at this hook.
+    pub(super) fn without(mut self, hook: Hook) -> Self {
+        self.filters.retain(|filter| filter.hook != hook);
+        self
+    }
+
+    /// Whether a chain at this hook may stop packets of this family.
+    pub(super) fn filters(&self, hook: Hook, family: Family) -> bool {
+        self.filters.iter().any(|filter| filter.hook == hook && filter.sees[family.index()])
+    }
+
+    /// Whether conntrack may translate addresses of this family.
+    pub(super) fn translates(&self, family: Family) -> bool {
+        self.translates[family.index()]
+    }
+
+    /// The chains at this hook that may stop packets, as people know them; none where there are none.
+    pub(crate) fn named(&self, hook: Hook) -> Option<String> {
+        let labels: Vec<&str> = self.filters.iter().filter(|filter| filter.hook == hook).map(|filter| &filter.label[..]).collect();
+        (!labels.is_empty()).then(|| labels.join(" and "))
+    }
+}
+
+/// Whether a rule in a table of nftables with an input chain speaks of the mark of split
+/// connections: it then most likely accepts them.
+pub(crate) fn input_knows_mark() -> io::Result<bool> {
+    let questions = Questions::open()?;
+    let mut tables = BTreeSet::new();
+    questions.chains(|message| {
+        tables.extend(BaseChain::read(message).filter(|chain| chain.hook == Some(Hook::Input)).map(|chain| (chain.family, chain.table)));
+    })?;
+    let mut known = false;
+    for (family, table) in tables {
+        questions.rules(family, &table, None, |rule| {
+            let expressions = rule.attribute(RULE_EXPRESSIONS).unwrap_or_default();
+            known |= expressions.windows(4).any(|bytes| bytes == MARK.to_ne_bytes());
+        })?;
+    }
+    Ok(known)
+}
+
+fn both(one: [bool; 2], other: [bool; 2]) -> [bool; 2] {
+    [one[0] | other[0], one[1] | other[1]]
+}
+
+/// A chain of another program that sees packets by itself.
+struct BaseChain {
+    family: u8,
+    table: String,
+    name: String,
+    hook: Option<Hook>,
+    drops: bool,
+    translates: bool,
+}
+
+impl BaseChain {
+    /// None for a chain that is only jumped to, one of our own, or one of bridges and the like.
+    fn read(message: &Message<'_>) -> Option<Self> {
+        let (family, table) = (message.family(), message.text(CHAIN_TABLE)?);
+        let number = attribute(message.attribute(CHAIN_HOOK)?, HOOK_NUMBER)?;
+        let hook = match u32::from_be_bytes(number.try_into().ok()?) {
+            1 => Some(Hook::Input),
+            2 => Some(Hook::Forward),
+            _ => None,
+        };
+        if !matches!(family, INET | IPV4 | IPV6) || (family, table) == (INET, TABLE) {
+            return None;
+        }
+        Some(BaseChain {
+            family,
+            table: table.into(),
+            name: message.text(CHAIN_NAME)?.into(),
+            hook,
+            drops: message.attribute(CHAIN_POLICY) == Some(&DROP),
+            translates: message.text(CHAIN_TYPE) == Some("nat"),
+        })
+    }
+
+    fn sees(&self) -> [bool; 2] {
+        [self.family != IPV6, self.family != IPV4]
+    }
+}
+
+impl fmt::Display for BaseChain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let family = match self.family {
+            IPV4 => "ip",
+            IPV6 => "ip6",
+            _ => "inet",
+        };
+        write!(f, "the chain {} of the table {family} {}", self.name, self.table)
+    }
+}
+
+/// Whether a rule may stop a packet, by itself or by a chain that it leads to.
+fn can_stop(rule: &Message<'_>) -> bool {
+    let expressions = rule.attribute(RULE_EXPRESSIONS).unwrap_or_default();
+    attributes(expressions).any(|(_, expression)| {
+        let data = attribute(expression, EXPRESSION_DATA).unwrap_or_default();
+        match attribute(expression, EXPRESSION_NAME).and_then(as_text) {
+            Some("immediate") => {
+                let verdict = attribute(data, IMMEDIATE_DATA).and_then(|data| attribute(data, DATA_VERDICT));
+                let code = verdict.and_then(|verdict| attribute(verdict, VERDICT_CODE));
+                code.is_some_and(|code| code != ACCEPT && code != RETURN)
+            }
+            Some("lookup") => attribute(data, LOOKUP_RESULT).is_some_and(|register| register == [0; 4]),
+            Some("target") => attribute(data, TARGET_NAME).and_then(as_text).is_none_or(|name| !HARMLESS_TARGETS.contains(&name)),
+            Some(name) => !HARMLESS.contains(&name),
+            None => true,
+        }
+    })
+}

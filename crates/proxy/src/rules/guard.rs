@@ -1,0 +1,145 @@
+//! The rules that heed other programs' forward and input chains.
+//!
+//! A split connection passes the host's input chain, not its forward chain. So that the operator's
+//! forward chain decides all the same, a SYN is split only when the chain has let a connection of
+//! its kind pass: same interface, client, server and port. The first of a kind passes unsplit, and
+//! a chain behind all others at the forward hook, which sees only what they have let pass, notes
+//! its kind in the set `allowed`.
+//!
+//! Where an input chain may stop what is handed to the proxy, the kind of each SYN (interface,
+//! client, port) is noted in the set `stopped` as it is handed over, and struck out by a chain
+//! behind all others at the input hook. A kind that stays in the set was stopped on the way: its
+//! connections pass unsplit.
+
+use super::{
+    Family, TABLE,
+    foreign::{Firewall, Hook},
+};
+use serde::Deserialize;
+use std::{fmt, str::FromStr, time::Duration};
+
+/// Whether the forward chains of other programs decide what may be split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ForwardPolicy {
+    /// A connection is split only when they have let one of its kind pass: from the same client
+    /// through the same interface, to the same port of the same server. Rules that name clients or
+    /// their interfaces (`from`, `in`) are exempt.
+    #[default]
+    Heed,
+    /// What the proxy's own rules say is split at once.
+    Ignore,
+}
+
+impl FromStr for ForwardPolicy {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "heed" => Ok(ForwardPolicy::Heed),
+            "ignore" => Ok(ForwardPolicy::Ignore),
+            _ => Err(format!("cannot read the forward policy {text:?}: expected heed or ignore")),
+        }
+    }
+}
+
+impl fmt::Display for ForwardPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == ForwardPolicy::Heed { "heed" } else { "ignore" })
+    }
+}
+
+/// For so long what the forward chain has let pass counts for others of its kind. Changes of the
+/// firewall are noticed at once; this bounds what cannot be: rules that depend on time, rates or
+/// counts, and the tables of the older iptables.
+const ALLOWED: Duration = Duration::from_secs(600);
+/// For so long connections of a kind that an input chain has stopped pass unsplit.
+const STOPPED: Duration = Duration::from_secs(3600);
+/// What the sets hold at most, of each family. Where they are full, connections pass unsplit.
+const SIZE: u32 = 1 << 18;
+/// Behind all other chains.
+const LAST: i32 = i32::MAX - 1;
+/// The hooks' chains, by what they do.
+const LATE: [(Hook, &str, &str, &str); 2] = [(Hook::Forward, "forward", "passed", "allow"), (Hook::Input, "input", "arrived", "arrive")];
+
+/// Sets, counters and chains that are always there, commands of nft.
+pub(super) fn declarations() -> Vec<String> {
+    let mut lines = Vec::new();
+    for counter in ["not_yet_allowed", "stopped"] {
+        lines.push(format!("add counter inet {TABLE} {counter}"));
+    }
+    for (family, kind) in [(Family::V4, "ipv4_addr"), (Family::V6, "ipv6_addr")] {
+        for (set, key, time) in [
+            ("allowed", format!("ifname . {kind} . {kind} . inet_service"), ALLOWED),
+            ("stopped", format!("ifname . {kind} . inet_service"), STOPPED),
+        ] {
+            let (n, time) = (family.number(), time.as_secs());
+            lines.push(format!("add set inet {TABLE} {set}{n} {{ type {key}; flags dynamic,timeout; timeout {time}s; size {SIZE}; }}"));
+        }
+    }
+    for chain in ["guard", "admit", "allow", "arrive"] {
+        lines.push(format!("add chain inet {TABLE} {chain}"));
+    }
+    lines
+}
+
+/// What the chains hold where `firewall` is other programs' rules.
+pub(super) fn rules(firewall: &Firewall) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (hook, at, late, then) in LATE {
+        if [Family::V4, Family::V6].into_iter().any(|family| firewall.filters(hook, family)) {
+            lines.push(format!("add chain inet {TABLE} {late} {{ type filter hook {at} priority {LAST}; policy accept; }}"));
+            // One rule for packets of established connections.
+            lines.push(format!("add rule inet {TABLE} {late} tcp flags & (syn | ack) == syn goto {then}"));
+        }
+    }
+    let mut rule = |chain: &str, text: String| lines.push(format!("add rule inet {TABLE} {chain} {text}"));
+    for family in [Family::V4, Family::V6] {
+        let (n, forwarded, handed) = (family.number(), forwarded(family), handed(family));
+        if firewall.filters(Hook::Forward, family) {
+            rule("guard", format!("{forwarded} @allowed{n} goto split"));
+            rule("guard", format!("meta nfproto ipv{n} counter name not_yet_allowed goto direct"));
+            if firewall.translates(family) {
+                // It was let pass by the address that it was sent to, which may be more open than
+                // the one that it has now.
+                rule("allow", format!("meta nfproto ipv{n} ct status dnat accept"));
+            }
+            // Not `update`: the forward chain is asked again even when the kind is never idle.
+            rule("allow", format!("add @allowed{n} {{ {forwarded} }}"));
+        }
+        if firewall.filters(Hook::Input, family) {
+            rule("admit", format!("{handed} @stopped{n} counter name stopped goto direct"));
+            rule("admit", format!("add @stopped{n} {{ {handed} }}"));
+            rule("arrive", format!("delete @stopped{n} {{ {handed} }}"));
+        }
+    }
+    rule("guard", "goto split".into());
+    lines
+}
+
+/// The commands that put the rules for `now` in the place of those for `before`, and forget what
+/// was noted. They change something in any case, as `Watch` needs it.
+pub(super) fn replace(before: &Firewall, now: &Firewall) -> Vec<String> {
+    let mut lines: Vec<String> =
+        ["guard", "admit", "allow", "arrive"].iter().map(|chain| format!("flush chain inet {TABLE} {chain}")).collect();
+    for (hook, _, late, _) in LATE {
+        if [Family::V4, Family::V6].into_iter().any(|family| before.filters(hook, family)) {
+            lines.extend([format!("flush chain inet {TABLE} {late}"), format!("delete chain inet {TABLE} {late}")]);
+        }
+    }
+    for set in ["allowed", "stopped"] {
+        lines.extend(['4', '6'].map(|n| format!("flush set inet {TABLE} {set}{n}")));
+    }
+    lines.extend(rules(now));
+    lines
+}
+
+/// What tells kinds of connections apart at the forward hook …
+fn forwarded(family: Family) -> String {
+    let ip = family.ip();
+    format!("iifname . {ip} saddr . {ip} daddr . tcp dport")
+}
+
+/// … and at the input hook: one refusal by it tells of many servers.
+fn handed(family: Family) -> String {
+    format!("iifname . {} saddr . tcp dport", family.ip())
+}

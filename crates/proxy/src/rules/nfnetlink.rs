@@ -1,0 +1,246 @@
+//! Questions to the kernel about nftables, by netlink. `nft` itself would list sets of up to
+//! 262,144 elements with every table.
+
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
+use std::io;
+
+/// Message types of the netfilter subsystem `nf_tables` (include/uapi/linux/netfilter/nf_tables.h).
+const NF_TABLES: u16 = 10 << 8;
+const NEW_CHAIN: u16 = NF_TABLES | 3;
+const GET_CHAIN: u16 = NF_TABLES | 4;
+const NEW_RULE: u16 = NF_TABLES | 6;
+const GET_RULE: u16 = NF_TABLES | 7;
+const NEW_GENERATION: u16 = NF_TABLES | 15;
+const GET_GENERATION: u16 = NF_TABLES | 16;
+const NEW_OBJECT: u16 = NF_TABLES | 18;
+const GET_OBJECT: u16 = NF_TABLES | 19;
+/// Types and flags of netlink itself (include/uapi/linux/netlink.h).
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+const REQUEST: u16 = 1;
+const DUMP: u16 = 0x300;
+const DUMP_INTERRUPTED: u16 = 0x10;
+/// The number of a generation, in network byte order.
+const GENERATION_ID: u16 = 1;
+/// Of a rule: its table and chain (texts that end with a zero), its expressions.
+const RULE_TABLE: u16 = 1;
+const RULE_CHAIN: u16 = 2;
+/// Of an object: its table, name and type (a counter), what it is made of; of a counter: packets.
+const OBJECT_TABLE: u16 = 1;
+const OBJECT_NAME: u16 = 2;
+const OBJECT_TYPE: u16 = 3;
+const OBJECT_DATA: u16 = 4;
+const COUNTER: [u8; 4] = 1u32.to_be_bytes();
+const COUNTER_PACKETS: u16 = 2;
+/// Any family, and `inet`.
+const UNSPECIFIED: u8 = 0;
+pub(super) const INET: u8 = 1;
+/// Lengths of a message's header, of the netfilter header that follows, of an attribute's header.
+const HEADER: usize = 16;
+const NETFILTER_HEADER: usize = 4;
+const ATTRIBUTE_HEADER: usize = 4;
+/// The bits of an attribute's type that are its number; the others are flags.
+const ATTRIBUTE_NUMBER: u16 = 0x3fff;
+
+/// Asks about the nftables of one network namespace.
+pub(super) struct Questions {
+    socket: Socket,
+}
+
+impl Questions {
+    /// About the network namespace of the calling thread. A new one for each look: an answer that a
+    /// failed look left behind is gone with its socket.
+    pub(super) fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_NETFILTER)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Questions { socket })
+    }
+
+    /// The number of the present state: each change of any table has the next one.
+    pub(super) fn generation(&self) -> io::Result<u32> {
+        let generation = |message: &Message<'_>| message.attribute(GENERATION_ID)?.try_into().ok().map(u32::from_be_bytes);
+        self.one(GET_GENERATION, UNSPECIFIED, &[], NEW_GENERATION, generation)
+    }
+
+    /// How many packets a named counter of a table of the family `inet` has counted.
+    pub(super) fn counter(&self, table: &str, name: &str) -> io::Result<u64> {
+        let (table, name) = (text(table), text(name));
+        let about = [(OBJECT_TABLE, &table[..]), (OBJECT_NAME, &name), (OBJECT_TYPE, &COUNTER)];
+        let packets = |message: &Message<'_>| {
+            let data = message.attribute(OBJECT_DATA)?;
+            attribute(data, COUNTER_PACKETS)?.try_into().ok().map(u64::from_be_bytes)
+        };
+        self.one(GET_OBJECT, INET, &about, NEW_OBJECT, packets)
+    }
+
+    /// Tells `each` every chain of every table. False: they changed meanwhile.
+    pub(super) fn chains(&self, each: impl FnMut(&Message<'_>)) -> io::Result<bool> {
+        self.dump(GET_CHAIN, UNSPECIFIED, &[], NEW_CHAIN, each)
+    }
+
+    /// Tells `each` the rules of a table, or of one of its chains. False: they changed meanwhile.
+    pub(super) fn rules(&self, family: u8, table: &str, chain: Option<&str>, each: impl FnMut(&Message<'_>)) -> io::Result<bool> {
+        let (table, chain) = (text(table), chain.map(text));
+        let mut about = vec![(RULE_TABLE, &table[..])];
+        about.extend(chain.iter().map(|chain| (RULE_CHAIN, &chain[..])));
+        self.dump(GET_RULE, family, &about, NEW_RULE, each)
+    }
+
+    /// Asks what has one answer.
+    fn one<T>(
+        &self,
+        question: u16,
+        family: u8,
+        about: &[(u16, &[u8])],
+        answer: u16,
+        read: impl Fn(&Message<'_>) -> Option<T>,
+    ) -> io::Result<T> {
+        self.ask(question, REQUEST, family, about)?;
+        let (bytes, _) = self.socket.recv_from_full()?;
+        if let Some(why) = messages(&bytes).find_map(|message| message.error()) {
+            return Err(why);
+        }
+        let found = messages(&bytes).filter(|message| message.kind == answer).find_map(|message| read(&message));
+        found.ok_or_else(|| io::Error::other("the kernel's answer about nftables has not what was asked for"))
+    }
+
+    /// Asks what has many answers.
+    fn dump(&self, question: u16, family: u8, about: &[(u16, &[u8])], answer: u16, mut each: impl FnMut(&Message<'_>)) -> io::Result<bool> {
+        self.ask(question, REQUEST | DUMP, family, about)?;
+        let mut interrupted = false;
+        loop {
+            let (bytes, _) = self.socket.recv_from_full()?;
+            for message in messages(&bytes) {
+                if let Some(why) = message.error() {
+                    return Err(why);
+                }
+                interrupted |= message.flags & DUMP_INTERRUPTED != 0;
+                if message.kind == DONE {
+                    return Ok(!interrupted);
+                }
+                if message.kind == answer {
+                    each(&message);
+                }
+            }
+        }
+    }
+
+    fn ask(&self, question: u16, flags: u16, family: u8, about: &[(u16, &[u8])]) -> io::Result<()> {
+        let mut payload = vec![family, 0, 0, 0];
+        for (kind, value) in about {
+            payload.extend_from_slice(&((ATTRIBUTE_HEADER + value.len()) as u16).to_ne_bytes());
+            payload.extend_from_slice(&kind.to_ne_bytes());
+            payload.extend_from_slice(value);
+            payload.resize(payload.len().next_multiple_of(4), 0);
+        }
+        let mut bytes = ((HEADER + payload.len()) as u32).to_ne_bytes().to_vec();
+        bytes.extend_from_slice(&question.to_ne_bytes());
+        bytes.extend_from_slice(&flags.to_ne_bytes());
+        // Sequence number and port: the kernel fills the latter in, and one question at a time needs
+        // no number.
+        bytes.extend_from_slice(&[0; 8]);
+        bytes.extend_from_slice(&payload);
+        self.socket.send(&bytes, 0).map(drop)
+    }
+}
+
+/// A text as attributes have it.
+fn text(text: &str) -> Vec<u8> {
+    [text.as_bytes(), &[0]].concat()
+}
+
+/// A message of an answer.
+pub(super) struct Message<'a> {
+    kind: u16,
+    flags: u16,
+    payload: &'a [u8],
+}
+
+impl Message<'_> {
+    fn error(&self) -> Option<io::Error> {
+        let code = i32::from_ne_bytes(self.payload.get(..4)?.try_into().ok()?);
+        (self.kind == ERROR && code != 0).then(|| io::Error::from_raw_os_error(-code))
+    }
+
+    /// The address family that it is about.
+    pub(super) fn family(&self) -> u8 {
+        self.payload.first().copied().unwrap_or(UNSPECIFIED)
+    }
+
+    /// The value of its first attribute of this type.
+    pub(super) fn attribute(&self, wanted: u16) -> Option<&[u8]> {
+        attribute(self.payload.get(NETFILTER_HEADER..)?, wanted)
+    }
+
+    /// The same, of a text.
+    pub(super) fn text(&self, wanted: u16) -> Option<&str> {
+        as_text(self.attribute(wanted)?)
+    }
+}
+
+/// The messages of an answer, as far as they are whole.
+fn messages(mut rest: &[u8]) -> impl Iterator<Item = Message<'_>> {
+    std::iter::from_fn(move || {
+        let length = u32::from_ne_bytes(rest.get(..4)?.try_into().ok()?) as usize;
+        let word = |at: usize| Some(u16::from_ne_bytes(rest.get(at..at + 2)?.try_into().ok()?));
+        let message = Message { kind: word(4)?, flags: word(6)?, payload: rest.get(HEADER..length)? };
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+        Some(message)
+    })
+}
+
+/// The attributes in `rest`, as far as they are whole: their types and values.
+pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let word = |at: usize| Some(u16::from_ne_bytes(rest.get(at..at + 2)?.try_into().ok()?));
+        let (length, kind) = (usize::from(word(0)?), word(2)? & ATTRIBUTE_NUMBER);
+        let value = rest.get(ATTRIBUTE_HEADER..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+        Some((kind, value))
+    })
+}
+
+/// The value of the first attribute of this type.
+pub(super) fn attribute(rest: &[u8], wanted: u16) -> Option<&[u8]> {
+    attributes(rest).find_map(|(kind, value)| (kind == wanted).then_some(value))
+}
+
+/// A value that is a text.
+pub(super) fn as_text(value: &[u8]) -> Option<&str> {
+    std::str::from_utf8(value.strip_suffix(&[0]).unwrap_or(value)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_that_are_cut_short_have_no_more_messages() {
+        let mut bytes = 20u32.to_ne_bytes().to_vec();
+        bytes.extend_from_slice(&DONE.to_ne_bytes());
+        bytes.extend_from_slice(&[0; 14]);
+        assert_eq!(messages(&bytes).map(|message| message.kind).collect::<Vec<_>>(), [DONE]);
+        for length in 0..bytes.len() {
+            assert_eq!(messages(&bytes[..length]).count(), 0, "{length} bytes");
+        }
+        // A length of nothing must not be read for ever.
+        assert_eq!(messages(&[0; 64]).count(), 0);
+        assert_eq!(attributes(&[0; 64]).count(), 0);
+    }
+
+    #[test]
+    fn an_attribute_is_found_behind_others() {
+        let bytes = [7, 0, 5, 0, 1, 2, 3, 0, 8, 0, 1, 0x80, 0, 0, 0, 9];
+        assert_eq!(attribute(&bytes, 1), Some(&[0, 0, 0, 9][..]), "with a flag");
+        assert_eq!(attribute(&bytes, 2), None);
+        assert_eq!(attributes(&bytes).count(), 2);
+    }
+
+    #[test]
+    fn texts_end_with_a_zero_or_not() {
+        assert_eq!(as_text(b"filter\0"), Some("filter"));
+        assert_eq!(as_text(b"filter"), Some("filter"));
+        assert_eq!(as_text(&[0xff, 0]), None);
+    }
+}
