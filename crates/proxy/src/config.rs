@@ -623,7 +623,7 @@ impl Config {
     pub fn rules(&self) -> Option<Rules> {
         let transparent = self.listen.iter().find(|listen| listen.way == Way::Transparent)?;
         let policy = self.policy.rules.clone();
-        self.install_rules.then(|| Rules { listener: transparent.at, policy, forward_policy: self.forward_policy })
+        self.install_rules.then_some(Rules { listener: transparent.at, policy, forward_policy: self.forward_policy })
     }
 
     /// Listeners whose clients name their destination, which others than this host can reach, and
