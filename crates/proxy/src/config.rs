@@ -222,6 +222,14 @@ impl Listen {
         self.destinations.check_prefixes()
     }
 
+    /// The addresses of its sockets. A transparent listener has one a family: TPROXY names the family,
+    /// and clients keep their true form of address.
+    pub(crate) fn sockets(&self) -> Vec<SocketAddr> {
+        let both = self.way == Way::Transparent && self.at.is_ipv6() && self.at.ip().is_unspecified();
+        let v4 = both.then(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, self.at.port())));
+        [self.at].into_iter().chain(v4).collect()
+    }
+
     /// What of it cannot be changed while it listens.
     fn fixed(&self) -> Listen {
         Listen { users: Users::default(), ..self.clone() }

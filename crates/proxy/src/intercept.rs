@@ -9,7 +9,7 @@ use crate::{
 use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 use std::{
     io,
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket},
+    net::{SocketAddr, UdpSocket},
 };
 
 /// Connections that may wait to be accepted, as far as `net.core.somaxconn` allows.
@@ -37,17 +37,10 @@ pub(crate) struct Arrival {
 pub(crate) fn open(config: &Config, worker: usize) -> Result<Vec<Listener>, StartError> {
     let mut listeners = Vec::new();
     for listen in config.listen.iter().filter(|listen| bonded::is_listener_of(listen.way, worker)) {
-        let at = listen.at;
-        let mut open = |at: SocketAddr| -> Result<(), StartError> {
+        for at in listen.sockets() {
             let socket =
                 listener(config, at, listen.way).map_err(|why| StartError::Listen { address: at.to_string(), cure: cure(&why), why })?;
             listeners.push(Listener { socket, listen: Listen { at, ..listen.clone() } });
-            Ok(())
-        };
-        open(at)?;
-        // A socket a family: TPROXY names the family, and clients keep their true form of address.
-        if listen.way == Way::Transparent && at.is_ipv6() && at.ip().is_unspecified() {
-            open(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, at.port())))?;
         }
     }
     Ok(listeners)

@@ -245,7 +245,7 @@ fn a_bond_dials_each_of_its_networks() {
     checks.must_find(connect(&["192.0.2.9"], 7000, &["--key", &right]), &[dial, "address of this host"]);
 
     // One that never answers, and one that says nothing: both end by themselves.
-    nft(&checks.routed.server, "table inet silent { chain in { type filter hook input priority 0; tcp dport 7003 drop; } }\n");
+    nft(&checks.routed.server, "table inet silent { chain in { type filter hook input priority 0; tcp dport 7003 drop; }\n}\n");
     checks.must_find(connect(&["far"], 7003, &["--key", &right]), &[dial, "no answer after 10 s"]);
     let _deaf = checks.routed.listen(7004);
     checks.must_find(connect(&["far"], 7004, &["--key", &right]), &[dial, "the handshake was not complete after 10 s"]);

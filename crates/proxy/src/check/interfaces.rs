@@ -95,9 +95,11 @@ fn try_routes(config: &Config, routes: &Routes) -> Vec<Trial> {
     trials
 }
 
-/// A prefix by its first host; none for one that stands for everything.
+/// A prefix by its first host that is not this one; none for a prefix that stands for everything.
 fn try_prefix(routes: &Routes, prefix: Prefix, by: &str) -> Option<Trial> {
-    let host = prefix.0.hosts().next().filter(|_| prefix.0.prefix_len() > 0)?;
+    let hosts = || prefix.0.hosts().take(2).filter(|_| prefix.0.prefix_len() > 0);
+    let is_here = |host: &IpAddr| matches!(routes.reach(*host), Ok(Some(device)) if device == "lo");
+    let host = hosts().find(|host| !is_here(host)).or_else(|| hosts().next())?;
     Some(try_route(routes, host, format!("{prefix} ({by})")))
 }
 

@@ -5,7 +5,8 @@ use crate::{Config, Way, intercept};
 use std::{io, net::SocketAddr};
 
 pub(super) fn try_all(config: &Config, metrics: Option<SocketAddr>, running: Option<&str>) -> Vec<Trial> {
-    let listeners = config.listen.iter().map(|listen| (listen.at, listen.way == Way::Transparent, "listen at"));
+    let listeners =
+        config.listen.iter().flat_map(|listen| listen.sockets().into_iter().map(|at| (at, listen.way == Way::Transparent, "listen at")));
     let all = listeners.chain(metrics.map(|at| (at, false, "serve metrics at")));
     let mut trials: Vec<Trial> = all.map(|(at, transparent, attempt)| try_port(attempt, at, transparent, running)).collect();
     trials.extend(
