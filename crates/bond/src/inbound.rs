@@ -106,6 +106,10 @@ impl Inbound {
 
     /// `len` bytes from `offset` on have come over a connection, and are where [`room`](Inbound::room) said; or the caller keeps them until they are read.
     pub fn came(&mut self, now: Span, conn: ConnId, offset: u64, len: u64) -> Result<(), Breach> {
+        // The end may have been told since the piece has begun.
+        if let Some(end) = self.end.filter(|end| offset.saturating_add(len) > *end) {
+            return Err(Breach::BeyondEnd { end, other: offset.saturating_add(len) });
+        }
         self.order.insert(offset, len)?;
         if let Some(told) = self.conns.get_mut(conn.0) {
             told.got += len;
@@ -142,7 +146,7 @@ impl Inbound {
 
     /// The other end says where the stream ends.
     pub fn end(&mut self, end: u64) -> Result<(), Breach> {
-        let there = self.order.next() + self.order.held().0;
+        let there = self.order.end();
         if self.end.is_some_and(|other| other != end) || there > end {
             return Err(Breach::BeyondEnd { end, other: self.end.unwrap_or(there) });
         }
@@ -229,5 +233,32 @@ impl Inbound {
     /// The most that ever waited.
     pub fn most_held(&self) -> u64 {
         self.order.held().1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONN: ConnId = ConnId(0);
+
+    #[test]
+    fn an_end_before_what_has_come_is_refused() {
+        // Ten bytes have come, beyond a hole of a hundred.
+        let mut inbound = Inbound::new(1000);
+        inbound.add(CONN);
+        inbound.take(Span::ZERO, CONN, 100, &[7; 10]).unwrap();
+        assert_eq!(inbound.end(50), Err(Breach::BeyondEnd { end: 50, other: 110 }));
+        assert_eq!(inbound.end(110), Ok(()));
+    }
+
+    #[test]
+    fn a_piece_that_began_before_the_end_was_told_stays_within_it() {
+        let mut inbound = Inbound::new(1000);
+        inbound.add(CONN);
+        inbound.begin(0, 100).unwrap();
+        inbound.end(50).unwrap();
+        assert_eq!(inbound.came(Span::ZERO, CONN, 0, 100), Err(Breach::BeyondEnd { end: 50, other: 100 }));
+        assert_eq!(inbound.ready(), 0);
     }
 }

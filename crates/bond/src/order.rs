@@ -68,6 +68,11 @@ impl Order {
         self.next
     }
 
+    /// Behind the last byte that is there, in its turn or not.
+    pub fn end(&self) -> u64 {
+        self.held.last().map_or(self.next, |last| last.1)
+    }
+
     /// Bytes that wait for their turn, and the most that ever did.
     pub fn held(&self) -> (u64, u64) {
         (self.held.bytes(), self.most_held)
@@ -119,6 +124,7 @@ mod tests {
                 there[of_it].fill(true);
                 let next = there.iter().position(|there| !there).unwrap();
                 prop_assert_eq!(order.next(), next as u64);
+                prop_assert_eq!(order.end(), there.iter().rposition(|there| *there).map_or(0, |last| last as u64 + 1));
                 prop_assert_eq!(order.held().0, there[next..].iter().filter(|there| **there).count() as u64);
             }
         }

@@ -102,6 +102,14 @@ pub struct Piece {
     pub again: bool,
 }
 
+impl Piece {
+    /// What of it is beyond an offset.
+    fn beyond(self, offset: u64) -> Option<Piece> {
+        let gone = offset.saturating_sub(self.offset);
+        (gone < self.len).then(|| Piece { offset: self.offset + gone, len: self.len - gone, ..self })
+    }
+}
+
 /// What is believed of a connection, and what it has: for those who watch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Seen {
@@ -237,6 +245,9 @@ impl Outbound {
         if acked > self.acked {
             self.acked = acked;
             self.again.trim(acked);
+            self.paths.iter_mut().for_each(|path| path.settle(acked));
+            // The caller may have let go of what is below.
+            self.copy = self.copy.and_then(|copy| copy.beyond(acked));
             while self.cuts.front().is_some_and(|cut| *cut < acked) {
                 self.cuts.pop_front();
             }
@@ -485,6 +496,11 @@ impl Outbound {
         self.done
     }
 
+    /// How many parts of the stream it keeps track of: what its memory grows with.
+    pub fn remembered(&self) -> usize {
+        self.paths.iter().map(|path| path.runs.len()).sum::<usize>() + self.again.len() + self.cuts.len()
+    }
+
     /// How many connections are there.
     pub fn connections(&self) -> usize {
         self.paths.iter().filter(|path| path.is_up).count()
@@ -501,5 +517,62 @@ impl Outbound {
             got: path.got,
             stalled: path.is_stalled,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Span = Span(1_000_000);
+
+    /// What a connection with room looks like.
+    const ROOM: Look = Look { delivered: 0, unsent: 0, window: 1 << 20, srtt: MS, rto: Span(200_000_000), mends: false };
+
+    #[test]
+    fn a_peer_that_tells_little_of_what_came_costs_no_memory() {
+        let settings = Settings { piece: Settings::LEAST_PIECE, ..Settings::new(Scheduler::Score) };
+        let mut out = Outbound::new(settings, 4096);
+        let conn = out.add(Span::ZERO, 0);
+        for turn in 1..=1000 {
+            out.offer(4096);
+            out.look(Span::ZERO, conn, ROOM);
+            while out.give(Span::ZERO).is_some() {}
+            // All is there, but one byte a turn is said to have come over this connection.
+            out.receipt(Span::ZERO, conn, turn).unwrap();
+            out.acknowledge(4096 * turn, 4096 * (turn + 1)).unwrap();
+            assert!(out.remembered() <= 1, "{} parts after {turn} turns", out.remembered());
+        }
+        // What was told late is told right all the same.
+        out.receipt(Span::ZERO, conn, 4_096_000).unwrap();
+        assert_eq!(out.seen(conn).map(|seen| seen.got), Some(4_096_000));
+        assert!(!out.waits());
+    }
+
+    #[test]
+    fn a_copy_of_what_is_acknowledged_meanwhile_is_not_sent() {
+        let mut out = Outbound::new(Settings::new(Scheduler::Score), 1 << 20);
+        let conns = [out.add(Span::ZERO, 0), out.add(Span::ZERO, 0)];
+        conns.iter().for_each(|conn| out.look(MS, *conn, ROOM));
+        out.offer(1000);
+        // The other connection has been idle for so long that it is to carry a copy.
+        let later = Span(10_000 * MS.0);
+        let piece = out.give(later).unwrap();
+        assert!(out.copy.is_some());
+        out.acknowledge(600, 1 << 20).unwrap();
+        assert_eq!(out.give(later).map(|copy| (copy.conn != piece.conn, copy.offset, copy.len)), Some((true, 600, 400)));
+        out.offer(1000);
+        let piece = out.give(Span(2 * later.0)).unwrap();
+        out.acknowledge(piece.offset + piece.len, 1 << 20).unwrap();
+        assert_eq!(out.give(Span(2 * later.0)), None);
+    }
+
+    #[test]
+    fn a_part_that_would_come_too_late_for_the_clock_is_due_at_its_end() {
+        let mut out = Outbound::new(Settings::new(Scheduler::RoundRobin), u64::MAX);
+        let conn = out.add(Span::ZERO, 0);
+        out.look(Span::ZERO, conn, Look { unsent: 0, window: 0, srtt: Span(u64::MAX), rto: MS, ..ROOM });
+        out.offer(1000);
+        assert!(out.give(Span(u64::MAX / 2)).is_some());
     }
 }

@@ -54,7 +54,8 @@ pub(crate) struct Path {
     /// Payload given to it, and what the other end says to have got from it, bytes.
     pub(crate) given: u64,
     pub(crate) got: u64,
-    /// What of that comes before its runs, and was given to others when it stalled.
+    /// What of that comes before its runs: it was given to others when it stalled, or the other end
+    /// has it, whichever connection brought it.
     adrift: u64,
     /// Where each connection has the whole stream: how far it was given that.
     pub(crate) cursor: u64,
@@ -130,7 +131,7 @@ impl Path {
             self.trials = 0;
         }
         let comes = self.arrives(end - start) + self.look.srtt.secs() / 2.0;
-        let due = Span(now.0 + MOST_DELAY.0 + Span::from_secs_f64(comes).0);
+        let due = Span(now.0.saturating_add(MOST_DELAY.0).saturating_add(Span::from_secs_f64(comes).0));
         match self.runs.back_mut() {
             Some(last) if last.end == start && end - last.start <= most && last.is_copied == is_copied => (last.end, last.due) = (end, due),
             _ => self.runs.push_back(Run { start, end, due, is_copied }),
@@ -160,6 +161,15 @@ impl Path {
             if first.start < first.end {
                 return;
             }
+            self.runs.pop_front();
+        }
+    }
+
+    /// The other end has all below `acked`. What comes first of what this connection has, and is below
+    /// that, is remembered as a number alone, even if the other end never tells that it came.
+    pub(crate) fn settle(&mut self, acked: u64) {
+        while let Some(run) = self.runs.front().filter(|run| run.end <= acked) {
+            self.adrift += run.end - run.start;
             self.runs.pop_front();
         }
     }

@@ -52,6 +52,11 @@ impl Ranges {
         self.list.front().copied()
     }
 
+    /// The last range.
+    pub(crate) fn last(&self) -> Option<(u64, u64)> {
+        self.list.back().copied()
+    }
+
     /// The first range that ends behind an offset.
     pub(crate) fn from(&self, offset: u64) -> Option<(u64, u64)> {
         self.list.get(self.list.partition_point(|range| range.1 <= offset)).copied()
