@@ -285,6 +285,10 @@ pub(crate) fn proof(token: &str, nonce: &str) -> String {
 
 /// Whether that is it.
 pub(crate) fn proves(token: &str, nonce: &str, proof: &str) -> bool {
+    // Of a number's text a sign, or a single digit, would be accepted.
+    if proof.len() != 64 || !proof.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return false;
+    }
     let bytes: Option<Vec<u8>> =
         proof.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect();
     // Takes as long whatever is wrong.
@@ -383,6 +387,25 @@ pub(crate) fn echo(socket: &UdpSocket, key: &str, over: &AtomicBool) {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn one_text_alone_proves_that_the_token_is_known() {
+        // A nonce whose proof has a byte below sixteen, which a sign and a digit would stand for too.
+        let nonces = (0..100).map(|number| number.to_string());
+        let (nonce, right, at) = nonces
+            .filter_map(|nonce| {
+                let right = proof("token", &nonce);
+                let at = (0..64).step_by(2).find(|at| right.as_bytes()[*at] == b'0')?;
+                Some((nonce, right, at))
+            })
+            .next()
+            .expect("one of a hundred has such a byte");
+        assert!(proves("token", &nonce, &right));
+        let mut other = right.clone();
+        other.replace_range(at..=at, "+");
+        assert!(!proves("token", &nonce, &other), "{other}");
+        assert!(!proves("token", &nonce, &right[..63]));
+    }
 
     proptest! {
         /// Whatever the ways there and back take, the offset is within its bound.
