@@ -1,4 +1,2 @@
-//! What a message's fields say.
 #![no_main]
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| cache::strange::message(bytes));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzzing::message(data));

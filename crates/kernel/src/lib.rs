@@ -23,6 +23,8 @@ pub use links::weigh;
 pub use monitor::{Monitor, Place, Settings, Watch};
 pub use replay::Replay;
 pub use sys::may_load;
+#[doc(hidden)]
+pub use users::read_inodes;
 pub use users::{User, users};
 
 /// The result of what this crate does.

@@ -84,18 +84,12 @@ fn sockets_of(namespace: &PathBuf, name: &str) -> io::Result<Vec<u32>> {
     for (family, id) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
         let question =
             InetRequest { family, protocol: IPPROTO_TCP, extensions: ExtensionFlags::CONG, states: StateFlags::all(), socket_id: id };
-        ask(question, |message| {
-            if let SockDiagMessage::InetResponse(answer) = message
-                && answer.nlas.iter().any(|nla| matches!(nla, Nla::Congestion(control) if control == name))
-            {
-                found.push(answer.header.inode);
-            }
-        })?;
+        ask(question, name, &mut found)?;
     }
     Ok(found)
 }
 
-fn ask(question: InetRequest, mut tell: impl FnMut(SockDiagMessage)) -> io::Result<()> {
+fn ask(question: InetRequest, name: &str, inodes: &mut Vec<u32>) -> io::Result<()> {
     let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
@@ -107,17 +101,30 @@ fn ask(question: InetRequest, mut tell: impl FnMut(SockDiagMessage)) -> io::Resu
     socket.send(&bytes, 0)?;
     loop {
         let (answers, _) = socket.recv_from_full()?;
-        let mut rest = &answers[..];
-        while !rest.is_empty() {
-            let answer = NetlinkMessage::<SockDiagMessage>::deserialize(rest).map_err(io::Error::other)?;
-            // Messages begin at multiples of four.
-            let length = (answer.header.length as usize).next_multiple_of(4).min(rest.len());
-            match answer.payload {
-                NetlinkPayload::InnerMessage(inner) => tell(inner),
-                NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
-                _ => return Ok(()),
-            }
-            rest = &rest[length..];
+        if read_inodes(&answers, name, inodes)? {
+            return Ok(());
         }
     }
+}
+
+/// Reads the inodes of connections under a controller that one of several answers tells; true when
+/// that was the last.
+#[doc(hidden)]
+pub fn read_inodes(mut answer: &[u8], name: &str, inodes: &mut Vec<u32>) -> io::Result<bool> {
+    while !answer.is_empty() {
+        let message = NetlinkMessage::<SockDiagMessage>::deserialize(answer).map_err(io::Error::other)?;
+        // Messages begin at multiples of four.
+        let length = (message.header.length as usize).next_multiple_of(4).min(answer.len());
+        match message.payload {
+            NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(told)) => {
+                let is_under = told.nlas.iter().any(|nla| matches!(nla, Nla::Congestion(control) if control == name));
+                inodes.extend(is_under.then_some(told.header.inode));
+            }
+            NetlinkPayload::InnerMessage(_) => {}
+            NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
+            _ => return Ok(true),
+        }
+        answer = &answer[length..];
+    }
+    Ok(false)
 }

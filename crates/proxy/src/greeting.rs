@@ -7,7 +7,7 @@ use ppp::{HeaderResult, PartialResult as _, v1, v2};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// No greeting is longer (a PROXY header of version 2 may be, with extensions nobody has a use for here).
-const LONGEST: usize = 4096;
+pub(crate) const LONGEST: usize = 4096;
 /// No line of the PROXY protocol's version 1 is longer (section 2.1).
 const LONGEST_LINE: usize = 107;
 

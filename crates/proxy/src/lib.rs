@@ -23,6 +23,8 @@ pub mod ends;
 mod failure;
 mod flow_log;
 mod forward_loop;
+#[doc(hidden)]
+pub mod fuzz_api;
 mod gate;
 mod greeting;
 mod host_counters;

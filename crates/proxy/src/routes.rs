@@ -89,16 +89,8 @@ impl Routes {
         let mut devices = Vec::new();
         loop {
             let (answers, _) = self.socket.recv_from_full()?;
-            let mut rest = &answers[..];
-            while !rest.is_empty() {
-                let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(io::Error::other)?;
-                let length = (answer.header.length as usize).next_multiple_of(4).min(rest.len());
-                match answer.payload {
-                    NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => devices.extend(device(&link)),
-                    NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
-                    _ => return Ok(devices),
-                }
-                rest = &rest[length..];
+            if read_devices(&answers, &mut devices)? {
+                return Ok(devices);
             }
         }
     }
@@ -126,10 +118,7 @@ impl Routes {
     fn change(&self, wanted: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         self.send(wanted, NLM_F_REQUEST | NLM_F_ACK | flags)?;
         let (answer, _) = self.socket.recv_from_full()?;
-        match NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer).map_err(io::Error::other)?.payload {
-            NetlinkPayload::Error(error) if error.code.is_some() => Err(error.to_io()),
-            _ => Ok(()),
-        }
+        read_route(&answer).map(drop)
     }
 
     fn send(&self, question: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
@@ -158,13 +147,33 @@ impl Routes {
         }
         self.send(RouteNetlinkMessage::GetRoute(route), NLM_F_REQUEST)?;
         let (answer, _) = self.socket.recv_from_full()?;
-        let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer).map_err(io::Error::other)?;
-        match answer.payload {
-            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => Ok(Some(route)),
-            NetlinkPayload::Error(error) if error.code.is_some() => Err(error.to_io()),
-            _ => Ok(None),
-        }
+        read_route(&answer)
     }
+}
+
+/// The route that an answer tells, if it tells one; an error where the kernel tells one.
+pub(crate) fn read_route(answer: &[u8]) -> io::Result<Option<RouteMessage>> {
+    match NetlinkMessage::<RouteNetlinkMessage>::deserialize(answer).map_err(io::Error::other)?.payload {
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => Ok(Some(route)),
+        NetlinkPayload::Error(error) if error.code.is_some() => Err(error.to_io()),
+        _ => Ok(None),
+    }
+}
+
+/// Reads the interfaces that one of several answers tells; true when that was the last.
+pub(crate) fn read_devices(mut answer: &[u8], devices: &mut Vec<Device>) -> io::Result<bool> {
+    while !answer.is_empty() {
+        let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(answer).map_err(io::Error::other)?;
+        // Messages begin at multiples of four.
+        let length = (message.header.length as usize).next_multiple_of(4).min(answer.len());
+        match message.payload {
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => devices.extend(device(&link)),
+            NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
+            _ => return Ok(true),
+        }
+        answer = &answer[length..];
+    }
+    Ok(false)
 }
 
 fn rule(delivery: Delivery, family: AddressFamily) -> RuleMessage {

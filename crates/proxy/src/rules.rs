@@ -13,7 +13,7 @@
 mod foreign;
 mod guard;
 mod installed;
-mod nfnetlink;
+pub(crate) mod nfnetlink;
 mod owner;
 mod watch;
 

@@ -278,13 +278,8 @@ impl<'a> Lines<'a> {
     pub(crate) fn next(&mut self) -> io::Result<String> {
         let mut buffer = [0; LINE];
         loop {
-            if let Some(end) = self.heard.windows(2).position(|two| two == b"\r\n") {
-                let line = String::from_utf8_lossy(&self.heard[..end]).into_owned();
-                self.heard.drain(..end + 2);
+            if let Some(line) = first_line(&mut self.heard)? {
                 return Ok(line);
-            }
-            if self.heard.len() > LINE {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a line of FTP longer than {LINE} bytes")));
             }
             match self.socket.read(&mut buffer)? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -305,6 +300,19 @@ impl<'a> Lines<'a> {
     }
 }
 
+/// Takes the first line of FTP out of what was heard, once it is over.
+pub(super) fn first_line(heard: &mut Vec<u8>) -> io::Result<Option<String>> {
+    let end = heard.windows(2).position(|two| two == b"\r\n");
+    if end.unwrap_or(heard.len()) > LINE {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a line of FTP longer than {LINE} bytes")));
+    }
+    Ok(end.map(|end| {
+        let line = String::from_utf8_lossy(&heard[..end]).into_owned();
+        heard.drain(..end + 2);
+        line
+    }))
+}
+
 /// Where the head ends, and the body begins.
 pub(crate) fn end_of_head(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
@@ -314,16 +322,16 @@ fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().find_map(|line| line.split_once(':').filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()))
 }
 
-fn length_of(head: &[u8]) -> Option<usize> {
+pub(super) fn length_of(head: &[u8]) -> Option<usize> {
     field(&String::from_utf8_lossy(head), "content-length")?.parse().ok()
 }
 
-fn chunked(head: &str) -> bool {
+pub(super) fn chunked(head: &str) -> bool {
     field(head, "transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked"))
 }
 
 /// What is in chunks (RFC 9112 §7.1), as far as they make sense.
-fn unchunk(mut rest: &[u8]) -> Vec<u8> {
+pub(super) fn unchunk(mut rest: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     while let Some(end) = rest.windows(2).position(|two| two == b"\r\n") {
         let line = String::from_utf8_lossy(&rest[..end]).into_owned();

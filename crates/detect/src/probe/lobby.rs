@@ -116,20 +116,24 @@ impl Lobby {
                 one.gone = one.socket.write_all(b"220 ready\r\n").is_err();
             }
         }
-        let behind = |heard: &[u8]| match application {
-            Application::Tcp => Some(heard.strip_prefix(nonce.as_bytes())?.strip_prefix(b"\n")?.to_vec()),
-            Application::Ftp => Some(heard.strip_prefix(format!("USER {nonce}\r\n").as_bytes())?.to_vec()),
-            Application::HttpData | Application::HttpImage => {
-                let head = &heard[..body::end_of_head(heard)?];
-                String::from_utf8_lossy(head).lines().next().is_some_and(|line| line.contains(nonce)).then(|| heard.to_vec())
-            }
-        };
         let (index, heard) = self.waiting.iter().enumerate().find_map(|(index, one)| {
-            let heard = behind(&one.heard).filter(|_| one.port == port)?;
+            let heard = behind(&one.heard, application, nonce).filter(|_| one.port == port)?;
             Some((index, heard))
         })?;
         let socket = self.waiting.remove(index).socket;
         socket.set_nonblocking(false).ok()?;
         Some((socket, heard))
+    }
+}
+
+/// What was said behind a nonce, where it was said as an application says it; by HTTP the head too.
+pub(super) fn behind(heard: &[u8], application: Application, nonce: &str) -> Option<Vec<u8>> {
+    match application {
+        Application::Tcp => Some(heard.strip_prefix(nonce.as_bytes())?.strip_prefix(b"\n")?.to_vec()),
+        Application::Ftp => Some(heard.strip_prefix(format!("USER {nonce}\r\n").as_bytes())?.to_vec()),
+        Application::HttpData | Application::HttpImage => {
+            let head = &heard[..body::end_of_head(heard)?];
+            String::from_utf8_lossy(head).lines().next().is_some_and(|line| line.contains(nonce)).then(|| heard.to_vec())
+        }
     }
 }

@@ -8,6 +8,8 @@
 
 mod body;
 mod dial;
+#[doc(hidden)]
+pub mod fuzz_api;
 mod lobby;
 mod orders;
 mod pair_rules;

@@ -109,12 +109,8 @@ impl Knocking {
     fn hello(&mut self) -> io::Result<Option<Hello>> {
         let mut part = [0; 1024];
         loop {
-            let whole = self.heard.first_chunk().map(|length| 4 + u32::from_be_bytes(*length) as usize);
-            if whole.is_some_and(|whole| self.heard.len() >= whole) {
-                return wire::hear(self.heard.as_slice()).map(Some);
-            }
-            if whole.is_some_and(|whole| whole > HELLO) {
-                return Err(io::Error::new(ErrorKind::InvalidData, "its first word is longer than any prober's"));
+            if let Some(hello) = first_word(&self.heard)? {
+                return Ok(Some(hello));
             }
             match self.control.read(&mut part) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
@@ -125,6 +121,18 @@ impl Knocking {
             }
         }
     }
+}
+
+/// The first word of a prober, once all of it has come.
+pub(super) fn first_word(heard: &[u8]) -> io::Result<Option<Hello>> {
+    let Some(length) = heard.first_chunk().map(|length| u32::from_be_bytes(*length) as usize) else { return Ok(None) };
+    if heard.len() - 4 >= length {
+        return wire::hear(heard).map(Some);
+    }
+    if length > HELLO - 4 {
+        return Err(io::Error::new(ErrorKind::InvalidData, "its first word is longer than any prober's"));
+    }
+    Ok(None)
 }
 
 /// Lets those in who have come; of too many the oldest goes.
@@ -259,12 +267,7 @@ impl Session<'_> {
     }
 
     fn transfer(&mut self, order: &Transfer, report: &mut Report) -> io::Result<()> {
-        let sane = order.bytes <= wire::MOST_BYTES
-            && (0.0..=wire::LONGEST_HOLD).contains(&order.pause)
-            && order.hold.is_none_or(|hold| (0.0..=wire::LONGEST_HOLD).contains(&hold))
-            && (8..=64).contains(&order.nonce.len())
-            && order.nonce.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        if !sane || !self.ports.contains(&order.port) {
+        if !order.is_allowed() || !self.ports.contains(&order.port) {
             return Err(io::Error::new(ErrorKind::InvalidInput, "an order beyond what is allowed"));
         }
         wire::tell(&self.control, &Event::Ready)?;

@@ -195,6 +195,17 @@ pub(crate) struct Transfer {
     pub(crate) patience: f64,
 }
 
+impl Transfer {
+    /// Whether it is within what a responder does for anybody.
+    pub(crate) fn is_allowed(&self) -> bool {
+        self.bytes <= MOST_BYTES
+            && (0.0..=LONGEST_HOLD).contains(&self.pause)
+            && self.hold.is_none_or(|hold| (0.0..=LONGEST_HOLD).contains(&hold))
+            && (8..=64).contains(&self.nonce.len())
+            && self.nonce.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    }
+}
+
 /// What the responder says while a transfer runs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

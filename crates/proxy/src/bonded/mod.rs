@@ -10,6 +10,7 @@ mod care;
 mod channel;
 mod entrance;
 mod farewell;
+pub(crate) mod fuzz_api;
 mod haul;
 mod life;
 mod member;

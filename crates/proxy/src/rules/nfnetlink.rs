@@ -8,9 +8,9 @@ use std::io;
 const NF_TABLES: u16 = 10 << 8;
 const NEW_CHAIN: u16 = NF_TABLES | 3;
 const GET_CHAIN: u16 = NF_TABLES | 4;
-const NEW_RULE: u16 = NF_TABLES | 6;
+pub(crate) const NEW_RULE: u16 = NF_TABLES | 6;
 const GET_RULE: u16 = NF_TABLES | 7;
-const NEW_GENERATION: u16 = NF_TABLES | 15;
+pub(crate) const NEW_GENERATION: u16 = NF_TABLES | 15;
 const GET_GENERATION: u16 = NF_TABLES | 16;
 const NEW_OBJECT: u16 = NF_TABLES | 18;
 const GET_OBJECT: u16 = NF_TABLES | 19;
@@ -59,8 +59,9 @@ impl Questions {
 
     /// The number of the present state: each change of any table has the next one.
     pub(super) fn generation(&self) -> io::Result<u32> {
-        let generation = |message: &Message<'_>| message.attribute(GENERATION_ID)?.try_into().ok().map(u32::from_be_bytes);
-        self.one(GET_GENERATION, UNSPECIFIED, &[], NEW_GENERATION, generation)
+        self.ask(GET_GENERATION, REQUEST, UNSPECIFIED, &[])?;
+        let (bytes, _) = self.socket.recv_from_full()?;
+        generation_of(&bytes)
     }
 
     /// How many packets a named counter of a table of the family `inet` has counted.
@@ -71,7 +72,9 @@ impl Questions {
             let data = message.attribute(OBJECT_DATA)?;
             attribute(data, COUNTER_PACKETS)?.try_into().ok().map(u64::from_be_bytes)
         };
-        self.one(GET_OBJECT, INET, &about, NEW_OBJECT, packets)
+        self.ask(GET_OBJECT, REQUEST, INET, &about)?;
+        let (bytes, _) = self.socket.recv_from_full()?;
+        only(&bytes, NEW_OBJECT, packets)
     }
 
     /// Tells `each` every chain of every table. False: they changed meanwhile.
@@ -87,62 +90,72 @@ impl Questions {
         self.dump(GET_RULE, family, &about, NEW_RULE, each)
     }
 
-    /// Asks what has one answer.
-    fn one<T>(
-        &self,
-        question: u16,
-        family: u8,
-        about: &[(u16, &[u8])],
-        answer: u16,
-        read: impl Fn(&Message<'_>) -> Option<T>,
-    ) -> io::Result<T> {
-        self.ask(question, REQUEST, family, about)?;
-        let (bytes, _) = self.socket.recv_from_full()?;
-        if let Some(why) = messages(&bytes).find_map(|message| message.error()) {
-            return Err(why);
-        }
-        let found = messages(&bytes).filter(|message| message.kind == answer).find_map(|message| read(&message));
-        found.ok_or_else(|| io::Error::other("the kernel's answer about nftables has not what was asked for"))
-    }
-
     /// Asks what has many answers.
     fn dump(&self, question: u16, family: u8, about: &[(u16, &[u8])], answer: u16, mut each: impl FnMut(&Message<'_>)) -> io::Result<bool> {
         self.ask(question, REQUEST | DUMP, family, about)?;
         let mut interrupted = false;
         loop {
             let (bytes, _) = self.socket.recv_from_full()?;
-            for message in messages(&bytes) {
-                if let Some(why) = message.error() {
-                    return Err(why);
-                }
-                interrupted |= message.flags & DUMP_INTERRUPTED != 0;
-                if message.kind == DONE {
-                    return Ok(!interrupted);
-                }
-                if message.kind == answer {
-                    each(&message);
-                }
+            if read_dump(&bytes, answer, &mut interrupted, &mut each)? {
+                return Ok(!interrupted);
             }
         }
     }
 
     fn ask(&self, question: u16, flags: u16, family: u8, about: &[(u16, &[u8])]) -> io::Result<()> {
-        let mut payload = vec![family, 0, 0, 0];
-        for (kind, value) in about {
-            payload.extend_from_slice(&((ATTRIBUTE_HEADER + value.len()) as u16).to_ne_bytes());
-            payload.extend_from_slice(&kind.to_ne_bytes());
-            payload.extend_from_slice(value);
-            payload.resize(payload.len().next_multiple_of(4), 0);
-        }
-        let mut bytes = ((HEADER + payload.len()) as u32).to_ne_bytes().to_vec();
-        bytes.extend_from_slice(&question.to_ne_bytes());
-        bytes.extend_from_slice(&flags.to_ne_bytes());
-        // Sequence number and port: the kernel fills the latter in, and one question at a time needs
-        // no number.
-        bytes.extend_from_slice(&[0; 8]);
-        bytes.extend_from_slice(&payload);
-        self.socket.send(&bytes, 0).map(drop)
+        self.socket.send(&message(question, flags, family, about), 0).map(drop)
     }
+}
+
+/// A message as it is sent.
+pub(crate) fn message(kind: u16, flags: u16, family: u8, attributes: &[(u16, &[u8])]) -> Vec<u8> {
+    let mut payload = vec![family, 0, 0, 0];
+    for (kind, value) in attributes {
+        payload.extend_from_slice(&((ATTRIBUTE_HEADER + value.len()) as u16).to_ne_bytes());
+        payload.extend_from_slice(&kind.to_ne_bytes());
+        payload.extend_from_slice(value);
+        payload.resize(payload.len().next_multiple_of(4), 0);
+    }
+    let mut bytes = ((HEADER + payload.len()) as u32).to_ne_bytes().to_vec();
+    bytes.extend_from_slice(&kind.to_ne_bytes());
+    bytes.extend_from_slice(&flags.to_ne_bytes());
+    // Sequence number and port: the kernel fills the latter in, and one question at a time needs no
+    // number.
+    bytes.extend_from_slice(&[0; 8]);
+    bytes.extend_from_slice(&payload);
+    bytes
+}
+
+/// The generation that an answer tells.
+pub(crate) fn generation_of(answer: &[u8]) -> io::Result<u32> {
+    only(answer, NEW_GENERATION, |message| message.attribute(GENERATION_ID)?.try_into().ok().map(u32::from_be_bytes))
+}
+
+/// What is read of the first message of a type in an answer.
+fn only<T>(bytes: &[u8], answer: u16, read: impl Fn(&Message<'_>) -> Option<T>) -> io::Result<T> {
+    if let Some(why) = messages(bytes).find_map(|message| message.error()) {
+        return Err(why);
+    }
+    let found = messages(bytes).filter(|message| message.kind == answer).find_map(|message| read(&message));
+    found.ok_or_else(|| io::Error::other("the kernel's answer about nftables has not what was asked for"))
+}
+
+/// Tells `each` the messages of a type in a part of a long answer, and sets `interrupted` where what
+/// was asked about has changed meanwhile. True: it was the last part.
+pub(crate) fn read_dump(bytes: &[u8], answer: u16, interrupted: &mut bool, mut each: impl FnMut(&Message<'_>)) -> io::Result<bool> {
+    for message in messages(bytes) {
+        if let Some(why) = message.error() {
+            return Err(why);
+        }
+        *interrupted |= message.flags & DUMP_INTERRUPTED != 0;
+        if message.kind == DONE {
+            return Ok(true);
+        }
+        if message.kind == answer {
+            each(&message);
+        }
+    }
+    Ok(false)
 }
 
 /// A text as attributes have it.
@@ -151,7 +164,7 @@ fn text(text: &str) -> Vec<u8> {
 }
 
 /// A message of an answer.
-pub(super) struct Message<'a> {
+pub(crate) struct Message<'a> {
     kind: u16,
     flags: u16,
     payload: &'a [u8],

@@ -1,0 +1,169 @@
+//! What the fuzz targets try of a probe's words. Not an API.
+
+use super::{
+    body, lobby, pair_rules, respond,
+    wire::{self, Application, Challenge, Direction, Event, Order, Report, Transferred, Welcome},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use std::fmt::Debug;
+
+const NONCE: &str = "0123456789abcdef";
+
+/// What prober and responder say to each other, and what comes over the connections beside it. The
+/// first byte says what the rest is.
+///
+/// # Panics
+/// When it matters how the bytes are divided, when what was understood is said otherwise, or when
+/// another proof than the right one proves something.
+pub fn words(data: &[u8]) {
+    let Some((&first, bytes)) = data.split_first() else { return };
+    match first % 8 {
+        0 => hello(bytes),
+        1 => frame(bytes),
+        2 => {
+            again::<Order>(bytes, |order| {
+                if let Order::Transfer(transfer) = order
+                    && transfer.is_allowed()
+                    && transfer.bytes <= 4096
+                {
+                    let length = body::content(transfer.application, &transfer.nonce, transfer.bytes).len() as u64;
+                    assert!(length <= 2 * transfer.bytes + 1024, "{length} bytes for {}", transfer.bytes);
+                }
+            });
+            again::<Challenge>(bytes, |_| ());
+        }
+        3 => reports(bytes),
+        4 => proof(bytes),
+        5 => clocks(bytes),
+        6 => lines(bytes),
+        _ => http(bytes),
+    }
+}
+
+/// A prober's first word, as its bytes come.
+fn hello(bytes: &[u8]) {
+    let mut decided = None;
+    for end in 0..=bytes.len().min(6000) {
+        let now = respond::first_word(&bytes[..end]).map_err(|why| why.kind()).map(|hello| hello.map(|hello| (hello.version, hello.proof)));
+        if let Some(decided) = &decided {
+            assert_eq!(&now, decided, "what was decided is undone at byte {end}");
+        } else if now != Ok(None) {
+            decided = Some(now);
+        }
+    }
+    assert!(decided.is_some() || bytes.len() <= 4096, "a first word without end");
+}
+
+/// A frame is what was written, and bounded.
+fn frame(bytes: &[u8]) {
+    let most = bytes.len() / 2;
+    if let Ok(read) = wire::read_bytes(bytes, most) {
+        assert!(read.len() <= most);
+        let mut written = Vec::new();
+        wire::write_bytes(&mut written, &read).expect("it is short");
+        assert!(bytes.starts_with(&written), "it is written otherwise");
+    }
+    let mut written = Vec::new();
+    wire::write_bytes(&mut written, bytes).expect("it is short");
+    assert_eq!(wire::read_bytes(&written[..], bytes.len()).expect("it is whole"), bytes);
+    assert!(wire::read_bytes(&written[..written.len() - 1], bytes.len()).is_err());
+}
+
+/// What can be understood can be said, and understood again; `then` has a use for it.
+fn again<T: Serialize + DeserializeOwned + Debug>(bytes: &[u8], then: impl FnOnce(&T)) {
+    let Ok(said) = serde_json::from_slice::<T>(bytes) else { return };
+    let mut written = Vec::new();
+    wire::tell(&mut written, &said).expect("what was heard can be said");
+    let heard = wire::hear::<T>(&written[..]).unwrap_or_else(|why| panic!("{said:?}: {why}"));
+    then(&heard);
+}
+
+/// Reports that are anything: what follows from them is said, whatever it is.
+fn reports(bytes: &[u8]) {
+    again::<Welcome>(bytes, |welcome| assert!(wire::key_of(&welcome.key).is_some() == (welcome.key.len() >= 16)));
+    again::<Event>(bytes, |event| {
+        let Event::Done(there) = event else { return };
+        for direction in [Direction::Up, Direction::Down] {
+            let (there, again) = (there.clone(), there.whole);
+            let here = Report { first: Some(1), resumed: Some(2), last: Some(3), head: "GET / HTTP/1.1".into(), ..there.clone() };
+            let transferred = Transferred {
+                application: Application::HttpData,
+                direction,
+                port: 80,
+                again,
+                hold_s: there.acknowledged_s.map(|_| 1.0),
+                patience_s: 1.0,
+                clocks: wire::offset(&[[1, there.first.unwrap_or(0), there.last.unwrap_or(0), 4]]),
+                here,
+                there,
+            };
+            pair_rules::evidence(&transferred);
+        }
+    });
+    again::<Transferred>(bytes, |transferred| drop(pair_rules::evidence(transferred)));
+}
+
+/// One text alone proves that the token is known.
+fn proof(bytes: &[u8]) {
+    let right = wire::proof("token", NONCE);
+    assert!(wire::proves("token", NONCE, &right) && !wire::proves("other", NONCE, &right));
+    let mut near = right.clone().into_bytes();
+    for change in bytes.chunks_exact(2).take(8) {
+        near[usize::from(change[0]) % right.len()] = change[1];
+    }
+    for text in [String::from_utf8_lossy(&near), String::from_utf8_lossy(bytes)] {
+        assert_eq!(wire::proves("token", NONCE, &text), text.eq_ignore_ascii_case(&right), "{text}");
+    }
+}
+
+/// The other end's times may be anything.
+fn clocks(bytes: &[u8]) {
+    let numbers: Vec<i64> = bytes.chunks_exact(8).filter_map(|bytes| Some(i64::from_be_bytes(bytes.try_into().ok()?))).collect();
+    let exchanges: Vec<[i64; 4]> = numbers.chunks_exact(4).filter_map(|four| four.try_into().ok()).collect();
+    if let Some(offset) = wire::offset(&exchanges) {
+        assert!(offset.error_s >= 0.0 && offset.offset_s.is_finite() && offset.round_trip_s.is_finite(), "{offset:?}");
+    }
+}
+
+/// Lines of FTP, and the word that a connection is known by, as their bytes come.
+fn lines(bytes: &[u8]) {
+    let read = |step: usize| {
+        let (mut heard, mut lines) = (Vec::new(), Vec::new());
+        for piece in bytes.chunks(step) {
+            heard.extend(piece);
+            loop {
+                match body::first_line(&mut heard) {
+                    Ok(Some(line)) => lines.push(line),
+                    Ok(None) => break,
+                    Err(_) => return (lines, true),
+                }
+            }
+            assert!(heard.len() <= body::LINE + 1, "a line without end");
+        }
+        (lines, false)
+    };
+    assert_eq!(read(1), read(bytes.len().max(1)));
+    for application in [Application::Tcp, Application::Ftp, Application::HttpData] {
+        if let Some(behind) = lobby::behind(bytes, application, NONCE) {
+            assert!(bytes.ends_with(&behind));
+        }
+    }
+}
+
+/// Heads and bodies of HTTP.
+fn http(bytes: &[u8]) {
+    if let Some(at) = body::end_of_head(bytes) {
+        let _ = body::length_of(&bytes[..at]);
+        assert!(bytes[..at].ends_with(b"\r\n\r\n") && at <= bytes.len());
+    }
+    let _ = body::chunked(&String::from_utf8_lossy(bytes));
+    assert!(body::unchunk(bytes).len() <= bytes.len(), "more comes out of chunks than went in");
+    let mut chunks = Vec::new();
+    for chunk in bytes.chunks(7) {
+        chunks.extend(format!("{:x};x=y\r\n", chunk.len()).into_bytes());
+        chunks.extend(chunk);
+        chunks.extend(b"\r\n");
+    }
+    chunks.extend(b"0\r\n\r\n");
+    assert_eq!(body::unchunk(&chunks), bytes);
+}

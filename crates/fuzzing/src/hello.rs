@@ -1,0 +1,42 @@
+//! A handshake with somebody who has not the key: nothing that they can say is believed, and nothing panics.
+
+use bond::{Accepted, Dialled, Key};
+
+/// Takes `N` bytes, zeroes where there are no more.
+fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
+    let mut bytes = [0; N];
+    let here = rest.len().min(N);
+    bytes[..here].copy_from_slice(&rest[..here]);
+    *rest = &rest[here..];
+    bytes
+}
+
+/// See the top of this file.
+///
+/// # Panics
+/// When what it says there is not so.
+pub fn hello(data: &[u8]) {
+    let mut rest = data;
+    let flips: [u8; 4] = take(&mut rest);
+    let (key, binding): (_, [u8; 8]) = (Key::new(b"a secret of thirty-two bytes, two").expect("it is long enough"), take(&mut rest));
+    let (dialled, mut hello) = Dialled::new(&key, [1; 32], &binding);
+    // What is right is believed; one bit of it that is wrong is not.
+    let (accepted, mut challenge) = Accepted::new(&key, &hello, [2; 32], &binding, 7).expect("it has the key");
+    let (mut proof, window) = dialled.answer(&challenge, 9).expect("it has the key");
+    assert_eq!((window, accepted.prove(&proof).expect("it has the key")), (7, 9));
+    let flip = |bytes: &mut [u8], which: u8| {
+        let bit = usize::from(which) * 4 % (bytes.len() * 8);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+    };
+    let (whole, asked) = (hello, challenge);
+    flip(&mut hello, flips[0]);
+    assert!(Accepted::new(&key, &hello, [2; 32], &binding, 7).is_err());
+    flip(&mut challenge, flips[1]);
+    assert!(Dialled::new(&key, [1; 32], &binding).0.answer(&challenge, 9).is_err());
+    flip(&mut proof, flips[2]);
+    let (accepted, again) = Accepted::new(&key, &whole, [2; 32], &binding, 7).expect("it has the key");
+    assert!(again == asked && accepted.prove(&proof).is_err());
+    // Made up altogether.
+    assert!(Accepted::new(&key, &take(&mut rest), [2; 32], &binding, 7).is_err());
+    assert!(Dialled::new(&key, [1; 32], &binding).0.answer(&take(&mut rest), 9).is_err());
+}

@@ -1,0 +1,211 @@
+//! The receiving end of a bond's stream, and a peer that sends what it likes.
+
+use crate::recipe::Recipe;
+use bond::{Breach, ConnId, Frame, Inbound, Room, StreamError};
+use scenario::Span;
+use std::collections::VecDeque;
+
+const CONNECTIONS: usize = 4;
+
+/// What a correct receiver has: the bytes that came first, from the first that was not read on.
+struct Model {
+    inbound: Inbound,
+    window: u64,
+    read: u64,
+    /// As many as the window has.
+    there: VecDeque<Option<u8>>,
+    end: Option<u64>,
+    now: Span,
+    /// Payload that came over each connection, none where it is not there, and its piece whose bytes
+    /// come: where the next belongs, and how many are left.
+    got: [Option<u64>; CONNECTIONS],
+    pieces: [Option<(u64, u64)>; CONNECTIONS],
+}
+
+/// Plays a peer that sends pieces anywhere, again, with other bytes and beyond the end, over
+/// connections that come and go.
+///
+/// # Panics
+/// When what can be read is not exactly what came first, in order, or more is held than the window.
+pub fn inbound(data: &[u8]) {
+    let mut recipe = Recipe(data);
+    let window = [1, 1500, 20_000, 40_000][recipe.below(4)];
+    let mut model = Model {
+        inbound: Inbound::new(window),
+        window: window as u64,
+        read: 0,
+        there: vec![None; window].into(),
+        end: None,
+        now: Span::ZERO,
+        got: [None; CONNECTIONS],
+        pieces: [None; CONNECTIONS],
+    };
+    while !recipe.is_over() {
+        // Whoever breaks the rules is given up.
+        if model.step(&mut recipe).is_err() {
+            return;
+        }
+        model.check();
+    }
+}
+
+impl Model {
+    fn step(&mut self, recipe: &mut Recipe<'_>) -> Result<(), StreamError> {
+        let conn = recipe.below(CONNECTIONS);
+        match recipe.below(10) {
+            0 => self.begin(conn, recipe)?,
+            1..=3 => self.payload(conn, recipe)?,
+            4 => self.take(conn, recipe)?,
+            5 => {
+                let end = self.offset(recipe);
+                let beyond = self.there.iter().rposition(Option::is_some).map_or(self.read, |last| self.read + last as u64 + 1);
+                let is_right = self.end.unwrap_or(end) == end && end >= beyond;
+                assert_eq!(self.inbound.end(end).is_ok(), is_right, "an end at {end}; there is {beyond}, and the end {:?}", self.end);
+                if !is_right {
+                    return Err(Breach::NotAtEnd.into());
+                }
+                self.end = Some(end);
+            }
+            6 => self.consume(recipe.word().into()),
+            7 => self.join_or_leave(conn),
+            8 => self.say(conn),
+            _ => {
+                self.now.0 += recipe.number() >> 24;
+                if recipe.byte() & 1 == 0 {
+                    self.inbound.forget();
+                } else {
+                    self.inbound.deliver();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Mostly near to where it would be right.
+    fn offset(&self, recipe: &mut Recipe<'_>) -> u64 {
+        match recipe.byte() {
+            0..=15 => recipe.number(),
+            16..=31 => self.read.saturating_sub(recipe.word().into()),
+            32..=47 => self.inbound.waiting().0,
+            _ => self.read + u64::from(recipe.word()) % (self.window + self.window / 8 + 2),
+        }
+    }
+
+    fn begin(&mut self, conn: usize, recipe: &mut Recipe<'_>) -> Result<(), StreamError> {
+        if self.got[conn].is_none() || self.pieces[conn].is_some() {
+            return Ok(());
+        }
+        let (offset, len) = (self.offset(recipe), 1 + u64::from(recipe.word()));
+        let end = offset.checked_add(len).filter(|end| *end <= self.read + self.window && *end <= self.end.unwrap_or(u64::MAX));
+        let begun = self.inbound.begin(offset, len);
+        assert_eq!(begun.is_ok(), end.is_some(), "{begun:?} for {len} bytes at {offset}");
+        begun?;
+        self.pieces[conn] = Some((offset, len));
+        Ok(())
+    }
+
+    /// Some bytes of a piece that has begun, right to where they belong.
+    fn payload(&mut self, conn: usize, recipe: &mut Recipe<'_>) -> Result<(), StreamError> {
+        let Some((mut offset, mut left)) = self.pieces[conn] else { return Ok(()) };
+        let (mut count, seed) = (u64::from(recipe.word()).min(left), recipe.byte());
+        while count > 0 {
+            let here = match self.inbound.room(offset, count)? {
+                Room::Into(place) => {
+                    assert!(!place.is_empty());
+                    (offset..).zip(place.iter_mut()).for_each(|(at, byte)| *byte = value(at, seed));
+                    place.len() as u64
+                }
+                Room::Skip(len) => len,
+            };
+            assert!((1..=count).contains(&here), "{here} bytes of {count}");
+            self.came(conn, offset, here, seed, |inbound, now| inbound.came(now, ConnId(conn), offset, here).map_err(Into::into))?;
+            (offset, left, count) = (offset + here, left - here, count - here);
+        }
+        self.pieces[conn] = Some((offset, left)).filter(|(_, left)| *left > 0);
+        Ok(())
+    }
+
+    /// A whole piece, copied.
+    fn take(&mut self, conn: usize, recipe: &mut Recipe<'_>) -> Result<(), StreamError> {
+        if self.got[conn].is_none() {
+            return Ok(());
+        }
+        let (offset, len, seed) = (self.offset(recipe), u64::from(recipe.word()) % 5000, recipe.byte());
+        let bytes: Vec<u8> = (0..len).map(|at| value(offset.wrapping_add(at), seed)).collect();
+        self.came(conn, offset, len, seed, |inbound, now| inbound.take(now, ConnId(conn), offset, &bytes))
+    }
+
+    /// Bytes come: what is there already stays, and what comes beyond the end is refused.
+    fn came(
+        &mut self,
+        conn: usize,
+        offset: u64,
+        len: u64,
+        seed: u8,
+        tell: impl FnOnce(&mut Inbound, Span) -> Result<(), StreamError>,
+    ) -> Result<(), StreamError> {
+        let told = tell(&mut self.inbound, self.now);
+        if self.end.is_some_and(|end| offset.checked_add(len).is_none_or(|last| last > end)) {
+            assert!(told.is_err(), "{len} bytes at {offset} are taken beyond the end at {:?}", self.end);
+        }
+        told?;
+        self.got[conn] = self.got[conn].map(|got| got + len);
+        for at in offset.max(self.read)..offset + len {
+            let place = &mut self.there[(at - self.read) as usize];
+            place.get_or_insert(value(at, seed));
+        }
+        Ok(())
+    }
+
+    fn consume(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.inbound.ready());
+        self.inbound.consume(self.now, bytes);
+        self.there.drain(..bytes as usize);
+        self.there.resize(self.window as usize, None);
+        self.read += bytes;
+    }
+
+    fn join_or_leave(&mut self, conn: usize) {
+        self.pieces[conn] = None;
+        self.got[conn] = match self.got[conn] {
+            Some(_) => {
+                self.inbound.lose(ConnId(conn));
+                None
+            }
+            None => {
+                self.inbound.add(ConnId(conn));
+                Some(0)
+            }
+        };
+    }
+
+    fn say(&mut self, conn: usize) {
+        match self.inbound.say(self.now, ConnId(conn)) {
+            Some(Frame::Ack { got, next, limit }) => {
+                assert_eq!((Some(got), next, limit), (self.got[conn], self.read + self.ready(), self.read + self.window));
+            }
+            Some(Frame::Done) => assert!(self.end == Some(self.read) && self.got[conn].is_some()),
+            Some(other) => panic!("{other:?} is not for a receiver to say"),
+            None => {}
+        }
+    }
+
+    fn ready(&self) -> u64 {
+        self.there.iter().take_while(|byte| byte.is_some()).count() as u64
+    }
+
+    fn check(&self) {
+        let ready = self.ready();
+        assert_eq!((self.inbound.first(), self.inbound.ready()), (self.read, ready));
+        assert!(self.inbound.readable(u64::MAX).flatten().copied().map(Some).eq(self.there.iter().copied().take(ready as usize)));
+        let held = self.there.iter().flatten().count() as u64 - ready;
+        assert_eq!(self.inbound.waiting(), (self.read + ready, held));
+        assert!(self.inbound.most_held() <= self.window);
+        assert_eq!(self.inbound.is_read(), self.end == Some(self.read));
+    }
+}
+
+/// What a peer that sends by `seed` has at an offset.
+fn value(offset: u64, seed: u8) -> u8 {
+    (offset as u8).wrapping_mul(167) ^ seed
+}

@@ -1,0 +1,30 @@
+//! What the fuzz targets do with their bytes: a function a target, which panics when what it tries
+//! does not hold.
+//!
+//! The targets in `fuzz/`, which need a nightly compiler, call these functions, and so does
+//! `tests/replay.rs`, with the same seeds and a few thousand inputs made from them. What a target
+//! tries that is private to a crate stands in that crate's `fuzz_api`.
+
+mod call;
+mod exchange;
+mod frames;
+mod hello;
+mod inbound;
+mod outbound;
+mod picture;
+mod recipe;
+mod segments;
+mod trace;
+
+pub use cache::strange::message;
+pub use call::call;
+pub use detect::probe::fuzz_api::words;
+pub use exchange::exchange;
+pub use frames::frames;
+pub use hello::hello;
+pub use inbound::inbound;
+pub use outbound::outbound;
+pub use picture::picture;
+pub use proxy::fuzz_api::{entrance, greeting, netlink};
+pub use segments::segments;
+pub use trace::trace;

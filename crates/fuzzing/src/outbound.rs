@@ -1,0 +1,247 @@
+//! The sending end of a bond's stream, and a peer that acknowledges what it likes.
+
+use crate::recipe::Recipe;
+use bond::{Breach, ConnId, Look, Outbound, Scheduler, Settings};
+use scenario::{Bytes, Span};
+
+const CONNECTIONS: usize = 4;
+/// Pieces that are given out in a turn, at most: what waits with each connection is bounded.
+const MOST_PIECES: usize = 20_000;
+/// Bytes offered, at most.
+const MOST_STREAM: u64 = 1 << 22;
+
+/// A connection as the model knows it.
+#[derive(Debug, Clone, Copy)]
+struct Conn {
+    id: ConnId,
+    given: u64,
+    end_told: bool,
+    look: Look,
+}
+
+struct Model {
+    out: Outbound,
+    window: u64,
+    offered: u64,
+    closed: bool,
+    /// First byte never given, first that was not acknowledged, first beyond the peer's room.
+    next: u64,
+    acked: u64,
+    limit: u64,
+    conns: [Option<Conn>; CONNECTIONS],
+    now: Span,
+}
+
+/// Plays a peer that acknowledges anything, over connections that look like anything, come and go.
+///
+/// # Panics
+/// When a piece is given that was not offered, that the peer has no room for or has acknowledged, or
+/// out of order; when the ledger's memory grows beyond its bounds; when a peer that has kept to the
+/// rules, and does so on, does not get all of the stream.
+pub fn outbound(data: &[u8]) {
+    let mut recipe = Recipe(data);
+    let schedulers = [Scheduler::Score, Scheduler::RoundRobin, Scheduler::Redundant, Scheduler::Tiers, Scheduler::Single];
+    let settings = Settings {
+        piece: Bytes([0, 1024, 16 * 1024][recipe.below(3)]),
+        queue: Bytes([0, 4096, 32 * 1024][recipe.below(3)]),
+        foresight: recipe.byte() & 1 == 0,
+        ..Settings::new(schedulers[recipe.below(schedulers.len())])
+    };
+    let window = [1, 3000, 64 * 1024, 1 << 20][recipe.below(4)];
+    let mut model = Model {
+        out: Outbound::new(settings, window),
+        window,
+        offered: 0,
+        closed: false,
+        next: 0,
+        acked: 0,
+        limit: window,
+        conns: [None; CONNECTIONS],
+        now: Span::ZERO,
+    };
+    while !recipe.is_over() {
+        // Whoever breaks the rules is given up.
+        if model.step(&mut recipe).is_err() {
+            return;
+        }
+        model.check();
+    }
+    model.finish();
+}
+
+impl Model {
+    fn step(&mut self, recipe: &mut Recipe<'_>) -> Result<(), Breach> {
+        let which = recipe.below(CONNECTIONS);
+        match recipe.below(10) {
+            0 => self.join_or_leave(which, recipe.byte() % 4),
+            1 => self.offer(recipe),
+            2 => self.look(which, recipe),
+            3 => self.receipt(which, recipe)?,
+            4 => self.acknowledge(recipe)?,
+            5 => self.give(recipe.word().into()),
+            6 => self.give(MOST_PIECES),
+            7 => self.out.check(self.now),
+            8 => self.tell_end(which),
+            _ => {
+                self.now.0 += recipe.number() >> 24;
+                if recipe.byte() == 0 {
+                    let all = self.closed && self.next == self.offered;
+                    assert_eq!(self.out.delivered().is_ok(), all);
+                    if !all {
+                        return Err(Breach::NotAtEnd);
+                    }
+                    self.acked = self.next;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn join_or_leave(&mut self, which: usize, tier: u8) {
+        self.conns[which] = match self.conns[which] {
+            Some(conn) => {
+                self.out.lose(conn.id);
+                None
+            }
+            None => {
+                let id = self.out.add(self.now, tier);
+                assert!(self.conns.iter().flatten().all(|conn| conn.id != id), "{id:?} is there twice");
+                Some(Conn { id, given: 0, end_told: false, look: Look::default() })
+            }
+        };
+    }
+
+    /// As the proxy does: as much as its own buffer has room for.
+    fn offer(&mut self, recipe: &mut Recipe<'_>) {
+        let room = (self.acked + self.window).min(MOST_STREAM) - self.offered;
+        let wanted = self.out.wants(room);
+        let bytes = (u64::from(recipe.word()) * 16).min(room);
+        if self.closed || bytes > 0 && !wanted && recipe.byte() & 1 == 0 {
+            return;
+        }
+        self.offered += bytes;
+        self.out.offer(bytes);
+        if bytes == 0 && recipe.byte() < 64 {
+            self.closed = true;
+            self.out.close();
+        }
+    }
+
+    fn look(&mut self, which: usize, recipe: &mut Recipe<'_>) {
+        let Some(conn) = &mut self.conns[which] else { return };
+        let unsent = conn.look.unsent.saturating_sub(recipe.number());
+        let microseconds = |recipe: &mut Recipe<'_>| Span(u64::from(recipe.number() as u32) * 1000);
+        conn.look = Look {
+            delivered: conn.look.delivered.saturating_add(recipe.number() >> 20),
+            unsent,
+            window: u64::from(recipe.number() as u32),
+            srtt: microseconds(recipe),
+            rto: microseconds(recipe),
+            mends: recipe.byte() & 1 == 0,
+        };
+        self.out.look(self.now, conn.id, conn.look);
+    }
+
+    fn receipt(&mut self, which: usize, recipe: &mut Recipe<'_>) -> Result<(), Breach> {
+        let Some(conn) = self.conns[which] else { return Ok(()) };
+        let had = self.out.seen(conn.id).map_or(0, |seen| seen.got);
+        let got = match recipe.byte() {
+            0..=7 => recipe.number(),
+            8..=127 => conn.given,
+            128..=160 => had + 1,
+            _ => had + u64::from(recipe.word()),
+        };
+        let said = self.out.receipt(self.now, conn.id, got);
+        assert_eq!(said.is_ok(), got <= conn.given, "{got} of {}", conn.given);
+        said?;
+        let seen = self.out.seen(conn.id).expect("the connection is there");
+        assert_eq!((seen.given, seen.got), (conn.given, had.max(got)));
+        Ok(())
+    }
+
+    fn acknowledge(&mut self, recipe: &mut Recipe<'_>) -> Result<(), Breach> {
+        let acked = match recipe.byte() {
+            0..=7 => recipe.number(),
+            8..=127 => self.next,
+            _ => (self.acked + u64::from(recipe.word())).min(self.next),
+        };
+        // Most peers have as much room as in the beginning.
+        let limit = if recipe.byte() < 32 { recipe.number() >> 2 } else { acked.saturating_add(self.window) };
+        let said = self.out.acknowledge(acked, limit);
+        assert_eq!(said.is_ok(), acked <= self.next, "{acked} of {}", self.next);
+        said?;
+        (self.acked, self.limit) = (self.acked.max(acked), self.limit.max(limit));
+        assert_eq!(self.out.acked(), self.acked);
+        Ok(())
+    }
+
+    fn give(&mut self, most: usize) {
+        for count in 0..most {
+            assert!(count + 1 < MOST_PIECES, "the ledger gives out pieces without end");
+            let Some(piece) = self.out.give(self.now) else { return };
+            let end = piece.offset + piece.len;
+            assert!(piece.len > 0 && end <= self.offered && end <= self.limit, "{piece:?} of {} and {}", self.offered, self.limit);
+            assert!(piece.offset >= self.acked, "{piece:?}, of which the caller may have let go: acknowledged up to {}", self.acked);
+            // Nothing is left out, and what was given before is given as that.
+            assert!(piece.offset <= self.next && (piece.again || piece.offset == self.next), "{piece:?} when {} is next", self.next);
+            self.next = self.next.max(end);
+            let conn = self.conns.iter_mut().flatten().find(|conn| conn.id == piece.conn);
+            let conn = conn.unwrap_or_else(|| panic!("{piece:?} is for no connection"));
+            conn.given += piece.len;
+            conn.look.unsent += piece.len;
+        }
+    }
+
+    fn tell_end(&mut self, which: usize) {
+        let Some(conn) = &mut self.conns[which] else { return };
+        if let Some(end) = self.out.end_to_tell(conn.id) {
+            assert!(self.closed && end == self.offered && self.next == end && !conn.end_told);
+            conn.end_told = true;
+        }
+    }
+
+    fn check(&self) {
+        assert_eq!(self.out.connections(), self.conns.iter().flatten().count());
+        assert!(self.out.left() >= self.offered - self.next);
+        assert!(!self.out.is_done() || self.acked == self.offered);
+        let _ = (self.out.next_check(self.now), self.out.waits());
+        // However a peer acknowledges, memory is for what it has not acknowledged.
+        if self.acked == self.next {
+            assert!(self.out.remembered() <= 1, "{} parts are kept that the peer has", self.out.remembered());
+        }
+    }
+
+    /// From now on everything goes well.
+    fn finish(&mut self) {
+        if self.conns.iter().all(Option::is_none) {
+            self.join_or_leave(0, 0);
+        }
+        self.limit = self.limit.max(MOST_STREAM);
+        assert_eq!(self.out.acknowledge(self.acked, self.limit), Ok(()));
+        if !self.closed {
+            self.closed = true;
+            self.out.close();
+        }
+        for _ in 0..10_000 {
+            if self.next == self.offered {
+                break;
+            }
+            self.now.0 += 200_000_000;
+            for conn in self.conns.iter_mut().flatten() {
+                let rtt = Span(10_000_000);
+                conn.look = Look { unsent: 0, window: 1 << 20, srtt: rtt, rto: rtt, delivered: conn.given, mends: false };
+                self.out.look(self.now, conn.id, conn.look);
+                assert_eq!(self.out.receipt(self.now, conn.id, conn.given), Ok(()));
+            }
+            self.out.check(self.now);
+            self.give(MOST_PIECES);
+            for which in 0..CONNECTIONS {
+                self.tell_end(which);
+            }
+        }
+        assert_eq!(self.next, self.offered, "the rest of the stream is never given out");
+        assert_eq!(self.out.delivered(), Ok(()));
+        assert!(self.out.is_done());
+        assert!(self.out.give(self.now).is_none(), "something is given out after all was delivered");
+    }
+}

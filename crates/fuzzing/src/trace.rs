@@ -1,0 +1,28 @@
+//! Two trace files of any bytes, to their verdicts: nothing panics, and whatever is read again is found again.
+
+use detect::{Asked, Capture, Known, findings};
+use std::path::Path;
+
+/// The first two bytes are the length of the first file.
+fn files(data: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = data.split_at_checked(2)?;
+    let length = usize::from(u16::from_be_bytes([length[0], length[1]]));
+    Some(rest.split_at(length.min(rest.len())))
+}
+
+/// See the top of this file.
+///
+/// # Panics
+/// When what it says there is not so.
+pub fn trace(data: &[u8]) {
+    let Some((one, two)) = files(data) else { return };
+    let read = |bytes| Capture::read_from(bytes, Path::new("fuzzed")).ok();
+    let (one, two) = (read(one), read(two));
+    let known = Known { synchronised_s: Some(0.001), ack_delay_s: Some(1.0) };
+    for asked in [Asked::default(), Asked { known, series: true }] {
+        let found = findings(one.as_ref(), two.as_ref(), &asked);
+        let most = one.iter().chain(&two).map(Capture::connections).sum();
+        assert!(found.len() <= most, "more findings than connections");
+        assert_eq!(found.is_empty(), most == 0);
+    }
+}

@@ -1,0 +1,194 @@
+//! What the fuzz targets try of the entrance of a bond. Not an API.
+
+use super::{
+    entrance::{Entrance, Keeper, Step, Unfit},
+    tls::Encryption,
+};
+use crate::fuzz_api::take;
+use bond::{Dialled, Key};
+use rustix::{
+    io::Errno,
+    net::{SendFlags, send},
+};
+use socket2::{Domain, Socket, Type};
+use std::{io::Read as _, sync::OnceLock, time::Instant};
+
+/// What both ends tell of their windows.
+const WINDOWS: [u32; 2] = [7000, 9000];
+/// Turns until two ends that understand each other are through.
+const TURNS: usize = 40;
+
+/// One side of a connection, as far as it has come.
+enum Side {
+    Waits(Box<Entrance>),
+    In(u32),
+    Refused(Unfit),
+}
+
+impl Side {
+    fn step(self, keeper: &Keeper) -> Side {
+        match self {
+            Side::Waits(entrance) => match entrance.step(keeper) {
+                Ok(Step::Waits(entrance)) => Side::Waits(entrance),
+                Ok(Step::In(_, window)) => Side::In(window),
+                Err(why) => Side::Refused(why),
+            },
+            done => done,
+        }
+    }
+}
+
+fn keeper(encrypts: bool, window: u32) -> Keeper {
+    static ENCRYPTION: OnceLock<Encryption> = OnceLock::new();
+    let key = Key::new(b"a secret of thirty-two bytes, two").expect("it is long enough");
+    let encryption = || ENCRYPTION.get_or_init(|| Encryption::new().expect("a certificate can be made")).clone();
+    Keeper { key, encryption: encrypts.then(encryption), window }
+}
+
+fn pair() -> (Socket, Socket) {
+    let (one, other) = Socket::pair(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None).expect("there are descriptors");
+    (one, other)
+}
+
+/// Sends bytes; false where nobody hears them any more.
+fn write(socket: &Socket, bytes: &[u8]) -> bool {
+    match send(socket, bytes, SendFlags::NOSIGNAL) {
+        Ok(sent) => {
+            assert_eq!(sent, bytes.len(), "it fits into the socket");
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+/// All that has come.
+fn hear(mut socket: &Socket) -> Vec<u8> {
+    let mut bytes = vec![0; 64 * 1024];
+    let count = socket.read(&mut bytes).unwrap_or(0);
+    bytes.truncate(count);
+    bytes
+}
+
+/// Strangers, peers that have the key and break TLS, and whoever stands between two ends.
+///
+/// # Panics
+/// When somebody without the key gets in or hears anything, when broken TLS gets in, or when two
+/// ends between which nothing is changed do not get in.
+pub fn entrance(data: &[u8]) {
+    let Some((&first, bytes)) = data.split_first() else { return };
+    let encrypts = first & 4 != 0;
+    match first & 3 {
+        0 => accepts_stranger(bytes, encrypts),
+        1 => dials_stranger(bytes, encrypts),
+        2 => peer_with_key(bytes),
+        _ => between(bytes, encrypts),
+    }
+}
+
+/// Says bytes in pieces to one end, which goes on after each.
+fn say(mut side: Side, keeper: &Keeper, to: &Socket, bytes: &[u8], piece: usize) -> Side {
+    for piece in bytes.chunks(piece) {
+        // One that is closed hears no more.
+        if !write(to, piece) {
+            break;
+        }
+        side = side.step(keeper);
+    }
+    side
+}
+
+/// A connection comes from somebody without the key.
+fn accepts_stranger(mut bytes: &[u8], encrypts: bool) {
+    let ((own, theirs), keeper) = (pair(), keeper(encrypts, WINDOWS[0]));
+    let [piece] = take(&mut bytes);
+    let side = Side::Waits(Box::new(Entrance::accepted(own, Instant::now())));
+    let side = say(side, &keeper, &theirs, bytes, 1 + usize::from(piece));
+    assert!(hear(&theirs).is_empty(), "a stranger is answered");
+    match side {
+        Side::Waits(entrance) => assert!(entrance.is_stranger() && bytes.len() < size_of::<bond::Hello>()),
+        Side::In(_) => panic!("a stranger is in"),
+        Side::Refused(why) => assert!(matches!(why, Unfit::Refused(_)), "{why}"),
+    }
+}
+
+/// A connection leads to somebody without the key.
+fn dials_stranger(mut bytes: &[u8], encrypts: bool) {
+    let ((own, theirs), keeper) = (pair(), keeper(encrypts, WINDOWS[0]));
+    let [piece] = take(&mut bytes);
+    let side = Side::Waits(Box::new(Entrance::dialled(own, Instant::now()))).step(&keeper);
+    assert_eq!(hear(&theirs).len(), size_of::<bond::Hello>());
+    let side = say(side, &keeper, &theirs, bytes, 1 + usize::from(piece));
+    assert!(hear(&theirs).is_empty(), "a stranger gets a proof");
+    match side {
+        Side::Waits(_) => assert!(bytes.len() < size_of::<bond::Challenge>()),
+        Side::In(_) => panic!("a stranger is believed"),
+        Side::Refused(why) => assert!(matches!(why, Unfit::Refused(_)), "{why}"),
+    }
+}
+
+/// A peer has the key, and then speaks TLS of any kind.
+fn peer_with_key(mut bytes: &[u8]) {
+    let ((own, theirs), keeper) = (pair(), keeper(true, WINDOWS[0]));
+    let [piece] = take(&mut bytes);
+    let mut side = Side::Waits(Box::new(Entrance::accepted(own, Instant::now())));
+    let (dialled, hello) = Dialled::new(&keeper.key, [1; 32], b"encrypted");
+    assert!(write(&theirs, &hello));
+    side = side.step(&keeper);
+    let challenge = hear(&theirs).as_slice().try_into().expect("whoever has the key is answered");
+    let (proof, window) = dialled.answer(&challenge, WINDOWS[1]).expect("the key is the same");
+    assert_eq!(window, WINDOWS[0]);
+    assert!(write(&theirs, &proof));
+    side = side.step(&keeper);
+    assert!(matches!(side, Side::Waits(_)), "it does not wait for TLS");
+    side = say(side, &keeper, &theirs, bytes, 1 + 4 * usize::from(piece));
+    assert!(!matches!(side, Side::In(_)), "it gets in without knowing the channel");
+}
+
+/// Both ends have the key; what one says reaches the other changed, in pieces, late, or not at all.
+fn between(mut bytes: &[u8], encrypts: bool) {
+    let keepers = WINDOWS.map(|window| keeper(encrypts, window));
+    let ((own, here), (theirs, there)) = (pair(), pair());
+    let mut sides =
+        [Side::Waits(Box::new(Entrance::dialled(own, Instant::now()))), Side::Waits(Box::new(Entrance::accepted(theirs, Instant::now())))];
+    let (wires, mut changed) = ([here, there], false);
+    let mut on_the_way = [Vec::new(), Vec::new()];
+    for turn in 0..TURNS {
+        for (index, keeper) in keepers.iter().enumerate() {
+            let side = std::mem::replace(&mut sides[index], Side::In(0)).step(keeper);
+            sides[index] = side;
+            on_the_way[index].extend(hear(&wires[index]));
+            let [choice, place, value] = if turn < TURNS / 2 { take(&mut bytes) } else { [0; 3] };
+            let said = &mut on_the_way[index];
+            let at = usize::from(place) * said.len() / 256;
+            match choice % 8 {
+                // Only a part goes on.
+                1 if said.len() > 1 => {
+                    let part: Vec<u8> = said.drain(..at.max(1)).collect();
+                    write(&wires[1 - index], &part);
+                    continue;
+                }
+                2 if at < said.len() && value != 0 => {
+                    said[at] ^= value;
+                    changed = true;
+                }
+                3 if at < said.len() => {
+                    said.insert(at, value);
+                    changed = true;
+                }
+                4 if at < said.len() => {
+                    said.remove(at);
+                    changed = true;
+                }
+                _ => {}
+            }
+            write(&wires[1 - index], &std::mem::take(said));
+        }
+    }
+    for (index, side) in sides.iter().enumerate() {
+        match side {
+            Side::In(window) => assert_eq!(*window, WINDOWS[1 - index], "it believes another window"),
+            Side::Waits(_) => assert!(changed, "two ends that understand each other are not in"),
+            Side::Refused(why) => assert!(changed || matches!(why, Unfit::Failed(Errno::PIPE)), "{why}"),
+        }
+    }
+}

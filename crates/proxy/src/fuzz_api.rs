@@ -1,0 +1,183 @@
+//! What the fuzz targets try of this crate that is private to it. Not an API.
+
+pub use crate::bonded::fuzz_api::entrance;
+
+use crate::{
+    config::ProxyVersion,
+    greeting::{Greeting, Heard, LONGEST, proxy_header},
+    routes::{read_devices, read_route},
+    rules::nfnetlink::{self, NEW_GENERATION, NEW_RULE, generation_of, read_dump},
+};
+use bond::Target;
+use netlink_packet_core::{NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    link::{LinkAttribute, LinkLayerType, LinkMessage},
+};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// The first `N` bytes, zeros where there are no more.
+pub(crate) fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
+    let mut bytes = [0; N];
+    let here = rest.len().min(N);
+    bytes[..here].copy_from_slice(&rest[..here]);
+    *rest = &rest[here..];
+    bytes
+}
+
+/// What a greeting comes to.
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    /// It never ends; this was said meanwhile.
+    More(Vec<u8>),
+    /// What was said in all.
+    Refused(Vec<u8>),
+    /// What was said, where to, for whom, and the data behind it.
+    Over(Vec<u8>, Option<Target>, Option<SocketAddr>, Vec<u8>),
+}
+
+/// Greets with `bytes` in pieces of `step`.
+fn greet(mut greeting: Greeting, bytes: &[u8], step: usize) -> Outcome {
+    let mut said = Vec::new();
+    let mut pieces = bytes.chunks(step);
+    while let Some(piece) = pieces.next() {
+        let mut piece = piece;
+        loop {
+            match greeting.hear(std::mem::take(&mut piece)) {
+                Ok(Heard::More) => break,
+                Ok(Heard::Say(bytes)) => {
+                    said.extend(bytes);
+                    assert!(said.len() <= 2, "it says more than which method it takes");
+                }
+                Ok(Heard::Over(target)) => {
+                    let client = greeting.client;
+                    let mut rest = greeting.rest();
+                    pieces.for_each(|piece| rest.extend(piece));
+                    assert!(bytes.ends_with(&rest), "data are not what came behind the greeting");
+                    return Outcome::Over(said, target, client, rest);
+                }
+                Err(refusal) => {
+                    said.extend(refusal.say);
+                    return Outcome::Refused(said);
+                }
+            }
+        }
+    }
+    assert!(greeting.rest().len() <= LONGEST, "a greeting without end");
+    Outcome::More(said)
+}
+
+/// Greetings of SOCKS5 and the PROXY protocol. The first byte says which are expected and how long
+/// the pieces are that the rest comes in.
+///
+/// # Panics
+/// When the outcome depends on how the bytes are divided, or when a header or a request that says
+/// something is understood as something else.
+pub fn greeting(data: &[u8]) {
+    let Some((&first, bytes)) = data.split_first() else { return };
+    let (proxy, socks) = (first & 1 != 0, first & 2 != 0);
+    let new = || Greeting::new(proxy, socks);
+    let whole = greet(new(), bytes, bytes.len().max(1));
+    for step in [1, 1 + usize::from(first >> 2)] {
+        assert_eq!(greet(new(), bytes, step), whole, "in pieces of {step} bytes");
+    }
+    if let Outcome::Over(_, target, client, _) = whole {
+        assert!(socks == target.is_some() && (proxy || client.is_none()));
+    }
+    round_trip(bytes, 1 + usize::from(first >> 2));
+}
+
+/// What is said in the words of a client is heard.
+fn round_trip(mut choices: &[u8], step: usize) {
+    let rest = &mut choices;
+    let address = |rest: &mut &[u8]| {
+        let [kind, high, low] = take(rest);
+        let ip: IpAddr = if kind & 1 == 0 { Ipv4Addr::from(take::<4>(rest)).into() } else { Ipv6Addr::from(take::<16>(rest)).into() };
+        SocketAddr::new(ip, u16::from_be_bytes([high, low]))
+    };
+    let (client, server) = (address(rest), address(rest));
+    let [kind] = take(rest);
+    let (mut request, target) = (vec![5, 1, 0, 5, 1, 0], if kind & 2 == 0 { name(rest) } else { None });
+    match (&target, server.ip()) {
+        (Some(name), _) => request.extend([&[3, name.len() as u8][..], name.as_bytes()].concat()),
+        (None, IpAddr::V4(ip)) => request.extend([&[1][..], &ip.octets()].concat()),
+        (None, IpAddr::V6(ip)) => request.extend([&[4][..], &ip.octets()].concat()),
+    }
+    request.extend(server.port().to_be_bytes());
+    let to = match target {
+        // Some clients write addresses as names.
+        Some(name) => name.parse().map_or(Target::Name(name, server.port()), |ip| Target::Address(SocketAddr::new(ip, server.port()))),
+        None => Target::Address(server),
+    };
+    for version in [ProxyVersion::V1, ProxyVersion::V2] {
+        let bytes = [proxy_header(version, client, server), request.clone(), rest.to_vec()].concat();
+        let Outcome::Over(said, target, heard, data) = greet(Greeting::new(true, true), &bytes, step) else {
+            panic!("{version:?} for {client} and {server} is refused");
+        };
+        assert_eq!((said, target, data), (vec![5, 0], Some(to.clone()), rest.to_vec()));
+        // Of two families IPv4 is written as IPv6.
+        let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+        assert_eq!(heard.map(canonical), Some(canonical(client)));
+    }
+}
+
+/// A name of a few of the bytes; none where they make none.
+fn name(rest: &mut &[u8]) -> Option<String> {
+    let [length] = take(rest);
+    let (name, behind) = rest.split_at_checked(length.into())?;
+    *rest = behind;
+    std::str::from_utf8(name).ok().filter(|name| !name.is_empty() && !name.contains('\0')).map(Into::into)
+}
+
+/// What the kernel answers over netlink: routes, interfaces, nftables.
+///
+/// # Panics
+/// When an answer that is cut short tells more than the whole, or what is written is not what is
+/// read.
+pub fn netlink(data: &[u8]) {
+    let _ = read_route(data);
+    let (mut devices, (rules, _)) = (Vec::new(), count_rules(data));
+    let _ = (read_devices(data, &mut devices), generation_of(data));
+    assert!(devices.len() * 16 <= data.len() && rules * 16 <= data.len(), "more messages than bytes");
+    let cut = &data[..data.len() / 2];
+    let (mut fewer, (part, _)) = (Vec::new(), count_rules(cut));
+    let _ = read_devices(cut, &mut fewer);
+    assert!(devices.starts_with(&fewer) && part <= rules, "the beginning of an answer tells more than all of it");
+    written(data);
+}
+
+/// The rules in an answer, and whether it was the last.
+fn count_rules(answer: &[u8]) -> (usize, std::io::Result<bool>) {
+    let mut rules = 0;
+    let last = read_dump(answer, NEW_RULE, &mut false, |_| rules += 1);
+    (rules, last)
+}
+
+/// Answers that are written are read as they were meant.
+fn written(mut choices: &[u8]) {
+    let rest = &mut choices;
+    let [count, generation] = take(rest).map(|byte: u8| byte % 8);
+    let (mut links, mut rules, mut names) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..count {
+        let Some(name) = name(rest) else { break };
+        let mut link = LinkMessage::default();
+        link.header.index = u32::from_be_bytes(take(rest));
+        link.header.link_layer_type = LinkLayerType::Ether;
+        let mtu = u32::from_be_bytes(take(rest));
+        link.attributes = vec![LinkAttribute::IfName(name.clone()), LinkAttribute::Mtu(mtu)];
+        names.push((name, link.header.index, mtu));
+        let mut message = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(RouteNetlinkMessage::NewLink(link)));
+        message.finalize();
+        let at = links.len();
+        links.resize(at + message.buffer_len().next_multiple_of(4), 0);
+        message.serialize(&mut links[at..]);
+        rules.extend(nfnetlink::message(NEW_RULE, 0, 1, &[(1, names[0].0.as_bytes()), (2, &[generation])]));
+    }
+    let (mut devices, (counted, last)) = (Vec::new(), count_rules(&rules));
+    assert!(!read_devices(&links, &mut devices).expect("interfaces are told") && !last.expect("rules are told"));
+    let told: Vec<_> = devices.into_iter().map(|device| (device.name, device.index, device.mtu)).collect();
+    assert_eq!((&told, counted), (&names, names.len()));
+    let number = u32::from(generation) << 24 | 7;
+    let answer = nfnetlink::message(NEW_GENERATION, 0, 0, &[(3, &[0; 5]), (1, &number.to_be_bytes())]);
+    assert_eq!(generation_of(&answer).ok(), Some(number));
+}
