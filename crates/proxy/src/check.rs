@@ -26,7 +26,7 @@ const DIAL_LIMIT: Duration = Duration::from_secs(10);
 pub struct Trial {
     /// What was attempted: "find the interface".
     pub attempt: &'static str,
-    /// On what: "sat9 (leg[1])".
+    /// On what: `sat9 (leg[1])`.
     pub subject: String,
     /// What it came to.
     pub result: TrialResult,
