@@ -21,7 +21,7 @@ use crate::{
     routes::Routes,
     sys,
 };
-use callers::Caller;
+use callers::Callers;
 use rustix::{
     event::{
         Timespec,
@@ -31,7 +31,7 @@ use rustix::{
     io::Errno,
 };
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     io, mem,
     net::SocketAddr,
     sync::{Arc, mpsc},
@@ -150,7 +150,7 @@ pub(crate) struct Worker {
     /// Those of which one leg is a bond, where there is one.
     bonds: Option<Bonds>,
     /// Clients that have not said yet where they go, by slot.
-    callers: HashMap<usize, Caller>,
+    callers: Callers,
     serial: u64,
     free: Vec<usize>,
     /// Slots that ended in this round: events already fetched may still name them, so they are reused only in the next.
@@ -218,7 +218,7 @@ impl Worker {
             listeners,
             connections: Vec::new(),
             bonds: None,
-            callers: HashMap::new(),
+            callers: Callers::default(),
             serial: 0,
             free: Vec::new(),
             ended: Vec::new(),
@@ -546,7 +546,7 @@ impl Worker {
     }
 
     fn on_events(&mut self, slot: usize, side: Side, flags: EventFlags) {
-        if !self.callers.is_empty() && self.callers.contains_key(&slot) {
+        if self.callers.has(slot) {
             return self.on_caller(slot);
         }
         let events = Events::of(flags);

@@ -18,7 +18,12 @@ use rustix::{
     net::{RecvFlags, SendFlags, recv, send},
 };
 use socket2::Socket;
-use std::{io, net::SocketAddr, time::Instant};
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    net::SocketAddr,
+    time::Instant,
+};
 
 /// A client that has not said yet where it goes.
 #[derive(Debug)]
@@ -30,6 +35,46 @@ pub(super) struct Caller {
     pub(super) listen: Listen,
     pub(super) serial: u64,
     pub(super) since: Instant,
+}
+
+/// Clients that have not said yet where they go, by their slots.
+#[derive(Debug, Default)]
+pub(super) struct Callers {
+    all: HashMap<usize, Caller>,
+    /// Slots and serials in the order of arrival, so that those who take too long are found without a
+    /// look at the others. Who has gone on since is passed over.
+    arrivals: VecDeque<(usize, u64)>,
+}
+
+impl Callers {
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub(super) fn has(&self, slot: usize) -> bool {
+        !self.all.is_empty() && self.all.contains_key(&slot)
+    }
+
+    fn insert(&mut self, slot: usize, caller: Caller) {
+        // Whoever has gone on keeps its place behind a silent one; at most half of the places are such.
+        if self.arrivals.len() > 2 * self.all.len() + 64 {
+            self.arrivals.retain(|(slot, serial)| self.all.get(slot).is_some_and(|caller| caller.serial == *serial));
+        }
+        self.arrivals.push_back((slot, caller.serial));
+        self.all.insert(slot, caller);
+    }
+
+    /// The slot of a client that came before `since`; none when all have come later.
+    fn late(&mut self, since: Instant) -> Option<usize> {
+        while let Some((slot, serial)) = self.arrivals.front().copied() {
+            match self.all.get(&slot).filter(|caller| caller.serial == serial) {
+                Some(caller) if caller.since >= since => return None,
+                Some(_) => return Some(slot),
+                None => drop(self.arrivals.pop_front()),
+            }
+        }
+        None
+    }
 }
 
 impl Worker {
@@ -47,7 +92,7 @@ impl Worker {
 
     /// A client that has not said yet where it goes says something, or goes away.
     pub(super) fn on_caller(&mut self, slot: usize) {
-        let Some(caller) = self.callers.get_mut(&slot) else { return };
+        let Some(caller) = self.callers.all.get_mut(&slot) else { return };
         let mut bytes = [0; 2048];
         let heard = match recv(&caller.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
             Ok((_, 0)) => return self.drop_caller(slot, "it went away", &[]),
@@ -80,7 +125,7 @@ impl Worker {
 
     pub(super) fn on_resolved(&mut self, answer: Answer) {
         let Answer { slot, serial, addresses } = answer;
-        if self.callers.get(&slot).is_none_or(|caller| caller.serial != serial) {
+        if self.callers.all.get(&slot).is_none_or(|caller| caller.serial != serial) {
             return;
         }
         match addresses {
@@ -93,7 +138,7 @@ impl Worker {
     /// A client has named its destination. Of several addresses only those are dialled that its
     /// listener permits.
     fn go_where_allowed(&mut self, slot: usize, servers: Vec<SocketAddr>) {
-        let Some(caller) = self.callers.get(&slot) else { return };
+        let Some(caller) = self.callers.all.get(&slot) else { return };
         let client = caller.greeting.client.unwrap_or(caller.client);
         // Only a single address is sure to go over the bond, whose other end has its own defaults.
         let over_bond = servers.len() == 1 && self.is_bonded(client, servers.first().copied().map(canonical));
@@ -117,7 +162,7 @@ impl Worker {
 
     /// Tells a client of SOCKS5 that it may not go there.
     fn refuse_caller(&mut self, slot: usize, server: SocketAddr, why: &io::Error) {
-        let Some(caller) = self.callers.remove(&slot) else { return };
+        let Some(caller) = self.callers.all.remove(&slot) else { return };
         let client = caller.greeting.client.unwrap_or(caller.client);
         tracing::info!(%client, "not split: {why}");
         let ending = undialled(why);
@@ -129,7 +174,7 @@ impl Worker {
 
     /// A client has said where it goes: from now on it is a connection.
     pub(super) fn go_on(&mut self, slot: usize, mut servers: Vec<SocketAddr>) {
-        let Some(caller) = self.callers.remove(&slot) else { return };
+        let Some(caller) = self.callers.all.remove(&slot) else { return };
         let _ = epoll::delete(&self.epoll, &caller.socket);
         let listen = caller.listen;
         let server = servers.remove(0);
@@ -142,7 +187,7 @@ impl Worker {
 
     /// A client goes to a name: over a bond, at whose other end it is looked up, or when it has been looked up.
     fn go_on_by_name(&mut self, slot: usize, name: String, port: u16) {
-        let Some(caller) = self.callers.get(&slot) else { return };
+        let Some(caller) = self.callers.all.get(&slot) else { return };
         // What it says meanwhile waits in the kernel.
         let _ = epoll::delete(&self.epoll, &caller.socket);
         let client = caller.greeting.client.unwrap_or(caller.client);
@@ -154,7 +199,7 @@ impl Worker {
             let why = format!("{name} is looked up at the other end of the bond, so allow and deny cannot be applied to its addresses");
             return self.refuse_caller(slot, bonded::UNKNOWN, &io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
-        let (Some(caller), to) = (self.callers.remove(&slot), Target::Name(name, port)) else { return };
+        let (Some(caller), to) = (self.callers.all.remove(&slot), Target::Name(name, port)) else { return };
         let socks = caller.listen.way == Way::Socks5;
         let (server, others, preface, heard) = (bonded::UNKNOWN, Vec::new(), Vec::new(), caller.greeting.rest());
         let start = Start { near: caller.socket, client, server, others, keep_source: false, preface, heard, socks };
@@ -163,7 +208,7 @@ impl Worker {
 
     /// Gives up a client that did not say where it goes.
     pub(super) fn drop_caller(&mut self, slot: usize, why: &str, say: &[u8]) {
-        let Some(caller) = self.callers.remove(&slot) else { return };
+        let Some(caller) = self.callers.all.remove(&slot) else { return };
         tracing::info!(client = %caller.client, "not split: {why}");
         if !say.is_empty() {
             let _ = self::say(&caller.socket, say);
@@ -176,12 +221,8 @@ impl Worker {
 
     /// Gives up clients that have not said where they go for as long as a connect may take.
     pub(super) fn check_callers(&mut self) {
-        let (now, limit) = (self.tools.now, self.config.connect_timeout);
-        if self.callers.is_empty() {
-            return;
-        }
-        let late: Vec<usize> = self.callers.iter().filter(|(_, caller)| now - caller.since > limit).map(|(slot, _)| *slot).collect();
-        for slot in late {
+        let Some(since) = self.tools.now.checked_sub(self.config.connect_timeout) else { return };
+        while let Some(slot) = self.callers.late(since) {
             self.drop_caller(slot, "it took too long to say where it goes", &[]);
         }
     }
@@ -194,5 +235,43 @@ fn say(socket: &Socket, bytes: &[u8]) -> Result<usize, Errno> {
             Err(Errno::INTR) => {}
             sent => return sent,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use socket2::{Domain, Type};
+    use std::time::Duration;
+
+    #[test]
+    fn only_those_who_are_still_silent_are_late() {
+        let begun = Instant::now();
+        let listen = Listen::socks5("127.0.0.1:1080".parse().unwrap());
+        let mut callers = Callers::default();
+        let come = |callers: &mut Callers, slot, serial: u64| {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            let client = "127.0.0.1:9".parse().unwrap();
+            let since = begun + Duration::from_secs(serial);
+            let greeting = Greeting::new(false, true);
+            callers.insert(slot, Caller { socket, client, greeting, listen: listen.clone(), serial, since });
+        };
+        come(&mut callers, 0, 0);
+        // One that goes on at once, again and again, in the same slot.
+        for serial in 1..1000 {
+            come(&mut callers, 1, serial);
+            callers.all.remove(&1);
+        }
+        assert!(callers.arrivals.len() <= 70, "{}", callers.arrivals.len());
+        come(&mut callers, 1, 1000);
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        assert_eq!(callers.late(at(0)), None);
+        assert_eq!(callers.late(at(1)), Some(0));
+        callers.all.remove(&0);
+        assert_eq!(callers.late(at(1000)), None);
+        assert_eq!(callers.late(at(1001)), Some(1));
+        callers.all.remove(&1);
+        assert_eq!((callers.late(at(2000)), callers.arrivals.len()), (None, 0));
+        assert!(callers.is_empty() && !callers.has(1));
     }
 }
