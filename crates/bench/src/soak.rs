@@ -1,12 +1,14 @@
 //! A soak: the proxy at about half of what the machine can do, for a long time, with ends that die, links that fail, configurations
 //! that change. At the end everything must add up, and nothing be left over.
 //!
-//! `soak/plan` is what a connection is to do, `soak/ends` what clients and servers do, `soak/trouble` what goes wrong, `soak/ledger`
+//! `soak/plan` is what a connection is to do, `soak/ends` what clients and servers do, `soak/trouble` what goes wrong, `soak/hostile` what
+//! those do who mean harm, `soak/ledger`
 //! puts together what the ends and the proxy say of each connection, `soak/watch` looks at the proxy from outside.
 
 mod dice;
 pub(crate) use dice::Dice;
 mod ends;
+mod hostile;
 mod ledger;
 mod plan;
 mod trouble;
@@ -47,6 +49,9 @@ pub(crate) struct Soak {
     /// What chance begins with; the order of threads is the machine's
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Hostile clients beside the honest ones, and a firewall with NAT on the proxy's host
+    #[arg(long)]
+    hostile: bool,
 }
 
 /// How long flows that have lost an end may stay after all clients have stopped.
@@ -71,7 +76,7 @@ const HABITS: [(Habit, usize); 6] =
     [(Habit::Short, 6), (Habit::Small, 8), (Habit::Large, 4), (Habit::Doomed, 12), (Habit::Idle, 150), (Habit::Mute, 4)];
 
 impl Habit {
-    fn plan(self, dice: &mut Dice, serial: u64) -> Plan {
+    fn plan(self, dice: &mut Dice, serial: u64, hostile: bool) -> Plan {
         let mut plan =
             Plan { kind: Kind::Transfer, serial, seed: dice.next() as u32, up: 0, down: 0, rate: 0, early: dice.chance(0.5), kill: None };
         let mut sizes = |least, most| {
@@ -89,7 +94,10 @@ impl Habit {
                 sizes(1_000_000, 40_000_000);
                 plan.rate = dice.spread(1_000_000, 20_000_000);
                 let after = dice.between(0, plan.up + plan.down);
-                plan.kill = Some(Kill { client: dice.chance(0.5), silent: dice.chance(0.4), after });
+                let (client, silent) = (dice.chance(0.5), dice.chance(0.4));
+                // Behind NAT far legs have ports of their own, which come again too soon for a server to
+                // stay silent towards one.
+                plan.kill = Some(Kill { client, silent: silent && (client || !hostile), after });
             }
             Habit::Idle => plan.kind = Kind::Idle,
             Habit::Mute => plan.kind = Kind::Mute,
@@ -118,9 +126,12 @@ impl Soak {
         let directory = tempfile::tempdir()?;
         let path = directory.path().join("proxy.toml");
         let mut dice = Dice::new(self.seed);
-        fs::write(&path, trouble::configuration(&mut dice))?;
+        fs::write(&path, trouble::configuration(&mut dice, self.hostile))?;
         let Network { client, server, .. } = &network;
         ends::prepare(client, server)?;
+        if self.hostile {
+            hostile::prepare(&network)?;
+        }
         let before = traces(&network.middle)?;
         let world = World {
             payload: Arc::new(Payload::new()),
@@ -132,6 +143,9 @@ impl Soak {
             server: server.clone(),
         };
         ends::serve(&world)?;
+        if self.hostile {
+            hostile::serve(&world)?;
+        }
         let mut proxy = Proxy::start(&network, &tandem, &path)?;
         let log = proxy.0.stderr.take().context("no log")?;
         let (heard, log) = watch::read_log(log, world.ledger.clone());
@@ -143,7 +157,11 @@ impl Soak {
             eprintln!("FAILURE: {why}");
             failures.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(why);
         };
-        let clients = start_clients(&world, &mut dice)?;
+        let mut clients = start_clients(&world, &mut dice, self.hostile)?;
+        let harm = Arc::new(hostile::Counts::default());
+        if self.hostile {
+            clients.extend(hostile::start(&world, &mut dice, &harm)?);
+        }
         let (mut samples, process) = (Vec::new(), proxy.0.id());
         let tell = |name: &'static str, outcome: Result<()>| {
             if let Err(error) = outcome {
@@ -154,7 +172,7 @@ impl Soak {
         thread::scope(|scope| {
             scope.spawn(|| watch::keep_half_load(&world, process));
             scope.spawn(|| tell("cuts", trouble::cut_links(&world, &network, &troubles, dices[0].clone())));
-            scope.spawn(|| tell("reloads", trouble::reload(&world, &path, process, &heard, &troubles, dices[1].clone())));
+            scope.spawn(|| tell("reloads", trouble::reload(&world, (&path, process, self.hostile), &heard, &troubles, dices[1].clone())));
             scope.spawn(|| tell("bypass", trouble::bypass(&world, &network, &tandem, &troubles, dices[2].clone())));
             let end = begun + Duration::from_secs_f64(self.minutes * 60.0);
             let mut last = (at_start.clone(), Instant::now(), watch::ticks());
@@ -165,6 +183,9 @@ impl Soak {
                 match Sample::take(&network, process) {
                     Ok(sample) => {
                         report(&world, &troubles, begun, &sample, &mut last);
+                        if self.hostile {
+                            println!("           hostile clients: {harm}");
+                        }
                         samples.push(sample);
                     }
                     Err(error) => {
@@ -250,7 +271,7 @@ impl Soak {
             thread::sleep(Duration::from_millis(200));
         };
         world.ledger.tidy(true);
-        compare(world, network, at_start, samples, &last, fail);
+        self.compare(world, network, at_start, samples, &last, fail);
         match network.middle.command(&tandem.to_string_lossy()).args(["flows", "--json"]).output() {
             Ok(output) if output.stdout == b"[]\n" => {}
             other => fail(format!("tandem flows says {other:?}")),
@@ -261,47 +282,49 @@ impl Soak {
     }
 }
 
-/// Whether what was counted adds up, and nothing was kept.
-fn compare(world: &World, network: &Network, at_start: &Sample, samples: &[Sample], last: &Sample, fail: &impl Fn(String)) {
-    let sums = world.ledger.sums();
-    let lines: Vec<(String, u64)> = sums.lines.iter().map(|(kind, count)| (kind.to_string(), *count)).collect();
-    if lines != last.ended {
-        fail(format!("the log tells of {lines:?}, the metrics of {:?}", last.ended));
-    }
-    if (sums.up, sums.down) != (last.up, last.down) {
-        fail(format!("the log sums up to {} and {} bytes, the metrics to {} and {}", sums.up, sums.down, last.up, last.down));
-    }
-    // The firewall counts a SYN that was sent again once more.
-    let ended: u64 = last.ended.iter().map(|(_, count)| count).sum();
-    let again = syns_again(&network.client).unwrap_or(0);
-    if !(ended + last.flows..=ended + last.flows + again).contains(&last.split) {
-        fail(format!(
-            "the firewall split {} connections ({again} SYNs were sent again), {ended} have ended, {} are alive",
-            last.split, last.flows
-        ));
-    }
-    let passed = last.bypassed + last.unsplit;
-    if !(sums.unsplit..=sums.unsplit + again + sums.not_connected).contains(&passed) {
-        fail(format!("the firewall let {passed} pass ({again} SYNs were sent again), {} were not split", sums.unsplit));
-    }
-    let reference = samples.get(1).or(samples.first()).unwrap_or(at_start);
-    println!(
-        "at the end: rss {:.1} MiB (minute 2: {:.1}), descriptors {} (at the start: {}), split {} bypassed {} unsplit {} (SYNs sent again: {again}), \
+impl Soak {
+    /// Whether what was counted adds up, and nothing was kept.
+    fn compare(&self, world: &World, network: &Network, at_start: &Sample, samples: &[Sample], last: &Sample, fail: &impl Fn(String)) {
+        let sums = world.ledger.sums();
+        let lines: Vec<(String, u64)> = sums.lines.iter().map(|(kind, count)| (kind.to_string(), *count)).collect();
+        if lines != last.ended {
+            fail(format!("the log tells of {lines:?}, the metrics of {:?}", last.ended));
+        }
+        if (sums.up, sums.down) != (last.up, last.down) {
+            fail(format!("the log sums up to {} and {} bytes, the metrics to {} and {}", sums.up, sums.down, last.up, last.down));
+        }
+        // The firewall counts a SYN that was sent again once more; and forged ones, of which no flow comes.
+        let ended: u64 = last.ended.iter().map(|(_, count)| count).sum();
+        let again = syns_again(&network.client).unwrap_or(0);
+        if !self.hostile && !(ended + last.flows..=ended + last.flows + again).contains(&last.split) {
+            fail(format!(
+                "the firewall split {} connections ({again} SYNs were sent again), {ended} have ended, {} are alive",
+                last.split, last.flows
+            ));
+        }
+        let passed = last.bypassed + last.unsplit;
+        if !self.hostile && !(sums.unsplit..=sums.unsplit + again + sums.not_connected).contains(&passed) {
+            fail(format!("the firewall let {passed} pass ({again} SYNs were sent again), {} were not split", sums.unsplit));
+        }
+        let reference = samples.get(1).or(samples.first()).unwrap_or(at_start);
+        println!(
+            "at the end: rss {:.1} MiB (minute 2: {:.1}), descriptors {} (at the start: {}), split {} bypassed {} unsplit {} (SYNs sent again: {again}), \
          ended {:?}",
-        mebibytes(last.rss),
-        mebibytes(reference.rss),
-        last.descriptors,
-        at_start.descriptors,
-        last.split,
-        last.bypassed,
-        last.unsplit,
-        last.ended
-    );
-    if last.rss > reference.rss + reference.rss / 4 + SLACK {
-        fail(format!("memory has grown from {} to {} bytes", reference.rss, last.rss));
-    }
-    if last.descriptors > at_start.descriptors + KEPT_DESCRIPTORS {
-        fail(format!("{} descriptors are open, of which the proxy needs {}", last.descriptors, at_start.descriptors));
+            mebibytes(last.rss),
+            mebibytes(reference.rss),
+            last.descriptors,
+            at_start.descriptors,
+            last.split,
+            last.bypassed,
+            last.unsplit,
+            last.ended
+        );
+        if last.rss > reference.rss + reference.rss / 4 + SLACK {
+            fail(format!("memory has grown from {} to {} bytes", reference.rss, last.rss));
+        }
+        if last.descriptors > at_start.descriptors + KEPT_DESCRIPTORS {
+            fail(format!("{} descriptors are open, of which the proxy needs {}", last.descriptors, at_start.descriptors));
+        }
     }
 }
 
@@ -422,7 +445,7 @@ fn traces(host: &Host) -> Result<String> {
     Ok(all)
 }
 
-fn start_clients(world: &World, dice: &mut Dice) -> Result<Vec<thread::JoinHandle<()>>> {
+fn start_clients(world: &World, dice: &mut Dice, hostile: bool) -> Result<Vec<thread::JoinHandle<()>>> {
     let (serials, ports) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU16::new(0)));
     let mut clients = Vec::new();
     for (habit, count) in HABITS {
@@ -431,7 +454,7 @@ fn start_clients(world: &World, dice: &mut Dice) -> Result<Vec<thread::JoinHandl
             let (serials, ports) = (serials.clone(), ports.clone());
             let work = move || {
                 while !inner.is_over() {
-                    let plan = habit.plan(&mut dice, serials.fetch_add(1, Relaxed));
+                    let plan = habit.plan(&mut dice, serials.fetch_add(1, Relaxed), hostile);
                     let server = ends::SERVERS[usize::from(dice.chance(0.25))];
                     let to = SocketAddr::new(server.into(), dice.between(ends::PORTS.start.into(), u64::from(ends::PORTS.end) - 1) as u16);
                     // One after the other, so that none comes again while the dead of its connection is remembered.

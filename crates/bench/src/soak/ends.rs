@@ -341,10 +341,11 @@ fn settle(stream: &TcpStream) -> io::Result<()> {
 
 /// One connection of a client, from its beginning to its end.
 pub(super) fn call(world: &World, plan: &Plan, from: Option<SocketAddr>, to: SocketAddr) {
-    let Ok(stream) = dial(from, to) else { return world.ledger.not_connected() };
+    let begun = Instant::now();
+    let Ok(stream) = dial(from, to) else { return world.ledger.not_connected(begun) };
     let from = match settle(&stream).and_then(|()| stream.local_addr()) {
         Ok(from) => from,
-        Err(_) => return world.ledger.not_connected(),
+        Err(_) => return world.ledger.not_connected(begun),
     };
     world.ledger.begin(plan, from, to);
     let report = match (&mut &stream).write(&plan.pack()) {

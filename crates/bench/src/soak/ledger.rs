@@ -1,7 +1,10 @@
 //! The books of a soak: what the client, the server and the proxy's log say of each connection, put side by side as soon as all
 //! have spoken, and then forgotten.
 
-use super::plan::{End, HEADER, Kind, Plan, Report, Serial};
+use super::{
+    hostile::is_hostile,
+    plan::{End, HEADER, Kind, Plan, Report, Serial},
+};
 use std::{
     collections::{BTreeMap, HashMap},
     net::SocketAddr,
@@ -150,8 +153,13 @@ impl Ledger {
         self.books().violation(what);
     }
 
-    pub(super) fn not_connected(&self) {
-        self.books().sums.not_connected += 1;
+    /// A connect that was begun then has failed.
+    pub(super) fn not_connected(&self, begun: Instant) {
+        let mut books = self.books();
+        books.sums.not_connected += 1;
+        if !books.near_a_cut(begun) {
+            books.violation("a client could not connect though no link was cut".into());
+        }
     }
 
     pub(super) fn headless(&self) {
@@ -205,6 +213,9 @@ impl Ledger {
         *books.sums.lines.entry(line.kind()).or_default() += 1;
         books.sums.up += line.up;
         books.sums.down += line.down;
+        if is_hostile(line.client) {
+            return;
+        }
         // Of several with the same addresses the one that began when the flow did: another passed unsplit. Ports come again so soon
         // that two flows may be told of at once: then what was to be moved tells them apart.
         let began = line.at - line.age;
@@ -383,7 +394,7 @@ mod tests {
     fn who_came_through_unsplit_is_not_who_had_its_ports_after_it_and_never_connected() {
         let ledger = Ledger::default();
         transfer(&ledger, 1);
-        ledger.not_connected();
+        ledger.0.lock().unwrap().sums.not_connected += 1;
         ledger.line(line("far end not reached: network unreachable", 0, 0));
         ledger.tidy(true);
         assert_eq!((ledger.sums().violations, ledger.sums().unsplit), (0, 1), "{:?}", ledger.told());

@@ -3,6 +3,7 @@
 use super::{
     dice::Dice,
     ends::{BYPASSED, SERVERS, World},
+    hostile,
     watch::{Heard, METRICS},
 };
 use crate::network::Network;
@@ -48,8 +49,8 @@ pub(super) fn cut_links(world: &World, network: &Network, troubles: &Troubles, m
     Ok(())
 }
 
-/// A configuration; which one, chance decides.
-pub(super) fn configuration(dice: &mut Dice) -> String {
+/// A configuration; which one, chance decides. One for hostile clients listens as a SOCKS5 proxy too.
+pub(super) fn configuration(dice: &mut Dice, hostile: bool) -> String {
     let control = ["reno", "cubic"];
     let leg = |dice: &mut Dice| {
         let mut text = format!("keepalive = \"10s\"\nuser_timeout = \"60s\"\ncontrol = \"{}\"\n", dice.one_of(&control));
@@ -65,10 +66,11 @@ pub(super) fn configuration(dice: &mut Dice) -> String {
         text
     };
     let max = if dice.chance(0.15) { format!("max_flows = {}\n", dice.between(50, 200)) } else { String::new() };
+    let socks = if hostile { format!("[[listen]]\nsocks5 = \"{}\"\n\n", hostile::SOCKS) } else { String::new() };
     let (near, far) = (leg(dice), leg(dice));
     format!(
         "threads = 2\nbuffer = \"{}KiB\"\nidle_timeout = \"{}s\"\nlog_flows = true\nmetrics = \"{METRICS}\"\n{max}\n\
-         [[listen]]\ntransparent = \"[::]:5000\"\n\n[near]\n{near}\n[far]\n{far}\n\
+         [[listen]]\ntransparent = \"[::]:5000\"\n\n{socks}[near]\n{near}\n[far]\n{far}\n\
          [[rule]]\nports = [{BYPASSED}]\naction = \"bypass\"\n",
         dice.spread(256, 8192),
         dice.between(100, 200),
@@ -80,11 +82,17 @@ const WRONG: [(&str, &str); 3] =
     [("threads = 2", "threads = 3"), ("log_flows = true", "log_flows = perhaps"), ("control = \"", "control = \"no-")];
 
 /// Reads other configurations, wrong ones too, and waits each time for the proxy to say what it makes of it.
-pub(super) fn reload(world: &World, path: &Path, process: u32, heard: &Heard, troubles: &Troubles, mut dice: Dice) -> Result<()> {
+pub(super) fn reload(
+    world: &World,
+    (path, process, hostile): (&Path, u32, bool),
+    heard: &Heard,
+    troubles: &Troubles,
+    mut dice: Dice,
+) -> Result<()> {
     let pid = rustix::process::Pid::from_raw(process as i32).context("no process")?;
     while !world.is_over() {
         world.rest(Duration::from_secs(dice.between(3, 15)));
-        let mut text = configuration(&mut dice);
+        let mut text = configuration(&mut dice, hostile);
         let wrong = dice.chance(0.2);
         if wrong {
             let (from, to) = dice.one_of(&WRONG);
