@@ -27,17 +27,19 @@ pub(crate) struct Device {
 
 /// A routing rule (`ip rule`) that looks packets with a firewall mark up in a table of their own,
 /// which has one route of type `local`: such packets are delivered to this host instead of being
-/// forwarded.
+/// forwarded. A rule before it exempts look-ups that are not for a packet that has come in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Delivery {
     pub(crate) mark: u32,
     pub(crate) table: u32,
-    /// Where the rule stands among the others.
+    /// Where the rule stands among the others; the exemption has the number before it.
     pub(crate) preference: u32,
 }
 
 /// The loopback interface, in every network namespace.
 const LOOPBACK: u32 = 1;
+/// The main routing table.
+const MAIN: u32 = 254;
 
 /// A line to the kernel's routing.
 #[derive(Debug)]
@@ -97,20 +99,23 @@ impl Routes {
 
     /// Installs `delivery` for packets of a family, in the place of one that is there.
     pub(crate) fn install(&self, delivery: Delivery, family: AddressFamily) -> io::Result<()> {
-        let rule = rule(delivery, family);
-        let done = self.change(RouteNetlinkMessage::NewRule(rule), NLM_F_CREATE | NLM_F_EXCL);
-        // Another process may have added the very same.
-        if let Err(why) = done
-            && why.kind() != io::ErrorKind::AlreadyExists
-        {
-            return Err(why);
+        for rule in rules(delivery, family) {
+            let done = self.change(RouteNetlinkMessage::NewRule(rule), NLM_F_CREATE | NLM_F_EXCL);
+            // Another process may have added the very same.
+            if let Err(why) = done
+                && why.kind() != io::ErrorKind::AlreadyExists
+            {
+                return Err(why);
+            }
         }
         self.change(RouteNetlinkMessage::NewRoute(route(delivery, family)), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
     /// Removes it as often as it is there; that it is not is no error.
     pub(crate) fn remove(&self, delivery: Delivery, family: AddressFamily) {
-        while self.change(RouteNetlinkMessage::DelRule(rule(delivery, family)), 0).is_ok() {}
+        for rule in rules(delivery, family) {
+            while self.change(RouteNetlinkMessage::DelRule(rule.clone()), 0).is_ok() {}
+        }
         while self.change(RouteNetlinkMessage::DelRoute(route(delivery, family)), 0).is_ok() {}
     }
 
@@ -176,17 +181,24 @@ pub(crate) fn read_devices(mut answer: &[u8], devices: &mut Vec<Device>) -> io::
     Ok(false)
 }
 
-fn rule(delivery: Delivery, family: AddressFamily) -> RuleMessage {
-    let mut rule = RuleMessage::default();
-    rule.header.family = family;
-    rule.header.action = RuleAction::ToTable;
-    rule.attributes = vec![
-        RuleAttribute::Priority(delivery.preference),
-        RuleAttribute::FwMark(delivery.mark),
-        RuleAttribute::Table(delivery.table),
-        RuleAttribute::Protocol(RouteProtocol::Boot),
-    ];
-    rule
+/// The exemption and the rule. Reverse-path filters that look at marks (`src_valid_mark`, firewalld's
+/// `IPv6_rpfilter`) ask for the way back to a marked packet's source: those look-ups have the loopback
+/// interface for their input, and would find this host.
+fn rules(delivery: Delivery, family: AddressFamily) -> [RuleMessage; 2] {
+    let rule = |preference, table, more: Option<RuleAttribute>| {
+        let mut rule = RuleMessage::default();
+        rule.header.family = family;
+        rule.header.action = RuleAction::ToTable;
+        rule.attributes = vec![
+            RuleAttribute::Priority(preference),
+            RuleAttribute::FwMark(delivery.mark),
+            RuleAttribute::Table(table),
+            RuleAttribute::Protocol(RouteProtocol::Boot),
+        ];
+        rule.attributes.extend(more);
+        rule
+    };
+    [rule(delivery.preference - 1, MAIN, Some(RuleAttribute::Iifname("lo".into()))), rule(delivery.preference, delivery.table, None)]
 }
 
 fn route(delivery: Delivery, family: AddressFamily) -> RouteMessage {

@@ -351,6 +351,7 @@ impl Rules {
             .flat_map(|family| {
                 let (flag, Delivery { mark, table, preference }) = (family.flag(), DELIVERY);
                 [
+                    format!("ip {flag} rule add iif lo fwmark {mark:#x} lookup main pref {}", preference - 1),
                     format!("ip {flag} rule add fwmark {mark:#x} lookup {table} pref {preference}"),
                     format!("ip {flag} route replace local default dev lo table {table}"),
                 ]

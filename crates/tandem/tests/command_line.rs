@@ -210,7 +210,14 @@ fn a_dry_run_prints_the_rules_and_leaves_none() {
     let output = tandem(&["proxy", "--listen", "transparent=[::]:5000", "--dry-run"]);
     assert_eq!(status(&output), 0, "{}", said(&output));
     let text = String::from_utf8_lossy(&output.stdout);
-    for part in ["nft 'add table inet tandem", "flags owner", "tproxy ip to :5000", "tproxy ip6 to :5000", "ip -4 rule add fwmark"] {
+    for part in [
+        "nft 'add table inet tandem",
+        "flags owner",
+        "tproxy ip to :5000",
+        "tproxy ip6 to :5000",
+        "ip -4 rule add fwmark",
+        "ip -6 rule add iif lo",
+    ] {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }
 }

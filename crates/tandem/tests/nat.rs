@@ -98,3 +98,32 @@ fn ports_that_a_router_forwards_lead_home_from_both_sides() {
         }
     }
 }
+
+/// Strict reverse-path filters that take marks into account, as hosts with WireGuard (wg-quick) and
+/// firewalld have them.
+#[test]
+fn reverse_path_filters_that_look_at_marks_let_split_connections_pass() {
+    if skip("reverse_path_filters_that_look_at_marks_let_split_connections_pass", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    routed.router.sysctl(&[("ipv4/conf/all/src_valid_mark", "1".into()), ("ipv4/conf/all/rp_filter", "1".into())]).unwrap();
+    nft(
+        &routed.router,
+        "table inet filter {
+            chain prerouting {
+                type filter hook prerouting priority filter + 10; policy accept;
+                icmpv6 type { nd-router-advert, nd-neighbor-solicit } accept
+                meta nfproto ipv6 fib saddr . mark . iif oif missing drop
+            }
+        }
+",
+    );
+    routed.echo(80);
+    let _proxy = routed.proxy(&[]);
+    for address in SERVER {
+        let mut stream = routed.connect(address, 80).unwrap_or_else(|why| panic!("{address}: {why}"));
+        assert!(echoes(&mut stream), "{address}");
+    }
+    assert_eq!(routed.verdicts(), (2, 0, 0));
+}

@@ -1,11 +1,11 @@
-//! The proxy on a home router: NAT, a stateful firewall and forwarded ports as ufw has them
-//! on iptables-nft. Real programs do the same with the proxy as without it, and what was closed stays closed.
+//! The proxy on a home router: NAT, a stateful firewall and forwarded ports as distributions have
+//! them. Real programs do the same with the proxy as without it, and what was closed stays closed.
 
 mod common;
 
 use common::{
     Daemon,
-    routed::{CLIENT, Routed, SERVER},
+    routed::{CLIENT, Routed, SERVER, nft},
     skip, wait_for_listener,
 };
 use lab::Host;
@@ -179,6 +179,36 @@ fn restore(host: &Host, program: &str, rules: &str) {
     let mut child = host.command(program).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
     assert!(child.wait().unwrap().success(), "{program}: {rules}");
+}
+
+#[test]
+fn with_a_firewall_by_hand() {
+    if skip("with_a_firewall_by_hand", &PROGRAMS) {
+        return;
+    }
+    let home = Home::new();
+    nft(&home.routed.router, include_str!("firewalls/plain.nft"));
+    home.check("plain nftables");
+}
+
+#[test]
+fn with_openwrts_fw4() {
+    if skip("with_openwrts_fw4", &PROGRAMS) {
+        return;
+    }
+    let home = Home::new();
+    nft(&home.routed.router, include_str!("firewalls/fw4.nft"));
+    home.check("fw4");
+}
+
+#[test]
+fn with_firewalld() {
+    if skip("with_firewalld", &PROGRAMS) {
+        return;
+    }
+    let home = Home::new();
+    nft(&home.routed.router, include_str!("firewalls/firewalld.nft"));
+    home.check("firewalld");
 }
 
 #[test]
