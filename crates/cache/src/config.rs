@@ -234,7 +234,7 @@ mod tests {
     fn other_ports_bypass_a_transparent_listener() {
         let config = Config { listen: vec!["transparent=[::]:5000".parse().unwrap()], ..Config::default() };
         let rules = config.of_proxy().rules().unwrap().to_string();
-        assert!(rules.contains("intercept tcp dport { 80 } goto split") && rules.contains("counter name bypassed goto direct"), "{rules}");
+        assert!(rules.contains("intercept tcp dport { 80 } goto guard") && rules.contains("counter name bypassed goto direct"), "{rules}");
         assert!(matches!(Config { memory: Bytes(0), ..config }.check(), Err(ConfigError::Zero("memory"))));
     }
 }

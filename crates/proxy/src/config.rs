@@ -590,7 +590,10 @@ impl Config {
         if let Some(asked) = self.max_flows.filter(|asked| *asked > most) {
             return Err(ConfigError::TooManyFlows { asked, files: leg::open_files(), threads: self.threads, most });
         }
-        if let Some((at, to)) = forward_loop::find(&self.listen) {
+        // Over a bond it is the other end that connects.
+        if self.policy.networks.is_empty()
+            && let Some((at, to)) = forward_loop::find(&self.listen)
+        {
             return Err(ConfigError::ForwardsToItself { at, to });
         }
         if let Some(bond) = &self.bond {

@@ -314,7 +314,8 @@ fn hold_crowds(threads: u64, percent: u64) {
     }
     crowd.close();
     // Whoever asked for its status is still being let go, perhaps.
-    wait_until("all descriptors are closed", || holds(proxy.0.id()).0 <= at_start.0);
+    // While it cares for those that pass unsplit it keeps a setting of the kernel and its note open.
+    wait_until("all descriptors are closed", || holds(proxy.0.id()).0 <= at_start.0 + 2);
     let after = holds(proxy.0.id());
     assert!(after.1 <= warm.1 + warm.1 / 4 + (4 << 20), "memory after the crowds: {} and {}", warm.1, after.1);
     assert_eq!(crowd.said(TANDEM, &["flows", "--json"]), "[]\n");
