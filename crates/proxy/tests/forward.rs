@@ -141,7 +141,7 @@ fn a_drained_proxy_ends_with_its_last_flow() {
 fn a_busy_address_is_named_with_its_cure() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let at = taken.local_addr().unwrap();
-    let config = Config { listen: vec![Listen::forward(at, at)], ..Config::default() };
+    let config = Config { listen: vec![Listen::forward(at, (Ipv4Addr::LOCALHOST, 9).into())], ..Config::default() };
     let error = Proxy::start(config, |_| {}).unwrap_err().to_string();
     assert!(error.contains(&at.to_string()) && error.contains("another program listens there"), "{error}");
 }
