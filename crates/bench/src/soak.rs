@@ -1,9 +1,9 @@
 //! A soak: the proxy at about half of what the machine can do, for a long time, with ends that die, links that fail, configurations
 //! that change. At the end everything must add up, and nothing be left over.
 //!
-//! `soak/plan` is what a connection is to do, `soak/ends` what clients and servers do, `soak/trouble` what goes wrong, `soak/hostile` what
-//! those do who mean harm, `soak/ledger`
-//! puts together what the ends and the proxy say of each connection, `soak/watch` looks at the proxy from outside.
+//! `soak/plan` is what a connection is to do, `soak/ends` what clients and servers do, `soak/trouble`
+//! what goes wrong, `soak/hostile` what attackers do. `soak/ledger` compares what the ends and the
+//! proxy say of each connection, `soak/watch` looks at the proxy from outside.
 
 mod dice;
 pub(crate) use dice::Dice;
@@ -58,7 +58,7 @@ pub(crate) struct Soak {
 const LAST_FLOWS: Duration = Duration::from_secs(180);
 /// What memory may grow by before it counts as a leak, besides a quarter: the allocator's own.
 const SLACK: u64 = 4 << 20;
-/// Descriptors that the proxy may keep open without a flow: pipes for the next who needs one, of each of two workers.
+/// Descriptors that the proxy may keep open without a flow: idle pipes of each of two workers.
 const KEPT_DESCRIPTORS: u64 = 2 * 8 * 2;
 
 /// What clients do, and how many of them do it.
@@ -293,7 +293,7 @@ impl Soak {
         if (sums.up, sums.down) != (last.up, last.down) {
             fail(format!("the log sums up to {} and {} bytes, the metrics to {} and {}", sums.up, sums.down, last.up, last.down));
         }
-        // The firewall counts a SYN that was sent again once more; and forged ones, of which no flow comes.
+        // The firewall counts retransmitted SYNs again, and forged SYNs, which never become flows.
         let ended: u64 = last.ended.iter().map(|(_, count)| count).sum();
         let again = syns_again(&network.client).unwrap_or(0);
         if !self.hostile && !(ended + last.flows..=ended + last.flows + again).contains(&last.split) {

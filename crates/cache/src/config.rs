@@ -12,7 +12,7 @@ pub enum Listen {
     Transparent(SocketAddr),
     /// Connections to the first address go on to the second.
     Forward(SocketAddr, SocketAddr),
-    /// An HTTP proxy that clients know of, where they may go, and who may use it.
+    /// An explicit HTTP proxy: its address, the destinations it permits, and its users.
     Http(SocketAddr, Destinations, Users),
 }
 
@@ -93,7 +93,7 @@ pub struct Config {
     pub most_pixels: u64,
     /// How long a picture may take to be made smaller; one that takes longer passes unchanged.
     pub picture_timeout: Duration,
-    /// The program whose processes make pictures smaller.
+    /// The program that is run as a picture worker: it decodes pictures and encodes smaller ones.
     pub picture_worker: WorkerProgram,
     /// What becomes of connections that are not HTTP.
     pub raw: Raw,

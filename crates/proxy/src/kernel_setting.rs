@@ -117,6 +117,7 @@ impl Note {
     /// All that write it write the same.
     fn write(&self, value: &str) -> io::Result<()> {
         let mut file = &self.file;
+        file.set_len(0)?;
         file.rewind()?;
         file.write_all(value.as_bytes())
     }

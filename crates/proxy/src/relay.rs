@@ -39,7 +39,7 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    /// Pipes kept for the next who needs one; more are closed.
+    /// Idle pipes kept for reuse; more are closed.
     const KEPT: usize = 8;
     /// Pipes that may stay with stalled directions; of more the bytes are copied out, so that stalled flows do not cost
     /// descriptors.

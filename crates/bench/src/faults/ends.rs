@@ -68,7 +68,7 @@ pub(super) enum End {
     Wrong(String),
 }
 
-/// Transfers in all, of which no two have the same number.
+/// The number of the next transfer, unique in this process.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// The bytes of transfer `id` in one direction.

@@ -41,7 +41,7 @@ impl fmt::Display for Setup {
     }
 }
 
-/// Pipes that are kept for the next who needs one, two descriptors each (`Tools` in the proxy's relay).
+/// Idle pipes that the relay keeps for reuse, two descriptors each (`Tools` in `proxy/src/relay.rs`).
 const KEPT_PIPE_ENDS: usize = 2 * 8;
 /// Connections of a bond that may be ready beyond those kept. One program serves many cases, so that a leak
 /// of one a case shows all the same.

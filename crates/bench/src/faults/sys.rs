@@ -19,10 +19,10 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Calls that are never reported: those that must not fail for this mechanism itself to work
-/// (`execve` and `pselect6` of the child before it runs the program), those that cannot fail, as
-/// `prlimit64` of the own process, and those whose failure is a bug of the caller by their documentation (`futex`, `close`: the
-/// C library aborts on unexpected errors of the first, and a `close` that is not done is a leak that
-/// nobody could mend).
+/// (`execve` and `pselect6` of the child before it runs the program), those that cannot fail
+/// (`prlimit64` of the calling process), and those whose errors a program cannot handle: on an
+/// unexpected error of `futex` the C library aborts, and a `close` that is not executed leaks the
+/// descriptor.
 const NEVER: &[libc::c_long] = &[
     libc::SYS_execve,
     libc::SYS_exit,

@@ -1,6 +1,6 @@
-//! Clients that mean harm, beside the honest ones: they never read, reset, send urgent data, say
-//! garbage to a SOCKS5 listener, and flood with forged packets. And a home router's firewall and NAT
-//! on the proxy's host, through which all must pass.
+//! Hostile clients beside the honest ones: they never read, reset connections, send urgent data, send
+//! garbage to a SOCKS5 listener, and flood the proxy with forged packets. All traffic passes a
+//! stateful firewall and NAT on the proxy's host.
 
 use super::{
     dice::Dice,
@@ -269,7 +269,7 @@ fn flood(world: &World, dice: &mut Dice) -> io::Result<u64> {
             let packet = PacketBuilder::ipv4(from.octets(), server.ip().octets(), 64).tcp(port, server.port(), sequence, 65_535);
             let packet = match kind {
                 0 => packet.syn(),
-                // In the name of honest clients, whose sequence numbers are not known.
+                // With the address of honest clients, and sequence numbers that are guessed.
                 1 => packet.rst(),
                 2 => packet.fin().ack(dice.next() as u32),
                 _ => packet.ack(dice.next() as u32),

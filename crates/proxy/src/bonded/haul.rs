@@ -41,7 +41,7 @@ struct Pool {
 }
 
 impl Pipes {
-    /// Empty ones that are kept for the next who needs one; more are closed.
+    /// Idle, empty pipes kept for reuse; more are closed.
     const FREE: usize = 16;
     /// In use, where a process may have many descriptors: two for each.
     const MOST: usize = 128;

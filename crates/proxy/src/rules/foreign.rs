@@ -4,7 +4,7 @@
 
 use super::{
     Family, MARK, TABLE,
-    nfnetlink::{Message, Questions, as_text, attribute, attributes},
+    nfnetlink::{INET, Message, Questions, as_text, attribute, attributes},
 };
 use std::{collections::BTreeSet, fmt, fs, io};
 
@@ -31,7 +31,6 @@ const DROP: [u8; 4] = 0u32.to_be_bytes();
 const ACCEPT: [u8; 4] = 1u32.to_be_bytes();
 const RETURN: [u8; 4] = (-5i32).to_be_bytes();
 /// Families of tables.
-const INET: u8 = 1;
 const IPV4: u8 = 2;
 const IPV6: u8 = 10;
 /// Expressions that let every packet pass, whatever else they do with it.
