@@ -171,7 +171,7 @@ impl Soak {
         let dices: Vec<Dice> = (0..3).map(|_| Dice::new(dice.next())).collect();
         thread::scope(|scope| {
             scope.spawn(|| watch::keep_half_load(&world, process));
-            scope.spawn(|| tell("cuts", trouble::cut_links(&world, &network, &troubles, dices[0].clone())));
+            scope.spawn(|| tell("cuts", trouble::cut_links(&world, &network, self.hostile, &troubles, dices[0].clone())));
             scope.spawn(|| tell("reloads", trouble::reload(&world, (&path, process, self.hostile), &heard, &troubles, dices[1].clone())));
             scope.spawn(|| tell("bypass", trouble::bypass(&world, &network, &tandem, &troubles, dices[2].clone())));
             let end = begun + Duration::from_secs_f64(self.minutes * 60.0);

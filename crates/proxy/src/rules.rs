@@ -8,7 +8,8 @@
 //! A new connection goes through the chain `intercept`, where the policy's rules let some bypass, to `split`, which hands it
 //! to the proxy as long as the chain `open` says so. That one is emptied when the proxy is full or ending.
 //! Between them the chain `guard` heeds the forward chains of other programs, and in `open` the
-//! chain `admit` heeds their input chains: see [`guard`].
+//! chain `admit` heeds their input chains: see [`guard`]. Where they translate addresses, [`zone`]
+//! has conntrack tell both legs of a connection apart.
 
 mod foreign;
 mod guard;
@@ -16,6 +17,7 @@ mod installed;
 pub(crate) mod nfnetlink;
 mod owner;
 mod watch;
+mod zone;
 
 pub(crate) use foreign::{Firewall, Hook, input_knows_mark};
 pub use guard::ForwardPolicy;
@@ -24,6 +26,7 @@ pub(crate) use installed::Installed;
 
 use crate::{
     kernel_setting::KernelSetting,
+    leg::Source,
     policy::{Action, Interface, Ports, Prefix, Rule},
     routes::{AddressFamily, Delivery},
 };
@@ -187,7 +190,7 @@ impl Rules {
 
     /// What the table holds beside these rules of other programs.
     fn contents(&self, firewall: &Firewall) -> Vec<String> {
-        let mut lines = guard::declarations();
+        let mut lines = [guard::declarations(), zone::declarations()].concat();
         for counter in ["split", "bypassed", "unsplit", "oneway", "quic"] {
             lines.push(format!("add counter inet {TABLE} {counter}"));
         }
@@ -220,6 +223,7 @@ impl Rules {
         rule("split", "jump open".into());
         rule("split", "counter name unsplit goto direct".into());
         rule("of_tcp", "tcp flags & (syn | ack) == syn fib daddr type unicast goto intercept".into());
+        rule("of_tcp", "jump unsplit_answers".into());
         // Packets of connections the proxy has, on either leg, are delivered here though their address is not ours.
         rule("of_tcp", "socket transparent 1 goto ours".into());
         rule("of_tcp", "tcp flags & (syn | rst | ack) == ack goto completes".into());
@@ -244,11 +248,13 @@ impl Rules {
             rule("prerouting", format!("meta l4proto {protocol} goto {chain}"));
         }
         rule("translated", format!("meta mark {MARK:#x} accept"));
+        rule("translated", "jump unsplit_answers".into());
         rule("translated", format!("meta l4proto {TCP} socket transparent 1 goto ours"));
         rule("translated", format!("meta l4proto {{ {ICMP}, {ICMPV6} }} socket transparent 1 meta mark set {MARK:#x}"));
         lines.extend(Self::ours(false));
         lines.extend(self.open());
         lines.extend(guard::rules(firewall));
+        lines.extend(zone::rules(firewall));
         lines.extend(self.intercept());
         lines
     }

@@ -8,7 +8,7 @@ use common::{
 };
 use std::{
     io::{Read, Write},
-    net::Shutdown,
+    net::{Shutdown, SocketAddr},
 };
 
 /// `near` is the home, `far` the Internet. `router.rs` has the rules of distributions.
@@ -96,6 +96,42 @@ fn ports_that_a_router_forwards_lead_home_from_both_sides() {
             assert!(echoes(&mut stream), "from {from}, proxy: {with_proxy}");
             assert!(carries(stream), "from {from}, proxy: {with_proxy}");
         }
+    }
+}
+
+/// A far leg's port is one that this client has not dialled from, as far as the proxy knows. Behind a
+/// larger network's NAT clients dial from any port, so that theirs can be those of far legs.
+#[test]
+fn a_client_may_dial_from_the_port_of_a_far_leg() {
+    if skip("a_client_may_dial_from_the_port_of_a_far_leg", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    nft(&routed.router, HOME_ROUTER);
+    let peers = common::routed::peers(&routed.server, 80);
+    let _proxy = routed.configured("[[rule]]\nin = \"near\"\n");
+    // With IPv6 nothing is translated: the server would see the same ports twice.
+    let server = SERVER[0];
+    let from = |port: u16| {
+        let address = SocketAddr::new(CLIENT[0].parse().unwrap(), port);
+        let mut stream =
+            dial(&routed.client, server, 80, |socket| socket.bind(&address.into())).unwrap_or_else(|why| panic!("from port {port}: {why}"));
+        assert!(echoes(&mut stream), "from port {port}");
+        // And the port that the server sees.
+        (stream, peers.recv().unwrap().port())
+    };
+    let (first, far) = from(40_000);
+    let (second, _) = from(far);
+    // Dialled from before a far leg would have it.
+    let (third, of_third) = from(far + 1);
+    let (fourth, of_fourth) = from(40_001);
+    assert!([far, far + 1, of_third, of_fourth].iter().all(|port| (10_240..32_768).contains(port)), "far legs have other ports now");
+    assert_eq!(routed.verdicts(), (4, 0, 0));
+    assert!(routed.tandem(&["bypass", "add", server]).status.success());
+    let (unsplit, _) = from(of_third);
+    assert_eq!(routed.verdicts(), (4, 1, 0));
+    for (number, stream) in [first, second, third, fourth, unsplit].into_iter().enumerate() {
+        assert!(carries(stream), "connection {number}");
     }
 }
 

@@ -342,10 +342,14 @@ fn settle(stream: &TcpStream) -> io::Result<()> {
 /// One connection of a client, from its beginning to its end.
 pub(super) fn call(world: &World, plan: &Plan, from: Option<SocketAddr>, to: SocketAddr) {
     let begun = Instant::now();
-    let Ok(stream) = dial(from, to) else { return world.ledger.not_connected(begun) };
-    let from = match settle(&stream).and_then(|()| stream.local_addr()) {
-        Ok(from) => from,
-        Err(_) => return world.ledger.not_connected(begun),
+    let dialled = dial(from, to).and_then(|stream| {
+        settle(&stream)?;
+        let from = stream.local_addr()?;
+        Ok((stream, from))
+    });
+    let (stream, from) = match dialled {
+        Ok(dialled) => dialled,
+        Err(why) => return world.ledger.not_connected(begun, to, &why),
     };
     world.ledger.begin(plan, from, to);
     let report = match (&mut &stream).write(&plan.pack()) {

@@ -154,11 +154,12 @@ impl Ledger {
     }
 
     /// A connect that was begun then has failed.
-    pub(super) fn not_connected(&self, begun: Instant) {
+    pub(super) fn not_connected(&self, begun: Instant, to: SocketAddr, why: &std::io::Error) {
         let mut books = self.books();
         books.sums.not_connected += 1;
         if !books.near_a_cut(begun) {
-            books.violation("a client could not connect though no link was cut".into());
+            let after = begun.elapsed().as_secs_f64();
+            books.violation(format!("a client could not connect to {to} though no link was cut: {why} after {after:.1} s"));
         }
     }
 

@@ -26,12 +26,13 @@ pub(super) struct Troubles {
 }
 
 /// The link of the servers fails now and then, at either of its ends. Between cuts TCP has time to come back: its pauses double, and two
-/// cuts in a row would break what one may not.
-pub(super) fn cut_links(world: &World, network: &Network, troubles: &Troubles, mut dice: Dice) -> Result<()> {
+/// cuts in a row would break what one may not. With NAT only at the servers' end: a device that goes down
+/// makes masquerading forget the ports it has given.
+pub(super) fn cut_links(world: &World, network: &Network, nat: bool, troubles: &Troubles, mut dice: Dice) -> Result<()> {
     world.rest(Duration::from_secs(15));
     while !world.is_over() {
         let time = Duration::from_millis(dice.spread(500, 20_000));
-        let host = if dice.chance(0.5) { &network.middle } else { &network.server };
+        let host = if !nat && dice.chance(0.5) { &network.middle } else { &network.server };
         world.ledger.begin_cut();
         let down = host.ip(&["link set far down".into()]);
         world.rest(time);

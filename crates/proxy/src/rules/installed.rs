@@ -2,7 +2,7 @@
 
 use super::{
     DELIVERY, Family, Firewall, ForwardPolicy, Hook, KNOWN_DIRECT, MARK, Rules, RulesError, SETTING, TABLE, guard, nfnetlink::Questions,
-    owner::Owner, prefixes, watch::Watch,
+    owner::Owner, prefixes, watch::Watch, zone,
 };
 use crate::{
     kernel_setting::{Changed, KernelSetting},
@@ -182,7 +182,7 @@ impl Installed {
             return Ok(());
         }
         let before = std::mem::replace(&mut self.firewall, now);
-        if let Err(error) = self.change(guard::replace(&before, &self.firewall)) {
+        if let Err(error) = self.change([guard::replace(&before, &self.firewall), zone::replace(&before, &self.firewall)].concat()) {
             self.firewall = before;
             return Err(error);
         }
