@@ -3,7 +3,7 @@
 
 use crate::{config::ProxyVersion, users::Users};
 use bond::Target;
-use ppp::{HeaderResult, PartialResult as _, v1, v2};
+use ppp::{PartialResult as _, v1, v2};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// No greeting is longer (a PROXY header of version 2 may be, with extensions nobody has a use for here).
@@ -101,19 +101,27 @@ impl Greeting {
 
     /// PROXY protocol, sections 2.1 and 2.2 of its specification.
     fn proxy_header(&mut self, then_socks: bool) -> Result<Option<Heard>, Refusal> {
-        // The parser takes some beginnings of a header for none at all.
-        let text_begun = b"PROXY ".starts_with(&self.heard[..self.heard.len().min(6)]);
-        let line_over = self.heard.contains(&b'\n') || self.heard.len() >= LONGEST_LINE;
-        let unfinished = if text_begun { !line_over } else { v2::PROTOCOL_PREFIX.starts_with(&self.heard) };
-        let header = HeaderResult::parse(&self.heard);
-        // A line that is over does not become a header by what follows.
-        if unfinished || header.is_incomplete() && !text_begun {
-            return Ok(Some(Heard::More));
-        }
-        let (client, length) = match &header {
-            HeaderResult::V1(Ok(header)) => (of_v1(&header.addresses), header.header.len()),
-            HeaderResult::V2(Ok(header)) => (of_v2(&header.addresses), header.len()),
-            _ => return Err(refuse("no PROXY protocol header, which this listener expects first", &[])),
+        let is_begun = |prefix: &[u8]| prefix.starts_with(&self.heard[..self.heard.len().min(prefix.len())]);
+        // Parsed once it is whole, so that what it is does not depend on how it comes.
+        let parsed = if is_begun(b"PROXY ") {
+            let line = &self.heard[..self.heard.len().min(LONGEST_LINE)];
+            match line.iter().position(|byte| *byte == b'\n') {
+                Some(end) => v1::Header::try_from(&line[..=end]).ok().map(|header| (of_v1(&header.addresses), end + 1)),
+                None if line.len() < LONGEST_LINE => return Ok(Some(Heard::More)),
+                None => None,
+            }
+        } else if is_begun(v2::PROTOCOL_PREFIX) {
+            match v2::Header::try_from(&self.heard[..]) {
+                Ok(header) if header.len() <= LONGEST => Some((of_v2(&header), header.len())),
+                Err(v2::ParseError::Partial(_, more)) if more > LONGEST => None,
+                Err(why) if why.is_incomplete() => return Ok(Some(Heard::More)),
+                _ => None,
+            }
+        } else {
+            None
+        };
+        let Some((client, length)) = parsed else {
+            return Err(refuse("no PROXY protocol header, which this listener expects first", &[]));
         };
         self.client = client;
         self.heard.drain(..length);
@@ -240,8 +248,10 @@ fn of_v1(addresses: &v1::Addresses) -> Option<SocketAddr> {
     }
 }
 
-fn of_v2(addresses: &v2::Addresses) -> Option<SocketAddr> {
-    match addresses {
+/// None too for a connection of the proxy itself (LOCAL), as for health checks, whatever addresses it says.
+fn of_v2(header: &v2::Header<'_>) -> Option<SocketAddr> {
+    match &header.addresses {
+        _ if header.command == v2::Command::Local => None,
         v2::Addresses::IPv4(ip) => Some(SocketAddr::new(ip.source_address.into(), ip.source_port)),
         v2::Addresses::IPv6(ip) => Some(SocketAddr::new(ip.source_address.into(), ip.source_port)),
         v2::Addresses::Unspecified | v2::Addresses::Unix(_) => None,
@@ -385,10 +395,22 @@ mod tests {
         }
         assert!(talk(Greeting::new(true, false), b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 3).is_err());
         // Over though it lacks something, or without end: refused then, not when it has taken too long.
-        for wrong in [b"PROXY TCP4 192.0.2.1\r\n".to_vec(), [b"PROXY TCP4 ", &[b'1'; 100][..]].concat()] {
-            let refusal = Greeting::new(true, false).hear(&wrong).unwrap_err();
-            assert!(refusal.why.starts_with("no PROXY protocol header"), "{refusal:?}");
+        let long = [v2::PROTOCOL_PREFIX, &[0x21, 0x11, 0xff, 0xff, 0]].concat();
+        for wrong in [b"PROXY TCP4 192.0.2.1\r\n".to_vec(), [b"PROXY TCP4 ", &[b'1'; 100][..]].concat(), b"P\rPXY ".to_vec(), long] {
+            for step in [1, wrong.len()] {
+                let refusal = talk(Greeting::new(true, false), &wrong, step).unwrap_err();
+                assert!(refusal.why.starts_with("no PROXY protocol header"), "{refusal:?}");
+            }
         }
+    }
+
+    #[test]
+    fn a_proxy_that_speaks_for_itself_names_no_client() {
+        let mut header = proxy_header(ProxyVersion::V2, "192.0.2.7:4711".parse().unwrap(), "192.0.2.1:80".parse().unwrap());
+        assert!(talk(Greeting::new(true, false), &header, 5).unwrap().2.is_some());
+        // LOCAL instead of PROXY.
+        header[v2::PROTOCOL_PREFIX.len()] = 0x20;
+        assert_eq!(talk(Greeting::new(true, false), &header, 5).unwrap().2, None);
     }
 
     proptest! {

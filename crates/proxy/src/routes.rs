@@ -2,7 +2,8 @@
 //! has it deliver marked packets here.
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    ErrorMessage, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload,
 };
 pub(crate) use netlink_packet_route::AddressFamily;
 use netlink_packet_route::{
@@ -160,7 +161,7 @@ impl Routes {
 pub(crate) fn read_route(answer: &[u8]) -> io::Result<Option<RouteMessage>> {
     match NetlinkMessage::<RouteNetlinkMessage>::deserialize(answer).map_err(io::Error::other)?.payload {
         NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => Ok(Some(route)),
-        NetlinkPayload::Error(error) if error.code.is_some() => Err(error.to_io()),
+        NetlinkPayload::Error(ErrorMessage { code: Some(code), .. }) => Err(io::Error::from_raw_os_error(code.get().saturating_neg())),
         _ => Ok(None),
     }
 }
@@ -173,7 +174,9 @@ pub(crate) fn read_devices(mut answer: &[u8], devices: &mut Vec<Device>) -> io::
         let length = (message.header.length as usize).next_multiple_of(4).min(answer.len());
         match message.payload {
             NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => devices.extend(device(&link)),
-            NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
+            NetlinkPayload::Error(ErrorMessage { code: Some(code), .. }) => {
+                return Err(io::Error::from_raw_os_error(code.get().saturating_neg()));
+            }
             _ => return Ok(true),
         }
         answer = &answer[length..];
