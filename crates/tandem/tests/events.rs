@@ -1,11 +1,11 @@
 //! What happens to a host while the proxy runs on it: interfaces that are renamed, get other addresses, go
-//! away and come back; a disk that is full.
+//! away and come back; a firewall that is loaded anew; a disk that is full.
 
 mod common;
 
 use common::{
     Daemon, TANDEM,
-    routed::{ROUTER, Routed, SERVER, echoes, ip},
+    routed::{ROUTER, Routed, SERVER, echoes, ip, nft},
     skip, wait_until,
 };
 use std::path::Path;
@@ -57,6 +57,26 @@ fn an_interface_may_go_away_and_come_back() {
     routed.router.join(&["10.99.2.1/24", "fd99:2::1/64"], &routed.server, &["10.99.2.2/24", "fd99:2::2/64"], "far").unwrap();
     ip(&routed.server, &["route add default via 10.99.2.1", "route add ::/0 via fd99:2::1"]);
     SERVER.iter().for_each(|server| await_split(&routed, server));
+}
+
+/// What `systemctl restart nftables` does.
+#[test]
+fn another_program_may_load_all_its_rules_anew() {
+    if skip("another_program_may_load_all_its_rules_anew", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    routed.echo(80);
+    let _proxy = routed.proxy(&[]);
+    let mut flow = routed.connect(SERVER[0], 80).unwrap();
+    for policy in ["accept", "drop"] {
+        let chain = format!(
+            "chain forward {{ type filter hook forward priority filter; policy {policy}; iifname near accept; oifname near accept; }}"
+        );
+        nft(&routed.router, &format!("flush ruleset\ntable inet filter {{ {chain}\n}}\n"));
+        assert!(echoes(&mut flow), "a flow goes on");
+        SERVER.iter().for_each(|server| await_split(&routed, server));
+    }
 }
 
 #[test]
