@@ -93,7 +93,7 @@ impl Ends {
 
     /// What the firewall has counted; none when its rules are not ours.
     pub fn counted(&mut self) -> Option<Result<Counted, RulesError>> {
-        self.rules.as_mut().map(Installed::counted)
+        self.rules.as_mut().map(|rules| rules.counted())
     }
 
     /// How legs are dialled and tuned.

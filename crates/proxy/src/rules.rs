@@ -124,6 +124,9 @@ pub enum RulesError {
         /// The system's reason.
         why: io::Error,
     },
+    /// The kernel does not tell what the table has counted.
+    #[error("cannot read the counters of the nftables table inet {TABLE}: {0}; see `tandem doctor`")]
+    Unread(io::Error),
     /// The table's owner has ended, or does not answer.
     #[error("cannot change the nftables table inet {TABLE}: the nft process that owns it does not answer: {why}")]
     Lost {

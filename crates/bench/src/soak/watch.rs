@@ -124,7 +124,7 @@ pub(super) fn read_log(log: impl std::io::Read + Send + 'static, ledger: Arc<Led
                 ears.reloaded.fetch_add(1, Relaxed);
             } else if text.contains("the configuration stays as it was") {
                 ears.refused.fetch_add(1, Relaxed);
-            } else if ["ERROR", "panicked", "dropped lines"].iter().any(|word| text.contains(word)) {
+            } else if ["ERROR", "panicked", "dropped lines", "rules are lost"].iter().any(|word| text.contains(word)) {
                 ledger.violation(format!("the proxy's log: {text}"));
             }
         }

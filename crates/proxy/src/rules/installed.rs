@@ -211,7 +211,7 @@ impl Installed {
             return;
         }
         self.ask_stopped = Some(now + ASK);
-        if Questions::open().and_then(|questions| questions.counter(TABLE, "stopped")).is_ok_and(|stopped| stopped >= STOPPED_FEW) {
+        if self.counted().is_ok_and(|counted| counted.stopped >= STOPPED_FEW) {
             self.ask_stopped = None;
             tracing::warn!(
                 "an input chain of this host stops connections that are to be split, and they pass unsplit instead ({chains}): let it \
@@ -326,26 +326,25 @@ impl Installed {
         }
     }
 
-    /// What has been counted.
-    pub(crate) fn counted(&mut self) -> Result<Counted, RulesError> {
-        let said = self.owner.tell(&[format!("list counters table inet {TABLE}")])?;
-        let words: Vec<&str> = said.split_whitespace().collect();
-        let of = |counter: &str| {
-            // counter NAME { packets N bytes N }
-            let at = words.windows(2).position(|pair| pair[0] == "counter" && pair[1].trim_matches('"') == counter);
-            let number = |offset: usize| at.and_then(|at| words.get(at + offset)).and_then(|word| word.parse().ok()).unwrap_or(0);
-            (number(4), number(6))
+    /// What has been counted. Asked of the kernel: `nft` reads all elements of all sets first, which
+    /// takes seconds while a flood fills them.
+    pub(crate) fn counted(&self) -> Result<Counted, RulesError> {
+        let counters = loop {
+            let counters = Questions::open().and_then(|questions| questions.counters(TABLE)).map_err(RulesError::Unread)?;
+            if let Some(counters) = counters {
+                break counters;
+            }
         };
-        let ((quic_packets, quic_bytes), (split, _)) = (of("quic"), of("split"));
+        let (packets, quic) = (|name| counters.of(name).packets, counters.of("quic"));
         Ok(Counted {
-            split,
-            bypassed: of("bypassed").0,
-            unsplit: of("unsplit").0,
-            not_yet_allowed: of("not_yet_allowed").0,
-            stopped: of("stopped").0,
-            oneway: of("oneway").0,
-            quic_packets,
-            quic_bytes,
+            split: packets("split"),
+            bypassed: packets("bypassed"),
+            unsplit: packets("unsplit"),
+            not_yet_allowed: packets("not_yet_allowed"),
+            stopped: packets("stopped"),
+            oneway: packets("oneway"),
+            quic_packets: quic.packets,
+            quic_bytes: quic.bytes,
         })
     }
 }

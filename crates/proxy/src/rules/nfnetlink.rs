@@ -2,7 +2,7 @@
 //! 262,144 elements with every table.
 
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
-use std::io;
+use std::{collections::HashMap, io};
 
 /// Message types of the netfilter subsystem `nf_tables` (include/uapi/linux/netfilter/nf_tables.h).
 const NF_TABLES: u16 = 10 << 8;
@@ -25,12 +25,14 @@ const GENERATION_ID: u16 = 1;
 /// Of a rule: its table and chain (texts that end with a zero), its expressions.
 const RULE_TABLE: u16 = 1;
 const RULE_CHAIN: u16 = 2;
-/// Of an object: its table, name and type (a counter), what it is made of; of a counter: packets.
+/// Of an object: its table, name and type (a counter), what it is made of; of a counter:
+/// bytes and packets.
 const OBJECT_TABLE: u16 = 1;
 const OBJECT_NAME: u16 = 2;
 const OBJECT_TYPE: u16 = 3;
 const OBJECT_DATA: u16 = 4;
 const COUNTER: [u8; 4] = 1u32.to_be_bytes();
+const COUNTER_BYTES: u16 = 1;
 const COUNTER_PACKETS: u16 = 2;
 /// Any family, and `inet`.
 const UNSPECIFIED: u8 = 0;
@@ -64,17 +66,19 @@ impl Questions {
         generation_of(&bytes)
     }
 
-    /// How many packets a named counter of a table of the family `inet` has counted.
-    pub(super) fn counter(&self, table: &str, name: &str) -> io::Result<u64> {
-        let (table, name) = (text(table), text(name));
-        let about = [(OBJECT_TABLE, &table[..]), (OBJECT_NAME, &name), (OBJECT_TYPE, &COUNTER)];
-        let packets = |message: &Message<'_>| {
-            let data = message.attribute(OBJECT_DATA)?;
-            attribute(data, COUNTER_PACKETS)?.try_into().ok().map(u64::from_be_bytes)
-        };
-        self.ask(GET_OBJECT, REQUEST, INET, &about)?;
-        let (bytes, _) = self.socket.recv_from_full()?;
-        only(&bytes, NEW_OBJECT, packets)
+    /// What the named counters of a table of the family `inet` have counted; none when they changed meanwhile.
+    pub(super) fn counters(&self, table: &str) -> io::Result<Option<Counters>> {
+        let table = text(table);
+        let (about, mut counters) = ([(OBJECT_TABLE, &table[..]), (OBJECT_TYPE, &COUNTER)], Counters::default());
+        let is_whole = self.dump(GET_OBJECT, INET, &about, NEW_OBJECT, |message| {
+            let number = |data, kind| attribute(data, kind)?.try_into().ok().map(u64::from_be_bytes);
+            let read = || {
+                let (name, data) = (message.text(OBJECT_NAME)?, message.attribute(OBJECT_DATA)?);
+                Some((name.to_owned(), Counter { packets: number(data, COUNTER_PACKETS)?, bytes: number(data, COUNTER_BYTES)? }))
+            };
+            counters.0.extend(read());
+        })?;
+        Ok(is_whole.then_some(counters))
     }
 
     /// Tells `each` every chain of every table. False: they changed meanwhile.
@@ -104,6 +108,24 @@ impl Questions {
 
     fn ask(&self, question: u16, flags: u16, family: u8, about: &[(u16, &[u8])]) -> io::Result<()> {
         self.socket.send(&message(question, flags, family, about), 0).map(drop)
+    }
+}
+
+/// What a named counter has counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counter {
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+}
+
+/// The named counters of a table.
+#[derive(Debug, Default)]
+pub(super) struct Counters(HashMap<String, Counter>);
+
+impl Counters {
+    /// Nothing for one that is not there.
+    pub(super) fn of(&self, name: &str) -> Counter {
+        self.0.get(name).copied().unwrap_or_default()
     }
 }
 
@@ -173,7 +195,7 @@ pub(crate) struct Message<'a> {
 impl Message<'_> {
     fn error(&self) -> Option<io::Error> {
         let code = i32::from_ne_bytes(self.payload.get(..4)?.try_into().ok()?);
-        (self.kind == ERROR && code != 0).then(|| io::Error::from_raw_os_error(-code))
+        (self.kind == ERROR && code != 0).then(|| io::Error::from_raw_os_error(code.saturating_neg()))
     }
 
     /// The address family that it is about.
