@@ -407,9 +407,12 @@ impl Outbound {
             });
             let better = |(run, most): &(Run, f64)| self.sooner(from, run.end - run.start, *most, tier).map(|to| (*run, to));
             let Some((run, to)) = [late, unsent, last].iter().flatten().find_map(better) else { continue };
-            if let Some(run) = self.paths[from].runs.iter_mut().find(|other| other.start == run.start && other.end == run.end) {
-                run.is_copied = true;
-            }
+            // It may have the same part twice, which need not be copied twice.
+            self.paths[from]
+                .runs
+                .iter_mut()
+                .filter(|other| (other.start, other.end) == (run.start, run.end))
+                .for_each(|other| other.is_copied = true);
             let (start, end) = (run.start.max(acked), run.end);
             self.paths[to].give(now, (start, end), self.settings.piece.0, true);
             return Some(Piece { conn: ConnId(to), offset: start, len: end - start, again: true });
