@@ -348,7 +348,7 @@ fn report(world: &World, troubles: &Troubles, begun: Instant, sample: &Sample, l
     let ended: Vec<String> = sample.ended.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     println!(
         "{:6.1} min: flows {} ended [{}] up {:.2} GB down {:.2} GB rss {:.1} MiB descriptors {} tcp memory {:.1} MiB cpu {:.0} % machine {:.0} % | \
-         clients: begun {} complete {} killed {} failed {} not connected {} | cuts {} reloads {} refused {} bypass {} | violations {}",
+         SYNs: split {} bypassed {} unsplit {} not yet allowed {} stopped {} | clients: begun {} complete {} killed {} failed {} not connected {} | cuts {} reloads {} refused {} bypass {} | violations {}",
         begun.elapsed().as_secs_f64() / 60.0,
         sample.flows,
         ended.join(" "),
@@ -359,6 +359,11 @@ fn report(world: &World, troubles: &Troubles, begun: Instant, sample: &Sample, l
         mebibytes(sample.tcp_memory),
         (sample.cpu - before.cpu).as_secs_f64() / wall * 100.0,
         (now.0 - ticks.0) as f64 / (now.1 - ticks.1).max(1) as f64 * 100.0,
+        sample.split,
+        sample.bypassed,
+        sample.unsplit,
+        sample.not_yet_allowed,
+        sample.stopped,
         sums.begun,
         sums.complete,
         sums.killed,

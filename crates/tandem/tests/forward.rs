@@ -5,7 +5,7 @@ mod common;
 
 use common::{
     Daemon, TANDEM,
-    routed::{CLIENT, Routed, SERVER, echo, echoes, nft},
+    routed::{CLIENT, Counter, Routed, SERVER, echo, echoes, nft},
     skip, wait_until,
 };
 use lab::Host;
@@ -104,6 +104,50 @@ fn the_cache_heeds_the_forward_chain_too() {
     let _cache = Daemon::logging(&mut command, &routed.path("log"));
     wait_until("the cache is up", || routed.log().contains("storing and forwarding"));
     assert_nobody_comes_in(&routed);
+}
+
+#[test]
+fn a_syn_that_is_lost_by_chance_costs_little() {
+    if skip("a_syn_that_is_lost_by_chance_costs_little", &["nft", "ip"]) {
+        return;
+    }
+    let routed = routed();
+    // Of each family the first SYN, of 60 or 80 bytes, is dropped.
+    nft(
+        &routed.router,
+        "table inet host { chain input {
+            type filter hook input priority filter; policy accept;
+            meta nfproto ipv4 tcp dport 80 tcp flags syn quota until 100 bytes drop
+            meta nfproto ipv6 tcp dport 80 tcp flags syn quota until 100 bytes drop
+        }
+        }\n",
+    );
+    let _proxy = routed.proxy(&[]);
+    for address in SERVER {
+        assert_eq!(talk(&routed, address), (1, 0, 1), "{address}: sent again, it passes unsplit");
+    }
+    for address in SERVER {
+        wait_until("connections are split again", || talk(&routed, address) == SPLIT);
+        assert_eq!(talk(&routed, address), SPLIT, "{address}");
+    }
+}
+
+/// Whose source may be forged: a flood of them must not fill what is known of the forward chain.
+#[test]
+fn a_syn_without_a_handshake_tells_nothing() {
+    if skip("a_syn_without_a_handshake_tells_nothing", &["nft", "ip"]) {
+        return;
+    }
+    let routed = routed();
+    nft(&routed.router, HOME);
+    let _proxy = routed.proxy(&[]);
+    for address in SERVER {
+        let deaf = Counter::dropping(&routed.server, "input", "tcp dport 80 tcp flags syn");
+        assert_eq!(fails(&routed.client, address, 80), Some(ErrorKind::TimedOut), "{address}");
+        assert!(deaf.packets() > 0, "{address}");
+        drop(deaf);
+        assert_eq!([talk(&routed, address), talk(&routed, address)], [FIRST, SPLIT], "{address}");
+    }
 }
 
 #[test]
@@ -250,7 +294,12 @@ fn what_an_input_chain_stops_passes_unsplit() {
     split_again();
     nft(&routed.router, &format!("delete table inet host\n{}", chain("reject with tcp reset")));
     for address in SERVER {
-        wait_until("the chain is heeded", || fails(&routed.client, address, 80) == Some(ErrorKind::ConnectionRefused));
+        wait_until("the chain is heeded", || {
+            let is_refused = fails(&routed.client, address, 80) == Some(ErrorKind::ConnectionRefused);
+            // Until it is sure that the SYN is not still on its way.
+            thread::sleep(Duration::from_millis(600));
+            is_refused && dial(&routed.client, address, 80).is_ok_and(|mut stream| echoes(&mut stream))
+        });
         assert_eq!(talk(&routed, address), (0, 0, 1), "{address}: after one that was refused");
     }
     split_again();

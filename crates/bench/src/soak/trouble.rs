@@ -68,11 +68,13 @@ pub(super) fn configuration(dice: &mut Dice, hostile: bool) -> String {
     };
     let max = if dice.chance(0.15) { format!("max_flows = {}\n", dice.between(50, 200)) } else { String::new() };
     let socks = if hostile { format!("[[listen]]\nsocks5 = \"{}\"\n\n", hostile::SOCKS) } else { String::new() };
+    // Some configurations name their clients, others ask the forward chain.
+    let named = if hostile && dice.chance(0.5) { "[[rule]]\nfrom = \"10.79.1.0/24\"\n" } else { "" };
     let (near, far) = (leg(dice), leg(dice));
     format!(
         "threads = 2\nbuffer = \"{}KiB\"\nidle_timeout = \"{}s\"\nlog_flows = true\nmetrics = \"{METRICS}\"\n{max}\n\
          [[listen]]\ntransparent = \"[::]:5000\"\n\n{socks}[near]\n{near}\n[far]\n{far}\n\
-         [[rule]]\nports = [{BYPASSED}]\naction = \"bypass\"\n",
+         [[rule]]\nports = [{BYPASSED}]\naction = \"bypass\"\n\n{named}",
         dice.spread(256, 8192),
         dice.between(100, 200),
     )

@@ -7,13 +7,16 @@
 //! its kind in the set `allowed`.
 //!
 //! Where an input chain may stop what is handed to the proxy, the kind of each SYN (interface,
-//! client, port) is noted in the set `stopped` as it is handed over, and struck out by a chain
-//! behind all others at the input hook. A kind that stays in the set was stopped on the way: its
-//! connections pass unsplit.
+//! client, port) is noted in the set `handed` as it is handed over, and struck out by a chain
+//! behind all others at the input hook. A kind that is still there when its next SYN comes was
+//! stopped on the way, unless both come almost together (the set `fresh`): its connections pass
+//! unsplit for a while (the set `stopped`), since one packet may be lost by chance; for long when
+//! the next try fails too (the set `struck`).
 
 use super::{
     Family, TABLE,
     foreign::{Firewall, Hook},
+    from_client,
 };
 use serde::Deserialize;
 use std::{fmt, str::FromStr, time::Duration};
@@ -52,14 +55,24 @@ impl fmt::Display for ForwardPolicy {
 /// firewall are noticed at once; this bounds what cannot be: rules that depend on time, rates or
 /// counts, and the tables of the older iptables.
 const ALLOWED: Duration = Duration::from_secs(600);
-/// For so long connections of a kind that an input chain has stopped pass unsplit.
+/// For so long a handshake may go on: round trips over satellites, and a SYN that is sent again.
+const ASKED: Duration = Duration::from_secs(8);
+/// A SYN may be on its way from one hook to the other for so long; it is sent again after a second.
+const FRESH: Duration = Duration::from_millis(500);
+/// For so long connections of a kind that an input chain has stopped once pass unsplit, and for so
+/// long when it has stopped the next too.
+const STOPPED_ONCE: Duration = Duration::from_secs(10);
 const STOPPED: Duration = Duration::from_secs(3600);
 /// What the sets hold at most, of each family. Where they are full, connections pass unsplit.
 const SIZE: u32 = 1 << 18;
 /// Behind all other chains.
 const LAST: i32 = i32::MAX - 1;
-/// The hooks' chains, by what they do.
-const LATE: [(Hook, &str, &str, &str); 2] = [(Hook::Forward, "forward", "passed", "allow"), (Hook::Input, "input", "arrived", "arrive")];
+/// The hooks' chains, by what they do with SYNs.
+const LATE: [(Hook, &str, &str, &str); 2] = [(Hook::Forward, "forward", "passed", "ask"), (Hook::Input, "input", "arrived", "arrive")];
+/// Chains that other chains lead to.
+const CHAINS: [&str; 6] = ["guard", "admit", "stop", "ask", "allow", "arrive"];
+/// The sets.
+const SETS: [&str; 6] = ["asked", "allowed", "handed", "fresh", "stopped", "struck"];
 
 /// Sets, counters and chains that are always there, commands of nft.
 pub(super) fn declarations() -> Vec<String> {
@@ -68,17 +81,22 @@ pub(super) fn declarations() -> Vec<String> {
         lines.push(format!("add counter inet {TABLE} {counter}"));
     }
     for (family, kind) in [(Family::V4, "ipv4_addr"), (Family::V6, "ipv6_addr")] {
+        let (connection, forwarded) =
+            (format!("{kind} . inet_service . {kind} . inet_service"), format!("ifname . {kind} . {kind} . inet_service"));
+        let handed = format!("ifname . {kind} . inet_service");
         for (set, key, time) in [
-            ("allowed", format!("ifname . {kind} . {kind} . inet_service"), ALLOWED),
-            ("stopped", format!("ifname . {kind} . inet_service"), STOPPED),
+            ("asked", &connection, ASKED),
+            ("allowed", &forwarded, ALLOWED),
+            ("handed", &handed, STOPPED),
+            ("fresh", &handed, FRESH),
+            ("stopped", &handed, STOPPED_ONCE),
+            ("struck", &handed, STOPPED),
         ] {
-            let (n, time) = (family.number(), time.as_secs());
-            lines.push(format!("add set inet {TABLE} {set}{n} {{ type {key}; flags dynamic,timeout; timeout {time}s; size {SIZE}; }}"));
+            let (n, time) = (family.number(), time.as_millis());
+            lines.push(format!("add set inet {TABLE} {set}{n} {{ type {key}; flags dynamic,timeout; timeout {time}ms; size {SIZE}; }}"));
         }
     }
-    for chain in ["guard", "admit", "allow", "arrive"] {
-        lines.push(format!("add chain inet {TABLE} {chain}"));
-    }
+    lines.extend(CHAINS.map(|chain| format!("add chain inet {TABLE} {chain}")));
     lines
 }
 
@@ -88,30 +106,38 @@ pub(super) fn rules(firewall: &Firewall) -> Vec<String> {
     for (hook, at, late, then) in LATE {
         if [Family::V4, Family::V6].into_iter().any(|family| firewall.filters(hook, family)) {
             lines.push(format!("add chain inet {TABLE} {late} {{ type filter hook {at} priority {LAST}; policy accept; }}"));
-            // One rule for packets of established connections.
             lines.push(format!("add rule inet {TABLE} {late} tcp flags & (syn | ack) == syn goto {then}"));
+            if hook == Hook::Forward {
+                lines.push(format!("add rule inet {TABLE} {late} tcp flags & (syn | fin | rst | ack) == ack goto allow"));
+            }
         }
     }
     let mut rule = |chain: &str, text: String| lines.push(format!("add rule inet {TABLE} {chain} {text}"));
     for family in [Family::V4, Family::V6] {
-        let (n, forwarded, handed) = (family.number(), forwarded(family), handed(family));
+        let (n, connection, forwarded, handed) = (family.number(), from_client(family), forwarded(family), handed(family));
         if firewall.filters(Hook::Forward, family) {
             rule("guard", format!("{forwarded} @allowed{n} goto split"));
             rule("guard", format!("meta nfproto ipv{n} counter name not_yet_allowed goto direct"));
             if firewall.translates(family) {
                 // It was let pass by the address that it was sent to, which may be more open than
                 // the one that it has now.
-                rule("allow", format!("meta nfproto ipv{n} ct status dnat accept"));
+                rule("ask", format!("meta nfproto ipv{n} ct status dnat accept"));
             }
+            rule("ask", format!("add @asked{n} {{ {connection} }}"));
             // Not `update`: the forward chain is asked again even when the kind is never idle.
-            rule("allow", format!("add @allowed{n} {{ {forwarded} }}"));
+            rule("allow", format!("{connection} @asked{n} add @allowed{n} {{ {forwarded} }} delete @asked{n} {{ {connection} }}"));
         }
         if firewall.filters(Hook::Input, family) {
             rule("admit", format!("{handed} @stopped{n} counter name stopped goto direct"));
-            rule("admit", format!("add @stopped{n} {{ {handed} }}"));
-            rule("arrive", format!("delete @stopped{n} {{ {handed} }}"));
+            rule("admit", format!("{handed} @handed{n} {handed} != @fresh{n} goto stop"));
+            rule("admit", format!("add @handed{n} {{ {handed} }} add @fresh{n} {{ {handed} }}"));
+            let long = STOPPED.as_secs();
+            rule("stop", format!("{handed} @struck{n} add @stopped{n} {{ {handed} timeout {long}s }}"));
+            rule("stop", format!("add @stopped{n} {{ {handed} }} update @struck{n} {{ {handed} }} delete @handed{n} {{ {handed} }}"));
+            rule("arrive", format!("delete @handed{n} {{ {handed} }} delete @fresh{n} {{ {handed} }} delete @struck{n} {{ {handed} }}"));
         }
     }
+    rule("stop", "counter name stopped goto direct".into());
     rule("guard", "goto split".into());
     lines
 }
@@ -119,14 +145,13 @@ pub(super) fn rules(firewall: &Firewall) -> Vec<String> {
 /// The commands that put the rules for `now` in the place of those for `before`, and forget what
 /// was noted. They change something in any case, as `Watch` needs it.
 pub(super) fn replace(before: &Firewall, now: &Firewall) -> Vec<String> {
-    let mut lines: Vec<String> =
-        ["guard", "admit", "allow", "arrive"].iter().map(|chain| format!("flush chain inet {TABLE} {chain}")).collect();
+    let mut lines: Vec<String> = CHAINS.iter().map(|chain| format!("flush chain inet {TABLE} {chain}")).collect();
     for (hook, _, late, _) in LATE {
         if [Family::V4, Family::V6].into_iter().any(|family| before.filters(hook, family)) {
             lines.extend([format!("flush chain inet {TABLE} {late}"), format!("delete chain inet {TABLE} {late}")]);
         }
     }
-    for set in ["allowed", "stopped"] {
+    for set in SETS {
         lines.extend(['4', '6'].map(|n| format!("flush set inet {TABLE} {set}{n}")));
     }
     lines.extend(rules(now));
