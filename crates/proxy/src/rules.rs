@@ -224,6 +224,7 @@ impl Rules {
         }
         rule("direct", "accept".into());
         rule("split", "jump open".into());
+        rule("split", "jump recall".into());
         rule("split", "counter name unsplit goto direct".into());
         rule("of_tcp", "tcp flags & (syn | ack) == syn fib daddr type unicast goto intercept".into());
         rule("of_tcp", "jump unsplit_answers".into());

@@ -70,7 +70,7 @@ const LAST: i32 = i32::MAX - 1;
 /// The hooks' chains, by what they do with SYNs.
 const LATE: [(Hook, &str, &str, &str); 2] = [(Hook::Forward, "forward", "passed", "ask"), (Hook::Input, "input", "arrived", "arrive")];
 /// Chains that other chains lead to.
-const CHAINS: [&str; 6] = ["guard", "admit", "stop", "ask", "allow", "arrive"];
+const CHAINS: [&str; 7] = ["guard", "admit", "stop", "recall", "ask", "allow", "arrive"];
 /// The sets.
 const SETS: [&str; 6] = ["asked", "allowed", "handed", "fresh", "stopped", "struck"];
 
@@ -130,11 +130,14 @@ pub(super) fn rules(firewall: &Firewall) -> Vec<String> {
         if firewall.filters(Hook::Input, family) {
             rule("admit", format!("{handed} @stopped{n} counter name stopped goto direct"));
             rule("admit", format!("{handed} @handed{n} {handed} != @fresh{n} goto stop"));
-            rule("admit", format!("add @handed{n} {{ {handed} }} add @fresh{n} {{ {handed} }}"));
+            // In this order, lest another processor see the one without the other.
+            rule("admit", format!("add @fresh{n} {{ {handed} }} add @handed{n} {{ {handed} }}"));
+            // Not handed over after all.
+            rule("recall", format!("delete @handed{n} {{ {handed} }}"));
             let long = STOPPED.as_secs();
             rule("stop", format!("{handed} @struck{n} add @stopped{n} {{ {handed} timeout {long}s }}"));
             rule("stop", format!("add @stopped{n} {{ {handed} }} update @struck{n} {{ {handed} }} delete @handed{n} {{ {handed} }}"));
-            rule("arrive", format!("delete @handed{n} {{ {handed} }} delete @fresh{n} {{ {handed} }} delete @struck{n} {{ {handed} }}"));
+            rule("arrive", format!("delete @handed{n} {{ {handed} }} delete @struck{n} {{ {handed} }}"));
         }
     }
     rule("stop", "counter name stopped goto direct".into());
