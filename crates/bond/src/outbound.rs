@@ -407,7 +407,7 @@ impl Outbound {
             });
             let better = |(run, most): &(Run, f64)| self.sooner(from, run.end - run.start, *most, tier).map(|to| (*run, to));
             let Some((run, to)) = [late, unsent, last].iter().flatten().find_map(better) else { continue };
-            // It may have the same part twice, which need not be copied twice.
+            // The path may hold the same range twice; one copy covers both.
             self.paths[from]
                 .runs
                 .iter_mut()

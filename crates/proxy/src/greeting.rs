@@ -3,13 +3,18 @@
 
 use crate::{config::ProxyVersion, users::Users};
 use bond::Target;
-use ppp::{PartialResult as _, v1, v2};
+use ppp::{v1, v2};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// No greeting is longer (a PROXY header of version 2 may be, with extensions nobody has a use for here).
 pub(crate) const LONGEST: usize = 4096;
 /// No line of the PROXY protocol's version 1 is longer (section 2.1).
 const LONGEST_LINE: usize = 107;
+
+/// The bytes of a header of version 2 that are always there, of which the last two are the length of
+/// the others, and the byte behind the signature that says version 2, command LOCAL (section 2.2).
+const V2_FIXED: usize = 16;
+const V2_LOCAL: u8 = 0x20;
 
 /// Methods of authentication (RFC 1928 §3).
 const NO_AUTHENTICATION: u8 = 0;
@@ -102,7 +107,7 @@ impl Greeting {
     /// PROXY protocol, sections 2.1 and 2.2 of its specification.
     fn proxy_header(&mut self, then_socks: bool) -> Result<Option<Heard>, Refusal> {
         let is_begun = |prefix: &[u8]| prefix.starts_with(&self.heard[..self.heard.len().min(prefix.len())]);
-        // Parsed once it is whole, so that what it is does not depend on how it comes.
+        // Parsed once it is whole, so that the result does not depend on segmentation.
         let parsed = if is_begun(b"PROXY ") {
             let line = &self.heard[..self.heard.len().min(LONGEST_LINE)];
             match line.iter().position(|byte| *byte == b'\n') {
@@ -111,11 +116,14 @@ impl Greeting {
                 None => None,
             }
         } else if is_begun(v2::PROTOCOL_PREFIX) {
-            match v2::Header::try_from(&self.heard[..]) {
-                Ok(header) if header.len() <= LONGEST => Some((of_v2(&header), header.len())),
-                Err(v2::ParseError::Partial(_, more)) if more > LONGEST => None,
-                Err(why) if why.is_incomplete() => return Ok(Some(Heard::More)),
-                _ => None,
+            let Some((fixed, rest)) = self.heard.split_at_checked(V2_FIXED) else { return Ok(Some(Heard::More)) };
+            let length = V2_FIXED + usize::from(u16::from_be_bytes([fixed[V2_FIXED - 2], fixed[V2_FIXED - 1]]));
+            match fixed[v2::PROTOCOL_PREFIX.len()] {
+                _ if length > LONGEST => None,
+                _ if V2_FIXED + rest.len() < length => return Ok(Some(Heard::More)),
+                // A connection of the proxy itself, as for health checks, whatever addresses follow.
+                V2_LOCAL => Some((None, length)),
+                _ => v2::Header::try_from(&self.heard[..length]).ok().map(|header| (of_v2(&header.addresses), length)),
             }
         } else {
             None
@@ -248,10 +256,8 @@ fn of_v1(addresses: &v1::Addresses) -> Option<SocketAddr> {
     }
 }
 
-/// None too for a connection of the proxy itself (LOCAL), as for health checks, whatever addresses it says.
-fn of_v2(header: &v2::Header<'_>) -> Option<SocketAddr> {
-    match &header.addresses {
-        _ if header.command == v2::Command::Local => None,
+fn of_v2(addresses: &v2::Addresses) -> Option<SocketAddr> {
+    match addresses {
         v2::Addresses::IPv4(ip) => Some(SocketAddr::new(ip.source_address.into(), ip.source_port)),
         v2::Addresses::IPv6(ip) => Some(SocketAddr::new(ip.source_address.into(), ip.source_port)),
         v2::Addresses::Unspecified | v2::Addresses::Unix(_) => None,

@@ -310,7 +310,7 @@ impl Source {
 
     /// Ports of a leg's own, where conntrack must tell both legs apart. Few clients dial from them: Linux begins at 32768, others
     /// at 49152 (RFC 6335 §6).
-    pub(crate) const OWN: std::ops::Range<u16> = 10_240..32_768;
+    const OWN: std::ops::Range<u16> = 10_240..32_768;
     /// How many of them are tried.
     const TRIES: u16 = 16;
 

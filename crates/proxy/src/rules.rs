@@ -8,8 +8,8 @@
 //! A new connection goes through the chain `intercept`, where the policy's rules let some bypass, to `split`, which hands it
 //! to the proxy as long as the chain `open` says so. That one is emptied when the proxy is full or ending.
 //! Between them the chain `guard` heeds the forward chains of other programs, and in `open` the
-//! chain `admit` heeds their input chains: see [`guard`]. Where they translate addresses, [`zone`]
-//! has conntrack tell both legs of a connection apart.
+//! chain `admit` heeds their input chains: see [`guard`]. Where they use conntrack, [`zone`]
+//! lets it tell both legs of a connection apart.
 
 mod foreign;
 mod guard;
@@ -26,7 +26,6 @@ pub(crate) use installed::Installed;
 
 use crate::{
     kernel_setting::KernelSetting,
-    leg::Source,
     policy::{Action, Interface, Ports, Prefix, Rule},
     routes::{AddressFamily, Delivery},
 };
@@ -226,7 +225,7 @@ impl Rules {
         rule("split", "jump open".into());
         rule("split", "jump recall".into());
         rule("split", "counter name unsplit goto direct".into());
-        rule("of_tcp", "tcp flags & (syn | ack) == syn fib daddr type unicast goto intercept".into());
+        rule("of_tcp", "tcp flags & (fin | syn | rst | ack) == syn fib daddr type unicast goto intercept".into());
         rule("of_tcp", "jump unsplit_answers".into());
         // Packets of connections the proxy has, on either leg, are delivered here though their address is not ours.
         rule("of_tcp", "socket transparent 1 goto ours".into());

@@ -132,7 +132,8 @@ fn a_syn_that_is_lost_by_chance_costs_little() {
     }
 }
 
-/// Whose source may be forged: a flood of them must not fill what is known of the forward chain.
+/// The source of a lone SYN may be forged: a flood of them must not fill what is known of the forward
+/// chain.
 #[test]
 fn a_syn_without_a_handshake_tells_nothing() {
     if skip("a_syn_without_a_handshake_tells_nothing", &["nft", "ip"]) {
@@ -284,7 +285,10 @@ fn what_an_input_chain_stops_passes_unsplit() {
         assert_eq!(talk(&routed, address), (0, 0, 1), "{address}");
     }
     let told = || routed.log().matches("an input chain of this host stops connections").count();
-    wait_until("the operator is told", || told() == 1);
+    wait_until("the operator is told", || {
+        talk(&routed, SERVER[0]);
+        told() == 1
+    });
     let split_again = || {
         nft(&routed.router, "insert rule inet host input meta mark 0x5444 accept");
         for address in SERVER {

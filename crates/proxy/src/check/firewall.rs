@@ -37,7 +37,7 @@ fn input(chains: Option<String>, knows_mark: bool) -> TrialResult {
         Some(chains) => TrialResult::doubtful(
             format!(
                 "{chains} may stop connections that are to be split: where it drops them they begin a second late and unsplit, where \
-                 it rejects them the first fails"
+                 it rejects them some fail"
             ),
             format!(
                 "let it accept packets with the mark {MARK:#x}, which only the proxy's rules set (nft: meta mark {MARK:#x} accept; \

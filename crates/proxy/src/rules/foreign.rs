@@ -89,6 +89,9 @@ pub(crate) struct Firewall {
     filters: BTreeSet<Filter>,
     /// Whether conntrack translates addresses: IPv4, IPv6.
     translates: [bool; 2],
+    /// Whether a rule asks conntrack, so that it tracks connections.
+    tracks: bool,
+    has_zone: bool,
 }
 
 impl Firewall {
@@ -109,6 +112,12 @@ impl Firewall {
             return Ok(None);
         }
         let mut firewall = Firewall::default();
+        let tables: BTreeSet<_> = chains.iter().map(|chain| (chain.family, chain.table.clone())).collect();
+        for (family, table) in tables {
+            if !questions.rules(family, &table, None, |rule| firewall.tracks |= asks_conntrack(rule))? {
+                return Ok(None);
+            }
+        }
         for chain in chains {
             if chain.translates {
                 firewall.translates = both(firewall.translates, chain.sees());
@@ -159,6 +168,22 @@ impl Firewall {
     /// Whether conntrack may translate addresses of this family.
     pub(super) fn translates(&self, family: Family) -> bool {
         self.translates[family.index()]
+    }
+
+    /// Whether conntrack tracks connections, as it does where it translates addresses.
+    pub(super) fn tracks(&self) -> bool {
+        self.tracks || self.translates != [false; 2]
+    }
+
+    /// The same, where far legs have a conntrack zone, or not.
+    pub(super) fn with_zone(mut self, has_zone: bool) -> Self {
+        self.has_zone = has_zone;
+        self
+    }
+
+    /// Whether far legs are to have a conntrack zone.
+    pub(super) fn has_zone(&self) -> bool {
+        self.has_zone
     }
 
     /// The chains at this hook that may stop packets, as people know them; none where there are none.
@@ -237,6 +262,20 @@ impl fmt::Display for BaseChain {
         };
         write!(f, "the chain {} of the table {family} {}", self.name, self.table)
     }
+}
+
+/// Whether a rule asks conntrack about a packet, in words of nftables or of iptables.
+fn asks_conntrack(rule: &Message<'_>) -> bool {
+    attributes(rule.attribute(RULE_EXPRESSIONS).unwrap_or_default()).any(|(_, expression)| {
+        match attribute(expression, EXPRESSION_NAME).and_then(as_text) {
+            Some("ct") => true,
+            Some("match") => {
+                let data = attribute(expression, EXPRESSION_DATA).unwrap_or_default();
+                attribute(data, TARGET_NAME).and_then(as_text).is_some_and(|name| matches!(name, "conntrack" | "state"))
+            }
+            _ => false,
+        }
+    })
 }
 
 /// Whether a rule may stop a packet, by itself or by a chain that it leads to.

@@ -4,14 +4,15 @@
 //! forward chain decides all the same, a SYN is split only when the chain has let a connection of
 //! its kind pass: same interface, client, server and port. The first of a kind passes unsplit, and
 //! a chain behind all others at the forward hook, which sees only what they have let pass, notes
-//! its kind in the set `allowed`.
+//! the SYN in the set `asked`, and its kind in the set `allowed` when an ACK of the client follows:
+//! the source of a lone SYN may be forged.
 //!
 //! Where an input chain may stop what is handed to the proxy, the kind of each SYN (interface,
-//! client, port) is noted in the set `handed` as it is handed over, and struck out by a chain
-//! behind all others at the input hook. A kind that is still there when its next SYN comes was
-//! stopped on the way, unless both come almost together (the set `fresh`): its connections pass
-//! unsplit for a while (the set `stopped`), since one packet may be lost by chance; for long when
-//! the next try fails too (the set `struck`).
+//! client, port) is added to the set `handed` as it is handed over, and deleted by a chain behind
+//! all others at the input hook. A kind that is still there when its next SYN comes was stopped
+//! between the hooks, unless the first may still be there (the set `fresh`). Its connections then
+//! pass unsplit (the set `stopped`): for a short time, since one packet may be lost by chance, and
+//! for longer when the next one is stopped too (the set `stopped_before`).
 
 use super::{
     Family, TABLE,
@@ -51,18 +52,21 @@ impl fmt::Display for ForwardPolicy {
     }
 }
 
-/// For so long what the forward chain has let pass counts for others of its kind. Changes of the
-/// firewall are noticed at once; this bounds what cannot be: rules that depend on time, rates or
-/// counts, and the tables of the older iptables.
+/// How long an entry of `allowed` is valid. Changes of the firewall are noticed at once; this bounds
+/// what cannot be noticed: rules that depend on time, rates or counts, and the tables of the older
+/// iptables.
 const ALLOWED: Duration = Duration::from_secs(600);
-/// For so long a handshake may go on: round trips over satellites, and a SYN that is sent again.
+/// Upper bound on the time between the last SYN of a handshake and its ACK.
 const ASKED: Duration = Duration::from_secs(8);
-/// A SYN may be on its way from one hook to the other for so long; it is sent again after a second.
+/// A SYN that was added less than this ago may still be between the hooks; one that was lost is sent
+/// again after a second. The time is not extended by other SYNs of the kind, so that a busy kind that
+/// is stopped is noticed. Should it expire while one of them is between the hooks, another is taken
+/// for stopped.
 const FRESH: Duration = Duration::from_millis(500);
-/// For so long connections of a kind that an input chain has stopped once pass unsplit, and for so
-/// long when it has stopped the next too.
+/// How long connections of a kind pass unsplit when an input chain has stopped one SYN, and when it
+/// has stopped the next too.
 const STOPPED_ONCE: Duration = Duration::from_secs(10);
-const STOPPED: Duration = Duration::from_secs(3600);
+const STOPPED: Duration = Duration::from_secs(300);
 /// What the sets hold at most, of each family. Where they are full, connections pass unsplit.
 const SIZE: u32 = 1 << 18;
 /// Behind all other chains.
@@ -72,17 +76,17 @@ const LATE: [(Hook, &str, &str, &str); 2] = [(Hook::Forward, "forward", "passed"
 /// Chains that other chains lead to.
 const CHAINS: [&str; 7] = ["guard", "admit", "stop", "recall", "ask", "allow", "arrive"];
 /// The sets.
-const SETS: [&str; 6] = ["asked", "allowed", "handed", "fresh", "stopped", "struck"];
+const SETS: [&str; 6] = ["asked", "allowed", "handed", "fresh", "stopped", "stopped_before"];
 
 /// Sets, counters and chains that are always there, commands of nft.
 pub(super) fn declarations() -> Vec<String> {
     let mut lines = Vec::new();
-    for counter in ["not_yet_allowed", "stopped"] {
+    for counter in ["not_yet_allowed", "stopped", "stopped_again"] {
         lines.push(format!("add counter inet {TABLE} {counter}"));
     }
     for (family, kind) in [(Family::V4, "ipv4_addr"), (Family::V6, "ipv6_addr")] {
-        let (connection, forwarded) =
-            (format!("{kind} . inet_service . {kind} . inet_service"), format!("ifname . {kind} . {kind} . inet_service"));
+        let connection = format!("ifname . {kind} . inet_service . {kind} . inet_service");
+        let forwarded = format!("ifname . {kind} . {kind} . inet_service");
         let handed = format!("ifname . {kind} . inet_service");
         for (set, key, time) in [
             ("asked", &connection, ASKED),
@@ -90,7 +94,7 @@ pub(super) fn declarations() -> Vec<String> {
             ("handed", &handed, STOPPED),
             ("fresh", &handed, FRESH),
             ("stopped", &handed, STOPPED_ONCE),
-            ("struck", &handed, STOPPED),
+            ("stopped_before", &handed, STOPPED),
         ] {
             let (n, time) = (family.number(), time.as_millis());
             lines.push(format!("add set inet {TABLE} {set}{n} {{ type {key}; flags dynamic,timeout; timeout {time}ms; size {SIZE}; }}"));
@@ -108,36 +112,52 @@ pub(super) fn rules(firewall: &Firewall) -> Vec<String> {
             lines.push(format!("add chain inet {TABLE} {late} {{ type filter hook {at} priority {LAST}; policy accept; }}"));
             lines.push(format!("add rule inet {TABLE} {late} tcp flags & (syn | ack) == syn goto {then}"));
             if hook == Hook::Forward {
-                lines.push(format!("add rule inet {TABLE} {late} tcp flags & (syn | fin | rst | ack) == ack goto allow"));
+                // Without data: what a bulk transfer sends needs no look at the set.
+                let acknowledges = "tcp flags & (syn | fin | rst | ack) == ack meta length <= 120";
+                lines.push(format!("add rule inet {TABLE} {late} {acknowledges} goto allow"));
             }
         }
     }
     let mut rule = |chain: &str, text: String| lines.push(format!("add rule inet {TABLE} {chain} {text}"));
     for family in [Family::V4, Family::V6] {
-        let (n, connection, forwarded, handed) = (family.number(), from_client(family), forwarded(family), handed(family));
+        let (n, forwarded, handed) = (family.number(), forwarded(family), handed(family));
+        // With the interface: another interface's packets of the same addresses are no answer.
+        let (connection, tracked) = (format!("iifname . {}", from_client(family)), firewall.tracks());
         if firewall.filters(Hook::Forward, family) {
             rule("guard", format!("{forwarded} @allowed{n} goto split"));
             rule("guard", format!("meta nfproto ipv{n} counter name not_yet_allowed goto direct"));
             if firewall.translates(family) {
-                // It was let pass by the address that it was sent to, which may be more open than
-                // the one that it has now.
+                // A DNATed SYN was accepted under its original destination: that says nothing about
+                // connections directly to the translated address.
                 rule("ask", format!("meta nfproto ipv{n} ct status dnat accept"));
             }
-            rule("ask", format!("add @asked{n} {{ {connection} }}"));
-            // Not `update`: the forward chain is asked again even when the kind is never idle.
-            rule("allow", format!("{connection} @asked{n} add @allowed{n} {{ {forwarded} }} delete @asked{n} {{ {connection} }}"));
+            rule("ask", format!("update @asked{n} {{ {connection} }}"));
+            // Where there is conntrack, it knows whether the ACK completes the handshake. Not
+            // `update`: the forward chain is asked again even when the kind is never idle.
+            let is_complete = if tracked { "ct status assured " } else { "" };
+            rule("allow", format!("{is_complete}{connection} @asked{n} add @allowed{n} {{ {forwarded} }}"));
         }
         if firewall.filters(Hook::Input, family) {
+            if tracked {
+                // Input chains commonly drop it.
+                rule("admit", format!("meta nfproto ipv{n} ct state invalid goto direct"));
+            }
             rule("admit", format!("{handed} @stopped{n} counter name stopped goto direct"));
             rule("admit", format!("{handed} @handed{n} {handed} != @fresh{n} goto stop"));
             // In this order, lest another processor see the one without the other.
-            rule("admit", format!("add @fresh{n} {{ {handed} }} add @handed{n} {{ {handed} }}"));
+            rule("admit", format!("add @fresh{n} {{ {handed} }} add @handed{n} {{ {handed} }} return"));
+            // A set is full: whether the SYN is stopped could not be noticed.
+            rule("admit", format!("meta nfproto ipv{n} counter name stopped goto direct"));
             // Not handed over after all.
             rule("recall", format!("delete @handed{n} {{ {handed} }}"));
             let long = STOPPED.as_secs();
-            rule("stop", format!("{handed} @struck{n} add @stopped{n} {{ {handed} timeout {long}s }}"));
-            rule("stop", format!("add @stopped{n} {{ {handed} }} update @struck{n} {{ {handed} }} delete @handed{n} {{ {handed} }}"));
-            rule("arrive", format!("delete @handed{n} {{ {handed} }} delete @struck{n} {{ {handed} }}"));
+            let again = format!("counter name stopped_again add @stopped{n} {{ {handed} timeout {long}s }}");
+            rule("stop", format!("{handed} @stopped_before{n} {again}"));
+            rule(
+                "stop",
+                format!("add @stopped{n} {{ {handed} }} update @stopped_before{n} {{ {handed} }} delete @handed{n} {{ {handed} }}"),
+            );
+            rule("arrive", format!("delete @handed{n} {{ {handed} }} delete @stopped_before{n} {{ {handed} }}"));
         }
     }
     rule("stop", "counter name stopped goto direct".into());
@@ -167,7 +187,7 @@ fn forwarded(family: Family) -> String {
     format!("iifname . {ip} saddr . {ip} daddr . tcp dport")
 }
 
-/// … and at the input hook: one refusal by it tells of many servers.
+/// … and at the input hook. Without the server: input chains rarely distinguish servers.
 fn handed(family: Family) -> String {
     format!("iifname . {} saddr . tcp dport", family.ip())
 }

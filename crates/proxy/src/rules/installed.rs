@@ -1,8 +1,12 @@
 //! Rules that are in place: how they change while the proxy runs, and how they go with it.
 
 use super::{
-    DELIVERY, Family, Firewall, ForwardPolicy, Hook, KNOWN_DIRECT, MARK, Rules, RulesError, SETTING, TABLE, guard, nfnetlink::Questions,
-    owner::Owner, prefixes, watch::Watch, zone,
+    DELIVERY, Family, Firewall, ForwardPolicy, Hook, KNOWN_DIRECT, MARK, Rules, RulesError, SETTING, TABLE, guard,
+    nfnetlink::{Counters, Questions},
+    owner::Owner,
+    prefixes,
+    watch::Watch,
+    zone,
 };
 use crate::{
     kernel_setting::{Changed, KernelSetting},
@@ -18,10 +22,8 @@ use std::{
 /// long it waits between attempts.
 const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often it is asked whether an input chain stops connections, until one is known to, and how
-/// many it must have stopped: two packets that arrive at the same moment can look like one.
+/// How often it is asked whether an input chain stops connections, until one is known to.
 const ASK: Duration = Duration::from_secs(1);
-const STOPPED_FEW: u64 = 3;
 
 /// What the firewall has counted, in packets; of `quic` all packets, of the others the first of each connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -80,7 +82,7 @@ impl Installed {
         let owner = Owner::claim()?;
         SETTING.recover();
         let watch = Watch::begin();
-        let firewall = heeded(&rules).unwrap_or_else(|why| {
+        let firewall = heeded(&rules, false).unwrap_or_else(|why| {
             tracing::warn!("cannot look at the firewall rules of other programs, which are not heeded therefore: {why}");
             Firewall::default()
         });
@@ -163,7 +165,8 @@ impl Installed {
             )),
             Ok(Some(look)) if look.by_others => {
                 if let Err(error) = self.heed_change() {
-                    tracing::error!("cannot heed a change of the firewall: {error}");
+                    tracing::error!("cannot heed a change of the firewall, which is tried again: {error}");
+                    self.watch.look_again();
                 }
                 None
             }
@@ -177,7 +180,7 @@ impl Installed {
 
     /// Another program has changed its rules, so that what was let pass before counts no more.
     fn heed_change(&mut self) -> Result<(), RulesError> {
-        let now = heeded(&self.rules).map_err(|why| RulesError::Lost { why: why.to_string() })?;
+        let now = heeded(&self.rules, self.firewall.has_zone()).map_err(|why| RulesError::Lost { why: why.to_string() })?;
         if now == self.firewall && now == Firewall::default() {
             return Ok(());
         }
@@ -211,7 +214,8 @@ impl Installed {
             return;
         }
         self.ask_stopped = Some(now + ASK);
-        if self.counted().is_ok_and(|counted| counted.stopped >= STOPPED_FEW) {
+        // One may be lost by chance, hardly the next of its kind too.
+        if self.counters().is_ok_and(|counters| counters.of("stopped_again").packets > 0) {
             self.ask_stopped = None;
             tracing::warn!(
                 "an input chain of this host stops connections that are to be split, and they pass unsplit instead ({chains}): let it \
@@ -239,7 +243,7 @@ impl Installed {
             self.setting = switch_early_demux_off();
         }
         self.changed = Some(Instant::now());
-        self.firewall = heeded(&self.rules).unwrap_or_else(|_| self.firewall.clone());
+        self.firewall = heeded(&self.rules, self.firewall.has_zone()).unwrap_or_else(|_| self.firewall.clone());
         let mut commands = [self.rules.contents(&self.firewall), Self::deliver(true), self.list()].concat();
         if !self.open {
             commands.push(format!("flush chain inet {TABLE} open"));
@@ -326,15 +330,19 @@ impl Installed {
         }
     }
 
+    /// The table's counters, of which a dump may have been interrupted by a change.
+    fn counters(&self) -> io::Result<Counters> {
+        loop {
+            if let Some(counters) = Questions::open()?.counters(TABLE)? {
+                return Ok(counters);
+            }
+        }
+    }
+
     /// What has been counted. Asked of the kernel: `nft` reads all elements of all sets first, which
     /// takes seconds while a flood fills them.
     pub(crate) fn counted(&self) -> Result<Counted, RulesError> {
-        let counters = loop {
-            let counters = Questions::open().and_then(|questions| questions.counters(TABLE)).map_err(RulesError::Unread)?;
-            if let Some(counters) = counters {
-                break counters;
-            }
-        };
+        let counters = self.counters().map_err(RulesError::Unread)?;
         let (packets, quic) = (|name| counters.of(name).packets, counters.of("quic"));
         Ok(Counted {
             split: packets("split"),
@@ -361,9 +369,11 @@ impl Drop for Installed {
     }
 }
 
-/// Other programs' rules, as far as they are to be heeded.
-fn heeded(rules: &Rules) -> io::Result<Firewall> {
+/// Other programs' rules, as far as they are to be heeded; whether far legs already have a zone.
+fn heeded(rules: &Rules, has_zone: bool) -> io::Result<Firewall> {
     let firewall = Firewall::look()?;
+    let has_zone = has_zone || firewall.tracks() && zone::are_known();
+    let firewall = firewall.with_zone(has_zone);
     Ok(if rules.forward_policy == ForwardPolicy::Heed { firewall } else { firewall.without(Hook::Forward) })
 }
 

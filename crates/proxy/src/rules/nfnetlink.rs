@@ -66,7 +66,8 @@ impl Questions {
         generation_of(&bytes)
     }
 
-    /// What the named counters of a table of the family `inet` have counted; none when they changed meanwhile.
+    /// What the named counters of a table of the family `inet` have counted; `None` if
+    /// the ruleset changed during the dump.
     pub(super) fn counters(&self, table: &str) -> io::Result<Option<Counters>> {
         let table = text(table);
         let (about, mut counters) = ([(OBJECT_TABLE, &table[..]), (OBJECT_TYPE, &COUNTER)], Counters::default());

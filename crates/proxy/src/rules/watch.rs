@@ -41,6 +41,11 @@ impl Watch {
         self.own += 1;
     }
 
+    /// Has the next look find a change by others: the last one could not be heeded.
+    pub(super) fn look_again(&mut self) {
+        self.seen = None;
+    }
+
     /// None when nothing in nftables has changed since the last look, or something changes now.
     pub(super) fn look(&mut self) -> io::Result<Option<Look>> {
         let questions = Questions::open()?;
