@@ -3,7 +3,7 @@
 mod common;
 
 use common::{
-    routed::{CLIENT, Routed, SERVER, dial, echo, echoes, nft},
+    routed::{CLIENT, Counter, Routed, SERVER, dial, echo, echoes, nft},
     skip,
 };
 use std::{
@@ -133,6 +133,29 @@ fn a_client_may_dial_from_the_port_of_a_far_leg() {
     for (number, stream) in [first, second, third, fourth, unsplit].into_iter().enumerate() {
         assert!(carries(stream), "connection {number}");
     }
+}
+
+/// As when a client has lost its network, or was restarted: conntrack keeps the old one for days.
+#[test]
+fn a_connection_may_follow_one_that_passed_unsplit_and_never_ended() {
+    if skip("a_connection_may_follow_one_that_passed_unsplit_and_never_ended", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    nft(&routed.router, HOME_ROUTER);
+    routed.echo(80);
+    let _proxy = routed.configured("[[rule]]\nin = \"near\"\n");
+    let from = || dial(&routed.client, SERVER[0], 80, |socket| socket.bind(&SocketAddr::new(CLIENT[0].parse().unwrap(), 40_000).into()));
+    assert!(routed.tandem(&["bypass", "add", SERVER[0]]).status.success());
+    let mut unsplit = from().unwrap();
+    assert!(echoes(&mut unsplit));
+    let silence = Counter::dropping(&routed.client, "output", "tcp sport 40000");
+    socket2::SockRef::from(&unsplit).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    drop(unsplit);
+    drop(silence);
+    assert!(routed.tandem(&["bypass", "remove", SERVER[0]]).status.success());
+    // The server resets what it has, and takes the SYN that is sent again.
+    assert!(echoes(&mut from().unwrap()));
 }
 
 /// Strict reverse-path filters that take marks into account, as hosts with WireGuard (wg-quick) and

@@ -119,6 +119,11 @@ pub(super) fn rules(firewall: &Firewall) -> Vec<String> {
         }
     }
     let mut rule = |chain: &str, text: String| lines.push(format!("add rule inet {TABLE} {chain} {text}"));
+    if firewall.tracks() || firewall.has_zone() {
+        // To conntrack it belongs to a connection that passed unsplit, whose end was never seen:
+        // handed over, it would get that one's translated source.
+        rule("admit", "ct status snat goto direct".into());
+    }
     for family in [Family::V4, Family::V6] {
         let (n, forwarded, handed) = (family.number(), forwarded(family), handed(family));
         // With the interface: another interface's packets of the same addresses are no answer.
