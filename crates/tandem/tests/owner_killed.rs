@@ -13,7 +13,8 @@ use std::{env, fs, os::unix::fs::PermissionsExt as _, process::Command, time::In
 /// Kills the `nft` child of a proxy.
 fn kill_owner(proxy: &Daemon) {
     let threads = fs::read_dir(format!("/proc/{}/task", proxy.0.id())).unwrap();
-    let children = threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("children")).unwrap());
+    // A thread may end meanwhile.
+    let children = threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("children")).unwrap_or_default());
     let children = children.collect::<String>();
     let owners: Vec<&str> = children.split_whitespace().collect();
     assert_eq!(owners.len(), 1, "one child, the owner of the table: {children}");
