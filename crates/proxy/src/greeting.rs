@@ -11,8 +11,9 @@ pub(crate) const LONGEST: usize = 4096;
 /// No line of the PROXY protocol's version 1 is longer (section 2.1).
 const LONGEST_LINE: usize = 107;
 
-/// The bytes of a header of version 2 that are always there, of which the last two are the length of
-/// the others, and the byte behind the signature that says version 2, command LOCAL (section 2.2).
+/// The bytes of a header of version 2 that are always there, of which the last two are the length
+/// of the others, and the byte behind the signature that says version 2, command LOCAL (section
+/// 2.2).
 const V2_FIXED: usize = 16;
 const V2_LOCAL: u8 = 0x20;
 
@@ -121,7 +122,8 @@ impl Greeting {
             match fixed[v2::PROTOCOL_PREFIX.len()] {
                 _ if length > LONGEST => None,
                 _ if V2_FIXED + rest.len() < length => return Ok(Some(Heard::More)),
-                // A connection of the proxy itself, as for health checks, whatever addresses follow.
+                // A connection of the proxy itself, as for health checks, whatever addresses
+                // follow.
                 V2_LOCAL => Some((None, length)),
                 _ => v2::Header::try_from(&self.heard[..length]).ok().map(|header| (of_v2(&header.addresses), length)),
             }

@@ -132,8 +132,8 @@ fn a_syn_that_is_lost_by_chance_costs_little() {
     }
 }
 
-/// The source of a lone SYN may be forged: a flood of them must not fill what is known of the forward
-/// chain.
+/// The source of a lone SYN may be forged: a flood of them must not fill what is known of the
+/// forward chain.
 #[test]
 fn a_syn_without_a_handshake_tells_nothing() {
     if skip("a_syn_without_a_handshake_tells_nothing", &["nft", "ip"]) {

@@ -99,8 +99,8 @@ fn ports_that_a_router_forwards_lead_home_from_both_sides() {
     }
 }
 
-/// A far leg's port is one that this client has not dialled from, as far as the proxy knows. Behind a
-/// larger network's NAT clients dial from any port, so that theirs can be those of far legs.
+/// A far leg's port is one that this client has not dialled from, as far as the proxy knows. Behind
+/// a larger network's NAT clients dial from any port, so that theirs can be those of far legs.
 #[test]
 fn a_client_may_dial_from_the_port_of_a_far_leg() {
     if skip("a_client_may_dial_from_the_port_of_a_far_leg", &["nft", "ip"]) {

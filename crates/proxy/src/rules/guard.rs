@@ -52,16 +52,16 @@ impl fmt::Display for ForwardPolicy {
     }
 }
 
-/// How long an entry of `allowed` is valid. Changes of the firewall are noticed at once; this bounds
-/// what cannot be noticed: rules that depend on time, rates or counts, and the tables of the older
-/// iptables.
+/// How long an entry of `allowed` is valid. Changes of the firewall are noticed at once; this
+/// bounds what cannot be noticed: rules that depend on time, rates or counts, and the tables of the
+/// older iptables.
 const ALLOWED: Duration = Duration::from_secs(600);
 /// Upper bound on the time between the last SYN of a handshake and its ACK.
 const ASKED: Duration = Duration::from_secs(8);
-/// A SYN that was added less than this ago may still be between the hooks; one that was lost is sent
-/// again after a second. The time is not extended by other SYNs of the kind, so that a busy kind that
-/// is stopped is noticed. Should it expire while one of them is between the hooks, another is taken
-/// for stopped.
+/// A SYN that was added less than this ago may still be between the hooks; one that was lost is
+/// sent again after a second. The time is not extended by other SYNs of the kind, so that a busy
+/// kind that is stopped is noticed. Should it expire while one of them is between the hooks,
+/// another is taken for stopped.
 const FRESH: Duration = Duration::from_millis(500);
 /// How long connections of a kind pass unsplit when an input chain has stopped one SYN, and when it
 /// has stopped the next too.

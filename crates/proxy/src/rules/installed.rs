@@ -339,8 +339,8 @@ impl Installed {
         }
     }
 
-    /// What has been counted. Asked of the kernel: `nft` reads all elements of all sets first, which
-    /// takes seconds while a flood fills them.
+    /// What has been counted. Asked of the kernel: `nft` reads all elements of all sets first,
+    /// which takes seconds while a flood fills them.
     pub(crate) fn counted(&self) -> Result<Counted, RulesError> {
         let counters = self.counters().map_err(RulesError::Unread)?;
         let (packets, quic) = (|name| counters.of(name).packets, counters.of("quic"));

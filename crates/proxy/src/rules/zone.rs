@@ -1,13 +1,13 @@
 //! The rules that let conntrack tell a far leg from a connection of its client.
 //!
-//! A far leg has its client's address, and a port that the client seldom dials from. When it does, to
-//! the same server, both have the same addresses and ports: conntrack would take them for one
-//! connection, and translate only one of them. So where conntrack is in use, far legs have a conntrack
-//! zone of their own in the original direction. In the reply direction all are in the default zone,
-//! where translation keeps them apart.
+//! A far leg has its client's address, and a port that the client seldom dials from. When it does,
+//! to the same server, both have the same addresses and ports: conntrack would take them for one
+//! connection, and translate only one of them. So where conntrack is in use, far legs have a
+//! conntrack zone of their own in the original direction. In the reply direction all are in the
+//! default zone, where translation keeps them apart.
 //!
-//! Once the rules are there they stay until the proxy ends: flows that had the zone a moment ago would
-//! be new connections to conntrack without it.
+//! Once the rules are there they stay until the proxy ends: flows that had the zone a moment ago
+//! would be new connections to conntrack without it.
 
 use super::{MARK, TABLE, foreign::Firewall, run_nft_with};
 use std::sync::OnceLock;
@@ -43,8 +43,8 @@ pub(super) fn are_known() -> bool {
     })
 }
 
-/// The rules for a host with this firewall. They make conntrack track connections of both families, so
-/// that they must not be there where nothing else does.
+/// The rules for a host with this firewall. They make conntrack track connections of both families,
+/// so that they must not be there where nothing else does.
 pub(super) fn rules(firewall: &Firewall) -> Vec<String> {
     if !firewall.has_zone() {
         return Vec::new();
