@@ -59,9 +59,8 @@ const ALLOWED: Duration = Duration::from_secs(600);
 /// Upper bound on the time between the last SYN of a handshake and its ACK.
 const ASKED: Duration = Duration::from_secs(8);
 /// A SYN that was added less than this ago may still be between the hooks; one that was lost is
-/// sent again after a second. The time is not extended by other SYNs of the kind, so that a busy
-/// kind that is stopped is noticed. Should it expire while one of them is between the hooks,
-/// another is taken for stopped.
+/// sent again after a second. Those that come while one is there do not extend the time, so that a
+/// busy kind that is stopped is noticed.
 const FRESH: Duration = Duration::from_millis(500);
 /// How long connections of a kind pass unsplit when an input chain has stopped one SYN, and when it
 /// has stopped the next too.
@@ -149,8 +148,9 @@ pub(super) fn rules(firewall: &Firewall) -> Vec<String> {
             }
             rule("admit", format!("{handed} @stopped{n} counter name stopped goto direct"));
             rule("admit", format!("{handed} @handed{n} {handed} != @fresh{n} goto stop"));
+            rule("admit", format!("{handed} @handed{n} return"));
             // In this order, lest another processor see the one without the other.
-            rule("admit", format!("add @fresh{n} {{ {handed} }} add @handed{n} {{ {handed} }} return"));
+            rule("admit", format!("update @fresh{n} {{ {handed} }} add @handed{n} {{ {handed} }} return"));
             // A set is full: whether the SYN is stopped could not be noticed.
             rule("admit", format!("meta nfproto ipv{n} counter name stopped goto direct"));
             // Not handed over after all.
