@@ -26,8 +26,8 @@ pub(super) struct Troubles {
 }
 
 /// The link of the servers fails now and then, at either of its ends. Between cuts TCP has time to come back: its pauses double, and two
-/// cuts in a row would break what one may not. With NAT only at the servers' end: a device that goes down
-/// makes masquerading forget the ports it has given.
+/// cuts in a row would break what one may not. With NAT only at the server's end: when the middle's
+/// interface goes down, masquerading deletes its conntrack entries.
 pub(super) fn cut_links(world: &World, network: &Network, nat: bool, troubles: &Troubles, mut dice: Dice) -> Result<()> {
     world.rest(Duration::from_secs(15));
     while !world.is_over() {

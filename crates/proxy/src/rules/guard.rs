@@ -119,8 +119,8 @@ pub(super) fn rules(firewall: &Firewall) -> Vec<String> {
     }
     let mut rule = |chain: &str, text: String| lines.push(format!("add rule inet {TABLE} {chain} {text}"));
     if firewall.tracks() || firewall.has_zone() {
-        // To conntrack it belongs to a connection that passed unsplit, whose end was never seen:
-        // handed over, it would get that one's translated source.
+        // Conntrack still has an entry of the same addresses and ports from an unsplit connection
+        // that never ended. Its source NAT would apply to packets delivered to the listener.
         rule("admit", "ct status snat goto direct".into());
     }
     for family in [Family::V4, Family::V6] {
