@@ -104,7 +104,10 @@ pub(super) fn prepare(network: &Network) -> Result<()> {
              }}
          }}\n"
     );
-    crate::rival::pipe(network.middle.command("nft").args(["-f", "-"]), &rules)
+    crate::rival::pipe(network.middle.command("nft").args(["-f", "-"]), &rules)?;
+    // Each leg of an ended connection keeps an entry that conntrack does not evict. At this rate they
+    // would fill the default table, and every new connection would fail, split or not.
+    Ok(network.middle.sysctl(&[("netfilter/nf_conntrack_tcp_timeout_time_wait", "10".into())])?)
 }
 
 /// Starts the servers that hostile clients connect to: they send zeros without end, and take whatever

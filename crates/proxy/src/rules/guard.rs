@@ -151,8 +151,9 @@ pub(super) fn rules(firewall: &Firewall) -> Vec<String> {
             rule("admit", format!("{handed} @handed{n} return"));
             // In this order, lest another processor see the one without the other.
             rule("admit", format!("update @fresh{n} {{ {handed} }} add @handed{n} {{ {handed} }} return"));
-            // A set is full: whether the SYN is stopped could not be noticed.
-            rule("admit", format!("meta nfproto ipv{n} counter name stopped goto direct"));
+            // A set is full, or cannot grow as fast as kinds come: whether the SYN is stopped could not
+            // be noticed.
+            rule("admit", format!("meta nfproto ipv{n} counter name unsplit goto direct"));
             // Not handed over after all.
             rule("recall", format!("delete @handed{n} {{ {handed} }}"));
             let long = STOPPED.as_secs();
