@@ -132,6 +132,24 @@ fn a_syn_that_is_lost_by_chance_costs_little() {
     }
 }
 
+/// The kernel refuses to add a key to a set that has been deleted from it many times in a second.
+#[test]
+fn a_client_that_connects_often_is_always_split() {
+    if skip("a_client_that_connects_often_is_always_split", &["nft", "ip"]) {
+        return;
+    }
+    let routed = routed();
+    nft(&routed.router, "table inet host { chain input { type filter hook input priority filter; tcp dport 9 drop; }; }\n");
+    let _proxy = routed.proxy(&[]);
+    for address in SERVER {
+        let before = routed.status().counted.unwrap();
+        let all: Vec<TcpStream> = (0..200).map(|_| routed.connect(address, 80).unwrap()).collect();
+        let after = routed.status().counted.unwrap();
+        assert_eq!((after.split - before.split, after.unsplit - before.unsplit), (200, 0), "{address}");
+        assert!(all.into_iter().all(|mut stream| echoes(&mut stream)), "{address}");
+    }
+}
+
 /// The source of a lone SYN may be forged: a flood of them must not fill what is known of the
 /// forward chain.
 #[test]

@@ -7,12 +7,16 @@
 //! the SYN in the set `asked`, and its kind in the set `allowed` when an ACK of the client follows:
 //! the source of a lone SYN may be forged.
 //!
-//! Where an input chain may stop what is handed to the proxy, the kind of each SYN (interface,
-//! client, port) is added to the set `handed` as it is handed over, and deleted by a chain behind
-//! all others at the input hook. A kind that is still there when its next SYN comes was stopped
-//! between the hooks, unless the first may still be there (the set `fresh`). Its connections then
-//! pass unsplit (the set `stopped`): for a short time, since one packet may be lost by chance, and
-//! for longer when the next one is stopped too (the set `stopped_before`).
+//! Where an input chain may stop what is handed to the proxy, a chain behind all others at the input
+//! hook notes the kind of each SYN that it sees (interface, client, port) in the set `arrived`. The
+//! kind of a SYN is added to the set `handed` as it is handed over when none has arrived lately, and
+//! deleted at the input hook. A kind that is still there when its next SYN comes was stopped between
+//! the hooks, unless the first may still be there (the set `fresh`). Its connections then pass unsplit
+//! (the set `stopped`): for a short time, since one packet may be lost by chance, and for longer when
+//! the next one is stopped too (the set `stopped_before`).
+//!
+//! Elements that a rule deletes stay in the kernel's hash table until it collects them, once a second,
+//! and it refuses a key of which it has 16: `handed` must not change with every SYN.
 
 use super::{
     Family, TABLE,
@@ -62,6 +66,9 @@ const ASKED: Duration = Duration::from_secs(8);
 /// sent again after a second. Those that come while one is there do not extend the time, so that a
 /// busy kind that is stopped is noticed.
 const FRESH: Duration = Duration::from_millis(500);
+/// After an arrival the input chains are taken to let the kind pass for so long. A change of the
+/// firewall is noticed at once; this is for limits on rates.
+const ARRIVED: Duration = Duration::from_secs(2);
 /// How long connections of a kind pass unsplit when an input chain has stopped one SYN, and when it
 /// has stopped the next too.
 const STOPPED_ONCE: Duration = Duration::from_secs(10);
@@ -75,7 +82,7 @@ const LATE: [(Hook, &str, &str, &str); 2] = [(Hook::Forward, "forward", "passed"
 /// Chains that other chains lead to.
 const CHAINS: [&str; 7] = ["guard", "admit", "stop", "recall", "ask", "allow", "arrive"];
 /// The sets.
-const SETS: [&str; 6] = ["asked", "allowed", "handed", "fresh", "stopped", "stopped_before"];
+const SETS: [&str; 7] = ["asked", "allowed", "arrived", "handed", "fresh", "stopped", "stopped_before"];
 
 /// Sets, counters and chains that are always there, commands of nft.
 pub(super) fn declarations() -> Vec<String> {
@@ -90,6 +97,7 @@ pub(super) fn declarations() -> Vec<String> {
         for (set, key, time) in [
             ("asked", &connection, ASKED),
             ("allowed", &forwarded, ALLOWED),
+            ("arrived", &handed, ARRIVED),
             ("handed", &handed, STOPPED),
             ("fresh", &handed, FRESH),
             ("stopped", &handed, STOPPED_ONCE),
@@ -146,6 +154,7 @@ pub(super) fn rules(firewall: &Firewall) -> Vec<String> {
                 // Input chains commonly drop it.
                 rule("admit", format!("meta nfproto ipv{n} ct state invalid goto direct"));
             }
+            rule("admit", format!("{handed} @arrived{n} return"));
             rule("admit", format!("{handed} @stopped{n} counter name stopped goto direct"));
             rule("admit", format!("{handed} @handed{n} {handed} != @fresh{n} goto stop"));
             rule("admit", format!("{handed} @handed{n} return"));
@@ -163,7 +172,9 @@ pub(super) fn rules(firewall: &Firewall) -> Vec<String> {
                 "stop",
                 format!("add @stopped{n} {{ {handed} }} update @stopped_before{n} {{ {handed} }} delete @handed{n} {{ {handed} }}"),
             );
-            rule("arrive", format!("delete @handed{n} {{ {handed} }} delete @stopped_before{n} {{ {handed} }}"));
+            // Last, since a full set ends a rule.
+            let arrived = format!("update @arrived{n} {{ {handed} }}");
+            rule("arrive", format!("delete @handed{n} {{ {handed} }} delete @stopped_before{n} {{ {handed} }} {arrived}"));
         }
     }
     rule("stop", "counter name stopped goto direct".into());
