@@ -13,7 +13,7 @@ mod sys;
 pub(crate) use sys::{Took, wait};
 
 use anyhow::{Context as _, Result};
-use scenario::{Engine as _, half_width};
+use outcome::{Engine as _, half_width};
 use setting::{Leg, Loses, Sender, Setting};
 use sim::Sim;
 use std::path::PathBuf;

@@ -3,8 +3,9 @@
 
 use anyhow::{Context as _, Result};
 use lab::Lab;
+use outcome::{Engine, Outcome, half_width};
 use rand::RngExt as _;
-use scenario::{Engine, Outcome, Purpose, Scenario, ScenarioFile, half_width, stream};
+use scenario::{Purpose, Scenario, ScenarioFile, stream};
 use sim::Sim;
 use std::{
     fmt,

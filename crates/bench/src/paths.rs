@@ -5,7 +5,8 @@
 
 use anyhow::{Context as _, Result};
 use lab::Lab;
-use scenario::{Bytes, Engine, Outcome, Rate, ScenarioFile, Series, Span};
+use outcome::{Engine, Outcome, Series};
+use scenario::ScenarioFile;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, OpenOptions},
@@ -13,6 +14,7 @@ use std::{
     path::PathBuf,
     process::ExitCode,
 };
+use units::{Bytes, Rate, Span};
 
 /// Tries the proxy's data path over rates, round trips and buffers: no receive buffer may overrun, no
 /// sender on a lossless leg may meet a timeout, the link is to be filled. Exit code 1 if a point fails

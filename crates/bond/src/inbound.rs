@@ -4,7 +4,7 @@
 //! that has broken the rules, and so has who sends beyond the end. What came first stays, if the same bytes come again.
 
 use crate::{Breach, Buffer, ConnId, Frame, NoMemory, Order, StreamError};
-use scenario::Span;
+use units::Span;
 
 /// A receipt is not held back for longer: the other end would take the connection for stalled.
 pub const MOST_DELAY: Span = Span(50_000_000);

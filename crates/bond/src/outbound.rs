@@ -19,8 +19,8 @@ use crate::{
     schedule::{Ask, Memory, Scheduler},
     score::Smoothing,
 };
-use scenario::{Bytes, Span};
 use std::collections::VecDeque;
+use units::{Bytes, Span};
 
 /// An idle connection gets a copy so often at last; the first after so many of its round trips, then after twice as long, and so on: its handshake may
 /// have been the worst hour of its life.
@@ -62,26 +62,6 @@ impl Settings {
     pub fn new(scheduler: Scheduler) -> Self {
         let piece = Bytes(16 * 1024);
         Settings { scheduler, smoothing: Smoothing::default(), piece, queue: piece, ahead: Span(1_000_000), foresight: true }
-    }
-}
-
-impl Settings {
-    /// As a scenario says; absent where it wants no bond of ours: a fluid, one network alone, another's.
-    pub fn of(bond: &scenario::Bond) -> Option<Self> {
-        let scheduler = match bond.scheduler {
-            scenario::Scheduler::Score => Scheduler::Score,
-            scenario::Scheduler::RoundRobin => Scheduler::RoundRobin,
-            scenario::Scheduler::Redundant => Scheduler::Redundant,
-            scenario::Scheduler::Tiers => Scheduler::Tiers,
-            scenario::Scheduler::Fluid | scenario::Scheduler::Single | scenario::Scheduler::Mptcp => return None,
-        };
-        Some(Settings {
-            smoothing: Smoothing { alpha: bond.alpha, rtts: bond.tau },
-            piece: bond.piece,
-            queue: bond.queue.unwrap_or(bond.piece),
-            foresight: bond.foresight,
-            ..Settings::new(scheduler)
-        })
     }
 }
 

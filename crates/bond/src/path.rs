@@ -4,8 +4,8 @@ use crate::{
     inbound::MOST_DELAY,
     score::{Smoothing, Throughput, score},
 };
-use scenario::Span;
 use std::collections::VecDeque;
+use units::Span;
 
 /// However fast a connection is, no more need wait with it than keeps it busy until somebody comes with the next piece.
 const MOST_QUEUE: u64 = 1 << 20;

@@ -6,7 +6,7 @@
 //! they would fill the other end's window (as in Ferlin et al., "BLEST", IFIP Networking 2016).
 
 use crate::path::Path;
-use scenario::Span;
+use units::Span;
 
 /// Who gets what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 //! while there was nothing to send says nothing of the network and is left out: otherwise a connection that is not used would be
 //! believed ever slower, and never be used again. With nothing waiting the first term is 0, whatever G is.
 
-use scenario::Span;
+use units::Span;
 
 /// No throughput is believed to be lower, bytes/s: a segment a second.
 const LEAST_RATE: f64 = 1448.0;

@@ -2,8 +2,8 @@
 
 use crate::{shrink::Wish, store::Bounds, worker_pool::WorkerProgram};
 use proxy::{Action, ConfigError, Destinations, ForwardPolicy, LegProfile, Listen as ProxyListen, Policy, Ports, Rule, Users};
-use scenario::Bytes;
 use std::{net::SocketAddr, str::FromStr, time::Duration};
+use units::Bytes;
 
 /// Where connections come in.
 #[derive(Debug, Clone, PartialEq, Eq)]

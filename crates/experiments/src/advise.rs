@@ -6,9 +6,11 @@
 //! One proxy is asked about, not chains. Who plays the questions is the caller's business.
 
 use control::Controller;
-use scenario::{Buffer, Bytes, Outcome, QueueKind, Rate, Scenario, Split, Variant, half_width};
+use outcome::{Outcome, half_width};
+use scenario::{Buffer, QueueKind, Scenario, Split, Variant};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use units::{Bytes, Rate};
 
 /// A gain below this is not worth what splitting takes away: end-to-end acknowledgements, and a path that survives its middle (RFC 3135 §4).
 const WORTH: f64 = 1.05;
@@ -229,7 +231,7 @@ impl Advisor {
         };
         let whole = scenario::Leg { first: 0, end: self.base.links.len() };
         let farthest = self.base.flow_specs(self.base.seed).iter().map(|flow| flow.access_delay.0).max().unwrap_or(0);
-        let rtt = scenario::Span(self.base.base_rtt(whole).0 + 2 * farthest);
+        let rtt = units::Span(self.base.base_rtt(whole).0 + 2 * farthest);
         let most = self.base.bottleneck_rate(whole).bytes_in(rtt).0.saturating_mul(4).max(LEAST_BUFFER);
         let sizes = std::iter::successors(Some(LEAST_BUFFER), |bytes| Some(bytes * 2)).take_while(|bytes| *bytes < 2 * most);
         std::iter::once(Buffer::Unlimited).chain(sizes.map(|bytes| Buffer::Bytes(Bytes(bytes)))).filter_map(with).collect()
@@ -346,7 +348,9 @@ fn best_of<'a>(findings: impl Iterator<Item = &'a Finding> + Clone) -> Option<&'
 #[cfg(test)]
 mod tests {
     use super::*;
-    use scenario::{FlowOutcome, QueueLimit, ScenarioFile};
+    use outcome::FlowOutcome;
+    use scenario::ScenarioFile;
+    use units::QueueLimit;
 
     fn scenario(more: &str) -> Scenario {
         let text = format!(
@@ -418,7 +422,7 @@ mod tests {
         };
         let mut all = outcomes(&advisor, seconds);
         for outcome in all.iter_mut().filter(|outcome| outcome.case.ends_with("hybla")) {
-            outcome.links = vec![scenario::LinkOutcome { queue_drops: 9000, ..scenario::LinkOutcome::default() }];
+            outcome.links = vec![outcome::LinkOutcome { queue_drops: 9000, ..outcome::LinkOutcome::default() }];
         }
         let advice = advisor.advice(&all, &[]).unwrap();
         assert_eq!((advice.split.way.control.as_str(), advice.split.gain), ("share", 2.0));

@@ -6,8 +6,10 @@
 //! one at the same time. So means are compared together with the end of the last file and with fairness.
 
 use link::{Losses, Time};
-use scenario::{Engine, EngineError, FlowOutcome, FlowSpec, Outcome, PKT, Progress, Purpose, Scenario, Span, stream};
+use outcome::{Engine, EngineError, FlowOutcome, Outcome, Progress};
+use scenario::{FlowSpec, Purpose, Scenario, stream};
 use std::collections::VecDeque;
+use units::{PKT, Span};
 
 /// Headers of a full packet: IPv4, and TCP with timestamps.
 const HEADERS: u64 = 52;
@@ -88,7 +90,7 @@ struct Flow {
 struct Bottleneck {
     flows: Vec<Flow>,
     losses: Losses,
-    rate: scenario::Rate,
+    rate: units::Rate,
     /// From leaving the bottleneck's queue to the receiver.
     onward: Span,
     /// When it can take the next packet.
@@ -144,7 +146,7 @@ impl Bottleneck {
         let flow = &mut self.flows[at];
         let payload = flow.take(now);
         let wire = payload + HEADERS;
-        let left = now + self.rate.time_for(scenario::Bytes(wire));
+        let left = now + self.rate.time_for(units::Bytes(wire));
         self.free = left;
         self.carried += wire;
         if self.losses.drops(left) {

@@ -1,7 +1,7 @@
 //! What a paper claims, and whether it holds: the ratio of a number in one case to that in another, seed by seed.
 
 use crate::{Mean, Origin};
-use scenario::Outcome;
+use outcome::Outcome;
 use serde::Deserialize;
 use std::fmt;
 

@@ -3,7 +3,7 @@
 //! An outcome that is not valid counts nowhere: its figures are the machine's.
 
 use crate::{Bound, Experiment, Part, Printed, Variation};
-use scenario::{Engine, Outcome, half_width};
+use outcome::{Engine, Outcome, half_width};
 
 /// A mean over seeds.
 #[derive(Debug, Clone, Copy, PartialEq)]

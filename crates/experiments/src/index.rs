@@ -2,8 +2,10 @@
 
 use crate::{Claim, Model, Part, Player};
 use include_dir::{Dir, include_dir};
-use scenario::{Assignment, FileError, NUMBERS, ScenarioFile, Variant};
+use outcome::NUMBERS;
+use scenario::{Assignment, ScenarioFile, Variant};
 use serde::{Deserialize, Deserializer};
+use toml_file::FileError;
 
 pub(crate) static PAPERS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../papers");
 /// A paper's own file in its folder.
@@ -179,7 +181,7 @@ pub fn papers() -> Result<Vec<Paper>, PaperError> {
     for folder in PAPERS.dirs() {
         let key = folder.path().to_string_lossy().into_owned();
         let Some(text) = folder.get_file(folder.path().join(INDEX)).and_then(include_dir::File::contents_utf8) else { continue };
-        let mut paper: Paper = scenario::read_toml(text, &format!("papers/{key}/{INDEX}"), |_| Ok(()))?;
+        let mut paper: Paper = toml_file::read_toml(text, &format!("papers/{key}/{INDEX}"), |_| Ok(()))?;
         paper.key = key;
         papers.push(paper);
     }
@@ -276,7 +278,7 @@ impl Variation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use scenario::Engine;
+    use outcome::Engine;
     use std::collections::BTreeSet;
 
     #[test]

@@ -10,7 +10,7 @@ mod together;
 mod windows;
 
 use crate::{PaperError, index::PAPERS};
-use scenario::half_width;
+use outcome::half_width;
 use serde::{Deserialize, de::DeserializeOwned};
 use std::{
     sync::atomic::{AtomicUsize, Ordering::Relaxed},

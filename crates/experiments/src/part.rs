@@ -1,7 +1,8 @@
 //! What an engine plays of an experiment, and which engines do so when nobody says.
 
 use crate::Experiment;
-use scenario::{Engine, EngineError, Variant};
+use outcome::{Engine, EngineError};
+use scenario::Variant;
 use serde::Deserialize;
 use std::{fmt, str::FromStr};
 
@@ -128,7 +129,7 @@ mod tests {
                 for (index, (there, here)) in sim.scenario.links.iter().zip(&lab.scenario.links).enumerate() {
                     assert_eq!(here.rate.bits_per_s() * scale, there.rate.bits_per_s(), "{}: {}", experiment.id, lab.case);
                     let [there, here] = [&sim.scenario, &lab.scenario].map(|scenario| match scenario.queue_limit(index) {
-                        scenario::QueueLimit::Bytes(bytes) => bytes.0,
+                        units::QueueLimit::Bytes(bytes) => bytes.0,
                         other => panic!("{}: {other:?}", experiment.id),
                     });
                     assert_eq!(here * scale, there, "{}: {}", experiment.id, lab.case);

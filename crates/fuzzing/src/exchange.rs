@@ -2,7 +2,6 @@
 //! end, and no more is held than may be.
 
 use cache::{Cache, Config, Listen};
-use scenario::Bytes;
 use socket2::SockRef;
 use std::{
     io::{ErrorKind, Read, Write},
@@ -14,6 +13,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use units::Bytes;
 
 /// Between what a client says, what is answered, what the next client says, …
 const NEXT: u8 = 0xff;

@@ -2,8 +2,8 @@
 
 use crate::recipe::Recipe;
 use bond::{Breach, ConnId, Frame, Inbound, Room, StreamError};
-use scenario::Span;
 use std::collections::VecDeque;
+use units::Span;
 
 const CONNECTIONS: usize = 4;
 

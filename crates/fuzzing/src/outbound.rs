@@ -2,7 +2,7 @@
 
 use crate::recipe::Recipe;
 use bond::{Breach, ConnId, Look, Outbound, Scheduler, Settings};
-use scenario::{Bytes, Span};
+use units::{Bytes, Span};
 
 const CONNECTIONS: usize = 4;
 /// Pieces that are given out in a turn, at most: what waits with each connection is bounded.

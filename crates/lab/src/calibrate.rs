@@ -6,13 +6,14 @@ use crate::{
     network::Extras,
     sys::{self, Stamped},
 };
-use scenario::{Loss, PKT, Rate, ScenarioFile, Span};
+use scenario::{Loss, ScenarioFile};
 use std::{
     io,
     net::{SocketAddr, UdpSocket},
     thread,
     time::{Duration, Instant},
 };
+use units::{PKT, Rate, Span};
 
 const PORT: u16 = 9;
 const HEADERS: u64 = 28;
@@ -54,7 +55,7 @@ pub fn calibrate(rate: Rate, delay: Span, loss: Option<Loss>, seed: u64, span: D
     // Idle: small packets, a few hundred a second, too sparse to queue.
     let probe = Plan { bytes: 100, gap: (clean_span / 400).max(Duration::from_micros(500)), count: 400 };
     let idle = exchange(&clean, probe)?;
-    let transmission = rate.time_for(scenario::Bytes(100)).secs();
+    let transmission = rate.time_for(units::Bytes(100)).secs();
     let mut delays: Vec<f64> = idle.arrivals.iter().map(|arrival| arrival.delay_s() - transmission).collect();
     delays.sort_unstable_by(f64::total_cmp);
     let median = delays.get(delays.len() / 2).copied().unwrap_or(f64::NAN);

@@ -13,7 +13,7 @@ use rustix::{
     fd::OwnedFd,
     io::Errno,
 };
-use scenario::{Bytes, Loss, PKT, Rate, RateChange, Span};
+use scenario::{Loss, RateChange};
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
@@ -23,6 +23,7 @@ use std::{
     thread,
     time::Instant,
 };
+use units::{Bytes, PKT, Rate, Span};
 
 /// Room for a packet: the TUN devices' MTU, rounded up.
 const FRAME: usize = 1536;

@@ -2,7 +2,7 @@
 //! real TCP, and splits are the real proxy.
 //!
 //! `host` makes hosts, `network` joins them, `emulator` is the links, `workload` is the ends, `run` plays a scenario and
-//! `measure` turns what was seen into an [`Outcome`](scenario::Outcome); `parallel` has all of that for networks in parallel. Nothing here has a link to the machine's own network.
+//! `measure` turns what was seen into an [`Outcome`](outcome::Outcome); `parallel` has all of that for networks in parallel. Nothing here has a link to the machine's own network.
 
 mod awake;
 mod calibrate;

@@ -8,11 +8,11 @@ use crate::{
     network::Network,
     workload::{Flow, Stage, Story, flow_of},
 };
+use outcome::{FlowSeen, LegLook, LegSeen, LinkLook, LinkOutcome, Outcome, Seen, ShaperOutcome};
 use proxy::{FlowRecord, FlowStats, LinkView, TcpInfo};
-use scenario::{
-    FlowSeen, FlowSpec, LegLook, LegSeen, LinkLook, LinkOutcome, Opens, Outcome, Phase, Rate, Scenario, Seen, ShaperOutcome, Span,
-};
+use scenario::{FlowSpec, Opens, Scenario};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
+use units::{Phase, Rate, Span};
 
 /// Every how many looks at the flows there is one at the machine's memory.
 const LOOKS_AT_MEMORY: usize = 10;

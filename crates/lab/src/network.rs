@@ -15,13 +15,14 @@ use kernel::Controller;
 use link::Limit;
 use proxy::{Config, FlowRecord, FlowStats, Leg, LegProfile, LinkView, Listen, Policy, Prefix, Proxy, ReceiveCounters};
 use rustix::fd::OwnedFd;
-use scenario::{Bytes, PKT, Purpose, QueueLimit, Rate, Scenario, Span, stream};
+use scenario::{Purpose, Scenario, stream};
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::PathBuf,
     time::Instant,
 };
+use units::{Bytes, PKT, QueueLimit, Rate, Span};
 
 /// Where a transparent proxy of the lab listens.
 const PROXY_PORT: u16 = 5000;
@@ -401,7 +402,7 @@ fn socket_memory(scenario: &Scenario) -> String {
     let whole = scenario::Leg { first: 0, end: scenario.links.len() };
     let extra = scenario.flow_specs(scenario.seed).iter().map(|flow| 2 * flow.access_delay.0).max().unwrap_or(0);
     let rtt = Span(scenario.base_rtt(whole).0 + extra);
-    let fastest = scenario.links.iter().map(|link| link.rate).max().unwrap_or(scenario::Rate(0));
+    let fastest = scenario.links.iter().map(|link| link.rate).max().unwrap_or(units::Rate(0));
     let slowest = scenario.bottleneck_rate(whole);
     // A queue can hold more than the bottleneck's share only up to what the fastest link brings.
     let Bytes(flight) = slowest.bytes_in(rtt);

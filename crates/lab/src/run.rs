@@ -7,7 +7,8 @@ use crate::{
     parallel,
     workload::{self, Stage, Workload},
 };
-use scenario::{Backpressure, Engine, EngineError, Explicit, Outcome, Progress, QueueKind, RateChange, Scenario, SplitMode, Tcp};
+use outcome::{Engine, EngineError, Outcome, Progress};
+use scenario::{Backpressure, Explicit, QueueKind, RateChange, Scenario, SplitMode, Tcp};
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex},
@@ -159,7 +160,7 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
     let mut workload = Workload::start(&network, stage.clone(), &specs, &scenario.cross)?;
     let mut recorder = Recorder::new(scenario, &specs);
 
-    let duration = scenario.duration.map(scenario::Span::duration);
+    let duration = scenario.duration.map(units::Span::duration);
     let ends_by_itself = specs.iter().all(|flow| flow.bytes.is_some());
     let mut next = Instant::now();
     let cancelled = loop {

@@ -4,7 +4,7 @@
 
 use crate::{LabError, host::Host, network::Network};
 use rand::RngExt;
-use scenario::{Bytes, Cross, FlowSpec, Opens, Purpose, Span, Times, Writes, stream};
+use scenario::{Cross, FlowSpec, Opens, Purpose, Times, Writes, stream};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::{
     io::{self, Read, Write},
@@ -16,6 +16,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use units::{Bytes, Span};
 use xxhash_rust::xxh3::Xxh3;
 
 /// The server port of flow 0; the others follow.
@@ -361,7 +362,7 @@ fn receive(stage: &Stage, flow: &Flow, mut socket: &Socket) -> io::Result<()> {
 /// Sends UDP packets at their times across one link. The sink is only kept open, so that no ICMP comes back.
 fn cross_traffic(stage: &Stage, times: Times, sink: &UdpSocket) {
     const HEADERS: u64 = 28;
-    let packet = vec![0; (scenario::PKT.0 - HEADERS) as usize];
+    let packet = vec![0; (units::PKT.0 - HEADERS) as usize];
     let Ok(to) = sink.local_addr() else { return };
     let Ok(socket) = UdpSocket::bind("0.0.0.0:0") else { return };
     for at in times {

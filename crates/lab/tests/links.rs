@@ -7,12 +7,13 @@
 mod common;
 
 use lab::{Calibration, calibrate};
-use scenario::{Loss, Rate, Span};
+use scenario::Loss;
 use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, Exp};
 use std::{
     sync::Mutex,
     time::{Duration, Instant},
 };
+use units::{Rate, Span};
 
 /// One measurement at a time: two would disturb each other.
 static ALONE: Mutex<()> = Mutex::new(());

@@ -6,7 +6,8 @@
 mod common;
 
 use lab::Lab;
-use scenario::{Engine, EngineError, Outcome, Scenario, ScenarioFile};
+use outcome::{Engine, EngineError, Outcome};
+use scenario::{Scenario, ScenarioFile};
 use std::{
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},

@@ -4,8 +4,8 @@ use crate::{
     Packet, Stage, Time,
     wheel::{Key, Wheel},
 };
-use scenario::Span;
 use std::collections::VecDeque;
+use units::Span;
 
 /// Packets on their way. Those without an extra delay stay in order and cost a ring; the others go through a wheel. Ties leave
 /// in order of arrival.

@@ -19,7 +19,7 @@ pub use shaper::{Limit, Shaper};
 pub use time::Time;
 pub use way::{Counts, Way};
 
-use scenario::{Bytes, Span};
+use units::{Bytes, Span};
 
 /// What stages must know of a packet.
 pub trait Packet {

@@ -3,7 +3,8 @@
 use crate::Time;
 use rand::RngExt;
 use rand_pcg::Pcg64;
-use scenario::{Gilbert, Loss, Span};
+use scenario::{Gilbert, Loss};
+use units::Span;
 
 /// How long an event of the per-second process waits for a packet. Without an end to it, the one packet that a sender risks
 /// after a timeout would meet the events of the whole silence before it, and recovery could stall for ever. Events that are

@@ -1,8 +1,8 @@
 //! A drop-tail queue in front of a line that sends at a rate. What becomes of packets behind the line is left to others.
 
 use crate::{Packet, Stage, Time};
-use scenario::{Bytes, Rate, Span};
 use std::collections::VecDeque;
+use units::{Bytes, Rate, Span};
 
 /// What a queue holds at most, not counting the packet on the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

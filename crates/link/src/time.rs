@@ -1,7 +1,7 @@
 //! A point in time on the caller's clock.
 
-use scenario::Span;
 use std::ops::{Add, Sub};
+use units::Span;
 
 /// Nanoseconds since the caller's beginning of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -2,7 +2,8 @@
 
 use crate::{Delay, Limit, Losses, Packet, Shaper, Stage, Tap, Time};
 use rand_pcg::Pcg64;
-use scenario::{Bytes, Loss, Rate, Span};
+use scenario::Loss;
+use units::{Bytes, Rate, Span};
 
 /// One direction of a link. A lost packet has used its time on the line; it is dropped there, and its place in memory is
 /// its own to give back. A tap stands at the queue, if there is one: `()` is none.

@@ -11,14 +11,15 @@ use crate::{
     sys,
     users::{self, Users},
 };
-use scenario::{Buffer, Bytes, Fault, FileError, Span};
 use serde::{Deserialize, Deserializer, de};
 use std::{
-    fs, io,
+    fmt, fs, io,
     net::{Ipv4Addr, SocketAddr},
     str::FromStr,
     time::Duration,
 };
+use toml_file::{Fault, FileError};
+use units::{Bytes, Span, UnitError};
 
 /// What a proxy is to do.
 #[derive(Debug, Clone)]
@@ -277,12 +278,53 @@ impl<'de> Deserialize<'de> for Listen {
     }
 }
 
+/// The buffer of a direction, as a file or an option gives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BufferSetting {
+    /// At most this much payload.
+    Bytes(Bytes),
+    /// No bound but the kernel's.
+    Unlimited,
+}
+
+impl BufferSetting {
+    /// As [`Config::buffer`] has it: none is unlimited.
+    pub fn limit(self) -> Option<Bytes> {
+        match self {
+            BufferSetting::Bytes(bytes) => Some(bytes),
+            BufferSetting::Unlimited => None,
+        }
+    }
+}
+
+impl FromStr for BufferSetting {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "unlimited" => Ok(BufferSetting::Unlimited),
+            // A scenario knows its links; a proxy does not know its own.
+            "auto" => Err("\"auto\" needs a scenario: give a size, or \"unlimited\"".into()),
+            _ => text.parse().map(BufferSetting::Bytes).map_err(|error: UnitError| error.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for BufferSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BufferSetting::Bytes(bytes) => write!(f, "{bytes}"),
+            BufferSetting::Unlimited => f.write_str("unlimited"),
+        }
+    }
+}
+units::impl_text!(BufferSetting);
+
 /// A configuration file. Keys that are absent leave the default as it is.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
     threads: Option<usize>,
-    buffer: Option<Buffer>,
+    buffer: Option<BufferSetting>,
     connect_timeout: Option<Span>,
     idle_timeout: Option<Span>,
     max_flows: Option<usize>,
@@ -339,18 +381,14 @@ impl Service {
 
     /// Reads the text of one; `origin` is what its errors call it. A bond's key and files of users are not read.
     pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
-        let file: File = scenario::read_toml(text, origin, File::check)?;
+        let file: File = toml_file::read_toml(text, origin, File::check)?;
         let mut service = Service::default();
         let config = &mut service.config;
         config.listen = file.listen;
         let (bond, networks) = file.bond.as_ref().and_then(|keys| keys.read().ok()).unzip();
         config.policy = Policy { rules: file.rule, legs: file.leg, near: file.near, far: file.far, networks: networks.unwrap_or_default() };
         config.bond = bond;
-        match file.buffer {
-            Some(Buffer::Bytes(bytes)) => config.buffer = Some(bytes),
-            Some(Buffer::Unlimited | Buffer::Auto) => config.buffer = None,
-            None => {}
-        }
+        config.buffer = file.buffer.map_or(config.buffer, BufferSetting::limit);
         config.threads = file.threads.unwrap_or(config.threads);
         config.connect_timeout = file.connect_timeout.map_or(config.connect_timeout, Span::duration);
         config.idle_timeout = file.idle_timeout.map(Span::duration);
@@ -370,7 +408,6 @@ impl File {
     fn check(&self) -> Result<(), Fault> {
         let need = |ok: bool, path: String, message: &str| if ok { Ok(()) } else { Err(Fault::new(path, message)) };
         need(self.threads != Some(0), "threads".into(), "is 0: nothing would ever be done; give at least 1")?;
-        need(self.buffer != Some(Buffer::Auto), "buffer".into(), "\"auto\" needs a scenario: give a size, or \"unlimited\"")?;
         let networks = self.bond.as_ref().map_or(Ok(Vec::new()), |keys| keys.read().map(|(_, networks)| networks));
         let networks = networks.map_err(|(path, why)| Fault::new(path, &why))?;
         let listens = self.listen.iter().position(|listen| listen.way == Way::Bond);

@@ -44,13 +44,13 @@ use rustix::{
     fd::{AsFd, BorrowedFd},
     io::Errno,
 };
-use scenario::Bytes;
 use socket2::Socket;
 use std::{
     io, mem,
     net::{IpAddr, Shutdown, SocketAddr},
     time::{Duration, Instant},
 };
+use units::Bytes;
 
 /// Where a connection is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -212,7 +212,7 @@ impl Connection {
             socks,
             life: Life::Dialling,
             born: now,
-            connect_timeout: far_profile.connect_timeout.map_or(config.connect_timeout, scenario::Span::duration),
+            connect_timeout: far_profile.connect_timeout.map_or(config.connect_timeout, units::Span::duration),
             syn_waits: fast_open,
             syn_unanswered: fast_open,
             owes_ack: !fast_open,

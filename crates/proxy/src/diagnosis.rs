@@ -2,7 +2,7 @@
 //! a link. Pure.
 
 use crate::{Counted, FlowView, Limiter, ReceiveCounters, control::Status, rules::MARK};
-use scenario::{Bytes, Rate, Span};
+use units::{Bytes, Rate, Span};
 
 /// Something that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]

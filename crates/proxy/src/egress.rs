@@ -10,7 +10,6 @@ use crate::{
     routes::{Device, Routes},
 };
 use kernel::{Link, Monitor, Place, Settings, Watch};
-use scenario::Rate;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -19,6 +18,7 @@ use std::{
     process::{Command, Stdio},
     time::Instant,
 };
+use units::Rate;
 
 /// The shaper's handle: its class 1 is what the proxy's packets ask for.
 const HANDLE: u32 = leg::SHAPED >> 16;

@@ -1,7 +1,6 @@
 //! A leg: one TCP connection of the two, tuned by its profile.
 
 use crate::{receive_bound::bound_receive, sys};
-use scenario::{Bytes, Rate, Span};
 use serde::{Deserialize, Deserializer, de};
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use std::{
@@ -11,6 +10,7 @@ use std::{
     str::FromStr,
     time::{Duration, Instant},
 };
+use units::{Bytes, Rate, Span};
 
 /// How a leg is tuned. What is absent is the system's default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -264,7 +264,7 @@ pub(crate) struct Silence {
 
 impl Silence {
     pub(crate) fn of(profile: &LegProfile) -> Self {
-        Silence { limit: profile.user_timeout.map(scenario::Span::duration), since: None }
+        Silence { limit: profile.user_timeout.map(units::Span::duration), since: None }
     }
 
     /// How often to look.

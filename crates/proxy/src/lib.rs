@@ -54,7 +54,7 @@ use std::{
 };
 
 pub use bonded::{BondConfig, BondView, Network, NetworkSpec, PathView};
-pub use config::{Config, ConfigError, Listen, ProxyVersion, Service, Way};
+pub use config::{BufferSetting, Config, ConfigError, Listen, ProxyVersion, Service, Way};
 pub use controllers::ControllerError;
 pub use destinations::Destinations;
 pub use egress::{EgressError, LinkView};
@@ -67,8 +67,8 @@ pub use liveness::Liveness;
 pub use meter::{DirectionStats, DirectionView, FlowRecord, FlowStats, FlowView, LegView, Limiter, NetworkTotals, Totals};
 pub use policy::{Action, Interface, Leg, Policy, Ports, Prefix, Rule};
 pub use rules::{Counted, ForwardPolicy, Rules, RulesError};
-pub use scenario::Phase;
 pub use sys::{TcpInfo, clamp_window, force_receive_buffer, tcp_info, unsent};
+pub use units::Phase;
 pub use users::Users;
 
 use controllers::Controllers;

@@ -1,9 +1,9 @@
 //! What is known of a flow: both legs, both directions.
 
 use crate::{bonded::BondView, ending::Ending, sys::TcpInfo};
-use scenario::{Bytes, Phase};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+use units::{Bytes, Phase};
 
 /// A flow as it is now.
 #[derive(Debug, Clone)]

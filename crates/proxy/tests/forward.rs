@@ -4,13 +4,13 @@ mod common;
 
 use common::{Bench, CLOSE_WAIT, PATIENCE, kind, payload, wait_until};
 use proxy::{Config, Ending, Listen, Proxy};
-use scenario::Bytes;
 use std::{
     io::{self, Read, Write},
     net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
     thread,
     time::{Duration, Instant},
 };
+use units::Bytes;
 
 #[test]
 fn bytes_arrive_as_they_were_sent_both_ways_at_once() {

@@ -12,7 +12,6 @@ use common::{
     full_listener, kind, listener, on_own_host, payload, read_out, run, write_until_error,
 };
 use proxy::{Config, Ending, FlowStats, LegProfile, Listen, Policy, Proxy};
-use scenario::Bytes;
 use socket2::SockRef;
 use std::{
     fs,
@@ -23,6 +22,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use units::Bytes;
 
 /// A proxy that never gives up a far leg itself.
 fn patient() -> Config {

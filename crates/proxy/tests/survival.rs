@@ -8,9 +8,9 @@ mod common;
 mod transfers;
 
 use common::{Bench, wait_until};
-use scenario::Bytes;
 use std::net::TcpStream;
 use transfers::{Slot, Summary, asked, run};
+use units::Bytes;
 
 /// Transfers at a time.
 const SLOTS: usize = 32;

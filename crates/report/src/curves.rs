@@ -2,7 +2,7 @@
 
 use crate::group::Group;
 use crate::human::{Kind, Scale, short};
-use scenario::{Outcome, Series};
+use outcome::{Outcome, Series};
 
 /// More points than this a line has no use for: it would be drawn finer than a screen shows.
 const POINTS: usize = 600;
@@ -206,7 +206,7 @@ fn averaged(samples: &[(f64, f64)], most: usize) -> (Vec<(f64, f64)>, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use scenario::LinkOutcome;
+    use outcome::LinkOutcome;
 
     fn ramp(n: usize) -> Vec<(f64, f64)> {
         (0..n).map(|i| (i as f64, i as f64)).collect()

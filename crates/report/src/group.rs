@@ -1,7 +1,7 @@
 //! Outcomes that differ only in their seed, put together. What is shown of them is left to others.
 
 use crate::markup::plain;
-use scenario::{FlowOutcome, Outcome};
+use outcome::{FlowOutcome, Outcome};
 
 /// The outcomes of one scenario, engine and case.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Outcomes as JSON. The field names are those of `Outcome`: nothing is renamed or rounded here.
 
-use scenario::Outcome;
+use outcome::Outcome;
 use serde_json::Value;
 
 /// A pretty list, one entry for each outcome. Numbers over time are left out unless `series`. Numbers that are not finite are `null`, as JSON

@@ -28,7 +28,7 @@ pub use json::json;
 pub use page::{WordsTable, page, page_of_words};
 pub use quantity::Quantity;
 
-use scenario::Outcome;
+use outcome::Outcome;
 
 /// A table for the terminal, a row for each engine and case, with the warnings below it. Seeds are put together as their mean, with half the
 /// width of its 95 % interval where `ci95` has it. Ends with a newline; empty when there are no outcomes.

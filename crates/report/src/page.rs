@@ -5,7 +5,7 @@ use crate::grid::Grid;
 use crate::group::{Group, differs, groups};
 use crate::markup::escape;
 use crate::{chart, curves, headline, remarks, results};
-use scenario::Outcome;
+use outcome::Outcome;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -185,8 +185,8 @@ fn table(name: &str, grid: &Grid, keyed: bool) -> String {
 mod tests {
     use super::*;
     use crate::samples;
+    use outcome::Series;
     use roxmltree::{Document, Node, ParsingOptions};
-    use scenario::Series;
 
     fn parse(page: &str) -> Document<'_> {
         Document::parse_with_options(page, ParsingOptions { allow_dtd: true, ..ParsingOptions::default() }).unwrap()

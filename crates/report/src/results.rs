@@ -4,7 +4,7 @@ use crate::grid::{Grid, written};
 use crate::group::{Group, Number, differs};
 use crate::human::{Kind, NONE, count, three};
 use crate::markup::plain;
-use scenario::{LinkOutcome, OVER_CAN, Outcome, ProxyOutcome, SOJOURNS};
+use outcome::{LinkOutcome, OVER_CAN, Outcome, ProxyOutcome, SOJOURNS};
 use std::collections::BTreeSet;
 
 /// A row for each group.

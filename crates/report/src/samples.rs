@@ -1,6 +1,6 @@
 //! Made-up outcomes for tests: plausible shapes and round numbers, no measurements.
 
-use scenario::{Dist, FlowOutcome, LegOutcome, LinkOutcome, NetworkOutcome, Outcome, Phases, ProxyOutcome, ReorderOutcome, Series};
+use outcome::{Dist, FlowOutcome, LegOutcome, LinkOutcome, NetworkOutcome, Outcome, Phases, ProxyOutcome, ReorderOutcome, Series};
 use std::collections::BTreeMap;
 
 /// The four cases of a demonstration, with numbers over time.

@@ -2,7 +2,7 @@
 
 use crate::{links_table, markdown_table, samples, table};
 use insta::assert_snapshot;
-use scenario::{FlowOutcome, Outcome, add_ci95};
+use outcome::{FlowOutcome, Outcome, add_ci95};
 
 #[test]
 fn the_four_cases_of_a_demonstration() {

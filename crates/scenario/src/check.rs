@@ -7,9 +7,9 @@ use crate::{
     model::{Control, Scenario},
     parallel::{Bond, Foreground, Network},
     split::Buffer,
-    text::Fault,
-    units::{Bytes, PKT, QueueLimit, Span},
 };
+use toml_file::Fault;
+use units::{Bytes, PKT, QueueLimit, Span};
 
 /// A fault at `path`, unless `ok`.
 fn need(ok: bool, path: String, message: String) -> Result<(), Fault> {

@@ -1,11 +1,9 @@
 //! A scenario file: its text, its cases, and changes from the command line; errors that point at line and key.
 
-use crate::{
-    model::Scenario,
-    text::{self, Fault, FileError, deserialize, from_one, place, under},
-};
+use crate::model::Scenario;
 use serde::Deserialize;
 use toml::{Table, Value};
+use toml_file::{Fault, FileError, deserialize, from_one, place, under};
 
 /// A scenario file that has been read and found right, with all its cases.
 #[derive(Debug, Clone)]
@@ -86,7 +84,7 @@ fn value_of(text: &str) -> Value {
 impl ScenarioFile {
     /// Reads `text`; `origin` is what its errors call it. Every case is checked, so that a file that is read can be played.
     pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
-        let mut base = text::table(text, origin)?;
+        let mut base = toml_file::table(text, origin)?;
         let cases = match base.remove("case") {
             None => Vec::new(),
             Some(cases) => match deserialize::<Vec<Case>>(cases) {
@@ -203,7 +201,8 @@ fn set(table: &mut Table, key: &str, value: Value) -> Result<(), Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Buffer, Bytes, Draw, Loss, Opens, Rate, Span};
+    use crate::{Buffer, Draw, Loss, Opens};
+    use units::{Bytes, Rate, Span};
 
     const SATELLITE: &str = include_str!("../tests/satellite.toml");
 
@@ -226,8 +225,8 @@ mod tests {
         assert_eq!(scenario.flows[0].opens, Opens::Receiver);
         assert_eq!(scenario.base_rtt(scenario.legs()[1]), Span(800_000_000));
         // 10 Mbit/s × 0.8 s
-        assert_eq!(scenario.queue_limit(1), crate::QueueLimit::Bytes(Bytes(1_000_000)));
-        assert_eq!(variants[0].scenario.queue_limit(1), crate::QueueLimit::Bytes(Bytes(1_012_500)), "unsplit, the leg is the whole path");
+        assert_eq!(scenario.queue_limit(1), units::QueueLimit::Bytes(Bytes(1_000_000)));
+        assert_eq!(variants[0].scenario.queue_limit(1), units::QueueLimit::Bytes(Bytes(1_012_500)), "unsplit, the leg is the whole path");
     }
 
     #[test]

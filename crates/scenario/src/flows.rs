@@ -3,11 +3,11 @@
 use crate::{
     law::{Law, Shape, SizeLaw},
     sources::Offer,
-    text::inner,
-    units::{Bytes, Span},
 };
 use rand::RngExt;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use toml_file::inner;
+use units::{Bytes, Span};
 
 /// Connections that are alike.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,12 +1,10 @@
 //! Laws of what is random in a scenario: sizes of files, lengths of spells, gaps between arrivals. A law is a shape of mean 1 and the mean
 //! that it is scaled to.
 
-use crate::{
-    text::inner,
-    units::{Bytes, Quantity, Span},
-};
 use rand::RngExt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use toml_file::inner;
+use units::{Bytes, Quantity, Span};
 
 /// No draw is of more units than this: what is drawn is added up.
 const MOST: f64 = (1u64 << 60) as f64;

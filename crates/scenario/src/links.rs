@@ -1,10 +1,8 @@
 //! A link: how fast it is and how far it goes, the queue before it, and what it loses.
 
-use crate::{
-    text::inner,
-    units::{Bytes, PKT, QueueLimit, Rate, Span},
-};
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use toml_file::inner;
+use units::{Bytes, PKT, QueueLimit, Rate, Span};
 
 /// A link; rate, delay and queue hold both ways, loss hits the direction of the data only.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

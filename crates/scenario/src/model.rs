@@ -8,9 +8,9 @@ use crate::{
     sources::Cross,
     split::{Buffer, Split},
     tcp::Tcp,
-    units::{Bytes, QueueLimit, Rate, Span},
 };
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use units::{Bytes, QueueLimit, Rate, Span};
 
 /// What the network is and who sends what over it: a row of links, or networks in parallel. It is of one shape, never of both, which `check` sees
 /// to; [`Scenario::parallel`] tells which, and is what an engine asks first.

@@ -8,11 +8,11 @@ use crate::{
     links::{Loss, Queue},
     model::Scenario,
     random::{Purpose, stream},
-    units::{Bytes, Rate, Span},
 };
 use rand::RngExt;
 use rand_pcg::Pcg64;
 use serde::{Deserialize, Serialize};
+use units::{Bytes, Rate, Span};
 
 /// One of several networks beside each other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -91,6 +91,25 @@ impl Bond {
     /// One that leaves all else as it is by default.
     pub fn of(scheduler: Scheduler) -> Self {
         Bond { scheduler, piece: piece(), queue: None, alpha: alpha(), tau: tau(), foresight: yes() }
+    }
+
+    /// The settings of our own bond; absent where none takes part: with the fluid ideal, a single
+    /// network, or the kernel's Multipath TCP.
+    pub fn settings(&self) -> Option<bond::Settings> {
+        let scheduler = match self.scheduler {
+            Scheduler::Score => bond::Scheduler::Score,
+            Scheduler::RoundRobin => bond::Scheduler::RoundRobin,
+            Scheduler::Redundant => bond::Scheduler::Redundant,
+            Scheduler::Tiers => bond::Scheduler::Tiers,
+            Scheduler::Fluid | Scheduler::Single | Scheduler::Mptcp => return None,
+        };
+        Some(bond::Settings {
+            smoothing: bond::Smoothing { alpha: self.alpha, rtts: self.tau },
+            piece: self.piece,
+            queue: self.queue.unwrap_or(self.piece),
+            foresight: self.foresight,
+            ..bond::Settings::new(scheduler)
+        })
     }
 }
 

@@ -4,10 +4,10 @@
 use crate::{
     law::{Law, Shape, SizeLaw, SpanLaw},
     random::{Purpose, stream},
-    units::{Bytes, PKT, Rate, Span},
 };
 use rand_pcg::Pcg64;
 use serde::{Deserialize, Serialize};
+use units::{Bytes, PKT, Rate, Span};
 
 /// An application that writes so much at once, and again after a while.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

@@ -1,8 +1,8 @@
 //! A proxy that splits connections: where it stands, how much it holds, and how it forwards.
 
-use crate::units::{Bytes, Rate, UnitError, impl_text};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
+use units::{Bytes, Rate, UnitError, impl_text};
 
 /// A proxy that splits every connection which crosses it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,7 +1,8 @@
 //! What TCP is to be like where it is not the kernel's: for comparisons with simulators and equations that leave out what kernels do.
 
-use crate::{text::Fault, units::Span};
 use serde::{Deserialize, Serialize};
+use toml_file::Fault;
+use units::Span;
 
 /// Settings of all ends; what is absent is as Linux has it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,7 +2,8 @@
 //!
 //!     cargo run --release -p tandem-sim --example play -- scenarios/demo.toml [SEED]
 
-use scenario::{Engine as _, ScenarioFile};
+use outcome::Engine as _;
+use scenario::ScenarioFile;
 use sim::Sim;
 use std::time::Instant;
 

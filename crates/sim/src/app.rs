@@ -1,6 +1,7 @@
 //! A sender's application: all that it has from the start, or so much now and then.
 
-use scenario::{Bytes, FlowSpec, Span, Writes};
+use scenario::{FlowSpec, Writes};
+use units::{Bytes, Span};
 
 /// More than any flow sends: it has no end.
 const ENDLESS: u64 = 1 << 60;

@@ -5,7 +5,8 @@ use crate::{
     packet::{Kind, Packet},
     timers::{Key, What},
 };
-use scenario::{Cross, PKT, Times};
+use scenario::{Cross, Times};
+use units::PKT;
 
 /// A source at work.
 #[derive(Debug)]

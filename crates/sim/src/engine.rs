@@ -2,7 +2,9 @@
 
 use crate::{conn::Conn, measure, measure::Looks, parallel, parallel::Ended, sender::Law, settings::Settings, world::World};
 use control::Controller;
-use scenario::{Buffer, Engine, EngineError, Explicit, Outcome, Parallel, Progress, QueueKind, Scenario, Scheduler, Span, SplitMode};
+use outcome::{Engine, EngineError, Outcome, Progress};
+use scenario::{Buffer, Explicit, Parallel, QueueKind, Scenario, Scheduler, SplitMode};
+use units::Span;
 
 /// A run without a duration, whose flows do not end either (a link that loses everything), is given up after a month.
 const PATIENCE: Span = Span(30 * 86_400 * 1_000_000_000);

@@ -3,7 +3,7 @@
 //!
 //! `net` is the links and the clock, `sender` and `receiver` are the ends of a connection as Linux has them, `conn` joins two of them by a
 //! handshake, `app` is what has something to send, `relay` is the split node, `router` has routers that take part (XCP, VCP, MPCP), `heard` what
-//! receivers do with what these tell, `world` lets it all happen, and `measure` makes an [`Outcome`](scenario::Outcome) of it. Where networks lie
+//! receivers do with what these tell, `world` lets it all happen, and `measure` makes an [`Outcome`](outcome::Outcome) of it. Where networks lie
 //! in parallel, `parallel` has a world and measures of its own, with the same ends and links. A run is a function of scenario, seed and
 //! [`Settings`]: no socket, no clock, no thread.
 //!

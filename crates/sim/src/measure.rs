@@ -2,7 +2,9 @@
 //! time. What they make of an [`Outcome`] is said in `scenario`, for every engine alike.
 
 use crate::{conn::Conn, net::forward, relay::Relay, settings::Settings, world::World};
-use scenario::{Backpressure, FlowSeen, LegLook, LegSeen, LinkLook, LinkOutcome, Outcome, Phase, Seen, ShaperOutcome};
+use outcome::{FlowSeen, LegLook, LegSeen, LinkLook, LinkOutcome, Outcome, Seen, ShaperOutcome};
+use scenario::Backpressure;
+use units::Phase;
 
 /// From one look to the next at first, ns; longer where there are many connections, by one for each two hundred.
 const FIRST_INTERVAL: u64 = 1_000_000;

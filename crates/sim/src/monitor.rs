@@ -2,7 +2,7 @@
 //! (crates/kernel/bpf/monitor.bpf.c), at the same moments and with the same figures.
 
 use control::Link;
-use scenario::Rate;
+use units::Rate;
 
 /// A link's record, and what the monitor keeps for itself.
 #[derive(Debug)]

@@ -7,7 +7,8 @@ use crate::{
     timers::{Key, NEVER, Timer, Timers},
 };
 use link::{Limit, Time, Way};
-use scenario::{Bytes, Network, PKT, Purpose, QueueKind, QueueLimit, Rate, Scenario, Span, stream};
+use scenario::{Network, Purpose, QueueKind, Scenario, stream};
+use units::{Bytes, PKT, QueueLimit, Rate, Span};
 
 /// Where packets go that come out of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! A packet, as links carry it: what TCP's header says, and nothing of the payload but its place in the stream.
 
 use link::Packet as _;
-use scenario::Span;
+use units::Span;
 
 /// Bytes of the IPv4 and TCP headers with the timestamp option (RFC 7323).
 pub(crate) const HEADER: u32 = 52;

@@ -1,6 +1,7 @@
 //! What TCP is like where a scenario does not say: Linux, unless set otherwise.
 
-use scenario::{Span, Tcp};
+use scenario::Tcp;
+use units::Span;
 
 /// How a sender finds out what is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -14,7 +14,9 @@ use crate::{
     settings::Settings,
     timers::{Key, What},
 };
-use scenario::{Backpressure, FlowSpec, Opens, PKT, Progress, QueueKind, Rate, Scenario, Span, SplitMode};
+use outcome::Progress;
+use scenario::{Backpressure, FlowSpec, Opens, QueueKind, Scenario, SplitMode};
+use units::{PKT, Rate, Span};
 
 /// For how long after the last byte has arrived senders' hearing of it is waited for, ns.
 const HEARING: u64 = 600_000_000_000;

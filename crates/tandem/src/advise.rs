@@ -7,8 +7,10 @@ use crate::{
 };
 use clap::Args;
 use experiments::advise::{self, Advice, Advisor, Aim, Bound, Finding, Verdict, Way};
-use scenario::{Assignment, Bytes, Engine, Outcome, Variant};
+use outcome::{Engine, Outcome};
+use scenario::{Assignment, Variant};
 use std::path::PathBuf;
+use units::Bytes;
 
 /// Split this path? Where, with which controller, how much buffer, and what is gained
 ///

@@ -3,8 +3,9 @@
 use crate::Failure;
 use clap::Args;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use outcome::{Engine, EngineError, Outcome, Progress};
 use rustix::thread::CpuSet;
-use scenario::{Engine, EngineError, Outcome, Progress, Scenario, Variant};
+use scenario::{Scenario, Variant};
 use std::{
     collections::VecDeque,
     io::IsTerminal,

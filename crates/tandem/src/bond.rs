@@ -3,13 +3,14 @@
 use crate::{
     Failure,
     check::{self, Check},
-    proxy::buffer,
     service::{self, usage},
 };
 use clap::{Args, Subcommand};
-use proxy::{BondConfig, Config, ConfigError, Destinations, LegProfile, Listen, Network, NetworkSpec, Prefix, ProxyVersion, Service};
-use scenario::{Buffer, Bytes, Span};
+use proxy::{
+    BondConfig, BufferSetting, Config, ConfigError, Destinations, LegProfile, Listen, Network, NetworkSpec, Prefix, ProxyVersion, Service,
+};
 use std::{net::SocketAddr, path::PathBuf};
+use units::{Bytes, Span};
 
 /// Carries each connection over several networks at once: `connect` takes connections where the networks are, `serve` is where they go
 /// on to their servers
@@ -97,8 +98,8 @@ struct Both {
     #[arg(long, value_name = "TIME", default_value = "60s")]
     outage: Span,
     /// What is held besides in each direction, in the plain leg's sockets: a size, or "unlimited" [default: 4MiB]
-    #[arg(long, value_name = "B", value_parser = buffer)]
-    buffer: Option<Buffer>,
+    #[arg(long, value_name = "B")]
+    buffer: Option<BufferSetting>,
     /// Streams at once [default: as many as open files allow]
     #[arg(long, value_name = "N")]
     max_flows: Option<usize>,
@@ -127,11 +128,7 @@ impl Both {
         bond.schedule_by(&self.scheduler)?;
         bond.read_key()?;
         let mut config = Config { bond: Some(bond), log_flows: true, max_flows: self.max_flows, ..Config::default() };
-        match self.buffer {
-            Some(Buffer::Bytes(bytes)) => config.buffer = Some(bytes),
-            Some(Buffer::Unlimited | Buffer::Auto) => config.buffer = None,
-            None => {}
-        }
+        config.buffer = self.buffer.map_or(config.buffer, BufferSetting::limit);
         config.connect_timeout = self.connect_timeout.duration();
         config.idle_timeout = self.idle_timeout.map(Span::duration);
         Ok(Service { config, name: self.name.clone(), metrics: self.metrics })

@@ -8,13 +8,13 @@ use crate::{
 use cache::{Cache as Running, Config, Listen, Raw, Stats, WorkerProgram, metrics, picture_worker, shrink::Wish};
 use clap::Args;
 use proxy::{ForwardPolicy, LegProfile, Ports, StartError};
-use scenario::{Bytes, Span};
 use sd_notify::NotifyState;
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     iterator::Signals,
 };
 use std::{net::SocketAddr, sync::Arc, thread, time::Duration};
+use units::{Bytes, Span};
 
 /// How often the firewall's rules and signals are looked at.
 const CHECK: Duration = Duration::from_millis(100);

@@ -5,9 +5,11 @@ use crate::{
     answer::{self, Manner, Question},
 };
 use clap::Args;
-use scenario::{Assignment, Bytes, Outcome, ScenarioFile, Variant};
+use outcome::Outcome;
+use scenario::{Assignment, ScenarioFile, Variant};
 use serde::Serialize;
 use std::path::PathBuf;
+use units::Bytes;
 
 /// The scenario, which is also a file that `tandem run` plays.
 pub(crate) const SCENARIO: &str = include_str!("../../../scenarios/demo.toml");

@@ -5,8 +5,8 @@ mod page;
 use crate::{Failure, answer, probe};
 use clap::{Args, Subcommand};
 use detect::{Asked, Capture, Evidence, Finding, Known, Says, Strength, Tally, Verdict};
-use scenario::Span;
 use std::{io::Write as _, net::SocketAddr, path::PathBuf};
+use units::Span;
 
 /// Is this connection split?
 #[derive(Debug, Args)]

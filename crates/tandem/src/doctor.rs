@@ -8,9 +8,9 @@ use proxy::{
     control::Remote,
     diagnosis::{self, Finding},
 };
-use scenario::{Rate, Span};
 use serde::Serialize;
 use std::{net::Ipv6Addr, path::PathBuf, time::Duration};
+use units::{Rate, Span};
 
 /// Tries each need of each command and says what is missing and how to mend it.
 #[derive(Debug, Args)]
@@ -34,7 +34,7 @@ pub(crate) struct Doctor {
 
 fn link(text: &str) -> Result<(Rate, Span), String> {
     let (rate, rtt) = text.split_once(',').ok_or("write a rate and a round trip, such as 100Mbit,600ms")?;
-    let wrong = |error: scenario::UnitError| error.to_string();
+    let wrong = |error: units::UnitError| error.to_string();
     Ok((rate.trim().parse().map_err(wrong)?, rtt.trim().parse().map_err(wrong)?))
 }
 

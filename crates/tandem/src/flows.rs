@@ -7,11 +7,11 @@ use proxy::{
     BondView, Change, DirectionView, FlowView, LegView, Limiter, LinkView, PathView, Phase, Prefix,
     control::{AskError, Remote, Status},
 };
-use scenario::{Bytes, Span};
 use std::{
     io::{IsTerminal as _, Write as _, stdout},
     thread,
 };
+use units::{Bytes, Span};
 
 /// The running proxy's flows: a row a flow, both legs in it
 #[derive(Debug, Args)]

@@ -25,7 +25,7 @@ impl Lab {
         let variants = run::pick(run::read(&self.file, &self.sets)?, self.case.as_slice())?;
         let variant = &variants[0];
         let engine = lab::Lab::default();
-        if let Err(error) = scenario::Engine::can_answer(&engine, &variant.scenario) {
+        if let Err(error) = outcome::Engine::can_answer(&engine, &variant.scenario) {
             return Err(answer::part(vec![Err(error)]).1.unwrap_or(Failure::Silent(1)));
         }
         let interrupted = answer::interruption();

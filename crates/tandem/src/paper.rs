@@ -9,8 +9,8 @@ use experiments::{
     ALIKE, BOUNDED, Claim, Entry, Experiment, Judgement, Line, Mean, Model, Origin, PaperError, Part, Player, Printed, Ratio, Row, Sheet,
     Verdict,
 };
+use outcome::{Engine, Outcome};
 use report::Quantity;
-use scenario::{Engine, Outcome};
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
 /// A table or figure of the papers, ours beside theirs; without a name, a list of them
@@ -112,7 +112,7 @@ impl Paper {
             let of_asked = |outcome: &Outcome| self.on.is_empty() || self.on.iter().any(|player| player.name() == outcome.engine);
             (earlier(&self.from)?.into_iter().filter(of_asked).collect(), None)
         };
-        scenario::add_ci95(&mut outcomes);
+        outcome::add_ci95(&mut outcomes);
         let judged = judged(experiment, &outcomes);
         if let Some(path) = &self.page {
             let title = format!("{id}: {}", experiment.title);

@@ -9,7 +9,6 @@ use detect::{
     Evidence, Verdict,
     probe::{Baseline, CONTROL_PORT, Direction, LONGEST_HOLD, MOST_BYTES, Probed, Prober, Responder, Row},
 };
-use scenario::{Bytes, Span};
 use std::{
     fs,
     io::{IsTerminal as _, Write as _},
@@ -17,6 +16,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool},
 };
+use units::{Bytes, Span};
 
 /// Opens connections to a host, and tells from what is measured whether somebody splits them on the way
 ///

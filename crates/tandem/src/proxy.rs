@@ -6,9 +6,9 @@ use crate::{
     service::{self, usage},
 };
 use clap::Args;
-use proxy::{Action, ConfigError, ForwardPolicy, LegProfile, Listen, Prefix, Rule, Service};
-use scenario::{Buffer, Bytes, Span};
+use proxy::{Action, BufferSetting, ConfigError, ForwardPolicy, LegProfile, Listen, Prefix, Rule, Service};
 use std::{net::SocketAddr, path::PathBuf};
+use units::{Bytes, Span};
 
 /// Splits the connections that come to this machine, until SIGTERM or Ctrl-C; then it takes no new ones and waits for those
 /// there are. A second one resets these. SIGHUP reads the configuration file again, for new connections.
@@ -35,8 +35,8 @@ pub(crate) struct Proxy {
     #[arg(long, value_name = "PREFIX")]
     bypass: Vec<Prefix>,
     /// What is held in each direction of a connection at most: a size, or "unlimited" [default: 4MiB]
-    #[arg(long, value_name = "B", value_parser = buffer)]
-    buffer: Option<Buffer>,
+    #[arg(long, value_name = "B")]
+    buffer: Option<BufferSetting>,
     /// Worker threads [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -74,14 +74,6 @@ pub(crate) struct Proxy {
     check: Option<Check>,
 }
 
-pub(crate) fn buffer(text: &str) -> Result<Buffer, String> {
-    match text.parse() {
-        Ok(Buffer::Auto) => Err("\"auto\" needs a scenario: give a size, or \"unlimited\"".into()),
-        Ok(buffer) => Ok(buffer),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
 impl Proxy {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let service = self.service().map_err(usage)?;
@@ -107,11 +99,7 @@ impl Proxy {
             config.listen.clone_from(&self.listen);
             config.read_users()?;
         }
-        match self.buffer {
-            Some(Buffer::Bytes(bytes)) => config.buffer = Some(bytes),
-            Some(Buffer::Unlimited | Buffer::Auto) => config.buffer = None,
-            None => {}
-        }
+        config.buffer = self.buffer.map_or(config.buffer, BufferSetting::limit);
         let policy = &mut config.policy;
         policy.near = self.near.clone().unwrap_or_else(|| policy.near.clone());
         policy.far = self.far.clone().unwrap_or_else(|| policy.far.clone());

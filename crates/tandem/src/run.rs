@@ -5,7 +5,8 @@ use crate::{
     answer::{self, Manner, Question},
 };
 use clap::{Args, ValueEnum};
-use scenario::{Assignment, Engine, ScenarioFile, Variant};
+use outcome::Engine;
+use scenario::{Assignment, ScenarioFile, Variant};
 use std::{fs, path::PathBuf};
 
 /// Plays a scenario file, with all its cases, and prints what came out.
@@ -92,7 +93,7 @@ impl Run {
             }
         }
         let (mut outcomes, failure) = answer::part(answer::ask(questions, Manner { quiet: self.manner.quiet || self.json, ..self.manner }));
-        scenario::add_ci95(&mut outcomes);
+        outcome::add_ci95(&mut outcomes);
         if let Some(path) = &self.page
             && !outcomes.is_empty()
         {

@@ -204,7 +204,7 @@ fn the_packages_configuration_can_be_used_once_it_is_enabled() {
     assert!(said.contains(&format!("open\nparam command {TANDEM} proxy -c {}\n", file.display())), "{said}");
     assert!(said.ends_with("close\ntold procd\n"), "{said}");
     let service = proxy::Service::read(&file).unwrap();
-    assert_eq!(service.config.buffer, Some(scenario::Bytes(4 << 20)));
+    assert_eq!(service.config.buffer, Some(units::Bytes(4 << 20)));
 }
 
 #[test]

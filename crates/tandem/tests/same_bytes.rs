@@ -4,13 +4,14 @@
 mod common;
 
 use common::{TANDEM, scenario_files};
-use scenario::{Loss, Scenario, ScenarioFile, Span, Variant};
+use scenario::{Loss, Scenario, ScenarioFile, Variant};
 use serde_json::Value;
 use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
 };
+use units::Span;
 
 /// A scenario file, and what is changed of it.
 struct Play {

@@ -11,7 +11,7 @@ use crate::{
     estimate,
     path::{Chances, FIRST, SECOND},
 };
-use scenario::half_width;
+use outcome::half_width;
 
 /// A buffer that is enough, and what it costs.
 #[derive(Debug, Clone, Copy, PartialEq)]

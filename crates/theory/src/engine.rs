@@ -1,9 +1,9 @@
 //! Answers a scenario by the equations.
 
 use crate::{Aimd, Losses, Split, State, TheoryError, parallel};
-use scenario::{
-    Backpressure, Dist, Engine, EngineError, FlowOutcome, Loss, Outcome, PKT, Phases, Progress, ProxyOutcome, Scenario, Series, SplitMode,
-};
+use outcome::{Dist, Engine, EngineError, FlowOutcome, Outcome, Phases, Progress, ProxyOutcome, Series};
+use scenario::{Backpressure, Loss, Scenario, SplitMode};
+use units::PKT;
 
 /// The engine that answers with the steady state of one connection without an end, split at most once, or with that of networks in parallel.
 #[derive(Debug, Default, Clone, Copy)]
@@ -104,7 +104,7 @@ fn answer(scenario: &Scenario, seed: u64) -> Result<Outcome, TheoryError> {
     }
     let found = split.estimate(seed, LOSSES)?;
     let goodput = found.rate.mean * PAYLOAD * 8.0;
-    let seconds = scenario.duration.map_or(0.0, scenario::Span::secs);
+    let seconds = scenario.duration.map_or(0.0, units::Span::secs);
     let bottleneck = scenario.links[scenario.bottleneck()].rate.bits_per_s() as f64;
     let percent = found.rate.half / found.rate.mean * 100.0;
     Ok(Outcome {

@@ -1,7 +1,7 @@
 //! Stationary figures from a long path, by the means of its parts.
 
 use crate::{Ends, Phase, Split, State};
-use scenario::half_width;
+use outcome::half_width;
 
 /// A mean with the half width of its 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -6,7 +6,8 @@
 //! and is played.
 
 use crate::{Can, CanMeans, Number, Sizes, TheoryError};
-use scenario::{EngineError, NetworkOutcome, Outcome, Parallel, SOJOURNS, Scenario, Scheduler, Shape};
+use outcome::{EngineError, NetworkOutcome, Outcome, SOJOURNS};
+use scenario::{Parallel, Scenario, Scheduler, Shape};
 
 /// What the model has no answer to.
 pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
@@ -130,7 +131,8 @@ fn queues(parallel: &Parallel<'_>) -> Vec<Option<Number>> {
 #[cfg(test)]
 mod tests {
     use crate::Theory;
-    use scenario::{Engine, EngineError, Outcome, Scenario, ScenarioFile};
+    use outcome::{Engine, EngineError, Outcome};
+    use scenario::{Scenario, ScenarioFile};
 
     fn scenario(loads: [f64; 3], law: &str, scheduler: &str) -> Scenario {
         let network = |load| format!("[[network]]\nrate = \"5.28Mbit\"\ndelay = \"5ms\"\nload = {load}\n");

@@ -4,7 +4,7 @@
 //! from a formula for independent samples. Queues have an atom at 0: what is 0 is left out, here everywhere.
 
 use crate::{Mean, TheoryError};
-use scenario::half_width;
+use outcome::half_width;
 use std::fmt;
 
 /// Parts of a series that intervals come from.

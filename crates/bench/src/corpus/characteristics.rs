@@ -8,13 +8,13 @@ use super::{
 };
 use anyhow::{Context as _, Result, bail, ensure};
 use detect::{Asked, Capture, Finding, Known, findings};
-use scenario::Bytes;
 use std::{
     fs,
     net::SocketAddr,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
+use units::Bytes;
 
 /// Takes traces of downloads over a cellular link, split, held by a TCP proxy and neither, draws them as Figure 3 of Wei et al. does, and prints what they show
 #[derive(Debug, clap::Args)]

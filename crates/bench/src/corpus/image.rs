@@ -9,7 +9,6 @@ use super::{
 use crate::soak::Dice;
 use anyhow::{Context as _, Result, bail, ensure};
 use jpeg_encoder::{ColorType, Encoder};
-use scenario::Bytes;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -20,6 +19,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use units::Bytes;
 
 /// Downloads a picture, or a page of several, over a cellular link through Split-TCP and through a TCP proxy that makes it smaller, and prints how long each took
 #[derive(Debug, clap::Args)]

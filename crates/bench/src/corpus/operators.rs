@@ -11,13 +11,13 @@ use super::{
 };
 use anyhow::{Context as _, Result, bail, ensure};
 use detect::{Verdict, probe::CONTROL_PORT};
-use scenario::{Bytes, Rate, Span};
 use serde_json::Value;
 use std::{
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
 };
+use units::{Bytes, Rate, Span};
 
 /// Sets up a network as each operator of Wei et al. had it, and probes through it: exit status 1 where a cell of Table I is not found
 #[derive(Debug, clap::Args)]

@@ -5,7 +5,7 @@
 use super::plan::{Condition, LATE, Run, Way};
 use anyhow::{Context as _, Result, ensure};
 use lab::{Extras, Host, Network, Reordering};
-use scenario::{ScenarioFile, Span};
+use scenario::ScenarioFile;
 use std::{
     io::{BufRead as _, BufReader, Read as _},
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -14,6 +14,7 @@ use std::{
     thread,
     time::Duration,
 };
+use units::Span;
 
 /// Where the server serves.
 pub(super) const PORT: u16 = 80;

@@ -2,9 +2,10 @@
 
 use anyhow::Result;
 use link::{Losses, Time};
-use scenario::{Loss, PKT, Purpose, Scenario, ScenarioFile, stream};
+use scenario::{Loss, Purpose, Scenario, ScenarioFile, stream};
 use sim::{Recovery, Settings};
 use std::fmt::Write as _;
+use units::PKT;
 
 /// Payload of a full segment, bytes, and the headers beside it: the same on both sides.
 const MSS: u64 = 1448;

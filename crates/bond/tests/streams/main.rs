@@ -6,7 +6,7 @@ use bond::{Breach, ConnId, Inbound, Look, Outbound, Scheduler, Settings};
 use proptest::prelude::*;
 use rand::RngExt;
 use rand_pcg::Pcg64;
-use scenario::{Bytes, Span};
+use units::{Bytes, Span};
 use world::{Fate, Nature, World};
 
 const SCHEDULERS: [Scheduler; 5] = [Scheduler::Score, Scheduler::RoundRobin, Scheduler::Single, Scheduler::Redundant, Scheduler::Tiers];

@@ -3,8 +3,8 @@
 use bond::{Buffer, ConnId, Frame, Inbound, Look, Outbound, Reader, Settings, Step};
 use rand::RngExt;
 use rand_pcg::Pcg64;
-use scenario::Span;
 use std::collections::VecDeque;
+use units::Span;
 
 /// What a connection is like.
 #[derive(Debug, Clone, Copy)]

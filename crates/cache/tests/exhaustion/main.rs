@@ -84,7 +84,7 @@ fn other(at: SocketAddr, path: &str) -> u64 {
 fn one_client_does_not_exhaust_the_memory() {
     let origin = origin();
     let listen = vec![Listen::Forward("127.0.0.1:0".parse().unwrap(), origin)];
-    let cache = Cache::start(Config { listen, memory: scenario::Bytes(MEMORY), ..Config::default() }).unwrap();
+    let cache = Cache::start(Config { listen, memory: units::Bytes(MEMORY), ..Config::default() }).unwrap();
     let at = cache.addresses()[0];
     let client = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     for what in ["passed", "kept"] {

@@ -115,7 +115,7 @@ fn asking(at: SocketAddr, path: &str) -> TcpStream {
 /// A cache that bounds each client to four requests at once.
 fn small(origin: SocketAddr, wait: Duration) -> Cache {
     before(origin, |config| {
-        config.memory = scenario::Bytes(1 << 20);
+        config.memory = units::Bytes(1 << 20);
         config.connect_timeout = wait;
     })
 }
@@ -194,7 +194,7 @@ fn talking() -> SocketAddr {
 fn connections_that_are_not_http_leave_half_to_requests() {
     let (talking, (origin, _)) = (talking(), endless());
     let cache = before(talking, |config| {
-        config.memory = scenario::Bytes(4 << 20);
+        config.memory = units::Bytes(4 << 20);
         config.raw = cache::Raw::Stream;
         config.connect_timeout = Duration::from_millis(500);
     });

@@ -353,9 +353,9 @@ fn no_more_is_held_than_is_allowed() {
         answer(200, &[("cache-control", "max-age=60")], Steps::all(vec![7; bytes]))
     });
     let limit = |config: &mut cache::Config| {
-        config.memory = scenario::Bytes(500_000);
-        config.disk = scenario::Bytes(2_000_000);
-        config.largest = scenario::Bytes(1_000_000);
+        config.memory = units::Bytes(500_000);
+        config.disk = units::Bytes(2_000_000);
+        config.largest = units::Bytes(1_000_000);
     };
     let (cache, client) = (before(origin.address, limit), Client::new());
     for round in 0..60_u32 {

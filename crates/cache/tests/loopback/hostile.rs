@@ -237,9 +237,9 @@ fn a_body_without_an_end_takes_no_more_than_there_is() {
         }
     });
     let limit = |config: &mut cache::Config| {
-        config.memory = scenario::Bytes(1_000_000);
-        config.disk = scenario::Bytes(2_000_000);
-        config.largest = scenario::Bytes(1_500_000);
+        config.memory = units::Bytes(1_000_000);
+        config.disk = units::Bytes(2_000_000);
+        config.largest = units::Bytes(1_500_000);
     };
     let cache = before(at, limit);
     for path in ["/kept", "/passed"] {

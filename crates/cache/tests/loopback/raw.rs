@@ -115,9 +115,9 @@ fn tls_passes_at_once_and_unopened() {
 #[test]
 fn what_is_too_large_goes_on_as_it_comes() {
     let limit = |config: &mut Config| {
-        config.memory = scenario::Bytes(300_000);
-        config.disk = scenario::Bytes(1_000_000);
-        config.largest = scenario::Bytes(1_000_000);
+        config.memory = units::Bytes(300_000);
+        config.disk = units::Bytes(1_000_000);
+        config.largest = units::Bytes(1_000_000);
     };
     let (cache, mut client, mut server) = between(NEVER, b"\0", limit);
     let mut sender = client.try_clone().unwrap();

@@ -3,9 +3,11 @@
 
 use crate::{PaperError, index::PAPERS};
 use link::Time;
-use scenario::{Assignment, Loss, Outcome, PKT, Purpose, Scenario, ScenarioFile, stream};
+use outcome::Outcome;
+use scenario::{Assignment, Loss, Purpose, Scenario, ScenarioFile, stream};
 use sim::Sim;
 use theory::{Aimd, Follows, Losses, Phase, Split, State};
+use units::PKT;
 
 /// Payload of a full packet.
 pub(super) const PAYLOAD: f64 = 1448.0;

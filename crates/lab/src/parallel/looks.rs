@@ -1,8 +1,9 @@
 //! Looks at a bond while it carries what is given: what is plotted over time.
 
 use super::network::Networks;
+use outcome::Series;
 use proxy::{BondView, FlowStats, PathView};
-use scenario::{Opens, Series};
+use scenario::Opens;
 use std::time::{Duration, Instant};
 
 /// How often it is looked.

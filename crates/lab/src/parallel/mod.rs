@@ -7,11 +7,9 @@ mod transfers;
 use crate::{emulator::LinkReport, measure};
 use looks::Looks;
 use network::{Networks, PATIENCE, wire_rate};
+use outcome::{EngineError, FlowOutcome, Means, NetworkOutcome, Outcome, Progress, ReorderOutcome, Sojourns};
 use proxy::FlowRecord;
-use scenario::{
-    EngineError, FlowOutcome, FlowSpec, Job, Means, NetworkOutcome, Opens, Outcome, Parallel, Progress, ReorderOutcome, Scenario,
-    Scheduler, Sojourns, Span,
-};
+use scenario::{FlowSpec, Job, Opens, Parallel, Scenario, Scheduler};
 use std::{
     collections::HashMap,
     path::PathBuf,
@@ -20,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 use transfers::{Ended, Ends, Over, Spec, Transfer};
+use units::Span;
 
 /// Of so many foreground transfers that count, one comes before them and does not: the networks begin empty. (So it is in the simulator.)
 const EARLY: u64 = 10;
@@ -56,7 +55,7 @@ pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
 struct Coming {
     job: Job,
     opens: Opens,
-    window: Option<scenario::Bytes>,
+    window: Option<units::Bytes>,
     /// Which flow it is, where it is one that is given.
     flow: Option<usize>,
     ends: bool,
@@ -124,7 +123,7 @@ pub(crate) fn play(
     let specs = scenario.flow_specs(seed);
     let mut networks = Networks::build(parallel, seed, capture)?;
     let carried = Arc::new(Mutex::new(Carried { shares: vec![0; parallel.networks.len()], held: Vec::new() }));
-    let (over, multipath) = match bond::Settings::of(&parallel.bond) {
+    let (over, multipath) = match parallel.bond.settings() {
         Some(settings) => {
             let opens = if specs.is_empty() { vec![Opens::Sender] } else { [Opens::Sender, Opens::Receiver].into() };
             for opens in opens.into_iter().filter(|opens| specs.is_empty() || specs.iter().any(|spec| spec.opens == *opens)) {
@@ -245,7 +244,7 @@ impl Run<'_> {
         loop {
             let now = self.ends.all.now();
             while let Some((flow, spec)) = given.next_if(|(_, spec)| spec.start.secs() <= now) {
-                let job = Job { class: 0, at: spec.start, bytes: spec.bytes.unwrap_or(scenario::Bytes(u64::MAX)) };
+                let job = Job { class: 0, at: spec.start, bytes: spec.bytes.unwrap_or(units::Bytes(u64::MAX)) };
                 let coming = Coming { job, opens: spec.opens, window: spec.window, flow: Some(flow), ends: spec.bytes.is_some() };
                 self.begin(coming, over);
             }

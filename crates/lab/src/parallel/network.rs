@@ -17,13 +17,14 @@ use link::Limit;
 use proxy::{BondConfig, Config, FlowRecord, FlowStats, LegProfile, Listen, Network as Path, Policy, Proxy};
 use rand::RngExt as _;
 use rustix::fd::OwnedFd;
-use scenario::{Bytes, Opens, PKT, Parallel, Purpose, QueueLimit, Rate, Span, stream};
+use scenario::{Opens, Parallel, Purpose, stream};
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
     time::{Duration, Instant},
 };
+use units::{Bytes, PKT, QueueLimit, Rate, Span};
 
 /// Where the accepting end of a bond listens.
 const BOND_PORT: u16 = 7000;

@@ -6,7 +6,7 @@
 use super::network::{Networks, OUT_PORT, address, end_of, entrance};
 use crate::LabError;
 use rand::RngExt as _;
-use scenario::{Bytes, Opens, Purpose, stream};
+use scenario::{Opens, Purpose, stream};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::{
     collections::HashMap,
@@ -20,6 +20,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use units::Bytes;
 
 /// Where the transfers of network `index` come in; Multipath TCP's at the first.
 const FIRST_PORT: u16 = 10_000;

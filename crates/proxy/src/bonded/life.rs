@@ -32,13 +32,13 @@ use crate::{
 };
 use bond::{Answer, Call, Frame, NoMemory, StreamError, Target, Why};
 use rustix::{fd::AsFd as _, io::Errno};
-use scenario::Span;
 use socket2::Socket;
 use std::{
     io, mem,
     net::{Shutdown, SocketAddr},
     time::{Duration, Instant},
 };
+use units::Span;
 
 /// How much may be moved before others have their turn.
 const TURN_BYTES: usize = 2 << 20;

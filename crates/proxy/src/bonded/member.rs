@@ -7,12 +7,12 @@ use super::{
 use crate::sys::{self, TcpInfo};
 use bond::{BadFrame, Breach, Buffer, ConnId, Frame, Header, Inbound, Look, NoMemory, Piece, Reader, Room, Step, StreamError};
 use rustix::io::Errno;
-use scenario::{Bytes, Span};
 use std::{
     collections::VecDeque,
     io::{IoSlice, IoSliceMut},
     iter,
 };
+use units::{Bytes, Span};
 
 /// What is read at once of what is no payload: some frames.
 const SPILL: usize = 512;

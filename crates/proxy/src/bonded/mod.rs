@@ -49,7 +49,6 @@ use rustix::{
     fd::OwnedFd,
     io::Errno,
 };
-use scenario::Span;
 use socket2::Socket;
 use std::{
     cmp::Reverse,
@@ -60,6 +59,7 @@ use std::{
     time::{Duration, Instant},
 };
 use stream::Stream;
+use units::Span;
 
 /// An address that is not known.
 pub(crate) const UNKNOWN: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);

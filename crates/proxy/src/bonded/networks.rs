@@ -8,7 +8,6 @@ use super::{
     settings::{BondConfig, Network, bound_window},
 };
 use crate::{leg, sys::TcpInfo};
-use scenario::Bytes;
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use std::{
     collections::VecDeque,
@@ -16,6 +15,7 @@ use std::{
     net::SocketAddr,
     time::{Duration, Instant},
 };
+use units::Bytes;
 
 /// Between tries of a network that nothing gets through: at first, and at last.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);

@@ -9,7 +9,6 @@ use crate::{
 };
 use bond::{Key, Scheduler};
 use rustix::fd::AsFd;
-use scenario::{Bytes, Span};
 use serde::{Deserialize, Deserializer, de};
 use std::{
     fs, io,
@@ -19,6 +18,7 @@ use std::{
     str::FromStr,
     time::Duration,
 };
+use units::{Bytes, Span};
 
 /// A bond, at either end.
 #[derive(Debug, Clone)]

@@ -10,8 +10,8 @@ use rustix::{
     io::Errno,
     net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg},
 };
-use scenario::Span;
 use std::{io::IoSlice, iter};
+use units::Span;
 
 /// So many parts are sent at once.
 const PARTS: usize = 8;

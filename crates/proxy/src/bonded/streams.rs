@@ -19,9 +19,9 @@ use crate::{
 };
 use bond::{Call, Frame, NoMemory, Target};
 use rustix::event::epoll::{self, EventData};
-use scenario::Span;
 use socket2::Socket;
 use std::{cmp::Reverse, io, mem, net::SocketAddr};
+use units::Span;
 
 /// Streams that are over are remembered: a connection that comes late for one must not begin another.
 const REMEMBERED: usize = 8192;

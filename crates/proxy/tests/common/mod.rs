@@ -3,7 +3,6 @@
 
 use proxy::{Config, Ending, FlowRecord, FlowStats, Listen, Proxy};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use scenario::Bytes;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use std::{
     fs,
@@ -18,6 +17,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use units::Bytes;
 
 /// How long anything may take. It bounds a failure; no test waits for it to pass.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,7 +1,8 @@
 //! Which transfer comes next: those that come by chance and those that are given, in the order of time.
 
-use scenario::{Bytes, FlowSpec, Job, Jobs, Opens, Parallel};
+use scenario::{FlowSpec, Job, Jobs, Opens, Parallel};
 use std::{collections::VecDeque, iter::Peekable};
+use units::Bytes;
 
 /// More than any flow sends: it has no end.
 const ENDLESS: Bytes = Bytes(1 << 60);

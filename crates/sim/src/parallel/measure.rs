@@ -5,7 +5,8 @@
 
 use super::{MOST, Stripe, World};
 use crate::net::{Net, forward, wire_rate};
-use scenario::{FlowOutcome, Job, Means, NetworkOutcome, Outcome, Parallel, ReorderOutcome, Sojourns};
+use outcome::{FlowOutcome, Means, NetworkOutcome, Outcome, ReorderOutcome, Sojourns};
+use scenario::{Job, Parallel};
 
 /// Of so many foreground transfers that count, one comes before them and does not.
 const EARLY: u64 = 10;

@@ -26,9 +26,11 @@ use crate::{
 use coming::{Coming, Schedule};
 use control::Controller;
 use measure::Tally;
-use scenario::{FlowSpec, Network, PKT, Parallel, Progress, QueueKind, Scenario, Span};
+use outcome::Progress;
+use scenario::{FlowSpec, Network, Parallel, QueueKind, Scenario};
 use std::collections::VecDeque;
 use stripe::{MOST, Stripe};
+use units::{PKT, Span};
 
 /// How many events there are between two reports of progress.
 const REPORT: u32 = 1 << 20;

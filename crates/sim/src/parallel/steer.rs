@@ -9,8 +9,8 @@ use crate::{
     timers::{Key, NEVER, What},
 };
 use bond::{ConnId, Header, Look, Order, Outbound};
-use scenario::Span;
 use std::collections::VecDeque;
+use units::Span;
 
 const HEADER: u64 = Header::PIECE as u64;
 

@@ -48,7 +48,7 @@ impl Stripe {
     /// Over so many connections, of which `best` is the one that `single` takes.
     pub(super) fn over(bytes: u64, bond: &Bond, connections: usize, best: usize) -> Self {
         // By turns it is settled beforehand who has what.
-        if let Some(settings) = bond::Settings::of(bond).filter(|settings| settings.scheduler != bond::Scheduler::RoundRobin) {
+        if let Some(settings) = bond.settings().filter(|settings| settings.scheduler != bond::Scheduler::RoundRobin) {
             return Stripe::new(bytes, Plan::Steered(Box::new(Steered::new(bytes, settings))));
         }
         match bond.scheduler {
@@ -190,7 +190,7 @@ fn turns(bytes: u64, piece: u64, connections: u64, number: u64) -> u64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use scenario::Bytes;
+    use units::Bytes;
 
     fn of(scheduler: Scheduler, piece: u64) -> Bond {
         Bond { piece: Bytes(piece), ..Bond::of(scheduler) }

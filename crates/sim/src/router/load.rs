@@ -3,7 +3,7 @@
 
 use crate::packet::{Packet, Protocol, bytes_of};
 use link::Time;
-use scenario::Span;
+use units::Span;
 
 /// How long the load is measured before it is told (t_ρ).
 pub(crate) const INTERVAL_NS: u64 = 200_000_000;

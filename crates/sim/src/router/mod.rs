@@ -16,7 +16,8 @@ use crate::packet::Packet;
 use link::{Tap, Time};
 pub(crate) use load::{Code, INTERVAL_NS};
 pub(crate) use mpcp::load_of;
-use scenario::{Bytes, QueueKind, Rate};
+use scenario::QueueKind;
+use units::{Bytes, Rate};
 
 /// A router at the queue of a link.
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 
 use crate::packet::{Packet, Protocol, bytes_of};
 use link::Time;
-use scenario::Span;
+use units::Span;
 
 /// What is handed out of the spare rate in an interval, and against the queue: 0 < α < π/(4√2), β = α²√2.
 const ALPHA: f64 = 0.4;

@@ -1,6 +1,7 @@
 //! What the tests share.
 
-use scenario::{Engine, EngineError, Outcome, Scenario, ScenarioFile};
+use outcome::{Engine, EngineError, Outcome};
+use scenario::{Scenario, ScenarioFile};
 use sim::{Effort, Settings, Sim};
 
 /// A scenario from a file's text, which needs no name.

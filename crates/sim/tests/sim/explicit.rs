@@ -1,7 +1,7 @@
 //! Routers that take part, and the senders that they tell: what the papers say of them, as traces.
 
 use crate::common::{near, play, refused, run, scenario};
-use scenario::{Engine, Outcome};
+use outcome::{Engine, Outcome};
 use sim::{Settings, Sim};
 
 /// What 20 Mbit/s bring of payload, bits a second, and a BDP at 100 ms.
@@ -53,7 +53,7 @@ fn xcp_does_not_favour_short_round_trips() {
     // 100, 200, 300 and 400 ms.
     let outcome = run(&text("xcp-e2e", 60, "", "count = 4\naccess_delay = { every = \"50ms\" }\n"));
     let shares: Vec<f64> = (0..4).map(|flow| mean(between(&outcome, "flow_goodput", &format!("flow {flow}"), 20.0, 60.0))).collect();
-    assert!(scenario::jain(&shares).unwrap() > 0.999, "{shares:?}");
+    assert!(outcome::jain(&shares).unwrap() > 0.999, "{shares:?}");
     // While nothing is known of the long ones yet, the first intervals are too short for them: some are dropped.
     assert!(outcome.utilization > 0.95 && outcome.queue_drops() < 50, "{} {}", outcome.utilization, outcome.queue_drops());
 }
@@ -132,7 +132,7 @@ fn loads_in_few_bits_make_flows_alike_but_slowly() {
         let outcome = run(&text(law, 120, "", flows));
         let shares = |from: f64, to: f64| {
             let of = |flow: usize| mean(between(&outcome, "flow_goodput", &format!("flow {flow}"), from, to));
-            scenario::jain(&(0..4).map(of).collect::<Vec<_>>()).unwrap()
+            outcome::jain(&(0..4).map(of).collect::<Vec<_>>()).unwrap()
         };
         assert!(outcome.queue_drops() <= 20, "{law}: {}", outcome.queue_drops());
         (shares(10.0, 15.0), shares(100.0, 120.0))

@@ -3,7 +3,8 @@
 
 use crate::common::run;
 use control::Controller;
-use scenario::{Explicit, Outcome};
+use outcome::Outcome;
+use scenario::Explicit;
 use std::{fmt::Write as _, thread};
 
 /// The far leg's rate, bits a second, and what it brings of payload.

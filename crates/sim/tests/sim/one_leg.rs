@@ -200,7 +200,7 @@ fn what_a_scenario_sets_of_tcp_is_the_simulators_setting() {
     let linux = Settings::default();
     let plain = play(lossy, 1, linux).0;
     for (text, settings) in [
-        ("initial_rto = \"50ms\"", Settings { initial_rto: scenario::Span(50_000_000), ..linux }),
+        ("initial_rto = \"50ms\"", Settings { initial_rto: units::Span(50_000_000), ..linux }),
         ("initial_window = 1", Settings { initial_window: 1, ..linux }),
         ("sack = false", Settings { recovery: sim::Recovery::NewReno, ..linux }),
         ("delayed_acks = false", Settings { delayed_acks: false, ..linux }),

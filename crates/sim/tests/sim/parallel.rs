@@ -1,7 +1,8 @@
 //! Networks in parallel: what packets make of the model of fluids, and that every byte of every transfer comes once.
 
 use crate::common::{near, refused, scenario};
-use scenario::{Job, Outcome, Scenario};
+use outcome::Outcome;
+use scenario::{Job, Scenario};
 use sim::{Effort, Settings, Sim};
 
 /// Networks of these rates (Mbit/s) and loads, as in the paper's test lab: so near that six segments, the window there, fill the slowest of them even

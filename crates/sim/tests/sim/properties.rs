@@ -1,8 +1,9 @@
 //! Whatever a scenario is: every byte arrives once, and the same seed gives the same outcome.
 
 use crate::common::scenario;
+use outcome::Outcome;
 use proptest::prelude::*;
-use scenario::{Explicit, Outcome, SplitMode};
+use scenario::{Explicit, SplitMode};
 use sim::{Effort, Recovery, Settings, Sim};
 use std::fmt::Write as _;
 

@@ -1,7 +1,7 @@
 //! Semi-Split TCP: the sender knows of delivery what is true, and its window follows the proxy all the same.
 
 use crate::common::{near, run};
-use scenario::Outcome;
+use outcome::Outcome;
 
 const TWO: &str = "[[link]]\nrate = \"100Mbit\"\ndelay = \"10ms\"\n[[link]]\nrate = \"12Mbit\"\ndelay = \"40ms\"\n";
 

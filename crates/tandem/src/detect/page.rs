@@ -2,8 +2,8 @@
 
 use super::{method, name, says, strength};
 use detect::{Finding, Plot};
+use outcome::{Outcome, Series};
 use report::WordsTable;
-use scenario::{Outcome, Series};
 
 /// Connections that a page shows.
 const SHOWN: usize = 4;

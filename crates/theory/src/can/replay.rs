@@ -137,7 +137,8 @@ pub fn ideal(parallel: &Parallel<'_>, seed: u64) -> Vec<Option<f64>> {
 mod tests {
     use super::*;
     use crate::Can;
-    use scenario::{Bytes, Scenario, ScenarioFile, Span};
+    use scenario::{Scenario, ScenarioFile};
+    use units::{Bytes, Span};
 
     fn scenario(scheduler: &str) -> Scenario {
         let network = |load| format!("[[network]]\nrate = \"8Mbit\"\ndelay = \"1ms\"\nload = {load}\n");

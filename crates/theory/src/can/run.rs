@@ -2,9 +2,9 @@
 
 use super::{Can, CanMeans, Number, Sizes, arrivals::Modulation, arrivals::Streams, events::Events, jumps::Jumps, sizes::within};
 use crate::{TheoryError, aimd::positive};
+use outcome::half_width;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use scenario::half_width;
 use std::{
     num::NonZero,
     sync::{

@@ -1,4 +1,7 @@
-//! Text in TOML, and errors that point at line and key.
+//! TOML files of any schema, with errors that name the line, the key and the cure.
+//!
+//! [`read_toml`] is the way in. The other functions are its parts, for a reader that changes the table
+//! before it deserializes it, as the cases of a scenario do.
 
 use serde::de::DeserializeOwned;
 use std::fmt;
@@ -54,12 +57,15 @@ impl Fault {
     }
 }
 
-/// The text of an error in a nested value, without the position that a value has not got.
-pub(crate) fn inner<E: serde::de::Error>(error: toml::de::Error) -> E {
+/// The message of an error in a nested value, without a position: values have none.
+pub fn inner<E: serde::de::Error>(error: toml::de::Error) -> E {
     E::custom(error.message())
 }
 
-/// Reads a file of any schema: its `text`, then what `check` finds wrong with what it says. Errors call it `origin`.
+/// Reads a file: its `text`, then what `check` finds wrong with what it says. Errors call it `origin`.
+///
+/// # Errors
+/// The text is not TOML, does not fit the schema, or `check` refuses it.
 pub fn read_toml<T: DeserializeOwned>(text: &str, origin: &str, check: impl FnOnce(&T) -> Result<(), Fault>) -> Result<T, FileError> {
     let table = table(text, origin)?;
     let read = deserialize::<T>(Value::Table(table)).and_then(|value| check(&value).map(|()| value));
@@ -67,7 +73,10 @@ pub fn read_toml<T: DeserializeOwned>(text: &str, origin: &str, check: impl FnOn
 }
 
 /// The table that `text` is.
-pub(crate) fn table(text: &str, origin: &str) -> Result<Table, FileError> {
+///
+/// # Errors
+/// The text is not TOML.
+pub fn table(text: &str, origin: &str) -> Result<Table, FileError> {
     toml::from_str(text).map_err(|error| {
         let line = error.span().map(|span| line_of(text, span.start));
         FileError {
@@ -81,7 +90,10 @@ pub(crate) fn table(text: &str, origin: &str) -> Result<Table, FileError> {
 }
 
 /// Deserializes `value`; a fault knows its path.
-pub(crate) fn deserialize<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, Fault> {
+///
+/// # Errors
+/// The value does not fit the schema.
+pub fn deserialize<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, Fault> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let mut path = error.path().to_string();
         let message = error.inner().message().to_string();
@@ -108,7 +120,8 @@ pub(crate) fn deserialize<T: serde::de::DeserializeOwned>(value: Value) -> Resul
     })
 }
 
-pub(crate) fn under(path: &str, key: &str) -> String {
+/// The path of `key` in the table at `path`.
+pub fn under(path: &str, key: &str) -> String {
     match (path.is_empty() || path == ".", key.is_empty() || key == ".") {
         (true, _) => key.into(),
         (_, true) => path.into(),
@@ -118,7 +131,7 @@ pub(crate) fn under(path: &str, key: &str) -> String {
 }
 
 /// The path as people count: `link[0]` becomes `link[1]`.
-pub(crate) fn from_one(path: &str) -> String {
+pub fn from_one(path: &str) -> String {
     let mut out = String::new();
     let mut rest = path;
     while let Some(open) = rest.find('[') {
@@ -131,7 +144,7 @@ pub(crate) fn from_one(path: &str) -> String {
 }
 
 /// Finds the line of a fault's key in the text.
-pub(crate) fn place(text: &str, origin: &str, fault: &Fault) -> FileError {
+pub fn place(text: &str, origin: &str, fault: &Fault) -> FileError {
     let line = span_of(text, &fault.path).map(|start| line_of(text, start));
     FileError {
         origin: origin.into(),

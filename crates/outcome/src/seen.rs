@@ -3,10 +3,10 @@
 
 use crate::{
     curve,
-    model::{Leg, Scenario},
-    outcome::{Dist, FlowOutcome, LegOutcome, LinkOutcome, Outcome, Phase, Phases, ProxyOutcome, Series, ShaperOutcome, jain},
-    units::Span,
+    outcome::{Dist, FlowOutcome, LegOutcome, LinkOutcome, Outcome, Phases, ProxyOutcome, Series, ShaperOutcome, jain},
 };
+use scenario::{Leg, Scenario};
+use units::{Phase, Span};
 
 /// Points of a flow at which a byte's delay is measured.
 const DELAY_POINTS: usize = 400;
@@ -318,7 +318,7 @@ impl LegSeen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file::ScenarioFile;
+    use scenario::ScenarioFile;
 
     fn scenario() -> Scenario {
         let text = "name = \"x\"\nduration = \"10s\"\n[[link]]\nrate = \"8Mbit\"\ndelay = \"10ms\"\n[[link]]\nrate = \"80Mbit\"\ndelay = \"10ms\"\n\

@@ -133,7 +133,7 @@ macro_rules! quantity {
                 print(f, self.0, $units)
             }
         }
-        impl_text!($name);
+        $crate::impl_text!($name);
         impl Quantity for $name {
             fn units(self) -> u64 {
                 self.0
@@ -145,6 +145,8 @@ macro_rules! quantity {
     };
 }
 
+/// Serializes and deserializes a type by its text form, `Display` and `FromStr`.
+#[macro_export]
 macro_rules! impl_text {
     ($name:ident) => {
         impl serde::Serialize for $name {
@@ -175,7 +177,6 @@ macro_rules! impl_text {
         }
     };
 }
-pub(crate) use impl_text;
 
 /// A rate in bits a second. Link rates count IP bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -272,7 +273,7 @@ impl fmt::Display for QueueLimit {
         }
     }
 }
-impl_text!(QueueLimit);
+crate::impl_text!(QueueLimit);
 
 #[cfg(test)]
 mod tests {

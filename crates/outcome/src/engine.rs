@@ -1,6 +1,7 @@
 //! What answers a scenario.
 
-use crate::{Outcome, Scenario};
+use crate::Outcome;
+use scenario::Scenario;
 
 /// An engine plays a scenario and returns its outcome.
 pub trait Engine: Sync {

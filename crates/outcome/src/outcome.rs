@@ -1,6 +1,6 @@
 //! What an engine found out. Field names are stable: they are the JSON that `--json` prints.
 
-use crate::model::Scenario;
+use scenario::Scenario;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use std::collections::BTreeMap;
@@ -180,18 +180,6 @@ pub struct Phases {
     pub starvation: f64,
     /// The proxy's buffer is full: the sender is held back.
     pub backpressure: f64,
-}
-
-/// What a proxy is doing for one direction of a flow (Baccelli et al. §19.2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Phase {
-    /// Bytes wait in the proxy, and there is room for more: each leg goes at its own rate.
-    Free,
-    /// Nothing waits: the outgoing leg goes no faster than the incoming one brings.
-    Starvation,
-    /// There is no room: the incoming leg is held to the rate of the outgoing one.
-    Backpressure,
 }
 
 /// A link as asked, and as it was, in the direction of the data.
