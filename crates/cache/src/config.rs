@@ -1,7 +1,10 @@
 //! What a cache is to do.
 
 use crate::{shrink::Wish, store::Bounds, worker_pool::WorkerProgram};
-use proxy::{Action, ConfigError, Destinations, ForwardPolicy, LegProfile, Listen as ProxyListen, Policy, Ports, Rule, Users};
+use intercept::{
+    AccessOptions, Action, Destination, ForwardPolicy, Interception, InterceptionError, LegProfile, ListenAt, ListenerAccess, Policy,
+    Ports, Rule, UsersError,
+};
 use std::{net::SocketAddr, str::FromStr, time::Duration};
 use units::Bytes;
 
@@ -12,8 +15,8 @@ pub enum Listen {
     Transparent(SocketAddr),
     /// Connections to the first address go on to the second.
     Forward(SocketAddr, SocketAddr),
-    /// An explicit HTTP proxy: its address, the destinations it permits, and its users.
-    Http(SocketAddr, Destinations, Users),
+    /// An explicit HTTP proxy: its address, its clients and where they may go.
+    Http(SocketAddr, ListenerAccess),
 }
 
 impl FromStr for Listen {
@@ -33,12 +36,17 @@ impl FromStr for Listen {
         match text.split_once('=').ok_or_else(wrong)? {
             ("transparent", at) => Ok(Listen::Transparent(address(at)?)),
             ("http", rest) => {
-                // Options of these names mean the same for the proxy's listeners.
-                let listen: ProxyListen = format!("socks5={rest}").parse()?;
-                if listen.accept_proxy || listen.send_proxy.is_some() {
-                    return Err(format!("{text:?}: an HTTP proxy does not take the PROXY protocol; leave that option out"));
+                let mut options = rest.split(',');
+                let at = address(options.next().unwrap_or_default())?;
+                let mut access = AccessOptions::default();
+                for option in options {
+                    if !access.take(option)? {
+                        // Without its value, which may be the rest of a password that has a comma.
+                        let name = option.split('=').next().unwrap_or_default();
+                        return Err(format!("unknown listener option {name:?}: expected {}", AccessOptions::EXPECTED));
+                    }
                 }
-                Ok(Listen::Http(listen.at, listen.destinations, listen.users))
+                Ok(Listen::Http(at, access.finish()?))
             }
             ("forward", both) => {
                 let (at, to) = both
@@ -49,6 +57,38 @@ impl FromStr for Listen {
             _ => Err(wrong()),
         }
     }
+}
+
+impl Listen {
+    /// Its clients and where they may go; of a listener whose clients name no destination it says
+    /// nothing.
+    pub(crate) fn access(&self) -> ListenerAccess {
+        if let Listen::Http(_, access) = self { access.clone() } else { ListenerAccess::default() }
+    }
+
+    /// Its address, and where its connections go on to.
+    pub fn at(&self) -> ListenAt {
+        let (at, to) = match self {
+            Listen::Transparent(at) => (*at, Destination::Original),
+            Listen::Forward(at, to) => (*at, Destination::Fixed(*to)),
+            Listen::Http(at, _) => (*at, Destination::Named),
+        };
+        ListenAt { at, to }
+    }
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A value that must be more than 0 is 0.
+    #[error("{0} is 0, with which nothing would get through: give more, or leave it out")]
+    Zero(&'static str),
+    /// Interception cannot work so.
+    #[error(transparent)]
+    Interception(#[from] InterceptionError),
+    /// There is no listener.
+    #[error("the cache has no listener: give at least one, such as --listen transparent=[::]:5000")]
+    NoListener,
 }
 
 /// What becomes of connections that are not clear-text HTTP.
@@ -145,8 +185,8 @@ impl Config {
     ///
     /// # Errors
     /// When one cannot be read, others can read it too, or it has no users.
-    pub fn read_users(&mut self) -> Result<(), ConfigError> {
-        self.listen.iter_mut().try_for_each(|listen| if let Listen::Http(_, _, users) = listen { users.read() } else { Ok(()) })
+    pub fn read_users(&mut self) -> Result<(), UsersError> {
+        self.listen.iter_mut().try_for_each(|listen| if let Listen::Http(_, access) = listen { access.users.read() } else { Ok(()) })
     }
 
     /// Finds what can't work before anything is set up.
@@ -163,35 +203,37 @@ impl Config {
         if let Some((key, _)) = zeros.iter().find(|(_, zero)| *zero) {
             return Err(ConfigError::Zero(key));
         }
-        self.of_proxy().check()
+        if self.listen.is_empty() {
+            return Err(ConfigError::NoListener);
+        }
+        Ok(self.interception().prepare().map(drop)?)
     }
 
-    /// What of it is the proxy's business: the ways in, the firewall's rules, the legs.
-    pub fn of_proxy(&self) -> proxy::Config {
-        let listen = self.listen.iter().map(|listen| match listen {
-            Listen::Transparent(at) => ProxyListen::transparent(*at),
-            Listen::Forward(at, to) => ProxyListen::forward(*at, *to),
-            // Its clients say themselves where to, as those of SOCKS do.
-            Listen::Http(at, destinations, users) => {
-                ProxyListen { destinations: destinations.clone(), users: users.clone(), ..ProxyListen::socks5(*at) }
-            }
-        });
+    /// What interception is to do.
+    pub fn interception(&self) -> Interception {
         let transparent = self.listen.iter().any(|listen| matches!(listen, Listen::Transparent(_)));
         let rules = if transparent && self.install_rules && !self.ports.is_empty() {
             vec![Rule { ports: self.ports.clone(), ..Rule::default() }, Rule { action: Action::Bypass, ..Rule::default() }]
         } else {
             Vec::new()
         };
-        proxy::Config {
-            listen: listen.collect(),
+        Interception {
+            listen: self.listen.iter().map(Listen::at).collect(),
             policy: Policy { rules, near: self.near.clone(), far: self.far.clone(), ..Policy::default() },
-            buffer: None,
-            threads: 1,
-            connect_timeout: self.connect_timeout,
             install_rules: self.install_rules,
             forward_policy: self.forward_policy,
-            ..proxy::Config::default()
         }
+    }
+
+    /// Listeners whose clients name their destination, which others than this host can reach, and
+    /// which limit neither clients nor destinations: where each is, what is doubtful about it, and the
+    /// cure.
+    pub fn open_listeners(&self) -> Vec<(SocketAddr, &'static str, &'static str)> {
+        let open = self.listen.iter().filter_map(|listen| match listen {
+            Listen::Http(at, access) if !at.ip().is_loopback() && access.is_open() => Some(*at),
+            _ => None,
+        });
+        open.map(|at| (at, ListenerAccess::OPEN, ListenerAccess::CLOSE)).collect()
     }
 
     pub(crate) fn bounds(&self) -> Bounds {
@@ -209,15 +251,13 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use intercept::Destinations;
 
     #[test]
     fn the_ways_to_listen() {
-        assert_eq!(
-            "http=127.0.0.1:3128".parse(),
-            Ok(Listen::Http("127.0.0.1:3128".parse().unwrap(), Destinations::default(), Users::default()))
-        );
+        assert_eq!("http=127.0.0.1:3128".parse(), Ok(Listen::Http("127.0.0.1:3128".parse().unwrap(), ListenerAccess::default())));
         let limited: Listen = "http=127.0.0.1:3128,allow=10.0.0.0/8,allow=::1,deny=10.1.2.3".parse().unwrap();
-        let Listen::Http(_, Destinations { allow, deny }, _) = limited else { panic!("{limited:?}") };
+        let Listen::Http(_, ListenerAccess { destinations: Destinations { allow, deny }, .. }) = limited else { panic!("{limited:?}") };
         assert_eq!((allow.len(), deny.len()), (2, 1));
         assert_eq!("transparent=[::]:5000".parse(), Ok(Listen::Transparent("[::]:5000".parse().unwrap())));
         let forward = Listen::Forward("127.0.0.1:1".parse().unwrap(), "[::1]:2".parse().unwrap());
@@ -233,7 +273,7 @@ mod tests {
     #[test]
     fn other_ports_bypass_a_transparent_listener() {
         let config = Config { listen: vec!["transparent=[::]:5000".parse().unwrap()], ..Config::default() };
-        let rules = config.of_proxy().rules().unwrap().to_string();
+        let rules = config.interception().rules().unwrap().to_string();
         assert!(rules.contains("intercept tcp dport { 80 } goto guard") && rules.contains("counter name bypassed goto direct"), "{rules}");
         assert!(matches!(Config { memory: Bytes(0), ..config }.check(), Err(ConfigError::Zero("memory"))));
     }

@@ -10,10 +10,7 @@ use crate::{
     transcoder::Transcoder,
     worker_pool::WorkerPool,
 };
-use proxy::{
-    Destinations, Users,
-    ends::{Dialler, Source},
-};
+use intercept::{Destinations, Dialler, Source, Users};
 use std::{
     hash::{BuildHasher as _, RandomState},
     net::SocketAddr,

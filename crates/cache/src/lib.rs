@@ -17,6 +17,7 @@ mod asked;
 mod blob;
 mod body;
 mod budget;
+mod check;
 mod clients;
 mod config;
 mod counters;
@@ -49,15 +50,13 @@ mod users;
 mod window;
 mod worker_pool;
 
-pub use config::{Config, Listen, Raw};
+pub use check::try_start;
+pub use config::{Config, ConfigError, Listen, Raw};
 pub use counters::Stats;
 pub use worker_pool::WorkerProgram;
 
 use house::House;
-use proxy::{
-    StartError, Way,
-    ends::{Arrival, Ends, Listener},
-};
+use intercept::{Arrival, Ends, Listener, ListenerAccess, OpenError, RulesLost};
 use std::{
     io,
     net::SocketAddr,
@@ -76,6 +75,25 @@ use tokio::{
 
 /// How long connections whose handshake has begun may still come when no new ones are wanted.
 const LATE_COMERS: Duration = Duration::from_secs(1);
+
+/// Why a cache did not start: what was attempted, on what, why it failed, the cure.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration cannot work on any machine, or not on this one.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A listener, a rule or a link could not be set up.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Something else the system refused.
+    #[error("cannot {what}: {why}")]
+    System {
+        /// What was attempted.
+        what: &'static str,
+        /// The system's reason.
+        why: io::Error,
+    },
+}
 
 /// A running cache. Dropping it resets what it still carries and takes its rules away.
 #[derive(Debug)]
@@ -111,7 +129,7 @@ impl Cache {
     pub fn start(config: Config) -> Result<Self, StartError> {
         config.check()?;
         let failed = |what| move |why| StartError::System { what, why };
-        let (ends, listeners) = Ends::open(config.of_proxy())?;
+        let (ends, listeners) = Ends::open(config.interception())?;
         let runtime = Builder::new_multi_thread().worker_threads(config.threads.max(1)).thread_name("tandem-cache").enable_all().build();
         let runtime = runtime.map_err(failed("start the worker threads"))?;
         let room = Arc::new(Semaphore::new(config.max_connections));
@@ -119,12 +137,14 @@ impl Cache {
         let (stop, stopped) = watch::channel(false);
         let (ends, alive) = (Arc::new(Mutex::new(ends)), Arc::new(AtomicUsize::new(0)));
         let mut addresses = Vec::new();
-        for listener in listeners {
+        for (index, listener) in listeners {
             addresses.push(listener.address().map_err(failed("read a listener's address"))?);
             let _guard = runtime.enter();
-            let socket = listener.socket().and_then(|socket| TcpListener::from_std(socket.into())).map_err(failed("watch a listener"))?;
+            let socket =
+                listener.socket.try_clone().and_then(|socket| TcpListener::from_std(socket.into())).map_err(failed("watch a listener"))?;
             let door = Door {
                 listener,
+                access: house.config.listen[index].access(),
                 house: house.clone(),
                 ends: ends.clone(),
                 room: room.clone(),
@@ -155,7 +175,7 @@ impl Cache {
     ///
     /// # Errors
     /// When the rules were lost and several attempts to install them again have failed.
-    pub fn check_rules(&self) -> Result<(), proxy::Failure> {
+    pub fn check_rules(&self) -> Result<(), RulesLost> {
         self.ends.lock().unwrap_or_else(PoisonError::into_inner).check_rules()
     }
 
@@ -185,6 +205,7 @@ impl Drop for Cache {
 /// Where connections come in.
 struct Door {
     listener: Listener,
+    access: ListenerAccess,
     house: Arc<House>,
     ends: Arc<Mutex<Ends>>,
     room: Arc<Semaphore>,
@@ -201,7 +222,7 @@ impl Door {
                 _ = stop.wait_for(|stop| *stop) => break,
             }
         }
-        if self.listener.listen().way == Way::Transparent {
+        if self.listener.listen.is_transparent() {
             let late = async {
                 loop {
                     self.take(&socket).await;
@@ -214,7 +235,7 @@ impl Door {
     /// Takes one connection.
     async fn take(&self, socket: &TcpListener) {
         let accepted = socket.accept().await;
-        let arrival = accepted.and_then(|(stream, client)| self.listener.arrival(stream.into_std()?.into(), client));
+        let arrival = accepted.and_then(|(stream, client)| self.listener.arrival(stream.into_std()?.into(), &client.into()));
         match arrival {
             Ok(Some(arrival)) => self.let_in(arrival).await,
             Ok(None) => {}
@@ -240,12 +261,12 @@ impl Door {
                 place
             }
         };
-        let listen = self.listener.listen().clone();
+        let (access, is_transparent) = (self.access.clone(), self.listener.listen.is_transparent());
         let (house, stop, here) = (self.house.clone(), self.stop.clone(), Alive::new(&self.alive));
         house.counters.connections.add(1);
         tokio::spawn(async move {
             let client = arrival.client;
-            if let Err(why) = near::serve(house, arrival, listen, stop).await {
+            if let Err(why) = near::serve(house, arrival, (access, is_transparent), stop).await {
                 tracing::debug!(%client, "a connection broke off: {}", origin::told(&why));
             }
             drop((place, here));

@@ -1,13 +1,13 @@
 //! What has been done, for Prometheus: base units, no label a client or a server.
 
 use crate::{Cache, Stats};
+use intercept::OpenError;
 use metrics_server::Server;
 use prometheus_client::{
     encoding::text::encode,
     metrics::{counter::Counter, family::Family, gauge::ConstGauge, info::Info},
     registry::{Registry, Unit},
 };
-use proxy::{StartError, metrics::refused};
 use std::{net::SocketAddr, sync::Arc};
 
 type Labels = [(&'static str, &'static str); 1];
@@ -15,11 +15,11 @@ type Labels = [(&'static str, &'static str); 1];
 /// Serves metrics at `http://AT/metrics` until what it returns is dropped.
 ///
 /// # Errors
-/// [`StartError::Listen`] when the address cannot be used.
-pub fn serve(cache: &Arc<Cache>, at: SocketAddr) -> Result<Server, StartError> {
+/// [`OpenError::Listen`] when the address cannot be used.
+pub fn serve(cache: &Arc<Cache>, at: SocketAddr) -> Result<Server, OpenError> {
     let cache = Arc::downgrade(cache);
     // The cache is held no longer than the page takes to make: it ends when its last reference is dropped.
-    Server::start(at, move || Some(text(&cache.upgrade()?.stats()))).map_err(|why| refused(at, why))
+    Server::start(at, move || Some(text(&cache.upgrade()?.stats()))).map_err(|why| OpenError::metrics(at, why))
 }
 
 /// Numbers as Prometheus reads them.

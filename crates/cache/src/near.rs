@@ -16,10 +16,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use proxy::{
-    Way,
-    ends::{Arrival, Source},
-};
+use intercept::{Arrival, ListenerAccess, Source};
 use socket2::{SockRef, Socket};
 use std::{io, pin::Pin, sync::Arc, time::Duration};
 use tokio::{
@@ -95,16 +92,22 @@ pub(crate) fn kind(first: &[u8], all: bool) -> Kind {
     }
 }
 
-/// Serves a connection until its end, or until `stop` says that no more requests are wanted.
-pub(crate) async fn serve(house: Arc<House>, arrival: Arrival, listen: proxy::Listen, stop: watch::Receiver<bool>) -> Result<(), Error> {
+/// Serves a connection until its end, or until `stop` says that no more requests are wanted. Its
+/// listener has this access, and is transparent or not.
+pub(crate) async fn serve(
+    house: Arc<House>,
+    arrival: Arrival,
+    (access, is_transparent): (ListenerAccess, bool),
+    stop: watch::Receiver<bool>,
+) -> Result<(), Error> {
     let Arrival { socket, client, server } = arrival;
     house.dialler.tune(&socket)?;
     // Where the server was translated (DNAT), servers see this host: nothing here tells whether they would answer the client directly.
-    let source = server.filter(|_| listen.way == Way::Transparent).and_then(|server| Source::of(&socket, client, server, |_| None));
+    let source = server.filter(|_| is_transparent).and_then(|server| Source::of(&socket, client, server, |_| None));
     let mut near = leg::stream(socket)?;
     let share = house.limits.of(client.ip());
     let owner = house.pool.owner(client.ip());
-    let (destinations, users) = (listen.destinations, listen.users);
+    let ListenerAccess { destinations, users } = access;
     let caller = Arc::new(Caller { house, client, server, source, destinations, users, share, owner });
     let mut first = BytesMut::with_capacity(4096);
     match server {
@@ -237,7 +240,7 @@ async fn until<C: Future<Output = hyper::Result<()>>>(
 /// Waits until a connection has been reset, which nobody would notice who has nothing to write and expects nothing to read.
 async fn reset(look: &Socket) {
     const CLOSE: u8 = 7;
-    while proxy::tcp_info(look).is_ok_and(|info| info.state != CLOSE) {
+    while intercept::tcp_info(look).is_ok_and(|info| info.state != CLOSE) {
         sleep(LOOK).await;
     }
 }

@@ -12,7 +12,6 @@ use crate::{
 use bytes::Bytes;
 use hyper::{Request, Response, StatusCode, body::Incoming, client::conn::http1, header::UPGRADE};
 use hyper_util::rt::TokioIo;
-use proxy::ends;
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     io::Interest,
@@ -112,7 +111,7 @@ impl Caller {
         match stream.take_error()? {
             Some(why) => Err(why),
             None => {
-                ends::acknowledge(&stream);
+                intercept::acknowledge(&stream);
                 Ok(stream)
             }
         }

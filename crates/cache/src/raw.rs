@@ -277,7 +277,7 @@ fn has_acknowledged(leg: &TcpStream) -> io::Result<bool> {
     if has_failed(leg) {
         return Err(io::ErrorKind::ConnectionReset.into());
     }
-    let info = proxy::tcp_info(leg)?;
+    let info = intercept::tcp_info(leg)?;
     Ok(info.unacked == 0 && info.notsent_bytes == 0)
 }
 

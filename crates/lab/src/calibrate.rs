@@ -165,7 +165,7 @@ fn exchange(network: &Network, plan: Plan) -> Result<Crossing, LabError> {
     let failed = |what: &'static str| move |why: io::Error| LabError::System { what, why };
     let to = SocketAddr::new(network.receiver_addresses()[0], PORT);
     let sink = network.receiver().enter(|| UdpSocket::bind(to))?.map_err(failed("open a UDP socket"))?;
-    proxy::force_receive_buffer(&sink, 256 << 20).map_err(failed("enlarge a receive buffer"))?;
+    intercept::force_receive_buffer(&sink, 256 << 20).map_err(failed("enlarge a receive buffer"))?;
     sys::stamp_arrivals(&sink).map_err(failed("ask for time stamps"))?;
     let source = network.sender().enter(|| UdpSocket::bind("0.0.0.0:0"))?.map_err(failed("open a UDP socket"))?;
     source.connect(to).map_err(failed("address a UDP socket"))?;

@@ -37,7 +37,7 @@ pub enum LabError {
         /// On which host.
         host: String,
         /// Its reason.
-        why: proxy::StartError,
+        why: Box<proxy::StartError>,
     },
     /// A bond could not be set up.
     #[error("cannot set the bond up: {0}")]

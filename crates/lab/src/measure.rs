@@ -8,8 +8,9 @@ use crate::{
     network::Network,
     workload::{Flow, Stage, Story, flow_of},
 };
+use intercept::{LinkView, TcpInfo};
 use outcome::{FlowSeen, LegLook, LegSeen, LinkLook, LinkOutcome, Outcome, Seen, ShaperOutcome};
-use proxy::{FlowRecord, FlowStats, LinkView, TcpInfo};
+use proxy::{FlowRecord, FlowStats};
 use scenario::{FlowSpec, Opens, Scenario};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 use units::{Phase, Rate, Span};
@@ -57,7 +58,7 @@ impl Recorder {
         for (seen, flow) in self.seen.flows.iter_mut().zip(flows) {
             let t = stage.now();
             seen.read.push((t, flow.read.load(Relaxed) as f64));
-            if let Some(info) = flow.sending().and_then(|socket| proxy::tcp_info(socket).ok()) {
+            if let Some(info) = flow.sending().and_then(|socket| intercept::tcp_info(socket).ok()) {
                 note(&mut seen.legs[0], t, &info, None);
             }
         }

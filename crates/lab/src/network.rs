@@ -11,9 +11,10 @@ use crate::{
     host::{Host, has_ipv6},
     sys,
 };
+use intercept::{Leg, LegProfile, LinkView, Policy, Prefix, ReceiveCounters};
 use kernel::Controller;
 use link::Limit;
-use proxy::{Config, FlowRecord, FlowStats, Leg, LegProfile, LinkView, Listen, Policy, Prefix, Proxy, ReceiveCounters};
+use proxy::{Config, FlowRecord, FlowStats, Listen, Proxy};
 use rustix::fd::OwnedFd;
 use scenario::{Purpose, Scenario, stream};
 use std::{
@@ -223,7 +224,9 @@ impl Network {
         let host = scenario.splits[number].after;
         let config = self.config(scenario, number, scenario.links[host].rate);
         let host_name = self.hosts[host].name().to_string();
-        let proxy = self.hosts[host].enter(|| Proxy::start(config, on_end))?.map_err(|why| LabError::Proxy { host: host_name, why })?;
+        let proxy = self.hosts[host]
+            .enter(|| Proxy::start(config, on_end))?
+            .map_err(|why| LabError::Proxy { host: host_name, why: Box::new(why) })?;
         self.proxies.push(ProxyOn { host, proxy: Some(proxy) });
         Ok(())
     }

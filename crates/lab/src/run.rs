@@ -90,7 +90,7 @@ impl Engine for Lab {
         if scenario.flow_specs(scenario.seed).len() > MOST_FLOWS {
             return cannot("flow.count".into(), &format!("it has ports for {MOST_FLOWS} flows"));
         }
-        let available = proxy::available_controllers();
+        let available = intercept::available_controllers();
         for (leg, name) in scenario.leg_controls().into_iter().enumerate() {
             let key = if leg == 0 { "control.sender" } else { "control.proxy" };
             if kernel::has(name) {

@@ -103,7 +103,7 @@ pub(crate) struct Story {
     pub(crate) ended: Option<f64>,
     pub(crate) error: Option<String>,
     /// The sender's connection at its end.
-    pub(crate) last: Option<proxy::TcpInfo>,
+    pub(crate) last: Option<intercept::TcpInfo>,
     sent_sum: Option<u64>,
     received_sum: Option<u64>,
 }
@@ -238,8 +238,8 @@ fn socket(stage: &Stage, flow: &Flow, receives: bool) -> io::Result<Socket> {
     socket.set_reuse_address(true)?;
     if receives {
         if let Some(window) = flow.spec.window {
-            proxy::force_receive_buffer(&socket, window.0 as usize * 2)?;
-            proxy::clamp_window(&socket, window.0 as usize)?;
+            intercept::force_receive_buffer(&socket, window.0 as usize * 2)?;
+            intercept::clamp_window(&socket, window.0 as usize)?;
         }
     } else {
         socket.set_tcp_congestion(stage.control.as_bytes())?;
@@ -304,7 +304,7 @@ fn send(stage: &Stage, flow: &Flow, mut socket: &Socket) -> io::Result<()> {
     }
     socket.shutdown(Shutdown::Write)?;
     let ended = socket.read(&mut [0; 1]);
-    flow.story.lock().expect("no thread panics while it holds a story").last = proxy::tcp_info(socket).ok();
+    flow.story.lock().expect("no thread panics while it holds a story").last = intercept::tcp_info(socket).ok();
     ended.map(|_| ())
 }
 
@@ -334,7 +334,7 @@ fn receive(stage: &Stage, flow: &Flow, mut socket: &Socket) -> io::Result<()> {
     loop {
         if let Some(window) = flow.spec.window {
             // The kernel forgets the clamp whenever a segment larger than any before comes.
-            proxy::clamp_window(socket, window.0 as usize)?;
+            intercept::clamp_window(socket, window.0 as usize)?;
         }
         let count = socket.read(&mut bytes)?;
         if count == 0 {

@@ -1,23 +1,12 @@
 //! What a proxy is to do: from a file, from flags, or made by hand.
 
-use crate::{
-    bonded::{self, BondConfig, Pipes, settings::BondKeys},
-    controllers::{ControllerError, Controllers},
-    destinations::Destinations,
-    forward_loop,
-    leg::{self, LegProfile},
-    policy::{Action, Leg, Policy, Prefix, Rule, list},
-    rules::{self, ForwardPolicy, Rules},
-    sys,
-    users::{self, Users},
+use crate::bonded::{self, BondConfig, Network, Pipes, settings::BondKeys};
+use intercept::{
+    AccessOptions, Action, Controllers, Destination, Destinations, ForwardPolicy, Interception, InterceptionError, Leg, LegProfile,
+    ListenAt, ListenerAccess, NamedProfile, Policy, Prefix, Rule, Rules, Users, UsersError, check_secrecy, leg, list,
 };
 use serde::{Deserialize, Deserializer, de};
-use std::{
-    fmt, fs, io,
-    net::{Ipv4Addr, SocketAddr},
-    str::FromStr,
-    time::Duration,
-};
+use std::{fmt, fs, io, net::SocketAddr, str::FromStr, time::Duration};
 use toml_file::{Fault, FileError};
 use units::{Bytes, Span, UnitError};
 
@@ -30,6 +19,8 @@ pub struct Config {
     pub policy: Policy,
     /// The bond that far legs are, or that connections come out of.
     pub bond: Option<BondConfig>,
+    /// The networks over which far legs are bonds; none: all far legs are plain connections.
+    pub networks: Vec<Network>,
     /// B: payload held in each direction of a connection; none: as much as the kernel's own buffers take.
     pub buffer: Option<Bytes>,
     /// Worker threads.
@@ -57,6 +48,7 @@ impl Default for Config {
             listen: Vec::new(),
             policy: Policy::default(),
             bond: None,
+            networks: Vec::new(),
             // The window of a path of 600 ms, more than half of it, is good for 30 Mbit/s then.
             buffer: Some(Bytes(4 << 20)),
             threads: 1,
@@ -179,25 +171,23 @@ impl FromStr for Listen {
                 ));
             }
         };
-        let (mut users, mut file) = (Users::default(), None);
+        let mut access = AccessOptions::default();
         for part in parts {
             match part.split_once('=').unwrap_or((part, "")) {
                 ("accept-proxy", "") => listen.accept_proxy = true,
                 ("send-proxy", version) => listen.send_proxy = Some(version.parse()?),
-                ("allow", prefix) => listen.destinations.allow.push(prefix.parse()?),
-                ("deny", prefix) => listen.destinations.deny.push(prefix.parse()?),
-                ("users", path) if !path.is_empty() => file = Some(path),
-                ("user", user) => users.add(user)?,
+                _ if access.take(part)? => {}
                 (option, _) => {
                     // Without its value, which may be the rest of a password that has a comma.
                     return Err(format!(
-                        "unknown listener option {option:?}: expected accept-proxy, send-proxy=v2, allow=PREFIX, deny=PREFIX, \
-                         users=FILE or user=NAME:PASSWORD"
+                        "unknown listener option {option:?}: expected accept-proxy, send-proxy=v2, {}",
+                        AccessOptions::EXPECTED
                     ));
                 }
             }
         }
-        listen.users = users.with_file(file);
+        let ListenerAccess { destinations, users } = access.finish()?;
+        (listen.destinations, listen.users) = (destinations, users);
         listen.check()?;
         Ok(listen)
     }
@@ -223,12 +213,14 @@ impl Listen {
         self.destinations.check_prefixes()
     }
 
-    /// The addresses of its sockets. A transparent listener has one a family: TPROXY names the family,
-    /// and clients keep their true form of address.
-    pub(crate) fn sockets(&self) -> Vec<SocketAddr> {
-        let both = self.way == Way::Transparent && self.at.is_ipv6() && self.at.ip().is_unspecified();
-        let v4 = both.then(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, self.at.port())));
-        [self.at].into_iter().chain(v4).collect()
+    /// Its address, and where its connections go on to.
+    pub fn at(&self) -> ListenAt {
+        let to = match self.way {
+            Way::Transparent => Destination::Original,
+            Way::Forward(to) => Destination::Fixed(to),
+            Way::Socks5 | Way::Bond => Destination::Named,
+        };
+        ListenAt { at: self.at, to }
     }
 
     /// What of it cannot be changed while it listens.
@@ -367,7 +359,7 @@ impl Service {
         let mut service = Self::parse(&text, &origin).map_err(|error| ConfigError::File(Box::new(error)))?;
         service.config.bond.as_mut().map_or(Ok(()), BondConfig::read_key)?;
         if service.config.listen.iter().any(|listen| listen.users.are_inline()) {
-            users::check_secrecy(path)?;
+            check_secrecy(path)?;
         }
         service.config.read_users()?;
         Ok(service)
@@ -386,7 +378,8 @@ impl Service {
         let config = &mut service.config;
         config.listen = file.listen;
         let (bond, networks) = file.bond.as_ref().and_then(|keys| keys.read().ok()).unzip();
-        config.policy = Policy { rules: file.rule, legs: file.leg, near: file.near, far: file.far, networks: networks.unwrap_or_default() };
+        config.policy = Policy { rules: file.rule, legs: file.leg, near: file.near, far: file.far };
+        config.networks = networks.unwrap_or_default();
         config.bond = bond;
         config.buffer = file.buffer.map_or(config.buffer, BufferSetting::limit);
         config.threads = file.threads.unwrap_or(config.threads);
@@ -466,26 +459,9 @@ pub enum ConfigError {
     /// Nothing would ever come in.
     #[error("the proxy has no listener: give at least one, such as --listen transparent=[::]:5000")]
     NoListener,
-    /// One process can own only one set of interception rules.
-    #[error("there are {0} transparent listeners: one takes the traffic of all interfaces, so give one")]
-    ManyTransparent(usize),
-    /// A listener would be its own server.
-    #[error(
-        "the listener at {at} forwards to {to}, where this proxy listens itself: each connection would come back to it without end. \
-         Forward to the server"
-    )]
-    ForwardsToItself {
-        /// Where it listens.
-        at: SocketAddr,
-        /// Where it forwards to.
-        to: SocketAddr,
-    },
-    /// Nothing enforces a bypass.
-    #[error(
-        "rule {0} lets connections bypass, but nothing here could let them: the rules are left to you (--no-rules), or no \
-         listener is transparent. Leave those connections out in your own firewall"
-    )]
-    NoBypass(usize),
+    /// Interception cannot work so.
+    #[error(transparent)]
+    Interception(#[from] InterceptionError),
     /// A bond has no key.
     #[error(
         "the bond has no key: make one (openssl rand -hex 32 > bond.key; chmod 600 bond.key), give both ends the same, and name it: --key bond.key"
@@ -499,14 +475,9 @@ pub enum ConfigError {
         /// What is wrong.
         why: String,
     },
-    /// Users can't be read, or others can read them too.
-    #[error("cannot take users from {path}: {why}")]
-    UsersFile {
-        /// Which file.
-        path: String,
-        /// What is wrong.
-        why: String,
-    },
+    /// Users cannot be read, or others can read them too.
+    #[error(transparent)]
+    Users(#[from] UsersError),
     /// A bond can't work so.
     #[error("the bond: {0}")]
     Bond(String),
@@ -536,35 +507,6 @@ pub enum ConfigError {
         /// What there is room for.
         most: usize,
     },
-    /// ECN is asked for, but the kernel is not to use it.
-    #[error("{leg}: asks for ECN, which this host requests of no peer: sysctl -w net.ipv4.tcp_ecn=1 (it is {value})")]
-    NoEcn {
-        /// Which profile.
-        leg: String,
-        /// What the setting is.
-        value: String,
-    },
-    /// A mark would be taken for the proxy's own.
-    #[error("{leg}: the mark {mark:#x} is the one by which this proxy's own rules know its packets: choose another")]
-    OwnMark {
-        /// Which profile.
-        leg: String,
-        /// The mark.
-        mark: u32,
-    },
-    /// A socket refuses a profile.
-    #[error("{leg}: the kernel refuses this profile: {why}; {cure}")]
-    Profile {
-        /// Which profile.
-        leg: String,
-        /// The system's reason.
-        why: io::Error,
-        /// What to do about it.
-        cure: &'static str,
-    },
-    /// A profile's controller can't be had.
-    #[error(transparent)]
-    Controller(#[from] ControllerError),
 }
 
 impl Config {
@@ -577,13 +519,32 @@ impl Config {
 
     /// Listens on 0.0.0.0 in place of [::] where this kernel has IPv6 switched off (`ipv6.disable=1`).
     pub(crate) fn without_absent_families(&mut self) {
-        if sys::has_ipv6() {
-            return;
+        let mut interception = self.interception();
+        interception.without_absent_families();
+        for (listen, present) in self.listen.iter_mut().zip(interception.listen) {
+            listen.at = present.at;
         }
-        for listen in self.listen.iter_mut().filter(|listen| listen.at.is_ipv6() && listen.at.ip().is_unspecified()) {
-            tracing::info!("this kernel has IPv6 switched off: listening on 0.0.0.0:{} alone", listen.at.port());
-            listen.at.set_ip(Ipv4Addr::UNSPECIFIED.into());
+    }
+
+    /// What interception is to do.
+    pub fn interception(&self) -> Interception {
+        Interception {
+            listen: self.listen.iter().map(Listen::at).collect(),
+            policy: self.policy.clone(),
+            install_rules: self.install_rules,
+            forward_policy: self.forward_policy,
         }
+    }
+
+    /// Every profile there is, those of a bond's networks too.
+    pub(crate) fn profiles(&self) -> impl Iterator<Item = NamedProfile<'_>> {
+        let networks = self.networks.iter();
+        self.policy.profiles().chain(networks.map(|it| (format!("network {}", it.name), &it.profile, it.interface.as_slice())))
+    }
+
+    /// Calls controllers of ours what the kernel calls them.
+    pub(crate) fn rename_controllers(&mut self) {
+        Controllers::rename(self.policy.profiles_mut().chain(self.networks.iter_mut().map(|network| &mut network.profile)));
     }
 
     /// Reads the files of users that listeners have, again if they have been read.
@@ -591,7 +552,7 @@ impl Config {
     /// # Errors
     /// When one cannot be read, others can read it too, or it has no users.
     pub fn read_users(&mut self) -> Result<(), ConfigError> {
-        self.listen.iter_mut().try_for_each(|listen| listen.users.read())
+        Ok(self.listen.iter_mut().try_for_each(|listen| listen.users.read())?)
     }
 
     /// Finds what can't work before anything is set up.
@@ -612,14 +573,8 @@ impl Config {
         if let Some((key, _)) = zeros.iter().find(|(_, zero)| *zero) {
             return Err(ConfigError::Zero(key));
         }
-        let transparent = self.listen.iter().filter(|listen| listen.way == Way::Transparent).count();
-        if transparent > 1 {
-            return Err(ConfigError::ManyTransparent(transparent));
-        }
-        let bypass = self.policy.rules.iter().position(|rule| rule.action == Action::Bypass);
-        if let Some(index) = bypass.filter(|_| !self.install_rules || transparent == 0) {
-            return Err(ConfigError::NoBypass(index + 1));
-        }
+        let interception = self.interception();
+        interception.check()?;
         if let Some(asked) = self.buffer.filter(|buffer| *buffer < Self::LEAST_BUFFER) {
             return Err(ConfigError::BufferTooSmall { asked, least: Self::LEAST_BUFFER });
         }
@@ -628,22 +583,20 @@ impl Config {
             return Err(ConfigError::TooManyFlows { asked, files: leg::open_files(), threads: self.threads, most });
         }
         // Over a bond it is the other end that connects.
-        if self.policy.networks.is_empty()
-            && let Some((at, to)) = forward_loop::find(&self.listen)
-        {
-            return Err(ConfigError::ForwardsToItself { at, to });
+        if self.networks.is_empty() {
+            interception.check_forwards()?;
         }
         if let Some(bond) = &self.bond {
-            bonded::settings::check(bond, &self.policy.networks)?;
+            bonded::settings::check(bond, &self.networks)?;
         }
-        self.policy.profiles().try_for_each(|(leg, profile, _)| check_profile(leg, profile))?;
-        Ok(Controllers::of(&self.policy)?)
+        self.profiles().try_for_each(|(leg, profile, _)| intercept::check_profile(leg, profile))?;
+        Ok(Controllers::of(self.profiles()).map_err(InterceptionError::from)?)
     }
 
     /// How many flows a worker has descriptors for: two each, or as many as a bond has networks and one.
     pub(crate) fn flows_of_a_worker(&self) -> usize {
         let serves = self.listen.iter().any(|listen| listen.way == Way::Bond);
-        let (networks, spares) = (self.policy.networks.len(), self.bond.as_ref().map_or(0, |bond| bond.spares));
+        let (networks, spares) = (self.networks.len(), self.bond.as_ref().map_or(0, |bond| bond.spares));
         let of_a_flow = 1 + networks.max(if serves { Self::USUAL_NETWORKS } else { 1 });
         let pipes = self.bond.as_ref().filter(|bond| !bond.tls).map_or(0, |_| Pipes::most(leg::open_files()));
         let of_none = networks * spares + 2 * pipes + if serves { Self::most_strangers() } else { 0 };
@@ -669,9 +622,7 @@ impl Config {
 
     /// The rules this configuration needs; none when it takes no routed traffic or the operator brings it.
     pub fn rules(&self) -> Option<Rules> {
-        let transparent = self.listen.iter().find(|listen| listen.way == Way::Transparent)?;
-        let policy = self.policy.rules.clone();
-        self.install_rules.then_some(Rules { listener: transparent.at, policy, forward_policy: self.forward_policy })
+        self.interception().rules()
     }
 
     /// Listeners whose clients name their destination, which others than this host can reach, and
@@ -682,11 +633,9 @@ impl Config {
         for Listen { at, way, destinations, users, .. } in self.listen.iter().filter(|listen| !listen.at.ip().is_loopback()) {
             let of_bond = self.bond.as_ref().map(|bond| &bond.destinations);
             match way {
-                Way::Socks5 if destinations.allow.is_empty() && !users.are_required() => found.push((
-                    *at,
-                    "every client that reaches this address can use it to connect to other hosts",
-                    "name its users (,users=FILE), limit its destinations (,allow=PREFIX) or listen on loopback",
-                )),
+                Way::Socks5 if destinations.allow.is_empty() && !users.are_required() => {
+                    found.push((*at, ListenerAccess::OPEN, ListenerAccess::CLOSE));
+                }
                 Way::Bond if of_bond.is_none_or(|destinations| destinations.allow.is_empty()) => found.push((
                     *at,
                     "every peer that has the bond's key can connect to every host that this one reaches",
@@ -708,7 +657,7 @@ impl Config {
             ("buffer", self.small_buffer() != other.small_buffer()),
             ("near.mss", self.policy.near.mss != other.policy.near.mss),
             ("bond", self.bond.as_ref().map(BondConfig::fixed) != other.bond.as_ref().map(BondConfig::fixed)),
-            ("bond.network", self.policy.networks != other.policy.networks),
+            ("bond.network", self.networks != other.networks),
         ];
         differs.iter().find(|(_, differs)| *differs).map(|(key, _)| *key)
     }
@@ -717,27 +666,6 @@ impl Config {
     fn small_buffer(&self) -> Option<Bytes> {
         self.buffer.filter(|bytes| leg::Shares::of(bytes.0 as usize).pipe == 0)
     }
-}
-
-fn check_profile(leg: String, profile: &LegProfile) -> Result<(), ConfigError> {
-    if let Some(mark) = profile.mark.filter(|mark| *mark == rules::MARK) {
-        return Err(ConfigError::OwnMark { leg, mark });
-    }
-    if profile.ecn {
-        let value = fs::read_to_string("/proc/sys/net/ipv4/tcp_ecn").unwrap_or_default().trim().to_string();
-        // 1: asked for and granted; 4: the same, with accurate ECN where the peer has it too.
-        if !matches!(value.as_str(), "1" | "3" | "4") {
-            return Err(ConfigError::NoEcn { leg, value });
-        }
-    }
-    leg::try_profile(profile).map_err(|why| {
-        let cure = match why.kind() {
-            io::ErrorKind::PermissionDenied => "run as root, or with CAP_NET_ADMIN (a mark needs it)",
-            io::ErrorKind::InvalidInput => "a value is out of the kernel's range (mss is 88 to 32767, keepalive at most 32767s)",
-            _ => "see `tandem doctor` for what this machine can do",
-        };
-        ConfigError::Profile { leg, why, cure }
-    })
 }
 
 #[cfg(test)]
@@ -800,10 +728,10 @@ mod tests {
         assert_eq!((name.as_str(), metrics), ("gateway", Some("127.0.0.1:9155".parse().unwrap())));
         assert_eq!((config.threads, config.buffer, config.max_flows), (2, Some(Bytes(4 << 20)), Some(9000)));
         assert_eq!(config.listen.len(), 4);
-        assert_eq!((config.listen[3].way, config.policy.networks.len()), (Way::Bond, 2));
+        assert_eq!((config.listen[3].way, config.networks.len()), (Way::Bond, 2));
         let bond = config.bond.unwrap();
         assert_eq!((bond.tls, bond.spares, bond.connection_window), (true, 2, Some(Bytes(4 << 20))));
-        assert_eq!((config.policy.networks[1].name.as_str(), config.policy.networks[1].tier), ("mobile", 1));
+        assert_eq!((config.networks[1].name.as_str(), config.networks[1].tier), ("mobile", 1));
         assert_eq!(config.listen[1].send_proxy, Some(ProxyVersion::V2));
         assert_eq!(config.policy.legs[0].profile.dscp, Some(leg::Dscp::Set(18)));
         assert_eq!(config.policy.rules[0].action, Action::Bypass);

@@ -34,9 +34,11 @@ use crate::{
     config::Config,
     ending::Ending,
     greeting::{socks_code, socks_reply},
-    leg::{self, Call, LegProfile, Shares, Silence, Source},
     meter::{DirectionStats, FlowStats},
     relay::{Direction, Fault, Limits, Pumped, Tools},
+};
+use intercept::{
+    leg::{self, Call, LegProfile, Shares, Silence, Source},
     sys,
 };
 use rustix::{

@@ -1,7 +1,8 @@
 //! What is likely wrong around a proxy, from what it counts and what its flows do; and whether a host's settings are enough for
 //! a link. Pure.
 
-use crate::{Counted, FlowView, Limiter, ReceiveCounters, control::Status, rules::MARK};
+use crate::{FlowView, Limiter, control::Status};
+use intercept::{Counted, ReceiveCounters, rules::MARK};
 use units::{Bytes, Rate, Span};
 
 /// Something that was looked at.

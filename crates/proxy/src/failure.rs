@@ -1,14 +1,14 @@
 //! Why a running proxy cannot go on.
 
-use crate::rules::RulesError;
+use intercept::rules::RulesLost;
 
 /// A part of the proxy has failed for good. The process should end with an error, so that its
 /// service manager starts it again.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The rules were lost, and attempts to install them again failed.
-    #[error("cannot install the firewall's rules again after they were lost: {0}")]
-    Rules(RulesError),
+    #[error(transparent)]
+    Rules(#[from] RulesLost),
     /// The thread that keeps the firewall's rules panicked; the rules are gone with it.
     #[error("the thread that keeps the firewall's rules panicked")]
     Gate,

@@ -1,11 +1,10 @@
 //! Opens and shuts the way from the firewall to the proxy: shut, new connections pass unsplit. A thread of its own, since the
 //! firewall takes its time to answer; workers only drop a note.
 
-use crate::{
-    config::Config,
-    failure::Failure,
-    policy::{Prefix, Rule},
-    rules::{Counted, Installed, RulesError},
+use crate::{config::Config, failure::Failure};
+use intercept::{
+    Prefix, Rule,
+    rules::{Counted, Installed, RulesError, RulesLost},
 };
 use std::{
     fs, panic,
@@ -79,7 +78,7 @@ impl Gate {
         })
     }
 
-    fn run(mut self, notes: &mpsc::Receiver<Note>) -> Result<(), RulesError> {
+    fn run(mut self, notes: &mpsc::Receiver<Note>) -> Result<(), RulesLost> {
         let (mut looked, mut checked) = (Instant::now(), Instant::now());
         loop {
             match notes.recv_timeout(CHECK.saturating_sub(checked.elapsed())) {

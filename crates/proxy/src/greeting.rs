@@ -1,8 +1,9 @@
 //! What a client says before its data: a PROXY protocol header, a SOCKS request; and what is said before data to a far end.
 //! Pure: bytes in, bytes out.
 
-use crate::{config::ProxyVersion, users::Users};
+use crate::config::ProxyVersion;
 use bond::Target;
+use intercept::Users;
 use ppp::{v1, v2};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

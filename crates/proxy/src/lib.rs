@@ -1,8 +1,8 @@
 //! Splits TCP connections.
 //!
-//! The way of a byte: `rules` (the firewall brings it) → `intercept` (who, where to; a `greeting` where the client says so itself) → `policy` (as what?) →
-//! `leg` (dial and tune) → `relay` (splice, bounded, back-pressured) → `connection` (its life and its close); `meter` looks on. `gate` lets the firewall pass
-//! connections by when there is no room.
+//! The way of a byte: the crate `intercept` brings a connection to one of the `listeners` → a `greeting`, where the client names its
+//! destination → `relay` (splice, bounded, back-pressured) between the legs that `intercept` dials and tunes → `connection` (its life and
+//! its close); `meter` looks on. `gate` lets the firewall pass connections by when there is no room.
 //! One worker a thread, each with its own listeners and its own epoll; workers share nothing on the data path.
 //!
 //! A far leg may be a *bond*, one stream over several connections, and so may the near leg where such streams come out: `bonded`.
@@ -14,36 +14,21 @@ pub mod check;
 mod config;
 mod connection;
 pub mod control;
-mod controllers;
-mod destinations;
 pub mod diagnosis;
-mod egress;
 mod ending;
-pub mod ends;
 mod failure;
 mod flow_log;
-mod forward_loop;
 #[doc(hidden)]
 pub mod fuzz_api;
 mod gate;
 mod greeting;
-mod host_counters;
-mod intercept;
-mod kernel_setting;
-mod leg;
+mod listeners;
 mod liveness;
 mod meter;
 pub mod metrics;
 mod pipe;
-mod policy;
-mod receive_bound;
 mod relay;
 mod resolver;
-mod routes;
-mod rules;
-mod runtime_dir;
-mod sys;
-mod users;
 mod worker;
 
 use std::{
@@ -55,32 +40,25 @@ use std::{
 
 pub use bonded::{BondConfig, BondView, Network, NetworkSpec, PathView};
 pub use config::{BufferSetting, Config, ConfigError, Listen, ProxyVersion, Service, Way};
-pub use controllers::ControllerError;
-pub use destinations::Destinations;
-pub use egress::{EgressError, LinkView};
 pub use ending::Ending;
 pub use failure::Failure;
 pub use gate::Change;
-pub use host_counters::ReceiveCounters;
-pub use leg::{Dscp, LegProfile, available_controllers};
 pub use liveness::Liveness;
 pub use meter::{DirectionStats, DirectionView, FlowRecord, FlowStats, FlowView, LegView, Limiter, NetworkTotals, Totals};
-pub use policy::{Action, Interface, Leg, Policy, Ports, Prefix, Rule};
-pub use rules::{Counted, ForwardPolicy, Rules, RulesError};
-pub use sys::{TcpInfo, clamp_window, force_receive_buffer, tcp_info, unsent};
 pub use units::Phase;
-pub use users::Users;
 
-use controllers::Controllers;
-use egress::Egress;
 use gate::{Gate, Note};
-use kernel_setting::Changed;
+use intercept::{
+    Controllers, Counted, Egress, EgressError, LinkView, OpenError, Prefix, RulesError,
+    kernel_setting::{self, Changed},
+    leg, rules,
+};
 use liveness::Turns;
 use rustix::{
     event::{EventfdFlags, eventfd},
     fd::AsRawFd as _,
 };
-use worker::{Command, Mailbox, OnEnd, Ties, Worker};
+use worker::{Command, Mailbox, OnEnd, Ties, Worker, sys};
 
 /// Why a proxy did not start: what was attempted, on what, why it failed, the cure.
 #[derive(Debug, thiserror::Error)]
@@ -88,22 +66,9 @@ pub enum StartError {
     /// The configuration can't work on any machine, or not on this one.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A listener could not be opened.
-    #[error("cannot listen on {address}: {why}; {cure}")]
-    Listen {
-        /// Where.
-        address: String,
-        /// The system's reason.
-        why: std::io::Error,
-        /// What to do about it.
-        cure: &'static str,
-    },
-    /// The firewall or routing rules could not be installed.
+    /// A listener, a rule or a link could not be set up.
     #[error(transparent)]
-    Rules(#[from] rules::RulesError),
-    /// A link could not be shaped or watched.
-    #[error(transparent)]
-    Egress(#[from] EgressError),
+    Open(#[from] OpenError),
     /// Something else the system refused.
     #[error("cannot {what}: {why}")]
     System {
@@ -209,8 +174,8 @@ impl Proxy {
     pub fn start(mut config: Config, on_end: impl Fn(FlowRecord) + Send + Sync + 'static) -> Result<Self, StartError> {
         leg::raise_open_files();
         config.without_absent_families();
-        let kernel = Mutex::new((config.prepare()?, Egress::of(&config.policy)?));
-        Controllers::rename(&mut config.policy);
+        let kernel = Mutex::new((config.prepare()?, Egress::of(config.profiles()).map_err(OpenError::from)?));
+        config.rename_controllers();
         let failed = |what| move |why| StartError::System { what, why };
         let config = Arc::new(config);
         let on_end: OnEnd = Arc::new(on_end);
@@ -251,7 +216,7 @@ impl Proxy {
         // Rules come last: until the listeners listen, connections pass unsplit.
         if let Some(rules) = rules {
             let limit = gate::memory_limit(&config);
-            let gate = Gate::start(rules::Installed::install(rules)?, limit, gate_inbox, failed_parts)
+            let gate = Gate::start(rules::Installed::install(rules).map_err(OpenError::from)?, limit, gate_inbox, failed_parts)
                 .map_err(failed("start the thread that opens and shuts the gate"))?;
             proxy.gate = Some((notes, gate));
         }
@@ -326,12 +291,12 @@ impl Proxy {
         }
         let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut kernel.1 {
-            Some(egress) => egress.change(&config.policy)?,
-            none => *none = Egress::of(&config.policy)?,
+            Some(egress) => egress.change(config.profiles())?,
+            none => *none = Egress::of(config.profiles())?,
         }
         // Connections that have one of the controllers that go keep it.
         kernel.0 = controllers;
-        Controllers::rename(&mut config.policy);
+        config.rename_controllers();
         if let Some(answer) = self.ask(|reply| Note::Policy(config.policy.rules.clone(), reply)) {
             answer??;
         }

@@ -1,6 +1,7 @@
 //! What is known of a flow: both legs, both directions.
 
-use crate::{bonded::BondView, ending::Ending, sys::TcpInfo};
+use crate::{bonded::BondView, ending::Ending};
+use intercept::sys::TcpInfo;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 use units::{Bytes, Phase};

@@ -1,6 +1,7 @@
 //! What flows came to, for Prometheus: base units, no label a flow.
 
-use crate::{Ending, NetworkTotals, Proxy, StartError, control::Status, gate};
+use crate::{Ending, NetworkTotals, Proxy, control::Status, gate};
+use intercept::OpenError;
 use metrics_server::Server;
 use prometheus_client::{
     encoding::text::encode,
@@ -14,7 +15,6 @@ use prometheus_client::{
 };
 use std::{
     collections::BTreeMap,
-    io,
     net::SocketAddr,
     sync::{Arc, atomic::AtomicU64},
 };
@@ -25,20 +25,11 @@ type Labels = [(&'static str, &'static str); 1];
 /// Serves metrics at `http://AT/metrics` until what it returns is dropped.
 ///
 /// # Errors
-/// [`StartError::Listen`] when the address cannot be used.
-pub fn serve(proxy: &Arc<Proxy>, at: SocketAddr) -> Result<Server, StartError> {
+/// [`OpenError::Listen`] when the address cannot be used.
+pub fn serve(proxy: &Arc<Proxy>, at: SocketAddr) -> Result<Server, OpenError> {
     let proxy = Arc::downgrade(proxy);
     // The proxy is held no longer than the page takes to make: it ends when its last reference is dropped.
-    Server::start(at, move || Some(text(&proxy.upgrade()?.status()))).map_err(|why| refused(at, why))
-}
-
-/// Why metrics cannot be served there.
-pub fn refused(at: SocketAddr, why: io::Error) -> StartError {
-    let cure = match why.kind() {
-        io::ErrorKind::AddrInUse => "another program listens there: stop it or choose another port (--metrics)",
-        _ => "choose an address that this machine has, such as 127.0.0.1:9155",
-    };
-    StartError::Listen { address: format!("{at} for metrics"), cure, why }
+    Server::start(at, move || Some(text(&proxy.upgrade()?.status()))).map_err(|why| OpenError::metrics(at, why))
 }
 
 /// A status as Prometheus reads it.
@@ -133,7 +124,8 @@ fn counters(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Counted, Totals};
+    use crate::Totals;
+    use intercept::Counted;
 
     #[test]
     fn a_status_reads_as_metrics() {

@@ -6,12 +6,8 @@
 //! passes (it goes on as ordinary data). What the destination can't take stays in the source's receive queue, so that the
 //! source is held by its advertised window. Whether an end of file is passed on, and when, is the connection's business.
 
-use crate::{
-    leg::Shares,
-    pipe::{Filled, Pipe},
-    receive_bound::ReceiveBound,
-    sys,
-};
+use crate::pipe::{Filled, Pipe};
+use intercept::{ReceiveBound, leg::Shares, sys};
 use rustix::{
     fd::{AsFd, BorrowedFd},
     io::Errno,

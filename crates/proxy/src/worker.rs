@@ -3,6 +3,7 @@
 mod bonds;
 mod callers;
 mod room;
+pub(crate) mod sys;
 
 use crate::{
     StartError,
@@ -13,15 +14,14 @@ use crate::{
     flow_log::{self, Lines},
     gate::Note,
     greeting::proxy_header,
-    intercept::{self, Arrival, Listener},
+    listeners::{self, WorkerListener},
     liveness::Turns,
     meter::{FlowRecord, FlowStats, Totals},
     relay::Tools,
     resolver::{Answer, Question},
-    routes::Routes,
-    sys,
 };
 use callers::Callers;
+use intercept::{Arrival, Routes, listener::BACKLOG};
 use rustix::{
     event::{
         Timespec,
@@ -143,7 +143,7 @@ pub(crate) struct Worker {
     ties: Ties,
     epoll: OwnedFd,
     waker: OwnedFd,
-    listeners: Vec<Listener>,
+    listeners: Vec<WorkerListener>,
     /// Asked only where the policy speaks of interfaces.
     routes: Option<Routes>,
     connections: Vec<Option<Connection>>,
@@ -191,7 +191,7 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn new(config: Arc<Config>, waker: OwnedFd, ties: Ties) -> Result<Self, StartError> {
         let failed = |what| move |why| StartError::System { what, why };
-        let listeners = intercept::open(&config, ties.number)?;
+        let listeners = listeners::open(&config, ties.number)?;
         let mut worker = Self::watch(config, waker, listeners, ties).map_err(failed("set up epoll for a worker"))?;
         let epoll = worker.epoll.try_clone().map_err(failed("share epoll with the bond"))?;
         let (names, number) = (worker.ties.names.clone(), worker.ties.number);
@@ -200,11 +200,11 @@ impl Worker {
         Ok(worker)
     }
 
-    fn watch(config: Arc<Config>, waker: OwnedFd, listeners: Vec<Listener>, ties: Ties) -> io::Result<Self> {
+    fn watch(config: Arc<Config>, waker: OwnedFd, listeners: Vec<WorkerListener>, ties: Ties) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &waker, Token::Waker.pack(), EventFlags::IN)?;
         for (index, listener) in listeners.iter().enumerate() {
-            epoll::add(&epoll, &listener.socket, Token::Listener(index).pack(), EventFlags::IN)?;
+            epoll::add(&epoll, &listener.socket.socket, Token::Listener(index).pack(), EventFlags::IN)?;
         }
         let (now, brim) = (Instant::now(), config.brim_of_a_worker());
         Ok(Worker {
@@ -236,7 +236,7 @@ impl Worker {
             closes: None,
             full: false,
             not_heard: false,
-            backlog: intercept::BACKLOG.min(brim),
+            backlog: BACKLOG.min(brim),
             brim,
             resting: false,
             wakes: None,

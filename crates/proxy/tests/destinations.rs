@@ -3,7 +3,8 @@
 mod common;
 
 use common::{PATIENCE, forward, free_port, on_own_host, run};
-use proxy::{Action, Config, Ending, Listen, Policy, Proxy, Rule};
+use intercept::{Action, Policy, Rule};
+use proxy::{Config, Ending, Listen, Proxy};
 use std::{
     io::{ErrorKind, Read as _, Write as _},
     net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},

@@ -11,7 +11,8 @@ use common::{
     Bench, CLOSE_WAIT, CLOSED, ESTABLISHED, LAST_ACK, PATIENCE, SYN_SENT, UNREACHABLE, abort, accept_past, cut, fill, forward, free_port,
     full_listener, kind, listener, on_own_host, payload, read_out, run, write_until_error,
 };
-use proxy::{Config, Ending, FlowStats, LegProfile, Listen, Policy, Proxy};
+use intercept::{LegProfile, Policy};
+use proxy::{Config, Ending, FlowStats, Listen, Proxy};
 use socket2::SockRef;
 use std::{
     fs,
@@ -614,8 +615,12 @@ fn the_window_grows_with_the_bound() {
             let (mut source, mut sink) = if upwards { (client, server) } else { (server, client) };
             let reader = thread::spawn(move || io::copy(&mut sink, &mut io::sink()).unwrap());
             let (begun, piece, mut sent) = (Instant::now(), vec![0; 1 << 20], 0);
-            while proxy::tcp_info(&source).unwrap().snd_wnd < least {
-                assert!(begun.elapsed() < PATIENCE, "B = {buffer}, up {upwards}: {} at last", proxy::tcp_info(&source).unwrap().snd_wnd);
+            while intercept::tcp_info(&source).unwrap().snd_wnd < least {
+                assert!(
+                    begun.elapsed() < PATIENCE,
+                    "B = {buffer}, up {upwards}: {} at last",
+                    intercept::tcp_info(&source).unwrap().snd_wnd
+                );
                 source.write_all(&piece).unwrap();
                 sent += piece.len() as u64;
             }

@@ -6,9 +6,8 @@ use crate::{
     service::{self, usage},
 };
 use clap::{Args, Subcommand};
-use proxy::{
-    BondConfig, BufferSetting, Config, ConfigError, Destinations, LegProfile, Listen, Network, NetworkSpec, Prefix, ProxyVersion, Service,
-};
+use intercept::{Destinations, LegProfile, Prefix};
+use proxy::{BondConfig, BufferSetting, Config, ConfigError, Listen, Network, NetworkSpec, ProxyVersion, Service, check::try_start};
 use std::{net::SocketAddr, path::PathBuf};
 use units::{Bytes, Span};
 
@@ -135,10 +134,11 @@ impl Both {
     }
 
     fn run(&self, service: &Service) -> Result<(), Failure> {
-        if let Some(how) = self.check {
-            return check::run(how, &service.config, Some(&service.name), service.metrics, "this can work here");
-        }
         service.config.check().map_err(usage)?;
+        if let Some(how) = self.check {
+            let tried = || try_start(&service.config, Some(&service.name), service.metrics);
+            return check::run(how, tried, "this can work here");
+        }
         service::serve(service, || Ok(None))
     }
 }
@@ -160,7 +160,7 @@ impl Connect {
         let config = &mut service.config;
         config.listen.clone_from(&self.listen);
         config.read_users().map_err(usage)?;
-        config.policy.networks = networks;
+        config.networks = networks;
         config.policy.near = self.near.clone().unwrap_or_default();
         config.threads = self.threads.into();
         config.install_rules = !self.no_rules;

@@ -3,11 +3,11 @@
 use crate::{
     Failure,
     check::{self, Check},
-    service::{tell_manager, usage},
+    service::tell_manager,
 };
-use cache::{Cache as Running, Config, Listen, Raw, Stats, WorkerProgram, metrics, picture_worker, shrink::Wish};
+use cache::{Cache as Running, Config, ConfigError, Listen, Raw, StartError, Stats, WorkerProgram, metrics, picture_worker, shrink::Wish};
 use clap::Args;
-use proxy::{ForwardPolicy, LegProfile, Ports, StartError};
+use intercept::{ForwardPolicy, LegProfile, Ports};
 use sd_notify::NotifyState;
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
@@ -146,13 +146,13 @@ fn lull(text: &str) -> Result<Raw, String> {
 impl Cache {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let mut config = self.config();
-        config.read_users().map_err(usage)?;
+        config.read_users().map_err(|error| Failure::Usage(error.to_string()))?;
         config.check().map_err(usage)?;
         if let Some(how) = self.check {
-            return check::run(how, &config.of_proxy(), None, self.metrics, "this can work here");
+            return check::run(how, || cache::try_start(&config, self.metrics), "this can work here");
         }
         if self.dry_run {
-            match config.of_proxy().rules() {
+            match config.interception().rules() {
                 Some(rules) => out!("{rules}"),
                 None => outln!("no rules"),
             }
@@ -160,11 +160,11 @@ impl Cache {
         }
         let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|why| Failure::Failed(format!("cannot listen for signals: {why}")))?;
         let cache = Arc::new(Running::start(config).map_err(start_failure)?);
-        let metrics = self.metrics.map(|at| metrics::serve(&cache, at).map_err(start_failure)).transpose()?;
+        let metrics = self.metrics.map(|at| metrics::serve(&cache, at).map_err(|error| Failure::Failed(error.to_string()))).transpose()?;
         self.warn();
         tracing::info!("storing and forwarding");
         tell_manager(&[NotifyState::Ready]);
-        let check = || cache.check_rules().map_err(|failure| Failure::Failed(failure.to_string()));
+        let check = || cache.check_rules().map_err(|lost| Failure::Failed(lost.to_string()));
         while signals.pending().next().is_none() {
             check()?;
             thread::sleep(CHECK);
@@ -220,7 +220,7 @@ impl Cache {
             let at = files.display();
             tracing::warn!("{at} has room for {left}, less than --disk {}: let TMPDIR name another directory, or give less", self.disk);
         }
-        self.config().of_proxy().open_listeners().iter().for_each(|(at, why, cure)| tracing::warn!("listener at {at}: {why}; {cure}"));
+        self.config().open_listeners().iter().for_each(|(at, why, cure)| tracing::warn!("listener at {at}: {why}; {cure}"));
     }
 
     fn print(&self, stats: &Stats) -> Result<(), Failure> {
@@ -250,4 +250,8 @@ fn start_failure(error: StartError) -> Failure {
         StartError::Config(error) => Failure::Usage(error.to_string()),
         other => Failure::Failed(other.to_string()),
     }
+}
+
+fn usage(error: ConfigError) -> Failure {
+    Failure::Usage(error.to_string())
 }

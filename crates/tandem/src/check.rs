@@ -1,12 +1,8 @@
 //! `--check`: what a start would need, tried and told.
 
-use crate::{Failure, service::usage};
+use crate::Failure;
 use clap::ValueEnum;
-use proxy::{
-    Config,
-    check::{self, Trial, TrialResult},
-};
-use std::net::SocketAddr;
+use intercept::check::{Trial, TrialResult};
 
 /// How far `--check` goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -17,12 +13,11 @@ pub(crate) enum Check {
     Config,
 }
 
-/// Checks a configuration, prints what was tried, and fails where something cannot work. `name` is
-/// what the proxy is called, if it has a name.
-pub(crate) fn run(how: Check, config: &Config, name: Option<&str>, metrics: Option<SocketAddr>, fine: &str) -> Result<(), Failure> {
-    config.check().map_err(usage)?;
+/// Prints what is tried of a configuration that has been checked, and fails where something cannot
+/// work; otherwise says `fine`.
+pub(crate) fn run(how: Check, tried: impl FnOnce() -> Vec<Trial>, fine: &str) -> Result<(), Failure> {
     if how == Check::All {
-        let trials = check::try_start(config, name, metrics);
+        let trials = tried();
         print(&trials);
         let failed = trials.iter().filter(|trial| trial.fails()).count();
         if failed > 0 {

@@ -2,9 +2,9 @@
 
 use crate::{Failure, service::usage};
 use clap::Args;
+use intercept::check::{Trial, TrialResult};
 use proxy::{
-    Service,
-    check::{self, Trial, TrialResult},
+    Service, check,
     control::Remote,
     diagnosis::{self, Finding},
 };
@@ -152,7 +152,7 @@ fn needs() -> Vec<Need> {
     let builds = |host: &lab::Host| host.ip(&["link set lo up".into()]).map(|()| "works".into()).map_err(|error| error.to_string());
     add("demo, run, lab", "ip (iproute2)", false, in_host(&builds));
     let lacking: Vec<&str> = ["cubic", "bbr"].into_iter().filter(|name| !kernel::has(name)).collect();
-    let controllers = proxy::available_controllers().join(", ");
+    let controllers = intercept::available_controllers().join(", ");
     add(
         "demo",
         "controllers cubic and bbr",

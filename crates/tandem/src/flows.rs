@@ -3,8 +3,9 @@
 use crate::Failure;
 use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+use intercept::{LinkView, Prefix};
 use proxy::{
-    BondView, Change, DirectionView, FlowView, LegView, Limiter, LinkView, PathView, Phase, Prefix,
+    BondView, Change, DirectionView, FlowView, LegView, Limiter, PathView, Phase,
     control::{AskError, Remote, Status},
 };
 use std::{

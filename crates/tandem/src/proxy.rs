@@ -6,7 +6,8 @@ use crate::{
     service::{self, usage},
 };
 use clap::Args;
-use proxy::{Action, BufferSetting, ConfigError, ForwardPolicy, LegProfile, Listen, Prefix, Rule, Service};
+use intercept::{Action, ForwardPolicy, LegProfile, Prefix, Rule};
+use proxy::{BufferSetting, ConfigError, Listen, Service, check::try_start};
 use std::{net::SocketAddr, path::PathBuf};
 use units::{Bytes, Span};
 
@@ -77,10 +78,11 @@ pub(crate) struct Proxy {
 impl Proxy {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let service = self.service().map_err(usage)?;
-        if let Some(how) = self.check {
-            return check::run(how, &service.config, Some(&service.name), service.metrics, "the configuration can be used");
-        }
         service.config.check().map_err(usage)?;
+        if let Some(how) = self.check {
+            let tried = || try_start(&service.config, Some(&service.name), service.metrics);
+            return check::run(how, tried, "the configuration can be used");
+        }
         if self.dry_run {
             match service.config.rules() {
                 Some(rules) => out!("{rules}"),

@@ -21,7 +21,7 @@ pub(crate) fn serve(service: &Service, again: impl Fn() -> Result<Option<Service
     let failed = end_on_failure(&proxy, signals.handle()).map_err(no_thread)?;
     // Until the end, so that nobody else has the name while there are rules.
     let _control = control::serve(&proxy, &service.name).map_err(start_failure)?;
-    let metrics = service.metrics.map(|at| metrics::serve(&proxy, at).map_err(start_failure)).transpose()?;
+    let metrics = service.metrics.map(|at| metrics::serve(&proxy, at).map_err(|error| Failure::Failed(error.to_string()))).transpose()?;
     warn(&service.config);
     tracing::info!("splitting connections");
     watchdog::start(proxy.liveness()).map_err(no_thread)?;

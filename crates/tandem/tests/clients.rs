@@ -5,7 +5,7 @@ mod common;
 
 use common::{Daemon, skip, wait_for_listener, wait_for_port};
 use lab::{Extras, Host, Network};
-use proxy::{BondConfig, Config, Ending, FlowRecord, FlowStats, Listen, NetworkSpec, Policy, Proxy};
+use proxy::{BondConfig, Config, Ending, FlowRecord, FlowStats, Listen, NetworkSpec, Proxy};
 use scenario::ScenarioFile;
 use std::{
     fs,
@@ -79,12 +79,8 @@ impl Bench {
         let network = |text: &str| text.parse::<NetworkSpec>().unwrap().network(None).unwrap();
         let networks = vec![network("first,to=10.2.0.2:7000"), network("second,to=[fd03::2]:7000")];
         let serves = Config { listen: vec![Listen::bond("[::]:7000".parse().unwrap())], bond: Some(bond.clone()), ..Config::default() };
-        let connects = Config {
-            listen: vec![Listen::transparent("[::]:5000".parse().unwrap())],
-            policy: Policy { networks, ..Policy::default() },
-            bond: Some(bond),
-            ..Config::default()
-        };
+        let connects =
+            Config { listen: vec![Listen::transparent("[::]:5000".parse().unwrap())], networks, bond: Some(bond), ..Config::default() };
         let records = ended.clone();
         let serves = far.enter(|| Proxy::start(serves, |_| {}).unwrap()).unwrap();
         let connects = near.enter(|| Proxy::start(connects, move |record| records.lock().unwrap().push(record)).unwrap()).unwrap();

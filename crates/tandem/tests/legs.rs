@@ -6,7 +6,8 @@ use common::{
     routed::{CLIENT, Counter, ROUTER, Routed, SERVER, dial, echo, echoes, end_of, ip, netstat, seconds},
     skip, wait_until,
 };
-use proxy::{FlowView, tcp_info};
+use intercept::tcp_info;
+use proxy::FlowView;
 use std::{
     io::{ErrorKind, Read, Write},
     net::{Shutdown, TcpStream},
@@ -15,7 +16,7 @@ use std::{
 
 /// Two controllers that this kernel has; none if it has not so many.
 fn controllers() -> Option<[String; 2]> {
-    let other = proxy::available_controllers().into_iter().find(|name| name != "reno")?;
+    let other = intercept::available_controllers().into_iter().find(|name| name != "reno")?;
     Some(["reno".into(), other])
 }
 

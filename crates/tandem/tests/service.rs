@@ -42,7 +42,7 @@ const EVERY_KEY: &str = include_str!("../../proxy/tests/proxy.toml");
 
 #[test]
 fn a_file_is_checked_without_being_used() {
-    let available = proxy::available_controllers();
+    let available = intercept::available_controllers();
     let text = if available.iter().any(|name| name == "bbr") { EVERY_KEY.into() } else { EVERY_KEY.replace("\"bbr\"", "\"reno\"") };
     let keys = tempfile::tempdir().unwrap();
     let key = keys.path().join("bond.key");
@@ -116,7 +116,7 @@ fn a_signal_reads_the_file_again_for_new_flows() {
     if skip("a_signal_reads_the_file_again_for_new_flows", &["nft", "ip"]) {
         return;
     }
-    let Some(other) = proxy::available_controllers().into_iter().find(|name| name != "reno") else { return };
+    let Some(other) = intercept::available_controllers().into_iter().find(|name| name != "reno") else { return };
     let routed = Routed::new();
     routed.echo(80);
     let text = |control: &str, listener: &str, more: &str| {

@@ -13,8 +13,9 @@ use crate::{
     sys,
 };
 use bond::{Key, Settings};
+use intercept::{LegProfile, Policy};
 use link::Limit;
-use proxy::{BondConfig, Config, FlowRecord, FlowStats, LegProfile, Listen, Network as Path, Policy, Proxy};
+use proxy::{BondConfig, Config, FlowRecord, FlowStats, Listen, Network as Path, Proxy};
 use rand::RngExt as _;
 use rustix::fd::OwnedFd;
 use scenario::{Opens, Parallel, Purpose, stream};
@@ -148,7 +149,7 @@ impl Networks {
         };
         let dials = Config {
             listen: vec![Listen::forward(entrance(), (Ipv4Addr::LOCALHOST, OUT_PORT).into())],
-            policy: Policy { networks: (0..parallel.networks.len()).map(path).collect(), ..Policy::default() },
+            networks: (0..parallel.networks.len()).map(path).collect(),
             bond: Some(bond),
             buffer: None,
             ..Config::default()
@@ -156,7 +157,7 @@ impl Networks {
         let start = |config: Config, end: usize, place: usize| {
             let (host, on_end) = (&self.hosts[place], on_end.clone());
             let started = host.enter(|| Proxy::start(config, move |record| on_end(end, &record)))?;
-            started.map_err(|why| LabError::Proxy { host: host.name().into(), why })
+            started.map_err(|why| LabError::Proxy { host: host.name().into(), why: Box::new(why) })
         };
         let accepts = start(accepts, 1, there)?;
         let dials = start(dials, 0, here)?;

@@ -112,9 +112,9 @@ impl Transfers {
             return Ok(socket);
         }
         if let Some(window) = receives {
-            proxy::force_receive_buffer(&socket, window.0 as usize * 2)?;
+            intercept::force_receive_buffer(&socket, window.0 as usize * 2)?;
             if over != Over::Multipath {
-                proxy::clamp_window(&socket, window.0 as usize)?;
+                intercept::clamp_window(&socket, window.0 as usize)?;
             }
         }
         if sends {
@@ -186,7 +186,7 @@ impl Transfers {
         loop {
             if let Some(window) = clamps {
                 // The kernel forgets the clamp whenever a segment larger than any before comes.
-                proxy::clamp_window(socket, window.0 as usize)?;
+                intercept::clamp_window(socket, window.0 as usize)?;
             }
             let count = socket.read(&mut bytes)?;
             if count == 0 {

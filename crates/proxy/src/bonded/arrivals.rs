@@ -8,11 +8,10 @@ use super::{
 };
 use crate::{
     config::{Config, ProxyVersion},
-    leg,
     relay::Tools,
-    sys,
 };
 use bond::{Frame, Reader, Step as Said};
+use intercept::{leg, sys};
 use rustix::io::Errno;
 use socket2::{Socket, TcpKeepalive};
 use std::{io::IoSliceMut, net::SocketAddr, time::Duration};

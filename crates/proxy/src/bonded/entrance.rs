@@ -2,8 +2,8 @@
 //! whoever has not the key, and nothing is read beyond what is expected: what follows is for those who come after.
 
 use super::{channel::Channel, settings::BondConfig, tls::Encryption};
-use crate::sys;
 use bond::{Accepted, Challenge, Dialled, Hello, Key, Nonce, Proof, Refused};
+use intercept::sys;
 use rustix::{
     io::Errno,
     rand::{GetRandomFlags, getrandom},

@@ -4,8 +4,8 @@ use super::{
     entrance::{Entrance, Keeper, Step, Unfit},
     tls::Encryption,
 };
-use crate::fuzz_api::take;
 use bond::{Dialled, Key};
+use intercept::fuzz_api::take;
 use rustix::{
     io::Errno,
     net::{SendFlags, send},

@@ -25,12 +25,14 @@ use crate::{
     connection::{Events, refuse_socks},
     ending::Ending,
     greeting::{proxy_header, socks_reply},
-    leg::{self, LegProfile, Shares, Silence},
-    receive_bound::ReceiveBound,
     relay::Tools,
-    sys,
 };
 use bond::{Answer, Call, Frame, NoMemory, StreamError, Target, Why};
+use intercept::{
+    ReceiveBound,
+    leg::{self, LegProfile, Shares, Silence},
+    sys,
+};
 use rustix::{fd::AsFd as _, io::Errno};
 use socket2::Socket;
 use std::{

@@ -4,8 +4,8 @@ use super::{
     channel::Channel,
     haul::{self, Incoming, Load, Parcel},
 };
-use crate::sys::{self, TcpInfo};
 use bond::{BadFrame, Breach, Buffer, ConnId, Frame, Header, Inbound, Look, NoMemory, Piece, Reader, Room, Step, StreamError};
+use intercept::sys::{self, TcpInfo};
 use rustix::io::Errno;
 use std::{
     collections::VecDeque,

@@ -22,7 +22,6 @@ mod tls;
 mod trial;
 mod view;
 
-pub(crate) use settings::bound_window;
 pub use settings::{BondConfig, Network, NetworkSpec};
 pub(crate) use trial::try_network;
 pub use view::{BondView, PathView};
@@ -31,17 +30,19 @@ use crate::{
     config::{Config, ProxyVersion, Way},
     connection::Events,
     ending::Ending,
-    leg::{self, Shares},
     meter::FlowRecord,
     relay::Tools,
     resolver::Question,
-    routes::Routes,
     worker::Worker,
 };
 use channel::Channel;
 use entrance::{Entrance, Keeper};
 use farewell::Farewell;
 pub(crate) use haul::Pipes;
+use intercept::{
+    Routes,
+    leg::{self, Shares},
+};
 use life::Bonded;
 use networks::Networks;
 use rustix::{
@@ -137,7 +138,7 @@ impl Bonds {
         let keeper = Keeper::of(bond)?;
         let now = Instant::now();
         Ok(Some(Bonds {
-            networks: Networks::new(&config.policy.networks, bond, now),
+            networks: Networks::new(&config.networks, bond, now),
             config: config.clone(),
             keeper,
             epoll,

@@ -5,9 +5,9 @@
 
 use super::{
     entrance::Unfit,
-    settings::{BondConfig, Network, bound_window},
+    settings::{BondConfig, Network},
 };
-use crate::{leg, sys::TcpInfo};
+use intercept::{leg, sys::TcpInfo};
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use std::{
     collections::VecDeque,
@@ -245,7 +245,7 @@ pub(super) fn connect(network: &Network, window: Option<Bytes>) -> io::Result<So
     let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
     socket.set_tcp_nodelay(true)?;
     if let Some(window) = window {
-        bound_window(&socket, window)?;
+        leg::bound_window(&socket, window.0 as usize)?;
     }
     if let Some(interface) = &network.interface {
         socket.bind_device(Some(interface.0.as_bytes()))?;

@@ -1,14 +1,8 @@
 //! A bond as it is wanted: its networks, its key, who gets what.
 
-use crate::{
-    config::ConfigError,
-    destinations::Destinations,
-    leg::LegProfile,
-    policy::{Interface, Prefix, list},
-    sys,
-};
+use crate::config::ConfigError;
 use bond::{Key, Scheduler};
-use rustix::fd::AsFd;
+use intercept::{Destinations, Interface, Prefix, leg::LegProfile, list};
 use serde::{Deserialize, Deserializer, de};
 use std::{
     fs, io,
@@ -94,12 +88,6 @@ impl BondConfig {
         self.key = Some(key);
         Ok(())
     }
-}
-
-/// Bounds what may be under way to a connection of a bond. The kernel counts the overhead of packets too, hence the double buffer.
-pub(crate) fn bound_window(socket: impl AsFd, window: Bytes) -> io::Result<()> {
-    sys::force_receive_buffer(&socket, 2 * window.0 as usize)?;
-    sys::clamp_window(&socket, window.0 as usize)
 }
 
 /// Who gets what, by its name.

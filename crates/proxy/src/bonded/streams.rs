@@ -8,16 +8,18 @@ use super::{
 };
 use crate::{
     connection::Start,
-    destinations::canonical,
     ending::Ending,
-    leg::{self, Call as Dial},
     meter::FlowRecord,
     relay::Tools,
     resolver::{Answer, Question},
-    sys,
     worker::Worker,
 };
 use bond::{Call, Frame, NoMemory, Target};
+use intercept::{
+    canonical,
+    leg::{self, Call as Dial},
+    sys,
+};
 use rustix::event::epoll::{self, EventData};
 use socket2::Socket;
 use std::{cmp::Reverse, io, mem, net::SocketAddr};

@@ -4,11 +4,8 @@ use super::{
     Bonds,
     life::{Bonded, Role},
 };
-use crate::{
-    leg,
-    meter::{DirectionStats, FlowStats},
-    sys::TcpInfo,
-};
+use crate::meter::{DirectionStats, FlowStats};
+use intercept::{leg, sys::TcpInfo};
 use serde::{Deserialize, Serialize};
 
 /// The bond of a flow, as it is shown.
@@ -73,7 +70,7 @@ impl Bonds {
 
     /// A stream as it is now, or as it was last, without what takes a look at its queues.
     pub(super) fn stats_of(&self, bonded: &Bonded, looks: bool) -> FlowStats {
-        let plain = bonded.plain.as_ref().and_then(|plain| crate::sys::tcp_info(plain).ok()).unwrap_or_default();
+        let plain = bonded.plain.as_ref().and_then(|plain| intercept::sys::tcp_info(plain).ok()).unwrap_or_default();
         let control = if looks { bonded.plain.as_ref().map(leg::controller_of).unwrap_or_default() } else { String::new() };
         let (bond, paths) = self.paths_of(bonded, looks);
         let (waiting, most_waiting) = (bonded.stream.inbound.waiting().1, bonded.stream.inbound.most_held());
@@ -118,7 +115,7 @@ impl Bonds {
             Role::Serve { .. } => (u32::from(network) + 1).to_string(),
         };
         for (conn, member) in bonded.stream.members() {
-            let info = crate::sys::tcp_info(&member.channel).unwrap_or_default();
+            let info = intercept::sys::tcp_info(&member.channel).unwrap_or_default();
             add(&mut whole, &info);
             let Some(seen) = bonded.stream.seen(conn) else { continue };
             let view = PathView {

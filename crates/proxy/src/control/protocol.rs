@@ -1,6 +1,7 @@
 //! What is said over the control socket: one JSON request in a line, one answer in a line.
 
-use crate::{Counted, LinkView, Prefix, Proxy, ReceiveCounters, Totals};
+use crate::{Proxy, Totals};
+use intercept::{Counted, LinkView, Prefix, ReceiveCounters};
 use serde::{Deserialize, Serialize};
 use std::{
     io::{self, ErrorKind, Read as _, Write as _},

@@ -4,8 +4,9 @@ use super::{
     printable::{printable, printable_value},
     protocol::{LONGEST_ANSWER, Request, Status, is_name, read_line, socket_name, write_line},
 };
-use crate::{
-    Change, FlowView, Prefix,
+use crate::{Change, FlowView};
+use intercept::{
+    Prefix,
     runtime_dir::{FindError, Places},
 };
 use serde::de::DeserializeOwned;

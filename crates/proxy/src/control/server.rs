@@ -1,10 +1,10 @@
 //! The answering side of the control socket: a thread that accepts, and one for each asker.
 
 use super::protocol::{LONGEST_REQUEST, Request, is_name, read_line, socket_name, write_line};
-use crate::{
-    Change, ChangeError, FlowView, Proxy, StartError,
+use crate::{Change, ChangeError, FlowView, Proxy, StartError, worker::sys};
+use intercept::{
+    OpenError,
     runtime_dir::{Access, Claim, ClaimError, Places},
-    sys,
 };
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
@@ -51,7 +51,7 @@ impl Drop for ControlSocket {
 /// returns is dropped. Where there is no directory for the socket it says so in the log and returns
 /// none: the proxy splits connections without it.
 pub fn serve(proxy: &Arc<Proxy>, name: &str) -> Result<Option<ControlSocket>, StartError> {
-    let refused = |why: io::Error, cure| StartError::Listen { address: format!("the control socket {name:?}"), cure, why };
+    let refused = |why: io::Error, cure| StartError::Open(OpenError::Listen { address: format!("the control socket {name:?}"), cure, why });
     if !is_name(name) {
         let cure = "give another name (--name): letters, digits, \"-\", \"_\" and \".\", at most 40";
         return Err(refused(io::ErrorKind::InvalidInput.into(), cure));

@@ -5,13 +5,13 @@ use crate::{
     bonded,
     config::{Listen, Way},
     connection::{Start, refuse_socks, undialled},
-    destinations::canonical,
     ending::Ending,
     greeting::{Greeting, Heard, proxy_header, socks_reply},
     meter::{FlowRecord, FlowStats},
     resolver::{Answer, Question},
 };
 use bond::Target;
+use intercept::canonical;
 use rustix::{
     event::epoll::{self, EventFlags},
     io::Errno,

@@ -1,9 +1,10 @@
 //! How a worker keeps to its room: it says when it is full, and keeps connections from its listeners that it could not take.
 
 use super::{REST, Token, Worker};
-use crate::{
-    gate::Note,
-    intercept::{self, Listener},
+use crate::gate::Note;
+use intercept::{
+    Listener,
+    listener::{BACKLOG, LEAST_BACKLOG},
 };
 use rustix::event::epoll::{self, EventFlags};
 use std::{io, mem};
@@ -29,7 +30,7 @@ impl Worker {
     /// no more may wait to be accepted. At the brim they are not heard, call again after a second, and pass.
     pub(super) fn keep_below_the_brim(&mut self) {
         let (alive, brim) = (self.alive(), self.brim);
-        let most = (brim.saturating_sub(alive) / self.listeners.len().max(1)).clamp(intercept::LEAST_BACKLOG, intercept::BACKLOG);
+        let most = (brim.saturating_sub(alive) / self.listeners.len().max(1)).clamp(LEAST_BACKLOG, BACKLOG);
         if most < self.backlog || most / 2 >= self.backlog {
             // Somewhat less, so that not each connection changes it.
             self.backlog = most - most / 8;
@@ -37,12 +38,12 @@ impl Worker {
         }
         let not_heard = self.full && (self.not_heard || alive + self.waiting() >= brim);
         if not_heard != mem::replace(&mut self.not_heard, not_heard) {
-            self.to_listeners(|listener| listener.hear_calls(!not_heard));
+            self.to_listeners(|listener| listener.set_accepting(!not_heard));
         }
     }
 
     pub(super) fn to_listeners(&self, tell: impl Fn(&Listener) -> io::Result<()>) {
-        if let Err(why) = self.listeners.iter().try_for_each(tell) {
+        if let Err(why) = self.listeners.iter().map(|listener| &listener.socket).try_for_each(tell) {
             tracing::warn!("cannot keep connections from a full listener, or let them come again: {why}");
         }
     }
@@ -50,10 +51,10 @@ impl Worker {
     /// Connections that have been granted and wait to be accepted: they can no longer pass unsplit. Looked at only when they may
     /// be too many.
     pub(super) fn waiting(&self) -> usize {
-        if self.ties.gate.is_none() || self.alive() + intercept::BACKLOG < self.room {
+        if self.ties.gate.is_none() || self.alive() + BACKLOG < self.room {
             return 0;
         }
-        self.listeners.iter().map(Listener::waiting).sum()
+        self.listeners.iter().map(|listener| listener.socket.waiting()).sum()
     }
 
     /// Lets listeners rest, or wakes them.
@@ -62,7 +63,7 @@ impl Worker {
         let flags = if rest { EventFlags::empty() } else { EventFlags::IN };
         let mut changed = Ok(());
         for (index, listener) in self.listeners.iter().enumerate() {
-            changed = changed.and(epoll::modify(&self.epoll, &listener.socket, Token::Listener(index).pack(), flags));
+            changed = changed.and(epoll::modify(&self.epoll, &listener.socket.socket, Token::Listener(index).pack(), flags));
         }
         // One that stays watched though it is to rest costs turns of the loop, no more.
         if let (Err(errno), false) = (changed, rest) {

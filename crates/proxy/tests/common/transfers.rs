@@ -325,7 +325,7 @@ impl<'a> Player<'a> {
             if self.heard.elapsed() > patience {
                 return Ok(End::Unheard);
             }
-            if self.seen.half_closed && (FIN_WAIT_2..=CLOSED).contains(&proxy::tcp_info(&self.stream)?.state) {
+            if self.seen.half_closed && (FIN_WAIT_2..=CLOSED).contains(&intercept::tcp_info(&self.stream)?.state) {
                 between.finished.store(true, Relaxed);
             }
             self.wait()?;

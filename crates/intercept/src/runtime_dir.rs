@@ -38,7 +38,7 @@ const LOCK: &str = ".lock";
 
 /// Why a socket could not be opened.
 #[derive(Debug)]
-pub(crate) enum ClaimError {
+pub enum ClaimError {
     /// A living proxy has it.
     Taken,
     /// There is no directory for it, and none can be made: where, and the system's reason.
@@ -49,7 +49,7 @@ pub(crate) enum ClaimError {
 
 /// Why no proxy answered.
 #[derive(Debug)]
-pub(crate) enum FindError {
+pub enum FindError {
     /// None is there.
     Absent,
     /// One may be there; its socket is closed to this user.
@@ -60,7 +60,7 @@ pub(crate) enum FindError {
 
 /// Who may connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
+pub enum Access {
     /// The owner and root.
     Owner,
     /// All users: they can tell whether the proxy lives, and nothing else.
@@ -69,8 +69,9 @@ pub(crate) enum Access {
 
 /// A listening socket that has its name for itself. Dropping it removes the name.
 #[derive(Debug)]
-pub(crate) struct Claim {
-    pub(crate) listener: UnixListener,
+pub struct Claim {
+    /// The socket.
+    pub listener: UnixListener,
     socket: PathBuf,
     lock_path: PathBuf,
     /// Released last.
@@ -94,7 +95,7 @@ struct Place {
 
 /// Where this process looks for sockets, and where it puts its own.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub struct Places {
     /// Directories for this user's sockets, the first of which that can be made is used.
     own: Vec<PathBuf>,
     /// The directory of the whole system.
@@ -105,7 +106,7 @@ pub(crate) struct Places {
 
 impl Places {
     /// Those of this process, and of the network namespace of the calling thread.
-    pub(crate) fn of_thread() -> io::Result<Self> {
+    pub fn of_thread() -> io::Result<Self> {
         // Of the thread: a process may have threads in several network namespaces.
         let namespace = fs::metadata("/proc/thread-self/ns/net")?.ino();
         let run = ["/run", "/var/run"].map(Path::new).into_iter().find(|path| path.is_dir()).unwrap_or(Path::new("/run"));
@@ -123,7 +124,7 @@ impl Places {
     }
 
     /// Listens by this name, for as long as the claim lives.
-    pub(crate) fn claim(&self, name: &str, access: Access) -> Result<Claim, ClaimError> {
+    pub fn claim(&self, name: &str, access: Access) -> Result<Claim, ClaimError> {
         let own = self.make_own()?;
         let socket = own.join(self.file_name(name));
         // Proxies of other users, as far as this one can see them.
@@ -143,7 +144,7 @@ impl Places {
     }
 
     /// Connects to the proxy of this name, having seen that the directory's owner or root runs it.
-    pub(crate) fn connect(&self, name: &str) -> Result<UnixStream, FindError> {
+    pub fn connect(&self, name: &str) -> Result<UnixStream, FindError> {
         let mut error = FindError::Absent;
         for place in self.places() {
             let path = place.path.join(self.file_name(name));
@@ -161,7 +162,7 @@ impl Places {
     }
 
     /// Where a file of this name goes that outlives its process.
-    pub(crate) fn note(&self, name: &str) -> io::Result<PathBuf> {
+    pub fn note(&self, name: &str) -> io::Result<PathBuf> {
         match self.make_own() {
             Ok(own) => Ok(own.join(self.file_name(name))),
             Err(ClaimError::NoDirectory(_, why) | ClaimError::System(why)) => Err(why),
@@ -273,7 +274,7 @@ fn lock(path: &Path, socket: &Path) -> Result<File, ClaimError> {
 
 /// Opens a file, made where it is missing, and locks it. None: another process has the lock, or has
 /// removed the file meanwhile.
-pub(crate) fn open_locked(path: &Path, how: FlockOperation) -> io::Result<Option<File>> {
+pub fn open_locked(path: &Path, how: FlockOperation) -> io::Result<Option<File>> {
     let no_link = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
     let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).custom_flags(no_link).open(path)?;
     match flock(&file, how) {

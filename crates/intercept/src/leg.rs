@@ -1,6 +1,7 @@
 //! A leg: one TCP connection of the two, tuned by its profile.
 
 use crate::{receive_bound::bound_receive, sys};
+use rustix::fd::AsFd;
 use serde::{Deserialize, Deserializer, de};
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use std::{
@@ -70,7 +71,7 @@ impl FromStr for LegProfile {
 }
 
 /// The class of packets that the shaper of their link holds, as a priority of theirs.
-pub(crate) const SHAPED: u32 = 0x7a6d_0001;
+pub const SHAPED: u32 = 0x7a6d_0001;
 
 /// A code point of a leg's packets (RFC 2474).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,18 +128,18 @@ pub fn available_controllers() -> Vec<String> {
 }
 
 /// The controller that a socket has.
-pub(crate) fn controller_of(socket: &Socket) -> String {
+pub fn controller_of(socket: &Socket) -> String {
     let name = socket.tcp_congestion().unwrap_or_default();
     String::from_utf8_lossy(&name).trim_end_matches('\0').into()
 }
 
 /// Whether this process can use a controller: a socket tries it.
-pub(crate) fn try_controller(name: &str) -> io::Result<()> {
+pub fn try_controller(name: &str) -> io::Result<()> {
     Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP))?.set_tcp_congestion(name.as_bytes())
 }
 
 /// Whether the kernel takes all of a profile: a socket tries it.
-pub(crate) fn try_profile(profile: &LegProfile) -> io::Result<()> {
+pub fn try_profile(profile: &LegProfile) -> io::Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP))?;
     let rest = LegProfile { control: None, weight: None, ..profile.clone() };
     apply(&socket, &rest, || Ok(0))?;
@@ -146,12 +147,12 @@ pub(crate) fn try_profile(profile: &LegProfile) -> io::Result<()> {
 }
 
 /// How many files a worker may have open, once the limit is raised as far as it may be.
-pub(crate) fn open_files() -> u64 {
+pub fn open_files() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(1 << 20)
 }
 
 /// Raises the limit of open files as far as this process may.
-pub(crate) fn raise_open_files() {
+pub fn raise_open_files() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
 }
@@ -159,22 +160,22 @@ pub(crate) fn raise_open_files() {
 /// How B is divided between the two sockets and what moves between them (the buffer of a direction: receive queue of its
 /// source, pipe, unsent send queue of its destination).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shares {
+pub struct Shares {
     /// Bound on the receive queue.
-    pub(crate) receive: usize,
+    pub receive: usize,
     /// Bound on what is on its way through the proxy's own hands.
-    pub(crate) pipe: usize,
+    pub pipe: usize,
     /// Bound on the unsent part of the send queue. The kernel checks it before it begins a segment, so that a splice may pass
     /// it by one.
-    pub(crate) unsent: usize,
+    pub unsent: usize,
 }
 
 impl Shares {
     /// From here up bytes are spliced; below, the granularity of splice (a pipe, a segment of 64 KiB) is too coarse for B.
-    pub(crate) const SPLICE_FROM: usize = 256 * 1024;
+    pub const SPLICE_FROM: usize = 256 * 1024;
 
     /// Of a bound of `buffer` bytes.
-    pub(crate) fn of(buffer: usize) -> Self {
+    pub fn of(buffer: usize) -> Self {
         if buffer < Self::SPLICE_FROM {
             // Copied bytes go straight on, so nothing rests in between, and the relay itself counts what is unsent.
             return Shares { receive: buffer - buffer / 2, pipe: 0, unsent: buffer / 2 };
@@ -187,7 +188,7 @@ impl Shares {
 }
 
 /// Prepares a socket for either leg: before it connects, or a listener before its first connection, which then inherits all of it.
-pub(crate) fn prepare(socket: &Socket, shares: Option<Shares>) -> io::Result<()> {
+pub fn prepare(socket: &Socket, shares: Option<Shares>) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     // Closing a leg before its time is a reset, also when it is the kernel who closes it because the process was killed: its peer
     // must not take that for a clean end. A leg whose time has come is closed already and resets nothing.
@@ -209,7 +210,7 @@ pub(crate) fn prepare(socket: &Socket, shares: Option<Shares>) -> io::Result<()>
 }
 
 /// Applies `profile` to a leg of a connection whose packets had the code point `dscp` when it came in.
-pub(crate) fn apply(socket: &Socket, profile: &LegProfile, dscp: impl FnOnce() -> io::Result<u8>) -> io::Result<()> {
+pub fn apply(socket: &Socket, profile: &LegProfile, dscp: impl FnOnce() -> io::Result<u8>) -> io::Result<()> {
     if *profile == LegProfile::default() {
         return Ok(());
     }
@@ -256,24 +257,25 @@ pub(crate) fn apply(socket: &Socket, profile: &LegProfile, dscp: impl FnOnce() -
 /// count from a retransmission of long ago, and then gives up a live peer when a packet is lost twice; and it gives up a peer that is
 /// there and has closed its window.
 #[derive(Debug)]
-pub(crate) struct Silence {
+pub struct Silence {
     limit: Option<Duration>,
     /// Since when the peer owes an answer, as far as was looked.
     since: Option<Instant>,
 }
 
 impl Silence {
-    pub(crate) fn of(profile: &LegProfile) -> Self {
+    /// By the profile of its leg.
+    pub fn of(profile: &LegProfile) -> Self {
         Silence { limit: profile.user_timeout.map(units::Span::duration), since: None }
     }
 
     /// How often to look.
-    pub(crate) fn interval(&self) -> Option<Duration> {
+    pub fn interval(&self) -> Option<Duration> {
         self.limit.map(|limit| limit / 4)
     }
 
     /// Whether the peer has been silent for too long.
-    pub(crate) fn is_too_long(&mut self, socket: &Socket, now: Instant) -> bool {
+    pub fn is_too_long(&mut self, socket: &Socket, now: Instant) -> bool {
         let Some(limit) = self.limit else { return false };
         let Some(info) = sys::tcp_info(socket).ok().filter(|info| info.unacked > 0 || info.probes > 0) else {
             self.since = None;
@@ -326,19 +328,22 @@ impl Source {
 
 /// A leg that is to be dialled.
 #[derive(Debug)]
-pub(crate) struct Call<'a> {
-    pub(crate) profile: &'a LegProfile,
-    pub(crate) shares: Option<Shares>,
+pub struct Call<'a> {
+    /// How it is tuned.
+    pub profile: &'a LegProfile,
+    /// The shares of the buffer, where it is bounded.
+    pub shares: Option<Shares>,
     /// The address it is to wear, where that is to be kept.
-    pub(crate) from: Option<Source>,
-    pub(crate) to: SocketAddr,
+    pub from: Option<Source>,
+    /// The server.
+    pub to: SocketAddr,
     /// Whether its SYN may wait for data to carry.
-    pub(crate) fast_open: bool,
+    pub fast_open: bool,
 }
 
 impl Call<'_> {
     /// Begins to connect. The connection completes, or fails, later.
-    pub(crate) fn dial(&self, dscp: impl Fn() -> io::Result<u8>) -> io::Result<Socket> {
+    pub fn dial(&self, dscp: impl Fn() -> io::Result<u8>) -> io::Result<Socket> {
         let Some(source) = self.from else { return self.dial_from(None, &dscp) };
         let mut ports = source.ports().peekable();
         while let Some(port) = ports.next() {
@@ -378,14 +383,24 @@ impl Call<'_> {
 }
 
 /// Has a leg that has just connected acknowledge so at once: there is no data for it to go with.
-pub(crate) fn acknowledge(socket: &Socket) {
+pub fn acknowledge(socket: &Socket) {
     // The kernel would do so a moment later.
     let _ = rustix::net::sockopt::set_tcp_quickack(socket, true);
 }
 
 /// Lets a socket use addresses that are not this machine's.
-pub(crate) fn set_transparent(socket: &Socket, domain: Domain) -> io::Result<()> {
+pub fn set_transparent(socket: &Socket, domain: Domain) -> io::Result<()> {
     if domain == Domain::IPV4 { socket.set_ip_transparent_v4(true) } else { sys::set_transparent_v6(socket) }
+}
+
+/// Bounds the payload in flight to a socket, in bytes. The kernel counts the overhead of packets
+/// too, hence twice the buffer.
+///
+/// # Errors
+/// The kernel refuses it.
+pub fn bound_window(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+    sys::force_receive_buffer(&socket, 2 * bytes)?;
+    sys::clamp_window(&socket, bytes)
 }
 
 #[cfg(test)]

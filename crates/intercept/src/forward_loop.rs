@@ -2,24 +2,24 @@
 //! again and again, until no flow is left.
 
 use crate::{
-    config::{Listen, Way},
     destinations::canonical,
+    listen::{Destination, ListenAt},
     routes::Routes,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The first listener whose connections come back to a listener of this proxy without end, or to its
 /// transparent one, which resets connections to itself; and where it forwards to.
-pub(crate) fn find(listen: &[Listen]) -> Option<(SocketAddr, SocketAddr)> {
+pub(crate) fn find(listen: &[ListenAt]) -> Option<(SocketAddr, SocketAddr)> {
     listen.iter().find_map(|first| {
-        let Way::Forward(to) = first.way else { return None };
+        let Destination::Fixed(to) = first.to else { return None };
         let mut next = to;
         // A chain of forwards that visits no listener twice is no longer than there are listeners.
         for _ in 0..listen.len() {
-            match reached(listen, next)?.way {
-                Way::Forward(further) => next = further,
-                Way::Transparent => break,
-                Way::Socks5 | Way::Bond => return None,
+            match reached(listen, next)?.to {
+                Destination::Fixed(further) => next = further,
+                Destination::Original => break,
+                Destination::Named => return None,
             }
         }
         Some((first.at, to))
@@ -28,7 +28,7 @@ pub(crate) fn find(listen: &[Listen]) -> Option<(SocketAddr, SocketAddr)> {
 
 /// The listener that a connection of this host to `to` comes to. One at that very address comes
 /// before one at any address.
-fn reached(listen: &[Listen], to: SocketAddr) -> Option<&Listen> {
+fn reached(listen: &[ListenAt], to: SocketAddr) -> Option<&ListenAt> {
     let to = destination(to);
     let candidates = || listen.iter().filter(|listen| listen.at.port() == to.port() && to.port() != 0);
     let exact = candidates().find(|listen| canonical(listen.at).ip() == to.ip());
@@ -47,7 +47,7 @@ fn destination(to: SocketAddr) -> SocketAddr {
 }
 
 /// Whether it listens at any address of this family: [::] stands for both.
-fn hears_all(listen: &Listen, to: IpAddr) -> bool {
+fn hears_all(listen: &ListenAt, to: IpAddr) -> bool {
     listen.at.ip().is_unspecified() && (listen.at.is_ipv6() || to.is_ipv4())
 }
 
@@ -62,8 +62,21 @@ mod tests {
 
     /// Whether these listeners are refused.
     fn is_loop(texts: &[&str]) -> bool {
-        let listen: Vec<Listen> = texts.iter().map(|text| text.parse().unwrap()).collect();
+        let listen: Vec<ListenAt> = texts.iter().map(|text| listener(text)).collect();
         find(&listen).is_some()
+    }
+
+    /// `transparent=AT`, `socks5=AT` or `forward=AT=TO`.
+    fn listener(text: &str) -> ListenAt {
+        let address = |text: &str| text.parse().unwrap();
+        match text.split_once('=').unwrap() {
+            ("transparent", at) => ListenAt::transparent(address(at)),
+            ("socks5", at) => ListenAt { at: address(at), to: Destination::Named },
+            (_, both) => {
+                let (at, to) = both.split_once('=').unwrap();
+                ListenAt { at: address(at), to: Destination::Fixed(address(to)) }
+            }
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::rules::{Firewall, Hook, MARK, Rules, input_knows_mark};
 
 /// Looks at the firewall of the calling thread's network namespace, for a proxy with these rules.
 /// Nothing where it cannot be looked at (that needs CAP_NET_ADMIN).
-pub(super) fn try_all(rules: &Rules) -> Vec<Trial> {
+pub fn try_firewall(rules: &Rules) -> Vec<Trial> {
     let Ok(firewall) = Firewall::look() else { return Vec::new() };
     // Unknown is said as "may".
     let knows_mark = input_knows_mark().unwrap_or(false);

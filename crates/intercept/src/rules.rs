@@ -21,8 +21,7 @@ mod zone;
 
 pub(crate) use foreign::{Firewall, Hook, input_knows_mark};
 pub use guard::ForwardPolicy;
-pub use installed::Counted;
-pub(crate) use installed::Installed;
+pub use installed::{Counted, Installed, RulesLost};
 
 use crate::{
     kernel_setting::KernelSetting,
@@ -42,7 +41,7 @@ use std::{
 /// The table's name, in the family `inet`.
 const TABLE: &str = "tandem";
 /// The mark that routes a packet to this machine ("TD").
-pub(crate) const MARK: u32 = 0x5444;
+pub const MARK: u32 = 0x5444;
 /// Protocols by number: nft looks names up in /etc/protocols, which minimal systems lack.
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -332,7 +331,7 @@ impl Rules {
     }
 
     /// Has nft and the kernel check the table's contents, and changes nothing.
-    pub(crate) fn try_out(&self) -> Result<(), RulesError> {
+    pub fn try_out(&self) -> Result<(), RulesError> {
         // Under a name of its own: the table of a proxy that runs takes no commands from others.
         let (table, trial) = (format!(" inet {TABLE} "), format!(" inet {TABLE}-check "));
         let contents: Vec<String> =
@@ -344,7 +343,7 @@ impl Rules {
 
     /// Whether there are connections that are split only when the forward chains of other programs
     /// have let one of their kind pass.
-    pub(crate) fn heeds_forward_chains(&self) -> bool {
+    pub fn heeds_forward_chains(&self) -> bool {
         let is_split = |rule: &Rule| matches!(rule.action, Action::Split | Action::Bond);
         // Rules behind one without conditions decide nothing, and neither does the default.
         let last = self.policy.iter().position(|rule| conditions(rule) == [""]);

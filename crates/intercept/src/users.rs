@@ -1,7 +1,6 @@
 //! Users of a listener: clients that must say a name and a password before they name their
 //! destination (RFC 1929, or HTTP's Basic authentication).
 
-use crate::config::ConfigError;
 use hmac::{Hmac, KeyInit as _, Mac as _, digest::CtOutput};
 use serde::{Deserialize, Deserializer, de};
 use sha2::Sha256;
@@ -18,6 +17,16 @@ use std::{
 const LONGEST: usize = 255;
 /// A larger file is a mistake.
 const LARGEST_FILE: u64 = 1 << 20;
+
+/// Users cannot be read, or others can read them too.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot take users from {path}: {why}")]
+pub struct UsersError {
+    /// Which file.
+    pub path: String,
+    /// What is wrong.
+    pub why: String,
+}
 
 /// The users of a listener. With none every client may use it.
 ///
@@ -82,7 +91,7 @@ impl Users {
     }
 
     /// Those in a file besides, if it is named.
-    pub(crate) fn with_file(self, path: Option<&str>) -> Self {
+    pub fn with_file(self, path: Option<&str>) -> Self {
         Users { file: path.map(|path| Path::new(path).into()).or(self.file), ..self }
     }
 
@@ -101,7 +110,7 @@ impl Users {
     }
 
     /// Whether passwords stand where the listener is configured, not in a file of their own.
-    pub(crate) fn are_inline(&self) -> bool {
+    pub fn are_inline(&self) -> bool {
         !self.inline.is_empty()
     }
 
@@ -115,9 +124,9 @@ impl Users {
     ///
     /// # Errors
     /// When it cannot be read, others can read it too, a line is no user, or there is none.
-    pub fn read(&mut self) -> Result<(), ConfigError> {
+    pub fn read(&mut self) -> Result<(), UsersError> {
         let Some(path) = &self.file else { return Ok(()) };
-        self.in_file = users_of(path).map_err(|why| ConfigError::UsersFile { path: path.display().to_string(), why })?.into();
+        self.in_file = users_of(path).map_err(|why| UsersError { path: path.display().to_string(), why })?.into();
         Ok(())
     }
 }
@@ -142,14 +151,14 @@ fn users_of(path: &Path) -> Result<Vec<User>, String> {
 }
 
 /// Refuses a configuration file that has passwords and that every user of this machine can read.
-pub(crate) fn check_secrecy(path: &Path) -> Result<(), ConfigError> {
+pub fn check_secrecy(path: &Path) -> Result<(), UsersError> {
     let mode = fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
     if mode & 0o007 == 0 {
         return Ok(());
     }
     let why = "it has passwords, and every user of this machine has access to it (it is world-readable): chmod o= it, or \
                name a file that has them (users = \"/etc/tandem/users\")";
-    Err(ConfigError::UsersFile { path: path.display().to_string(), why: why.into() })
+    Err(UsersError { path: path.display().to_string(), why: why.into() })
 }
 
 impl<'de> Deserialize<'de> for Users {

@@ -59,7 +59,7 @@ impl Destinations {
     }
 
     /// Checks an address by the lists alone, where another host dials it and has its own defaults.
-    pub(crate) fn check_lists(&self, to: IpAddr) -> io::Result<()> {
+    pub fn check_lists(&self, to: IpAddr) -> io::Result<()> {
         let to = to.to_canonical();
         if forms(to).any(|form| self.deny.iter().any(|prefix| prefix.contains(form))) {
             return Err(refused(to, "a deny prefix contains it"));
@@ -71,7 +71,7 @@ impl Destinations {
     }
 
     /// Whether there is a list at all: without the address nothing can be said of it then.
-    pub(crate) fn has_lists(&self) -> bool {
+    pub fn has_lists(&self) -> bool {
         !self.allow.is_empty() || !self.deny.is_empty()
     }
 
@@ -97,7 +97,7 @@ impl Destinations {
     }
 
     /// Finds prefixes that would never match, since addresses are compared in canonical form.
-    pub(crate) fn check_prefixes(&self) -> Result<(), String> {
+    pub fn check_prefixes(&self) -> Result<(), String> {
         let mapped = |prefix: &&Prefix| matches!(prefix.0.addr(), IpAddr::V6(address) if address.to_ipv4_mapped().is_some());
         match self.allow.iter().chain(&self.deny).find(mapped) {
             Some(prefix) => Err(format!("{prefix} is an IPv4 prefix in the form of IPv6 and would match nothing: write it as IPv4")),
@@ -107,7 +107,7 @@ impl Destinations {
 }
 
 /// An address in the form that is judged and dialled: IPv4 where it is IPv4-mapped.
-pub(crate) fn canonical(to: SocketAddr) -> SocketAddr {
+pub fn canonical(to: SocketAddr) -> SocketAddr {
     match to.ip().to_canonical() {
         IpAddr::V4(address) => SocketAddr::new(address.into(), to.port()),
         // Keeps the scope.

@@ -6,7 +6,7 @@
 
 use crate::{
     leg::{self, LegProfile},
-    policy::{Interface, Policy},
+    policy::{Interface, NamedProfile},
     routes::{Device, Routes},
 };
 use kernel::{Link, Monitor, Place, Settings, Watch};
@@ -74,7 +74,7 @@ pub enum EgressError {
 
 /// The links whose capacity is known.
 #[derive(Debug)]
-pub(crate) struct Egress {
+pub struct Egress {
     monitor: Monitor,
     links: BTreeMap<String, Watched>,
 }
@@ -131,8 +131,8 @@ pub struct LinkView {
 
 impl Egress {
     /// Tries what [`Egress::of`] would need, and changes nothing: the names of the links.
-    pub(crate) fn try_out(policy: &Policy) -> Result<String, EgressError> {
-        let wanted = wanted(policy)?;
+    pub fn try_out<'a>(profiles: impl Iterator<Item = NamedProfile<'a>>) -> Result<String, EgressError> {
+        let wanted = wanted(profiles)?;
         let links = wanted.iter().map(|link| link.device.name.as_str()).collect::<Vec<_>>().join(", ");
         Monitor::new().map_err(|why| EgressError::Watch { link: links.clone(), why: why.into() })?;
         wanted.iter().try_for_each(|link| tc(&link.device.name, &["qdisc", "show", "dev", &link.device.name, "root"]).map(drop))?;
@@ -140,8 +140,8 @@ impl Egress {
     }
 
     /// Sets up what the profiles say; none where they say nothing.
-    pub(crate) fn of(policy: &Policy) -> Result<Option<Self>, EgressError> {
-        let wanted = wanted(policy)?;
+    pub fn of<'a>(profiles: impl Iterator<Item = NamedProfile<'a>>) -> Result<Option<Self>, EgressError> {
+        let wanted = wanted(profiles)?;
         if wanted.is_empty() {
             return Ok(None);
         }
@@ -153,8 +153,8 @@ impl Egress {
     }
 
     /// Changes to what the profiles say now. Flows that there are feel it at once. Where one link fails, all stay as they were.
-    pub(crate) fn change(&mut self, policy: &Policy) -> Result<(), EgressError> {
-        let wanted = wanted(policy)?;
+    pub fn change<'a>(&mut self, profiles: impl Iterator<Item = NamedProfile<'a>>) -> Result<(), EgressError> {
+        let wanted = wanted(profiles)?;
         let before = self.links.values().map(|watched| watched.wanted.clone()).collect();
         self.set(wanted).inspect_err(|_| {
             if let Err(why) = self.set(before) {
@@ -192,7 +192,7 @@ impl Egress {
     }
 
     /// What is known of each link.
-    pub(crate) fn look(&mut self) -> Vec<LinkView> {
+    pub fn look(&mut self) -> Vec<LinkView> {
         let mut views = Vec::new();
         for (link, watched) in &mut self.links {
             let Ok(Some(record)) = self.monitor.read(watched.place) else { continue };
@@ -237,10 +237,10 @@ fn view(link: &str, watched: &Watched, record: &Link, egress: f64) -> LinkView {
     }
 }
 
-/// The links that a policy says the capacity of.
-fn wanted(policy: &Policy) -> Result<Vec<Wanted>, EgressError> {
+/// The links that profiles say the capacity of.
+fn wanted<'a>(profiles: impl Iterator<Item = NamedProfile<'a>>) -> Result<Vec<Wanted>, EgressError> {
     let mut wanted: Vec<Wanted> = Vec::new();
-    for (leg, profile, chosen_by) in policy.profiles() {
+    for (leg, profile, chosen_by) in profiles {
         let Some(capacity) = profile.capacity else { continue };
         for device in devices_of(&leg, profile, chosen_by, capacity)? {
             let link = Wanted { device, capacity, shape: profile.shape.unwrap_or(true) };

@@ -15,10 +15,11 @@ use std::{
 
 /// A setting, and the value that the proxy needs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct KernelSetting {
+pub struct KernelSetting {
     /// As sysctl(8) has it.
-    pub(crate) name: &'static str,
-    pub(crate) value: &'static str,
+    pub name: &'static str,
+    /// What it is set to.
+    pub value: &'static str,
 }
 
 /// Has a sender try smaller segments after several retransmissions (RFC 4821).
@@ -26,7 +27,7 @@ const MTU_PROBING: KernelSetting = KernelSetting { name: "net.ipv4.tcp_mtu_probi
 
 /// Lets legs get through where a router drops large packets and does not say so: without it they stand
 /// still until they time out.
-pub(crate) fn probe_mtu() -> Option<Changed> {
+pub fn probe_mtu() -> Option<Changed> {
     let KernelSetting { name, value } = MTU_PROBING;
     // 2 is for probing from the start.
     if MTU_PROBING.read().is_ok_and(|current| current == "2") {
@@ -41,7 +42,7 @@ pub(crate) fn probe_mtu() -> Option<Changed> {
 /// The setting has the proxy's value. Dropping puts the value from before back, unless another proxy
 /// needs it still.
 #[derive(Debug)]
-pub(crate) struct Changed {
+pub struct Changed {
     setting: KernelSetting,
     /// Of the network namespace it was changed in, whichever thread drops this.
     kernel: File,
@@ -61,7 +62,7 @@ impl KernelSetting {
     ///
     /// # Errors
     /// When it cannot be read or written.
-    pub(crate) fn change(self) -> io::Result<Option<Changed>> {
+    pub fn change(self) -> io::Result<Option<Changed>> {
         let mut kernel = OpenOptions::new().read(true).write(true).open(self.path())?;
         let current = self.read()?;
         // Without a directory for notes only a clean end puts the value back.
@@ -79,7 +80,7 @@ impl KernelSetting {
     }
 
     /// Puts the value back that a proxy which was killed has left changed.
-    pub(crate) fn recover(self) {
+    pub fn recover(self) {
         let path = Places::of_thread().and_then(|places| places.note(self.name));
         if path.is_ok_and(|path| path.exists()) {
             // Dropped at once: if no living proxy needs the value, it is put back.

@@ -1,7 +1,7 @@
 //! Which connections are split, and as what: ordered rules and leg profiles. Pure: the firewall enforces the bypass rules
 //! (`rules` renders them), the worker asks here for the profiles of what comes through.
 
-use crate::{bonded::Network, leg::LegProfile};
+use crate::leg::LegProfile;
 use ipnet::IpNet;
 use serde::{
     Deserialize, Deserializer,
@@ -30,7 +30,7 @@ pub enum Action {
 }
 
 /// A list, of which one alone may stand without brackets.
-pub(crate) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+pub fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     struct List<T>(PhantomData<T>);
     impl<'de, T: Deserialize<'de>> de::Visitor<'de> for List<T> {
         type Value = Vec<T>;
@@ -121,7 +121,8 @@ impl<'de> Deserialize<'de> for Leg {
 pub struct Prefix(pub IpNet);
 
 impl Prefix {
-    pub(crate) fn contains(self, address: IpAddr) -> bool {
+    /// Whether the address is in it.
+    pub fn contains(self, address: IpAddr) -> bool {
         self.0.contains(&address)
     }
 }
@@ -179,7 +180,8 @@ impl fmt::Display for Ports {
 pub struct Interface(pub String);
 
 impl Interface {
-    pub(crate) fn fits(&self, name: &str) -> bool {
+    /// Whether it is the interface of this name, or a pattern that the name fits.
+    pub fn fits(&self, name: &str) -> bool {
         self.0.strip_suffix('*').map_or(self.0 == name, |start| name.starts_with(start))
     }
 }
@@ -230,21 +232,14 @@ pub struct Policy {
     pub near: LegProfile,
     /// The dialled leg, where no other profile fits.
     pub far: LegProfile,
-    /// What far legs are bonds over, if they are.
-    pub networks: Vec<Network>,
 }
 
+/// A profile, with what messages call it and the interfaces by which it is chosen.
+pub type NamedProfile<'a> = (String, &'a LegProfile, &'a [Interface]);
+
 impl Policy {
-    /// Whether the far leg of a connection is a bond. `server` is not known of one that goes to a name: then only rules that do not ask for it fit.
-    pub(crate) fn is_bonded(
-        &self,
-        client: SocketAddr,
-        server: Option<SocketAddr>,
-        mut route: impl FnMut(IpAddr) -> Option<String>,
-    ) -> bool {
-        if self.networks.is_empty() {
-            return false;
-        }
+    /// Whether the far leg of a connection is a bond, where there are networks for one. `server` is not known of one that goes to a name: then only rules that do not ask for it fit.
+    pub fn is_bonded(&self, client: SocketAddr, server: Option<SocketAddr>, mut route: impl FnMut(IpAddr) -> Option<String>) -> bool {
         let asks = self.rules.iter().any(|rule| !rule.inward.is_empty() || !rule.outward.is_empty());
         let mut through = |address: Option<IpAddr>| address.filter(|_| asks).and_then(&mut route);
         let (inward, outward) = (through(Some(client.ip())), through(server.map(|server| server.ip())));
@@ -254,7 +249,7 @@ impl Policy {
 
     /// Whether a rule refuses a connection. `route` tells the interface through which an address is
     /// reached; it is asked only where that matters.
-    pub(crate) fn is_refused(&self, client: SocketAddr, server: SocketAddr, mut route: impl FnMut(IpAddr) -> Option<String>) -> bool {
+    pub fn is_refused(&self, client: SocketAddr, server: SocketAddr, mut route: impl FnMut(IpAddr) -> Option<String>) -> bool {
         // Fast path: most configurations have no such rule.
         if self.rules.iter().all(|rule| rule.action != Action::Refuse) {
             return false;
@@ -268,7 +263,7 @@ impl Policy {
 
     /// The profiles of the legs of a connection from `client` to `server`, near and far. `route` tells the interface through
     /// which an address is reached; it is asked only where that matters.
-    pub(crate) fn legs_of(
+    pub fn legs_of(
         &self,
         client: SocketAddr,
         server: SocketAddr,
@@ -294,20 +289,18 @@ impl Policy {
     }
 
     /// Every profile there is, with what to call it and the interfaces it is chosen by.
-    pub(crate) fn profiles(&self) -> impl Iterator<Item = (String, &LegProfile, &[Interface])> {
+    pub fn profiles(&self) -> impl Iterator<Item = NamedProfile<'_>> {
         let named = self.legs.iter().enumerate().map(|(index, leg)| {
             let name = leg.name.clone().unwrap_or_else(|| format!("leg[{}]", index + 1));
             (name, &leg.profile, &leg.interface[..])
         });
         let both = [("near leg".to_string(), &self.near, &[][..]), ("far leg".to_string(), &self.far, &[][..])];
-        let network = |network: &'_ Network| format!("network {}", network.name);
-        let networks = self.networks.iter().map(move |it| (network(it), &it.profile, it.interface.as_slice()));
-        both.into_iter().chain(named).chain(networks)
+        both.into_iter().chain(named)
     }
 
     /// Every profile there is, to be changed.
-    pub(crate) fn profiles_mut(&mut self) -> impl Iterator<Item = &mut LegProfile> {
-        let legs = self.legs.iter_mut().map(|leg| &mut leg.profile).chain(self.networks.iter_mut().map(|network| &mut network.profile));
+    pub fn profiles_mut(&mut self) -> impl Iterator<Item = &mut LegProfile> {
+        let legs = self.legs.iter_mut().map(|leg| &mut leg.profile);
         [&mut self.near, &mut self.far].into_iter().chain(legs)
     }
 }
@@ -319,7 +312,7 @@ fn holds<T, U: ?Sized>(wanted: &[T], given: Option<&U>, fits: impl Fn(&T, &U) ->
 
 impl Rule {
     /// Whether it says whose connections it is about.
-    pub(crate) fn names_clients(&self) -> bool {
+    pub fn names_clients(&self) -> bool {
         !self.inward.is_empty() || !self.from.is_empty()
     }
 
@@ -354,7 +347,7 @@ mod tests {
         }
         let file: File = toml::from_str(text).unwrap();
         let default = |name: &str| LegProfile { control: Some(name.into()), ..LegProfile::default() };
-        Policy { rules: file.rule, legs: file.leg, near: default("near"), far: default("far"), networks: Vec::new() }
+        Policy { rules: file.rule, legs: file.leg, near: default("near"), far: default("far") }
     }
 
     fn chosen(policy: &Policy, client: &str, server: &str) -> [String; 2] {

@@ -1,8 +1,8 @@
 //! The system calls that no library here wraps: TCP_INFO, a few socket options, two ioctls. Nothing is decided here.
 #![allow(unsafe_code)]
 
-use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::{io, mem, net::SocketAddr, thread, time::Duration};
+use rustix::fd::{AsFd, AsRawFd};
+use std::{io, mem, net::SocketAddr};
 
 /// `struct tcp_info` of Linux (include/uapi/linux/tcp.h). Fields that a kernel does not fill are 0, but for `rcv_wnd`, which is then
 /// estimated; [`TcpInfo::timeouts`] tells the two apart.
@@ -70,7 +70,7 @@ pub struct TcpInfo {
     pub total_rto_recoveries: u16,
     pub total_rto_time_ms: u32,
     /// How many bytes of this struct the kernel filled.
-    pub(crate) filled: u32,
+    pub filled: u32,
 }
 
 impl TcpInfo {
@@ -118,17 +118,17 @@ fn estimated_window(socket: impl AsFd, mss: u32) -> io::Result<u32> {
 
 /// What a socket's receive side takes of memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct ReceiveMemory {
+pub struct ReceiveMemory {
     /// Bytes of packets with their overhead: in order, out of order, and not processed yet.
-    pub(crate) used: usize,
+    pub used: usize,
     /// The receive buffer.
-    pub(crate) buffer: usize,
+    pub buffer: usize,
     /// Packets that the socket has dropped: duplicates, packets out of its window, or for lack of room.
-    pub(crate) drops: u32,
+    pub drops: u32,
 }
 
 /// Reads a socket's memory counters (SO_MEMINFO).
-pub(crate) fn receive_memory(socket: impl AsFd) -> io::Result<ReceiveMemory> {
+pub fn receive_memory(socket: impl AsFd) -> io::Result<ReceiveMemory> {
     const SO_MEMINFO: libc::c_int = 55;
     // Indices of include/uapi/linux/sock_diag.h.
     const RMEM_ALLOC: usize = 0;
@@ -149,7 +149,7 @@ pub(crate) fn receive_memory(socket: impl AsFd) -> io::Result<ReceiveMemory> {
 }
 
 /// Whether a socket's SYN waits for its answer, has not been sent yet, or was refused.
-pub(crate) fn is_unanswered(socket: impl AsFd) -> bool {
+pub fn is_unanswered(socket: impl AsFd) -> bool {
     const SYN_SENT: u8 = 2;
     const CLOSE: u8 = 7;
     tcp_info(socket).is_ok_and(|info| matches!(info.state, SYN_SENT | CLOSE))
@@ -176,7 +176,7 @@ fn check(status: i32) -> io::Result<()> {
 }
 
 /// Lets an IPv6 socket use addresses that are not this machine's (needs CAP_NET_ADMIN or CAP_NET_RAW).
-pub(crate) fn set_transparent_v6(socket: impl AsFd) -> io::Result<()> {
+pub fn set_transparent_v6(socket: impl AsFd) -> io::Result<()> {
     set_int(socket, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1)
 }
 
@@ -189,37 +189,37 @@ pub fn force_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
 
 /// Which buffers of a socket have a fixed size (SO_BUF_LOCK, Linux 5.14); the others the kernel tunes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct BufferLocks(i32);
+pub struct BufferLocks(i32);
 
 impl BufferLocks {
     const SO_BUF_LOCK: libc::c_int = 72;
     const RECEIVE: i32 = 2;
 
     /// Those of a socket.
-    pub(crate) fn of(socket: impl AsFd) -> io::Result<Self> {
+    pub fn of(socket: impl AsFd) -> io::Result<Self> {
         get_int(socket, libc::SOL_SOCKET, Self::SO_BUF_LOCK).map(BufferLocks)
     }
 
     /// The same for the send buffer; the receive buffer fixed at the size that it has, or not.
-    pub(crate) fn with_receive(self, locked: bool) -> Self {
+    pub fn with_receive(self, locked: bool) -> Self {
         BufferLocks(if locked { self.0 | Self::RECEIVE } else { self.0 & !Self::RECEIVE })
     }
 
     /// Applies them.
-    pub(crate) fn apply(self, socket: impl AsFd) -> io::Result<()> {
+    pub fn apply(self, socket: impl AsFd) -> io::Result<()> {
         set_int(socket, libc::SOL_SOCKET, Self::SO_BUF_LOCK, self.0)
     }
 }
 
 /// Fixes the send buffer, beyond `net.core.wmem_max` where the process may (CAP_NET_ADMIN), else within it.
-pub(crate) fn force_send_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+pub fn force_send_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     let value = i32::try_from(bytes).unwrap_or(i32::MAX);
     set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, value)
         .or_else(|_| set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, value))
 }
 
 /// Whether this kernel has IPv6 at all.
-pub(crate) fn has_ipv6() -> bool {
+pub fn has_ipv6() -> bool {
     use rustix::net::{AddressFamily, SocketType, socket};
     !matches!(socket(AddressFamily::INET6, SocketType::STREAM, None), Err(rustix::io::Errno::AFNOSUPPORT))
 }
@@ -236,7 +236,7 @@ fn speaks_v6(socket: impl AsFd) -> io::Result<bool> {
 }
 
 /// Sets the code point of a socket's packets, of either family where it can speak both.
-pub(crate) fn set_dscp(socket: impl AsFd, value: u8) -> io::Result<()> {
+pub fn set_dscp(socket: impl AsFd, value: u8) -> io::Result<()> {
     // The two bits below are ECN's, and TCP's own business.
     let bits = i32::from(value) << 2;
     if is_for_v6(&socket)? {
@@ -246,13 +246,13 @@ pub(crate) fn set_dscp(socket: impl AsFd, value: u8) -> io::Result<()> {
 }
 
 /// Sets the class that queueing disciplines put a socket's packets into.
-pub(crate) fn set_priority(socket: impl AsFd, priority: u32) -> io::Result<()> {
+pub fn set_priority(socket: impl AsFd, priority: u32) -> io::Result<()> {
     set_int(&socket, libc::SOL_SOCKET, libc::SO_PRIORITY, priority as i32)
 }
 
 /// The code point that the SYN of an accepted connection had. A TCP socket tells it as a control message among its "packet
 /// options" (net/ipv4/ip_sockglue.c, net/ipv6/ipv6_sockglue.c).
-pub(crate) fn dscp_of_syn(socket: impl AsFd) -> io::Result<u8> {
+pub fn dscp_of_syn(socket: impl AsFd) -> io::Result<u8> {
     const IPV6_2292PKTOPTIONS: libc::c_int = 6;
     let (level, ask, name) = if speaks_v6(&socket)? {
         (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, IPV6_2292PKTOPTIONS)
@@ -292,7 +292,7 @@ pub(crate) fn dscp_of_syn(socket: impl AsFd) -> io::Result<u8> {
 
 /// Where an accepted connection was to go before this host translated its destination (DNAT); the address that it has where it
 /// did not. An error where conntrack does not know the connection: NotFound, or another where this kernel has no conntrack.
-pub(crate) fn original_destination(socket: impl AsFd) -> io::Result<SocketAddr> {
+pub fn original_destination(socket: impl AsFd) -> io::Result<SocketAddr> {
     const SO_ORIGINAL_DST: libc::c_int = 80;
     let level = if speaks_v6(&socket)? { libc::IPPROTO_IPV6 } else { libc::IPPROTO_IP };
     // SAFETY: the closure hands the kernel a pointer and length that describe the storage.
@@ -305,18 +305,18 @@ pub(crate) fn original_destination(socket: impl AsFd) -> io::Result<SocketAddr> 
 }
 
 /// Lets a connect wait for the first data and carry it in its SYN (RFC 7413), once the server has given a cookie.
-pub(crate) fn set_fast_open_connect(socket: impl AsFd) -> io::Result<()> {
+pub fn set_fast_open_connect(socket: impl AsFd) -> io::Result<()> {
     set_int(socket, libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, 1)
 }
 
 /// Bounds what a socket takes beyond what it can send (TCP_NOTSENT_LOWAT).
-pub(crate) fn set_notsent_lowat(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+pub fn set_notsent_lowat(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     set_int(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, i32::try_from(bytes).unwrap_or(i32::MAX))
 }
 
 /// How much of what was ever given to the socket has not been acknowledged (SIOCOUTQ); a FIN counts for one byte. What a reset threw
 /// away counts as unacknowledged.
-pub(crate) fn unacknowledged(socket: impl AsFd) -> io::Result<usize> {
+pub fn unacknowledged(socket: impl AsFd) -> io::Result<usize> {
     const SIOCOUTQ: libc::Ioctl = 0x5411;
     let mut bytes: libc::c_int = 0;
     // SAFETY: this ioctl writes one int to the pointer.
@@ -325,7 +325,7 @@ pub(crate) fn unacknowledged(socket: impl AsFd) -> io::Result<usize> {
 }
 
 /// Whether the peer's FIN has come, though data before it may still wait to be read.
-pub(crate) fn has_hung_up(socket: impl AsFd) -> io::Result<bool> {
+pub fn has_hung_up(socket: impl AsFd) -> io::Result<bool> {
     let mut poll = libc::pollfd { fd: socket.as_fd().as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
     loop {
         // SAFETY: the pointer and count describe one pollfd.
@@ -340,49 +340,13 @@ pub(crate) fn has_hung_up(socket: impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// Makes an eventfd readable, for a thread that sleeps until it is. The write cannot be refused for
-/// lack of room: whoever waits reads it. Should it fail all the same it is tried again for a second,
-/// because without it the sleeper might never hear.
-pub(crate) fn signal(eventfd: &OwnedFd) {
-    const PAUSE: Duration = Duration::from_millis(5);
-    for _ in 0..200 {
-        if rustix::io::write(eventfd, &1u64.to_ne_bytes()).is_ok() {
-            return;
-        }
-        thread::sleep(PAUSE);
-    }
-}
-
-/// Gives the calling thread a descriptor table of its own, in which of all that were open only `keep` and the standard
-/// streams remain. Descriptors then are counted, and looked up, for this thread alone.
-pub(crate) fn own_descriptors(keep: RawFd) -> io::Result<OwnedFd> {
-    // Not every C library has a function for it.
-    let close_range = |first: libc::c_uint, last: libc::c_uint| {
-        // SAFETY: takes numbers alone; what it closes is said below.
-        let status = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
-        if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    };
-    // SAFETY: unshare takes no pointers. Whatever descriptors other threads' objects own stay open in their table; what is
-    // closed here is this thread's copy, of which no object of this thread is an owner: it has
-    // just begun, and `keep` is adopted.
-    unsafe {
-        check(libc::unshare(libc::CLONE_FILES))?;
-        let keep = keep as libc::c_uint;
-        if keep > 3 {
-            close_range(3, keep - 1)?;
-        }
-        close_range(keep + 1, libc::c_uint::MAX)?;
-        Ok(OwnedFd::from_raw_fd(keep as i32))
-    }
-}
-
 /// Bounds the advertised window, in bytes of payload.
 pub fn clamp_window(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     set_int(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, i32::try_from(bytes).unwrap_or(i32::MAX))
 }
 
 /// Payload in the receive queue.
-pub(crate) fn received(socket: impl AsFd) -> usize {
+pub fn received(socket: impl AsFd) -> usize {
     rustix::io::ioctl_fionread(socket).map_or(0, |bytes| bytes as usize)
 }
 

@@ -3,14 +3,16 @@
 
 use super::{Trial, TrialResult};
 use crate::{
-    Config, Way,
+    Interception, NamedProfile,
     egress::{Egress, EgressError},
+    listen::Destination,
     policy::{Action, Interface, Policy, Prefix},
     routes::{Device, Routes},
 };
 use std::{io, net::IpAddr};
 
-pub(super) fn try_all(config: &Config) -> Vec<Trial> {
+/// Tries the interfaces, links and routes of a configuration; `profiles` are all that it has.
+pub fn try_interfaces(interception: &Interception, profiles: &[NamedProfile<'_>]) -> Vec<Trial> {
     let routes = match Routes::open().and_then(|routes| routes.devices().map(|devices| (routes, devices))) {
         Ok(found) => found,
         Err(why) => {
@@ -19,22 +21,23 @@ pub(super) fn try_all(config: &Config) -> Vec<Trial> {
         }
     };
     let (routes, devices) = routes;
-    let mut trials: Vec<Trial> = named(&config.policy).iter().map(|(interface, by)| find(interface, by, &devices)).collect();
-    if config.policy.profiles().any(|(_, profile, _)| profile.capacity.is_some()) {
-        trials.extend(try_links(&config.policy));
+    let mut trials: Vec<Trial> =
+        named(&interception.policy, profiles).iter().map(|(interface, by)| find(interface, by, &devices)).collect();
+    if profiles.iter().any(|(_, profile, _)| profile.capacity.is_some()) {
+        trials.extend(try_links(profiles));
     }
-    trials.extend(try_routes(config, &routes));
+    trials.extend(try_routes(interception, &routes));
     trials
 }
 
 /// Every interface that is named, with where.
-fn named(policy: &Policy) -> Vec<(Interface, String)> {
+fn named(policy: &Policy, profiles: &[NamedProfile<'_>]) -> Vec<(Interface, String)> {
     let mut all: Vec<(Interface, Vec<String>)> = Vec::new();
     let mut add = |interface: &Interface, by: String| match all.iter_mut().find(|(known, _)| known == interface) {
         Some((_, places)) => places.push(by),
         None => all.push((interface.clone(), vec![by])),
     };
-    for (name, profile, chosen_by) in policy.profiles() {
+    for (name, profile, chosen_by) in profiles {
         chosen_by.iter().for_each(|interface| add(interface, name.clone()));
         if let Some(link) = &profile.link {
             add(&Interface(link.clone()), format!("link of {name}"));
@@ -64,8 +67,8 @@ fn find(interface: &Interface, by: &str, devices: &[Device]) -> Trial {
 }
 
 /// The links whose capacity is known: whether it is clear which they are, and what watches them.
-fn try_links(policy: &Policy) -> Vec<Trial> {
-    let result = match Egress::try_out(policy) {
+fn try_links(profiles: &[NamedProfile<'_>]) -> Vec<Trial> {
+    let result = match Egress::try_out(profiles.iter().cloned()) {
         Ok(links) => TrialResult::works(links),
         // Such an interface has been reported by its name.
         Err(EgressError::NoLink { .. }) => return Vec::new(),
@@ -76,20 +79,20 @@ fn try_links(policy: &Policy) -> Vec<Trial> {
 
 /// Whether what is named is reached: servers, clients, and the networks between which a transparent
 /// listener stands.
-fn try_routes(config: &Config, routes: &Routes) -> Vec<Trial> {
+fn try_routes(interception: &Interception, routes: &Routes) -> Vec<Trial> {
     let mut trials = Vec::new();
-    for listen in &config.listen {
-        if let Way::Forward(to) = listen.way {
+    for listen in &interception.listen {
+        if let Destination::Fixed(to) = listen.to {
             trials.push(try_route(routes, to.ip(), format!("{to} (where the listener at {} forwards to)", listen.at)));
         }
     }
-    let rules = config.policy.rules.iter().enumerate().filter(|(_, rule)| matches!(rule.action, Action::Split | Action::Bond));
+    let rules = interception.policy.rules.iter().enumerate().filter(|(_, rule)| matches!(rule.action, Action::Split | Action::Bond));
     for (index, rule) in rules {
         for (key, prefixes) in [("from", &rule.from), ("to", &rule.to)] {
             trials.extend(prefixes.iter().filter_map(|prefix| try_prefix(routes, *prefix, &format!("{key} of rule[{}]", index + 1))));
         }
     }
-    for (index, leg) in config.policy.legs.iter().enumerate() {
+    for (index, leg) in interception.policy.legs.iter().enumerate() {
         trials.extend(leg.to.iter().filter_map(|prefix| try_prefix(routes, *prefix, &format!("to of leg[{}]", index + 1))));
     }
     trials

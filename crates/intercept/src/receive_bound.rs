@@ -26,7 +26,7 @@ const SLACK: usize = 16 * 1024;
 /// The bound of one socket. Call [`resume`](Self::resume) before reading from the socket, and
 /// [`pause`](Self::pause) when what it has is left there.
 #[derive(Debug, Default)]
-pub(crate) struct ReceiveBound {
+pub struct ReceiveBound {
     /// Most payload in the queue; absent: the kernel's own limits hold.
     bytes: Option<usize>,
     /// The socket's locks, once they were needed.
@@ -48,18 +48,18 @@ enum Buffer {
 
 impl ReceiveBound {
     /// Of a socket that has been given this bound already (by its listener, by its profile).
-    pub(crate) fn inherited(bytes: Option<usize>) -> Self {
+    pub fn inherited(bytes: Option<usize>) -> Self {
         ReceiveBound { bytes, ..Self::default() }
     }
 
     /// Sets the bound.
-    pub(crate) fn set(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+    pub fn set(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
         (self.bytes, self.buffer) = (Some(bytes), Buffer::Bounded);
         bound_receive(socket, bytes)
     }
 
     /// Lets the queue hold all that was admitted, until the next [`resume`](Self::resume).
-    pub(crate) fn pause(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+    pub fn pause(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let Some(bytes) = self.bytes else { return Ok(()) };
         match self.buffer {
             Buffer::Bounded => {}
@@ -84,7 +84,7 @@ impl ReceiveBound {
     }
 
     /// Brings the buffer back to its bound, as soon as the queue fits it.
-    pub(crate) fn resume(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+    pub fn resume(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let Some(bytes) = self.bytes.filter(|_| self.buffer != Buffer::Bounded) else { return Ok(()) };
         self.fit(socket, bytes)
     }
@@ -112,7 +112,7 @@ impl ReceiveBound {
 /// the overhead in it is a bound on payload. TCP_WINDOW_CLAMP alone is none: it bounds the window,
 /// not the queue, and the kernel resets it when a larger segment comes. But a connection has a clamp
 /// from its handshake, derived from the buffer that it had then, and that has to grow with the buffer.
-pub(crate) fn bound_receive(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+pub fn bound_receive(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     // The kernel doubles what it is given.
     sys::force_receive_buffer(&socket, bytes / 2)?;
     sys::clamp_window(&socket, bytes)

@@ -3,7 +3,7 @@
 
 use crate::{
     leg::{self, LegProfile},
-    policy::Policy,
+    policy::NamedProfile,
 };
 use kernel::{Controller, Held};
 use std::{collections::BTreeMap, io};
@@ -77,23 +77,26 @@ pub enum ControllerError {
 
 /// Controllers that are needed by name.
 #[derive(Debug, Default)]
-pub(crate) struct Controllers {
+pub struct Controllers {
     held: BTreeMap<&'static str, Held>,
 }
 
 impl Controllers {
-    /// Takes hold of all that a policy names, and tries each.
-    pub(crate) fn of(policy: &Policy) -> Result<Self, ControllerError> {
+    /// Takes hold of all that profiles name, and tries each.
+    ///
+    /// # Errors
+    /// The first controller that cannot be used.
+    pub fn of<'a>(profiles: impl Iterator<Item = NamedProfile<'a>>) -> Result<Self, ControllerError> {
         let mut all = Controllers::default();
-        for (leg, profile, _) in policy.profiles() {
+        for (leg, profile, _) in profiles {
             all.need(leg, profile)?;
         }
         Ok(all)
     }
 
     /// Calls the controllers what the kernel calls them.
-    pub(crate) fn rename(policy: &mut Policy) {
-        for profile in policy.profiles_mut() {
+    pub fn rename<'a>(profiles: impl Iterator<Item = &'a mut LegProfile>) {
+        for profile in profiles {
             if let Some(name) = &mut profile.control
                 && let Some(ours) = kernel::meant(name)
             {

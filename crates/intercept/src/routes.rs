@@ -18,23 +18,26 @@ use std::{io, net::IpAddr};
 
 /// A network interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Device {
-    pub(crate) name: String,
-    pub(crate) index: u32,
-    pub(crate) mtu: u32,
+pub struct Device {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub index: u32,
+    /// Its MTU, bytes.
+    pub mtu: u32,
     /// Bytes of a packet beside IP's, as the kernel counts them: an Ethernet header, or nothing.
-    pub(crate) overhead: u32,
+    pub overhead: u32,
 }
 
 /// A routing rule (`ip rule`) that looks packets with a firewall mark up in a table of their own,
 /// which has one route of type `local`: such packets are delivered to this host instead of being
 /// forwarded. A rule before it exempts look-ups that are not for a packet that has come in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Delivery {
-    pub(crate) mark: u32,
-    pub(crate) table: u32,
+pub struct Delivery {
+    pub mark: u32,
+    pub table: u32,
     /// Where the rule stands among the others; the exemption has the number before it.
-    pub(crate) preference: u32,
+    pub preference: u32,
 }
 
 /// The loopback interface, in every network namespace.
@@ -44,12 +47,16 @@ const MAIN: u32 = 254;
 
 /// A line to the kernel's routing.
 #[derive(Debug)]
-pub(crate) struct Routes {
+pub struct Routes {
     socket: Socket,
 }
 
 impl Routes {
-    pub(crate) fn open() -> io::Result<Self> {
+    /// Opens a netlink socket in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
@@ -57,12 +64,12 @@ impl Routes {
     }
 
     /// The name of the interface that leads to `address`; none where nothing does.
-    pub(crate) fn interface_to(&self, address: IpAddr) -> Option<String> {
+    pub fn interface_to(&self, address: IpAddr) -> Option<String> {
         self.reach(address).ok().flatten()
     }
 
     /// The same, with the reason where no route leads there.
-    pub(crate) fn reach(&self, address: IpAddr) -> io::Result<Option<String>> {
+    pub fn reach(&self, address: IpAddr) -> io::Result<Option<String>> {
         let Some(route) = self.ask(address, 0)? else { return Ok(None) };
         let index = route.attributes.iter().find_map(|attribute| match attribute {
             RouteAttribute::Oif(index) => Some(*index),
@@ -74,7 +81,7 @@ impl Routes {
     /// Whether packets to `address` come to this host, alone or with others: it is an address of
     /// this host, or a broadcast, multicast or anycast one. `scope` is the interface of a
     /// link-local address, or 0. Where there is no route the answer is no.
-    pub(crate) fn ends_here(&self, address: IpAddr, scope: u32) -> io::Result<bool> {
+    pub fn ends_here(&self, address: IpAddr, scope: u32) -> io::Result<bool> {
         use io::ErrorKind::{HostUnreachable, NetworkUnreachable};
         match self.ask(address, scope) {
             Ok(route) => Ok(route.is_some_and(|route| {
@@ -87,7 +94,7 @@ impl Routes {
 
     /// The interfaces of this network namespace. (/sys/class/net would tell those of whoever
     /// mounted it.)
-    pub(crate) fn devices(&self) -> io::Result<Vec<Device>> {
+    pub fn devices(&self) -> io::Result<Vec<Device>> {
         self.send(RouteNetlinkMessage::GetLink(LinkMessage::default()), NLM_F_REQUEST | NLM_F_DUMP)?;
         let mut devices = Vec::new();
         loop {
@@ -99,7 +106,7 @@ impl Routes {
     }
 
     /// Installs `delivery` for packets of a family, in the place of one that is there.
-    pub(crate) fn install(&self, delivery: Delivery, family: AddressFamily) -> io::Result<()> {
+    pub fn install(&self, delivery: Delivery, family: AddressFamily) -> io::Result<()> {
         for rule in rules(delivery, family) {
             let done = self.change(RouteNetlinkMessage::NewRule(rule), NLM_F_CREATE | NLM_F_EXCL);
             // Another process may have added the very same.
@@ -113,7 +120,7 @@ impl Routes {
     }
 
     /// Removes it as often as it is there; that it is not is no error.
-    pub(crate) fn remove(&self, delivery: Delivery, family: AddressFamily) {
+    pub fn remove(&self, delivery: Delivery, family: AddressFamily) {
         for rule in rules(delivery, family) {
             while self.change(RouteNetlinkMessage::DelRule(rule.clone()), 0).is_ok() {}
         }

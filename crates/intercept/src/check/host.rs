@@ -1,12 +1,12 @@
-//! Settings and limits of this host: forwarding, the firewall, conntrack, descriptors, controllers.
+//! Settings and limits of this host: forwarding, the firewall, conntrack, controllers.
 
 use super::{Trial, TrialResult};
-use crate::{Config, Way, leg, rules::Rules};
+use crate::{Interception, NamedProfile, rules::Rules};
 use std::{collections::BTreeSet, fs};
 
 /// A family of addresses, and what the kernel says of it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Forwarding {
+struct Forwarding {
     name: &'static str,
     /// The setting, as sysctl has it.
     setting: &'static str,
@@ -14,44 +14,44 @@ pub(super) struct Forwarding {
     routes: &'static str,
 }
 
-pub(super) const IPV4: Forwarding = Forwarding { name: "IPv4", setting: "net.ipv4.ip_forward", routes: "/proc/thread-self/net/route" };
-pub(super) const IPV6: Forwarding =
-    Forwarding { name: "IPv6", setting: "net.ipv6.conf.all.forwarding", routes: "/proc/thread-self/net/ipv6_route" };
+const IPV4: Forwarding = Forwarding { name: "IPv4", setting: "net.ipv4.ip_forward", routes: "/proc/thread-self/net/route" };
+const IPV6: Forwarding = Forwarding { name: "IPv6", setting: "net.ipv6.conf.all.forwarding", routes: "/proc/thread-self/net/ipv6_route" };
 
-pub(super) fn try_all(config: &Config, running: Option<&str>) -> Vec<Trial> {
-    let mut trials = vec![try_files(config), try_controllers(config)];
-    let transparent = config.listen.iter().find(|listen| listen.way == Way::Transparent);
-    if let Some(listen) = transparent {
-        let families = match (listen.at.is_ipv4(), listen.at.ip().is_unspecified()) {
-            (true, _) => &[IPV4][..],
-            (false, true) => &[IPV4, IPV6],
-            (false, false) => &[IPV6],
-        };
-        trials.extend(try_forwarding(families));
-        trials.push(try_ways(families));
-        trials.extend(config.rules().map(|rules| try_rules(&rules, running)));
-        trials.extend(try_conntrack(config));
-    }
+/// Tries what routed connections need, where a listener takes such. `running` is a proxy of the same
+/// name that runs already, `flows` the most connections at once, where that is configured.
+pub fn try_routed(interception: &Interception, flows: Option<u64>, running: Option<&str>) -> Vec<Trial> {
+    let Some(listen) = interception.listen.iter().find(|listen| listen.is_transparent()) else { return Vec::new() };
+    let families = match (listen.at.is_ipv4(), listen.at.ip().is_unspecified()) {
+        (true, _) => &[IPV4][..],
+        (false, true) => &[IPV4, IPV6],
+        (false, false) => &[IPV6],
+    };
+    let mut trials = families.iter().map(forwards).collect::<Vec<_>>();
+    trials.push(try_ways(families));
+    trials.extend(interception.rules().map(|rules| try_rules(&rules, running)));
+    trials.extend(try_conntrack(flows));
     trials
 }
 
+/// Whether packets of either family are forwarded, as those of connections that are not split must be.
+pub fn try_forwarding() -> Vec<Trial> {
+    [IPV4, IPV6].iter().map(forwards).collect()
+}
+
 /// Whether packets are forwarded: those of connections that are not split.
-pub(super) fn try_forwarding(families: &[Forwarding]) -> Vec<Trial> {
-    let trial = |family: &Forwarding| {
-        let Forwarding { name, setting, .. } = family;
-        let path = format!("/proc/sys/{}", setting.replace('.', "/"));
-        let result = match fs::read_to_string(path).as_deref().map(str::trim) {
-            Ok("0") if family.ways().is_empty() => TrialResult::works(format!("off; there is no route of {name} either")),
-            Ok("0") => TrialResult::fails(
-                format!("{setting} is 0: what is not split goes nowhere, and hosts may not send their packets here"),
-                format!("sysctl -w {setting}=1, and keep it so in /etc/sysctl.d"),
-            ),
-            Ok(_) => TrialResult::works("on"),
-            Err(_) => TrialResult::works(format!("this kernel has no {name}")),
-        };
-        Trial::new("forward packets of", *name, result)
+fn forwards(family: &Forwarding) -> Trial {
+    let Forwarding { name, setting, .. } = family;
+    let path = format!("/proc/sys/{}", setting.replace('.', "/"));
+    let result = match fs::read_to_string(path).as_deref().map(str::trim) {
+        Ok("0") if family.ways().is_empty() => TrialResult::works(format!("off; there is no route of {name} either")),
+        Ok("0") => TrialResult::fails(
+            format!("{setting} is 0: what is not split goes nowhere, and hosts may not send their packets here"),
+            format!("sysctl -w {setting}=1, and keep it so in /etc/sysctl.d"),
+        ),
+        Ok(_) => TrialResult::works("on"),
+        Err(_) => TrialResult::works(format!("this kernel has no {name}")),
     };
-    families.iter().map(trial).collect()
+    Trial::new("forward packets of", *name, result)
 }
 
 impl Forwarding {
@@ -115,10 +115,9 @@ fn try_rules(rules: &Rules, running: Option<&str>) -> Trial {
 }
 
 /// Where conntrack looks at connections, as for NAT, it keeps an entry for each leg.
-fn try_conntrack(config: &Config) -> Option<Trial> {
+fn try_conntrack(flows: Option<u64>) -> Option<Trial> {
     let number = |name: &str| fs::read_to_string(format!("/proc/sys/net/netfilter/{name}")).ok()?.trim().parse::<u64>().ok();
     let (most, now) = (number("nf_conntrack_max")?, number("nf_conntrack_count")?);
-    let flows = config.max_flows.map(|flows| flows as u64);
     let result = match flows.filter(|flows| most > 0 && flows * 2 + now > most) {
         Some(flows) => TrialResult::doubtful(
             format!(
@@ -134,24 +133,9 @@ fn try_conntrack(config: &Config) -> Option<Trial> {
     Some(Trial::new("find room in", "the table of conntrack (NAT, stateful firewall)", result))
 }
 
-fn try_files(config: &Config) -> Trial {
-    let most = config.threads.max(1) * config.flows_of_a_worker();
-    let files = leg::open_files();
-    let result = if files < 4096 && config.max_flows.is_none() {
-        TrialResult::doubtful(
-            format!("the limit of {files} open files is enough for {most} flows; more pass unsplit"),
-            "raise it (ulimit -Hn 65536, LimitNOFILE=)",
-        )
-    } else {
-        let wanted = config.max_flows.map_or(String::new(), |flows| format!(", of which {flows} are wanted (max_flows)"));
-        TrialResult::works(format!("enough for {most} flows{wanted}"))
-    };
-    Trial::new("find descriptors in", format!("the limit of {files} open files"), result)
-}
-
-/// [`Config::check`] has tried each.
-fn try_controllers(config: &Config) -> Trial {
-    let named: BTreeSet<&str> = config.policy.profiles().filter_map(|(_, profile, _)| profile.control.as_deref()).collect();
+/// Names the controllers of profiles; [`Interception::prepare`] has tried each.
+pub fn try_controllers<'a>(profiles: impl Iterator<Item = NamedProfile<'a>>) -> Trial {
+    let named: BTreeSet<&str> = profiles.filter_map(|(_, profile, _)| profile.control.as_deref()).collect();
     let found = if named.is_empty() { "the kernel's default".into() } else { named.into_iter().collect::<Vec<_>>().join(", ") };
     Trial::new("find", "the congestion controllers", TrialResult::works(found))
 }

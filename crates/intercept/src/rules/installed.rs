@@ -25,6 +25,11 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// How often it is asked whether an input chain stops connections, until one is known to.
 const ASK: Duration = Duration::from_secs(1);
 
+/// The rules were lost, and attempts to install them again failed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot install the firewall's rules again after they were lost: {0}")]
+pub struct RulesLost(pub RulesError);
+
 /// What the firewall has counted, in packets; of `quic` all packets, of the others the first of each connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Counted {
@@ -51,7 +56,7 @@ pub struct Counted {
 
 /// Rules that are in place. Dropping takes them away.
 #[derive(Debug)]
-pub(crate) struct Installed {
+pub struct Installed {
     owner: Owner,
     setting: Option<Changed>,
     /// When something last changed in who passes unsplit.
@@ -78,7 +83,7 @@ struct Loss {
 impl Installed {
     /// Installs the rules in the network namespace of the calling thread. Who owns the table may touch the routes, so that of several
     /// that start at once one comes through, whole.
-    pub(crate) fn install(rules: Rules) -> Result<Self, RulesError> {
+    pub fn install(rules: Rules) -> Result<Self, RulesError> {
         let owner = Owner::claim()?;
         SETTING.recover();
         let watch = Watch::begin();
@@ -124,7 +129,7 @@ impl Installed {
     ///
     /// # Errors
     /// When the rules could not be installed again in [`ATTEMPTS`] attempts.
-    pub(crate) fn check(&mut self) -> Result<bool, RulesError> {
+    pub fn check(&mut self) -> Result<bool, RulesLost> {
         let now = Instant::now();
         if self.loss.is_none()
             && let Some(why) = self.find_loss()
@@ -143,7 +148,7 @@ impl Installed {
                 self.loss = None;
                 Ok(true)
             }
-            Err(error) if attempt >= ATTEMPTS => Err(error),
+            Err(error) if attempt >= ATTEMPTS => Err(RulesLost(error)),
             Err(error) => {
                 tracing::error!("attempt {attempt} of {ATTEMPTS} to install the firewall's rules again failed: {error}");
                 self.loss = Some(Loss { seen, failed_attempts: attempt, next_attempt: Instant::now() + PAUSE });
@@ -258,7 +263,7 @@ impl Installed {
     }
 
     /// Lets new connections pass unsplit, or takes them again; those the proxy has go on. Whether that changed anything.
-    pub(crate) fn set_open(&mut self, open: bool) -> Result<bool, RulesError> {
+    pub fn set_open(&mut self, open: bool) -> Result<bool, RulesError> {
         if open == self.open {
             return Ok(false);
         }
@@ -272,7 +277,7 @@ impl Installed {
     }
 
     /// Puts another policy in the place of the present one.
-    pub(crate) fn set_policy(&mut self, policy: Vec<Rule>) -> Result<(), RulesError> {
+    pub fn set_policy(&mut self, policy: Vec<Rule>) -> Result<(), RulesError> {
         let rules = Rules { policy, ..self.rules.clone() };
         let mut commands = vec![format!("flush chain inet {TABLE} intercept")];
         commands.extend(rules.intercept());
@@ -282,12 +287,12 @@ impl Installed {
     }
 
     /// The prefixes that bypass, whichever end is in them.
-    pub(crate) fn bypass(&self) -> &[Prefix] {
+    pub fn bypass(&self) -> &[Prefix] {
         &self.bypass
     }
 
     /// Makes the list of prefixes that bypass this one.
-    pub(crate) fn set_bypass(&mut self, list: Vec<Prefix>) -> Result<(), RulesError> {
+    pub fn set_bypass(&mut self, list: Vec<Prefix>) -> Result<(), RulesError> {
         let before = std::mem::replace(&mut self.bypass, list);
         let flush = [Family::V4, Family::V6].map(|family| format!("flush set inet {TABLE} bypass{}", family.number()));
         let changed = self.change([flush.to_vec(), self.list()].concat());
@@ -321,7 +326,7 @@ impl Installed {
     }
 
     /// Goes back to what is quick when care has been taken for long enough.
-    pub(crate) fn settle(&mut self) {
+    pub fn settle(&mut self) {
         if self.open && self.loss.is_none() && self.changed.is_some_and(|changed| changed.elapsed() > KNOWN_DIRECT) {
             if let Err(error) = self.tell(&Self::deliver(false)) {
                 tracing::error!("cannot change the rules back: {error}");
@@ -341,7 +346,7 @@ impl Installed {
 
     /// What has been counted. Asked of the kernel: `nft` reads all elements of all sets first,
     /// which takes seconds while a flood fills them.
-    pub(crate) fn counted(&self) -> Result<Counted, RulesError> {
+    pub fn counted(&self) -> Result<Counted, RulesError> {
         let counters = self.counters().map_err(RulesError::Unread)?;
         let (packets, quic) = (|name| counters.of(name).packets, counters.of("quic"));
         Ok(Counted {

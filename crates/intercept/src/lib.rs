@@ -1,0 +1,48 @@
+//! Brings connections to a proxy, and sends them on: what the split proxy and the cache share.
+//!
+//! `rules` and `routes` have the kernel deliver connections to a `listener`; `policy` says which are
+//! taken and which profile each leg gets; `leg` dials and tunes by these profiles, with `controllers`
+//! and `egress` in the kernel. [`Interception`] is what a configuration says of all this, [`Ends`]
+//! has it running, [`check`] tries beforehand whether it can work.
+//!
+//! This crate relays nothing and reads no protocol. It does not know what stands between the legs.
+
+mod access;
+pub mod check;
+mod controllers;
+mod destinations;
+mod egress;
+mod ends;
+mod forward_loop;
+#[doc(hidden)]
+pub mod fuzz_api;
+mod host_counters;
+mod interception;
+pub mod kernel_setting;
+pub mod leg;
+mod listen;
+pub mod listener;
+mod policy;
+pub mod receive_bound;
+mod routes;
+pub mod rules;
+pub mod runtime_dir;
+pub mod sys;
+mod users;
+
+pub use access::{AccessOptions, ListenerAccess};
+pub use controllers::{ControllerError, Controllers};
+pub use destinations::{Destinations, canonical};
+pub use egress::{Egress, EgressError, LinkView};
+pub use ends::{Dialler, Ends, acknowledge};
+pub use host_counters::ReceiveCounters;
+pub use interception::{Interception, InterceptionError, OpenError, check_profile};
+pub use leg::{Dscp, LegProfile, Source, available_controllers};
+pub use listen::{Destination, ListenAt};
+pub use listener::{Arrival, Listener, ListenerOptions};
+pub use policy::{Action, Interface, Leg, NamedProfile, Policy, Ports, Prefix, Rule, list};
+pub use receive_bound::ReceiveBound;
+pub use routes::{Device, Routes};
+pub use rules::{Counted, ForwardPolicy, Rules, RulesError, RulesLost};
+pub use sys::{TcpInfo, clamp_window, force_receive_buffer, tcp_info, unsent};
+pub use users::{Users, UsersError, check_secrecy};

@@ -1,0 +1,51 @@
+//! A worker's listeners: those of interception, with what the configuration says of each.
+
+use crate::{
+    bonded,
+    config::{Config, Listen, Way},
+};
+use intercept::{Arrival, Listener, ListenerOptions, OpenError, leg::Shares, listener::BACKLOG};
+use std::io;
+
+/// An open listener of a worker.
+#[derive(Debug)]
+pub(crate) struct WorkerListener {
+    pub(crate) socket: Listener,
+    pub(crate) listen: Listen,
+}
+
+/// Opens one worker's listeners; all workers share the ports.
+pub(crate) fn open(config: &Config, worker: usize) -> Result<Vec<WorkerListener>, OpenError> {
+    let mut listeners = Vec::new();
+    for listen in config.listen.iter().filter(|listen| bonded::is_listener_of(listen.way, worker)) {
+        for socket in Listener::open(&listen.at(), &options(config, listen.way))? {
+            listeners.push(WorkerListener { listen: Listen { at: socket.listen.at, ..listen.clone() }, socket });
+        }
+    }
+    Ok(listeners)
+}
+
+fn options(config: &Config, way: Way) -> ListenerOptions {
+    ListenerOptions {
+        shares_port: config.threads > 1,
+        shares: config.buffer.filter(|_| way != Way::Bond).map(|buffer| Shares::of(buffer.0 as usize)),
+        window: config.bond.as_ref().and_then(|bond| bond.connection_window).filter(|_| way == Way::Bond).map(|window| window.0 as usize),
+        mss: config.policy.near.mss,
+        backlog: BACKLOG.min(config.brim_of_a_worker()),
+    }
+}
+
+impl WorkerListener {
+    /// Takes the users that a configuration has for it, for clients from now on.
+    pub(crate) fn take_users(&mut self, config: &Config) {
+        let same = |listen: &&Listen| (listen.at, listen.way) == (self.listen.at, self.listen.way);
+        if let Some(listen) = config.listen.iter().find(same) {
+            self.listen.users = listen.users.clone();
+        }
+    }
+
+    /// The next connection, or none when there is none now.
+    pub(crate) fn accept(&self) -> io::Result<Option<Arrival>> {
+        self.socket.accept()
+    }
+}
