@@ -215,7 +215,7 @@ impl Inbound {
     /// When something is to be said over a connection, if nothing happens before.
     pub fn next_say(&self) -> Option<Span> {
         let since = self.conns.iter().filter(|told| told.is_up && !self.delivered).filter_map(|told| told.since).min()?;
-        Some(Span(since.0 + MOST_DELAY.0 / 2))
+        Some(since + MOST_DELAY / 2)
     }
 
     /// Gives the memory back, where nothing is there that was not read.

@@ -382,7 +382,7 @@ impl Outbound {
             let late = path.first_alone(acked).filter(|run| run.due <= now).map(|run| (*run, round));
             let unsent = path.first_unsent(acked).map(|run| (*run, waits));
             let last = path.last_alone(acked).filter(|_| is_end || mends).map(|run| {
-                let said = Span(run.due.0.saturating_sub(now.0 + MOST_DELAY.0)).secs() - round / 2.0;
+                let said = run.due.saturating_sub(now + MOST_DELAY).secs() - round / 2.0;
                 (*run, if mends { said.max(round) } else { said })
             });
             let better = |(run, most): &(Run, f64)| self.sooner(from, run.end - run.start, *most, tier).map(|to| (*run, to));
@@ -457,7 +457,7 @@ impl Outbound {
     pub fn next_check(&self, now: Span) -> Option<Span> {
         let rescues = self.rescues();
         let next = |path: &Path| {
-            let silent = Span(path.moved_at.0 + path.patience().0);
+            let silent = path.moved_at + path.patience();
             let late = path.runs.iter().find(|run| !run.is_copied && run.due > now).filter(|_| rescues);
             late.map_or(silent, |run| run.due.min(silent))
         };
@@ -539,15 +539,15 @@ mod tests {
         conns.iter().for_each(|conn| out.look(MS, *conn, ROOM));
         out.offer(1000);
         // The other connection has been idle for so long that it is to carry a copy.
-        let later = Span(10_000 * MS.0);
+        let later = MS * 10_000;
         let piece = out.give(later).unwrap();
         assert!(out.copy.is_some());
         out.acknowledge(600, 1 << 20).unwrap();
         assert_eq!(out.give(later).map(|copy| (copy.conn != piece.conn, copy.offset, copy.len)), Some((true, 600, 400)));
         out.offer(1000);
-        let piece = out.give(Span(2 * later.0)).unwrap();
+        let piece = out.give(later * 2).unwrap();
         out.acknowledge(piece.offset + piece.len, 1 << 20).unwrap();
-        assert_eq!(out.give(Span(2 * later.0)), None);
+        assert_eq!(out.give(later * 2), None);
     }
 
     #[test]

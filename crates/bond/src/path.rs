@@ -131,7 +131,7 @@ impl Path {
             self.trials = 0;
         }
         let comes = self.arrives(end - start) + self.look.srtt.secs() / 2.0;
-        let due = Span(now.0.saturating_add(MOST_DELAY.0).saturating_add(Span::from_secs_f64(comes).0));
+        let due = now.saturating_add(MOST_DELAY).saturating_add(Span::from_secs_f64(comes));
         match self.runs.back_mut() {
             Some(last) if last.end == start && end - last.start <= most && last.is_copied == is_copied => (last.end, last.due) = (end, due),
             _ => self.runs.push_back(Run { start, end, due, is_copied }),
@@ -251,6 +251,6 @@ impl Path {
 
     /// How long it may be silent before what it has is given to others: two timeouts, and as long as the other end may hold a receipt back.
     pub(crate) fn patience(&self) -> Span {
-        Span(2 * self.look.rto.0 + MOST_DELAY.0)
+        self.look.rto * 2 + MOST_DELAY
     }
 }

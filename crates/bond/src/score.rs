@@ -87,10 +87,10 @@ impl Throughput {
 
     /// The other end has `delivered` bytes in all, and `unsent` wait to be sent for the first time.
     pub(crate) fn look(&mut self, now: Span, delivered: u64, unsent: u64, srtt: Span, smoothing: &Smoothing) {
-        let span = Span(now.0.saturating_sub(self.began.0));
+        let span = now.saturating_sub(self.began);
         if span >= smoothing.interval(srtt) {
             let idle = self.idle_since.map_or(0, |since| now.0.saturating_sub(since.max(self.began).0));
-            let starved = Span(self.starved.0 + idle);
+            let starved = self.starved + Span(idle);
             if starved.secs() <= MOST_STARVED * span.secs() {
                 let measured = delivered.saturating_sub(self.delivered) as f64 / span.secs();
                 self.smoothed = Some(smoothing.next(self.smoothed, measured));

@@ -145,7 +145,7 @@ impl Advisor {
         }
         let mut base = Scenario { splits: Vec::new(), ..scenario.clone() };
         for index in 0..base.links.len() {
-            base.links[index].queue.limit = base.queue_limit(index);
+            base.links[index].queue.limit = base.queue_size(index).into();
         }
         let anywhere = || (1..scenario.links.len()).map(Split::at).collect();
         let proxies = if scenario.splits.is_empty() { anywhere() } else { scenario.splits.clone() };
@@ -350,7 +350,7 @@ mod tests {
     use super::*;
     use outcome::FlowOutcome;
     use scenario::ScenarioFile;
-    use units::QueueLimit;
+    use units::QueueSize;
 
     fn scenario(more: &str) -> Scenario {
         let text = format!(
@@ -382,11 +382,11 @@ mod tests {
     #[test]
     fn queues_keep_the_size_that_they_have_end_to_end() {
         let advisor = Advisor::new(&scenario("")).unwrap();
-        let limits = |variant: &Variant| (0..2).map(|index| variant.scenario.queue_limit(index)).collect::<Vec<_>>();
+        let limits = |variant: &Variant| (0..2).map(|index| variant.scenario.queue_size(index)).collect::<Vec<_>>();
         let all: Vec<_> = advisor.candidates().iter().map(limits).collect();
         assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "{all:?}");
         // 10 Mbit/s for 610 ms.
-        assert_eq!(all[0][1], QueueLimit::Bytes(Bytes(762_500)));
+        assert_eq!(all[0][1], QueueSize::Bytes(Bytes(762_500)));
     }
 
     #[test]

@@ -106,7 +106,7 @@ impl Bottleneck {
         let (link, leg) = (&scenario.links[index], scenario.leg_of_link(index));
         let path = scenario.base_rtt(scenario::Leg { first: 0, end: scenario.links.len() });
         let flow = |spec: FlowSpec| {
-            let access = Span(2 * spec.access_delay.0);
+            let access = spec.access_delay * 2;
             let round_trip = Span(scenario.base_rtt(leg).0 + if leg.first == 0 { access.0 } else { 0 });
             Flow {
                 spec,

@@ -128,8 +128,8 @@ mod tests {
                 tenths += u32::from(scale == 10);
                 for (index, (there, here)) in sim.scenario.links.iter().zip(&lab.scenario.links).enumerate() {
                     assert_eq!(here.rate.bits_per_s() * scale, there.rate.bits_per_s(), "{}: {}", experiment.id, lab.case);
-                    let [there, here] = [&sim.scenario, &lab.scenario].map(|scenario| match scenario.queue_limit(index) {
-                        units::QueueLimit::Bytes(bytes) => bytes.0,
+                    let [there, here] = [&sim.scenario, &lab.scenario].map(|scenario| match scenario.queue_size(index) {
+                        units::QueueSize::Bytes(bytes) => bytes.0,
                         other => panic!("{}: {other:?}", experiment.id),
                     });
                     assert_eq!(here * scale, there, "{}: {}", experiment.id, lab.case);

@@ -6,7 +6,7 @@
 
 use crate::{LabError, capture::Capture, sys};
 use hdrhistogram::Histogram;
-use link::{Counts, Limit, Packet, Stage, Time, Way};
+use link::{Counts, Packet, Stage, Time, Way};
 use rand::RngExt as _;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -23,7 +23,7 @@ use std::{
     thread,
     time::Instant,
 };
-use units::{Bytes, PKT, Rate, Span};
+use units::{PKT, QueueSize, Rate, Span};
 
 /// Room for a packet: the TUN devices' MTU, rounded up.
 const FRAME: usize = 1536;
@@ -43,7 +43,7 @@ pub(crate) struct LinkSpec {
     /// Other rates, and from when on, counted from the run's beginning.
     pub(crate) changes: Vec<RateChange>,
     pub(crate) delay: Span,
-    pub(crate) limit: Limit,
+    pub(crate) limit: QueueSize,
     pub(crate) loss: Option<Loss>,
     pub(crate) loss_rng: rand_pcg::Pcg64,
     /// The TUN devices on the sender's and on the receiver's side, and the numbers of the hosts that they are on.
@@ -333,7 +333,7 @@ impl Carrier {
                         capture.note(self.lines[index].hosts[way], index, now, &bytes[..length]);
                     }
                     let access = if index == 0 { self.access_delay(&bytes[..length]) } else { Span::ZERO };
-                    let extra = Span(access.0 + self.detour(index).0);
+                    let extra = access + self.detour(index);
                     let frame = Frame { bytes, length: length as u32, extra };
                     if let Err(dropped) = self.lines[index].ways[way].enqueue(now, frame) {
                         self.spare.push(dropped.bytes);
@@ -393,7 +393,7 @@ impl RateMeter {
     fn look(&mut self, now: Time, left_bytes: u64, queue_stands: bool, asked: Rate) {
         match self.since {
             _ if !queue_stands => self.since = None,
-            Some((begun, bytes, rate)) if rate == asked && now - begun >= RATE_WINDOW.max(asked.time_for(Bytes(RATE_PACKETS * PKT.0))) => {
+            Some((begun, bytes, rate)) if rate == asked && now - begun >= RATE_WINDOW.max(asked.time_for(PKT * RATE_PACKETS)) => {
                 self.bytes += left_bytes - bytes;
                 self.asked += asked.bytes_in(now - begun).0;
                 self.since = Some((now, left_bytes, asked));

@@ -13,7 +13,6 @@ use crate::{
 };
 use intercept::{Leg, LegProfile, LinkView, Policy, Prefix, ReceiveCounters};
 use kernel::Controller;
-use link::Limit;
 use proxy::{Config, FlowRecord, FlowStats, Listen, Proxy};
 use rustix::fd::OwnedFd;
 use scenario::{Purpose, Scenario, stream};
@@ -23,7 +22,7 @@ use std::{
     path::PathBuf,
     time::Instant,
 };
-use units::{Bytes, PKT, QueueLimit, Rate, Span};
+use units::{Bytes, PKT, Rate, Span};
 
 /// Where a transparent proxy of the lab listens.
 const PROXY_PORT: u16 = 5000;
@@ -372,11 +371,7 @@ fn link_specs(scenario: &Scenario, seed: u64, mut ends: Vec<[Option<OwnedFd>; 2]
     let mut specs = Vec::new();
     for (index, link) in scenario.links.iter().enumerate() {
         let (Some(left), Some(right)) = (ends[index][1].take(), ends[index + 1][0].take()) else { continue };
-        let limit = match scenario.queue_limit(index) {
-            QueueLimit::Packets(count) => Limit::Packets(count),
-            QueueLimit::Bytes(bytes) => Limit::Bytes(bytes),
-            QueueLimit::Bdp(_) => unreachable!("queue_limit resolves BDP"),
-        };
+        let limit = scenario.queue_size(index);
         let loss_rng = stream(seed, Purpose::Losses, index as u64);
         specs.push(LinkSpec {
             rate: link.rate,
@@ -395,16 +390,10 @@ fn link_specs(scenario: &Scenario, seed: u64, mut ends: Vec<[Option<OwnedFd>; 2]
 /// Default and largest socket buffer: what is in flight and queued on the whole path, twice over for the kernel's own
 /// overhead and once more for growth, so that the window is never the bottleneck.
 fn socket_memory(scenario: &Scenario) -> String {
-    let queues: u64 = (0..scenario.links.len())
-        .map(|index| match scenario.queue_limit(index) {
-            QueueLimit::Packets(count) => count.saturating_mul(PKT.0),
-            QueueLimit::Bytes(bytes) => bytes.0,
-            QueueLimit::Bdp(_) => 0,
-        })
-        .fold(0, u64::saturating_add);
+    let queues: u64 = (0..scenario.links.len()).map(|index| scenario.queue_size(index).bytes().0).fold(0, u64::saturating_add);
     let whole = scenario::Leg { first: 0, end: scenario.links.len() };
     let extra = scenario.flow_specs(scenario.seed).iter().map(|flow| 2 * flow.access_delay.0).max().unwrap_or(0);
-    let rtt = Span(scenario.base_rtt(whole).0 + extra);
+    let rtt = scenario.base_rtt(whole) + Span(extra);
     let fastest = scenario.links.iter().map(|link| link.rate).max().unwrap_or(units::Rate(0));
     let slowest = scenario.bottleneck_rate(whole);
     // A queue can hold more than the bottleneck's share only up to what the fastest link brings.

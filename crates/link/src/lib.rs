@@ -15,7 +15,7 @@ mod wheel;
 
 pub use delay::Delay;
 pub use losses::{Losses, mean_loss};
-pub use shaper::{Limit, Shaper};
+pub use shaper::Shaper;
 pub use time::Time;
 pub use way::{Counts, Way};
 

@@ -2,16 +2,7 @@
 
 use crate::{Packet, Stage, Time};
 use std::collections::VecDeque;
-use units::{Bytes, Rate, Span};
-
-/// What a queue holds at most, not counting the packet on the line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limit {
-    /// So many packets.
-    Packets(u64),
-    /// So many IP bytes.
-    Bytes(Bytes),
-}
+use units::{Bytes, QueueSize, Rate, Span};
 
 /// A queue and the line behind it. A packet that comes is dropped when it must wait and the queue has no room for it; the
 /// packet on the line has left the queue. Each packet leaves the line `size / rate` after the later of its arrival and the
@@ -22,7 +13,7 @@ pub enum Limit {
 #[derive(Debug)]
 pub struct Shaper<P> {
     rate: Rate,
-    limit: Limit,
+    limit: QueueSize,
     /// In the queue, on the line, and off it and not taken.
     waiting: VecDeque<Waiting<P>>,
     /// Packets and bytes that came, dropped ones not among them.
@@ -53,7 +44,7 @@ struct Waiting<P> {
 
 impl<P: Packet> Shaper<P> {
     /// An idle line.
-    pub fn new(rate: Rate, limit: Limit) -> Self {
+    pub fn new(rate: Rate, limit: QueueSize) -> Self {
         Shaper {
             rate,
             limit,
@@ -202,8 +193,8 @@ impl<P: Packet> Shaper<P> {
 
     fn has_room(&self, queued: Bytes, size: u64) -> bool {
         match self.limit {
-            Limit::Packets(most) => self.came.0 - self.begun < most,
-            Limit::Bytes(most) => queued.0 + size <= most.0,
+            QueueSize::Packets(most) => self.came.0 - self.begun < most,
+            QueueSize::Bytes(most) => queued.0 + size <= most.0,
         }
     }
 }
@@ -228,7 +219,7 @@ impl<P: Packet> Stage<P> for Shaper<P> {
             }
             self.most_queued = self.most_queued.max(queued.0 + size);
         } else if self.free_at < now {
-            self.idle = self.idle + (now - self.free_at);
+            self.idle += now - self.free_at;
             self.free_at = now;
             self.fraction = 0;
         }
@@ -272,7 +263,7 @@ mod tests {
 
     #[test]
     fn packets_leave_one_transmission_time_apart() {
-        let mut shaper = Shaper::new(Rate(10_000_000), Limit::Packets(10));
+        let mut shaper = Shaper::new(Rate(10_000_000), QueueSize::Packets(10));
         for _ in 0..3 {
             shaper.enqueue(Time(0), Sized(1500)).unwrap();
         }
@@ -287,7 +278,7 @@ mod tests {
 
     #[test]
     fn the_limit_is_exact_and_leaves_out_the_packet_on_the_line() {
-        let mut shaper = Shaper::new(Rate(8_000_000), Limit::Packets(2));
+        let mut shaper = Shaper::new(Rate(8_000_000), QueueSize::Packets(2));
         let accepted = |shaper: &mut Shaper<Sized>, now| shaper.enqueue(Time(now), Sized(1000)).is_ok();
         // One on the line, two in the queue, the fourth has no room.
         assert_eq!([0, 0, 0, 0].map(|now| accepted(&mut shaper, now)), [true, true, true, false]);
@@ -295,7 +286,7 @@ mod tests {
         assert!(accepted(&mut shaper, 1_000_000));
         assert!(!accepted(&mut shaper, 1_999_999));
 
-        let mut shaper = Shaper::new(Rate(8_000_000), Limit::Bytes(Bytes(2000)));
+        let mut shaper = Shaper::new(Rate(8_000_000), QueueSize::Bytes(Bytes(2000)));
         assert_eq!([0, 0, 0, 0].map(|now| accepted(&mut shaper, now)), [true, true, true, false]);
         assert_eq!(shaper.queued(Time(0)), Bytes(2000));
         assert_eq!(shaper.most_queued(), Bytes(2000));
@@ -306,7 +297,7 @@ mod tests {
     fn odd_rates_are_exact_in_the_long_run() {
         const COUNT: u64 = 1_000_000;
         for (rate, size) in [(7, 1), (333_333, 1500), (5_280_000, 1500), (999_999_937, 40), (40_000_000_000, 1)] {
-            let mut shaper = Shaper::new(Rate(rate), Limit::Packets(u64::MAX));
+            let mut shaper = Shaper::new(Rate(rate), QueueSize::Packets(u64::MAX));
             let mut last = 0;
             for _ in 0..COUNT {
                 shaper.enqueue(Time(0), Sized(size)).unwrap();
@@ -323,7 +314,7 @@ mod tests {
     #[test]
     fn a_packet_that_comes_as_the_line_falls_idle_loses_no_fraction() {
         // 1 byte at 3 bit/s takes 2.67 s: each packet comes in the very nanosecond in which the one before it leaves.
-        let mut shaper = Shaper::new(Rate(3), Limit::Packets(1));
+        let mut shaper = Shaper::new(Rate(3), QueueSize::Packets(1));
         let mut now = 0;
         for _ in 0..300 {
             shaper.enqueue(Time(now), Sized(1)).unwrap();
@@ -335,7 +326,7 @@ mod tests {
 
     #[test]
     fn the_line_is_busy_while_it_sends() {
-        let mut shaper = Shaper::new(Rate(8_000_000), Limit::Packets(9));
+        let mut shaper = Shaper::new(Rate(8_000_000), QueueSize::Packets(9));
         let busy = |shaper: &Shaper<Sized>| [0, 1_500_000, 3_000_000, 9_000_000].map(|now| shaper.busy(Time(now)).0);
         assert_eq!(busy(&shaper), [0; 4]);
         shaper.enqueue(Time(1_000_000), Sized(1000)).unwrap();
@@ -348,7 +339,7 @@ mod tests {
 
     #[test]
     fn a_new_rate_holds_for_the_queue_and_the_rest_of_the_packet_on_the_line() {
-        let mut shaper = Shaper::new(Rate(8_000_000), Limit::Packets(9));
+        let mut shaper = Shaper::new(Rate(8_000_000), QueueSize::Packets(9));
         for _ in 0..4 {
             shaper.enqueue(Time(0), Sized(1000)).unwrap();
         }
@@ -367,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_line_that_stood_still_moves_again() {
-        let mut shaper = Shaper::new(Rate(8_000_000), Limit::Packets(9));
+        let mut shaper = Shaper::new(Rate(8_000_000), QueueSize::Packets(9));
         shaper.set_rate(Time(0), Rate(0));
         shaper.enqueue(Time(0), Sized(1000)).unwrap();
         shaper.enqueue(Time(0), Sized(1000)).unwrap();
@@ -381,7 +372,7 @@ mod tests {
     fn extremes_do_not_overflow() {
         for rate in [0, 1, u64::MAX] {
             for size in [0, 1, u32::MAX] {
-                let mut shaper = Shaper::new(Rate(rate), Limit::Bytes(Bytes(u64::MAX)));
+                let mut shaper = Shaper::new(Rate(rate), QueueSize::Bytes(Bytes(u64::MAX)));
                 for now in [0, 1, u64::MAX - 1, u64::MAX] {
                     for _ in 0..3 {
                         shaper.enqueue(Time(now), Sized(size)).unwrap();
@@ -401,7 +392,7 @@ mod tests {
         #[test]
         fn looking_late_changes_nothing(gaps in prop::collection::vec(0u64..3_000_000, 1..60), looks in prop::collection::vec(any::<bool>(), 60)) {
             let run = |looks: &dyn Fn(usize) -> bool| {
-                let mut shaper = Shaper::new(Rate(7_999_993), Limit::Bytes(Bytes(5000)));
+                let mut shaper = Shaper::new(Rate(7_999_993), QueueSize::Bytes(Bytes(5000)));
                 let (mut now, mut out, mut dropped) = (0, Vec::new(), Vec::new());
                 for (index, gap) in gaps.iter().enumerate() {
                     now += gap;

@@ -1,9 +1,9 @@
 //! One direction of a link: queue and rate, then loss, then delay.
 
-use crate::{Delay, Limit, Losses, Packet, Shaper, Stage, Tap, Time};
+use crate::{Delay, Losses, Packet, Shaper, Stage, Tap, Time};
 use rand_pcg::Pcg64;
 use scenario::Loss;
-use units::{Bytes, Rate, Span};
+use units::{Bytes, QueueSize, Rate, Span};
 
 /// One direction of a link. A lost packet has used its time on the line; it is dropped there, and its place in memory is
 /// its own to give back. A tap stands at the queue, if there is one: `()` is none.
@@ -42,7 +42,7 @@ pub struct Counts {
 
 impl<P: Packet> Way<P> {
     /// An empty link.
-    pub fn new(rate: Rate, limit: Limit, delay: Span, loss: Option<Loss>, rng: Pcg64) -> Self {
+    pub fn new(rate: Rate, limit: QueueSize, delay: Span, loss: Option<Loss>, rng: Pcg64) -> Self {
         let (shaper, losses, delay) = (Shaper::new(rate, limit), Losses::new(loss, rng), Delay::new(delay));
         Way { shaper, tap: (), losses, delay, queue_drops: 0, lost_bytes: 0, delayed_bytes: 0 }
     }
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_packet_takes_transmission_then_delay() {
-        let mut way = Way::new(Rate(8_000_000), Limit::Packets(5), Span(400_000_000), None, stream(1, Purpose::Losses, 0));
+        let mut way = Way::new(Rate(8_000_000), QueueSize::Packets(5), Span(400_000_000), None, stream(1, Purpose::Losses, 0));
         for (number, extra) in [(0, 0), (1, 1_500_000), (2, 0), (3, 0)] {
             way.enqueue(Time(7), Numbered(number, 1000, Span(extra), Rc::default())).unwrap();
         }
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_lost_packet_has_used_its_time_on_the_line_and_is_let_go() {
-        let mut way = Way::new(Rate(8_000_000), Limit::Packets(5), Span(0), Some(Loss::PerPacket(1.0)), stream(1, Purpose::Losses, 0));
+        let mut way = Way::new(Rate(8_000_000), QueueSize::Packets(5), Span(0), Some(Loss::PerPacket(1.0)), stream(1, Purpose::Losses, 0));
         let buffer = Rc::new(());
         for number in 0..3 {
             way.enqueue(Time(0), Numbered(number, 1000, Span::ZERO, buffer.clone())).unwrap();
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn nothing_is_delivered_before_it_was_said() {
-        let mut way = Way::new(Rate(8_000_000), Limit::Packets(5), Span(400_000_000), None, stream(1, Purpose::Losses, 0));
+        let mut way = Way::new(Rate(8_000_000), QueueSize::Packets(5), Span(400_000_000), None, stream(1, Purpose::Losses, 0));
         assert_eq!(way.next_delivery(), None);
         for (number, extra) in [(0, 1_500_000), (1, 0), (2, 0)] {
             way.enqueue(Time(0), Numbered(number, 1000, Span(extra), Rc::default())).unwrap();
@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn a_tap_sees_everything_at_its_time_whoever_looks_when() {
         for looks in [false, true] {
-            let way = Way::new(Rate(8_000_000), Limit::Packets(2), Span(5_000_000), None, stream(1, Purpose::Losses, 0));
+            let way = Way::new(Rate(8_000_000), QueueSize::Packets(2), Span(5_000_000), None, stream(1, Purpose::Losses, 0));
             let mut way = way.tapped(Notes::default());
             for number in 0..4 {
                 let refused = way.enqueue(Time(number as u64), Numbered(number, 1000, Span::ZERO, Rc::default())).is_err();
@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn an_outage_holds_packets_until_it_ends() {
-        let mut way = Way::new(Rate(8_000_000), Limit::Packets(5), Span(10_000_000), None, stream(1, Purpose::Losses, 0));
+        let mut way = Way::new(Rate(8_000_000), QueueSize::Packets(5), Span(10_000_000), None, stream(1, Purpose::Losses, 0));
         for number in 0..3 {
             way.enqueue(Time(0), Numbered(number, 1000, Span::ZERO, Rc::default())).unwrap();
         }
@@ -427,7 +427,7 @@ mod tests {
             loss in any_loss(),
             seed: u64,
         ) {
-            let link = || Way::<Plain>::new(Rate(5_280_001), Limit::Packets(3), Span(5_000_000), loss, stream(seed, Purpose::Losses, 0));
+            let link = || Way::<Plain>::new(Rate(5_280_001), QueueSize::Packets(3), Span(5_000_000), loss, stream(seed, Purpose::Losses, 0));
             let (mut copies, mut moves, mut now) = (link(), link(), 0);
             let take = |copies: &mut Way<Plain>, moves: &mut Way<Plain>, until: u64| -> Result<(), TestCaseError> {
                 while let Some(at) = copies.next_delivery().filter(|at| at.0 <= until) {
@@ -464,7 +464,7 @@ mod tests {
             loss in any_loss(),
             seed: u64,
         ) {
-            let limit = if bytes { Limit::Bytes(Bytes(4000)) } else { Limit::Packets(3) };
+            let limit = if bytes { QueueSize::Bytes(Bytes(4000)) } else { QueueSize::Packets(3) };
             let buffer = Rc::new(());
             let run = |caller: Caller| -> Result<Seen, TestCaseError> {
                 let mut way: Way<Numbered> = Way::new(Rate(5_280_001), limit, Span(5_000_000), loss, stream(seed, Purpose::Losses, 0));

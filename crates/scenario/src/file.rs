@@ -225,8 +225,8 @@ mod tests {
         assert_eq!(scenario.flows[0].opens, Opens::Receiver);
         assert_eq!(scenario.base_rtt(scenario.legs()[1]), Span(800_000_000));
         // 10 Mbit/s × 0.8 s
-        assert_eq!(scenario.queue_limit(1), units::QueueLimit::Bytes(Bytes(1_000_000)));
-        assert_eq!(variants[0].scenario.queue_limit(1), units::QueueLimit::Bytes(Bytes(1_012_500)), "unsplit, the leg is the whole path");
+        assert_eq!(scenario.queue_size(1), units::QueueSize::Bytes(Bytes(1_000_000)));
+        assert_eq!(variants[0].scenario.queue_size(1), units::QueueSize::Bytes(Bytes(1_012_500)), "unsplit, the leg is the whole path");
     }
 
     #[test]

@@ -112,10 +112,10 @@ impl Draw {
         (0..count)
             .map(|index| match self {
                 Draw::Fixed(span) => span,
-                Draw::Every(step) => Span(step.0 * u64::from(index)),
+                Draw::Every(step) => step * u64::from(index),
                 Draw::Uniform([low, high]) => Span(rng.random_range(low.0..=high.0)),
                 Draw::Poisson(mean) => {
-                    last = Span(last.0.saturating_add(Law { shape: Shape::Exponential, mean }.draw(rng).0));
+                    last = last.saturating_add(Law { shape: Shape::Exponential, mean }.draw(rng));
                     last
                 }
             })

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use toml_file::inner;
-use units::{Bytes, PKT, QueueLimit, Rate, Span};
+use units::{Bytes, PKT, QueueLimit, QueueSize, Rate, Span};
 
 /// A link; rate, delay and queue hold both ways, loss hits the direction of the data only.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -60,14 +60,14 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Its limit in bytes or packets, before a link of so many IP bits a second on a leg of this base RTT. One given in BDP or bytes holds at least
-    /// two packets.
-    pub fn limit_for(&self, rate: Rate, base_rtt: Span) -> QueueLimit {
+    /// Its size before a link of this rate (IP bits per second), on a leg of this base RTT. A limit
+    /// given in BDP or bytes holds at least two packets.
+    pub fn size_for(&self, rate: Rate, base_rtt: Span) -> QueueSize {
         let least = 2 * PKT.0;
         match self.limit {
-            QueueLimit::Bdp(times) => QueueLimit::Bytes(Bytes(((rate.bytes_in(base_rtt).0 as f64 * times) as u64).max(least))),
-            QueueLimit::Bytes(bytes) => QueueLimit::Bytes(bytes.max(Bytes(least))),
-            packets @ QueueLimit::Packets(_) => packets,
+            QueueLimit::Bdp(times) => QueueSize::Bytes(Bytes(((rate.bytes_in(base_rtt).0 as f64 * times) as u64).max(least))),
+            QueueLimit::Bytes(bytes) => QueueSize::Bytes(bytes.max(Bytes(least))),
+            QueueLimit::Packets(count) => QueueSize::Packets(count),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     tcp::Tcp,
 };
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
-use units::{Bytes, QueueLimit, Rate, Span};
+use units::{Bytes, QueueSize, Rate, Span};
 
 /// What the network is and who sends what over it: a row of links, or networks in parallel. It is of one shape, never of both, which `check` sees
 /// to; [`Scenario::parallel`] tells which, and is what an engine asks first.
@@ -186,10 +186,10 @@ impl Scenario {
         *legs.iter().find(|leg| (leg.first..leg.end).contains(&index)).unwrap_or(&legs[0])
     }
 
-    /// The limit of link `index`'s queue in bytes or packets, 1BDP being the link's rate × base RTT of its leg.
-    pub fn queue_limit(&self, index: usize) -> QueueLimit {
+    /// The size of link `index`'s queue, 1BDP being the link's rate × base RTT of its leg.
+    pub fn queue_size(&self, index: usize) -> QueueSize {
         let link = &self.links[index];
-        link.queue.limit_for(link.rate, self.base_rtt(self.leg_of_link(index)))
+        link.queue.size_for(link.rate, self.base_rtt(self.leg_of_link(index)))
     }
 
     /// What split `index` holds in each direction of a connection; none: as much as comes.

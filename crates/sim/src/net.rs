@@ -6,9 +6,9 @@ use crate::{
     router::{self, Router},
     timers::{Key, NEVER, Timer, Timers},
 };
-use link::{Limit, Time, Way};
+use link::{Time, Way};
 use scenario::{Network, Purpose, QueueKind, Scenario, stream};
-use units::{Bytes, PKT, QueueLimit, Rate, Span};
+use units::{Bytes, PKT, QueueSize, Rate, Span};
 
 /// Where packets go that come out of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,10 +37,10 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    fn new(way: Way<Packet, Option<Box<Router>>>, hop: Hop, limit: Limit, kind: QueueKind) -> Self {
+    fn new(way: Way<Packet, Option<Box<Router>>>, hop: Hop, limit: QueueSize, kind: QueueKind) -> Self {
         let mark_above = (kind == QueueKind::Ecn).then(|| match limit {
-            Limit::Bytes(bytes) => (bytes.0 / MARK_ABOVE).max(3 * PKT.0),
-            Limit::Packets(count) => (count / MARK_ABOVE).max(3) * PKT.0,
+            QueueSize::Bytes(bytes) => (bytes.0 / MARK_ABOVE).max(3 * PKT.0),
+            QueueSize::Packets(count) => (count / MARK_ABOVE).max(3) * PKT.0,
         });
         Line { way, hop, is_first: false, mark_above, record: None, is_shaper: false }
     }
@@ -91,7 +91,7 @@ impl Net {
             // Nothing is told to acknowledgements.
             let routers = [router::of(link.queue.kind, link.rate), None];
             for ((hop, loss), router) in hops.into_iter().zip([link.loss, None]).zip(routers) {
-                let limit = limit_of(scenario, index);
+                let limit = scenario.queue_size(index);
                 let way = Way::new(link.rate, limit, link.delay, loss, stream(seed, Purpose::Losses, index as u64)).tapped(router);
                 lines.push(Line { is_first: index == 0, ..Line::new(way, hop, limit, link.queue.kind) });
             }
@@ -103,7 +103,7 @@ impl Net {
     pub(crate) fn parallel(networks: &[Network], mss: u32, seed: u64) -> Self {
         let lines = (0..).zip(networks).flat_map(|(index, network)| {
             let rate = wire_rate(network.rate, mss);
-            let limit = limit(network.queue.limit_for(rate, Span(2 * network.delay.0)));
+            let limit = network.queue.size_for(rate, network.delay * 2);
             [(Hop::Right, network.loss), (Hop::Left, None)].map(|(hop, loss)| {
                 let way = Way::new(rate, limit, network.delay, loss, stream(seed, Purpose::Losses, index)).tapped(None);
                 Line::new(way, hop, limit, network.queue.kind)
@@ -130,7 +130,7 @@ impl Net {
         self.records.push(Record::new(capacity, true));
         let record = self.records.len() - 1;
         // TCP itself bounds what waits here: there is room for the flows of a thousand that begin together, as the proxy has it.
-        let limit = Limit::Bytes(Bytes((capacity.bits_per_s() / 16).max(4 << 20)));
+        let limit = QueueSize::Bytes(Bytes((capacity.bits_per_s() / 16).max(4 << 20)));
         // It loses nothing, so that whatever numbers it would do so by are never drawn.
         let way = Way::new(capacity, limit, Span::ZERO, None, stream(0, Purpose::Losses, 0)).tapped(None);
         let hop = Hop::Line(forward(link));
@@ -254,21 +254,6 @@ impl Net {
 /// Whether a packet is not of a flow under `share`.
 fn is_foreign(shares: &[bool], packet: &Packet) -> bool {
     !shares.get(packet.conn as usize).copied().unwrap_or(false)
-}
-
-/// The limit of a link's queue.
-pub(crate) fn limit_of(scenario: &Scenario, index: usize) -> Limit {
-    limit(scenario.queue_limit(index))
-}
-
-/// The same of a limit that is resolved.
-pub(crate) fn limit(limit: QueueLimit) -> Limit {
-    match limit {
-        QueueLimit::Packets(count) => Limit::Packets(count),
-        QueueLimit::Bytes(bytes) => Limit::Bytes(bytes),
-        // It resolves these.
-        QueueLimit::Bdp(_) => Limit::Bytes(PKT),
-    }
 }
 
 /// IP bits a second that carry so much payload in full segments.

@@ -16,7 +16,7 @@ use crate::{
 };
 use outcome::Progress;
 use scenario::{Backpressure, FlowSpec, Opens, QueueKind, Scenario, SplitMode};
-use units::{PKT, Rate, Span};
+use units::{Rate, Span};
 
 /// For how long after the last byte has arrived senders' hearing of it is waited for, ns.
 const HEARING: u64 = 600_000_000_000;
@@ -517,14 +517,11 @@ fn changes(scenario: &Scenario) -> Vec<(usize, Span, Rate)> {
 /// The largest window of ends that are not to be what limits a flow: half of the buffers that the lab gives its hosts, which is what is in
 /// flight and queued on the whole path, twice over, as far as TCP has windows.
 fn endless_window(scenario: &Scenario, specs: &[FlowSpec]) -> u64 {
-    let queued = |index: usize| match crate::net::limit_of(scenario, index) {
-        link::Limit::Packets(count) => count.saturating_mul(PKT.0),
-        link::Limit::Bytes(bytes) => bytes.0,
-    };
+    let queued = |index: usize| scenario.queue_size(index).bytes().0;
     let queues = (0..scenario.links.len()).map(queued).fold(0, u64::saturating_add);
     let whole = scenario::Leg { first: 0, end: scenario.links.len() };
     let extra = specs.iter().map(|flow| 2 * flow.access_delay.0).max().unwrap_or(0);
-    let rtt = Span(scenario.base_rtt(whole).0 + extra);
+    let rtt = scenario.base_rtt(whole) + Span(extra);
     let fastest = scenario.links.iter().map(|link| link.rate).max().unwrap_or(Rate(0));
     let (flight, burst) = (scenario.bottleneck_rate(whole).bytes_in(rtt).0, fastest.bytes_in(rtt).0);
     (flight + queues.min(burst.saturating_mul(4))).saturating_mul(2).clamp(2 << 20, LARGEST_WINDOW)

@@ -7,4 +7,4 @@ mod phase;
 mod quantities;
 
 pub use phase::Phase;
-pub use quantities::{Bytes, PKT, Quantity, QueueLimit, Rate, Span, UnitError};
+pub use quantities::{Bytes, PKT, Quantity, QueueLimit, QueueSize, Rate, Span, UnitError};

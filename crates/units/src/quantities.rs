@@ -1,6 +1,11 @@
 //! Quantities with their units: parsed once, printed the way they are written.
 
-use std::{fmt, str::FromStr};
+use std::{
+    fmt,
+    iter::Sum,
+    ops::{Add, AddAssign, Div, Mul, Sub, SubAssign},
+    str::FromStr,
+};
 
 /// One packet on the wire: 1500 bytes of IP.
 pub const PKT: Bytes = Bytes(1500);
@@ -231,12 +236,74 @@ impl Span {
     }
 }
 
-impl std::ops::Add for Span {
-    type Output = Span;
-    fn add(self, other: Span) -> Span {
-        Span(self.0 + other.0)
-    }
+/// Addition and subtraction of quantities of one kind, multiplication and division by a number. As for
+/// integers, overflow is a programming error; `saturating_add` and `saturating_sub` are for values
+/// that may exceed the range.
+macro_rules! arithmetic {
+    ($name:ident) => {
+        impl $name {
+            /// The sum, or the largest value where it would be larger.
+            #[inline]
+            pub const fn saturating_add(self, other: $name) -> $name {
+                $name(self.0.saturating_add(other.0))
+            }
+
+            /// The difference, or 0 where it would be negative.
+            #[inline]
+            pub const fn saturating_sub(self, other: $name) -> $name {
+                $name(self.0.saturating_sub(other.0))
+            }
+        }
+        impl Add for $name {
+            type Output = $name;
+            #[inline]
+            fn add(self, other: $name) -> $name {
+                $name(self.0 + other.0)
+            }
+        }
+        impl Sub for $name {
+            type Output = $name;
+            #[inline]
+            fn sub(self, other: $name) -> $name {
+                $name(self.0 - other.0)
+            }
+        }
+        impl Mul<u64> for $name {
+            type Output = $name;
+            #[inline]
+            fn mul(self, times: u64) -> $name {
+                $name(self.0 * times)
+            }
+        }
+        impl Div<u64> for $name {
+            type Output = $name;
+            #[inline]
+            fn div(self, parts: u64) -> $name {
+                $name(self.0 / parts)
+            }
+        }
+        impl AddAssign for $name {
+            #[inline]
+            fn add_assign(&mut self, other: $name) {
+                *self = *self + other;
+            }
+        }
+        impl SubAssign for $name {
+            #[inline]
+            fn sub_assign(&mut self, other: $name) {
+                *self = *self - other;
+            }
+        }
+        impl Sum for $name {
+            fn sum<I: Iterator<Item = $name>>(all: I) -> $name {
+                all.fold($name(0), Add::add)
+            }
+        }
+    };
 }
+arithmetic!(Bytes);
+arithmetic!(Rate);
+arithmetic!(Span);
 
 /// How much a queue holds before it drops.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -247,6 +314,34 @@ pub enum QueueLimit {
     Bytes(Bytes),
     /// So many times rate × base RTT of the leg on which the queue lies.
     Bdp(f64),
+}
+
+/// How much a queue holds, once it is known before which link it stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueSize {
+    /// So many packets, whatever their size.
+    Packets(u64),
+    /// So many IP bytes.
+    Bytes(Bytes),
+}
+
+impl QueueSize {
+    /// The most bytes that it holds: packets count as 1500 bytes.
+    pub fn bytes(self) -> Bytes {
+        match self {
+            QueueSize::Packets(count) => Bytes(count.saturating_mul(PKT.0)),
+            QueueSize::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+impl From<QueueSize> for QueueLimit {
+    fn from(size: QueueSize) -> Self {
+        match size {
+            QueueSize::Packets(count) => QueueLimit::Packets(count),
+            QueueSize::Bytes(bytes) => QueueLimit::Bytes(bytes),
+        }
+    }
 }
 
 impl FromStr for QueueLimit {
@@ -303,6 +398,18 @@ mod tests {
         insta::assert_snapshot!(message("20".parse::<Span>().unwrap_err()),
             @r#""20" has no unit: a time takes ns, us, ms, s, min or h (for example 20ms)"#);
         assert!("3Mbit".parse::<QueueLimit>().is_err());
+    }
+
+    #[test]
+    fn quantities_of_one_kind_add_up() {
+        let mut time = Span(5) + Span(3) - Span(2);
+        time += Span(10);
+        time -= Span(1);
+        assert_eq!((time, time * 2, time / 5), (Span(15), Span(30), Span(3)));
+        assert_eq!(Span(1).saturating_sub(Span(2)), Span::ZERO);
+        assert_eq!(Bytes(u64::MAX).saturating_add(PKT), Bytes(u64::MAX));
+        assert_eq!([Bytes(1), Bytes(2)].into_iter().sum::<Bytes>(), Bytes(3));
+        assert_eq!(QueueSize::Packets(2).bytes(), Bytes(3000));
     }
 
     proptest! {

@@ -212,7 +212,7 @@ fn note(carried: &Mutex<Carried>, opens: Opens, end: usize, record: &FlowRecord)
 /// What the machine failed to do.
 fn judge(outcome: &mut Outcome, parallel: &Parallel<'_>, reports: &[LinkReport]) {
     for (index, (network, report)) in parallel.networks.iter().zip(reports).enumerate() {
-        let rtt = Span(2 * network.delay.0);
+        let rtt = network.delay * 2;
         let warnings = measure::faults(&format!("network {}", index + 1), wire_rate(network.rate), rtt, report);
         outcome.warnings.extend(warnings);
         outcome.networks[index].queue_drops = Some(report.counts.queue_drops);

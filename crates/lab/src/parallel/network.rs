@@ -14,7 +14,6 @@ use crate::{
 };
 use bond::{Key, Settings};
 use intercept::{LegProfile, Policy};
-use link::Limit;
 use proxy::{BondConfig, Config, FlowRecord, FlowStats, Listen, Network as Path, Proxy};
 use rand::RngExt as _;
 use rustix::fd::OwnedFd;
@@ -25,7 +24,7 @@ use std::{
     path::PathBuf,
     time::{Duration, Instant},
 };
-use units::{Bytes, PKT, QueueLimit, Rate, Span};
+use units::{Bytes, PKT, Rate};
 
 /// Where the accepting end of a bond listens.
 const BOND_PORT: u16 = 7000;
@@ -80,11 +79,7 @@ impl Networks {
                 rate,
                 changes: Vec::new(),
                 delay: network.delay,
-                limit: match network.queue.limit_for(rate, Span(2 * network.delay.0)) {
-                    QueueLimit::Packets(count) => Limit::Packets(count),
-                    QueueLimit::Bytes(bytes) => Limit::Bytes(bytes),
-                    QueueLimit::Bdp(_) => unreachable!("limit_for resolves BDP"),
-                },
+                limit: network.queue.size_for(rate, network.delay * 2),
                 loss: network.loss,
                 loss_rng: stream(seed, Purpose::Losses, index as u64),
                 ends: [left, right],
@@ -123,7 +118,7 @@ impl Networks {
         rand::rng().fill(&mut secret[..]);
         let key = Key::new(&secret).map_err(|why| LabError::Bond(why.to_string()))?;
         let profile = LegProfile { control: Some(control.into()), ..LegProfile::default() };
-        let most = parallel.networks.iter().map(|network| wire_rate(network.rate).bytes_in(Span(2 * network.delay.0)).0).sum::<u64>();
+        let most = parallel.networks.iter().map(|network| wire_rate(network.rate).bytes_in(network.delay * 2).0).sum::<u64>();
         let bond = BondConfig {
             key: Some(key),
             settings: shared,
@@ -256,12 +251,8 @@ fn set_up(host: &Host, end: usize, networks: usize, memory: &str) -> Result<Vec<
 fn memory(parallel: &Parallel<'_>) -> String {
     let need = |network: &scenario::Network| {
         let rate = wire_rate(network.rate);
-        let flight = rate.bytes_in(Span(2 * network.delay.0)).0;
-        let queue = match network.queue.limit_for(rate, Span(2 * network.delay.0)) {
-            QueueLimit::Packets(count) => count.saturating_mul(PKT.0),
-            QueueLimit::Bytes(bytes) => bytes.0,
-            QueueLimit::Bdp(_) => 0,
-        };
+        let flight = rate.bytes_in(network.delay * 2).0;
+        let queue = network.queue.size_for(rate, network.delay * 2).bytes().0;
         flight.saturating_add(queue).saturating_mul(4)
     };
     let need = parallel.networks.iter().map(need).max().unwrap_or(0).clamp(4 << 20, 1 << 28);

@@ -500,7 +500,7 @@ impl Bonded {
     /// for as long as it likes.
     fn look_again(&mut self, unacknowledged: usize) {
         let changed = mem::replace(&mut self.unacknowledged, unacknowledged) != unacknowledged;
-        self.pause = if changed { TICK } else { Span(2 * self.pause.0).min(LAST_TICK) };
+        self.pause = if changed { TICK } else { (self.pause * 2).min(LAST_TICK) };
         self.tick = Some(self.pause);
     }
 

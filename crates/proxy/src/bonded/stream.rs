@@ -113,7 +113,7 @@ impl Stream {
         past.sent += sent;
         past.received += member.received;
         past.retransmits += member.info.total_retrans;
-        past.waited = past.waited + member.waited;
+        past.waited += member.waited;
         Some(member)
     }
 
@@ -235,7 +235,7 @@ impl Stream {
             let (next, waiting) = self.inbound.waiting();
             if let Some(since) = self.waits_since.filter(|_| next > before) {
                 // The others waited for this one.
-                member.waited = member.waited + Span(now.0 - since.0);
+                member.waited += now - since;
                 self.waits_since = None;
             }
             self.waits_since = if waiting > 0 { self.waits_since.or(Some(now)) } else { None };

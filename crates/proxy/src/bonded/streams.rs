@@ -161,7 +161,7 @@ impl Bonds {
         let now = self.time();
         let Some(bonded) = self.streams[slot].as_mut() else { return };
         // After now: who always wanted its turn at once would leave the others none.
-        if let Some(at) = bonded.wakes(now).map(|at| at.max(Span(now.0 + 1)))
+        if let Some(at) = bonded.wakes(now).map(|at| at.max(now + Span(1)))
             && bonded.scheduled.is_none_or(|scheduled| at < scheduled)
         {
             bonded.scheduled = Some(at);

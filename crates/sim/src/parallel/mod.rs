@@ -16,7 +16,7 @@ pub(crate) use measure::outcome;
 use crate::{
     conn::{Conn, Side},
     engine::Effort,
-    net::{Hop, Net, backward, forward, limit, wire_rate},
+    net::{Hop, Net, backward, forward, wire_rate},
     packet::{Kind, Packet},
     receiver::{Echo, LARGEST_WINDOW, Receiver},
     sender::{Law, Place, Sender},
@@ -30,7 +30,6 @@ use outcome::Progress;
 use scenario::{FlowSpec, Network, Parallel, QueueKind, Scenario};
 use std::collections::VecDeque;
 use stripe::{MOST, Stripe};
-use units::{PKT, Span};
 
 /// How many events there are between two reports of progress.
 const REPORT: u32 = 1 << 20;
@@ -462,11 +461,8 @@ impl<'a> World<'a> {
 
 /// The largest window of ends that are not to be what limits a transfer: what is in flight and queued, twice over, as for links in series.
 fn endless_window(network: &Network, mss: u32) -> u64 {
-    let (rate, rtt) = (wire_rate(network.rate, mss), Span(2 * network.delay.0));
-    let queued = match limit(network.queue.limit_for(rate, rtt)) {
-        link::Limit::Packets(count) => count.saturating_mul(PKT.0),
-        link::Limit::Bytes(bytes) => bytes.0,
-    };
+    let (rate, rtt) = (wire_rate(network.rate, mss), network.delay * 2);
+    let queued = network.queue.size_for(rate, rtt).bytes().0;
     let flight = rate.bytes_in(rtt).0;
     (flight + queued.min(flight.saturating_mul(4))).saturating_mul(2).clamp(2 << 20, LARGEST_WINDOW)
 }
