@@ -7,7 +7,9 @@ use intercept::{Action, Policy, Rule};
 use proxy::{Config, Ending, Listen, Proxy};
 use std::{
     io::{ErrorKind, Read as _, Write as _},
-    net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    thread,
+    time::{Duration, Instant},
 };
 
 /// Replies of RFC 1928 §6.
@@ -44,12 +46,22 @@ fn server() -> (TcpListener, u16) {
     (server, port)
 }
 
+/// The kernel adds an IPv6 address, and its local route, in the background.
+fn await_own(address: &str) {
+    let begun = Instant::now();
+    while UdpSocket::bind((address, 0)).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{address} is not there");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
 #[test]
 fn the_proxys_own_host_is_refused_by_default() {
     on_own_host("the_proxys_own_host_is_refused_by_default", || {
         for address in ["192.0.2.1/24", "192.0.2.2/24", "2001:db8::1/64"] {
             run("ip", &format!("address add {address} dev lo"));
         }
+        await_own("2001:db8::1");
         let (_server, port) = server();
         let (_proxy, at) = socks("");
         let mut reached = Vec::new();
