@@ -11,7 +11,7 @@ AS_ROOT := $(shell [ "$$(id -u)" -eq 0 ] || command -v sudo)
 HOST := $(shell rustc -vV 2> /dev/null | sed -n 's/^host: //p' | tr a-z- A-Z_)
 RUNNER = $(if $(AS_ROOT),CARGO_TARGET_$(HOST)_RUNNER='$(AS_ROOT) --preserve-env=TANDEM_SKIPS --preserve-env=TANDEM_TRANSFERS')
 
-.PHONY: help setup demo test oldest kernels packages bench lint docs install build clean
+.PHONY: help setup demo test oldest kernels packages bench lint docs install build clean book
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -72,6 +72,10 @@ lint: ## format and lints, mended where they can be
 
 docs: ## the API's documentation, in target/doc
 	$(CARGO) doc --workspace --no-deps --locked
+
+book: ## the documentation as a site, in out/book
+	@scripts/setup book
+	@scripts/book
 
 install: build ## installs program, manual pages, completions and the services below PREFIX (default /usr/local)
 	install -Dm755 $(TANDEM) $(DESTDIR)$(PREFIX)/bin/tandem
