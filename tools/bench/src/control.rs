@@ -4,25 +4,24 @@
 //! `control/costs` reads what the kernel counts, `control/yardsticks` are the kernel's own controllers, `control/narrow` is the link
 //! that the flows fill, `control/sheet` makes the tables.
 
-mod costs;
-mod narrow;
-mod sheet;
+mod baselines;
+mod bottleneck;
+mod bpf_costs;
 mod sys;
-mod yardsticks;
+mod table;
 
 use crate::{
     load::{self, Flows, Servers},
-    machine::Clocks,
-    network::{Network, SINK},
-    table::{Measure, Measures},
+    results::{Measure, Measures},
 };
 use anyhow::{Context as _, Result, ensure};
-use costs::{Count, Statistics};
+use baselines::{EMPTY, Empty, Yardstick};
+use bottleneck::Narrow;
+use bpf_costs::{Count, Statistics};
 use kernel::Controller;
-use narrow::Narrow;
-use sheet::{NATIVE, Sheet, Turn, YARDSTICK};
 use std::{collections::BTreeMap, fs, net::SocketAddr, thread, time::Duration};
-use yardsticks::{EMPTY, Empty, Yardstick};
+use table::{NATIVE, Sheet, Turn, YARDSTICK};
+use testbed::{Clocks, Network, SINK};
 
 /// Measures what each of Tandem's congestion controllers costs, in nanoseconds an ACK, beside the kernel's own
 #[derive(Debug, clap::Args)]
@@ -170,8 +169,8 @@ struct Look {
 
 impl Look {
     fn take(network: &Network, subject: &Subject) -> Result<Self> {
-        let callbacks = subject.ops.as_deref().map(costs::of_controller).transpose()?.unwrap_or_default();
-        let (monitor, empty) = (costs::of_program(MONITOR), costs::of_program(EMPTY));
+        let callbacks = subject.ops.as_deref().map(bpf_costs::of_controller).transpose()?.unwrap_or_default();
+        let (monitor, empty) = (bpf_costs::of_program(MONITOR), bpf_costs::of_program(EMPTY));
         // Not /proc/net, which is that of the process's first thread.
         let text =
             network.client.enter(|| fs::read_to_string("/proc/thread-self/net/snmp"))?.context("cannot read /proc/thread-self/net/snmp")?;

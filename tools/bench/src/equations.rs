@@ -1,7 +1,7 @@
 //! How fast the models are answered: events a second of processor time of one core, which does not count what the host of a virtual machine
 //! takes away.
 
-use crate::table::median;
+use crate::results::median;
 use anyhow::{Context as _, Result};
 use rustix::time::{ClockId, clock_gettime};
 use std::process::Command;

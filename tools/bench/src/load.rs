@@ -1,10 +1,8 @@
 //! The ends: what clients do, and the servers that answer them.
 
 use crate::{
-    machine::{self, Clocks, Spent},
-    network::{ECHO, ECHO_PORTS, Network, SINK},
+    results::{Measure, Measures},
     rival::Running,
-    table::{Measure, Measures},
 };
 use anyhow::{Context as _, Result, ensure};
 use hdrhistogram::Histogram;
@@ -26,6 +24,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use testbed::{Clocks, ECHO, ECHO_PORTS, Network, SINK, Spent, memory_held};
 
 /// Size of a message, each way.
 const MESSAGE: usize = 100;
@@ -312,7 +311,7 @@ pub(crate) fn exchange(network: &Network, running: &Running, servers: &Servers, 
 pub(crate) fn idle(network: &Network, running: &Running, servers: &Servers, count: usize) -> Result<Measures> {
     let clocks = Clocks::look()?;
     thread::sleep(WARM_UP);
-    let before = machine::memory_held(&running.processes())?;
+    let before = memory_held(&running.processes())?;
     let connections = network.client.enter(|| -> Result<Vec<TcpStream>> {
         let mut ports = (ECHO..ECHO + ECHO_PORTS).cycle();
         let mut connections = Vec::new();
@@ -326,7 +325,7 @@ pub(crate) fn idle(network: &Network, running: &Running, servers: &Servers, coun
         Ok(connections)
     })??;
     thread::sleep(WARM_UP);
-    let after = machine::memory_held(&running.processes())?;
+    let after = memory_held(&running.processes())?;
     ensure!(servers.open.load(Relaxed) >= count as u64, "connections were lost");
     drop(connections);
     servers.await_quiet()?;

@@ -8,9 +8,6 @@ mod play;
 mod plot;
 mod setting;
 mod speed;
-mod sys;
-
-pub(crate) use sys::{Took, wait};
 
 use anyhow::{Context as _, Result};
 use scenario::{Engine as _, half_width};

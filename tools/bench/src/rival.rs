@@ -1,17 +1,16 @@
 //! What stands in the middle: nothing but forwarding, Tandem, and those it is measured against, with all their settings.
 
-use crate::network::{self, Network};
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use std::{
     fs,
-    io::Write as _,
     net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     thread,
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
+use testbed::{Network, pipe, ports};
 
 /// The port that interception goes to.
 const PORT: u16 = 5000;
@@ -120,7 +119,7 @@ impl Rival {
             }
             Kind::Socat => {
                 called_by_name = true;
-                for port in network::ports() {
+                for port in ports() {
                     let listen = format!("TCP4-LISTEN:{port},fork,reuseaddr,backlog=4096,nodelay");
                     children.push(run("socat", &["-b", "65536", &listen, &format!("TCP4:{}:{port},nodelay", Network::SERVER)])?);
                 }
@@ -160,7 +159,7 @@ impl Running {
         let begun = Instant::now();
         loop {
             let listening = self.children.is_empty() || self.is_listening()?;
-            let all = network::ports().all(|port| {
+            let all = ports().all(|port| {
                 network.client.enter(|| TcpStream::connect_timeout(&self.address(port), Duration::from_secs(1)).is_ok()).unwrap_or(false)
             });
             if listening && all {
@@ -220,15 +219,6 @@ fn intercept(network: &Network) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn pipe(command: &mut Command, input: &str) -> Result<()> {
-    let mut child = command.stdin(Stdio::piped()).spawn().with_context(|| format!("cannot run {command:?}"))?;
-    child.stdin.take().context("no pipe")?.write_all(input.as_bytes())?;
-    if !child.wait()?.success() {
-        bail!("{command:?} failed");
-    }
-    Ok(())
-}
-
 /// As Debian ships it, with splice and the client's address; tuned as far as its manual permits.
 fn haproxy(threads: usize, tuned: bool) -> String {
     let tuning = if tuned {
@@ -246,7 +236,7 @@ fn haproxy(threads: usize, tuned: bool) -> String {
 
 /// One worker, called by name: its stream module can't listen transparently.
 fn nginx(directory: &Path) -> String {
-    let servers: String = network::ports()
+    let servers: String = ports()
         .map(|port| {
             format!(
                 "    server {{ listen {port} backlog=16384; proxy_pass {}:{port}; proxy_buffer_size 64k; tcp_nodelay on; }}\n",

@@ -1,9 +1,7 @@
 //! Plays a setting: here, or by ns-2 in a process of its own.
 
-use super::{
-    setting::Setting,
-    sys::{self, Took},
-};
+use super::setting::Setting;
+use crate::sys::{self, Took};
 use anyhow::{Context as _, Result, bail};
 use sim::Sim;
 use std::{

@@ -4,9 +4,8 @@ use super::{
     play::{self, Curve},
     plot,
     setting::{Leg, Loses, Sender, Setting},
-    sys::Took,
 };
-use crate::table::median;
+use crate::{results::median, sys::Took};
 use anyhow::{Context as _, Result, bail};
 use std::{path::Path, process::Command};
 

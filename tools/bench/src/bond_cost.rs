@@ -1,0 +1,279 @@
+//! What a bond costs its two ends, in processor time a gigabyte, beside a relay between two plain connections, turn by turn between the same hosts; and
+//! beside one that does no more than copy each byte into its own memory and out of it again, as whoever may have to send it again has to.
+
+use crate::{
+    load::{self, Flows, Servers},
+    results::{Measure, Measures, median},
+};
+use anyhow::{Context as _, Result, ensure};
+use lab::Host;
+use std::{
+    env, fmt, fs,
+    io::{self, Read as _, Write as _},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+use testbed::{Clocks, ECHO, Network, SINK, time_of};
+
+/// Where applications find the bond, or the relay: what goes to the sink, and what is answered.
+const IN: [(Ipv4Addr, u16); 2] = [(Ipv4Addr::LOCALHOST, 5000), (Ipv4Addr::LOCALHOST, 5001)];
+/// Where the accepting end listens.
+const BOND_PORT: u16 = 7000;
+/// Addresses of the host that dials, one a network: they share the way there, which is no narrower than a host's memory.
+const NETWORKS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 79, 1, 1), Ipv4Addr::new(10, 79, 1, 3)];
+
+/// Measures what a bond costs its ends in processor time a gigabyte, beside a plain relay
+#[derive(Debug, clap::Args)]
+pub(crate) struct Bonded {
+    /// Rounds; each way has its turn in each
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+    /// Length of a turn
+    #[arg(long, default_value_t = 3.0, value_name = "SECONDS")]
+    seconds: f64,
+    /// Flows from client to server
+    #[arg(long, default_value_t = 1)]
+    flows: usize,
+    /// How often a turn is tried that somebody else's work on the machine disturbs
+    #[arg(long, default_value_t = 5)]
+    tries: usize,
+    /// The tandem program
+    #[arg(long, default_value = "tandem")]
+    tandem: PathBuf,
+}
+
+/// How the flows go.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Relay,
+    Copy,
+    Bond { networks: usize, tls: bool },
+}
+
+const WAYS: [Way; 5] = [
+    Way::Relay,
+    Way::Copy,
+    Way::Bond { networks: 1, tls: false },
+    Way::Bond { networks: 2, tls: false },
+    Way::Bond { networks: 2, tls: true },
+];
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Way::Relay => write!(f, "relay"),
+            Way::Copy => write!(f, "copies alone"),
+            Way::Bond { networks, tls } => write!(f, "bond over {networks}{}", if *tls { ", TLS" } else { "" }),
+        }
+    }
+}
+
+/// A turn: CPU s/GB of each process, the one that takes the flows first, and Gbit/s.
+#[derive(Debug, Clone)]
+struct Turn {
+    cost: Vec<f64>,
+    gbit_s: f64,
+}
+
+impl Bonded {
+    pub(crate) fn run(&self) -> Result<()> {
+        let network = Network::new("reno")?;
+        network.client.ip(&[format!("addr add {}/24 dev near", NETWORKS[1])])?;
+        let servers = Servers::start(&network)?;
+        let mut rounds: Vec<Vec<Option<Turn>>> = Vec::new();
+        for round in 0..self.runs {
+            let mut turns = Vec::new();
+            for way in WAYS {
+                let mut tries = (0..self.tries.max(1)).map(|_| self.turn(&network, &servers, way));
+                let turn = tries.find_map(|tried| {
+                    let told = tried.map(|(measures, turn)| {
+                        eprintln!("round {}, {way}: {measures}; each {:.3?} CPU s/GB", round + 1, turn.cost);
+                        measures.is_valid().then_some(turn)
+                    });
+                    told.transpose()
+                });
+                turns.push(turn.transpose().with_context(|| way.to_string())?);
+            }
+            rounds.push(turns);
+        }
+        self.print(&rounds);
+        Ok(())
+    }
+
+    fn turn(&self, network: &Network, servers: &Servers, way: Way) -> Result<(Measures, Turn)> {
+        // A name without a directory is looked for in PATH.
+        let tandem = fs::canonicalize(&self.tandem).unwrap_or_else(|_| self.tandem.clone());
+        let middle = Middle::start(network, &tandem, way)?;
+        let processes: Vec<u32> = middle.children.iter().map(Child::id).collect();
+        let flows = Flows { to: IN[0].into(), count: self.flows, control: None };
+        let times =
+            || processes.iter().map(|process| time_of(*process as i32).map_or(Duration::ZERO, |(_, time)| time)).collect::<Vec<_>>();
+        let (bytes, (spent, each)) = load::send(network, servers, flows, || {
+            let (clocks, before) = (Clocks::look()?, times());
+            thread::sleep(Duration::from_secs_f64(self.seconds));
+            let each: Vec<Duration> = times().iter().zip(before).map(|(after, before)| *after - before).collect();
+            Ok((clocks.spent(&processes)?, each))
+        })?;
+        let gigabytes = bytes as f64 / 1e9;
+        let gbit_s = bytes as f64 * 8e-9 / spent.wall.as_secs_f64();
+        let measures =
+            Measures::new(spent).with(Measure::CpuPerGigabyte, spent.machine.as_secs_f64() / gigabytes).with(Measure::Throughput, gbit_s);
+        Ok((measures, Turn { cost: each.iter().map(|time| time.as_secs_f64() / gigabytes).collect(), gbit_s }))
+    }
+
+    fn print(&self, rounds: &[Vec<Option<Turn>>]) {
+        println!(
+            "\n{} flow{}: median (least … most) of CPU s/GB, and of the ratio to the relay in the same round\n",
+            self.flows,
+            if self.flows == 1 { "" } else { "s" }
+        );
+        println!("| | end that takes the flows | × | other end | × | Gbit/s |\n|---|---|---|---|---|---|");
+        for (index, way) in WAYS.iter().enumerate() {
+            let turns = |round: &'_ Vec<Option<Turn>>| Some((round[index].clone()?, round[0].clone()?));
+            let turns: Vec<(Turn, Turn)> = rounds.iter().filter_map(turns).collect();
+            let of = |end: usize| {
+                let costs: Vec<f64> = turns.iter().filter_map(|(turn, _)| turn.cost.get(end).copied()).collect();
+                let ratios: Vec<f64> = turns.iter().filter_map(|(turn, relay)| Some(turn.cost.get(end)? / relay.cost[0])).collect();
+                format!("{} | {}", spread(&costs, 3), spread(&ratios, 2))
+            };
+            let rates: Vec<f64> = turns.iter().map(|(turn, _)| turn.gbit_s).collect();
+            println!("| {way} | {} | {} | {} |", of(0), of(1), spread(&rates, 1));
+        }
+    }
+}
+
+fn spread(figures: &[f64], digits: usize) -> String {
+    if figures.is_empty() {
+        return "–".into();
+    }
+    let (least, most) = figures.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), one| (least.min(*one), most.max(*one)));
+    format!("{:.digits$} ({least:.digits$} … {most:.digits$})", median(figures.iter().copied()))
+}
+
+/// What stands between client and server until it is dropped.
+struct Middle {
+    children: Vec<Child>,
+    directory: TempDir,
+}
+
+impl Middle {
+    fn start(network: &Network, tandem: &Path, way: Way) -> Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let key = directory.path().join("bond.key");
+        fs::write(&key, "a key of thirty-two bytes, no less")?;
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
+        let listen =
+            |port: u16, at: (Ipv4Addr, u16)| ["--listen".to_string(), format!("forward={}:{}={}:{port}", at.0, at.1, Network::SERVER)];
+        let places = [(SINK, IN[0]), (ECHO, IN[1])];
+        let ways = places.map(|(port, at)| listen(port, at)).concat();
+        let mut middle = Middle { children: Vec::new(), directory };
+        match way {
+            Way::Relay => middle.run(&network.client, tandem, &[vec!["proxy".into()], ways].concat())?,
+            Way::Copy => {
+                let between = places.map(|(port, (address, at))| format!("{address}:{at}={}:{port}", Network::SERVER));
+                middle.run(&network.client, &env::current_exe()?, &[vec!["copy".into()], between.to_vec()].concat())?;
+            }
+            Way::Bond { networks, tls } => {
+                let words = |text: String| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+                let secret = format!("--key bond.key {}", if tls { "--tls" } else { "" });
+                let over = |source: &Ipv4Addr| format!("--network {source},to={}:{BOND_PORT}", Network::SERVER);
+                let over = NETWORKS.iter().take(networks).map(over).collect::<Vec<_>>().join(" ");
+                let connect = [words(format!("bond connect {secret} {over}")), ways].concat();
+                middle.run(&network.client, tandem, &connect)?;
+                middle.run(
+                    &network.server,
+                    tandem,
+                    &words(format!("bond serve --allow {} --listen 0.0.0.0:{BOND_PORT} {secret}", Network::SERVER)),
+                )?;
+            }
+        }
+        let ready = middle.await_ready(&network.client);
+        ready.with_context(|| format!("it said: {}", fs::read_to_string(middle.directory.path().join("log")).unwrap_or_default()))?;
+        Ok(middle)
+    }
+
+    fn run(&mut self, host: &Host, tandem: &Path, arguments: &[String]) -> Result<()> {
+        let log = fs::File::options().create(true).append(true).open(self.directory.path().join("log"))?;
+        let mut command = host.command(&tandem.to_string_lossy());
+        command.args(arguments).current_dir(self.directory.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.children.push(command.spawn().with_context(|| format!("cannot run {}", tandem.display()))?);
+        Ok(())
+    }
+
+    /// Waits until something is answered through it.
+    fn await_ready(&self, client: &Host) -> Result<()> {
+        let ask = || -> std::io::Result<()> {
+            let mut stream = TcpStream::connect_timeout(&SocketAddr::from(IN[1]), Duration::from_secs(1))?;
+            stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+            stream.write_all(b"?")?;
+            stream.read_exact(&mut [0])
+        };
+        let begun = Instant::now();
+        while client.enter(ask)?.is_err() {
+            ensure!(begun.elapsed() < Duration::from_secs(10), "it does not answer");
+            thread::sleep(Duration::from_millis(100));
+        }
+        // A bond has had the time to keep connections ready over all of its networks.
+        thread::sleep(Duration::from_millis(500));
+        Ok(())
+    }
+}
+
+impl Drop for Middle {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Reads what comes and writes it, with nothing done to it, and no bound but the kernel's
+#[derive(Debug, clap::Args)]
+pub(crate) struct Copying {
+    /// Where connections come, and where they go: 127.0.0.1:5000=192.0.2.1:9000
+    #[arg(required = true)]
+    between: Vec<String>,
+}
+
+/// As much as an end of a bond reads at once.
+const AT_ONCE: usize = 2 << 20;
+
+impl Copying {
+    pub(crate) fn run(&self) -> Result<()> {
+        let serve = |between: &str| -> Result<()> {
+            let (from, to) = between.split_once('=').with_context(|| format!("{between} is not FROM=TO"))?;
+            for near in TcpListener::bind(from).with_context(|| format!("cannot listen on {from}"))?.incoming() {
+                let (near, far) = (near?, TcpStream::connect(to)?);
+                let back = (far.try_clone()?, near.try_clone()?);
+                thread::spawn(move || copy(near, far));
+                thread::spawn(move || copy(back.0, back.1));
+            }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let serving: Vec<_> = self.between.iter().map(|between| scope.spawn(|| serve(between))).collect();
+            serving.into_iter().try_for_each(|one| one.join().map_err(|_| anyhow::anyhow!("it panicked"))?)
+        })
+    }
+}
+
+fn copy(mut from: TcpStream, mut to: TcpStream) {
+    let mut buffer = vec![0; AT_ONCE];
+    let mut go = || -> io::Result<()> {
+        loop {
+            match from.read(&mut buffer)? {
+                0 => return to.shutdown(Shutdown::Write),
+                count => to.write_all(&buffer[..count])?,
+            }
+        }
+    };
+    if go().is_err() {
+        let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+    }
+}

@@ -1,0 +1,68 @@
+//! The link that flows fill. For controllers that feel their way it is narrow further on, with a queue that overflows; for those that
+//! are told its capacity it is shaped at the sender and watched by the monitor, as the proxy does it.
+
+use anyhow::{Context as _, Result, ensure};
+use kernel::{Monitor, Place, Settings, Watch};
+use lab::Host;
+use std::{net::UdpSocket, process::Stdio, time::Duration};
+use testbed::Network;
+
+/// A link that is narrow, for as long as this lives.
+pub(super) struct Narrow<'a> {
+    host: &'a Host,
+    device: &'static str,
+    _monitor: Option<Monitor>,
+}
+
+/// What the queue further on holds: flows that fill it have this for a round trip.
+const QUEUE: Duration = Duration::from_millis(20);
+/// The proxy's shaper holds half a second.
+const SHAPER_QUEUE: Duration = Duration::from_millis(500);
+/// Wire bytes of a packet beside IP's.
+const ETHERNET: u32 = 14;
+
+impl<'a> Narrow<'a> {
+    /// The middle host lets so many bytes a second through.
+    pub(super) fn further_on(network: &'a Network, bytes_per_s: u64) -> Result<Self> {
+        Narrow::shape(&network.middle, "far", bytes_per_s, QUEUE)
+    }
+
+    /// The sender's interface has this capacity, and the link has a record that says so.
+    pub(super) fn known(network: &'a Network, bytes_per_s: u64) -> Result<Self> {
+        let device = "near";
+        let mut narrow = Narrow::shape(&network.client, device, bytes_per_s, SHAPER_QUEUE)?;
+        let place = network.client.enter(|| -> Result<Place> {
+            let socket = UdpSocket::bind("127.0.0.1:0")?;
+            Ok(Place::here(rustix::net::netdevice::name_to_index(&socket, device)?)?)
+        })??;
+        let mut monitor = Monitor::new()?;
+        monitor.watch(place, Settings { capacity: bytes_per_s, overhead: ETHERNET, watch: Watch::Qdisc })?;
+        narrow._monitor = Some(monitor);
+        Ok(narrow)
+    }
+
+    fn shape(host: &'a Host, device: &'static str, bytes_per_s: u64, queue: Duration) -> Result<Self> {
+        let narrow = Narrow { host, device, _monitor: None };
+        // A millisecond's worth, as the proxy's shaper has it.
+        let (rate, burst, limit) = (bytes_per_s * 8, bytes_per_s / 1000, (bytes_per_s as f64 * queue.as_secs_f64()) as u64);
+        narrow.tc(&format!("qdisc replace dev {device} root handle 1: htb default 1"))?;
+        narrow.tc(&format!(
+            "class replace dev {device} parent 1: classid 1:1 htb rate {rate}bit burst {burst} cburst {burst} quantum 60000"
+        ))?;
+        narrow.tc(&format!("qdisc replace dev {device} parent 1:1 handle 2: bfifo limit {limit}"))?;
+        Ok(narrow)
+    }
+
+    fn tc(&self, line: &str) -> Result<()> {
+        let output = self.host.command("tc").args(line.split_whitespace()).stdin(Stdio::null()).output();
+        let output = output.context("cannot run tc; install it (Debian package iproute2)")?;
+        ensure!(output.status.success(), "`tc {line}`: {}", String::from_utf8_lossy(&output.stderr).trim());
+        Ok(())
+    }
+}
+
+impl Drop for Narrow<'_> {
+    fn drop(&mut self) {
+        let _ = self.tc(&format!("qdisc del dev {} root", self.device));
+    }
+}

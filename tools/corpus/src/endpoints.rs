@@ -1,0 +1,236 @@
+//! What the ends of a run say: one HTTP exchange on one connection, whose bulk goes up (PUT) or down (GET). Everybody in the middle understands it.
+
+use crate::plan::Way;
+use anyhow::{Context as _, Result, bail, ensure};
+use socket2::Socket;
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, SystemTime},
+};
+use testbed::Dice;
+
+/// How long an end waits for the other.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// No head is longer.
+const LONGEST_HEAD: usize = 64 * 1024;
+
+/// The body of a run: no two have a stretch in common.
+pub(crate) fn body(seed: u64, bytes: u64) -> Vec<u8> {
+    let mut dice = Dice::new(seed ^ 0xb0d1);
+    let mut body: Vec<u8> = (0..bytes.div_ceil(8)).flat_map(|_| dice.next().to_le_bytes()).collect();
+    body.truncate(bytes as usize);
+    body
+}
+
+/// A message as it came.
+pub(crate) struct Message {
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Message {
+    /// Reads one: a body is as long as its head says, or goes on to the end of the stream if `to_the_end`.
+    pub(crate) fn read(stream: &mut impl Read, to_the_end: bool) -> Result<Message> {
+        let (mut bytes, mut buffer) = (Vec::new(), vec![0; 64 * 1024]);
+        let mut more = |bytes: &mut Vec<u8>| -> Result<bool> {
+            let count = stream.read(&mut buffer).context("cannot read a message")?;
+            bytes.extend(&buffer[..count]);
+            Ok(count > 0)
+        };
+        let end = loop {
+            if let Some(at) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+                break at + 4;
+            }
+            ensure!(bytes.len() < LONGEST_HEAD, "a head without end");
+            ensure!(more(&mut bytes)?, "a connection ended within a head");
+        };
+        let mut body = bytes.split_off(end);
+        let head = String::from_utf8(bytes).context("a head that is no text")?;
+        let length = field(&head, "content-length").map(str::parse::<usize>).transpose()?;
+        match length {
+            Some(length) => {
+                while body.len() < length {
+                    ensure!(more(&mut body)?, "a connection ended after {} of {length} bytes", body.len());
+                }
+                body.truncate(length);
+            }
+            None if to_the_end => while more(&mut body)? {},
+            None => {}
+        }
+        Ok(Message { head, body })
+    }
+}
+
+/// What a head says in a field.
+pub(crate) fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    head.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
+}
+
+/// The server of a run, until it is dropped.
+pub(crate) struct Server {
+    stop: Arc<AtomicBool>,
+    connections: Arc<AtomicUsize>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Server {
+    /// Answers GETs with `body`, PUTs with a word.
+    pub(crate) fn start(host: &lab::Host, at: SocketAddr, body: Vec<u8>) -> Result<Self> {
+        Server::start_with(host, at, "", vec![body])
+    }
+
+    /// The same with several bodies, which are asked for by their number, and with more lines in the answers' heads.
+    pub(crate) fn start_with(host: &lab::Host, at: SocketAddr, lines: &'static str, bodies: Vec<Vec<u8>>) -> Result<Self> {
+        let listener = host.enter(|| TcpListener::bind(at))?.with_context(|| format!("cannot listen on {at}"))?;
+        listener.set_nonblocking(true)?;
+        let (stop, connections) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (over, served, bodies) = (stop.clone(), connections.clone(), Arc::new(bodies));
+        let thread = thread::spawn(move || {
+            while !over.load(Relaxed) {
+                let Ok((stream, _)) = listener.accept() else {
+                    thread::sleep(Duration::from_millis(2));
+                    continue;
+                };
+                served.fetch_add(1, Relaxed);
+                let bodies = bodies.clone();
+                // What goes wrong here the client notices.
+                thread::spawn(move || answer(stream, lines, &bodies));
+            }
+        });
+        Ok(Server { stop, connections, thread: Some(thread) })
+    }
+
+    /// How many connections it has had.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Relaxed)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn answer(mut stream: TcpStream, lines: &str, bodies: &[Vec<u8>]) -> Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let asked = Message::read(&mut stream, false)?;
+    let number = asked.head.split(' ').nth(1).and_then(|target| target.rsplit('/').next()?.parse().ok());
+    let body = bodies.get(number.unwrap_or(0)).context("a body that is not there was asked for")?;
+    let body = if asked.head.starts_with("GET ") { body } else { &b"stored\n"[..] };
+    // Caches keep nothing without its date.
+    let date = httpdate::fmt_http_date(SystemTime::now());
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{lines}Date: {date}\r\nCache-Control: max-age=600\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    // As many servers do: the head with the body's beginning.
+    let first = body.len().min(8192);
+    stream.write_all(&[head.as_bytes(), &body[..first]].concat())?;
+    stream.write_all(&body[first..])?;
+    stream.shutdown(std::net::Shutdown::Write)?;
+    // The other end closes, too, before this one forgets the connection.
+    while stream.read(&mut [0; 4096])? > 0 {}
+    Ok(())
+}
+
+/// How a client reaches the server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Call {
+    /// Whom it connects to.
+    pub(crate) to: SocketAddr,
+    /// Whom it means.
+    pub(crate) server: SocketAddr,
+    /// It says so in SOCKS 5 first.
+    pub(crate) socks: bool,
+    /// It writes the whole URL, as to an HTTP proxy.
+    pub(crate) whole_url: bool,
+}
+
+/// Connects as `call` says; returns the stream and the client's port.
+fn dial(call: Call) -> Result<(TcpStream, u16)> {
+    let mut stream = TcpStream::connect_timeout(&call.to, PATIENCE).with_context(|| format!("cannot connect to {}", call.to))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let port = stream.local_addr()?.port();
+    if call.socks {
+        greet(&mut stream, call.server)?;
+    }
+    Ok((stream, port))
+}
+
+/// What a request for the body of this number begins with; `lines` are what it says besides.
+fn head(call: Call, method: &str, number: usize, lines: &str) -> String {
+    let host = call.server;
+    let target = if call.whole_url { format!("http://{host}/body/{number}") } else { format!("/body/{number}") };
+    format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{lines}Connection: close\r\n\r\n")
+}
+
+/// Asks for the body, reads `bytes` of the answer, and resets the connection; returns the client's port.
+pub(crate) fn give_up(host: &lab::Host, call: Call, bytes: usize) -> Result<u16> {
+    host.enter(|| -> Result<u16> {
+        let (mut stream, port) = dial(call)?;
+        stream.write_all(head(call, "GET", 0, "").as_bytes())?;
+        stream.read_exact(&mut vec![0; bytes])?;
+        Socket::from(stream).set_linger(Some(Duration::ZERO))?;
+        Ok(port)
+    })?
+}
+
+/// Asks for the body of this number, with these lines in the request; returns the answer.
+pub(crate) fn fetch(host: &lab::Host, call: Call, number: usize, lines: &str) -> Result<Message> {
+    host.enter(|| -> Result<Message> {
+        let (mut stream, _) = dial(call)?;
+        stream.write_all(head(call, "GET", number, lines).as_bytes())?;
+        let answer = Message::read(&mut stream, true)?;
+        ensure!(answer.head.lines().next().is_some_and(|line| line.contains(" 200 ")), "it answered {:?}", answer.head);
+        Ok(answer)
+    })?
+}
+
+/// One exchange; returns the client's port.
+pub(crate) fn exchange(host: &lab::Host, call: Call, way: Way, body: &[u8]) -> Result<u16> {
+    host.enter(|| -> Result<u16> {
+        let (mut stream, port) = dial(call)?;
+        match way {
+            Way::Down => stream.write_all(head(call, "GET", 0, "").as_bytes())?,
+            Way::Up => {
+                stream.write_all(head(call, "PUT", 0, &format!("Content-Length: {}\r\n", body.len())).as_bytes())?;
+                stream.write_all(body)?;
+            }
+        }
+        let answer = Message::read(&mut stream, true)?;
+        ensure!(answer.head.lines().next().is_some_and(|line| line.contains(" 200 ")), "it answered {:?}", answer.head);
+        let expected = if way == Way::Down { body } else { b"stored\n" };
+        if answer.body != expected {
+            bail!("{} bytes came, not the {} that were sent", answer.body.len(), expected.len());
+        }
+        // The server's end of the stream, where it says so.
+        while stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {}
+        Ok(port)
+    })?
+}
+
+/// SOCKS 5, without a password (RFC 1928).
+fn greet(stream: &mut TcpStream, server: SocketAddr) -> Result<()> {
+    let SocketAddr::V4(to) = server else { bail!("the lab's servers have IPv4") };
+    let mut answer = [0; 10];
+    stream.write_all(&[5, 1, 0])?;
+    stream.read_exact(&mut answer[..2])?;
+    ensure!(answer[..2] == [5, 0], "SOCKS answered {:?}", &answer[..2]);
+    stream.write_all(&[&[5, 1, 0, 1][..], &to.ip().octets(), &to.port().to_be_bytes()].concat())?;
+    stream.read_exact(&mut answer)?;
+    ensure!(answer[1] == 0, "SOCKS answered {answer:?}");
+    Ok(())
+}

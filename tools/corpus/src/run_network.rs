@@ -1,0 +1,244 @@
+//! Where a run of the corpus is played: two ends on devices as real hosts have them, links of the lab between, and the middle host.
+//!
+//! end – edge – link 1 – middle – link 2 – (router – link 3 –) edge – end. The data go from left to right; the slow link is the client's.
+
+use crate::plan::{Condition, LATE, Run, Way};
+use anyhow::{Context as _, Result, ensure};
+use lab::{Extras, Host, Network, Reordering};
+use scenario::{ScenarioFile, Span};
+use std::{
+    io::{BufRead as _, BufReader, Read as _},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+/// Where the server serves.
+pub(crate) const PORT: u16 = 80;
+/// The device of an end.
+const DEVICE: &str = "eth0";
+
+pub(crate) struct Stage {
+    network: Network,
+    /// From left to right.
+    ends: [Host; 2],
+    way: Way,
+    /// The device before which the receiver's trace is taken, and its host, where that is not the end itself.
+    before: Option<(usize, String)>,
+}
+
+fn end_address(end: usize) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 78, end as u8 + 1, 2))
+}
+
+impl Stage {
+    pub(crate) fn build(run: &Run) -> Result<Self> {
+        let path = &run.path;
+        let loss = if run.condition == Condition::Loss { "loss = { per_packet = 0.01 }\n" } else { "" };
+        let slow = format!(
+            "[[link]]\nrate = \"{}kbit\"\ndelay = \"{}us\"\nqueue = \"{}pkt\"\n{loss}",
+            path.slow_kbit, path.slow_delay_us, path.queue_packets
+        );
+        let fast = format!("[[link]]\nrate = \"{}kbit\"\ndelay = \"{}us\"\nqueue = \"400pkt\"\n", path.fast_kbit, path.fast_delay_us);
+        let mut links = match run.way {
+            Way::Up => [slow, fast].concat(),
+            Way::Down => [fast, slow].concat(),
+        };
+        let late = run.condition == Condition::LateAcks;
+        if late {
+            // Behind the receiver's trace: each segment, and each answer, half of what its ACKs are late.
+            links += &format!("[[link]]\nrate = \"200Mbit\"\ndelay = \"{}us\"\nqueue = \"4000pkt\"\n", (LATE * 5e5) as u64);
+        }
+        let text = format!("name = \"corpus\"\n{links}[[flow]]\nbytes = \"1MB\"\n");
+        let scenario = ScenarioFile::parse(&text, "corpus")?.variants(&[])?.remove(0).scenario;
+        let slow = if run.way == Way::Up { 0 } else { 1 };
+        let reordering = (run.condition == Condition::Reordering).then_some(Reordering { link: slow, share: 0.03, by: Span(8_000_000) });
+        let network = Network::build(&scenario, run.seed, &Extras { reordering, ..Extras::default() }, |_, _| {})?;
+        let hosts = network.hosts();
+        let ends = [Host::new("left")?, Host::new("right")?];
+        for (end, edge) in [(0, &hosts[0]), (1, &hosts[hosts.len() - 1])] {
+            let net = format!("10.78.{}", end + 1);
+            edge.join(&[&format!("{net}.1/24")], &ends[end], &[&format!("{net}.2/24")], DEVICE)?;
+            ends[end].ip(&[format!("route add default via {net}.1")])?;
+            // As a run of its own: nothing is remembered of the one before.
+            ends[end].sysctl(&[("ipv4/tcp_no_metrics_save", "1".into())])?;
+        }
+        for (index, host) in hosts.iter().enumerate() {
+            let mut lines = Vec::new();
+            if index > 0 {
+                lines.push(format!("route add 10.78.1.0/24 dev link{index}"));
+            }
+            if index + 1 < hosts.len() {
+                lines.push(format!("route add 10.78.2.0/24 dev link{}", index + 1));
+            }
+            host.ip(&lines)?;
+        }
+        let before = late.then(|| (2, "link2".to_string()));
+        let stage = Stage { network, ends, way: run.way, before };
+        stage.set_cards(run.condition)?;
+        if run.condition == Condition::Nat {
+            stage.translate()?;
+        }
+        Ok(stage)
+    }
+
+    /// What the ends' network cards put together (TSO, GRO), and how long the receivers wait for more of it.
+    fn set_cards(&self, condition: Condition) -> Result<()> {
+        let (offloads, flush_us) = match condition {
+            Condition::Offload => ("on", Some(500)),
+            Condition::StretchAcks => ("on", Some(6000)),
+            _ => ("off", None),
+        };
+        for end in &self.ends {
+            let set = ["-K", DEVICE, "tso", offloads, "gso", offloads, "gro", offloads];
+            run(end.command("ethtool").args(set))?;
+            if let Some(flush_us) = flush_us {
+                // The settings are files of a sysfs that shows this host's devices.
+                let script = format!(
+                    "mount -t sysfs none /sys && cd /sys/class/net/{DEVICE} && echo 8 > napi_defer_hard_irqs && \
+                     echo {} > gro_flush_timeout",
+                    flush_us * 1000
+                );
+                run(end.command("unshare").args(["--mount", "sh", "-c", &script]))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A NAT in the middle: the server sees other addresses and ports than the client has.
+    fn translate(&self) -> Result<()> {
+        let rules = format!(
+            "table ip nat {{ chain out {{ type nat hook postrouting priority srcnat;\n\
+             oifname {} ip daddr {} meta l4proto 6 masquerade to :20000-29999 random\n}}\n}}\n",
+            self.server_link(),
+            end_address(self.server_end())
+        );
+        testbed::pipe(self.middle().command("nft").args(["-f", "-"]), &rules)
+    }
+
+    pub(crate) fn middle(&self) -> &Host {
+        &self.network.hosts()[1]
+    }
+
+    fn server_end(&self) -> usize {
+        match self.way {
+            Way::Up => 1,
+            Way::Down => 0,
+        }
+    }
+
+    pub(crate) fn server(&self) -> &Host {
+        &self.ends[self.server_end()]
+    }
+
+    pub(crate) fn client(&self) -> &Host {
+        &self.ends[1 - self.server_end()]
+    }
+
+    /// The middle's device towards the server.
+    pub(crate) fn server_link(&self) -> &'static str {
+        match self.way {
+            Way::Up => "link2",
+            Way::Down => "link1",
+        }
+    }
+
+    /// The middle's device towards the client.
+    pub(crate) fn client_link(&self) -> &'static str {
+        match self.way {
+            Way::Up => "link1",
+            Way::Down => "link2",
+        }
+    }
+
+    pub(crate) fn way(&self) -> Way {
+        self.way
+    }
+
+    /// Where the server serves.
+    pub(crate) fn server_address(&self) -> SocketAddr {
+        (end_address(self.server_end()), PORT).into()
+    }
+
+    /// Where the client finds the middle, for who must be called by name.
+    pub(crate) fn middle_address(&self) -> IpAddr {
+        let [network, host] = match self.way {
+            Way::Up => [1, 2],
+            Way::Down => [2, 1],
+        };
+        IpAddr::V4(Ipv4Addr::new(10, 77, network, host))
+    }
+
+    /// Takes traces at both ends until what is returned is stopped.
+    pub(crate) fn trace(&self, sender: &Path, receiver: &Path) -> Result<Traces> {
+        let left = Tcpdump::start(&self.ends[0], DEVICE, sender)?;
+        let right = match &self.before {
+            Some((host, device)) => Tcpdump::start(&self.network.hosts()[*host], device, receiver)?,
+            None => Tcpdump::start(&self.ends[1], DEVICE, receiver)?,
+        };
+        Ok(Traces([left, right]))
+    }
+}
+
+/// Two captures at work.
+pub(crate) struct Traces([Tcpdump; 2]);
+
+impl Traces {
+    pub(crate) fn stop(self) -> Result<()> {
+        // What was seen last is on its way to the file.
+        thread::sleep(Duration::from_millis(60));
+        self.0.into_iter().try_for_each(Tcpdump::stop)
+    }
+}
+
+/// tcpdump, as anybody would take a trace.
+struct Tcpdump(Child);
+
+impl Tcpdump {
+    fn start(host: &Host, device: &str, path: &Path) -> Result<Self> {
+        let mut child = host
+            .command("tcpdump")
+            .args(["-i", device, "-n", "-Z", "root", "--immediate-mode", "--time-stamp-precision=nano", "-B", "16384", "-w"])
+            .arg(path)
+            .arg("tcp or udp")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot run tcpdump; install it (Debian package tcpdump)")?;
+        let mut said = BufReader::new(child.stderr.take().context("no pipe")?);
+        let mut line = String::new();
+        while !line.contains("listening on") {
+            line.clear();
+            ensure!(said.read_line(&mut line)? > 0, "tcpdump ended at once: {line}");
+        }
+        // It says how much it took when it ends, and must be able to.
+        thread::spawn(move || said.read_to_end(&mut Vec::new()));
+        Ok(Tcpdump(child))
+    }
+
+    fn stop(mut self) -> Result<()> {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.0), rustix::process::Signal::INT)?;
+        ensure!(self.0.wait()?.success(), "tcpdump failed");
+        Ok(())
+    }
+}
+
+impl Drop for Tcpdump {
+    fn drop(&mut self) {
+        // One that has ended is left as it is.
+        if let Ok(None) = self.0.try_wait() {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+/// Runs a command, and tells what it said if it fails.
+fn run(command: &mut Command) -> Result<()> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    ensure!(output.status.success(), "{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(())
+}

@@ -1,0 +1,349 @@
+//! The ends of transfers: clients and servers that know to the byte what they are to receive, and say
+//! how their connections ended.
+
+use anyhow::{Context as _, Result};
+use lab::Host;
+use std::{
+    collections::HashMap,
+    io::{self, Read, Write},
+    net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// An end that hears nothing for so long counts as stuck: more than the 30 s that a far end, or the other
+/// end of a bond, has to answer.
+pub(crate) const STUCK: Duration = Duration::from_secs(40);
+
+/// What a connection does. Servers know it by their port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Both ends send at once, as fast as they can.
+    Both,
+    /// The client sends, the server answers when it has everything.
+    Up,
+    /// Messages of a few bytes, back and forth.
+    Messages,
+    /// As `Up`, to a server that reads only after a while, so that the way there fills up.
+    Slow,
+}
+
+pub(crate) const KINDS: [Kind; 4] = [Kind::Both, Kind::Up, Kind::Messages, Kind::Slow];
+
+impl Kind {
+    /// The server's port.
+    pub(crate) fn port(self) -> u16 {
+        8001 + self as u16
+    }
+
+    /// How much goes up and down, in bytes.
+    fn sizes(self) -> (usize, usize) {
+        match self {
+            Kind::Both => (600_000, 600_000),
+            Kind::Up => (300_000, 1000),
+            Kind::Messages => (Self::MESSAGES * 200, Self::MESSAGES * 200),
+            Kind::Slow => (6_000_000, 100_000),
+        }
+    }
+
+    const MESSAGES: usize = 10;
+    /// How long the slow server waits.
+    const NAP: Duration = Duration::from_millis(60);
+}
+
+/// How an end saw its connection end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Everything was sent; everything came, then the end of file.
+    Complete,
+    /// An error; whether everything had come before it.
+    Reset { had_all: bool, why: io::ErrorKind },
+    /// Nothing came for a long time.
+    Stuck,
+    /// Bytes that were not sent, or an end of file before the last of them.
+    Wrong(String),
+}
+
+/// The number of the next transfer, unique in this process.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// The bytes of transfer `id` in one direction.
+fn pattern(id: u64, down: bool, length: usize) -> Vec<u8> {
+    let mut state = id.wrapping_mul(2).wrapping_add(u64::from(down)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let word = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_ne_bytes()
+    };
+    let mut bytes: Vec<u8> = (0..length.div_ceil(8)).flat_map(word).collect();
+    bytes.truncate(length);
+    bytes
+}
+
+/// Why an end stopped before its time.
+#[derive(Debug)]
+enum Stop {
+    Failed(io::Error),
+    Wrong(String),
+}
+
+impl From<io::Error> for Stop {
+    fn from(why: io::Error) -> Self {
+        Stop::Failed(why)
+    }
+}
+
+fn read_expected(stream: &mut impl Read, expected: &[u8], got: &mut usize) -> Result<(), Stop> {
+    let mut room = vec![0; 64 * 1024];
+    while *got < expected.len() {
+        let most = room.len().min(expected.len() - *got);
+        match stream.read(&mut room[..most]) {
+            Ok(0) => return Err(Stop::Wrong(format!("end of file after {got} of {} bytes", expected.len()))),
+            Ok(count) if room[..count] == expected[*got..*got + count] => *got += count,
+            Ok(_) => return Err(Stop::Wrong(format!("wrong bytes after {got}"))),
+            Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
+            Err(why) => return Err(why.into()),
+        }
+    }
+    Ok(())
+}
+
+fn read_end(stream: &mut impl Read) -> Result<(), Stop> {
+    match stream.read(&mut [0])? {
+        0 => Ok(()),
+        _ => Err(Stop::Wrong("bytes after the last".into())),
+    }
+}
+
+/// Plays an end; `sends` is its part, `expects` the other's. The server has read the transfer's number.
+fn play(kind: Kind, is_client: bool, stream: &TcpStream, sends: &[u8], expects: &[u8], got: &mut usize) -> Result<(), Stop> {
+    let (mut reader, mut writer) = (stream, stream);
+    match (kind, is_client) {
+        (Kind::Both, _) => thread::scope(|scope| {
+            let sending = scope.spawn(move || {
+                writer.write_all(sends)?;
+                stream.shutdown(Shutdown::Write)
+            });
+            let received = read_expected(&mut reader, expects, got).and_then(|()| read_end(&mut reader));
+            let sent = sending.join().unwrap_or_else(|_| Err(io::Error::other("the sending thread panicked")));
+            match (received, sent) {
+                // The kernel tells an error once, here to the thread that sends: the reader then sees an end of file.
+                (Err(Stop::Wrong(_)), Err(why)) => Err(why.into()),
+                (received, sent) => received.and(sent.map_err(Stop::from)),
+            }
+        }),
+        (Kind::Messages, _) => {
+            for at in 0..Kind::MESSAGES {
+                let part = at * 200..(at + 1) * 200;
+                if is_client {
+                    writer.write_all(&sends[part.clone()])?;
+                }
+                read_expected(&mut reader, &expects[..part.end], got)?;
+                if !is_client {
+                    writer.write_all(&sends[part])?;
+                }
+            }
+            if is_client {
+                stream.shutdown(Shutdown::Write)?;
+            }
+            read_end(&mut reader)?;
+            if is_client { Ok(()) } else { Ok(stream.shutdown(Shutdown::Write)?) }
+        }
+        (Kind::Up | Kind::Slow, true) => {
+            writer.write_all(sends)?;
+            stream.shutdown(Shutdown::Write)?;
+            read_expected(&mut reader, expects, got)?;
+            read_end(&mut reader)
+        }
+        (Kind::Up | Kind::Slow, false) => {
+            if kind == Kind::Slow {
+                thread::sleep(Kind::NAP);
+            }
+            read_expected(&mut reader, expects, got)?;
+            read_end(&mut reader)?;
+            writer.write_all(sends)?;
+            Ok(stream.shutdown(Shutdown::Write)?)
+        }
+    }
+}
+
+fn end_of(outcome: Result<(), Stop>, had_all: bool) -> End {
+    match outcome {
+        Ok(()) => End::Complete,
+        Err(Stop::Wrong(why)) => End::Wrong(why),
+        Err(Stop::Failed(why)) if matches!(why.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => End::Stuck,
+        Err(Stop::Failed(why)) => End::Reset { had_all, why: why.kind() },
+    }
+}
+
+fn be_patient(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(STUCK))?;
+    stream.set_write_timeout(Some(STUCK))
+}
+
+/// What servers have seen.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Connections that are open now.
+    open: usize,
+    ends: HashMap<u64, End>,
+    /// Connections that got stuck, or ended cleanly, before they said which transfer they are.
+    strays: Vec<End>,
+}
+
+/// The servers, and what they have seen.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Servers(Arc<(Mutex<Seen>, Condvar)>);
+
+impl Servers {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Serves all kinds on every address of a host.
+    pub(crate) fn start(host: &Host) -> Result<Self> {
+        let servers = Servers::default();
+        for kind in KINDS {
+            let listener = host.enter(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, kind.port())))?.context("cannot listen")?;
+            let servers = servers.clone();
+            thread::Builder::new().name("server".into()).spawn(move || {
+                for stream in listener.incoming().flatten() {
+                    servers.seen().open += 1;
+                    let servers = servers.clone();
+                    thread::spawn(move || servers.serve(kind, &stream));
+                }
+            })?;
+        }
+        Ok(servers)
+    }
+
+    fn serve(&self, kind: Kind, stream: &TcpStream) {
+        let mut id = [0; 8];
+        let greeted = be_patient(stream).and_then(|()| (&*stream).read_exact(&mut id));
+        let (id, (up, down)) = (u64::from_ne_bytes(id), kind.sizes());
+        let mut got = 0;
+        let end = match greeted {
+            Ok(()) => end_of(play(kind, false, stream, &pattern(id, true, down), &pattern(id, false, up), &mut got), got == up),
+            Err(ref why) if why.kind() == io::ErrorKind::UnexpectedEof => End::Wrong("end of file before the first byte".into()),
+            Err(ref why) => end_of(Err(io::Error::from(why.kind()).into()), false),
+        };
+        let mut seen = self.seen();
+        seen.open -= 1;
+        match (greeted, &end) {
+            (Ok(()), _) => drop(seen.ends.insert(id, end)),
+            (Err(_), End::Stuck | End::Wrong(_)) => seen.strays.push(end),
+            (Err(_), _) => {}
+        }
+        self.0.1.notify_all();
+    }
+
+    /// Waits until no connection is open; then how they ended, by transfer, and those
+    /// of no known transfer that ended wrong.
+    fn settle(&self) -> (HashMap<u64, End>, Vec<End>) {
+        let begun = Instant::now();
+        let mut seen = self.seen();
+        while seen.open > 0 && begun.elapsed() < 2 * STUCK {
+            seen = self.0.1.wait_timeout(seen, Duration::from_millis(100)).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let mut strays = std::mem::take(&mut seen.strays);
+        strays.extend((0..seen.open).map(|_| End::Stuck));
+        (std::mem::take(&mut seen.ends), strays)
+    }
+}
+
+/// Where a client goes to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target {
+    pub(crate) kind: Kind,
+    pub(crate) at: SocketAddr,
+    /// By SOCKS5, to this name or address.
+    pub(crate) socks: Option<&'static str>,
+}
+
+impl Target {
+    fn connect(self, host: &Host) -> Result<TcpStream, Stop> {
+        let connected = host.enter(|| TcpStream::connect_timeout(&self.at, STUCK)).map_err(|why| Stop::Failed(io::Error::other(why)))?;
+        let mut stream = connected?;
+        be_patient(&stream)?;
+        let Some(name) = self.socks else { return Ok(stream) };
+        stream.write_all(&[5, 1, 0])?;
+        // An end of file in the greeting is a refusal.
+        stream.read_exact(&mut [0; 2])?;
+        let address = match name.parse() {
+            Ok(IpAddr::V4(address)) => [&[1][..], &address.octets()].concat(),
+            _ => [&[3, name.len() as u8][..], name.as_bytes()].concat(),
+        };
+        stream.write_all(&[&[5, 1, 0][..], &address, &self.kind.port().to_be_bytes()].concat())?;
+        let mut answer = [0; 10];
+        stream.read_exact(&mut answer)?;
+        if answer[1] == 0 { Ok(stream) } else { Err(Stop::Failed(io::ErrorKind::ConnectionRefused.into())) }
+    }
+
+    fn play(self, host: &Host, id: u64) -> End {
+        let (up, down) = self.kind.sizes();
+        let mut got = 0;
+        let outcome = self.connect(host).and_then(|stream| {
+            (&stream).write_all(&id.to_ne_bytes())?;
+            play(self.kind, true, &stream, &pattern(id, false, up), &pattern(id, true, down), &mut got)
+        });
+        end_of(outcome, got == down)
+    }
+}
+
+/// What some transfers came to.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sum {
+    pub(crate) complete: usize,
+    pub(crate) reset: usize,
+    /// What must not be: stuck flows, lost or wrong bytes.
+    pub(crate) bad: Vec<String>,
+}
+
+/// Plays transfers at once, and judges them: a client that saw a clean end knows that the server has
+/// received everything, and neither sees a clean end before the last byte.
+pub(crate) fn round(host: &Host, servers: &Servers, targets: &[Target]) -> Sum {
+    let ends: Vec<(Target, u64, End)> = thread::scope(|scope| {
+        let playing: Vec<_> = targets
+            .iter()
+            .map(|target| {
+                let id = NEXT.fetch_add(1, Relaxed);
+                scope.spawn(move || (*target, id, target.play(host, id)))
+            })
+            .collect();
+        playing.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    });
+    let (mut served, strays) = servers.settle();
+    let mut sum = Sum::default();
+    if ends.len() != targets.len() {
+        sum.bad.push("a client panicked".into());
+    }
+    if !strays.is_empty() {
+        sum.bad.push(format!("connections to servers, of no known transfer: {strays:?}"));
+    }
+    for (target, id, client) in ends {
+        let server = served.remove(&id);
+        let had_all = matches!(server, Some(End::Complete | End::Reset { had_all: true, .. }));
+        match (&client, &server) {
+            (End::Wrong(_) | End::Stuck, _) | (_, Some(End::Wrong(_) | End::Stuck)) => {}
+            (End::Complete, Some(End::Complete)) => {
+                sum.complete += 1;
+                continue;
+            }
+            // Where both send at once an end of file may be passed on while the other direction goes on.
+            (End::Complete, _) if !had_all && target.kind != Kind::Both => {}
+            _ => {
+                sum.reset += 1;
+                continue;
+            }
+        }
+        let socks = target.socks.map_or(String::new(), |name| format!(" by SOCKS to {name}"));
+        sum.bad.push(format!("{:?}{socks}: the client saw {client:?}, the server {server:?}", target.kind));
+    }
+    sum
+}

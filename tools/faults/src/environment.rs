@@ -1,0 +1,365 @@
+//! What faults are injected into: a proxy on a router, or one end of a bond, with clients and servers
+//! around it.
+
+use crate::{
+    endpoints::{self as ends, KINDS, Kind, STUCK, Servers, Sum, Target},
+    interposer::{Fault, Layer},
+};
+use anyhow::{Context as _, Result, ensure};
+use lab::Host;
+use std::{
+    fmt, fs,
+    io::{self, Read as _, Seek as _, Write as _},
+    net::Ipv4Addr,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+/// The program that is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Setup {
+    /// `tandem proxy`: transparent, and by SOCKS5
+    Proxy,
+    /// `tandem bond connect`
+    Connect,
+    /// `tandem bond serve`
+    Serve,
+}
+
+impl fmt::Display for Setup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Setup::Proxy => "proxy",
+            Setup::Connect => "bond connect",
+            Setup::Serve => "bond serve",
+        })
+    }
+}
+
+/// Idle pipes that the relay keeps for reuse, two descriptors each (`Tools` in `proxy/src/relay.rs`).
+const KEPT_PIPE_ENDS: usize = 2 * 8;
+/// Connections of a bond that may be ready beyond those kept. One program serves many cases, so that a leak
+/// of one a case shows all the same.
+const MOST_READY: usize = 8;
+/// How long the program may take to start, to end, to have its descriptors as before.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A process that ends with its owner.
+#[derive(Debug)]
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A program on a fault layer.
+#[derive(Debug)]
+pub(crate) struct Program {
+    daemon: Daemon,
+    pub(crate) layer: Layer,
+    log: PathBuf,
+    /// Where in the log this program begins.
+    begins: u64,
+    /// The other end of a bond.
+    _other: Option<Daemon>,
+}
+
+/// Open descriptors, of the process and of its workers, which have tables of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Descriptors {
+    sockets: usize,
+    pipe_ends: usize,
+    others: usize,
+}
+
+impl Descriptors {
+    /// Whether these are no more than `before`, but for pipes that are kept.
+    fn is_back_at(self, before: Descriptors, setup: Setup) -> bool {
+        // A bond may have more connections ready than it keeps, where streams that waited for them have
+        // ended. The next ones take them, so that there are never many.
+        let ready = if setup == Setup::Proxy { 0 } else { MOST_READY };
+        self.sockets <= before.sockets + ready && self.others <= before.others && self.pipe_ends <= before.pipe_ends.max(KEPT_PIPE_ENDS + 8)
+    }
+}
+
+/// Hosts, servers, and where clients go.
+pub(crate) struct Stage {
+    setup: Setup,
+    tandem: PathBuf,
+    client: Host,
+    /// The host of the program that is tried, where it is not the client's or the server's.
+    router: Option<Host>,
+    server: Host,
+    servers: Servers,
+    targets: Vec<Target>,
+    directory: TempDir,
+}
+
+const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 78, 1, 2);
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 78, 2, 2);
+/// Where the bond takes connections: a port for each of the servers'.
+const LISTEN: Ipv4Addr = Ipv4Addr::LOCALHOST;
+
+impl Stage {
+    pub(crate) fn new(setup: Setup, tandem: &Path) -> Result<Self> {
+        let (client, server) = (Host::new("client")?, Host::new("server")?);
+        let directory = tempfile::tempdir()?;
+        let router = if setup == Setup::Proxy {
+            let router = Host::new("router")?;
+            client.join(&["10.78.1.1/24"], &router, &["10.78.1.2/24"], "near")?;
+            router.join(&["10.78.2.1/24"], &server, &["10.78.2.2/24"], "far")?;
+            client.ip(&["route add default via 10.78.1.2".into()])?;
+            server.ip(&["route add default via 10.78.2.1".into()])?;
+            router.sysctl(&[("ipv4/ip_forward", "1".into())])?;
+            Some(router)
+        } else {
+            for network in 1..=2 {
+                let of = |end: u8| format!("10.78.{network}.{end}/24");
+                client.join(&[&of(1)], &server, &[&of(2)], &format!("n{network}"))?;
+            }
+            let key = directory.path().join("bond.key");
+            fs::write(&key, "0123456789abcdef0123456789abcdef")?;
+            fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
+            None
+        };
+        let servers = Servers::start(&server)?;
+        let mut targets: Vec<Target> = KINDS
+            .iter()
+            .map(|kind| match setup {
+                Setup::Proxy => Target { kind: *kind, at: (SERVER, kind.port()).into(), socks: None },
+                _ => Target { kind: *kind, at: (LISTEN, kind.port()).into(), socks: None },
+            })
+            .collect();
+        if setup == Setup::Proxy {
+            targets.push(Target { kind: Kind::Up, at: (ROUTER, 1080).into(), socks: Some("10.78.2.2") });
+            targets.push(Target { kind: Kind::Messages, at: (ROUTER, 1080).into(), socks: Some("10.78.2.2") });
+        } else {
+            targets.push(Target { kind: Kind::Messages, at: (LISTEN, 1080).into(), socks: Some("localhost") });
+        }
+        Ok(Stage { setup, tandem: tandem.to_owned(), client, router, server, servers, targets, directory })
+    }
+
+    fn host(&self) -> &Host {
+        match self.setup {
+            Setup::Proxy => self.router.as_ref().unwrap_or(&self.client),
+            Setup::Connect => &self.client,
+            Setup::Serve => &self.server,
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn proxy(&self) -> Command {
+        let mut command = self.host().command(&self.tandem.to_string_lossy());
+        command.args(["proxy", "--listen", "transparent=[::]:5000", "--listen", "socks5=10.78.1.2:1080", "--buffer", "1MiB"]);
+        command
+    }
+
+    fn connect(&self) -> Command {
+        let mut command = self.client.command(&self.tandem.to_string_lossy());
+        command.args(["bond", "connect", "--key", "bond.key", "--outage", "3s", "--listen", "socks5=127.0.0.1:1080"]);
+        command.args(["--network", "n1,to=10.78.1.2:7000", "--network", "n2,to=10.78.2.2:7000"]);
+        for port in KINDS.map(Kind::port) {
+            command.args(["--listen", &format!("forward={LISTEN}:{port}={LISTEN}:{port}")]);
+        }
+        command.current_dir(self.directory.path());
+        command
+    }
+
+    fn serve(&self) -> Command {
+        let mut command = self.server.command(&self.tandem.to_string_lossy());
+        command.args(["bond", "serve", "--key", "bond.key", "--outage", "3s", "--listen", "[::]:7000", "--allow", "127.0.0.0/8"]);
+        command.current_dir(self.directory.path());
+        command
+    }
+
+    /// Has a command write to a log; the place where that goes on.
+    fn log(&self, command: &mut Command, name: &str) -> io::Result<u64> {
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.path(name))?;
+        let begins = log.metadata()?.len();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        Ok(begins)
+    }
+
+    /// Starts the program, with a fault from its first call on, and the other end of its bond.
+    pub(crate) fn start(&self, fault: Option<Fault>) -> Result<Program> {
+        let (mut tried, other) = match self.setup {
+            Setup::Proxy => (self.proxy(), None),
+            Setup::Connect => (self.connect(), Some(self.serve())),
+            Setup::Serve => (self.serve(), Some(self.connect())),
+        };
+        let other = match other {
+            Some(mut other) => {
+                self.log(&mut other, "other.log")?;
+                Some(Daemon(other.spawn().context("cannot start the other end of the bond")?))
+            }
+            None => None,
+        };
+        let begins = self.log(&mut tried, "log")?;
+        let (child, layer) = Layer::start(&mut tried, fault).context("cannot start the program on a fault layer")?;
+        Ok(Program { daemon: Daemon(child), layer, log: self.path("log"), begins, _other: other })
+    }
+
+    /// Waits until the program splits connections; an error says why it does not.
+    pub(crate) fn await_start(&self, program: &mut Program) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let why = match self.splits() {
+                Ok(()) => return Ok(()),
+                Err(why) => why,
+            };
+            if let Some(status) = program.status()? {
+                anyhow::bail!("the program ended: {status}: {}", program.said());
+            }
+            ensure!(begun.elapsed() < PATIENCE, "the program does not split connections: {why:#}; {}", program.said());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Some of every kind of transfer at once.
+    pub(crate) fn round(&self) -> Sum {
+        ends::round(&self.client, &self.servers, &self.targets)
+    }
+
+    /// Whether a new connection goes through the program, and all of it arrives.
+    fn splits(&self) -> Result<()> {
+        let messages: Vec<Target> = self.targets.iter().filter(|target| target.kind == Kind::Messages).copied().take(1).collect();
+        if self.setup == Setup::Proxy {
+            let before = self.split_so_far()?;
+            self.try_one(&messages)?;
+            ensure!(self.split_so_far()? > before, "a new connection passed unsplit");
+            return Ok(());
+        }
+        // Nothing else takes connections there.
+        self.try_one(&messages)
+    }
+
+    fn try_one(&self, target: &[Target]) -> Result<()> {
+        let sum = ends::round(&self.client, &self.servers, target);
+        ensure!(sum.bad.is_empty(), "{:?}", sum.bad);
+        ensure!(sum.complete == target.len(), "a new connection was reset");
+        Ok(())
+    }
+
+    /// How many transparent connections the firewall has brought to the proxy, as it counted.
+    fn split_so_far(&self) -> Result<u64> {
+        let output = self.host().command("nft").args(["-j", "list", "counter", "inet", "tandem", "split"]).output()?;
+        ensure!(output.status.success(), "the proxy's rules are not there: {}", String::from_utf8_lossy(&output.stderr).trim());
+        let listed: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        let packets = listed["nftables"].as_array().into_iter().flatten().find_map(|one| one["counter"]["packets"].as_u64());
+        packets.context("nft lists no counter of split connections")
+    }
+
+    /// Waits until the program splits new connections again and has no more descriptors than before.
+    pub(crate) fn await_recovery(&self, program: &mut Program, before: Descriptors) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            ensure!(program.status()?.is_none(), "it ended");
+            match self.splits() {
+                Ok(()) => break,
+                Err(why) if begun.elapsed() > STUCK => return Err(why.context("no new connection is split")),
+                Err(_) => thread::sleep(Duration::from_millis(50)),
+            }
+        }
+        let begun = Instant::now();
+        loop {
+            let now = program.descriptors();
+            if now.is_back_at(before, self.setup) {
+                return Ok(());
+            }
+            ensure!(begun.elapsed() < PATIENCE, "descriptors: {now:?}, before {before:?}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Whether anything is left of a program that has ended.
+    pub(crate) fn leaves_rules(&self) -> Result<bool> {
+        if self.setup != Setup::Proxy {
+            return Ok(false);
+        }
+        let is_there =
+            || -> Result<bool> { Ok(self.host().command("nft").args(["list", "table", "inet", "tandem"]).output()?.status.success()) };
+        let begun = Instant::now();
+        // The kernel takes the table with its owner, which ends a moment later where the program was killed.
+        while is_there()? {
+            if begun.elapsed() > Duration::from_secs(5) {
+                return Ok(true);
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(false)
+    }
+}
+
+impl Program {
+    pub(crate) fn status(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.daemon.0.try_wait()
+    }
+
+    /// Waits for its end; none when that does not come.
+    pub(crate) fn await_end(&mut self) -> io::Result<Option<ExitStatus>> {
+        let begun = Instant::now();
+        loop {
+            let status = self.status()?;
+            if status.is_some() || begun.elapsed() > PATIENCE {
+                return Ok(status);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn terminate(&self) -> Result<()> {
+        let process = rustix::process::Pid::from_child(&self.daemon.0);
+        Ok(rustix::process::kill_process(process, rustix::process::Signal::TERM)?)
+    }
+
+    /// What it has said.
+    pub(crate) fn said(&self) -> String {
+        let read = || -> io::Result<String> {
+            let mut file = fs::File::open(&self.log)?;
+            file.seek(io::SeekFrom::Start(self.begins))?;
+            let mut text = Vec::new();
+            file.read_to_end(&mut text)?;
+            Ok(String::from_utf8_lossy(&text).into_owned())
+        };
+        read().unwrap_or_else(|why| format!("cannot read its log: {why}"))
+    }
+
+    pub(crate) fn descriptors(&self) -> Descriptors {
+        let process = self.daemon.0.id();
+        let mut sum = Descriptors::default();
+        for task in fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten() {
+            let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+            // Workers are called by their number; other threads share the table of the main one.
+            let is_worker = name.trim().strip_prefix("tandem-").is_some_and(|rest| rest.parse::<u32>().is_ok());
+            if !is_worker && task.file_name().to_str() != Some(&process.to_string()) {
+                continue;
+            }
+            for link in fs::read_dir(task.path().join("fd")).into_iter().flatten().flatten() {
+                let Ok(to) = fs::read_link(link.path()) else { continue };
+                match to.to_string_lossy().split(':').next() {
+                    Some("socket") => sum.sockets += 1,
+                    Some("pipe") => sum.pipe_ends += 1,
+                    _ => sum.others += 1,
+                }
+            }
+        }
+        sum
+    }
+}
+
+/// Writes a line to a file of results.
+pub(crate) fn append(path: &Path, line: &str) -> Result<()> {
+    let mut file = fs::OpenOptions::new().create(true).append(true).open(path)?;
+    Ok(writeln!(file, "{line}")?)
+}

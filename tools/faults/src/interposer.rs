@@ -1,0 +1,137 @@
+//! Between a program and the kernel: counts the program's system calls, and has some of them fail.
+//!
+//! This is seccomp's user notification (seccomp_unotify(2)). It needs no other build of the program,
+//! sees the calls that Rust code makes without the C library, and costs some microseconds a call.
+
+use crate::sys;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fd::{AsFd as _, OwnedFd},
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs, io,
+    process::{Child, Command},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A failure that is to come.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fault {
+    pub(crate) call: i32,
+    pub(crate) errno: i32,
+    /// Which of the calls from now on fails, counted from 1.
+    pub(crate) nth: u64,
+    /// How long those after it fail too.
+    pub(crate) lasts: Duration,
+    /// Calls count from the first of these on, where one is named.
+    pub(crate) after: Option<i32>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    fault: Option<Fault>,
+    /// Since when calls fail.
+    since: Option<Instant>,
+    /// How many have been made to fail.
+    fired: u64,
+    /// The call from which on others count has been made.
+    begun: bool,
+    counts: BTreeMap<i32, u64>,
+}
+
+impl State {
+    fn judge(&mut self, call: i32) -> Option<i32> {
+        if let Some(after) = self.fault.and_then(|fault| fault.after).filter(|_| !self.begun) {
+            self.begun = call == after;
+            return None;
+        }
+        let count = self.counts.entry(call).or_default();
+        *count += 1;
+        let fault = self.fault.filter(|fault| fault.call == call && *count >= fault.nth)?;
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if self.fired > 0 && since.elapsed() >= fault.lasts {
+            return None;
+        }
+        self.fired += 1;
+        Some(fault.errno)
+    }
+}
+
+/// The layer below one program.
+#[derive(Debug)]
+pub(crate) struct Layer(Arc<Mutex<State>>);
+
+impl Layer {
+    /// Starts a program on a layer that has `fault` from its first call on. Only the program's own
+    /// calls are counted and fail, not those of its children.
+    pub(crate) fn start(command: &mut Command, fault: Option<Fault>) -> io::Result<(Child, Self)> {
+        let state = Arc::new(Mutex::new(State { fault, ..State::default() }));
+        let (child, listener) = sys::spawn(command)?;
+        let (shared, process) = (state.clone(), child.id());
+        thread::Builder::new().name("faults".into()).spawn(move || {
+            if let Err(why) = serve(&listener, process, &shared) {
+                eprintln!("the fault layer of process {process} ended: {why}");
+            }
+        })?;
+        Ok((child, Layer(state)))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts from 0 again, and has calls fail from now on.
+    pub(crate) fn arm(&self, fault: Option<Fault>) {
+        *self.state() = State { fault, ..State::default() };
+    }
+
+    /// Has no more calls fail; how many did.
+    pub(crate) fn disarm(&self) -> u64 {
+        let mut state = self.state();
+        state.fault = None;
+        state.fired
+    }
+
+    /// How many calls have been made to fail so far.
+    pub(crate) fn fired(&self) -> u64 {
+        self.state().fired
+    }
+
+    /// How often each call was made since this was last armed.
+    pub(crate) fn counts(&self) -> BTreeMap<i32, u64> {
+        self.state().counts.clone()
+    }
+}
+
+/// Answers until all processes that have the filter are gone.
+fn serve(listener: &OwnedFd, process: u32, state: &Mutex<State>) -> io::Result<()> {
+    let mut is_own = HashMap::new();
+    loop {
+        let mut polled = [PollFd::new(listener, PollFlags::IN)];
+        if let Err(errno) = poll(&mut polled, Some(&Timespec { tv_sec: 1, tv_nsec: 0 }))
+            && errno != rustix::io::Errno::INTR
+        {
+            return Err(errno.into());
+        }
+        let events = polled[0].revents();
+        if events.contains(PollFlags::HUP) {
+            return Ok(());
+        }
+        if !events.contains(PollFlags::IN) {
+            continue;
+        }
+        let Some(notice) = sys::receive(listener.as_fd())? else { continue };
+        let own = *is_own.entry(notice.thread).or_insert_with(|| group_of(notice.thread) == Some(process));
+        let errno = if own { state.lock().unwrap_or_else(PoisonError::into_inner).judge(notice.call) } else { None };
+        sys::answer(listener.as_fd(), notice, errno)?;
+    }
+}
+
+/// The process that a thread is of.
+fn group_of(thread: u32) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}

@@ -1,0 +1,132 @@
+//! What goes wrong, or changes, while a soak runs: cuts of the link, configurations, the list of those who bypass.
+
+use crate::{
+    endpoints::{BYPASSED, SERVERS, World},
+    hostile,
+    monitor::{Heard, METRICS},
+};
+use anyhow::{Context as _, Result, ensure};
+use std::{
+    fs,
+    path::Path,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    thread,
+    time::{Duration, Instant},
+};
+use testbed::{Dice, Network};
+
+/// How often each trouble came.
+#[derive(Debug, Default)]
+pub(crate) struct Troubles {
+    pub(crate) cuts: AtomicU64,
+    pub(crate) reloads: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) bypasses: AtomicU64,
+}
+
+/// The link of the servers fails now and then, at either of its ends. Between cuts TCP has time to come back: its pauses double, and two
+/// cuts in a row would break what one may not. With NAT only at the server's end: when the middle's
+/// interface goes down, masquerading deletes its conntrack entries.
+pub(crate) fn cut_links(world: &World, network: &Network, nat: bool, troubles: &Troubles, mut dice: Dice) -> Result<()> {
+    world.rest(Duration::from_secs(15));
+    while !world.is_over() {
+        let time = Duration::from_millis(dice.spread(500, 20_000));
+        let host = if !nat && dice.chance(0.5) { &network.middle } else { &network.server };
+        world.ledger.begin_cut();
+        let down = host.ip(&["link set far down".into()]);
+        world.rest(time);
+        let mut up = vec!["link set far up".to_string()];
+        if host.name() == "server" {
+            // It went with the device.
+            up.push("route replace default via 10.79.2.1".into());
+        }
+        let up = host.ip(&up);
+        world.ledger.end_cut();
+        down.and(up)?;
+        troubles.cuts.fetch_add(1, Relaxed);
+        world.rest(Duration::from_secs(50 + dice.between(0, 40)));
+    }
+    Ok(())
+}
+
+/// A configuration; which one, chance decides. One for hostile clients listens as a SOCKS5 proxy too.
+pub(crate) fn configuration(dice: &mut Dice, hostile: bool) -> String {
+    let control = ["reno", "cubic"];
+    let leg = |dice: &mut Dice| {
+        let mut text = format!("keepalive = \"10s\"\nuser_timeout = \"60s\"\ncontrol = \"{}\"\n", dice.one_of(&control));
+        if dice.chance(0.3) {
+            text += &format!("not_sent = \"{}KiB\"\n", dice.between(64, 512));
+        }
+        if dice.chance(0.3) {
+            text += &format!("receive_buffer = \"{}KiB\"\n", dice.between(128, 1024));
+        }
+        if dice.chance(0.3) {
+            text += "dscp = \"keep\"\n";
+        }
+        text
+    };
+    let max = if dice.chance(0.15) { format!("max_flows = {}\n", dice.between(50, 200)) } else { String::new() };
+    let socks = if hostile { format!("[[listen]]\nsocks5 = \"{}\"\n\n", hostile::SOCKS) } else { String::new() };
+    // Some configurations name their clients, others ask the forward chain.
+    let named = if hostile && dice.chance(0.5) { "[[rule]]\nfrom = \"10.79.1.0/24\"\n" } else { "" };
+    let (near, far) = (leg(dice), leg(dice));
+    format!(
+        "threads = 2\nbuffer = \"{}KiB\"\nidle_timeout = \"{}s\"\nlog_flows = true\nmetrics = \"{METRICS}\"\n{max}\n\
+         [[listen]]\ntransparent = \"[::]:5000\"\n\n{socks}[near]\n{near}\n[far]\n{far}\n\
+         [[rule]]\nports = [{BYPASSED}]\naction = \"bypass\"\n\n{named}",
+        dice.spread(256, 8192),
+        dice.between(100, 200),
+    )
+}
+
+/// Things that a reload must refuse, as a whole.
+const WRONG: [(&str, &str); 3] =
+    [("threads = 2", "threads = 3"), ("log_flows = true", "log_flows = perhaps"), ("control = \"", "control = \"no-")];
+
+/// Reads other configurations, wrong ones too, and waits each time for the proxy to say what it makes of it.
+pub(crate) fn reload(
+    world: &World,
+    (path, process, hostile): (&Path, u32, bool),
+    heard: &Heard,
+    troubles: &Troubles,
+    mut dice: Dice,
+) -> Result<()> {
+    let pid = rustix::process::Pid::from_raw(process as i32).context("no process")?;
+    while !world.is_over() {
+        world.rest(Duration::from_secs(dice.between(3, 15)));
+        let mut text = configuration(&mut dice, hostile);
+        let wrong = dice.chance(0.2);
+        if wrong {
+            let (from, to) = dice.one_of(&WRONG);
+            text = text.replacen(from, to, 1);
+        }
+        fs::write(path, text)?;
+        let counter = if wrong { &heard.refused } else { &heard.reloaded };
+        let before = counter.load(Relaxed);
+        rustix::process::kill_process(pid, rustix::process::Signal::HUP)?;
+        let begun = Instant::now();
+        while counter.load(Relaxed) == before {
+            ensure!(begun.elapsed() < Duration::from_secs(30), "a SIGHUP was not heeded; wrong configuration: {wrong}");
+            thread::sleep(Duration::from_millis(20));
+        }
+        if wrong { &troubles.refused } else { &troubles.reloads }.fetch_add(1, Relaxed);
+    }
+    Ok(())
+}
+
+/// Lets connections to the second server bypass, and takes them back.
+pub(crate) fn bypass(world: &World, network: &Network, tandem: &Path, troubles: &Troubles, mut dice: Dice) -> Result<()> {
+    let mut on = false;
+    while on || !world.is_over() {
+        world.rest(Duration::from_millis(dice.spread(500, 20_000)));
+        let word = if on { "remove" } else { "add" };
+        let prefix = format!("{}/32", SERVERS[1]);
+        let output = network.middle.command(&tandem.to_string_lossy()).args(["bypass", word, &prefix, "--json"]).output()?;
+        let said = String::from_utf8_lossy(&output.stdout).trim().to_string();
+        on = !on;
+        let fits = output.status.success() && (said == "[]") != on && said.contains(&SERVERS[1].to_string()) == on;
+        ensure!(fits, "tandem bypass {word} said {said:?} {}", String::from_utf8_lossy(&output.stderr));
+        troubles.bypasses.fetch_add(1, Relaxed);
+    }
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! Looks at the proxy from outside: its processes' figures, its metrics, its log.
+
+use crate::{
+    endpoints::World,
+    ledger::{Ledger, Line},
+};
+use anyhow::{Context as _, Result};
+use std::{
+    collections::HashMap,
+    fs,
+    io::{BufRead, BufReader, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+use testbed::{Network, time_of};
+
+/// Where the proxy serves its metrics.
+pub(crate) const METRICS: &str = "127.0.0.1:9155";
+
+/// A look at the proxy.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sample {
+    pub(crate) flows: u64,
+    /// Flows that have ended, by kind, those that there are.
+    pub(crate) ended: Vec<(String, u64)>,
+    pub(crate) up: u64,
+    pub(crate) down: u64,
+    pub(crate) split: u64,
+    pub(crate) bypassed: u64,
+    pub(crate) unsplit: u64,
+    pub(crate) not_yet_allowed: u64,
+    pub(crate) stopped: u64,
+    pub(crate) tcp_memory: u64,
+    pub(crate) rss: u64,
+    pub(crate) descriptors: u64,
+    /// Processor time since it started.
+    pub(crate) cpu: Duration,
+}
+
+impl Sample {
+    pub(crate) fn take(network: &Network, process: u32) -> Result<Sample> {
+        let metrics = metrics(network)?;
+        let get = |name: &str| metrics.get(name).copied().unwrap_or(0.0) as u64;
+        let ended = metrics.iter().filter_map(|(name, value)| {
+            let kind = name.strip_prefix("tandem_flows_ended_total{ending=\"")?.strip_suffix("\"}")?;
+            // The log tells of flows, which callers without a greeting never became.
+            (*value > 0.0 && kind != "no_greeting").then(|| (kind.to_string(), *value as u64))
+        });
+        let mut ended: Vec<_> = ended.collect();
+        ended.sort();
+        Ok(Sample {
+            flows: get("tandem_flows"),
+            ended,
+            up: get("tandem_carried_bytes_total{direction=\"up\"}"),
+            down: get("tandem_carried_bytes_total{direction=\"down\"}"),
+            split: get("tandem_connections_total{verdict=\"split\"}"),
+            bypassed: get("tandem_connections_total{verdict=\"bypassed\"}"),
+            unsplit: get("tandem_connections_total{verdict=\"unsplit\"}"),
+            not_yet_allowed: get("tandem_connections_total{verdict=\"not_yet_allowed\"}"),
+            stopped: get("tandem_connections_total{verdict=\"stopped\"}"),
+            tcp_memory: get("tandem_tcp_memory_bytes"),
+            rss: memory(process)?,
+            descriptors: descriptors(process)?,
+            cpu: time_of(process as i32).map_or(Duration::ZERO, |(_, time)| time),
+        })
+    }
+}
+
+/// The proxy's metrics, by name and labels.
+fn metrics(network: &Network) -> Result<HashMap<String, f64>> {
+    let text = network.middle.enter(|| -> Result<String> {
+        let mut stream = TcpStream::connect_timeout(&METRICS.parse::<SocketAddr>()?, Duration::from_secs(10))?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    })?;
+    let text = text.context("the proxy's metrics don't answer")?;
+    let pair = |line: &str| {
+        let (name, value) = line.rsplit_once(' ')?;
+        Some((name.to_string(), value.parse().ok()?))
+    };
+    Ok(text.lines().filter(|line| line.starts_with("tandem")).filter_map(pair).collect())
+}
+
+/// Memory that a process holds (VmRSS).
+fn memory(process: u32) -> Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/status")).context("the proxy is gone")?;
+    let line = text.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
+    Ok(line.split_whitespace().nth(1).context("no VmRSS")?.parse::<u64>()? * 1024)
+}
+
+/// Open descriptors of the process and of its workers, each of which has a table of its own.
+fn descriptors(process: u32) -> Result<u64> {
+    let mut count = 0;
+    for task in fs::read_dir(format!("/proc/{process}/task")).context("the proxy is gone")?.flatten() {
+        let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        let worker = name.trim().strip_prefix("tandem-").is_some_and(|number| number.parse::<usize>().is_ok());
+        if worker || task.file_name().to_string_lossy() == process.to_string() {
+            count += fs::read_dir(task.path().join("fd")).map_or(0, Iterator::count) as u64;
+        }
+    }
+    Ok(count)
+}
+
+/// What the log said besides flows.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Heard {
+    pub(crate) reloaded: Arc<AtomicU64>,
+    pub(crate) refused: Arc<AtomicU64>,
+}
+
+/// Reads the proxy's log until it ends: flows go into the books, what should not be there is told.
+pub(crate) fn read_log(log: impl std::io::Read + Send + 'static, ledger: Arc<Ledger>) -> (Heard, thread::JoinHandle<()>) {
+    let heard = Heard::default();
+    let ears = heard.clone();
+    let thread = thread::spawn(move || {
+        for text in BufReader::new(log).lines().map_while(Result::ok) {
+            if let Some(line) = Line::parse(&text) {
+                ledger.line(line);
+            } else if text.contains("has been read again") {
+                ears.reloaded.fetch_add(1, Relaxed);
+            } else if text.contains("the configuration stays as it was") {
+                ears.refused.fetch_add(1, Relaxed);
+            } else if ["ERROR", "panicked", "dropped lines", "rules are lost"].iter().any(|word| text.contains(word)) {
+                ledger.violation(format!("the proxy's log: {text}"));
+            }
+        }
+    });
+    (heard, thread)
+}
+
+/// Keeps the soak and the proxy together at about half of what the machine can do, until all is over: clients rest longer when they
+/// take more. What others do on the machine is not counted.
+pub(crate) fn keep_half_load(world: &World, proxy: u32) {
+    let both = || [proxy, std::process::id()].iter().filter_map(|id| time_of(*id as i32)).map(|(_, time)| time).sum::<Duration>();
+    let half = thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64) / 2.0;
+    let (mut before, mut at) = (both(), Instant::now());
+    while !world.is_over() {
+        world.rest(Duration::from_secs(1));
+        let now = both();
+        let used = now.saturating_sub(before).as_secs_f64() / at.elapsed().as_secs_f64();
+        (before, at) = (now, Instant::now());
+        let pause = world.pause_us.load(Relaxed);
+        let next = if used > half { pause + pause / 4 } else { pause - pause / 5 };
+        world.pause_us.store(next.clamp(200, 1_000_000), Relaxed);
+    }
+}
+
+/// Busy time and all time of the machine's processors.
+pub(crate) fn ticks() -> (u64, u64) {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let fields: Vec<u64> = text.lines().next().unwrap_or_default().split_whitespace().skip(1).take(8).flat_map(str::parse).collect();
+    let all: u64 = fields.iter().sum();
+    let idle: u64 = fields.iter().skip(3).take(2).sum();
+    (all - idle, all)
+}

@@ -1,0 +1,3 @@
+//! Bytes that both ends know.
+
+pub(crate) use testbed::Payload;
