@@ -2,8 +2,9 @@
 //! beside one that does no more than copy each byte into its own memory and out of it again, as whoever may have to send it again has to.
 
 use crate::{
-    load::{self, Flows, Servers},
-    results::{Measure, Measures, median},
+    load::{self, BulkFlows, LoadServers},
+    measurement::{BenchMetric, Measurement},
+    statistics::spread,
 };
 use anyhow::{Context as _, Result, ensure};
 use lab::Host;
@@ -18,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
-use testbed::{Clocks, ECHO, Network, SINK, time_of};
+use testbed::{CpuClocks, FIRST_ECHO_PORT, SINK_PORT, ThreeHosts, process_cpu_time};
 
 /// Where applications find the bond, or the relay: what goes to the sink, and what is answered.
 const IN: [(Ipv4Addr, u16); 2] = [(Ipv4Addr::LOCALHOST, 5000), (Ipv4Addr::LOCALHOST, 5001)];
@@ -27,16 +28,16 @@ const BOND_PORT: u16 = 7000;
 /// Addresses of the host that dials, one a network: they share the way there, which is no narrower than a host's memory.
 const NETWORKS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 79, 1, 1), Ipv4Addr::new(10, 79, 1, 3)];
 
-/// Measures what a bond costs its ends in processor time a gigabyte, beside a plain relay
+/// Measurement what a bond costs its ends in processor time a gigabyte, beside a plain relay
 #[derive(Debug, clap::Args)]
-pub(crate) struct Bonded {
+pub(crate) struct BondCost {
     /// Rounds; each way has its turn in each
     #[arg(long, default_value_t = 5)]
     runs: usize,
     /// Length of a turn
     #[arg(long, default_value_t = 3.0, value_name = "SECONDS")]
     seconds: f64,
-    /// Flows from client to server
+    /// BulkFlows from client to server
     #[arg(long, default_value_t = 1)]
     flows: usize,
     /// How often a turn is tried that somebody else's work on the machine disturbs
@@ -49,46 +50,46 @@ pub(crate) struct Bonded {
 
 /// How the flows go.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+enum ForwardingMode {
     Relay,
     Copy,
     Bond { networks: usize, tls: bool },
 }
 
-const WAYS: [Way; 5] = [
-    Way::Relay,
-    Way::Copy,
-    Way::Bond { networks: 1, tls: false },
-    Way::Bond { networks: 2, tls: false },
-    Way::Bond { networks: 2, tls: true },
+const FORWARDING_MODES: [ForwardingMode; 5] = [
+    ForwardingMode::Relay,
+    ForwardingMode::Copy,
+    ForwardingMode::Bond { networks: 1, tls: false },
+    ForwardingMode::Bond { networks: 2, tls: false },
+    ForwardingMode::Bond { networks: 2, tls: true },
 ];
 
-impl fmt::Display for Way {
+impl fmt::Display for ForwardingMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Way::Relay => write!(f, "relay"),
-            Way::Copy => write!(f, "copies alone"),
-            Way::Bond { networks, tls } => write!(f, "bond over {networks}{}", if *tls { ", TLS" } else { "" }),
+            ForwardingMode::Relay => write!(f, "relay"),
+            ForwardingMode::Copy => write!(f, "copies alone"),
+            ForwardingMode::Bond { networks, tls } => write!(f, "bond over {networks}{}", if *tls { ", TLS" } else { "" }),
         }
     }
 }
 
 /// A turn: CPU s/GB of each process, the one that takes the flows first, and Gbit/s.
 #[derive(Debug, Clone)]
-struct Turn {
+struct BondTurn {
     cost: Vec<f64>,
     gbit_s: f64,
 }
 
-impl Bonded {
+impl BondCost {
     pub(crate) fn run(&self) -> Result<()> {
-        let network = Network::new("reno")?;
+        let network = ThreeHosts::new("reno")?;
         network.client.ip(&[format!("addr add {}/24 dev near", NETWORKS[1])])?;
-        let servers = Servers::start(&network)?;
-        let mut rounds: Vec<Vec<Option<Turn>>> = Vec::new();
+        let servers = LoadServers::start(&network)?;
+        let mut rounds: Vec<Vec<Option<BondTurn>>> = Vec::new();
         for round in 0..self.runs {
             let mut turns = Vec::new();
-            for way in WAYS {
+            for way in FORWARDING_MODES {
                 let mut tries = (0..self.tries.max(1)).map(|_| self.turn(&network, &servers, way));
                 let turn = tries.find_map(|tried| {
                     let told = tried.map(|(measures, turn)| {
@@ -105,90 +106,83 @@ impl Bonded {
         Ok(())
     }
 
-    fn turn(&self, network: &Network, servers: &Servers, way: Way) -> Result<(Measures, Turn)> {
-        // A name without a directory is looked for in PATH.
-        let tandem = fs::canonicalize(&self.tandem).unwrap_or_else(|_| self.tandem.clone());
-        let middle = Middle::start(network, &tandem, way)?;
+    fn turn(&self, network: &ThreeHosts, servers: &LoadServers, way: ForwardingMode) -> Result<(Measurement, BondTurn)> {
+        let tandem = testbed::resolve_program(&self.tandem);
+        let middle = RunningForwarder::start(network, &tandem, way)?;
         let processes: Vec<u32> = middle.children.iter().map(Child::id).collect();
-        let flows = Flows { to: IN[0].into(), count: self.flows, control: None };
-        let times =
-            || processes.iter().map(|process| time_of(*process as i32).map_or(Duration::ZERO, |(_, time)| time)).collect::<Vec<_>>();
+        let flows = BulkFlows { to: IN[0].into(), count: self.flows, control: None };
+        let times = || {
+            processes.iter().map(|process| process_cpu_time(*process as i32).map_or(Duration::ZERO, |(_, time)| time)).collect::<Vec<_>>()
+        };
         let (bytes, (spent, each)) = load::send(network, servers, flows, || {
-            let (clocks, before) = (Clocks::look()?, times());
+            let (clocks, before) = (CpuClocks::read()?, times());
             thread::sleep(Duration::from_secs_f64(self.seconds));
             let each: Vec<Duration> = times().iter().zip(before).map(|(after, before)| *after - before).collect();
-            Ok((clocks.spent(&processes)?, each))
+            Ok((clocks.since(&processes)?, each))
         })?;
         let gigabytes = bytes as f64 / 1e9;
         let gbit_s = bytes as f64 * 8e-9 / spent.wall.as_secs_f64();
-        let measures =
-            Measures::new(spent).with(Measure::CpuPerGigabyte, spent.machine.as_secs_f64() / gigabytes).with(Measure::Throughput, gbit_s);
-        Ok((measures, Turn { cost: each.iter().map(|time| time.as_secs_f64() / gigabytes).collect(), gbit_s }))
+        let measures = Measurement::new(spent)
+            .with(BenchMetric::CpuPerGigabyte, spent.machine.as_secs_f64() / gigabytes)
+            .with(BenchMetric::Throughput, gbit_s);
+        Ok((measures, BondTurn { cost: each.iter().map(|time| time.as_secs_f64() / gigabytes).collect(), gbit_s }))
     }
 
-    fn print(&self, rounds: &[Vec<Option<Turn>>]) {
+    fn print(&self, rounds: &[Vec<Option<BondTurn>>]) {
         println!(
             "\n{} flow{}: median (least … most) of CPU s/GB, and of the ratio to the relay in the same round\n",
             self.flows,
             if self.flows == 1 { "" } else { "s" }
         );
         println!("| | end that takes the flows | × | other end | × | Gbit/s |\n|---|---|---|---|---|---|");
-        for (index, way) in WAYS.iter().enumerate() {
-            let turns = |round: &'_ Vec<Option<Turn>>| Some((round[index].clone()?, round[0].clone()?));
-            let turns: Vec<(Turn, Turn)> = rounds.iter().filter_map(turns).collect();
+        for (index, way) in FORWARDING_MODES.iter().enumerate() {
+            let turns = |round: &'_ Vec<Option<BondTurn>>| Some((round[index].clone()?, round[0].clone()?));
+            let turns: Vec<(BondTurn, BondTurn)> = rounds.iter().filter_map(turns).collect();
             let of = |end: usize| {
                 let costs: Vec<f64> = turns.iter().filter_map(|(turn, _)| turn.cost.get(end).copied()).collect();
                 let ratios: Vec<f64> = turns.iter().filter_map(|(turn, relay)| Some(turn.cost.get(end)? / relay.cost[0])).collect();
-                format!("{} | {}", spread(&costs, 3), spread(&ratios, 2))
+                format!("{} | {}", spread(costs, 3), spread(ratios, 2))
             };
             let rates: Vec<f64> = turns.iter().map(|(turn, _)| turn.gbit_s).collect();
-            println!("| {way} | {} | {} | {} |", of(0), of(1), spread(&rates, 1));
+            println!("| {way} | {} | {} | {} |", of(0), of(1), spread(rates, 1));
         }
     }
 }
 
-fn spread(figures: &[f64], digits: usize) -> String {
-    if figures.is_empty() {
-        return "–".into();
-    }
-    let (least, most) = figures.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), one| (least.min(*one), most.max(*one)));
-    format!("{:.digits$} ({least:.digits$} … {most:.digits$})", median(figures.iter().copied()))
-}
-
 /// What stands between client and server until it is dropped.
-struct Middle {
+struct RunningForwarder {
     children: Vec<Child>,
     directory: TempDir,
 }
 
-impl Middle {
-    fn start(network: &Network, tandem: &Path, way: Way) -> Result<Self> {
+impl RunningForwarder {
+    fn start(network: &ThreeHosts, tandem: &Path, way: ForwardingMode) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let key = directory.path().join("bond.key");
         fs::write(&key, "a key of thirty-two bytes, no less")?;
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
         let listen =
-            |port: u16, at: (Ipv4Addr, u16)| ["--listen".to_string(), format!("forward={}:{}={}:{port}", at.0, at.1, Network::SERVER)];
-        let places = [(SINK, IN[0]), (ECHO, IN[1])];
+            |port: u16, at: (Ipv4Addr, u16)| ["--listen".to_string(), format!("forward={}:{}={}:{port}", at.0, at.1, ThreeHosts::SERVER)];
+        let places = [(SINK_PORT, IN[0]), (FIRST_ECHO_PORT, IN[1])];
         let ways = places.map(|(port, at)| listen(port, at)).concat();
-        let mut middle = Middle { children: Vec::new(), directory };
+        let mut middle = RunningForwarder { children: Vec::new(), directory };
         match way {
-            Way::Relay => middle.run(&network.client, tandem, &[vec!["proxy".into()], ways].concat())?,
-            Way::Copy => {
-                let between = places.map(|(port, (address, at))| format!("{address}:{at}={}:{port}", Network::SERVER));
+            ForwardingMode::Relay => middle.run(&network.client, tandem, &[vec!["proxy".into()], ways].concat())?,
+            ForwardingMode::Copy => {
+                let between = places.map(|(port, (address, at))| format!("{address}:{at}={}:{port}", ThreeHosts::SERVER));
                 middle.run(&network.client, &env::current_exe()?, &[vec!["copy".into()], between.to_vec()].concat())?;
             }
-            Way::Bond { networks, tls } => {
+            ForwardingMode::Bond { networks, tls } => {
                 let words = |text: String| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
                 let secret = format!("--key bond.key {}", if tls { "--tls" } else { "" });
-                let over = |source: &Ipv4Addr| format!("--network {source},to={}:{BOND_PORT}", Network::SERVER);
+                let over = |source: &Ipv4Addr| format!("--network {source},to={}:{BOND_PORT}", ThreeHosts::SERVER);
                 let over = NETWORKS.iter().take(networks).map(over).collect::<Vec<_>>().join(" ");
                 let connect = [words(format!("bond connect {secret} {over}")), ways].concat();
                 middle.run(&network.client, tandem, &connect)?;
                 middle.run(
                     &network.server,
                     tandem,
-                    &words(format!("bond serve --allow {} --listen 0.0.0.0:{BOND_PORT} {secret}", Network::SERVER)),
+                    &words(format!("bond serve --allow {} --listen 0.0.0.0:{BOND_PORT} {secret}", ThreeHosts::SERVER)),
                 )?;
             }
         }
@@ -224,7 +218,7 @@ impl Middle {
     }
 }
 
-impl Drop for Middle {
+impl Drop for RunningForwarder {
     fn drop(&mut self) {
         for child in &mut self.children {
             let _ = child.kill();
@@ -235,7 +229,7 @@ impl Drop for Middle {
 
 /// Reads what comes and writes it, with nothing done to it, and no bound but the kernel's
 #[derive(Debug, clap::Args)]
-pub(crate) struct Copying {
+pub(crate) struct CopyRelay {
     /// Where connections come, and where they go: 127.0.0.1:5000=192.0.2.1:9000
     #[arg(required = true)]
     between: Vec<String>,
@@ -244,7 +238,7 @@ pub(crate) struct Copying {
 /// As much as an end of a bond reads at once.
 const AT_ONCE: usize = 2 << 20;
 
-impl Copying {
+impl CopyRelay {
     pub(crate) fn run(&self) -> Result<()> {
         let serve = |between: &str| -> Result<()> {
             let (from, to) = between.split_once('=').with_context(|| format!("{between} is not FROM=TO"))?;

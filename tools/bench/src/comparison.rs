@@ -1,18 +1,22 @@
 //! The proxy beside plain forwarding and other proxies.
 
-use crate::{load, results::Results, rival::Rival};
+use crate::{
+    load,
+    results::{ComparisonResults, ComparisonTest},
+    rival::Rival,
+};
 use anyhow::{Context as _, Result};
 use std::{path::PathBuf, time::Duration};
-use testbed::Network;
+use testbed::ThreeHosts;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Bench {
+pub(crate) struct Comparison {
     /// Rounds; each rival has its turn in each
     #[arg(long, default_value_t = 5)]
     runs: usize,
     /// What to measure: bulk1, bulk8, short, exchange, idle
     #[arg(long, value_delimiter = ',', default_value = "bulk1,bulk8,short,exchange,idle")]
-    tests: Vec<Test>,
+    tests: Vec<ComparisonTest>,
     /// Whom to measure; absent: all
     #[arg(long, value_delimiter = ',')]
     rivals: Option<Vec<String>>,
@@ -36,23 +40,8 @@ pub(crate) struct Bench {
     json: Option<PathBuf>,
 }
 
-/// One thing to measure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub(crate) enum Test {
-    /// One flow, as fast as it goes
-    Bulk1,
-    /// Eight flows
-    Bulk8,
-    /// Short connections, 64 at a time
-    Short,
-    /// One exchange after the other on one connection
-    Exchange,
-    /// Memory of idle connections
-    Idle,
-}
-
-pub(crate) fn measure(arguments: &Bench) -> Result<()> {
-    let mut results = Results::default();
+pub(crate) fn measure(arguments: &Comparison) -> Result<()> {
+    let mut results = ComparisonResults::default();
     let outcome = rounds(arguments, &mut results);
     // What was measured before something failed is not lost.
     print!("{results}");
@@ -62,30 +51,30 @@ pub(crate) fn measure(arguments: &Bench) -> Result<()> {
     outcome
 }
 
-fn rounds(arguments: &Bench, results: &mut Results) -> Result<()> {
-    let network = Network::new(&arguments.control)?;
-    let servers = load::Servers::start(&network)?;
-    // A name without a directory is looked for in PATH.
-    let tandem = std::fs::canonicalize(&arguments.tandem).unwrap_or_else(|_| arguments.tandem.clone());
+fn rounds(arguments: &Comparison, results: &mut ComparisonResults) -> Result<()> {
+    let network = ThreeHosts::new(&arguments.control)?;
+    let servers = load::LoadServers::start(&network)?;
+    let tandem = testbed::resolve_program(&arguments.tandem);
     let rivals = Rival::all(&tandem, &arguments.tandem_flags);
     let wanted = |rival: &Rival| arguments.rivals.as_ref().is_none_or(|names| names.iter().any(|name| rival.name() == *name));
     let length = Duration::from_secs_f64(arguments.seconds);
     // Memory first: what short connections leave behind in the kernel (TIME_WAIT) goes only after a minute.
-    let (memory, speed): (Vec<Test>, Vec<Test>) = arguments.tests.iter().copied().partition(|test| *test == Test::Idle);
+    let (memory, speed): (Vec<ComparisonTest>, Vec<ComparisonTest>) =
+        arguments.tests.iter().copied().partition(|test| *test == ComparisonTest::Idle);
     for tests in [memory, speed] {
         for round in 0..if tests.is_empty() { 0 } else { arguments.runs } {
             for rival in rivals.iter().filter(|rival| wanted(rival)) {
-                if rival.is_spared() && tests.contains(&Test::Idle) {
+                if rival.is_spared() && tests.contains(&ComparisonTest::Idle) {
                     continue;
                 }
                 let running = rival.start(&network).with_context(|| format!("cannot start {}", rival.name()))?;
                 for &test in &tests {
                     let measure = || match test {
-                        Test::Bulk1 => load::bulk(&network, &running, &servers, 1, length),
-                        Test::Bulk8 => load::bulk(&network, &running, &servers, 8, length),
-                        Test::Short => load::short(&network, &running, &servers, 64, length),
-                        Test::Exchange => load::exchange(&network, &running, &servers, 20_000),
-                        Test::Idle => load::idle(&network, &running, &servers, 6_000),
+                        ComparisonTest::Bulk1 => load::bulk(&network, &running, &servers, 1, length),
+                        ComparisonTest::Bulk8 => load::bulk(&network, &running, &servers, 8, length),
+                        ComparisonTest::Short => load::short(&network, &running, &servers, 64, length),
+                        ComparisonTest::Exchange => load::exchange(&network, &running, &servers, 20_000),
+                        ComparisonTest::Idle => load::idle(&network, &running, &servers, 6_000),
                     };
                     let mut measures;
                     let mut tries = 0;

@@ -11,21 +11,21 @@ mod sys;
 mod table;
 
 use crate::{
-    load::{self, Flows, Servers},
-    results::{Measure, Measures},
+    load::{self, BulkFlows, LoadServers},
+    measurement::{BenchMetric, Measurement},
 };
 use anyhow::{Context as _, Result, ensure};
-use baselines::{EMPTY, Empty, Yardstick};
-use bottleneck::Narrow;
-use bpf_costs::{Count, Statistics};
+use baselines::{BpfBaseline, EMPTY_PROGRAM, EmptyProgram};
+use bottleneck::Bottleneck;
+use bpf_costs::{BpfRunCount, BpfStatistics};
 use kernel::Controller;
 use std::{collections::BTreeMap, fs, net::SocketAddr, thread, time::Duration};
-use table::{NATIVE, Sheet, Turn, YARDSTICK};
-use testbed::{Clocks, Network, SINK};
+use table::{BASELINE, ControllerTable, ControllerTurn, NATIVE};
+use testbed::{CpuClocks, SINK_PORT, ThreeHosts};
 
-/// Measures what each of Tandem's congestion controllers costs, in nanoseconds an ACK, beside the kernel's own
+/// Measurement what each of Tandem's congestion controllers costs, in nanoseconds an ACK, beside the kernel's own
 #[derive(Debug, clap::Args)]
-pub(crate) struct Control {
+pub(crate) struct ControllerCost {
     /// Rounds; each controller has its turn in each
     #[arg(long, default_value_t = 5)]
     runs: usize,
@@ -38,7 +38,7 @@ pub(crate) struct Control {
     /// Rate of the link, on the wire
     #[arg(long, default_value_t = 200, value_name = "MBIT/S")]
     rate: u64,
-    /// Flows that share it
+    /// BulkFlows that share it
     #[arg(long, default_value_t = 4)]
     flows: usize,
     /// How often a turn is tried that somebody else's work on the machine disturbs
@@ -47,7 +47,7 @@ pub(crate) struct Control {
 }
 
 /// Whom to measure.
-struct Subject {
+struct ControllerCase {
     /// What the table calls it.
     name: String,
     /// What a socket calls it.
@@ -61,20 +61,20 @@ struct Subject {
 /// The monitor's program where a qdisc shapes.
 const MONITOR: &str = "td_dequeue";
 
-impl Control {
+impl ControllerCost {
     pub(crate) fn run(&self) -> Result<()> {
         // First what needs rights and type information, and says so.
         let controllers = self.controllers()?;
         let _held = controllers.iter().map(|controller| kernel::load(controller.name(), &[])).collect::<kernel::Result<Vec<_>>>()?;
-        let _statistics = Statistics::begin()?;
-        let yardsticks = Yardstick::all()?;
-        let _empty = Empty::attach()?;
-        let network = Network::new("reno")?;
+        let _statistics = BpfStatistics::begin()?;
+        let yardsticks = BpfBaseline::all()?;
+        let _empty = EmptyProgram::attach()?;
+        let network = ThreeHosts::new("reno")?;
         // Every packet by itself, and an ACK for each two: links that are worth a controller have no segments of 64 KiB.
         network.client.ip(&["link set dev near gso_max_segs 1".into()])?;
-        let servers = Servers::start(&network)?;
+        let servers = LoadServers::start(&network)?;
         let subjects = subjects(&yardsticks, &controllers);
-        let mut sheet = Sheet::default();
+        let mut sheet = ControllerTable::default();
         let mut given_up = 0;
         for round in 0..self.runs {
             for subject in &subjects {
@@ -108,23 +108,23 @@ impl Control {
             .collect()
     }
 
-    /// Flows under one controller, watched once they have warmed up.
-    fn turn(&self, network: &Network, servers: &Servers, subject: &Subject) -> Result<(Measures, Turn)> {
+    /// BulkFlows under one controller, watched once they have warmed up.
+    fn turn(&self, network: &ThreeHosts, servers: &LoadServers, subject: &ControllerCase) -> Result<(Measurement, ControllerTurn)> {
         let bytes_per_s = self.rate * 1_000_000 / 8;
-        let _link = if subject.told { Narrow::known(network, bytes_per_s)? } else { Narrow::further_on(network, bytes_per_s)? };
-        let flows = Flows { to: SocketAddr::new(Network::SERVER, SINK), count: self.flows, control: Some(&subject.control) };
+        let _link = if subject.told { Bottleneck::known(network, bytes_per_s)? } else { Bottleneck::further_on(network, bytes_per_s)? };
+        let flows = BulkFlows { to: SocketAddr::new(ThreeHosts::SERVER, SINK_PORT), count: self.flows, control: Some(&subject.control) };
         let (bytes, (before, after, spent)) = load::send(network, servers, flows, || {
-            let (before, clocks) = (Look::take(network, subject)?, Clocks::look()?);
+            let (before, clocks) = (KernelCounters::take(network, subject)?, CpuClocks::read()?);
             thread::sleep(Duration::from_secs_f64(self.seconds));
-            let spent = clocks.spent(&[])?;
-            Ok((before, Look::take(network, subject)?, spent))
+            let spent = clocks.since(&[])?;
+            Ok((before, KernelCounters::take(network, subject)?, spent))
         })?;
         let cpu_s_per_gb = spent.machine.as_secs_f64() / (bytes as f64 / 1e9);
-        let measures = Measures::new(spent)
-            .with(Measure::CpuPerGigabyte, cpu_s_per_gb)
-            .with(Measure::Throughput, bytes as f64 * 8e-9 / spent.wall.as_secs_f64());
-        let since = |name: &String, count: &Count| *count - before.callbacks.get(name).copied().unwrap_or_default();
-        let turn = Turn {
+        let measures = Measurement::new(spent)
+            .with(BenchMetric::CpuPerGigabyte, cpu_s_per_gb)
+            .with(BenchMetric::Throughput, bytes as f64 * 8e-9 / spent.wall.as_secs_f64());
+        let since = |name: &String, count: &BpfRunCount| *count - before.callbacks.get(name).copied().unwrap_or_default();
+        let turn = ControllerTurn {
             acks: after.acks - before.acks,
             packets: after.packets - before.packets,
             callbacks: after.callbacks.iter().map(|(name, count)| (name.clone(), since(name, count))).collect(),
@@ -139,38 +139,38 @@ impl Control {
 }
 
 /// The kernel's own as they are, the same by BPF, and Tandem's.
-fn subjects(yardsticks: &[Yardstick], controllers: &[Controller]) -> Vec<Subject> {
-    let native = |name: &str| Subject { name: name.into(), control: name.into(), ops: None, told: false };
-    let mut subjects: Vec<Subject> = yardsticks.iter().map(|yardstick| native(yardstick.name)).collect();
-    subjects.extend(yardsticks.iter().map(|yardstick| Subject {
+fn subjects(yardsticks: &[BpfBaseline], controllers: &[Controller]) -> Vec<ControllerCase> {
+    let native = |name: &str| ControllerCase { name: name.into(), control: name.into(), ops: None, told: false };
+    let mut subjects: Vec<ControllerCase> = yardsticks.iter().map(|yardstick| native(yardstick.name)).collect();
+    subjects.extend(yardsticks.iter().map(|yardstick| ControllerCase {
         name: format!("{} by BPF", yardstick.name),
         control: yardstick.control(),
         ops: Some(yardstick.ops()),
         told: false,
     }));
-    subjects.extend(controllers.iter().map(|controller| Subject {
+    subjects.extend(controllers.iter().map(|controller| ControllerCase {
         name: format!("td_{}", controller.name()),
         control: format!("td_{}", controller.name()),
         ops: Some(format!("td_ops_{}", controller.name())),
         told: controller.needs_capacity(),
     }));
-    debug_assert!([NATIVE, YARDSTICK].iter().all(|name| subjects.iter().any(|subject| subject.name == *name)));
+    debug_assert!([NATIVE, BASELINE].iter().all(|name| subjects.iter().any(|subject| subject.name == *name)));
     subjects
 }
 
 /// What the kernel has counted so far.
-struct Look {
-    callbacks: BTreeMap<String, Count>,
-    monitor: Count,
-    empty: Count,
+struct KernelCounters {
+    callbacks: BTreeMap<String, BpfRunCount>,
+    monitor: BpfRunCount,
+    empty: BpfRunCount,
     acks: u64,
     packets: u64,
 }
 
-impl Look {
-    fn take(network: &Network, subject: &Subject) -> Result<Self> {
+impl KernelCounters {
+    fn take(network: &ThreeHosts, subject: &ControllerCase) -> Result<Self> {
         let callbacks = subject.ops.as_deref().map(bpf_costs::of_controller).transpose()?.unwrap_or_default();
-        let (monitor, empty) = (bpf_costs::of_program(MONITOR), bpf_costs::of_program(EMPTY));
+        let (monitor, empty) = (bpf_costs::of_program(MONITOR), bpf_costs::of_program(EMPTY_PROGRAM));
         // Not /proc/net, which is that of the process's first thread.
         let text =
             network.client.enter(|| fs::read_to_string("/proc/thread-self/net/snmp"))?.context("cannot read /proc/thread-self/net/snmp")?;
@@ -180,6 +180,6 @@ impl Look {
             _ => BTreeMap::new(),
         };
         let counter = |name: &str| counters.get(name).copied().with_context(|| format!("/proc/thread-self/net/snmp has no {name}"));
-        Ok(Look { callbacks, monitor, empty, acks: counter("InSegs")?, packets: counter("OutSegs")? })
+        Ok(KernelCounters { callbacks, monitor, empty, acks: counter("InSegs")?, packets: counter("OutSegs")? })
     }
 }

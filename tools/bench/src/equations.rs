@@ -1,7 +1,7 @@
 //! How fast the models are answered: events a second of processor time of one core, which does not count what the host of a virtual machine
 //! takes away.
 
-use crate::results::median;
+use crate::statistics::median;
 use anyhow::{Context as _, Result};
 use rustix::time::{ClockId, clock_gettime};
 use std::process::Command;
@@ -22,20 +22,20 @@ pub(crate) struct Equations {
 }
 
 /// A question, and how many million events a second answer it.
-struct Row {
+struct EquationSpeed {
     about: String,
     speeds: Vec<f64>,
 }
 
 impl Equations {
     pub(crate) fn run(&self) -> Result<()> {
-        let mut rows: Vec<Row> = Vec::new();
+        let mut rows: Vec<EquationSpeed> = Vec::new();
         for _ in 0..self.runs {
             let mut place = 0;
             let mut note = |about: String, speed: f64| {
                 eprintln!("{about}: {speed:.2} million a second");
                 if rows.len() == place {
-                    rows.push(Row { about, speeds: Vec::new() });
+                    rows.push(EquationSpeed { about, speeds: Vec::new() });
                 }
                 rows[place].speeds.push(speed);
                 place += 1;

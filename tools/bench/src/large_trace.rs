@@ -1,6 +1,6 @@
 //! How fast a large trace is looked at, beside tshark's table of conversations on the same file: turn by turn, on one processor.
 
-use crate::sys::{self, Took};
+use crate::sys::{self, ChildUsage};
 use anyhow::{Context as _, Result, ensure};
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
     process::{Command, Stdio},
     time::Instant,
 };
-use testbed::Dice;
+use testbed::SplitMix64;
 
 /// Measures how fast `tandem detect trace` looks at a large trace of many connections, beside tshark
 #[derive(Debug, clap::Args)]
@@ -50,7 +50,7 @@ impl LargeTrace {
             ("tandem detect trace, both ends", &self.tandem, vec!["detect", "trace", "--json", "--sender", &file, "--receiver", &file], 0),
             ("tshark -z conv,tcp", Path::new("tshark"), vec!["-q", "-z", "conv,tcp", "-r", &file], 0),
         ];
-        let mut measured: Vec<Vec<(f64, Took)>> = vec![Vec::new(); programs.len()];
+        let mut measured: Vec<Vec<(f64, ChildUsage)>> = vec![Vec::new(); programs.len()];
         for round in 0..self.runs {
             for (index, (name, program, arguments, status)) in programs.iter().enumerate() {
                 let (wall, took) = time(program, arguments)?;
@@ -67,7 +67,7 @@ impl LargeTrace {
         println!("{:.2} GB, {} connections; one processor; median (least … most) of {}:\n", size as f64 / 1e9, self.connections, self.runs);
         println!("| | s | CPU s | memory at most |\n|---|---|---|---|");
         for ((name, ..), runs) in programs.iter().zip(&measured) {
-            let spread = |of: fn(&(f64, Took)) -> f64, unit: &str| {
+            let spread = |of: fn(&(f64, ChildUsage)) -> f64, unit: &str| {
                 let mut values: Vec<f64> = runs.iter().map(of).collect();
                 values.sort_by(f64::total_cmp);
                 format!("{:.1}{unit} ({:.1} … {:.1})", values[values.len() / 2], values[0], values[values.len() - 1])
@@ -84,8 +84,8 @@ impl LargeTrace {
         for word in [0xa1b2_3c4d_u32, 0x0004_0002, 0, 0, 65535, 1] {
             file.write_all(&word.to_le_bytes())?;
         }
-        let (mut dice, mut written, mut at) = (Dice::new(7), 24u64, 1_700_000_000_000_000_000u64);
-        let mut flows: Vec<Flow> = (0..self.connections).map(|number| Flow::new(number, &mut dice)).collect();
+        let (mut random, mut written, mut at) = (SplitMix64::new(7), 24u64, 1_700_000_000_000_000_000u64);
+        let mut flows: Vec<TracedDownload> = (0..self.connections).map(|number| TracedDownload::new(number, &mut random)).collect();
         let mut payload = vec![0; SEGMENT];
         for flow in &flows {
             for (from_server, flags) in [(false, SYN), (true, SYN | ACK), (false, ACK)] {
@@ -93,12 +93,12 @@ impl LargeTrace {
                 written += flow.write(&mut file, at, from_server, flags, &[])?;
             }
         }
-        flows.iter_mut().for_each(Flow::begin);
+        flows.iter_mut().for_each(TracedDownload::begin);
         while written < self.bytes {
             for flow in &mut flows {
                 for _ in 0..2 {
                     at += 5_000;
-                    payload.chunks_exact_mut(8).for_each(|chunk| chunk.copy_from_slice(&dice.next().to_le_bytes()));
+                    payload.chunks_exact_mut(8).for_each(|chunk| chunk.copy_from_slice(&random.next_u64().to_le_bytes()));
                     written += flow.write(&mut file, at, true, ACK, &payload)?;
                     flow.next[1] = flow.next[1].wrapping_add(SEGMENT as u32);
                 }
@@ -111,17 +111,21 @@ impl LargeTrace {
 }
 
 /// A download: client and server.
-struct Flow {
+struct TracedDownload {
     client: [u8; 4],
     port: u16,
     /// Next sequence numbers of client and server.
     next: [u32; 2],
 }
 
-impl Flow {
-    fn new(number: u32, dice: &mut Dice) -> Self {
+impl TracedDownload {
+    fn new(number: u32, random: &mut SplitMix64) -> Self {
         let [_, a, b, c] = (number / 50_000 + 1).to_be_bytes();
-        Flow { client: [10, a, b, c], port: (number % 50_000) as u16 + 10_000, next: [dice.next() as u32, dice.next() as u32] }
+        TracedDownload {
+            client: [10, a, b, c],
+            port: (number % 50_000) as u16 + 10_000,
+            next: [random.next_u64() as u32, random.next_u64() as u32],
+        }
     }
 
     /// The handshake is over.
@@ -164,7 +168,7 @@ impl Flow {
 }
 
 /// Runs a program on one processor; how long it took, and what.
-fn time(program: &Path, arguments: &[&str]) -> Result<(f64, Took)> {
+fn time(program: &Path, arguments: &[&str]) -> Result<(f64, ChildUsage)> {
     let begun = Instant::now();
     let child = Command::new("taskset")
         .args(["-c", "0"])

@@ -1,8 +1,8 @@
 //! The ends: what clients do, and the servers that answer them.
 
 use crate::{
-    results::{Measure, Measures},
-    rival::Running,
+    measurement::{BenchMetric, Measurement},
+    rival::RunningRival,
 };
 use anyhow::{Context as _, Result, ensure};
 use hdrhistogram::Histogram;
@@ -24,28 +24,31 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use testbed::{Clocks, ECHO, ECHO_PORTS, Network, SINK, Spent, memory_held};
+use testbed::{CpuClocks, CpuUsage, ECHO_PORT_COUNT, FIRST_ECHO_PORT, SINK_PORT, ThreeHosts, memory_held};
 
 /// Size of a message, each way.
 const MESSAGE: usize = 100;
 
 /// The servers, which serve every rival in turn.
 #[derive(Clone, Default)]
-pub(crate) struct Servers {
+pub(crate) struct LoadServers {
     received: Arc<AtomicU64>,
     open: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Service {
+enum LoadService {
     Sink,
     Echo,
 }
 
-impl Servers {
-    pub(crate) fn start(network: &Network) -> Result<Self> {
-        let servers = Servers::default();
-        for (name, ports, service) in [("sink", SINK..SINK + 1, Service::Sink), ("echo", ECHO..ECHO + ECHO_PORTS, Service::Echo)] {
+impl LoadServers {
+    pub(crate) fn start(network: &ThreeHosts) -> Result<Self> {
+        let servers = LoadServers::default();
+        for (name, ports, service) in [
+            ("sink", SINK_PORT..SINK_PORT + 1, LoadService::Sink),
+            ("echo", FIRST_ECHO_PORT..FIRST_ECHO_PORT + ECHO_PORT_COUNT, LoadService::Echo),
+        ] {
             let servers = servers.clone();
             network.server.spawn(name, move || {
                 if let Err(error) = servers.serve(ports, service) {
@@ -58,7 +61,7 @@ impl Servers {
     }
 
     /// Serves connections to some ports, for ever.
-    fn serve(&self, ports: std::ops::Range<u16>, service: Service) -> Result<()> {
+    fn serve(&self, ports: std::ops::Range<u16>, service: LoadService) -> Result<()> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let mut listeners = HashMap::new();
         for port in ports {
@@ -90,11 +93,11 @@ impl Servers {
                 let Some(mut socket) = connections.get(descriptor as usize).and_then(Option::as_ref) else { continue };
                 let over = match (socket.read(&mut buffer), service) {
                     (Ok(0), _) => true,
-                    (Ok(count), Service::Sink) => {
+                    (Ok(count), LoadService::Sink) => {
                         self.received.fetch_add(count as u64, Relaxed);
                         false
                     }
-                    (Ok(count), Service::Echo) => socket.write_all(&buffer[..count]).is_err(),
+                    (Ok(count), LoadService::Echo) => socket.write_all(&buffer[..count]).is_err(),
                     (Err(why), _) => why.kind() != io::ErrorKind::WouldBlock,
                 };
                 if over {
@@ -148,9 +151,9 @@ fn begin(to: SocketAddr, control: Option<&str>) -> Result<Socket> {
 /// How long flows run before they are measured.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// Flows from client to server, as fast as they go.
+/// BulkFlows from client to server, as fast as they go.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Flows<'a> {
+pub(crate) struct BulkFlows<'a> {
     pub(crate) to: SocketAddr,
     pub(crate) count: usize,
     /// Their congestion control; absent: the host's.
@@ -158,7 +161,12 @@ pub(crate) struct Flows<'a> {
 }
 
 /// Sends until `watch`, which begins when the flows have warmed up, has seen enough: the bytes that arrived meanwhile, and what it saw.
-pub(crate) fn send<T>(network: &Network, servers: &Servers, flows: Flows<'_>, watch: impl FnOnce() -> Result<T>) -> Result<(u64, T)> {
+pub(crate) fn send<T>(
+    network: &ThreeHosts,
+    servers: &LoadServers,
+    flows: BulkFlows<'_>,
+    watch: impl FnOnce() -> Result<T>,
+) -> Result<(u64, T)> {
     let stop = AtomicBool::new(false);
     let sent = thread::scope(|scope| -> Result<(u64, T)> {
         let sender = scope.spawn(|| network.client.enter(|| send_bulk(flows, &stop)));
@@ -176,22 +184,28 @@ pub(crate) fn send<T>(network: &Network, servers: &Servers, flows: Flows<'_>, wa
 }
 
 /// `count` flows from client to server as fast as they go: processor time a gigabyte.
-pub(crate) fn bulk(network: &Network, running: &Running, servers: &Servers, count: usize, length: Duration) -> Result<Measures> {
-    let flows = Flows { to: running.address(SINK), count, control: None };
+pub(crate) fn bulk(
+    network: &ThreeHosts,
+    running: &RunningRival,
+    servers: &LoadServers,
+    count: usize,
+    length: Duration,
+) -> Result<Measurement> {
+    let flows = BulkFlows { to: running.address(SINK_PORT), count, control: None };
     let (bytes, spent) = send(network, servers, flows, || {
-        let clocks = Clocks::look()?;
+        let clocks = CpuClocks::read()?;
         thread::sleep(length);
-        clocks.spent(&running.processes())
+        clocks.since(&running.processes())
     })?;
     let gigabytes = bytes as f64 / 1e9;
-    Ok(Measures::new(spent)
-        .with(Measure::CpuPerGigabyte, spent.machine.as_secs_f64() / gigabytes)
-        .with(Measure::ProxyCpuPerGigabyte, spent.proxy.as_secs_f64() / gigabytes)
-        .with(Measure::Throughput, bytes as f64 * 8e-9 / spent.wall.as_secs_f64()))
+    Ok(Measurement::new(spent)
+        .with(BenchMetric::CpuPerGigabyte, spent.machine.as_secs_f64() / gigabytes)
+        .with(BenchMetric::ProxyCpuPerGigabyte, spent.proxy.as_secs_f64() / gigabytes)
+        .with(BenchMetric::Throughput, bytes as f64 * 8e-9 / spent.wall.as_secs_f64()))
 }
 
-fn send_bulk(flows: Flows<'_>, stop: &AtomicBool) -> Result<()> {
-    let Flows { to, count, control } = flows;
+fn send_bulk(flows: BulkFlows<'_>, stop: &AtomicBool) -> Result<()> {
+    let BulkFlows { to, count, control } = flows;
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     let sockets = (0..count).map(|_| begin(to, control)).collect::<Result<Vec<_>>>()?;
     for socket in &sockets {
@@ -219,14 +233,20 @@ fn send_bulk(flows: Flows<'_>, stop: &AtomicBool) -> Result<()> {
 }
 
 /// Connections, one message each way, close; so many at a time.
-pub(crate) fn short(network: &Network, running: &Running, servers: &Servers, at_a_time: usize, length: Duration) -> Result<Measures> {
+pub(crate) fn short(
+    network: &ThreeHosts,
+    running: &RunningRival,
+    servers: &LoadServers,
+    at_a_time: usize,
+    length: Duration,
+) -> Result<Measurement> {
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
-    let (connections, spent) = thread::scope(|scope| -> Result<(u64, Spent)> {
+    let (connections, spent) = thread::scope(|scope| -> Result<(u64, CpuUsage)> {
         let client = scope.spawn(|| network.client.enter(|| connect_often(running, at_a_time, &stop, &done)));
         thread::sleep(WARM_UP);
-        let (before, clocks) = (done.load(Relaxed), Clocks::look()?);
+        let (before, clocks) = (done.load(Relaxed), CpuClocks::read()?);
         thread::sleep(length);
-        let spent = clocks.spent(&running.processes());
+        let spent = clocks.since(&running.processes());
         let connections = done.load(Relaxed) - before;
         stop.store(true, Relaxed);
         client.join().map_err(|_| anyhow::anyhow!("the client panicked"))???;
@@ -235,21 +255,21 @@ pub(crate) fn short(network: &Network, running: &Running, servers: &Servers, at_
     servers.await_quiet()?;
     ensure!(connections > 0, "no connection was made");
     let each = |time: Duration| time.as_secs_f64() * 1e6 / connections as f64;
-    Ok(Measures::new(spent)
-        .with(Measure::Connections, connections as f64 / spent.wall.as_secs_f64())
-        .with(Measure::CpuPerConnection, each(spent.machine))
-        .with(Measure::ProxyCpuPerConnection, each(spent.proxy)))
+    Ok(Measurement::new(spent)
+        .with(BenchMetric::Connections, connections as f64 / spent.wall.as_secs_f64())
+        .with(BenchMetric::CpuPerConnection, each(spent.machine))
+        .with(BenchMetric::ProxyCpuPerConnection, each(spent.proxy)))
 }
 
-fn connect_often(running: &Running, at_a_time: usize, stop: &AtomicBool, done: &AtomicU64) -> Result<()> {
+fn connect_often(running: &RunningRival, at_a_time: usize, stop: &AtomicBool, done: &AtomicU64) -> Result<()> {
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     let mut sockets: Vec<Option<Socket>> = Vec::new();
-    let mut ports = (ECHO..ECHO + ECHO_PORTS).cycle();
+    let mut ports = (FIRST_ECHO_PORT..FIRST_ECHO_PORT + ECHO_PORT_COUNT).cycle();
     let message = [7; MESSAGE];
     let mut buffer = [0; 2 * MESSAGE];
     let mut events = Vec::with_capacity(64);
     let mut next = |sockets: &mut Vec<Option<Socket>>| -> Result<()> {
-        let socket = begin(running.address(ports.next().unwrap_or(ECHO)), None)?;
+        let socket = begin(running.address(ports.next().unwrap_or(FIRST_ECHO_PORT)), None)?;
         watch(&epoll, &socket, EventFlags::IN | EventFlags::OUT | EventFlags::ET)?;
         place(sockets, socket);
         Ok(())
@@ -283,10 +303,10 @@ fn connect_often(running: &Running, at_a_time: usize, stop: &AtomicBool, done: &
 }
 
 /// One message after the other on one connection: how long each takes there and back.
-pub(crate) fn exchange(network: &Network, running: &Running, servers: &Servers, count: usize) -> Result<Measures> {
-    let clocks = Clocks::look()?;
+pub(crate) fn exchange(network: &ThreeHosts, running: &RunningRival, servers: &LoadServers, count: usize) -> Result<Measurement> {
+    let clocks = CpuClocks::read()?;
     let times = network.client.enter(|| -> Result<Histogram<u64>> {
-        let mut stream = TcpStream::connect(running.address(ECHO))?;
+        let mut stream = TcpStream::connect(running.address(FIRST_ECHO_PORT))?;
         stream.set_nodelay(true)?;
         let mut times = Histogram::new(3)?;
         let mut message = [7; MESSAGE];
@@ -302,21 +322,21 @@ pub(crate) fn exchange(network: &Network, running: &Running, servers: &Servers, 
         Ok(times)
     })??;
     servers.await_quiet()?;
-    Ok(Measures::new(clocks.spent(&running.processes())?)
-        .with(Measure::ExchangeP50, times.value_at_quantile(0.5) as f64 / 1e3)
-        .with(Measure::ExchangeP99, times.value_at_quantile(0.99) as f64 / 1e3))
+    Ok(Measurement::new(clocks.since(&running.processes())?)
+        .with(BenchMetric::ExchangeP50, times.value_at_quantile(0.5) as f64 / 1e3)
+        .with(BenchMetric::ExchangeP99, times.value_at_quantile(0.99) as f64 / 1e3))
 }
 
 /// Memory of connections that have spoken once and then rest: of the processes in the middle, and of the kernel, both ends included.
-pub(crate) fn idle(network: &Network, running: &Running, servers: &Servers, count: usize) -> Result<Measures> {
-    let clocks = Clocks::look()?;
+pub(crate) fn idle(network: &ThreeHosts, running: &RunningRival, servers: &LoadServers, count: usize) -> Result<Measurement> {
+    let clocks = CpuClocks::read()?;
     thread::sleep(WARM_UP);
     let before = memory_held(&running.processes())?;
     let connections = network.client.enter(|| -> Result<Vec<TcpStream>> {
-        let mut ports = (ECHO..ECHO + ECHO_PORTS).cycle();
+        let mut ports = (FIRST_ECHO_PORT..FIRST_ECHO_PORT + ECHO_PORT_COUNT).cycle();
         let mut connections = Vec::new();
         for _ in 0..count {
-            let mut stream = TcpStream::connect(running.address(ports.next().unwrap_or(ECHO)))?;
+            let mut stream = TcpStream::connect(running.address(ports.next().unwrap_or(FIRST_ECHO_PORT)))?;
             let mut message = [7; MESSAGE];
             stream.write_all(&message)?;
             stream.read_exact(&mut message)?;
@@ -329,5 +349,5 @@ pub(crate) fn idle(network: &Network, running: &Running, servers: &Servers, coun
     ensure!(servers.open.load(Relaxed) >= count as u64, "connections were lost");
     drop(connections);
     servers.await_quiet()?;
-    Ok(Measures::new(clocks.spent(&running.processes())?).with(Measure::MemoryPerIdle, (after - before) / 1e3 / count as f64))
+    Ok(Measurement::new(clocks.since(&running.processes())?).with(BenchMetric::MemoryPerIdle, (after - before) / 1e3 / count as f64))
 }

@@ -18,12 +18,14 @@ mod control;
 mod equations;
 mod large_trace;
 mod load;
+mod measurement;
 mod minimal_relay;
 mod network_pairs;
 mod ns2;
 mod path_sweep;
 mod results;
 mod rival;
+mod statistics;
 mod sys;
 
 use anyhow::Result;
@@ -37,22 +39,22 @@ struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    bench: comparison::Bench,
+    bench: comparison::Comparison,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     #[command(hide = true)]
-    Bare(minimal_relay::Bare),
-    Bond(bond_cost::Bonded),
+    Bare(minimal_relay::MinimalRelay),
+    Bond(bond_cost::BondCost),
     #[command(hide = true)]
-    Copy(bond_cost::Copying),
-    Control(control::Control),
+    Copy(bond_cost::CopyRelay),
+    Control(control::ControllerCost),
     Equations(equations::Equations),
     LargeTrace(large_trace::LargeTrace),
-    Ns2(ns2::Ns2),
-    Pairs(network_pairs::Pairs),
-    Paths(path_sweep::Paths),
+    Ns2(ns2::CompareWithNs2),
+    Pairs(network_pairs::NetworkPairs),
+    Paths(path_sweep::PathSweep),
 }
 
 fn main() -> Result<ExitCode> {

@@ -18,7 +18,7 @@ use std::{
 
 /// Runs a relay that does nothing but relay, on the middle host of a measurement
 #[derive(Debug, clap::Args)]
-pub(crate) struct Bare {
+pub(crate) struct MinimalRelay {
     /// Where intercepted connections arrive
     listen: SocketAddrV4,
 }
@@ -29,7 +29,7 @@ const PIPE: usize = 1 << 20;
 /// What the listener's events carry.
 const LISTENER: u64 = u64::MAX;
 
-impl Bare {
+impl MinimalRelay {
     pub(crate) fn run(&self) -> Result<()> {
         let listener = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
         listener.set_reuse_address(true)?;
@@ -39,7 +39,7 @@ impl Bare {
         listener.listen(4096)?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
-        let mut connections: Vec<Option<Connection>> = Vec::new();
+        let mut connections: Vec<Option<RelayedConnection>> = Vec::new();
         let mut free = Vec::new();
         let mut scratch = vec![0; MESSAGE];
         let mut events = Vec::with_capacity(256);
@@ -56,7 +56,7 @@ impl Bare {
                         });
                         // A client that can't be served is hung up on.
                         connections[slot] =
-                            client.try_into().ok().and_then(|client| Connection::begin(near.into(), client, &epoll, slot).ok());
+                            client.try_into().ok().and_then(|client| RelayedConnection::begin(near.into(), client, &epoll, slot).ok());
                         free.extend(connections[slot].is_none().then_some(slot));
                     }
                     continue;
@@ -77,7 +77,7 @@ impl Bare {
 
 /// One way through a connection.
 #[derive(Default)]
-struct Direction {
+struct RelayDirection {
     /// There since it has become a stream.
     pipe: Option<(OwnedFd, OwnedFd)>,
     in_pipe: usize,
@@ -88,21 +88,21 @@ struct Direction {
     over: bool,
 }
 
-struct Connection {
+struct RelayedConnection {
     near: Socket,
     far: Socket,
     connected: bool,
-    up: Direction,
-    down: Direction,
+    up: RelayDirection,
+    down: RelayDirection,
 }
 
-impl Connection {
+impl RelayedConnection {
     fn begin(near: Socket, client: SocketAddr, epoll: &OwnedFd, slot: usize) -> io::Result<Self> {
         let server = near.local_addr()?;
         // The port may belong to a connection to this server that has just ended.
         let far = dial(client, &server).or_else(|_| dial(SocketAddr::new(client.ip(), 0), &server))?;
         watch(epoll, &far, slot, true)?;
-        Ok(Connection { near, far, connected: false, up: Direction::default(), down: Direction::default() })
+        Ok(RelayedConnection { near, far, connected: false, up: RelayDirection::default(), down: RelayDirection::default() })
     }
 
     /// Moves what there is; none when both ways are over, or a leg has failed.
@@ -139,7 +139,7 @@ fn watch(epoll: &OwnedFd, leg: &Socket, slot: usize, far: bool) -> io::Result<()
     Ok(epoll::add(epoll, leg, token, EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET)?)
 }
 
-impl Direction {
+impl RelayDirection {
     fn go_on(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, scratch: &mut [u8]) -> Result<(), Errno> {
         while self.in_pipe > 0 || self.readable {
             let moved = if self.pipe.is_some() { self.splice(source, destination) } else { self.copy(source, destination, scratch) };

@@ -1,4 +1,4 @@
-//! Is a bond ever worse than the better of its networks alone? Pairs of networks are drawn at random, one transfer goes over both, and over each alone, by
+//! Is a bond ever worse than the better of its networks alone? NetworkPairs of networks are drawn at random, one transfer goes over both, and over each alone, by
 //! the same losses.
 
 use anyhow::{Context as _, Result};
@@ -18,7 +18,7 @@ use std::{
 /// Compares a bond with the better of its networks alone, over pairs of networks drawn at random: rates of 1 to 50 Mbit/s and round trips of 5 to 700 ms, evenly on a
 /// logarithmic scale, no losses or up to 1 %
 #[derive(Debug, clap::Args)]
-pub(crate) struct Pairs {
+pub(crate) struct NetworkPairs {
     /// How many pairs
     #[arg(long, default_value_t = 30)]
     count: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Pairs {
     seeds: u64,
     /// Who plays them
     #[arg(long, default_value = "lab")]
-    on: Player,
+    on: PairEngine,
     /// Runs side by side
     #[arg(long, default_value_t = 4)]
     jobs: usize,
@@ -43,7 +43,7 @@ pub(crate) struct Pairs {
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Player {
+enum PairEngine {
     /// The real kernel and the real bond
     Lab,
     /// Packets in virtual time
@@ -52,13 +52,13 @@ enum Player {
 
 /// A network that was drawn.
 #[derive(Debug, Clone, Copy)]
-struct Drawn {
+struct RandomNetwork {
     kbit: u64,
     rtt_ms: f64,
     loss: f64,
 }
 
-impl fmt::Display for Drawn {
+impl fmt::Display for RandomNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.1} Mbit/s {:.0} ms {:.2} %", self.kbit as f64 / 1e3, self.rtt_ms, self.loss * 100.0)
     }
@@ -66,16 +66,16 @@ impl fmt::Display for Drawn {
 
 /// What a pair came to: how much faster the bond was than the better network alone, %, seed by seed.
 #[derive(Debug)]
-struct Came {
-    networks: [Drawn; 2],
+struct PairResult {
+    networks: [RandomNetwork; 2],
     gains: Vec<f64>,
     /// Runs in which the machine did not keep up.
     invalid: usize,
 }
 
-impl Pairs {
+impl NetworkPairs {
     pub(crate) fn run(&self) -> Result<()> {
-        let pairs: Vec<[Drawn; 2]> = (0..self.count).map(|pair| draw(self.draw, pair)).collect();
+        let pairs: Vec<[RandomNetwork; 2]> = (0..self.count).map(|pair| draw(self.draw, pair)).collect();
         let (next, came) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         thread::scope(|scope| {
             let workers: Vec<_> = (0..self.jobs.max(1))
@@ -93,7 +93,7 @@ impl Pairs {
             workers.into_iter().try_for_each(|worker| worker.join().expect("nobody panics here"))
         })?;
         let came = came.into_inner().expect("nobody panics here");
-        let means: Vec<f64> = came.iter().map(Came::mean).collect();
+        let means: Vec<f64> = came.iter().map(PairResult::mean).collect();
         let mean = means.iter().sum::<f64>() / means.len() as f64;
         let worst = means.iter().copied().fold(f64::INFINITY, f64::min);
         let below = means.iter().filter(|mean| **mean < -3.0).count();
@@ -101,12 +101,12 @@ impl Pairs {
         Ok(())
     }
 
-    fn play(&self, mut networks: [Drawn; 2]) -> Result<Came> {
+    fn play(&self, mut networks: [RandomNetwork; 2]) -> Result<PairResult> {
         networks.sort_by_key(|network| std::cmp::Reverse(network.kbit));
         let bytes = (networks.iter().map(|network| network.kbit).max().unwrap_or(0) as f64 * 125.0 * self.seconds) as u64;
         let (mut gains, mut invalid) = (Vec::new(), 0);
         for seed in 1..=self.seeds {
-            let mut time = |networks: &[Drawn], scheduler: &str| -> Result<f64> {
+            let mut time = |networks: &[RandomNetwork], scheduler: &str| -> Result<f64> {
                 let scenario = scenario(networks, bytes, scheduler)?;
                 // A machine that stood still says so: once more then.
                 let mut outcome = self.once(&scenario, seed)?;
@@ -123,24 +123,24 @@ impl Pairs {
             let alone = if least < alone { alone.min(time(&networks[1..], "single")?) } else { alone };
             gains.push((alone / bond - 1.0) * 100.0);
         }
-        Ok(Came { networks, gains, invalid })
+        Ok(PairResult { networks, gains, invalid })
     }
 
     fn once(&self, scenario: &Scenario, seed: u64) -> Result<Outcome> {
         Ok(match self.on {
-            Player::Lab => Lab::default().run(scenario, seed, &())?,
-            Player::Sim => Sim::default().run(scenario, seed, &())?,
+            PairEngine::Lab => Lab::default().run(scenario, seed, &())?,
+            PairEngine::Sim => Sim::default().run(scenario, seed, &())?,
         })
     }
 }
 
-impl Came {
+impl PairResult {
     fn mean(&self) -> f64 {
         self.gains.iter().sum::<f64>() / self.gains.len() as f64
     }
 }
 
-impl fmt::Display for Came {
+impl fmt::Display for PairResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [one, other] = self.networks.map(|network| network.to_string());
         write!(f, "{one:28} | {other:28} | {:+6.1} ± {:.1} %", self.mean(), half_width(&self.gains))?;
@@ -148,18 +148,18 @@ impl fmt::Display for Came {
     }
 }
 
-fn draw(which: u64, pair: u64) -> [Drawn; 2] {
+fn draw(which: u64, pair: u64) -> [RandomNetwork; 2] {
     let mut random = stream(which, Purpose::Sizes, pair);
     let mut log = |least: f64, most: f64| least * (most / least).powf(random.random::<f64>());
     [0, 1].map(|_| {
         let (rate, rtt_ms, loss) = (log(1.0, 50.0), log(5.0, 700.0), log(0.0001, 0.01));
         // Half of them lose nothing.
-        Drawn { kbit: (rate * 1e3) as u64, rtt_ms, loss: if log(1.0, 4.0) < 2.0 { 0.0 } else { loss } }
+        RandomNetwork { kbit: (rate * 1e3) as u64, rtt_ms, loss: if log(1.0, 4.0) < 2.0 { 0.0 } else { loss } }
     })
 }
 
-fn scenario(networks: &[Drawn], bytes: u64, scheduler: &str) -> Result<Scenario> {
-    let network = |network: &Drawn| {
+fn scenario(networks: &[RandomNetwork], bytes: u64, scheduler: &str) -> Result<Scenario> {
+    let network = |network: &RandomNetwork| {
         let loss = if network.loss > 0.0 { format!("loss = {{ per_packet = {:.5} }}\n", network.loss) } else { String::new() };
         format!("[[network]]\nrate = \"{}kbit\"\ndelay = \"{:.2}ms\"\n{loss}", network.kbit, network.rtt_ms / 2.0)
     };

@@ -11,19 +11,19 @@ mod speed;
 
 use anyhow::{Context as _, Result};
 use scenario::{Engine as _, half_width};
-use setting::{Leg, Loses, Sender, Setting};
+use setting::{Ns2Leg, Ns2Loss, Ns2Sender, Ns2Setting};
 use sim::Sim;
 use std::path::PathBuf;
 
 /// Compares the simulator with ns-2: goodput, windows, speed, memory
 #[derive(Debug, clap::Args)]
-pub(crate) struct Ns2 {
+pub(crate) struct CompareWithNs2 {
     /// The program
     #[arg(long, default_value = "ns", value_name = "PROGRAM")]
     ns: String,
-    /// What to compare
+    /// Ns2Comparison to compare
     #[arg(long, value_delimiter = ',', default_value = "goodput,speed,memory,flows")]
-    what: Vec<What>,
+    what: Vec<Ns2Comparison>,
     /// Only settings whose name has this in it
     #[arg(long, default_value = "")]
     only: String,
@@ -41,20 +41,20 @@ pub(crate) struct Ns2 {
     play: Option<String>,
 }
 
-/// What is compared.
+/// Ns2Comparison is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum What {
+enum Ns2Comparison {
     /// Goodput, and the windows over time
     Goodput,
     /// Packets a second of processor time
     Speed,
     /// Memory over simulated time
     Memory,
-    /// What a packet costs among many flows
+    /// Ns2Comparison a packet costs among many flows
     Flows,
 }
 
-impl Ns2 {
+impl CompareWithNs2 {
     pub(crate) fn run(&self) -> Result<()> {
         if let Some(play) = &self.play {
             return speed::play(play);
@@ -64,10 +64,10 @@ impl Ns2 {
         }
         for what in &self.what {
             match what {
-                What::Goodput => self.goodput()?,
-                What::Speed => speed::speed(&self.ns, self.runs)?,
-                What::Memory => speed::memory(&self.ns)?,
-                What::Flows => speed::flows(&self.ns, self.runs, self.plots.as_deref())?,
+                Ns2Comparison::Goodput => self.goodput()?,
+                Ns2Comparison::Speed => speed::speed(&self.ns, self.runs)?,
+                Ns2Comparison::Memory => speed::memory(&self.ns)?,
+                Ns2Comparison::Flows => speed::flows(&self.ns, self.runs, self.plots.as_deref())?,
             }
         }
         Ok(())
@@ -109,44 +109,44 @@ impl Ns2 {
     }
 
     /// The window over time of the first seed, on both sides.
-    fn windows(&self, setting: Setting) -> Result<plot::Panel> {
+    fn windows(&self, setting: Ns2Setting) -> Result<plot::CwndPanel> {
         const SECONDS: u64 = 60;
-        let setting = Setting { seconds: SECONDS, samples: 6 * SECONDS, ..setting };
+        let setting = Ns2Setting { seconds: SECONDS, samples: 6 * SECONDS, ..setting };
         let (here, (there, _)) = (play::here(&setting, 1)?, play::by_ns2(&self.ns, &setting, 1)?);
-        Ok(plot::Panel { title: setting.name.into(), end_s: SECONDS as f64, ours: here.cwnd, theirs: there.cwnd })
+        Ok(plot::CwndPanel { title: setting.name.into(), end_s: SECONDS as f64, ours: here.cwnd, theirs: there.cwnd })
     }
 }
 
-/// What is compared.
-fn settings() -> Vec<Setting> {
-    use Loses::{Nothing, PerPacket, PerSecond};
-    use Sender::{NewReno, Vegas, Xcp};
+/// Ns2Comparison is compared.
+fn settings() -> Vec<Ns2Setting> {
+    use Ns2Loss::{Nothing, PerPacket, PerSecond};
+    use Ns2Sender::{NewReno, Vegas, Xcp};
     // 100 Mbit/s and 40 ms have room for 333 packets, and as many wait.
-    let one = |loses| vec![Leg::new(100, 20, 333, loses)];
-    let narrow = |loses| vec![Leg::new(10, 20, 33, loses)];
-    let two = |near_ms, far_ms, near, far| vec![Leg::new(100, near_ms, 333, near), Leg::new(100, far_ms, 333, far)];
-    let sharing = |setting: Setting, flows, access_ms| Setting { flows, starts_ms: 1000, access_ms, ..setting };
-    let held_back = |setting: Setting| Setting { delayed_acks: true, ..setting };
+    let one = |loses| vec![Ns2Leg::new(100, 20, 333, loses)];
+    let narrow = |loses| vec![Ns2Leg::new(10, 20, 33, loses)];
+    let two = |near_ms, far_ms, near, far| vec![Ns2Leg::new(100, near_ms, 333, near), Ns2Leg::new(100, far_ms, 333, far)];
+    let sharing = |setting: Ns2Setting, flows, access_ms| Ns2Setting { flows, starts_ms: 1000, access_ms, ..setting };
+    let held_back = |setting: Ns2Setting| Ns2Setting { delayed_acks: true, ..setting };
     vec![
-        Setting::new("NewReno, RI 0.4/s", NewReno, 400, one(PerSecond(0.4))),
-        Setting::new("NewReno, RI 2/s", NewReno, 1000, one(PerSecond(2.0))),
-        Setting::new("NewReno, RD 0.0001", NewReno, 400, one(PerPacket(1e-4))),
-        Setting::new("NewReno, RD 0.001", NewReno, 1000, one(PerPacket(1e-3))),
-        Setting::new("NewReno, drop-tail", NewReno, 300, narrow(Nothing)),
-        sharing(Setting::new("5 NewReno flows share a drop-tail queue, 40 to 80 ms", NewReno, 300, narrow(Nothing)), 5, 20),
-        sharing(Setting::new("20 NewReno flows share 100 Mbit/s, 40 to 80 ms", NewReno, 100, one(Nothing)), 20, 20),
-        Setting::new("Vegas, drop-tail", Vegas, 100, narrow(Nothing)),
-        sharing(Setting::new("4 Vegas flows share a drop-tail queue", Vegas, 300, vec![Leg::new(10, 20, 66, Nothing)]), 4, 0),
-        Setting::new("XCP", Xcp, 100, narrow(Nothing)),
-        sharing(Setting::new("4 XCP flows share a link", Xcp, 100, vec![Leg::new(10, 20, 66, Nothing)]), 4, 0),
-        Setting::new("split, RI 2/s on 40 and 20 ms", NewReno, 1000, two(20, 10, PerSecond(2.0), PerSecond(2.0))),
-        Setting::new("split, RI 2/s on 20 and 40 ms", NewReno, 1000, two(10, 20, PerSecond(2.0), PerSecond(2.0))),
-        Setting::new("split, RD 0.001 on 40 and 20 ms", NewReno, 1000, two(20, 10, PerPacket(1e-3), PerPacket(1e-3))),
-        Setting::new("split, RD 0.001 on 20 and 40 ms", NewReno, 1000, two(10, 20, PerPacket(1e-3), PerPacket(1e-3))),
-        Setting { ns2_growth: 2, ..held_back(Setting::new("NewReno, RD 0.001, delayed ACKs", NewReno, 1000, one(PerPacket(1e-3)))) },
-        Setting {
+        Ns2Setting::new("NewReno, RI 0.4/s", NewReno, 400, one(PerSecond(0.4))),
+        Ns2Setting::new("NewReno, RI 2/s", NewReno, 1000, one(PerSecond(2.0))),
+        Ns2Setting::new("NewReno, RD 0.0001", NewReno, 400, one(PerPacket(1e-4))),
+        Ns2Setting::new("NewReno, RD 0.001", NewReno, 1000, one(PerPacket(1e-3))),
+        Ns2Setting::new("NewReno, drop-tail", NewReno, 300, narrow(Nothing)),
+        sharing(Ns2Setting::new("5 NewReno flows share a drop-tail queue, 40 to 80 ms", NewReno, 300, narrow(Nothing)), 5, 20),
+        sharing(Ns2Setting::new("20 NewReno flows share 100 Mbit/s, 40 to 80 ms", NewReno, 100, one(Nothing)), 20, 20),
+        Ns2Setting::new("Vegas, drop-tail", Vegas, 100, narrow(Nothing)),
+        sharing(Ns2Setting::new("4 Vegas flows share a drop-tail queue", Vegas, 300, vec![Ns2Leg::new(10, 20, 66, Nothing)]), 4, 0),
+        Ns2Setting::new("XCP", Xcp, 100, narrow(Nothing)),
+        sharing(Ns2Setting::new("4 XCP flows share a link", Xcp, 100, vec![Ns2Leg::new(10, 20, 66, Nothing)]), 4, 0),
+        Ns2Setting::new("split, RI 2/s on 40 and 20 ms", NewReno, 1000, two(20, 10, PerSecond(2.0), PerSecond(2.0))),
+        Ns2Setting::new("split, RI 2/s on 20 and 40 ms", NewReno, 1000, two(10, 20, PerSecond(2.0), PerSecond(2.0))),
+        Ns2Setting::new("split, RD 0.001 on 40 and 20 ms", NewReno, 1000, two(20, 10, PerPacket(1e-3), PerPacket(1e-3))),
+        Ns2Setting::new("split, RD 0.001 on 20 and 40 ms", NewReno, 1000, two(10, 20, PerPacket(1e-3), PerPacket(1e-3))),
+        Ns2Setting { ns2_growth: 2, ..held_back(Ns2Setting::new("NewReno, RD 0.001, delayed ACKs", NewReno, 1000, one(PerPacket(1e-3)))) },
+        Ns2Setting {
             differs: Some("no: ns-2 grows by what it hears, not by what was acknowledged"),
-            ..held_back(Setting::new("the same, ns-2's growth as it comes", NewReno, 1000, one(PerPacket(1e-3))))
+            ..held_back(Ns2Setting::new("the same, ns-2's growth as it comes", NewReno, 1000, one(PerPacket(1e-3))))
         },
     ]
 }

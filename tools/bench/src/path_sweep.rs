@@ -17,7 +17,7 @@ use std::{
 /// Tries the proxy's data path over rates, round trips and buffers: no receive buffer may overrun, no
 /// sender on a lossless leg may meet a timeout, the link is to be filled. Exit code 1 if a point fails
 #[derive(Debug, clap::Args)]
-pub(crate) struct Paths {
+pub(crate) struct PathSweep {
     /// Rates of the receiver's link
     #[arg(long, value_delimiter = ',', default_value = "1Mbit,10Mbit,100Mbit,1000Mbit")]
     rates: Vec<Rate>,
@@ -37,7 +37,7 @@ pub(crate) struct Paths {
 
 /// A combination that is tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Point {
+struct SweepPoint {
     rate_bps: u64,
     rtt_ns: u64,
     buffer_bytes: u64,
@@ -45,8 +45,8 @@ struct Point {
 
 /// What one came to.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Came {
-    point: Point,
+struct SweepResult {
+    point: SweepPoint,
     /// The machine kept up.
     valid: bool,
     /// Goodput over the last half of the time, over the most that the link can carry.
@@ -66,7 +66,7 @@ const SEGMENT: u64 = 64 * 1024;
 /// A machine that did not keep up is given another try so often.
 const TRIES: usize = 3;
 
-impl Paths {
+impl PathSweep {
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let mut known = self.known()?;
         println!("{:>10} {:>8} {:>8} {:>8} {:>9} {:>9} {:>10}", "rate", "RTT", "buffer", "of link", "overruns", "timeouts", "held");
@@ -83,20 +83,20 @@ impl Paths {
         Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    fn points(&self) -> impl Iterator<Item = Point> + '_ {
-        let of = |rate: &Rate, rtt: &Span, buffer: &Bytes| Point { rate_bps: rate.0, rtt_ns: rtt.0, buffer_bytes: buffer.0 };
+    fn points(&self) -> impl Iterator<Item = SweepPoint> + '_ {
+        let of = |rate: &Rate, rtt: &Span, buffer: &Bytes| SweepPoint { rate_bps: rate.0, rtt_ns: rtt.0, buffer_bytes: buffer.0 };
         self.rates
             .iter()
             .flat_map(move |rate| self.rtts.iter().flat_map(move |rtt| self.buffers.iter().map(move |buffer| of(rate, rtt, buffer))))
     }
 
-    fn known(&self) -> Result<Vec<Came>> {
+    fn known(&self) -> Result<Vec<SweepResult>> {
         let Some(path) = self.resume.as_ref().filter(|path| path.exists()) else { return Ok(Vec::new()) };
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         text.lines().map(|line| serde_json::from_str(line).with_context(|| format!("{}: {line:?}", path.display()))).collect()
     }
 
-    fn play(&self, point: Point) -> Result<Came> {
+    fn play(&self, point: SweepPoint) -> Result<SweepResult> {
         let mut came = self.once(point)?;
         for _ in 1..TRIES {
             came = if came.valid { came } else { self.once(point)? };
@@ -108,18 +108,18 @@ impl Paths {
         Ok(came)
     }
 
-    fn once(&self, point: Point) -> Result<Came> {
+    fn once(&self, point: SweepPoint) -> Result<SweepResult> {
         let text = self.scenario(point);
         let variant = ScenarioFile::parse(&text, "paths")?.variants(&[])?.remove(0);
         let outcome = Lab::default().run(&variant.scenario, 1, &())?;
-        Ok(Came::of(point, &outcome))
+        Ok(SweepResult::of(point, &outcome))
     }
 
     /// A download, so that the proxy has dialled the leg that fills its buffer: an accepted leg has its
     /// bound from its listener, a dialled one when it has become a stream.
     /// The near link is up to twenty times as fast as the far one, so that the proxy's buffer is full.
-    fn scenario(&self, point: Point) -> String {
-        let Point { rate_bps, rtt_ns, buffer_bytes } = point;
+    fn scenario(&self, point: SweepPoint) -> String {
+        let SweepPoint { rate_bps, rtt_ns, buffer_bytes } = point;
         let (near_bps, near_delay_ns, far_delay_ns) =
             ((20 * rate_bps).min(1_000_000_000).max(rate_bps + rate_bps / 4), NEAR_RTT.0 / 2, rtt_ns / 2);
         // Slow start takes about log2(BDP) round trips, slow links need time to average over their
@@ -137,10 +137,10 @@ impl Paths {
     }
 }
 
-impl Came {
-    fn of(point: Point, outcome: &Outcome) -> Self {
+impl SweepResult {
+    fn of(point: SweepPoint, outcome: &Outcome) -> Self {
         let legs = outcome.flows.first().map(|flow| flow.legs.as_slice()).unwrap_or_default();
-        Came {
+        SweepResult {
             point,
             valid: outcome.valid,
             share: outcome.series.iter().find(|series| series.what == "goodput").map_or(0.0, late_mean) / payload_rate(point.rate_bps),
@@ -165,7 +165,7 @@ impl Came {
     }
 
     fn row(&self) -> String {
-        let Point { rate_bps, rtt_ns, buffer_bytes } = self.point;
+        let SweepPoint { rate_bps, rtt_ns, buffer_bytes } = self.point;
         let note = match (self.passes(), self.valid) {
             (false, _) => "  FAILS",
             (true, false) => "  (the machine did not keep up)",

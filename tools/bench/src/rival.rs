@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
-use testbed::{Network, pipe, ports};
+use testbed::{ThreeHosts, load_rules, service_ports};
 
 /// The port that interception goes to.
 const PORT: u16 = 5000;
@@ -19,11 +19,11 @@ const PORT: u16 = 5000;
 #[derive(Debug, Clone)]
 pub(crate) struct Rival {
     name: String,
-    kind: Kind,
+    kind: RivalKind,
 }
 
 #[derive(Debug, Clone)]
-enum Kind {
+enum RivalKind {
     Forwarding,
     Tandem { program: PathBuf, flags: Vec<String> },
     Haproxy { threads: usize, tuned: bool },
@@ -38,23 +38,23 @@ impl Rival {
         let tandem = |threads: usize| {
             let mut all = vec!["--threads".to_string(), threads.to_string()];
             all.extend(flags.split_whitespace().map(str::to_owned));
-            Rival { name: format!("tandem-{threads}"), kind: Kind::Tandem { program: tandem.to_path_buf(), flags: all } }
+            Rival { name: format!("tandem-{threads}"), kind: RivalKind::Tandem { program: tandem.to_path_buf(), flags: all } }
         };
         let haproxy = |threads, tuned| Rival {
             name: format!("haproxy-{threads}{}", if tuned { "-tuned" } else { "" }),
-            kind: Kind::Haproxy { threads, tuned },
+            kind: RivalKind::Haproxy { threads, tuned },
         };
         vec![
-            Rival { name: "forwarding".into(), kind: Kind::Forwarding },
+            Rival { name: "forwarding".into(), kind: RivalKind::Forwarding },
             tandem(1),
             haproxy(1, false),
             haproxy(1, true),
             tandem(2),
             haproxy(2, false),
             haproxy(2, true),
-            Rival { name: "nginx".into(), kind: Kind::Nginx },
-            Rival { name: "socat".into(), kind: Kind::Socat },
-            Rival { name: "bare".into(), kind: Kind::Bare },
+            Rival { name: "nginx".into(), kind: RivalKind::Nginx },
+            Rival { name: "socat".into(), kind: RivalKind::Socat },
+            Rival { name: "bare".into(), kind: RivalKind::Bare },
         ]
     }
 
@@ -64,11 +64,11 @@ impl Rival {
 
     /// Whether it is spared thousands of connections at once: it makes a process of each, or is nothing that holds any for long.
     pub(crate) fn is_spared(&self) -> bool {
-        matches!(self.kind, Kind::Socat | Kind::Bare)
+        matches!(self.kind, RivalKind::Socat | RivalKind::Bare)
     }
 
     /// Starts it on the middle host; it runs until what is returned is dropped.
-    pub(crate) fn start(&self, network: &Network) -> Result<Running> {
+    pub(crate) fn start(&self, network: &ThreeHosts) -> Result<RunningRival> {
         let directory = tempfile::tempdir()?;
         let file = |name: &str, text: String| -> Result<PathBuf> {
             let path = directory.path().join(name);
@@ -88,13 +88,13 @@ impl Rival {
                 .with_context(|| format!("cannot run {program}"))
         };
         // Nothing of the last turn may be in the way.
-        network.renew_client()?;
-        pipe(network.middle.command("nft").args(["-f", "-"]), "table ip others {}\ndelete table ip others\n")?;
+        network.change_client_address()?;
+        load_rules(&network.middle, "table ip others {}\ndelete table ip others\n")?;
         let mut children = Vec::new();
         let mut called_by_name = false;
         match &self.kind {
-            Kind::Forwarding => {}
-            Kind::Tandem { program, flags } => {
+            RivalKind::Forwarding => {}
+            RivalKind::Tandem { program, flags } => {
                 if flags.iter().any(|flag| flag == "--no-rules") {
                     intercept(network)?;
                 }
@@ -102,30 +102,30 @@ impl Rival {
                 arguments.extend(flags.iter().map(String::as_str));
                 children.push(run(&program.to_string_lossy(), &arguments)?);
             }
-            Kind::Haproxy { threads, tuned } => {
+            RivalKind::Haproxy { threads, tuned } => {
                 intercept(network)?;
                 let path = file("haproxy.cfg", haproxy(*threads, *tuned))?;
                 children.push(run("haproxy", &["-db", "-f", &path.to_string_lossy()])?);
             }
-            Kind::Bare => {
+            RivalKind::Bare => {
                 intercept(network)?;
                 let this = std::env::current_exe().context("cannot find this program itself")?;
                 children.push(run(&this.to_string_lossy(), &["bare", &format!("0.0.0.0:{PORT}")])?);
             }
-            Kind::Nginx => {
+            RivalKind::Nginx => {
                 called_by_name = true;
                 let path = file("nginx.conf", nginx(directory.path()))?;
                 children.push(run("nginx", &["-c", &path.to_string_lossy(), "-e", "stderr"])?);
             }
-            Kind::Socat => {
+            RivalKind::Socat => {
                 called_by_name = true;
-                for port in ports() {
+                for port in service_ports() {
                     let listen = format!("TCP4-LISTEN:{port},fork,reuseaddr,backlog=4096,nodelay");
-                    children.push(run("socat", &["-b", "65536", &listen, &format!("TCP4:{}:{port},nodelay", Network::SERVER)])?);
+                    children.push(run("socat", &["-b", "65536", &listen, &format!("TCP4:{}:{port},nodelay", ThreeHosts::SERVER)])?);
                 }
             }
         }
-        let running = Running { children, called_by_name, directory };
+        let running = RunningRival { children, called_by_name, directory };
         match running.await_ready(network) {
             Ok(()) => Ok(running),
             Err(error) => {
@@ -137,16 +137,16 @@ impl Rival {
 }
 
 /// Something in the middle, until it is dropped.
-pub(crate) struct Running {
+pub(crate) struct RunningRival {
     children: Vec<Child>,
     called_by_name: bool,
     directory: TempDir,
 }
 
-impl Running {
+impl RunningRival {
     /// Where a client connects to reach that port of the server.
     pub(crate) fn address(&self, port: u16) -> SocketAddr {
-        let host = if self.called_by_name { Network::MIDDLE } else { Network::SERVER };
+        let host = if self.called_by_name { ThreeHosts::MIDDLE } else { ThreeHosts::SERVER };
         SocketAddr::new(host, port)
     }
 
@@ -155,11 +155,11 @@ impl Running {
     }
 
     /// Waits until connections go through, and no longer past it.
-    fn await_ready(&self, network: &Network) -> Result<()> {
+    fn await_ready(&self, network: &ThreeHosts) -> Result<()> {
         let begun = Instant::now();
         loop {
             let listening = self.children.is_empty() || self.is_listening()?;
-            let all = ports().all(|port| {
+            let all = service_ports().all(|port| {
                 network.client.enter(|| TcpStream::connect_timeout(&self.address(port), Duration::from_secs(1)).is_ok()).unwrap_or(false)
             });
             if listening && all {
@@ -188,7 +188,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningRival {
     fn drop(&mut self) {
         for child in &mut self.children {
             let _ = rustix::process::kill_process(rustix::process::Pid::from_child(child), rustix::process::Signal::TERM);
@@ -206,13 +206,13 @@ impl Drop for Running {
 }
 
 /// Brings connections to a program that does not do so itself, in the way its manual has it.
-fn intercept(network: &Network) -> Result<()> {
+fn intercept(network: &ThreeHosts) -> Result<()> {
     let rules = format!(
         "table ip others {{ chain prerouting {{ type filter hook prerouting priority mangle;\n\
          meta l4proto 6 socket transparent 1 meta mark set 1 accept\n\
          iifname near meta l4proto 6 tproxy to :{PORT} meta mark set 1 accept\n}}\n}}\n"
     );
-    pipe(network.middle.command("nft").args(["-f", "-"]), &rules)?;
+    load_rules(&network.middle, &rules)?;
     // Both may be there from the last turn.
     let _ = network.middle.ip(&["rule add fwmark 1 lookup 100 pref 100".into()]);
     network.middle.ip(&["route replace local default dev lo table 100".into()])?;
@@ -236,11 +236,11 @@ fn haproxy(threads: usize, tuned: bool) -> String {
 
 /// One worker, called by name: its stream module can't listen transparently.
 fn nginx(directory: &Path) -> String {
-    let servers: String = ports()
+    let servers: String = service_ports()
         .map(|port| {
             format!(
                 "    server {{ listen {port} backlog=16384; proxy_pass {}:{port}; proxy_buffer_size 64k; tcp_nodelay on; }}\n",
-                Network::SERVER
+                ThreeHosts::SERVER
             )
         })
         .collect();

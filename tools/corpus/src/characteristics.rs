@@ -2,8 +2,9 @@
 //! is split, held by a TCP proxy, or neither.
 
 use crate::{
-    middlebox::Middle,
-    plan::{CELLULAR, Condition, Path as Line, Run, Way},
+    conditions::{CELLULAR, NetworkCondition, PathSpec, TransferDirection},
+    middlebox::Middlebox,
+    plan::CorpusRun,
     play::play,
 };
 use anyhow::{Context as _, Result, bail, ensure};
@@ -33,16 +34,15 @@ pub(crate) struct Characteristics {
     seed: u64,
 }
 
-const MIDDLES: [(&str, Middle); 3] =
-    [("regular TCP", Middle::Forwarding), ("Split-TCP", Middle::Tandem("operators")), ("TCP proxy", Middle::Hold)];
+const MIDDLES: [(&str, Middlebox); 3] =
+    [("regular TCP", Middlebox::Forwarding), ("Split-TCP", Middlebox::Tandem("operators")), ("TCP proxy", Middlebox::Hold)];
 
 /// How well the ends' clocks agree, s: they are one.
 const ONE_CLOCK: f64 = 0.001;
 
 impl Characteristics {
     pub(crate) fn run(&self) -> Result<()> {
-        // A name without a directory is looked for in PATH.
-        let tandem = fs::canonicalize(&self.tandem).unwrap_or_else(|_| self.tandem.clone());
+        let tandem = testbed::resolve_program(&self.tandem);
         fs::create_dir_all(&self.out).with_context(|| format!("cannot make the directory {}", self.out.display()))?;
         println!(
             "| | verdict | sent for, s | received for, s | the sender: idle, % of stretches of | fastest stretch, in means | window, kB | shut, times | \
@@ -57,14 +57,15 @@ impl Characteristics {
     }
 
     /// Plays a download, and looks at its traces.
-    fn trace(&self, what: &str, middle: Middle, tandem: &Path) -> Result<Finding> {
-        if let Some(why) = middle.lacks(tandem) {
+    fn trace(&self, what: &str, middle: Middlebox, tandem: &Path) -> Result<Finding> {
+        if let Some(why) = middle.missing_requirement(tandem) {
             bail!("{}: {why}", middle.name());
         }
         let file = |end: &str| self.out.join(format!("{}.{end}", what.replace(' ', "-")));
         let [sender, receiver, page] = ["sender.pcap", "receiver.pcap", "html"].map(file);
-        let path = Line { bytes: self.bytes.0, ..CELLULAR };
-        let run = Run { number: 0, middle, way: Way::Down, condition: Condition::Plain, seed: self.seed, path };
+        let path = PathSpec { bytes: self.bytes.0, ..CELLULAR };
+        let run =
+            CorpusRun { number: 0, middle, direction: TransferDirection::Down, condition: NetworkCondition::Plain, seed: self.seed, path };
         let port = play(&run, tandem, &sender, &receiver)?;
         let mut draw = Command::new(tandem);
         draw.args(["detect", "trace", "--synchronised", "1ms", "--sender"]).arg(&sender).arg("--receiver").arg(&receiver);

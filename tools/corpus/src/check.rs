@@ -1,8 +1,8 @@
 //! The detector on the corpus: false alarms, misses, what it can't tell and why, and what each of the paper's methods sees by itself.
 
 use crate::{
-    label::{Label, files},
-    plan::{Condition, word},
+    conditions::{NetworkCondition, label_text},
+    label::{CorpusLabel, files},
 };
 use anyhow::{Context as _, Result, ensure};
 use detect::{Asked, Capture, Finding, Known, Method, Says, Strength, Verdict, findings};
@@ -16,7 +16,7 @@ use std::{
 
 /// Holds the detector to a corpus's labels: exit status 1 on a false alarm, a miss, or more than 5 % of which it can't tell
 #[derive(Debug, clap::Args)]
-pub(crate) struct Check {
+pub(crate) struct CheckCorpus {
     /// The corpus
     directory: PathBuf,
     /// Prints JSON
@@ -38,26 +38,26 @@ const METHODS: [(&str, Method); 3] =
 
 /// What was said of a pair.
 #[derive(Debug, Serialize)]
-struct Case {
+struct CheckedPair {
     name: String,
-    label: Label,
+    label: CorpusLabel,
     verdict: String,
     reason: String,
     /// Of each of the paper's methods: it says split, it says nothing, or it had nothing to look at.
-    methods: [Seen; 3],
+    methods: [MethodFinding; 3],
     #[serde(skip)]
     told: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum Seen {
+enum MethodFinding {
     Split,
     No,
     NotUsable,
 }
 
-impl Case {
+impl CheckedPair {
     fn is_split(&self) -> bool {
         self.label.expected != Verdict::EndToEnd.to_string()
     }
@@ -79,12 +79,16 @@ impl Case {
     }
 }
 
-impl Check {
+impl CheckCorpus {
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let cases = self.cases()?;
-        let count = |is: fn(&Case) -> bool| cases.iter().filter(|case| is(case)).count();
-        let (alarms, misses, untold, kinds) =
-            (count(Case::is_false_alarm), count(Case::is_miss), count(Case::is_untold), count(Case::is_wrong_kind));
+        let count = |is: fn(&CheckedPair) -> bool| cases.iter().filter(|case| is(case)).count();
+        let (alarms, misses, untold, kinds) = (
+            count(CheckedPair::is_false_alarm),
+            count(CheckedPair::is_miss),
+            count(CheckedPair::is_untold),
+            count(CheckedPair::is_wrong_kind),
+        );
         if self.json {
             let all = serde_json::json!({
                 "pairs": cases.len(), "false_alarms": alarms, "misses": misses, "cannot_tell": untold, "other_kind": kinds,
@@ -105,7 +109,7 @@ impl Check {
         Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    fn cases(&self) -> Result<Vec<Case>> {
+    fn cases(&self) -> Result<Vec<CheckedPair>> {
         let reading = || format!("cannot read the corpus {}", self.directory.display());
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.directory).with_context(reading)? {
@@ -117,7 +121,7 @@ impl Check {
         names.iter().map(|name| look(&self.directory, name).with_context(|| format!("pair {name}"))).collect()
     }
 
-    fn text(&self, cases: &[Case]) -> String {
+    fn text(&self, cases: &[CheckedPair]) -> String {
         let mut out = "| labelled | end-to-end | split-tcp | tcp-proxy | cannot tell |\n|---|---|---|---|---|\n".to_string();
         for (label, said) in verdicts(cases) {
             let of = |verdict: Verdict| said.get(&verdict.to_string()).copied().unwrap_or(0);
@@ -127,7 +131,7 @@ impl Check {
         out += "\nThe paper's methods, each alone: said split, of those on which it could be used.\n\n| labelled |";
         METHODS.iter().for_each(|(name, _)| out += &format!(" {name} |"));
         out += "\n|---|---|---|---|\n";
-        let matrices: Vec<Matrix> = (0..METHODS.len()).map(|method| matrix(cases, method)).collect();
+        let matrices: Vec<MethodMatrix> = (0..METHODS.len()).map(|method| matrix(cases, method)).collect();
         let rows: BTreeSet<&String> = matrices.iter().flat_map(BTreeMap::keys).collect();
         for row in rows {
             out += &format!("| {row} |");
@@ -137,7 +141,7 @@ impl Check {
             }
             out += "\n";
         }
-        let mut listed = |what: &str, is: fn(&Case) -> bool| {
+        let mut listed = |what: &str, is: fn(&CheckedPair) -> bool| {
             for case in cases.iter().filter(|case| is(case)) {
                 out += &format!("\n{what}: {} is {}, said {}: {}", case.name, case.label.expected, case.verdict, case.reason);
                 if self.verbose {
@@ -145,16 +149,16 @@ impl Check {
                 }
             }
         };
-        listed("FALSE ALARM", Case::is_false_alarm);
-        listed("MISS", Case::is_miss);
-        listed("untold", Case::is_untold);
-        listed("other kind", Case::is_wrong_kind);
+        listed("FALSE ALARM", CheckedPair::is_false_alarm);
+        listed("MISS", CheckedPair::is_miss);
+        listed("untold", CheckedPair::is_untold);
+        listed("other kind", CheckedPair::is_wrong_kind);
         out + "\n"
     }
 }
 
 /// How often each verdict was said of each label.
-fn verdicts(cases: &[Case]) -> BTreeMap<String, BTreeMap<String, usize>> {
+fn verdicts(cases: &[CheckedPair]) -> BTreeMap<String, BTreeMap<String, usize>> {
     let mut counts: BTreeMap<String, BTreeMap<String, usize>> = BTreeMap::new();
     for case in cases {
         *counts.entry(case.label.expected.clone()).or_default().entry(case.verdict.clone()).or_default() += 1;
@@ -163,22 +167,22 @@ fn verdicts(cases: &[Case]) -> BTreeMap<String, BTreeMap<String, usize>> {
 }
 
 /// One method alone, over the pairs that it can be used on: how often it said split, and how often not, by what the pair is.
-type Matrix = BTreeMap<String, [usize; 2]>;
+type MethodMatrix = BTreeMap<String, [usize; 2]>;
 
-fn matrix(cases: &[Case], method: usize) -> Matrix {
-    let mut matrix = Matrix::default();
-    for case in cases.iter().filter(|case| case.methods[method] != Seen::NotUsable) {
-        let held = if case.label.condition == Condition::LateAcks { ", ACKs held" } else { "" };
-        let row = format!("{}, {}{held}", case.label.expected, word(case.label.way));
-        matrix.entry(row).or_default()[usize::from(case.methods[method] == Seen::No)] += 1;
+fn matrix(cases: &[CheckedPair], method: usize) -> MethodMatrix {
+    let mut matrix = MethodMatrix::default();
+    for case in cases.iter().filter(|case| case.methods[method] != MethodFinding::NotUsable) {
+        let held = if case.label.condition == NetworkCondition::LateAcks { ", ACKs held" } else { "" };
+        let row = format!("{}, {}{held}", case.label.expected, label_text(case.label.direction));
+        matrix.entry(row).or_default()[usize::from(case.methods[method] == MethodFinding::No)] += 1;
     }
     matrix
 }
 
 /// Looks at one pair.
-fn look(directory: &Path, name: &str) -> Result<Case> {
+fn look(directory: &Path, name: &str) -> Result<CheckedPair> {
     let [sender, receiver, label] = files(directory, name);
-    let label: Label = serde_json::from_str(&fs::read_to_string(&label)?).with_context(|| format!("in {}", label.display()))?;
+    let label: CorpusLabel = serde_json::from_str(&fs::read_to_string(&label)?).with_context(|| format!("in {}", label.display()))?;
     let (sender, receiver) = (Capture::read(&sender)?, Capture::read(&receiver)?);
     // The verdict is of the traces alone; the methods are told what each needs to be told.
     let plain = findings(Some(&sender), Some(&receiver), &Asked::default());
@@ -196,13 +200,17 @@ fn look(directory: &Path, name: &str) -> Result<Case> {
             &format!("    {:?} {:?} {:?} {:.4} {}: {}\n", piece.says, piece.strength, piece.method, piece.value, piece.unit, piece.text);
     }
     let (verdict, reason) = (finding.verdict.to_string(), finding.reason.clone());
-    Ok(Case { name: name.into(), label, verdict, reason, methods, told: listing })
+    Ok(CheckedPair { name: name.into(), label, verdict, reason, methods, told: listing })
 }
 
-fn seen(finding: &Finding, method: Method) -> Seen {
+fn seen(finding: &Finding, method: Method) -> MethodFinding {
     let mut pieces = finding.evidence.iter().filter(|piece| piece.method == method).peekable();
     if pieces.peek().is_none() {
-        return Seen::NotUsable;
+        return MethodFinding::NotUsable;
     }
-    if pieces.any(|piece| piece.says == Says::Split && piece.strength == Strength::Strong) { Seen::Split } else { Seen::No }
+    if pieces.any(|piece| piece.says == Says::Split && piece.strength == Strength::Strong) {
+        MethodFinding::Split
+    } else {
+        MethodFinding::No
+    }
 }

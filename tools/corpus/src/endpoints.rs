@@ -1,6 +1,6 @@
 //! What the ends of a run say: one HTTP exchange on one connection, whose bulk goes up (PUT) or down (GET). Everybody in the middle understands it.
 
-use crate::plan::Way;
+use crate::conditions::TransferDirection;
 use anyhow::{Context as _, Result, bail, ensure};
 use socket2::Socket;
 use std::{
@@ -13,7 +13,7 @@ use std::{
     thread,
     time::{Duration, SystemTime},
 };
-use testbed::Dice;
+use testbed::SplitMix64;
 
 /// How long an end waits for the other.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -22,21 +22,21 @@ const LONGEST_HEAD: usize = 64 * 1024;
 
 /// The body of a run: no two have a stretch in common.
 pub(crate) fn body(seed: u64, bytes: u64) -> Vec<u8> {
-    let mut dice = Dice::new(seed ^ 0xb0d1);
-    let mut body: Vec<u8> = (0..bytes.div_ceil(8)).flat_map(|_| dice.next().to_le_bytes()).collect();
+    let mut random = SplitMix64::new(seed ^ 0xb0d1);
+    let mut body: Vec<u8> = (0..bytes.div_ceil(8)).flat_map(|_| random.next_u64().to_le_bytes()).collect();
     body.truncate(bytes as usize);
     body
 }
 
 /// A message as it came.
-pub(crate) struct Message {
+pub(crate) struct HttpMessage {
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
 }
 
-impl Message {
+impl HttpMessage {
     /// Reads one: a body is as long as its head says, or goes on to the end of the stream if `to_the_end`.
-    pub(crate) fn read(stream: &mut impl Read, to_the_end: bool) -> Result<Message> {
+    pub(crate) fn read(stream: &mut impl Read, to_the_end: bool) -> Result<HttpMessage> {
         let (mut bytes, mut buffer) = (Vec::new(), vec![0; 64 * 1024]);
         let mut more = |bytes: &mut Vec<u8>| -> Result<bool> {
             let count = stream.read(&mut buffer).context("cannot read a message")?;
@@ -63,7 +63,7 @@ impl Message {
             None if to_the_end => while more(&mut body)? {},
             None => {}
         }
-        Ok(Message { head, body })
+        Ok(HttpMessage { head, body })
     }
 }
 
@@ -73,16 +73,16 @@ pub(crate) fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// The server of a run, until it is dropped.
-pub(crate) struct Server {
+pub(crate) struct HttpServer {
     stop: Arc<AtomicBool>,
     connections: Arc<AtomicUsize>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-impl Server {
-    /// Answers GETs with `body`, PUTs with a word.
+impl HttpServer {
+    /// Answers GETs with `body`, PUTs with a label_text.
     pub(crate) fn start(host: &lab::Host, at: SocketAddr, body: Vec<u8>) -> Result<Self> {
-        Server::start_with(host, at, "", vec![body])
+        HttpServer::start_with(host, at, "", vec![body])
     }
 
     /// The same with several bodies, which are asked for by their number, and with more lines in the answers' heads.
@@ -103,7 +103,7 @@ impl Server {
                 thread::spawn(move || answer(stream, lines, &bodies));
             }
         });
-        Ok(Server { stop, connections, thread: Some(thread) })
+        Ok(HttpServer { stop, connections, thread: Some(thread) })
     }
 
     /// How many connections it has had.
@@ -112,7 +112,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for HttpServer {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -125,7 +125,7 @@ fn answer(mut stream: TcpStream, lines: &str, bodies: &[Vec<u8>]) -> Result<()> 
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let asked = Message::read(&mut stream, false)?;
+    let asked = HttpMessage::read(&mut stream, false)?;
     let number = asked.head.split(' ').nth(1).and_then(|target| target.rsplit('/').next()?.parse().ok());
     let body = bodies.get(number.unwrap_or(0)).context("a body that is not there was asked for")?;
     let body = if asked.head.starts_with("GET ") { body } else { &b"stored\n"[..] };
@@ -147,7 +147,7 @@ fn answer(mut stream: TcpStream, lines: &str, bodies: &[Vec<u8>]) -> Result<()> 
 
 /// How a client reaches the server.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Call {
+pub(crate) struct ServerAccess {
     /// Whom it connects to.
     pub(crate) to: SocketAddr,
     /// Whom it means.
@@ -159,26 +159,26 @@ pub(crate) struct Call {
 }
 
 /// Connects as `call` says; returns the stream and the client's port.
-fn dial(call: Call) -> Result<(TcpStream, u16)> {
+fn dial(call: ServerAccess) -> Result<(TcpStream, u16)> {
     let mut stream = TcpStream::connect_timeout(&call.to, PATIENCE).with_context(|| format!("cannot connect to {}", call.to))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let port = stream.local_addr()?.port();
     if call.socks {
-        greet(&mut stream, call.server)?;
+        socks5_connect(&mut stream, call.server)?;
     }
     Ok((stream, port))
 }
 
 /// What a request for the body of this number begins with; `lines` are what it says besides.
-fn head(call: Call, method: &str, number: usize, lines: &str) -> String {
+fn head(call: ServerAccess, method: &str, number: usize, lines: &str) -> String {
     let host = call.server;
     let target = if call.whole_url { format!("http://{host}/body/{number}") } else { format!("/body/{number}") };
     format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{lines}Connection: close\r\n\r\n")
 }
 
 /// Asks for the body, reads `bytes` of the answer, and resets the connection; returns the client's port.
-pub(crate) fn give_up(host: &lab::Host, call: Call, bytes: usize) -> Result<u16> {
+pub(crate) fn abort_download(host: &lab::Host, call: ServerAccess, bytes: usize) -> Result<u16> {
     host.enter(|| -> Result<u16> {
         let (mut stream, port) = dial(call)?;
         stream.write_all(head(call, "GET", 0, "").as_bytes())?;
@@ -189,30 +189,30 @@ pub(crate) fn give_up(host: &lab::Host, call: Call, bytes: usize) -> Result<u16>
 }
 
 /// Asks for the body of this number, with these lines in the request; returns the answer.
-pub(crate) fn fetch(host: &lab::Host, call: Call, number: usize, lines: &str) -> Result<Message> {
-    host.enter(|| -> Result<Message> {
+pub(crate) fn fetch(host: &lab::Host, call: ServerAccess, number: usize, lines: &str) -> Result<HttpMessage> {
+    host.enter(|| -> Result<HttpMessage> {
         let (mut stream, _) = dial(call)?;
         stream.write_all(head(call, "GET", number, lines).as_bytes())?;
-        let answer = Message::read(&mut stream, true)?;
+        let answer = HttpMessage::read(&mut stream, true)?;
         ensure!(answer.head.lines().next().is_some_and(|line| line.contains(" 200 ")), "it answered {:?}", answer.head);
         Ok(answer)
     })?
 }
 
 /// One exchange; returns the client's port.
-pub(crate) fn exchange(host: &lab::Host, call: Call, way: Way, body: &[u8]) -> Result<u16> {
+pub(crate) fn exchange(host: &lab::Host, call: ServerAccess, direction: TransferDirection, body: &[u8]) -> Result<u16> {
     host.enter(|| -> Result<u16> {
         let (mut stream, port) = dial(call)?;
-        match way {
-            Way::Down => stream.write_all(head(call, "GET", 0, "").as_bytes())?,
-            Way::Up => {
+        match direction {
+            TransferDirection::Down => stream.write_all(head(call, "GET", 0, "").as_bytes())?,
+            TransferDirection::Up => {
                 stream.write_all(head(call, "PUT", 0, &format!("Content-Length: {}\r\n", body.len())).as_bytes())?;
                 stream.write_all(body)?;
             }
         }
-        let answer = Message::read(&mut stream, true)?;
+        let answer = HttpMessage::read(&mut stream, true)?;
         ensure!(answer.head.lines().next().is_some_and(|line| line.contains(" 200 ")), "it answered {:?}", answer.head);
-        let expected = if way == Way::Down { body } else { b"stored\n" };
+        let expected = if direction == TransferDirection::Down { body } else { b"stored\n" };
         if answer.body != expected {
             bail!("{} bytes came, not the {} that were sent", answer.body.len(), expected.len());
         }
@@ -223,7 +223,7 @@ pub(crate) fn exchange(host: &lab::Host, call: Call, way: Way, body: &[u8]) -> R
 }
 
 /// SOCKS 5, without a password (RFC 1928).
-fn greet(stream: &mut TcpStream, server: SocketAddr) -> Result<()> {
+fn socks5_connect(stream: &mut TcpStream, server: SocketAddr) -> Result<()> {
     let SocketAddr::V4(to) = server else { bail!("the lab's servers have IPv4") };
     let mut answer = [0; 10];
     stream.write_all(&[5, 1, 0])?;

@@ -1,17 +1,18 @@
 //! The detector's labelled corpus: traces of both ends of connections, taken in the lab, of which is known whether they are split and how. And how
 //! the detector does on them.
 //!
-//! `plan` says which runs there are, `stage` makes the network of one, `middle` what stands in its middle, `ends` what is said; `traces` changes what
+//! `plan` says which runs there are, `network` makes the network of one, `middle` what stands in its middle, `ends` what is said; `traces` changes what
 //! was taken; `check` holds the detector to the labels.
 //!
 //! Over the same stages what Wei et al. measured is measured again: `operators` (Table I), `image` (§IV-B), `characteristics` (Figure 3), `termination` (§III-D).
 
 use crate::{
-    label::{Label, files},
-    middlebox::{Middle, Truth},
-    plan::{self, Condition, LATE, Run},
+    conditions::{LATE, NetworkCondition},
+    label::{CorpusLabel, files},
+    middlebox::{GroundTruth, Middlebox},
+    plan::{self, CorpusRun},
     play::play,
-    trace_edits::{CHANGES, Change},
+    trace_edits::{TRACE_EDITS, TraceEdit},
 };
 use anyhow::{Context as _, Result};
 use std::{
@@ -20,12 +21,12 @@ use std::{
     path::{Path, PathBuf},
     time::Instant,
 };
-use testbed::Dice;
+use testbed::SplitMix64;
 
 /// Makes traces, in the lab, of connections of which is known whether they are split: two traces and a label each. What is in the directory
 /// already stays; what this machine has no program for is left out and named
 #[derive(Debug, clap::Args)]
-pub(crate) struct Corpus {
+pub(crate) struct GenerateCorpus {
     /// Where they go
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
@@ -49,20 +50,19 @@ pub(crate) struct Corpus {
 /// How often a run is tried that a busy machine, or the middle, lets fail.
 const TRIES: usize = 3;
 
-impl Corpus {
+impl GenerateCorpus {
     pub(crate) fn run(&self) -> Result<()> {
-        // A name without a directory is looked for in PATH.
-        let tandem = fs::canonicalize(&self.tandem).unwrap_or_else(|_| self.tandem.clone());
+        let tandem = testbed::resolve_program(&self.tandem);
         fs::create_dir_all(&self.out).with_context(|| format!("cannot make the directory {}", self.out.display()))?;
         let mut runs = if self.small { plan::small(self.seed) } else { plan::all(self.seed) };
         runs.retain(|run| self.only.is_empty() || self.only.iter().any(|name| run.middle.name().starts_with(name)));
         runs.truncate(self.runs.unwrap_or(usize::MAX));
-        let (mut lacks, begun, count): (BTreeMap<Middle, bool>, _, _) = (BTreeMap::new(), Instant::now(), runs.len());
+        let (mut lacks, begun, count): (BTreeMap<Middlebox, bool>, _, _) = (BTreeMap::new(), Instant::now(), runs.len());
         let mut made = 0;
         for (index, run) in runs.iter().enumerate() {
             // Said once of each.
             let lacking = lacks.entry(run.middle).or_insert_with(|| {
-                let why = run.middle.lacks(&tandem);
+                let why = run.middle.missing_requirement(&tandem);
                 why.iter().for_each(|why| eprintln!("without {}: {why}", run.middle.name()));
                 why.is_some()
             });
@@ -82,8 +82,8 @@ impl Corpus {
     }
 
     /// Plays a run, and writes its pairs: as it was taken, and changed.
-    fn make(&self, run: &Run, tandem: &Path) -> Result<()> {
-        let [sender, receiver, label] = files(&self.out, &pair_name(run, Change::AsTaken));
+    fn make(&self, run: &CorpusRun, tandem: &Path) -> Result<()> {
+        let [sender, receiver, label] = files(&self.out, &pair_name(run, TraceEdit::AsTaken));
         let mut tries = 0;
         let port = loop {
             tries += 1;
@@ -93,30 +93,30 @@ impl Corpus {
                 Err(error) => return Err(error),
             }
         };
-        let mut dice = Dice::new(run.seed ^ 0xca);
-        for change in [Change::AsTaken, change_of(run)] {
+        let mut random = SplitMix64::new(run.seed ^ 0xca);
+        for change in [TraceEdit::AsTaken, change_of(run)] {
             let to = files(&self.out, &pair_name(run, change));
-            if change != Change::AsTaken {
+            if change != TraceEdit::AsTaken {
                 for (end, from) in [&sender, &receiver].into_iter().enumerate() {
-                    change.apply(end, from, &to[end], &mut dice)?;
+                    change.apply(end, from, &to[end], &mut random)?;
                 }
             }
-            let expected = match run.middle.truth(run.way) {
-                Truth::Whole => detect::Verdict::EndToEnd,
-                Truth::Split => detect::Verdict::SplitTcp,
-                Truth::Proxy => detect::Verdict::TcpProxy,
+            let expected = match run.middle.truth(run.direction) {
+                GroundTruth::EndToEnd => detect::Verdict::EndToEnd,
+                GroundTruth::SplitTcp => detect::Verdict::SplitTcp,
+                GroundTruth::TcpProxy => detect::Verdict::TcpProxy,
             };
-            let text = serde_json::to_string_pretty(&Label {
+            let text = serde_json::to_string_pretty(&CorpusLabel {
                 expected: expected.to_string(),
                 middle: run.middle.name(),
-                way: run.way,
+                direction: run.direction,
                 condition: run.condition,
                 change,
                 run: run.number,
                 seed: self.seed,
                 client_port: port,
                 one_clock: change.keeps_clocks(),
-                ack_delay_s: (run.condition == Condition::LateAcks).then_some(LATE),
+                ack_delay_s: (run.condition == NetworkCondition::LateAcks).then_some(LATE),
                 path: run.path,
             })?;
             // The label comes last: what has one is whole.
@@ -126,10 +126,10 @@ impl Corpus {
     }
 }
 
-fn change_of(run: &Run) -> Change {
-    CHANGES[run.number % CHANGES.len()]
+fn change_of(run: &CorpusRun) -> TraceEdit {
+    TRACE_EDITS[run.number % TRACE_EDITS.len()]
 }
 
-fn pair_name(run: &Run, change: Change) -> String {
+fn pair_name(run: &CorpusRun, change: TraceEdit) -> String {
     format!("{}-{}", run.name(), change.name())
 }

@@ -1,10 +1,11 @@
 //! §IV-B of Wei et al.: a picture of 1.5 MB over a cellular link, through Split-TCP, and through a TCP proxy that makes it smaller; or a page of several.
 
 use crate::{
-    endpoints::{self as ends, field},
-    middlebox::Middle,
-    plan::{CELLULAR, Condition, Path as Line, Run, Way},
-    run_network::Stage,
+    conditions::{CELLULAR, NetworkCondition, PathSpec, TransferDirection},
+    endpoints::{self, field},
+    middlebox::Middlebox,
+    plan::CorpusRun,
+    run_network::RunNetwork,
 };
 use anyhow::{Context as _, Result, bail, ensure};
 use jpeg_encoder::{ColorType, Encoder};
@@ -19,11 +20,11 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use testbed::Dice;
+use testbed::SplitMix64;
 
 /// Downloads a picture, or a page of several, over a cellular link through Split-TCP and through a TCP proxy that makes it smaller, and prints how long each took
 #[derive(Debug, clap::Args)]
-pub(crate) struct Image {
+pub(crate) struct ImageDownload {
     /// The tandem program
     #[arg(long, default_value = "tandem")]
     tandem: PathBuf,
@@ -47,16 +48,15 @@ pub(crate) struct Image {
 /// Connections of a browser to one server (HTTP/1.1).
 const AT_A_TIME: usize = 6;
 /// What stands in the middle, what the client takes, and what the paper prints for that, s.
-const ROWS: [(&str, Middle, &str, Option<f64>); 3] = [
-    ("Split-TCP", Middle::Tandem("plain"), "image/jpeg", Some(109.0)),
-    ("TCP proxy, a client that takes JPEG", Middle::Cache("plain"), "image/jpeg", Some(14.0)),
-    ("TCP proxy, a client that takes WebP", Middle::Cache("plain"), "image/webp,image/jpeg", None),
+const ROWS: [(&str, Middlebox, &str, Option<f64>); 3] = [
+    ("Split-TCP", Middlebox::Tandem("plain"), "image/jpeg", Some(109.0)),
+    ("TCP proxy, a client that takes JPEG", Middlebox::Cache("plain"), "image/jpeg", Some(14.0)),
+    ("TCP proxy, a client that takes WebP", Middlebox::Cache("plain"), "image/webp,image/jpeg", None),
 ];
 
-impl Image {
+impl ImageDownload {
     pub(crate) fn run(&self) -> Result<()> {
-        // A name without a directory is looked for in PATH.
-        let tandem = fs::canonicalize(&self.tandem).unwrap_or_else(|_| self.tandem.clone());
+        let tandem = testbed::resolve_program(&self.tandem);
         let bytes = usize::try_from(self.bytes.0).unwrap_or(usize::MAX);
         ensure!((10_000..=20_000_000).contains(&bytes), "a picture of {} is asked for: 10 kB to 20 MB can be made", self.bytes);
         let pictures = (0..self.pictures).map(|number| photograph(self.seed + number, bytes)).collect::<Result<Vec<_>>>()?;
@@ -99,20 +99,32 @@ impl Image {
     }
 
     /// Fetches the pictures through a middle that has never seen them; how long it took from the first call to the last byte of all.
-    fn download(&self, middle: Middle, takes: &str, tandem: &Path, pictures: &[Vec<u8>]) -> Result<(Vec<Vec<u8>>, Duration)> {
-        if let Some(why) = middle.lacks(tandem) {
+    fn download(&self, middle: Middlebox, takes: &str, tandem: &Path, pictures: &[Vec<u8>]) -> Result<(Vec<Vec<u8>>, Duration)> {
+        if let Some(why) = middle.missing_requirement(tandem) {
             bail!("{}: {why}", middle.name());
         }
-        let path = Line { bytes: pictures.iter().map(|picture| picture.len() as u64).sum(), ..CELLULAR };
-        let stage = Stage::build(&Run { number: 0, middle, way: Way::Down, condition: Condition::Plain, seed: self.seed, path })?;
-        let _server = ends::Server::start_with(stage.server(), stage.server_address(), "Content-Type: image/jpeg\r\n", pictures.to_vec())?;
-        let _running = middle.start(&stage, tandem, &path)?;
+        let path = PathSpec { bytes: pictures.iter().map(|picture| picture.len() as u64).sum(), ..CELLULAR };
+        let network = RunNetwork::build(&CorpusRun {
+            number: 0,
+            middle,
+            direction: TransferDirection::Down,
+            condition: NetworkCondition::Plain,
+            seed: self.seed,
+            path,
+        })?;
+        let _server = endpoints::HttpServer::start_with(
+            network.server(),
+            network.server_address(),
+            "Content-Type: image/jpeg\r\n",
+            pictures.to_vec(),
+        )?;
+        let _running = middle.start(&network, tandem, &path)?;
         let (next, came, begun) = (AtomicUsize::new(0), Mutex::new(vec![Vec::new(); pictures.len()]), Instant::now());
         let fetch_some = || -> Result<()> {
             loop {
                 let number = next.fetch_add(1, Relaxed);
                 let Some(picture) = pictures.get(number) else { return Ok(()) };
-                let answer = ends::fetch(stage.client(), middle.call(&stage), number, &format!("Accept: {takes}\r\n"))?;
+                let answer = endpoints::fetch(network.client(), middle.access(&network), number, &format!("Accept: {takes}\r\n"))?;
                 check(&answer, picture, middle)?;
                 came.lock().expect("nobody panics with it")[number] = answer.body;
             }
@@ -126,7 +138,7 @@ impl Image {
 }
 
 /// Whether an answer is the whole picture, smaller where it is to be.
-fn check(answer: &ends::Message, picture: &[u8], middle: Middle) -> Result<()> {
+fn check(answer: &endpoints::HttpMessage, picture: &[u8], middle: Middlebox) -> Result<()> {
     let (kind, body) = (field(&answer.head, "content-type").unwrap_or_default(), &answer.body);
     let whole = match kind {
         "image/jpeg" => body.starts_with(&[0xff, 0xd8]) && body.ends_with(&[0xff, 0xd9]),
@@ -135,7 +147,7 @@ fn check(answer: &ends::Message, picture: &[u8], middle: Middle) -> Result<()> {
     };
     ensure!(whole, "{} bytes of {kind:?} came, which are no whole picture", body.len());
     match middle {
-        Middle::Cache(_) => ensure!(body.len() < picture.len(), "the picture was not made smaller"),
+        Middlebox::Cache(_) => ensure!(body.len() < picture.len(), "the picture was not made smaller"),
         _ => ensure!(body == picture, "other bytes came than were sent"),
     }
     Ok(())
@@ -185,8 +197,8 @@ fn drawn(seed: u64, side: u16) -> Result<Vec<u8>> {
         let mut values = vec![128.0f32; width * width];
         let mut scale = COARSEST;
         while scale >= finest {
-            let mut dice = Dice::new(seed ^ (plane as u64) << 32 ^ scale as u64);
-            add_noise(&mut values, width, scale, 50.0 * (scale as f32 / COARSEST as f32).sqrt(), &mut dice);
+            let mut random = SplitMix64::new(seed ^ (plane as u64) << 32 ^ scale as u64);
+            add_noise(&mut values, width, scale, 50.0 * (scale as f32 / COARSEST as f32).sqrt(), &mut random);
             scale /= 2;
         }
         planes.push(values);
@@ -199,9 +211,9 @@ fn drawn(seed: u64, side: u16) -> Result<Vec<u8>> {
 }
 
 /// Adds random heights, `scale` pixels apart and up to `strength`, with smooth slopes between.
-fn add_noise(values: &mut [f32], width: usize, scale: usize, strength: f32, dice: &mut Dice) {
+fn add_noise(values: &mut [f32], width: usize, scale: usize, strength: f32, random: &mut SplitMix64) {
     let across = width / scale + 2;
-    let heights: Vec<f32> = (0..across * across).map(|_| (dice.between(0, 2000) as f32 / 1000.0 - 1.0) * strength).collect();
+    let heights: Vec<f32> = (0..across * across).map(|_| (random.uniform(0, 2000) as f32 / 1000.0 - 1.0) * strength).collect();
     let slope = |at: usize| {
         let part = (at % scale) as f32 / scale as f32;
         part * part * (3.0 - 2.0 * part)

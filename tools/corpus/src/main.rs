@@ -2,6 +2,8 @@
 
 mod characteristics;
 mod check;
+mod conditions;
+mod deployment;
 mod endpoints;
 mod generate;
 mod image;
@@ -21,10 +23,10 @@ use std::process::ExitCode;
 #[derive(Debug, Parser)]
 enum Command {
     Characteristics(characteristics::Characteristics),
-    Corpus(generate::Corpus),
-    CorpusCheck(check::Check),
-    Image(image::Image),
-    Operators(operators::Operators),
+    Corpus(generate::GenerateCorpus),
+    CorpusCheck(check::CheckCorpus),
+    Image(image::ImageDownload),
+    Operators(operators::ProbeOperators),
     Termination(termination::Termination),
 }
 

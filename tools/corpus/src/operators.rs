@@ -5,9 +5,11 @@
 //! connections too, to ports that the server has of its kernel.
 
 use crate::{
-    middlebox::{Middle, Running, intercept},
-    plan::{Condition, Path as Line, Run, Way},
-    run_network::Stage,
+    conditions::{NetworkCondition, PathSpec, TransferDirection},
+    deployment::{MiddleboxProcesses, intercept},
+    middlebox::Middlebox,
+    plan::CorpusRun,
+    run_network::RunNetwork,
 };
 use anyhow::{Context as _, Result, bail, ensure};
 use detect::{Verdict, probe::CONTROL_PORT};
@@ -21,7 +23,7 @@ use std::{
 
 /// Sets up a network as each operator of Wei et al. had it, and probes through it: exit status 1 where a cell of Table I is not found
 #[derive(Debug, clap::Args)]
-pub(crate) struct Operators {
+pub(crate) struct ProbeOperators {
     /// The tandem program
     #[arg(long, default_value = "tandem")]
     tandem: PathBuf,
@@ -43,10 +45,10 @@ pub(crate) struct Operators {
 }
 
 /// An operator, and what the paper prints of it.
-struct Operator {
+struct MobileOperator {
     name: &'static str,
     /// What stands in its middle, and the ports of servers to which it takes connections.
-    takes: &'static [(Middle, &'static str)],
+    takes: &'static [(Middlebox, &'static str)],
     /// By the order of [`ROWS`].
     printed: [Verdict; ROWS.len()],
 }
@@ -56,37 +58,37 @@ const FTP: &str = "21, 32768-60999";
 const HTTP: &str = "80";
 const TCP: &str = "5001";
 
-/// The table's rows, and which ways they are asked for: of HTTP the paper tried downloads.
+/// The table's rows, and which directions they are asked for: of HTTP the paper tried downloads.
 const ROWS: [(&str, &[&str]); 4] =
     [("FTP", &["down", "up"]), ("HTTP data", &["down"]), ("HTTP image", &["down"]), ("TCP", &["down", "up"])];
 
-const OPERATORS: [Operator; 5] = [
-    Operator {
+const OPERATORS: [MobileOperator; 5] = [
+    MobileOperator {
         name: "CDMA-I",
-        takes: &[(Middle::Haproxy, FTP), (Middle::Cache("hold"), HTTP)],
+        takes: &[(Middlebox::Haproxy, FTP), (Middlebox::Cache("hold"), HTTP)],
         printed: [Verdict::SplitTcp, Verdict::TcpProxy, Verdict::TcpProxy, Verdict::EndToEnd],
     },
     // It went over to Split-TCP for data (the paper's third footnote).
-    Operator {
+    MobileOperator {
         name: "CDMA-I since September 2005",
-        takes: &[(Middle::Haproxy, FTP), (Middle::Cache("pictures"), HTTP)],
+        takes: &[(Middlebox::Haproxy, FTP), (Middlebox::Cache("pictures"), HTTP)],
         printed: [Verdict::SplitTcp, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::EndToEnd],
     },
     // Its split point's address is what the server sees.
-    Operator {
+    MobileOperator {
         name: "CDMA-II",
-        takes: &[(Middle::HaproxyOwn, FTP), (Middle::Cache("pictures"), HTTP)],
+        takes: &[(Middlebox::HaproxyOwn, FTP), (Middlebox::Cache("pictures"), HTTP)],
         printed: [Verdict::SplitTcp, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::EndToEnd],
     },
     // Its users choose whether TCP is split.
-    Operator {
+    MobileOperator {
         name: "GPRS-I",
-        takes: &[(Middle::Cache("pictures"), HTTP)],
+        takes: &[(Middlebox::Cache("pictures"), HTTP)],
         printed: [Verdict::EndToEnd, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::EndToEnd],
     },
-    Operator {
+    MobileOperator {
         name: "GPRS-I, TCP split by choice",
-        takes: &[(Middle::Cache("pictures"), HTTP), (Middle::Tandem("plain"), TCP)],
+        takes: &[(Middlebox::Cache("pictures"), HTTP), (Middlebox::Tandem("plain"), TCP)],
         printed: [Verdict::EndToEnd, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::SplitTcp],
     },
 ];
@@ -94,11 +96,10 @@ const OPERATORS: [Operator; 5] = [
 /// Where the first in the middle listens; the others follow.
 const FIRST: u16 = 5100;
 
-impl Operators {
+impl ProbeOperators {
     pub(crate) fn run(&self) -> Result<ExitCode> {
-        // A name without a directory is looked for in PATH.
-        let tandem = fs::canonicalize(&self.tandem).unwrap_or_else(|_| self.tandem.clone());
-        let wanted = |operator: &&Operator| self.only.as_ref().is_none_or(|only| operator.name.starts_with(only.as_str()));
+        let tandem = testbed::resolve_program(&self.tandem);
+        let wanted = |operator: &&MobileOperator| self.only.as_ref().is_none_or(|only| operator.name.starts_with(only.as_str()));
         ensure!(
             OPERATORS.iter().any(|operator| wanted(&operator)),
             "no operator's name begins so: {}",
@@ -111,8 +112,8 @@ impl Operators {
         let (mut cells, mut wrong) = (0, 0);
         for operator in OPERATORS.iter().filter(wanted) {
             let rows = self.probe(operator, &tandem).with_context(|| operator.name)?;
-            for ((application, ways), printed) in ROWS.iter().zip(operator.printed) {
-                let cell = Cell::of(&rows, application, ways)?;
+            for ((application, directions), printed) in ROWS.iter().zip(operator.printed) {
+                let cell = OperatorCell::of(&rows, application, directions)?;
                 let holds = cell.verdicts.iter().all(|(_, verdict)| *verdict == printed.to_string());
                 (cells, wrong) = (cells + 1, wrong + usize::from(!holds));
                 let mark = if holds { "" } else { " (!)" };
@@ -131,8 +132,8 @@ impl Operators {
     }
 
     /// Builds the operator's network, and returns the rows that a mobile's probe gave.
-    fn probe(&self, operator: &Operator, tandem: &Path) -> Result<Vec<Value>> {
-        let path = Line {
+    fn probe(&self, operator: &MobileOperator, tandem: &Path) -> Result<Vec<Value>> {
+        let path = PathSpec {
             slow_kbit: self.rate.bits_per_s() / 1000,
             slow_delay_us: self.delay.0 / 1000,
             queue_packets: 100,
@@ -140,22 +141,28 @@ impl Operators {
             fast_delay_us: 10_000,
             bytes: self.bytes.0,
         };
-        let stage =
-            Stage::build(&Run { number: 0, middle: Middle::Forwarding, way: Way::Down, condition: Condition::Plain, seed: 1, path })?;
+        let network = RunNetwork::build(&CorpusRun {
+            number: 0,
+            middle: Middlebox::Forwarding,
+            direction: TransferDirection::Down,
+            condition: NetworkCondition::Plain,
+            seed: 1,
+            path,
+        })?;
         let ports: Vec<u16> = (FIRST..).take(operator.takes.len()).collect();
         let taken: Vec<(&str, u16)> = operator.takes.iter().map(|(_, ports)| *ports).zip(ports.iter().copied()).collect();
-        intercept(&stage, &taken)?;
+        intercept(&network, &taken)?;
         let mut running = Vec::new();
         for ((middle, _), at) in operator.takes.iter().zip(ports) {
-            if let Some(why) = middle.lacks(tandem) {
+            if let Some(why) = middle.missing_requirement(tandem) {
                 bail!("it has {}: {why}", middle.name());
             }
-            running.push(middle.start_at(&stage, tandem, &path, at)?);
+            running.push(middle.start_at(&network, tandem, &path, at)?);
         }
-        running.push(Running::start(stage.server(), tandem, &["detect", "respond", "--ports", "21,80,5001"], CONTROL_PORT)?);
-        let mut command = stage.client().command(&tandem.to_string_lossy());
+        running.push(MiddleboxProcesses::start(network.server(), tandem, &["detect", "respond", "--ports", "21,80,5001"], CONTROL_PORT)?);
+        let mut command = network.client().command(&tandem.to_string_lossy());
         let bytes = format!("{}B", self.bytes.0);
-        command.args(["detect", "probe", &stage.server_address().ip().to_string()]);
+        command.args(["detect", "probe", &network.server_address().ip().to_string()]);
         command.args(["--responder", "--ports", "21,80,5001", "--json", "--bytes", &bytes]);
         if let Some(out) = &self.out {
             command.arg("--evidence").arg(out.join(format!("{}.json", operator.name.replace([' ', ','], "-"))));
@@ -169,29 +176,29 @@ impl Operators {
 }
 
 /// What was found of a cell.
-struct Cell {
-    /// A way, and its verdict.
+struct OperatorCell {
+    /// A direction, and its verdict.
     verdicts: Vec<(&'static str, String)>,
     place: String,
     why: String,
 }
 
-impl Cell {
-    fn of(rows: &[Value], application: &str, ways: &[&'static str]) -> Result<Cell> {
-        let row = |way: &str| {
-            let fits = |row: &&Value| row["application"] == application && row["direction"] == way;
-            rows.iter().find(fits).with_context(|| format!("the prober has no row of {application}, {way}"))
+impl OperatorCell {
+    fn of(rows: &[Value], application: &str, directions: &[&'static str]) -> Result<OperatorCell> {
+        let row = |direction: &str| {
+            let fits = |row: &&Value| row["application"] == application && row["direction"] == direction;
+            rows.iter().find(fits).with_context(|| format!("the prober has no row of {application}, {direction}"))
         };
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let verdicts = ways.iter().map(|way| Ok((*way, text(&row(way)?["verdict"])))).collect::<Result<_>>()?;
-        let first = row(ways[0])?;
+        let verdicts = directions.iter().map(|direction| Ok((*direction, text(&row(direction)?["verdict"])))).collect::<Result<_>>()?;
+        let first = row(directions[0])?;
         let place = first["place"]["hop"].as_u64().map_or(String::new(), |hop| format!("hop {hop}"));
-        Ok(Cell { verdicts, place, why: text(&first["reason"]) })
+        Ok(OperatorCell { verdicts, place, why: text(&first["reason"]) })
     }
 
-    /// The verdict, or one for each way where they are not the same.
+    /// The verdict, or one for each direction where they are not the same.
     fn said(&self) -> String {
-        let all: Vec<String> = self.verdicts.iter().map(|(way, verdict)| format!("{verdict} {way}")).collect();
+        let all: Vec<String> = self.verdicts.iter().map(|(direction, verdict)| format!("{verdict} {direction}")).collect();
         match &self.verdicts[..] {
             [(_, first), rest @ ..] if rest.iter().all(|(_, verdict)| verdict == first) => first.clone(),
             _ => all.join(", "),
@@ -223,10 +230,10 @@ mod tests {
             row("TCP", "down", "end-to-end"),
             row("TCP", "up", "end-to-end"),
         ];
-        let of = |application: &str| Cell::of(&rows, application, &["down", "up"]).unwrap();
+        let of = |application: &str| OperatorCell::of(&rows, application, &["down", "up"]).unwrap();
         assert_eq!((of("FTP").said(), of("FTP").place), ("split-tcp down, end-to-end up".into(), "hop 2".into()));
         assert_eq!(of("TCP").said(), "end-to-end");
-        assert!(Cell::of(&rows, "HTTP data", &["down"]).is_err());
+        assert!(OperatorCell::of(&rows, "HTTP data", &["down"]).is_err());
     }
 
     #[test]

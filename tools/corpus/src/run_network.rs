@@ -2,7 +2,10 @@
 //!
 //! end – edge – link 1 – middle – link 2 – (router – link 3 –) edge – end. The data go from left to right; the slow link is the client's.
 
-use crate::plan::{Condition, LATE, Run, Way};
+use crate::{
+    conditions::{LATE, NetworkCondition, TransferDirection},
+    plan::CorpusRun,
+};
 use anyhow::{Context as _, Result, ensure};
 use lab::{Extras, Host, Network, Reordering};
 use scenario::{ScenarioFile, Span};
@@ -20,11 +23,11 @@ pub(crate) const PORT: u16 = 80;
 /// The device of an end.
 const DEVICE: &str = "eth0";
 
-pub(crate) struct Stage {
+pub(crate) struct RunNetwork {
     network: Network,
     /// From left to right.
     ends: [Host; 2],
-    way: Way,
+    direction: TransferDirection,
     /// The device before which the receiver's trace is taken, and its host, where that is not the end itself.
     before: Option<(usize, String)>,
 }
@@ -33,28 +36,29 @@ fn end_address(end: usize) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 78, end as u8 + 1, 2))
 }
 
-impl Stage {
-    pub(crate) fn build(run: &Run) -> Result<Self> {
+impl RunNetwork {
+    pub(crate) fn build(run: &CorpusRun) -> Result<Self> {
         let path = &run.path;
-        let loss = if run.condition == Condition::Loss { "loss = { per_packet = 0.01 }\n" } else { "" };
+        let loss = if run.condition == NetworkCondition::Loss { "loss = { per_packet = 0.01 }\n" } else { "" };
         let slow = format!(
             "[[link]]\nrate = \"{}kbit\"\ndelay = \"{}us\"\nqueue = \"{}pkt\"\n{loss}",
             path.slow_kbit, path.slow_delay_us, path.queue_packets
         );
         let fast = format!("[[link]]\nrate = \"{}kbit\"\ndelay = \"{}us\"\nqueue = \"400pkt\"\n", path.fast_kbit, path.fast_delay_us);
-        let mut links = match run.way {
-            Way::Up => [slow, fast].concat(),
-            Way::Down => [fast, slow].concat(),
+        let mut links = match run.direction {
+            TransferDirection::Up => [slow, fast].concat(),
+            TransferDirection::Down => [fast, slow].concat(),
         };
-        let late = run.condition == Condition::LateAcks;
+        let late = run.condition == NetworkCondition::LateAcks;
         if late {
             // Behind the receiver's trace: each segment, and each answer, half of what its ACKs are late.
             links += &format!("[[link]]\nrate = \"200Mbit\"\ndelay = \"{}us\"\nqueue = \"4000pkt\"\n", (LATE * 5e5) as u64);
         }
         let text = format!("name = \"corpus\"\n{links}[[flow]]\nbytes = \"1MB\"\n");
         let scenario = ScenarioFile::parse(&text, "corpus")?.variants(&[])?.remove(0).scenario;
-        let slow = if run.way == Way::Up { 0 } else { 1 };
-        let reordering = (run.condition == Condition::Reordering).then_some(Reordering { link: slow, share: 0.03, by: Span(8_000_000) });
+        let slow = if run.direction == TransferDirection::Up { 0 } else { 1 };
+        let reordering =
+            (run.condition == NetworkCondition::Reordering).then_some(Reordering { link: slow, share: 0.03, by: Span(8_000_000) });
         let network = Network::build(&scenario, run.seed, &Extras { reordering, ..Extras::default() }, |_, _| {})?;
         let hosts = network.hosts();
         let ends = [Host::new("left")?, Host::new("right")?];
@@ -76,19 +80,19 @@ impl Stage {
             host.ip(&lines)?;
         }
         let before = late.then(|| (2, "link2".to_string()));
-        let stage = Stage { network, ends, way: run.way, before };
-        stage.set_cards(run.condition)?;
-        if run.condition == Condition::Nat {
-            stage.translate()?;
+        let network = RunNetwork { network, ends, direction: run.direction, before };
+        network.set_offloads(run.condition)?;
+        if run.condition == NetworkCondition::Nat {
+            network.enable_nat()?;
         }
-        Ok(stage)
+        Ok(network)
     }
 
     /// What the ends' network cards put together (TSO, GRO), and how long the receivers wait for more of it.
-    fn set_cards(&self, condition: Condition) -> Result<()> {
+    fn set_offloads(&self, condition: NetworkCondition) -> Result<()> {
         let (offloads, flush_us) = match condition {
-            Condition::Offload => ("on", Some(500)),
-            Condition::StretchAcks => ("on", Some(6000)),
+            NetworkCondition::Offload => ("on", Some(500)),
+            NetworkCondition::StretchAcks => ("on", Some(6000)),
             _ => ("off", None),
         };
         for end in &self.ends {
@@ -108,14 +112,14 @@ impl Stage {
     }
 
     /// A NAT in the middle: the server sees other addresses and ports than the client has.
-    fn translate(&self) -> Result<()> {
+    fn enable_nat(&self) -> Result<()> {
         let rules = format!(
             "table ip nat {{ chain out {{ type nat hook postrouting priority srcnat;\n\
              oifname {} ip daddr {} meta l4proto 6 masquerade to :20000-29999 random\n}}\n}}\n",
             self.server_link(),
             end_address(self.server_end())
         );
-        testbed::pipe(self.middle().command("nft").args(["-f", "-"]), &rules)
+        testbed::load_rules(self.middle(), &rules)
     }
 
     pub(crate) fn middle(&self) -> &Host {
@@ -123,9 +127,9 @@ impl Stage {
     }
 
     fn server_end(&self) -> usize {
-        match self.way {
-            Way::Up => 1,
-            Way::Down => 0,
+        match self.direction {
+            TransferDirection::Up => 1,
+            TransferDirection::Down => 0,
         }
     }
 
@@ -139,22 +143,22 @@ impl Stage {
 
     /// The middle's device towards the server.
     pub(crate) fn server_link(&self) -> &'static str {
-        match self.way {
-            Way::Up => "link2",
-            Way::Down => "link1",
+        match self.direction {
+            TransferDirection::Up => "link2",
+            TransferDirection::Down => "link1",
         }
     }
 
     /// The middle's device towards the client.
     pub(crate) fn client_link(&self) -> &'static str {
-        match self.way {
-            Way::Up => "link1",
-            Way::Down => "link2",
+        match self.direction {
+            TransferDirection::Up => "link1",
+            TransferDirection::Down => "link2",
         }
     }
 
-    pub(crate) fn way(&self) -> Way {
-        self.way
+    pub(crate) fn direction(&self) -> TransferDirection {
+        self.direction
     }
 
     /// Where the server serves.
@@ -164,28 +168,28 @@ impl Stage {
 
     /// Where the client finds the middle, for who must be called by name.
     pub(crate) fn middle_address(&self) -> IpAddr {
-        let [network, host] = match self.way {
-            Way::Up => [1, 2],
-            Way::Down => [2, 1],
+        let [network, host] = match self.direction {
+            TransferDirection::Up => [1, 2],
+            TransferDirection::Down => [2, 1],
         };
         IpAddr::V4(Ipv4Addr::new(10, 77, network, host))
     }
 
     /// Takes traces at both ends until what is returned is stopped.
-    pub(crate) fn trace(&self, sender: &Path, receiver: &Path) -> Result<Traces> {
+    pub(crate) fn trace(&self, sender: &Path, receiver: &Path) -> Result<RunCaptures> {
         let left = Tcpdump::start(&self.ends[0], DEVICE, sender)?;
         let right = match &self.before {
             Some((host, device)) => Tcpdump::start(&self.network.hosts()[*host], device, receiver)?,
             None => Tcpdump::start(&self.ends[1], DEVICE, receiver)?,
         };
-        Ok(Traces([left, right]))
+        Ok(RunCaptures([left, right]))
     }
 }
 
 /// Two captures at work.
-pub(crate) struct Traces([Tcpdump; 2]);
+pub(crate) struct RunCaptures([Tcpdump; 2]);
 
-impl Traces {
+impl RunCaptures {
     pub(crate) fn stop(self) -> Result<()> {
         // What was seen last is on its way to the file.
         thread::sleep(Duration::from_millis(60));

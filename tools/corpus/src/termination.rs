@@ -2,15 +2,15 @@
 //! looked at.
 
 use crate::{
-    endpoints as ends,
-    middlebox::Middle,
-    plan::{self, Condition, Run, Way},
-    run_network::Stage,
+    conditions::{NetworkCondition, PathSpec, TransferDirection},
+    endpoints,
+    middlebox::Middlebox,
+    plan::CorpusRun,
+    run_network::RunNetwork,
 };
 use anyhow::{Context as _, Result};
 use detect::{Asked, Capture, Known, Left, findings};
 use std::{
-    fs,
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -31,40 +31,41 @@ pub(crate) struct Termination {
 }
 
 /// What the client wants, and what it has read when it goes: enough to find it in the other trace by, less than would be all with what a middle holds.
-const PATH: plan::Path = plan::Path {
-    slow_kbit: 16_000,
-    slow_delay_us: 30_000,
-    queue_packets: 150,
-    fast_kbit: 100_000,
-    fast_delay_us: 10_000,
-    bytes: 24_000_000,
-};
+const PATH: PathSpec =
+    PathSpec { slow_kbit: 16_000, slow_delay_us: 30_000, queue_packets: 150, fast_kbit: 100_000, fast_delay_us: 10_000, bytes: 24_000_000 };
 const READ: usize = 6_000_000;
 
 impl Termination {
     pub(crate) fn run(&self) -> Result<()> {
-        let tandem = fs::canonicalize(&self.tandem).unwrap_or_else(|_| self.tandem.clone());
+        let tandem = testbed::resolve_program(&self.tandem);
         let directory = tempfile::tempdir()?;
         println!("| middle | what came to the server | after | it went on sending for |\n|---|---|---|---|");
-        for middle in std::iter::once(Middle::Forwarding).chain(Middle::all()).filter(|middle| middle.is_thorough()) {
-            if let Some(why) = middle.lacks(&tandem) {
+        for middle in std::iter::once(Middlebox::Forwarding).chain(Middlebox::all()).filter(|middle| middle.is_thorough()) {
+            if let Some(why) = middle.missing_requirement(&tandem) {
                 eprintln!("without {}: {why}", middle.name());
                 continue;
             }
-            let [what, after, on] = self.give_up(middle, &tandem, directory.path()).with_context(|| middle.name())?;
+            let [what, after, on] = self.abort_download(middle, &tandem, directory.path()).with_context(|| middle.name())?;
             println!("| {} | {what} | {after} | {on} |", middle.name());
         }
         Ok(())
     }
 
-    fn give_up(&self, middle: Middle, tandem: &Path, directory: &Path) -> Result<[String; 3]> {
-        let run = Run { number: 0, middle, way: Way::Down, condition: Condition::Plain, seed: self.seed, path: PATH };
-        let stage = Stage::build(&run)?;
-        let server = ends::Server::start(stage.server(), stage.server_address(), ends::body(run.seed, PATH.bytes))?;
-        let running = middle.start(&stage, tandem, &PATH)?;
+    fn abort_download(&self, middle: Middlebox, tandem: &Path, directory: &Path) -> Result<[String; 3]> {
+        let run = CorpusRun {
+            number: 0,
+            middle,
+            direction: TransferDirection::Down,
+            condition: NetworkCondition::Plain,
+            seed: self.seed,
+            path: PATH,
+        };
+        let network = RunNetwork::build(&run)?;
+        let server = endpoints::HttpServer::start(network.server(), network.server_address(), endpoints::body(run.seed, PATH.bytes))?;
+        let running = middle.start(&network, tandem, &PATH)?;
         let [sender, receiver] = ["sender", "receiver"].map(|end| directory.join(format!("{}.{end}.pcap", middle.name())));
-        let traces = stage.trace(&sender, &receiver)?;
-        let port = ends::give_up(stage.client(), middle.call(&stage), READ)?;
+        let traces = network.trace(&sender, &receiver)?;
+        let port = endpoints::abort_download(network.client(), middle.access(&network), READ)?;
         thread::sleep(Duration::from_secs_f64(self.seconds));
         traces.stop()?;
         drop((running, server));

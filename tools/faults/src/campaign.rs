@@ -1,16 +1,16 @@
-//! Faults injected into the proxy and into both ends of a bond: each of their system calls fails, with
+//! FaultCampaign injected into the proxy and into both ends of a bond: each of their system calls fails, with
 //! each of several errors, the first time, the second, and so on; once, or for a while.
 //!
-//! Where the faults come from: `faults/layer` is a seccomp filter with user notification between the
+//! Where the faults come from: `faults/interposer` is a seccomp filter with user notification between the
 //! unchanged program and the kernel, answered by a thread of this one. Calls are found, not listed: a
 //! round of transfers without faults tells which calls the program makes, and how often; each is then
-//! tried. `faults/stage` is the network around the program, `faults/ends` plays and judges transfers,
+//! tried. `faults/environment` is the network around the program, `faults/ends` plays and judges transfers,
 //! `faults/calls` has the names.
 
 use crate::{
-    environment::{self as stage, Descriptors, Program, Setup, Stage},
-    interposer::Fault,
-    syscalls::{self as calls, error_name, errors},
+    environment::{self, DescriptorCounts, InterposedProgram, ProgramKind, TestEnvironment},
+    interposer::SyscallFault,
+    syscalls::{self, error_name, errors},
 };
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
@@ -27,16 +27,16 @@ use std::{
 /// what became of them. Exit code 1 if a flow got stuck or lost a byte, the program panicked, leaked a
 /// descriptor, or splits no new connection afterwards
 #[derive(Debug, clap::Parser)]
-pub(crate) struct Faults {
+pub(crate) struct FaultCampaign {
     /// The tandem program
     #[arg(long, default_value = "tandem")]
     tandem: PathBuf,
     /// What is tried
     #[arg(long, value_enum, value_delimiter = ',', default_value = "proxy,connect,serve")]
-    setups: Vec<Setup>,
+    setups: Vec<ProgramKind>,
     /// When calls fail
     #[arg(long, value_enum, value_delimiter = ',', default_value = "run,start,stop")]
-    phases: Vec<Phase>,
+    phases: Vec<FaultPhase>,
     /// Only these calls, by name; absent: all that are made
     #[arg(long, value_delimiter = ',')]
     calls: Option<Vec<String>>,
@@ -57,7 +57,7 @@ pub(crate) struct Faults {
 /// When calls fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Phase {
+enum FaultPhase {
     /// While transfers run
     Run,
     /// From when the program has read its configuration until it splits connections
@@ -68,19 +68,19 @@ enum Phase {
 
 /// A fault, and where it was injected.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-struct Case {
-    setup: Setup,
-    phase: Phase,
+struct FaultCase {
+    setup: ProgramKind,
+    phase: FaultPhase,
     call: String,
     error: String,
     nth: u64,
     lasts_ms: u64,
 }
 
-/// What came of it, from the best to the worst.
+/// What record of it, from the best to the worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Outcome {
+enum FaultOutcome {
     /// There were fewer calls.
     NotReached,
     /// Every transfer was complete.
@@ -94,51 +94,59 @@ enum Outcome {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Came {
+struct CaseRecord {
     #[serde(flatten)]
-    case: Case,
-    outcome: Outcome,
+    case: FaultCase,
+    outcome: FaultOutcome,
     detail: String,
 }
 
 /// How long a failure lasts that does not pass at once.
 const LASTING: Duration = Duration::from_millis(300);
 
-impl Faults {
+impl FaultCampaign {
     pub(crate) fn run(&self) -> Result<ExitCode> {
-        let tandem = fs::canonicalize(&self.tandem).unwrap_or_else(|_| self.tandem.clone());
+        let tandem = testbed::resolve_program(&self.tandem);
         let mut all = self.known()?;
         let begun = Instant::now();
         for setup in &self.setups {
-            let stage = Stage::new(*setup, &tandem)?;
+            let environment = TestEnvironment::new(*setup, &tandem)?;
             for phase in &self.phases {
-                let mut trial = Trial { faults: self, stage: &stage, setup: *setup, phase: *phase, program: None, begun, all: &mut all };
+                let mut trial = PhaseTrial {
+                    faults: self,
+                    environment: &environment,
+                    setup: *setup,
+                    phase: *phase,
+                    program: None,
+                    begun,
+                    all: &mut all,
+                };
                 trial.run()?;
             }
         }
-        let wanted = |came: &&Came| self.setups.contains(&came.case.setup) && self.phases.contains(&came.case.phase);
-        let came: Vec<&Came> = all.values().filter(wanted).collect();
-        print!("{}", table(&came));
-        let bad: Vec<&&Came> = came.iter().filter(|came| came.outcome == Outcome::Bad).collect();
-        for came in &bad {
-            println!("BAD {:?}: {}", came.case, came.detail);
+        let wanted = |record: &&CaseRecord| self.setups.contains(&record.case.setup) && self.phases.contains(&record.case.phase);
+        let record: Vec<&CaseRecord> = all.values().filter(wanted).collect();
+        print!("{}", table(&record));
+        let bad: Vec<&&CaseRecord> = record.iter().filter(|record| record.outcome == FaultOutcome::Bad).collect();
+        for record in &bad {
+            println!("BAD {:?}: {}", record.case, record.detail);
         }
         Ok(if bad.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    fn known(&self) -> Result<BTreeMap<Case, Came>> {
+    fn known(&self) -> Result<BTreeMap<FaultCase, CaseRecord>> {
         let Some(path) = self.resume.as_ref().filter(|path| path.exists()) else { return Ok(BTreeMap::new()) };
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let parse = |line: &str| {
-            let came: Came = serde_json::from_str(line).with_context(|| format!("{}: {line:?}", path.display()))?;
-            Ok((came.case.clone(), came))
+            let record: CaseRecord = serde_json::from_str(line).with_context(|| format!("{}: {line:?}", path.display()))?;
+            Ok((record.case.clone(), record))
         };
         text.lines().map(parse).collect()
     }
 
     fn is_wanted(&self, call: i32, errno: i32) -> bool {
         let among = |list: &Option<Vec<String>>, name: &str| list.as_ref().is_none_or(|list| list.iter().any(|one| one == name));
-        among(&self.calls, &calls::name(call)) && among(&self.errors, error_name(errno))
+        among(&self.calls, &syscalls::name(call)) && among(&self.errors, error_name(errno))
     }
 
     /// The places of a call that is made so often: 1, 2, 3, 5, 8, …
@@ -158,30 +166,30 @@ impl Faults {
 }
 
 /// The cases of one phase of one program.
-struct Trial<'a> {
-    faults: &'a Faults,
-    stage: &'a Stage,
-    setup: Setup,
-    phase: Phase,
+struct PhaseTrial<'a> {
+    faults: &'a FaultCampaign,
+    environment: &'a TestEnvironment,
+    setup: ProgramKind,
+    phase: FaultPhase,
     /// It serves many cases, until one ends it.
-    program: Option<(Program, Descriptors)>,
+    program: Option<(InterposedProgram, DescriptorCounts)>,
     begun: Instant,
-    all: &'a mut BTreeMap<Case, Came>,
+    all: &'a mut BTreeMap<FaultCase, CaseRecord>,
 }
 
-impl Trial<'_> {
+impl PhaseTrial<'_> {
     fn run(&mut self) -> Result<()> {
         let counts = self.counts()?;
-        let after = (self.phase == Phase::Start).then_some(calls::SERVES);
+        let after = (self.phase == FaultPhase::Start).then_some(syscalls::SERVES);
         for (call, count) in counts {
             for errno in errors(call) {
-                for lasts in Faults::lasting(errno) {
+                for lasts in FaultCampaign::lasting(errno) {
                     let places = if lasts.is_zero() { self.faults.places(count) } else { vec![1] };
                     for nth in places {
                         if !self.faults.is_wanted(call, errno) || self.is_over() {
                             continue;
                         }
-                        if self.case(Fault { call, errno, nth, lasts: *lasts, after })? == Outcome::NotReached {
+                        if self.case(SyscallFault { call, errno, nth, lasts: *lasts, after })? == FaultOutcome::NotReached {
                             break;
                         }
                     }
@@ -197,23 +205,23 @@ impl Trial<'_> {
 
     /// The calls of this phase without faults, and how often they are made.
     fn counts(&mut self) -> Result<BTreeMap<i32, u64>> {
-        if self.phase == Phase::Start {
-            let mut program = self.stage.start(None)?;
-            self.stage.await_start(&mut program)?;
-            return Ok(program.layer.counts());
+        if self.phase == FaultPhase::Start {
+            let mut program = self.environment.start(None)?;
+            self.environment.await_start(&mut program)?;
+            return Ok(program.interposer.counts());
         }
         self.running()?;
         let Some((program, _)) = &mut self.program else { return Ok(BTreeMap::new()) };
-        program.layer.arm(None);
-        if self.phase == Phase::Stop {
+        program.interposer.arm(None);
+        if self.phase == FaultPhase::Stop {
             program.terminate()?;
             program.await_end()?;
         } else {
-            let sum = self.stage.round();
+            let sum = self.environment.round();
             anyhow::ensure!(sum.bad.is_empty() && sum.reset == 0, "without faults: {sum:?}\n{}", program.said());
         }
-        let counts = program.layer.counts();
-        if self.phase == Phase::Stop {
+        let counts = program.interposer.counts();
+        if self.phase == FaultPhase::Stop {
             self.program = None;
         }
         Ok(counts)
@@ -222,11 +230,11 @@ impl Trial<'_> {
     /// Sees to it that the program runs, and what descriptors it has then.
     fn running(&mut self) -> Result<()> {
         if self.program.is_none() {
-            let mut program = self.stage.start(None)?;
-            self.stage.await_start(&mut program)?;
+            let mut program = self.environment.start(None)?;
+            self.environment.await_start(&mut program)?;
             // Whatever comes with the first connections.
             for _ in 0..2 {
-                self.stage.round();
+                self.environment.round();
             }
             thread::sleep(Duration::from_millis(200));
             let descriptors = program.descriptors();
@@ -235,11 +243,11 @@ impl Trial<'_> {
         Ok(())
     }
 
-    fn case(&mut self, fault: Fault) -> Result<Outcome> {
-        let case = Case {
+    fn case(&mut self, fault: SyscallFault) -> Result<FaultOutcome> {
+        let case = FaultCase {
             setup: self.setup,
             phase: self.phase,
-            call: calls::name(fault.call),
+            call: syscalls::name(fault.call),
             error: error_name(fault.errno).into(),
             nth: fault.nth,
             lasts_ms: fault.lasts.as_millis() as u64,
@@ -248,98 +256,102 @@ impl Trial<'_> {
             return Ok(known.outcome);
         }
         let (outcome, detail) = match self.phase {
-            Phase::Run => self.while_running(fault)?,
-            Phase::Start => self.at_start(fault)?,
-            Phase::Stop => self.at_stop(fault)?,
+            FaultPhase::Run => self.while_running(fault)?,
+            FaultPhase::Start => self.at_start(fault)?,
+            FaultPhase::Stop => self.at_stop(fault)?,
         };
-        if outcome >= Outcome::Ended {
+        if outcome >= FaultOutcome::Ended {
             eprintln!("{outcome:?} {case:?}: {detail}");
         }
-        let came = Came { case: case.clone(), outcome, detail };
+        let record = CaseRecord { case: case.clone(), outcome, detail };
         if let Some(path) = &self.faults.resume {
-            stage::append(path, &serde_json::to_string(&came)?)?;
+            environment::append(path, &serde_json::to_string(&record)?)?;
         }
-        self.all.insert(case, came);
+        self.all.insert(case, record);
         Ok(outcome)
     }
 
-    fn while_running(&mut self, fault: Fault) -> Result<(Outcome, String)> {
+    fn while_running(&mut self, fault: SyscallFault) -> Result<(FaultOutcome, String)> {
         self.running()?;
-        let Some((mut program, before)) = self.program.take() else { return Ok((Outcome::NotReached, String::new())) };
-        program.layer.arm(Some(fault));
-        let sum = self.stage.round();
-        if program.layer.disarm() == 0 && sum.bad.is_empty() && program.status()?.is_none() {
+        let Some((mut program, before)) = self.program.take() else { return Ok((FaultOutcome::NotReached, String::new())) };
+        program.interposer.arm(Some(fault));
+        let sum = self.environment.round();
+        if program.interposer.disarm() == 0 && sum.bad.is_empty() && program.status()?.is_none() {
             self.program = Some((program, before));
-            return Ok((Outcome::NotReached, String::new()));
+            return Ok((FaultOutcome::NotReached, String::new()));
         }
         if !sum.bad.is_empty() {
-            return Ok((Outcome::Bad, format!("{:?}; {}", sum.bad, tail(&program.said()))));
+            return Ok((FaultOutcome::Bad, format!("{:?}; {}", sum.bad, tail(&program.said()))));
         }
-        let recovered = self.stage.await_recovery(&mut program, before);
+        let recovered = self.environment.await_recovery(&mut program, before);
         if let Some(status) = program.status()? {
             return Ok(judge_end(status, &program.said()));
         }
         let said = program.said();
         if panicked(&said) {
-            return Ok((Outcome::Bad, tail(&said)));
+            return Ok((FaultOutcome::Bad, tail(&said)));
         }
         if let Err(why) = recovered {
-            return Ok((Outcome::Bad, format!("{why:#}; {}", tail(&said))));
+            return Ok((FaultOutcome::Bad, format!("{why:#}; {}", tail(&said))));
         }
         self.program = Some((program, before));
-        Ok(if sum.reset == 0 { (Outcome::Unaffected, String::new()) } else { (Outcome::Reset, format!("{} flows", sum.reset)) })
+        Ok(if sum.reset == 0 { (FaultOutcome::Unaffected, String::new()) } else { (FaultOutcome::Reset, format!("{} flows", sum.reset)) })
     }
 
-    fn at_start(&mut self, fault: Fault) -> Result<(Outcome, String)> {
-        let mut program = self.stage.start(Some(fault))?;
-        let started = self.stage.await_start(&mut program);
-        let fired = program.layer.disarm();
+    fn at_start(&mut self, fault: SyscallFault) -> Result<(FaultOutcome, String)> {
+        let mut program = self.environment.start(Some(fault))?;
+        let started = self.environment.await_start(&mut program);
+        let fired = program.interposer.disarm();
         if let Some(status) = program.status()? {
-            return Ok(if fired == 0 { (Outcome::Bad, "it ended without a fault".into()) } else { judge_end(status, &program.said()) });
+            return Ok(if fired == 0 {
+                (FaultOutcome::Bad, "it ended without a fault".into())
+            } else {
+                judge_end(status, &program.said())
+            });
         }
         if let Err(why) = started {
-            return Ok((Outcome::Bad, format!("{why:#}")));
+            return Ok((FaultOutcome::Bad, format!("{why:#}")));
         }
         if fired == 0 {
-            return Ok((Outcome::NotReached, String::new()));
+            return Ok((FaultOutcome::NotReached, String::new()));
         }
-        let sum = self.stage.round();
+        let sum = self.environment.round();
         let said = program.said();
         // It may split connections for a moment before its start fails.
         if let Some(status) = program.status()? {
             return Ok(judge_end(status, &said));
         }
         let fine = sum.bad.is_empty() && sum.reset == 0 && !panicked(&said);
-        Ok(if fine { (Outcome::Unaffected, String::new()) } else { (Outcome::Bad, format!("{sum:?}; {}", tail(&said))) })
+        Ok(if fine { (FaultOutcome::Unaffected, String::new()) } else { (FaultOutcome::Bad, format!("{sum:?}; {}", tail(&said))) })
     }
 
-    fn at_stop(&mut self, fault: Fault) -> Result<(Outcome, String)> {
+    fn at_stop(&mut self, fault: SyscallFault) -> Result<(FaultOutcome, String)> {
         self.running()?;
-        let Some((mut program, _)) = self.program.take() else { return Ok((Outcome::NotReached, String::new())) };
-        program.layer.arm(Some(fault));
+        let Some((mut program, _)) = self.program.take() else { return Ok((FaultOutcome::NotReached, String::new())) };
+        program.interposer.arm(Some(fault));
         program.terminate()?;
         let status = program.await_end()?;
-        let fired = program.layer.fired();
-        let Some(status) = status else { return Ok((Outcome::Bad, format!("it does not end; {}", tail(&program.said())))) };
-        if self.stage.leaves_rules()? {
-            return Ok((Outcome::Bad, "its rules are still there".into()));
+        let fired = program.interposer.fired();
+        let Some(status) = status else { return Ok((FaultOutcome::Bad, format!("it does not end; {}", tail(&program.said())))) };
+        if self.environment.leaves_rules()? {
+            return Ok((FaultOutcome::Bad, "its rules are still there".into()));
         }
         if fired == 0 {
-            return Ok((Outcome::NotReached, String::new()));
+            return Ok((FaultOutcome::NotReached, String::new()));
         }
         let said = program.said();
         if status.success() && !panicked(&said) {
-            return Ok((Outcome::Unaffected, String::new()));
+            return Ok((FaultOutcome::Unaffected, String::new()));
         }
         Ok(judge_end(status, &said))
     }
 }
 
 /// Whether a program that ended did so in order: with an exit code, and a word about why.
-fn judge_end(status: ExitStatus, said: &str) -> (Outcome, String) {
+fn judge_end(status: ExitStatus, said: &str) -> (FaultOutcome, String) {
     let last = tail(said);
     let is_fine = matches!(status.code(), Some(1..=127)) && !panicked(said) && !last.trim().is_empty();
-    (if is_fine { Outcome::Ended } else { Outcome::Bad }, format!("{status}: {last}"))
+    (if is_fine { FaultOutcome::Ended } else { FaultOutcome::Bad }, format!("{status}: {last}"))
 }
 
 /// Whether a part of the program panicked by itself. Panics at places in the standard library cannot be
@@ -356,14 +368,14 @@ fn tail(said: &str) -> String {
 }
 
 /// The outcomes, counted by call.
-fn table(all: &[&Came]) -> String {
-    let mut rows: BTreeMap<(Setup, Phase, &str), [usize; 5]> = BTreeMap::new();
-    let mut tried: BTreeMap<(Setup, Phase, &str), BTreeSet<&str>> = BTreeMap::new();
-    for came in all.iter().filter(|came| came.outcome != Outcome::NotReached) {
-        for call in [&came.case.call, "all calls"] {
-            let key = (came.case.setup, came.case.phase, call);
-            rows.entry(key).or_default()[came.outcome as usize] += 1;
-            tried.entry(key).or_default().insert(&came.case.error);
+fn table(all: &[&CaseRecord]) -> String {
+    let mut rows: BTreeMap<(ProgramKind, FaultPhase, &str), [usize; 5]> = BTreeMap::new();
+    let mut tried: BTreeMap<(ProgramKind, FaultPhase, &str), BTreeSet<&str>> = BTreeMap::new();
+    for record in all.iter().filter(|record| record.outcome != FaultOutcome::NotReached) {
+        for call in [&record.case.call, "all calls"] {
+            let key = (record.case.setup, record.case.phase, call);
+            rows.entry(key).or_default()[record.outcome as usize] += 1;
+            tried.entry(key).or_default().insert(&record.case.error);
         }
     }
     let mut text = format!(

@@ -19,9 +19,9 @@ use std::{
 /// end of a bond, has to answer.
 pub(crate) const STUCK: Duration = Duration::from_secs(40);
 
-/// What a connection does. Servers know it by their port.
+/// What a connection does. TransferServers know it by their port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum TransferKind {
     /// Both ends send at once, as fast as they can.
     Both,
     /// The client sends, the server answers when it has everything.
@@ -32,9 +32,9 @@ pub(crate) enum Kind {
     Slow,
 }
 
-pub(crate) const KINDS: [Kind; 4] = [Kind::Both, Kind::Up, Kind::Messages, Kind::Slow];
+pub(crate) const TRANSFER_KINDS: [TransferKind; 4] = [TransferKind::Both, TransferKind::Up, TransferKind::Messages, TransferKind::Slow];
 
-impl Kind {
+impl TransferKind {
     /// The server's port.
     pub(crate) fn port(self) -> u16 {
         8001 + self as u16
@@ -43,10 +43,10 @@ impl Kind {
     /// How much goes up and down, in bytes.
     fn sizes(self) -> (usize, usize) {
         match self {
-            Kind::Both => (600_000, 600_000),
-            Kind::Up => (300_000, 1000),
-            Kind::Messages => (Self::MESSAGES * 200, Self::MESSAGES * 200),
-            Kind::Slow => (6_000_000, 100_000),
+            TransferKind::Both => (600_000, 600_000),
+            TransferKind::Up => (300_000, 1000),
+            TransferKind::Messages => (Self::MESSAGES * 200, Self::MESSAGES * 200),
+            TransferKind::Slow => (6_000_000, 100_000),
         }
     }
 
@@ -57,12 +57,12 @@ impl Kind {
 
 /// How an end saw its connection end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum End {
-    /// Everything was sent; everything came, then the end of file.
+pub(crate) enum TransferEnd {
+    /// Everything was sent; everything record, then the end of file.
     Complete,
     /// An error; whether everything had come before it.
     Reset { had_all: bool, why: io::ErrorKind },
-    /// Nothing came for a long time.
+    /// Nothing record for a long time.
     Stuck,
     /// Bytes that were not sent, or an end of file before the last of them.
     Wrong(String),
@@ -87,25 +87,25 @@ fn pattern(id: u64, down: bool, length: usize) -> Vec<u8> {
 
 /// Why an end stopped before its time.
 #[derive(Debug)]
-enum Stop {
+enum TransferError {
     Failed(io::Error),
     Wrong(String),
 }
 
-impl From<io::Error> for Stop {
+impl From<io::Error> for TransferError {
     fn from(why: io::Error) -> Self {
-        Stop::Failed(why)
+        TransferError::Failed(why)
     }
 }
 
-fn read_expected(stream: &mut impl Read, expected: &[u8], got: &mut usize) -> Result<(), Stop> {
+fn read_expected(stream: &mut impl Read, expected: &[u8], got: &mut usize) -> Result<(), TransferError> {
     let mut room = vec![0; 64 * 1024];
     while *got < expected.len() {
         let most = room.len().min(expected.len() - *got);
         match stream.read(&mut room[..most]) {
-            Ok(0) => return Err(Stop::Wrong(format!("end of file after {got} of {} bytes", expected.len()))),
+            Ok(0) => return Err(TransferError::Wrong(format!("end of file after {got} of {} bytes", expected.len()))),
             Ok(count) if room[..count] == expected[*got..*got + count] => *got += count,
-            Ok(_) => return Err(Stop::Wrong(format!("wrong bytes after {got}"))),
+            Ok(_) => return Err(TransferError::Wrong(format!("wrong bytes after {got}"))),
             Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
             Err(why) => return Err(why.into()),
         }
@@ -113,18 +113,25 @@ fn read_expected(stream: &mut impl Read, expected: &[u8], got: &mut usize) -> Re
     Ok(())
 }
 
-fn read_end(stream: &mut impl Read) -> Result<(), Stop> {
+fn read_end(stream: &mut impl Read) -> Result<(), TransferError> {
     match stream.read(&mut [0])? {
         0 => Ok(()),
-        _ => Err(Stop::Wrong("bytes after the last".into())),
+        _ => Err(TransferError::Wrong("bytes after the last".into())),
     }
 }
 
 /// Plays an end; `sends` is its part, `expects` the other's. The server has read the transfer's number.
-fn play(kind: Kind, is_client: bool, stream: &TcpStream, sends: &[u8], expects: &[u8], got: &mut usize) -> Result<(), Stop> {
+fn play(
+    kind: TransferKind,
+    is_client: bool,
+    stream: &TcpStream,
+    sends: &[u8],
+    expects: &[u8],
+    got: &mut usize,
+) -> Result<(), TransferError> {
     let (mut reader, mut writer) = (stream, stream);
     match (kind, is_client) {
-        (Kind::Both, _) => thread::scope(|scope| {
+        (TransferKind::Both, _) => thread::scope(|scope| {
             let sending = scope.spawn(move || {
                 writer.write_all(sends)?;
                 stream.shutdown(Shutdown::Write)
@@ -133,12 +140,12 @@ fn play(kind: Kind, is_client: bool, stream: &TcpStream, sends: &[u8], expects: 
             let sent = sending.join().unwrap_or_else(|_| Err(io::Error::other("the sending thread panicked")));
             match (received, sent) {
                 // The kernel tells an error once, here to the thread that sends: the reader then sees an end of file.
-                (Err(Stop::Wrong(_)), Err(why)) => Err(why.into()),
-                (received, sent) => received.and(sent.map_err(Stop::from)),
+                (Err(TransferError::Wrong(_)), Err(why)) => Err(why.into()),
+                (received, sent) => received.and(sent.map_err(TransferError::from)),
             }
         }),
-        (Kind::Messages, _) => {
-            for at in 0..Kind::MESSAGES {
+        (TransferKind::Messages, _) => {
+            for at in 0..TransferKind::MESSAGES {
                 let part = at * 200..(at + 1) * 200;
                 if is_client {
                     writer.write_all(&sends[part.clone()])?;
@@ -154,15 +161,15 @@ fn play(kind: Kind, is_client: bool, stream: &TcpStream, sends: &[u8], expects: 
             read_end(&mut reader)?;
             if is_client { Ok(()) } else { Ok(stream.shutdown(Shutdown::Write)?) }
         }
-        (Kind::Up | Kind::Slow, true) => {
+        (TransferKind::Up | TransferKind::Slow, true) => {
             writer.write_all(sends)?;
             stream.shutdown(Shutdown::Write)?;
             read_expected(&mut reader, expects, got)?;
             read_end(&mut reader)
         }
-        (Kind::Up | Kind::Slow, false) => {
-            if kind == Kind::Slow {
-                thread::sleep(Kind::NAP);
+        (TransferKind::Up | TransferKind::Slow, false) => {
+            if kind == TransferKind::Slow {
+                thread::sleep(TransferKind::NAP);
             }
             read_expected(&mut reader, expects, got)?;
             read_end(&mut reader)?;
@@ -172,12 +179,12 @@ fn play(kind: Kind, is_client: bool, stream: &TcpStream, sends: &[u8], expects: 
     }
 }
 
-fn end_of(outcome: Result<(), Stop>, had_all: bool) -> End {
+fn end_of(outcome: Result<(), TransferError>, had_all: bool) -> TransferEnd {
     match outcome {
-        Ok(()) => End::Complete,
-        Err(Stop::Wrong(why)) => End::Wrong(why),
-        Err(Stop::Failed(why)) if matches!(why.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => End::Stuck,
-        Err(Stop::Failed(why)) => End::Reset { had_all, why: why.kind() },
+        Ok(()) => TransferEnd::Complete,
+        Err(TransferError::Wrong(why)) => TransferEnd::Wrong(why),
+        Err(TransferError::Failed(why)) if matches!(why.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => TransferEnd::Stuck,
+        Err(TransferError::Failed(why)) => TransferEnd::Reset { had_all, why: why.kind() },
     }
 }
 
@@ -189,27 +196,27 @@ fn be_patient(stream: &TcpStream) -> io::Result<()> {
 
 /// What servers have seen.
 #[derive(Debug, Default)]
-struct Seen {
+struct ServerState {
     /// Connections that are open now.
     open: usize,
-    ends: HashMap<u64, End>,
+    ends: HashMap<u64, TransferEnd>,
     /// Connections that got stuck, or ended cleanly, before they said which transfer they are.
-    strays: Vec<End>,
+    strays: Vec<TransferEnd>,
 }
 
 /// The servers, and what they have seen.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Servers(Arc<(Mutex<Seen>, Condvar)>);
+pub(crate) struct TransferServers(Arc<(Mutex<ServerState>, Condvar)>);
 
-impl Servers {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+impl TransferServers {
+    fn seen(&self) -> MutexGuard<'_, ServerState> {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Serves all kinds on every address of a host.
     pub(crate) fn start(host: &Host) -> Result<Self> {
-        let servers = Servers::default();
-        for kind in KINDS {
+        let servers = TransferServers::default();
+        for kind in TRANSFER_KINDS {
             let listener = host.enter(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, kind.port())))?.context("cannot listen")?;
             let servers = servers.clone();
             thread::Builder::new().name("server".into()).spawn(move || {
@@ -223,21 +230,21 @@ impl Servers {
         Ok(servers)
     }
 
-    fn serve(&self, kind: Kind, stream: &TcpStream) {
+    fn serve(&self, kind: TransferKind, stream: &TcpStream) {
         let mut id = [0; 8];
         let greeted = be_patient(stream).and_then(|()| (&*stream).read_exact(&mut id));
         let (id, (up, down)) = (u64::from_ne_bytes(id), kind.sizes());
         let mut got = 0;
         let end = match greeted {
             Ok(()) => end_of(play(kind, false, stream, &pattern(id, true, down), &pattern(id, false, up), &mut got), got == up),
-            Err(ref why) if why.kind() == io::ErrorKind::UnexpectedEof => End::Wrong("end of file before the first byte".into()),
+            Err(ref why) if why.kind() == io::ErrorKind::UnexpectedEof => TransferEnd::Wrong("end of file before the first byte".into()),
             Err(ref why) => end_of(Err(io::Error::from(why.kind()).into()), false),
         };
         let mut seen = self.seen();
         seen.open -= 1;
         match (greeted, &end) {
             (Ok(()), _) => drop(seen.ends.insert(id, end)),
-            (Err(_), End::Stuck | End::Wrong(_)) => seen.strays.push(end),
+            (Err(_), TransferEnd::Stuck | TransferEnd::Wrong(_)) => seen.strays.push(end),
             (Err(_), _) => {}
         }
         self.0.1.notify_all();
@@ -245,30 +252,31 @@ impl Servers {
 
     /// Waits until no connection is open; then how they ended, by transfer, and those
     /// of no known transfer that ended wrong.
-    fn settle(&self) -> (HashMap<u64, End>, Vec<End>) {
+    fn settle(&self) -> (HashMap<u64, TransferEnd>, Vec<TransferEnd>) {
         let begun = Instant::now();
         let mut seen = self.seen();
         while seen.open > 0 && begun.elapsed() < 2 * STUCK {
             seen = self.0.1.wait_timeout(seen, Duration::from_millis(100)).unwrap_or_else(PoisonError::into_inner).0;
         }
         let mut strays = std::mem::take(&mut seen.strays);
-        strays.extend((0..seen.open).map(|_| End::Stuck));
+        strays.extend((0..seen.open).map(|_| TransferEnd::Stuck));
         (std::mem::take(&mut seen.ends), strays)
     }
 }
 
 /// Where a client goes to.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Target {
-    pub(crate) kind: Kind,
+pub(crate) struct TransferTarget {
+    pub(crate) kind: TransferKind,
     pub(crate) at: SocketAddr,
     /// By SOCKS5, to this name or address.
     pub(crate) socks: Option<&'static str>,
 }
 
-impl Target {
-    fn connect(self, host: &Host) -> Result<TcpStream, Stop> {
-        let connected = host.enter(|| TcpStream::connect_timeout(&self.at, STUCK)).map_err(|why| Stop::Failed(io::Error::other(why)))?;
+impl TransferTarget {
+    fn connect(self, host: &Host) -> Result<TcpStream, TransferError> {
+        let connected =
+            host.enter(|| TcpStream::connect_timeout(&self.at, STUCK)).map_err(|why| TransferError::Failed(io::Error::other(why)))?;
         let mut stream = connected?;
         be_patient(&stream)?;
         let Some(name) = self.socks else { return Ok(stream) };
@@ -282,10 +290,10 @@ impl Target {
         stream.write_all(&[&[5, 1, 0][..], &address, &self.kind.port().to_be_bytes()].concat())?;
         let mut answer = [0; 10];
         stream.read_exact(&mut answer)?;
-        if answer[1] == 0 { Ok(stream) } else { Err(Stop::Failed(io::ErrorKind::ConnectionRefused.into())) }
+        if answer[1] == 0 { Ok(stream) } else { Err(TransferError::Failed(io::ErrorKind::ConnectionRefused.into())) }
     }
 
-    fn play(self, host: &Host, id: u64) -> End {
+    fn play(self, host: &Host, id: u64) -> TransferEnd {
         let (up, down) = self.kind.sizes();
         let mut got = 0;
         let outcome = self.connect(host).and_then(|stream| {
@@ -296,9 +304,9 @@ impl Target {
     }
 }
 
-/// What some transfers came to.
+/// What some transfers record to.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Sum {
+pub(crate) struct RoundSummary {
     pub(crate) complete: usize,
     pub(crate) reset: usize,
     /// What must not be: stuck flows, lost or wrong bytes.
@@ -307,8 +315,8 @@ pub(crate) struct Sum {
 
 /// Plays transfers at once, and judges them: a client that saw a clean end knows that the server has
 /// received everything, and neither sees a clean end before the last byte.
-pub(crate) fn round(host: &Host, servers: &Servers, targets: &[Target]) -> Sum {
-    let ends: Vec<(Target, u64, End)> = thread::scope(|scope| {
+pub(crate) fn round(host: &Host, servers: &TransferServers, targets: &[TransferTarget]) -> RoundSummary {
+    let ends: Vec<(TransferTarget, u64, TransferEnd)> = thread::scope(|scope| {
         let playing: Vec<_> = targets
             .iter()
             .map(|target| {
@@ -319,7 +327,7 @@ pub(crate) fn round(host: &Host, servers: &Servers, targets: &[Target]) -> Sum {
         playing.into_iter().filter_map(|thread| thread.join().ok()).collect()
     });
     let (mut served, strays) = servers.settle();
-    let mut sum = Sum::default();
+    let mut sum = RoundSummary::default();
     if ends.len() != targets.len() {
         sum.bad.push("a client panicked".into());
     }
@@ -328,15 +336,15 @@ pub(crate) fn round(host: &Host, servers: &Servers, targets: &[Target]) -> Sum {
     }
     for (target, id, client) in ends {
         let server = served.remove(&id);
-        let had_all = matches!(server, Some(End::Complete | End::Reset { had_all: true, .. }));
+        let had_all = matches!(server, Some(TransferEnd::Complete | TransferEnd::Reset { had_all: true, .. }));
         match (&client, &server) {
-            (End::Wrong(_) | End::Stuck, _) | (_, Some(End::Wrong(_) | End::Stuck)) => {}
-            (End::Complete, Some(End::Complete)) => {
+            (TransferEnd::Wrong(_) | TransferEnd::Stuck, _) | (_, Some(TransferEnd::Wrong(_) | TransferEnd::Stuck)) => {}
+            (TransferEnd::Complete, Some(TransferEnd::Complete)) => {
                 sum.complete += 1;
                 continue;
             }
             // Where both send at once an end of file may be passed on while the other direction goes on.
-            (End::Complete, _) if !had_all && target.kind != Kind::Both => {}
+            (TransferEnd::Complete, _) if !had_all && target.kind != TransferKind::Both => {}
             _ => {
                 sum.reset += 1;
                 continue;

@@ -2,8 +2,8 @@
 //! around it.
 
 use crate::{
-    endpoints::{self as ends, KINDS, Kind, STUCK, Servers, Sum, Target},
-    interposer::{Fault, Layer},
+    endpoints::{self, RoundSummary, STUCK, TRANSFER_KINDS, TransferKind, TransferServers, TransferTarget},
+    interposer::{Interposer, SyscallFault},
 };
 use anyhow::{Context as _, Result, ensure};
 use lab::Host;
@@ -22,7 +22,7 @@ use tempfile::TempDir;
 /// The program that is tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Setup {
+pub(crate) enum ProgramKind {
     /// `tandem proxy`: transparent, and by SOCKS5
     Proxy,
     /// `tandem bond connect`
@@ -31,12 +31,12 @@ pub(crate) enum Setup {
     Serve,
 }
 
-impl fmt::Display for Setup {
+impl fmt::Display for ProgramKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Setup::Proxy => "proxy",
-            Setup::Connect => "bond connect",
-            Setup::Serve => "bond serve",
+            ProgramKind::Proxy => "proxy",
+            ProgramKind::Connect => "bond connect",
+            ProgramKind::Serve => "bond serve",
         })
     }
 }
@@ -51,55 +51,55 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A process that ends with its owner.
 #[derive(Debug)]
-struct Daemon(Child);
+struct KilledOnDrop(Child);
 
-impl Drop for Daemon {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A program on a fault layer.
+/// A program on a fault interposer.
 #[derive(Debug)]
-pub(crate) struct Program {
-    daemon: Daemon,
-    pub(crate) layer: Layer,
+pub(crate) struct InterposedProgram {
+    daemon: KilledOnDrop,
+    pub(crate) interposer: Interposer,
     log: PathBuf,
     /// Where in the log this program begins.
     begins: u64,
     /// The other end of a bond.
-    _other: Option<Daemon>,
+    _other: Option<KilledOnDrop>,
 }
 
 /// Open descriptors, of the process and of its workers, which have tables of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Descriptors {
+pub(crate) struct DescriptorCounts {
     sockets: usize,
     pipe_ends: usize,
     others: usize,
 }
 
-impl Descriptors {
+impl DescriptorCounts {
     /// Whether these are no more than `before`, but for pipes that are kept.
-    fn is_back_at(self, before: Descriptors, setup: Setup) -> bool {
+    fn is_back_at(self, before: DescriptorCounts, setup: ProgramKind) -> bool {
         // A bond may have more connections ready than it keeps, where streams that waited for them have
         // ended. The next ones take them, so that there are never many.
-        let ready = if setup == Setup::Proxy { 0 } else { MOST_READY };
+        let ready = if setup == ProgramKind::Proxy { 0 } else { MOST_READY };
         self.sockets <= before.sockets + ready && self.others <= before.others && self.pipe_ends <= before.pipe_ends.max(KEPT_PIPE_ENDS + 8)
     }
 }
 
 /// Hosts, servers, and where clients go.
-pub(crate) struct Stage {
-    setup: Setup,
+pub(crate) struct TestEnvironment {
+    setup: ProgramKind,
     tandem: PathBuf,
     client: Host,
     /// The host of the program that is tried, where it is not the client's or the server's.
     router: Option<Host>,
     server: Host,
-    servers: Servers,
-    targets: Vec<Target>,
+    servers: TransferServers,
+    targets: Vec<TransferTarget>,
     directory: TempDir,
 }
 
@@ -108,11 +108,11 @@ const SERVER: Ipv4Addr = Ipv4Addr::new(10, 78, 2, 2);
 /// Where the bond takes connections: a port for each of the servers'.
 const LISTEN: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-impl Stage {
-    pub(crate) fn new(setup: Setup, tandem: &Path) -> Result<Self> {
+impl TestEnvironment {
+    pub(crate) fn new(setup: ProgramKind, tandem: &Path) -> Result<Self> {
         let (client, server) = (Host::new("client")?, Host::new("server")?);
         let directory = tempfile::tempdir()?;
-        let router = if setup == Setup::Proxy {
+        let router = if setup == ProgramKind::Proxy {
             let router = Host::new("router")?;
             client.join(&["10.78.1.1/24"], &router, &["10.78.1.2/24"], "near")?;
             router.join(&["10.78.2.1/24"], &server, &["10.78.2.2/24"], "far")?;
@@ -130,28 +130,28 @@ impl Stage {
             fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
             None
         };
-        let servers = Servers::start(&server)?;
-        let mut targets: Vec<Target> = KINDS
+        let servers = TransferServers::start(&server)?;
+        let mut targets: Vec<TransferTarget> = TRANSFER_KINDS
             .iter()
             .map(|kind| match setup {
-                Setup::Proxy => Target { kind: *kind, at: (SERVER, kind.port()).into(), socks: None },
-                _ => Target { kind: *kind, at: (LISTEN, kind.port()).into(), socks: None },
+                ProgramKind::Proxy => TransferTarget { kind: *kind, at: (SERVER, kind.port()).into(), socks: None },
+                _ => TransferTarget { kind: *kind, at: (LISTEN, kind.port()).into(), socks: None },
             })
             .collect();
-        if setup == Setup::Proxy {
-            targets.push(Target { kind: Kind::Up, at: (ROUTER, 1080).into(), socks: Some("10.78.2.2") });
-            targets.push(Target { kind: Kind::Messages, at: (ROUTER, 1080).into(), socks: Some("10.78.2.2") });
+        if setup == ProgramKind::Proxy {
+            targets.push(TransferTarget { kind: TransferKind::Up, at: (ROUTER, 1080).into(), socks: Some("10.78.2.2") });
+            targets.push(TransferTarget { kind: TransferKind::Messages, at: (ROUTER, 1080).into(), socks: Some("10.78.2.2") });
         } else {
-            targets.push(Target { kind: Kind::Messages, at: (LISTEN, 1080).into(), socks: Some("localhost") });
+            targets.push(TransferTarget { kind: TransferKind::Messages, at: (LISTEN, 1080).into(), socks: Some("localhost") });
         }
-        Ok(Stage { setup, tandem: tandem.to_owned(), client, router, server, servers, targets, directory })
+        Ok(TestEnvironment { setup, tandem: tandem.to_owned(), client, router, server, servers, targets, directory })
     }
 
     fn host(&self) -> &Host {
         match self.setup {
-            Setup::Proxy => self.router.as_ref().unwrap_or(&self.client),
-            Setup::Connect => &self.client,
-            Setup::Serve => &self.server,
+            ProgramKind::Proxy => self.router.as_ref().unwrap_or(&self.client),
+            ProgramKind::Connect => &self.client,
+            ProgramKind::Serve => &self.server,
         }
     }
 
@@ -169,7 +169,7 @@ impl Stage {
         let mut command = self.client.command(&self.tandem.to_string_lossy());
         command.args(["bond", "connect", "--key", "bond.key", "--outage", "3s", "--listen", "socks5=127.0.0.1:1080"]);
         command.args(["--network", "n1,to=10.78.1.2:7000", "--network", "n2,to=10.78.2.2:7000"]);
-        for port in KINDS.map(Kind::port) {
+        for port in TRANSFER_KINDS.map(TransferKind::port) {
             command.args(["--listen", &format!("forward={LISTEN}:{port}={LISTEN}:{port}")]);
         }
         command.current_dir(self.directory.path());
@@ -192,26 +192,26 @@ impl Stage {
     }
 
     /// Starts the program, with a fault from its first call on, and the other end of its bond.
-    pub(crate) fn start(&self, fault: Option<Fault>) -> Result<Program> {
+    pub(crate) fn start(&self, fault: Option<SyscallFault>) -> Result<InterposedProgram> {
         let (mut tried, other) = match self.setup {
-            Setup::Proxy => (self.proxy(), None),
-            Setup::Connect => (self.connect(), Some(self.serve())),
-            Setup::Serve => (self.serve(), Some(self.connect())),
+            ProgramKind::Proxy => (self.proxy(), None),
+            ProgramKind::Connect => (self.connect(), Some(self.serve())),
+            ProgramKind::Serve => (self.serve(), Some(self.connect())),
         };
         let other = match other {
             Some(mut other) => {
                 self.log(&mut other, "other.log")?;
-                Some(Daemon(other.spawn().context("cannot start the other end of the bond")?))
+                Some(KilledOnDrop(other.spawn().context("cannot start the other end of the bond")?))
             }
             None => None,
         };
         let begins = self.log(&mut tried, "log")?;
-        let (child, layer) = Layer::start(&mut tried, fault).context("cannot start the program on a fault layer")?;
-        Ok(Program { daemon: Daemon(child), layer, log: self.path("log"), begins, _other: other })
+        let (child, interposer) = Interposer::start(&mut tried, fault).context("cannot start the program on a fault interposer")?;
+        Ok(InterposedProgram { daemon: KilledOnDrop(child), interposer, log: self.path("log"), begins, _other: other })
     }
 
     /// Waits until the program splits connections; an error says why it does not.
-    pub(crate) fn await_start(&self, program: &mut Program) -> Result<()> {
+    pub(crate) fn await_start(&self, program: &mut InterposedProgram) -> Result<()> {
         let begun = Instant::now();
         loop {
             let why = match self.splits() {
@@ -227,14 +227,15 @@ impl Stage {
     }
 
     /// Some of every kind of transfer at once.
-    pub(crate) fn round(&self) -> Sum {
-        ends::round(&self.client, &self.servers, &self.targets)
+    pub(crate) fn round(&self) -> RoundSummary {
+        endpoints::round(&self.client, &self.servers, &self.targets)
     }
 
     /// Whether a new connection goes through the program, and all of it arrives.
     fn splits(&self) -> Result<()> {
-        let messages: Vec<Target> = self.targets.iter().filter(|target| target.kind == Kind::Messages).copied().take(1).collect();
-        if self.setup == Setup::Proxy {
+        let messages: Vec<TransferTarget> =
+            self.targets.iter().filter(|target| target.kind == TransferKind::Messages).copied().take(1).collect();
+        if self.setup == ProgramKind::Proxy {
             let before = self.split_so_far()?;
             self.try_one(&messages)?;
             ensure!(self.split_so_far()? > before, "a new connection passed unsplit");
@@ -244,8 +245,8 @@ impl Stage {
         self.try_one(&messages)
     }
 
-    fn try_one(&self, target: &[Target]) -> Result<()> {
-        let sum = ends::round(&self.client, &self.servers, target);
+    fn try_one(&self, target: &[TransferTarget]) -> Result<()> {
+        let sum = endpoints::round(&self.client, &self.servers, target);
         ensure!(sum.bad.is_empty(), "{:?}", sum.bad);
         ensure!(sum.complete == target.len(), "a new connection was reset");
         Ok(())
@@ -261,7 +262,7 @@ impl Stage {
     }
 
     /// Waits until the program splits new connections again and has no more descriptors than before.
-    pub(crate) fn await_recovery(&self, program: &mut Program, before: Descriptors) -> Result<()> {
+    pub(crate) fn await_recovery(&self, program: &mut InterposedProgram, before: DescriptorCounts) -> Result<()> {
         let begun = Instant::now();
         loop {
             ensure!(program.status()?.is_none(), "it ended");
@@ -284,7 +285,7 @@ impl Stage {
 
     /// Whether anything is left of a program that has ended.
     pub(crate) fn leaves_rules(&self) -> Result<bool> {
-        if self.setup != Setup::Proxy {
+        if self.setup != ProgramKind::Proxy {
             return Ok(false);
         }
         let is_there =
@@ -301,7 +302,7 @@ impl Stage {
     }
 }
 
-impl Program {
+impl InterposedProgram {
     pub(crate) fn status(&mut self) -> io::Result<Option<ExitStatus>> {
         self.daemon.0.try_wait()
     }
@@ -335,9 +336,9 @@ impl Program {
         read().unwrap_or_else(|why| format!("cannot read its log: {why}"))
     }
 
-    pub(crate) fn descriptors(&self) -> Descriptors {
+    pub(crate) fn descriptors(&self) -> DescriptorCounts {
         let process = self.daemon.0.id();
-        let mut sum = Descriptors::default();
+        let mut sum = DescriptorCounts::default();
         for task in fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten() {
             let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
             // Workers are called by their number; other threads share the table of the main one.

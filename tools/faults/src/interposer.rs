@@ -19,7 +19,7 @@ use std::{
 
 /// A failure that is to come.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Fault {
+pub(crate) struct SyscallFault {
     pub(crate) call: i32,
     pub(crate) errno: i32,
     /// Which of the calls from now on fails, counted from 1.
@@ -31,8 +31,8 @@ pub(crate) struct Fault {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    fault: Option<Fault>,
+struct InterposerState {
+    fault: Option<SyscallFault>,
     /// Since when calls fail.
     since: Option<Instant>,
     /// How many have been made to fail.
@@ -42,7 +42,7 @@ struct State {
     counts: BTreeMap<i32, u64>,
 }
 
-impl State {
+impl InterposerState {
     fn judge(&mut self, call: i32) -> Option<i32> {
         if let Some(after) = self.fault.and_then(|fault| fault.after).filter(|_| !self.begun) {
             self.begun = call == after;
@@ -60,32 +60,32 @@ impl State {
     }
 }
 
-/// The layer below one program.
+/// The interposer below one program.
 #[derive(Debug)]
-pub(crate) struct Layer(Arc<Mutex<State>>);
+pub(crate) struct Interposer(Arc<Mutex<InterposerState>>);
 
-impl Layer {
-    /// Starts a program on a layer that has `fault` from its first call on. Only the program's own
+impl Interposer {
+    /// Starts a program on a interposer that has `fault` from its first call on. Only the program's own
     /// calls are counted and fail, not those of its children.
-    pub(crate) fn start(command: &mut Command, fault: Option<Fault>) -> io::Result<(Child, Self)> {
-        let state = Arc::new(Mutex::new(State { fault, ..State::default() }));
+    pub(crate) fn start(command: &mut Command, fault: Option<SyscallFault>) -> io::Result<(Child, Self)> {
+        let state = Arc::new(Mutex::new(InterposerState { fault, ..InterposerState::default() }));
         let (child, listener) = sys::spawn(command)?;
         let (shared, process) = (state.clone(), child.id());
         thread::Builder::new().name("faults".into()).spawn(move || {
             if let Err(why) = serve(&listener, process, &shared) {
-                eprintln!("the fault layer of process {process} ended: {why}");
+                eprintln!("the fault interposer of process {process} ended: {why}");
             }
         })?;
-        Ok((child, Layer(state)))
+        Ok((child, Interposer(state)))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, InterposerState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts from 0 again, and has calls fail from now on.
-    pub(crate) fn arm(&self, fault: Option<Fault>) {
-        *self.state() = State { fault, ..State::default() };
+    pub(crate) fn arm(&self, fault: Option<SyscallFault>) {
+        *self.state() = InterposerState { fault, ..InterposerState::default() };
     }
 
     /// Has no more calls fail; how many did.
@@ -107,7 +107,7 @@ impl Layer {
 }
 
 /// Answers until all processes that have the filter are gone.
-fn serve(listener: &OwnedFd, process: u32, state: &Mutex<State>) -> io::Result<()> {
+fn serve(listener: &OwnedFd, process: u32, state: &Mutex<InterposerState>) -> io::Result<()> {
     let mut is_own = HashMap::new();
     loop {
         let mut polled = [PollFd::new(listener, PollFlags::IN)];
@@ -123,10 +123,10 @@ fn serve(listener: &OwnedFd, process: u32, state: &Mutex<State>) -> io::Result<(
         if !events.contains(PollFlags::IN) {
             continue;
         }
-        let Some(notice) = sys::receive(listener.as_fd())? else { continue };
-        let own = *is_own.entry(notice.thread).or_insert_with(|| group_of(notice.thread) == Some(process));
-        let errno = if own { state.lock().unwrap_or_else(PoisonError::into_inner).judge(notice.call) } else { None };
-        sys::answer(listener.as_fd(), notice, errno)?;
+        let Some(notification) = sys::receive(listener.as_fd())? else { continue };
+        let own = *is_own.entry(notification.thread).or_insert_with(|| group_of(notification.thread) == Some(process));
+        let errno = if own { state.lock().unwrap_or_else(PoisonError::into_inner).judge(notification.call) } else { None };
+        sys::answer(listener.as_fd(), notification, errno)?;
     }
 }
 

@@ -11,5 +11,5 @@ use clap::Parser as _;
 use std::process::ExitCode;
 
 fn main() -> anyhow::Result<ExitCode> {
-    campaign::Faults::parse().run()
+    campaign::FaultCampaign::parse().run()
 }

@@ -125,7 +125,7 @@ fn fetch_listener(mut child: &UnixStream) -> io::Result<OwnedFd> {
 
 /// A system call that waits for its answer.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Notice {
+pub(crate) struct Notification {
     id: u64,
     /// The thread that makes it.
     pub(crate) thread: u32,
@@ -133,22 +133,22 @@ pub(crate) struct Notice {
 }
 
 /// The next call; none where it went away while it was received, as that of a thread that is killed.
-pub(crate) fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notice>> {
+pub(crate) fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
     // SAFETY: plain numbers, for which zeroes are values; the kernel demands them.
-    let mut notice: libc::seccomp_notif = unsafe { mem::zeroed() };
+    let mut notification: libc::seccomp_notif = unsafe { mem::zeroed() };
     // SAFETY: this ioctl writes one `seccomp_notif` to the pointer.
-    let status = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notice) };
+    let status = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notification) };
     if status == 0 {
-        return Ok(Some(Notice { id: notice.id, thread: notice.pid, call: notice.data.nr }));
+        return Ok(Some(Notification { id: notification.id, thread: notification.pid, call: notification.data.nr }));
     }
     let why = io::Error::last_os_error();
     if matches!(why.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) { Ok(None) } else { Err(why) }
 }
 
 /// Lets a call go on, or has it fail with `errno` without being made.
-pub(crate) fn answer(listener: BorrowedFd<'_>, notice: Notice, errno: Option<i32>) -> io::Result<()> {
+pub(crate) fn answer(listener: BorrowedFd<'_>, notification: Notification, errno: Option<i32>) -> io::Result<()> {
     let flags = if errno.is_none() { libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32 } else { 0 };
-    let mut response = libc::seccomp_notif_resp { id: notice.id, val: 0, error: -errno.unwrap_or(0), flags };
+    let mut response = libc::seccomp_notif_resp { id: notification.id, val: 0, error: -errno.unwrap_or(0), flags };
     // SAFETY: this ioctl reads one `seccomp_notif_resp` from the pointer.
     let status = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut response) };
     let why = io::Error::last_os_error();

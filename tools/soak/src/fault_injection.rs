@@ -1,9 +1,9 @@
 //! What goes wrong, or changes, while a soak runs: cuts of the link, configurations, the list of those who bypass.
 
 use crate::{
-    endpoints::{BYPASSED, SERVERS, World},
-    hostile,
-    monitor::{Heard, METRICS},
+    addresses::{BYPASSED, METRICS, SERVERS, SOCKS},
+    monitor::LogEvents,
+    shared::SoakState,
 };
 use anyhow::{Context as _, Result, ensure};
 use std::{
@@ -13,11 +13,11 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use testbed::{Dice, Network};
+use testbed::{SplitMix64, ThreeHosts};
 
 /// How often each trouble came.
 #[derive(Debug, Default)]
-pub(crate) struct Troubles {
+pub(crate) struct FaultCounts {
     pub(crate) cuts: AtomicU64,
     pub(crate) reloads: AtomicU64,
     pub(crate) refused: AtomicU64,
@@ -27,55 +27,55 @@ pub(crate) struct Troubles {
 /// The link of the servers fails now and then, at either of its ends. Between cuts TCP has time to come back: its pauses double, and two
 /// cuts in a row would break what one may not. With NAT only at the server's end: when the middle's
 /// interface goes down, masquerading deletes its conntrack entries.
-pub(crate) fn cut_links(world: &World, network: &Network, nat: bool, troubles: &Troubles, mut dice: Dice) -> Result<()> {
-    world.rest(Duration::from_secs(15));
-    while !world.is_over() {
-        let time = Duration::from_millis(dice.spread(500, 20_000));
-        let host = if !nat && dice.chance(0.5) { &network.middle } else { &network.server };
-        world.ledger.begin_cut();
+pub(crate) fn cut_links(state: &SoakState, network: &ThreeHosts, nat: bool, faults: &FaultCounts, mut random: SplitMix64) -> Result<()> {
+    state.rest(Duration::from_secs(15));
+    while !state.is_over() {
+        let time = Duration::from_millis(random.log_uniform(500, 20_000));
+        let host = if !nat && random.chance(0.5) { &network.middle } else { &network.server };
+        state.ledger.begin_cut();
         let down = host.ip(&["link set far down".into()]);
-        world.rest(time);
+        state.rest(time);
         let mut up = vec!["link set far up".to_string()];
         if host.name() == "server" {
             // It went with the device.
             up.push("route replace default via 10.79.2.1".into());
         }
         let up = host.ip(&up);
-        world.ledger.end_cut();
+        state.ledger.end_cut();
         down.and(up)?;
-        troubles.cuts.fetch_add(1, Relaxed);
-        world.rest(Duration::from_secs(50 + dice.between(0, 40)));
+        faults.cuts.fetch_add(1, Relaxed);
+        state.rest(Duration::from_secs(50 + random.uniform(0, 40)));
     }
     Ok(())
 }
 
 /// A configuration; which one, chance decides. One for hostile clients listens as a SOCKS5 proxy too.
-pub(crate) fn configuration(dice: &mut Dice, hostile: bool) -> String {
+pub(crate) fn configuration(random: &mut SplitMix64, hostile: bool) -> String {
     let control = ["reno", "cubic"];
-    let leg = |dice: &mut Dice| {
-        let mut text = format!("keepalive = \"10s\"\nuser_timeout = \"60s\"\ncontrol = \"{}\"\n", dice.one_of(&control));
-        if dice.chance(0.3) {
-            text += &format!("not_sent = \"{}KiB\"\n", dice.between(64, 512));
+    let leg = |random: &mut SplitMix64| {
+        let mut text = format!("keepalive = \"10s\"\nuser_timeout = \"60s\"\ncontrol = \"{}\"\n", random.choose(&control));
+        if random.chance(0.3) {
+            text += &format!("not_sent = \"{}KiB\"\n", random.uniform(64, 512));
         }
-        if dice.chance(0.3) {
-            text += &format!("receive_buffer = \"{}KiB\"\n", dice.between(128, 1024));
+        if random.chance(0.3) {
+            text += &format!("receive_buffer = \"{}KiB\"\n", random.uniform(128, 1024));
         }
-        if dice.chance(0.3) {
+        if random.chance(0.3) {
             text += "dscp = \"keep\"\n";
         }
         text
     };
-    let max = if dice.chance(0.15) { format!("max_flows = {}\n", dice.between(50, 200)) } else { String::new() };
-    let socks = if hostile { format!("[[listen]]\nsocks5 = \"{}\"\n\n", hostile::SOCKS) } else { String::new() };
+    let max = if random.chance(0.15) { format!("max_flows = {}\n", random.uniform(50, 200)) } else { String::new() };
+    let socks = if hostile { format!("[[listen]]\nsocks5 = \"{}\"\n\n", SOCKS) } else { String::new() };
     // Some configurations name their clients, others ask the forward chain.
-    let named = if hostile && dice.chance(0.5) { "[[rule]]\nfrom = \"10.79.1.0/24\"\n" } else { "" };
-    let (near, far) = (leg(dice), leg(dice));
+    let named = if hostile && random.chance(0.5) { "[[rule]]\nfrom = \"10.79.1.0/24\"\n" } else { "" };
+    let (near, far) = (leg(random), leg(random));
     format!(
         "threads = 2\nbuffer = \"{}KiB\"\nidle_timeout = \"{}s\"\nlog_flows = true\nmetrics = \"{METRICS}\"\n{max}\n\
          [[listen]]\ntransparent = \"[::]:5000\"\n\n{socks}[near]\n{near}\n[far]\n{far}\n\
          [[rule]]\nports = [{BYPASSED}]\naction = \"bypass\"\n\n{named}",
-        dice.spread(256, 8192),
-        dice.between(100, 200),
+        random.log_uniform(256, 8192),
+        random.uniform(100, 200),
     )
 }
 
@@ -85,19 +85,19 @@ const WRONG: [(&str, &str); 3] =
 
 /// Reads other configurations, wrong ones too, and waits each time for the proxy to say what it makes of it.
 pub(crate) fn reload(
-    world: &World,
+    state: &SoakState,
     (path, process, hostile): (&Path, u32, bool),
-    heard: &Heard,
-    troubles: &Troubles,
-    mut dice: Dice,
+    heard: &LogEvents,
+    faults: &FaultCounts,
+    mut random: SplitMix64,
 ) -> Result<()> {
     let pid = rustix::process::Pid::from_raw(process as i32).context("no process")?;
-    while !world.is_over() {
-        world.rest(Duration::from_secs(dice.between(3, 15)));
-        let mut text = configuration(&mut dice, hostile);
-        let wrong = dice.chance(0.2);
+    while !state.is_over() {
+        state.rest(Duration::from_secs(random.uniform(3, 15)));
+        let mut text = configuration(&mut random, hostile);
+        let wrong = random.chance(0.2);
         if wrong {
-            let (from, to) = dice.one_of(&WRONG);
+            let (from, to) = random.choose(&WRONG);
             text = text.replacen(from, to, 1);
         }
         fs::write(path, text)?;
@@ -109,16 +109,16 @@ pub(crate) fn reload(
             ensure!(begun.elapsed() < Duration::from_secs(30), "a SIGHUP was not heeded; wrong configuration: {wrong}");
             thread::sleep(Duration::from_millis(20));
         }
-        if wrong { &troubles.refused } else { &troubles.reloads }.fetch_add(1, Relaxed);
+        if wrong { &faults.refused } else { &faults.reloads }.fetch_add(1, Relaxed);
     }
     Ok(())
 }
 
 /// Lets connections to the second server bypass, and takes them back.
-pub(crate) fn bypass(world: &World, network: &Network, tandem: &Path, troubles: &Troubles, mut dice: Dice) -> Result<()> {
+pub(crate) fn bypass(state: &SoakState, network: &ThreeHosts, tandem: &Path, faults: &FaultCounts, mut random: SplitMix64) -> Result<()> {
     let mut on = false;
-    while on || !world.is_over() {
-        world.rest(Duration::from_millis(dice.spread(500, 20_000)));
+    while on || !state.is_over() {
+        state.rest(Duration::from_millis(random.log_uniform(500, 20_000)));
         let word = if on { "remove" } else { "add" };
         let prefix = format!("{}/32", SERVERS[1]);
         let output = network.middle.command(&tandem.to_string_lossy()).args(["bypass", word, &prefix, "--json"]).output()?;
@@ -126,7 +126,7 @@ pub(crate) fn bypass(world: &World, network: &Network, tandem: &Path, troubles: 
         on = !on;
         let fits = output.status.success() && (said == "[]") != on && said.contains(&SERVERS[1].to_string()) == on;
         ensure!(fits, "tandem bypass {word} said {said:?} {}", String::from_utf8_lossy(&output.stderr));
-        troubles.bypasses.fetch_add(1, Relaxed);
+        faults.bypasses.fetch_add(1, Relaxed);
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! A soak: the proxy at about half of what the machine can do, for a long time.
 
+mod addresses;
 mod endpoints;
 mod fault_injection;
 mod hostile;
@@ -7,7 +8,10 @@ mod ledger;
 mod monitor;
 mod payload;
 mod plan;
+mod proxy_process;
+mod shared;
 mod soak;
+mod workload;
 
 use clap::Parser as _;
 use std::process::ExitCode;

@@ -1,8 +1,9 @@
 //! Looks at the proxy from outside: its processes' figures, its metrics, its log.
 
 use crate::{
-    endpoints::World,
-    ledger::{Ledger, Line},
+    addresses::METRICS,
+    ledger::{FlowLogLine, Ledger},
+    shared::SoakState,
 };
 use anyhow::{Context as _, Result};
 use std::{
@@ -17,14 +18,11 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use testbed::{Network, time_of};
-
-/// Where the proxy serves its metrics.
-pub(crate) const METRICS: &str = "127.0.0.1:9155";
+use testbed::{ThreeHosts, process_cpu_time};
 
 /// A look at the proxy.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Sample {
+pub(crate) struct ProxySample {
     pub(crate) flows: u64,
     /// Flows that have ended, by kind, those that there are.
     pub(crate) ended: Vec<(String, u64)>,
@@ -42,8 +40,8 @@ pub(crate) struct Sample {
     pub(crate) cpu: Duration,
 }
 
-impl Sample {
-    pub(crate) fn take(network: &Network, process: u32) -> Result<Sample> {
+impl ProxySample {
+    pub(crate) fn take(network: &ThreeHosts, process: u32) -> Result<ProxySample> {
         let metrics = metrics(network)?;
         let get = |name: &str| metrics.get(name).copied().unwrap_or(0.0) as u64;
         let ended = metrics.iter().filter_map(|(name, value)| {
@@ -53,7 +51,7 @@ impl Sample {
         });
         let mut ended: Vec<_> = ended.collect();
         ended.sort();
-        Ok(Sample {
+        Ok(ProxySample {
             flows: get("tandem_flows"),
             ended,
             up: get("tandem_carried_bytes_total{direction=\"up\"}"),
@@ -66,13 +64,13 @@ impl Sample {
             tcp_memory: get("tandem_tcp_memory_bytes"),
             rss: memory(process)?,
             descriptors: descriptors(process)?,
-            cpu: time_of(process as i32).map_or(Duration::ZERO, |(_, time)| time),
+            cpu: process_cpu_time(process as i32).map_or(Duration::ZERO, |(_, time)| time),
         })
     }
 }
 
 /// The proxy's metrics, by name and labels.
-fn metrics(network: &Network) -> Result<HashMap<String, f64>> {
+fn metrics(network: &ThreeHosts) -> Result<HashMap<String, f64>> {
     let text = network.middle.enter(|| -> Result<String> {
         let mut stream = TcpStream::connect_timeout(&METRICS.parse::<SocketAddr>()?, Duration::from_secs(10))?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
@@ -111,18 +109,18 @@ fn descriptors(process: u32) -> Result<u64> {
 
 /// What the log said besides flows.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Heard {
+pub(crate) struct LogEvents {
     pub(crate) reloaded: Arc<AtomicU64>,
     pub(crate) refused: Arc<AtomicU64>,
 }
 
-/// Reads the proxy's log until it ends: flows go into the books, what should not be there is told.
-pub(crate) fn read_log(log: impl std::io::Read + Send + 'static, ledger: Arc<Ledger>) -> (Heard, thread::JoinHandle<()>) {
-    let heard = Heard::default();
+/// Reads the proxy's log until it ends: flows go into the state, what should not be there is reported.
+pub(crate) fn read_log(log: impl std::io::Read + Send + 'static, ledger: Arc<Ledger>) -> (LogEvents, thread::JoinHandle<()>) {
+    let heard = LogEvents::default();
     let ears = heard.clone();
     let thread = thread::spawn(move || {
         for text in BufReader::new(log).lines().map_while(Result::ok) {
-            if let Some(line) = Line::parse(&text) {
+            if let Some(line) = FlowLogLine::parse(&text) {
                 ledger.line(line);
             } else if text.contains("has been read again") {
                 ears.reloaded.fetch_add(1, Relaxed);
@@ -138,18 +136,18 @@ pub(crate) fn read_log(log: impl std::io::Read + Send + 'static, ledger: Arc<Led
 
 /// Keeps the soak and the proxy together at about half of what the machine can do, until all is over: clients rest longer when they
 /// take more. What others do on the machine is not counted.
-pub(crate) fn keep_half_load(world: &World, proxy: u32) {
-    let both = || [proxy, std::process::id()].iter().filter_map(|id| time_of(*id as i32)).map(|(_, time)| time).sum::<Duration>();
+pub(crate) fn keep_half_load(state: &SoakState, proxy: u32) {
+    let both = || [proxy, std::process::id()].iter().filter_map(|id| process_cpu_time(*id as i32)).map(|(_, time)| time).sum::<Duration>();
     let half = thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64) / 2.0;
     let (mut before, mut at) = (both(), Instant::now());
-    while !world.is_over() {
-        world.rest(Duration::from_secs(1));
+    while !state.is_over() {
+        state.rest(Duration::from_secs(1));
         let now = both();
         let used = now.saturating_sub(before).as_secs_f64() / at.elapsed().as_secs_f64();
         (before, at) = (now, Instant::now());
-        let pause = world.pause_us.load(Relaxed);
+        let pause = state.pause_us.load(Relaxed);
         let next = if used > half { pause + pause / 4 } else { pause - pause / 5 };
-        world.pause_us.store(next.clamp(200, 1_000_000), Relaxed);
+        state.pause_us.store(next.clamp(200, 1_000_000), Relaxed);
     }
 }
 

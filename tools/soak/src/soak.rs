@@ -6,29 +6,30 @@
 //! proxy say of each connection, `soak/watch` looks at the proxy from outside.
 
 use crate::{
-    endpoints::{self as ends, World},
-    fault_injection::{self as trouble, Troubles},
+    endpoints,
+    fault_injection::{self, FaultCounts},
     hostile,
     ledger::Ledger,
-    monitor::{self as watch, Sample},
+    monitor::{self, ProxySample},
     payload::Payload,
-    plan::{Kill, Kind, Plan},
+    proxy_process::{ProxyProcess, await_start},
+    shared::SoakState,
+    workload::{await_clients, start_clients},
 };
 use anyhow::{Context as _, Result, ensure};
 use lab::Host;
 use std::{
     fs,
-    net::SocketAddr,
     path::PathBuf,
-    process::{Child, ExitCode, Stdio},
+    process::ExitCode,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     thread,
     time::{Duration, Instant},
 };
-use testbed::{Dice, Network};
+use testbed::{SplitMix64, ThreeHosts};
 
 /// Runs the proxy at about half load for a long time, with ends that die, links that fail, configurations that change; then tells
 /// whether everything adds up and nothing is left over
@@ -55,79 +56,22 @@ const SLACK: u64 = 4 << 20;
 /// Descriptors that the proxy may keep open without a flow: idle pipes of each of two workers.
 const KEPT_DESCRIPTORS: u64 = 2 * 8 * 2;
 
-/// What clients do, and how many of them do it.
-#[derive(Debug, Clone, Copy)]
-enum Habit {
-    Short,
-    Small,
-    Large,
-    Doomed,
-    Idle,
-    Mute,
-}
-
-const HABITS: [(Habit, usize); 6] =
-    [(Habit::Short, 6), (Habit::Small, 8), (Habit::Large, 4), (Habit::Doomed, 12), (Habit::Idle, 150), (Habit::Mute, 4)];
-
-impl Habit {
-    fn plan(self, dice: &mut Dice, serial: u64, hostile: bool) -> Plan {
-        let mut plan =
-            Plan { kind: Kind::Transfer, serial, seed: dice.next() as u32, up: 0, down: 0, rate: 0, early: dice.chance(0.5), kill: None };
-        let mut sizes = |least, most| {
-            let (way, one, other) = (dice.between(0, 2), dice.spread(least, most), dice.spread(least, most));
-            (plan.up, plan.down) = [(one, 0), (0, one), (one, other)][way as usize];
-        };
-        match self {
-            Habit::Short => (plan.up, plan.down) = (dice.between(1, 1000), dice.between(1, 1000)),
-            Habit::Small => sizes(1, 1_000_000),
-            Habit::Large => {
-                sizes(5_000_000, 200_000_000);
-                plan.rate = dice.spread(5_000_000, 60_000_000);
-            }
-            Habit::Doomed => {
-                sizes(1_000_000, 40_000_000);
-                plan.rate = dice.spread(1_000_000, 20_000_000);
-                let after = dice.between(0, plan.up + plan.down);
-                let (client, silent) = (dice.chance(0.5), dice.chance(0.4));
-                // Behind NAT far legs have ports of their own, which come again too soon for a server to
-                // stay silent towards one.
-                plan.kill = Some(Kill { client, silent: silent && (client || !hostile), after });
-            }
-            Habit::Idle => plan.kind = Kind::Idle,
-            Habit::Mute => plan.kind = Kind::Mute,
-        }
-        plan
-    }
-
-    /// Rests between connections: a multiple of what keeps the machine at half load.
-    fn rest(self, world: &World, dice: &mut Dice) {
-        let unit = Duration::from_micros(world.pause_us.load(Relaxed));
-        world.rest(match self {
-            Habit::Short => unit,
-            Habit::Small => unit * 4,
-            Habit::Large => unit * 200,
-            Habit::Doomed => Duration::from_millis(dice.between(100, 4000)),
-            Habit::Idle | Habit::Mute => Duration::from_millis(dice.between(100, 1000)),
-        });
-    }
-}
-
 impl Soak {
     pub(crate) fn run(&self) -> Result<ExitCode> {
         ensure!(self.minutes > 0.0, "--minutes must be more than 0");
-        let network = Network::new("reno")?;
-        let tandem = fs::canonicalize(&self.tandem).unwrap_or_else(|_| self.tandem.clone());
+        let network = ThreeHosts::new("reno")?;
+        let tandem = testbed::resolve_program(&self.tandem);
         let directory = tempfile::tempdir()?;
         let path = directory.path().join("proxy.toml");
-        let mut dice = Dice::new(self.seed);
-        fs::write(&path, trouble::configuration(&mut dice, self.hostile))?;
-        let Network { client, server, .. } = &network;
-        ends::prepare(client, server)?;
+        let mut random = SplitMix64::new(self.seed);
+        fs::write(&path, fault_injection::configuration(&mut random, self.hostile))?;
+        let ThreeHosts { client, server, .. } = &network;
+        endpoints::prepare(client, server)?;
         if self.hostile {
             hostile::prepare(&network)?;
         }
         let before = traces(&network.middle)?;
-        let world = World {
+        let state = SoakState {
             payload: Arc::new(Payload::new()),
             ledger: Arc::new(Ledger::default()),
             stop: Arc::new(AtomicBool::new(false)),
@@ -136,25 +80,25 @@ impl Soak {
             client: client.clone(),
             server: server.clone(),
         };
-        ends::serve(&world)?;
+        endpoints::serve(&state)?;
         if self.hostile {
-            hostile::serve(&world)?;
+            hostile::serve(&state)?;
         }
-        let mut proxy = Proxy::start(&network, &tandem, &path)?;
+        let mut proxy = ProxyProcess::start(&network, &tandem, &path)?;
         let log = proxy.0.stderr.take().context("no log")?;
-        let (heard, log) = watch::read_log(log, world.ledger.clone());
+        let (heard, log) = monitor::read_log(log, state.ledger.clone());
         let begun = Instant::now();
         let at_start = await_start(&network, proxy.0.id())?;
-        let troubles = Troubles::default();
+        let faults = FaultCounts::default();
         let failures = Mutex::new(Vec::<String>::new());
         let fail = |why: String| {
             eprintln!("FAILURE: {why}");
             failures.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(why);
         };
-        let mut clients = start_clients(&world, &mut dice, self.hostile)?;
-        let harm = Arc::new(hostile::Counts::default());
+        let mut clients = start_clients(&state, &mut random, self.hostile)?;
+        let harm = Arc::new(hostile::AttackCounts::default());
         if self.hostile {
-            clients.extend(hostile::start(&world, &mut dice, &harm)?);
+            clients.extend(hostile::start(&state, &mut random, &harm)?);
         }
         let (mut samples, process) = (Vec::new(), proxy.0.id());
         let tell = |name: &'static str, outcome: Result<()>| {
@@ -162,21 +106,23 @@ impl Soak {
                 fail(format!("{name}: {error:#}"));
             }
         };
-        let dices: Vec<Dice> = (0..3).map(|_| Dice::new(dice.next())).collect();
+        let generators: Vec<SplitMix64> = (0..3).map(|_| SplitMix64::new(random.next_u64())).collect();
         thread::scope(|scope| {
-            scope.spawn(|| watch::keep_half_load(&world, process));
-            scope.spawn(|| tell("cuts", trouble::cut_links(&world, &network, self.hostile, &troubles, dices[0].clone())));
-            scope.spawn(|| tell("reloads", trouble::reload(&world, (&path, process, self.hostile), &heard, &troubles, dices[1].clone())));
-            scope.spawn(|| tell("bypass", trouble::bypass(&world, &network, &tandem, &troubles, dices[2].clone())));
+            scope.spawn(|| monitor::keep_half_load(&state, process));
+            scope.spawn(|| tell("cuts", fault_injection::cut_links(&state, &network, self.hostile, &faults, generators[0].clone())));
+            scope.spawn(|| {
+                tell("reloads", fault_injection::reload(&state, (&path, process, self.hostile), &heard, &faults, generators[1].clone()))
+            });
+            scope.spawn(|| tell("bypass", fault_injection::bypass(&state, &network, &tandem, &faults, generators[2].clone())));
             let end = begun + Duration::from_secs_f64(self.minutes * 60.0);
-            let mut last = (at_start.clone(), Instant::now(), watch::ticks());
+            let mut last = (at_start.clone(), Instant::now(), monitor::ticks());
             for minute in 1.. {
                 let next = (begun + Duration::from_secs(60 * minute)).min(end);
                 thread::sleep(next.saturating_duration_since(Instant::now()));
-                world.ledger.tidy(false);
-                match Sample::take(&network, process) {
+                state.ledger.tidy(false);
+                match ProxySample::take(&network, process) {
                     Ok(sample) => {
-                        report(&world, &troubles, begun, &sample, &mut last);
+                        report(&state, &faults, begun, &sample, &mut last);
                         if self.hostile {
                             println!("           hostile clients: {harm}");
                         }
@@ -191,21 +137,20 @@ impl Soak {
                     break;
                 }
             }
-            world.stop.store(true, Relaxed);
+            state.stop.store(true, Relaxed);
         });
         await_clients(clients, &fail);
-        self.finish(&network, &world, &mut proxy, &tandem, (&at_start, &samples), &fail);
+        self.finish(&network, &state, &mut proxy, &tandem, (&at_start, &samples), &fail);
         drop(log.join());
         if traces(&network.middle)? != before {
             fail(format!("what is left in the middle:\n{}\ninstead of:\n{before}", traces(&network.middle)?));
         }
-        let sums = world.ledger.sums();
+        let totals = state.ledger.totals();
         let mut failures = failures.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if sums.violations > 0 {
-            failures.push(format!("{} violations, the first: {:#?}", sums.violations, world.ledger.told()));
+        if totals.violations > 0 {
+            failures.push(format!("{} violations, the first: {:#?}", totals.violations, state.ledger.reported()));
         }
-        for (what, count) in [("cuts", &troubles.cuts), ("reloads", &troubles.reloads), ("changes of the bypass list", &troubles.bypasses)]
-        {
+        for (what, count) in [("cuts", &faults.cuts), ("reloads", &faults.reloads), ("changes of the bypass list", &faults.bypasses)] {
             if count.load(Relaxed) == 0 {
                 failures.push(format!("there were no {what}"));
             }
@@ -213,14 +158,14 @@ impl Soak {
         println!(
             "connections {} complete {} killed {} failed {} not connected {} unsplit {}; {} flows ({:.1} GB) counted alike by both ends and \
              the proxy",
-            sums.begun,
-            sums.complete,
-            sums.killed,
-            sums.failed,
-            sums.not_connected,
-            sums.unsplit,
-            sums.exact,
-            sums.exact_bytes as f64 / 1e9
+            totals.begun,
+            totals.complete,
+            totals.killed,
+            totals.failed,
+            totals.not_connected,
+            totals.unsplit,
+            totals.exact,
+            totals.exact_bytes as f64 / 1e9
         );
         if failures.is_empty() {
             println!("PASS after {:.0} s", begun.elapsed().as_secs_f64());
@@ -230,42 +175,42 @@ impl Soak {
         Ok(ExitCode::FAILURE)
     }
 
-    /// All clients have stopped: the proxy is to become empty, its books are compared, it is stopped.
+    /// All clients have stopped: the proxy is to become empty, its state are compared, it is stopped.
     fn finish(
         &self,
-        network: &Network,
-        world: &World,
-        proxy: &mut Proxy,
+        network: &ThreeHosts,
+        state: &SoakState,
+        proxy: &mut ProxyProcess,
         tandem: &std::path::Path,
-        (at_start, samples): (&Sample, &[Sample]),
+        (at_start, samples): (&ProxySample, &[ProxySample]),
         fail: &impl Fn(String),
     ) {
         let process = proxy.0.id();
         let begun = Instant::now();
         let last = loop {
-            let sample = match Sample::take(network, process) {
+            let sample = match ProxySample::take(network, process) {
                 Ok(sample) => sample,
                 Err(error) => return fail(format!("the proxy can't be looked at: {error:#}")),
             };
-            let sums = world.ledger.sums();
+            let totals = state.ledger.totals();
             // The log is written a moment later.
-            let told: u64 = sums.lines.values().sum();
+            let reported: u64 = totals.lines.values().sum();
             let ended: u64 = sample.ended.iter().map(|(_, count)| count).sum();
-            if sample.flows == 0 && world.open.load(Relaxed) == 0 && told == ended {
+            if sample.flows == 0 && state.open.load(Relaxed) == 0 && reported == ended {
                 break sample;
             }
             if begun.elapsed() > LAST_FLOWS {
                 fail(format!(
-                    "{} flows, {} connections of servers are left, {told} of {ended} ends of flows were told",
+                    "{} flows, {} connections of servers are left, {reported} of {ended} ends of flows were reported",
                     sample.flows,
-                    world.open.load(Relaxed)
+                    state.open.load(Relaxed)
                 ));
                 break sample;
             }
             thread::sleep(Duration::from_millis(200));
         };
-        world.ledger.tidy(true);
-        self.compare(world, network, at_start, samples, &last, fail);
+        state.ledger.tidy(true);
+        self.compare(state, network, at_start, samples, &last, fail);
         match network.middle.command(&tandem.to_string_lossy()).args(["flows", "--json"]).output() {
             Ok(output) if output.stdout == b"[]\n" => {}
             other => fail(format!("tandem flows says {other:?}")),
@@ -278,14 +223,22 @@ impl Soak {
 
 impl Soak {
     /// Whether what was counted adds up, and nothing was kept.
-    fn compare(&self, world: &World, network: &Network, at_start: &Sample, samples: &[Sample], last: &Sample, fail: &impl Fn(String)) {
-        let sums = world.ledger.sums();
-        let lines: Vec<(String, u64)> = sums.lines.iter().map(|(kind, count)| (kind.to_string(), *count)).collect();
+    fn compare(
+        &self,
+        state: &SoakState,
+        network: &ThreeHosts,
+        at_start: &ProxySample,
+        samples: &[ProxySample],
+        last: &ProxySample,
+        fail: &impl Fn(String),
+    ) {
+        let totals = state.ledger.totals();
+        let lines: Vec<(String, u64)> = totals.lines.iter().map(|(kind, count)| (kind.to_string(), *count)).collect();
         if lines != last.ended {
             fail(format!("the log tells of {lines:?}, the metrics of {:?}", last.ended));
         }
-        if (sums.up, sums.down) != (last.up, last.down) {
-            fail(format!("the log sums up to {} and {} bytes, the metrics to {} and {}", sums.up, sums.down, last.up, last.down));
+        if (totals.up, totals.down) != (last.up, last.down) {
+            fail(format!("the log totals up to {} and {} bytes, the metrics to {} and {}", totals.up, totals.down, last.up, last.down));
         }
         // The firewall counts retransmitted SYNs again, and forged SYNs, which never become flows.
         let ended: u64 = last.ended.iter().map(|(_, count)| count).sum();
@@ -297,8 +250,8 @@ impl Soak {
             ));
         }
         let passed = last.bypassed + last.unsplit;
-        if !self.hostile && !(sums.unsplit..=sums.unsplit + again + sums.not_connected).contains(&passed) {
-            fail(format!("the firewall let {passed} pass ({again} SYNs were sent again), {} were not split", sums.unsplit));
+        if !self.hostile && !(totals.unsplit..=totals.unsplit + again + totals.not_connected).contains(&passed) {
+            fail(format!("the firewall let {passed} pass ({again} SYNs were sent again), {} were not split", totals.unsplit));
         }
         let reference = samples.get(1).or(samples.first()).unwrap_or(at_start);
         println!(
@@ -335,10 +288,10 @@ fn mebibytes(bytes: u64) -> f64 {
 }
 
 /// One line a minute.
-fn report(world: &World, troubles: &Troubles, begun: Instant, sample: &Sample, last: &mut (Sample, Instant, (u64, u64))) {
+fn report(state: &SoakState, faults: &FaultCounts, begun: Instant, sample: &ProxySample, last: &mut (ProxySample, Instant, (u64, u64))) {
     let (before, at, ticks) = last;
-    let (wall, now) = (at.elapsed().as_secs_f64(), watch::ticks());
-    let sums = world.ledger.sums();
+    let (wall, now) = (at.elapsed().as_secs_f64(), monitor::ticks());
+    let totals = state.ledger.totals();
     let ended: Vec<String> = sample.ended.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     println!(
         "{:6.1} min: flows {} ended [{}] up {:.2} GB down {:.2} GB rss {:.1} MiB descriptors {} tcp memory {:.1} MiB cpu {:.0} % machine {:.0} % | \
@@ -358,71 +311,18 @@ fn report(world: &World, troubles: &Troubles, begun: Instant, sample: &Sample, l
         sample.unsplit,
         sample.not_yet_allowed,
         sample.stopped,
-        sums.begun,
-        sums.complete,
-        sums.killed,
-        sums.failed,
-        sums.not_connected,
-        troubles.cuts.load(Relaxed),
-        troubles.reloads.load(Relaxed),
-        troubles.refused.load(Relaxed),
-        troubles.bypasses.load(Relaxed),
-        sums.violations,
+        totals.begun,
+        totals.complete,
+        totals.killed,
+        totals.failed,
+        totals.not_connected,
+        faults.cuts.load(Relaxed),
+        faults.reloads.load(Relaxed),
+        faults.refused.load(Relaxed),
+        faults.bypasses.load(Relaxed),
+        totals.violations,
     );
     *last = (sample.clone(), Instant::now(), now);
-}
-
-/// The proxy, until it is dropped.
-struct Proxy(Child);
-
-impl Proxy {
-    fn start(network: &Network, tandem: &std::path::Path, configuration: &std::path::Path) -> Result<Self> {
-        let child = network
-            .middle
-            .command(&tandem.to_string_lossy())
-            .args(["proxy", "-c"])
-            .arg(configuration)
-            .env_remove("TANDEM_LOG")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot run {}", tandem.display()))?;
-        Ok(Proxy(child))
-    }
-
-    /// A clean stop, which without flows takes no time.
-    fn stop(&mut self) -> Result<()> {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.0), rustix::process::Signal::TERM)?;
-        let begun = Instant::now();
-        loop {
-            if let Some(status) = self.0.try_wait()? {
-                ensure!(status.success(), "the proxy ended with {status}");
-                return Ok(());
-            }
-            ensure!(begun.elapsed() < Duration::from_secs(20), "the proxy does not stop");
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Waits until the proxy answers: how it is before anything has come.
-fn await_start(network: &Network, process: u32) -> Result<Sample> {
-    let begun = Instant::now();
-    loop {
-        match Sample::take(network, process) {
-            Ok(sample) => return Ok(sample),
-            Err(error) if begun.elapsed() > Duration::from_secs(20) => return Err(error.context("the proxy does not start")),
-            Err(_) => thread::sleep(Duration::from_millis(50)),
-        }
-    }
 }
 
 /// Everything the proxy could leave behind on its host.
@@ -442,44 +342,4 @@ fn traces(host: &Host) -> Result<String> {
         all += &format!("{program} {arguments}: {}", String::from_utf8_lossy(&output.stdout));
     }
     Ok(all)
-}
-
-fn start_clients(world: &World, dice: &mut Dice, hostile: bool) -> Result<Vec<thread::JoinHandle<()>>> {
-    let (serials, ports) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU16::new(0)));
-    let mut clients = Vec::new();
-    for (habit, count) in HABITS {
-        for _ in 0..count {
-            let (mut dice, inner) = (Dice::new(dice.next()), world.clone());
-            let (serials, ports) = (serials.clone(), ports.clone());
-            let work = move || {
-                while !inner.is_over() {
-                    let plan = habit.plan(&mut dice, serials.fetch_add(1, Relaxed), hostile);
-                    let server = ends::SERVERS[usize::from(dice.chance(0.25))];
-                    let to = SocketAddr::new(server.into(), dice.between(ends::PORTS.start.into(), u64::from(ends::PORTS.end) - 1) as u16);
-                    // One after the other, so that none comes again while the dead of its connection is remembered.
-                    let port = || 10_000 + ports.fetch_add(1, Relaxed) % 50_000;
-                    let from = plan.kill.map(|_| SocketAddr::new(ends::DOOMED.into(), port()));
-                    ends::call(&inner, &plan, from, to);
-                    habit.rest(&inner, &mut dice);
-                }
-            };
-            clients.push(world.client.spawn("client", work)?);
-        }
-    }
-    Ok(clients)
-}
-
-/// Waits for all clients; one that hangs is a failure.
-fn await_clients(clients: Vec<thread::JoinHandle<()>>, fail: &impl Fn(String)) {
-    let begun = Instant::now();
-    while clients.iter().any(|client| !client.is_finished()) {
-        if begun.elapsed() > LAST_FLOWS {
-            let left = clients.iter().filter(|client| !client.is_finished()).count();
-            return fail(format!("{left} clients never ended"));
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
-    if clients.into_iter().any(|client| client.join().is_err()) {
-        fail("a client panicked".into());
-    }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 /// A look at the processors' clocks.
-pub struct Clocks {
+pub struct CpuClocks {
     at: Instant,
     /// Time in which a processor was at work …
     busy: Duration,
@@ -21,7 +21,7 @@ pub struct Clocks {
 
 /// What happened between two looks.
 #[derive(Debug, Clone, Copy)]
-pub struct Spent {
+pub struct CpuUsage {
     pub wall: Duration,
     /// Of all processors together, the kernel's share included.
     pub machine: Duration,
@@ -31,8 +31,8 @@ pub struct Spent {
     pub others: Duration,
 }
 
-impl Clocks {
-    pub fn look() -> Result<Self> {
+impl CpuClocks {
+    pub fn read() -> Result<Self> {
         let stat = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
         let ticks: Vec<u64> = stat.lines().next().unwrap_or_default().split_whitespace().skip(1).flat_map(str::parse).collect();
         let tick = 1000 / rustix::param::clock_ticks_per_second();
@@ -42,16 +42,16 @@ impl Clocks {
         let mut processes = HashMap::new();
         for entry in fs::read_dir("/proc")?.flatten() {
             let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            if let Some(known) = time_of(process) {
+            if let Some(known) = process_cpu_time(process) {
                 processes.insert(process, known);
             }
         }
-        Ok(Clocks { at: Instant::now(), busy, stolen, processes })
+        Ok(CpuClocks { at: Instant::now(), busy, stolen, processes })
     }
 
     /// What has been spent since; `proxy` are the processes in the middle, which may have children.
-    pub fn spent(&self, proxy: &[u32]) -> Result<Spent> {
-        let now = Clocks::look()?;
+    pub fn since(&self, proxy: &[u32]) -> Result<CpuUsage> {
+        let now = CpuClocks::read()?;
         let (wall, machine, stolen) = (now.at - self.at, now.busy.saturating_sub(self.busy), now.stolen.saturating_sub(self.stolen));
         let mut middle: HashSet<i32> = proxy.iter().map(|&id| id as i32).collect();
         // A few generations are enough for whoever forks.
@@ -59,7 +59,7 @@ impl Clocks {
             middle.extend(now.processes.iter().filter(|(_, (parent, _))| middle.contains(parent)).map(|(id, _)| *id).collect::<Vec<_>>());
         }
         let own = Pid::as_raw(Some(rustix::process::getpid()));
-        let mut spent = Spent { wall, machine, proxy: Duration::ZERO, others: stolen };
+        let mut spent = CpuUsage { wall, machine, proxy: Duration::ZERO, others: stolen };
         for (&process, &(parent, time)) in &now.processes {
             let before = self.processes.get(&process).map_or(Duration::ZERO, |(_, before)| *before);
             let time = time.saturating_sub(before);
@@ -77,7 +77,7 @@ impl Clocks {
 const KERNEL: i32 = 2;
 
 /// Parent and CPU time of a process: all its threads, those of its children that have ended too.
-pub fn time_of(process: i32) -> Option<(i32, Duration)> {
+pub fn process_cpu_time(process: i32) -> Option<(i32, Duration)> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse::<u64>().ok();

@@ -1,11 +1,14 @@
-//! What several tools need: three hosts in a row, random numbers, processor time.
+//! What several tools need: three hosts in a row, seeded random numbers, processor time of processes,
+//! nftables rules.
 
 mod cpu_time;
 mod network;
-mod pipe;
+mod nftables;
+mod program;
 mod random;
 
-pub use cpu_time::{Clocks, Spent, memory_held, time_of};
-pub use network::{ECHO, ECHO_PORTS, Network, SINK, ports};
-pub use pipe::pipe;
-pub use random::{Dice, Payload};
+pub use cpu_time::{CpuClocks, CpuUsage, memory_held, process_cpu_time};
+pub use network::{ECHO_PORT_COUNT, FIRST_ECHO_PORT, SINK_PORT, ThreeHosts, service_ports};
+pub use nftables::load_rules;
+pub use program::resolve_program;
+pub use random::SplitMix64;

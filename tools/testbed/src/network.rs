@@ -12,23 +12,23 @@ use std::{
 
 /// Where bytes are taken and thrown away, and where messages are answered: enough ports that no four-tuple comes again
 /// while the last connection that had it still waits.
-pub const SINK: u16 = 9000;
-pub const ECHO: u16 = 9100;
-pub const ECHO_PORTS: u16 = 16;
+pub const SINK_PORT: u16 = 9000;
+pub const FIRST_ECHO_PORT: u16 = 9100;
+pub const ECHO_PORT_COUNT: u16 = 16;
 
 /// The ports that a rival has to serve.
-pub fn ports() -> impl Iterator<Item = u16> {
-    std::iter::once(SINK).chain(ECHO..ECHO + ECHO_PORTS)
+pub fn service_ports() -> impl Iterator<Item = u16> {
+    std::iter::once(SINK_PORT).chain(FIRST_ECHO_PORT..FIRST_ECHO_PORT + ECHO_PORT_COUNT)
 }
 
-pub struct Network {
+pub struct ThreeHosts {
     pub client: Arc<Host>,
     pub middle: Arc<Host>,
     pub server: Arc<Host>,
     turns: AtomicU8,
 }
 
-impl Network {
+impl ThreeHosts {
     /// Where the server is.
     pub const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 79, 2, 2));
     /// Where the middle host is, for who must be called by name.
@@ -37,7 +37,7 @@ impl Network {
     pub fn new(control: &str) -> Result<Self> {
         let network = {
             let host = |name| Host::new(name).map(Arc::new);
-            Network { client: host("client")?, middle: host("middle")?, server: host("server")?, turns: AtomicU8::new(0) }
+            ThreeHosts { client: host("client")?, middle: host("middle")?, server: host("server")?, turns: AtomicU8::new(0) }
         };
         let (client, middle, server) = (&network.client, &network.middle, &network.server);
         client.join(&["10.79.1.1/24"], middle, &["10.79.1.2/24"], "near")?;
@@ -60,7 +60,7 @@ impl Network {
 
     /// Gives the client another address. A host remembers connections that ended for a minute (TIME_WAIT), and drops packets of a
     /// forwarded one with the same addresses and ports: no turn is to meet what another left.
-    pub fn renew_client(&self) -> Result<()> {
+    pub fn change_client_address(&self) -> Result<()> {
         let number = 10 + self.turns.fetch_add(1, Relaxed) % 240;
         self.client.ip(&[
             "addr flush dev near".into(),

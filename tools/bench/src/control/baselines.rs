@@ -6,19 +6,19 @@ use anyhow::{Context as _, Result};
 use libbpf_rs::{Link, MapCore as _, MapType, ObjectBuilder};
 
 /// One of them, in the kernel for as long as this lives.
-pub(super) struct Yardstick {
+pub(super) struct BpfBaseline {
     /// What the kernel calls its own.
     pub(super) name: &'static str,
     _registration: Link,
 }
 
 /// The program that does nothing, at every segment that comes in, for as long as this lives.
-pub(super) struct Empty {
+pub(super) struct EmptyProgram {
     _attached: [Link; 2],
 }
 
 /// What the kernel calls its program.
-pub(super) const EMPTY: &str = "tb_empty";
+pub(super) const EMPTY_PROGRAM: &str = "tb_empty";
 
 macro_rules! object {
     ($name:literal) => {
@@ -27,7 +27,7 @@ macro_rules! object {
 }
 const OBJECTS: [(&str, &[u8]); 3] = [("cubic", object!("cubic")), ("reno", object!("reno")), ("bbr", object!("bbr"))];
 
-impl Empty {
+impl EmptyProgram {
     pub(super) fn attach() -> Result<Self> {
         let attempt = || -> libbpf_rs::Result<Link> {
             let object = ObjectBuilder::default().open_memory(object!("empty"))?.load()?;
@@ -36,16 +36,16 @@ impl Empty {
         };
         let cure = "this kernel lets no program look at its TCP (the tracepoint tcp_probe): it takes CONFIG_BPF_EVENTS";
         // Twice: the first finds the clock and its memory cold, as callbacks do not. The second is the newest of its name, which counts.
-        Ok(Empty { _attached: [attempt().context(cure)?, attempt().context(cure)?] })
+        Ok(EmptyProgram { _attached: [attempt().context(cure)?, attempt().context(cure)?] })
     }
 }
 
-impl Yardstick {
+impl BpfBaseline {
     /// All that this kernel has. BBR's callback has changed with Linux 6.10 and may be a module: it is no condition.
     pub(super) fn all() -> Result<Vec<Self>> {
         let mut all = Vec::new();
         for (name, object) in OBJECTS {
-            match Yardstick::load(name, object) {
+            match BpfBaseline::load(name, object) {
                 Ok(yardstick) => all.push(yardstick),
                 Err(why) if name == "bbr" => eprintln!("the kernel's bbr is left out: {why:#}"),
                 Err(why) => return Err(why),
@@ -66,7 +66,7 @@ impl Yardstick {
             let registration = object.maps_mut().find(|map| map.map_type() == MapType::StructOps);
             registration.expect("every yardstick has one").attach_struct_ops()
         };
-        Ok(Yardstick { name, _registration: attempt().with_context(cure)? })
+        Ok(BpfBaseline { name, _registration: attempt().with_context(cure)? })
     }
 
     /// What a socket calls it.

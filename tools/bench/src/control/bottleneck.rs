@@ -5,10 +5,10 @@ use anyhow::{Context as _, Result, ensure};
 use kernel::{Monitor, Place, Settings, Watch};
 use lab::Host;
 use std::{net::UdpSocket, process::Stdio, time::Duration};
-use testbed::Network;
+use testbed::ThreeHosts;
 
 /// A link that is narrow, for as long as this lives.
-pub(super) struct Narrow<'a> {
+pub(super) struct Bottleneck<'a> {
     host: &'a Host,
     device: &'static str,
     _monitor: Option<Monitor>,
@@ -21,16 +21,16 @@ const SHAPER_QUEUE: Duration = Duration::from_millis(500);
 /// Wire bytes of a packet beside IP's.
 const ETHERNET: u32 = 14;
 
-impl<'a> Narrow<'a> {
+impl<'a> Bottleneck<'a> {
     /// The middle host lets so many bytes a second through.
-    pub(super) fn further_on(network: &'a Network, bytes_per_s: u64) -> Result<Self> {
-        Narrow::shape(&network.middle, "far", bytes_per_s, QUEUE)
+    pub(super) fn further_on(network: &'a ThreeHosts, bytes_per_s: u64) -> Result<Self> {
+        Bottleneck::shape(&network.middle, "far", bytes_per_s, QUEUE)
     }
 
     /// The sender's interface has this capacity, and the link has a record that says so.
-    pub(super) fn known(network: &'a Network, bytes_per_s: u64) -> Result<Self> {
+    pub(super) fn known(network: &'a ThreeHosts, bytes_per_s: u64) -> Result<Self> {
         let device = "near";
-        let mut narrow = Narrow::shape(&network.client, device, bytes_per_s, SHAPER_QUEUE)?;
+        let mut narrow = Bottleneck::shape(&network.client, device, bytes_per_s, SHAPER_QUEUE)?;
         let place = network.client.enter(|| -> Result<Place> {
             let socket = UdpSocket::bind("127.0.0.1:0")?;
             Ok(Place::here(rustix::net::netdevice::name_to_index(&socket, device)?)?)
@@ -42,7 +42,7 @@ impl<'a> Narrow<'a> {
     }
 
     fn shape(host: &'a Host, device: &'static str, bytes_per_s: u64, queue: Duration) -> Result<Self> {
-        let narrow = Narrow { host, device, _monitor: None };
+        let narrow = Bottleneck { host, device, _monitor: None };
         // A millisecond's worth, as the proxy's shaper has it.
         let (rate, burst, limit) = (bytes_per_s * 8, bytes_per_s / 1000, (bytes_per_s as f64 * queue.as_secs_f64()) as u64);
         narrow.tc(&format!("qdisc replace dev {device} root handle 1: htb default 1"))?;
@@ -61,7 +61,7 @@ impl<'a> Narrow<'a> {
     }
 }
 
-impl Drop for Narrow<'_> {
+impl Drop for Bottleneck<'_> {
     fn drop(&mut self) {
         let _ = self.tc(&format!("qdisc del dev {} root", self.device));
     }

@@ -1,33 +1,33 @@
 //! The figures of the turns, and the tables they make.
 
-use super::bpf_costs::Count;
-use crate::results::median;
+use super::bpf_costs::BpfRunCount;
+use crate::statistics::{median, spread};
 use std::{collections::BTreeMap, fmt};
 
 /// What was seen in a turn.
 #[derive(Debug, Clone)]
-pub(super) struct Turn {
+pub(super) struct ControllerTurn {
     /// Segments that came to the sender's host. The bytes go one way only: they are ACKs.
     pub(super) acks: u64,
     /// Segments that left it.
     pub(super) packets: u64,
     /// The program that does nothing.
-    pub(super) empty: Count,
+    pub(super) empty: BpfRunCount,
     /// The controller's callbacks by name; none of a controller that is not BPF's.
-    pub(super) callbacks: BTreeMap<String, Count>,
+    pub(super) callbacks: BTreeMap<String, BpfRunCount>,
     /// The monitor's program; none where the link has no record.
-    pub(super) monitor: Option<Count>,
+    pub(super) monitor: Option<BpfRunCount>,
     /// Of the whole machine.
     pub(super) cpu_s_per_gb: f64,
 }
 
 /// The row that the others' nanoseconds are laid beside, and the one that their processor time is.
-pub(super) const YARDSTICK: &str = "cubic by BPF";
+pub(super) const BASELINE: &str = "cubic by BPF";
 pub(super) const NATIVE: &str = "cubic";
 /// A callback that runs less often than once in so many ACKs is not worth its place in the table.
 const SELDOM: f64 = 200.0;
 
-impl Turn {
+impl ControllerTurn {
     /// Runs of callbacks an ACK, and the nanoseconds in them.
     fn an_ack(&self) -> (f64, f64) {
         let (runs, time_ns) = self.callbacks.values().fold((0, 0), |(runs, time_ns), count| (runs + count.runs, time_ns + count.time_ns));
@@ -42,7 +42,7 @@ impl Turn {
     }
 }
 
-impl fmt::Display for Turn {
+impl fmt::Display for ControllerTurn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (runs, ns) = self.an_ack();
         write!(
@@ -57,13 +57,13 @@ impl fmt::Display for Turn {
 
 /// Every turn of every controller that counts.
 #[derive(Debug, Default)]
-pub(super) struct Sheet {
+pub(super) struct ControllerTable {
     /// In the order in which they came; by round.
-    rows: Vec<(String, BTreeMap<usize, Turn>)>,
+    rows: Vec<(String, BTreeMap<usize, ControllerTurn>)>,
 }
 
-impl Sheet {
-    pub(super) fn add(&mut self, round: usize, name: &str, turn: Turn) {
+impl ControllerTable {
+    pub(super) fn add(&mut self, round: usize, name: &str, turn: ControllerTurn) {
         let at = self.rows.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
             self.rows.push((name.to_owned(), BTreeMap::new()));
             self.rows.len() - 1
@@ -71,12 +71,12 @@ impl Sheet {
         self.rows[at].1.insert(round, turn);
     }
 
-    fn turns(&self) -> impl Iterator<Item = &Turn> {
+    fn turns(&self) -> impl Iterator<Item = &ControllerTurn> {
         self.rows.iter().flat_map(|(_, turns)| turns.values())
     }
 
     /// The median of the ratios to another row in the same round.
-    fn ratio(&self, turns: &BTreeMap<usize, Turn>, to: &str, figure: impl Fn(&Turn) -> f64) -> String {
+    fn ratio(&self, turns: &BTreeMap<usize, ControllerTurn>, to: &str, figure: impl Fn(&ControllerTurn) -> f64) -> String {
         let Some((_, yardsticks)) = self.rows.iter().find(|(name, _)| name == to) else { return "–".into() };
         let ratios = turns.iter().filter_map(|(round, turn)| Some(figure(turn) / figure(yardsticks.get(round)?)));
         let ratios: Vec<f64> = ratios.collect();
@@ -84,22 +84,14 @@ impl Sheet {
     }
 }
 
-fn ns_a_run(count: Count) -> f64 {
+fn ns_a_run(count: BpfRunCount) -> f64 {
     count.time_ns as f64 / count.runs.max(1) as f64
 }
 
-/// Median (least … most).
-fn spread(figures: impl IntoIterator<Item = f64>, digits: usize) -> String {
-    let figures: Vec<f64> = figures.into_iter().collect();
-    let least = figures.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = figures.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    format!("{:.digits$} ({least:.digits$} … {most:.digits$})", median(figures.into_iter()))
-}
-
 /// Each callback: how often it runs an ACK, and the nanoseconds of a run.
-fn callbacks(turns: &BTreeMap<usize, Turn>) -> String {
+fn callbacks(turns: &BTreeMap<usize, ControllerTurn>) -> String {
     let names: std::collections::BTreeSet<&String> = turns.values().flat_map(|turn| turn.callbacks.keys()).collect();
-    let of = |name: &String, figure: &dyn Fn(&Turn, Count) -> f64| {
+    let of = |name: &String, figure: &dyn Fn(&ControllerTurn, BpfRunCount) -> f64| {
         median(turns.values().map(|turn| figure(turn, turn.callbacks.get(name).copied().unwrap_or_default())))
     };
     let mut all: Vec<(f64, f64, &String)> = names
@@ -111,11 +103,11 @@ fn callbacks(turns: &BTreeMap<usize, Turn>) -> String {
     all.iter().map(|(runs, ns, name)| format!("`{name}` {runs:.2} × {ns:.0}")).collect::<Vec<_>>().join(", ")
 }
 
-impl fmt::Display for Sheet {
+impl fmt::Display for ControllerTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "\nControllers: median (least … most), and × : the median of the ratios to {YARDSTICK} (of processor time: to {NATIVE}) in the same round\n"
+            "\nControllers: median (least … most), and × : the median of the ratios to {BASELINE} (of processor time: to {NATIVE}) in the same round\n"
         )?;
         writeln!(f, "| | ns an ACK | × | less counting | callbacks: runs an ACK × ns | machine, CPU s/GB | × |")?;
         writeln!(f, "|---|---|---|---|---|---|---|")?;
@@ -124,12 +116,12 @@ impl fmt::Display for Sheet {
             if turns.values().any(|turn| turn.callbacks.is_empty()) {
                 write!(f, " – | – | – | – |")?;
             } else {
-                let ns = |turn: &Turn| turn.an_ack().1;
-                write!(f, " {} | {} |", spread(turns.values().map(ns), 0), self.ratio(turns, YARDSTICK, ns))?;
-                write!(f, " {} |", spread(turns.values().map(Turn::net_ns), 0))?;
+                let ns = |turn: &ControllerTurn| turn.an_ack().1;
+                write!(f, " {} | {} |", spread(turns.values().map(ns), 0), self.ratio(turns, BASELINE, ns))?;
+                write!(f, " {} |", spread(turns.values().map(ControllerTurn::net_ns), 0))?;
                 write!(f, " {} |", callbacks(turns))?;
             }
-            let cpu = |turn: &Turn| turn.cpu_s_per_gb;
+            let cpu = |turn: &ControllerTurn| turn.cpu_s_per_gb;
             writeln!(f, " {} | {} |", spread(turns.values().map(cpu), 3), self.ratio(turns, NATIVE, cpu))?;
         }
         let empty: Vec<f64> = self.turns().map(|turn| ns_a_run(turn.empty)).collect();
@@ -137,7 +129,7 @@ impl fmt::Display for Sheet {
             return Ok(());
         }
         writeln!(f, "\nCounting: {} ns are counted of a run of a program that does nothing.", spread(empty, 0))?;
-        let watched: Vec<(Count, u64)> = self.turns().filter_map(|turn| Some((turn.monitor?, turn.packets))).collect();
+        let watched: Vec<(BpfRunCount, u64)> = self.turns().filter_map(|turn| Some((turn.monitor?, turn.packets))).collect();
         if !watched.is_empty() {
             let runs = spread(watched.iter().map(|(count, packets)| count.runs as f64 / *packets as f64), 2);
             let ns = spread(watched.iter().map(|(count, packets)| count.time_ns as f64 / *packets as f64), 0);

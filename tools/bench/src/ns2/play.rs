@@ -1,7 +1,7 @@
 //! Plays a setting: here, or by ns-2 in a process of its own.
 
-use super::setting::Setting;
-use crate::sys::{self, Took};
+use super::setting::Ns2Setting;
+use crate::sys::{self, ChildUsage};
 use anyhow::{Context as _, Result, bail};
 use sim::Sim;
 use std::{
@@ -10,34 +10,34 @@ use std::{
 };
 
 /// A curve over time, s.
-pub(super) type Curve = Vec<(f64, f64)>;
+pub(super) type PlotCurve = Vec<(f64, f64)>;
 
-/// What came of a setting.
+/// Ns2Comparison came of a setting.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Played {
+pub(super) struct SettingResult {
     /// Payload of all flows together over the time of the run, bit/s.
     pub(super) goodput_bps: f64,
     /// Data segments that all senders sent, again or for the first time.
     pub(super) segments: u64,
     /// The windows of the first flow, a curve a leg, where they were asked for.
-    pub(super) cwnd: Vec<Curve>,
+    pub(super) cwnd: Vec<PlotCurve>,
 }
 
 /// By our simulator, in this process.
-pub(super) fn here(setting: &Setting, seed: u64) -> Result<Played> {
+pub(super) fn here(setting: &Ns2Setting, seed: u64) -> Result<SettingResult> {
     let (outcome, effort) = Sim::with(setting.settings()).play(&setting.scenario()?, seed, &())?;
     let bytes: u64 = outcome.flows.iter().map(|flow| flow.bytes).sum();
-    let mut cwnd: Vec<Curve> = Vec::new();
+    let mut cwnd: Vec<PlotCurve> = Vec::new();
     if setting.samples > 0 {
         let first = |whose: &str| whose == "flow 0" || whose.starts_with("flow 0 leg");
         let curves = outcome.series.iter().filter(|series| series.what == "cwnd" && first(&series.whose));
         cwnd = curves.map(|series| series.t.iter().copied().zip(series.v.iter().copied()).collect()).collect();
     }
-    Ok(Played { goodput_bps: bytes as f64 * 8.0 / setting.seconds as f64, segments: effort.segments, cwnd })
+    Ok(SettingResult { goodput_bps: bytes as f64 * 8.0 / setting.seconds as f64, segments: effort.segments, cwnd })
 }
 
 /// By ns-2, and what that took.
-pub(super) fn by_ns2(ns: &str, setting: &Setting, seed: u64) -> Result<(Played, Took)> {
+pub(super) fn by_ns2(ns: &str, setting: &Ns2Setting, seed: u64) -> Result<(SettingResult, ChildUsage)> {
     let directory = tempfile::tempdir().context("cannot make a directory for ns-2's script")?;
     let write = |name: &str, text: &str| -> Result<_> {
         let path = directory.path().join(name);
@@ -56,8 +56,8 @@ pub(super) fn by_ns2(ns: &str, setting: &Setting, seed: u64) -> Result<(Played, 
     Ok((parse(&text, setting).with_context(|| format!("what ns-2 said of {:?} is not understood", setting.name))?, took))
 }
 
-/// What a program says on its standard output, and what it took.
-pub(super) fn run(command: &mut Command) -> Result<(String, Took)> {
+/// Ns2Comparison a program says on its standard output, and what it took.
+pub(super) fn run(command: &mut Command) -> Result<(String, ChildUsage)> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let mut text = String::new();
     let read = child.stdout.take().map_or(Ok(0), |mut out| out.read_to_string(&mut text));
@@ -66,8 +66,8 @@ pub(super) fn run(command: &mut Command) -> Result<(String, Took)> {
     Ok((text, took))
 }
 
-fn parse(text: &str, setting: &Setting) -> Result<Played> {
-    let mut played = Played::default();
+fn parse(text: &str, setting: &Ns2Setting) -> Result<SettingResult> {
+    let mut played = SettingResult::default();
     for line in text.lines() {
         let mut words = line.split_whitespace();
         let kind = words.next();

@@ -1,6 +1,6 @@
 //! Plots as SVG files, which follow the reader's light or dark.
 
-use super::play::Curve;
+use super::play::PlotCurve;
 use anyhow::{Context as _, Result};
 use std::{fmt::Write as _, path::Path};
 
@@ -24,12 +24,12 @@ const STYLE: &str = "<style>\n\
 
 /// The windows of a setting over time.
 #[derive(Debug)]
-pub(super) struct Panel {
+pub(super) struct CwndPanel {
     pub(super) title: String,
     pub(super) end_s: f64,
     /// A curve a leg, segments.
-    pub(super) ours: Vec<Curve>,
-    pub(super) theirs: Vec<Curve>,
+    pub(super) ours: Vec<PlotCurve>,
+    pub(super) theirs: Vec<PlotCurve>,
 }
 
 /// Writes a plot.
@@ -38,8 +38,8 @@ pub(super) fn write(path: &Path, text: &str) -> Result<()> {
 }
 
 /// Windows over time, a plot a setting and leg.
-pub(super) fn windows(panels: &[Panel]) -> String {
-    let plots: Vec<(String, f64, &Curve, &Curve)> = panels.iter().flat_map(plots).collect();
+pub(super) fn windows(panels: &[CwndPanel]) -> String {
+    let plots: Vec<(String, f64, &PlotCurve, &PlotCurve)> = panels.iter().flat_map(plots).collect();
     let (columns, rows) = (2, plots.len().div_ceil(2));
     let (wide, high) = (LEFT + WIDTH + 16.0, TOP + HEIGHT + BELOW);
     let label = "Windows over time, in segments: Tandem's simulator in blue over ns-2 in orange";
@@ -79,14 +79,14 @@ fn axis(windows: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// The plots of a setting: a leg each.
-fn plots(panel: &Panel) -> Vec<(String, f64, &Curve, &Curve)> {
+fn plots(panel: &CwndPanel) -> Vec<(String, f64, &PlotCurve, &PlotCurve)> {
     let legs = panel.ours.iter().zip(&panel.theirs).enumerate();
     let title = |leg: usize| if panel.ours.len() > 1 { format!("{}, leg {}", panel.title, leg + 1) } else { panel.title.clone() };
     legs.map(|(leg, (ours, theirs))| (title(leg), panel.end_s, ours, theirs)).collect()
 }
 
-/// What a segment costs, ns, over the number of flows, which doubles at equal distances.
-pub(super) fn costs(ours: &Curve, theirs: &Curve) -> String {
+/// Ns2Comparison a segment costs, ns, over the number of flows, which doubles at equal distances.
+pub(super) fn costs(ours: &PlotCurve, theirs: &PlotCurve) -> String {
     let all = || ours.iter().chain(theirs);
     let most_flows = all().fold(10.0f64, |most, (flows, _)| most.max(*flows));
     let most = all().fold(1.0f64, |most, (_, cost)| most.max(*cost)) * 1.1;

@@ -12,15 +12,15 @@ const HEADER: u64 = 52;
 
 /// Under whose control the senders are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sender {
+pub(super) enum Ns2Sender {
     NewReno,
     Vegas,
     Xcp,
 }
 
-/// What a link loses, beside what its queue drops.
+/// Ns2Comparison a link loses, beside what its queue drops.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Loses {
+pub(super) enum Ns2Loss {
     Nothing,
     /// RD.
     PerPacket(f64),
@@ -30,21 +30,21 @@ pub(super) enum Loses {
 
 /// A link, with a connection of its own where there are several.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Leg {
+pub(super) struct Ns2Leg {
     pub(super) mbit: u64,
     /// One way.
     pub(super) delay_ms: u64,
     pub(super) queue_pkt: u64,
-    pub(super) loses: Loses,
+    pub(super) loses: Ns2Loss,
 }
 
 /// A setting.
 #[derive(Debug, Clone)]
-pub(super) struct Setting {
+pub(super) struct Ns2Setting {
     pub(super) name: &'static str,
-    pub(super) sender: Sender,
+    pub(super) sender: Ns2Sender,
     pub(super) seconds: u64,
-    pub(super) legs: Vec<Leg>,
+    pub(super) legs: Vec<Ns2Leg>,
     pub(super) flows: u64,
     /// The most that a flow's start, and its extra delay one way, are drawn from.
     pub(super) starts_ms: u64,
@@ -60,10 +60,10 @@ pub(super) struct Setting {
     pub(super) lean: bool,
 }
 
-impl Setting {
+impl Ns2Setting {
     /// One flow, which starts at once.
-    pub(super) fn new(name: &'static str, sender: Sender, seconds: u64, legs: Vec<Leg>) -> Self {
-        Setting {
+    pub(super) fn new(name: &'static str, sender: Ns2Sender, seconds: u64, legs: Vec<Ns2Leg>) -> Self {
+        Ns2Setting {
             name,
             sender,
             seconds,
@@ -90,11 +90,11 @@ impl Setting {
     /// The scenario as a file has it.
     pub(super) fn text(&self) -> String {
         let control = match self.sender {
-            Sender::NewReno => "reno",
-            Sender::Vegas => "vegas",
-            Sender::Xcp => "xcp-e2e",
+            Ns2Sender::NewReno => "reno",
+            Ns2Sender::Vegas => "vegas",
+            Ns2Sender::Xcp => "xcp-e2e",
         };
-        let kind = if self.sender == Sender::Xcp { "xcp" } else { "droptail" };
+        let kind = if self.sender == Ns2Sender::Xcp { "xcp" } else { "droptail" };
         let mut text =
             format!("name = \"ns2\"\nduration = \"{}s\"\n[control]\nsender = \"{control}\"\nproxy = \"{control}\"\n", self.seconds);
         for leg in &self.legs {
@@ -104,9 +104,9 @@ impl Setting {
                 leg.mbit, leg.delay_ms, leg.queue_pkt
             );
             let _ = match leg.loses {
-                Loses::Nothing => Ok(()),
-                Loses::PerPacket(p) => writeln!(text, "loss = {{ per_packet = {p} }}"),
-                Loses::PerSecond(rate) => writeln!(text, "loss = {{ per_second = {rate} }}"),
+                Ns2Loss::Nothing => Ok(()),
+                Ns2Loss::PerPacket(p) => writeln!(text, "loss = {{ per_packet = {p} }}"),
+                Ns2Loss::PerSecond(rate) => writeln!(text, "loss = {{ per_second = {rate} }}"),
             };
         }
         for after in 1..self.legs.len() {
@@ -121,7 +121,7 @@ impl Setting {
         text
     }
 
-    /// What TCP is like.
+    /// Ns2Comparison TCP is like.
     pub(super) fn settings(&self) -> Settings {
         let looks = (self.samples as usize).max(2);
         Settings { recovery: Recovery::NewReno, delayed_acks: self.delayed_acks, mss: MSS as u32, looks, ..Settings::default() }
@@ -132,9 +132,9 @@ impl Setting {
     pub(super) fn list(&self, seed: u64) -> Result<String> {
         let scenario = self.scenario()?;
         let sender = match self.sender {
-            Sender::NewReno => "newreno",
-            Sender::Vegas => "vegas",
-            Sender::Xcp => "xcp",
+            Ns2Sender::NewReno => "newreno",
+            Ns2Sender::Vegas => "vegas",
+            Ns2Sender::Xcp => "xcp",
         };
         let (delack, window) = (u8::from(self.delayed_acks), self.settings().initial_window);
         let mut text = format!(
@@ -157,24 +157,24 @@ impl Setting {
     }
 }
 
-impl Leg {
-    pub(super) fn new(mbit: u64, delay_ms: u64, queue_pkt: u64, loses: Loses) -> Self {
-        Leg { mbit, delay_ms, queue_pkt, loses }
+impl Ns2Leg {
+    pub(super) fn new(mbit: u64, delay_ms: u64, queue_pkt: u64, loses: Ns2Loss) -> Self {
+        Ns2Leg { mbit, delay_ms, queue_pkt, loses }
     }
 
     /// Every loss on link `index` (from 0) within so many seconds, as the script wants it.
     fn losses(&self, seconds: u64, seed: u64, index: u64) -> String {
         let process = |loss| Losses::new(Some(loss), stream(seed, Purpose::Losses, index));
         match self.loses {
-            Loses::Nothing => "none".into(),
-            Loses::PerPacket(p) => {
+            Ns2Loss::Nothing => "none".into(),
+            Ns2Loss::PerPacket(p) => {
                 let mut process = process(Loss::PerPacket(p));
                 // Acknowledged or not, the line carries no more.
                 let most = self.mbit * 125_000 * seconds / PKT.0 + 1;
                 let lost = (1..=most).filter(|_| process.drops(Time(0)));
                 format!("packets {{{}}}", join(lost))
             }
-            Loses::PerSecond(rate) => {
+            Ns2Loss::PerSecond(rate) => {
                 const STEP_NS: u64 = 50_000;
                 let mut process = process(Loss::PerSecond(rate));
                 let hit = (0..seconds * 1_000_000_000 / STEP_NS).map(|step| step * STEP_NS).filter(|at| process.drops(Time(*at)));

@@ -1,37 +1,41 @@
-//! What simulating costs, beside ns-2: processor time of a process, its memory, and how both grow.
+//! Ns2Comparison simulating costs, beside ns-2: processor time of a process, its memory, and how both grow.
 
 use super::{
-    play::{self, Curve},
+    play::{self, PlotCurve},
     plot,
-    setting::{Leg, Loses, Sender, Setting},
+    setting::{Ns2Leg, Ns2Loss, Ns2Sender, Ns2Setting},
 };
-use crate::{results::median, sys::Took};
+use crate::{
+    statistics::{median, spread},
+    sys::ChildUsage,
+};
 use anyhow::{Context as _, Result, bail};
 use std::{path::Path, process::Command};
 
 /// One flow over 100 Mbit/s and 40 ms, which fills it.
-fn one(seconds: u64) -> Setting {
-    let one = Setting::new("one flow, 100 Mbit/s, 40 ms", Sender::NewReno, seconds, vec![Leg::new(100, 20, 333, Loses::Nothing)]);
-    Setting { lean: false, ..one }
+fn one(seconds: u64) -> Ns2Setting {
+    let one =
+        Ns2Setting::new("one flow, 100 Mbit/s, 40 ms", Ns2Sender::NewReno, seconds, vec![Ns2Leg::new(100, 20, 333, Ns2Loss::Nothing)]);
+    Ns2Setting { lean: false, ..one }
 }
 
 /// So many flows over a dumbbell of 1 Gbit/s, with round trips of 40 to 60 ms.
-fn dumbbell(flows: u64, seconds: u64) -> Setting {
-    let legs = vec![Leg::new(1000, 20, 3333, Loses::Nothing)];
-    let setting = Setting::new("50 flows on a dumbbell, 1 Gbit/s, 40 to 60 ms", Sender::NewReno, seconds, legs);
-    Setting { flows, starts_ms: 1000, access_ms: 10, lean: false, ..setting }
+fn dumbbell(flows: u64, seconds: u64) -> Ns2Setting {
+    let legs = vec![Ns2Leg::new(1000, 20, 3333, Ns2Loss::Nothing)];
+    let setting = Ns2Setting::new("50 flows on a dumbbell, 1 Gbit/s, 40 to 60 ms", Ns2Sender::NewReno, seconds, legs);
+    Ns2Setting { flows, starts_ms: 1000, access_ms: 10, lean: false, ..setting }
 }
 
 /// So many flows on a dumbbell with 10 Mbit/s for each: with them the link grows, so that it is the number alone that changes. For at least two million
 /// segments.
-fn each(flows: u64) -> Setting {
-    let legs = vec![Leg::new(10 * flows, 20, 34 * flows, Loses::Nothing)];
-    Setting { legs, ..dumbbell(flows, (2400 / flows).max(5)) }
+fn each(flows: u64) -> Ns2Setting {
+    let legs = vec![Ns2Leg::new(10 * flows, 20, 34 * flows, Ns2Loss::Nothing)];
+    Ns2Setting { legs, ..dumbbell(flows, (2400 / flows).max(5)) }
 }
 
-/// What is played in a process of its own.
+/// Ns2Comparison is played in a process of its own.
 #[derive(Debug, Clone, Copy)]
-enum Play {
+enum SpeedCase {
     /// One flow, for so many seconds.
     One(u64),
     /// Fifty, for so many seconds.
@@ -40,31 +44,31 @@ enum Play {
     Each(u64),
 }
 
-impl Play {
-    fn setting(self) -> Setting {
+impl SpeedCase {
+    fn setting(self) -> Ns2Setting {
         match self {
-            Play::One(seconds) => one(seconds),
-            Play::Fifty(seconds) => dumbbell(50, seconds),
-            Play::Each(flows) => each(flows),
+            SpeedCase::One(seconds) => one(seconds),
+            SpeedCase::Fifty(seconds) => dumbbell(50, seconds),
+            SpeedCase::Each(flows) => each(flows),
         }
     }
 
     /// As `--play` has it.
     fn word(self) -> String {
         match self {
-            Play::One(seconds) => format!("one={seconds}"),
-            Play::Fifty(seconds) => format!("fifty={seconds}"),
-            Play::Each(flows) => format!("each={flows}"),
+            SpeedCase::One(seconds) => format!("one={seconds}"),
+            SpeedCase::Fifty(seconds) => format!("fifty={seconds}"),
+            SpeedCase::Each(flows) => format!("each={flows}"),
         }
     }
 
-    fn parse(word: &str) -> Option<Play> {
+    fn parse(word: &str) -> Option<SpeedCase> {
         let (kind, number) = word.split_once('=')?;
         let number = number.parse().ok().filter(|number| *number > 0)?;
         match kind {
-            "one" => Some(Play::One(number)),
-            "fifty" => Some(Play::Fifty(number)),
-            "each" => Some(Play::Each(number)),
+            "one" => Some(SpeedCase::One(number)),
+            "fifty" => Some(SpeedCase::Fifty(number)),
+            "each" => Some(SpeedCase::Each(number)),
             _ => None,
         }
     }
@@ -72,14 +76,14 @@ impl Play {
 
 /// Plays a setting in this process, and says how many segments were sent.
 pub(super) fn play(what: &str) -> Result<()> {
-    let Some(play) = Play::parse(what) else { bail!("--play {what}: it takes one=SECONDS, fifty=SECONDS or each=FLOWS") };
+    let Some(play) = SpeedCase::parse(what) else { bail!("--play {what}: it takes one=SECONDS, fifty=SECONDS or each=FLOWS") };
     let played = play::here(&play.setting(), 1)?;
     println!("{}", played.segments);
     Ok(())
 }
 
 /// The same in a process of its own: segments, and what it took.
-fn ours(play: Play) -> Result<(u64, Took)> {
+fn ours(play: SpeedCase) -> Result<(u64, ChildUsage)> {
     let myself = std::env::current_exe().context("cannot find this program")?;
     let (text, took) = play::run(Command::new(myself).args(["ns2", "--play", &play.word()]))?;
     let segments = text.trim().parse().with_context(|| format!("it said {text:?}"))?;
@@ -87,22 +91,22 @@ fn ours(play: Play) -> Result<(u64, Took)> {
 }
 
 /// By ns-2.
-fn theirs(ns: &str, setting: &Setting) -> Result<(u64, Took)> {
+fn theirs(ns: &str, setting: &Ns2Setting) -> Result<(u64, ChildUsage)> {
     let (played, took) = play::by_ns2(ns, setting, 1)?;
     Ok((played.segments, took))
 }
 
 /// Million segments a second of processor time.
-fn speed_of((segments, took): (u64, Took)) -> f64 {
+fn speed_of((segments, took): (u64, ChildUsage)) -> f64 {
     segments as f64 / took.cpu_s / 1e6
 }
 
 /// Packets a second of processor time, in turns.
 pub(super) fn speed(ns: &str, runs: usize) -> Result<()> {
     println!("\n| | tandem, million data segments/s | ns-2 | × | ns-2, lean headers | × |\n|---|---|---|---|---|---|");
-    for play in [Play::One(1000), Play::Fifty(20)] {
+    for play in [SpeedCase::One(1000), SpeedCase::Fifty(20)] {
         let setting = play.setting();
-        let lean = Setting { lean: true, ..setting.clone() };
+        let lean = Ns2Setting { lean: true, ..setting.clone() };
         let mut speeds: [Vec<f64>; 3] = Default::default();
         for round in 1..=runs {
             let turn = [speed_of(ours(play)?), speed_of(theirs(ns, &setting)?), speed_of(theirs(ns, &lean)?)];
@@ -110,41 +114,35 @@ pub(super) fn speed(ns: &str, runs: usize) -> Result<()> {
             speeds.iter_mut().zip(turn).for_each(|(all, speed)| all.push(speed));
         }
         let ratio = |of: &[f64]| median(speeds[0].iter().zip(of).map(|(ours, theirs)| ours / theirs));
-        let [tandem, full, lean] = speeds.each_ref().map(|all| spread(all));
+        let [tandem, full, lean] = speeds.each_ref().map(|all| spread(all.iter().copied(), 2));
         println!("| {} | {tandem} | {full} | {:.1} | {lean} | {:.1} |", setting.name, ratio(&speeds[1]), ratio(&speeds[2]));
     }
     Ok(())
-}
-
-/// Median (least … most).
-fn spread(values: &[f64]) -> String {
-    let (least, most) = values.iter().fold((f64::INFINITY, 0.0f64), |(least, most), value| (least.min(*value), most.max(*value)));
-    format!("{:.2} ({least:.2} … {most:.2})", median(values.iter().copied()))
 }
 
 /// The most memory that a process has, over simulated time.
 pub(super) fn memory(ns: &str) -> Result<()> {
     println!("\n| one flow for | tandem, MB | ns-2, MB |\n|---|---|---|");
     for seconds in [100, 1000, 10_000] {
-        let megabytes = |took: Took| took.most_memory as f64 / 1e6;
-        let (ours, theirs) = (megabytes(ours(Play::One(seconds))?.1), megabytes(theirs(ns, &one(seconds))?.1));
+        let megabytes = |took: ChildUsage| took.most_memory as f64 / 1e6;
+        let (ours, theirs) = (megabytes(ours(SpeedCase::One(seconds))?.1), megabytes(theirs(ns, &one(seconds))?.1));
         println!("| {seconds} s | {ours:.1} | {theirs:.1} |");
     }
     Ok(())
 }
 
-/// What a packet costs among many flows: ns of processor time a data segment.
+/// Ns2Comparison a packet costs among many flows: ns of processor time a data segment.
 pub(super) fn flows(ns: &str, runs: usize, plots: Option<&Path>) -> Result<()> {
     /// ns-2 makes a table of routes from each node to each other one, which takes it longer and longer.
     const MOST_FOR_NS2: u64 = 300;
     const FLOWS: [u64; 9] = [1, 3, 10, 30, 100, 300, 1000, 3000, 10_000];
     println!("\n| flows | tandem, ns a data segment | ns-2 |\n|---|---|---|");
-    let (mut ours_by_flows, mut theirs_by_flows): (Curve, Curve) = (Vec::new(), Vec::new());
+    let (mut ours_by_flows, mut theirs_by_flows): (PlotCurve, PlotCurve) = (Vec::new(), Vec::new());
     for flows in FLOWS {
         let setting = each(flows);
         let (mut here, mut there) = (Vec::new(), Vec::new());
         for _ in 0..runs {
-            here.push(1e3 / speed_of(ours(Play::Each(flows))?));
+            here.push(1e3 / speed_of(ours(SpeedCase::Each(flows))?));
             if flows <= MOST_FOR_NS2 {
                 there.push(1e3 / speed_of(theirs(ns, &setting)?));
             }

@@ -1,0 +1,351 @@
+//! Starts a middlebox on the middle host of a run.
+
+use crate::{
+    conditions::{PathSpec, TransferDirection},
+    endpoints::{HttpMessage, ServerAccess},
+    middlebox::{CACHES, FURTHER_TANDEMS, Middlebox, TANDEMS},
+    run_network::{PORT, RunNetwork},
+};
+use anyhow::{Context as _, Result, ensure};
+use socket2::{Domain, Socket, Type};
+use std::{
+    fs,
+    io::Write as _,
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+/// Where interception goes to, and where those listen that are called by name.
+const INTERCEPTED: u16 = 5000;
+const NAMED: u16 = 8080;
+/// nginx's TCP proxy, as Debian installs it.
+const DEBIAN_STREAM: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
+
+impl Middlebox {
+    /// How the client reaches the server through it.
+    pub(crate) fn access(self, network: &RunNetwork) -> ServerAccess {
+        let server = network.server_address();
+        let named = SocketAddr::new(network.middle_address(), NAMED);
+        let to = match self {
+            Middlebox::Tandem("forward" | "socks5") => named,
+            Middlebox::HaproxyHttp | Middlebox::NginxStream | Middlebox::NginxHttp | Middlebox::Socat => named,
+            Middlebox::Squid | Middlebox::SquidAgain | Middlebox::Varnish => named,
+            _ => server,
+        };
+        let whole_url = matches!(self, Middlebox::Squid | Middlebox::SquidAgain);
+        ServerAccess { to, server, socks: self == Middlebox::Tandem("socks5"), whole_url }
+    }
+
+    /// What this machine lacks for it.
+    pub(crate) fn missing_requirement(self, tandem: &Path) -> Option<String> {
+        let program = |name: &str, package: &str| {
+            let found = Command::new(name).arg("--help").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+            found.is_err().then(|| format!("there is no {name} (Debian package {package})"))
+        };
+        match self {
+            Middlebox::Forwarding | Middlebox::Hold => None,
+            Middlebox::Tandem(variant) => {
+                let ours = matches!(variant, "hybla" | "vegas" | "westwood" | "dctcp" | "share" | "xcp" | "mpcp");
+                let loads = || kernel::load("share", &[]).map(drop).err().map(|why| why.to_string());
+                program(&tandem.to_string_lossy(), "none: cargo build -p tandem").or_else(|| if ours { loads() } else { None })
+            }
+            Middlebox::Cache(_) | Middlebox::Bond => program(&tandem.to_string_lossy(), "none: cargo build -p tandem"),
+            Middlebox::Haproxy | Middlebox::HaproxyOwn | Middlebox::HaproxyHttp => program("haproxy", "haproxy"),
+            Middlebox::NginxHttp => program("nginx", "nginx-light"),
+            Middlebox::NginxStream => program("nginx", "nginx-light").or_else(|| {
+                (!Path::new(DEBIAN_STREAM).exists()).then(|| format!("there is no {DEBIAN_STREAM} (Debian package libnginx-mod-stream)"))
+            }),
+            Middlebox::Socat => program("socat", "socat"),
+            Middlebox::Squid | Middlebox::SquidAgain => program("squid", "squid"),
+            Middlebox::Varnish => program("varnishd", "varnish"),
+        }
+    }
+
+    /// Starts it on the middle host; it runs until what is returned is dropped.
+    pub(crate) fn start(self, network: &RunNetwork, tandem: &Path, path: &PathSpec) -> Result<MiddleboxProcesses> {
+        self.start_as(network, tandem, path, None)
+    }
+
+    /// The same, of a transparent one; `at` is where it listens for what the caller's own rules bring it ([`intercept`]).
+    pub(crate) fn start_at(self, network: &RunNetwork, tandem: &Path, path: &PathSpec, at: u16) -> Result<MiddleboxProcesses> {
+        self.start_as(network, tandem, path, Some(at))
+    }
+
+    fn start_as(self, network: &RunNetwork, tandem: &Path, path: &PathSpec, brought: Option<u16>) -> Result<MiddleboxProcesses> {
+        let listen_at = brought.unwrap_or(INTERCEPTED);
+        let own_rules = if brought.is_some() { "--no-rules" } else { "" };
+        let directory = tempfile::tempdir()?;
+        // Those that give up their rights still read and write there.
+        fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
+        let file = |name: &str, text: String| -> Result<String> {
+            let path = directory.path().join(name);
+            fs::write(&path, text)?;
+            Ok(path.to_string_lossy().into_owned())
+        };
+        let at = directory.path().display();
+        let (middle, server) = (network.middle_address(), network.server_address());
+        let child = |program: &str, arguments: &[&str]| -> Result<Option<Child>> {
+            let log = fs::File::create(directory.path().join("log"))?;
+            let mut command = network.middle().command(program);
+            command.args(arguments).current_dir(directory.path()).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+            Ok(Some(command.spawn().with_context(|| format!("cannot run {program}"))?))
+        };
+        let mut others = None;
+        let last = match self {
+            Middlebox::Forwarding => None,
+            Middlebox::Tandem(variant) => {
+                let flags = flags(TANDEMS.iter().chain(&FURTHER_TANDEMS), variant);
+                let listen = match variant {
+                    "forward" => format!("forward={middle}:{NAMED}={server}"),
+                    "socks5" => format!("socks5={middle}:{NAMED}"),
+                    _ => format!("transparent=0.0.0.0:{listen_at}"),
+                };
+                // The leg towards the data's receiver: the accepted one on the direction down.
+                let (side, link, kbit) = match network.direction() {
+                    TransferDirection::Down => ("near", network.client_link(), path.slow_kbit),
+                    TransferDirection::Up => ("far", network.server_link(), path.fast_kbit),
+                };
+                let flags = flags.replace("SIDE", side).replace("LINK", link).replace("CAPACITY", &format!("{kbit}kbit"));
+                let flags = flags.split_whitespace().chain(own_rules.split_whitespace());
+                let arguments: Vec<&str> = ["proxy", "--listen", &listen].into_iter().chain(flags).collect();
+                child(&tandem.to_string_lossy(), &arguments)?
+            }
+            Middlebox::Cache(variant) => {
+                let listen = format!("transparent=0.0.0.0:{listen_at}");
+                let flags = flags(CACHES.iter(), variant).split_whitespace().chain(own_rules.split_whitespace());
+                let arguments: Vec<&str> = ["cache", "--listen", &listen].into_iter().chain(flags).collect();
+                child(&tandem.to_string_lossy(), &arguments)?
+            }
+            Middlebox::Bond => {
+                let key = file("key", "the corpus needs no secret of its own".into())?;
+                fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+                let serve = ["bond", "serve", "--name", "far", "--listen", "127.0.0.1:7000", "--key", &key];
+                others = child(&tandem.to_string_lossy(), &serve)?;
+                // Who is refused tries again a little later, and what comes in the meantime waits.
+                await_listener(others.as_mut_slice(), network.middle(), 7000).context("tandem bond serve")?;
+                let listen = format!("transparent=0.0.0.0:{listen_at}");
+                let connect = ["bond", "connect", "--listen", &listen, "--key", &key, "--to", "127.0.0.1:7000"];
+                let networks = ["--network", "127.0.0.2", "--network", "127.0.0.3"];
+                child(&tandem.to_string_lossy(), &[&connect[..], &networks].concat())?
+            }
+            Middlebox::Haproxy | Middlebox::HaproxyOwn => {
+                if brought.is_none() {
+                    intercept(network, &[("", INTERCEPTED)])?;
+                }
+                let source = if self == Middlebox::Haproxy { "    source 0.0.0.0 usesrc clientip\n" } else { "" };
+                let path = file(
+                    "haproxy.cfg",
+                    format!(
+                        "{HAPROXY}    mode tcp\nfrontend all\n    bind 0.0.0.0:{listen_at} transparent\n    default_backend there\n\
+                         backend there\n{source}    server original 0.0.0.0\n"
+                    ),
+                )?;
+                child("haproxy", &["-db", "-f", &path])?
+            }
+            Middlebox::HaproxyHttp => {
+                let listen = format!("listen all\n    mode http\n    bind {middle}:{NAMED}\n    server there {server}\n");
+                let path = file("haproxy.cfg", format!("{HAPROXY}{listen}"))?;
+                child("haproxy", &["-db", "-f", &path])?
+            }
+            Middlebox::NginxStream => {
+                let stream = format!("stream {{ server {{ listen {middle}:{NAMED}; proxy_pass {server}; }} }}\n");
+                let path = file("nginx.conf", format!("load_module {DEBIAN_STREAM};\n{}{stream}", nginx(directory.path())))?;
+                child("nginx", &["-c", &path, "-e", "stderr"])?
+            }
+            Middlebox::NginxHttp => {
+                let http = format!(
+                    "http {{ access_log off; client_max_body_size 0; client_body_temp_path {at}/body; proxy_temp_path {at}/proxy;\n\
+                     fastcgi_temp_path {at}/f; uwsgi_temp_path {at}/u; scgi_temp_path {at}/s;\n\
+                     server {{ listen {middle}:{NAMED}; location / {{ proxy_pass http://{server}; proxy_http_version 1.1; }} }} }}\n"
+                );
+                let path = file("nginx.conf", format!("{}{http}", nginx(directory.path())))?;
+                child("nginx", &["-c", &path, "-e", "stderr"])?
+            }
+            Middlebox::Socat => child("socat", &[&format!("TCP4-LISTEN:{NAMED},fork,reuseaddr"), &format!("TCP4:{server}")])?,
+            Middlebox::Squid | Middlebox::SquidAgain => {
+                let path = file(
+                    "squid.conf",
+                    format!(
+                        "http_port {middle}:{NAMED}\nhttp_access allow all\nvisible_hostname middle\npid_filename {at}/pid\n\
+                         cache_log {at}/cache.log\naccess_log none\ncache_mem 64 MB\nmaximum_object_size_in_memory 16 MB\ncoredump_dir {at}\n\
+                         shutdown_lifetime 0 seconds\nnetdb_filename none\npinger_enable off\n"
+                    ),
+                )?;
+                child("squid", &["-N", "-f", &path])?
+            }
+            Middlebox::Varnish => {
+                let SocketAddr::V4(there) = server else { anyhow::bail!("the lab's servers have IPv4") };
+                let vcl = file(
+                    "hold.vcl",
+                    format!(
+                        "vcl 4.1;\nbackend there {{ .host = \"{}\"; .port = \"{}\"; }}\n\
+                         sub vcl_backend_response {{ set beresp.do_stream = false; }}\n",
+                        there.ip(),
+                        there.port()
+                    ),
+                )?;
+                let listen = format!("{middle}:{NAMED}");
+                child("varnishd", &["-F", "-n", &format!("{at}/varnish"), "-a", &listen, "-f", &vcl, "-s", "malloc,64m", "-T", "none"])?
+            }
+            Middlebox::Hold => {
+                intercept(network, &[("", INTERCEPTED)])?;
+                hold(network)?;
+                None
+            }
+        };
+        let mut running = MiddleboxProcesses { children: others.into_iter().chain(last).collect(), directory };
+        let to = self.access(network).to;
+        let port = if to.port() == PORT { listen_at } else { to.port() };
+        running.await_ready(network.middle(), port).with_context(|| {
+            let log = fs::read_to_string(running.directory.path().join("log")).unwrap_or_default();
+            format!("{} does not run; it said: {log}", self.name())
+        })?;
+        Ok(running)
+    }
+}
+
+/// The arguments of a direction that is called so.
+fn flags(mut variants: impl Iterator<Item = &'static (&'static str, &'static str)>, variant: &str) -> &'static str {
+    variants.find(|(name, _)| *name == variant).map_or("", |(_, flags)| flags)
+}
+
+/// Something in the middle, until it is dropped.
+pub(crate) struct MiddleboxProcesses {
+    children: Vec<Child>,
+    directory: TempDir,
+}
+
+impl MiddleboxProcesses {
+    /// Runs a program on `host` until what is returned is dropped, which listens at `port` then.
+    pub(crate) fn start(host: &lab::Host, program: &Path, arguments: &[&str], port: u16) -> Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let log = fs::File::create(directory.path().join("log"))?;
+        let mut command = host.command(&program.to_string_lossy());
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let child = command.spawn().with_context(|| format!("cannot run {}", program.display()))?;
+        let mut running = MiddleboxProcesses { children: vec![child], directory };
+        running.await_ready(host, port).with_context(|| {
+            let log = fs::read_to_string(running.directory.path().join("log")).unwrap_or_default();
+            format!("{} {} does not run; it said: {log}", program.display(), arguments.join(" "))
+        })?;
+        Ok(running)
+    }
+
+    /// Whether all of it still runs.
+    pub(crate) fn ensure_running(&mut self) -> Result<()> {
+        ensure_running(&mut self.children)
+    }
+
+    /// Waits until all is ready.
+    fn await_ready(&mut self, host: &lab::Host, port: u16) -> Result<()> {
+        if !self.children.is_empty() {
+            await_listener(&mut self.children, host, port)?;
+            // Rules come after listeners.
+            thread::sleep(Duration::from_millis(150));
+        }
+        Ok(())
+    }
+}
+
+fn ensure_running(children: &mut [Child]) -> Result<()> {
+    for child in children {
+        ensure!(child.try_wait()?.is_none(), "it has ended");
+    }
+    Ok(())
+}
+
+/// Waits until one of them listens at `port`.
+fn await_listener(children: &mut [Child], host: &lab::Host, port: u16) -> Result<()> {
+    let begun = Instant::now();
+    while !host.enter(|| listens(port))?? {
+        ensure_running(children)?;
+        ensure!(begun.elapsed() < Duration::from_secs(15), "it does not listen on port {port}");
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Whether somebody in this thread's host listens at a port.
+fn listens(port: u16) -> Result<bool> {
+    let listens = |table: &str| {
+        let text = fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default();
+        // Local address, remote address, state 0A.
+        text.lines().any(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            words.next().is_some_and(|local| local.ends_with(&format!(":{port:04X}"))) && words.nth(1) == Some("0A")
+        })
+    };
+    Ok(listens("tcp") || listens("tcp6"))
+}
+
+impl Drop for MiddleboxProcesses {
+    fn drop(&mut self) {
+        // Those that came last lead to those that came first.
+        for child in self.children.iter_mut().rev() {
+            let _ = rustix::process::kill_process(rustix::process::Pid::from_child(child), rustix::process::Signal::TERM);
+            let begun = Instant::now();
+            while matches!(child.try_wait(), Ok(None)) {
+                if begun.elapsed() > Duration::from_secs(3) {
+                    let _ = child.kill();
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}
+
+const HAPROXY: &str = "global\n    maxconn 100\ndefaults\n    timeout connect 10s\n    timeout client 1m\n    timeout server 1m\n    \
+                       option splice-request\n    option splice-response\n";
+
+fn nginx(directory: &Path) -> String {
+    format!("worker_processes 1;\nuser root;\ndaemon off;\npid {}/pid;\nerror_log stderr;\nevents {{ }}\n", directory.display())
+}
+
+/// Brings the client's connections to programs that do not do so themselves: those to which ports of servers (none: to all), and where they listen.
+pub(crate) fn intercept(network: &RunNetwork, taken: &[(&str, u16)]) -> Result<()> {
+    let link = network.client_link();
+    let lines = taken.iter().map(|(ports, at)| {
+        let ports = if ports.is_empty() { String::new() } else { format!("tcp dport {{ {ports} }} ") };
+        format!("iifname {link} meta l4proto 6 {ports}tproxy to :{at} meta mark set 1 accept\n")
+    });
+    let rules = format!(
+        "table ip others {{ chain prerouting {{ type filter hook prerouting priority mangle;\n\
+         meta l4proto 6 socket transparent 1 meta mark set 1 accept\n{}}}\n}}\n",
+        lines.collect::<String>()
+    );
+    testbed::load_rules(network.middle(), &rules)?;
+    network.middle().ip(&["rule add fwmark 1 lookup 100 pref 100".into(), "route replace local default dev lo table 100".into()])?;
+    Ok(())
+}
+
+/// A relay that receives each message whole and then forwards it; it serves one connection, as the client's address.
+fn hold(network: &RunNetwork) -> Result<()> {
+    let listener = network.middle().enter(|| -> Result<Socket> {
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        listener.set_ip_transparent_v4(true).context("cannot listen transparently")?;
+        listener.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, INTERCEPTED)).into())?;
+        listener.listen(16)?;
+        Ok(listener)
+    })??;
+    let serve = move || -> Result<()> {
+        let (near, client) = listener.accept()?;
+        let server = near.local_addr()?;
+        let mut near = TcpStream::from(near);
+        let asked = HttpMessage::read(&mut near, false)?;
+        let far = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        far.set_ip_transparent_v4(true)?;
+        far.bind(&client)?;
+        far.connect(&server)?;
+        let mut far = TcpStream::from(far);
+        far.write_all(&[asked.head.as_bytes(), &asked.body].concat())?;
+        let answer = HttpMessage::read(&mut far, true)?;
+        near.write_all(&[answer.head.as_bytes(), &answer.body].concat())?;
+        Ok(())
+    };
+    network.middle().spawn("hold", serve)?;
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! What all threads of a soak share.
+
+use crate::{ledger::Ledger, payload::Payload};
+use lab::Host;
+use std::{
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How often an end that waits looks whether it has been killed, or is to end.
+pub(crate) const STEP: Duration = Duration::from_millis(500);
+
+/// What all ends share.
+#[derive(Clone)]
+pub(crate) struct SoakState {
+    pub(crate) payload: Arc<Payload>,
+    pub(crate) ledger: Arc<Ledger>,
+    /// Conversations are to come to their end, and no new connections to be made.
+    pub(crate) stop: Arc<AtomicBool>,
+    /// Connections that servers have open.
+    pub(crate) open: Arc<AtomicU64>,
+    /// How long clients rest between connections, in microseconds: what keeps the machine at half load.
+    pub(crate) pause_us: Arc<AtomicU64>,
+    pub(crate) client: Arc<Host>,
+    pub(crate) server: Arc<Host>,
+}
+
+impl SoakState {
+    pub(crate) fn is_over(&self) -> bool {
+        self.stop.load(Relaxed)
+    }
+
+    /// Sleeps so long, or until all is over.
+    pub(crate) fn rest(&self, time: Duration) {
+        let begun = Instant::now();
+        while let Some(left) = time.checked_sub(begun.elapsed()).filter(|left| !left.is_zero() && !self.is_over()) {
+            thread::sleep(left.min(STEP));
+        }
+    }
+
+    /// From now on a host drops all packets of a doomed connection, in and out.
+    pub(crate) fn silence(&self, host: &Host, port: u16) {
+        let element = format!("{{ {port} timeout 10m }}");
+        let done = host.command("nft").args(["add", "element", "inet", "soak", "dead", &element]).stdin(Stdio::null()).status();
+        if !done.as_ref().is_ok_and(std::process::ExitStatus::success) {
+            self.ledger.violation(format!("the soak could not silence a connection: {done:?}"));
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What honest clients do.
+
+use crate::{
+    addresses::{ABORTING_CLIENT, PORTS, SERVERS},
+    endpoints,
+    plan::{Abort, ConnectionKind, ConnectionPlan},
+    shared::SoakState,
+};
+use anyhow::Result;
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+use testbed::SplitMix64;
+
+/// How long clients may take to end after they were told to stop.
+const LONGEST_WAIT: Duration = Duration::from_secs(180);
+
+/// What clients do, and how many of them do it.
+#[derive(Debug, Clone, Copy)]
+enum Workload {
+    Short,
+    Small,
+    Large,
+    Aborted,
+    Idle,
+    Silent,
+}
+
+const WORKLOADS: [(Workload, usize); 6] = [
+    (Workload::Short, 6),
+    (Workload::Small, 8),
+    (Workload::Large, 4),
+    (Workload::Aborted, 12),
+    (Workload::Idle, 150),
+    (Workload::Silent, 4),
+];
+
+impl Workload {
+    fn plan(self, random: &mut SplitMix64, id: u64, hostile: bool) -> ConnectionPlan {
+        let mut plan = ConnectionPlan {
+            kind: ConnectionKind::Transfer,
+            id,
+            seed: random.next_u64() as u32,
+            up: 0,
+            down: 0,
+            rate: 0,
+            early: random.chance(0.5),
+            kill: None,
+        };
+        let mut sizes = |least, most| {
+            let (way, one, other) = (random.uniform(0, 2), random.log_uniform(least, most), random.log_uniform(least, most));
+            (plan.up, plan.down) = [(one, 0), (0, one), (one, other)][way as usize];
+        };
+        match self {
+            Workload::Short => (plan.up, plan.down) = (random.uniform(1, 1000), random.uniform(1, 1000)),
+            Workload::Small => sizes(1, 1_000_000),
+            Workload::Large => {
+                sizes(5_000_000, 200_000_000);
+                plan.rate = random.log_uniform(5_000_000, 60_000_000);
+            }
+            Workload::Aborted => {
+                sizes(1_000_000, 40_000_000);
+                plan.rate = random.log_uniform(1_000_000, 20_000_000);
+                let after = random.uniform(0, plan.up + plan.down);
+                let (client, silent) = (random.chance(0.5), random.chance(0.4));
+                // Behind NAT far legs have ports of their own, which come again too soon for a server to
+                // stay silent towards one.
+                plan.kill = Some(Abort { client, silent: silent && (client || !hostile), after });
+            }
+            Workload::Idle => plan.kind = ConnectionKind::Conversation,
+            Workload::Silent => plan.kind = ConnectionKind::Silent,
+        }
+        plan
+    }
+
+    /// Rests between connections: a multiple of what keeps the machine at half load.
+    fn rest(self, state: &SoakState, random: &mut SplitMix64) {
+        let unit = Duration::from_micros(state.pause_us.load(Relaxed));
+        state.rest(match self {
+            Workload::Short => unit,
+            Workload::Small => unit * 4,
+            Workload::Large => unit * 200,
+            Workload::Aborted => Duration::from_millis(random.uniform(100, 4000)),
+            Workload::Idle | Workload::Silent => Duration::from_millis(random.uniform(100, 1000)),
+        });
+    }
+}
+
+pub(crate) fn start_clients(state: &SoakState, random: &mut SplitMix64, hostile: bool) -> Result<Vec<thread::JoinHandle<()>>> {
+    let (ids, ports) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU16::new(0)));
+    let mut clients = Vec::new();
+    for (workload, count) in WORKLOADS {
+        for _ in 0..count {
+            let (mut random, inner) = (SplitMix64::new(random.next_u64()), state.clone());
+            let (ids, ports) = (ids.clone(), ports.clone());
+            let work = move || {
+                while !inner.is_over() {
+                    let plan = workload.plan(&mut random, ids.fetch_add(1, Relaxed), hostile);
+                    let server = SERVERS[usize::from(random.chance(0.25))];
+                    let to = SocketAddr::new(server.into(), random.uniform(PORTS.start.into(), u64::from(PORTS.end) - 1) as u16);
+                    // One after the other, so that none comes again while the dead of its connection is remembered.
+                    let port = || 10_000 + ports.fetch_add(1, Relaxed) % 50_000;
+                    let from = plan.kill.map(|_| SocketAddr::new(ABORTING_CLIENT.into(), port()));
+                    endpoints::call(&inner, &plan, from, to);
+                    workload.rest(&inner, &mut random);
+                }
+            };
+            clients.push(state.client.spawn("client", work)?);
+        }
+    }
+    Ok(clients)
+}
+
+/// Waits for all clients; one that hangs is a failure.
+pub(crate) fn await_clients(clients: Vec<thread::JoinHandle<()>>, fail: &impl Fn(String)) {
+    let begun = Instant::now();
+    while clients.iter().any(|client| !client.is_finished()) {
+        if begun.elapsed() > LONGEST_WAIT {
+            let left = clients.iter().filter(|client| !client.is_finished()).count();
+            return fail(format!("{left} clients never ended"));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    if clients.into_iter().any(|client| client.join().is_err()) {
+        fail("a client panicked".into());
+    }
+}
