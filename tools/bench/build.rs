@@ -1,4 +1,5 @@
-//! Builds the yardsticks: the kernel's own controllers, called from BPF, and a program that does nothing.
+//! Builds the baselines: the kernel's own controllers, called from BPF, and a program that does
+//! nothing.
 
 use std::{env, path::PathBuf, process::Command};
 

@@ -1,5 +1,5 @@
 /*
- * What the yardsticks need of the kernel: controllers of BPF whose callbacks only call the kernel's own, so that BPF's statistics
+ * What the baselines need of the kernel: controllers of BPF whose callbacks only call the kernel's own, so that BPF's statistics
  * count both alike.
  */
 #ifndef TB_KERNELS_H

@@ -1,5 +1,6 @@
-//! What a bond costs its two ends, in processor time a gigabyte, beside a relay between two plain connections, turn by turn between the same hosts; and
-//! beside one that does no more than copy each byte into its own memory and out of it again, as whoever may have to send it again has to.
+//! Processor time per gigabyte of a bond's two ends. For comparison, between the same hosts and in
+//! turn: a relay between two plain connections, and a program that copies each byte into its memory
+//! and out again, as any sender must that may have to retransmit.
 
 use crate::{
     load::{self, BulkFlows, LoadServers},
@@ -21,26 +22,27 @@ use std::{
 use tempfile::TempDir;
 use testbed::{CpuClocks, FIRST_ECHO_PORT, SINK_PORT, ThreeHosts, process_cpu_time};
 
-/// Where applications find the bond, or the relay: what goes to the sink, and what is answered.
+/// Where applications connect to the bond or the relay: for the sink, and for the echo server.
 const IN: [(Ipv4Addr, u16); 2] = [(Ipv4Addr::LOCALHOST, 5000), (Ipv4Addr::LOCALHOST, 5001)];
-/// Where the accepting end listens.
+/// Port of the bond's accepting end.
 const BOND_PORT: u16 = 7000;
-/// Addresses of the host that dials, one a network: they share the way there, which is no narrower than a host's memory.
+/// Addresses of the dialling host, one for each network. The networks share one link, which is as
+/// fast as memory.
 const NETWORKS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 79, 1, 1), Ipv4Addr::new(10, 79, 1, 3)];
 
-/// Measurement what a bond costs its ends in processor time a gigabyte, beside a plain relay
+/// Measures the processor time per gigabyte of a bond's ends, beside a plain relay
 #[derive(Debug, clap::Args)]
 pub(crate) struct BondCost {
-    /// Rounds; each way has its turn in each
+    /// Rounds; each mode is measured once in each
     #[arg(long, default_value_t = 5)]
     runs: usize,
-    /// Length of a turn
+    /// Duration of a measurement
     #[arg(long, default_value_t = 3.0, value_name = "SECONDS")]
     seconds: f64,
-    /// BulkFlows from client to server
+    /// Flows from client to server
     #[arg(long, default_value_t = 1)]
     flows: usize,
-    /// How often a turn is tried that somebody else's work on the machine disturbs
+    /// How often a measurement is repeated if other programs disturb it
     #[arg(long, default_value_t = 5)]
     tries: usize,
     /// The tandem program
@@ -48,7 +50,7 @@ pub(crate) struct BondCost {
     tandem: PathBuf,
 }
 
-/// How the flows go.
+/// How the flows are forwarded.
 #[derive(Debug, Clone, Copy)]
 enum ForwardingMode {
     Relay,
@@ -74,7 +76,7 @@ impl fmt::Display for ForwardingMode {
     }
 }
 
-/// A turn: CPU s/GB of each process, the one that takes the flows first, and Gbit/s.
+/// One measurement: CPU s/GB of each process, the one that accepts the flows first, and Gbit/s.
 #[derive(Debug, Clone)]
 struct BondTurn {
     cost: Vec<f64>,
@@ -149,7 +151,7 @@ impl BondCost {
     }
 }
 
-/// What stands between client and server until it is dropped.
+/// The processes between client and server; killed when dropped.
 struct RunningForwarder {
     children: Vec<Child>,
     directory: TempDir,
@@ -187,7 +189,7 @@ impl RunningForwarder {
             }
         }
         let ready = middle.await_ready(&network.client);
-        ready.with_context(|| format!("it said: {}", fs::read_to_string(middle.directory.path().join("log")).unwrap_or_default()))?;
+        ready.with_context(|| format!("its log: {}", fs::read_to_string(middle.directory.path().join("log")).unwrap_or_default()))?;
         Ok(middle)
     }
 
@@ -199,7 +201,7 @@ impl RunningForwarder {
         Ok(())
     }
 
-    /// Waits until something is answered through it.
+    /// Waits until an exchange succeeds.
     fn await_ready(&self, client: &Host) -> Result<()> {
         let ask = || -> std::io::Result<()> {
             let mut stream = TcpStream::connect_timeout(&SocketAddr::from(IN[1]), Duration::from_secs(1))?;
@@ -209,10 +211,10 @@ impl RunningForwarder {
         };
         let begun = Instant::now();
         while client.enter(ask)?.is_err() {
-            ensure!(begun.elapsed() < Duration::from_secs(10), "it does not answer");
+            ensure!(begun.elapsed() < Duration::from_secs(10), "it does not answer within 10 s");
             thread::sleep(Duration::from_millis(100));
         }
-        // A bond has had the time to keep connections ready over all of its networks.
+        // Give the bond time to fill its pool of connections over each network.
         thread::sleep(Duration::from_millis(500));
         Ok(())
     }
@@ -227,15 +229,16 @@ impl Drop for RunningForwarder {
     }
 }
 
-/// Reads what comes and writes it, with nothing done to it, and no bound but the kernel's
+/// Copies from one connection to another without any processing, and without any bound but the
+/// kernel's
 #[derive(Debug, clap::Args)]
 pub(crate) struct CopyRelay {
-    /// Where connections come, and where they go: 127.0.0.1:5000=192.0.2.1:9000
+    /// Addresses to listen at and to dial: 127.0.0.1:5000=192.0.2.1:9000
     #[arg(required = true)]
     between: Vec<String>,
 }
 
-/// As much as an end of a bond reads at once.
+/// Bytes of a read, as many as an end of a bond reads at once.
 const AT_ONCE: usize = 2 << 20;
 
 impl CopyRelay {

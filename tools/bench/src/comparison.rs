@@ -11,31 +11,32 @@ use testbed::ThreeHosts;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Comparison {
-    /// Rounds; each rival has its turn in each
+    /// Rounds; each rival is measured once in each
     #[arg(long, default_value_t = 5)]
     runs: usize,
     /// What to measure: bulk1, bulk8, short, exchange, idle
     #[arg(long, value_delimiter = ',', default_value = "bulk1,bulk8,short,exchange,idle")]
     tests: Vec<ComparisonTest>,
-    /// Whom to measure; absent: all
+    /// Which rivals to measure; absent: all
     #[arg(long, value_delimiter = ',')]
     rivals: Option<Vec<String>>,
-    /// Length of a measurement that has one
+    /// Duration of a measurement, where it has one
     #[arg(long, default_value_t = 3.0, value_name = "SECONDS")]
     seconds: f64,
-    /// How often a measurement is tried that somebody else's work on the machine disturbs
+    /// How often a measurement is repeated if other programs disturb it
     #[arg(long, default_value_t = 5)]
     tries: usize,
-    /// Congestion control of every leg: one that any network namespace may take (reno), or the machine's own default
+    /// Congestion controller of every leg: one that every network namespace may use (reno), or the
+    /// machine's default
     #[arg(long, default_value = "reno")]
     control: String,
     /// The tandem program
     #[arg(long, default_value = "tandem")]
     tandem: PathBuf,
-    /// B of tandem, and its other flags
+    /// Further flags of `tandem proxy`, such as its buffer
     #[arg(long, default_value = "", value_name = "FLAGS")]
     tandem_flags: String,
-    /// Writes every single figure here, as JSON
+    /// Writes every figure into this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -43,7 +44,7 @@ pub(crate) struct Comparison {
 pub(crate) fn measure(arguments: &Comparison) -> Result<()> {
     let mut results = ComparisonResults::default();
     let outcome = rounds(arguments, &mut results);
-    // What was measured before something failed is not lost.
+    // Print what was measured even if a later measurement failed.
     print!("{results}");
     if let Some(path) = &arguments.json {
         std::fs::write(path, serde_json::to_string_pretty(&results.json())?).with_context(|| format!("cannot write {}", path.display()))?;
@@ -58,7 +59,7 @@ fn rounds(arguments: &Comparison, results: &mut ComparisonResults) -> Result<()>
     let rivals = Rival::all(&tandem, &arguments.tandem_flags);
     let wanted = |rival: &Rival| arguments.rivals.as_ref().is_none_or(|names| names.iter().any(|name| rival.name() == *name));
     let length = Duration::from_secs_f64(arguments.seconds);
-    // Memory first: what short connections leave behind in the kernel (TIME_WAIT) goes only after a minute.
+    // Memory first: what short connections leave in the kernel (TIME_WAIT) remains for a minute.
     let (memory, speed): (Vec<ComparisonTest>, Vec<ComparisonTest>) =
         arguments.tests.iter().copied().partition(|test| *test == ComparisonTest::Idle);
     for tests in [memory, speed] {

@@ -1,8 +1,9 @@
-//! What congestion controllers cost: nanoseconds of processor time an ACK, as the kernel counts it of BPF programs, and the whole
-//! machine's for a gigabyte. The yardstick is the kernel's own cubic, called from BPF so that the same clock counts it.
+//! What congestion controllers cost: nanoseconds of processor time per ACK, as the kernel counts
+//! them for BPF programs, and processor time of the whole machine per gigabyte. The baseline is the
+//! kernel's own cubic, called from BPF, so that the same clock counts it.
 //!
-//! `control/costs` reads what the kernel counts, `control/yardsticks` are the kernel's own controllers, `control/narrow` is the link
-//! that the flows fill, `control/sheet` makes the tables.
+//! `bpf_costs` reads the kernel's counters, `baselines` has the kernel's own controllers,
+//! `bottleneck` is the link that the flows fill, `table` prints the results.
 
 mod baselines;
 mod bottleneck;
@@ -23,57 +24,59 @@ use std::{collections::BTreeMap, fs, net::SocketAddr, thread, time::Duration};
 use table::{BASELINE, ControllerTable, ControllerTurn, NATIVE};
 use testbed::{CpuClocks, SINK_PORT, ThreeHosts};
 
-/// Measurement what each of Tandem's congestion controllers costs, in nanoseconds an ACK, beside the kernel's own
+/// Measures what each of Tandem's congestion controllers costs, in nanoseconds per ACK, beside the
+/// kernel's own
 #[derive(Debug, clap::Args)]
 pub(crate) struct ControllerCost {
-    /// Rounds; each controller has its turn in each
+    /// Rounds; each controller is measured once in each
     #[arg(long, default_value_t = 5)]
     runs: usize,
     /// Which controllers to measure beside the kernel's; absent: all
     #[arg(long, value_delimiter = ',')]
     controllers: Option<Vec<String>>,
-    /// Length of a turn
+    /// Duration of a measurement
     #[arg(long, default_value_t = 3.0, value_name = "SECONDS")]
     seconds: f64,
     /// Rate of the link, on the wire
     #[arg(long, default_value_t = 200, value_name = "MBIT/S")]
     rate: u64,
-    /// BulkFlows that share it
+    /// Flows that share the link
     #[arg(long, default_value_t = 4)]
     flows: usize,
-    /// How often a turn is tried that somebody else's work on the machine disturbs
+    /// How often a measurement is repeated if other programs disturb it
     #[arg(long, default_value_t = 5)]
     tries: usize,
 }
 
-/// Whom to measure.
+/// A controller to measure.
 struct ControllerCase {
-    /// What the table calls it.
+    /// Name in the table.
     name: String,
-    /// What a socket calls it.
+    /// Name for the socket option.
     control: String,
-    /// Its registration, where it is BPF's.
+    /// Name of its BPF registration, if it has one.
     ops: Option<String>,
-    /// Whether it is told the link's capacity.
+    /// Whether it needs the link's capacity.
     told: bool,
 }
 
-/// The monitor's program where a qdisc shapes.
+/// The monitor's program for links that a qdisc shapes.
 const MONITOR: &str = "td_dequeue";
 
 impl ControllerCost {
     pub(crate) fn run(&self) -> Result<()> {
-        // First what needs rights and type information, and says so.
+        // First the steps that need privileges and type information, which may fail.
         let controllers = self.controllers()?;
         let _held = controllers.iter().map(|controller| kernel::load(controller.name(), &[])).collect::<kernel::Result<Vec<_>>>()?;
         let _statistics = BpfStatistics::begin()?;
-        let yardsticks = BpfBaseline::all()?;
+        let baselines = BpfBaseline::all()?;
         let _empty = EmptyProgram::attach()?;
         let network = ThreeHosts::new("reno")?;
-        // Every packet by itself, and an ACK for each two: links that are worth a controller have no segments of 64 KiB.
+        // Send each packet separately, so that there is an ACK for every two: links for which
+        // controllers matter have no segments of 64 KiB.
         network.client.ip(&["link set dev near gso_max_segs 1".into()])?;
         let servers = LoadServers::start(&network)?;
-        let subjects = subjects(&yardsticks, &controllers);
+        let subjects = subjects(&baselines, &controllers);
         let mut sheet = ControllerTable::default();
         let mut given_up = 0;
         for round in 0..self.runs {
@@ -94,7 +97,7 @@ impl ControllerCost {
         }
         print!("{sheet}");
         if given_up > 0 {
-            println!("\n{given_up} measurements are missing: however often, the machine was busy with something else.");
+            println!("\n{given_up} measurements are missing: other programs disturbed every attempt.");
         }
         Ok(())
     }
@@ -108,7 +111,7 @@ impl ControllerCost {
             .collect()
     }
 
-    /// BulkFlows under one controller, watched once they have warmed up.
+    /// Measures flows under one controller after they have warmed up.
     fn turn(&self, network: &ThreeHosts, servers: &LoadServers, subject: &ControllerCase) -> Result<(Measurement, ControllerTurn)> {
         let bytes_per_s = self.rate * 1_000_000 / 8;
         let _link = if subject.told { Bottleneck::known(network, bytes_per_s)? } else { Bottleneck::further_on(network, bytes_per_s)? };
@@ -138,14 +141,14 @@ impl ControllerCost {
     }
 }
 
-/// The kernel's own as they are, the same by BPF, and Tandem's.
-fn subjects(yardsticks: &[BpfBaseline], controllers: &[Controller]) -> Vec<ControllerCase> {
+/// The kernel's own controllers, the same called from BPF, and Tandem's.
+fn subjects(baselines: &[BpfBaseline], controllers: &[Controller]) -> Vec<ControllerCase> {
     let native = |name: &str| ControllerCase { name: name.into(), control: name.into(), ops: None, told: false };
-    let mut subjects: Vec<ControllerCase> = yardsticks.iter().map(|yardstick| native(yardstick.name)).collect();
-    subjects.extend(yardsticks.iter().map(|yardstick| ControllerCase {
-        name: format!("{} by BPF", yardstick.name),
-        control: yardstick.control(),
-        ops: Some(yardstick.ops()),
+    let mut subjects: Vec<ControllerCase> = baselines.iter().map(|baseline| native(baseline.name)).collect();
+    subjects.extend(baselines.iter().map(|baseline| ControllerCase {
+        name: format!("{} by BPF", baseline.name),
+        control: baseline.control(),
+        ops: Some(baseline.ops()),
         told: false,
     }));
     subjects.extend(controllers.iter().map(|controller| ControllerCase {
@@ -158,7 +161,7 @@ fn subjects(yardsticks: &[BpfBaseline], controllers: &[Controller]) -> Vec<Contr
     subjects
 }
 
-/// What the kernel has counted so far.
+/// The kernel's counters at one moment.
 struct KernelCounters {
     callbacks: BTreeMap<String, BpfRunCount>,
     monitor: BpfRunCount,
@@ -171,7 +174,7 @@ impl KernelCounters {
     fn take(network: &ThreeHosts, subject: &ControllerCase) -> Result<Self> {
         let callbacks = subject.ops.as_deref().map(bpf_costs::of_controller).transpose()?.unwrap_or_default();
         let (monitor, empty) = (bpf_costs::of_program(MONITOR), bpf_costs::of_program(EMPTY_PROGRAM));
-        // Not /proc/net, which is that of the process's first thread.
+        // `/proc/net` would be that of the process's first thread.
         let text =
             network.client.enter(|| fs::read_to_string("/proc/thread-self/net/snmp"))?.context("cannot read /proc/thread-self/net/snmp")?;
         let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp:")).map(str::split_whitespace);

@@ -1,5 +1,5 @@
-//! How fast the models are answered: events a second of processor time of one core, which does not count what the host of a virtual machine
-//! takes away.
+//! How fast the models are evaluated: events per second of processor time of one core. Unlike wall
+//! time it does not count what a hypervisor takes away.
 
 use crate::statistics::median;
 use anyhow::{Context as _, Result};
@@ -7,21 +7,21 @@ use rustix::time::{ClockId, clock_gettime};
 use std::process::Command;
 use theory::{Aimd, Can, Follows, Losses, Sizes, Split};
 
-/// Measures how fast the equations are answered: the split connection, the CAN model
+/// Measures how fast the equations are evaluated: the split connection, the CAN model
 #[derive(Debug, clap::Args)]
 pub(crate) struct Equations {
-    /// Rounds; each question has its turn in each
+    /// Rounds; each model is measured once in each
     #[arg(long, default_value_t = 5)]
     runs: usize,
-    /// Losses of the split connection, and jobs of the CAN model, in a turn
+    /// Losses of the split connection, and jobs of the CAN model, in each measurement
     #[arg(long, default_value_t = 4_000_000)]
     events: u64,
-    /// A Python interpreter that has SimPy, for the yardstick of the CAN model
+    /// A Python interpreter with SimPy, for the baseline of the CAN model
     #[arg(long, value_name = "PYTHON")]
     simpy: Option<String>,
 }
 
-/// A question, and how many million events a second answer it.
+/// A model, and its speeds in million events per second.
 struct EquationSpeed {
     about: String,
     speeds: Vec<f64>,
@@ -66,7 +66,8 @@ impl Equations {
     }
 }
 
-/// The settings of the paper's figures: slow sender and fast forwarder, and the other way, with losses of each kind.
+/// Settings of the paper's figures: a slow sender with a fast forwarder and the reverse, with each
+/// kind of loss.
 fn splits() -> Result<Vec<(&'static str, Split)>> {
     let ri = |rtt_s: f64, losses: f64| Aimd::new(rtt_s, Losses::PerSecond(losses));
     let rd = |rtt_s: f64, losses: f64| Aimd::new(rtt_s, Losses::PerPacket(losses));
@@ -89,7 +90,7 @@ fn spent_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// The same model as one would write it in SimPy: million events a second of its processor time, which it prints last.
+/// Million events per second of processor time of a plain SimPy model, which prints its speed last.
 fn simpy(python: &str) -> Result<f64> {
     let arguments = ["-c", include_str!("can.py"), "0.1", "0.7", "0.7", "--jobs", "5000"];
     let output = Command::new(python).args(arguments).output().with_context(|| format!("cannot run {python}"))?;

@@ -1,4 +1,5 @@
-//! How fast a large trace is looked at, beside tshark's table of conversations on the same file: turn by turn, on one processor.
+//! How fast the detector analyses a large trace, beside tshark's table of conversations on the same
+//! file, in turn and on one processor.
 
 use crate::sys::{self, ChildUsage};
 use anyhow::{Context as _, Result, ensure};
@@ -11,27 +12,28 @@ use std::{
 };
 use testbed::SplitMix64;
 
-/// Measures how fast `tandem detect trace` looks at a large trace of many connections, beside tshark
+/// Measures how fast `tandem detect trace` analyses a large trace of many connections, beside
+/// tshark
 #[derive(Debug, clap::Args)]
 pub(crate) struct LargeTrace {
-    /// Rounds; each program has its turn in each
+    /// Rounds; each program is measured once in each
     #[arg(long, default_value_t = 5)]
     runs: usize,
-    /// Bytes of the trace
+    /// Size of the trace in bytes
     #[arg(long, default_value_t = 1_000_000_000)]
     bytes: u64,
-    /// Connections in it
+    /// Connections in the trace
     #[arg(long, default_value_t = 4000)]
     connections: u32,
     /// The tandem program
     #[arg(long, default_value = "tandem")]
     tandem: PathBuf,
-    /// Where the trace is made; it goes again
+    /// Directory for the trace, which is removed afterwards
     #[arg(long, default_value_os_t = std::env::temp_dir())]
     directory: PathBuf,
 }
 
-/// The payload of a full segment with timestamps.
+/// Payload of a full segment with timestamps, bytes.
 const SEGMENT: usize = 1448;
 const ACK: u8 = 0x10;
 const SYN: u8 = 0x02;
@@ -44,7 +46,8 @@ impl LargeTrace {
         self.make(&path).with_context(|| format!("cannot make {}", path.display()))?;
         let size = fs::metadata(&path)?.len();
         let file = path.to_string_lossy().into_owned();
-        // Of one end's trace alone nothing can be told, which is exit status 3. What is at both ends the same went from end to end.
+        // A single trace leaves the detector undecided (exit code 3). With the same trace as both
+        // ends it reports an end-to-end connection.
         let programs: [(&str, &Path, Vec<&str>, i32); 3] = [
             ("tandem detect trace, one end", &self.tandem, vec!["detect", "trace", "--json", "--sender", &file], 3),
             ("tandem detect trace, both ends", &self.tandem, vec!["detect", "trace", "--json", "--sender", &file, "--receiver", &file], 0),
@@ -78,7 +81,8 @@ impl LargeTrace {
         Ok(())
     }
 
-    /// Writes a trace as at the sender of many downloads at once: Ethernet, IPv4, timestamps, payload that is all different.
+    /// Writes a trace of many simultaneous downloads, captured at their server: Ethernet, IPv4,
+    /// timestamps, random payload.
     fn make(&self, path: &Path) -> Result<()> {
         let mut file = BufWriter::with_capacity(1 << 20, fs::File::create(path)?);
         for word in [0xa1b2_3c4d_u32, 0x0004_0002, 0, 0, 65535, 1] {
@@ -110,7 +114,7 @@ impl LargeTrace {
     }
 }
 
-/// A download: client and server.
+/// A download.
 struct TracedDownload {
     client: [u8; 4],
     port: u16,
@@ -128,12 +132,12 @@ impl TracedDownload {
         }
     }
 
-    /// The handshake is over.
+    /// Counts the SYNs after the handshake.
     fn begin(&mut self) {
         self.next = self.next.map(|next| next.wrapping_add(1));
     }
 
-    /// Writes a record; returns its length in the file.
+    /// Writes a packet. Returns the length of its record in the file, bytes.
     fn write(&self, file: &mut impl std::io::Write, at: u64, from_server: bool, flags: u8, payload: &[u8]) -> Result<u64> {
         const SERVER: ([u8; 4], u16) = ([192, 0, 2, 1], 443);
         let (source, target) = if from_server { (SERVER, (self.client, self.port)) } else { ((self.client, self.port), SERVER) };
@@ -151,7 +155,7 @@ impl TracedDownload {
         packet.extend([source.0, target.0].concat());
         packet.extend([source.1.to_be_bytes(), target.1.to_be_bytes()].concat());
         packet.extend(self.next[side].to_be_bytes());
-        // A SYN's answer acknowledges the SYN.
+        // A SYN-ACK acknowledges the SYN.
         let acked = self.next[1 - side].wrapping_add(u32::from(syn));
         packet.extend(if flags & ACK == 0 { 0 } else { acked }.to_be_bytes());
         packet.extend([((20 + options.len() + stamps.len()) as u8 / 4) << 4, flags, 1, 0xf6, 0, 0, 0, 0]);
@@ -167,7 +171,7 @@ impl TracedDownload {
     }
 }
 
-/// Runs a program on one processor; how long it took, and what.
+/// Runs a program on one processor. Returns its wall time in seconds, and its resource usage.
 fn time(program: &Path, arguments: &[&str]) -> Result<(f64, ChildUsage)> {
     let begun = Instant::now();
     let child = Command::new("taskset")

@@ -1,4 +1,4 @@
-//! The ends: what clients do, and the servers that answer them.
+//! The traffic of measurements: clients, and the servers that answer them.
 
 use crate::{
     measurement::{BenchMetric, Measurement},
@@ -26,10 +26,10 @@ use std::{
 };
 use testbed::{CpuClocks, CpuUsage, ECHO_PORT_COUNT, FIRST_ECHO_PORT, SINK_PORT, ThreeHosts, memory_held};
 
-/// Size of a message, each way.
+/// Size of a message in each direction, bytes.
 const MESSAGE: usize = 100;
 
-/// The servers, which serve every rival in turn.
+/// The servers, which serve all rivals in turn.
 #[derive(Clone, Default)]
 pub(crate) struct LoadServers {
     received: Arc<AtomicU64>,
@@ -60,7 +60,7 @@ impl LoadServers {
         Ok(servers)
     }
 
-    /// Serves connections to some ports, for ever.
+    /// Serves connections to these ports until an error.
     fn serve(&self, ports: std::ops::Range<u16>, service: LoadService) -> Result<()> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let mut listeners = HashMap::new();
@@ -108,7 +108,7 @@ impl LoadServers {
         }
     }
 
-    /// Waits until every connection has ended, so that the next rival begins with an empty house.
+    /// Waits until every connection has ended, so that the next measurement starts without any.
     fn await_quiet(&self) -> Result<()> {
         let begun = Instant::now();
         while self.open.load(Relaxed) > 0 {
@@ -119,7 +119,7 @@ impl LoadServers {
     }
 }
 
-/// Keeps a socket where its descriptor finds it.
+/// Stores a socket at the index of its descriptor.
 fn place(sockets: &mut Vec<Option<Socket>>, socket: Socket) {
     let descriptor = socket.as_raw_fd() as usize;
     if sockets.len() <= descriptor {
@@ -133,7 +133,7 @@ fn watch(epoll: &OwnedFd, socket: &Socket, flags: EventFlags) -> io::Result<()> 
     Ok(())
 }
 
-/// Begins a connection; it completes later. Absent: the host's congestion control.
+/// Starts a non-blocking connect, with this congestion controller or the host's default.
 fn begin(to: SocketAddr, control: Option<&str>) -> Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking().cloexec(), None)?;
     socket.set_tcp_nodelay(true)?;
@@ -151,16 +151,17 @@ fn begin(to: SocketAddr, control: Option<&str>) -> Result<Socket> {
 /// How long flows run before they are measured.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// BulkFlows from client to server, as fast as they go.
+/// Flows from client to server at full speed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BulkFlows<'a> {
     pub(crate) to: SocketAddr,
     pub(crate) count: usize,
-    /// Their congestion control; absent: the host's.
+    /// Their congestion controller; `None` for the host's default.
     pub(crate) control: Option<&'a str>,
 }
 
-/// Sends until `watch`, which begins when the flows have warmed up, has seen enough: the bytes that arrived meanwhile, and what it saw.
+/// Sends while `watch` runs, which starts after the flows have warmed up. Returns the bytes that
+/// arrived meanwhile, and the result of `watch`.
 pub(crate) fn send<T>(
     network: &ThreeHosts,
     servers: &LoadServers,
@@ -183,7 +184,7 @@ pub(crate) fn send<T>(
     Ok(sent)
 }
 
-/// `count` flows from client to server as fast as they go: processor time a gigabyte.
+/// Measures `count` flows from client to server at full speed: processor time per gigabyte.
 pub(crate) fn bulk(
     network: &ThreeHosts,
     running: &RunningRival,
@@ -226,13 +227,13 @@ fn send_bulk(flows: BulkFlows<'_>, stop: &AtomicBool) -> Result<()> {
         }
     }
     for socket in &sockets {
-        // What is on its way is not waited for.
+        // Do not wait for data in flight.
         socket.set_linger(Some(Duration::ZERO))?;
     }
     Ok(())
 }
 
-/// Connections, one message each way, close; so many at a time.
+/// Measures short connections, with one message in each direction, `at_a_time` in parallel.
 pub(crate) fn short(
     network: &ThreeHosts,
     running: &RunningRival,
@@ -302,7 +303,7 @@ fn connect_often(running: &RunningRival, at_a_time: usize, stop: &AtomicBool, do
     Ok(())
 }
 
-/// One message after the other on one connection: how long each takes there and back.
+/// Measures the round-trip time of messages on one connection.
 pub(crate) fn exchange(network: &ThreeHosts, running: &RunningRival, servers: &LoadServers, count: usize) -> Result<Measurement> {
     let clocks = CpuClocks::read()?;
     let times = network.client.enter(|| -> Result<Histogram<u64>> {
@@ -314,7 +315,7 @@ pub(crate) fn exchange(network: &ThreeHosts, running: &RunningRival, servers: &L
             let begun = Instant::now();
             stream.write_all(&message)?;
             stream.read_exact(&mut message)?;
-            // The first ones find everything cold.
+            // The first messages find cold caches.
             if number > count / 10 {
                 times.record(begun.elapsed().as_nanos() as u64)?;
             }
@@ -327,7 +328,8 @@ pub(crate) fn exchange(network: &ThreeHosts, running: &RunningRival, servers: &L
         .with(BenchMetric::ExchangeP99, times.value_at_quantile(0.99) as f64 / 1e3))
 }
 
-/// Memory of connections that have spoken once and then rest: of the processes in the middle, and of the kernel, both ends included.
+/// Measures the memory of connections that are idle after one exchange: of the processes in the
+/// middle, and of the kernel for both ends.
 pub(crate) fn idle(network: &ThreeHosts, running: &RunningRival, servers: &LoadServers, count: usize) -> Result<Measurement> {
     let clocks = CpuClocks::read()?;
     thread::sleep(WARM_UP);

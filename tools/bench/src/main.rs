@@ -1,16 +1,11 @@
-//! Measures the proxy against plain forwarding and against other proxies: the same hosts, the same ends, the same congestion
-//! control on every leg, turn by turn, and prints the tables of `docs/benchmarks.md`.
+//! Benchmarks, whose tables are in `docs/benchmarks.md`.
 //!
-//! `tandem-bench control` measures what congestion controllers cost (`control`), `tandem-bench equations` how fast models are answered, and
-//! `tandem-bench ns2` holds the simulator against ns-2 (`ns2`), `tandem-bench pairs` a bond against the better of its networks (`pairs`), and
-//! `tandem-bench bond` what a bond costs (`bonded`), `tandem-bench paths` tries the data path over rates, round trips and buffers (`paths`);
-//! `tandem-bench faults` makes system calls of the proxy and of a bond fail (`faults`).
-//! `tandem-bench soak` is something else: a long run in which everything goes wrong now and then (`soak`). `tandem-bench corpus` makes traces of
-//! which is known whether they are split, and `tandem-bench corpus-check` holds the detector to them (`corpus`); `tandem-bench large-trace`
-//! measures how fast it is (`large`). `operators`, `image`, `characteristics` and `termination` do again what Wei et al. measured (`corpus`).
-//!
-//! `network` makes the three hosts, `rival` starts what stands in the middle, `load` is the ends, `machine` counts the
-//! processors' time.
+//! Without a subcommand: the proxy beside plain forwarding and other proxies (`comparison`; `rival`
+//! starts them, `load` generates the traffic, `results` prints the tables). `bond`: a bond beside a
+//! relay (`bond_cost`). `control`: congestion controllers beside the kernel's (`control`). `pairs`:
+//! a bond beside the better of its networks (`network_pairs`). `paths`: the data path over rates,
+//! round trips and buffers (`path_sweep`). `equations`: how fast the models are evaluated. `ns2`:
+//! the simulator beside ns-2. `large-trace`: how fast the detector reads a trace.
 
 mod bond_cost;
 mod comparison;
@@ -32,7 +27,8 @@ use anyhow::Result;
 use clap::Parser;
 use std::process::ExitCode;
 
-/// Measures the proxy against plain forwarding and against other proxies.
+/// Measures the proxy beside plain forwarding and other proxies. Subcommands measure the bond, the
+/// controllers, the models, the simulator and the detector
 #[derive(Debug, Parser)]
 #[command(args_conflicts_with_subcommands = true)]
 struct Arguments {

@@ -1,9 +1,9 @@
-//! One measurement: its figures, and whether the machine was quiet meanwhile.
+//! One measurement: its figures, and whether other programs disturbed it.
 
 use std::fmt;
 use testbed::CpuUsage;
 
-/// What a figure says.
+/// What a figure measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum BenchMetric {
     CpuPerGigabyte,
@@ -62,12 +62,12 @@ impl Measurement {
         &self.figures
     }
 
-    /// How many cores others kept busy meanwhile.
+    /// Number of cores that unrelated programs kept busy meanwhile.
     pub(crate) fn others(&self) -> f64 {
         self.spent.others.as_secs_f64() / self.spent.wall.as_secs_f64()
     }
 
-    /// More than that, and the figures are not those of the load.
+    /// Above this number of cores the measurement is invalid.
     const MOST_OF_OTHERS: f64 = 0.05;
 
     pub(crate) fn is_valid(&self) -> bool {

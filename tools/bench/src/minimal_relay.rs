@@ -1,6 +1,7 @@
-//! The least that a relay can do, to see how far anything that ends connections gets on this machine: one thread, the fewest calls for a
-//! connection, large splices for a stream; no bound on what it holds, no reset passed on, nothing counted, no limit on time. Nobody should use
-//! it for anything else.
+//! The minimum that a relay must do: a lower bound for the cost of any program that terminates
+//! connections on this machine. One thread, as few system calls per connection as possible, large
+//! splices for streams. It has no bound on buffered data, no counters and no timeouts, and passes
+//! no reset on, so it is of no other use.
 
 use anyhow::{Context as _, Result};
 use rustix::{
@@ -23,10 +24,10 @@ pub(crate) struct MinimalRelay {
     listen: SocketAddrV4,
 }
 
-/// A read that brings so much is of a stream.
+/// A read that returns this many bytes is part of a stream.
 const MESSAGE: usize = 16 * 1024;
 const PIPE: usize = 1 << 20;
-/// What the listener's events carry.
+/// Event token of the listener.
 const LISTENER: u64 = u64::MAX;
 
 impl MinimalRelay {
@@ -54,7 +55,7 @@ impl MinimalRelay {
                             connections.push(None);
                             connections.len() - 1
                         });
-                        // A client that can't be served is hung up on.
+                        // Close a client's connection that cannot be served.
                         connections[slot] =
                             client.try_into().ok().and_then(|client| RelayedConnection::begin(near.into(), client, &epoll, slot).ok());
                         free.extend(connections[slot].is_none().then_some(slot));
@@ -69,22 +70,22 @@ impl MinimalRelay {
                     ended.push(slot);
                 }
             }
-            // What has been fetched may still name a slot that has just ended.
+            // Events that were already fetched may still name a slot that has just been freed.
             free.append(&mut ended);
         }
     }
 }
 
-/// One way through a connection.
+/// One direction of a connection.
 #[derive(Default)]
 struct RelayDirection {
-    /// There since it has become a stream.
+    /// Present once the direction has become a stream.
     pipe: Option<(OwnedFd, OwnedFd)>,
     in_pipe: usize,
     readable: bool,
     /// The source has closed.
     closed: bool,
-    /// That has been passed on.
+    /// End of file has been passed on.
     over: bool,
 }
 
@@ -99,18 +100,19 @@ struct RelayedConnection {
 impl RelayedConnection {
     fn begin(near: Socket, client: SocketAddr, epoll: &OwnedFd, slot: usize) -> io::Result<Self> {
         let server = near.local_addr()?;
-        // The port may belong to a connection to this server that has just ended.
+        // The client's port may still belong to a connection to this server that has just ended.
         let far = dial(client, &server).or_else(|_| dial(SocketAddr::new(client.ip(), 0), &server))?;
         watch(epoll, &far, slot, true)?;
         Ok(RelayedConnection { near, far, connected: false, up: RelayDirection::default(), down: RelayDirection::default() })
     }
 
-    /// Moves what there is; none when both ways are over, or a leg has failed.
+    /// Moves all available data. Returns `None` when both directions have ended or a leg has
+    /// failed.
     fn go_on(&mut self, epoll: &OwnedFd, slot: usize, from_far: bool, flags: EventFlags, scratch: &mut [u8]) -> Option<()> {
         if flags.contains(EventFlags::ERR) {
             return None;
         }
-        // The far leg's first event: it is connected.
+        // The first event of the far leg: it is connected.
         if from_far && !mem::replace(&mut self.connected, true) {
             watch(epoll, &self.near, slot, false).ok()?;
         }
@@ -155,7 +157,8 @@ impl RelayDirection {
         Ok(())
     }
 
-    /// A message, or the beginning of a stream: what does not fit the destination's empty queue is none.
+    /// Copies a message, or the start of a stream. If the destination's empty queue does not take
+    /// all of it, the connection fails.
     fn copy(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, scratch: &mut [u8]) -> Result<(), Errno> {
         let (_, count) = recv(source, &mut *scratch, RecvFlags::empty()).inspect_err(|_| self.readable = false)?;
         self.readable = count == scratch.len();

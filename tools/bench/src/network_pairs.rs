@@ -1,5 +1,5 @@
-//! Is a bond ever worse than the better of its networks alone? NetworkPairs of networks are drawn at random, one transfer goes over both, and over each alone, by
-//! the same losses.
+//! Compares a bond with the better of its networks alone. Pairs of networks are drawn at random;
+//! one transfer runs over both, and over each alone, with the same losses.
 
 use anyhow::{Context as _, Result};
 use lab::Lab;
@@ -15,29 +15,30 @@ use std::{
     thread,
 };
 
-/// Compares a bond with the better of its networks alone, over pairs of networks drawn at random: rates of 1 to 50 Mbit/s and round trips of 5 to 700 ms, evenly on a
-/// logarithmic scale, no losses or up to 1 %
+/// Compares a bond with the better of its networks alone, over random pairs of networks: rates of 1
+/// to 50 Mbit/s and round trips of 5 to 700 ms, uniform on a logarithmic scale, without loss or
+/// with up to 1 %
 #[derive(Debug, clap::Args)]
 pub(crate) struct NetworkPairs {
-    /// How many pairs
+    /// Number of pairs
     #[arg(long, default_value_t = 30)]
     count: u64,
-    /// How often each is played, with other losses
+    /// Runs of each pair, each with other losses
     #[arg(long, default_value_t = 3)]
     seeds: u64,
-    /// Who plays them
+    /// Engine that plays them
     #[arg(long, default_value = "lab")]
     on: PairEngine,
-    /// Runs side by side
+    /// Runs in parallel
     #[arg(long, default_value_t = 4)]
     jobs: usize,
-    /// Which pairs are drawn
+    /// Seed of the pairs
     #[arg(long, default_value_t = 1)]
     draw: u64,
-    /// How a transfer is shared out
+    /// The bond's scheduler
     #[arg(long, default_value = "score")]
     scheduler: String,
-    /// How long a transfer takes over the faster network, about
+    /// Approximate duration of a transfer over the faster network
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
     seconds: f64,
 }
@@ -50,7 +51,7 @@ enum PairEngine {
     Sim,
 }
 
-/// A network that was drawn.
+/// A random network.
 #[derive(Debug, Clone, Copy)]
 struct RandomNetwork {
     kbit: u64,
@@ -64,12 +65,12 @@ impl fmt::Display for RandomNetwork {
     }
 }
 
-/// What a pair came to: how much faster the bond was than the better network alone, %, seed by seed.
+/// Result of a pair: gain of the bond over the better network alone, %, for each seed.
 #[derive(Debug)]
 struct PairResult {
     networks: [RandomNetwork; 2],
     gains: Vec<f64>,
-    /// Runs in which the machine did not keep up.
+    /// Runs in which the machine was too slow.
     invalid: usize,
 }
 
@@ -84,15 +85,15 @@ impl NetworkPairs {
                         while let Some(networks) = pairs.get(next.fetch_add(1, Relaxed)) {
                             let pair = self.play(*networks).with_context(|| format!("{} and {}", networks[0], networks[1]))?;
                             println!("{pair}");
-                            came.lock().expect("nobody panics here").push(pair);
+                            came.lock().expect("no worker panics").push(pair);
                         }
                         Ok(())
                     })
                 })
                 .collect();
-            workers.into_iter().try_for_each(|worker| worker.join().expect("nobody panics here"))
+            workers.into_iter().try_for_each(|worker| worker.join().expect("no worker panics"))
         })?;
-        let came = came.into_inner().expect("nobody panics here");
+        let came = came.into_inner().expect("no worker panics");
         let means: Vec<f64> = came.iter().map(PairResult::mean).collect();
         let mean = means.iter().sum::<f64>() / means.len() as f64;
         let worst = means.iter().copied().fold(f64::INFINITY, f64::min);
@@ -108,7 +109,7 @@ impl NetworkPairs {
         for seed in 1..=self.seeds {
             let mut time = |networks: &[RandomNetwork], scheduler: &str| -> Result<f64> {
                 let scenario = scenario(networks, bytes, scheduler)?;
-                // A machine that stood still says so: once more then.
+                // Repeat runs in which the machine was too slow.
                 let mut outcome = self.once(&scenario, seed)?;
                 for _ in 0..2 {
                     outcome = if outcome.valid { outcome } else { self.once(&scenario, seed)? };
@@ -118,7 +119,7 @@ impl NetworkPairs {
             };
             let bond = time(&networks, &self.scheduler)?;
             let alone = time(&networks[..1], "single")?;
-            // The slower one need not be tried where its rate alone says that it takes longer.
+            // The slower network need not be tried if its rate alone makes it take longer.
             let least = bytes as f64 * 8.0 / (networks[1].kbit as f64 * 1e3);
             let alone = if least < alone { alone.min(time(&networks[1..], "single")?) } else { alone };
             gains.push((alone / bond - 1.0) * 100.0);
@@ -153,7 +154,7 @@ fn draw(which: u64, pair: u64) -> [RandomNetwork; 2] {
     let mut log = |least: f64, most: f64| least * (most / least).powf(random.random::<f64>());
     [0, 1].map(|_| {
         let (rate, rtt_ms, loss) = (log(1.0, 50.0), log(5.0, 700.0), log(0.0001, 0.01));
-        // Half of them lose nothing.
+        // Half of the networks lose nothing.
         RandomNetwork { kbit: (rate * 1e3) as u64, rtt_ms, loss: if log(1.0, 4.0) < 2.0 { 0.0 } else { loss } }
     })
 }

@@ -1,8 +1,8 @@
-//! The simulator beside ns-2 (2.35, the Debian package `ns2`): goodput and windows of the same settings with the same losses, and how fast
-//! either is.
+//! The simulator beside ns-2 (2.35, the Debian package `ns2`): goodput and congestion windows in
+//! the same settings with the same losses, speed and memory.
 //!
-//! `setting` says what is played, in the words of both, `play` plays it, `play.tcl` is what ns-2 reads, `speed` compares what it costs, `plot`
-//! draws.
+//! `setting` describes a setting for both simulators, `play` runs it, `play.tcl` is the script for
+//! ns-2, `speed` compares their cost, `plot` draws.
 
 mod play;
 mod plot;
@@ -18,39 +18,40 @@ use std::path::PathBuf;
 /// Compares the simulator with ns-2: goodput, windows, speed, memory
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompareWithNs2 {
-    /// The program
+    /// The ns-2 program
     #[arg(long, default_value = "ns", value_name = "PROGRAM")]
     ns: String,
-    /// Ns2Comparison to compare
+    /// What to compare
     #[arg(long, value_delimiter = ',', default_value = "goodput,speed,memory,flows")]
     what: Vec<Ns2Comparison>,
-    /// Only settings whose name has this in it
+    /// Only settings whose name contains this
     #[arg(long, default_value = "")]
     only: String,
     /// Seeds of each setting
     #[arg(long, default_value_t = 10)]
     seeds: u64,
-    /// Rounds of what is about speed
+    /// Rounds of measurements of speed
     #[arg(long, default_value_t = 5)]
     runs: usize,
     /// Draws the plots into this directory
     #[arg(long, value_name = "DIRECTORY")]
     plots: Option<PathBuf>,
-    /// Plays this setting by our simulator, and nothing else: for what is measured of a process
+    /// Plays this setting in the simulator and does nothing else, so that the process can be
+    /// measured
     #[arg(long, hide = true, value_name = "WHAT")]
     play: Option<String>,
 }
 
-/// Ns2Comparison is compared.
+/// What is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Ns2Comparison {
-    /// Goodput, and the windows over time
+    /// Goodput, and windows over time
     Goodput,
-    /// Packets a second of processor time
+    /// Packets per second of processor time
     Speed,
     /// Memory over simulated time
     Memory,
-    /// Ns2Comparison a packet costs among many flows
+    /// Processor time per packet, over the number of flows
     Flows,
 }
 
@@ -73,7 +74,7 @@ impl CompareWithNs2 {
         Ok(())
     }
 
-    /// Goodput of each setting, and its windows over time.
+    /// Compares goodput in each setting, and plots windows over time.
     fn goodput(&self) -> Result<()> {
         println!("| setting | tandem, Mbit/s | ns-2, Mbit/s | ratio | within 3 % |\n|---|---|---|---|---|");
         let mut panels = Vec::new();
@@ -108,7 +109,7 @@ impl CompareWithNs2 {
         }
     }
 
-    /// The window over time of the first seed, on both sides.
+    /// Windows over time of the first seed, in both simulators.
     fn windows(&self, setting: Ns2Setting) -> Result<plot::CwndPanel> {
         const SECONDS: u64 = 60;
         let setting = Ns2Setting { seconds: SECONDS, samples: 6 * SECONDS, ..setting };
@@ -117,11 +118,11 @@ impl CompareWithNs2 {
     }
 }
 
-/// Ns2Comparison is compared.
+/// All settings.
 fn settings() -> Vec<Ns2Setting> {
     use Ns2Loss::{Nothing, PerPacket, PerSecond};
     use Ns2Sender::{NewReno, Vegas, Xcp};
-    // 100 Mbit/s and 40 ms have room for 333 packets, and as many wait.
+    // The BDP of 100 Mbit/s and 40 ms is 333 packets, and so is the queue.
     let one = |loses| vec![Ns2Leg::new(100, 20, 333, loses)];
     let narrow = |loses| vec![Ns2Leg::new(10, 20, 33, loses)];
     let two = |near_ms, far_ms, near, far| vec![Ns2Leg::new(100, near_ms, 333, near), Ns2Leg::new(100, far_ms, 333, far)];
@@ -155,7 +156,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The mean, and half the width of its 95 % interval.
+/// Mean, and half the width of its 95 % confidence interval.
 fn spread(values: &[f64], digits: usize) -> String {
     match values.len() {
         0 | 1 => format!("{:.digits$}", mean(values)),

@@ -1,7 +1,7 @@
-//! Does the proxy's data path hold on every path? One download on the lab over each combination of the
-//! receiver's link, its round trip and the proxy's buffer; the sender's link is short and loses nothing. A point
-//! passes if no receive buffer overran, the sender met no retransmission timeout, and the goodput
-//! reached what the link carries.
+//! Sweeps the proxy's data path over many paths: one download in the lab for each combination of
+//! the receiver's link rate, its RTT and the proxy's buffer. The sender's link is short and
+//! lossless. A point passes if no receive buffer overran, the sender had no retransmission timeout,
+//! and the goodput reached the link's capacity.
 
 use anyhow::{Context as _, Result};
 use lab::Lab;
@@ -14,8 +14,9 @@ use std::{
     process::ExitCode,
 };
 
-/// Tries the proxy's data path over rates, round trips and buffers: no receive buffer may overrun, no
-/// sender on a lossless leg may meet a timeout, the link is to be filled. Exit code 1 if a point fails
+/// Sweeps the proxy's data path over rates, round trips and buffers: no receive buffer may overrun,
+/// no sender on a lossless leg may have a retransmission timeout, the link must be filled. Exit
+/// code 1 if a point fails
 #[derive(Debug, clap::Args)]
 pub(crate) struct PathSweep {
     /// Rates of the receiver's link
@@ -30,12 +31,13 @@ pub(crate) struct PathSweep {
     /// Congestion controller of both legs
     #[arg(long, default_value = "cubic")]
     control: String,
-    /// Results go here, a line of JSON a point; points that it has are not played again
+    /// Appends results to this file, one line of JSON for each point; points that it already has
+    /// are skipped
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
 }
 
-/// A combination that is tried.
+/// A combination of parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct SweepPoint {
     rate_bps: u64,
@@ -43,27 +45,27 @@ struct SweepPoint {
     buffer_bytes: u64,
 }
 
-/// What one came to.
+/// The result of a point.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct SweepResult {
     point: SweepPoint,
-    /// The machine kept up.
+    /// Whether the machine was fast enough.
     valid: bool,
-    /// Goodput over the last half of the time, over the most that the link can carry.
+    /// Goodput over the second half of the run, as a fraction of the link's payload rate.
     share: f64,
-    /// Times that a receive buffer on the proxy's host overran.
+    /// Receive buffer overruns on the proxy's host.
     overruns: u64,
     /// The sender's retransmission timeouts.
     timeouts: u64,
-    /// The most that the proxy held.
+    /// The maximum that the proxy buffered.
     held_bytes: u64,
 }
 
-/// The near link's round trip: that of a short cable.
+/// RTT of the near link, like that of a short cable.
 const NEAR_RTT: Span = Span(200_000);
-/// A segment may pass the bound for a moment (docs/limitations.md).
+/// How far a segment may exceed the bound for a moment, bytes (docs/limitations.md).
 const SEGMENT: u64 = 64 * 1024;
-/// A machine that did not keep up is given another try so often.
+/// How often a point is tried if the machine is too slow.
 const TRIES: usize = 3;
 
 impl PathSweep {
@@ -115,14 +117,14 @@ impl PathSweep {
         Ok(SweepResult::of(point, &outcome))
     }
 
-    /// A download, so that the proxy has dialled the leg that fills its buffer: an accepted leg has its
-    /// bound from its listener, a dialled one when it has become a stream.
-    /// The near link is up to twenty times as fast as the far one, so that the proxy's buffer is full.
+    /// A download, in which the proxy dials the leg that fills its buffer. An accepted leg gets its
+    /// bound from the listener, a dialled one when it becomes a stream. The near link is up to
+    /// twenty times as fast as the far one, which fills the proxy's buffer.
     fn scenario(&self, point: SweepPoint) -> String {
         let SweepPoint { rate_bps, rtt_ns, buffer_bytes } = point;
         let (near_bps, near_delay_ns, far_delay_ns) =
             ((20 * rate_bps).min(1_000_000_000).max(rate_bps + rate_bps / 4), NEAR_RTT.0 / 2, rtt_ns / 2);
-        // Slow start takes about log2(BDP) round trips, slow links need time to average over their
+        // Slow start takes about log2(BDP) round trips. Slow links need time to average over
         // packets, and half of the time is measured.
         let seconds = 4.0 + 40.0 * rtt_ns as f64 / 1e9 + 8e6 / rate_bps as f64;
         let queue_bytes = ((rate_bps as f64 / 8.0 * rtt_ns as f64 / 1e9) as u64).max(30_000);
@@ -150,8 +152,8 @@ impl SweepResult {
         }
     }
 
-    /// Goodput cannot reach the link's where the near leg's window is less than what the near link
-    /// holds; half of the receive buffer is a window, the rest is for the overhead of its packets.
+    /// Whether the buffer limits the goodput: the near leg's window is less than the near link's
+    /// BDP. Half of the receive buffer is window, the rest is for the overhead of packets.
     fn is_bound_by_buffer(&self) -> bool {
         let window = self.point.buffer_bytes as f64 / 4.0;
         let needed = self.point.rate_bps as f64 / 8.0 * (NEAR_RTT.secs() + 0.001);
@@ -159,7 +161,7 @@ impl SweepResult {
     }
 
     fn passes(&self) -> bool {
-        // What a machine does that did not keep up says nothing of the goodput.
+        // If the machine was too slow, goodput says nothing.
         let is_filled = self.share >= 0.97 || self.is_bound_by_buffer() || !self.valid;
         self.overruns == 0 && self.timeouts == 0 && self.held_bytes <= self.point.buffer_bytes + SEGMENT && is_filled
     }
@@ -185,12 +187,12 @@ impl SweepResult {
     }
 }
 
-/// Payload that a link of this rate carries in full packets: 1448 bytes of 1500 (RFC 7323 timestamps).
+/// Payload rate of a link in full packets: 1448 of 1500 bytes (RFC 7323 timestamps).
 fn payload_rate(rate_bps: u64) -> f64 {
     rate_bps as f64 * 1448.0 / 1500.0
 }
 
-/// Mean over the last half of the time.
+/// Mean over the second half of the time.
 fn late_mean(series: &Series) -> f64 {
     let end = series.t.last().copied().unwrap_or(0.0);
     let late = series.t.iter().zip(&series.v).filter(|(t, _)| **t >= end / 2.0);

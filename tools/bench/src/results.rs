@@ -1,4 +1,4 @@
-//! Figures, and the tables they make.
+//! Results of the comparison, and their tables.
 
 use crate::{
     measurement::{BenchMetric, Measurement},
@@ -6,35 +6,35 @@ use crate::{
 };
 use std::{collections::BTreeMap, fmt};
 
-/// One thing to measure.
+/// A kind of measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(crate) enum ComparisonTest {
-    /// One flow, as fast as it goes
+    /// One flow at full speed
     Bulk1,
     /// Eight flows
     Bulk8,
-    /// Short connections, 64 at a time
+    /// Short connections, 64 in parallel
     Short,
-    /// One exchange after the other on one connection
+    /// Exchanges in turn on one connection
     Exchange,
     /// Memory of idle connections
     Idle,
 }
 
-/// Every figure of every rival.
+/// All figures of all rivals.
 #[derive(Debug, Default)]
 pub(crate) struct ComparisonResults {
-    /// In the order in which they came.
+    /// In the order of their first measurement.
     rivals: Vec<String>,
     figures: BTreeMap<(ComparisonTest, BenchMetric), BTreeMap<String, BTreeMap<usize, f64>>>,
     given_up: usize,
 }
 
-/// The rival that ratios are against.
+/// The rival to which ratios are computed.
 const BASELINE: &str = "haproxy-1";
 
 impl ComparisonResults {
-    /// Takes in what was measured in a round, unless somebody disturbed it.
+    /// Adds the figures of a round, unless other programs disturbed the measurement.
     pub(crate) fn add(&mut self, round: usize, test: ComparisonTest, rival: &str, measures: &Measurement) {
         if !self.rivals.iter().any(|known| known == rival) {
             self.rivals.push(rival.into());
@@ -81,9 +81,9 @@ impl fmt::Display for ComparisonResults {
                         continue;
                     };
                     write!(f, " {} |", spread(figures.values().copied(), digits))?;
-                    let yardstick = |round: &usize| of_all.get(BASELINE)?.get(round);
+                    let baseline = |round: &usize| of_all.get(BASELINE)?.get(round);
                     let mut ratios =
-                        figures.iter().filter_map(|(round, figure)| yardstick(round).map(|yardstick| figure / yardstick)).peekable();
+                        figures.iter().filter_map(|(round, figure)| baseline(round).map(|baseline| figure / baseline)).peekable();
                     match ratios.peek() {
                         Some(_) => write!(f, " {:.2} |", median(ratios))?,
                         None => write!(f, " – |")?,
@@ -93,7 +93,7 @@ impl fmt::Display for ComparisonResults {
             }
         }
         if self.given_up > 0 {
-            writeln!(f, "\n{} measurements are missing: however often, the machine was busy with something else.", self.given_up)?;
+            writeln!(f, "\n{} measurements are missing: other programs disturbed every attempt.", self.given_up)?;
         }
         Ok(())
     }

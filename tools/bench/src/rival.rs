@@ -1,4 +1,4 @@
-//! What stands in the middle: nothing but forwarding, Tandem, and those it is measured against, with all their settings.
+//! What runs on the middle host: plain forwarding, Tandem, or another proxy, with all settings.
 
 use anyhow::{Context as _, Result, ensure};
 use std::{
@@ -12,10 +12,10 @@ use std::{
 use tempfile::TempDir;
 use testbed::{ThreeHosts, load_rules, service_ports};
 
-/// The port that interception goes to.
+/// Port to which connections are redirected.
 const PORT: u16 = 5000;
 
-/// Who stands in the middle.
+/// A program on the middle host.
 #[derive(Debug, Clone)]
 pub(crate) struct Rival {
     name: String,
@@ -33,7 +33,7 @@ enum RivalKind {
 }
 
 impl Rival {
-    /// All there are, in the order of their turns.
+    /// All rivals, in the order of their turns.
     pub(crate) fn all(tandem: &Path, flags: &str) -> Vec<Rival> {
         let tandem = |threads: usize| {
             let mut all = vec!["--threads".to_string(), threads.to_string()];
@@ -62,12 +62,13 @@ impl Rival {
         &self.name
     }
 
-    /// Whether it is spared thousands of connections at once: it makes a process of each, or is nothing that holds any for long.
+    /// Whether it is not measured with thousands of idle connections: socat forks for each, and the
+    /// minimal relay is not made to hold any.
     pub(crate) fn is_spared(&self) -> bool {
         matches!(self.kind, RivalKind::Socat | RivalKind::Bare)
     }
 
-    /// Starts it on the middle host; it runs until what is returned is dropped.
+    /// Starts it on the middle host. It runs until the returned value is dropped.
     pub(crate) fn start(&self, network: &ThreeHosts) -> Result<RunningRival> {
         let directory = tempfile::tempdir()?;
         let file = |name: &str, text: String| -> Result<PathBuf> {
@@ -87,7 +88,7 @@ impl Rival {
                 .spawn()
                 .with_context(|| format!("cannot run {program}"))
         };
-        // Nothing of the last turn may be in the way.
+        // Remove what the previous rival left.
         network.change_client_address()?;
         load_rules(&network.middle, "table ip others {}\ndelete table ip others\n")?;
         let mut children = Vec::new();
@@ -130,13 +131,13 @@ impl Rival {
             Ok(()) => Ok(running),
             Err(error) => {
                 let log = fs::read_to_string(running.directory.path().join("log")).unwrap_or_default();
-                Err(error.context(format!("it said: {log}")))
+                Err(error.context(format!("its log: {log}")))
             }
         }
     }
 }
 
-/// Something in the middle, until it is dropped.
+/// A running rival; stopped when dropped.
 pub(crate) struct RunningRival {
     children: Vec<Child>,
     called_by_name: bool,
@@ -144,7 +145,7 @@ pub(crate) struct RunningRival {
 }
 
 impl RunningRival {
-    /// Where a client connects to reach that port of the server.
+    /// The address to which a client connects for this port of the server.
     pub(crate) fn address(&self, port: u16) -> SocketAddr {
         let host = if self.called_by_name { ThreeHosts::MIDDLE } else { ThreeHosts::SERVER };
         SocketAddr::new(host, port)
@@ -154,7 +155,7 @@ impl RunningRival {
         self.children.iter().map(Child::id).collect()
     }
 
-    /// Waits until connections go through, and no longer past it.
+    /// Waits until connections go through it, and not past it.
     fn await_ready(&self, network: &ThreeHosts) -> Result<()> {
         let begun = Instant::now();
         loop {
@@ -163,16 +164,16 @@ impl RunningRival {
                 network.client.enter(|| TcpStream::connect_timeout(&self.address(port), Duration::from_secs(1)).is_ok()).unwrap_or(false)
             });
             if listening && all {
-                // What was only tried has ended before anything is measured.
+                // Let the trial connections end before the measurement.
                 thread::sleep(Duration::from_millis(100));
                 return Ok(());
             }
-            ensure!(begun.elapsed() < Duration::from_secs(10), "it does not answer");
+            ensure!(begun.elapsed() < Duration::from_secs(10), "it does not answer within 10 s");
             thread::sleep(Duration::from_millis(50));
         }
     }
 
-    /// Whether one of its processes holds a socket and has not ended.
+    /// Whether each of its processes has a socket. Fails if one has ended.
     fn is_listening(&self) -> Result<bool> {
         for child in &self.children {
             let descriptors = fs::read_dir(format!("/proc/{}/fd", child.id())).context("it ended at once")?;
@@ -205,7 +206,8 @@ impl Drop for RunningRival {
     }
 }
 
-/// Brings connections to a program that does not do so itself, in the way its manual has it.
+/// Redirects connections to a program that installs no rules itself, in the way its manual
+/// describes.
 fn intercept(network: &ThreeHosts) -> Result<()> {
     let rules = format!(
         "table ip others {{ chain prerouting {{ type filter hook prerouting priority mangle;\n\
@@ -213,13 +215,14 @@ fn intercept(network: &ThreeHosts) -> Result<()> {
          iifname near meta l4proto 6 tproxy to :{PORT} meta mark set 1 accept\n}}\n}}\n"
     );
     load_rules(&network.middle, &rules)?;
-    // Both may be there from the last turn.
+    // The previous rival may have left the rule and the route.
     let _ = network.middle.ip(&["rule add fwmark 1 lookup 100 pref 100".into()]);
     network.middle.ip(&["route replace local default dev lo table 100".into()])?;
     Ok(())
 }
 
-/// As Debian ships it, with splice and the client's address; tuned as far as its manual permits.
+/// As Debian ships it, with splice and the client's address; optionally tuned as far as its manual
+/// permits.
 fn haproxy(threads: usize, tuned: bool) -> String {
     let tuning = if tuned {
         "    expose-experimental-directives\n    tune.pipesize 1048576\n    maxpipes 200\n    tune.maxpollevents 512\n    tune.fd.edge-triggered on\n    tune.recv_enough 65536\n"
@@ -234,7 +237,7 @@ fn haproxy(threads: usize, tuned: bool) -> String {
     )
 }
 
-/// One worker, called by name: its stream module can't listen transparently.
+/// One worker that clients address: nginx's stream module cannot listen transparently.
 fn nginx(directory: &Path) -> String {
     let servers: String = service_ports()
         .map(|port| {

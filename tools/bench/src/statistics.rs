@@ -1,6 +1,6 @@
 //! Statistics of a few rounds.
 
-/// The middle value; the mean of the two middle ones of an even number.
+/// The median; of an even number of values the mean of the two middle ones.
 ///
 /// # Panics
 ///

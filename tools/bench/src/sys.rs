@@ -1,31 +1,32 @@
-//! The one call that says of a single child what it took.
+//! A call that returns the resource usage of a single child.
 #![allow(unsafe_code)]
 
 use std::{io, process::Child};
 
-/// What a process took until its end.
+/// Resources that a child process used until its end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ChildUsage {
-    /// Of processors' time, the kernel's for it included, s.
+    /// Processor time in user and kernel mode, s.
     pub(crate) cpu_s: f64,
-    /// The most memory that it had at a time, bytes.
+    /// Peak of resident memory, bytes.
     pub(crate) most_memory: u64,
-    /// What it ended with, if it ended by itself.
+    /// Exit code; `None` if a signal ended it.
     pub(crate) status: Option<i32>,
 }
 
 impl ChildUsage {
-    /// It ended by itself, and said that all went well.
+    /// Whether it exited with code 0.
     pub(crate) fn success(&self) -> bool {
         self.status == Some(0)
     }
 }
 
-/// Waits for a child's end. Whoever reads from its pipes must have done so.
+/// Waits for a child's end. Its pipes must have been read to the end.
 pub(crate) fn wait(child: &Child) -> io::Result<ChildUsage> {
     let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
     loop {
-        // SAFETY: both places are ours to write for the time of the call; the process is our child, and nobody else waits for it.
+        // SAFETY: both pointers are valid for writes during the call. The process is our child, and
+        // no other thread waits for it.
         let waited = unsafe { libc::wait4(child.id() as libc::pid_t, &mut status, 0, usage.as_mut_ptr()) };
         if waited >= 0 {
             break;
@@ -35,7 +36,7 @@ pub(crate) fn wait(child: &Child) -> io::Result<ChildUsage> {
             return Err(error);
         }
     }
-    // SAFETY: it is plain numbers, for which zeroes, which it began as, are values too.
+    // SAFETY: the struct consists of numbers, and it was initialised with zeroes.
     let usage = unsafe { usage.assume_init() };
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
     Ok(ChildUsage {

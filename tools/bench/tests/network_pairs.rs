@@ -1,5 +1,6 @@
-//! A bond is never much worse than the better of its networks alone: thirty pairs of networks drawn at random, in the simulator, with transfers from a second
-//! to ten of the faster one. The lab plays the same by `tandem-bench pairs`.
+//! A bond is never much worse than the better of its networks alone: thirty random pairs of
+//! networks in the simulator, with transfers that take one to ten seconds over the faster one.
+//! `tandem-bench pairs` plays the same in the lab.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! The proxy's data path holds over a few of the paths that `tandem-bench paths` tries: no receive buffer overruns, no sender on a
-//! lossless leg meets a timeout.
+//! A few of the paths of `tandem-bench paths`: no receive buffer overruns, and no sender on a
+//! lossless leg has a retransmission timeout.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! Figure 3 of Wei et al.: how the sender of a download over a cellular link behaves, the window that it is offered, and end-to-end delays, where the connection
-//! is split, held by a TCP proxy, or neither.
+//! Figure 3 of Wei et al.: burstiness of the sender, advertised window and end-to-end delay of a
+//! download over a cellular link, without a middlebox, through Split-TCP and through a TCP proxy.
 
 use crate::{
     conditions::{CELLULAR, NetworkCondition, PathSpec, TransferDirection},
@@ -17,19 +17,20 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Takes traces of downloads over a cellular link, split, held by a TCP proxy and neither, draws them as Figure 3 of Wei et al. does, and prints what they show
+/// Captures downloads over a cellular link without a middlebox, through Split-TCP and through a TCP
+/// proxy, draws them as in Figure 3 of Wei et al., and prints their characteristics
 #[derive(Debug, clap::Args)]
 pub(crate) struct Characteristics {
-    /// Where traces and pages go
+    /// Directory for traces and pages
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// The tandem program
     #[arg(long, default_value = "tandem")]
     tandem: PathBuf,
-    /// What is downloaded: the paper's took 200 s
+    /// Size of the download; the paper's took 200 s
     #[arg(long, default_value = "3MB")]
     bytes: Bytes,
-    /// What chance begins with
+    /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -37,7 +38,7 @@ pub(crate) struct Characteristics {
 const MIDDLES: [(&str, Middlebox); 3] =
     [("regular TCP", Middlebox::Forwarding), ("Split-TCP", Middlebox::Tandem("operators")), ("TCP proxy", Middlebox::Hold)];
 
-/// How well the ends' clocks agree, s: they are one.
+/// Difference of the two clocks, s. Both traces are stamped by one machine.
 const ONE_CLOCK: f64 = 0.001;
 
 impl Characteristics {
@@ -56,7 +57,7 @@ impl Characteristics {
         Ok(())
     }
 
-    /// Plays a download, and looks at its traces.
+    /// Runs a download and analyses its traces.
     fn trace(&self, what: &str, middle: Middlebox, tandem: &Path) -> Result<Finding> {
         if let Some(why) = middle.missing_requirement(tandem) {
             bail!("{}: {why}", middle.name());
@@ -75,7 +76,7 @@ impl Characteristics {
         let found = findings(Some(&Capture::read(&sender)?), Some(&Capture::read(&receiver)?), &Asked { known, series: false });
         let is_meant = |end: &SocketAddr| end.port() == port;
         let meant = found.into_iter().find(|finding| finding.sender.iter().chain(&finding.receiver).flatten().any(is_meant));
-        meant.context("its connection is in neither trace")
+        meant.context("neither trace has the connection")
     }
 }
 

@@ -1,4 +1,5 @@
-//! The detector on the corpus: false alarms, misses, what it can't tell and why, and what each of the paper's methods sees by itself.
+//! Checks the detector against the corpus: false alarms, misses, undecided pairs and their reasons,
+//! and what each of the paper's methods finds by itself.
 
 use crate::{
     conditions::{NetworkCondition, label_text},
@@ -14,36 +15,37 @@ use std::{
     process::ExitCode,
 };
 
-/// Holds the detector to a corpus's labels: exit status 1 on a false alarm, a miss, or more than 5 % of which it can't tell
+/// Checks the detector against the labels of a corpus. Exit code 1 on a false alarm, a miss, or
+/// more than 5 % undecided
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckCorpus {
-    /// The corpus
+    /// Directory of the corpus
     directory: PathBuf,
     /// Prints JSON
     #[arg(long)]
     json: bool,
-    /// Prints what is said of each pair that is not as its label has it, with all evidence
+    /// Prints all evidence of each pair whose verdict differs from its label
     #[arg(long, short)]
     verbose: bool,
 }
 
-/// How well the two clocks of a pair of the corpus agree that were one, s: what time stamps of one machine can be wrong.
+/// How far time stamps of one machine may differ, s.
 const ONE_CLOCK: f64 = 0.001;
-/// What may remain untold.
-const UNTOLD: f64 = 0.05;
+/// Share of pairs that may remain undecided.
+const MOST_UNDECIDED: f64 = 0.05;
 
-/// The paper's methods, each alone.
+/// The paper's methods, each on its own.
 const METHODS: [(&str, Method); 3] =
     [("method 1", Method::SynchronisedClocks), ("method 2", Method::FixedOffset), ("method 3", Method::DelayedAcks)];
 
-/// What was said of a pair.
+/// The detector's verdict on a pair.
 #[derive(Debug, Serialize)]
 struct CheckedPair {
     name: String,
     label: CorpusLabel,
     verdict: String,
     reason: String,
-    /// Of each of the paper's methods: it says split, it says nothing, or it had nothing to look at.
+    /// For each of the paper's methods: it finds a split, finds none, or is not applicable.
     methods: [MethodFinding; 3],
     #[serde(skip)]
     told: String,
@@ -62,12 +64,12 @@ impl CheckedPair {
         self.label.expected != Verdict::EndToEnd.to_string()
     }
 
-    fn is_untold(&self) -> bool {
+    fn is_undecided(&self) -> bool {
         self.verdict == Verdict::CannotTell.to_string()
     }
 
     fn is_false_alarm(&self) -> bool {
-        !self.is_split() && !self.is_untold() && self.verdict != self.label.expected
+        !self.is_split() && !self.is_undecided() && self.verdict != self.label.expected
     }
 
     fn is_miss(&self) -> bool {
@@ -75,7 +77,7 @@ impl CheckedPair {
     }
 
     fn is_wrong_kind(&self) -> bool {
-        self.is_split() && !self.is_miss() && !self.is_untold() && self.verdict != self.label.expected
+        self.is_split() && !self.is_miss() && !self.is_undecided() && self.verdict != self.label.expected
     }
 }
 
@@ -83,15 +85,15 @@ impl CheckCorpus {
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let cases = self.cases()?;
         let count = |is: fn(&CheckedPair) -> bool| cases.iter().filter(|case| is(case)).count();
-        let (alarms, misses, untold, kinds) = (
+        let (alarms, misses, undecided, kinds) = (
             count(CheckedPair::is_false_alarm),
             count(CheckedPair::is_miss),
-            count(CheckedPair::is_untold),
+            count(CheckedPair::is_undecided),
             count(CheckedPair::is_wrong_kind),
         );
         if self.json {
             let all = serde_json::json!({
-                "pairs": cases.len(), "false_alarms": alarms, "misses": misses, "cannot_tell": untold, "other_kind": kinds,
+                "pairs": cases.len(), "false_alarms": alarms, "misses": misses, "cannot_tell": undecided, "other_kind": kinds,
                 "verdicts": verdicts(&cases), "methods": METHODS.iter().enumerate().map(|(at, (name, _))| (*name, matrix(&cases, at))).collect::<BTreeMap<_, _>>(),
                 "cases": cases,
             });
@@ -99,13 +101,13 @@ impl CheckCorpus {
         } else {
             print!("{}", self.text(&cases));
             println!(
-                "\n{} pairs: {alarms} false alarms, {misses} misses, {untold} untold ({:.1} %), {kinds} of the other kind",
+                "\n{} pairs: {alarms} false alarms, {misses} misses, {undecided} undecided ({:.1} %), {kinds} of the other kind",
                 cases.len(),
-                100.0 * untold as f64 / cases.len() as f64
+                100.0 * undecided as f64 / cases.len() as f64
             );
         }
-        let few = |count: usize| count as f64 <= UNTOLD * cases.len() as f64;
-        let good = alarms == 0 && misses == 0 && few(untold) && few(kinds);
+        let few = |count: usize| count as f64 <= MOST_UNDECIDED * cases.len() as f64;
+        let good = alarms == 0 && misses == 0 && few(undecided) && few(kinds);
         Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
@@ -117,7 +119,7 @@ impl CheckCorpus {
             names.extend(name.strip_suffix(".json").map(String::from));
         }
         names.sort();
-        ensure!(!names.is_empty(), "{} has no labels: make a corpus there with tandem-corpus corpus --out", self.directory.display());
+        ensure!(!names.is_empty(), "{} has no labels; generate a corpus there with tandem-corpus corpus --out", self.directory.display());
         names.iter().map(|name| look(&self.directory, name).with_context(|| format!("pair {name}"))).collect()
     }
 
@@ -125,8 +127,8 @@ impl CheckCorpus {
         let mut out = "| labelled | end-to-end | split-tcp | tcp-proxy | cannot tell |\n|---|---|---|---|---|\n".to_string();
         for (label, said) in verdicts(cases) {
             let of = |verdict: Verdict| said.get(&verdict.to_string()).copied().unwrap_or(0);
-            let [whole, split, proxy, untold] = [Verdict::EndToEnd, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::CannotTell].map(of);
-            out += &format!("| {label} | {whole} | {split} | {proxy} | {untold} |\n");
+            let [whole, split, proxy, undecided] = [Verdict::EndToEnd, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::CannotTell].map(of);
+            out += &format!("| {label} | {whole} | {split} | {proxy} | {undecided} |\n");
         }
         out += "\nThe paper's methods, each alone: said split, of those on which it could be used.\n\n| labelled |";
         METHODS.iter().for_each(|(name, _)| out += &format!(" {name} |"));
@@ -151,13 +153,13 @@ impl CheckCorpus {
         };
         listed("FALSE ALARM", CheckedPair::is_false_alarm);
         listed("MISS", CheckedPair::is_miss);
-        listed("untold", CheckedPair::is_untold);
+        listed("undecided", CheckedPair::is_undecided);
         listed("other kind", CheckedPair::is_wrong_kind);
         out + "\n"
     }
 }
 
-/// How often each verdict was said of each label.
+/// How often each verdict was given for each label.
 fn verdicts(cases: &[CheckedPair]) -> BTreeMap<String, BTreeMap<String, usize>> {
     let mut counts: BTreeMap<String, BTreeMap<String, usize>> = BTreeMap::new();
     for case in cases {
@@ -166,7 +168,8 @@ fn verdicts(cases: &[CheckedPair]) -> BTreeMap<String, BTreeMap<String, usize>> 
     counts
 }
 
-/// One method alone, over the pairs that it can be used on: how often it said split, and how often not, by what the pair is.
+/// Results of one method on the pairs to which it is applicable, by kind of pair: how often it
+/// found a split, and how often not.
 type MethodMatrix = BTreeMap<String, [usize; 2]>;
 
 fn matrix(cases: &[CheckedPair], method: usize) -> MethodMatrix {
@@ -179,20 +182,20 @@ fn matrix(cases: &[CheckedPair], method: usize) -> MethodMatrix {
     matrix
 }
 
-/// Looks at one pair.
+/// Analyses one pair.
 fn look(directory: &Path, name: &str) -> Result<CheckedPair> {
     let [sender, receiver, label] = files(directory, name);
     let label: CorpusLabel = serde_json::from_str(&fs::read_to_string(&label)?).with_context(|| format!("in {}", label.display()))?;
     let (sender, receiver) = (Capture::read(&sender)?, Capture::read(&receiver)?);
-    // The verdict is of the traces alone; the methods are told what each needs to be told.
+    // The verdict uses the traces alone. The methods also get what each of them has to know.
     let plain = findings(Some(&sender), Some(&receiver), &Asked::default());
     let known = Known { synchronised_s: label.one_clock.then_some(ONE_CLOCK), ack_delay_s: label.ack_delay_s };
     let informed = findings(Some(&sender), Some(&receiver), &Asked { known, series: false });
-    // Who sends most may be another in a trace that begins late.
+    // In a trace that begins late the roles of sender and receiver may be swapped.
     let is_meant = |finding: &Finding| finding.sender.iter().chain(&finding.receiver).flatten().any(|end| end.port() == label.client_port);
     let meant = |found: &[Finding]| found.iter().position(is_meant);
-    let finding = &plain[meant(&plain).context("its connection is in neither trace")?];
-    let told = &informed[meant(&informed).context("its connection is in neither trace")?];
+    let finding = &plain[meant(&plain).context("neither trace has the connection")?];
+    let told = &informed[meant(&informed).context("neither trace has the connection")?];
     let methods = METHODS.map(|(_, method)| seen(told, method));
     let mut listing = String::new();
     for piece in &finding.evidence {

@@ -19,10 +19,10 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Where interception goes to, and where those listen that are called by name.
+/// Port of transparent middleboxes, and port of those that clients address explicitly.
 const INTERCEPTED: u16 = 5000;
 const NAMED: u16 = 8080;
-/// nginx's TCP proxy, as Debian installs it.
+/// nginx's stream module, as Debian installs it.
 const DEBIAN_STREAM: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
 impl Middlebox {
@@ -40,11 +40,11 @@ impl Middlebox {
         ServerAccess { to, server, socks: self == Middlebox::Tandem("socks5"), whole_url }
     }
 
-    /// What this machine lacks for it.
+    /// Which requirement of it this machine lacks.
     pub(crate) fn missing_requirement(self, tandem: &Path) -> Option<String> {
         let program = |name: &str, package: &str| {
             let found = Command::new(name).arg("--help").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
-            found.is_err().then(|| format!("there is no {name} (Debian package {package})"))
+            found.is_err().then(|| format!("{name} is not installed (Debian package {package})"))
         };
         match self {
             Middlebox::Forwarding | Middlebox::Hold => None,
@@ -57,7 +57,8 @@ impl Middlebox {
             Middlebox::Haproxy | Middlebox::HaproxyOwn | Middlebox::HaproxyHttp => program("haproxy", "haproxy"),
             Middlebox::NginxHttp => program("nginx", "nginx-light"),
             Middlebox::NginxStream => program("nginx", "nginx-light").or_else(|| {
-                (!Path::new(DEBIAN_STREAM).exists()).then(|| format!("there is no {DEBIAN_STREAM} (Debian package libnginx-mod-stream)"))
+                (!Path::new(DEBIAN_STREAM).exists())
+                    .then(|| format!("{DEBIAN_STREAM} is not installed (Debian package libnginx-mod-stream)"))
             }),
             Middlebox::Socat => program("socat", "socat"),
             Middlebox::Squid | Middlebox::SquidAgain => program("squid", "squid"),
@@ -65,12 +66,13 @@ impl Middlebox {
         }
     }
 
-    /// Starts it on the middle host; it runs until what is returned is dropped.
+    /// Starts it on the middle host. It runs until the returned value is dropped.
     pub(crate) fn start(self, network: &RunNetwork, tandem: &Path, path: &PathSpec) -> Result<MiddleboxProcesses> {
         self.start_as(network, tandem, path, None)
     }
 
-    /// The same, of a transparent one; `at` is where it listens for what the caller's own rules bring it ([`intercept`]).
+    /// Starts a transparent one that listens at port `at`, to which the caller's own rules redirect
+    /// connections ([`intercept`]).
     pub(crate) fn start_at(self, network: &RunNetwork, tandem: &Path, path: &PathSpec, at: u16) -> Result<MiddleboxProcesses> {
         self.start_as(network, tandem, path, Some(at))
     }
@@ -79,7 +81,7 @@ impl Middlebox {
         let listen_at = brought.unwrap_or(INTERCEPTED);
         let own_rules = if brought.is_some() { "--no-rules" } else { "" };
         let directory = tempfile::tempdir()?;
-        // Those that give up their rights still read and write there.
+        // Programs that drop their privileges read and write there.
         fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
         let file = |name: &str, text: String| -> Result<String> {
             let path = directory.path().join(name);
@@ -104,7 +106,7 @@ impl Middlebox {
                     "socks5" => format!("socks5={middle}:{NAMED}"),
                     _ => format!("transparent=0.0.0.0:{listen_at}"),
                 };
-                // The leg towards the data's receiver: the accepted one on the direction down.
+                // The leg towards the receiver: for downloads the accepted one.
                 let (side, link, kbit) = match network.direction() {
                     TransferDirection::Down => ("near", network.client_link(), path.slow_kbit),
                     TransferDirection::Up => ("far", network.server_link(), path.fast_kbit),
@@ -125,7 +127,7 @@ impl Middlebox {
                 fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
                 let serve = ["bond", "serve", "--name", "far", "--listen", "127.0.0.1:7000", "--key", &key];
                 others = child(&tandem.to_string_lossy(), &serve)?;
-                // Who is refused tries again a little later, and what comes in the meantime waits.
+                // A refused bond retries after a pause, during which connections would wait.
                 await_listener(others.as_mut_slice(), network.middle(), 7000).context("tandem bond serve")?;
                 let listen = format!("transparent=0.0.0.0:{listen_at}");
                 let connect = ["bond", "connect", "--listen", &listen, "--key", &key, "--to", "127.0.0.1:7000"];
@@ -202,25 +204,26 @@ impl Middlebox {
         let port = if to.port() == PORT { listen_at } else { to.port() };
         running.await_ready(network.middle(), port).with_context(|| {
             let log = fs::read_to_string(running.directory.path().join("log")).unwrap_or_default();
-            format!("{} does not run; it said: {log}", self.name())
+            format!("cannot start {}; its log: {log}", self.name())
         })?;
         Ok(running)
     }
 }
 
-/// The arguments of a direction that is called so.
+/// Arguments of a variant.
 fn flags(mut variants: impl Iterator<Item = &'static (&'static str, &'static str)>, variant: &str) -> &'static str {
     variants.find(|(name, _)| *name == variant).map_or("", |(_, flags)| flags)
 }
 
-/// Something in the middle, until it is dropped.
+/// Processes of a middlebox; stopped when dropped.
 pub(crate) struct MiddleboxProcesses {
     children: Vec<Child>,
     directory: TempDir,
 }
 
 impl MiddleboxProcesses {
-    /// Runs a program on `host` until what is returned is dropped, which listens at `port` then.
+    /// Runs a program on `host` and waits until it listens at `port`. It runs until the returned
+    /// value is dropped.
     pub(crate) fn start(host: &lab::Host, program: &Path, arguments: &[&str], port: u16) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let log = fs::File::create(directory.path().join("log"))?;
@@ -230,21 +233,21 @@ impl MiddleboxProcesses {
         let mut running = MiddleboxProcesses { children: vec![child], directory };
         running.await_ready(host, port).with_context(|| {
             let log = fs::read_to_string(running.directory.path().join("log")).unwrap_or_default();
-            format!("{} {} does not run; it said: {log}", program.display(), arguments.join(" "))
+            format!("{} cannot start {}; its log: {log}", program.display(), arguments.join(" "))
         })?;
         Ok(running)
     }
 
-    /// Whether all of it still runs.
+    /// Fails if one of the processes has ended.
     pub(crate) fn ensure_running(&mut self) -> Result<()> {
         ensure_running(&mut self.children)
     }
 
-    /// Waits until all is ready.
+    /// Waits until all processes are ready.
     fn await_ready(&mut self, host: &lab::Host, port: u16) -> Result<()> {
         if !self.children.is_empty() {
             await_listener(&mut self.children, host, port)?;
-            // Rules come after listeners.
+            // Rules are installed after the listeners.
             thread::sleep(Duration::from_millis(150));
         }
         Ok(())
@@ -253,27 +256,27 @@ impl MiddleboxProcesses {
 
 fn ensure_running(children: &mut [Child]) -> Result<()> {
     for child in children {
-        ensure!(child.try_wait()?.is_none(), "it has ended");
+        ensure!(child.try_wait()?.is_none(), "the middlebox ended");
     }
     Ok(())
 }
 
-/// Waits until one of them listens at `port`.
+/// Waits until one of the processes listens at `port`.
 fn await_listener(children: &mut [Child], host: &lab::Host, port: u16) -> Result<()> {
     let begun = Instant::now();
     while !host.enter(|| listens(port))?? {
         ensure_running(children)?;
-        ensure!(begun.elapsed() < Duration::from_secs(15), "it does not listen on port {port}");
+        ensure!(begun.elapsed() < Duration::from_secs(15), "no process listens on port {port} after 15 s");
         thread::sleep(Duration::from_millis(20));
     }
     Ok(())
 }
 
-/// Whether somebody in this thread's host listens at a port.
+/// Whether a socket of the current thread's host listens at this port.
 fn listens(port: u16) -> Result<bool> {
     let listens = |table: &str| {
         let text = fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default();
-        // Local address, remote address, state 0A.
+        // Columns: local address, remote address, state (0A: listening).
         text.lines().any(|line| {
             let mut words = line.split_whitespace().skip(1);
             words.next().is_some_and(|local| local.ends_with(&format!(":{port:04X}"))) && words.nth(1) == Some("0A")
@@ -284,7 +287,7 @@ fn listens(port: u16) -> Result<bool> {
 
 impl Drop for MiddleboxProcesses {
     fn drop(&mut self) {
-        // Those that came last lead to those that came first.
+        // The last process connects to the first ones, so it ends first.
         for child in self.children.iter_mut().rev() {
             let _ = rustix::process::kill_process(rustix::process::Pid::from_child(child), rustix::process::Signal::TERM);
             let begun = Instant::now();
@@ -305,7 +308,8 @@ fn nginx(directory: &Path) -> String {
     format!("worker_processes 1;\nuser root;\ndaemon off;\npid {}/pid;\nerror_log stderr;\nevents {{ }}\n", directory.display())
 }
 
-/// Brings the client's connections to programs that do not do so themselves: those to which ports of servers (none: to all), and where they listen.
+/// Redirects the client's connections, for middleboxes that install no rules of their own. `taken`
+/// lists ports of servers (empty: all) and the port of the middlebox.
 pub(crate) fn intercept(network: &RunNetwork, taken: &[(&str, u16)]) -> Result<()> {
     let link = network.client_link();
     let lines = taken.iter().map(|(ports, at)| {
@@ -322,7 +326,8 @@ pub(crate) fn intercept(network: &RunNetwork, taken: &[(&str, u16)]) -> Result<(
     Ok(())
 }
 
-/// A relay that receives each message whole and then forwards it; it serves one connection, as the client's address.
+/// Starts a relay that receives each message completely before it forwards it. It serves one
+/// connection and dials the server from the client's address.
 fn hold(network: &RunNetwork) -> Result<()> {
     let listener = network.middle().enter(|| -> Result<Socket> {
         let listener = Socket::new(Domain::IPV4, Type::STREAM, None)?;

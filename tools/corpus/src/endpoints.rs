@@ -1,4 +1,5 @@
-//! What the ends of a run say: one HTTP exchange on one connection, whose bulk goes up (PUT) or down (GET). Everybody in the middle understands it.
+//! Client and server of a run: one HTTP exchange on one connection, whose bulk goes up (PUT) or
+//! down (GET). Every middlebox understands it.
 
 use crate::conditions::TransferDirection;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -15,12 +16,12 @@ use std::{
 };
 use testbed::SplitMix64;
 
-/// How long an end waits for the other.
+/// How long an endpoint waits for the other.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// No head is longer.
+/// Maximum length of a head, bytes.
 const LONGEST_HEAD: usize = 64 * 1024;
 
-/// The body of a run: no two have a stretch in common.
+/// The body of a run. Bodies of two seeds have no stretch in common.
 pub(crate) fn body(seed: u64, bytes: u64) -> Vec<u8> {
     let mut random = SplitMix64::new(seed ^ 0xb0d1);
     let mut body: Vec<u8> = (0..bytes.div_ceil(8)).flat_map(|_| random.next_u64().to_le_bytes()).collect();
@@ -28,14 +29,15 @@ pub(crate) fn body(seed: u64, bytes: u64) -> Vec<u8> {
     body
 }
 
-/// A message as it came.
+/// A message as received.
 pub(crate) struct HttpMessage {
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
 }
 
 impl HttpMessage {
-    /// Reads one: a body is as long as its head says, or goes on to the end of the stream if `to_the_end`.
+    /// Reads a message. Its body has the length that its head gives; without one it extends to the
+    /// end of the stream if `to_the_end`, and is empty otherwise.
     pub(crate) fn read(stream: &mut impl Read, to_the_end: bool) -> Result<HttpMessage> {
         let (mut bytes, mut buffer) = (Vec::new(), vec![0; 64 * 1024]);
         let mut more = |bytes: &mut Vec<u8>| -> Result<bool> {
@@ -47,7 +49,7 @@ impl HttpMessage {
             if let Some(at) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
                 break at + 4;
             }
-            ensure!(bytes.len() < LONGEST_HEAD, "a head without end");
+            ensure!(bytes.len() < LONGEST_HEAD, "a head longer than {LONGEST_HEAD} bytes");
             ensure!(more(&mut bytes)?, "a connection ended within a head");
         };
         let mut body = bytes.split_off(end);
@@ -67,12 +69,12 @@ impl HttpMessage {
     }
 }
 
-/// What a head says in a field.
+/// Value of a header field.
 pub(crate) fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
 }
 
-/// The server of a run, until it is dropped.
+/// The server of a run; stopped when dropped.
 pub(crate) struct HttpServer {
     stop: Arc<AtomicBool>,
     connections: Arc<AtomicUsize>,
@@ -80,12 +82,13 @@ pub(crate) struct HttpServer {
 }
 
 impl HttpServer {
-    /// Answers GETs with `body`, PUTs with a label_text.
+    /// Starts a server that answers GET with `body`, and PUT with a short confirmation.
     pub(crate) fn start(host: &lab::Host, at: SocketAddr, body: Vec<u8>) -> Result<Self> {
         HttpServer::start_with(host, at, "", vec![body])
     }
 
-    /// The same with several bodies, which are asked for by their number, and with more lines in the answers' heads.
+    /// Starts a server with several bodies, which are requested by number. `lines` are added to the
+    /// heads of its answers.
     pub(crate) fn start_with(host: &lab::Host, at: SocketAddr, lines: &'static str, bodies: Vec<Vec<u8>>) -> Result<Self> {
         let listener = host.enter(|| TcpListener::bind(at))?.with_context(|| format!("cannot listen on {at}"))?;
         listener.set_nonblocking(true)?;
@@ -99,14 +102,14 @@ impl HttpServer {
                 };
                 served.fetch_add(1, Relaxed);
                 let bodies = bodies.clone();
-                // What goes wrong here the client notices.
+                // The client notices failures of this thread.
                 thread::spawn(move || answer(stream, lines, &bodies));
             }
         });
         Ok(HttpServer { stop, connections, thread: Some(thread) })
     }
 
-    /// How many connections it has had.
+    /// Number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Relaxed)
     }
@@ -127,20 +130,20 @@ fn answer(mut stream: TcpStream, lines: &str, bodies: &[Vec<u8>]) -> Result<()> 
     stream.set_write_timeout(Some(PATIENCE))?;
     let asked = HttpMessage::read(&mut stream, false)?;
     let number = asked.head.split(' ').nth(1).and_then(|target| target.rsplit('/').next()?.parse().ok());
-    let body = bodies.get(number.unwrap_or(0)).context("a body that is not there was asked for")?;
+    let body = bodies.get(number.unwrap_or(0)).context("the client requested a body that does not exist")?;
     let body = if asked.head.starts_with("GET ") { body } else { &b"stored\n"[..] };
-    // Caches keep nothing without its date.
+    // Caches store nothing without a date.
     let date = httpdate::fmt_http_date(SystemTime::now());
     let head = format!(
         "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{lines}Date: {date}\r\nCache-Control: max-age=600\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    // As many servers do: the head with the body's beginning.
+    // Like many servers, send the head together with the first part of the body.
     let first = body.len().min(8192);
     stream.write_all(&[head.as_bytes(), &body[..first]].concat())?;
     stream.write_all(&body[first..])?;
     stream.shutdown(std::net::Shutdown::Write)?;
-    // The other end closes, too, before this one forgets the connection.
+    // Wait for the client's FIN before closing.
     while stream.read(&mut [0; 4096])? > 0 {}
     Ok(())
 }
@@ -148,17 +151,17 @@ fn answer(mut stream: TcpStream, lines: &str, bodies: &[Vec<u8>]) -> Result<()> 
 /// How a client reaches the server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ServerAccess {
-    /// Whom it connects to.
+    /// The address to which it connects.
     pub(crate) to: SocketAddr,
-    /// Whom it means.
+    /// The server that it requests.
     pub(crate) server: SocketAddr,
-    /// It says so in SOCKS 5 first.
+    /// It requests the server by SOCKS 5 first.
     pub(crate) socks: bool,
-    /// It writes the whole URL, as to an HTTP proxy.
+    /// It sends the absolute URL, as HTTP proxies require.
     pub(crate) whole_url: bool,
 }
 
-/// Connects as `call` says; returns the stream and the client's port.
+/// Connects; returns the stream and the client's port.
 fn dial(call: ServerAccess) -> Result<(TcpStream, u16)> {
     let mut stream = TcpStream::connect_timeout(&call.to, PATIENCE).with_context(|| format!("cannot connect to {}", call.to))?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -170,14 +173,15 @@ fn dial(call: ServerAccess) -> Result<(TcpStream, u16)> {
     Ok((stream, port))
 }
 
-/// What a request for the body of this number begins with; `lines` are what it says besides.
+/// Head of a request for the body with this number; `lines` are added to it.
 fn head(call: ServerAccess, method: &str, number: usize, lines: &str) -> String {
     let host = call.server;
     let target = if call.whole_url { format!("http://{host}/body/{number}") } else { format!("/body/{number}") };
     format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{lines}Connection: close\r\n\r\n")
 }
 
-/// Asks for the body, reads `bytes` of the answer, and resets the connection; returns the client's port.
+/// Requests the body, reads `bytes` of the answer and resets the connection. Returns the client's
+/// port.
 pub(crate) fn abort_download(host: &lab::Host, call: ServerAccess, bytes: usize) -> Result<u16> {
     host.enter(|| -> Result<u16> {
         let (mut stream, port) = dial(call)?;
@@ -188,18 +192,18 @@ pub(crate) fn abort_download(host: &lab::Host, call: ServerAccess, bytes: usize)
     })?
 }
 
-/// Asks for the body of this number, with these lines in the request; returns the answer.
+/// Requests the body with this number, with `lines` in the request. Returns the answer.
 pub(crate) fn fetch(host: &lab::Host, call: ServerAccess, number: usize, lines: &str) -> Result<HttpMessage> {
     host.enter(|| -> Result<HttpMessage> {
         let (mut stream, _) = dial(call)?;
         stream.write_all(head(call, "GET", number, lines).as_bytes())?;
         let answer = HttpMessage::read(&mut stream, true)?;
-        ensure!(answer.head.lines().next().is_some_and(|line| line.contains(" 200 ")), "it answered {:?}", answer.head);
+        ensure!(answer.head.lines().next().is_some_and(|line| line.contains(" 200 ")), "the server answered {:?}", answer.head);
         Ok(answer)
     })?
 }
 
-/// One exchange; returns the client's port.
+/// Runs one exchange. Returns the client's port.
 pub(crate) fn exchange(host: &lab::Host, call: ServerAccess, direction: TransferDirection, body: &[u8]) -> Result<u16> {
     host.enter(|| -> Result<u16> {
         let (mut stream, port) = dial(call)?;
@@ -211,18 +215,18 @@ pub(crate) fn exchange(host: &lab::Host, call: ServerAccess, direction: Transfer
             }
         }
         let answer = HttpMessage::read(&mut stream, true)?;
-        ensure!(answer.head.lines().next().is_some_and(|line| line.contains(" 200 ")), "it answered {:?}", answer.head);
+        ensure!(answer.head.lines().next().is_some_and(|line| line.contains(" 200 ")), "the server answered {:?}", answer.head);
         let expected = if direction == TransferDirection::Down { body } else { b"stored\n" };
         if answer.body != expected {
-            bail!("{} bytes came, not the {} that were sent", answer.body.len(), expected.len());
+            bail!("received {} bytes instead of the {} that were sent", answer.body.len(), expected.len());
         }
-        // The server's end of the stream, where it says so.
+        // Wait for the server's FIN.
         while stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {}
         Ok(port)
     })?
 }
 
-/// SOCKS 5, without a password (RFC 1928).
+/// Requests a connection by SOCKS 5 without a password (RFC 1928).
 fn socks5_connect(stream: &mut TcpStream, server: SocketAddr) -> Result<()> {
     let SocketAddr::V4(to) = server else { bail!("the lab's servers have IPv4") };
     let mut answer = [0; 10];

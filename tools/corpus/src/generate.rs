@@ -1,10 +1,4 @@
-//! The detector's labelled corpus: traces of both ends of connections, taken in the lab, of which is known whether they are split and how. And how
-//! the detector does on them.
-//!
-//! `plan` says which runs there are, `network` makes the network of one, `middle` what stands in its middle, `ends` what is said; `traces` changes what
-//! was taken; `check` holds the detector to the labels.
-//!
-//! Over the same stages what Wei et al. measured is measured again: `operators` (Table I), `image` (§IV-B), `characteristics` (Figure 3), `termination` (§III-D).
+//! Generates the corpus: plays its runs and writes two pairs of traces and two labels for each.
 
 use crate::{
     conditions::{LATE, NetworkCondition},
@@ -23,31 +17,32 @@ use std::{
 };
 use testbed::SplitMix64;
 
-/// Makes traces, in the lab, of connections of which is known whether they are split: two traces and a label each. What is in the directory
-/// already stays; what this machine has no program for is left out and named
+/// Generates a corpus in the lab: pairs of traces of connections, each with a label that says how
+/// the connection was split. Runs that are already in the directory are skipped, as are middleboxes
+/// whose programs are not installed
 #[derive(Debug, clap::Args)]
 pub(crate) struct GenerateCorpus {
-    /// Where they go
+    /// Directory of the corpus
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// A few of everything, for a test
+    /// A few runs of each kind, for a test
     #[arg(long)]
     small: bool,
-    /// The first so many runs alone; each makes two pairs of traces
+    /// Only the first N runs; each makes two pairs of traces
     #[arg(long, value_name = "N")]
     runs: Option<usize>,
-    /// Only runs whose middle's name begins so; more than once: with either
+    /// Only middleboxes whose name begins with this; may be repeated
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// The tandem program
     #[arg(long, default_value = "tandem")]
     tandem: PathBuf,
-    /// What chance begins with
+    /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// How often a run is tried that a busy machine, or the middle, lets fail.
+/// How often a run is tried: a busy machine, or the middlebox, may make it fail.
 const TRIES: usize = 3;
 
 impl GenerateCorpus {
@@ -60,7 +55,7 @@ impl GenerateCorpus {
         let (mut lacks, begun, count): (BTreeMap<Middlebox, bool>, _, _) = (BTreeMap::new(), Instant::now(), runs.len());
         let mut made = 0;
         for (index, run) in runs.iter().enumerate() {
-            // Said once of each.
+            // Printed once for each middlebox.
             let lacking = lacks.entry(run.middle).or_insert_with(|| {
                 let why = run.middle.missing_requirement(&tandem);
                 why.iter().for_each(|why| eprintln!("without {}: {why}", run.middle.name()));
@@ -81,7 +76,7 @@ impl GenerateCorpus {
         Ok(())
     }
 
-    /// Plays a run, and writes its pairs: as it was taken, and changed.
+    /// Plays a run and writes its two pairs: as captured, and edited.
     fn make(&self, run: &CorpusRun, tandem: &Path) -> Result<()> {
         let [sender, receiver, label] = files(&self.out, &pair_name(run, TraceEdit::AsTaken));
         let mut tries = 0;
@@ -119,7 +114,7 @@ impl GenerateCorpus {
                 ack_delay_s: (run.condition == NetworkCondition::LateAcks).then_some(LATE),
                 path: run.path,
             })?;
-            // The label comes last: what has one is whole.
+            // The label comes last: a pair with a label is complete.
             fs::write(&to[2], text).with_context(|| format!("cannot write {}", label.display()))?;
         }
         Ok(())

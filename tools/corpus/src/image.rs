@@ -1,4 +1,5 @@
-//! §IV-B of Wei et al.: a picture of 1.5 MB over a cellular link, through Split-TCP, and through a TCP proxy that makes it smaller; or a page of several.
+//! §IV-B of Wei et al.: downloads a picture of 1.5 MB, or a page of several, over a cellular link
+//! through Split-TCP and through a TCP proxy that compresses pictures.
 
 use crate::{
     conditions::{CELLULAR, NetworkCondition, PathSpec, TransferDirection},
@@ -22,32 +23,33 @@ use std::{
 };
 use testbed::SplitMix64;
 
-/// Downloads a picture, or a page of several, over a cellular link through Split-TCP and through a TCP proxy that makes it smaller, and prints how long each took
+/// Downloads a picture, or a page of several, over a cellular link through Split-TCP and through a
+/// TCP proxy that compresses pictures, and prints how long each took
 #[derive(Debug, clap::Args)]
 pub(crate) struct ImageDownload {
     /// The tandem program
     #[arg(long, default_value = "tandem")]
     tandem: PathBuf,
-    /// How often each is downloaded; nothing is kept from one time to the next
+    /// Number of downloads; nothing is cached between them
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
-    /// The picture's size, to 2 %; of each of them, where there are several
+    /// Size of each picture, within 2 %
     #[arg(long, default_value = "1500kB")]
     bytes: Bytes,
-    /// How many pictures: they are fetched over six connections at a time, as a browser does
+    /// Number of pictures; like a browser, the client fetches them over six connections
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
     pictures: u64,
-    /// Writes the picture here, as it is and as it came
+    /// Writes the pictures into this directory, as sent and as received
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// What chance begins with
+    /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
 /// Connections of a browser to one server (HTTP/1.1).
 const AT_A_TIME: usize = 6;
-/// What stands in the middle, what the client takes, and what the paper prints for that, s.
+/// Row, middlebox, media types that the client accepts, and the paper's download time, s.
 const ROWS: [(&str, Middlebox, &str, Option<f64>); 3] = [
     ("Split-TCP", Middlebox::Tandem("plain"), "image/jpeg", Some(109.0)),
     ("TCP proxy, a client that takes JPEG", Middlebox::Cache("plain"), "image/jpeg", Some(14.0)),
@@ -58,7 +60,7 @@ impl ImageDownload {
     pub(crate) fn run(&self) -> Result<()> {
         let tandem = testbed::resolve_program(&self.tandem);
         let bytes = usize::try_from(self.bytes.0).unwrap_or(usize::MAX);
-        ensure!((10_000..=20_000_000).contains(&bytes), "a picture of {} is asked for: 10 kB to 20 MB can be made", self.bytes);
+        ensure!((10_000..=20_000_000).contains(&bytes), "--bytes {} is out of range: 10 kB to 20 MB", self.bytes);
         let pictures = (0..self.pictures).map(|number| photograph(self.seed + number, bytes)).collect::<Result<Vec<_>>>()?;
         if let Some(out) = &self.out {
             fs::create_dir_all(out).with_context(|| format!("cannot make the directory {}", out.display()))?;
@@ -69,7 +71,7 @@ impl ImageDownload {
         println!("| in the middle | bytes that came | download, s | printed, s | of Split-TCP's | printed |\n|---|---|---|---|---|---|");
         let mut first: Option<(f64, f64)> = None;
         for (what, middle, takes, printed) in ROWS {
-            // The paper's is one picture.
+            // The paper downloads a single picture.
             let printed = printed.filter(|_| self.pictures == 1);
             let (mut times, mut came) = (Vec::new(), Vec::new());
             for _ in 0..self.runs {
@@ -98,7 +100,8 @@ impl ImageDownload {
         Ok(())
     }
 
-    /// Fetches the pictures through a middle that has never seen them; how long it took from the first call to the last byte of all.
+    /// Fetches the pictures through a middlebox with an empty cache. Returns them, and the time
+    /// from the first connect to the last byte.
     fn download(&self, middle: Middlebox, takes: &str, tandem: &Path, pictures: &[Vec<u8>]) -> Result<(Vec<Vec<u8>>, Duration)> {
         if let Some(why) = middle.missing_requirement(tandem) {
             bail!("{}: {why}", middle.name());
@@ -126,18 +129,19 @@ impl ImageDownload {
                 let Some(picture) = pictures.get(number) else { return Ok(()) };
                 let answer = endpoints::fetch(network.client(), middle.access(&network), number, &format!("Accept: {takes}\r\n"))?;
                 check(&answer, picture, middle)?;
-                came.lock().expect("nobody panics with it")[number] = answer.body;
+                came.lock().expect("no thread panics")[number] = answer.body;
             }
         };
         thread::scope(|scope| {
             let fetching: Vec<_> = (0..AT_A_TIME.min(pictures.len())).map(|_| scope.spawn(fetch_some)).collect();
             fetching.into_iter().try_for_each(|one| one.join().expect("it returns its errors"))
         })?;
-        Ok((came.into_inner().expect("nobody panics with it"), begun.elapsed()))
+        Ok((came.into_inner().expect("no thread panics"), begun.elapsed()))
     }
 }
 
-/// Whether an answer is the whole picture, smaller where it is to be.
+/// Checks that an answer is a complete picture, and smaller than the original if the middlebox
+/// compresses.
 fn check(answer: &endpoints::HttpMessage, picture: &[u8], middle: Middlebox) -> Result<()> {
     let (kind, body) = (field(&answer.head, "content-type").unwrap_or_default(), &answer.body);
     let whole = match kind {
@@ -145,10 +149,10 @@ fn check(answer: &endpoints::HttpMessage, picture: &[u8], middle: Middlebox) -> 
         "image/webp" => body.starts_with(b"RIFF") && body.get(8..12) == Some(b"WEBP"),
         _ => false,
     };
-    ensure!(whole, "{} bytes of {kind:?} came, which are no whole picture", body.len());
+    ensure!(whole, "received {} bytes of type {kind:?}, which are no complete picture", body.len());
     match middle {
         Middlebox::Cache(_) => ensure!(body.len() < picture.len(), "the picture was not made smaller"),
-        _ => ensure!(body == picture, "other bytes came than were sent"),
+        _ => ensure!(body == picture, "the picture differs from what was sent"),
     }
     Ok(())
 }
@@ -171,9 +175,10 @@ fn moments(values: &[f64]) -> (f64, f64) {
     (mean, (squares / (count - 1.0).max(1.0)).sqrt())
 }
 
-/// A JPEG of quality 92 and about so many bytes, of something like a photograph: noise on every scale, weaker the finer it is, colours on coarse ones alone.
+/// A JPEG of quality 92 and about this size that resembles a photograph: noise on every scale,
+/// weaker on finer ones, with colour on coarse scales only.
 fn photograph(seed: u64, bytes: usize) -> Result<Vec<u8>> {
-    // Such a picture takes some fifth of a byte a pixel.
+    // Such a picture takes about a fifth of a byte per pixel.
     let mut side = (bytes as f64 * 5.0).sqrt();
     for _ in 0..8 {
         let made = drawn(seed, (side as u16).max(16))?;
@@ -186,7 +191,7 @@ fn photograph(seed: u64, bytes: usize) -> Result<Vec<u8>> {
     bail!("no picture of {bytes} bytes could be drawn")
 }
 
-/// The coarsest scale of a picture, the finest of its light, and of its colours, pixels.
+/// Coarsest scale of a picture, and finest scale of its luminance and of each chrominance, pixels.
 const COARSEST: usize = 512;
 const FINEST: [usize; 3] = [2, 32, 32];
 
@@ -210,7 +215,8 @@ fn drawn(seed: u64, side: u16) -> Result<Vec<u8>> {
     Ok(made)
 }
 
-/// Adds random heights, `scale` pixels apart and up to `strength`, with smooth slopes between.
+/// Adds smooth noise: random heights up to `strength`, `scale` pixels apart, with smooth slopes
+/// between them.
 fn add_noise(values: &mut [f32], width: usize, scale: usize, strength: f32, random: &mut SplitMix64) {
     let across = width / scale + 2;
     let heights: Vec<f32> = (0..across * across).map(|_| (random.uniform(0, 2000) as f32 / 1000.0 - 1.0) * strength).collect();

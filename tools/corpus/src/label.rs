@@ -1,4 +1,4 @@
-//! What is known of a pair of traces, and where it is kept.
+//! Labels of the corpus and the files of a pair.
 
 use crate::{
     conditions::{NetworkCondition, PathSpec, TransferDirection},
@@ -7,10 +7,10 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// What is known of a pair of traces.
+/// The label of a pair of traces.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct CorpusLabel {
-    /// `end-to-end`, `split-tcp` or `tcp-proxy`.
+    /// Expected verdict: `end-to-end`, `split-tcp` or `tcp-proxy`.
     pub(crate) expected: String,
     pub(crate) middle: String,
     #[serde(rename = "way")]
@@ -19,16 +19,16 @@ pub(crate) struct CorpusLabel {
     pub(crate) change: TraceEdit,
     pub(crate) run: usize,
     pub(crate) seed: u64,
-    /// The client's port, at its own end: which of the traces' connections is meant.
+    /// The client's port at its own end, which identifies the connection in the traces.
     pub(crate) client_port: u16,
-    /// Both traces' times are of one clock.
+    /// Both traces were stamped by one clock.
     pub(crate) one_clock: bool,
-    /// How long the receiver held each ACK, s.
+    /// How long the receiver delayed each ACK, s.
     pub(crate) ack_delay_s: Option<f64>,
     pub(crate) path: PathSpec,
 }
 
-/// The files of a pair.
+/// Files of a pair: sender's trace, receiver's trace, label.
 pub(crate) fn files(directory: &Path, name: &str) -> [PathBuf; 3] {
     ["sender.pcap", "receiver.pcap", "json"].map(|end| directory.join(format!("{name}.{end}")))
 }

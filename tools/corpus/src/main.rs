@@ -1,4 +1,13 @@
-//! The detector's labelled corpus, and what Wei et al. measured.
+//! The detector's labelled corpus: traces of both ends of connections in the lab, each with a label
+//! that says how the connection was split.
+//!
+//! `plan` lists the runs: a `middlebox`, a direction and `conditions` each. `play` plays one:
+//! `run_network` builds its network, `deployment` starts the middlebox, `endpoints` are client and
+//! server. `generate` writes the traces, also as `trace_edits` changes them, and a `label`. `check`
+//! compares the detector's verdicts with the labels.
+//!
+//! On the same networks measurements of Wei et al. are repeated: `operators` (Table I), `image`
+//! (§IV-B), `characteristics` (Figure 3), `termination` (§III-D).
 
 mod characteristics;
 mod check;
@@ -19,7 +28,8 @@ mod trace_edits;
 use clap::Parser;
 use std::process::ExitCode;
 
-/// Makes the detector's labelled corpus, checks the detector against it, and repeats measurements of Wei et al.
+/// Generates the detector's labelled corpus, checks the detector against it, and repeats
+/// measurements of Wei et al.
 #[derive(Debug, Parser)]
 enum Command {
     Characteristics(characteristics::Characteristics),

@@ -1,8 +1,9 @@
-//! Which programs can stand between the ends of a connection, and what that makes of it.
+//! Which middleboxes there are, and how each splits a connection.
 
 use crate::conditions::TransferDirection;
 
-/// Ways to run Tandem: what it is called, and its arguments, into which the leg towards the receiver, its link and its rate are put.
+/// Variants of `tandem proxy`: name and arguments. SIDE, LINK and CAPACITY stand for the leg
+/// towards the receiver, its interface and its rate.
 pub(crate) const TANDEMS: [(&str, &str); 15] = [
     ("plain", ""),
     ("small", "--buffer 64KiB"),
@@ -21,52 +22,52 @@ pub(crate) const TANDEMS: [(&str, &str); 15] = [
     ("mpcp", "--SIDE control=mpcp,capacity=CAPACITY,link=LINK"),
 ];
 
-/// Further ways, which the corpus has not: a buffer that holds what an operator's did, 16 s of 128 kbit/s.
+/// A variant that the corpus does not have: like an operator's proxy it buffers 16 s of 128 kbit/s.
 pub(crate) const FURTHER_TANDEMS: [(&str, &str); 1] = [("operators", "--buffer 256KiB")];
 
-/// Ways to run Tandem's cache.
+/// Variants of `tandem cache`: name and arguments.
 pub(crate) const CACHES: [(&str, &str); 3] = [
-    // All that it does, as it comes.
+    // With all its functions.
     ("plain", ""),
-    // Nothing goes on before it is whole.
+    // Forwards nothing before it has received all of it.
     ("hold", "--hold"),
-    // Pictures alone are held, and made smaller.
+    // Holds and compresses only pictures.
     ("pictures", "--no-keep --no-compress"),
 ];
 
-/// What stands in the middle.
+/// What stands between client and server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Middlebox {
-    /// Nothing but a router.
+    /// A plain router.
     Forwarding,
-    /// Ours, in one of its ways.
+    /// `tandem proxy` in one of its variants.
     Tandem(&'static str),
-    /// Our cache, transparent, in one of its ways.
+    /// `tandem cache`, transparent, in one of its variants.
     Cache(&'static str),
-    /// Our bond, transparent, both of its ends on one host.
+    /// `tandem bond`, transparent, with both ends on one host.
     Bond,
-    /// In TCP mode, transparent.
+    /// HAProxy in TCP mode, transparent.
     Haproxy,
-    /// The same, calling servers from its own address.
+    /// The same, but it dials servers from its own address.
     HaproxyOwn,
-    /// In HTTP mode, called by name.
+    /// HAProxy in HTTP mode; clients address it.
     HaproxyHttp,
-    /// Its TCP proxy, called by name.
+    /// nginx's stream proxy; clients address it.
     NginxStream,
-    /// Its HTTP proxy, called by name: holds all that goes up.
+    /// nginx's HTTP proxy; clients address it. It stores uploads before it forwards them.
     NginxHttp,
     Socat,
-    /// As an HTTP proxy that clients know.
+    /// Squid as an HTTP proxy that clients address.
     Squid,
-    /// The second time: it has the answer.
+    /// The same at the second request, which its cache answers.
     SquidAgain,
-    /// Holds all that goes down.
+    /// Varnish, which stores downloads before it forwards them.
     Varnish,
-    /// A relay that holds each message until it has all of it, transparent.
+    /// A transparent relay that receives each message completely before it forwards it.
     Hold,
 }
 
-/// What a run's connection is.
+/// How a connection is really split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum GroundTruth {
     EndToEnd,
@@ -75,7 +76,7 @@ pub(crate) enum GroundTruth {
 }
 
 impl Middlebox {
-    /// All that the corpus has, but none.
+    /// All middleboxes of the corpus except plain forwarding.
     pub(crate) fn all() -> Vec<Middlebox> {
         let others = [
             Middlebox::Cache("plain"),
@@ -113,7 +114,7 @@ impl Middlebox {
         }
     }
 
-    /// Whether it is met under every condition.
+    /// Whether it is played under every condition.
     pub(crate) fn is_thorough(self) -> bool {
         match self {
             Middlebox::Tandem(variant) => matches!(variant, "plain" | "small" | "unlimited"),
@@ -122,7 +123,7 @@ impl Middlebox {
         }
     }
 
-    /// Whether it is of interest that direction.
+    /// Whether the corpus has it for this direction.
     pub(crate) fn supports(self, direction: TransferDirection) -> bool {
         direction == TransferDirection::Down || !matches!(self, Middlebox::SquidAgain | Middlebox::Varnish)
     }
@@ -131,7 +132,7 @@ impl Middlebox {
         match self {
             Middlebox::Forwarding => GroundTruth::EndToEnd,
             Middlebox::Cache("hold") | Middlebox::Hold | Middlebox::SquidAgain | Middlebox::Varnish => GroundTruth::TcpProxy,
-            // proxy_request_buffering is on unless it is turned off.
+            // nginx's default is `proxy_request_buffering on`.
             Middlebox::NginxHttp if direction == TransferDirection::Up => GroundTruth::TcpProxy,
             _ => GroundTruth::SplitTcp,
         }

@@ -1,8 +1,9 @@
-//! Table I of Wei et al.: a network of the lab for each operator of the paper, with what that had in its middle, and `tandem detect probe` with a responder
-//! behind it. Every cell must be found.
+//! Table I of Wei et al.: for each operator of the paper a network with its middleboxes, through
+//! which `tandem detect probe` probes a responder. Every cell of the table must be found.
 //!
-//! Operators took connections by the server's port; what they did with pictures, by the message. Whoever takes FTP's control connections takes its data
-//! connections too, to ports that the server has of its kernel.
+//! Operators redirected connections by the server's port, and treated pictures by their content. An
+//! operator that redirects FTP's control connections also redirects its data connections, to ports
+//! that the server's kernel chooses.
 
 use crate::{
     conditions::{NetworkCondition, PathSpec, TransferDirection},
@@ -21,44 +22,46 @@ use std::{
     process::ExitCode,
 };
 
-/// Sets up a network as each operator of Wei et al. had it, and probes through it: exit status 1 where a cell of Table I is not found
+/// Builds a network like that of each operator of Wei et al. and probes through it. Exit code 1 if
+/// a cell of Table I is not found
 #[derive(Debug, clap::Args)]
 pub(crate) struct ProbeOperators {
     /// The tandem program
     #[arg(long, default_value = "tandem")]
     tandem: PathBuf,
-    /// Only operators whose names begin so
+    /// Only operators whose name begins with this
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// What the mobile's link carries
+    /// Rate of the mobile's link
     #[arg(long, default_value = "2Mbit")]
     rate: Rate,
-    /// How long it is, one way
+    /// One-way delay of the mobile's link
     #[arg(long, value_name = "TIME", default_value = "30ms")]
     delay: Span,
-    /// How much a transfer carries
+    /// Size of a transfer
     #[arg(long, default_value = "100kB")]
     bytes: Bytes,
-    /// Writes all that was measured, with the traces of both ends, into this directory: a file an operator
+    /// Writes all measurements, with the traces of both ends, into this directory: one file for
+    /// each operator
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
-/// An operator, and what the paper prints of it.
+/// An operator, and what the paper prints for it.
 struct MobileOperator {
     name: &'static str,
-    /// What stands in its middle, and the ports of servers to which it takes connections.
+    /// Its middleboxes, and the server ports that each of them intercepts.
     takes: &'static [(Middlebox, &'static str)],
-    /// By the order of [`ROWS`].
+    /// Printed verdicts, in the order of [`ROWS`].
     printed: [Verdict; ROWS.len()],
 }
 
-/// FTP's two connections.
+/// Ports of FTP's control and data connections.
 const FTP: &str = "21, 32768-60999";
 const HTTP: &str = "80";
 const TCP: &str = "5001";
 
-/// The table's rows, and which directions they are asked for: of HTTP the paper tried downloads.
+/// Rows of the table, and the directions that are probed. For HTTP the paper tried downloads.
 const ROWS: [(&str, &[&str]); 4] =
     [("FTP", &["down", "up"]), ("HTTP data", &["down"]), ("HTTP image", &["down"]), ("TCP", &["down", "up"])];
 
@@ -68,13 +71,13 @@ const OPERATORS: [MobileOperator; 5] = [
         takes: &[(Middlebox::Haproxy, FTP), (Middlebox::Cache("hold"), HTTP)],
         printed: [Verdict::SplitTcp, Verdict::TcpProxy, Verdict::TcpProxy, Verdict::EndToEnd],
     },
-    // It went over to Split-TCP for data (the paper's third footnote).
+    // It later used Split-TCP for data (the paper's third footnote).
     MobileOperator {
         name: "CDMA-I since September 2005",
         takes: &[(Middlebox::Haproxy, FTP), (Middlebox::Cache("pictures"), HTTP)],
         printed: [Verdict::SplitTcp, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::EndToEnd],
     },
-    // Its split point's address is what the server sees.
+    // The server sees the address of its proxy.
     MobileOperator {
         name: "CDMA-II",
         takes: &[(Middlebox::HaproxyOwn, FTP), (Middlebox::Cache("pictures"), HTTP)],
@@ -93,7 +96,7 @@ const OPERATORS: [MobileOperator; 5] = [
     },
 ];
 
-/// Where the first in the middle listens; the others follow.
+/// Port of the first middlebox; the others follow.
 const FIRST: u16 = 5100;
 
 impl ProbeOperators {
@@ -102,7 +105,7 @@ impl ProbeOperators {
         let wanted = |operator: &&MobileOperator| self.only.as_ref().is_none_or(|only| operator.name.starts_with(only.as_str()));
         ensure!(
             OPERATORS.iter().any(|operator| wanted(&operator)),
-            "no operator's name begins so: {}",
+            "no operator matches --only; there are: {}",
             OPERATORS.map(|one| one.name).join(", ")
         );
         if let Some(out) = &self.out {
@@ -131,7 +134,8 @@ impl ProbeOperators {
         Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// Builds the operator's network, and returns the rows that a mobile's probe gave.
+    /// Builds the operator's network and probes through it. Returns the rows that the probe
+    /// printed.
     fn probe(&self, operator: &MobileOperator, tandem: &Path) -> Result<Vec<Value>> {
         let path = PathSpec {
             slow_kbit: self.rate.bits_per_s() / 1000,
@@ -155,7 +159,7 @@ impl ProbeOperators {
         let mut running = Vec::new();
         for ((middle, _), at) in operator.takes.iter().zip(ports) {
             if let Some(why) = middle.missing_requirement(tandem) {
-                bail!("it has {}: {why}", middle.name());
+                bail!("its middlebox {} is not available: {why}", middle.name());
             }
             running.push(middle.start_at(&network, tandem, &path, at)?);
         }
@@ -175,9 +179,9 @@ impl ProbeOperators {
     }
 }
 
-/// What was found of a cell.
+/// The result for one cell of the table.
 struct OperatorCell {
-    /// A direction, and its verdict.
+    /// Verdict for each direction.
     verdicts: Vec<(&'static str, String)>,
     place: String,
     why: String,
@@ -196,7 +200,7 @@ impl OperatorCell {
         Ok(OperatorCell { verdicts, place, why: text(&first["reason"]) })
     }
 
-    /// The verdict, or one for each direction where they are not the same.
+    /// The verdict, or one for each direction if they differ.
     fn said(&self) -> String {
         let all: Vec<String> = self.verdicts.iter().map(|(direction, verdict)| format!("{verdict} {direction}")).collect();
         match &self.verdicts[..] {
@@ -206,7 +210,7 @@ impl OperatorCell {
     }
 }
 
-/// As the paper has it.
+/// The verdict in the paper's words.
 fn in_print(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::EndToEnd => "No",

@@ -1,4 +1,4 @@
-//! Which runs the corpus is made of: middles × up- and downlink × conditions, each with a path and a size of its own.
+//! The runs of the corpus: middleboxes × directions × conditions, each with a path of its own.
 
 use crate::{
     conditions::{NetworkCondition, PathSpec, TransferDirection, label_text},
@@ -15,12 +15,13 @@ const CONDITIONS: [NetworkCondition; 7] = [
     NetworkCondition::StretchAcks,
     NetworkCondition::LateAcks,
 ];
-/// Of what differs from another middle in little.
+/// Conditions of middleboxes that differ little from another one.
 const FEW: [NetworkCondition; 3] = [NetworkCondition::Plain, NetworkCondition::Loss, NetworkCondition::Nat];
-/// Paths without anything in the middle, each condition and direction: as many as all the others of the full table nearly.
+/// Runs without a middlebox for each condition and direction: nearly as many as all others
+/// together.
 const WHOLE: usize = 8;
 
-/// One run: two traces as they were taken.
+/// One run, which makes two traces.
 #[derive(Debug, Clone)]
 pub(crate) struct CorpusRun {
     pub(crate) number: usize,
@@ -37,7 +38,7 @@ impl CorpusRun {
     }
 }
 
-/// All runs, in an order in which any first part has some of everything.
+/// All runs, in an order in which any first part has some of each kind.
 pub(crate) fn all(seed: u64) -> Vec<CorpusRun> {
     let mut wanted = Vec::new();
     for direction in [TransferDirection::Down, TransferDirection::Up] {
@@ -59,14 +60,16 @@ pub(crate) fn all(seed: u64) -> Vec<CorpusRun> {
         .collect()
 }
 
-/// The runs of the small corpus: kinds of middle, up or down, and each condition on a path without one.
+/// The runs of the small corpus: some kinds of middlebox in one direction, and every condition
+/// without a middlebox.
 pub(crate) fn small(seed: u64) -> Vec<CorpusRun> {
     let all = all(seed);
     let mut chosen: Vec<CorpusRun> = Vec::new();
     for condition in CONDITIONS {
         chosen.extend(all.iter().find(|run| run.middle == Middlebox::Forwarding && run.condition == condition).cloned());
     }
-    // An uplink shows its splitter where the receiver delays its ACKs, a small buffer by its window, a program of anybody's by nothing in particular.
+    // An upload reveals its proxy if the receiver delays ACKs, and a small buffer by its window.
+    // Other vendors' programs are taken as they come.
     for (middle, direction, condition) in [
         (Middlebox::Tandem("plain"), TransferDirection::Down, NetworkCondition::Plain),
         (Middlebox::Tandem("plain"), TransferDirection::Up, NetworkCondition::LateAcks),

@@ -4,7 +4,7 @@ use crate::{conditions::TransferDirection, endpoints, middlebox::Middlebox, plan
 use anyhow::{Context as _, Result, ensure};
 use std::path::Path;
 
-/// Plays a run with captures at both ends; returns the client's port.
+/// Plays a run while capturing at both ends. Returns the client's port.
 pub(crate) fn play(run: &CorpusRun, tandem: &Path, sender: &Path, receiver: &Path) -> Result<u16> {
     let network = RunNetwork::build(run)?;
     let body = endpoints::body(run.seed, run.path.bytes);
@@ -16,14 +16,15 @@ pub(crate) fn play(run: &CorpusRun, tandem: &Path, sender: &Path, receiver: &Pat
     let mut outcome = exchange();
     if run.middle == Middlebox::SquidAgain && outcome.is_ok() {
         outcome = exchange();
-        // A label must be true: what is said to come from a cache does.
+        // The label must be true: the second answer has to come from the cache.
         let asked = server.connections();
-        ensure!(asked == 1, "the server was asked {asked} times, and the second answer should have come from the cache");
-        // What no cache keeps: that it comes to the server shows that its trace ran on.
+        ensure!(asked == 1, "the server got {asked} requests though the second answer should have come from the cache");
+        // No cache answers this request: that it reaches the server shows that the server's capture
+        // is still running.
         endpoints::exchange(network.client(), call, TransferDirection::Up, b"more")?;
     }
     traces.stop()?;
-    // Past a transparent one that has ended connections go unsplit.
+    // If a transparent middlebox has ended, its connection was not split.
     running.ensure_running()?;
     outcome.context("the exchange failed")
 }

@@ -1,6 +1,8 @@
-//! Where a run of the corpus is played: two ends on devices as real hosts have them, links of the lab between, and the middle host.
+//! The network of a run: two ends with ordinary network devices, emulated links, and the middle
+//! host.
 //!
-//! end – edge – link 1 – middle – link 2 – (router – link 3 –) edge – end. The data go from left to right; the slow link is the client's.
+//! end – edge – link 1 – middle – link 2 – (router – link 3 –) edge – end. Data flow from left to
+//! right. The slow link is the client's.
 
 use crate::{
     conditions::{LATE, NetworkCondition, TransferDirection},
@@ -18,17 +20,17 @@ use std::{
     time::Duration,
 };
 
-/// Where the server serves.
+/// Port of the server.
 pub(crate) const PORT: u16 = 80;
-/// The device of an end.
+/// Device of an end.
 const DEVICE: &str = "eth0";
 
 pub(crate) struct RunNetwork {
     network: Network,
-    /// From left to right.
+    /// Left (sender) and right (receiver).
     ends: [Host; 2],
     direction: TransferDirection,
-    /// The device before which the receiver's trace is taken, and its host, where that is not the end itself.
+    /// Host and device of the receiver's capture, if that is not at the end itself.
     before: Option<(usize, String)>,
 }
 
@@ -51,7 +53,8 @@ impl RunNetwork {
         };
         let late = run.condition == NetworkCondition::LateAcks;
         if late {
-            // Behind the receiver's trace: each segment, and each answer, half of what its ACKs are late.
+            // A link behind the receiver's capture point delays each segment, and each ACK, by half
+            // of the ACK delay.
             links += &format!("[[link]]\nrate = \"200Mbit\"\ndelay = \"{}us\"\nqueue = \"4000pkt\"\n", (LATE * 5e5) as u64);
         }
         let text = format!("name = \"corpus\"\n{links}[[flow]]\nbytes = \"1MB\"\n");
@@ -66,7 +69,7 @@ impl RunNetwork {
             let net = format!("10.78.{}", end + 1);
             edge.join(&[&format!("{net}.1/24")], &ends[end], &[&format!("{net}.2/24")], DEVICE)?;
             ends[end].ip(&[format!("route add default via {net}.1")])?;
-            // As a run of its own: nothing is remembered of the one before.
+            // Without metrics cached from earlier connections.
             ends[end].sysctl(&[("ipv4/tcp_no_metrics_save", "1".into())])?;
         }
         for (index, host) in hosts.iter().enumerate() {
@@ -88,7 +91,8 @@ impl RunNetwork {
         Ok(network)
     }
 
-    /// What the ends' network cards put together (TSO, GRO), and how long the receivers wait for more of it.
+    /// Sets segmentation and receive offload (TSO, GRO) of the ends, and how long receive offload
+    /// waits for further segments.
     fn set_offloads(&self, condition: NetworkCondition) -> Result<()> {
         let (offloads, flush_us) = match condition {
             NetworkCondition::Offload => ("on", Some(500)),
@@ -99,7 +103,7 @@ impl RunNetwork {
             let set = ["-K", DEVICE, "tso", offloads, "gso", offloads, "gro", offloads];
             run(end.command("ethtool").args(set))?;
             if let Some(flush_us) = flush_us {
-                // The settings are files of a sysfs that shows this host's devices.
+                // The settings are files in a sysfs that shows this namespace's devices.
                 let script = format!(
                     "mount -t sysfs none /sys && cd /sys/class/net/{DEVICE} && echo 8 > napi_defer_hard_irqs && \
                      echo {} > gro_flush_timeout",
@@ -111,7 +115,8 @@ impl RunNetwork {
         Ok(())
     }
 
-    /// A NAT in the middle: the server sees other addresses and ports than the client has.
+    /// Enables NAT on the middle host: the server sees another address and port than the client
+    /// has.
     fn enable_nat(&self) -> Result<()> {
         let rules = format!(
             "table ip nat {{ chain out {{ type nat hook postrouting priority srcnat;\n\
@@ -141,7 +146,7 @@ impl RunNetwork {
         &self.ends[1 - self.server_end()]
     }
 
-    /// The middle's device towards the server.
+    /// Interface of the middle host towards the server.
     pub(crate) fn server_link(&self) -> &'static str {
         match self.direction {
             TransferDirection::Up => "link2",
@@ -149,7 +154,7 @@ impl RunNetwork {
         }
     }
 
-    /// The middle's device towards the client.
+    /// Interface of the middle host towards the client.
     pub(crate) fn client_link(&self) -> &'static str {
         match self.direction {
             TransferDirection::Up => "link1",
@@ -161,12 +166,12 @@ impl RunNetwork {
         self.direction
     }
 
-    /// Where the server serves.
+    /// Address of the server.
     pub(crate) fn server_address(&self) -> SocketAddr {
         (end_address(self.server_end()), PORT).into()
     }
 
-    /// Where the client finds the middle, for who must be called by name.
+    /// Address of the middle host, for middleboxes that clients address.
     pub(crate) fn middle_address(&self) -> IpAddr {
         let [network, host] = match self.direction {
             TransferDirection::Up => [1, 2],
@@ -175,7 +180,7 @@ impl RunNetwork {
         IpAddr::V4(Ipv4Addr::new(10, 77, network, host))
     }
 
-    /// Takes traces at both ends until what is returned is stopped.
+    /// Captures at both ends until the returned value is stopped.
     pub(crate) fn trace(&self, sender: &Path, receiver: &Path) -> Result<RunCaptures> {
         let left = Tcpdump::start(&self.ends[0], DEVICE, sender)?;
         let right = match &self.before {
@@ -186,18 +191,18 @@ impl RunNetwork {
     }
 }
 
-/// Two captures at work.
+/// Two running captures.
 pub(crate) struct RunCaptures([Tcpdump; 2]);
 
 impl RunCaptures {
     pub(crate) fn stop(self) -> Result<()> {
-        // What was seen last is on its way to the file.
+        // The last packets are still on their way to the file.
         thread::sleep(Duration::from_millis(60));
         self.0.into_iter().try_for_each(Tcpdump::stop)
     }
 }
 
-/// tcpdump, as anybody would take a trace.
+/// A running tcpdump.
 struct Tcpdump(Child);
 
 impl Tcpdump {
@@ -216,9 +221,9 @@ impl Tcpdump {
         let mut line = String::new();
         while !line.contains("listening on") {
             line.clear();
-            ensure!(said.read_line(&mut line)? > 0, "tcpdump ended at once: {line}");
+            ensure!(said.read_line(&mut line)? > 0, "tcpdump cannot capture: {line}");
         }
-        // It says how much it took when it ends, and must be able to.
+        // It prints statistics at its end and must not block on that.
         thread::spawn(move || said.read_to_end(&mut Vec::new()));
         Ok(Tcpdump(child))
     }
@@ -232,7 +237,7 @@ impl Tcpdump {
 
 impl Drop for Tcpdump {
     fn drop(&mut self) {
-        // One that has ended is left as it is.
+        // A process that has ended is left alone.
         if let Ok(None) = self.0.try_wait() {
             let _ = self.0.kill();
             let _ = self.0.wait();
@@ -240,7 +245,7 @@ impl Drop for Tcpdump {
     }
 }
 
-/// Runs a command, and tells what it said if it fails.
+/// Runs a command. An error has the command's output.
 fn run(command: &mut Command) -> Result<()> {
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
     ensure!(output.status.success(), "{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim());

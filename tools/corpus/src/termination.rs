@@ -1,5 +1,5 @@
-//! What each end learns of a download that the client gives up (Wei et al., §III-D), and when: the client resets its connection, and both ends' traces are
-//! looked at.
+//! §III-D of Wei et al.: what each end sees, and when, if the client aborts a download. The client
+//! resets its connection, and both ends' traces are analysed.
 
 use crate::{
     conditions::{NetworkCondition, PathSpec, TransferDirection},
@@ -16,21 +16,22 @@ use std::{
     time::Duration,
 };
 
-/// Gives up downloads through each middle, and prints when the server learnt of it
+/// Aborts downloads through each middlebox and prints when the server learnt of it
 #[derive(Debug, clap::Args)]
 pub(crate) struct Termination {
     /// The tandem program
     #[arg(long, default_value = "tandem")]
     tandem: PathBuf,
-    /// How long the traces go on after the client has gone
+    /// How long the captures go on after the abort
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
     seconds: f64,
-    /// What chance begins with
+    /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// What the client wants, and what it has read when it goes: enough to find it in the other trace by, less than would be all with what a middle holds.
+/// The download, and what the client has read when it aborts: enough to find the connection in the
+/// other trace, and less than the download minus what a middlebox buffers.
 const PATH: PathSpec =
     PathSpec { slow_kbit: 16_000, slow_delay_us: 30_000, queue_packets: 150, fast_kbit: 100_000, fast_delay_us: 10_000, bytes: 24_000_000 };
 const READ: usize = 6_000_000;
@@ -69,19 +70,20 @@ impl Termination {
         thread::sleep(Duration::from_secs_f64(self.seconds));
         traces.stop()?;
         drop((running, server));
-        // Of what a middle holds the clocks' offset is known to a round trip alone; these are one clock.
+        // Through a middlebox the offset of the clocks can be inferred only within an RTT, but here
+        // both traces have one clock.
         let known = Known { synchronised_s: Some(0.001), ack_delay_s: None };
         let found = findings(Some(&Capture::read(&sender)?), Some(&Capture::read(&receiver)?), &Asked { known, series: false });
         let is_meant = |end: &std::net::SocketAddr| end.port() == port;
         let finding = found.iter().find(|finding| finding.sender.iter().chain(&finding.receiver).flatten().any(is_meant));
-        let finding = finding.context("its connection is in neither trace")?;
+        let finding = finding.context("neither trace has the connection")?;
         let Some(ending) = finding.character.ending else { return Ok([finding.reason.clone(), "–".into(), "–".into()]) };
         let what = match ending.sender {
             Some(Left::Reset) => "a reset",
             Some(Left::Fin) => "a close",
             None => "nothing",
         };
-        // What has all that the server had to send has let it go.
+        // A middlebox that holds the complete answer has already closed the server's connection.
         let seconds = |span: Option<f64>| match span {
             None => "–".into(),
             Some(span) if span < 0.0 => format!("{:.3} s before", -span),

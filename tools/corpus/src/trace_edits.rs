@@ -1,4 +1,5 @@
-//! What can be so of the traces of one and the same run: clocks that are off, captures that begin late, end early or lose records.
+//! Defects that traces may have: clocks that differ, captures that begin late, end early or miss
+//! packets.
 
 use crate::conditions::label_text;
 use anyhow::{Context as _, Result};
@@ -7,27 +8,27 @@ use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, fs, io::BufReader, path::Path, time::Duration};
 use testbed::SplitMix64;
 
-/// What is done to two traces after they were taken.
+/// A defect that is added to both traces of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum TraceEdit {
-    /// Nothing.
+    /// None.
     AsTaken,
-    /// The receiver's clock is 1 s ahead and 100 ppm faster.
+    /// The receiver's clock is 1 s ahead and 100 ppm fast.
     Ahead,
-    /// It is 1 s behind and 100 ppm slower.
+    /// The receiver's clock is 1 s behind and 100 ppm slow.
     Behind,
-    /// Both captures begin late, the one later than the other.
+    /// Both captures begin late, at different times.
     BeginsLate,
-    /// Both end early, the sender's within a record.
+    /// Both captures end early; the sender's ends within a record.
     EndsEarly,
-    /// Each has lost 2 % of its records.
+    /// Each capture misses 2 % of its packets.
     LosesRecords,
-    /// 96 bytes of each frame were captured: headers, and next to nothing else.
+    /// Each packet is truncated to 96 bytes, which hold little more than headers.
     HeadersAlone,
 }
 
-/// All but none, in the order of their turns.
+/// All defects, in the order in which runs take them in turn.
 pub(crate) const TRACE_EDITS: [TraceEdit; 6] =
     [TraceEdit::Ahead, TraceEdit::BeginsLate, TraceEdit::LosesRecords, TraceEdit::Behind, TraceEdit::EndsEarly, TraceEdit::HeadersAlone];
 
@@ -36,12 +37,12 @@ impl TraceEdit {
         label_text(self)
     }
 
-    /// Whether times of both traces are still of one clock.
+    /// Whether the times of both traces are still of one clock.
     pub(crate) fn keeps_clocks(self) -> bool {
         !matches!(self, TraceEdit::Ahead | TraceEdit::Behind)
     }
 
-    /// Writes `from`, the trace of an end (0: the sender's), as `to`.
+    /// Writes `from`, the trace of an end (0: sender, 1: receiver), as `to` with this defect.
     pub(crate) fn apply(self, end: usize, from: &Path, to: &Path, random: &mut SplitMix64) -> Result<()> {
         let reading = || format!("cannot read {}", from.display());
         let file = fs::File::open(from).with_context(reading)?;

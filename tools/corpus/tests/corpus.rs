@@ -1,4 +1,5 @@
-//! A small labelled corpus, made in the lab and looked at by the detector: no false alarm, no miss. And one of the operators of Wei et al., probed.
+//! Generates a small corpus in the lab and checks the detector against it: no false alarm, no miss.
+//! Probes one of the operators of Wei et al.
 
 use std::{
     path::PathBuf,
@@ -15,7 +16,7 @@ fn lacks() -> Option<String> {
     testing::missing(&["tcpdump", "ethtool", "nft"]).map(|program| format!("there is no {program}"))
 }
 
-/// Built beside this program when the whole workspace is.
+/// The `tandem` program, which a build of the whole workspace puts beside this one.
 fn tandem() -> String {
     PathBuf::from(BENCH).with_file_name("tandem").to_str().unwrap().into()
 }
@@ -41,19 +42,23 @@ fn a_small_corpus_has_no_false_alarm_and_no_miss() {
     let checked = bench(&["corpus-check", at, "--json"]);
     let result: serde_json::Value = serde_json::from_slice(&checked.stdout).unwrap();
     let number = |key: &str| result[key].as_u64().unwrap();
-    // Both kinds are in it, whatever is not installed: forwarding under seven conditions, and a relay of the corpus's own.
+    // Whatever is not installed, the corpus has both kinds: forwarding under seven conditions, and
+    // the corpus's own relay.
     assert!(number("pairs") >= 16, "{}", number("pairs"));
     let cases = result["cases"].as_array().unwrap();
     let other: Vec<_> = cases.iter().filter(|case| case["verdict"] != case["label"]["expected"]).collect();
     assert_eq!(["false_alarms", "misses"].map(number), [0; 2], "{other:#?}");
-    // Through a proxy that is called by name, traces of headers alone have nothing by which two connections find each other. In so few pairs one more may
-    // be untold than the twentieth that is held to over all of them.
+    // If clients address the proxy, traces of headers alone have nothing by which to match the two
+    // connections. In such a small corpus one pair more than the allowed twentieth may be
+    // undecided.
     let [pairs, untold, kinds] = ["pairs", "cannot_tell", "other_kind"].map(number);
     assert!(untold * 20 <= pairs + 20, "{other:#?}");
-    // Whether all was held shows where the beginning does: in traces as they were taken the kind is told, too.
+    // A TCP proxy is recognised at the beginning of a trace. In traces as captured its kind must be
+    // decided, too.
     let as_taken = |case: &&serde_json::Value| case["label"]["change"] == "as-taken";
     assert!(cases.iter().filter(as_taken).count() >= 8 && !other.iter().any(as_taken), "{other:#?}");
-    // A method that is told what it needs calls nothing split that is not; and the passive ones see a download that is held.
+    // A method that knows what it needs reports no split on an end-to-end connection, and the
+    // passive methods detect a download through a TCP proxy.
     for method in ["method 1", "method 2", "method 3"] {
         let rows = result["methods"][method].as_object().unwrap();
         let alarms = rows.iter().filter(|(row, said)| row.starts_with("end-to-end") && said[0] != 0);
@@ -64,7 +69,7 @@ fn a_small_corpus_has_no_false_alarm_and_no_miss() {
     assert_eq!(checked.status.success(), untold.max(kinds) * 20 <= pairs);
 }
 
-/// The one of whose cells there is one of each kind, side by side on one host.
+/// This operator has a cell of each kind.
 #[test]
 fn an_operators_cells_are_found_as_they_are_printed() {
     if let Some(why) = lacks() {

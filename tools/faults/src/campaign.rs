@@ -1,11 +1,8 @@
-//! FaultCampaign injected into the proxy and into both ends of a bond: each of their system calls fails, with
-//! each of several errors, the first time, the second, and so on; once, or for a while.
+//! The fault injection campaign: each system call of a program fails with each of several errors,
+//! at its first, second, … occurrence, once or for a while.
 //!
-//! Where the faults come from: `faults/interposer` is a seccomp filter with user notification between the
-//! unchanged program and the kernel, answered by a thread of this one. Calls are found, not listed: a
-//! round of transfers without faults tells which calls the program makes, and how often; each is then
-//! tried. `faults/environment` is the network around the program, `faults/ends` plays and judges transfers,
-//! `faults/calls` has the names.
+//! A round of transfers without faults determines which calls the program makes, and how often.
+//! Each of them is then made to fail.
 
 use crate::{
     environment::{self, DescriptorCounts, InterposedProgram, ProgramKind, TestEnvironment},
@@ -23,33 +20,35 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Makes each system call of the proxy and of a bond's ends fail in turn while transfers run, and tells
-/// what became of them. Exit code 1 if a flow got stuck or lost a byte, the program panicked, leaked a
-/// descriptor, or splits no new connection afterwards
+/// Makes each system call of the proxy, and of both ends of a bond, fail in turn while transfers
+/// run, and reports the outcome. Exit code 1 if a flow got stuck or lost a byte, or if the program
+/// panicked, leaked a descriptor, or split no new connection afterwards
 #[derive(Debug, clap::Parser)]
 pub(crate) struct FaultCampaign {
     /// The tandem program
     #[arg(long, default_value = "tandem")]
     tandem: PathBuf,
-    /// What is tried
+    /// Programs to test
     #[arg(long, value_enum, value_delimiter = ',', default_value = "proxy,connect,serve")]
     setups: Vec<ProgramKind>,
     /// When calls fail
     #[arg(long, value_enum, value_delimiter = ',', default_value = "run,start,stop")]
     phases: Vec<FaultPhase>,
-    /// Only these calls, by name; absent: all that are made
+    /// Only these system calls, by name; absent: all that the program makes
     #[arg(long, value_delimiter = ',')]
     calls: Option<Vec<String>>,
     /// Only these errors, by name (ENOMEM)
     #[arg(long, value_delimiter = ',')]
     errors: Option<Vec<String>>,
-    /// How many places of each call are tried at most: the 1st, 2nd, 3rd, 5th, 8th, 13th and so on
+    /// Maximum number of occurrences of each call that are tried: the 1st, 2nd, 3rd, 5th, 8th, 13th
+    /// and so on
     #[arg(long, default_value_t = 12)]
     places: usize,
-    /// Ends after so many seconds, with what is done by then
+    /// Stops after this time and reports the cases so far
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
-    /// Results go here, a line of JSON a case; cases that it has are not tried again
+    /// Appends results to this file, one line of JSON for each case; cases that it already has are
+    /// skipped
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
 }
@@ -60,13 +59,13 @@ pub(crate) struct FaultCampaign {
 enum FaultPhase {
     /// While transfers run
     Run,
-    /// From when the program has read its configuration until it splits connections
+    /// From reading the configuration until connections are split
     Start,
-    /// From the signal that ends it
+    /// After the signal to stop
     Stop,
 }
 
-/// A fault, and where it was injected.
+/// A fault and where it was injected.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct FaultCase {
     setup: ProgramKind,
@@ -77,11 +76,11 @@ struct FaultCase {
     lasts_ms: u64,
 }
 
-/// What record of it, from the best to the worst.
+/// The outcome of a case, from best to worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum FaultOutcome {
-    /// There were fewer calls.
+    /// The program made fewer calls.
     NotReached,
     /// Every transfer was complete.
     Unaffected,
@@ -89,7 +88,7 @@ enum FaultOutcome {
     Reset,
     /// The program ended with an error that says why.
     Ended,
-    /// What must not be.
+    /// Must never happen.
     Bad,
 }
 
@@ -101,7 +100,7 @@ struct CaseRecord {
     detail: String,
 }
 
-/// How long a failure lasts that does not pass at once.
+/// Duration of a lasting failure.
 const LASTING: Duration = Duration::from_millis(300);
 
 impl FaultCampaign {
@@ -149,13 +148,13 @@ impl FaultCampaign {
         among(&self.calls, &syscalls::name(call)) && among(&self.errors, error_name(errno))
     }
 
-    /// The places of a call that is made so often: 1, 2, 3, 5, 8, …
+    /// Occurrences of a call that are tried, up to `count`: 1, 2, 3, 5, 8, …
     fn places(&self, count: u64) -> Vec<u64> {
         let numbers = std::iter::successors(Some((1, 2)), |(one, next)| Some((*next, one + next)));
         numbers.map(|(one, _)| one).take(self.places).take_while(|place| *place <= count).collect()
     }
 
-    /// How many lasting failures an error has: what passes at once by its nature has none.
+    /// Durations of failures with this error. Only a shortage lasts.
     fn lasting(errno: i32) -> &'static [Duration] {
         if matches!(errno, libc::ENOMEM | libc::EMFILE | libc::ENOBUFS | libc::ENOSPC | libc::ENFILE) {
             &[Duration::ZERO, LASTING]
@@ -171,7 +170,7 @@ struct PhaseTrial<'a> {
     environment: &'a TestEnvironment,
     setup: ProgramKind,
     phase: FaultPhase,
-    /// It serves many cases, until one ends it.
+    /// The running program. It serves many cases, until one ends it.
     program: Option<(InterposedProgram, DescriptorCounts)>,
     begun: Instant,
     all: &'a mut BTreeMap<FaultCase, CaseRecord>,
@@ -203,7 +202,7 @@ impl PhaseTrial<'_> {
         self.faults.seconds.is_some_and(|seconds| self.begun.elapsed().as_secs_f64() > seconds)
     }
 
-    /// The calls of this phase without faults, and how often they are made.
+    /// Number of calls in this phase without faults, by system call.
     fn counts(&mut self) -> Result<BTreeMap<i32, u64>> {
         if self.phase == FaultPhase::Start {
             let mut program = self.environment.start(None)?;
@@ -227,12 +226,12 @@ impl PhaseTrial<'_> {
         Ok(counts)
     }
 
-    /// Sees to it that the program runs, and what descriptors it has then.
+    /// Makes sure that the program runs, and counts its descriptors.
     fn running(&mut self) -> Result<()> {
         if self.program.is_none() {
             let mut program = self.environment.start(None)?;
             self.environment.await_start(&mut program)?;
-            // Whatever comes with the first connections.
+            // The first connections open descriptors that stay open.
             for _ in 0..2 {
                 self.environment.round();
             }
@@ -304,7 +303,7 @@ impl PhaseTrial<'_> {
         let fired = program.interposer.disarm();
         if let Some(status) = program.status()? {
             return Ok(if fired == 0 {
-                (FaultOutcome::Bad, "it ended without a fault".into())
+                (FaultOutcome::Bad, "the program ended without a fault".into())
             } else {
                 judge_end(status, &program.said())
             });
@@ -317,7 +316,7 @@ impl PhaseTrial<'_> {
         }
         let sum = self.environment.round();
         let said = program.said();
-        // It may split connections for a moment before its start fails.
+        // The program may split connections for a moment before its start fails.
         if let Some(status) = program.status()? {
             return Ok(judge_end(status, &said));
         }
@@ -332,9 +331,9 @@ impl PhaseTrial<'_> {
         program.terminate()?;
         let status = program.await_end()?;
         let fired = program.interposer.fired();
-        let Some(status) = status else { return Ok((FaultOutcome::Bad, format!("it does not end; {}", tail(&program.said())))) };
+        let Some(status) = status else { return Ok((FaultOutcome::Bad, format!("the program does not end; {}", tail(&program.said())))) };
         if self.environment.leaves_rules()? {
-            return Ok((FaultOutcome::Bad, "its rules are still there".into()));
+            return Ok((FaultOutcome::Bad, "its rules are still installed".into()));
         }
         if fired == 0 {
             return Ok((FaultOutcome::NotReached, String::new()));
@@ -347,27 +346,27 @@ impl PhaseTrial<'_> {
     }
 }
 
-/// Whether a program that ended did so in order: with an exit code, and a word about why.
+/// Whether a program ended in an orderly way: with an exit code and a message.
 fn judge_end(status: ExitStatus, said: &str) -> (FaultOutcome, String) {
     let last = tail(said);
     let is_fine = matches!(status.code(), Some(1..=127)) && !panicked(said) && !last.trim().is_empty();
     (if is_fine { FaultOutcome::Ended } else { FaultOutcome::Bad }, format!("{status}: {last}"))
 }
 
-/// Whether a part of the program panicked by itself. Panics at places in the standard library cannot be
-/// avoided, and have no cause outside of tests: reading what a child says, or whether its exec failed, is
-/// only ever interrupted, and the kernel never lacks random numbers once it has begun to give them.
+/// Whether the program itself panicked. Panics inside the standard library cannot be avoided and
+/// have no cause outside of tests: reading a child's output or the result of its exec is only ever
+/// interrupted, and the kernel never lacks random numbers once it has any.
 fn panicked(said: &str) -> bool {
     said.lines().filter(|line| line.contains("panicked at")).any(|line| !line.contains("/library/std/src/"))
 }
 
-/// The last words.
+/// The last lines of a log.
 fn tail(said: &str) -> String {
     let lines: Vec<&str> = said.lines().collect();
     lines[lines.len().saturating_sub(4)..].join(" | ")
 }
 
-/// The outcomes, counted by call.
+/// Outcomes, counted by system call.
 fn table(all: &[&CaseRecord]) -> String {
     let mut rows: BTreeMap<(ProgramKind, FaultPhase, &str), [usize; 5]> = BTreeMap::new();
     let mut tried: BTreeMap<(ProgramKind, FaultPhase, &str), BTreeSet<&str>> = BTreeMap::new();

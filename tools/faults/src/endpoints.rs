@@ -1,5 +1,4 @@
-//! The ends of transfers: clients and servers that know to the byte what they are to receive, and say
-//! how their connections ended.
+//! Clients and servers that know every byte they are to receive, and how their connections ended.
 
 use anyhow::{Context as _, Result};
 use lab::Host;
@@ -15,20 +14,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// An end that hears nothing for so long counts as stuck: more than the 30 s that a far end, or the other
-/// end of a bond, has to answer.
+/// How long an endpoint waits before it counts as stuck: longer than the 30 s that a far end, or
+/// the other end of a bond, has to answer.
 pub(crate) const STUCK: Duration = Duration::from_secs(40);
 
-/// What a connection does. TransferServers know it by their port.
+/// What a connection does. Servers recognise it by their port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TransferKind {
-    /// Both ends send at once, as fast as they can.
+    /// Both ends send at once, at full speed.
     Both,
-    /// The client sends, the server answers when it has everything.
+    /// The client sends; the server answers when it has everything.
     Up,
-    /// Messages of a few bytes, back and forth.
+    /// Messages of 200 bytes, in turn.
     Messages,
-    /// As `Up`, to a server that reads only after a while, so that the way there fills up.
+    /// As `Up`, to a server that starts to read late, so that all buffers on the path fill.
     Slow,
 }
 
@@ -40,7 +39,7 @@ impl TransferKind {
         8001 + self as u16
     }
 
-    /// How much goes up and down, in bytes.
+    /// Bytes sent up and down.
     fn sizes(self) -> (usize, usize) {
         match self {
             TransferKind::Both => (600_000, 600_000),
@@ -55,20 +54,20 @@ impl TransferKind {
     const NAP: Duration = Duration::from_millis(60);
 }
 
-/// How an end saw its connection end.
+/// How a connection ended, as one endpoint saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TransferEnd {
-    /// Everything was sent; everything record, then the end of file.
+    /// Everything was sent and received, then came end of file.
     Complete,
-    /// An error; whether everything had come before it.
+    /// An error; whether everything had been received before it.
     Reset { had_all: bool, why: io::ErrorKind },
-    /// Nothing record for a long time.
+    /// No progress for [`STUCK`].
     Stuck,
-    /// Bytes that were not sent, or an end of file before the last of them.
+    /// Wrong bytes, or an early end of file.
     Wrong(String),
 }
 
-/// The number of the next transfer, unique in this process.
+/// Number of the next transfer, unique in this process.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// The bytes of transfer `id` in one direction.
@@ -85,7 +84,7 @@ fn pattern(id: u64, down: bool, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Why an end stopped before its time.
+/// Why an endpoint stopped early.
 #[derive(Debug)]
 enum TransferError {
     Failed(io::Error),
@@ -120,7 +119,8 @@ fn read_end(stream: &mut impl Read) -> Result<(), TransferError> {
     }
 }
 
-/// Plays an end; `sends` is its part, `expects` the other's. The server has read the transfer's number.
+/// Plays one endpoint: it sends `sends` and must receive `expects`. The server has already read the
+/// number of the transfer.
 fn play(
     kind: TransferKind,
     is_client: bool,
@@ -139,7 +139,8 @@ fn play(
             let received = read_expected(&mut reader, expects, got).and_then(|()| read_end(&mut reader));
             let sent = sending.join().unwrap_or_else(|_| Err(io::Error::other("the sending thread panicked")));
             match (received, sent) {
-                // The kernel tells an error once, here to the thread that sends: the reader then sees an end of file.
+                // The kernel reports an error once, here to the sending thread; the reader then
+                // sees end of file.
                 (Err(TransferError::Wrong(_)), Err(why)) => Err(why.into()),
                 (received, sent) => received.and(sent.map_err(TransferError::from)),
             }
@@ -194,17 +195,17 @@ fn be_patient(stream: &TcpStream) -> io::Result<()> {
     stream.set_write_timeout(Some(STUCK))
 }
 
-/// What servers have seen.
+/// Shared state of the servers.
 #[derive(Debug, Default)]
 struct ServerState {
     /// Connections that are open now.
     open: usize,
     ends: HashMap<u64, TransferEnd>,
-    /// Connections that got stuck, or ended cleanly, before they said which transfer they are.
+    /// Endings of connections that got stuck, or ended cleanly, before they sent their number.
     strays: Vec<TransferEnd>,
 }
 
-/// The servers, and what they have seen.
+/// The servers, which record how their connections end.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TransferServers(Arc<(Mutex<ServerState>, Condvar)>);
 
@@ -213,7 +214,7 @@ impl TransferServers {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Serves all kinds on every address of a host.
+    /// Serves all kinds of transfers on every address of a host.
     pub(crate) fn start(host: &Host) -> Result<Self> {
         let servers = TransferServers::default();
         for kind in TRANSFER_KINDS {
@@ -250,8 +251,8 @@ impl TransferServers {
         self.0.1.notify_all();
     }
 
-    /// Waits until no connection is open; then how they ended, by transfer, and those
-    /// of no known transfer that ended wrong.
+    /// Waits until no connection is open. Returns how they ended, by transfer, and the wrong
+    /// endings of connections without a number.
     fn settle(&self) -> (HashMap<u64, TransferEnd>, Vec<TransferEnd>) {
         let begun = Instant::now();
         let mut seen = self.seen();
@@ -264,12 +265,12 @@ impl TransferServers {
     }
 }
 
-/// Where a client goes to.
+/// Where a client connects.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TransferTarget {
     pub(crate) kind: TransferKind,
     pub(crate) at: SocketAddr,
-    /// By SOCKS5, to this name or address.
+    /// Connect by SOCKS5 to this name or address.
     pub(crate) socks: Option<&'static str>,
 }
 
@@ -281,7 +282,7 @@ impl TransferTarget {
         be_patient(&stream)?;
         let Some(name) = self.socks else { return Ok(stream) };
         stream.write_all(&[5, 1, 0])?;
-        // An end of file in the greeting is a refusal.
+        // End of file during the handshake is a refusal.
         stream.read_exact(&mut [0; 2])?;
         let address = match name.parse() {
             Ok(IpAddr::V4(address)) => [&[1][..], &address.octets()].concat(),
@@ -304,17 +305,17 @@ impl TransferTarget {
     }
 }
 
-/// What some transfers record to.
+/// Results of a round of transfers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RoundSummary {
     pub(crate) complete: usize,
     pub(crate) reset: usize,
-    /// What must not be: stuck flows, lost or wrong bytes.
+    /// Must never happen: stuck flows, lost or wrong bytes.
     pub(crate) bad: Vec<String>,
 }
 
-/// Plays transfers at once, and judges them: a client that saw a clean end knows that the server has
-/// received everything, and neither sees a clean end before the last byte.
+/// Plays transfers at once and judges them. A client that saw a clean end knows that the server has
+/// received everything, and neither endpoint sees a clean end before the last byte.
 pub(crate) fn round(host: &Host, servers: &TransferServers, targets: &[TransferTarget]) -> RoundSummary {
     let ends: Vec<(TransferTarget, u64, TransferEnd)> = thread::scope(|scope| {
         let playing: Vec<_> = targets
@@ -332,7 +333,7 @@ pub(crate) fn round(host: &Host, servers: &TransferServers, targets: &[TransferT
         sum.bad.push("a client panicked".into());
     }
     if !strays.is_empty() {
-        sum.bad.push(format!("connections to servers, of no known transfer: {strays:?}"));
+        sum.bad.push(format!("connections without a transfer number: {strays:?}"));
     }
     for (target, id, client) in ends {
         let server = served.remove(&id);
@@ -343,7 +344,8 @@ pub(crate) fn round(host: &Host, servers: &TransferServers, targets: &[TransferT
                 sum.complete += 1;
                 continue;
             }
-            // Where both send at once an end of file may be passed on while the other direction goes on.
+            // If both ends send at once, end of file may be passed on before the other direction
+            // fails.
             (TransferEnd::Complete, _) if !had_all && target.kind != TransferKind::Both => {}
             _ => {
                 sum.reset += 1;

@@ -1,5 +1,5 @@
-//! What faults are injected into: a proxy on a router, or one end of a bond, with clients and servers
-//! around it.
+//! The environment of a campaign: the program under test (a proxy on a router, or one end of a
+//! bond), with clients and servers around it.
 
 use crate::{
     endpoints::{self, RoundSummary, STUCK, TRANSFER_KINDS, TransferKind, TransferServers, TransferTarget},
@@ -19,7 +19,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// The program that is tried.
+/// The program under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ProgramKind {
@@ -41,15 +41,15 @@ impl fmt::Display for ProgramKind {
     }
 }
 
-/// Idle pipes that the relay keeps for reuse, two descriptors each (`Tools` in `proxy/src/relay.rs`).
+/// Ends of idle pipes that the proxy's workers keep for reuse: two workers with eight pipes.
 const KEPT_PIPE_ENDS: usize = 2 * 8;
-/// Connections of a bond that may be ready beyond those kept. One program serves many cases, so that a leak
-/// of one a case shows all the same.
+/// Connections that a bond may keep ready in addition to its pool. One program serves many cases,
+/// so a leak of one descriptor for each case would exceed it.
 const MOST_READY: usize = 8;
-/// How long the program may take to start, to end, to have its descriptors as before.
+/// How long the program may take to start, to end, or to release descriptors.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A process that ends with its owner.
+/// A process that is killed when dropped.
 #[derive(Debug)]
 struct KilledOnDrop(Child);
 
@@ -60,19 +60,19 @@ impl Drop for KilledOnDrop {
     }
 }
 
-/// A program on a fault interposer.
+/// A program whose system calls are intercepted.
 #[derive(Debug)]
 pub(crate) struct InterposedProgram {
     daemon: KilledOnDrop,
     pub(crate) interposer: Interposer,
     log: PathBuf,
-    /// Where in the log this program begins.
+    /// Offset in the log at which this program begins.
     begins: u64,
     /// The other end of a bond.
     _other: Option<KilledOnDrop>,
 }
 
-/// Open descriptors, of the process and of its workers, which have tables of their own.
+/// Open descriptors of the process and of its workers, which have their own tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct DescriptorCounts {
     sockets: usize,
@@ -81,21 +81,21 @@ pub(crate) struct DescriptorCounts {
 }
 
 impl DescriptorCounts {
-    /// Whether these are no more than `before`, but for pipes that are kept.
+    /// Whether there are no more than `before`, except for pipes kept for reuse.
     fn is_back_at(self, before: DescriptorCounts, setup: ProgramKind) -> bool {
-        // A bond may have more connections ready than it keeps, where streams that waited for them have
-        // ended. The next ones take them, so that there are never many.
+        // A bond may have more connections ready than its pool holds if streams that waited for
+        // them have ended. New streams take them, so there are never many.
         let ready = if setup == ProgramKind::Proxy { 0 } else { MOST_READY };
         self.sockets <= before.sockets + ready && self.others <= before.others && self.pipe_ends <= before.pipe_ends.max(KEPT_PIPE_ENDS + 8)
     }
 }
 
-/// Hosts, servers, and where clients go.
+/// Hosts, servers and the destinations of clients.
 pub(crate) struct TestEnvironment {
     setup: ProgramKind,
     tandem: PathBuf,
     client: Host,
-    /// The host of the program that is tried, where it is not the client's or the server's.
+    /// Host of the program under test, if it is neither the client's nor the server's.
     router: Option<Host>,
     server: Host,
     servers: TransferServers,
@@ -105,7 +105,7 @@ pub(crate) struct TestEnvironment {
 
 const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 78, 1, 2);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 78, 2, 2);
-/// Where the bond takes connections: a port for each of the servers'.
+/// Address at which the bond takes connections, with a port for each port of the servers.
 const LISTEN: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 impl TestEnvironment {
@@ -183,7 +183,7 @@ impl TestEnvironment {
         command
     }
 
-    /// Has a command write to a log; the place where that goes on.
+    /// Appends a command's standard error to a log. Returns the offset at which it begins.
     fn log(&self, command: &mut Command, name: &str) -> io::Result<u64> {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.path(name))?;
         let begins = log.metadata()?.len();
@@ -206,11 +206,11 @@ impl TestEnvironment {
             None => None,
         };
         let begins = self.log(&mut tried, "log")?;
-        let (child, interposer) = Interposer::start(&mut tried, fault).context("cannot start the program on a fault interposer")?;
+        let (child, interposer) = Interposer::start(&mut tried, fault).context("cannot start the program under interception")?;
         Ok(InterposedProgram { daemon: KilledOnDrop(child), interposer, log: self.path("log"), begins, _other: other })
     }
 
-    /// Waits until the program splits connections; an error says why it does not.
+    /// Waits until the program splits connections. An error says why it does not.
     pub(crate) fn await_start(&self, program: &mut InterposedProgram) -> Result<()> {
         let begun = Instant::now();
         loop {
@@ -226,12 +226,12 @@ impl TestEnvironment {
         }
     }
 
-    /// Some of every kind of transfer at once.
+    /// Plays transfers of all kinds at once.
     pub(crate) fn round(&self) -> RoundSummary {
         endpoints::round(&self.client, &self.servers, &self.targets)
     }
 
-    /// Whether a new connection goes through the program, and all of it arrives.
+    /// Fails unless a new connection goes through the program and is complete.
     fn splits(&self) -> Result<()> {
         let messages: Vec<TransferTarget> =
             self.targets.iter().filter(|target| target.kind == TransferKind::Messages).copied().take(1).collect();
@@ -241,7 +241,7 @@ impl TestEnvironment {
             ensure!(self.split_so_far()? > before, "a new connection passed unsplit");
             return Ok(());
         }
-        // Nothing else takes connections there.
+        // Only the bond listens at these addresses.
         self.try_one(&messages)
     }
 
@@ -252,7 +252,7 @@ impl TestEnvironment {
         Ok(())
     }
 
-    /// How many transparent connections the firewall has brought to the proxy, as it counted.
+    /// Number of transparent connections that the firewall has redirected to the proxy.
     fn split_so_far(&self) -> Result<u64> {
         let output = self.host().command("nft").args(["-j", "list", "counter", "inet", "tandem", "split"]).output()?;
         ensure!(output.status.success(), "the proxy's rules are not there: {}", String::from_utf8_lossy(&output.stderr).trim());
@@ -261,14 +261,15 @@ impl TestEnvironment {
         packets.context("nft lists no counter of split connections")
     }
 
-    /// Waits until the program splits new connections again and has no more descriptors than before.
+    /// Waits until the program splits new connections again and has no more descriptors than
+    /// before.
     pub(crate) fn await_recovery(&self, program: &mut InterposedProgram, before: DescriptorCounts) -> Result<()> {
         let begun = Instant::now();
         loop {
-            ensure!(program.status()?.is_none(), "it ended");
+            ensure!(program.status()?.is_none(), "the program ended");
             match self.splits() {
                 Ok(()) => break,
-                Err(why) if begun.elapsed() > STUCK => return Err(why.context("no new connection is split")),
+                Err(why) if begun.elapsed() > STUCK => return Err(why.context("new connections are not split")),
                 Err(_) => thread::sleep(Duration::from_millis(50)),
             }
         }
@@ -283,7 +284,7 @@ impl TestEnvironment {
         }
     }
 
-    /// Whether anything is left of a program that has ended.
+    /// Whether a program that has ended left rules behind.
     pub(crate) fn leaves_rules(&self) -> Result<bool> {
         if self.setup != ProgramKind::Proxy {
             return Ok(false);
@@ -291,7 +292,7 @@ impl TestEnvironment {
         let is_there =
             || -> Result<bool> { Ok(self.host().command("nft").args(["list", "table", "inet", "tandem"]).output()?.status.success()) };
         let begun = Instant::now();
-        // The kernel takes the table with its owner, which ends a moment later where the program was killed.
+        // The kernel removes the table with its owner, which ends a moment after a killed program.
         while is_there()? {
             if begun.elapsed() > Duration::from_secs(5) {
                 return Ok(true);
@@ -307,7 +308,7 @@ impl InterposedProgram {
         self.daemon.0.try_wait()
     }
 
-    /// Waits for its end; none when that does not come.
+    /// Waits for the program's end; `None` if it does not end.
     pub(crate) fn await_end(&mut self) -> io::Result<Option<ExitStatus>> {
         let begun = Instant::now();
         loop {
@@ -324,7 +325,7 @@ impl InterposedProgram {
         Ok(rustix::process::kill_process(process, rustix::process::Signal::TERM)?)
     }
 
-    /// What it has said.
+    /// What the program has logged.
     pub(crate) fn said(&self) -> String {
         let read = || -> io::Result<String> {
             let mut file = fs::File::open(&self.log)?;
@@ -341,7 +342,7 @@ impl InterposedProgram {
         let mut sum = DescriptorCounts::default();
         for task in fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten() {
             let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-            // Workers are called by their number; other threads share the table of the main one.
+            // Worker threads are named by number; other threads share the table of the main thread.
             let is_worker = name.trim().strip_prefix("tandem-").is_some_and(|rest| rest.parse::<u32>().is_ok());
             if !is_worker && task.file_name().to_str() != Some(&process.to_string()) {
                 continue;
@@ -359,7 +360,7 @@ impl InterposedProgram {
     }
 }
 
-/// Writes a line to a file of results.
+/// Appends a line to a file of results.
 pub(crate) fn append(path: &Path, line: &str) -> Result<()> {
     let mut file = fs::OpenOptions::new().create(true).append(true).open(path)?;
     Ok(writeln!(file, "{line}")?)

@@ -1,7 +1,8 @@
-//! Between a program and the kernel: counts the program's system calls, and has some of them fail.
+//! Intercepts a program's system calls: counts them, and makes some of them fail.
 //!
-//! This is seccomp's user notification (seccomp_unotify(2)). It needs no other build of the program,
-//! sees the calls that Rust code makes without the C library, and costs some microseconds a call.
+//! It uses seccomp user notification (seccomp_unotify(2)), which needs no special build of the
+//! program, also intercepts calls that bypass the C library, and costs some microseconds for each
+//! call.
 
 use crate::sys;
 use rustix::{
@@ -17,27 +18,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A failure that is to come.
+/// A failure to inject.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SyscallFault {
     pub(crate) call: i32,
     pub(crate) errno: i32,
-    /// Which of the calls from now on fails, counted from 1.
+    /// Which of the following calls fails, counted from 1.
     pub(crate) nth: u64,
-    /// How long those after it fail too.
+    /// How long later calls fail as well.
     pub(crate) lasts: Duration,
-    /// Calls count from the first of these on, where one is named.
+    /// Start counting at the first call of this kind.
     pub(crate) after: Option<i32>,
 }
 
 #[derive(Debug, Default)]
 struct InterposerState {
     fault: Option<SyscallFault>,
-    /// Since when calls fail.
+    /// When the first call failed.
     since: Option<Instant>,
-    /// How many have been made to fail.
+    /// How many calls have failed.
     fired: u64,
-    /// The call from which on others count has been made.
+    /// Whether the call that starts the counting has been made.
     begun: bool,
     counts: BTreeMap<i32, u64>,
 }
@@ -60,20 +61,20 @@ impl InterposerState {
     }
 }
 
-/// The interposer below one program.
+/// Intercepts the calls of one program.
 #[derive(Debug)]
 pub(crate) struct Interposer(Arc<Mutex<InterposerState>>);
 
 impl Interposer {
-    /// Starts a program on a interposer that has `fault` from its first call on. Only the program's own
-    /// calls are counted and fail, not those of its children.
+    /// Starts a program that has `fault` from its first call on. Only the program's own calls are
+    /// counted and made to fail, not those of its children.
     pub(crate) fn start(command: &mut Command, fault: Option<SyscallFault>) -> io::Result<(Child, Self)> {
         let state = Arc::new(Mutex::new(InterposerState { fault, ..InterposerState::default() }));
         let (child, listener) = sys::spawn(command)?;
         let (shared, process) = (state.clone(), child.id());
         thread::Builder::new().name("faults".into()).spawn(move || {
             if let Err(why) = serve(&listener, process, &shared) {
-                eprintln!("the fault interposer of process {process} ended: {why}");
+                eprintln!("interception of process {process} ended: {why}");
             }
         })?;
         Ok((child, Interposer(state)))
@@ -83,30 +84,30 @@ impl Interposer {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts from 0 again, and has calls fail from now on.
+    /// Restarts the counts at 0, with this fault from now on.
     pub(crate) fn arm(&self, fault: Option<SyscallFault>) {
         *self.state() = InterposerState { fault, ..InterposerState::default() };
     }
 
-    /// Has no more calls fail; how many did.
+    /// Removes the fault. Returns how many calls failed.
     pub(crate) fn disarm(&self) -> u64 {
         let mut state = self.state();
         state.fault = None;
         state.fired
     }
 
-    /// How many calls have been made to fail so far.
+    /// How many calls have failed so far.
     pub(crate) fn fired(&self) -> u64 {
         self.state().fired
     }
 
-    /// How often each call was made since this was last armed.
+    /// Number of calls since [`Interposer::arm`], by system call.
     pub(crate) fn counts(&self) -> BTreeMap<i32, u64> {
         self.state().counts.clone()
     }
 }
 
-/// Answers until all processes that have the filter are gone.
+/// Answers notifications until all processes with the filter have ended.
 fn serve(listener: &OwnedFd, process: u32, state: &Mutex<InterposerState>) -> io::Result<()> {
     let mut is_own = HashMap::new();
     loop {
@@ -130,7 +131,7 @@ fn serve(listener: &OwnedFd, process: u32, state: &Mutex<InterposerState>) -> io
     }
 }
 
-/// The process that a thread is of.
+/// The process to which a thread belongs.
 fn group_of(thread: u32) -> Option<u32> {
     let text = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()

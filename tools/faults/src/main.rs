@@ -1,4 +1,9 @@
-//! Makes the system calls of the proxy and of a bond fail while transfers run.
+//! Fault injection: makes system calls of the proxy and of a bond fail while transfers run, and
+//! checks that no flow gets stuck or loses a byte.
+//!
+//! `campaign` decides which calls fail. `interposer` intercepts the program's system calls, by the
+//! seccomp interface in `sys`; `syscalls` has their names and errors. `environment` runs the
+//! program between hosts, `endpoints` plays and judges transfers.
 
 mod campaign;
 mod endpoints;

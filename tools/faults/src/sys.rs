@@ -1,4 +1,4 @@
-//! The system calls that no library wraps: installing a seccomp filter with user notification in a
+//! System calls that no library wraps: installing a seccomp filter with user notification in a
 //! child, receiving its notifications, answering them.
 #![allow(unsafe_code)]
 
@@ -18,11 +18,10 @@ use std::{
 /// How long the child may take to install its filter.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Calls that are never reported: those that must not fail for this mechanism itself to work
-/// (`execve` and `pselect6` of the child before it runs the program), those that cannot fail
-/// (`prlimit64` of the calling process), and those whose errors a program cannot handle: on an
-/// unexpected error of `futex` the C library aborts, and a `close` that is not executed leaks the
-/// descriptor.
+/// Calls that are never intercepted: calls that this mechanism needs (`execve` and `pselect6` of
+/// the child before it runs the program), calls that cannot fail (`prlimit64` of the calling
+/// process), and calls whose errors no program can handle (the C library aborts on an unexpected
+/// error of `futex`; a `close` that is not executed leaks the descriptor).
 const NEVER: &[libc::c_long] = &[
     libc::SYS_execve,
     libc::SYS_exit,
@@ -54,10 +53,10 @@ const NEVER: &[libc::c_long] = &[
 
 fn filter() -> Vec<libc::sock_filter> {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    // The number of the call is the first word of seccomp_data.
+    // The number of the call is the first word of `seccomp_data`.
     let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0)];
     for (at, call) in NEVER.iter().enumerate() {
-        // Over the rest of the list and the notification, to the last statement.
+        // Jump over the rest of the list and the notification, to the last statement.
         let jump = (NEVER.len() - at) as u8;
         program.push(libc::sock_filter { code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, jt: jump, jf: 0, k: *call as u32 });
     }
@@ -66,14 +65,14 @@ fn filter() -> Vec<libc::sock_filter> {
     program
 }
 
-/// Starts a program of which every system call, and every one of its children, waits for an answer
-/// on the descriptor that is returned with it. It is the only one of its kind: when it is closed, the
-/// calls fail with ENOSYS.
+/// Starts a program whose system calls, and those of its children, wait for an answer on the
+/// returned descriptor. The descriptor is the only one of its kind: when it is closed, the calls
+/// fail with ENOSYS.
 pub(crate) fn spawn(command: &mut Command) -> io::Result<(Child, OwnedFd)> {
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_read_timeout(Some(PATIENCE))?;
     let program = filter();
-    // SAFETY: `install` makes system calls alone, and allocates nothing.
+    // SAFETY: `install` only makes system calls and allocates nothing.
     unsafe { command.pre_exec(move || install(&program, theirs.as_raw_fd())) };
     thread::scope(|scope| {
         let listener = scope.spawn(|| fetch_listener(&ours));
@@ -83,12 +82,12 @@ pub(crate) fn spawn(command: &mut Command) -> io::Result<(Child, OwnedFd)> {
     })
 }
 
-/// In the child, between fork and exec: says which descriptor the listener will be, installs the
-/// filter, and waits until the parent has fetched it.
+/// In the child, between fork and exec: reports which descriptor the listener will be, installs the
+/// filter, and waits until the parent has fetched the listener.
 fn install(program: &[libc::sock_filter], parent: RawFd) -> io::Result<()> {
     let checked = |status: libc::c_long| if status < 0 { Err(io::Error::last_os_error()) } else { Ok(status) };
-    // SAFETY: these calls take numbers, or pointers to what lives until they return. The descriptor that
-    // is opened to learn the lowest free number is closed again.
+    // SAFETY: these calls take numbers, or pointers to values that live until they return. The
+    // descriptor that is opened to learn the lowest free number is closed again.
     unsafe {
         let next = checked(libc::dup(parent).into())?;
         checked(libc::close(next as RawFd).into())?;
@@ -105,7 +104,7 @@ fn install(program: &[libc::sock_filter], parent: RawFd) -> io::Result<()> {
     }
 }
 
-/// In the parent: takes a copy of the child's listener. The child's own is closed by its exec.
+/// In the parent: fetches a copy of the child's listener. The child's own is closed by its exec.
 fn fetch_listener(mut child: &UnixStream) -> io::Result<OwnedFd> {
     let mut message = [0; 8];
     child.read_exact(&mut message)?;
@@ -127,14 +126,15 @@ fn fetch_listener(mut child: &UnixStream) -> io::Result<OwnedFd> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Notification {
     id: u64,
-    /// The thread that makes it.
+    /// The thread that makes the call.
     pub(crate) thread: u32,
     pub(crate) call: i32,
 }
 
-/// The next call; none where it went away while it was received, as that of a thread that is killed.
+/// Receives the next call; `None` if it vanished meanwhile, for example because its thread was
+/// killed.
 pub(crate) fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
-    // SAFETY: plain numbers, for which zeroes are values; the kernel demands them.
+    // SAFETY: the struct consists of numbers, for which zero is valid; the kernel requires zeroes.
     let mut notification: libc::seccomp_notif = unsafe { mem::zeroed() };
     // SAFETY: this ioctl writes one `seccomp_notif` to the pointer.
     let status = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notification) };
@@ -145,13 +145,13 @@ pub(crate) fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notificatio
     if matches!(why.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) { Ok(None) } else { Err(why) }
 }
 
-/// Lets a call go on, or has it fail with `errno` without being made.
+/// Lets a call proceed, or makes it fail with `errno` without being executed.
 pub(crate) fn answer(listener: BorrowedFd<'_>, notification: Notification, errno: Option<i32>) -> io::Result<()> {
     let flags = if errno.is_none() { libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32 } else { 0 };
     let mut response = libc::seccomp_notif_resp { id: notification.id, val: 0, error: -errno.unwrap_or(0), flags };
     // SAFETY: this ioctl reads one `seccomp_notif_resp` from the pointer.
     let status = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut response) };
     let why = io::Error::last_os_error();
-    // Its thread may have been killed, or interrupted by a signal, meanwhile.
+    // Meanwhile the thread may have been killed, or interrupted by a signal.
     if status == 0 || why.raw_os_error() == Some(libc::ENOENT) { Ok(()) } else { Err(why) }
 }

@@ -1,6 +1,6 @@
-//! System calls by their names, and the errors that each is made to fail with.
+//! Names of system calls, and the errors with which each is made to fail.
 
-/// Names that the machine's C library has numbers for.
+/// Pairs of name and number, from the C library's constants.
 macro_rules! calls {
     ($($name:ident $number:ident),* $(,)?) => { &[$((stringify!($name), libc::$number)),*] };
 }
@@ -24,7 +24,7 @@ const CALLS: &[(&str, libc::c_long)] = calls![
     waitid SYS_waitid, write SYS_write, writev SYS_writev,
 ];
 
-/// Those that newer architectures do without.
+/// Calls that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[(&str, libc::c_long)] = calls![
     access SYS_access, chmod SYS_chmod, arch_prctl SYS_arch_prctl, epoll_wait SYS_epoll_wait, fork SYS_fork, mkdir SYS_mkdir, open SYS_open,
@@ -34,25 +34,26 @@ const OLD: &[(&str, libc::c_long)] = calls![
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: &[(&str, libc::c_long)] = &[];
 
-/// The first call that a service makes only once it has read its configuration: it makes the pipe by which
-/// signals wake it. What comes before is the dynamic loader's and the runtime's, which abort by design.
+/// The first call that a service makes after it has read its configuration: it creates the socket
+/// pair by which signals wake it. Earlier calls are made by the dynamic loader and the runtime,
+/// which abort on errors by design.
 pub(crate) const SERVES: i32 = libc::SYS_socketpair as i32;
 
-/// What a call is called; its number where this list has none.
+/// Name of a call; its number if this list does not have it.
 pub(crate) fn name(call: i32) -> String {
     let found = CALLS.iter().chain(OLD).find(|(_, number)| *number == libc::c_long::from(call));
     found.map_or_else(|| format!("call {call}"), |(name, _)| (*name).to_owned())
 }
 
-/// The errors that every call is tried with, whether its manual page has them or not.
+/// Errors with which every call is tried, whether its manual page lists them or not.
 const ANY: [i32; 5] = [libc::ENOMEM, libc::EMFILE, libc::ENOBUFS, libc::EINTR, libc::EAGAIN];
 
-/// Calls on sockets that epoll watches edge-triggered. There EAGAIN is a promise that an event follows,
-/// which an invented one does not keep: the flow would stand still, as in any program that is written to
-/// that contract. The kernel itself makes these calls return EAGAIN in every round.
+/// Calls on sockets that epoll watches edge-triggered. EAGAIN from them promises a later event,
+/// which an injected EAGAIN does not deliver: the flow would stall, as in any program written to
+/// that contract. The kernel itself returns EAGAIN from these calls in every round.
 const PROMISES_EVENT: [&str; 7] = ["recvfrom", "recvmsg", "readv", "sendto", "sendmsg", "writev", "splice"];
 
-/// The errors that a call is tried with.
+/// The errors with which a call is tried.
 pub(crate) fn errors(call: i32) -> Vec<i32> {
     let promises = PROMISES_EVENT.contains(&name(call).as_str());
     let more: &[i32] = match name(call).as_str() {
@@ -69,7 +70,7 @@ pub(crate) fn errors(call: i32) -> Vec<i32> {
     ANY.iter().chain(more).copied().filter(|errno| !(promises && *errno == libc::EAGAIN)).collect()
 }
 
-/// What an error is called.
+/// Name of an error.
 pub(crate) fn error_name(errno: i32) -> &'static str {
     match errno {
         libc::ENOMEM => "ENOMEM",

@@ -1,12 +1,12 @@
-//! System calls that fail: a small part of what `tandem-faults` tries. No flow gets stuck or loses a
-//! byte, nothing panics, descriptors are as before, new connections are split.
+//! A small part of the campaign of `tandem-faults`. No flow gets stuck or loses a byte, nothing
+//! panics, descriptors return to their number, new connections are split.
 
 use std::{
     path::{Path, PathBuf},
     process::Command,
 };
 
-/// The program, where Cargo puts it beside this one: it is another package's.
+/// The `tandem` program, which is another package's and which Cargo puts beside this one.
 fn tandem() -> Option<PathBuf> {
     let found = Path::new(env!("CARGO_BIN_EXE_tandem-faults")).with_file_name("tandem");
     found.exists().then_some(found)
@@ -26,7 +26,7 @@ fn play(test: &str, arguments: &[&str], least: usize) {
     let played = command.arg("--tandem").arg(tandem).args(arguments).output().unwrap();
     let said = String::from_utf8_lossy(&played.stdout);
     let errors = String::from_utf8_lossy(&played.stderr);
-    if errors.contains("cannot start the program on a fault layer") {
+    if errors.contains("cannot start the program under interception") {
         return testing::skipped(test, &errors);
     }
     assert!(played.status.success(), "{said}{errors}");

@@ -2,25 +2,27 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// Ports of the servers; connections to the last bypass by a rule of the configuration.
+/// Ports of the servers. A rule of the proxy's configuration makes connections to the last one
+/// bypass it.
 pub(crate) const PORTS: std::ops::Range<u16> = 9200..9217;
 pub(crate) const BYPASSED: u16 = 9216;
-/// Where the servers are; connections to the second bypass now and then.
+/// Addresses of the servers. Connections to the second bypass the proxy now and then.
 pub(crate) const SERVERS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 79, 2, 2), Ipv4Addr::new(10, 79, 2, 3)];
-/// The address of clients whose connection is to be killed, so that the dead keep nobody else's ports.
+/// Address of clients that abort a connection or whose server does. It differs from that of other
+/// clients, so that silenced ports are not used by other connections.
 pub(crate) const ABORTING_CLIENT: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 3);
-/// The address of hostile clients that make connections. An honest client never has it.
+/// Address of hostile clients. Honest clients never use it.
 pub(crate) const HOSTILE: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 66);
-/// The address of honest clients, for packets that are forged in their name.
+/// Address of honest clients, which forged packets carry.
 pub(crate) const HONEST: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 1);
-/// The ports of the server that hostile clients use: what is said there is in nobody's state.
+/// Server ports for hostile clients. The ledger does not track their connections.
 pub(crate) const TARGETS: std::ops::Range<u16> = 9300..9304;
-/// Where the proxy speaks SOCKS5.
+/// The proxy's SOCKS5 listener.
 pub(crate) const SOCKS: &str = "10.79.1.2:1080";
-/// Where the proxy serves its metrics.
+/// The proxy's metrics listener.
 pub(crate) const METRICS: &str = "127.0.0.1:9155";
 
-/// Whether a flow is one of a hostile client.
+/// Whether a flow with this client address belongs to a hostile client.
 pub(crate) fn is_hostile(client: SocketAddr) -> bool {
     client.ip() == HOSTILE
 }

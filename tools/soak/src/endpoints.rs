@@ -1,7 +1,8 @@
-//! The ends of a soak's connections: what clients do, the servers that answer them, and what each end saw.
+//! Both endpoints of honest connections.
 //!
-//! Every byte is known to both ends beforehand, so that each end finds a byte that is wrong, missing or too many. An end that is to
-//! be killed counts what it moves and kills itself: by a reset, or without a word, its packets being dropped from then on.
+//! Both endpoints know every byte in advance, so each detects a byte that is wrong, missing or
+//! surplus. An endpoint that is to abort counts the bytes it moves and then aborts: by a reset, or
+//! silently, by dropping all packets of the connection from then on.
 
 use crate::{
     addresses::{ABORTING_CLIENT, PORTS, SERVERS},
@@ -21,11 +22,11 @@ use std::{
 };
 use testbed::SplitMix64;
 
-/// How long an end waits for the other. A cut of 20 s holds TCP up for 41 s at most, since its pauses double.
+/// How long an endpoint waits for the other. A cut of 20 s stalls TCP for at most 41 s, since its
+/// retransmission timeouts double.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// How often an end that waits looks whether it has been killed, or is to end.
 
-/// Prepares hosts for connections that die without a word.
+/// Adds the rules that silence connections, and further addresses.
 pub(crate) fn prepare(client: &Host, server: &Host) -> Result<()> {
     for (host, inward, outward) in [
         (client, format!("ip daddr {ABORTING_CLIENT} tcp dport"), format!("ip saddr {ABORTING_CLIENT} tcp sport")),
@@ -42,8 +43,8 @@ pub(crate) fn prepare(client: &Host, server: &Host) -> Result<()> {
     Ok(server.ip(&[format!("addr add {}/24 dev far", SERVERS[1])])?)
 }
 
-/// One end's view of a transfer. One thread reads and writes, so that an error is seen before the end of file that the kernel makes
-/// of it once somebody has been reported.
+/// One endpoint of a transfer. One thread reads and writes: the kernel reports an error once, and
+/// end of file afterwards. A second thread could see only the end of file.
 struct TransferEndpoint<'a> {
     stream: &'a TcpStream,
     state: &'a SoakState,
@@ -62,26 +63,26 @@ impl<'a> TransferEndpoint<'a> {
         TransferEndpoint { stream, state, plan, client, to_send, to_receive, sent: 0, received: 0, closed: false }
     }
 
-    /// The two directions carry different bytes.
+    /// Seed of the bytes in one direction; the two directions carry different bytes.
     fn seed(&self, sends: bool) -> u64 {
         u64::from(self.plan.seed) + if sends == self.client { 0 } else { 7919 }
     }
 
-    /// Whether this end's time has come; if so it is dead from now on.
+    /// Whether this endpoint is to abort now. If so, it is silenced or will reset the connection.
     fn is_killed(&self) -> bool {
         let moved = self.sent + self.received;
         let Some(kill) = self.plan.kill.filter(|kill| kill.client == self.client && moved >= kill.after) else { return false };
         if kill.silent {
             let (host, end) =
                 if self.client { (&self.state.client, self.stream.local_addr()) } else { (&self.state.server, self.stream.peer_addr()) };
-            // Without an address it has been reset already.
+            // A connection without an address has already been reset.
             let _ = end.inspect(|end| self.state.silence(host, end.port()));
         }
         let _ = socket2::SockRef::from(self.stream).set_linger(Some(Duration::ZERO));
         true
     }
 
-    /// Closes when that is due. Who may close first, both ends know.
+    /// Sends the FIN if it is this endpoint's turn. The plan says which endpoint closes first.
     fn close(&mut self) {
         let received = self.received == self.to_receive;
         let due = self.sent == self.to_send && (self.plan.early || (!self.client && received));
@@ -91,7 +92,7 @@ impl<'a> TransferEndpoint<'a> {
         }
     }
 
-    /// Reads once; whether that was the end of file.
+    /// Reads once. Returns whether it was end of file.
     fn receive(&mut self, buffer: &mut [u8]) -> Result<bool, EndpointOutcome> {
         let (total, received) = (self.to_receive, self.received);
         match (&mut &*self.stream).read(buffer) {
@@ -121,7 +122,7 @@ impl<'a> TransferEndpoint<'a> {
         Ok(())
     }
 
-    /// How long it must not send yet, to keep to its rate.
+    /// How long to wait before sending more, to keep to the planned rate.
     fn too_early(&self, begun: Instant) -> Option<Duration> {
         let due = Duration::from_secs_f64(self.sent as f64 / self.plan.rate.max(1) as f64);
         (self.plan.rate > 0).then(|| due.checked_sub(begun.elapsed())).flatten().filter(|wait| *wait > Duration::from_millis(1))
@@ -163,29 +164,30 @@ impl<'a> TransferEndpoint<'a> {
     }
 }
 
-/// A conversation with pauses: who speaks next, and when, both ends know; who speaks last says so.
+/// A conversation with pauses. The plan's seed determines who sends next, and when. Each message
+/// says whether it is the last.
 fn converse(stream: &TcpStream, state: &SoakState, plan: &ConnectionPlan, client: bool) -> EndpointReport {
     let (mut random, mut report) =
         (SplitMix64::new(u64::from(plan.seed)), EndpointReport { end: EndpointOutcome::Complete, sent: 0, received: 0 });
     let rounds = random.uniform(5, 400);
     for round in 0..rounds {
-        let (client_speaks, pause, length) =
+        let (client_sends, pause, length) =
             (random.chance(0.5), Duration::from_millis(random.log_uniform(300, 40_000)), random.log_uniform(1, 20_000) as usize);
         let seed = u64::from(plan.seed) + round;
-        let outcome = if client_speaks == client {
+        let outcome = if client_sends == client {
             state.rest(pause);
             let last = state.is_over() || round + 1 == rounds;
-            speak(stream, state, seed, length, last).map(|()| {
+            send_message(stream, state, seed, length, last).map(|()| {
                 report.sent += length as u64 + 1;
                 last
             })
         } else {
-            hear(stream, state, seed, length).inspect(|_| report.received += length as u64 + 1)
+            receive_message(stream, state, seed, length).inspect(|_| report.received += length as u64 + 1)
         };
         match outcome {
             Ok(false) => {}
             Ok(true) => {
-                report.end = part(stream);
+                report.end = close(stream);
                 return report;
             }
             Err(end) => {
@@ -197,7 +199,7 @@ fn converse(stream: &TcpStream, state: &SoakState, plan: &ConnectionPlan, client
     report
 }
 
-fn speak(stream: &TcpStream, state: &SoakState, seed: u64, length: usize, last: bool) -> Result<(), EndpointOutcome> {
+fn send_message(stream: &TcpStream, state: &SoakState, seed: u64, length: usize, last: bool) -> Result<(), EndpointOutcome> {
     let mut message = vec![u8::from(last)];
     message.extend_from_slice(state.payload.piece(seed, 0, length as u64));
     let mut rest = &message[..];
@@ -212,8 +214,8 @@ fn speak(stream: &TcpStream, state: &SoakState, seed: u64, length: usize, last: 
     Ok(())
 }
 
-/// Hears a message; whether it was the last.
-fn hear(stream: &TcpStream, state: &SoakState, seed: u64, length: usize) -> Result<bool, EndpointOutcome> {
+/// Receives a message. Returns whether it was the last.
+fn receive_message(stream: &TcpStream, state: &SoakState, seed: u64, length: usize) -> Result<bool, EndpointOutcome> {
     let mut message = vec![0; length + 1];
     read_whole(stream, &mut message)?;
     if message[0] > 1 || !state.payload.is(seed, 0, &message[1..]) {
@@ -241,8 +243,8 @@ fn read_whole(stream: &TcpStream, into: &mut [u8]) -> Result<(), EndpointOutcome
     Ok(())
 }
 
-/// Both ends close; each sees the other do so.
-fn part(stream: &TcpStream) -> EndpointOutcome {
+/// Sends a FIN and waits for the other one.
+fn close(stream: &TcpStream) -> EndpointOutcome {
     if let Err(why) = stream.shutdown(Shutdown::Write) {
         return EndpointOutcome::Failed(why.kind());
     }
@@ -257,29 +259,29 @@ fn part(stream: &TcpStream) -> EndpointOutcome {
     }
 }
 
-/// A connection that never speaks: the client lets it be until all is over. A server whose connection was reset during a cut never
-/// hears of it, and gives up then.
-fn keep_mum(stream: &TcpStream, state: &SoakState, client: bool) -> EndpointOutcome {
+/// A connection without data, which the client keeps open until the end of the soak. A server gives
+/// up then if the reset of its connection was lost during a cut.
+fn stay_silent(stream: &TcpStream, state: &SoakState, client: bool) -> EndpointOutcome {
     let mut over = None;
     loop {
         if client && state.is_over() {
-            return part(stream);
+            return close(stream);
         }
         if state.is_over() && over.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
             return EndpointOutcome::Failed(io::ErrorKind::TimedOut);
         }
         match (&mut &*stream).read(&mut [0]) {
             Ok(0) if !client => return EndpointOutcome::Complete,
-            Ok(0) => return EndpointOutcome::Violation("an end of file that nobody sent".into()),
-            Ok(_) => return EndpointOutcome::Violation("bytes that nobody sent".into()),
+            Ok(0) => return EndpointOutcome::Violation("unexpected end of file".into()),
+            Ok(_) => return EndpointOutcome::Violation("unexpected bytes".into()),
             Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
             Err(why) => return EndpointOutcome::Failed(why.kind()),
         }
     }
 }
 
-/// What an end of a connection does after its plan is known.
-fn attend(stream: &TcpStream, state: &SoakState, plan: &ConnectionPlan, client: bool) -> EndpointReport {
+/// Follows the plan at one endpoint.
+fn follow_plan(stream: &TcpStream, state: &SoakState, plan: &ConnectionPlan, client: bool) -> EndpointReport {
     let mut report = match plan.kind {
         ConnectionKind::Transfer => {
             let mut moving = TransferEndpoint::new(stream, state, plan, client);
@@ -287,23 +289,23 @@ fn attend(stream: &TcpStream, state: &SoakState, plan: &ConnectionPlan, client: 
             EndpointReport { end, sent: moving.sent, received: moving.received }
         }
         ConnectionKind::Conversation => converse(stream, state, plan, client),
-        ConnectionKind::Silent => EndpointReport { end: keep_mum(stream, state, client), sent: 0, received: 0 },
+        ConnectionKind::Silent => EndpointReport { end: stay_silent(stream, state, client), sent: 0, received: 0 },
     };
     *(if client { &mut report.sent } else { &mut report.received }) += HEADER as u64;
     report
 }
 
-fn settle(stream: &TcpStream) -> io::Result<()> {
+fn set_timeouts(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(STEP))?;
     stream.set_write_timeout(Some(STEP))
 }
 
-/// One connection of a client, from its beginning to its end.
-pub(crate) fn call(state: &SoakState, plan: &ConnectionPlan, from: Option<SocketAddr>, to: SocketAddr) {
+/// One connection of a client, from connect to close.
+pub(crate) fn run_connection(state: &SoakState, plan: &ConnectionPlan, from: Option<SocketAddr>, to: SocketAddr) {
     let begun = Instant::now();
-    let dialled = dial(from, to).and_then(|stream| {
-        settle(&stream)?;
+    let dialled = connect(from, to).and_then(|stream| {
+        set_timeouts(&stream)?;
         let from = stream.local_addr()?;
         Ok((stream, from))
     });
@@ -313,28 +315,28 @@ pub(crate) fn call(state: &SoakState, plan: &ConnectionPlan, from: Option<Socket
     };
     state.ledger.begin(plan, from, to);
     let report = match (&mut &stream).write(&plan.pack()) {
-        Ok(HEADER) => attend(&stream, state, plan, true),
-        Ok(_) => EndpointReport { end: EndpointOutcome::Violation("a header was not taken whole".into()), sent: 0, received: 0 },
+        Ok(HEADER) => follow_plan(&stream, state, plan, true),
+        Ok(_) => EndpointReport { end: EndpointOutcome::Violation("the kernel took only part of a plan".into()), sent: 0, received: 0 },
         Err(why) => EndpointReport { end: EndpointOutcome::Failed(why.kind()), sent: 0, received: 0 },
     };
-    // Gone before it is reported: whoever reads the state may rely on it.
+    // Closed before it is reported: the ledger relies on that order.
     drop(stream);
     state.ledger.client(plan.id, report);
 }
 
-fn dial(from: Option<SocketAddr>, to: SocketAddr) -> io::Result<TcpStream> {
+fn connect(from: Option<SocketAddr>, to: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), None)?;
     if let Some(from) = from {
         socket.set_reuse_address(true)?;
         socket.bind(&SockAddr::from(from))?;
-        // One whose other end died unsplit learns of it by itself.
+        // If the other endpoint died, only this timeout ends a connection that bypassed the proxy.
         socket.set_tcp_user_timeout(Some(PATIENCE))?;
     }
     socket.connect_timeout(&SockAddr::from(to), Duration::from_secs(70))?;
     Ok(socket.into())
 }
 
-/// Starts the servers: a thread a port, a thread a connection.
+/// Starts the servers: a thread for each port, and one for each connection.
 pub(crate) fn serve(state: &SoakState) -> Result<()> {
     for port in PORTS {
         let listener = state.server.enter(|| listen(port))?.with_context(|| format!("cannot listen at port {port}"))?;
@@ -347,7 +349,7 @@ pub(crate) fn serve(state: &SoakState) -> Result<()> {
                 let spawned = thread::Builder::new().stack_size(128 * 1024).spawn({
                     let state = state.clone();
                     move || {
-                        answer(&state, stream);
+                        serve_connection(&state, stream);
                         state.open.fetch_sub(1, Relaxed);
                     }
                 });
@@ -369,20 +371,21 @@ fn listen(port: u16) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-fn answer(state: &SoakState, stream: TcpStream) {
+fn serve_connection(state: &SoakState, stream: TcpStream) {
     let mut header = [0; HEADER];
-    let heard = settle(&stream).map_err(|why| EndpointOutcome::Failed(why.kind())).and_then(|()| read_whole(&stream, &mut header));
-    let plan = match (heard, ConnectionPlan::unpack(&header)) {
+    let log_events =
+        set_timeouts(&stream).map_err(|why| EndpointOutcome::Failed(why.kind())).and_then(|()| read_whole(&stream, &mut header));
+    let plan = match (log_events, ConnectionPlan::unpack(&header)) {
         (Ok(()), Some(plan)) => plan,
-        (Ok(()), None) => return state.ledger.violation("a server heard a header that nobody sent".into()),
-        (Err(EndpointOutcome::Violation(why)), _) => return state.ledger.violation(format!("a server heard no whole header: {why}")),
-        // A connect that was given up on the way.
+        (Ok(()), None) => return state.ledger.violation("a server log_events a header that nobody sent".into()),
+        (Err(EndpointOutcome::Violation(why)), _) => return state.ledger.violation(format!("a server log_events no whole header: {why}")),
+        // A client gave up while connecting.
         (Err(_), _) => return state.ledger.no_header(),
     };
     if plan.kill.is_some() {
         let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(PATIENCE));
     }
-    let report = attend(&stream, state, &plan, false);
+    let report = follow_plan(&stream, state, &plan, false);
     drop(stream);
     state.ledger.server(plan.id, report);
 }

@@ -1,4 +1,5 @@
-//! What goes wrong, or changes, while a soak runs: cuts of the link, configurations, the list of those who bypass.
+//! What goes wrong or changes during a soak: links are cut, the configuration is reloaded, the list
+//! of bypassed prefixes changes.
 
 use crate::{
     addresses::{BYPASSED, METRICS, SERVERS, SOCKS},
@@ -15,7 +16,7 @@ use std::{
 };
 use testbed::{SplitMix64, ThreeHosts};
 
-/// How often each trouble came.
+/// How often each fault was injected.
 #[derive(Debug, Default)]
 pub(crate) struct FaultCounts {
     pub(crate) cuts: AtomicU64,
@@ -24,9 +25,10 @@ pub(crate) struct FaultCounts {
     pub(crate) bypasses: AtomicU64,
 }
 
-/// The link of the servers fails now and then, at either of its ends. Between cuts TCP has time to come back: its pauses double, and two
-/// cuts in a row would break what one may not. With NAT only at the server's end: when the middle's
-/// interface goes down, masquerading deletes its conntrack entries.
+/// Cuts the link to the servers now and then, at either end. The pause between cuts lets TCP
+/// recover: its timeouts double, and two cuts in a row would break connections that must survive
+/// one. With NAT, cuts happen only at the server's end: when the middle host's interface goes down,
+/// masquerading deletes its conntrack entries.
 pub(crate) fn cut_links(state: &SoakState, network: &ThreeHosts, nat: bool, faults: &FaultCounts, mut random: SplitMix64) -> Result<()> {
     state.rest(Duration::from_secs(15));
     while !state.is_over() {
@@ -37,7 +39,7 @@ pub(crate) fn cut_links(state: &SoakState, network: &ThreeHosts, nat: bool, faul
         state.rest(time);
         let mut up = vec!["link set far up".to_string()];
         if host.name() == "server" {
-            // It went with the device.
+            // The route went with the device.
             up.push("route replace default via 10.79.2.1".into());
         }
         let up = host.ip(&up);
@@ -49,7 +51,7 @@ pub(crate) fn cut_links(state: &SoakState, network: &ThreeHosts, nat: bool, faul
     Ok(())
 }
 
-/// A configuration; which one, chance decides. One for hostile clients listens as a SOCKS5 proxy too.
+/// A random configuration. For a soak with hostile clients it also has a SOCKS5 listener.
 pub(crate) fn configuration(random: &mut SplitMix64, hostile: bool) -> String {
     let control = ["reno", "cubic"];
     let leg = |random: &mut SplitMix64| {
@@ -67,7 +69,7 @@ pub(crate) fn configuration(random: &mut SplitMix64, hostile: bool) -> String {
     };
     let max = if random.chance(0.15) { format!("max_flows = {}\n", random.uniform(50, 200)) } else { String::new() };
     let socks = if hostile { format!("[[listen]]\nsocks5 = \"{}\"\n\n", SOCKS) } else { String::new() };
-    // Some configurations name their clients, others ask the forward chain.
+    // Some configurations name their clients; the others follow the forward chain.
     let named = if hostile && random.chance(0.5) { "[[rule]]\nfrom = \"10.79.1.0/24\"\n" } else { "" };
     let (near, far) = (leg(random), leg(random));
     format!(
@@ -79,15 +81,16 @@ pub(crate) fn configuration(random: &mut SplitMix64, hostile: bool) -> String {
     )
 }
 
-/// Things that a reload must refuse, as a whole.
+/// Replacements that make a configuration invalid.
 const WRONG: [(&str, &str); 3] =
     [("threads = 2", "threads = 3"), ("log_flows = true", "log_flows = perhaps"), ("control = \"", "control = \"no-")];
 
-/// Reads other configurations, wrong ones too, and waits each time for the proxy to say what it makes of it.
+/// Writes other configurations, some of them invalid, and waits each time until the proxy's log
+/// says that it took or refused it.
 pub(crate) fn reload(
     state: &SoakState,
     (path, process, hostile): (&Path, u32, bool),
-    heard: &LogEvents,
+    log_events: &LogEvents,
     faults: &FaultCounts,
     mut random: SplitMix64,
 ) -> Result<()> {
@@ -101,12 +104,15 @@ pub(crate) fn reload(
             text = text.replacen(from, to, 1);
         }
         fs::write(path, text)?;
-        let counter = if wrong { &heard.refused } else { &heard.reloaded };
+        let counter = if wrong { &log_events.refused } else { &log_events.reloaded };
         let before = counter.load(Relaxed);
         rustix::process::kill_process(pid, rustix::process::Signal::HUP)?;
         let begun = Instant::now();
         while counter.load(Relaxed) == before {
-            ensure!(begun.elapsed() < Duration::from_secs(30), "a SIGHUP was not heeded; wrong configuration: {wrong}");
+            ensure!(
+                begun.elapsed() < Duration::from_secs(30),
+                "the proxy did not react to SIGHUP within 30 s (invalid configuration: {wrong})"
+            );
             thread::sleep(Duration::from_millis(20));
         }
         if wrong { &faults.refused } else { &faults.reloads }.fetch_add(1, Relaxed);
@@ -114,7 +120,7 @@ pub(crate) fn reload(
     Ok(())
 }
 
-/// Lets connections to the second server bypass, and takes them back.
+/// Makes connections to the second server bypass the proxy, and ends that again.
 pub(crate) fn bypass(state: &SoakState, network: &ThreeHosts, tandem: &Path, faults: &FaultCounts, mut random: SplitMix64) -> Result<()> {
     let mut on = false;
     while on || !state.is_over() {
@@ -125,7 +131,7 @@ pub(crate) fn bypass(state: &SoakState, network: &ThreeHosts, tandem: &Path, fau
         let said = String::from_utf8_lossy(&output.stdout).trim().to_string();
         on = !on;
         let fits = output.status.success() && (said == "[]") != on && said.contains(&SERVERS[1].to_string()) == on;
-        ensure!(fits, "tandem bypass {word} said {said:?} {}", String::from_utf8_lossy(&output.stderr));
+        ensure!(fits, "tandem bypass {word} said {said:?}: {}", String::from_utf8_lossy(&output.stderr));
         faults.bypasses.fetch_add(1, Relaxed);
     }
     Ok(())

@@ -1,6 +1,6 @@
-//! Hostile clients beside the honest ones: they never read, reset connections, send urgent data, send
-//! garbage to a SOCKS5 listener, and flood the proxy with forged packets. All traffic passes a
-//! stateful firewall and NAT on the proxy's host.
+//! Hostile clients: they never read, reset connections, send urgent data, send garbage to the
+//! SOCKS5 listener, and flood the proxy with forged packets. All traffic passes a stateful firewall
+//! and NAT on the proxy's host.
 
 use crate::{
     addresses::{ABORTING_CLIENT, HONEST, HOSTILE, PORTS, SERVERS, SOCKS, TARGETS},
@@ -22,22 +22,22 @@ use std::{
 };
 use testbed::{SplitMix64, ThreeHosts};
 
-/// Forged SYNs come from here; the client's host drops what is answered to them.
+/// Source of forged SYNs. The client's host drops the answers.
 const FORGED: &str = "10.66.0.0/16";
-/// Packets a second, and for how long, in a flood of one kind.
+/// Packets per second in a flood, and its duration.
 const RATE: u32 = 10_000;
 const FLOOD: Duration = Duration::from_secs(4);
 
-/// What hostile clients do, and how many of them do it.
+/// What a hostile client does again and again, and how many clients do so.
 #[derive(Debug, Clone, Copy)]
 enum Attack {
-    /// Has much sent to it and reads nothing.
+    /// Requests much data and reads nothing.
     Slow,
-    /// Says nothing, or little, after its handshake, and resets.
+    /// Sends little or nothing after the handshake, then resets.
     Reset,
-    /// Mixes urgent data with others.
+    /// Mixes urgent with normal data.
     Urgent,
-    /// Says what is no SOCKS5.
+    /// Sends invalid SOCKS5 requests.
     Garbage,
     /// Sends forged packets.
     Flood,
@@ -46,7 +46,7 @@ enum Attack {
 const ATTACKS: [(Attack, usize); 5] =
     [(Attack::Slow, 24), (Attack::Reset, 2), (Attack::Urgent, 2), (Attack::Garbage, 6), (Attack::Flood, 1)];
 
-/// How often each was done.
+/// How often each attack was made.
 #[derive(Debug, Default)]
 pub(crate) struct AttackCounts {
     slow: AtomicU64,
@@ -65,8 +65,8 @@ impl fmt::Display for AttackCounts {
     }
 }
 
-/// Gives hosts the addresses, and the middle its firewall. Aborted connections are not masqueraded:
-/// the servers know them by their address.
+/// Adds the addresses of hostile clients, and a firewall with NAT on the middle host. Connections
+/// that abort are not masqueraded: servers identify them by their address.
 pub(crate) fn prepare(network: &ThreeHosts) -> Result<()> {
     network.client.ip(&[format!("addr add {HOSTILE}/24 dev near"), format!("route add blackhole {FORGED}")])?;
     network.middle.ip(&[format!("route add {FORGED} via {HONEST}")])?;
@@ -92,13 +92,13 @@ pub(crate) fn prepare(network: &ThreeHosts) -> Result<()> {
          }}\n"
     );
     testbed::load_rules(&network.middle, &rules)?;
-    // Each leg of an ended connection keeps an entry that conntrack does not evict. At this rate they
-    // would fill the default table, and every new connection would fail, split or not.
+    // Each leg of an ended connection keeps an entry that conntrack does not evict. At this rate
+    // such entries would fill the default table, and every new connection would fail, split or not.
     Ok(network.middle.sysctl(&[("netfilter/nf_conntrack_tcp_timeout_time_wait", "10".into())])?)
 }
 
-/// Starts the servers that hostile clients connect to: they send zeros without end, and take whatever
-/// is sent.
+/// Starts the servers for hostile clients. They send zeros without end and discard what they
+/// receive.
 pub(crate) fn serve(state: &SoakState) -> Result<()> {
     for port in TARGETS {
         let listener = state.server.enter(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))?.with_context(|| format!("port {port}"))?;
@@ -106,21 +106,22 @@ pub(crate) fn serve(state: &SoakState) -> Result<()> {
         state.server.spawn("target", move || {
             for stream in listener.incoming().flatten() {
                 let state = inner.clone();
-                // Without one, the client sees a reset: nobody's state have it.
-                let _ = thread::Builder::new().stack_size(128 * 1024).spawn(move || answer(&state, &stream));
+                // If no thread can be started, the client sees a reset. The ledger does not track
+                // it.
+                let _ = thread::Builder::new().stack_size(128 * 1024).spawn(move || serve_connection(&state, &stream));
             }
         })?;
     }
     Ok(())
 }
 
-fn answer(state: &SoakState, mut stream: &TcpStream) {
+fn serve_connection(state: &SoakState, mut stream: &TcpStream) {
     let zeros = [0; 16 * 1024];
     let _ = (stream.set_write_timeout(Some(STEP)), stream.set_read_timeout(Some(Duration::from_millis(1))));
     let goes_on = |why: io::ErrorKind| matches!(why, io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
-    let mut heard = [0; 16 * 1024];
+    let mut log_events = [0; 16 * 1024];
     while !state.is_over() {
-        let read = stream.read(&mut heard).map_err(|why| why.kind());
+        let read = stream.read(&mut log_events).map_err(|why| why.kind());
         let written = stream.write(&zeros).map_err(|why| why.kind());
         if read == Ok(0) || read.is_err_and(|why| !goes_on(why)) || written.is_err_and(|why| !goes_on(why)) {
             return;
@@ -128,7 +129,7 @@ fn answer(state: &SoakState, mut stream: &TcpStream) {
     }
 }
 
-/// Starts the hostile clients; they end with the soak.
+/// Starts the hostile clients, which run until the end of the soak.
 pub(crate) fn start(state: &SoakState, random: &mut SplitMix64, counts: &Arc<AttackCounts>) -> Result<Vec<thread::JoinHandle<()>>> {
     let mut clients = Vec::new();
     for (attack, count) in ATTACKS {
@@ -154,7 +155,7 @@ impl Attack {
             Attack::Slow => (&counts.slow, never_read(state, random)),
             Attack::Reset => (&counts.resets, reset(state, random)),
             Attack::Urgent => (&counts.urgent, send_urgent(state, random)),
-            Attack::Garbage => (&counts.garbage, say_garbage(state, random)),
+            Attack::Garbage => (&counts.garbage, send_garbage(state, random)),
             Attack::Flood => {
                 let sent = flood(state, random)?;
                 counts.forged.fetch_add(sent, Relaxed);
@@ -168,7 +169,7 @@ impl Attack {
     }
 }
 
-fn dial(to: SocketAddr) -> io::Result<TcpStream> {
+fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), None)?;
     socket.bind(&SockAddr::from(SocketAddrV4::new(HOSTILE, 0)))?;
     socket.connect_timeout(&SockAddr::from(to), Duration::from_secs(20))?;
@@ -182,7 +183,7 @@ fn target(random: &mut SplitMix64) -> SocketAddr {
     SocketAddr::new(SERVERS[0].into(), random.uniform(TARGETS.start.into(), u64::from(TARGETS.end) - 1) as u16)
 }
 
-/// Closes by a reset now and then.
+/// Closes, by a reset in half of the cases.
 fn end(stream: TcpStream, random: &mut SplitMix64) -> io::Result<()> {
     if random.chance(0.5) {
         socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
@@ -191,9 +192,9 @@ fn end(stream: TcpStream, random: &mut SplitMix64) -> io::Result<()> {
     Ok(())
 }
 
-/// Its window stays at zero for a long time; sometimes a byte is read, which opens it by little.
+/// Keeps the window at zero for a long time. Reading a byte now and then opens it slightly.
 fn never_read(state: &SoakState, random: &mut SplitMix64) -> io::Result<()> {
-    let mut stream = dial(target(random))?;
+    let mut stream = connect(target(random))?;
     for _ in 0..random.uniform(1, 8) {
         state.rest(Duration::from_millis(random.log_uniform(500, 20_000)));
         if random.chance(0.3) {
@@ -204,7 +205,7 @@ fn never_read(state: &SoakState, random: &mut SplitMix64) -> io::Result<()> {
 }
 
 fn reset(state: &SoakState, random: &mut SplitMix64) -> io::Result<()> {
-    let mut stream = dial(target(random))?;
+    let mut stream = connect(target(random))?;
     socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
     if random.chance(0.5) {
         let _ = stream.write(&vec![1; random.log_uniform(1, 100_000) as usize]);
@@ -215,7 +216,7 @@ fn reset(state: &SoakState, random: &mut SplitMix64) -> io::Result<()> {
 }
 
 fn send_urgent(state: &SoakState, random: &mut SplitMix64) -> io::Result<()> {
-    let mut stream = dial(target(random))?;
+    let mut stream = connect(target(random))?;
     for _ in 0..random.uniform(1, 50) {
         let _ = rustix::net::send(&stream, &[7], rustix::net::SendFlags::OOB | rustix::net::SendFlags::NOSIGNAL);
         let _ = (stream.write(&[8; 100]), stream.read(&mut [0; 4096]));
@@ -225,9 +226,9 @@ fn send_urgent(state: &SoakState, random: &mut SplitMix64) -> io::Result<()> {
     end(stream, random)
 }
 
-/// Random bytes, a greeting that is cut short, one that comes byte by byte.
-fn say_garbage(state: &SoakState, random: &mut SplitMix64) -> io::Result<()> {
-    let mut stream = dial(SOCKS.parse().map_err(io::Error::other)?)?;
+/// Sends random bytes, a truncated greeting, or a greeting byte by byte.
+fn send_garbage(state: &SoakState, random: &mut SplitMix64) -> io::Result<()> {
+    let mut stream = connect(SOCKS.parse().map_err(io::Error::other)?)?;
     let mut bytes: Vec<u8> = (0..random.log_uniform(1, 600)).map(|_| random.next_u64() as u8).collect();
     if random.chance(0.5) {
         let greeting = [5, 1, 0, 5, 1, 0, 3, 9];
@@ -247,7 +248,7 @@ fn say_garbage(state: &SoakState, random: &mut SplitMix64) -> io::Result<()> {
     end(stream, random)
 }
 
-/// Sends forged packets of one kind for a while; how many.
+/// Sends forged packets of one kind for a while. Returns how many.
 fn flood(state: &SoakState, random: &mut SplitMix64) -> io::Result<u64> {
     let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(255)))?;
     let (kind, begun, mut sent) = (random.uniform(0, 3), Instant::now(), 0u64);
@@ -259,7 +260,7 @@ fn flood(state: &SoakState, random: &mut SplitMix64) -> io::Result<u64> {
             let packet = PacketBuilder::ipv4(from.octets(), server.ip().octets(), 64).tcp(port, server.port(), sequence, 65_535);
             let packet = match kind {
                 0 => packet.syn(),
-                // With the address of honest clients, and sequence numbers that are guessed.
+                // From an honest client's address, with guessed sequence numbers.
                 1 => packet.rst(),
                 2 => packet.fin().ack(random.next_u64() as u32),
                 _ => packet.ack(random.next_u64() as u32),

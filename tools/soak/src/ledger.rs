@@ -1,5 +1,5 @@
-//! The state of a soak: what the client, the server and the proxy's log say of each connection, put side by side as soon as all
-//! have spoken, and then forgotten.
+//! Accounts for each connection: compares the reports of the client, the server and the proxy's log
+//! once all three are there, then forgets the connection.
 
 use crate::{
     addresses::is_hostile,
@@ -12,22 +12,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The proxy's keepalive and user timeout end a flow whose end has died in less; a connection of which its log says nothing for so long
-/// after both ends have ended was not split.
+/// When a connection without a line in the proxy's log counts as unsplit, after both endpoints have
+/// ended. The proxy's keepalive and user timeout end a flow with a dead endpoint sooner.
 const UNSPLIT_AFTER: Duration = Duration::from_secs(150);
-/// A connect may fail from so long before a cut begins until so long after its end, given the pauses of TCP.
+/// A cut explains a failed connect that began this long before its start or after its end, given
+/// TCP's retransmission timeouts.
 const BEFORE_CUT: Duration = Duration::from_secs(3);
 const AFTER_CUT: Duration = Duration::from_secs(45);
-/// By how much the proxy may be quicker to tell of a connection that has failed than its client.
+/// How much earlier the proxy's log may report a connection than its client.
 const QUICKER: Duration = Duration::from_secs(1);
-/// A flow and a connection of the same addresses are one if they began at about the same time, as far as a busy machine lets us know.
+/// A flow and a connection with the same addresses belong together if they began within this time.
+/// A busy machine delays both.
 const SAME_TIME: Duration = Duration::from_secs(10);
-/// Lines of the log are written together when they have waited for less than this.
+/// The proxy writes log lines together if they waited for less than this.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// How many violations are reported in full.
+/// How many violations are kept in full.
 const TOLD: usize = 20;
 
-/// What the proxy's log says of a flow.
+/// A line of the proxy's log about a flow.
 #[derive(Debug, Clone)]
 pub(crate) struct FlowLogLine {
     pub(crate) client: SocketAddr,
@@ -40,7 +42,7 @@ pub(crate) struct FlowLogLine {
 }
 
 impl FlowLogLine {
-    /// Of a line of the log, where it speaks of a flow.
+    /// Parses a line of the log; `None` if it is not about a flow.
     pub(crate) fn parse(text: &str) -> Option<FlowLogLine> {
         let value = |key: &str| {
             let (_, rest) = text.split_once(&format!(" {key}="))?;
@@ -59,7 +61,7 @@ impl FlowLogLine {
         })
     }
 
-    /// As the metrics call it.
+    /// The ending, as the metrics name it.
     pub(crate) fn kind(&self) -> &'static str {
         let kinds = [
             ("finished", "finished"),
@@ -81,39 +83,39 @@ struct LedgerEntry {
     plan: ConnectionPlan,
     addresses: (SocketAddr, SocketAddr),
     begun: Instant,
-    /// When the last of the two ends ended, as far as they have.
+    /// When the latest report came.
     over: Instant,
     client: Option<EndpointReport>,
     server: Option<EndpointReport>,
     line: Option<FlowLogLine>,
 }
 
-/// What has been seen so far.
+/// Totals so far.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LedgerTotals {
-    /// Connections that clients made, and how they ended for them.
+    /// Connections that clients made, and how these ended for the clients.
     pub(crate) begun: u64,
     pub(crate) complete: u64,
     pub(crate) killed: u64,
     pub(crate) failed: u64,
     pub(crate) not_connected: u64,
     pub(crate) no_header: u64,
-    /// Connections of which the proxy's log never spoke.
+    /// Connections without a line in the proxy's log.
     pub(crate) unsplit: u64,
-    /// What the log said: flows by kind of ending, and their bytes.
+    /// Flows in the proxy's log, by ending, and their bytes.
     pub(crate) lines: BTreeMap<&'static str, u64>,
     pub(crate) up: u64,
     pub(crate) down: u64,
-    /// Flows whose bytes both ends and the proxy counted alike, and those bytes.
+    /// Flows whose bytes both endpoints and the proxy counted alike, and the sum of these bytes.
     pub(crate) exact: u64,
     pub(crate) exact_bytes: u64,
-    /// Payload of connections that ended well, at the clients.
+    /// Payload of complete connections, counted by the clients.
     pub(crate) bytes: u64,
     pub(crate) violations: u64,
 }
 
 impl LedgerEntry {
-    /// Both ends have said that all is well.
+    /// Both endpoints have reported success.
     fn is_complete(&self) -> bool {
         [&self.client, &self.server].into_iter().all(|report| report.as_ref().is_some_and(|report| report.end == EndpointOutcome::Complete))
     }
@@ -122,10 +124,10 @@ impl LedgerEntry {
 #[derive(Debug, Default)]
 struct LedgerState {
     entries: HashMap<ConnectionId, LedgerEntry>,
-    /// Connections of which not everybody spoke in time, lest somebody does later.
+    /// Connections that were closed without all reports, kept for the message if one comes later.
     incomplete: HashMap<ConnectionId, LedgerEntry>,
     by_addresses: HashMap<(SocketAddr, SocketAddr), Vec<ConnectionId>>,
-    /// Lines of flows that no client knows of yet.
+    /// Log lines that match no known connection yet.
     unmatched: Vec<FlowLogLine>,
     cuts: Vec<(Instant, Option<Instant>)>,
     totals: LedgerTotals,
@@ -153,7 +155,7 @@ impl Ledger {
         self.state().violation(what);
     }
 
-    /// A connect that was begun then has failed.
+    /// A connect that began at `begun` has failed.
     pub(crate) fn not_connected(&self, begun: Instant, to: SocketAddr, why: &std::io::Error) {
         let mut state = self.state();
         state.totals.not_connected += 1;
@@ -181,7 +183,8 @@ impl Ledger {
     pub(crate) fn begin(&self, plan: &ConnectionPlan, client: SocketAddr, server: SocketAddr) {
         let mut state = self.state();
         let now = Instant::now();
-        // The proxy may have been quicker to end it than we to begin it. What is older was of one that never connected.
+        // The proxy's log may be quicker than this call. An older line belongs to a client that
+        // never connected.
         let at = state.unmatched.iter().position(|line| (line.client, line.server) == (client, server) && line.at.elapsed() < QUICKER);
         let line = at.map(|at| state.unmatched.swap_remove(at));
         state.totals.begun += 1;
@@ -208,7 +211,7 @@ impl Ledger {
         self.state().record(id, "its server", |entry| entry.server = Some(report));
     }
 
-    /// The proxy's log speaks of a flow.
+    /// A flow has ended, as the proxy's log says.
     pub(crate) fn line(&self, line: FlowLogLine) {
         let mut state = self.state();
         *state.totals.lines.entry(line.kind()).or_default() += 1;
@@ -217,11 +220,13 @@ impl Ledger {
         if is_hostile(line.client) {
             return;
         }
-        // Of several with the same addresses the one that began when the flow did: another passed unsplit. Ports come again so soon
-        // that two flows may be reported of at once: then what was to be moved tells them apart.
+        // Among connections with the same addresses, take the one that began when the flow did; the
+        // others bypassed the proxy. Ports are reused so soon that two flows may be logged
+        // together. Then the planned number of bytes tells them apart.
         let began = line.at - line.age;
-        // Who came through unsplit may have its ports used again within seconds, by one that never connected: that knows no port to say whose its
-        // line is, but one that has reached its server and come back is not it.
+        // Ports of a connection that bypassed the proxy may be reused within seconds by one that
+        // never connected. Such a client cannot tell its port. But a connection that reached its
+        // server cannot be the flow that did not.
         let unreached = matches!(line.kind(), "far_not_reached" | "far_timed_out");
         let candidates = state.by_addresses.get(&(line.client, line.server)).cloned().unwrap_or_default();
         let distance = |id: &ConnectionId| {
@@ -236,11 +241,12 @@ impl Ledger {
         }
     }
 
-    /// Gives up waiting for what will not come. At the end, with the proxy empty, nothing will.
-    pub(crate) fn tidy(&self, at_the_end: bool) {
+    /// Closes connections whose missing reports will not come. At the end, with no flow left in the
+    /// proxy, none will.
+    pub(crate) fn close_stale(&self, at_the_end: bool) {
         let mut state = self.state();
-        // A server that never speaks, and whose reset got lost in a cut, hears of its end only when all is over, or when the same ports are
-        // used again.
+        // A server without data whose reset was lost in a cut learns of the end only at the end of
+        // the soak, or when its ports are reused.
         let may_be_late = |entry: &LedgerEntry| entry.plan.kind == ConnectionKind::Silent && entry.server.is_none();
         let quiet =
             |entry: &LedgerEntry| entry.client.is_some() && (at_the_end || (entry.over.elapsed() > UNSPLIT_AFTER && !may_be_late(entry)));
@@ -257,10 +263,13 @@ impl Ledger {
                 state.violation(format!("{left} connections never ended for their clients"));
             }
         }
-        // Clients that never connected know no port: they can't say which lines are theirs.
+        // Clients that never connected know no port, so their log lines cannot be matched.
         let (unmatched, failures) = (state.unmatched.len() as u64, state.totals.not_connected);
         if unmatched > failures {
-            let why = format!("the log knows {unmatched} flows of no client, of whom {failures} did not connect: {:?}", state.unmatched);
+            let why = format!(
+                "the log has {unmatched} flows that match no client, but only {failures} clients did not connect: {:?}",
+                state.unmatched
+            );
             state.violation(why);
         }
     }
@@ -278,7 +287,7 @@ impl LedgerState {
     fn record(&mut self, id: ConnectionId, who: &str, note: impl FnOnce(&mut LedgerEntry)) {
         let Some(entry) = self.entries.get_mut(&id) else {
             let entry = self.incomplete.get(&id);
-            return self.violation(format!("{who} tells of connection {id} after all was thought to be over: {entry:?}"));
+            return self.violation(format!("{who} reports connection {id} after it was closed: {entry:?}"));
         };
         note(entry);
         entry.over = Instant::now();
@@ -287,12 +296,12 @@ impl LedgerState {
         }
     }
 
-    /// Whether a connect of that time may have failed for a cut.
+    /// Whether a cut explains that a connect which began at this time failed.
     fn near_a_cut(&self, begun: Instant) -> bool {
         self.cuts.iter().any(|(from, to)| begun + BEFORE_CUT >= *from && to.is_none_or(|to| begun <= to + AFTER_CUT))
     }
 
-    /// All that will be said of a connection has been said.
+    /// Judges and forgets a connection: no further report is expected.
     fn close(&mut self, id: ConnectionId) {
         let Some(entry) = self.entries.remove(&id) else { return };
         if let Some(ids) = self.by_addresses.get_mut(&entry.addresses) {
@@ -315,7 +324,7 @@ impl LedgerState {
     }
 }
 
-/// Whether what the three say of a connection goes together; how many bytes all have counted alike.
+/// Checks that the three reports agree. Returns the number of bytes that all have counted alike.
 fn judge(entry: &LedgerEntry, near_a_cut: bool) -> Result<Option<u64>, String> {
     let need = |ok: bool, why: &str| if ok { Ok(()) } else { Err(why.to_string()) };
     let client = entry.client.as_ref().ok_or("it never ended for its client")?;
@@ -329,24 +338,22 @@ fn judge(entry: &LedgerEntry, near_a_cut: bool) -> Result<Option<u64>, String> {
     let killed = client.end == EndpointOutcome::Aborted || server.end == EndpointOutcome::Aborted;
     let both = client.end == EndpointOutcome::Complete && server.end == EndpointOutcome::Complete;
     if !killed && !both {
-        // Something broke that nobody was reported to break.
-        need(
-            client.end != EndpointOutcome::Complete && server.end != EndpointOutcome::Complete,
-            "one end thinks that all is well, the other does not",
-        )?;
+        // The connection broke although neither endpoint was to abort.
+        need(client.end != EndpointOutcome::Complete && server.end != EndpointOutcome::Complete, "it was complete for one endpoint only")?;
         match entry.line.as_ref().map(FlowLogLine::kind) {
             Some("far_not_reached" | "far_timed_out") | None => need(near_a_cut, "it failed though no link was cut")?,
-            // The link was cut in the handshake's last step: the server forgot what it had granted when its answer could not leave.
-            Some("far_failed") if entry.server.is_none() => need(near_a_cut, "its server never had it though no link was cut")?,
-            Some("idle") => need(entry.plan.kind == ConnectionKind::Silent, "it was thought idle")?,
-            Some(_) => return Err("it broke though nobody broke it".into()),
+            // The link was cut during the last step of the handshake: the server discarded the
+            // connection when it could not answer.
+            Some("far_failed") if entry.server.is_none() => need(near_a_cut, "it never reached its server though no link was cut")?,
+            Some("idle") => need(entry.plan.kind == ConnectionKind::Silent, "the proxy closed it as idle though it carried data")?,
+            Some(_) => return Err("it broke though no endpoint aborted".into()),
         }
     }
     let Some(line) = &entry.line else { return Ok(None) };
-    need(server.received <= line.up && line.up <= client.sent, "the bytes up do not fit")?;
-    need(client.received <= line.down && line.down <= server.sent, "the bytes down do not fit")?;
+    need(server.received <= line.up && line.up <= client.sent, "the byte counts of the upstream direction disagree")?;
+    need(client.received <= line.down && line.down <= server.sent, "the byte counts of the downstream direction disagree")?;
     if both {
-        need(line.kind() == "finished", "both ends are content, the proxy is not")?;
+        need(line.kind() == "finished", "it was complete for both endpoints, not for the proxy")?;
         need(server.received == line.up && line.up == client.sent, "not all bytes up were counted")?;
         need(client.received == line.down && line.down == server.sent, "not all bytes down were counted")?;
         return Ok(Some(line.up + line.down));
@@ -358,7 +365,7 @@ fn judge(entry: &LedgerEntry, near_a_cut: bool) -> Result<Option<u64>, String> {
             "far_not_reached" | "far_timed_out" => near_a_cut,
             _ => false,
         };
-        need(fits, "the proxy blames the wrong end")?;
+        need(fits, "the proxy names the wrong leg as failed")?;
     }
     Ok(None)
 }
@@ -375,7 +382,7 @@ mod tests {
         FlowLogLine { client, server, up, down, age: Duration::ZERO, ending: ending.into(), at: Instant::now() }
     }
 
-    /// A connection that both ends are content with, reported to the state.
+    /// Reports a connection that was complete for both endpoints.
     fn transfer(ledger: &Ledger, id: ConnectionId) {
         let plan = ConnectionPlan { kind: ConnectionKind::Transfer, id, seed: 1, up: 657, down: 233, rate: 0, early: false, kill: None };
         ledger.begin(&plan, CLIENT.parse().unwrap(), SERVER.parse().unwrap());
@@ -396,12 +403,12 @@ mod tests {
     }
 
     #[test]
-    fn who_came_through_unsplit_is_not_who_had_its_ports_after_it_and_never_connected() {
+    fn an_unsplit_connection_is_not_matched_to_a_later_failed_one_with_its_ports() {
         let ledger = Ledger::default();
         transfer(&ledger, 1);
         ledger.0.lock().unwrap().totals.not_connected += 1;
         ledger.line(line("far end not reached: network unreachable", 0, 0));
-        ledger.tidy(true);
+        ledger.close_stale(true);
         assert_eq!((ledger.totals().violations, ledger.totals().unsplit), (0, 1), "{:?}", ledger.reported());
     }
 

@@ -1,4 +1,4 @@
-//! Looks at the proxy from outside: its processes' figures, its metrics, its log.
+//! Observes the proxy from outside: its memory, descriptors, metrics and log.
 
 use crate::{
     addresses::METRICS,
@@ -20,11 +20,11 @@ use std::{
 };
 use testbed::{ThreeHosts, process_cpu_time};
 
-/// A look at the proxy.
+/// The state of the proxy at one moment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ProxySample {
     pub(crate) flows: u64,
-    /// Flows that have ended, by kind, those that there are.
+    /// Flows that have ended, by ending; endings that occurred.
     pub(crate) ended: Vec<(String, u64)>,
     pub(crate) up: u64,
     pub(crate) down: u64,
@@ -36,7 +36,7 @@ pub(crate) struct ProxySample {
     pub(crate) tcp_memory: u64,
     pub(crate) rss: u64,
     pub(crate) descriptors: u64,
-    /// Processor time since it started.
+    /// Processor time since the start.
     pub(crate) cpu: Duration,
 }
 
@@ -46,7 +46,7 @@ impl ProxySample {
         let get = |name: &str| metrics.get(name).copied().unwrap_or(0.0) as u64;
         let ended = metrics.iter().filter_map(|(name, value)| {
             let kind = name.strip_prefix("tandem_flows_ended_total{ending=\"")?.strip_suffix("\"}")?;
-            // The log tells of flows, which callers without a greeting never became.
+            // Clients without a greeting never became flows, and are not logged as such.
             (*value > 0.0 && kind != "no_greeting").then(|| (kind.to_string(), *value as u64))
         });
         let mut ended: Vec<_> = ended.collect();
@@ -87,14 +87,14 @@ fn metrics(network: &ThreeHosts) -> Result<HashMap<String, f64>> {
     Ok(text.lines().filter(|line| line.starts_with("tandem")).filter_map(pair).collect())
 }
 
-/// Memory that a process holds (VmRSS).
+/// Resident memory of a process (VmRSS), bytes.
 fn memory(process: u32) -> Result<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/status")).context("the proxy is gone")?;
     let line = text.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
     Ok(line.split_whitespace().nth(1).context("no VmRSS")?.parse::<u64>()? * 1024)
 }
 
-/// Open descriptors of the process and of its workers, each of which has a table of its own.
+/// Open descriptors of the process and of its workers, each of which has its own table.
 fn descriptors(process: u32) -> Result<u64> {
     let mut count = 0;
     for task in fs::read_dir(format!("/proc/{process}/task")).context("the proxy is gone")?.flatten() {
@@ -107,35 +107,35 @@ fn descriptors(process: u32) -> Result<u64> {
     Ok(count)
 }
 
-/// What the log said besides flows.
+/// Log lines about reloads.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LogEvents {
     pub(crate) reloaded: Arc<AtomicU64>,
     pub(crate) refused: Arc<AtomicU64>,
 }
 
-/// Reads the proxy's log until it ends: flows go into the state, what should not be there is reported.
+/// Reads the proxy's log until it ends. Flows go to the ledger; unexpected lines are violations.
 pub(crate) fn read_log(log: impl std::io::Read + Send + 'static, ledger: Arc<Ledger>) -> (LogEvents, thread::JoinHandle<()>) {
-    let heard = LogEvents::default();
-    let ears = heard.clone();
+    let log_events = LogEvents::default();
+    let events = log_events.clone();
     let thread = thread::spawn(move || {
         for text in BufReader::new(log).lines().map_while(Result::ok) {
             if let Some(line) = FlowLogLine::parse(&text) {
                 ledger.line(line);
             } else if text.contains("has been read again") {
-                ears.reloaded.fetch_add(1, Relaxed);
+                events.reloaded.fetch_add(1, Relaxed);
             } else if text.contains("the configuration stays as it was") {
-                ears.refused.fetch_add(1, Relaxed);
+                events.refused.fetch_add(1, Relaxed);
             } else if ["ERROR", "panicked", "dropped lines", "rules are lost"].iter().any(|word| text.contains(word)) {
                 ledger.violation(format!("the proxy's log: {text}"));
             }
         }
     });
-    (heard, thread)
+    (log_events, thread)
 }
 
-/// Keeps the soak and the proxy together at about half of what the machine can do, until all is over: clients rest longer when they
-/// take more. What others do on the machine is not counted.
+/// Keeps the soak and the proxy together at about half of the machine's capacity: clients pause
+/// longer when both use more. Unrelated programs do not count.
 pub(crate) fn keep_half_load(state: &SoakState, proxy: u32) {
     let both = || [proxy, std::process::id()].iter().filter_map(|id| process_cpu_time(*id as i32)).map(|(_, time)| time).sum::<Duration>();
     let half = thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64) / 2.0;
@@ -151,7 +151,7 @@ pub(crate) fn keep_half_load(state: &SoakState, proxy: u32) {
     }
 }
 
-/// Busy time and all time of the machine's processors.
+/// Busy time and total time of all processors, in clock ticks.
 pub(crate) fn ticks() -> (u64, u64) {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     let fields: Vec<u64> = text.lines().next().unwrap_or_default().split_whitespace().skip(1).take(8).flat_map(str::parse).collect();

@@ -1,9 +1,9 @@
-//! Bytes that both ends know.
+//! Payload that both endpoints can compute.
 
 use testbed::SplitMix64;
 
-/// Bytes without end, from any place on: random ones that come again only after a prime number of bytes, so that a shift by any
-/// round number shows.
+/// An endless stream of bytes, addressable at any position. It repeats after a prime number of
+/// random bytes, so that a shift by a round number is detected.
 pub(crate) struct Payload(Vec<u8>);
 
 impl Payload {
@@ -18,13 +18,13 @@ impl Payload {
         Payload(bytes)
     }
 
-    /// Some bytes of the stream `seed` from `position` on; no more than `most`, nor than a piece.
+    /// Bytes of stream `seed` from `position` on, at most `most` and at most one piece.
     pub(crate) fn piece(&self, seed: u64, position: u64, most: u64) -> &[u8] {
         let start = ((seed + position) % Self::LENGTH) as usize;
         &self.0[start..start + most.min(Self::PIECE) as usize]
     }
 
-    /// Whether these are the bytes of the stream `seed` from `position` on.
+    /// Whether these are the bytes of stream `seed` from `position` on.
     pub(crate) fn is(&self, seed: u64, mut position: u64, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
             let piece = self.piece(seed, position, bytes.len() as u64);

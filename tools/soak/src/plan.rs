@@ -1,24 +1,24 @@
-//! What a connection of a soak is to do, as both its ends know it, and what an end says that it did.
+//! What both endpoints of a connection are to do, and what an endpoint reports.
 
 use std::io;
 
-/// What a connection is called.
+/// Number of a connection, unique within a soak.
 pub(crate) type ConnectionId = u64;
 
-/// How an end saw its connection end.
+/// How a connection ended, as one endpoint saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EndpointOutcome {
-    /// All bytes were right, and then came the end of file.
+    /// All bytes were correct, then came end of file.
     Complete,
-    /// It killed itself.
+    /// This endpoint aborted as planned.
     Aborted,
-    /// The connection broke.
+    /// The connection failed with an error.
     Failed(io::ErrorKind),
-    /// What must never be: wrong bytes, or an end of file in the wrong place.
+    /// Must never happen: wrong bytes, or an end of file in the wrong place.
     Violation(String),
 }
 
-/// What an end saw.
+/// What an endpoint saw.
 #[derive(Debug, Clone)]
 pub(crate) struct EndpointReport {
     pub(crate) end: EndpointOutcome,
@@ -26,18 +26,18 @@ pub(crate) struct EndpointReport {
     pub(crate) received: u64,
 }
 
-/// What a connection is for.
+/// What a connection does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionKind {
-    /// So many bytes up, so many down.
+    /// Carries a given number of bytes in each direction.
     Transfer,
-    /// It speaks now and then, for as long as it likes.
+    /// Exchanges messages with long pauses.
     Conversation,
-    /// It never speaks.
+    /// Carries nothing after its plan.
     Silent,
 }
 
-/// A connection as both ends know it: its first bytes say it.
+/// What both endpoints of a connection are to do. The client sends it first.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConnectionPlan {
     pub(crate) kind: ConnectionKind,
@@ -45,11 +45,11 @@ pub(crate) struct ConnectionPlan {
     pub(crate) seed: u32,
     pub(crate) up: u64,
     pub(crate) down: u64,
-    /// Bytes a second; 0: as fast as it goes.
+    /// Bytes per second; 0 for no limit.
     pub(crate) rate: u64,
-    /// The client sends its FIN after its last byte; else it waits for the server's.
+    /// The client sends its FIN after its last byte. Otherwise it waits for the server's FIN.
     pub(crate) early: bool,
-    /// The end that kills itself, after so many bytes; without a word or by a reset.
+    /// Which endpoint aborts, and when.
     pub(crate) kill: Option<Abort>,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Abort {
     pub(crate) after: u64,
 }
 
-/// Length of a plan on the wire.
+/// Length of an encoded plan, bytes.
 pub(crate) const HEADER: usize = 48;
 
 impl ConnectionPlan {

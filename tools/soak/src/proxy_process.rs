@@ -1,4 +1,4 @@
-//! The proxy under test as a process.
+//! The proxy as a process.
 
 use crate::monitor::ProxySample;
 use anyhow::{Context as _, Result, ensure};
@@ -10,7 +10,7 @@ use std::{
 };
 use testbed::ThreeHosts;
 
-/// The proxy, until it is dropped.
+/// The proxy; killed when dropped.
 pub(crate) struct ProxyProcess(pub(crate) Child);
 
 impl ProxyProcess {
@@ -29,7 +29,7 @@ impl ProxyProcess {
         Ok(ProxyProcess(child))
     }
 
-    /// A clean stop, which without flows takes no time.
+    /// Stops the proxy by SIGTERM. Without flows it must end at once.
     pub(crate) fn stop(&mut self) -> Result<()> {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.0), rustix::process::Signal::TERM)?;
         let begun = Instant::now();
@@ -51,7 +51,7 @@ impl Drop for ProxyProcess {
     }
 }
 
-/// Waits until the proxy answers: how it is before anything has come.
+/// Waits until the proxy answers; returns its state before the first connection.
 pub(crate) fn await_start(network: &ThreeHosts, process: u32) -> Result<ProxySample> {
     let begun = Instant::now();
     loop {

@@ -12,19 +12,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often an end that waits looks whether it has been killed, or is to end.
+/// How often a waiting endpoint checks whether it must stop.
 pub(crate) const STEP: Duration = Duration::from_millis(500);
 
-/// What all ends share.
+/// State that all threads share.
 #[derive(Clone)]
 pub(crate) struct SoakState {
     pub(crate) payload: Arc<Payload>,
     pub(crate) ledger: Arc<Ledger>,
-    /// Conversations are to come to their end, and no new connections to be made.
+    /// Set at the end of the soak: conversations end, and clients make no new connections.
     pub(crate) stop: Arc<AtomicBool>,
     /// Connections that servers have open.
     pub(crate) open: Arc<AtomicU64>,
-    /// How long clients rest between connections, in microseconds: what keeps the machine at half load.
+    /// How long clients pause between connections, µs. It is adjusted to keep the machine at half
+    /// load.
     pub(crate) pause_us: Arc<AtomicU64>,
     pub(crate) client: Arc<Host>,
     pub(crate) server: Arc<Host>,
@@ -35,7 +36,7 @@ impl SoakState {
         self.stop.load(Relaxed)
     }
 
-    /// Sleeps so long, or until all is over.
+    /// Sleeps for this time, or until the soak is over.
     pub(crate) fn rest(&self, time: Duration) {
         let begun = Instant::now();
         while let Some(left) = time.checked_sub(begun.elapsed()).filter(|left| !left.is_zero() && !self.is_over()) {
@@ -43,7 +44,7 @@ impl SoakState {
         }
     }
 
-    /// From now on a host drops all packets of a doomed connection, in and out.
+    /// Makes a host drop all packets of an aborting connection from now on, in both directions.
     pub(crate) fn silence(&self, host: &Host, port: u16) {
         let element = format!("{{ {port} timeout 10m }}");
         let done = host.command("nft").args(["add", "element", "inet", "soak", "dead", &element]).stdin(Stdio::null()).status();

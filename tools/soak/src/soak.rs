@@ -1,9 +1,4 @@
-//! A soak: the proxy at about half of what the machine can do, for a long time, with ends that die, links that fail, configurations
-//! that change. At the end everything must add up, and nothing be left over.
-//!
-//! `soak/plan` is what a connection is to do, `soak/ends` what clients and servers do, `soak/trouble`
-//! what goes wrong, `soak/hostile` what attackers do. `soak/ledger` compares what the ends and the
-//! proxy say of each connection, `soak/watch` looks at the proxy from outside.
+//! One soak from start to verdict.
 
 use crate::{
     endpoints,
@@ -31,29 +26,30 @@ use std::{
 };
 use testbed::{SplitMix64, ThreeHosts};
 
-/// Runs the proxy at about half load for a long time, with ends that die, links that fail, configurations that change; then tells
-/// whether everything adds up and nothing is left over
+/// Runs the proxy at about half load for a long time while endpoints die, links fail and
+/// configurations change. Exit code 1 if anything does not add up or is left over
 #[derive(Debug, clap::Parser)]
 pub(crate) struct Soak {
-    /// How long
+    /// Duration
     #[arg(long, default_value_t = 60.0)]
     minutes: f64,
     /// The tandem program
     #[arg(long, default_value = "tandem")]
     tandem: PathBuf,
-    /// What chance begins with; the order of threads is the machine's
+    /// Seed of everything random, apart from the order in which threads run
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Hostile clients beside the honest ones, and a firewall with NAT on the proxy's host
+    /// Adds hostile clients, and a firewall with NAT on the proxy's host
     #[arg(long)]
     hostile: bool,
 }
 
-/// How long flows that have lost an end may stay after all clients have stopped.
+/// How long flows that have lost an endpoint may remain after all clients have stopped.
 const LAST_FLOWS: Duration = Duration::from_secs(180);
-/// What memory may grow by before it counts as a leak, besides a quarter: the allocator's own.
+/// Growth of memory that is no leak, in addition to a quarter: what the allocator keeps, bytes.
 const SLACK: u64 = 4 << 20;
-/// Descriptors that the proxy may keep open without a flow: idle pipes of each of two workers.
+/// Descriptors that the proxy may keep open without a flow: two for each of eight idle pipes of two
+/// workers.
 const KEPT_DESCRIPTORS: u64 = 2 * 8 * 2;
 
 impl Soak {
@@ -70,7 +66,7 @@ impl Soak {
         if self.hostile {
             hostile::prepare(&network)?;
         }
-        let before = traces(&network.middle)?;
+        let before = leftovers(&network.middle)?;
         let state = SoakState {
             payload: Arc::new(Payload::new()),
             ledger: Arc::new(Ledger::default()),
@@ -86,7 +82,7 @@ impl Soak {
         }
         let mut proxy = ProxyProcess::start(&network, &tandem, &path)?;
         let log = proxy.0.stderr.take().context("no log")?;
-        let (heard, log) = monitor::read_log(log, state.ledger.clone());
+        let (log_events, log) = monitor::read_log(log, state.ledger.clone());
         let begun = Instant::now();
         let at_start = await_start(&network, proxy.0.id())?;
         let faults = FaultCounts::default();
@@ -111,7 +107,10 @@ impl Soak {
             scope.spawn(|| monitor::keep_half_load(&state, process));
             scope.spawn(|| tell("cuts", fault_injection::cut_links(&state, &network, self.hostile, &faults, generators[0].clone())));
             scope.spawn(|| {
-                tell("reloads", fault_injection::reload(&state, (&path, process, self.hostile), &heard, &faults, generators[1].clone()))
+                tell(
+                    "reloads",
+                    fault_injection::reload(&state, (&path, process, self.hostile), &log_events, &faults, generators[1].clone()),
+                )
             });
             scope.spawn(|| tell("bypass", fault_injection::bypass(&state, &network, &tandem, &faults, generators[2].clone())));
             let end = begun + Duration::from_secs_f64(self.minutes * 60.0);
@@ -119,7 +118,7 @@ impl Soak {
             for minute in 1.. {
                 let next = (begun + Duration::from_secs(60 * minute)).min(end);
                 thread::sleep(next.saturating_duration_since(Instant::now()));
-                state.ledger.tidy(false);
+                state.ledger.close_stale(false);
                 match ProxySample::take(&network, process) {
                     Ok(sample) => {
                         report(&state, &faults, begun, &sample, &mut last);
@@ -129,7 +128,7 @@ impl Soak {
                         samples.push(sample);
                     }
                     Err(error) => {
-                        fail(format!("the proxy can't be looked at: {error:#}"));
+                        fail(format!("cannot read the proxy's state: {error:#}"));
                         break;
                     }
                 }
@@ -142,8 +141,8 @@ impl Soak {
         await_clients(clients, &fail);
         self.finish(&network, &state, &mut proxy, &tandem, (&at_start, &samples), &fail);
         drop(log.join());
-        if traces(&network.middle)? != before {
-            fail(format!("what is left in the middle:\n{}\ninstead of:\n{before}", traces(&network.middle)?));
+        if leftovers(&network.middle)? != before {
+            fail(format!("the proxy left something behind on its host:\n{}\ninstead of:\n{before}", leftovers(&network.middle)?));
         }
         let totals = state.ledger.totals();
         let mut failures = failures.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -175,7 +174,8 @@ impl Soak {
         Ok(ExitCode::FAILURE)
     }
 
-    /// All clients have stopped: the proxy is to become empty, its state are compared, it is stopped.
+    /// After all clients have stopped: waits until the proxy has no flows, compares all counts, and
+    /// stops the proxy.
     fn finish(
         &self,
         network: &ThreeHosts,
@@ -190,10 +190,10 @@ impl Soak {
         let last = loop {
             let sample = match ProxySample::take(network, process) {
                 Ok(sample) => sample,
-                Err(error) => return fail(format!("the proxy can't be looked at: {error:#}")),
+                Err(error) => return fail(format!("cannot read the proxy's state: {error:#}")),
             };
             let totals = state.ledger.totals();
-            // The log is written a moment later.
+            // The proxy writes its log a moment after it updates its metrics.
             let reported: u64 = totals.lines.values().sum();
             let ended: u64 = sample.ended.iter().map(|(_, count)| count).sum();
             if sample.flows == 0 && state.open.load(Relaxed) == 0 && reported == ended {
@@ -201,7 +201,7 @@ impl Soak {
             }
             if begun.elapsed() > LAST_FLOWS {
                 fail(format!(
-                    "{} flows, {} connections of servers are left, {reported} of {ended} ends of flows were reported",
+                    "{} flows and {} connections of servers are left; the log has {reported} of {ended} ended flows",
                     sample.flows,
                     state.open.load(Relaxed)
                 ));
@@ -209,7 +209,7 @@ impl Soak {
             }
             thread::sleep(Duration::from_millis(200));
         };
-        state.ledger.tidy(true);
+        state.ledger.close_stale(true);
         self.compare(state, network, at_start, samples, &last, fail);
         match network.middle.command(&tandem.to_string_lossy()).args(["flows", "--json"]).output() {
             Ok(output) if output.stdout == b"[]\n" => {}
@@ -222,7 +222,7 @@ impl Soak {
 }
 
 impl Soak {
-    /// Whether what was counted adds up, and nothing was kept.
+    /// Checks that all counts agree and that nothing has leaked.
     fn compare(
         &self,
         state: &SoakState,
@@ -235,14 +235,14 @@ impl Soak {
         let totals = state.ledger.totals();
         let lines: Vec<(String, u64)> = totals.lines.iter().map(|(kind, count)| (kind.to_string(), *count)).collect();
         if lines != last.ended {
-            fail(format!("the log tells of {lines:?}, the metrics of {:?}", last.ended));
+            fail(format!("ended flows by ending: the log has {lines:?}, the metrics {:?}", last.ended));
         }
         if (totals.up, totals.down) != (last.up, last.down) {
             fail(format!("the log totals up to {} and {} bytes, the metrics to {} and {}", totals.up, totals.down, last.up, last.down));
         }
-        // The firewall counts retransmitted SYNs again, and forged SYNs, which never become flows.
+        // The firewall also counts retransmitted SYNs, and forged SYNs, which never become flows.
         let ended: u64 = last.ended.iter().map(|(_, count)| count).sum();
-        let again = syns_again(&network.client).unwrap_or(0);
+        let again = retransmitted_syns(&network.client).unwrap_or(0);
         if !self.hostile && !(ended + last.flows..=ended + last.flows + again).contains(&last.split) {
             fail(format!(
                 "the firewall split {} connections ({again} SYNs were sent again), {ended} have ended, {} are alive",
@@ -275,8 +275,8 @@ impl Soak {
     }
 }
 
-/// SYNs that a host sent again.
-fn syns_again(host: &Host) -> Option<u64> {
+/// SYNs that a host has retransmitted.
+fn retransmitted_syns(host: &Host) -> Option<u64> {
     let text = host.enter(|| fs::read_to_string("/proc/thread-self/net/netstat").ok()).ok()??;
     let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
     let at = lines.next()?.split_whitespace().position(|name| name == "TCPSynRetrans")?;
@@ -287,7 +287,7 @@ fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// One line a minute.
+/// Prints a line a minute.
 fn report(state: &SoakState, faults: &FaultCounts, begun: Instant, sample: &ProxySample, last: &mut (ProxySample, Instant, (u64, u64))) {
     let (before, at, ticks) = last;
     let (wall, now) = (at.elapsed().as_secs_f64(), monitor::ticks());
@@ -325,8 +325,8 @@ fn report(state: &SoakState, faults: &FaultCounts, begun: Instant, sample: &Prox
     *last = (sample.clone(), Instant::now(), now);
 }
 
-/// Everything the proxy could leave behind on its host.
-fn traces(host: &Host) -> Result<String> {
+/// Rules, routes and settings that the proxy could leave behind on its host.
+fn leftovers(host: &Host) -> Result<String> {
     let mut all = String::new();
     for (program, arguments) in [
         ("nft", "list ruleset"),
@@ -335,7 +335,7 @@ fn traces(host: &Host) -> Result<String> {
         ("ip", "-4 route show table all"),
         ("ip", "-6 route show table 21572"),
         ("tc", "qdisc"),
-        // What the proxy changes while it runs.
+        // The proxy changes this setting while it runs.
         ("cat", "/proc/sys/net/ipv4/tcp_early_demux"),
     ] {
         let output = host.command(program).args(arguments.split(' ')).output().with_context(|| format!("cannot run {program}"))?;

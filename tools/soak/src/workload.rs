@@ -21,7 +21,7 @@ use testbed::SplitMix64;
 /// How long clients may take to end after they were told to stop.
 const LONGEST_WAIT: Duration = Duration::from_secs(180);
 
-/// What clients do, and how many of them do it.
+/// What a client does again and again, and how many clients do so.
 #[derive(Debug, Clone, Copy)]
 enum Workload {
     Short,
@@ -69,8 +69,7 @@ impl Workload {
                 plan.rate = random.log_uniform(1_000_000, 20_000_000);
                 let after = random.uniform(0, plan.up + plan.down);
                 let (client, silent) = (random.chance(0.5), random.chance(0.4));
-                // Behind NAT far legs have ports of their own, which come again too soon for a server to
-                // stay silent towards one.
+                // Behind NAT the server sees ports that are reused too soon to silence one of them.
                 plan.kill = Some(Abort { client, silent: silent && (client || !hostile), after });
             }
             Workload::Idle => plan.kind = ConnectionKind::Conversation,
@@ -79,7 +78,7 @@ impl Workload {
         plan
     }
 
-    /// Rests between connections: a multiple of what keeps the machine at half load.
+    /// Pauses between connections: a multiple of the pause that keeps the machine at half load.
     fn rest(self, state: &SoakState, random: &mut SplitMix64) {
         let unit = Duration::from_micros(state.pause_us.load(Relaxed));
         state.rest(match self {
@@ -104,10 +103,10 @@ pub(crate) fn start_clients(state: &SoakState, random: &mut SplitMix64, hostile:
                     let plan = workload.plan(&mut random, ids.fetch_add(1, Relaxed), hostile);
                     let server = SERVERS[usize::from(random.chance(0.25))];
                     let to = SocketAddr::new(server.into(), random.uniform(PORTS.start.into(), u64::from(PORTS.end) - 1) as u16);
-                    // One after the other, so that none comes again while the dead of its connection is remembered.
+                    // Ports are used in turn, so that none is reused while it is silenced.
                     let port = || 10_000 + ports.fetch_add(1, Relaxed) % 50_000;
                     let from = plan.kill.map(|_| SocketAddr::new(ABORTING_CLIENT.into(), port()));
-                    endpoints::call(&inner, &plan, from, to);
+                    endpoints::run_connection(&inner, &plan, from, to);
                     workload.rest(&inner, &mut random);
                 }
             };
@@ -117,7 +116,7 @@ pub(crate) fn start_clients(state: &SoakState, random: &mut SplitMix64, hostile:
     Ok(clients)
 }
 
-/// Waits for all clients; one that hangs is a failure.
+/// Waits for all clients. A client that does not end is a failure.
 pub(crate) fn await_clients(clients: Vec<thread::JoinHandle<()>>, fail: &impl Fn(String)) {
     let begun = Instant::now();
     while clients.iter().any(|client| !client.is_finished()) {

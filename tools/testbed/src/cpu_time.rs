@@ -1,4 +1,5 @@
-//! What the machine's processors did: in all, for whom, and whether somebody else was at work.
+//! Processor time: of the whole machine, of the processes under test, and of programs that have
+//! nothing to do with the measurement.
 
 use anyhow::{Context as _, Result};
 use rustix::process::Pid;
@@ -8,35 +9,41 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A look at the processors' clocks.
+/// Counters of processor time at one moment.
 pub struct CpuClocks {
     at: Instant,
-    /// Time in which a processor was at work …
+    /// Time in which a processor was at work.
     busy: Duration,
-    /// … and in which it would have been, but was somebody else's: this machine is a virtual one.
+    /// Time that the hypervisor gave to other virtual machines.
     stolen: Duration,
-    /// CPU time of each process, by its number: (parent, time).
+    /// Parent process and processor time of each process, by process number.
     processes: HashMap<i32, (i32, Duration)>,
 }
 
-/// What happened between two looks.
+/// Processor time between two moments.
 #[derive(Debug, Clone, Copy)]
 pub struct CpuUsage {
+    /// Time that passed.
     pub wall: Duration,
-    /// Of all processors together, the kernel's share included.
+    /// Busy time of all processors together, including the kernel's.
     pub machine: Duration,
-    /// Of the processes in the middle.
+    /// Time of the processes under test and their children.
     pub proxy: Duration,
-    /// Of programs that have nothing to do with this, and of other machines on the same hardware.
+    /// Time of unrelated programs, and of other virtual machines on the same hardware.
     pub others: Duration,
 }
 
 impl CpuClocks {
+    /// Reads the counters.
+    ///
+    /// # Errors
+    ///
+    /// If `/proc` cannot be read.
     pub fn read() -> Result<Self> {
         let stat = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
         let ticks: Vec<u64> = stat.lines().next().unwrap_or_default().split_whitespace().skip(1).flat_map(str::parse).collect();
         let tick = 1000 / rustix::param::clock_ticks_per_second();
-        // user nice system idle iowait irq softirq steal
+        // Columns: user nice system idle iowait irq softirq steal.
         let sum = |of: &[usize]| Duration::from_millis(of.iter().filter_map(|&index| ticks.get(index)).sum::<u64>() * tick);
         let (busy, stolen) = (sum(&[0, 1, 2, 5, 6]), sum(&[7]));
         let mut processes = HashMap::new();
@@ -49,12 +56,17 @@ impl CpuClocks {
         Ok(CpuClocks { at: Instant::now(), busy, stolen, processes })
     }
 
-    /// What has been spent since; `proxy` are the processes in the middle, which may have children.
+    /// Processor time since these counters were read. `proxy` are the processes under test, which
+    /// may have children.
+    ///
+    /// # Errors
+    ///
+    /// If `/proc` cannot be read.
     pub fn since(&self, proxy: &[u32]) -> Result<CpuUsage> {
         let now = CpuClocks::read()?;
         let (wall, machine, stolen) = (now.at - self.at, now.busy.saturating_sub(self.busy), now.stolen.saturating_sub(self.stolen));
         let mut middle: HashSet<i32> = proxy.iter().map(|&id| id as i32).collect();
-        // A few generations are enough for whoever forks.
+        // Three generations suffice for every program that is measured.
         for _ in 0..3 {
             middle.extend(now.processes.iter().filter(|(_, (parent, _))| middle.contains(parent)).map(|(id, _)| *id).collect::<Vec<_>>());
         }
@@ -73,10 +85,11 @@ impl CpuClocks {
     }
 }
 
-/// The parent of the kernel's own threads.
+/// The parent process (kthreadd) of the kernel's threads.
 const KERNEL: i32 = 2;
 
-/// Parent and CPU time of a process: all its threads, those of its children that have ended too.
+/// Parent process and processor time of a process: all threads, and children that have ended and
+/// were waited for. `None` if there is no such process.
 pub fn process_cpu_time(process: i32) -> Option<(i32, Duration)> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -86,10 +99,14 @@ pub fn process_cpu_time(process: i32) -> Option<(i32, Duration)> {
     Some((fields.get(1)?.parse().ok()?, Duration::from_millis(ticks * tick)))
 }
 
-/// Memory held by these processes, and by the kernel in objects of all kinds, in bytes. Free memory would tell of everything, and so of
-/// much that has nothing to do with this.
+/// Memory, in bytes, held by these processes and by the kernel in all kinds of objects. The amount
+/// of free memory would also count what unrelated programs hold.
+///
+/// # Errors
+///
+/// If `/proc` cannot be read, or one of the processes has ended.
 pub fn memory_held(processes: &[u32]) -> Result<f64> {
-    // What the kernel's caches keep of objects that are gone is in nobody's use.
+    // Slab caches keep objects that were freed; shrinking returns them.
     for cache in fs::read_dir("/sys/kernel/slab").into_iter().flatten().flatten() {
         let _ = fs::write(cache.path().join("shrink"), "1");
     }

@@ -1,4 +1,4 @@
-//! The program that is measured.
+//! The program under test.
 
 use std::{
     fs,

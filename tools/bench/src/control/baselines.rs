@@ -1,23 +1,23 @@
-//! The kernel's own controllers, called from BPF: what Tandem's are measured against. Each is a controller of BPF whose callbacks do
-//! nothing but call the kernel's, so that the kernel counts both with the same clock. And a program that does nothing: what the kernel
-//! counts of it is what counting itself adds.
+//! Baselines for Tandem's controllers: the kernel's own controllers, registered from BPF. Their
+//! callbacks only call the kernel's functions, so the kernel counts both kinds with the same clock.
+//! A program that does nothing shows what counting itself adds.
 
 use anyhow::{Context as _, Result};
 use libbpf_rs::{Link, MapCore as _, MapType, ObjectBuilder};
 
-/// One of them, in the kernel for as long as this lives.
+/// A controller of the kernel, registered from BPF until dropped.
 pub(super) struct BpfBaseline {
-    /// What the kernel calls its own.
+    /// The kernel's name for it.
     pub(super) name: &'static str,
     _registration: Link,
 }
 
-/// The program that does nothing, at every segment that comes in, for as long as this lives.
+/// A program that does nothing, attached to each received segment until dropped.
 pub(super) struct EmptyProgram {
     _attached: [Link; 2],
 }
 
-/// What the kernel calls its program.
+/// Name of that program in the kernel.
 pub(super) const EMPTY_PROGRAM: &str = "tb_empty";
 
 macro_rules! object {
@@ -35,18 +35,20 @@ impl EmptyProgram {
             program.expect("the object has one").attach()
         };
         let cure = "this kernel lets no program look at its TCP (the tracepoint tcp_probe): it takes CONFIG_BPF_EVENTS";
-        // Twice: the first finds the clock and its memory cold, as callbacks do not. The second is the newest of its name, which counts.
+        // Attached twice: the first one finds clock and memory cold, which callbacks do not. The
+        // second is the newest of its name and is counted.
         Ok(EmptyProgram { _attached: [attempt().context(cure)?, attempt().context(cure)?] })
     }
 }
 
 impl BpfBaseline {
-    /// All that this kernel has. BBR's callback has changed with Linux 6.10 and may be a module: it is no condition.
+    /// All controllers that this kernel has. BBR is optional: its callback changed in Linux 6.10,
+    /// and it may be a module.
     pub(super) fn all() -> Result<Vec<Self>> {
         let mut all = Vec::new();
         for (name, object) in OBJECTS {
             match BpfBaseline::load(name, object) {
-                Ok(yardstick) => all.push(yardstick),
+                Ok(baseline) => all.push(baseline),
                 Err(why) if name == "bbr" => eprintln!("the kernel's bbr is left out: {why:#}"),
                 Err(why) => return Err(why),
             }
@@ -64,17 +66,17 @@ impl BpfBaseline {
         let attempt = || -> libbpf_rs::Result<Link> {
             let mut object = ObjectBuilder::default().open_memory(object)?.load()?;
             let registration = object.maps_mut().find(|map| map.map_type() == MapType::StructOps);
-            registration.expect("every yardstick has one").attach_struct_ops()
+            registration.expect("every baseline has one").attach_struct_ops()
         };
         Ok(BpfBaseline { name, _registration: attempt().with_context(cure)? })
     }
 
-    /// What a socket calls it.
+    /// Name for the socket option.
     pub(super) fn control(&self) -> String {
         format!("tb_{}", self.name)
     }
 
-    /// What its registration is called.
+    /// Name of its registration.
     pub(super) fn ops(&self) -> String {
         format!("tb_ops_{}", self.name)
     }

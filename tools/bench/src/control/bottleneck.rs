@@ -1,5 +1,6 @@
-//! The link that flows fill. For controllers that feel their way it is narrow further on, with a queue that overflows; for those that
-//! are told its capacity it is shaped at the sender and watched by the monitor, as the proxy does it.
+//! The bottleneck link. For controllers that probe for capacity, the middle host limits the rate
+//! with a queue that overflows. For controllers that know the capacity, the sender's interface is
+//! shaped and the monitor watches it, as the proxy does.
 
 use anyhow::{Context as _, Result, ensure};
 use kernel::{Monitor, Place, Settings, Watch};
@@ -7,27 +8,27 @@ use lab::Host;
 use std::{net::UdpSocket, process::Stdio, time::Duration};
 use testbed::ThreeHosts;
 
-/// A link that is narrow, for as long as this lives.
+/// A rate limit, until dropped.
 pub(super) struct Bottleneck<'a> {
     host: &'a Host,
     device: &'static str,
     _monitor: Option<Monitor>,
 }
 
-/// What the queue further on holds: flows that fill it have this for a round trip.
+/// Queue of the middle host: the RTT of flows that fill it.
 const QUEUE: Duration = Duration::from_millis(20);
-/// The proxy's shaper holds half a second.
+/// The queue of the proxy's shaper holds half a second.
 const SHAPER_QUEUE: Duration = Duration::from_millis(500);
-/// Wire bytes of a packet beside IP's.
+/// Ethernet header of a packet, bytes.
 const ETHERNET: u32 = 14;
 
 impl<'a> Bottleneck<'a> {
-    /// The middle host lets so many bytes a second through.
+    /// Limits the rate at the middle host.
     pub(super) fn further_on(network: &'a ThreeHosts, bytes_per_s: u64) -> Result<Self> {
         Bottleneck::shape(&network.middle, "far", bytes_per_s, QUEUE)
     }
 
-    /// The sender's interface has this capacity, and the link has a record that says so.
+    /// Limits the rate at the sender, and gives the monitor a record of its capacity.
     pub(super) fn known(network: &'a ThreeHosts, bytes_per_s: u64) -> Result<Self> {
         let device = "near";
         let mut narrow = Bottleneck::shape(&network.client, device, bytes_per_s, SHAPER_QUEUE)?;
@@ -43,7 +44,7 @@ impl<'a> Bottleneck<'a> {
 
     fn shape(host: &'a Host, device: &'static str, bytes_per_s: u64, queue: Duration) -> Result<Self> {
         let narrow = Bottleneck { host, device, _monitor: None };
-        // A millisecond's worth, as the proxy's shaper has it.
+        // A burst of one millisecond, like that of the proxy's shaper.
         let (rate, burst, limit) = (bytes_per_s * 8, bytes_per_s / 1000, (bytes_per_s as f64 * queue.as_secs_f64()) as u64);
         narrow.tc(&format!("qdisc replace dev {device} root handle 1: htb default 1"))?;
         narrow.tc(&format!(

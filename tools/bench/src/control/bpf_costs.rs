@@ -1,4 +1,4 @@
-//! What BPF programs cost, as the kernel itself counts it: their runs, and the time in them.
+//! What BPF programs cost, as the kernel counts it: number of runs, and time.
 
 use super::sys;
 use anyhow::{Context as _, Result};
@@ -8,7 +8,7 @@ use libbpf_rs::{
 };
 use std::{collections::BTreeMap, ops::Sub, os::fd::OwnedFd};
 
-/// The kernel counts while this lives.
+/// Makes the kernel count until dropped.
 pub(super) struct BpfStatistics {
     _kept: OwnedFd,
 }
@@ -20,7 +20,7 @@ impl BpfStatistics {
     }
 }
 
-/// What a program has done so far, or between two looks.
+/// Runs of a program, and the time in them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct BpfRunCount {
     pub(super) runs: u64,
@@ -35,10 +35,11 @@ impl Sub for BpfRunCount {
     }
 }
 
-/// The callbacks of a controller by their names, as they stand: the programs that were loaded together with the newest registration of
-/// this name. (Programs of one object share its type information, and their names are the same in every controller.)
+/// Counts of a controller's callbacks, by name. Callbacks are the programs that share their type
+/// information with the newest registration of this name, since program names are the same in every
+/// controller.
 pub(super) fn of_controller(ops: &str) -> Result<BTreeMap<String, BpfRunCount>> {
-    // The kernel keeps so much of a name.
+    // The kernel truncates names to this length.
     let kept = &ops[..ops.len().min(15)];
     let maps = MapInfoIter::default().filter(|map| map.ty == MapType::StructOps && map.name.to_str() == Ok(kept));
     let map = maps.max_by_key(|map| map.id).with_context(|| format!("{ops} is not in the kernel"))?;
@@ -46,14 +47,14 @@ pub(super) fn of_controller(ops: &str) -> Result<BTreeMap<String, BpfRunCount>> 
     Ok(programs
         .map(|program| {
             let name = program.name.to_string_lossy();
-            // What stands before the first underscore is whose it is.
+            // The part before the first underscore is the object's prefix.
             let callback = name.split_once('_').map_or(&*name, |(_, callback)| callback);
             (callback.to_owned(), BpfRunCount { runs: program.run_cnt, time_ns: program.run_time_ns })
         })
         .collect())
 }
 
-/// The newest program of this name, as it stands; nothing where there is none.
+/// Counts of the newest program with this name; zero if there is none.
 pub(super) fn of_program(name: &str) -> BpfRunCount {
     let programs = ProgInfoIter::default().filter(|program| program.name.to_str() == Ok(name));
     programs

@@ -1,41 +1,41 @@
-//! The figures of the turns, and the tables they make.
+//! Results of the controllers, and their table.
 
 use super::bpf_costs::BpfRunCount;
 use crate::statistics::{median, spread};
 use std::{collections::BTreeMap, fmt};
 
-/// What was seen in a turn.
+/// One measurement of a controller.
 #[derive(Debug, Clone)]
 pub(super) struct ControllerTurn {
-    /// Segments that came to the sender's host. The bytes go one way only: they are ACKs.
+    /// Segments that the sender's host received. Data flow in one direction, so these are ACKs.
     pub(super) acks: u64,
-    /// Segments that left it.
+    /// Segments that the sender's host sent.
     pub(super) packets: u64,
-    /// The program that does nothing.
+    /// Counts of the empty program.
     pub(super) empty: BpfRunCount,
-    /// The controller's callbacks by name; none of a controller that is not BPF's.
+    /// Counts of the controller's callbacks, by name; empty if it is not a BPF controller.
     pub(super) callbacks: BTreeMap<String, BpfRunCount>,
-    /// The monitor's program; none where the link has no record.
+    /// Counts of the monitor's program; `None` if the link has no record.
     pub(super) monitor: Option<BpfRunCount>,
-    /// Of the whole machine.
+    /// Processor time of the whole machine.
     pub(super) cpu_s_per_gb: f64,
 }
 
-/// The row that the others' nanoseconds are laid beside, and the one that their processor time is.
+/// The rows to which nanoseconds and processor time are compared.
 pub(super) const BASELINE: &str = "cubic by BPF";
 pub(super) const NATIVE: &str = "cubic";
-/// A callback that runs less often than once in so many ACKs is not worth its place in the table.
+/// Callbacks that run less often than once in this many ACKs are not printed.
 const SELDOM: f64 = 200.0;
 
 impl ControllerTurn {
-    /// Runs of callbacks an ACK, and the nanoseconds in them.
+    /// Runs of callbacks per ACK, and nanoseconds in them.
     fn an_ack(&self) -> (f64, f64) {
         let (runs, time_ns) = self.callbacks.values().fold((0, 0), |(runs, time_ns), count| (runs + count.runs, time_ns + count.time_ns));
         (runs as f64 / self.acks as f64, time_ns as f64 / self.acks as f64)
     }
 
-    /// Nanoseconds of an ACK, less what counting added to each run in this same turn: a virtual machine's clock is not equally quick
-    /// at all times.
+    /// Nanoseconds per ACK without what counting added to each run in this measurement. It is
+    /// subtracted for each measurement, because the clock of a virtual machine varies in speed.
     fn net_ns(&self) -> f64 {
         let (runs, ns) = self.an_ack();
         ns - runs * ns_a_run(self.empty)
@@ -55,10 +55,10 @@ impl fmt::Display for ControllerTurn {
     }
 }
 
-/// Every turn of every controller that counts.
+/// All valid measurements of all controllers.
 #[derive(Debug, Default)]
 pub(super) struct ControllerTable {
-    /// In the order in which they came; by round.
+    /// Rows in the order of their first measurement; measurements by round.
     rows: Vec<(String, BTreeMap<usize, ControllerTurn>)>,
 }
 
@@ -75,10 +75,10 @@ impl ControllerTable {
         self.rows.iter().flat_map(|(_, turns)| turns.values())
     }
 
-    /// The median of the ratios to another row in the same round.
+    /// Median of the ratios to another row in the same round.
     fn ratio(&self, turns: &BTreeMap<usize, ControllerTurn>, to: &str, figure: impl Fn(&ControllerTurn) -> f64) -> String {
-        let Some((_, yardsticks)) = self.rows.iter().find(|(name, _)| name == to) else { return "–".into() };
-        let ratios = turns.iter().filter_map(|(round, turn)| Some(figure(turn) / figure(yardsticks.get(round)?)));
+        let Some((_, baselines)) = self.rows.iter().find(|(name, _)| name == to) else { return "–".into() };
+        let ratios = turns.iter().filter_map(|(round, turn)| Some(figure(turn) / figure(baselines.get(round)?)));
         let ratios: Vec<f64> = ratios.collect();
         if ratios.is_empty() { "–".into() } else { format!("{:.2}", median(ratios.into_iter())) }
     }
@@ -88,7 +88,7 @@ fn ns_a_run(count: BpfRunCount) -> f64 {
     count.time_ns as f64 / count.runs.max(1) as f64
 }
 
-/// Each callback: how often it runs an ACK, and the nanoseconds of a run.
+/// For each callback: runs per ACK, and nanoseconds per run.
 fn callbacks(turns: &BTreeMap<usize, ControllerTurn>) -> String {
     let names: std::collections::BTreeSet<&String> = turns.values().flat_map(|turn| turn.callbacks.keys()).collect();
     let of = |name: &String, figure: &dyn Fn(&ControllerTurn, BpfRunCount) -> f64| {

@@ -1,4 +1,4 @@
-//! Plays a setting: here, or by ns-2 in a process of its own.
+//! Plays a setting in the simulator, or by ns-2 in a process of its own.
 
 use super::setting::Ns2Setting;
 use crate::sys::{self, ChildUsage};
@@ -9,21 +9,21 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// A curve over time, s.
+/// A curve: time in seconds, and value.
 pub(super) type PlotCurve = Vec<(f64, f64)>;
 
-/// Ns2Comparison came of a setting.
+/// The result of a setting.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SettingResult {
-    /// Payload of all flows together over the time of the run, bit/s.
+    /// Payload of all flows divided by the duration, bit/s.
     pub(super) goodput_bps: f64,
-    /// Data segments that all senders sent, again or for the first time.
+    /// Data segments that all senders sent, including retransmissions.
     pub(super) segments: u64,
-    /// The windows of the first flow, a curve a leg, where they were asked for.
+    /// Windows of the first flow, one curve for each leg, if samples were requested.
     pub(super) cwnd: Vec<PlotCurve>,
 }
 
-/// By our simulator, in this process.
+/// Plays a setting in Tandem's simulator, in this process.
 pub(super) fn here(setting: &Ns2Setting, seed: u64) -> Result<SettingResult> {
     let (outcome, effort) = Sim::with(setting.settings()).play(&setting.scenario()?, seed, &())?;
     let bytes: u64 = outcome.flows.iter().map(|flow| flow.bytes).sum();
@@ -36,7 +36,7 @@ pub(super) fn here(setting: &Ns2Setting, seed: u64) -> Result<SettingResult> {
     Ok(SettingResult { goodput_bps: bytes as f64 * 8.0 / setting.seconds as f64, segments: effort.segments, cwnd })
 }
 
-/// By ns-2, and what that took.
+/// Plays a setting by ns-2; also returns the resources it used.
 pub(super) fn by_ns2(ns: &str, setting: &Ns2Setting, seed: u64) -> Result<(SettingResult, ChildUsage)> {
     let directory = tempfile::tempdir().context("cannot make a directory for ns-2's script")?;
     let write = |name: &str, text: &str| -> Result<_> {
@@ -56,7 +56,7 @@ pub(super) fn by_ns2(ns: &str, setting: &Ns2Setting, seed: u64) -> Result<(Setti
     Ok((parse(&text, setting).with_context(|| format!("what ns-2 said of {:?} is not understood", setting.name))?, took))
 }
 
-/// Ns2Comparison a program says on its standard output, and what it took.
+/// Runs a program. Returns its standard output and the resources it used.
 pub(super) fn run(command: &mut Command) -> Result<(String, ChildUsage)> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let mut text = String::new();

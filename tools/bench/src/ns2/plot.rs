@@ -1,10 +1,10 @@
-//! Plots as SVG files, which follow the reader's light or dark.
+//! Plots as SVG files, with colours for light and dark mode.
 
 use super::play::PlotCurve;
 use anyhow::{Context as _, Result};
 use std::{fmt::Write as _, path::Path};
 
-/// Plane of a plot, pixels, and what is around it for words.
+/// Size of a plot's area and of its margins, pixels.
 const WIDTH: f64 = 400.0;
 const HEIGHT: f64 = 130.0;
 const LEFT: f64 = 44.0;
@@ -22,12 +22,12 @@ const STYLE: &str = "<style>\n\
     svg { background: #0d1117 } text { fill: #e6edf3 } .grid { stroke: #30363d } .ours { stroke: #56b4e9 } .theirs { stroke: #e69f00 }\n\
     }\n</style>\n";
 
-/// The windows of a setting over time.
+/// Windows over time in one setting.
 #[derive(Debug)]
 pub(super) struct CwndPanel {
     pub(super) title: String,
     pub(super) end_s: f64,
-    /// A curve a leg, segments.
+    /// One curve for each leg, segments.
     pub(super) ours: Vec<PlotCurve>,
     pub(super) theirs: Vec<PlotCurve>,
 }
@@ -37,7 +37,7 @@ pub(super) fn write(path: &Path, text: &str) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Windows over time, a plot a setting and leg.
+/// Windows over time: one plot for each setting and leg.
 pub(super) fn windows(panels: &[CwndPanel]) -> String {
     let plots: Vec<(String, f64, &PlotCurve, &PlotCurve)> = panels.iter().flat_map(plots).collect();
     let (columns, rows) = (2, plots.len().div_ceil(2));
@@ -70,7 +70,8 @@ pub(super) fn windows(panels: &[CwndPanel]) -> String {
     out + "</svg>\n"
 }
 
-/// Up to where windows are drawn: all of them, but where slow start reaches beyond twice what is usual, which would leave the rest flat.
+/// Upper end of the axis. It shows all windows, except that slow start is cut off at 1.5 times the
+/// 90th percentile, so that the rest is not flat.
 fn axis(windows: impl Iterator<Item = f64>) -> f64 {
     let mut windows: Vec<f64> = windows.collect();
     windows.sort_by(f64::total_cmp);
@@ -78,14 +79,14 @@ fn axis(windows: impl Iterator<Item = f64>) -> f64 {
     at(1.0).min(1.5 * at(0.9)).max(1.0) * 1.05
 }
 
-/// The plots of a setting: a leg each.
+/// The plots of a setting, one for each leg.
 fn plots(panel: &CwndPanel) -> Vec<(String, f64, &PlotCurve, &PlotCurve)> {
     let legs = panel.ours.iter().zip(&panel.theirs).enumerate();
     let title = |leg: usize| if panel.ours.len() > 1 { format!("{}, leg {}", panel.title, leg + 1) } else { panel.title.clone() };
     legs.map(|(leg, (ours, theirs))| (title(leg), panel.end_s, ours, theirs)).collect()
 }
 
-/// Ns2Comparison a segment costs, ns, over the number of flows, which doubles at equal distances.
+/// Processor time per segment, ns, over the number of flows on a logarithmic axis.
 pub(super) fn costs(ours: &PlotCurve, theirs: &PlotCurve) -> String {
     let all = || ours.iter().chain(theirs);
     let most_flows = all().fold(10.0f64, |most, (flows, _)| most.max(*flows));

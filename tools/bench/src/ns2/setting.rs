@@ -1,4 +1,5 @@
-//! A setting of the comparison, in the words of both: a scenario for our simulator, and a list for the script that ns-2 plays.
+//! A setting of the comparison, as a scenario for Tandem's simulator and as a list for the script
+//! of ns-2.
 
 use anyhow::Result;
 use link::{Losses, Time};
@@ -6,11 +7,11 @@ use scenario::{Loss, PKT, Purpose, Scenario, ScenarioFile, stream};
 use sim::{Recovery, Settings};
 use std::fmt::Write as _;
 
-/// Payload of a full segment, bytes, and the headers beside it: the same on both sides.
+/// Payload and headers of a full segment, bytes, in both simulators.
 const MSS: u64 = 1448;
 const HEADER: u64 = 52;
 
-/// Under whose control the senders are.
+/// The senders' congestion controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ns2Sender {
     NewReno,
@@ -18,17 +19,17 @@ pub(super) enum Ns2Sender {
     Xcp,
 }
 
-/// Ns2Comparison a link loses, beside what its queue drops.
+/// Random losses of a link, in addition to drops of its queue.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Ns2Loss {
     Nothing,
-    /// RD.
+    /// Rate dependent.
     PerPacket(f64),
-    /// RI.
+    /// Rate independent.
     PerSecond(f64),
 }
 
-/// A link, with a connection of its own where there are several.
+/// A link. If there are several, each carries a connection of its own.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ns2Leg {
     pub(super) mbit: u64,
@@ -46,22 +47,22 @@ pub(super) struct Ns2Setting {
     pub(super) seconds: u64,
     pub(super) legs: Vec<Ns2Leg>,
     pub(super) flows: u64,
-    /// The most that a flow's start, and its extra delay one way, are drawn from.
+    /// Upper bounds of a flow's random start, and of its extra one-way delay.
     pub(super) starts_ms: u64,
     pub(super) access_ms: u64,
     pub(super) delayed_acks: bool,
-    /// Segments that ns-2's window grows by in a round trip of acknowledgements for each segment.
+    /// Segments by which ns-2's window grows per RTT if every segment is acknowledged.
     pub(super) ns2_growth: u64,
-    /// Why they are not to agree, where they are not.
+    /// Why the two simulators are expected to differ, if so.
     pub(super) differs: Option<&'static str>,
-    /// How many samples of the window over time there are to be.
+    /// Number of samples of the window over time.
     pub(super) samples: u64,
-    /// ns-2's packets have only the headers that they need.
+    /// ns-2's packets carry only the headers that are needed.
     pub(super) lean: bool,
 }
 
 impl Ns2Setting {
-    /// One flow, which starts at once.
+    /// A setting with one flow that starts at once.
     pub(super) fn new(name: &'static str, sender: Ns2Sender, seconds: u64, legs: Vec<Ns2Leg>) -> Self {
         Ns2Setting {
             name,
@@ -79,7 +80,7 @@ impl Ns2Setting {
         }
     }
 
-    /// For our simulator.
+    /// The scenario for Tandem's simulator.
     pub(super) fn scenario(&self) -> Result<Scenario> {
         let text = self.text();
         let mut variants = ScenarioFile::parse(&text, self.name)?.variants(&[])?;
@@ -87,7 +88,7 @@ impl Ns2Setting {
         Ok(variants.remove(0).scenario)
     }
 
-    /// The scenario as a file has it.
+    /// The text of the scenario file.
     pub(super) fn text(&self) -> String {
         let control = match self.sender {
             Ns2Sender::NewReno => "reno",
@@ -121,14 +122,16 @@ impl Ns2Setting {
         text
     }
 
-    /// Ns2Comparison TCP is like.
+    /// Settings of TCP.
     pub(super) fn settings(&self) -> Settings {
         let looks = (self.samples as usize).max(2);
         Settings { recovery: Recovery::NewReno, delayed_acks: self.delayed_acks, mss: MSS as u32, looks, ..Settings::default() }
     }
 
-    /// For ns-2's script, with the very losses that our simulator draws under this seed: their places in the packets that cross (RD), or
-    /// their times (RI), which are the same as long as no silence of more than 0.1 s makes it draw anew.
+    /// The list for ns-2's script. It has the same losses that Tandem's simulator draws for this
+    /// seed: the indices of lost packets (rate dependent), or the times of losses (rate
+    /// independent). The times agree unless a pause of more than 0.1 s makes the simulator draw
+    /// again.
     pub(super) fn list(&self, seed: u64) -> Result<String> {
         let scenario = self.scenario()?;
         let sender = match self.sender {
@@ -162,14 +165,14 @@ impl Ns2Leg {
         Ns2Leg { mbit, delay_ms, queue_pkt, loses }
     }
 
-    /// Every loss on link `index` (from 0) within so many seconds, as the script wants it.
+    /// All losses on link `index` (from 0) within this time, as the script expects them.
     fn losses(&self, seconds: u64, seed: u64, index: u64) -> String {
         let process = |loss| Losses::new(Some(loss), stream(seed, Purpose::Losses, index));
         match self.loses {
             Ns2Loss::Nothing => "none".into(),
             Ns2Loss::PerPacket(p) => {
                 let mut process = process(Loss::PerPacket(p));
-                // Acknowledged or not, the line carries no more.
+                // The link carries no more packets than this.
                 let most = self.mbit * 125_000 * seconds / PKT.0 + 1;
                 let lost = (1..=most).filter(|_| process.drops(Time(0)));
                 format!("packets {{{}}}", join(lost))

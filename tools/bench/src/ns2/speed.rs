@@ -1,4 +1,4 @@
-//! Ns2Comparison simulating costs, beside ns-2: processor time of a process, its memory, and how both grow.
+//! The cost of simulation beside ns-2: processor time and memory of a process, and how both grow.
 
 use super::{
     play::{self, PlotCurve},
@@ -12,35 +12,35 @@ use crate::{
 use anyhow::{Context as _, Result, bail};
 use std::{path::Path, process::Command};
 
-/// One flow over 100 Mbit/s and 40 ms, which fills it.
+/// One flow that fills 100 Mbit/s at 40 ms.
 fn one(seconds: u64) -> Ns2Setting {
     let one =
         Ns2Setting::new("one flow, 100 Mbit/s, 40 ms", Ns2Sender::NewReno, seconds, vec![Ns2Leg::new(100, 20, 333, Ns2Loss::Nothing)]);
     Ns2Setting { lean: false, ..one }
 }
 
-/// So many flows over a dumbbell of 1 Gbit/s, with round trips of 40 to 60 ms.
+/// This number of flows over a dumbbell of 1 Gbit/s, with round trips of 40 to 60 ms.
 fn dumbbell(flows: u64, seconds: u64) -> Ns2Setting {
     let legs = vec![Ns2Leg::new(1000, 20, 3333, Ns2Loss::Nothing)];
     let setting = Ns2Setting::new("50 flows on a dumbbell, 1 Gbit/s, 40 to 60 ms", Ns2Sender::NewReno, seconds, legs);
     Ns2Setting { flows, starts_ms: 1000, access_ms: 10, lean: false, ..setting }
 }
 
-/// So many flows on a dumbbell with 10 Mbit/s for each: with them the link grows, so that it is the number alone that changes. For at least two million
-/// segments.
+/// This number of flows on a dumbbell with 10 Mbit/s for each: the link grows with them, so that
+/// only their number changes. The run is long enough for two million segments.
 fn each(flows: u64) -> Ns2Setting {
     let legs = vec![Ns2Leg::new(10 * flows, 20, 34 * flows, Ns2Loss::Nothing)];
     Ns2Setting { legs, ..dumbbell(flows, (2400 / flows).max(5)) }
 }
 
-/// Ns2Comparison is played in a process of its own.
+/// A setting that is played in a process of its own.
 #[derive(Debug, Clone, Copy)]
 enum SpeedCase {
-    /// One flow, for so many seconds.
+    /// One flow, for this many seconds.
     One(u64),
-    /// Fifty, for so many seconds.
+    /// Fifty flows, for this many seconds.
     Fifty(u64),
-    /// So many, each with its 10 Mbit/s.
+    /// This many flows with 10 Mbit/s each.
     Each(u64),
 }
 
@@ -53,7 +53,7 @@ impl SpeedCase {
         }
     }
 
-    /// As `--play` has it.
+    /// The value of `--play`.
     fn word(self) -> String {
         match self {
             SpeedCase::One(seconds) => format!("one={seconds}"),
@@ -74,7 +74,7 @@ impl SpeedCase {
     }
 }
 
-/// Plays a setting in this process, and says how many segments were sent.
+/// Plays a setting in this process and prints how many segments were sent.
 pub(super) fn play(what: &str) -> Result<()> {
     let Some(play) = SpeedCase::parse(what) else { bail!("--play {what}: it takes one=SECONDS, fifty=SECONDS or each=FLOWS") };
     let played = play::here(&play.setting(), 1)?;
@@ -82,7 +82,7 @@ pub(super) fn play(what: &str) -> Result<()> {
     Ok(())
 }
 
-/// The same in a process of its own: segments, and what it took.
+/// Plays a setting in a process of its own. Returns segments and resources used.
 fn ours(play: SpeedCase) -> Result<(u64, ChildUsage)> {
     let myself = std::env::current_exe().context("cannot find this program")?;
     let (text, took) = play::run(Command::new(myself).args(["ns2", "--play", &play.word()]))?;
@@ -90,18 +90,18 @@ fn ours(play: SpeedCase) -> Result<(u64, ChildUsage)> {
     Ok((segments, took))
 }
 
-/// By ns-2.
+/// Plays a setting by ns-2.
 fn theirs(ns: &str, setting: &Ns2Setting) -> Result<(u64, ChildUsage)> {
     let (played, took) = play::by_ns2(ns, setting, 1)?;
     Ok((played.segments, took))
 }
 
-/// Million segments a second of processor time.
+/// Million segments per second of processor time.
 fn speed_of((segments, took): (u64, ChildUsage)) -> f64 {
     segments as f64 / took.cpu_s / 1e6
 }
 
-/// Packets a second of processor time, in turns.
+/// Compares packets per second of processor time, in turn.
 pub(super) fn speed(ns: &str, runs: usize) -> Result<()> {
     println!("\n| | tandem, million data segments/s | ns-2 | × | ns-2, lean headers | × |\n|---|---|---|---|---|---|");
     for play in [SpeedCase::One(1000), SpeedCase::Fifty(20)] {
@@ -120,7 +120,7 @@ pub(super) fn speed(ns: &str, runs: usize) -> Result<()> {
     Ok(())
 }
 
-/// The most memory that a process has, over simulated time.
+/// Compares peak memory over simulated time.
 pub(super) fn memory(ns: &str) -> Result<()> {
     println!("\n| one flow for | tandem, MB | ns-2, MB |\n|---|---|---|");
     for seconds in [100, 1000, 10_000] {
@@ -131,9 +131,9 @@ pub(super) fn memory(ns: &str) -> Result<()> {
     Ok(())
 }
 
-/// Ns2Comparison a packet costs among many flows: ns of processor time a data segment.
+/// Compares processor time per data segment, ns, over the number of flows.
 pub(super) fn flows(ns: &str, runs: usize, plots: Option<&Path>) -> Result<()> {
-    /// ns-2 makes a table of routes from each node to each other one, which takes it longer and longer.
+    /// ns-2 computes routes between all pairs of nodes, which takes ever longer.
     const MOST_FOR_NS2: u64 = 300;
     const FLOWS: [u64; 9] = [1, 3, 10, 30, 100, 300, 1000, 3000, 10_000];
     println!("\n| flows | tandem, ns a data segment | ns-2 |\n|---|---|---|");
