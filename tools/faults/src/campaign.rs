@@ -217,7 +217,7 @@ impl PhaseTrial<'_> {
             program.await_end()?;
         } else {
             let sum = self.environment.round();
-            anyhow::ensure!(sum.bad.is_empty() && sum.reset == 0, "without faults: {sum:?}\n{}", program.said());
+            anyhow::ensure!(sum.bad.is_empty() && sum.reset == 0, "without faults: {sum:?}\n{}", program.log_text());
         }
         let counts = program.interposer.counts();
         if self.phase == FaultPhase::Stop {
@@ -280,13 +280,13 @@ impl PhaseTrial<'_> {
             return Ok((FaultOutcome::NotReached, String::new()));
         }
         if !sum.bad.is_empty() {
-            return Ok((FaultOutcome::Bad, format!("{:?}; {}", sum.bad, tail(&program.said()))));
+            return Ok((FaultOutcome::Bad, format!("{:?}; {}", sum.bad, tail(&program.log_text()))));
         }
         let recovered = self.environment.await_recovery(&mut program, before);
         if let Some(status) = program.status()? {
-            return Ok(judge_end(status, &program.said()));
+            return Ok(judge_end(status, &program.log_text()));
         }
-        let said = program.said();
+        let said = program.log_text();
         if panicked(&said) {
             return Ok((FaultOutcome::Bad, tail(&said)));
         }
@@ -305,7 +305,7 @@ impl PhaseTrial<'_> {
             return Ok(if fired == 0 {
                 (FaultOutcome::Bad, "the program ended without a fault".into())
             } else {
-                judge_end(status, &program.said())
+                judge_end(status, &program.log_text())
             });
         }
         if let Err(why) = started {
@@ -315,7 +315,7 @@ impl PhaseTrial<'_> {
             return Ok((FaultOutcome::NotReached, String::new()));
         }
         let sum = self.environment.round();
-        let said = program.said();
+        let said = program.log_text();
         // The program may split connections for a moment before its start fails.
         if let Some(status) = program.status()? {
             return Ok(judge_end(status, &said));
@@ -331,14 +331,16 @@ impl PhaseTrial<'_> {
         program.terminate()?;
         let status = program.await_end()?;
         let fired = program.interposer.fired();
-        let Some(status) = status else { return Ok((FaultOutcome::Bad, format!("the program does not end; {}", tail(&program.said())))) };
+        let Some(status) = status else {
+            return Ok((FaultOutcome::Bad, format!("the program does not end; {}", tail(&program.log_text()))));
+        };
         if self.environment.leaves_rules()? {
             return Ok((FaultOutcome::Bad, "its rules are still installed".into()));
         }
         if fired == 0 {
             return Ok((FaultOutcome::NotReached, String::new()));
         }
-        let said = program.said();
+        let said = program.log_text();
         if status.success() && !panicked(&said) {
             return Ok((FaultOutcome::Unaffected, String::new()));
         }

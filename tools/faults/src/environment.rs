@@ -67,7 +67,7 @@ pub(crate) struct InterposedProgram {
     pub(crate) interposer: Interposer,
     log: PathBuf,
     /// Offset in the log at which this program begins.
-    begins: u64,
+    log_start: u64,
     /// The other end of a bond.
     _other: Option<KilledOnDrop>,
 }
@@ -186,14 +186,14 @@ impl TestEnvironment {
     /// Appends a command's standard error to a log. Returns the offset at which it begins.
     fn log(&self, command: &mut Command, name: &str) -> io::Result<u64> {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.path(name))?;
-        let begins = log.metadata()?.len();
+        let log_start = log.metadata()?.len();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        Ok(begins)
+        Ok(log_start)
     }
 
     /// Starts the program, with a fault from its first call on, and the other end of its bond.
     pub(crate) fn start(&self, fault: Option<SyscallFault>) -> Result<InterposedProgram> {
-        let (mut tried, other) = match self.setup {
+        let (mut command, other) = match self.setup {
             ProgramKind::Proxy => (self.proxy(), None),
             ProgramKind::Connect => (self.connect(), Some(self.serve())),
             ProgramKind::Serve => (self.serve(), Some(self.connect())),
@@ -205,9 +205,9 @@ impl TestEnvironment {
             }
             None => None,
         };
-        let begins = self.log(&mut tried, "log")?;
-        let (child, interposer) = Interposer::start(&mut tried, fault).context("cannot start the program under interception")?;
-        Ok(InterposedProgram { daemon: KilledOnDrop(child), interposer, log: self.path("log"), begins, _other: other })
+        let log_start = self.log(&mut command, "log")?;
+        let (child, interposer) = Interposer::start(&mut command, fault).context("cannot start the program under interception")?;
+        Ok(InterposedProgram { daemon: KilledOnDrop(child), interposer, log: self.path("log"), log_start, _other: other })
     }
 
     /// Waits until the program splits connections. An error says why it does not.
@@ -219,9 +219,9 @@ impl TestEnvironment {
                 Err(why) => why,
             };
             if let Some(status) = program.status()? {
-                anyhow::bail!("the program ended: {status}: {}", program.said());
+                anyhow::bail!("the program ended: {status}: {}", program.log_text());
             }
-            ensure!(begun.elapsed() < PATIENCE, "the program does not split connections: {why:#}; {}", program.said());
+            ensure!(begun.elapsed() < PATIENCE, "the program does not split connections: {why:#}; {}", program.log_text());
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -326,10 +326,10 @@ impl InterposedProgram {
     }
 
     /// What the program has logged.
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn log_text(&self) -> String {
         let read = || -> io::Result<String> {
             let mut file = fs::File::open(&self.log)?;
-            file.seek(io::SeekFrom::Start(self.begins))?;
+            file.seek(io::SeekFrom::Start(self.log_start))?;
             let mut text = Vec::new();
             file.read_to_end(&mut text)?;
             Ok(String::from_utf8_lossy(&text).into_owned())

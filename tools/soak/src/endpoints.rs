@@ -69,10 +69,10 @@ impl<'a> TransferEndpoint<'a> {
     }
 
     /// Whether this endpoint is to abort now. If so, it is silenced or will reset the connection.
-    fn is_killed(&self) -> bool {
+    fn aborts_now(&self) -> bool {
         let moved = self.sent + self.received;
-        let Some(kill) = self.plan.kill.filter(|kill| kill.client == self.client && moved >= kill.after) else { return false };
-        if kill.silent {
+        let Some(abort) = self.plan.abort.filter(|abort| abort.client == self.client && moved >= abort.after) else { return false };
+        if abort.silent {
             let (host, end) =
                 if self.client { (&self.state.client, self.stream.local_addr()) } else { (&self.state.server, self.stream.peer_addr()) };
             // A connection without an address has already been reset.
@@ -133,7 +133,7 @@ impl<'a> TransferEndpoint<'a> {
         let mut buffer = vec![0; if self.to_receive < 4096 { 4096 } else { 256 * 1024 }];
         let (begun, mut moved, mut moved_at, mut ended) = (Instant::now(), 0, Instant::now(), false);
         loop {
-            if self.is_killed() {
+            if self.aborts_now() {
                 return Ok(EndpointOutcome::Aborted);
             }
             self.close();
@@ -373,16 +373,16 @@ fn listen(port: u16) -> io::Result<TcpListener> {
 
 fn serve_connection(state: &SoakState, stream: TcpStream) {
     let mut header = [0; HEADER];
-    let log_events =
+    let received_plan =
         set_timeouts(&stream).map_err(|why| EndpointOutcome::Failed(why.kind())).and_then(|()| read_whole(&stream, &mut header));
-    let plan = match (log_events, ConnectionPlan::unpack(&header)) {
+    let plan = match (received_plan, ConnectionPlan::unpack(&header)) {
         (Ok(()), Some(plan)) => plan,
-        (Ok(()), None) => return state.ledger.violation("a server log_events a header that nobody sent".into()),
-        (Err(EndpointOutcome::Violation(why)), _) => return state.ledger.violation(format!("a server log_events no whole header: {why}")),
+        (Ok(()), None) => return state.ledger.violation("a server received a plan that no client sent".into()),
+        (Err(EndpointOutcome::Violation(why)), _) => return state.ledger.violation(format!("a server received an incomplete plan: {why}")),
         // A client gave up while connecting.
         (Err(_), _) => return state.ledger.no_header(),
     };
-    if plan.kill.is_some() {
+    if plan.abort.is_some() {
         let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(PATIENCE));
     }
     let report = follow_plan(&stream, state, &plan, false);

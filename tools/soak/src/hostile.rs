@@ -119,9 +119,9 @@ fn serve_connection(state: &SoakState, mut stream: &TcpStream) {
     let zeros = [0; 16 * 1024];
     let _ = (stream.set_write_timeout(Some(STEP)), stream.set_read_timeout(Some(Duration::from_millis(1))));
     let goes_on = |why: io::ErrorKind| matches!(why, io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
-    let mut log_events = [0; 16 * 1024];
+    let mut received = [0; 16 * 1024];
     while !state.is_over() {
-        let read = stream.read(&mut log_events).map_err(|why| why.kind());
+        let read = stream.read(&mut received).map_err(|why| why.kind());
         let written = stream.write(&zeros).map_err(|why| why.kind());
         if read == Ok(0) || read.is_err_and(|why| !goes_on(why)) || written.is_err_and(|why| !goes_on(why)) {
             return;

@@ -252,7 +252,7 @@ impl Ledger {
             |entry: &LedgerEntry| entry.client.is_some() && (at_the_end || (entry.over.elapsed() > UNSPLIT_AFTER && !may_be_late(entry)));
         let stale: Vec<ConnectionId> = state.entries.iter().filter(|(_, entry)| quiet(entry)).map(|(id, _)| *id).collect();
         for id in stale {
-            if let Some(entry) = state.entries.get(&id).filter(|entry| entry.server.is_none() || entry.plan.kill.is_some()).cloned() {
+            if let Some(entry) = state.entries.get(&id).filter(|entry| entry.server.is_none() || entry.plan.abort.is_some()).cloned() {
                 state.incomplete.insert(id, entry);
             }
             state.close(id);
@@ -335,9 +335,9 @@ fn judge(entry: &LedgerEntry, near_a_cut: bool) -> Result<Option<u64>, String> {
             return Err(why.clone());
         }
     }
-    let killed = client.end == EndpointOutcome::Aborted || server.end == EndpointOutcome::Aborted;
+    let aborted = client.end == EndpointOutcome::Aborted || server.end == EndpointOutcome::Aborted;
     let both = client.end == EndpointOutcome::Complete && server.end == EndpointOutcome::Complete;
-    if !killed && !both {
+    if !aborted && !both {
         // The connection broke although neither endpoint was to abort.
         need(client.end != EndpointOutcome::Complete && server.end != EndpointOutcome::Complete, "it was complete for one endpoint only")?;
         match entry.line.as_ref().map(FlowLogLine::kind) {
@@ -358,7 +358,7 @@ fn judge(entry: &LedgerEntry, near_a_cut: bool) -> Result<Option<u64>, String> {
         need(client.received == line.down && line.down == server.sent, "not all bytes down were counted")?;
         return Ok(Some(line.up + line.down));
     }
-    if killed && line.kind() != "finished" {
+    if aborted && line.kind() != "finished" {
         let fits = match line.kind() {
             "near_failed" => client.end == EndpointOutcome::Aborted,
             "far_failed" => server.end == EndpointOutcome::Aborted,
@@ -384,7 +384,7 @@ mod tests {
 
     /// Reports a connection that was complete for both endpoints.
     fn transfer(ledger: &Ledger, id: ConnectionId) {
-        let plan = ConnectionPlan { kind: ConnectionKind::Transfer, id, seed: 1, up: 657, down: 233, rate: 0, early: false, kill: None };
+        let plan = ConnectionPlan { kind: ConnectionKind::Transfer, id, seed: 1, up: 657, down: 233, rate: 0, early: false, abort: None };
         ledger.begin(&plan, CLIENT.parse().unwrap(), SERVER.parse().unwrap());
         let sent = 657 + HEADER as u64;
         ledger.client(id, EndpointReport { end: EndpointOutcome::Complete, sent, received: 233 });

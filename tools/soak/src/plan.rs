@@ -50,11 +50,11 @@ pub(crate) struct ConnectionPlan {
     /// The client sends its FIN after its last byte. Otherwise it waits for the server's FIN.
     pub(crate) early: bool,
     /// Which endpoint aborts, and when.
-    pub(crate) kill: Option<Abort>,
+    pub(crate) abort: Option<PlannedAbort>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Abort {
+pub(crate) struct PlannedAbort {
     pub(crate) client: bool,
     pub(crate) silent: bool,
     pub(crate) after: u64,
@@ -70,11 +70,11 @@ impl ConnectionPlan {
             ConnectionKind::Conversation => 2,
             ConnectionKind::Silent => 3,
         };
-        let kill = self.kill.map_or(0, |kill| 4 | u8::from(kill.client) << 1 | u8::from(kill.silent));
+        let abort = self.abort.map_or(0, |abort| 4 | u8::from(abort.client) << 1 | u8::from(abort.silent));
         let mut bytes = [0; HEADER];
-        bytes[..4].copy_from_slice(&[0x54, kind, u8::from(self.early), kill]);
+        bytes[..4].copy_from_slice(&[0x54, kind, u8::from(self.early), abort]);
         bytes[4..8].copy_from_slice(&self.seed.to_be_bytes());
-        let numbers = [self.id, self.up, self.down, self.rate, self.kill.map_or(0, |kill| kill.after)];
+        let numbers = [self.id, self.up, self.down, self.rate, self.abort.map_or(0, |abort| abort.after)];
         for (number, place) in numbers.iter().zip(bytes[8..].chunks_mut(8)) {
             place.copy_from_slice(&number.to_be_bytes());
         }
@@ -89,8 +89,9 @@ impl ConnectionPlan {
             (0x54, 3) => ConnectionKind::Silent,
             _ => return None,
         };
-        let kill =
-            (bytes[3] & 4 != 0).then(|| Some(Abort { client: bytes[3] & 2 != 0, silent: bytes[3] & 1 != 0, after: number(4)? })).flatten();
+        let abort = (bytes[3] & 4 != 0)
+            .then(|| Some(PlannedAbort { client: bytes[3] & 2 != 0, silent: bytes[3] & 1 != 0, after: number(4)? }))
+            .flatten();
         Some(ConnectionPlan {
             kind,
             id: number(0)?,
@@ -99,7 +100,7 @@ impl ConnectionPlan {
             down: number(2)?,
             rate: number(3)?,
             early: bytes[2] == 1,
-            kill,
+            abort,
         })
     }
 }

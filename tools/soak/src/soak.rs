@@ -238,7 +238,7 @@ impl Soak {
             fail(format!("ended flows by ending: the log has {lines:?}, the metrics {:?}", last.ended));
         }
         if (totals.up, totals.down) != (last.up, last.down) {
-            fail(format!("the log totals up to {} and {} bytes, the metrics to {} and {}", totals.up, totals.down, last.up, last.down));
+            fail(format!("bytes up and down: the log has {} and {}, the metrics {} and {}", totals.up, totals.down, last.up, last.down));
         }
         // The firewall also counts retransmitted SYNs, and forged SYNs, which never become flows.
         let ended: u64 = last.ended.iter().map(|(_, count)| count).sum();

@@ -3,7 +3,7 @@
 use crate::{
     addresses::{ABORTING_CLIENT, PORTS, SERVERS},
     endpoints,
-    plan::{Abort, ConnectionKind, ConnectionPlan},
+    plan::{ConnectionKind, ConnectionPlan, PlannedAbort},
     shared::SoakState,
 };
 use anyhow::Result;
@@ -23,7 +23,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(180);
 
 /// What a client does again and again, and how many clients do so.
 #[derive(Debug, Clone, Copy)]
-enum Workload {
+enum ClientWorkload {
     Short,
     Small,
     Large,
@@ -32,16 +32,16 @@ enum Workload {
     Silent,
 }
 
-const WORKLOADS: [(Workload, usize); 6] = [
-    (Workload::Short, 6),
-    (Workload::Small, 8),
-    (Workload::Large, 4),
-    (Workload::Aborted, 12),
-    (Workload::Idle, 150),
-    (Workload::Silent, 4),
+const WORKLOADS: [(ClientWorkload, usize); 6] = [
+    (ClientWorkload::Short, 6),
+    (ClientWorkload::Small, 8),
+    (ClientWorkload::Large, 4),
+    (ClientWorkload::Aborted, 12),
+    (ClientWorkload::Idle, 150),
+    (ClientWorkload::Silent, 4),
 ];
 
-impl Workload {
+impl ClientWorkload {
     fn plan(self, random: &mut SplitMix64, id: u64, hostile: bool) -> ConnectionPlan {
         let mut plan = ConnectionPlan {
             kind: ConnectionKind::Transfer,
@@ -51,29 +51,29 @@ impl Workload {
             down: 0,
             rate: 0,
             early: random.chance(0.5),
-            kill: None,
+            abort: None,
         };
         let mut sizes = |least, most| {
             let (way, one, other) = (random.uniform(0, 2), random.log_uniform(least, most), random.log_uniform(least, most));
             (plan.up, plan.down) = [(one, 0), (0, one), (one, other)][way as usize];
         };
         match self {
-            Workload::Short => (plan.up, plan.down) = (random.uniform(1, 1000), random.uniform(1, 1000)),
-            Workload::Small => sizes(1, 1_000_000),
-            Workload::Large => {
+            ClientWorkload::Short => (plan.up, plan.down) = (random.uniform(1, 1000), random.uniform(1, 1000)),
+            ClientWorkload::Small => sizes(1, 1_000_000),
+            ClientWorkload::Large => {
                 sizes(5_000_000, 200_000_000);
                 plan.rate = random.log_uniform(5_000_000, 60_000_000);
             }
-            Workload::Aborted => {
+            ClientWorkload::Aborted => {
                 sizes(1_000_000, 40_000_000);
                 plan.rate = random.log_uniform(1_000_000, 20_000_000);
                 let after = random.uniform(0, plan.up + plan.down);
                 let (client, silent) = (random.chance(0.5), random.chance(0.4));
                 // Behind NAT the server sees ports that are reused too soon to silence one of them.
-                plan.kill = Some(Abort { client, silent: silent && (client || !hostile), after });
+                plan.abort = Some(PlannedAbort { client, silent: silent && (client || !hostile), after });
             }
-            Workload::Idle => plan.kind = ConnectionKind::Conversation,
-            Workload::Silent => plan.kind = ConnectionKind::Silent,
+            ClientWorkload::Idle => plan.kind = ConnectionKind::Conversation,
+            ClientWorkload::Silent => plan.kind = ConnectionKind::Silent,
         }
         plan
     }
@@ -82,11 +82,11 @@ impl Workload {
     fn rest(self, state: &SoakState, random: &mut SplitMix64) {
         let unit = Duration::from_micros(state.pause_us.load(Relaxed));
         state.rest(match self {
-            Workload::Short => unit,
-            Workload::Small => unit * 4,
-            Workload::Large => unit * 200,
-            Workload::Aborted => Duration::from_millis(random.uniform(100, 4000)),
-            Workload::Idle | Workload::Silent => Duration::from_millis(random.uniform(100, 1000)),
+            ClientWorkload::Short => unit,
+            ClientWorkload::Small => unit * 4,
+            ClientWorkload::Large => unit * 200,
+            ClientWorkload::Aborted => Duration::from_millis(random.uniform(100, 4000)),
+            ClientWorkload::Idle | ClientWorkload::Silent => Duration::from_millis(random.uniform(100, 1000)),
         });
     }
 }
@@ -105,7 +105,7 @@ pub(crate) fn start_clients(state: &SoakState, random: &mut SplitMix64, hostile:
                     let to = SocketAddr::new(server.into(), random.uniform(PORTS.start.into(), u64::from(PORTS.end) - 1) as u16);
                     // Ports are used in turn, so that none is reused while it is silenced.
                     let port = || 10_000 + ports.fetch_add(1, Relaxed) % 50_000;
-                    let from = plan.kill.map(|_| SocketAddr::new(ABORTING_CLIENT.into(), port()));
+                    let from = plan.abort.map(|_| SocketAddr::new(ABORTING_CLIENT.into(), port()));
                     endpoints::run_connection(&inner, &plan, from, to);
                     workload.rest(&inner, &mut random);
                 }
