@@ -91,16 +91,16 @@ impl BondCost {
         let mut rounds: Vec<Vec<Option<BondTurn>>> = Vec::new();
         for round in 0..self.runs {
             let mut turns = Vec::new();
-            for way in FORWARDING_MODES {
-                let mut tries = (0..self.tries.max(1)).map(|_| self.turn(&network, &servers, way));
+            for mode in FORWARDING_MODES {
+                let mut tries = (0..self.tries.max(1)).map(|_| self.turn(&network, &servers, mode));
                 let turn = tries.find_map(|tried| {
                     let told = tried.map(|(measures, turn)| {
-                        eprintln!("round {}, {way}: {measures}; each {:.3?} CPU s/GB", round + 1, turn.cost);
+                        eprintln!("round {}, {mode}: {measures}; each {:.3?} CPU s/GB", round + 1, turn.cost);
                         measures.is_valid().then_some(turn)
                     });
                     told.transpose()
                 });
-                turns.push(turn.transpose().with_context(|| way.to_string())?);
+                turns.push(turn.transpose().with_context(|| mode.to_string())?);
             }
             rounds.push(turns);
         }
@@ -108,9 +108,9 @@ impl BondCost {
         Ok(())
     }
 
-    fn turn(&self, network: &ThreeHosts, servers: &LoadServers, way: ForwardingMode) -> Result<(Measurement, BondTurn)> {
+    fn turn(&self, network: &ThreeHosts, servers: &LoadServers, mode: ForwardingMode) -> Result<(Measurement, BondTurn)> {
         let tandem = testbed::resolve_program(&self.tandem);
-        let middle = RunningForwarder::start(network, &tandem, way)?;
+        let middle = RunningForwarder::start(network, &tandem, mode)?;
         let processes: Vec<u32> = middle.children.iter().map(Child::id).collect();
         let flows = BulkFlows { to: IN[0].into(), count: self.flows, control: None };
         let times = || {
@@ -137,7 +137,7 @@ impl BondCost {
             if self.flows == 1 { "" } else { "s" }
         );
         println!("| | end that takes the flows | × | other end | × | Gbit/s |\n|---|---|---|---|---|---|");
-        for (index, way) in FORWARDING_MODES.iter().enumerate() {
+        for (index, mode) in FORWARDING_MODES.iter().enumerate() {
             let turns = |round: &'_ Vec<Option<BondTurn>>| Some((round[index].clone()?, round[0].clone()?));
             let turns: Vec<(BondTurn, BondTurn)> = rounds.iter().filter_map(turns).collect();
             let of = |end: usize| {
@@ -146,7 +146,7 @@ impl BondCost {
                 format!("{} | {}", spread(costs, 3), spread(ratios, 2))
             };
             let rates: Vec<f64> = turns.iter().map(|(turn, _)| turn.gbit_s).collect();
-            println!("| {way} | {} | {} | {} |", of(0), of(1), spread(rates, 1));
+            println!("| {mode} | {} | {} | {} |", of(0), of(1), spread(rates, 1));
         }
     }
 }
@@ -158,7 +158,7 @@ struct RunningForwarder {
 }
 
 impl RunningForwarder {
-    fn start(network: &ThreeHosts, tandem: &Path, way: ForwardingMode) -> Result<Self> {
+    fn start(network: &ThreeHosts, tandem: &Path, mode: ForwardingMode) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let key = directory.path().join("bond.key");
         fs::write(&key, "a key of thirty-two bytes, no less")?;
@@ -166,10 +166,10 @@ impl RunningForwarder {
         let listen =
             |port: u16, at: (Ipv4Addr, u16)| ["--listen".to_string(), format!("forward={}:{}={}:{port}", at.0, at.1, ThreeHosts::SERVER)];
         let places = [(SINK_PORT, IN[0]), (FIRST_ECHO_PORT, IN[1])];
-        let ways = places.map(|(port, at)| listen(port, at)).concat();
+        let listeners = places.map(|(port, at)| listen(port, at)).concat();
         let mut middle = RunningForwarder { children: Vec::new(), directory };
-        match way {
-            ForwardingMode::Relay => middle.run(&network.client, tandem, &[vec!["proxy".into()], ways].concat())?,
+        match mode {
+            ForwardingMode::Relay => middle.run(&network.client, tandem, &[vec!["proxy".into()], listeners].concat())?,
             ForwardingMode::Copy => {
                 let between = places.map(|(port, (address, at))| format!("{address}:{at}={}:{port}", ThreeHosts::SERVER));
                 middle.run(&network.client, &env::current_exe()?, &[vec!["copy".into()], between.to_vec()].concat())?;
@@ -179,7 +179,7 @@ impl RunningForwarder {
                 let secret = format!("--key bond.key {}", if tls { "--tls" } else { "" });
                 let over = |source: &Ipv4Addr| format!("--network {source},to={}:{BOND_PORT}", ThreeHosts::SERVER);
                 let over = NETWORKS.iter().take(networks).map(over).collect::<Vec<_>>().join(" ");
-                let connect = [words(format!("bond connect {secret} {over}")), ways].concat();
+                let connect = [words(format!("bond connect {secret} {over}")), listeners].concat();
                 middle.run(&network.client, tandem, &connect)?;
                 middle.run(
                     &network.server,

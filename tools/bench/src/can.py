@@ -1,7 +1,9 @@
-"""The concurrent access network of Hoekstra, van der Mei and Bosman (2011, section II) in SimPy, in the way that lies nearest.
+"""The concurrent access network of Hoekstra, van der Mei and Bosman (2011, section II), as a plain
+SimPy model.
 
-Each arrival or departure wakes one server process, which works off what every job has been served since, and sleeps until the next job is
-done. Sizes are exponential with mean 1, networks have speed 1.
+Each arrival and each departure wakes one server process. It subtracts the service that every job
+has received since the last event, then sleeps until the next job is finished. Sizes are exponential
+with mean 1, networks have speed 1.
 
     python can.py FOREGROUND BACKGROUND... [--jobs N] [--seed S]
 """
@@ -17,7 +19,7 @@ class Can:
     def __init__(self, foreground, backgrounds, seed):
         self.env = simpy.Environment()
         self.random = random.Random(seed)
-        # Of each class, what is left of each job, and when it came; class 0 is the foreground.
+        # Remaining size and arrival time of each job, by class; class 0 is the foreground.
         self.left = [[] for _ in range(len(backgrounds) + 1)]
         self.came = [[] for _ in self.left]
         self.times = [0.0 for _ in self.left]
@@ -30,12 +32,12 @@ class Can:
         self.server = self.env.process(self.serve())
 
     def rates(self):
-        """What one job of each class is served."""
+        """Service rate of one job of each class."""
         shares = [1 / max(1, len(self.left[0]) + len(jobs)) for jobs in self.left[1:]]
         return [sum(shares), *shares]
 
     def work(self):
-        """Works off what has been served since the last event."""
+        """Subtracts the service since the last event."""
         span, self.since = self.env.now - self.since, self.env.now
         for rate, jobs in zip(self.rates(), self.left):
             served = rate * span

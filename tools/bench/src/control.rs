@@ -17,7 +17,7 @@ use crate::{
 };
 use anyhow::{Context as _, Result, ensure};
 use baselines::{BpfBaseline, EMPTY_PROGRAM, EmptyProgram};
-use bottleneck::Bottleneck;
+use bottleneck::RateLimit;
 use bpf_costs::{BpfRunCount, BpfStatistics};
 use kernel::Controller;
 use std::{collections::BTreeMap, fs, net::SocketAddr, thread, time::Duration};
@@ -114,7 +114,7 @@ impl ControllerCost {
     /// Measures flows under one controller after they have warmed up.
     fn turn(&self, network: &ThreeHosts, servers: &LoadServers, subject: &ControllerCase) -> Result<(Measurement, ControllerTurn)> {
         let bytes_per_s = self.rate * 1_000_000 / 8;
-        let _link = if subject.told { Bottleneck::known(network, bytes_per_s)? } else { Bottleneck::further_on(network, bytes_per_s)? };
+        let _link = if subject.told { RateLimit::at_sender(network, bytes_per_s)? } else { RateLimit::at_middle(network, bytes_per_s)? };
         let flows = BulkFlows { to: SocketAddr::new(ThreeHosts::SERVER, SINK_PORT), count: self.flows, control: Some(&subject.control) };
         let (bytes, (before, after, spent)) = load::send(network, servers, flows, || {
             let (before, clocks) = (KernelCounters::take(network, subject)?, CpuClocks::read()?);

@@ -31,15 +31,15 @@ use std::process::ExitCode;
 /// controllers, the models, the simulator and the detector
 #[derive(Debug, Parser)]
 #[command(args_conflicts_with_subcommands = true)]
-struct Arguments {
+struct BenchArguments {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<BenchCommand>,
     #[command(flatten)]
     bench: comparison::Comparison,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum BenchCommand {
     #[command(hide = true)]
     Bare(minimal_relay::MinimalRelay),
     Bond(bond_cost::BondCost),
@@ -54,17 +54,17 @@ enum Command {
 }
 
 fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+    let arguments = BenchArguments::parse();
     match arguments.command {
-        Some(Command::Bare(bare)) => bare.run().map(|()| ExitCode::SUCCESS),
-        Some(Command::Bond(bonded)) => bonded.run().map(|()| ExitCode::SUCCESS),
-        Some(Command::Copy(copying)) => copying.run().map(|()| ExitCode::SUCCESS),
-        Some(Command::Control(control)) => control.run().map(|()| ExitCode::SUCCESS),
-        Some(Command::Equations(equations)) => equations.run().map(|()| ExitCode::SUCCESS),
-        Some(Command::LargeTrace(large)) => large.run().map(|()| ExitCode::SUCCESS),
-        Some(Command::Ns2(ns2)) => ns2.run().map(|()| ExitCode::SUCCESS),
-        Some(Command::Pairs(pairs)) => pairs.run().map(|()| ExitCode::SUCCESS),
-        Some(Command::Paths(paths)) => paths.run(),
+        Some(BenchCommand::Bare(bare)) => bare.run().map(|()| ExitCode::SUCCESS),
+        Some(BenchCommand::Bond(bonded)) => bonded.run().map(|()| ExitCode::SUCCESS),
+        Some(BenchCommand::Copy(copying)) => copying.run().map(|()| ExitCode::SUCCESS),
+        Some(BenchCommand::Control(control)) => control.run().map(|()| ExitCode::SUCCESS),
+        Some(BenchCommand::Equations(equations)) => equations.run().map(|()| ExitCode::SUCCESS),
+        Some(BenchCommand::LargeTrace(large)) => large.run().map(|()| ExitCode::SUCCESS),
+        Some(BenchCommand::Ns2(ns2)) => ns2.run().map(|()| ExitCode::SUCCESS),
+        Some(BenchCommand::Pairs(pairs)) => pairs.run().map(|()| ExitCode::SUCCESS),
+        Some(BenchCommand::Paths(paths)) => paths.run(),
         None => comparison::measure(&arguments.bench).map(|()| ExitCode::SUCCESS),
     }
 }

@@ -92,7 +92,7 @@ impl Rival {
         network.change_client_address()?;
         load_rules(&network.middle, "table ip others {}\ndelete table ip others\n")?;
         let mut children = Vec::new();
-        let mut called_by_name = false;
+        let mut is_explicit = false;
         match &self.kind {
             RivalKind::Forwarding => {}
             RivalKind::Tandem { program, flags } => {
@@ -114,19 +114,19 @@ impl Rival {
                 children.push(run(&this.to_string_lossy(), &["bare", &format!("0.0.0.0:{PORT}")])?);
             }
             RivalKind::Nginx => {
-                called_by_name = true;
+                is_explicit = true;
                 let path = file("nginx.conf", nginx(directory.path()))?;
                 children.push(run("nginx", &["-c", &path.to_string_lossy(), "-e", "stderr"])?);
             }
             RivalKind::Socat => {
-                called_by_name = true;
+                is_explicit = true;
                 for port in service_ports() {
                     let listen = format!("TCP4-LISTEN:{port},fork,reuseaddr,backlog=4096,nodelay");
                     children.push(run("socat", &["-b", "65536", &listen, &format!("TCP4:{}:{port},nodelay", ThreeHosts::SERVER)])?);
                 }
             }
         }
-        let running = RunningRival { children, called_by_name, directory };
+        let running = RunningRival { children, is_explicit, directory };
         match running.await_ready(network) {
             Ok(()) => Ok(running),
             Err(error) => {
@@ -140,14 +140,14 @@ impl Rival {
 /// A running rival; stopped when dropped.
 pub(crate) struct RunningRival {
     children: Vec<Child>,
-    called_by_name: bool,
+    is_explicit: bool,
     directory: TempDir,
 }
 
 impl RunningRival {
     /// The address to which a client connects for this port of the server.
     pub(crate) fn address(&self, port: u16) -> SocketAddr {
-        let host = if self.called_by_name { ThreeHosts::MIDDLE } else { ThreeHosts::SERVER };
+        let host = if self.is_explicit { ThreeHosts::MIDDLE } else { ThreeHosts::SERVER };
         SocketAddr::new(host, port)
     }
 

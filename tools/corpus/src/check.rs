@@ -130,7 +130,7 @@ impl CheckCorpus {
             let [whole, split, proxy, undecided] = [Verdict::EndToEnd, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::CannotTell].map(of);
             out += &format!("| {label} | {whole} | {split} | {proxy} | {undecided} |\n");
         }
-        out += "\nThe paper's methods, each alone: said split, of those on which it could be used.\n\n| labelled |";
+        out += "\nThe paper's methods, each on its own: in how many of the pairs to which it applies it found a split.\n\n| labelled |";
         METHODS.iter().for_each(|(name, _)| out += &format!(" {name} |"));
         out += "\n|---|---|---|---|\n";
         let matrices: Vec<MethodMatrix> = (0..METHODS.len()).map(|method| matrix(cases, method)).collect();

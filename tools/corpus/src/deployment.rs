@@ -20,8 +20,8 @@ use std::{
 use tempfile::TempDir;
 
 /// Port of transparent middleboxes, and port of those that clients address explicitly.
-const INTERCEPTED: u16 = 5000;
-const NAMED: u16 = 8080;
+const TRANSPARENT_PORT: u16 = 5000;
+const EXPLICIT_PORT: u16 = 8080;
 /// nginx's stream module, as Debian installs it.
 const DEBIAN_STREAM: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
@@ -29,11 +29,11 @@ impl Middlebox {
     /// How the client reaches the server through it.
     pub(crate) fn access(self, network: &RunNetwork) -> ServerAccess {
         let server = network.server_address();
-        let named = SocketAddr::new(network.middle_address(), NAMED);
+        let explicit = SocketAddr::new(network.middle_address(), EXPLICIT_PORT);
         let to = match self {
-            Middlebox::Tandem("forward" | "socks5") => named,
-            Middlebox::HaproxyHttp | Middlebox::NginxStream | Middlebox::NginxHttp | Middlebox::Socat => named,
-            Middlebox::Squid | Middlebox::SquidAgain | Middlebox::Varnish => named,
+            Middlebox::Tandem("forward" | "socks5") => explicit,
+            Middlebox::HaproxyHttp | Middlebox::NginxStream | Middlebox::NginxHttp | Middlebox::Socat => explicit,
+            Middlebox::Squid | Middlebox::SquidAgain | Middlebox::Varnish => explicit,
             _ => server,
         };
         let whole_url = matches!(self, Middlebox::Squid | Middlebox::SquidAgain);
@@ -78,7 +78,7 @@ impl Middlebox {
     }
 
     fn start_as(self, network: &RunNetwork, tandem: &Path, path: &PathSpec, brought: Option<u16>) -> Result<MiddleboxProcesses> {
-        let listen_at = brought.unwrap_or(INTERCEPTED);
+        let listen_at = brought.unwrap_or(TRANSPARENT_PORT);
         let own_rules = if brought.is_some() { "--no-rules" } else { "" };
         let directory = tempfile::tempdir()?;
         // Programs that drop their privileges read and write there.
@@ -102,8 +102,8 @@ impl Middlebox {
             Middlebox::Tandem(variant) => {
                 let flags = flags(TANDEMS.iter().chain(&FURTHER_TANDEMS), variant);
                 let listen = match variant {
-                    "forward" => format!("forward={middle}:{NAMED}={server}"),
-                    "socks5" => format!("socks5={middle}:{NAMED}"),
+                    "forward" => format!("forward={middle}:{EXPLICIT_PORT}={server}"),
+                    "socks5" => format!("socks5={middle}:{EXPLICIT_PORT}"),
                     _ => format!("transparent=0.0.0.0:{listen_at}"),
                 };
                 // The leg towards the receiver: for downloads the accepted one.
@@ -136,7 +136,7 @@ impl Middlebox {
             }
             Middlebox::Haproxy | Middlebox::HaproxyOwn => {
                 if brought.is_none() {
-                    intercept(network, &[("", INTERCEPTED)])?;
+                    intercept(network, &[("", TRANSPARENT_PORT)])?;
                 }
                 let source = if self == Middlebox::Haproxy { "    source 0.0.0.0 usesrc clientip\n" } else { "" };
                 let path = file(
@@ -149,12 +149,12 @@ impl Middlebox {
                 child("haproxy", &["-db", "-f", &path])?
             }
             Middlebox::HaproxyHttp => {
-                let listen = format!("listen all\n    mode http\n    bind {middle}:{NAMED}\n    server there {server}\n");
+                let listen = format!("listen all\n    mode http\n    bind {middle}:{EXPLICIT_PORT}\n    server there {server}\n");
                 let path = file("haproxy.cfg", format!("{HAPROXY}{listen}"))?;
                 child("haproxy", &["-db", "-f", &path])?
             }
             Middlebox::NginxStream => {
-                let stream = format!("stream {{ server {{ listen {middle}:{NAMED}; proxy_pass {server}; }} }}\n");
+                let stream = format!("stream {{ server {{ listen {middle}:{EXPLICIT_PORT}; proxy_pass {server}; }} }}\n");
                 let path = file("nginx.conf", format!("load_module {DEBIAN_STREAM};\n{}{stream}", nginx(directory.path())))?;
                 child("nginx", &["-c", &path, "-e", "stderr"])?
             }
@@ -162,17 +162,17 @@ impl Middlebox {
                 let http = format!(
                     "http {{ access_log off; client_max_body_size 0; client_body_temp_path {at}/body; proxy_temp_path {at}/proxy;\n\
                      fastcgi_temp_path {at}/f; uwsgi_temp_path {at}/u; scgi_temp_path {at}/s;\n\
-                     server {{ listen {middle}:{NAMED}; location / {{ proxy_pass http://{server}; proxy_http_version 1.1; }} }} }}\n"
+                     server {{ listen {middle}:{EXPLICIT_PORT}; location / {{ proxy_pass http://{server}; proxy_http_version 1.1; }} }} }}\n"
                 );
                 let path = file("nginx.conf", format!("{}{http}", nginx(directory.path())))?;
                 child("nginx", &["-c", &path, "-e", "stderr"])?
             }
-            Middlebox::Socat => child("socat", &[&format!("TCP4-LISTEN:{NAMED},fork,reuseaddr"), &format!("TCP4:{server}")])?,
+            Middlebox::Socat => child("socat", &[&format!("TCP4-LISTEN:{EXPLICIT_PORT},fork,reuseaddr"), &format!("TCP4:{server}")])?,
             Middlebox::Squid | Middlebox::SquidAgain => {
                 let path = file(
                     "squid.conf",
                     format!(
-                        "http_port {middle}:{NAMED}\nhttp_access allow all\nvisible_hostname middle\npid_filename {at}/pid\n\
+                        "http_port {middle}:{EXPLICIT_PORT}\nhttp_access allow all\nvisible_hostname middle\npid_filename {at}/pid\n\
                          cache_log {at}/cache.log\naccess_log none\ncache_mem 64 MB\nmaximum_object_size_in_memory 16 MB\ncoredump_dir {at}\n\
                          shutdown_lifetime 0 seconds\nnetdb_filename none\npinger_enable off\n"
                     ),
@@ -190,11 +190,11 @@ impl Middlebox {
                         there.port()
                     ),
                 )?;
-                let listen = format!("{middle}:{NAMED}");
+                let listen = format!("{middle}:{EXPLICIT_PORT}");
                 child("varnishd", &["-F", "-n", &format!("{at}/varnish"), "-a", &listen, "-f", &vcl, "-s", "malloc,64m", "-T", "none"])?
             }
             Middlebox::Hold => {
-                intercept(network, &[("", INTERCEPTED)])?;
+                intercept(network, &[("", TRANSPARENT_PORT)])?;
                 hold(network)?;
                 None
             }
@@ -233,7 +233,7 @@ impl MiddleboxProcesses {
         let mut running = MiddleboxProcesses { children: vec![child], directory };
         running.await_ready(host, port).with_context(|| {
             let log = fs::read_to_string(running.directory.path().join("log")).unwrap_or_default();
-            format!("{} cannot start {}; its log: {log}", program.display(), arguments.join(" "))
+            format!("cannot start {} {}; its log: {log}", program.display(), arguments.join(" "))
         })?;
         Ok(running)
     }
@@ -332,7 +332,7 @@ fn hold(network: &RunNetwork) -> Result<()> {
     let listener = network.middle().enter(|| -> Result<Socket> {
         let listener = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         listener.set_ip_transparent_v4(true).context("cannot listen transparently")?;
-        listener.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, INTERCEPTED)).into())?;
+        listener.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, TRANSPARENT_PORT)).into())?;
         listener.listen(16)?;
         Ok(listener)
     })??;

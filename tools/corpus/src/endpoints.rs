@@ -162,30 +162,30 @@ pub(crate) struct ServerAccess {
 }
 
 /// Connects; returns the stream and the client's port.
-fn dial(call: ServerAccess) -> Result<(TcpStream, u16)> {
-    let mut stream = TcpStream::connect_timeout(&call.to, PATIENCE).with_context(|| format!("cannot connect to {}", call.to))?;
+fn dial(access: ServerAccess) -> Result<(TcpStream, u16)> {
+    let mut stream = TcpStream::connect_timeout(&access.to, PATIENCE).with_context(|| format!("cannot connect to {}", access.to))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let port = stream.local_addr()?.port();
-    if call.socks {
-        socks5_connect(&mut stream, call.server)?;
+    if access.socks {
+        socks5_connect(&mut stream, access.server)?;
     }
     Ok((stream, port))
 }
 
 /// Head of a request for the body with this number; `lines` are added to it.
-fn head(call: ServerAccess, method: &str, number: usize, lines: &str) -> String {
-    let host = call.server;
-    let target = if call.whole_url { format!("http://{host}/body/{number}") } else { format!("/body/{number}") };
+fn head(access: ServerAccess, method: &str, number: usize, lines: &str) -> String {
+    let host = access.server;
+    let target = if access.whole_url { format!("http://{host}/body/{number}") } else { format!("/body/{number}") };
     format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{lines}Connection: close\r\n\r\n")
 }
 
 /// Requests the body, reads `bytes` of the answer and resets the connection. Returns the client's
 /// port.
-pub(crate) fn abort_download(host: &lab::Host, call: ServerAccess, bytes: usize) -> Result<u16> {
+pub(crate) fn abort_download(host: &lab::Host, access: ServerAccess, bytes: usize) -> Result<u16> {
     host.enter(|| -> Result<u16> {
-        let (mut stream, port) = dial(call)?;
-        stream.write_all(head(call, "GET", 0, "").as_bytes())?;
+        let (mut stream, port) = dial(access)?;
+        stream.write_all(head(access, "GET", 0, "").as_bytes())?;
         stream.read_exact(&mut vec![0; bytes])?;
         Socket::from(stream).set_linger(Some(Duration::ZERO))?;
         Ok(port)
@@ -193,10 +193,10 @@ pub(crate) fn abort_download(host: &lab::Host, call: ServerAccess, bytes: usize)
 }
 
 /// Requests the body with this number, with `lines` in the request. Returns the answer.
-pub(crate) fn fetch(host: &lab::Host, call: ServerAccess, number: usize, lines: &str) -> Result<HttpMessage> {
+pub(crate) fn fetch(host: &lab::Host, access: ServerAccess, number: usize, lines: &str) -> Result<HttpMessage> {
     host.enter(|| -> Result<HttpMessage> {
-        let (mut stream, _) = dial(call)?;
-        stream.write_all(head(call, "GET", number, lines).as_bytes())?;
+        let (mut stream, _) = dial(access)?;
+        stream.write_all(head(access, "GET", number, lines).as_bytes())?;
         let answer = HttpMessage::read(&mut stream, true)?;
         ensure!(answer.head.lines().next().is_some_and(|line| line.contains(" 200 ")), "the server answered {:?}", answer.head);
         Ok(answer)
@@ -204,13 +204,13 @@ pub(crate) fn fetch(host: &lab::Host, call: ServerAccess, number: usize, lines: 
 }
 
 /// Runs one exchange. Returns the client's port.
-pub(crate) fn exchange(host: &lab::Host, call: ServerAccess, direction: TransferDirection, body: &[u8]) -> Result<u16> {
+pub(crate) fn exchange(host: &lab::Host, access: ServerAccess, direction: TransferDirection, body: &[u8]) -> Result<u16> {
     host.enter(|| -> Result<u16> {
-        let (mut stream, port) = dial(call)?;
+        let (mut stream, port) = dial(access)?;
         match direction {
-            TransferDirection::Down => stream.write_all(head(call, "GET", 0, "").as_bytes())?,
+            TransferDirection::Down => stream.write_all(head(access, "GET", 0, "").as_bytes())?,
             TransferDirection::Up => {
-                stream.write_all(head(call, "PUT", 0, &format!("Content-Length: {}\r\n", body.len())).as_bytes())?;
+                stream.write_all(head(access, "PUT", 0, &format!("Content-Length: {}\r\n", body.len())).as_bytes())?;
                 stream.write_all(body)?;
             }
         }

@@ -31,7 +31,7 @@ use std::process::ExitCode;
 /// Generates the detector's labelled corpus, checks the detector against it, and repeats
 /// measurements of Wei et al.
 #[derive(Debug, Parser)]
-enum Command {
+enum CorpusCommand {
     Characteristics(characteristics::Characteristics),
     Corpus(generate::GenerateCorpus),
     CorpusCheck(check::CheckCorpus),
@@ -41,12 +41,12 @@ enum Command {
 }
 
 fn main() -> anyhow::Result<ExitCode> {
-    match Command::parse() {
-        Command::Characteristics(characteristics) => characteristics.run().map(|()| ExitCode::SUCCESS),
-        Command::Corpus(corpus) => corpus.run().map(|()| ExitCode::SUCCESS),
-        Command::CorpusCheck(check) => check.run(),
-        Command::Image(image) => image.run().map(|()| ExitCode::SUCCESS),
-        Command::Operators(operators) => operators.run(),
-        Command::Termination(termination) => termination.run().map(|()| ExitCode::SUCCESS),
+    match CorpusCommand::parse() {
+        CorpusCommand::Characteristics(characteristics) => characteristics.run().map(|()| ExitCode::SUCCESS),
+        CorpusCommand::Corpus(corpus) => corpus.run().map(|()| ExitCode::SUCCESS),
+        CorpusCommand::CorpusCheck(check) => check.run(),
+        CorpusCommand::Image(image) => image.run().map(|()| ExitCode::SUCCESS),
+        CorpusCommand::Operators(operators) => operators.run(),
+        CorpusCommand::Termination(termination) => termination.run().map(|()| ExitCode::SUCCESS),
     }
 }

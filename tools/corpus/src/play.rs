@@ -10,9 +10,9 @@ pub(crate) fn play(run: &CorpusRun, tandem: &Path, sender: &Path, receiver: &Pat
     let body = endpoints::body(run.seed, run.path.bytes);
     let server = endpoints::HttpServer::start(network.server(), network.server_address(), body.clone())?;
     let mut running = run.middle.start(&network, tandem, &run.path)?;
-    let call = run.middle.access(&network);
+    let access = run.middle.access(&network);
     let traces = network.trace(sender, receiver)?;
-    let exchange = || endpoints::exchange(network.client(), call, run.direction, &body);
+    let exchange = || endpoints::exchange(network.client(), access, run.direction, &body);
     let mut outcome = exchange();
     if run.middle == Middlebox::SquidAgain && outcome.is_ok() {
         outcome = exchange();
@@ -21,7 +21,7 @@ pub(crate) fn play(run: &CorpusRun, tandem: &Path, sender: &Path, receiver: &Pat
         ensure!(asked == 1, "the server got {asked} requests though the second answer should have come from the cache");
         // No cache answers this request: that it reaches the server shows that the server's capture
         // is still running.
-        endpoints::exchange(network.client(), call, TransferDirection::Up, b"more")?;
+        endpoints::exchange(network.client(), access, TransferDirection::Up, b"more")?;
     }
     traces.stop()?;
     // If a transparent middlebox has ended, its connection was not split.

@@ -9,7 +9,7 @@ use std::{net::UdpSocket, process::Stdio, time::Duration};
 use testbed::ThreeHosts;
 
 /// A rate limit, until dropped.
-pub(super) struct Bottleneck<'a> {
+pub(super) struct RateLimit<'a> {
     host: &'a Host,
     device: &'static str,
     _monitor: Option<Monitor>,
@@ -22,36 +22,36 @@ const SHAPER_QUEUE: Duration = Duration::from_millis(500);
 /// Ethernet header of a packet, bytes.
 const ETHERNET: u32 = 14;
 
-impl<'a> Bottleneck<'a> {
+impl<'a> RateLimit<'a> {
     /// Limits the rate at the middle host.
-    pub(super) fn further_on(network: &'a ThreeHosts, bytes_per_s: u64) -> Result<Self> {
-        Bottleneck::shape(&network.middle, "far", bytes_per_s, QUEUE)
+    pub(super) fn at_middle(network: &'a ThreeHosts, bytes_per_s: u64) -> Result<Self> {
+        RateLimit::shape(&network.middle, "far", bytes_per_s, QUEUE)
     }
 
     /// Limits the rate at the sender, and gives the monitor a record of its capacity.
-    pub(super) fn known(network: &'a ThreeHosts, bytes_per_s: u64) -> Result<Self> {
+    pub(super) fn at_sender(network: &'a ThreeHosts, bytes_per_s: u64) -> Result<Self> {
         let device = "near";
-        let mut narrow = Bottleneck::shape(&network.client, device, bytes_per_s, SHAPER_QUEUE)?;
+        let mut rate_limit = RateLimit::shape(&network.client, device, bytes_per_s, SHAPER_QUEUE)?;
         let place = network.client.enter(|| -> Result<Place> {
             let socket = UdpSocket::bind("127.0.0.1:0")?;
             Ok(Place::here(rustix::net::netdevice::name_to_index(&socket, device)?)?)
         })??;
         let mut monitor = Monitor::new()?;
         monitor.watch(place, Settings { capacity: bytes_per_s, overhead: ETHERNET, watch: Watch::Qdisc })?;
-        narrow._monitor = Some(monitor);
-        Ok(narrow)
+        rate_limit._monitor = Some(monitor);
+        Ok(rate_limit)
     }
 
     fn shape(host: &'a Host, device: &'static str, bytes_per_s: u64, queue: Duration) -> Result<Self> {
-        let narrow = Bottleneck { host, device, _monitor: None };
+        let rate_limit = RateLimit { host, device, _monitor: None };
         // A burst of one millisecond, like that of the proxy's shaper.
         let (rate, burst, limit) = (bytes_per_s * 8, bytes_per_s / 1000, (bytes_per_s as f64 * queue.as_secs_f64()) as u64);
-        narrow.tc(&format!("qdisc replace dev {device} root handle 1: htb default 1"))?;
-        narrow.tc(&format!(
+        rate_limit.tc(&format!("qdisc replace dev {device} root handle 1: htb default 1"))?;
+        rate_limit.tc(&format!(
             "class replace dev {device} parent 1: classid 1:1 htb rate {rate}bit burst {burst} cburst {burst} quantum 60000"
         ))?;
-        narrow.tc(&format!("qdisc replace dev {device} parent 1:1 handle 2: bfifo limit {limit}"))?;
-        Ok(narrow)
+        rate_limit.tc(&format!("qdisc replace dev {device} parent 1:1 handle 2: bfifo limit {limit}"))?;
+        Ok(rate_limit)
     }
 
     fn tc(&self, line: &str) -> Result<()> {
@@ -62,7 +62,7 @@ impl<'a> Bottleneck<'a> {
     }
 }
 
-impl Drop for Bottleneck<'_> {
+impl Drop for RateLimit<'_> {
     fn drop(&mut self) {
         let _ = self.tc(&format!("qdisc del dev {} root", self.device));
     }

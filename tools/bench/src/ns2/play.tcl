@@ -13,11 +13,12 @@
 #   look SECONDS               from one sample of the first flow's windows to the next; 0: none
 #   lean 0|1                   packets have only the headers that this needs, not all that there are
 #
-# Several legs are several connections, one after the other, with an ideal relay between them: whatever has arrived in order at the sink of
-# one is given to the sender of the next at once, and nothing bounds what it holds.
+# Several legs are several connections in series with an ideal relay between them: data that has
+# arrived in order at the sink of one is passed to the sender of the next at once, and the relay's
+# buffer is unbounded.
 #
-# Prints `flow` lines (payload bytes that arrived, data packets that all of its senders sent), `cwnd` lines (time, window of each leg) and
-# `done`, which shows that it came to the end.
+# Prints `flow` lines (payload bytes received, data packets that all senders of the flow sent), `cwnd`
+# lines (time, window of each leg), and `done` at the end.
 
 set file [open [lindex $argv 0]]
 array set the {sender newreno mss 1448 header 52 window 10 delack 0 growth 1 alpha 2 beta 4 gamma 1 look 0 lean 0 legs {} flows {}}
@@ -31,11 +32,11 @@ while {[gets $file line] >= 0} {
 close $file
 set full [expr {$the(mss) + $the(header)}]
 
-# A wire that costs hardly any time: what stands behind it stands beside it.
+# Rate (bit/s) of links that add no delay.
 set wire 1e15
 set plenty 1000000
 
-# Losses of the packets that cross at given times: each event hits the first packet after it, and waits 0.1 s for one.
+# Losses at given times: each event drops the next packet, and expires after 0.1 s.
 Class Events -superclass ErrorModel/MultiState
 Events instproc init {times} {
     # No states: each packet asks `corrupt`.
@@ -55,7 +56,7 @@ Events instproc corrupt {} {
     return 0
 }
 
-# What the proxy runs: bytes come, and as many segments of them may go on.
+# The relay: it passes on as many full segments as have arrived.
 Class Relay -superclass Application
 Relay instproc init {next full} {
     eval $self next
@@ -63,7 +64,7 @@ Relay instproc init {next full} {
     set next_ $next
     set full_ $full
 }
-# The first packet of a connection stands for its SYN, and is less than a segment.
+# The first packet of a connection represents its SYN and is shorter than a segment.
 Relay instproc recv {bytes} {
     $self instvar next_ full_
     set segments [expr {$bytes / $full_}]
@@ -76,12 +77,12 @@ if {$the(lean)} {
 }
 set ns [new Simulator]
 
-# The far end of a leg that begins at `from`.
+# Makes a leg that begins at `from`; returns its far end.
 proc make_leg {ns from leg kind} {
     global wire plenty
     foreach {rate delay queue loss} $leg break
     set to [$ns node]
-    # It drops what would leave no room for one more, and does not count the packet on the line.
+    # ns-2 drops a packet that would fill the queue, and does not count the packet being sent.
     $ns simplex-link $from $to $rate $delay $kind
     $ns queue-limit $from $to [expr {$queue + 1}]
     $ns simplex-link $to $from $rate $delay [expr {$kind == "XCP" ? "XCP" : "DropTail"}]
@@ -90,7 +91,7 @@ proc make_leg {ns from leg kind} {
         foreach link [list [$ns link $from $to] [$ns link $to $from]] { [$link queue] set-link-capacity [[$link link] set bandwidth_] }
     }
     if {[lindex $loss 0] == "none"} { return $to }
-    # A packet that is lost has used its time on the line: the loss stands behind it.
+    # A lost packet uses the link, so losses happen behind it.
     set end [$ns node]
     $ns simplex-link $to $end $wire 0 DropTail
     $ns simplex-link $end $to $wire 0 DropTail
@@ -137,7 +138,7 @@ proc make_sender {} {
             $tcp set exit_recovery_fix_ 1
         }
         vegas {
-            # Its agent adds no headers.
+            # The Vegas agent adds no headers.
             $tcp set packetSize_ $full
             foreach key {alpha beta gamma} { $tcp set v_${key}_ $the($key) }
         }
@@ -156,7 +157,7 @@ proc make_sink {} {
         set sink [new Agent/TCPSink]
     }
     $sink set packetSize_ $the(header)
-    # What Linux echoes (RFC 7323 §4.3).
+    # Echo timestamps as Linux does (RFC 7323 §4.3).
     $sink set ts_echo_rfc1323_ true
     return $sink
 }
@@ -187,7 +188,7 @@ foreach flow $the(flows) {
         if {[llength $sinks] > 0} {
             set relay [new Relay $tcp $full]
             $relay attach-agent [lindex $sinks end]
-            # Only now is it asked whether it has a `recv`.
+            # ns-2 looks for `recv` when the application starts.
             $relay start
         }
         lappend tcps $tcp
@@ -209,7 +210,7 @@ proc look {} {
 }
 if {$the(look) > 0} { $ns at 0 look }
 
-# Sinks count bytes in 32 bits, which come round before a long run is over.
+# Sinks count bytes in 32 bits, which wrap during a long run.
 proc count {} {
     global ns flows arrived
     foreach flow $flows {
