@@ -63,7 +63,7 @@ packages: ## builds static programs, Debian packages and a feed for OpenWrt into
 
 bench: ## measures emulator, proxy, bond, controllers, equations, simulator, detector; prints tables of docs/benchmarks.md
 	@scripts/setup bench
-	@$(MAKE) --no-print-directory build
+	$(CARGO) build --release --locked -p tandem -p tandem-bench
 	@$(AS_ROOT) env CARGO_TARGET_DIR=$(CARGO_TARGET_DIR) scripts/bench
 
 lint: ## format and lints, mended where they can be

@@ -1,0 +1,203 @@
+//! Sweeps the proxy's data path over many paths: one download in the lab for each combination of
+//! the receiver's link rate, its RTT and the proxy's buffer. The sender's link is short and
+//! lossless. A point passes if no receive buffer overran, the sender had no retransmission timeout,
+//! and the goodput reached the link's capacity.
+
+use anyhow::{Context as _, Result};
+use lab::Lab;
+use outcome::{Engine, Outcome, Series};
+use scenario::ScenarioFile;
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::{self, OpenOptions},
+    io::Write as _,
+    path::PathBuf,
+    process::ExitCode,
+};
+use units::{Bytes, Rate, Span};
+
+/// Sweeps the proxy's data path over rates, round trips and buffers: no receive buffer may overrun,
+/// no sender on a lossless leg may have a retransmission timeout, the link must be filled. Exit
+/// code 1 if a point fails
+#[derive(Debug, clap::Args)]
+pub(crate) struct PathSweep {
+    /// Rates of the receiver's link
+    #[arg(long, value_delimiter = ',', default_value = "1Mbit,10Mbit,100Mbit,1000Mbit")]
+    rates: Vec<Rate>,
+    /// Round trips of the receiver's link
+    #[arg(long, value_delimiter = ',', default_value = "1ms,20ms,100ms,600ms")]
+    rtts: Vec<Span>,
+    /// The proxy's buffer per direction
+    #[arg(long, value_delimiter = ',', default_value = "64KiB,256KiB,1MiB,4MiB,16MiB")]
+    buffers: Vec<Bytes>,
+    /// Congestion controller of both legs
+    #[arg(long, default_value = "cubic")]
+    control: String,
+    /// Appends results to this file, one line of JSON for each point; points that it already has
+    /// are skipped
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
+}
+
+/// A combination of parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct SweepPoint {
+    rate_bps: u64,
+    rtt_ns: u64,
+    buffer_bytes: u64,
+}
+
+/// The result of a point.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct SweepResult {
+    point: SweepPoint,
+    /// Whether the machine was fast enough.
+    valid: bool,
+    /// Goodput over the second half of the run, as a fraction of the link's payload rate.
+    share: f64,
+    /// Receive buffer overruns on the proxy's host.
+    overruns: u64,
+    /// The sender's retransmission timeouts.
+    timeouts: u64,
+    /// The maximum that the proxy buffered.
+    held_bytes: u64,
+}
+
+/// RTT of the near link, like that of a short cable.
+const NEAR_RTT: Span = Span(200_000);
+/// How far a segment may exceed the bound for a moment, bytes (docs/limitations.md).
+const SEGMENT: u64 = 64 * 1024;
+/// How often a point is tried if the machine is too slow.
+const TRIES: usize = 3;
+
+impl PathSweep {
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        let mut known = self.known()?;
+        println!("{:>10} {:>8} {:>8} {:>8} {:>9} {:>9} {:>10}", "rate", "RTT", "buffer", "of link", "overruns", "timeouts", "held");
+        let mut failed = 0;
+        for point in self.points() {
+            let came = match known.iter().position(|came| came.point == point) {
+                Some(at) => known.swap_remove(at),
+                None => self.play(point)?,
+            };
+            failed += usize::from(!came.passes());
+            println!("{}", came.row());
+        }
+        println!("{failed} points fail");
+        Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn points(&self) -> impl Iterator<Item = SweepPoint> + '_ {
+        let of = |rate: &Rate, rtt: &Span, buffer: &Bytes| SweepPoint { rate_bps: rate.0, rtt_ns: rtt.0, buffer_bytes: buffer.0 };
+        self.rates
+            .iter()
+            .flat_map(move |rate| self.rtts.iter().flat_map(move |rtt| self.buffers.iter().map(move |buffer| of(rate, rtt, buffer))))
+    }
+
+    fn known(&self) -> Result<Vec<SweepResult>> {
+        let Some(path) = self.resume.as_ref().filter(|path| path.exists()) else { return Ok(Vec::new()) };
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        text.lines().map(|line| serde_json::from_str(line).with_context(|| format!("{}: {line:?}", path.display()))).collect()
+    }
+
+    fn play(&self, point: SweepPoint) -> Result<SweepResult> {
+        let mut came = self.once(point)?;
+        for _ in 1..TRIES {
+            came = if came.valid { came } else { self.once(point)? };
+        }
+        if let Some(path) = &self.resume {
+            let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+            writeln!(file, "{}", serde_json::to_string(&came)?)?;
+        }
+        Ok(came)
+    }
+
+    fn once(&self, point: SweepPoint) -> Result<SweepResult> {
+        let text = self.scenario(point);
+        let variant = ScenarioFile::parse(&text, "paths")?.variants(&[])?.remove(0);
+        let outcome = Lab::default().run(&variant.scenario, 1, &())?;
+        Ok(SweepResult::of(point, &outcome))
+    }
+
+    /// A download, in which the proxy dials the leg that fills its buffer. An accepted leg gets its
+    /// bound from the listener, a dialled one when it becomes a stream. The near link is up to
+    /// twenty times as fast as the far one, which fills the proxy's buffer.
+    fn scenario(&self, point: SweepPoint) -> String {
+        let SweepPoint { rate_bps, rtt_ns, buffer_bytes } = point;
+        let (near_bps, near_delay_ns, far_delay_ns) =
+            ((20 * rate_bps).min(1_000_000_000).max(rate_bps + rate_bps / 4), NEAR_RTT.0 / 2, rtt_ns / 2);
+        // Slow start takes about log2(BDP) round trips. Slow links need time to average over
+        // packets, and half of the time is measured.
+        let seconds = 4.0 + 40.0 * rtt_ns as f64 / 1e9 + 8e6 / rate_bps as f64;
+        let queue_bytes = ((rate_bps as f64 / 8.0 * rtt_ns as f64 / 1e9) as u64).max(30_000);
+        format!(
+            "name = \"paths\"\nduration = \"{seconds}s\"\nseed = 1\n\
+             [[link]]\nrate = \"{near_bps}bit\"\ndelay = \"{near_delay_ns}ns\"\nqueue = {{ limit = \"16MiB\" }}\n\
+             [[link]]\nrate = \"{rate_bps}bit\"\ndelay = \"{far_delay_ns}ns\"\nqueue = {{ limit = \"{queue_bytes}B\" }}\n\
+             [[split]]\nafter = 1\nbuffer = \"{buffer_bytes}B\"\n\
+             [control]\nsender = \"{0}\"\nproxy = \"{0}\"\n[[flow]]\nopens = \"receiver\"\n",
+            self.control
+        )
+    }
+}
+
+impl SweepResult {
+    fn of(point: SweepPoint, outcome: &Outcome) -> Self {
+        let legs = outcome.flows.first().map(|flow| flow.legs.as_slice()).unwrap_or_default();
+        SweepResult {
+            point,
+            valid: outcome.valid,
+            share: outcome.series.iter().find(|series| series.what == "goodput").map_or(0.0, late_mean) / payload_rate(point.rate_bps),
+            overruns: outcome.proxy.as_ref().and_then(|proxy| proxy.receive_overruns).unwrap_or(0),
+            timeouts: legs.first().and_then(|leg| leg.timeouts).unwrap_or(0),
+            held_bytes: outcome.proxy.as_ref().map_or(0, |proxy| proxy.buffer_bytes.max as u64),
+        }
+    }
+
+    /// Whether the buffer limits the goodput: the near leg's window is less than the near link's
+    /// BDP. Half of the receive buffer is window, the rest is for the overhead of packets.
+    fn is_bound_by_buffer(&self) -> bool {
+        let window = self.point.buffer_bytes as f64 / 4.0;
+        let needed = self.point.rate_bps as f64 / 8.0 * (NEAR_RTT.secs() + 0.001);
+        window < needed
+    }
+
+    fn passes(&self) -> bool {
+        // If the machine was too slow, goodput says nothing.
+        let is_filled = self.share >= 0.97 || self.is_bound_by_buffer() || !self.valid;
+        self.overruns == 0 && self.timeouts == 0 && self.held_bytes <= self.point.buffer_bytes + SEGMENT && is_filled
+    }
+
+    fn row(&self) -> String {
+        let SweepPoint { rate_bps, rtt_ns, buffer_bytes } = self.point;
+        let note = match (self.passes(), self.valid) {
+            (false, _) => "  FAILS",
+            (true, false) => "  (the machine did not keep up)",
+            (true, true) if self.share < 0.97 => "  (the buffer is less than the near leg needs)",
+            (true, true) => "",
+        };
+        format!(
+            "{:>10} {:>8} {:>8} {:>7.1}% {:>9} {:>9} {:>10}{note}",
+            Rate(rate_bps).to_string(),
+            Span(rtt_ns).to_string(),
+            Bytes(buffer_bytes).to_string(),
+            self.share * 100.0,
+            self.overruns,
+            self.timeouts,
+            Bytes(self.held_bytes).to_string(),
+        )
+    }
+}
+
+/// Payload rate of a link in full packets: 1448 of 1500 bytes (RFC 7323 timestamps).
+fn payload_rate(rate_bps: u64) -> f64 {
+    rate_bps as f64 * 1448.0 / 1500.0
+}
+
+/// Mean over the second half of the time.
+fn late_mean(series: &Series) -> f64 {
+    let end = series.t.last().copied().unwrap_or(0.0);
+    let late = series.t.iter().zip(&series.v).filter(|(t, _)| **t >= end / 2.0);
+    let (sum, count) = late.fold((0.0, 0), |(sum, count), (_, value)| (sum + value, count + 1));
+    if count == 0 { 0.0 } else { sum / f64::from(count) }
+}

@@ -1,0 +1,253 @@
+//! Table I of Wei et al.: for each operator of the paper a network with its middleboxes, through
+//! which `tandem detect probe` probes a responder. Every cell of the table must be found.
+//!
+//! Operators redirected connections by the server's port, and treated pictures by their content. An
+//! operator that redirects FTP's control connections also redirects its data connections, to ports
+//! that the server's kernel chooses.
+
+use crate::{
+    conditions::{NetworkCondition, PathSpec, TransferDirection},
+    deployment::{MiddleboxProcesses, intercept},
+    middlebox::Middlebox,
+    plan::CorpusRun,
+    run_network::RunNetwork,
+};
+use anyhow::{Context as _, Result, bail, ensure};
+use detect::{Verdict, probe::CONTROL_PORT};
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+use units::{Bytes, Rate, Span};
+
+/// Builds a network like that of each operator of Wei et al. and probes through it. Exit code 1 if
+/// a cell of Table I is not found
+#[derive(Debug, clap::Args)]
+pub(crate) struct ProbeOperators {
+    /// The tandem program
+    #[arg(long, default_value = "tandem")]
+    tandem: PathBuf,
+    /// Only operators whose name begins with this
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
+    /// Rate of the mobile's link
+    #[arg(long, default_value = "2Mbit")]
+    rate: Rate,
+    /// One-way delay of the mobile's link
+    #[arg(long, value_name = "TIME", default_value = "30ms")]
+    delay: Span,
+    /// Size of a transfer
+    #[arg(long, default_value = "100kB")]
+    bytes: Bytes,
+    /// Writes all measurements, with the traces of both ends, into this directory: one file for
+    /// each operator
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// An operator, and what the paper prints for it.
+struct MobileOperator {
+    name: &'static str,
+    /// Its middleboxes, and the server ports that each of them intercepts.
+    takes: &'static [(Middlebox, &'static str)],
+    /// Printed verdicts, in the order of [`ROWS`].
+    printed: [Verdict; ROWS.len()],
+}
+
+/// Ports of FTP's control and data connections.
+const FTP: &str = "21, 32768-60999";
+const HTTP: &str = "80";
+const TCP: &str = "5001";
+
+/// Rows of the table, and the directions that are probed. For HTTP the paper tried downloads.
+const ROWS: [(&str, &[&str]); 4] =
+    [("FTP", &["down", "up"]), ("HTTP data", &["down"]), ("HTTP image", &["down"]), ("TCP", &["down", "up"])];
+
+const OPERATORS: [MobileOperator; 5] = [
+    MobileOperator {
+        name: "CDMA-I",
+        takes: &[(Middlebox::Haproxy, FTP), (Middlebox::Cache("hold"), HTTP)],
+        printed: [Verdict::SplitTcp, Verdict::TcpProxy, Verdict::TcpProxy, Verdict::EndToEnd],
+    },
+    // It later used Split-TCP for data (the paper's third footnote).
+    MobileOperator {
+        name: "CDMA-I since September 2005",
+        takes: &[(Middlebox::Haproxy, FTP), (Middlebox::Cache("pictures"), HTTP)],
+        printed: [Verdict::SplitTcp, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::EndToEnd],
+    },
+    // The server sees the address of its proxy.
+    MobileOperator {
+        name: "CDMA-II",
+        takes: &[(Middlebox::HaproxyOwn, FTP), (Middlebox::Cache("pictures"), HTTP)],
+        printed: [Verdict::SplitTcp, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::EndToEnd],
+    },
+    // Its users choose whether TCP is split.
+    MobileOperator {
+        name: "GPRS-I",
+        takes: &[(Middlebox::Cache("pictures"), HTTP)],
+        printed: [Verdict::EndToEnd, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::EndToEnd],
+    },
+    MobileOperator {
+        name: "GPRS-I, TCP split by choice",
+        takes: &[(Middlebox::Cache("pictures"), HTTP), (Middlebox::Tandem("plain"), TCP)],
+        printed: [Verdict::EndToEnd, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::SplitTcp],
+    },
+];
+
+/// Port of the first middlebox; the others follow.
+const FIRST: u16 = 5100;
+
+impl ProbeOperators {
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        let tandem = testbed::resolve_program(&self.tandem);
+        let wanted = |operator: &&MobileOperator| self.only.as_ref().is_none_or(|only| operator.name.starts_with(only.as_str()));
+        ensure!(
+            OPERATORS.iter().any(|operator| wanted(&operator)),
+            "no operator matches --only; there are: {}",
+            OPERATORS.map(|one| one.name).join(", ")
+        );
+        if let Some(out) = &self.out {
+            fs::create_dir_all(out).with_context(|| format!("cannot make the directory {}", out.display()))?;
+        }
+        println!("| operator | application | printed | found | where | why |\n|---|---|---|---|---|---|");
+        let (mut cells, mut wrong) = (0, 0);
+        for operator in OPERATORS.iter().filter(wanted) {
+            let rows = self.probe(operator, &tandem).with_context(|| operator.name)?;
+            for ((application, directions), printed) in ROWS.iter().zip(operator.printed) {
+                let cell = OperatorCell::of(&rows, application, directions)?;
+                let holds = cell.verdicts.iter().all(|(_, verdict)| *verdict == printed.to_string());
+                (cells, wrong) = (cells + 1, wrong + usize::from(!holds));
+                let mark = if holds { "" } else { " (!)" };
+                println!(
+                    "| {} | {application} | {} | {}{mark} | {} | {} |",
+                    operator.name,
+                    in_print(printed),
+                    cell.said(),
+                    cell.place,
+                    cell.why
+                );
+            }
+        }
+        println!("\n{} of {cells} cells are found as they are printed.", cells - wrong);
+        Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Builds the operator's network and probes through it. Returns the rows that the probe
+    /// printed.
+    fn probe(&self, operator: &MobileOperator, tandem: &Path) -> Result<Vec<Value>> {
+        let path = PathSpec {
+            slow_kbit: self.rate.bits_per_s() / 1000,
+            slow_delay_us: self.delay.0 / 1000,
+            queue_packets: 100,
+            fast_kbit: 100_000,
+            fast_delay_us: 10_000,
+            bytes: self.bytes.0,
+        };
+        let network = RunNetwork::build(&CorpusRun {
+            number: 0,
+            middle: Middlebox::Forwarding,
+            direction: TransferDirection::Down,
+            condition: NetworkCondition::Plain,
+            seed: 1,
+            path,
+        })?;
+        let ports: Vec<u16> = (FIRST..).take(operator.takes.len()).collect();
+        let taken: Vec<(&str, u16)> = operator.takes.iter().map(|(_, ports)| *ports).zip(ports.iter().copied()).collect();
+        intercept(&network, &taken)?;
+        let mut running = Vec::new();
+        for ((middle, _), at) in operator.takes.iter().zip(ports) {
+            if let Some(why) = middle.missing_requirement(tandem) {
+                bail!("its middlebox {} is not available: {why}", middle.name());
+            }
+            running.push(middle.start_at(&network, tandem, &path, at)?);
+        }
+        running.push(MiddleboxProcesses::start(network.server(), tandem, &["detect", "respond", "--ports", "21,80,5001"], CONTROL_PORT)?);
+        let mut command = network.client().command(&tandem.to_string_lossy());
+        let bytes = format!("{}B", self.bytes.0);
+        command.args(["detect", "probe", &network.server_address().ip().to_string()]);
+        command.args(["--responder", "--ports", "21,80,5001", "--json", "--bytes", &bytes]);
+        if let Some(out) = &self.out {
+            command.arg("--evidence").arg(out.join(format!("{}.json", operator.name.replace([' ', ','], "-"))));
+        }
+        let output = command.output().context("cannot run the prober")?;
+        let said = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        ensure!(matches!(output.status.code(), Some(0 | 3)), "the prober failed: {}", said());
+        let probed: Value = serde_json::from_slice(&output.stdout).with_context(|| format!("the prober printed no JSON: {}", said()))?;
+        probed["rows"].as_array().cloned().context("the prober printed no rows")
+    }
+}
+
+/// The result for one cell of the table.
+struct OperatorCell {
+    /// Verdict for each direction.
+    verdicts: Vec<(&'static str, String)>,
+    place: String,
+    why: String,
+}
+
+impl OperatorCell {
+    fn of(rows: &[Value], application: &str, directions: &[&'static str]) -> Result<OperatorCell> {
+        let row = |direction: &str| {
+            let fits = |row: &&Value| row["application"] == application && row["direction"] == direction;
+            rows.iter().find(fits).with_context(|| format!("the prober has no row of {application}, {direction}"))
+        };
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let verdicts = directions.iter().map(|direction| Ok((*direction, text(&row(direction)?["verdict"])))).collect::<Result<_>>()?;
+        let first = row(directions[0])?;
+        let place = first["place"]["hop"].as_u64().map_or(String::new(), |hop| format!("hop {hop}"));
+        Ok(OperatorCell { verdicts, place, why: text(&first["reason"]) })
+    }
+
+    /// The verdict, or one for each direction if they differ.
+    fn said(&self) -> String {
+        let all: Vec<String> = self.verdicts.iter().map(|(direction, verdict)| format!("{verdict} {direction}")).collect();
+        match &self.verdicts[..] {
+            [(_, first), rest @ ..] if rest.iter().all(|(_, verdict)| verdict == first) => first.clone(),
+            _ => all.join(", "),
+        }
+    }
+}
+
+/// The verdict in the paper's words.
+fn in_print(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::EndToEnd => "No",
+        Verdict::SplitTcp => "Split-TCP",
+        Verdict::TcpProxy => "TCP proxy",
+        Verdict::CannotTell => "–",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_cell_is_what_all_its_ways_say() {
+        let row = |application: &str, direction: &str, verdict: &str| json!({ "application": application, "direction": direction, "verdict": verdict, "reason": "so", "place": { "hop": 2 } });
+        let rows = [
+            row("FTP", "down", "split-tcp"),
+            row("FTP", "up", "end-to-end"),
+            row("TCP", "down", "end-to-end"),
+            row("TCP", "up", "end-to-end"),
+        ];
+        let of = |application: &str| OperatorCell::of(&rows, application, &["down", "up"]).unwrap();
+        assert_eq!((of("FTP").said(), of("FTP").place), ("split-tcp down, end-to-end up".into(), "hop 2".into()));
+        assert_eq!(of("TCP").said(), "end-to-end");
+        assert!(OperatorCell::of(&rows, "HTTP data", &["down"]).is_err());
+    }
+
+    #[test]
+    fn each_operator_takes_what_it_is_printed_to_split() {
+        for operator in &OPERATORS {
+            for (port, rows) in [(FTP, &[0][..]), (HTTP, &[1, 2]), (TCP, &[3])] {
+                let taken = operator.takes.iter().any(|(_, ports)| *ports == port);
+                let printed = rows.iter().any(|row| operator.printed[*row] != Verdict::EndToEnd);
+                assert_eq!(taken, printed, "{}: {port}", operator.name);
+            }
+        }
+    }
+}

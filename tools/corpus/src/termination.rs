@@ -1,0 +1,94 @@
+//! §III-D of Wei et al.: what each end sees, and when, if the client aborts a download. The client
+//! resets its connection, and both ends' traces are analysed.
+
+use crate::{
+    conditions::{NetworkCondition, PathSpec, TransferDirection},
+    endpoints,
+    middlebox::Middlebox,
+    plan::CorpusRun,
+    run_network::RunNetwork,
+};
+use anyhow::{Context as _, Result};
+use detect::{Asked, Capture, Known, Left, findings};
+use std::{
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+/// Aborts downloads through each middlebox and prints when the server learnt of it
+#[derive(Debug, clap::Args)]
+pub(crate) struct Termination {
+    /// The tandem program
+    #[arg(long, default_value = "tandem")]
+    tandem: PathBuf,
+    /// How long the captures go on after the abort
+    #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
+    seconds: f64,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// The download, and what the client has read when it aborts: enough to find the connection in the
+/// other trace, and less than the download minus what a middlebox buffers.
+const PATH: PathSpec =
+    PathSpec { slow_kbit: 16_000, slow_delay_us: 30_000, queue_packets: 150, fast_kbit: 100_000, fast_delay_us: 10_000, bytes: 24_000_000 };
+const READ: usize = 6_000_000;
+
+impl Termination {
+    pub(crate) fn run(&self) -> Result<()> {
+        let tandem = testbed::resolve_program(&self.tandem);
+        let directory = tempfile::tempdir()?;
+        println!("| middle | what came to the server | after | it went on sending for |\n|---|---|---|---|");
+        for middle in std::iter::once(Middlebox::Forwarding).chain(Middlebox::all()).filter(|middle| middle.is_thorough()) {
+            if let Some(why) = middle.missing_requirement(&tandem) {
+                eprintln!("without {}: {why}", middle.name());
+                continue;
+            }
+            let [what, after, on] = self.abort_download(middle, &tandem, directory.path()).with_context(|| middle.name())?;
+            println!("| {} | {what} | {after} | {on} |", middle.name());
+        }
+        Ok(())
+    }
+
+    fn abort_download(&self, middle: Middlebox, tandem: &Path, directory: &Path) -> Result<[String; 3]> {
+        let run = CorpusRun {
+            number: 0,
+            middle,
+            direction: TransferDirection::Down,
+            condition: NetworkCondition::Plain,
+            seed: self.seed,
+            path: PATH,
+        };
+        let network = RunNetwork::build(&run)?;
+        let server = endpoints::HttpServer::start(network.server(), network.server_address(), endpoints::body(run.seed, PATH.bytes))?;
+        let running = middle.start(&network, tandem, &PATH)?;
+        let [sender, receiver] = ["sender", "receiver"].map(|end| directory.join(format!("{}.{end}.pcap", middle.name())));
+        let traces = network.trace(&sender, &receiver)?;
+        let port = endpoints::abort_download(network.client(), middle.access(&network), READ)?;
+        thread::sleep(Duration::from_secs_f64(self.seconds));
+        traces.stop()?;
+        drop((running, server));
+        // Through a middlebox the offset of the clocks can be inferred only within an RTT, but here
+        // both traces have one clock.
+        let known = Known { synchronised_s: Some(0.001), ack_delay_s: None };
+        let found = findings(Some(&Capture::read(&sender)?), Some(&Capture::read(&receiver)?), &Asked { known, series: false });
+        let is_meant = |end: &std::net::SocketAddr| end.port() == port;
+        let finding = found.iter().find(|finding| finding.sender.iter().chain(&finding.receiver).flatten().any(is_meant));
+        let finding = finding.context("neither trace has the connection")?;
+        let Some(ending) = finding.character.ending else { return Ok([finding.reason.clone(), "–".into(), "–".into()]) };
+        let what = match ending.sender {
+            Some(Left::Reset) => "a reset",
+            Some(Left::Fin) => "a close",
+            None => "nothing",
+        };
+        // A middlebox that holds the complete answer has already closed the server's connection.
+        let seconds = |span: Option<f64>| match span {
+            None => "–".into(),
+            Some(span) if span < 0.0 => format!("{:.3} s before", -span),
+            Some(span) => format!("{span:.3} s"),
+        };
+        Ok([what.into(), seconds(ending.later_s), seconds(ending.went_on_s)])
+    }
+}
