@@ -2,9 +2,10 @@
 
 use crate::{
     ends::{Ends, View},
-    evidence::{Evidence, Method, Says, Strength, bytes, seconds},
+    evidence::{Evidence, Method, Says, Strength},
     flow::{Clock, Half, Syn},
     sketch::{Overlap, Sketch},
+    text::{bytes, seconds},
 };
 
 /// Things compared before their share says something; fewer say something if none is the same.

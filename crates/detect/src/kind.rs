@@ -4,8 +4,9 @@
 use crate::{
     clocks::{JITTER, Transit},
     ends::{Ends, View},
-    evidence::{Evidence, Method, Says, Strength, bytes, seconds},
+    evidence::{Evidence, Method, Says, Strength},
     series::{Burstiness, Plot, Received},
+    text::{bytes, seconds},
 };
 use serde::Serialize;
 

@@ -4,8 +4,6 @@
 //! the receiver's, also through NAT, and says of each what its evidence is and what follows from it: the methods of Wei et al. ("Inference and
 //! Evaluation of Split-Connection Approaches in Cellular Data Networks", 2005), and what a middle leaves on sequence numbers, options, timestamps, hops and
 //! segments. No sockets, no clock: what it says follows from the traces alone.
-//!
-//! [`probe`] is apart: it has sockets and a clock, opens connections to be looked at, and comes to its verdict by the same rules.
 
 mod capture;
 mod clocks;
@@ -16,12 +14,12 @@ mod flow;
 mod inspect;
 mod kind;
 mod methods;
-mod packet;
+pub mod packet;
 mod pairing;
-pub mod probe;
 mod series;
 mod sketch;
-mod trace;
+pub mod text;
+pub mod trace;
 mod verdict;
 
 pub use capture::{Capture, Tally};
@@ -32,4 +30,4 @@ pub use methods::{Clocks, Known};
 pub use pairing::MatchedBy;
 pub use series::{Burstiness, Plot, Received};
 pub use trace::TraceError;
-pub use verdict::{Asked, Finding, Verdict, findings};
+pub use verdict::{Asked, Finding, Verdict, findings, weigh};

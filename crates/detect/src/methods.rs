@@ -3,7 +3,8 @@
 use crate::{
     clocks::{DRIFT, Fit, JITTER, Point, Transit, fit},
     ends::{Ends, View},
-    evidence::{Evidence, Method, Says, Strength, bytes, seconds},
+    evidence::{Evidence, Method, Says, Strength},
+    text::{bytes, seconds},
 };
 use serde::Serialize;
 

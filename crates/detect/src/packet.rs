@@ -5,14 +5,14 @@ use crate::trace::{Frame, Link};
 use etherparse::{LaxIpSlice, ip_number};
 use std::net::{IpAddr, SocketAddr};
 
-pub(crate) const FIN: u8 = 0x01;
-pub(crate) const SYN: u8 = 0x02;
-pub(crate) const RST: u8 = 0x04;
-pub(crate) const ACK: u8 = 0x10;
+pub const FIN: u8 = 0x01;
+pub const SYN: u8 = 0x02;
+pub const RST: u8 = 0x04;
+pub const ACK: u8 = 0x10;
 
 /// What a frame carries.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Carried<'a> {
+pub enum Carried<'a> {
     Tcp(Segment<'a>),
     /// Payload bytes of a datagram.
     Udp {
@@ -32,32 +32,32 @@ pub(crate) enum Carried<'a> {
 
 /// A TCP segment, or several that the machine had put together (TSO, GRO).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Segment<'a> {
-    pub(crate) from: SocketAddr,
-    pub(crate) to: SocketAddr,
-    pub(crate) ttl: u8,
+pub struct Segment<'a> {
+    pub from: SocketAddr,
+    pub to: SocketAddr,
+    pub ttl: u8,
     /// None in IPv6, which has none.
-    pub(crate) ip_id: Option<u16>,
-    pub(crate) seq: u32,
-    pub(crate) ack: u32,
-    pub(crate) flags: u8,
+    pub ip_id: Option<u16>,
+    pub seq: u32,
+    pub ack: u32,
+    pub flags: u8,
     /// As it is in the header: not scaled.
-    pub(crate) window: u16,
+    pub window: u16,
     /// As far as captured.
-    pub(crate) options: &'a [u8],
+    pub options: &'a [u8],
     /// Payload bytes on the wire.
-    pub(crate) length: u32,
+    pub length: u32,
     /// As far as captured.
-    pub(crate) payload: &'a [u8],
+    pub payload: &'a [u8],
 }
 
 impl Segment<'_> {
-    pub(crate) fn has(&self, flag: u8) -> bool {
+    pub fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
     /// TSval and TSecr (RFC 7323 §3).
-    pub(crate) fn timestamps(&self) -> Option<(u32, u32)> {
+    pub fn timestamps(&self) -> Option<(u32, u32)> {
         // Where nearly everybody has them (RFC 7323 appendix A).
         let value = match self.options {
             [1, 1, 8, 10, value @ ..] if value.len() >= 8 => value,
@@ -68,7 +68,7 @@ impl Segment<'_> {
 }
 
 /// The options of a header: kind, value. Ends where they make no sense.
-pub(crate) fn options_of(mut rest: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+pub fn options_of(mut rest: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let (kind, value, next) = match *rest {
             [] | [0, ..] => return None,
@@ -85,15 +85,15 @@ pub(crate) fn options_of(mut rest: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
 }
 
 /// Big-endian numbers at a place, if there are bytes.
-pub(crate) fn half_word(bytes: &[u8], at: usize) -> Option<u16> {
+pub fn half_word(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u32> {
+pub fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-pub(crate) fn dissect<'a>(frame: &Frame<'a>) -> Carried<'a> {
+pub fn dissect<'a>(frame: &Frame<'a>) -> Carried<'a> {
     let (ip, before) = match network(frame) {
         Network::Ip { bytes, before } => (bytes, before),
         Network::Other => return Carried::Other,

@@ -24,7 +24,7 @@ const LITTLE_ENDIAN_INTERFACE: u32 = 1;
 
 /// What a frame begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Link {
+pub enum Link {
     Ethernet,
     /// An IP header at once; its first four bits say which.
     Ip,
@@ -53,20 +53,20 @@ impl Link {
 
 /// One frame as it was captured.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Frame<'a> {
+pub struct Frame<'a> {
     /// ns since 1970.
-    pub(crate) at: i64,
-    pub(crate) link: Link,
-    pub(crate) bytes: &'a [u8],
+    pub at: i64,
+    pub link: Link,
+    pub bytes: &'a [u8],
     /// Bytes it had on the wire; `bytes` may be fewer.
-    pub(crate) length: usize,
+    pub length: usize,
 }
 
 /// How a file ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Ending {
+pub struct Ending {
     /// The byte at which the last record begins, if the file ends within it.
-    pub(crate) cut_at: Option<u64>,
+    pub cut_at: Option<u64>,
 }
 
 /// Why a trace could not be read.
@@ -208,13 +208,13 @@ impl Headers {
 }
 
 /// Hands out every frame of the file, in its order.
-pub(crate) fn frames(path: &Path, each: impl FnMut(Frame<'_>)) -> Result<Ending, TraceError> {
+pub fn frames(path: &Path, each: impl FnMut(Frame<'_>)) -> Result<Ending, TraceError> {
     let file = File::open(path).map_err(|error| TraceError::Read { path: path.into(), error })?;
     frames_of(file, path, each)
 }
 
 /// Hands out every frame of `source`, which errors call `path`.
-pub(crate) fn frames_of(source: impl Read + Send, path: &Path, mut each: impl FnMut(Frame<'_>)) -> Result<Ending, TraceError> {
+pub fn frames_of(source: impl Read + Send, path: &Path, mut each: impl FnMut(Frame<'_>)) -> Result<Ending, TraceError> {
     let error = Arc::new(Mutex::new(None));
     let failed = |damage: TraceError| match error.lock().expect("nobody panics with this").take() {
         Some(error) => TraceError::Read { path: path.into(), error },

@@ -3,11 +3,12 @@
 use crate::{
     capture::Capture,
     ends::{Ends, View},
-    evidence::{Evidence, Method, Says, Strength, bytes, seconds},
+    evidence::{Evidence, Method, Says, Strength},
     inspect,
     kind::{self, Character},
     methods::{self, Clocks, Known},
     pairing::{self, Contents, MatchedBy, Pair},
+    text::{bytes, seconds},
 };
 use serde::Serialize;
 use std::{collections::BTreeSet, net::SocketAddr};
@@ -232,7 +233,7 @@ fn tunnelled(view: &View<'_>, other: &Capture) -> Option<Evidence> {
 ///
 /// Strong evidence decides alone; two moderate pieces of different methods do if nothing strong contradicts them. Strong evidence on both sides decides
 /// nothing.
-pub(crate) fn weigh(evidence: &mut [Evidence]) -> (Verdict, String) {
+pub fn weigh(evidence: &mut [Evidence]) -> (Verdict, String) {
     let decides = |piece: &Evidence| {
         // Which kind it is says nothing of whether it is, but for bytes that are other ones.
         match piece.says {

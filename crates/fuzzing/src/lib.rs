@@ -18,13 +18,13 @@ mod trace;
 
 pub use cache::strange::message;
 pub use call::call;
-pub use detect::probe::fuzz_api::words;
 pub use exchange::exchange;
 pub use frames::frames;
 pub use hello::hello;
 pub use inbound::inbound;
 pub use outbound::outbound;
 pub use picture::picture;
+pub use probe::fuzz_api::words;
 pub use proxy::fuzz_api::{entrance, greeting, netlink};
 pub use segments::segments;
 pub use trace::trace;

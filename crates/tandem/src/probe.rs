@@ -5,10 +5,8 @@ use crate::{
     detect::{method, says, strength},
 };
 use clap::Args;
-use detect::{
-    Evidence, Verdict,
-    probe::{Baseline, CONTROL_PORT, Direction, LONGEST_HOLD, MOST_BYTES, Probed, Prober, Responder, Row},
-};
+use detect::{Evidence, Verdict};
+use probe::{Baseline, CONTROL_PORT, Direction, LONGEST_HOLD, MOST_BYTES, Probed, Prober, Responder, Row};
 use scenario::{Bytes, Span};
 use std::{
     fs,
@@ -89,7 +87,7 @@ impl Respond {
             signal_hook::flag::register(signal, over.clone()).map_err(failed)?;
         }
         let how = Responder { listen: self.listen, control: self.control, ports: self.ports, token: token(self.token) };
-        detect::probe::respond(&how, &over, |what| eprintln!("tandem: {what}")).map_err(|why| Failure::Failed(why.to_string()))
+        probe::respond(&how, &over, |what| eprintln!("tandem: {what}")).map_err(|why| Failure::Failed(why.to_string()))
     }
 }
 
@@ -105,7 +103,7 @@ impl Probe {
             can_write(path)?;
         }
         let probed = match self.responder {
-            None => detect::probe::probe(&self.host, &self.ports, say),
+            None => probe::probe(&self.host, &self.ports, say),
             Some(control) => {
                 let (most, longest) = (MOST_BYTES, LONGEST_HOLD);
                 if self.bytes.0 > most || self.ack_delay.duration().as_secs_f64() > longest {
@@ -115,7 +113,7 @@ impl Probe {
                 }
                 let (host, ports, hold_s) = (self.host.clone(), self.ports.clone(), self.ack_delay.duration().as_secs_f64());
                 let how = Prober { host, ports, control, token: token(self.token.clone()), bytes: self.bytes.0, hold_s };
-                detect::probe::probe_with_responder(&how, say)
+                probe::probe_with_responder(&how, say)
             }
         };
         let probed = probed.map_err(|why| Failure::Failed(why.to_string()))?;

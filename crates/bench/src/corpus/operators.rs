@@ -10,7 +10,8 @@ use super::{
     stage::Stage,
 };
 use anyhow::{Context as _, Result, bail, ensure};
-use detect::{Verdict, probe::CONTROL_PORT};
+use detect::Verdict;
+use probe::CONTROL_PORT;
 use scenario::{Bytes, Rate, Span};
 use serde_json::Value;
 use std::{

@@ -4,7 +4,7 @@
 //! what came of each. Nothing is ever sent to an address that has not answered a SYN, and a datagram is answered by one as large, to those who know the
 //! session's key.
 
-use super::{ProbeError, now};
+use crate::{clock::now, error::ProbeError};
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::Sha256;
@@ -360,7 +360,7 @@ pub(crate) fn compare(to: SocketAddr, key: &str) -> Result<Vec<[i64; 4]>, ProbeE
         }
         let (asked, mut answer) = (Instant::now(), [0; DATAGRAM]);
         while asked.elapsed() < patience {
-            match super::sys::receive(&socket, &mut answer, false) {
+            match crate::sys::receive(&socket, &mut answer, false) {
                 Ok(got) if got.length == DATAGRAM && answer[16..24] == sent.to_be_bytes() => {
                     let time = |at: usize| i64::from_be_bytes(answer[at..at + 8].try_into().expect("eight bytes"));
                     found.push([sent, time(24), time(32), now()]);

@@ -1,10 +1,10 @@
 //! What passes this machine on some TCP ports, headers only: its own trace, taken by a packet socket with a filter in the kernel. It needs CAP_NET_RAW; it
 //! ends with the process, whatever becomes of that.
 
-use super::{now, sys};
-use crate::{
-    packet,
-    trace::{self, Frame, Link, TraceError},
+use crate::{clock::now, sys};
+use detect::{
+    TraceError, packet,
+    trace::{self, Frame, Link},
 };
 use pcap_file::{
     DataLink, Endianness, TsResolution,

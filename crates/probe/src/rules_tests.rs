@@ -1,10 +1,8 @@
 //! Measurements as they would be on ways of every kind, and what is made of them.
 
 use super::*;
-use crate::{
-    probe::way::{Hop, RoundTrip},
-    verdict::{Verdict, weigh},
-};
+use crate::way::{Hop, RoundTrip};
+use detect::{Verdict, weigh};
 use proptest::prelude::*;
 
 /// A way of `length` hops, on which every router answers; the round trip takes a millisecond a hop.

@@ -1,6 +1,6 @@
 //! What the fuzz targets try of a probe's words. Not an API.
 
-use super::{
+use crate::{
     body, lobby, pair_rules, respond,
     wire::{self, Application, Challenge, Direction, Event, Order, Report, Transferred, Welcome},
 };

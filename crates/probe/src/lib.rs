@@ -7,7 +7,9 @@
 //! neither sockets nor a clock.
 
 mod body;
+mod clock;
 mod dial;
+mod error;
 #[doc(hidden)]
 pub mod fuzz_api;
 mod lobby;
@@ -23,45 +25,10 @@ mod way;
 mod wire;
 
 pub use dial::{Answer, DataSeen, SynSeen};
+pub use error::ProbeError;
 pub use paired::{Prober, probe_with_responder};
 pub use respond::{Responder, respond};
 pub use rules::{Place, PortSeen};
 pub use single::{Probed, Row, probe};
 pub use way::{Baseline, Hop, RoundTrip, Way};
 pub use wire::{Application, CONTROL_PORT, Direction, LONGEST_HOLD, MOST_BYTES, Offset, Report, Transferred};
-
-use std::time::{SystemTime, UNIX_EPOCH};
-
-/// ns since 1970, by the clock that dates packets.
-fn now() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64)
-}
-
-/// Why something could not be probed.
-#[derive(Debug, thiserror::Error)]
-pub enum ProbeError {
-    /// A socket would not do it.
-    #[error("could not {what}: {why}")]
-    Socket {
-        /// What was attempted, on what, and the cure where there is one.
-        what: String,
-        /// Why not.
-        why: std::io::Error,
-    },
-    /// The responder won't.
-    #[error("the responder at {at} will not help: {why}")]
-    Refused {
-        /// Which.
-        at: std::net::SocketAddr,
-        /// Why not.
-        why: String,
-    },
-    /// The host has no address.
-    #[error("could not find an address of {host}: {why}")]
-    NoAddress {
-        /// Which.
-        host: String,
-        /// Why not.
-        why: String,
-    },
-}

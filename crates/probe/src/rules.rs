@@ -2,11 +2,11 @@
 //!
 //! The order of ALGORITHMS' list, cheap tests first; the strongest is data that can't get as far as the host and are acknowledged all the same.
 
-use super::{
+use crate::{
     dial::{Answer, DataSeen, SynSeen},
     way::{Baseline, Way},
 };
-use crate::evidence::{Evidence, Method, Says, Strength, seconds};
+use detect::{Evidence, Method, Says, Strength, text::seconds};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 

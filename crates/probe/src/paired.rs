@@ -1,7 +1,8 @@
 //! A host probed with the help of its responder: every application, both ways, looked at from both ends.
 
-use super::{
-    ProbeError, body,
+use crate::{
+    body,
+    error::ProbeError,
     orders::{Session, Wanted},
     pair_rules,
     rules::{self, PortSeen},
@@ -10,12 +11,7 @@ use super::{
     way::{self, Baseline, RoundTrip, Way},
     wire::{self, Application, Direction, Transferred},
 };
-use crate::{
-    capture::Capture,
-    evidence::{Evidence, Method, Says, Strength},
-    methods::Known,
-    verdict::{Asked, Verdict, findings, weigh},
-};
+use detect::{Asked, Capture, Evidence, Known, Method, Says, Strength, Verdict, findings, weigh};
 
 /// What two machines' clocks drift apart between their comparison and the end of a transfer, s; and what time stamps may be wrong.
 const DRIFTED: f64 = 0.003;

@@ -1,7 +1,7 @@
 //! Connections whose packets go only so far: the kernel's own TCP, with a socket's TTL changed before its SYN or between its data. No packet is made by hand,
 //! so that nothing of it needs root, and nothing is left to be cleared when the process is killed: the kernel closes its sockets.
 
-use super::{now, sys};
+use crate::{clock::now, sys};
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};

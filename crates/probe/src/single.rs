@@ -1,18 +1,18 @@
 //! A port probed from one end: what is measured, in which order, with how much patience.
 
-use super::{
-    ProbeError,
+use crate::{
     dial::{self, Answer, SynSeen},
+    error::ProbeError,
     rules::{self, Place, PortSeen},
     tap::{Packet, Tap},
     way::{self, Way},
     wire::{Direction, Offset, Transferred},
 };
-use crate::{
-    evidence::Evidence,
+use detect::{
+    Evidence, Verdict,
     packet::{self, ACK, Carried, RST, SYN},
     trace::{Frame, Link},
-    verdict::{Verdict, weigh},
+    weigh,
 };
 use serde::Serialize;
 use std::{

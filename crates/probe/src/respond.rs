@@ -3,8 +3,9 @@
 //! It is of no use to strangers: with a token they get nowhere, and without one nothing goes to an address that has not answered a SYN and said a word that its
 //! own order had; bytes, time, transfers and connections are bounded. It sets no rule and writes no file.
 
-use super::{
-    ProbeError, body,
+use crate::{
+    body,
+    error::ProbeError,
     lobby::{Lobby, listen},
     tap::{self, Tap},
     wire::{self, Application, Challenge, Direction, Event, Hello, Order, Report, Transfer, Until, Welcome},

@@ -1,7 +1,10 @@
 //! What follows from transfers that both ends have told of, apart from their traces. Pure: reports in, evidence out.
 
-use super::wire::{Direction, Offset, Report, Transferred};
-use crate::evidence::{Evidence, Method, Says, Strength, bytes, seconds};
+use crate::wire::{Direction, Offset, Report, Transferred};
+use detect::{
+    Evidence, Method, Says, Strength,
+    text::{bytes, seconds},
+};
 
 /// Times of programs are as exact as this, s: they are waked when a processor is free.
 const WAKED: f64 = 0.02;
@@ -193,7 +196,7 @@ pub(crate) fn deaf(deaf_s: f64, answered_s: Option<f64>) -> Option<Evidence> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::probe::wire::Application;
+    use crate::wire::Application;
     use proptest::prelude::*;
 
     const MS: i64 = 1_000_000;

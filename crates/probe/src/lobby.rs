@@ -1,8 +1,8 @@
 //! Where connections to the responder wait until an order says what they are: few of them, each heard to for a few bytes, none for long, and none answered.
 
-use super::{
-    ProbeError,
+use crate::{
     body::{self, HEAD},
+    error::ProbeError,
     wire::Application,
 };
 use socket2::{Domain, Protocol, Socket, Type};

@@ -1,7 +1,8 @@
 //! What is carried, and how either end sends and receives it: the same for prober and responder.
 
-use super::{
-    now, sys,
+use crate::{
+    clock::now,
+    sys,
     wire::{Application, Report, Until},
 };
 use jpeg_encoder::{ColorType, Encoder};

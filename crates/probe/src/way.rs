@@ -1,7 +1,7 @@
 //! What packets that are no TCP show of the way to a host: who is on it, how far the host is, how long there and back takes. A splitter of TCP touches none
 //! of it. Everything is asked for twice or more, and slowly enough that hosts which limit their ICMP answer.
 
-use super::{now, sys};
+use crate::{clock::now, sys};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{

@@ -1,8 +1,9 @@
 //! The prober's side of a session with a responder: says who it is, orders transfers, and does its part of each.
 
-use super::{
-    ProbeError, body,
+use crate::{
+    body,
     dial::{self, Answer},
+    error::ProbeError,
     wire::{self, Application, Challenge, Direction, Event, Hello, Offset, Order, Report, Transfer, Transferred, Welcome},
 };
 use socket2::Socket;
