@@ -5,29 +5,29 @@
 //! Evaluation of Split-Connection Approaches in Cellular Data Networks", 2005), and what a middle leaves on sequence numbers, options, timestamps, hops and
 //! segments. No sockets, no clock: what it says follows from the traces alone.
 
-mod capture;
-mod clocks;
-mod curve;
-mod ends;
+mod ack_timing;
+mod capture_file;
+mod clock_fit;
+mod endpoints;
 mod evidence;
-mod flow;
-mod inspect;
-mod kind;
-mod methods;
 pub mod packet;
+mod packet_comparison;
 mod pairing;
+mod progress;
 mod series;
 mod sketch;
+mod split_kind;
 pub mod text;
 pub mod trace;
+mod traced_connection;
 mod verdict;
 
-pub use capture::{Capture, Tally};
-pub use clocks::{DRIFT, JITTER};
+pub use ack_timing::{Clocks, Known};
+pub use capture_file::{Capture, Tally};
+pub use clock_fit::{DRIFT, JITTER};
 pub use evidence::{Evidence, Method, Says, Strength};
-pub use kind::{Character, Delay, Ending, Left, Window};
-pub use methods::{Clocks, Known};
 pub use pairing::MatchedBy;
 pub use series::{Burstiness, Plot, Received};
+pub use split_kind::{Character, Delay, Ending, Left, Window};
 pub use trace::TraceError;
 pub use verdict::{Asked, Finding, Verdict, findings, weigh};

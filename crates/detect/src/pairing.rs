@@ -2,8 +2,8 @@
 //! by what was carried, by how much.
 
 use crate::{
-    capture::Capture,
-    flow::{Flow, Half},
+    capture_file::Capture,
+    traced_connection::{Flow, Half},
 };
 use serde::Serialize;
 use std::{
@@ -275,7 +275,7 @@ pub(crate) fn names(flow: &Flow, sender: usize) -> [SocketAddr; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flow::Syn;
+    use crate::traced_connection::Syn;
 
     const SECOND: i64 = 1_000_000_000;
 

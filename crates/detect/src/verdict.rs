@@ -1,13 +1,13 @@
 //! All evidence about each connection, and what follows from it.
 
 use crate::{
-    capture::Capture,
-    ends::{Ends, View},
+    ack_timing::{self, Clocks, Known},
+    capture_file::Capture,
+    endpoints::{Ends, View},
     evidence::{Evidence, Method, Says, Strength},
-    inspect,
-    kind::{self, Character},
-    methods::{self, Clocks, Known},
+    packet_comparison,
     pairing::{self, Contents, MatchedBy, Pair},
+    split_kind::{self, Character},
     text::{bytes, seconds},
 };
 use serde::Serialize;
@@ -115,29 +115,29 @@ fn both(one: &Capture, two: &Capture, pair: &Pair, asked: &Asked) -> Finding {
     let (mut evidence, mut clocks) = (Vec::new(), None);
     for stream in [0, 1] {
         if let Some(within) = asked.known.synchronised_s {
-            evidence.extend(methods::synchronised(&ends, stream, within));
+            evidence.extend(ack_timing::synchronised(&ends, stream, within));
         }
-        if let Some((found, known)) = methods::fixed_offset(&ends, stream) {
+        if let Some((found, known)) = ack_timing::fixed_offset(&ends, stream) {
             clocks = clocks.or(known);
             evidence.push(found);
         }
-        evidence.extend(methods::delays_seen(&ends, stream));
+        evidence.extend(ack_timing::delays_seen(&ends, stream));
     }
-    evidence.extend(asked.known.ack_delay_s.and_then(|delay| methods::delayed_acks(ends.sender(), delay)));
-    evidence.extend(inspect::acknowledgements(&ends));
-    evidence.extend(inspect::isn(&ends));
-    evidence.extend(inspect::options(&ends));
-    evidence.extend(inspect::timestamp_clock(&ends));
-    evidence.extend(inspect::ttl(&ends));
-    evidence.extend(inspect::ip_ids(&ends));
-    evidence.extend(inspect::segments(&ends));
-    evidence.extend(inspect::addresses(&ends));
-    evidence.extend(inspect::payload(&ends));
-    evidence.extend(inspect::handshake(ends.sender(), "sender"));
-    evidence.extend(inspect::handshake(ends.receiver(), "receiver"));
-    evidence.extend(kind::first_byte(&ends, asked.known.synchronised_s));
-    evidence.extend(kind::late_call(&ends));
-    evidence.extend(kind::window(ends.sender(), Some(ends.receiver())));
+    evidence.extend(asked.known.ack_delay_s.and_then(|delay| ack_timing::delayed_acks(ends.sender(), delay)));
+    evidence.extend(packet_comparison::acknowledgements(&ends));
+    evidence.extend(packet_comparison::isn(&ends));
+    evidence.extend(packet_comparison::options(&ends));
+    evidence.extend(packet_comparison::timestamp_clock(&ends));
+    evidence.extend(packet_comparison::ttl(&ends));
+    evidence.extend(packet_comparison::ip_ids(&ends));
+    evidence.extend(packet_comparison::segments(&ends));
+    evidence.extend(packet_comparison::addresses(&ends));
+    evidence.extend(packet_comparison::payload(&ends));
+    evidence.extend(packet_comparison::handshake(ends.sender(), "sender"));
+    evidence.extend(packet_comparison::handshake(ends.receiver(), "receiver"));
+    evidence.extend(split_kind::first_byte(&ends, asked.known.synchronised_s));
+    evidence.extend(split_kind::late_call(&ends));
+    evidence.extend(split_kind::window(ends.sender(), Some(ends.receiver())));
     let (verdict, mut reason) = weigh(&mut evidence);
     if verdict == Verdict::EndToEnd {
         evidence.retain(|piece| !matches!(piece.says, Says::SplitTcp) && (piece.method != Method::Window || piece.says != Says::TcpProxy));
@@ -149,8 +149,8 @@ fn both(one: &Capture, two: &Capture, pair: &Pair, asked: &Asked) -> Finding {
     let clocks = clocks.filter(|_| verdict != Verdict::SplitTcp && verdict != Verdict::TcpProxy);
     // Synchronised clocks have no offset to speak of.
     let known = asked.known.synchronised_s.map(|_| 0.0);
-    let offset = known.or(clocks.map(|clocks| clocks.offset_s)).or_else(|| kind::offset(&ends).map(|offset| offset.seconds));
-    let character = kind::character(Some(ends.sender()), Some(ends.receiver()), Some((&ends, offset)), asked.series);
+    let offset = known.or(clocks.map(|clocks| clocks.offset_s)).or_else(|| split_kind::offset(&ends).map(|offset| offset.seconds));
+    let character = split_kind::character(Some(ends.sender()), Some(ends.receiver()), Some((&ends, offset)), asked.series);
     Finding {
         sender: Some(pairing::names(ends.sender().flow, ends.sender().sender)),
         receiver: Some(pairing::names(ends.receiver().flow, ends.receiver().sender)),
@@ -182,10 +182,10 @@ fn single(end: usize, view: View<'_>, other: Option<&Capture>, again: Option<Evi
     let mut evidence = Vec::new();
     let at_sender = view.at().map_or(end == 0, |stream| stream == 0);
     if at_sender {
-        evidence.extend(asked.known.ack_delay_s.and_then(|delay| methods::delayed_acks(&view, delay)));
-        evidence.extend(kind::window(&view, None));
+        evidence.extend(asked.known.ack_delay_s.and_then(|delay| ack_timing::delayed_acks(&view, delay)));
+        evidence.extend(split_kind::window(&view, None));
     }
-    evidence.extend(inspect::handshake(&view, ["sender", "receiver"][end]));
+    evidence.extend(packet_comparison::handshake(&view, ["sender", "receiver"][end]));
     if let Some(other) = other {
         evidence.extend(tunnelled(&view, other));
     }
@@ -209,7 +209,7 @@ fn single(end: usize, view: View<'_>, other: Option<&Capture>, again: Option<Evi
         reason,
         evidence,
         clocks: None,
-        character: kind::character(as_sender, as_receiver, None, asked.series),
+        character: split_kind::character(as_sender, as_receiver, None, asked.series),
     }
 }
 

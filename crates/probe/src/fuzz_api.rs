@@ -1,8 +1,9 @@
 //! What the fuzz targets try of a probe's words. Not an API.
 
 use crate::{
-    body, lobby, pair_rules, respond,
-    wire::{self, Application, Challenge, Direction, Event, Order, Report, Transferred, Welcome},
+    pending_connections,
+    protocol::{self, Application, Challenge, Direction, Event, Order, Report, Transferred, Welcome},
+    responder, transfer, two_ended_evidence,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
@@ -26,7 +27,7 @@ pub fn words(data: &[u8]) {
                     && transfer.is_allowed()
                     && transfer.bytes <= 4096
                 {
-                    let length = body::content(transfer.application, &transfer.nonce, transfer.bytes).len() as u64;
+                    let length = transfer::content(transfer.application, &transfer.nonce, transfer.bytes).len() as u64;
                     assert!(length <= 2 * transfer.bytes + 1024, "{length} bytes for {}", transfer.bytes);
                 }
             });
@@ -44,7 +45,8 @@ pub fn words(data: &[u8]) {
 fn hello(bytes: &[u8]) {
     let mut decided = None;
     for end in 0..=bytes.len().min(6000) {
-        let now = respond::first_word(&bytes[..end]).map_err(|why| why.kind()).map(|hello| hello.map(|hello| (hello.version, hello.proof)));
+        let now =
+            responder::first_word(&bytes[..end]).map_err(|why| why.kind()).map(|hello| hello.map(|hello| (hello.version, hello.proof)));
         if let Some(decided) = &decided {
             assert_eq!(&now, decided, "what was decided is undone at byte {end}");
         } else if now != Ok(None) {
@@ -57,30 +59,30 @@ fn hello(bytes: &[u8]) {
 /// A frame is what was written, and bounded.
 fn frame(bytes: &[u8]) {
     let most = bytes.len() / 2;
-    if let Ok(read) = wire::read_bytes(bytes, most) {
+    if let Ok(read) = protocol::read_bytes(bytes, most) {
         assert!(read.len() <= most);
         let mut written = Vec::new();
-        wire::write_bytes(&mut written, &read).expect("it is short");
+        protocol::write_bytes(&mut written, &read).expect("it is short");
         assert!(bytes.starts_with(&written), "it is written otherwise");
     }
     let mut written = Vec::new();
-    wire::write_bytes(&mut written, bytes).expect("it is short");
-    assert_eq!(wire::read_bytes(&written[..], bytes.len()).expect("it is whole"), bytes);
-    assert!(wire::read_bytes(&written[..written.len() - 1], bytes.len()).is_err());
+    protocol::write_bytes(&mut written, bytes).expect("it is short");
+    assert_eq!(protocol::read_bytes(&written[..], bytes.len()).expect("it is whole"), bytes);
+    assert!(protocol::read_bytes(&written[..written.len() - 1], bytes.len()).is_err());
 }
 
 /// What can be understood can be said, and understood again; `then` has a use for it.
 fn again<T: Serialize + DeserializeOwned + Debug>(bytes: &[u8], then: impl FnOnce(&T)) {
     let Ok(said) = serde_json::from_slice::<T>(bytes) else { return };
     let mut written = Vec::new();
-    wire::tell(&mut written, &said).expect("what was heard can be said");
-    let heard = wire::hear::<T>(&written[..]).unwrap_or_else(|why| panic!("{said:?}: {why}"));
+    protocol::tell(&mut written, &said).expect("what was heard can be said");
+    let heard = protocol::hear::<T>(&written[..]).unwrap_or_else(|why| panic!("{said:?}: {why}"));
     then(&heard);
 }
 
 /// Reports that are anything: what follows from them is said, whatever it is.
 fn reports(bytes: &[u8]) {
-    again::<Welcome>(bytes, |welcome| assert!(wire::key_of(&welcome.key).is_some() == (welcome.key.len() >= 16)));
+    again::<Welcome>(bytes, |welcome| assert!(protocol::key_of(&welcome.key).is_some() == (welcome.key.len() >= 16)));
     again::<Event>(bytes, |event| {
         let Event::Done(there) = event else { return };
         for direction in [Direction::Up, Direction::Down] {
@@ -93,26 +95,26 @@ fn reports(bytes: &[u8]) {
                 again,
                 hold_s: there.acknowledged_s.map(|_| 1.0),
                 patience_s: 1.0,
-                clocks: wire::offset(&[[1, there.first.unwrap_or(0), there.last.unwrap_or(0), 4]]),
+                clocks: protocol::offset(&[[1, there.first.unwrap_or(0), there.last.unwrap_or(0), 4]]),
                 here,
                 there,
             };
-            pair_rules::evidence(&transferred);
+            two_ended_evidence::evidence(&transferred);
         }
     });
-    again::<Transferred>(bytes, |transferred| drop(pair_rules::evidence(transferred)));
+    again::<Transferred>(bytes, |transferred| drop(two_ended_evidence::evidence(transferred)));
 }
 
 /// One text alone proves that the token is known.
 fn proof(bytes: &[u8]) {
-    let right = wire::proof("token", NONCE);
-    assert!(wire::proves("token", NONCE, &right) && !wire::proves("other", NONCE, &right));
+    let right = protocol::proof("token", NONCE);
+    assert!(protocol::proves("token", NONCE, &right) && !protocol::proves("other", NONCE, &right));
     let mut near = right.clone().into_bytes();
     for change in bytes.chunks_exact(2).take(8) {
         near[usize::from(change[0]) % right.len()] = change[1];
     }
     for text in [String::from_utf8_lossy(&near), String::from_utf8_lossy(bytes)] {
-        assert_eq!(wire::proves("token", NONCE, &text), text.eq_ignore_ascii_case(&right), "{text}");
+        assert_eq!(protocol::proves("token", NONCE, &text), text.eq_ignore_ascii_case(&right), "{text}");
     }
 }
 
@@ -120,7 +122,7 @@ fn proof(bytes: &[u8]) {
 fn clocks(bytes: &[u8]) {
     let numbers: Vec<i64> = bytes.chunks_exact(8).filter_map(|bytes| Some(i64::from_be_bytes(bytes.try_into().ok()?))).collect();
     let exchanges: Vec<[i64; 4]> = numbers.chunks_exact(4).filter_map(|four| four.try_into().ok()).collect();
-    if let Some(offset) = wire::offset(&exchanges) {
+    if let Some(offset) = protocol::offset(&exchanges) {
         assert!(offset.error_s >= 0.0 && offset.offset_s.is_finite() && offset.round_trip_s.is_finite(), "{offset:?}");
     }
 }
@@ -132,19 +134,19 @@ fn lines(bytes: &[u8]) {
         for piece in bytes.chunks(step) {
             heard.extend(piece);
             loop {
-                match body::first_line(&mut heard) {
+                match transfer::first_line(&mut heard) {
                     Ok(Some(line)) => lines.push(line),
                     Ok(None) => break,
                     Err(_) => return (lines, true),
                 }
             }
-            assert!(heard.len() <= body::LINE + 1, "a line without end");
+            assert!(heard.len() <= transfer::LINE + 1, "a line without end");
         }
         (lines, false)
     };
     assert_eq!(read(1), read(bytes.len().max(1)));
     for application in [Application::Tcp, Application::Ftp, Application::HttpData] {
-        if let Some(behind) = lobby::behind(bytes, application, NONCE) {
+        if let Some(behind) = pending_connections::behind(bytes, application, NONCE) {
             assert!(bytes.ends_with(&behind));
         }
     }
@@ -152,12 +154,12 @@ fn lines(bytes: &[u8]) {
 
 /// Heads and bodies of HTTP.
 fn http(bytes: &[u8]) {
-    if let Some(at) = body::end_of_head(bytes) {
-        let _ = body::length_of(&bytes[..at]);
+    if let Some(at) = transfer::end_of_head(bytes) {
+        let _ = transfer::length_of(&bytes[..at]);
         assert!(bytes[..at].ends_with(b"\r\n\r\n") && at <= bytes.len());
     }
-    let _ = body::chunked(&String::from_utf8_lossy(bytes));
-    assert!(body::unchunk(bytes).len() <= bytes.len(), "more comes out of chunks than went in");
+    let _ = transfer::chunked(&String::from_utf8_lossy(bytes));
+    assert!(transfer::unchunk(bytes).len() <= bytes.len(), "more comes out of chunks than went in");
     let mut chunks = Vec::new();
     for chunk in bytes.chunks(7) {
         chunks.extend(format!("{:x};x=y\r\n", chunk.len()).into_bytes());
@@ -165,5 +167,5 @@ fn http(bytes: &[u8]) {
         chunks.extend(b"\r\n");
     }
     chunks.extend(b"0\r\n\r\n");
-    assert_eq!(body::unchunk(&chunks), bytes);
+    assert_eq!(transfer::unchunk(&chunks), bytes);
 }

@@ -6,29 +6,29 @@
 //! needs no root, and a process that is killed leaves nothing. What follows from what was measured is decided in `rules` and `pair_rules`, which have
 //! neither sockets nor a clock.
 
-mod body;
+mod capture;
 mod clock;
-mod dial;
 mod error;
 #[doc(hidden)]
 pub mod fuzz_api;
-mod lobby;
-mod orders;
-mod pair_rules;
-mod paired;
-mod respond;
-mod rules;
-mod single;
+mod pending_connections;
+mod prober_session;
+mod protocol;
+mod responder;
+mod single_ended;
+mod single_ended_evidence;
 mod sys;
-mod tap;
-mod way;
-mod wire;
+mod traceroute;
+mod transfer;
+mod ttl_limited;
+mod two_ended;
+mod two_ended_evidence;
 
-pub use dial::{Answer, DataSeen, SynSeen};
 pub use error::ProbeError;
-pub use paired::{Prober, probe_with_responder};
-pub use respond::{Responder, respond};
-pub use rules::{Place, PortSeen};
-pub use single::{Probed, Row, probe};
-pub use way::{Baseline, Hop, RoundTrip, Way};
-pub use wire::{Application, CONTROL_PORT, Direction, LONGEST_HOLD, MOST_BYTES, Offset, Report, Transferred};
+pub use protocol::{Application, CONTROL_PORT, Direction, LONGEST_HOLD, MOST_BYTES, Offset, Report, Transferred};
+pub use responder::{Responder, respond};
+pub use single_ended::{Probed, Row, probe};
+pub use single_ended_evidence::{Place, PortSeen};
+pub use traceroute::{Baseline, Hop, RoundTrip, Way};
+pub use ttl_limited::{Answer, DataSeen, SynSeen};
+pub use two_ended::{Prober, probe_with_responder};

@@ -1,10 +1,10 @@
 //! One connection from its two ends: stream 0 goes from the data's sender to its receiver, stream 1 back.
 
 use crate::{
-    clocks::{Transit, transits},
-    curve::Step,
-    flow::{Flow, Half},
+    clock_fit::{Transit, transits},
     pairing,
+    progress::Step,
+    traced_connection::{Flow, Half},
 };
 
 /// Above this ratio the nearer end is the one that answers sooner.

@@ -1,9 +1,9 @@
 //! Where connections to the responder wait until an order says what they are: few of them, each heard to for a few bytes, none for long, and none answered.
 
 use crate::{
-    body::{self, HEAD},
     error::ProbeError,
-    wire::Application,
+    protocol::Application,
+    transfer::{self, HEAD},
 };
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
@@ -132,7 +132,7 @@ pub(super) fn behind(heard: &[u8], application: Application, nonce: &str) -> Opt
         Application::Tcp => Some(heard.strip_prefix(nonce.as_bytes())?.strip_prefix(b"\n")?.to_vec()),
         Application::Ftp => Some(heard.strip_prefix(format!("USER {nonce}\r\n").as_bytes())?.to_vec()),
         Application::HttpData | Application::HttpImage => {
-            let head = &heard[..body::end_of_head(heard)?];
+            let head = &heard[..transfer::end_of_head(heard)?];
             String::from_utf8_lossy(head).lines().next().is_some_and(|line| line.contains(nonce)).then(|| heard.to_vec())
         }
     }

@@ -1,9 +1,9 @@
 //! All connections of one capture file, in bounded memory.
 
 use crate::{
-    flow::Flow,
     packet::{self, Carried, Segment},
     trace::{self, Ending, Frame, TraceError},
+    traced_connection::Flow,
 };
 use serde::Serialize;
 use std::{

@@ -1,8 +1,8 @@
 //! The three methods of Wei et al. (§III-A), and the condition of their Figure 2(b).
 
 use crate::{
-    clocks::{DRIFT, Fit, JITTER, Point, Transit, fit},
-    ends::{Ends, View},
+    clock_fit::{DRIFT, Fit, JITTER, Point, Transit, fit},
+    endpoints::{Ends, View},
     evidence::{Evidence, Method, Says, Strength},
     text::{bytes, seconds},
 };

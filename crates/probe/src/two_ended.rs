@@ -1,15 +1,14 @@
 //! A host probed with the help of its responder: every application, both ways, looked at from both ends.
 
 use crate::{
-    body,
+    capture::{self, Packet, Tap},
     error::ProbeError,
-    orders::{Session, Wanted},
-    pair_rules,
-    rules::{self, PortSeen},
-    single::{self, Probed, Row},
-    tap::{self, Packet, Tap},
-    way::{self, Baseline, RoundTrip, Way},
-    wire::{self, Application, Direction, Transferred},
+    prober_session::{Session, Wanted},
+    protocol::{self, Application, Direction, Transferred},
+    single_ended::{self, Probed, Row},
+    single_ended_evidence::{self, PortSeen},
+    traceroute::{self, Baseline, RoundTrip, Way},
+    transfer, two_ended_evidence,
 };
 use detect::{Asked, Capture, Evidence, Known, Method, Says, Strength, Verdict, findings, weigh};
 
@@ -61,7 +60,7 @@ struct Asking {
     cells: Vec<Cell>,
     /// Ports that let no SYN in for so long, s, and when one was answered.
     deaf: Vec<(u16, f64, Option<f64>)>,
-    clocks: Option<wire::Offset>,
+    clocks: Option<protocol::Offset>,
 }
 
 impl Asking {
@@ -74,8 +73,8 @@ impl Asking {
         mut say: impl FnMut(&str),
     ) -> Result<(), ProbeError> {
         let round_trip = self.clocks.map_or(0.2, |clocks| clocks.round_trip_s);
-        let at_least = |(times, least): (f64, f64)| (times * round_trip).max(least).min(wire::LONGEST_HOLD);
-        let hold_s = how.hold_s.max(5.0 * round_trip).min(wire::LONGEST_HOLD);
+        let at_least = |(times, least): (f64, f64)| (times * round_trip).max(least).min(protocol::LONGEST_HOLD);
+        let hold_s = how.hold_s.max(5.0 * round_trip).min(protocol::LONGEST_HOLD);
         for port in offered {
             say(&format!("port {port}, while the responder lets no SYN in"));
             match session.deaf(*port, at_least(DEAF))? {
@@ -113,7 +112,7 @@ impl Asking {
 
 /// Probes a host with the help of its responder; says what it is about to do.
 pub fn probe_with_responder(how: &Prober, mut say: impl FnMut(&str)) -> Result<Probed, ProbeError> {
-    let host = single::resolve(&how.host)?;
+    let host = single_ended::resolve(&how.host)?;
     say("the responder");
     let session = Session::open(host, how.control, how.token.as_deref().unwrap_or(""))?;
     let mut missing = Vec::new();
@@ -151,23 +150,23 @@ pub fn probe_with_responder(how: &Prober, mut say: impl FnMut(&str)) -> Result<P
         Vec::new()
     });
     let here = tap.map(Tap::end).unwrap_or_default();
-    let there_packets = tap::packets(&there).unwrap_or_default();
+    let there_packets = capture::packets(&there).unwrap_or_default();
     // From this end alone, besides; the responder listens as long as it runs.
     drop(session);
     say("the way there, by UDP and ICMP");
-    let mut way = way::look(host);
+    let mut way = traceroute::look(host);
     missing.extend(way.missing.clone());
     if let Some(clocks) = clocks {
         way.round_trip = Some(RoundTrip { by: Baseline::Responder, least_s: clocks.round_trip_s, of: clocks.exchanges });
     }
     let (mut elsewhere, mut seen) = (Vec::new(), Vec::new());
-    for port in single::UNLIKELY {
-        elsewhere.push(single::look(host, port, &way, &mut missing)?);
+    for port in single_ended::UNLIKELY {
+        elsewhere.push(single_ended::look(host, port, &way, &mut missing)?);
     }
     for port in &traced {
         if cells.iter().any(|cell| cell.data_port == *port) {
             say(&format!("port {port}, from this end alone"));
-            seen.push(single::look(host, *port, &way, &mut missing)?);
+            seen.push(single_ended::look(host, *port, &way, &mut missing)?);
         }
     }
     let rows = cells.iter().map(|cell| row(cell, &way, &seen, &elsewhere, &deaf, [&here, &there_packets], &missing)).collect();
@@ -180,7 +179,7 @@ pub fn probe_with_responder(how: &Prober, mut say: impl FnMut(&str)) -> Result<P
         elsewhere,
         clocks,
         transfers: cells.into_iter().flat_map(|cell| cell.transferred).collect(),
-        traces: Some([tap::file(&here), there]),
+        traces: Some([capture::file(&here), there]),
     })
 }
 
@@ -197,13 +196,13 @@ fn row(
     let mut evidence = Vec::new();
     for transferred in &cell.transferred {
         evidence.extend(traced(transferred, packets));
-        evidence.extend(pair_rules::evidence(transferred));
+        evidence.extend(two_ended_evidence::evidence(transferred));
     }
     let port = seen.iter().find(|seen| seen.port == cell.data_port);
-    evidence.extend(port.map(|port| rules::evidence(port, way, elsewhere)).unwrap_or_default());
+    evidence.extend(port.map(|port| single_ended_evidence::evidence(port, way, elsewhere)).unwrap_or_default());
     // FTP's data go by a port of their own.
     let deafened = deaf.iter().find(|(port, ..)| *port == cell.data_port);
-    evidence.extend(deafened.and_then(|(_, seconds, answered)| pair_rules::deaf(*seconds, *answered)));
+    evidence.extend(deafened.and_then(|(_, seconds, answered)| two_ended_evidence::deaf(*seconds, *answered)));
     let mut evidence = distinct(evidence);
     let (verdict, mut reason) = weigh(&mut evidence);
     if verdict == Verdict::EndToEnd {
@@ -221,7 +220,7 @@ fn row(
     }
     let mut missing = missing.to_vec();
     let errors = cell.transferred.iter().flat_map(|one| [&one.here.error, &one.there.error]).flatten();
-    missing.extend(errors.filter(|why| why.starts_with(body::NO_FILTER)).map(|why| format!("ACKs that are held (method 3): {why}")));
+    missing.extend(errors.filter(|why| why.starts_with(transfer::NO_FILTER)).map(|why| format!("ACKs that are held (method 3): {why}")));
     missing.sort();
     missing.dedup();
     let split = matches!(verdict, Verdict::SplitTcp | Verdict::TcpProxy);
@@ -231,7 +230,7 @@ fn row(
         direction: Some(cell.direction),
         verdict,
         reason,
-        place: port.and_then(|port| rules::place(port, way)).filter(|_| split),
+        place: port.and_then(|port| single_ended_evidence::place(port, way)).filter(|_| split),
         evidence,
         missing,
     }
@@ -240,14 +239,14 @@ fn row(
 /// What the traces of both ends show of a transfer: all that `detect trace` looks at.
 fn traced(transferred: &Transferred, packets: [&[Packet]; 2]) -> Vec<Evidence> {
     let (Some(here), Some(there)) = (transferred.here.connection, transferred.there.connection) else { return Vec::new() };
-    let (own, mut theirs) = (tap::between(packets[0], &[here]), tap::between(packets[1], &[there]));
+    let (own, mut theirs) = (capture::between(packets[0], &[here]), capture::between(packets[1], &[there]));
     let mut known = Known::default();
     if let Some(clocks) = transferred.clocks {
         let ahead = (clocks.offset_s * 1e9) as i64;
         theirs.iter_mut().for_each(|packet| packet.at = packet.at.saturating_sub(ahead));
         known.synchronised_s = Some(clocks.error_s + DRIFTED);
     }
-    let read = |packets: &[Packet], name: &str| Capture::read_from(tap::file(packets).as_slice(), name.as_ref()).ok();
+    let read = |packets: &[Packet], name: &str| Capture::read_from(capture::file(packets).as_slice(), name.as_ref()).ok();
     let (own, theirs) = (read(&own, "the prober's"), read(&theirs, "the responder's"));
     let (sender, receiver) = if transferred.direction == Direction::Up { (own, theirs) } else { (theirs, own) };
     let found = findings(sender.as_ref(), receiver.as_ref(), &Asked { known, series: false });

@@ -1,6 +1,6 @@
 //! What follows from transfers that both ends have told of, apart from their traces. Pure: reports in, evidence out.
 
-use crate::wire::{Direction, Offset, Report, Transferred};
+use crate::protocol::{Direction, Offset, Report, Transferred};
 use detect::{
     Evidence, Method, Says, Strength,
     text::{bytes, seconds},
@@ -196,7 +196,7 @@ pub(crate) fn deaf(deaf_s: f64, answered_s: Option<f64>) -> Option<Evidence> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Application;
+    use crate::protocol::Application;
     use proptest::prelude::*;
 
     const MS: i64 = 1_000_000;

@@ -1,10 +1,10 @@
 //! The prober's side of a session with a responder: says who it is, orders transfers, and does its part of each.
 
 use crate::{
-    body,
-    dial::{self, Answer},
     error::ProbeError,
-    wire::{self, Application, Challenge, Direction, Event, Hello, Offset, Order, Report, Transfer, Transferred, Welcome},
+    protocol::{self, Application, Challenge, Direction, Event, Hello, Offset, Order, Report, Transfer, Transferred, Welcome},
+    transfer,
+    ttl_limited::{self, Answer},
 };
 use socket2::Socket;
 use std::{
@@ -57,9 +57,9 @@ impl Session {
             control.set_nodelay(true)?;
             control.set_read_timeout(Some(CONNECT))?;
             control.set_write_timeout(Some(CONNECT))?;
-            let challenge: Challenge = wire::hear(&control)?;
-            wire::tell(&control, &Hello { version: wire::VERSION, proof: wire::proof(token, &challenge.nonce) })?;
-            let offer = wire::hear(&control)?;
+            let challenge: Challenge = protocol::hear(&control)?;
+            protocol::tell(&control, &Hello { version: protocol::VERSION, proof: protocol::proof(token, &challenge.nonce) })?;
+            let offer = protocol::hear(&control)?;
             control.set_read_timeout(Some(WORD))?;
             Ok(offer)
         };
@@ -67,7 +67,7 @@ impl Session {
         if let Some(why) = &offer.refused {
             return Err(ProbeError::Refused { at, why: why.clone() });
         }
-        if wire::key_of(&offer.key).is_none() {
+        if protocol::key_of(&offer.key).is_none() {
             return Err(ProbeError::Refused { at, why: "its word is not a responder's (does another program listen there?)".into() });
         }
         Ok(Session { control, at, host, offer })
@@ -75,7 +75,7 @@ impl Session {
 
     /// Compares the clocks; by none of its datagrams, none.
     pub(crate) fn clocks(&self) -> Result<Option<Offset>, ProbeError> {
-        Ok(wire::offset(&wire::compare(self.at, &self.offer.key)?))
+        Ok(protocol::offset(&protocol::compare(self.at, &self.offer.key)?))
     }
 
     fn failed(&self, why: io::Error) -> ProbeError {
@@ -85,8 +85,8 @@ impl Session {
     /// The responder's trace.
     pub(crate) fn trace(&self) -> Result<Vec<u8>, ProbeError> {
         let ask = || {
-            wire::tell(&self.control, &Order::Trace)?;
-            wire::read_bytes(&self.control, wire::TRACE)
+            protocol::tell(&self.control, &Order::Trace)?;
+            protocol::read_bytes(&self.control, protocol::TRACE)
         };
         ask().map_err(|why| self.failed(why))
     }
@@ -94,16 +94,16 @@ impl Session {
     /// Sends a SYN to a port that lets none in for so long; returns after what time it was answered, or why the port is not deaf.
     pub(crate) fn deaf(&self, port: u16, seconds: f64) -> Result<Result<Option<f64>, String>, ProbeError> {
         let ask = || -> io::Result<Result<Option<f64>, String>> {
-            wire::tell(&self.control, &Order::Deaf { port, seconds })?;
-            match wire::hear(&self.control)? {
+            protocol::tell(&self.control, &Order::Deaf { port, seconds })?;
+            match protocol::hear(&self.control)? {
                 Event::Ready => {}
                 Event::Done(report) => return Ok(Err(report.error.unwrap_or_default())),
                 other => return Err(io::Error::other(format!("{other:?} was said instead of ready"))),
             }
             // A SYN is sent again after one second, and after three.
             let patience = Duration::from_secs_f64(seconds + 4.0);
-            let dialled = dial::dial(SocketAddr::new(self.host, port), &[None], patience)?;
-            let Event::Done(_) = wire::hear(&self.control)? else { return Err(io::Error::other("it said something else")) };
+            let dialled = ttl_limited::dial(SocketAddr::new(self.host, port), &[None], patience)?;
+            let Event::Done(_) = protocol::hear(&self.control)? else { return Err(io::Error::other("it said something else")) };
             Ok(Ok(dialled.iter().find(|one| one.seen.answer == Answer::Accepted).map(|one| one.seen.after_s)))
         };
         ask().map_err(|why| self.failed(why))
@@ -111,7 +111,7 @@ impl Session {
 
     /// Has something carried; and, with the nonce of another transfer, the same again.
     pub(crate) fn transfer(&self, wanted: &Wanted, again: Option<&str>) -> Result<(Transferred, String), ProbeError> {
-        let nonce = again.map_or_else(wire::secret, |nonce| Ok(nonce.to_string())).map_err(|why| self.failed(why))?;
+        let nonce = again.map_or_else(protocol::secret, |nonce| Ok(nonce.to_string())).map_err(|why| self.failed(why))?;
         let clocks = self.clocks()?;
         let patience_s = if wanted.hold_s.is_some() || again.is_some() { AT_ONCE } else { COLLECTED };
         let order = Transfer {
@@ -144,8 +144,8 @@ struct Running<'a> {
 impl Running<'_> {
     fn run(&mut self) -> io::Result<Report> {
         let control = &self.session.control;
-        wire::tell(control, &Order::Transfer(self.order.clone()))?;
-        match wire::hear(control)? {
+        protocol::tell(control, &Order::Transfer(self.order.clone()))?;
+        match protocol::hear(control)? {
             Event::Ready => {}
             Event::Done(report) => return Ok(report),
             other => return Err(io::Error::other(format!("{other:?} was said instead of ready"))),
@@ -164,7 +164,7 @@ impl Running<'_> {
 
     /// The responder's next word, but for the last.
     fn event(&mut self) -> io::Result<Option<Event>> {
-        match wire::hear(&self.session.control)? {
+        match protocol::hear(&self.session.control)? {
             Event::Done(report) => {
                 self.done = Some(report);
                 Ok(None)
@@ -185,7 +185,7 @@ impl Running<'_> {
 
     fn connect(&mut self, port: u16) -> io::Result<Socket> {
         let to = SocketAddr::new(self.session.host, port);
-        let dialled = dial::dial(to, &[None], CONNECT)?;
+        let dialled = ttl_limited::dial(to, &[None], CONNECT)?;
         let Some(one) = dialled.into_iter().find(|one| one.seen.answer == Answer::Accepted) else {
             return Err(io::Error::other(format!("{to} did not accept")));
         };
@@ -197,7 +197,7 @@ impl Running<'_> {
     fn hold(&mut self, socket: &Socket) -> io::Result<()> {
         if self.order.hold.is_some() {
             // What does not come then is not a middle's doing.
-            body::hold(socket).inspect_err(|_| self.here.connection = None)?;
+            transfer::hold(socket).inspect_err(|_| self.here.connection = None)?;
         }
         Ok(())
     }
@@ -206,18 +206,18 @@ impl Running<'_> {
     fn directly(&mut self, http: bool) -> io::Result<()> {
         let Transfer { application, direction, port, ref nonce, bytes, .. } = *self.order;
         let socket = self.connect(port)?;
-        body::note_connection(&mut self.here, &socket);
+        transfer::note_connection(&mut self.here, &socket);
         let host = &SocketAddr::new(self.session.host, port).to_string();
         if direction == Direction::Down {
             self.hold(&socket)?;
-            let first = if http { body::request_head(application, nonce, host, None) } else { format!("{nonce}\n") };
+            let first = if http { transfer::request_head(application, nonce, host, None) } else { format!("{nonce}\n") };
             (&socket).write_all(first.as_bytes())?;
             self.receive(&socket, http)?;
-            body::leave(&socket);
+            transfer::leave(&socket);
             return Ok(());
         }
-        let content = body::content(application, nonce, bytes);
-        let first = if http { body::request_head(application, nonce, host, Some(content.len())) } else { format!("{nonce}\n") };
+        let content = transfer::content(application, nonce, bytes);
+        let first = if http { transfer::request_head(application, nonce, host, Some(content.len())) } else { format!("{nonce}\n") };
         if self.order.hold.is_some() {
             (&socket).write_all(first.as_bytes())?;
             self.send(&socket, "", &content)?;
@@ -228,16 +228,16 @@ impl Running<'_> {
         if http {
             // The answer says that it has come.
             let mut answer = Report::default();
-            body::receive(&socket, true, Vec::new(), body::HEAD as u64, &mut answer)?;
+            transfer::receive(&socket, true, Vec::new(), transfer::HEAD as u64, &mut answer)?;
         }
-        body::leave(&socket);
+        transfer::leave(&socket);
         Ok(())
     }
 
     fn by_ftp(&mut self) -> io::Result<()> {
         let Transfer { application, direction, port, ref nonce, bytes, .. } = *self.order;
         let speaking = self.connect(port)?;
-        let mut lines = body::Lines::new(&speaking, Vec::new());
+        let mut lines = transfer::Lines::new(&speaking, Vec::new());
         lines.expect("220")?;
         lines.ask(&format!("USER {nonce}"), "331")?;
         lines.ask("PASS tandem", "230")?;
@@ -245,16 +245,16 @@ impl Running<'_> {
         let answer = lines.ask("EPSV", "229")?;
         let port = answer.split('|').nth(3).and_then(|port| port.parse().ok());
         let data = self.connect(port.ok_or_else(|| io::Error::other(format!("no port in {answer:?}")))?)?;
-        body::note_connection(&mut self.here, &data);
+        transfer::note_connection(&mut self.here, &data);
         if direction == Direction::Down {
             self.hold(&data)?;
             lines.ask("RETR probe.bin", "150")?;
             self.receive(&data, false)?;
-            body::leave(&data);
+            transfer::leave(&data);
         } else {
             lines.ask("STOR probe.bin", "150")?;
-            self.send(&data, "", &body::content(application, nonce, bytes))?;
-            body::leave(&data);
+            self.send(&data, "", &transfer::content(application, nonce, bytes))?;
+            transfer::leave(&data);
         }
         drop(data);
         lines.expect("226")?;
@@ -268,9 +268,9 @@ impl Running<'_> {
             if self.heard(|event| matches!(event, Event::Sent))? {
                 thread::sleep(Duration::from_secs_f64(hold));
             }
-            body::release(socket)?;
+            transfer::release(socket)?;
         }
-        body::receive(socket, http, Vec::new(), wire::MOST_BYTES * 2, &mut self.here)
+        transfer::receive(socket, http, Vec::new(), protocol::MOST_BYTES * 2, &mut self.here)
     }
 
     /// Sends; where that is wanted, when the responder lets no data in.
@@ -279,14 +279,14 @@ impl Running<'_> {
         if hold.is_some() && !self.heard(|event| matches!(event, Event::Holding))? {
             return Err(io::Error::other("the responder did not see the connection"));
         }
-        let manner = body::Manner { pause: Duration::from_secs_f64(self.order.pause), held: hold };
+        let manner = transfer::Manner { pause: Duration::from_secs_f64(self.order.pause), held: hold };
         let control = &self.session.control;
-        let mut sent = || if hold.is_some() { wire::tell(control, &Event::Sent) } else { Ok(()) };
+        let mut sent = || if hold.is_some() { protocol::tell(control, &Event::Sent) } else { Ok(()) };
         let begun = Instant::now();
-        let done = body::send(socket, head, content, &manner, &mut self.here, &mut sent);
+        let done = transfer::send(socket, head, content, &manner, &mut self.here, &mut sent);
         if done.is_err() && begun.elapsed() < Duration::from_secs_f64(hold.unwrap_or(0.0)) {
             // The responder waits for the word.
-            let _ = wire::tell(control, &Event::Sent);
+            let _ = protocol::tell(control, &Event::Sent);
         }
         done
     }

@@ -2,8 +2,8 @@
 
 use crate::{
     clock::now,
+    protocol::{Application, Report, Until},
     sys,
-    wire::{Application, Report, Until},
 };
 use jpeg_encoder::{ColorType, Encoder};
 use socket2::{SockFilter, Socket};

@@ -1,12 +1,12 @@
 //! A port probed from one end: what is measured, in which order, with how much patience.
 
 use crate::{
-    dial::{self, Answer, SynSeen},
+    capture::{Packet, Tap},
     error::ProbeError,
-    rules::{self, Place, PortSeen},
-    tap::{Packet, Tap},
-    way::{self, Way},
-    wire::{Direction, Offset, Transferred},
+    protocol::{Direction, Offset, Transferred},
+    single_ended_evidence::{self, Place, PortSeen},
+    traceroute::{self, Way},
+    ttl_limited::{self, Answer, SynSeen},
 };
 use detect::{
     Evidence, Verdict,
@@ -90,7 +90,7 @@ pub(crate) fn resolve(host: &str) -> Result<IpAddr, ProbeError> {
 pub fn probe(host: &str, ports: &[u16], mut say: impl FnMut(&str)) -> Result<Probed, ProbeError> {
     let host = resolve(host)?;
     say("the way there, by UDP and ICMP");
-    let way = way::look(host);
+    let way = traceroute::look(host);
     let mut missing = way.missing.clone();
     let mut elsewhere = Vec::new();
     for port in UNLIKELY {
@@ -110,7 +110,7 @@ pub fn probe(host: &str, ports: &[u16], mut say: impl FnMut(&str)) -> Result<Pro
 
 /// What is said of a port, as far as one end shows.
 fn row(port: &PortSeen, way: &Way, elsewhere: &[PortSeen], missing: Vec<String>) -> Row {
-    let mut evidence = rules::evidence(port, way, elsewhere);
+    let mut evidence = single_ended_evidence::evidence(port, way, elsewhere);
     let (verdict, mut reason) = weigh(&mut evidence);
     match port.answer() {
         Answer::Accepted => {}
@@ -118,7 +118,7 @@ fn row(port: &PortSeen, way: &Way, elsewhere: &[PortSeen], missing: Vec<String>)
         _ => reason = format!("port {} did not answer: {reason}", port.port),
     }
     let split = matches!(verdict, Verdict::SplitTcp | Verdict::TcpProxy);
-    let place = rules::place(port, way).filter(|_| split);
+    let place = single_ended_evidence::place(port, way).filter(|_| split);
     Row { application: "any".into(), port: port.port, direction: None, verdict, reason, place, evidence, missing }
 }
 
@@ -151,7 +151,7 @@ pub(crate) fn look(host: IpAddr, port: u16, way: &Way, missing: &mut Vec<String>
     let mut seen = PortSeen { port, ..PortSeen::default() };
     let tap = Tap::begin(&[port]);
     for _ in 0..TIMED {
-        let dialled = dial::dial(to, &[None], patience(way)).map_err(failed("send a SYN to"))?;
+        let dialled = ttl_limited::dial(to, &[None], patience(way)).map_err(failed("send a SYN to"))?;
         seen.plain.extend(dialled.into_iter().map(|one| one.seen));
         if seen.plain.last().is_some_and(|last| last.answer == Answer::Silent) {
             break;
@@ -165,10 +165,11 @@ pub(crate) fn look(host: IpAddr, port: u16, way: &Way, missing: &mut Vec<String>
         return Ok(seen);
     }
     // As far as the host, or a little farther than anybody answered.
-    let far =
-        way.reached.unwrap_or_else(|| way.hops.iter().map(|hop| hop.ttl).max().map_or(way::FARTHEST, |ttl| (ttl + 3).min(way::FARTHEST)));
+    let far = way.reached.unwrap_or_else(|| {
+        way.hops.iter().map(|hop| hop.ttl).max().map_or(traceroute::FARTHEST, |ttl| (ttl + 3).min(traceroute::FARTHEST))
+    });
     let ttls: Vec<Option<u8>> = (1..=far).map(Some).collect();
-    let dialled = dial::dial(to, &ttls, patience(way)).map_err(failed("send SYNs that go only so far to"))?;
+    let dialled = ttl_limited::dial(to, &ttls, patience(way)).map_err(failed("send SYNs that go only so far to"))?;
     seen.short = dialled.into_iter().map(|one| one.seen).collect();
     if seen.answer() != Answer::Accepted {
         return Ok(seen);
@@ -180,10 +181,10 @@ pub(crate) fn look(host: IpAddr, port: u16, way: &Way, missing: &mut Vec<String>
             _ => "data that can't reach the host: no distance is known to be before it".to_string(),
         });
     } else {
-        seen.data = dial::send_short(to, words(port), &before, patience(way)).map_err(failed("send data that go only so far to"))?;
+        seen.data = ttl_limited::send_short(to, words(port), &before, patience(way)).map_err(failed("send data that go only so far to"))?;
     }
     if words(port).len() > 2 {
-        seen.first_byte_s = dial::first_byte(to, words(port), patience(way)).map_err(failed("ask"))?;
+        seen.first_byte_s = ttl_limited::first_byte(to, words(port), patience(way)).map_err(failed("ask"))?;
     }
     Ok(seen)
 }

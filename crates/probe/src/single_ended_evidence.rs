@@ -3,8 +3,8 @@
 //! The order of ALGORITHMS' list, cheap tests first; the strongest is data that can't get as far as the host and are acknowledged all the same.
 
 use crate::{
-    dial::{Answer, DataSeen, SynSeen},
-    way::{Baseline, Way},
+    traceroute::{Baseline, Way},
+    ttl_limited::{Answer, DataSeen, SynSeen},
 };
 use detect::{Evidence, Method, Says, Strength, text::seconds};
 use serde::{Deserialize, Serialize};
@@ -276,5 +276,5 @@ fn unlikely(elsewhere: &[PortSeen]) -> Option<Evidence> {
 }
 
 #[cfg(test)]
-#[path = "rules_tests.rs"]
+#[path = "single_ended_evidence_tests.rs"]
 mod tests;

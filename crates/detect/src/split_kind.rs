@@ -2,8 +2,8 @@
 //! §III-C and §III-D look at.
 
 use crate::{
-    clocks::{JITTER, Transit},
-    ends::{Ends, View},
+    clock_fit::{JITTER, Transit},
+    endpoints::{Ends, View},
     evidence::{Evidence, Method, Says, Strength},
     series::{Burstiness, Plot, Received},
     text::{bytes, seconds},

@@ -1,11 +1,11 @@
 //! What plain inspection shows: what is the same at both ends of one connection, and what a middle has made anew.
 
 use crate::{
-    ends::{Ends, View},
+    endpoints::{Ends, View},
     evidence::{Evidence, Method, Says, Strength},
-    flow::{Clock, Half, Syn},
     sketch::{Overlap, Sketch},
     text::{bytes, seconds},
+    traced_connection::{Clock, Half, Syn},
 };
 
 /// Things compared before their share says something; fewer say something if none is the same.

@@ -1,8 +1,8 @@
 //! One connection as one capture saw it: what each side sent, in bounded memory.
 
 use crate::{
-    curve::Curve,
     packet::{self, ACK, FIN, RST, SYN, Segment},
+    progress::Curve,
     series::Series,
     sketch::{Sketch, note_content, spread},
 };

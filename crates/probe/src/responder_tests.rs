@@ -36,15 +36,15 @@ fn soon<T>(mut find: impl FnMut() -> Option<T>) -> T {
 
 /// The word of somebody who knows the token, in answer to the challenge.
 fn word(stream: &TcpStream, token: &str) -> Vec<u8> {
-    let challenge: Challenge = wire::hear(stream).unwrap();
+    let challenge: Challenge = protocol::hear(stream).unwrap();
     let mut word = Vec::new();
-    wire::tell(&mut word, &Hello { version: wire::VERSION, proof: wire::proof(token, &challenge.nonce) }).unwrap();
+    protocol::tell(&mut word, &Hello { version: protocol::VERSION, proof: protocol::proof(token, &challenge.nonce) }).unwrap();
     word
 }
 
 /// Whether the responder has left this connection.
 fn is_left(stream: &TcpStream) -> bool {
-    let _: Challenge = wire::hear(stream).unwrap();
+    let _: Challenge = protocol::hear(stream).unwrap();
     matches!((&*stream).read(&mut [0]), Ok(0))
 }
 
@@ -61,7 +61,7 @@ fn who_says_nothing_keeps_nobody_waiting() {
     prober.write_all(&word).unwrap();
     let (first, hello) = soon(|| whoever_is_first(&mut knocking));
     assert_eq!(first.from, prober.local_addr().unwrap().to_string());
-    assert!(wire::proves("secret", &first.nonce, &hello.unwrap().proof));
+    assert!(protocol::proves("secret", &first.nonce, &hello.unwrap().proof));
     assert_eq!(knocking.len(), 2);
 }
 
@@ -88,7 +88,7 @@ fn who_says_too_much_or_nothing_or_leaves_is_done_with() {
         hello.unwrap_err().kind()
     };
     let left = said(|_, came| {
-        let _: Challenge = wire::hear(&came).unwrap();
+        let _: Challenge = protocol::hear(&came).unwrap();
         None
     });
     // A word that would be longer than it may: it is not waited for.
@@ -120,7 +120,7 @@ fn strangers_hold_no_responder() {
     // An address that no other run of this test has at once.
     let [.., high, low] = std::process::id().to_be_bytes();
     let address = Ipv4Addr::new(127, 77, high, low);
-    let how = Responder { listen: address.into(), control: wire::CONTROL_PORT, ports: vec![0], token: Some("secret".into()) };
+    let how = Responder { listen: address.into(), control: protocol::CONTROL_PORT, ports: vec![0], token: Some("secret".into()) };
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let responds = scope.spawn(|| respond(&how, &over, |_| ()));
@@ -136,7 +136,7 @@ fn strangers_hold_no_responder() {
         let welcome = |token: &str| {
             let prober = connect();
             (&prober).write_all(&word(&prober, token)).unwrap();
-            let welcome: Welcome = wire::hear(&prober).unwrap();
+            let welcome: Welcome = protocol::hear(&prober).unwrap();
             welcome.refused
         };
         let _strangers: Vec<TcpStream> = (0..3).map(|_| connect()).collect();

@@ -1,7 +1,7 @@
 //! Measurements as they would be on ways of every kind, and what is made of them.
 
 use super::*;
-use crate::way::{Hop, RoundTrip};
+use crate::traceroute::{Hop, RoundTrip};
 use detect::{Verdict, weigh};
 use proptest::prelude::*;
 

@@ -5,7 +5,7 @@
 //! 500 ppm) fits between the bounds, then something was received before it was sent: it was not this that was received (Wei et al., method 2,
 //! with every pair i, j instead of i = 1, and a drift).
 
-use crate::curve::{Curve, Step};
+use crate::progress::{Curve, Step};
 
 /// The largest drift that clocks are believed to have.
 pub const DRIFT: f64 = 500e-6;

@@ -4,11 +4,11 @@
 //! own order had; bytes, time, transfers and connections are bounded. It sets no rule and writes no file.
 
 use crate::{
-    body,
+    capture::{self, Tap},
     error::ProbeError,
-    lobby::{Lobby, listen},
-    tap::{self, Tap},
-    wire::{self, Application, Challenge, Direction, Event, Hello, Order, Report, Transfer, Until, Welcome},
+    pending_connections::{Lobby, listen},
+    protocol::{self, Application, Challenge, Direction, Event, Hello, Order, Report, Transfer, Until, Welcome},
+    transfer,
 };
 use socket2::Socket;
 use std::{
@@ -100,9 +100,9 @@ impl Knocking {
     fn new(control: TcpStream, from: Option<SocketAddr>) -> io::Result<Self> {
         control.set_nonblocking(true)?;
         control.set_nodelay(true)?;
-        let nonce = wire::secret()?;
-        wire::tell(&control, &Challenge { version: wire::VERSION, nonce: nonce.clone() })?;
-        let from = from.map_or("somebody".into(), |from| body::unmapped(from).to_string());
+        let nonce = protocol::secret()?;
+        protocol::tell(&control, &Challenge { version: protocol::VERSION, nonce: nonce.clone() })?;
+        let from = from.map_or("somebody".into(), |from| transfer::unmapped(from).to_string());
         Ok(Knocking { control, nonce, heard: Vec::new(), since: Instant::now(), from })
     }
 
@@ -128,7 +128,7 @@ impl Knocking {
 pub(super) fn first_word(heard: &[u8]) -> io::Result<Option<Hello>> {
     let Some(length) = heard.first_chunk().map(|length| u32::from_be_bytes(*length) as usize) else { return Ok(None) };
     if heard.len() - 4 >= length {
-        return wire::hear(heard).map(Some);
+        return protocol::hear(heard).map(Some);
     }
     if length > HELLO - 4 {
         return Err(io::Error::new(ErrorKind::InvalidData, "its first word is longer than any prober's"));
@@ -165,11 +165,11 @@ struct Session<'a> {
 impl Session<'_> {
     fn run(mut self, token: &str, nonce: &str, hello: &Hello, datagrams: &UdpSocket) -> io::Result<u32> {
         self.control.set_nonblocking(false)?;
-        self.control.set_write_timeout(Some(body::SILENCE))?;
-        let key = wire::secret()?;
-        let refused = if hello.version != wire::VERSION {
-            Some(format!("it speaks version {}, this is {} (use the same tandem at both ends)", hello.version, wire::VERSION))
-        } else if !wire::proves(token, nonce, &hello.proof) {
+        self.control.set_write_timeout(Some(transfer::SILENCE))?;
+        let key = protocol::secret()?;
+        let refused = if hello.version != protocol::VERSION {
+            Some(format!("it speaks version {}, this is {} (use the same tandem at both ends)", hello.version, protocol::VERSION))
+        } else if !protocol::proves(token, nonce, &hello.proof) {
             Some("the token is another one".to_string())
         } else {
             None
@@ -181,13 +181,13 @@ impl Session<'_> {
             .and_then(|tap| tap.as_ref().err())
             .map(|why| format!("could not open a packet socket: {why} (root may; or CAP_NET_RAW)"));
         let welcome = Welcome { refused: refused.clone(), ports: self.ports.to_vec(), ftp_data: self.ftp_data, no_trace, key: key.clone() };
-        wire::tell(&self.control, &welcome)?;
+        protocol::tell(&self.control, &welcome)?;
         if let Some(why) = refused {
             return Err(io::Error::new(ErrorKind::PermissionDenied, why));
         }
         let left = AtomicBool::new(false);
         thread::scope(|scope| {
-            scope.spawn(|| wire::echo(datagrams, &key, &left));
+            scope.spawn(|| protocol::echo(datagrams, &key, &left));
             let done = self.obey(tap.and_then(Result::ok));
             left.store(true, Relaxed);
             done
@@ -209,12 +209,12 @@ impl Session<'_> {
                         report.error = Some(why.to_string());
                     }
                     self.connections.extend(report.connection);
-                    wire::tell(&self.control, &Event::Done(report))?;
+                    protocol::tell(&self.control, &Event::Done(report))?;
                 }
                 Order::Deaf { port, seconds } => self.deaf(port, seconds)?,
                 Order::Trace => {
                     let packets = tap.take().map(Tap::end).unwrap_or_default();
-                    wire::write_bytes(&self.control, &tap::file(&tap::between(&packets, &self.connections)))?;
+                    protocol::write_bytes(&self.control, &capture::file(&capture::between(&packets, &self.connections)))?;
                 }
             }
         }
@@ -231,7 +231,7 @@ impl Session<'_> {
             self.control.set_nonblocking(false)?;
             match waits {
                 Ok(0) => return Ok(None),
-                Ok(_) => return wire::hear(Until::new(&self.control, WORD, WORD)).map(Some),
+                Ok(_) => return protocol::hear(Until::new(&self.control, WORD, WORD)).map(Some),
                 Err(why) if why.kind() == ErrorKind::WouldBlock => thread::sleep(TICK),
                 Err(why) => return Err(why),
             }
@@ -241,22 +241,22 @@ impl Session<'_> {
 
     fn deaf(&mut self, port: u16, seconds: f64) -> io::Result<()> {
         let mut report = Report::default();
-        let known = self.lobby.listener(port).filter(|_| (0.0..=wire::LONGEST_HOLD).contains(&seconds));
-        match known.map(|listener| (listener, body::deafen(listener))) {
+        let known = self.lobby.listener(port).filter(|_| (0.0..=protocol::LONGEST_HOLD).contains(&seconds));
+        match known.map(|listener| (listener, transfer::deafen(listener))) {
             Some((listener, Ok(()))) => {
-                wire::tell(&self.control, &Event::Ready)?;
+                protocol::tell(&self.control, &Event::Ready)?;
                 thread::sleep(Duration::from_secs_f64(seconds));
-                body::release(listener)?;
+                transfer::release(listener)?;
             }
             Some((_, Err(why))) => report.error = Some(why.to_string()),
             None => report.error = Some(format!("nobody listens at port {port}, or {seconds} s is too long")),
         }
-        wire::tell(&self.control, &Event::Done(report))
+        protocol::tell(&self.control, &Event::Done(report))
     }
 
     /// Waits for what `find` finds, and lets others wait meanwhile.
     fn wait<T>(&mut self, seconds: f64, mut find: impl FnMut(&mut Lobby) -> Option<T>) -> io::Result<T> {
-        let (begun, seconds) = (Instant::now(), seconds.clamp(0.0, 2.0 * wire::LONGEST_HOLD));
+        let (begun, seconds) = (Instant::now(), seconds.clamp(0.0, 2.0 * protocol::LONGEST_HOLD));
         while begun.elapsed().as_secs_f64() < seconds && !self.over.load(Relaxed) {
             self.lobby.tick();
             if let Some(found) = find(self.lobby) {
@@ -271,7 +271,7 @@ impl Session<'_> {
         if !order.is_allowed() || !self.ports.contains(&order.port) {
             return Err(io::Error::new(ErrorKind::InvalidInput, "an order beyond what is allowed"));
         }
-        wire::tell(&self.control, &Event::Ready)?;
+        protocol::tell(&self.control, &Event::Ready)?;
         let (socket, heard) = self.wait(order.patience, |lobby| lobby.known_by(order.application, order.port, &order.nonce))?;
         if order.application == Application::Ftp {
             return self.serve_files(order, &socket, heard, report);
@@ -282,39 +282,39 @@ impl Session<'_> {
     /// Sends or receives what was ordered.
     fn carry(&mut self, order: &Transfer, socket: &Socket, heard: Vec<u8>, report: &mut Report) -> io::Result<()> {
         let http = matches!(order.application, Application::HttpData | Application::HttpImage);
-        body::note_connection(report, socket);
+        transfer::note_connection(report, socket);
         let control = &self.control;
         match order.direction {
             Direction::Up => {
                 if let Some(held) = order.hold {
-                    body::hold(socket)?;
-                    wire::tell(control, &Event::Holding)?;
-                    let Event::Sent = wire::hear(Until::new(control, body::SILENCE, body::SILENCE))? else {
+                    transfer::hold(socket)?;
+                    protocol::tell(control, &Event::Holding)?;
+                    let Event::Sent = protocol::hear(Until::new(control, transfer::SILENCE, transfer::SILENCE))? else {
                         return Err(io::Error::other("the prober did not send"));
                     };
                     thread::sleep(Duration::from_secs_f64(held));
-                    body::release(socket)?;
+                    transfer::release(socket)?;
                 }
-                body::receive(socket, http, heard, order.bytes * 2, report)?;
+                transfer::receive(socket, http, heard, order.bytes * 2, report)?;
                 if http {
                     let _ = (&*socket).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
                 }
             }
             Direction::Down => {
-                let content = body::content(order.application, &order.nonce, order.bytes);
-                let head = if http { body::response_head(order.application, content.len()) } else { String::new() };
-                let manner = body::Manner { pause: Duration::from_secs_f64(order.pause), held: order.hold };
-                let mut sent = || if order.hold.is_some() { wire::tell(control, &Event::Sent) } else { Ok(()) };
-                body::send(socket, &head, &content, &manner, report, &mut sent)?;
+                let content = transfer::content(order.application, &order.nonce, order.bytes);
+                let head = if http { transfer::response_head(order.application, content.len()) } else { String::new() };
+                let manner = transfer::Manner { pause: Duration::from_secs_f64(order.pause), held: order.hold };
+                let mut sent = || if order.hold.is_some() { protocol::tell(control, &Event::Sent) } else { Ok(()) };
+                transfer::send(socket, &head, &content, &manner, report, &mut sent)?;
             }
         }
-        body::leave(socket);
+        transfer::leave(socket);
         Ok(())
     }
 
     /// Speaks FTP (RFC 959, RFC 2428) until the file is there.
     fn serve_files(&mut self, order: &Transfer, socket: &Socket, heard: Vec<u8>, report: &mut Report) -> io::Result<()> {
-        let mut lines = body::Lines::new(socket, heard);
+        let mut lines = transfer::Lines::new(socket, heard);
         self.lobby.clear(self.ftp_data);
         lines.say("331 and the password")?;
         let mut carried = Ok(());
@@ -335,7 +335,7 @@ impl Session<'_> {
                 }
                 "QUIT" => {
                     lines.say("221 goodbye")?;
-                    body::leave(socket);
+                    transfer::leave(socket);
                     return carried;
                 }
                 _ => lines.say("502 not here")?,
@@ -352,5 +352,5 @@ impl Drop for Session<'_> {
 }
 
 #[cfg(test)]
-#[path = "respond_tests.rs"]
+#[path = "responder_tests.rs"]
 mod tests;
