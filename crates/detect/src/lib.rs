@@ -6,10 +6,13 @@
 //! segments. No sockets, no clock: what it says follows from the traces alone.
 
 mod ack_timing;
+mod behaviour;
 mod capture_file;
 mod clock_fit;
+mod clock_offset;
 mod endpoints;
 mod evidence;
+mod findings;
 pub mod packet;
 mod packet_comparison;
 mod pairing;
@@ -17,17 +20,19 @@ mod progress;
 mod series;
 mod sketch;
 mod split_kind;
+mod stream_stats;
 pub mod text;
 pub mod trace;
 mod traced_connection;
 mod verdict;
 
 pub use ack_timing::{Clocks, Known};
+pub use behaviour::{Character, Delay, Ending, Left, Window};
 pub use capture_file::{Capture, Tally};
 pub use clock_fit::{DRIFT, JITTER};
 pub use evidence::{Evidence, Method, Says, Strength};
+pub use findings::{Asked, Finding, findings};
 pub use pairing::MatchedBy;
 pub use series::{Burstiness, Plot, Received};
-pub use split_kind::{Character, Delay, Ending, Left, Window};
 pub use trace::TraceError;
-pub use verdict::{Asked, Finding, Verdict, findings, weigh};
+pub use verdict::{Verdict, weigh};

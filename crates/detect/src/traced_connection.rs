@@ -5,14 +5,12 @@ use crate::{
     progress::Curve,
     series::Series,
     sketch::{Sketch, note_content, spread},
+    stream_stats::{Sizes, Windows},
 };
 use std::net::SocketAddr;
 
 /// A sequence number farther than this from where a stream is belongs to another (RFC 7323 §2.3: no window is larger than 2^30).
 const FARTHEST: i64 = 1 << 30;
-/// A window that has fallen to less than this share is as good as shut; one that has risen so much from there, and has room for some segments, as good as open.
-const SHUT: f64 = 0.1;
-const OPEN: u64 = 6000;
 
 /// A SYN as it was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,64 +59,6 @@ impl Syn {
 pub(crate) struct Clock {
     pub(crate) first: (i64, u32),
     pub(crate) last: (i64, u32),
-}
-
-/// Payload sizes, the most frequent ones.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Sizes {
-    /// Size, count; of few.
-    counts: Vec<(u32, u64)>,
-    pub(crate) largest: u32,
-}
-
-impl Sizes {
-    const KEPT: usize = 8;
-
-    fn note(&mut self, size: u32) {
-        self.largest = self.largest.max(size);
-        if let Some((_, count)) = self.counts.iter_mut().find(|(kept, _)| *kept == size) {
-            *count += 1;
-        } else if self.counts.len() < Self::KEPT {
-            self.counts.push((size, 1));
-        } else if let Some(least) = self.counts.iter_mut().min_by_key(|(_, count)| *count) {
-            // What is rare gives way; what is frequent comes back (Metwally et al. 2005).
-            *least = (size, least.1 + 1);
-        }
-    }
-
-    /// The most frequent one.
-    pub(crate) fn usual(&self) -> Option<u32> {
-        self.counts.iter().max_by_key(|(size, count)| (*count, *size)).map(|(size, _)| *size)
-    }
-}
-
-/// The windows that a side advertised.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Windows {
-    /// Bytes, scaled where the scale is known; SYNs left out.
-    pub(crate) least: u64,
-    pub(crate) most: u64,
-    /// How often it went from open to shut.
-    pub(crate) shuts: u32,
-    pub(crate) count: u64,
-    shut: bool,
-    /// The most since it was opened, or the least since it was shut. What is offered before anything was sent says little of what comes later.
-    turn: u64,
-}
-
-impl Windows {
-    fn note(&mut self, window: u64) {
-        self.least = if self.count == 0 { window } else { self.least.min(window) };
-        self.most = self.most.max(window);
-        self.count += 1;
-        self.turn = if self.shut { self.turn.min(window) } else { self.turn.max(window) };
-        if !self.shut && (window as f64) < SHUT * self.turn as f64 {
-            (self.shut, self.turn) = (true, window);
-            self.shuts += 1;
-        } else if self.shut && window >= OPEN && (self.turn as f64) < SHUT * window as f64 {
-            (self.shut, self.turn) = (false, window);
-        }
-    }
 }
 
 /// What one side sent, and what the capture's place saw of it.
@@ -339,27 +279,5 @@ impl Half {
         if id != 0 {
             self.by_number.note(spread(spread(reach as u64) ^ (window << 24) ^ id), at);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shuts(windows: impl IntoIterator<Item = u64>) -> u32 {
-        let mut all = Windows::default();
-        windows.into_iter().for_each(|window| all.note(window));
-        all.shuts
-    }
-
-    #[test]
-    fn a_window_shuts_each_time_it_falls_from_what_it_was_opened_to() {
-        assert_eq!(shuts([65_535, 60_000, 7_000, 65_535]), 0);
-        assert_eq!(shuts([65_535, 0, 65_535, 3_000, 0, 65_535]), 2);
-        // What was offered at first was never offered again.
-        assert_eq!(shuts([2_000_000, 0, 56_000, 0, 15_000, 0, 36_000]), 3);
-        // A segment or two is no opening; a slow fall no alternation.
-        assert_eq!(shuts([65_535, 0, 2_896, 0, 2_896, 0]), 1);
-        assert_eq!(shuts([65_535, 6_000, 30_000, 6_000, 50_000, 6_000]), 1);
     }
 }

@@ -1,9 +1,11 @@
 //! What the fuzz targets try of a probe's words. Not an API.
 
 use crate::{
-    pending_connections,
-    protocol::{self, Application, Challenge, Direction, Event, Order, Report, Transferred, Welcome},
-    responder, transfer, two_ended_evidence,
+    clock_offset, framing, ftp, handshake, http, payload, pending_connections,
+    protocol::{Challenge, Event, Order, Welcome},
+    token,
+    transfer_record::{Application, Direction, Report, Transferred},
+    two_ended_evidence,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
@@ -27,7 +29,7 @@ pub fn words(data: &[u8]) {
                     && transfer.is_allowed()
                     && transfer.bytes <= 4096
                 {
-                    let length = transfer::content(transfer.application, &transfer.nonce, transfer.bytes).len() as u64;
+                    let length = payload::content(transfer.application, &transfer.nonce, transfer.bytes).len() as u64;
                     assert!(length <= 2 * transfer.bytes + 1024, "{length} bytes for {}", transfer.bytes);
                 }
             });
@@ -46,7 +48,7 @@ fn hello(bytes: &[u8]) {
     let mut decided = None;
     for end in 0..=bytes.len().min(6000) {
         let now =
-            responder::first_word(&bytes[..end]).map_err(|why| why.kind()).map(|hello| hello.map(|hello| (hello.version, hello.proof)));
+            handshake::first_word(&bytes[..end]).map_err(|why| why.kind()).map(|hello| hello.map(|hello| (hello.version, hello.proof)));
         if let Some(decided) = &decided {
             assert_eq!(&now, decided, "what was decided is undone at byte {end}");
         } else if now != Ok(None) {
@@ -59,30 +61,30 @@ fn hello(bytes: &[u8]) {
 /// A frame is what was written, and bounded.
 fn frame(bytes: &[u8]) {
     let most = bytes.len() / 2;
-    if let Ok(read) = protocol::read_bytes(bytes, most) {
+    if let Ok(read) = framing::read_bytes(bytes, most) {
         assert!(read.len() <= most);
         let mut written = Vec::new();
-        protocol::write_bytes(&mut written, &read).expect("it is short");
+        framing::write_bytes(&mut written, &read).expect("it is short");
         assert!(bytes.starts_with(&written), "it is written otherwise");
     }
     let mut written = Vec::new();
-    protocol::write_bytes(&mut written, bytes).expect("it is short");
-    assert_eq!(protocol::read_bytes(&written[..], bytes.len()).expect("it is whole"), bytes);
-    assert!(protocol::read_bytes(&written[..written.len() - 1], bytes.len()).is_err());
+    framing::write_bytes(&mut written, bytes).expect("it is short");
+    assert_eq!(framing::read_bytes(&written[..], bytes.len()).expect("it is whole"), bytes);
+    assert!(framing::read_bytes(&written[..written.len() - 1], bytes.len()).is_err());
 }
 
 /// What can be understood can be said, and understood again; `then` has a use for it.
 fn again<T: Serialize + DeserializeOwned + Debug>(bytes: &[u8], then: impl FnOnce(&T)) {
     let Ok(said) = serde_json::from_slice::<T>(bytes) else { return };
     let mut written = Vec::new();
-    protocol::tell(&mut written, &said).expect("what was heard can be said");
-    let heard = protocol::hear::<T>(&written[..]).unwrap_or_else(|why| panic!("{said:?}: {why}"));
+    framing::tell(&mut written, &said).expect("what was heard can be said");
+    let heard = framing::hear::<T>(&written[..]).unwrap_or_else(|why| panic!("{said:?}: {why}"));
     then(&heard);
 }
 
 /// Reports that are anything: what follows from them is said, whatever it is.
 fn reports(bytes: &[u8]) {
-    again::<Welcome>(bytes, |welcome| assert!(protocol::key_of(&welcome.key).is_some() == (welcome.key.len() >= 16)));
+    again::<Welcome>(bytes, |welcome| assert!(clock_offset::key_of(&welcome.key).is_some() == (welcome.key.len() >= 16)));
     again::<Event>(bytes, |event| {
         let Event::Done(there) = event else { return };
         for direction in [Direction::Up, Direction::Down] {
@@ -95,7 +97,7 @@ fn reports(bytes: &[u8]) {
                 again,
                 hold_s: there.acknowledged_s.map(|_| 1.0),
                 patience_s: 1.0,
-                clocks: protocol::offset(&[[1, there.first.unwrap_or(0), there.last.unwrap_or(0), 4]]),
+                clocks: clock_offset::offset(&[[1, there.first.unwrap_or(0), there.last.unwrap_or(0), 4]]),
                 here,
                 there,
             };
@@ -107,14 +109,14 @@ fn reports(bytes: &[u8]) {
 
 /// One text alone proves that the token is known.
 fn proof(bytes: &[u8]) {
-    let right = protocol::proof("token", NONCE);
-    assert!(protocol::proves("token", NONCE, &right) && !protocol::proves("other", NONCE, &right));
+    let right = token::proof("token", NONCE);
+    assert!(token::proves("token", NONCE, &right) && !token::proves("other", NONCE, &right));
     let mut near = right.clone().into_bytes();
     for change in bytes.chunks_exact(2).take(8) {
         near[usize::from(change[0]) % right.len()] = change[1];
     }
     for text in [String::from_utf8_lossy(&near), String::from_utf8_lossy(bytes)] {
-        assert_eq!(protocol::proves("token", NONCE, &text), text.eq_ignore_ascii_case(&right), "{text}");
+        assert_eq!(token::proves("token", NONCE, &text), text.eq_ignore_ascii_case(&right), "{text}");
     }
 }
 
@@ -122,7 +124,7 @@ fn proof(bytes: &[u8]) {
 fn clocks(bytes: &[u8]) {
     let numbers: Vec<i64> = bytes.chunks_exact(8).filter_map(|bytes| Some(i64::from_be_bytes(bytes.try_into().ok()?))).collect();
     let exchanges: Vec<[i64; 4]> = numbers.chunks_exact(4).filter_map(|four| four.try_into().ok()).collect();
-    if let Some(offset) = protocol::offset(&exchanges) {
+    if let Some(offset) = clock_offset::offset(&exchanges) {
         assert!(offset.error_s >= 0.0 && offset.offset_s.is_finite() && offset.round_trip_s.is_finite(), "{offset:?}");
     }
 }
@@ -134,13 +136,13 @@ fn lines(bytes: &[u8]) {
         for piece in bytes.chunks(step) {
             heard.extend(piece);
             loop {
-                match transfer::first_line(&mut heard) {
+                match ftp::first_line(&mut heard) {
                     Ok(Some(line)) => lines.push(line),
                     Ok(None) => break,
                     Err(_) => return (lines, true),
                 }
             }
-            assert!(heard.len() <= transfer::LINE + 1, "a line without end");
+            assert!(heard.len() <= ftp::LINE + 1, "a line without end");
         }
         (lines, false)
     };
@@ -154,12 +156,12 @@ fn lines(bytes: &[u8]) {
 
 /// Heads and bodies of HTTP.
 fn http(bytes: &[u8]) {
-    if let Some(at) = transfer::end_of_head(bytes) {
-        let _ = transfer::length_of(&bytes[..at]);
+    if let Some(at) = http::end_of_head(bytes) {
+        let _ = http::length_of(&bytes[..at]);
         assert!(bytes[..at].ends_with(b"\r\n\r\n") && at <= bytes.len());
     }
-    let _ = transfer::chunked(&String::from_utf8_lossy(bytes));
-    assert!(transfer::unchunk(bytes).len() <= bytes.len(), "more comes out of chunks than went in");
+    let _ = http::chunked(&String::from_utf8_lossy(bytes));
+    assert!(http::unchunk(bytes).len() <= bytes.len(), "more comes out of chunks than went in");
     let mut chunks = Vec::new();
     for chunk in bytes.chunks(7) {
         chunks.extend(format!("{:x};x=y\r\n", chunk.len()).into_bytes());
@@ -167,5 +169,5 @@ fn http(bytes: &[u8]) {
         chunks.extend(b"\r\n");
     }
     chunks.extend(b"0\r\n\r\n");
-    assert_eq!(transfer::unchunk(&chunks), bytes);
+    assert_eq!(http::unchunk(&chunks), bytes);
 }

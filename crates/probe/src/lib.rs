@@ -8,27 +8,43 @@
 
 mod capture;
 mod clock;
+mod clock_offset;
 mod error;
+mod framing;
+mod ftp;
 #[doc(hidden)]
 pub mod fuzz_api;
+mod handshake;
+mod http;
+mod icmp;
+mod payload;
 mod pending_connections;
+mod port_filter;
+mod probe_report;
 mod prober_session;
 mod protocol;
 mod responder;
+mod responder_session;
 mod single_ended;
 mod single_ended_evidence;
+mod socket_filter;
 mod sys;
+mod token;
 mod traceroute;
 mod transfer;
+mod transfer_record;
 mod ttl_limited;
 mod two_ended;
 mod two_ended_evidence;
 
+pub use clock_offset::Offset;
 pub use error::ProbeError;
-pub use protocol::{Application, CONTROL_PORT, Direction, LONGEST_HOLD, MOST_BYTES, Offset, Report, Transferred};
+pub use probe_report::{Probed, Row};
+pub use protocol::{CONTROL_PORT, LONGEST_HOLD, MOST_BYTES};
 pub use responder::{Responder, respond};
-pub use single_ended::{Probed, Row, probe};
+pub use single_ended::probe;
 pub use single_ended_evidence::{Place, PortSeen};
 pub use traceroute::{Baseline, Hop, RoundTrip, Way};
+pub use transfer_record::{Application, Direction, Report, Transferred};
 pub use ttl_limited::{Answer, DataSeen, SynSeen};
 pub use two_ended::{Prober, probe_with_responder};

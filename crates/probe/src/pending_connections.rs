@@ -2,8 +2,8 @@
 
 use crate::{
     error::ProbeError,
-    protocol::Application,
-    transfer::{self, HEAD},
+    http::{self, HEAD},
+    transfer_record::Application,
 };
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{

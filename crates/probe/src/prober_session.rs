@@ -1,9 +1,12 @@
 //! The prober's side of a session with a responder: says who it is, orders transfers, and does its part of each.
 
 use crate::{
+    clock_offset::{self, Offset},
     error::ProbeError,
-    protocol::{self, Application, Challenge, Direction, Event, Hello, Offset, Order, Report, Transfer, Transferred, Welcome},
-    transfer,
+    framing, ftp, http, payload,
+    protocol::{self, Challenge, Event, Hello, Order, Transfer, Welcome},
+    socket_filter, token, transfer,
+    transfer_record::{Application, Direction, Report, Transferred},
     ttl_limited::{self, Answer},
 };
 use socket2::Socket;
@@ -57,9 +60,9 @@ impl Session {
             control.set_nodelay(true)?;
             control.set_read_timeout(Some(CONNECT))?;
             control.set_write_timeout(Some(CONNECT))?;
-            let challenge: Challenge = protocol::hear(&control)?;
-            protocol::tell(&control, &Hello { version: protocol::VERSION, proof: protocol::proof(token, &challenge.nonce) })?;
-            let offer = protocol::hear(&control)?;
+            let challenge: Challenge = framing::hear(&control)?;
+            framing::tell(&control, &Hello { version: protocol::VERSION, proof: token::proof(token, &challenge.nonce) })?;
+            let offer = framing::hear(&control)?;
             control.set_read_timeout(Some(WORD))?;
             Ok(offer)
         };
@@ -67,7 +70,7 @@ impl Session {
         if let Some(why) = &offer.refused {
             return Err(ProbeError::Refused { at, why: why.clone() });
         }
-        if protocol::key_of(&offer.key).is_none() {
+        if clock_offset::key_of(&offer.key).is_none() {
             return Err(ProbeError::Refused { at, why: "its word is not a responder's (does another program listen there?)".into() });
         }
         Ok(Session { control, at, host, offer })
@@ -75,7 +78,7 @@ impl Session {
 
     /// Compares the clocks; by none of its datagrams, none.
     pub(crate) fn clocks(&self) -> Result<Option<Offset>, ProbeError> {
-        Ok(protocol::offset(&protocol::compare(self.at, &self.offer.key)?))
+        Ok(clock_offset::offset(&clock_offset::compare(self.at, &self.offer.key)?))
     }
 
     fn failed(&self, why: io::Error) -> ProbeError {
@@ -85,8 +88,8 @@ impl Session {
     /// The responder's trace.
     pub(crate) fn trace(&self) -> Result<Vec<u8>, ProbeError> {
         let ask = || {
-            protocol::tell(&self.control, &Order::Trace)?;
-            protocol::read_bytes(&self.control, protocol::TRACE)
+            framing::tell(&self.control, &Order::Trace)?;
+            framing::read_bytes(&self.control, framing::TRACE)
         };
         ask().map_err(|why| self.failed(why))
     }
@@ -94,8 +97,8 @@ impl Session {
     /// Sends a SYN to a port that lets none in for so long; returns after what time it was answered, or why the port is not deaf.
     pub(crate) fn deaf(&self, port: u16, seconds: f64) -> Result<Result<Option<f64>, String>, ProbeError> {
         let ask = || -> io::Result<Result<Option<f64>, String>> {
-            protocol::tell(&self.control, &Order::Deaf { port, seconds })?;
-            match protocol::hear(&self.control)? {
+            framing::tell(&self.control, &Order::Deaf { port, seconds })?;
+            match framing::hear(&self.control)? {
                 Event::Ready => {}
                 Event::Done(report) => return Ok(Err(report.error.unwrap_or_default())),
                 other => return Err(io::Error::other(format!("{other:?} was said instead of ready"))),
@@ -103,7 +106,7 @@ impl Session {
             // A SYN is sent again after one second, and after three.
             let patience = Duration::from_secs_f64(seconds + 4.0);
             let dialled = ttl_limited::dial(SocketAddr::new(self.host, port), &[None], patience)?;
-            let Event::Done(_) = protocol::hear(&self.control)? else { return Err(io::Error::other("it said something else")) };
+            let Event::Done(_) = framing::hear(&self.control)? else { return Err(io::Error::other("it said something else")) };
             Ok(Ok(dialled.iter().find(|one| one.seen.answer == Answer::Accepted).map(|one| one.seen.after_s)))
         };
         ask().map_err(|why| self.failed(why))
@@ -111,7 +114,7 @@ impl Session {
 
     /// Has something carried; and, with the nonce of another transfer, the same again.
     pub(crate) fn transfer(&self, wanted: &Wanted, again: Option<&str>) -> Result<(Transferred, String), ProbeError> {
-        let nonce = again.map_or_else(protocol::secret, |nonce| Ok(nonce.to_string())).map_err(|why| self.failed(why))?;
+        let nonce = again.map_or_else(token::secret, |nonce| Ok(nonce.to_string())).map_err(|why| self.failed(why))?;
         let clocks = self.clocks()?;
         let patience_s = if wanted.hold_s.is_some() || again.is_some() { AT_ONCE } else { COLLECTED };
         let order = Transfer {
@@ -144,8 +147,8 @@ struct Running<'a> {
 impl Running<'_> {
     fn run(&mut self) -> io::Result<Report> {
         let control = &self.session.control;
-        protocol::tell(control, &Order::Transfer(self.order.clone()))?;
-        match protocol::hear(control)? {
+        framing::tell(control, &Order::Transfer(self.order.clone()))?;
+        match framing::hear(control)? {
             Event::Ready => {}
             Event::Done(report) => return Ok(report),
             other => return Err(io::Error::other(format!("{other:?} was said instead of ready"))),
@@ -164,7 +167,7 @@ impl Running<'_> {
 
     /// The responder's next word, but for the last.
     fn event(&mut self) -> io::Result<Option<Event>> {
-        match protocol::hear(&self.session.control)? {
+        match framing::hear(&self.session.control)? {
             Event::Done(report) => {
                 self.done = Some(report);
                 Ok(None)
@@ -197,7 +200,7 @@ impl Running<'_> {
     fn hold(&mut self, socket: &Socket) -> io::Result<()> {
         if self.order.hold.is_some() {
             // What does not come then is not a middle's doing.
-            transfer::hold(socket).inspect_err(|_| self.here.connection = None)?;
+            socket_filter::hold(socket).inspect_err(|_| self.here.connection = None)?;
         }
         Ok(())
     }
@@ -210,14 +213,14 @@ impl Running<'_> {
         let host = &SocketAddr::new(self.session.host, port).to_string();
         if direction == Direction::Down {
             self.hold(&socket)?;
-            let first = if http { transfer::request_head(application, nonce, host, None) } else { format!("{nonce}\n") };
+            let first = if http { http::request_head(application, nonce, host, None) } else { format!("{nonce}\n") };
             (&socket).write_all(first.as_bytes())?;
             self.receive(&socket, http)?;
             transfer::leave(&socket);
             return Ok(());
         }
-        let content = transfer::content(application, nonce, bytes);
-        let first = if http { transfer::request_head(application, nonce, host, Some(content.len())) } else { format!("{nonce}\n") };
+        let content = payload::content(application, nonce, bytes);
+        let first = if http { http::request_head(application, nonce, host, Some(content.len())) } else { format!("{nonce}\n") };
         if self.order.hold.is_some() {
             (&socket).write_all(first.as_bytes())?;
             self.send(&socket, "", &content)?;
@@ -228,7 +231,7 @@ impl Running<'_> {
         if http {
             // The answer says that it has come.
             let mut answer = Report::default();
-            transfer::receive(&socket, true, Vec::new(), transfer::HEAD as u64, &mut answer)?;
+            transfer::receive(&socket, true, Vec::new(), http::HEAD as u64, &mut answer)?;
         }
         transfer::leave(&socket);
         Ok(())
@@ -237,7 +240,7 @@ impl Running<'_> {
     fn by_ftp(&mut self) -> io::Result<()> {
         let Transfer { application, direction, port, ref nonce, bytes, .. } = *self.order;
         let speaking = self.connect(port)?;
-        let mut lines = transfer::Lines::new(&speaking, Vec::new());
+        let mut lines = ftp::Lines::new(&speaking, Vec::new());
         lines.expect("220")?;
         lines.ask(&format!("USER {nonce}"), "331")?;
         lines.ask("PASS tandem", "230")?;
@@ -253,7 +256,7 @@ impl Running<'_> {
             transfer::leave(&data);
         } else {
             lines.ask("STOR probe.bin", "150")?;
-            self.send(&data, "", &transfer::content(application, nonce, bytes))?;
+            self.send(&data, "", &payload::content(application, nonce, bytes))?;
             transfer::leave(&data);
         }
         drop(data);
@@ -268,7 +271,7 @@ impl Running<'_> {
             if self.heard(|event| matches!(event, Event::Sent))? {
                 thread::sleep(Duration::from_secs_f64(hold));
             }
-            transfer::release(socket)?;
+            socket_filter::release(socket)?;
         }
         transfer::receive(socket, http, Vec::new(), protocol::MOST_BYTES * 2, &mut self.here)
     }
@@ -281,12 +284,12 @@ impl Running<'_> {
         }
         let manner = transfer::Manner { pause: Duration::from_secs_f64(self.order.pause), held: hold };
         let control = &self.session.control;
-        let mut sent = || if hold.is_some() { protocol::tell(control, &Event::Sent) } else { Ok(()) };
+        let mut sent = || if hold.is_some() { framing::tell(control, &Event::Sent) } else { Ok(()) };
         let begun = Instant::now();
         let done = transfer::send(socket, head, content, &manner, &mut self.here, &mut sent);
         if done.is_err() && begun.elapsed() < Duration::from_secs_f64(hold.unwrap_or(0.0)) {
             // The responder waits for the word.
-            let _ = protocol::tell(control, &Event::Sent);
+            let _ = framing::tell(control, &Event::Sent);
         }
         done
     }

@@ -3,8 +3,8 @@
 use crate::{
     capture::{Packet, Tap},
     error::ProbeError,
-    protocol::{Direction, Offset, Transferred},
-    single_ended_evidence::{self, Place, PortSeen},
+    probe_report::{Probed, Row},
+    single_ended_evidence::{self, PortSeen},
     traceroute::{self, Way},
     ttl_limited::{self, Answer, SynSeen},
 };
@@ -14,7 +14,6 @@ use detect::{
     trace::{Frame, Link},
     weigh,
 };
-use serde::Serialize;
 use std::{
     io,
     net::{IpAddr, SocketAddr, ToSocketAddrs as _},
@@ -30,51 +29,6 @@ const ROUND_TRIPS: f64 = 4.0;
 const PATIENCE: [f64; 2] = [1.3, 6.0];
 /// Distances at which data are tried, at most.
 const TRIED: usize = 12;
-
-/// What is said of a port.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
-    /// What was carried.
-    pub application: String,
-    /// The host's port.
-    pub port: u16,
-    /// `down` to the prober, `up` from it; null where one end alone was looked at.
-    pub direction: Option<Direction>,
-    /// Is it split?
-    pub verdict: Verdict,
-    /// Why that is the verdict.
-    pub reason: String,
-    /// Where it is split, as far as hops answer.
-    pub place: Option<Place>,
-    /// What speaks for it, and what was looked at besides; the strongest first.
-    pub evidence: Vec<Evidence>,
-    /// What could not be had, and why.
-    pub missing: Vec<String>,
-}
-
-/// What was found by probing a host.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Probed {
-    /// The host's address.
-    pub host: IpAddr,
-    /// Whether its responder helped.
-    pub responder: bool,
-    /// A row for each port, application and direction.
-    pub rows: Vec<Row>,
-    /// What packets that are no TCP show.
-    pub way: Way,
-    /// What was measured of each port from here.
-    pub ports: Vec<PortSeen>,
-    /// The same of ports at which hardly anybody listens.
-    pub elsewhere: Vec<PortSeen>,
-    /// How far the responder's clock is ahead, and the control run that no splitter of TCP touches.
-    pub clocks: Option<Offset>,
-    /// What was carried, as both ends saw it.
-    pub transfers: Vec<Transferred>,
-    /// The prober's trace and the responder's: capture files, headers only.
-    #[serde(skip)]
-    pub traces: Option<[Vec<u8>; 2]>,
-}
 
 /// Finds a host's address.
 pub(crate) fn resolve(host: &str) -> Result<IpAddr, ProbeError> {

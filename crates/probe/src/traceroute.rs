@@ -1,7 +1,11 @@
 //! What packets that are no TCP show of the way to a host: who is on it, how far the host is, how long there and back takes. A splitter of TCP touches none
 //! of it. Everything is asked for twice or more, and slowly enough that hosts which limit their ICMP answer.
 
-use crate::{clock::now, sys};
+use crate::{
+    clock::now,
+    icmp::{Echo, Fate, fate},
+    sys,
+};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
@@ -101,26 +105,6 @@ impl Way {
     }
 }
 
-/// What became of a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    /// Given up on the way.
-    Exceeded,
-    /// The host itself answered.
-    Reached,
-    /// Somebody else would not let it pass.
-    Barred,
-}
-
-fn fate(host: IpAddr, complaint: &sys::Complaint) -> Fate {
-    let exceeded = if host.is_ipv6() { 3 } else { 11 };
-    match complaint.from {
-        Some(from) if from == host => Fate::Reached,
-        _ if complaint.kind == exceeded && complaint.code == 0 => Fate::Exceeded,
-        _ => Fate::Barred,
-    }
-}
-
 /// A datagram on its way.
 struct Sent {
     ttl: u8,
@@ -138,80 +122,6 @@ fn send_datagram(host: IpAddr, port: u16, hops: Option<u8>) -> io::Result<Sent> 
     let at = now();
     socket.send(&[0; 8])?;
     Ok(Sent { ttl: hops.unwrap_or(u8::MAX), at, socket, done: false })
-}
-
-/// Echo requests of one socket; each is known by its number.
-struct Echo {
-    socket: Socket,
-    host: IpAddr,
-    raw: bool,
-    id: u16,
-}
-
-/// What came back for an echo request.
-struct Echoed {
-    number: u16,
-    at: i64,
-    ttl: Option<u8>,
-    fate: Fate,
-    from: Option<IpAddr>,
-}
-
-impl Echo {
-    fn new(host: IpAddr) -> io::Result<Self> {
-        let (domain, protocol) = if host.is_ipv6() { (Domain::IPV6, Protocol::ICMPV6) } else { (Domain::IPV4, Protocol::ICMPV4) };
-        // Who may not open raw sockets may be allowed these (net.ipv4.ping_group_range).
-        let (socket, raw) = match Socket::new(domain, Type::DGRAM, Some(protocol)) {
-            Ok(socket) => (socket, false),
-            Err(_) => (Socket::new(domain, Type::RAW, Some(protocol))?, true),
-        };
-        sys::hear_errors(&socket, host.is_ipv6())?;
-        socket.connect(&SocketAddr::new(host, 0).into())?;
-        Ok(Echo { socket, host, raw, id: std::process::id() as u16 })
-    }
-
-    fn send(&self, number: u16, hops: Option<u8>) -> io::Result<i64> {
-        sys::set_hops(&self.socket, self.host.is_ipv6(), hops)?;
-        let mut packet = [if self.host.is_ipv6() { 128 } else { 8 }, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        packet[4..6].copy_from_slice(&self.id.to_be_bytes());
-        packet[6..8].copy_from_slice(&number.to_be_bytes());
-        let sum = packet.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum::<u32>();
-        packet[2..4].copy_from_slice(&(!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes());
-        let at = now();
-        self.socket.send(&packet)?;
-        Ok(at)
-    }
-
-    /// What has come back.
-    fn replies(&self) -> Vec<Echoed> {
-        let (mut found, mut buffer) = (Vec::new(), [0; 256]);
-        for errors in [true, false] {
-            // An error that waits is told once by each call before what waits behind it.
-            for _ in 0..64 {
-                let Ok(got) = sys::receive(&self.socket, &mut buffer, errors) else { break };
-                let bytes = &buffer[..got.length];
-                // A raw socket's reply begins with its IPv4 header.
-                let skip = if self.raw && !errors && !self.host.is_ipv6() {
-                    usize::from(bytes.first().map_or(0, |first| first & 15)) * 4
-                } else {
-                    0
-                };
-                let Some(message) = bytes.get(skip..skip + 8) else { continue };
-                let (kind, id) = (message[0], u16::from_be_bytes([message[4], message[5]]));
-                let number = u16::from_be_bytes([message[6], message[7]]);
-                if self.raw && id != self.id {
-                    continue;
-                }
-                let (fate, from) = match got.complaint {
-                    Some(complaint) => (fate(self.host, &complaint), complaint.from),
-                    None if !errors && matches!(kind, 0 | 129) => (Fate::Reached, Some(self.host)),
-                    None => continue,
-                };
-                found.push(Echoed { number, at: got.at.unwrap_or_else(now), ttl: got.ttl, fate, from });
-            }
-        }
-        found
-    }
 }
 
 /// Looks at the way to a host.

@@ -2,13 +2,16 @@
 
 use crate::{
     capture::{self, Packet, Tap},
+    clock_offset::Offset,
     error::ProbeError,
+    probe_report::{Probed, Row},
     prober_session::{Session, Wanted},
-    protocol::{self, Application, Direction, Transferred},
-    single_ended::{self, Probed, Row},
+    protocol, single_ended,
     single_ended_evidence::{self, PortSeen},
+    socket_filter,
     traceroute::{self, Baseline, RoundTrip, Way},
-    transfer, two_ended_evidence,
+    transfer_record::{Application, Direction, Transferred},
+    two_ended_evidence,
 };
 use detect::{Asked, Capture, Evidence, Known, Method, Says, Strength, Verdict, findings, weigh};
 
@@ -60,7 +63,7 @@ struct Asking {
     cells: Vec<Cell>,
     /// Ports that let no SYN in for so long, s, and when one was answered.
     deaf: Vec<(u16, f64, Option<f64>)>,
-    clocks: Option<protocol::Offset>,
+    clocks: Option<Offset>,
 }
 
 impl Asking {
@@ -220,7 +223,8 @@ fn row(
     }
     let mut missing = missing.to_vec();
     let errors = cell.transferred.iter().flat_map(|one| [&one.here.error, &one.there.error]).flatten();
-    missing.extend(errors.filter(|why| why.starts_with(transfer::NO_FILTER)).map(|why| format!("ACKs that are held (method 3): {why}")));
+    missing
+        .extend(errors.filter(|why| why.starts_with(socket_filter::NO_FILTER)).map(|why| format!("ACKs that are held (method 3): {why}")));
     missing.sort();
     missing.dedup();
     let split = matches!(verdict, Verdict::SplitTcp | Verdict::TcpProxy);

@@ -1,6 +1,9 @@
 //! What follows from transfers that both ends have told of, apart from their traces. Pure: reports in, evidence out.
 
-use crate::protocol::{Direction, Offset, Report, Transferred};
+use crate::{
+    clock_offset::Offset,
+    transfer_record::{Direction, Report, Transferred},
+};
 use detect::{
     Evidence, Method, Says, Strength,
     text::{bytes, seconds},
@@ -196,7 +199,7 @@ pub(crate) fn deaf(deaf_s: f64, answered_s: Option<f64>) -> Option<Evidence> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Application;
+    use crate::transfer_record::Application;
     use proptest::prelude::*;
 
     const MS: i64 = 1_000_000;

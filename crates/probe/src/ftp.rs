@@ -1,0 +1,63 @@
+//! FTP.
+
+use crate::{
+    framing::Until,
+    transfer::{LONGEST, SILENCE},
+};
+use socket2::Socket;
+use std::io::{self, Read as _, Write as _};
+
+pub(crate) const LINE: usize = 512;
+
+/// Lines of FTP's control connection.
+pub(crate) struct Lines<'a> {
+    socket: Until<'a>,
+    heard: Vec<u8>,
+}
+
+impl<'a> Lines<'a> {
+    pub(crate) fn new(socket: &'a Socket, heard: Vec<u8>) -> Self {
+        Lines { socket: Until::new(socket, LONGEST, SILENCE), heard }
+    }
+
+    pub(crate) fn say(&mut self, line: &str) -> io::Result<()> {
+        self.socket.write_all(format!("{line}\r\n").as_bytes())
+    }
+
+    pub(crate) fn next(&mut self) -> io::Result<String> {
+        let mut buffer = [0; LINE];
+        loop {
+            if let Some(line) = first_line(&mut self.heard)? {
+                return Ok(line);
+            }
+            match self.socket.read(&mut buffer)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => self.heard.extend(&buffer[..count]),
+            }
+        }
+    }
+
+    /// Says a line, and hears an answer that begins with this number.
+    pub(crate) fn ask(&mut self, line: &str, number: &str) -> io::Result<String> {
+        self.say(line)?;
+        self.expect(number)
+    }
+
+    pub(crate) fn expect(&mut self, number: &str) -> io::Result<String> {
+        let answer = self.next()?;
+        if answer.starts_with(number) { Ok(answer) } else { Err(io::Error::other(format!("{number} was to be answered, not {answer:?}"))) }
+    }
+}
+
+/// Takes the first line of FTP out of what was heard, once it is over.
+pub(super) fn first_line(heard: &mut Vec<u8>) -> io::Result<Option<String>> {
+    let end = heard.windows(2).position(|two| two == b"\r\n");
+    if end.unwrap_or(heard.len()) > LINE {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a line of FTP longer than {LINE} bytes")));
+    }
+    Ok(end.map(|end| {
+        let line = String::from_utf8_lossy(&heard[..end]).into_owned();
+        heard.drain(..end + 2);
+        line
+    }))
+}

@@ -1,0 +1,102 @@
+//! ICMP.
+
+use crate::{clock::now, sys};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+};
+
+/// What became of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Given up on the way.
+    Exceeded,
+    /// The host itself answered.
+    Reached,
+    /// Somebody else would not let it pass.
+    Barred,
+}
+
+pub(crate) fn fate(host: IpAddr, complaint: &sys::Complaint) -> Fate {
+    let exceeded = if host.is_ipv6() { 3 } else { 11 };
+    match complaint.from {
+        Some(from) if from == host => Fate::Reached,
+        _ if complaint.kind == exceeded && complaint.code == 0 => Fate::Exceeded,
+        _ => Fate::Barred,
+    }
+}
+
+/// Echo requests of one socket; each is known by its number.
+pub(crate) struct Echo {
+    pub(crate) socket: Socket,
+    pub(crate) host: IpAddr,
+    pub(crate) raw: bool,
+    pub(crate) id: u16,
+}
+
+/// What came back for an echo request.
+pub(crate) struct Echoed {
+    pub(crate) number: u16,
+    pub(crate) at: i64,
+    pub(crate) ttl: Option<u8>,
+    pub(crate) fate: Fate,
+    pub(crate) from: Option<IpAddr>,
+}
+
+impl Echo {
+    pub(crate) fn new(host: IpAddr) -> io::Result<Self> {
+        let (domain, protocol) = if host.is_ipv6() { (Domain::IPV6, Protocol::ICMPV6) } else { (Domain::IPV4, Protocol::ICMPV4) };
+        // Who may not open raw sockets may be allowed these (net.ipv4.ping_group_range).
+        let (socket, raw) = match Socket::new(domain, Type::DGRAM, Some(protocol)) {
+            Ok(socket) => (socket, false),
+            Err(_) => (Socket::new(domain, Type::RAW, Some(protocol))?, true),
+        };
+        sys::hear_errors(&socket, host.is_ipv6())?;
+        socket.connect(&SocketAddr::new(host, 0).into())?;
+        Ok(Echo { socket, host, raw, id: std::process::id() as u16 })
+    }
+
+    pub(crate) fn send(&self, number: u16, hops: Option<u8>) -> io::Result<i64> {
+        sys::set_hops(&self.socket, self.host.is_ipv6(), hops)?;
+        let mut packet = [if self.host.is_ipv6() { 128 } else { 8 }, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        packet[4..6].copy_from_slice(&self.id.to_be_bytes());
+        packet[6..8].copy_from_slice(&number.to_be_bytes());
+        let sum = packet.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum::<u32>();
+        packet[2..4].copy_from_slice(&(!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes());
+        let at = now();
+        self.socket.send(&packet)?;
+        Ok(at)
+    }
+
+    /// What has come back.
+    pub(crate) fn replies(&self) -> Vec<Echoed> {
+        let (mut found, mut buffer) = (Vec::new(), [0; 256]);
+        for errors in [true, false] {
+            // An error that waits is told once by each call before what waits behind it.
+            for _ in 0..64 {
+                let Ok(got) = sys::receive(&self.socket, &mut buffer, errors) else { break };
+                let bytes = &buffer[..got.length];
+                // A raw socket's reply begins with its IPv4 header.
+                let skip = if self.raw && !errors && !self.host.is_ipv6() {
+                    usize::from(bytes.first().map_or(0, |first| first & 15)) * 4
+                } else {
+                    0
+                };
+                let Some(message) = bytes.get(skip..skip + 8) else { continue };
+                let (kind, id) = (message[0], u16::from_be_bytes([message[4], message[5]]));
+                let number = u16::from_be_bytes([message[6], message[7]]);
+                if self.raw && id != self.id {
+                    continue;
+                }
+                let (fate, from) = match got.complaint {
+                    Some(complaint) => (fate(self.host, &complaint), complaint.from),
+                    None if !errors && matches!(kind, 0 | 129) => (Fate::Reached, Some(self.host)),
+                    None => continue,
+                };
+                found.push(Echoed { number, at: got.at.unwrap_or_else(now), ttl: got.ttl, fate, from });
+            }
+        }
+        found
+    }
+}

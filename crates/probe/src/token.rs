@@ -1,0 +1,82 @@
+//! Token.
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use std::{
+    fs::File,
+    io::{self, Read as _},
+};
+
+/// A number nobody guesses, as text.
+pub(crate) fn secret() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(hex(&bytes))
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn mac(token: &str, nonce: &str) -> Hmac<Sha256> {
+    let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(token.as_bytes()).expect("a key may have any length");
+    mac.update(b"tandem detect 1");
+    mac.update(nonce.as_bytes());
+    mac
+}
+
+/// What proves that the token is known.
+pub(crate) fn proof(token: &str, nonce: &str) -> String {
+    hex(&mac(token, nonce).finalize().into_bytes())
+}
+
+/// Whether that is it.
+pub(crate) fn proves(token: &str, nonce: &str, proof: &str) -> bool {
+    // Of a number's text a sign, or a single digit, would be accepted.
+    if proof.len() != 64 || !proof.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return false;
+    }
+    let bytes: Option<Vec<u8>> =
+        proof.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect();
+    // Takes as long whatever is wrong.
+    bytes.is_some_and(|bytes| mac(token, nonce).verify_slice(&bytes).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_text_alone_proves_that_the_token_is_known() {
+        // A nonce whose proof has a byte below sixteen, which a sign and a digit would stand for too.
+        let nonces = (0..100).map(|number| number.to_string());
+        let (nonce, right, at) = nonces
+            .filter_map(|nonce| {
+                let right = proof("token", &nonce);
+                let at = (0..64).step_by(2).find(|at| right.as_bytes()[*at] == b'0')?;
+                Some((nonce, right, at))
+            })
+            .next()
+            .expect("one of a hundred has such a byte");
+        assert!(proves("token", &nonce, &right));
+        let mut other = right.clone();
+        other.replace_range(at..=at, "+");
+        assert!(!proves("token", &nonce, &other), "{other}");
+        assert!(!proves("token", &nonce, &right[..63]));
+    }
+
+    #[test]
+    fn who_knows_the_token_proves_it() {
+        let proof = proof("secret", "nonce");
+        assert!(proves("secret", "nonce", &proof));
+        for (token, nonce, proof) in [
+            ("Secret", "nonce", proof.as_str()),
+            ("secret", "once", &proof),
+            ("secret", "nonce", "zz"),
+            ("secret", "nonce", ""),
+            ("secret", "nonce", "é1"),
+        ] {
+            assert!(!proves(token, nonce, proof), "{token} {nonce} {proof}");
+        }
+    }
+}
