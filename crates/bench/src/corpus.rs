@@ -142,9 +142,9 @@ impl Corpus {
                 }
             }
             let expected = match run.middle.truth(run.way) {
-                Truth::Whole => detect::Verdict::EndToEnd,
-                Truth::Split => detect::Verdict::SplitTcp,
-                Truth::Proxy => detect::Verdict::TcpProxy,
+                Truth::Whole => detect::SplitVerdict::EndToEnd,
+                Truth::Split => detect::SplitVerdict::SplitTcp,
+                Truth::Proxy => detect::SplitVerdict::TcpProxy,
             };
             let text = serde_json::to_string_pretty(&Label {
                 expected: expected.to_string(),

@@ -1,9 +1,9 @@
 //! All connections of one capture file, in bounded memory.
 
 use crate::{
-    packet::{self, Carried, Segment},
-    trace::{self, Ending, Frame, TraceError},
-    traced_connection::Flow,
+    packet::{self, Dissected, TcpSegment},
+    trace::{self, CapturedFrame, TraceEnd, TraceError},
+    traced_connection::TracedConnection,
 };
 use serde::Serialize;
 use std::{
@@ -24,7 +24,7 @@ const MOST_DATAGRAMS: usize = 1024;
 
 /// What a capture had, apart from its connections.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Tally {
+pub struct CaptureTally {
     /// Frames of any kind.
     pub frames: u64,
     /// TCP segments.
@@ -47,12 +47,12 @@ pub struct Tally {
 
 /// A capture file, read.
 #[derive(Debug)]
-pub struct Capture {
+pub struct CaptureFile {
     pub(crate) path: PathBuf,
-    pub(crate) tally: Tally,
-    pub(crate) flows: Vec<Flow>,
+    pub(crate) tally: CaptureTally,
+    pub(crate) flows: Vec<TracedConnection>,
     /// Streams of datagrams: first and last time, payload bytes; by sender and receiver.
-    pub(crate) datagrams: BTreeMap<(SocketAddr, SocketAddr), Datagrams>,
+    pub(crate) datagrams: BTreeMap<(SocketAddr, SocketAddr), DatagramStream>,
     /// The latest time of any frame, ns by its clock.
     last: Option<i64>,
     current: HashMap<[SocketAddr; 2], usize>,
@@ -61,29 +61,29 @@ pub struct Capture {
 
 /// Datagrams that went one way between two ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Datagrams {
+pub(crate) struct DatagramStream {
     pub(crate) first: i64,
     pub(crate) last: i64,
     pub(crate) bytes: u64,
 }
 
-impl Capture {
+impl CaptureFile {
     /// Reads a capture file, pcap or pcapng, as a stream.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
-        let mut capture = Capture::empty(path);
+        let mut capture = CaptureFile::empty(path);
         let ending = trace::frames(path, |frame| capture.note(&frame))?;
         capture.end(ending)
     }
 
     /// Reads a capture from anything; errors call it `name`.
     pub fn read_from(source: impl Read + Send, name: &Path) -> Result<Self, TraceError> {
-        let mut capture = Capture::empty(name);
+        let mut capture = CaptureFile::empty(name);
         let ending = trace::frames_of(source, name, |frame| capture.note(&frame))?;
         capture.end(ending)
     }
 
     /// What it had, apart from its connections.
-    pub fn tally(&self) -> &Tally {
+    pub fn tally(&self) -> &CaptureTally {
         &self.tally
     }
 
@@ -99,7 +99,7 @@ impl Capture {
 
     fn empty(path: &Path) -> Self {
         let (flows, datagrams, current) = (Vec::new(), BTreeMap::new(), HashMap::new());
-        Capture { path: path.into(), tally: Tally::default(), flows, datagrams, last: None, current, room: MOST_STEPS }
+        CaptureFile { path: path.into(), tally: CaptureTally::default(), flows, datagrams, last: None, current, room: MOST_STEPS }
     }
 
     /// Until when a connection that it does not have was not there either, ns by its clock; None where it may lack any: the file is cut, connections were
@@ -109,7 +109,7 @@ impl Capture {
         self.last.filter(|_| !lacks)
     }
 
-    fn end(mut self, ending: Ending) -> Result<Self, TraceError> {
+    fn end(mut self, ending: TraceEnd) -> Result<Self, TraceError> {
         self.tally.cut_at = ending.cut_at;
         if self.tally.segments == 0 && self.tally.datagrams == 0 {
             return Err(TraceError::NoTcp { path: self.path, what: nothing(&self.tally) });
@@ -117,20 +117,20 @@ impl Capture {
         Ok(self)
     }
 
-    fn note(&mut self, frame: &Frame<'_>) {
+    fn note(&mut self, frame: &CapturedFrame<'_>) {
         self.tally.frames += 1;
         self.last = self.last.max(Some(frame.at));
         match packet::dissect(frame) {
-            Carried::Tcp(segment) => self.note_segment(frame.at, &segment),
-            Carried::Udp { from, to, length } => self.note_datagram(frame.at, from, to, length),
-            Carried::Other => self.tally.others += 1,
-            Carried::Fragment => self.tally.fragments += 1,
-            Carried::Short => self.tally.short += 1,
-            Carried::UnknownLink(number) => self.tally.unknown_link.get_or_insert((number, 0)).1 += 1,
+            Dissected::Tcp(segment) => self.note_segment(frame.at, &segment),
+            Dissected::Udp { from, to, length } => self.note_datagram(frame.at, from, to, length),
+            Dissected::Other => self.tally.others += 1,
+            Dissected::Fragment => self.tally.fragments += 1,
+            Dissected::Short => self.tally.short += 1,
+            Dissected::UnknownLink(number) => self.tally.unknown_link.get_or_insert((number, 0)).1 += 1,
         }
     }
 
-    fn note_segment(&mut self, at: i64, segment: &Segment<'_>) {
+    fn note_segment(&mut self, at: i64, segment: &TcpSegment<'_>) {
         self.tally.segments += 1;
         let (sides, side) = if segment.from <= segment.to { ([segment.from, segment.to], 0) } else { ([segment.to, segment.from], 1) };
         let index = match self.current.get(&sides) {
@@ -144,7 +144,7 @@ impl Capture {
         if self.flows.len() >= MOST_FLOWS {
             self.forget();
         }
-        self.flows.push(Flow::new(sides, at));
+        self.flows.push(TracedConnection::new(sides, at));
         self.current.insert(sides, self.flows.len() - 1);
         // Each time there are twice as many, each has half the room.
         if self.flows.len().is_power_of_two() {
@@ -159,7 +159,7 @@ impl Capture {
 
     /// Keeps the half that carried most, in the order they came in.
     fn forget(&mut self) {
-        let mut sizes: Vec<u64> = self.flows.iter().map(Flow::bytes).collect();
+        let mut sizes: Vec<u64> = self.flows.iter().map(TracedConnection::bytes).collect();
         sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
         let (least, mut left) = (sizes[MOST_FLOWS / 2], MOST_FLOWS / 2);
         let before = self.flows.len();
@@ -180,15 +180,15 @@ impl Capture {
         if self.datagrams.len() >= MOST_DATAGRAMS && !self.datagrams.contains_key(&(from, to)) {
             return;
         }
-        let stream = self.datagrams.entry((from, to)).or_insert(Datagrams { first: at, last: at, bytes: 0 });
+        let stream = self.datagrams.entry((from, to)).or_insert(DatagramStream { first: at, last: at, bytes: 0 });
         stream.last = stream.last.max(at);
         stream.bytes = stream.bytes.saturating_add(length);
     }
 }
 
 /// What a capture without TCP has instead, and the cure.
-fn nothing(tally: &Tally) -> String {
-    let Tally { frames, short, fragments, others, .. } = tally;
+fn nothing(tally: &CaptureTally) -> String {
+    let CaptureTally { frames, short, fragments, others, .. } = tally;
     match tally.unknown_link {
         Some((number, _)) => format!(
             "its frames are of link type {number}, which is not read (Ethernet, raw IP, Linux cooked and loopback are: capture on one of those, or on \

@@ -5,12 +5,12 @@
 //! 500 ppm) fits between the bounds, then something was received before it was sent: it was not this that was received (Wei et al., method 2,
 //! with every pair i, j instead of i = 1, and a drift).
 
-use crate::progress::{Curve, Step};
+use crate::progress::{ProgressCurve, ProgressStep};
 
 /// The largest drift that clocks are believed to have.
-pub const DRIFT: f64 = 500e-6;
+pub const MAX_CLOCK_DRIFT: f64 = 500e-6;
 /// What time stamps of one machine may be wrong, s: they are taken where packets pass, and the first of several that are handed over together dates them all.
-pub const JITTER: f64 = 1e-3;
+pub const TIMESTAMP_JITTER_S: f64 = 1e-3;
 
 /// A place of a stream, from where it was sent to where it arrived.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -27,8 +27,8 @@ pub(crate) struct Transit {
 
 /// The transits of a stream's places (or of acknowledgements for them), from one capture's curve to the other's. `shift` is added to a place at the arrival to
 /// have it at the departure; `begins` says whether the departures' capture has the stream's begin.
-pub(crate) fn transits(departures: &Curve, arrivals: &Curve, shift: i64, begins: bool) -> Vec<Transit> {
-    let transit = |step: &Step| {
+pub(crate) fn transits(departures: &ProgressCurve, arrivals: &ProgressCurve, shift: i64, begins: bool) -> Vec<Transit> {
+    let transit = |step: &ProgressStep| {
         let departure = departures.reached(step.reach + shift)?;
         // A capture that began late has its first record of what was sent before.
         let exact = departure.exact && (departure.after.is_some() || (begins && step.reach + shift == 0));
@@ -39,11 +39,11 @@ pub(crate) fn transits(departures: &Curve, arrivals: &Curve, shift: i64, begins:
 }
 
 /// A transit and when it was, both s.
-pub(crate) type Point = (f64, f64);
+pub(crate) type TransitPoint = (f64, f64);
 
 /// What the offset between two clocks can be.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Fit {
+pub(crate) struct ClockFit {
     /// The least transits there and back, together, s: below 0 no offset fits.
     pub(crate) slack: f64,
     /// The drift that leaves most of it, and how far from it those are that leave any.
@@ -56,15 +56,15 @@ pub(crate) struct Fit {
 }
 
 /// The drift and the offset that fit best with transits `out` (departing by the first clock) and `back`.
-pub(crate) fn fit(out: &[Point], back: &[Point]) -> Option<Fit> {
+pub(crate) fn fit(out: &[TransitPoint], back: &[TransitPoint]) -> Option<ClockFit> {
     if out.is_empty() || back.is_empty() {
         return None;
     }
     let (out, back) = (lowest(out), lowest(back));
-    let least = |points: &[Point], drift: f64| points.iter().map(|(at, transit)| transit + drift * at).fold(f64::INFINITY, f64::min);
+    let least = |points: &[TransitPoint], drift: f64| points.iter().map(|(at, transit)| transit + drift * at).fold(f64::INFINITY, f64::min);
     let slack = |drift: f64| least(&out, -drift) + least(&back, drift);
     // It is concave in the drift, as a sum of minima of straight lines.
-    let (mut low, mut high) = (-DRIFT, DRIFT);
+    let (mut low, mut high) = (-MAX_CLOCK_DRIFT, MAX_CLOCK_DRIFT);
     for _ in 0..60 {
         let (a, b) = (low + (high - low) / 3.0, high - (high - low) / 3.0);
         if slack(a) < slack(b) { low = a } else { high = b }
@@ -84,24 +84,24 @@ pub(crate) fn fit(out: &[Point], back: &[Point]) -> Option<Fit> {
     };
     let (mut drift_error, mut offset) = (f64::NAN, (f64::NAN, f64::NAN));
     if slack(best) >= 0.0 {
-        let (low, high) = (edge(-DRIFT), edge(DRIFT));
+        let (low, high) = (edge(-MAX_CLOCK_DRIFT), edge(MAX_CLOCK_DRIFT));
         drift_error = (best - low).max(high - best);
         for part in 0..=DRIFTS {
             let drift = low + (high - low) * f64::from(part) / f64::from(DRIFTS);
             offset = (offset.0.min(-least(&back, drift)), offset.1.max(least(&out, -drift)));
         }
     }
-    Some(Fit { slack: slack(best), drift: best, drift_error, out: least(&out, -best), offset })
+    Some(ClockFit { slack: slack(best), drift: best, drift_error, out: least(&out, -best), offset })
 }
 
 /// Drifts tried for the offset's bound.
 const DRIFTS: i32 = 64;
 
 /// Those of `points` that can be the least for any drift allowed: few of many.
-fn lowest(points: &[Point]) -> Vec<Point> {
+fn lowest(points: &[TransitPoint]) -> Vec<TransitPoint> {
     let mut sorted = points.to_vec();
     sorted.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
-    let mut hull: Vec<Point> = Vec::new();
+    let mut hull: Vec<TransitPoint> = Vec::new();
     for point in sorted {
         while let [.., a, b] = hull[..] {
             // Below the line from a to the new point, or gone.
@@ -145,9 +145,9 @@ mod tests {
         #[test]
         fn what_was_there_before_it_was_sent_does_not(offset in -2.0f64..2.0, growth in 0.01f64..1.0) {
             let points = |sign: f64| (0..100).map(|index| f64::from(index) * 0.1)
-                .map(|at| (at, 0.02 + sign * (offset + growth * at))).collect::<Vec<Point>>();
+                .map(|at| (at, 0.02 + sign * (offset + growth * at))).collect::<Vec<TransitPoint>>();
             let fit = fit(&points(1.0)[..1], &points(-1.0)).unwrap();
-            prop_assert!(fit.slack < 0.04 - 9.0 * (growth - DRIFT), "{:?}", fit);
+            prop_assert!(fit.slack < 0.04 - 9.0 * (growth - MAX_CLOCK_DRIFT), "{:?}", fit);
         }
     }
 }

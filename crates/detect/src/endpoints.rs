@@ -3,8 +3,8 @@
 use crate::{
     clock_fit::{Transit, transits},
     pairing,
-    progress::Step,
-    traced_connection::{Flow, Half},
+    progress::ProgressStep,
+    traced_connection::{TracedConnection, TracedStream},
 };
 
 /// Above this ratio the nearer end is the one that answers sooner.
@@ -12,15 +12,15 @@ const CLEARLY_SOONER: i64 = 4;
 
 /// A connection as one capture saw it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct View<'a> {
-    pub(crate) flow: &'a Flow,
+pub(crate) struct EndpointView<'a> {
+    pub(crate) flow: &'a TracedConnection,
     /// The index of the side that sends stream 0.
     pub(crate) sender: usize,
 }
 
-impl<'a> View<'a> {
+impl<'a> EndpointView<'a> {
     /// What the side that sends `stream` sent.
-    pub(crate) fn half(&self, stream: usize) -> &'a Half {
+    pub(crate) fn half(&self, stream: usize) -> &'a TracedStream {
         &self.flow.halves[self.sender ^ stream]
     }
 
@@ -48,14 +48,14 @@ impl<'a> View<'a> {
     /// How long after bytes of `stream` their acknowledgement was seen here, ns: at most, whatever was not recorded.
     pub(crate) fn answers(&self, stream: usize) -> Vec<i64> {
         let (sent, acked) = (&self.half(stream).sent, &self.half(1 - stream).acked);
-        let answer = |step: &Step| Some(step.at - sent.reached(step.reach)?.after?);
+        let answer = |step: &ProgressStep| Some(step.at - sent.reached(step.reach)?.after?);
         acked.steps().iter().filter(|step| step.reach > 0).filter_map(answer).collect()
     }
 
     /// The same as recorded.
     pub(crate) fn answers_recorded(&self, stream: usize) -> Vec<i64> {
         let (sent, acked) = (&self.half(stream).sent, &self.half(1 - stream).acked);
-        let answer = |step: &Step| Some(step.at - sent.reached(step.reach)?.at);
+        let answer = |step: &ProgressStep| Some(step.at - sent.reached(step.reach)?.at);
         acked.steps().iter().filter(|step| step.reach > 0).filter_map(answer).collect()
     }
 
@@ -84,27 +84,27 @@ impl<'a> View<'a> {
 
 /// A connection from both ends.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ends<'a> {
+pub(crate) struct EndpointPair<'a> {
     /// At the sender of stream 0, and at its receiver.
-    pub(crate) ends: [View<'a>; 2],
+    pub(crate) ends: [EndpointView<'a>; 2],
     /// A stream's place at the receiver of stream 0, plus this, is its place at the sender of stream 0.
     shifts: [Option<i64>; 2],
 }
 
-impl<'a> Ends<'a> {
-    pub(crate) fn new(ends: [View<'a>; 2]) -> Self {
+impl<'a> EndpointPair<'a> {
+    pub(crate) fn new(ends: [EndpointView<'a>; 2]) -> Self {
         let shift = |stream: usize| {
-            let of = |view: &View<'a>| (view.half(stream), view.anchored(stream));
+            let of = |view: &EndpointView<'a>| (view.half(stream), view.anchored(stream));
             pairing::shift(of(&ends[0]), of(&ends[1]))
         };
-        Ends { ends, shifts: [shift(0), shift(1)] }
+        EndpointPair { ends, shifts: [shift(0), shift(1)] }
     }
 
-    pub(crate) fn sender(&self) -> &View<'a> {
+    pub(crate) fn sender(&self) -> &EndpointView<'a> {
         &self.ends[0]
     }
 
-    pub(crate) fn receiver(&self) -> &View<'a> {
+    pub(crate) fn receiver(&self) -> &EndpointView<'a> {
         &self.ends[1]
     }
 
@@ -117,7 +117,7 @@ impl<'a> Ends<'a> {
         let (from, to) = (self.ends[stream], self.ends[1 - stream]);
         // From a place at the stream's sender to the one at its receiver.
         let shift = self.shifts[stream]? * if stream == 0 { -1 } else { 1 };
-        let wait = |step: &Step| {
+        let wait = |step: &ProgressStep| {
             let sent = from.half(stream).sent.reached(step.reach)?.after?;
             let came = to.half(stream).sent.reached(step.reach + shift).filter(|came| came.exact && came.after.is_some())?.at;
             Some((step.at - sent, to.half(1 - stream).acked.reached(step.reach + shift)?.after? - came))

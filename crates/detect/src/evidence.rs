@@ -60,7 +60,7 @@ pub enum Method {
 /// What it speaks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Says {
+pub enum Indication {
     /// One connection.
     EndToEnd,
     /// Two, of either kind.
@@ -91,7 +91,7 @@ pub struct Evidence {
     /// How it was found.
     pub method: Method,
     /// What it speaks for.
-    pub says: Says,
+    pub says: Indication,
     /// How strongly.
     pub strength: Strength,
     /// Its number.
@@ -104,7 +104,7 @@ pub struct Evidence {
 
 impl Evidence {
     /// A piece of evidence; `number` is its value and unit.
-    pub fn new(method: Method, says: Says, strength: Strength, number: (f64, &'static str), text: String) -> Self {
+    pub fn new(method: Method, says: Indication, strength: Strength, number: (f64, &'static str), text: String) -> Self {
         Evidence { method, says, strength, value: number.0, unit: number.1, text }
     }
 }

@@ -1,24 +1,24 @@
 //! Findings.
 
 use crate::{
-    ack_timing::{self, Clocks, Known},
-    behaviour::{self, Character},
-    capture_file::Capture,
+    ack_timing::{self, ClockEstimate, TraceConditions},
+    behaviour::{self, ConnectionBehaviour},
+    capture_file::CaptureFile,
     clock_offset,
-    endpoints::{Ends, View},
-    evidence::{Evidence, Method, Says, Strength},
+    endpoints::{EndpointPair, EndpointView},
+    evidence::{Evidence, Indication, Method, Strength},
     packet_comparison,
-    pairing::{self, Contents, MatchedBy, Pair},
+    pairing::{self, ConnectionMatch, ContentIndex, MatchedBy},
     split_kind,
     text::{bytes, seconds},
-    verdict::{Verdict, weigh},
+    verdict::{SplitVerdict, weigh},
 };
 use serde::Serialize;
 use std::{collections::BTreeSet, net::SocketAddr};
 
 /// What is said of one connection.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Finding {
+pub struct ConnectionFinding {
     /// Who sends most of the data, and to whom, as the sender's trace has it.
     pub sender: Option<[SocketAddr; 2]>,
     /// The same as the receiver's trace has it.
@@ -28,30 +28,30 @@ pub struct Finding {
     /// Payload bytes of both directions, repetitions left out.
     pub bytes: u64,
     /// Is it split?
-    pub verdict: Verdict,
+    pub verdict: SplitVerdict,
     /// Why that is the verdict.
     pub reason: String,
     /// What speaks for it, and what was looked at besides; the strongest first.
     pub evidence: Vec<Evidence>,
     /// What the clocks can be, if it is end to end.
-    pub clocks: Option<Clocks>,
+    pub clocks: Option<ClockEstimate>,
     /// How it behaved.
-    pub character: Character,
+    pub character: ConnectionBehaviour,
 }
 
 /// How to look.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Asked {
+pub struct FindingOptions {
     /// What is known of how the traces were taken.
-    pub known: Known,
+    pub known: TraceConditions,
     /// With numbers over time.
     pub series: bool,
 }
 
 /// Looks at every connection, the largest first; of those that are as large, the ones seen at both ends.
-pub fn findings(sender: Option<&Capture>, receiver: Option<&Capture>, asked: &Asked) -> Vec<Finding> {
+pub fn findings(sender: Option<&CaptureFile>, receiver: Option<&CaptureFile>, asked: &FindingOptions) -> Vec<ConnectionFinding> {
     let pairs = sender.zip(receiver).map_or_else(Vec::new, |(one, two)| pairing::pairs(one, two));
-    let mut found: Vec<Finding> =
+    let mut found: Vec<ConnectionFinding> =
         sender.zip(receiver).map(|(one, two)| pairs.iter().map(|pair| both(one, two, pair, asked)).collect()).unwrap_or_default();
     // Until when the sender's trace has all there was, by the receiver's clock: where a client asks, that has the way of its SYN in it, so that what the sender
     // would have seen of a connection that began before would be there.
@@ -62,13 +62,13 @@ pub fn findings(sender: Option<&Capture>, receiver: Option<&Capture>, asked: &As
     for (end, capture, other) in [(0, sender, receiver), (1, receiver, sender)] {
         let Some(capture) = capture else { continue };
         let known: BTreeSet<usize> = pairs.iter().map(|pair| if end == 0 { pair.one } else { pair.two }).collect();
-        let contents = (end == 1).then(|| Contents::new(&capture.flows, &known));
+        let contents = (end == 1).then(|| ContentIndex::new(&capture.flows, &known));
         for (index, flow) in capture.flows.iter().enumerate().filter(|(index, _)| !known.contains(index)) {
             let again = contents.as_ref().and_then(|contents| from_cache(contents, index, until.is_some_and(|until| flow.first < until)));
-            found.push(single(end, View { flow, sender: flow.sender() }, other, again, asked));
+            found.push(single(end, EndpointView { flow, sender: flow.sender() }, other, again, asked));
         }
     }
-    let is_alone = |finding: &Finding| finding.sender.is_none() || finding.receiver.is_none();
+    let is_alone = |finding: &ConnectionFinding| finding.sender.is_none() || finding.receiver.is_none();
     found.sort_by_key(|finding| (std::cmp::Reverse(finding.bytes), is_alone(finding), finding.sender, finding.receiver));
     found
 }
@@ -77,16 +77,16 @@ pub fn findings(sender: Option<&Capture>, receiver: Option<&Capture>, asked: &As
 const SAME_CONTENT: usize = 16;
 
 /// A connection that both ends saw.
-fn both(one: &Capture, two: &Capture, pair: &Pair, asked: &Asked) -> Finding {
+fn both(one: &CaptureFile, two: &CaptureFile, pair: &ConnectionMatch, asked: &FindingOptions) -> ConnectionFinding {
     let (here, there) = (&one.flows[pair.one], &two.flows[pair.two]);
     // The direction that carried more, where it was seen to; and the end that sent it, whichever trace was said to be its.
     let side = if here.bytes() >= there.bytes() { here.sender() } else { there.sender() ^ usize::from(pair.crossed) };
-    let (here, there) = (View { flow: here, sender: side }, View { flow: there, sender: side ^ usize::from(pair.crossed) });
+    let (here, there) = (EndpointView { flow: here, sender: side }, EndpointView { flow: there, sender: side ^ usize::from(pair.crossed) });
     // A receiver that delays its ACKs looks like a sender that waits for them.
     let delays = asked.known.ack_delay_s.is_some();
     let swapped =
         matches!((here.at(), there.at()), (Some(1), Some(0) | None)) || (!delays && matches!((here.at(), there.at()), (None, Some(0))));
-    let ends = Ends::new(if swapped { [there, here] } else { [here, there] });
+    let ends = EndpointPair::new(if swapped { [there, here] } else { [here, there] });
     let (mut evidence, mut clocks) = (Vec::new(), None);
     for stream in [0, 1] {
         if let Some(within) = asked.known.synchronised_s {
@@ -114,19 +114,21 @@ fn both(one: &Capture, two: &Capture, pair: &Pair, asked: &Asked) -> Finding {
     evidence.extend(split_kind::late_call(&ends));
     evidence.extend(split_kind::window(ends.sender(), Some(ends.receiver())));
     let (verdict, mut reason) = weigh(&mut evidence);
-    if verdict == Verdict::EndToEnd {
-        evidence.retain(|piece| !matches!(piece.says, Says::SplitTcp) && (piece.method != Method::Window || piece.says != Says::TcpProxy));
+    if verdict == SplitVerdict::EndToEnd {
+        evidence.retain(|piece| {
+            !matches!(piece.says, Indication::SplitTcp) && (piece.method != Method::Window || piece.says != Indication::TcpProxy)
+        });
     }
     if swapped {
         reason += "; the traces were taken the other way round: the sender's trace is the one given as the receiver's";
     }
     // Of one connection all packets tell the offset; of two, those that do travel from end to end.
-    let clocks = clocks.filter(|_| verdict != Verdict::SplitTcp && verdict != Verdict::TcpProxy);
+    let clocks = clocks.filter(|_| verdict != SplitVerdict::SplitTcp && verdict != SplitVerdict::TcpProxy);
     // Synchronised clocks have no offset to speak of.
     let known = asked.known.synchronised_s.map(|_| 0.0);
     let offset = known.or(clocks.map(|clocks| clocks.offset_s)).or_else(|| clock_offset::offset(&ends).map(|offset| offset.seconds));
     let character = behaviour::character(Some(ends.sender()), Some(ends.receiver()), Some((&ends, offset)), asked.series);
-    Finding {
+    ConnectionFinding {
         sender: Some(pairing::names(ends.sender().flow, ends.sender().sender)),
         receiver: Some(pairing::names(ends.receiver().flow, ends.receiver().sender)),
         matched_by: Some(pair.by),
@@ -141,7 +143,7 @@ fn both(one: &Capture, two: &Capture, pair: &Pair, asked: &Asked) -> Finding {
 
 /// Whether a connection of the receiver's trace, of which the sender's has nothing, brought what others had brought before. That the sender's has nothing
 /// shows that the sender was not asked only if that trace `ran_on` past the connection's beginning and lacks nothing.
-fn from_cache(contents: &Contents<'_>, index: usize, ran_on: bool) -> Option<Evidence> {
+fn from_cache(contents: &ContentIndex<'_>, index: usize, ran_on: bool) -> Option<Evidence> {
     let times = contents.before(index, SAME_CONTENT);
     let (strength, why) = if ran_on {
         (Strength::Strong, "has nothing of this one, though it ran on")
@@ -149,11 +151,17 @@ fn from_cache(contents: &Contents<'_>, index: usize, ran_on: bool) -> Option<Evi
         (Strength::Moderate, "has nothing of this one, and may have ended before, or lack it")
     };
     let text = format!("the same bytes had come from that server in {times} connections before, and the sender's trace {why}");
-    (times > 0).then(|| Evidence::new(Method::Cache, Says::TcpProxy, strength, (times as f64, "times"), text))
+    (times > 0).then(|| Evidence::new(Method::Cache, Indication::TcpProxy, strength, (times as f64, "times"), text))
 }
 
 /// A connection that one end saw: 0, the sender's trace, or 1, the receiver's; `again` is what its content shows.
-fn single(end: usize, view: View<'_>, other: Option<&Capture>, again: Option<Evidence>, asked: &Asked) -> Finding {
+fn single(
+    end: usize,
+    view: EndpointView<'_>,
+    other: Option<&CaptureFile>,
+    again: Option<Evidence>,
+    asked: &FindingOptions,
+) -> ConnectionFinding {
     let mut evidence = Vec::new();
     let at_sender = view.at().map_or(end == 0, |stream| stream == 0);
     if at_sender {
@@ -166,7 +174,7 @@ fn single(end: usize, view: View<'_>, other: Option<&Capture>, again: Option<Evi
     }
     evidence.extend(again);
     let (verdict, mut reason) = weigh(&mut evidence);
-    if verdict == Verdict::CannotTell {
+    if verdict == SplitVerdict::CannotTell {
         reason += match other {
             Some(_) => "; the other trace does not have this connection",
             None => "; one end alone shows little: give both ends' traces, or delay the receiver's ACKs and say by how much",
@@ -175,7 +183,7 @@ fn single(end: usize, view: View<'_>, other: Option<&Capture>, again: Option<Evi
     let names = Some(pairing::names(view.flow, view.sender));
     let (sender, receiver) = if end == 0 { (names, None) } else { (None, names) };
     let (as_sender, as_receiver) = if at_sender { (Some(&view), None) } else { (None, Some(&view)) };
-    Finding {
+    ConnectionFinding {
         sender,
         receiver,
         matched_by: None,
@@ -189,7 +197,7 @@ fn single(end: usize, view: View<'_>, other: Option<&Capture>, again: Option<Evi
 }
 
 /// Datagrams at the other end that carry about as much as this connection does here (one of the operators of Wei et al. tunnelled over UDP).
-fn tunnelled(view: &View<'_>, other: &Capture) -> Option<Evidence> {
+fn tunnelled(view: &EndpointView<'_>, other: &CaptureFile) -> Option<Evidence> {
     let (length, took) = (view.half(0).bytes, view.flow.last - view.flow.first);
     if length < 100_000 {
         return None;
@@ -201,5 +209,5 @@ fn tunnelled(view: &View<'_>, other: &Capture) -> Option<Evidence> {
         bytes(stream.bytes as f64),
         seconds((stream.last - stream.first) as f64 / 1e9)
     );
-    Some(Evidence::new(Method::Transport, Says::Split, Strength::Moderate, (stream.bytes as f64, "B"), text))
+    Some(Evidence::new(Method::Transport, Indication::Split, Strength::Moderate, (stream.bytes as f64, "B"), text))
 }

@@ -1,7 +1,7 @@
 //! A frame's headers: link (Ethernet, VLAN, PPPoE, Linux cooked), IP with its extensions, and TCP. What was captured may be less than what was sent;
 //! lengths are those on the wire.
 
-use crate::trace::{Frame, Link};
+use crate::trace::{CapturedFrame, LinkType};
 use etherparse::{LaxIpSlice, ip_number};
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,8 +12,8 @@ pub const ACK: u8 = 0x10;
 
 /// What a frame carries.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Carried<'a> {
-    Tcp(Segment<'a>),
+pub enum Dissected<'a> {
+    Tcp(TcpSegment<'a>),
     /// Payload bytes of a datagram.
     Udp {
         from: SocketAddr,
@@ -32,7 +32,7 @@ pub enum Carried<'a> {
 
 /// A TCP segment, or several that the machine had put together (TSO, GRO).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Segment<'a> {
+pub struct TcpSegment<'a> {
     pub from: SocketAddr,
     pub to: SocketAddr,
     pub ttl: u8,
@@ -51,7 +51,7 @@ pub struct Segment<'a> {
     pub payload: &'a [u8],
 }
 
-impl Segment<'_> {
+impl TcpSegment<'_> {
     pub fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
@@ -93,16 +93,16 @@ pub fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-pub fn dissect<'a>(frame: &Frame<'a>) -> Carried<'a> {
+pub fn dissect<'a>(frame: &CapturedFrame<'a>) -> Dissected<'a> {
     let (ip, before) = match network(frame) {
-        Network::Ip { bytes, before } => (bytes, before),
-        Network::Other => return Carried::Other,
-        Network::Short => return Carried::Short,
-        Network::Unknown(link) => return Carried::UnknownLink(link),
+        LinkPayload::Ip { bytes, before } => (bytes, before),
+        LinkPayload::Other => return Dissected::Other,
+        LinkPayload::Short => return Dissected::Short,
+        LinkPayload::Unknown(link) => return Dissected::UnknownLink(link),
     };
-    let Ok((sliced, stopped)) = LaxIpSlice::from_slice(ip) else { return Carried::Short };
+    let Ok((sliced, stopped)) = LaxIpSlice::from_slice(ip) else { return Dissected::Short };
     if stopped.is_some() {
-        return Carried::Short;
+        return Dissected::Short;
     }
     let on_wire = frame.length.max(frame.bytes.len()).saturating_sub(before);
     let (ttl, ip_id, length) = match &sliced {
@@ -119,25 +119,25 @@ pub fn dissect<'a>(frame: &Frame<'a>) -> Carried<'a> {
     let (from, to) = (sliced.source_addr(), sliced.destination_addr());
     let payload = sliced.payload();
     if payload.fragmented {
-        return Carried::Fragment;
+        return Dissected::Fragment;
     }
     let upper: &'a [u8] = payload.payload;
     let length = length.saturating_sub(upper.as_ptr() as usize - ip.as_ptr() as usize);
     match payload.ip_number {
-        ip_number::TCP => tcp(from, to, ttl, ip_id, upper, length).map_or(Carried::Short, Carried::Tcp),
+        ip_number::TCP => tcp(from, to, ttl, ip_id, upper, length).map_or(Dissected::Short, Dissected::Tcp),
         ip_number::UDP => match (half_word(upper, 0), half_word(upper, 2)) {
-            (Some(source), Some(destination)) => Carried::Udp {
+            (Some(source), Some(destination)) => Dissected::Udp {
                 from: SocketAddr::new(from, source),
                 to: SocketAddr::new(to, destination),
                 length: length.saturating_sub(8) as u64,
             },
-            _ => Carried::Short,
+            _ => Dissected::Short,
         },
-        _ => Carried::Other,
+        _ => Dissected::Other,
     }
 }
 
-fn tcp<'a>(from: IpAddr, to: IpAddr, ttl: u8, ip_id: Option<u16>, bytes: &'a [u8], length: usize) -> Option<Segment<'a>> {
+fn tcp<'a>(from: IpAddr, to: IpAddr, ttl: u8, ip_id: Option<u16>, bytes: &'a [u8], length: usize) -> Option<TcpSegment<'a>> {
     let (offset, flags) = (usize::from(bytes.get(12)? >> 4) * 4, *bytes.get(13)?);
     if offset < 20 || length < offset {
         return None;
@@ -145,7 +145,7 @@ fn tcp<'a>(from: IpAddr, to: IpAddr, ttl: u8, ip_id: Option<u16>, bytes: &'a [u8
     let payload = bytes.get(offset..).unwrap_or_default();
     // More than 2^30 no packet has.
     let length = u32::try_from(length - offset).ok().filter(|length| *length < 1 << 30)?;
-    Some(Segment {
+    Some(TcpSegment {
         from: SocketAddr::new(from, half_word(bytes, 0)?),
         to: SocketAddr::new(to, half_word(bytes, 2)?),
         ttl,
@@ -160,7 +160,7 @@ fn tcp<'a>(from: IpAddr, to: IpAddr, ttl: u8, ip_id: Option<u16>, bytes: &'a [u8
     })
 }
 
-enum Network<'a> {
+enum LinkPayload<'a> {
     /// An IP packet, and how many bytes are before it.
     Ip {
         bytes: &'a [u8],
@@ -172,16 +172,16 @@ enum Network<'a> {
 }
 
 /// What is behind the link's header.
-fn network<'a>(frame: &Frame<'a>) -> Network<'a> {
+fn network<'a>(frame: &CapturedFrame<'a>) -> LinkPayload<'a> {
     const IP: [u16; 2] = [0x0800, 0x86dd];
     let bytes = frame.bytes;
     let (mut kind, mut at) = match frame.link {
-        Link::Ethernet => (half_word(bytes, 12), 14),
-        Link::Cooked => (half_word(bytes, 14), 16),
-        Link::Cooked2 => (half_word(bytes, 0), 20),
-        Link::Ip => (Some(IP[0]), 0),
-        Link::Loopback => (Some(IP[0]), 4),
-        Link::Unknown(number) => return Network::Unknown(number),
+        LinkType::Ethernet => (half_word(bytes, 12), 14),
+        LinkType::Cooked => (half_word(bytes, 14), 16),
+        LinkType::Cooked2 => (half_word(bytes, 0), 20),
+        LinkType::Ip => (Some(IP[0]), 0),
+        LinkType::Loopback => (Some(IP[0]), 4),
+        LinkType::Unknown(number) => return LinkPayload::Unknown(number),
     };
     loop {
         match kind {
@@ -192,16 +192,16 @@ fn network<'a>(frame: &Frame<'a>) -> Network<'a> {
             // PPPoE: PPP's numbers for IP.
             Some(0x8864) => {
                 if !matches!(half_word(bytes, at + 6), Some(0x0021 | 0x0057)) {
-                    return Network::Other;
+                    return LinkPayload::Other;
                 }
                 (kind, at) = (Some(IP[0]), at + 8);
             }
-            Some(_) => return Network::Other,
-            None => return Network::Short,
+            Some(_) => return LinkPayload::Other,
+            None => return LinkPayload::Short,
         }
     }
     match bytes.get(at..) {
-        Some(ip) if !ip.is_empty() => Network::Ip { bytes: ip, before: at },
-        _ => Network::Short,
+        Some(ip) if !ip.is_empty() => LinkPayload::Ip { bytes: ip, before: at },
+        _ => LinkPayload::Short,
     }
 }

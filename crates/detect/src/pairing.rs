@@ -2,8 +2,8 @@
 //! by what was carried, by how much.
 
 use crate::{
-    capture_file::Capture,
-    traced_connection::{Flow, Half},
+    capture_file::CaptureFile,
+    traced_connection::{TracedConnection, TracedStream},
 };
 use serde::Serialize;
 use std::{
@@ -27,7 +27,7 @@ pub enum MatchedBy {
 
 /// Two captures' views of one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pair {
+pub(crate) struct ConnectionMatch {
     pub(crate) one: usize,
     pub(crate) two: usize,
     pub(crate) by: MatchedBy,
@@ -46,17 +46,17 @@ const MOST_ALIKE: usize = 32;
 /// How far apart the two ends of one connection may be in time, ns: a middle may hold it, and the clocks' offset is not known exactly.
 const APART: i64 = 60_000_000_000;
 
-pub(crate) fn pairs(one: &Capture, two: &Capture) -> Vec<Pair> {
+pub(crate) fn pairs(one: &CaptureFile, two: &CaptureFile) -> Vec<ConnectionMatch> {
     pairs_of(&one.flows, &two.flows)
 }
 
-fn pairs_of(one: &[Flow], two: &[Flow]) -> Vec<Pair> {
-    let mut left = Left { one, two, free: [(0..one.len()).collect(), (0..two.len()).collect()], pairs: Vec::new() };
+fn pairs_of(one: &[TracedConnection], two: &[TracedConnection]) -> Vec<ConnectionMatch> {
+    let mut left = Unmatched { one, two, free: [(0..one.len()).collect(), (0..two.len()).collect()], pairs: Vec::new() };
     // Of connections between the same ports, those with the same numbers belong together, then the first with the first.
-    left.match_by(MatchedBy::Addresses, |flow| Some((flow.sides, numbers(flow)?)));
+    left.match_by(MatchedBy::Addresses, |flow| Some((flow.sides, isns(flow)?)));
     left.match_by(MatchedBy::Addresses, |flow| Some(flow.sides));
-    left.match_by(MatchedBy::Isn, |flow| numbers(flow).filter(|numbers| numbers.0.is_some() && numbers.1.is_some()));
-    left.match_by(MatchedBy::Isn, |flow| numbers(flow)?.0);
+    left.match_by(MatchedBy::Isn, |flow| isns(flow).filter(|numbers| numbers.0.is_some() && numbers.1.is_some()));
+    left.match_by(MatchedBy::Isn, |flow| isns(flow)?.0);
     left.match_by_content();
     left.match_by_lengths();
     left.pairs
@@ -64,37 +64,37 @@ fn pairs_of(one: &[Flow], two: &[Flow]) -> Vec<Pair> {
 
 /// How much later connections begin by `two`'s clock than by `one`'s, ns: the median of those of which both saw the beginning. Where as much was carried
 /// nothing shows that it was at the same time.
-pub(crate) fn offset(one: &[Flow], two: &[Flow], pairs: &[Pair]) -> Option<i64> {
-    let later = |pair: &Pair| {
+pub(crate) fn offset(one: &[TracedConnection], two: &[TracedConnection], pairs: &[ConnectionMatch]) -> Option<i64> {
+    let later = |pair: &ConnectionMatch| {
         let (one, two) = (&one[pair.one], &two[pair.two]);
         (one.began() && two.began() && pair.by != MatchedBy::Lengths).then(|| two.first - one.first)
     };
-    middle(pairs.iter().filter_map(later).collect())
+    lower_median(pairs.iter().filter_map(later).collect())
 }
 
 /// The median; of an even number, the lower of the two in the middle.
-fn middle(mut times: Vec<i64>) -> Option<i64> {
+fn lower_median(mut times: Vec<i64>) -> Option<i64> {
     times.sort_unstable();
     times.get(times.len().saturating_sub(1) / 2).copied()
 }
 
 /// ISNs of client and server.
-fn numbers(flow: &Flow) -> Option<(Option<u32>, Option<u32>)> {
+fn isns(flow: &TracedConnection) -> Option<(Option<u32>, Option<u32>)> {
     let client = flow.client?;
     let isn = |side: usize| flow.halves[side].syn.as_deref().map(|syn| syn.isn);
     Some((isn(client), isn(1 - client)))
 }
 
-struct Left<'a> {
-    one: &'a [Flow],
-    two: &'a [Flow],
+struct Unmatched<'a> {
+    one: &'a [TracedConnection],
+    two: &'a [TracedConnection],
     free: [BTreeSet<usize>; 2],
-    pairs: Vec<Pair>,
+    pairs: Vec<ConnectionMatch>,
 }
 
-impl Left<'_> {
+impl Unmatched<'_> {
     /// Those of the same key, of either capture.
-    fn groups<K: Ord>(&self, key: impl Fn(&Flow) -> Option<K>) -> Vec<[Vec<usize>; 2]> {
+    fn groups<K: Ord>(&self, key: impl Fn(&TracedConnection) -> Option<K>) -> Vec<[Vec<usize>; 2]> {
         let mut groups: BTreeMap<K, [Vec<usize>; 2]> = BTreeMap::new();
         for (which, flows) in [self.one, self.two].into_iter().enumerate() {
             for index in &self.free[which] {
@@ -107,7 +107,7 @@ impl Left<'_> {
     }
 
     /// Pairs those of the same key, in their order, as many as both have.
-    fn match_by<K: Ord>(&mut self, by: MatchedBy, key: impl Fn(&Flow) -> Option<K>) {
+    fn match_by<K: Ord>(&mut self, by: MatchedBy, key: impl Fn(&TracedConnection) -> Option<K>) {
         for [ones, twos] in self.groups(key) {
             for (one, two) in ones.into_iter().zip(twos) {
                 self.take(one, two, by);
@@ -119,13 +119,13 @@ impl Left<'_> {
     /// none.
     fn offset(&self) -> Option<i64> {
         offset(self.one, self.two, &self.pairs)
-            .or_else(|| middle(self.pairs.iter().map(|pair| self.two[pair.two].first - self.one[pair.one].first).collect()))
+            .or_else(|| lower_median(self.pairs.iter().map(|pair| self.two[pair.two].first - self.one[pair.one].first).collect()))
     }
 
     /// What carried as much, and nothing else did.
     fn match_by_lengths(&mut self) {
         let offset = self.offset();
-        let lengths = |flow: &Flow| {
+        let lengths = |flow: &TracedConnection| {
             let lengths = [flow.halves[flow.sender()].length(), flow.halves[1 - flow.sender()].length()];
             (lengths[0] >= TELLING_LENGTH).then_some(lengths)
         };
@@ -144,7 +144,7 @@ impl Left<'_> {
     fn match_by_content(&mut self) {
         // Where the clocks' offset is known, what was carried at another time is another's.
         let offset = self.offset();
-        let likely = |one: &Flow, two: &Flow, shared: usize| match offset {
+        let likely = |one: &TracedConnection, two: &TracedConnection, shared: usize| match offset {
             Some(offset) => at_once(one, two, offset),
             None => shared >= SURELY_CONTENT || shared * 2 >= content(one).count().min(content(two).count()),
         };
@@ -190,50 +190,50 @@ impl Left<'_> {
             (Some(a), Some(b)) => a != b,
             _ => a.sender() != b.sender(),
         };
-        self.pairs.push(Pair { one, two, by, crossed });
+        self.pairs.push(ConnectionMatch { one, two, by, crossed });
     }
 }
 
 /// Whether two views can be of one connection where `two`'s clock is later by this, ns.
-fn at_once(one: &Flow, two: &Flow, offset: i64) -> bool {
+fn at_once(one: &TracedConnection, two: &TracedConnection, offset: i64) -> bool {
     one.first + offset <= two.last + APART && two.first <= one.last + offset + APART
 }
 
-fn content(flow: &Flow) -> impl Iterator<Item = u64> + '_ {
+fn content(flow: &TracedConnection) -> impl Iterator<Item = u64> + '_ {
     flow.halves.iter().flat_map(|half| half.content.hashes().map(|(hash, _)| hash))
 }
 
 /// The side that was called; where the beginning was not seen, the one that sent more.
-fn server(flow: &Flow) -> usize {
+fn server(flow: &TracedConnection) -> usize {
     flow.client.map_or(flow.sender(), |client| 1 - client)
 }
 
 /// What the server sent of it.
-fn served(flow: &Flow) -> impl Iterator<Item = u64> + '_ {
+fn served(flow: &TracedConnection) -> impl Iterator<Item = u64> + '_ {
     flow.halves[server(flow)].content.hashes().map(|(hash, _)| hash)
 }
 
 /// Of connections of one capture: which stretches of content their servers sent.
-pub(crate) struct Contents<'a> {
-    flows: &'a [Flow],
+pub(crate) struct ContentIndex<'a> {
+    flows: &'a [TracedConnection],
     holders: BTreeMap<u64, Vec<usize>>,
 }
 
-impl<'a> Contents<'a> {
-    pub(crate) fn new(flows: &'a [Flow], which: &BTreeSet<usize>) -> Self {
+impl<'a> ContentIndex<'a> {
+    pub(crate) fn new(flows: &'a [TracedConnection], which: &BTreeSet<usize>) -> Self {
         let mut holders: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
         for index in which {
             for hash in served(&flows[*index]) {
                 holders.entry(hash).or_default().push(*index);
             }
         }
-        Contents { flows, holders }
+        ContentIndex { flows, holders }
     }
 
     /// How many of them began before another one of the capture, were with the same server's host, and brought three quarters or more of its stretches:
     /// at least `least`.
     pub(crate) fn before(&self, index: usize, least: usize) -> usize {
-        let host = |flow: &Flow| flow.sides[server(flow)].ip();
+        let host = |flow: &TracedConnection| flow.sides[server(flow)].ip();
         let (own, here) = (served(&self.flows[index]).count(), host(&self.flows[index]));
         let mut shared: BTreeMap<usize, usize> = BTreeMap::new();
         for hash in served(&self.flows[index]) {
@@ -247,7 +247,7 @@ impl<'a> Contents<'a> {
 }
 
 /// What to add to a place in `two`'s view of a stream to have it in `one`'s; None when that can't be told.
-pub(crate) fn shift(one: (&Half, bool), two: (&Half, bool)) -> Option<i64> {
+pub(crate) fn shift(one: (&TracedStream, bool), two: (&TracedStream, bool)) -> Option<i64> {
     if one.1 && two.1 {
         return Some(0);
     }
@@ -268,26 +268,26 @@ pub(crate) fn shift(one: (&Half, bool), two: (&Half, bool)) -> Option<i64> {
 }
 
 /// Names for both sides, sender first.
-pub(crate) fn names(flow: &Flow, sender: usize) -> [SocketAddr; 2] {
+pub(crate) fn names(flow: &TracedConnection, sender: usize) -> [SocketAddr; 2] {
     [flow.sides[sender], flow.sides[1 - sender]]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::traced_connection::Syn;
+    use crate::traced_connection::SynSegment;
 
     const SECOND: i64 = 1_000_000_000;
 
     /// A connection from the host of this number, which lasts a second and has these stretches of content.
-    fn flow(host: u8, first: i64, content: impl IntoIterator<Item = u64>) -> Flow {
-        let mut flow = Flow::new([([10, 0, 0, host], 40000).into(), ([10, 0, 1, 1], 80).into()], first);
+    fn flow(host: u8, first: i64, content: impl IntoIterator<Item = u64>) -> TracedConnection {
+        let mut flow = TracedConnection::new([([10, 0, 0, host], 40000).into(), ([10, 0, 1, 1], 80).into()], first);
         flow.last = first + SECOND;
         content.into_iter().for_each(|hash| flow.halves[1].content.note(hash, 0));
         flow
     }
 
-    fn matched(one: &[Flow], two: &[Flow]) -> Vec<(usize, usize, MatchedBy)> {
+    fn matched(one: &[TracedConnection], two: &[TracedConnection]) -> Vec<(usize, usize, MatchedBy)> {
         pairs_of(one, two).into_iter().map(|pair| (pair.one, pair.two, pair.by)).collect()
     }
 
@@ -327,11 +327,13 @@ mod tests {
         let begun = |host: u8, first: i64| {
             let mut flow = flow(host, first, []);
             let order = String::new();
-            let syn = Syn { at: first, isn: 1, mss: None, scale: None, order, clock: None, window: 1, ttl: 64 };
+            let syn = SynSegment { at: first, isn: 1, mss: None, scale: None, order, clock: None, window: 1, ttl: 64 };
             (flow.client, flow.halves[0].syn) = (Some(0), Some(Box::new(syn)));
             flow
         };
-        let apart = |one: Flow, two: Flow, by: MatchedBy| offset(&[one], &[two], &[Pair { one: 0, two: 0, by, crossed: false }]);
+        let apart = |one: TracedConnection, two: TracedConnection, by: MatchedBy| {
+            offset(&[one], &[two], &[ConnectionMatch { one: 0, two: 0, by, crossed: false }])
+        };
         assert_eq!(apart(begun(1, 2), begun(1, 9), MatchedBy::Content), Some(7));
         assert_eq!(apart(begun(1, 2), begun(1, 9), MatchedBy::Lengths), None);
         assert_eq!(apart(begun(1, 2), flow(1, 9, []), MatchedBy::Content), None);
@@ -339,8 +341,8 @@ mod tests {
 
     #[test]
     fn one_pair_that_is_wrong_does_not_move_the_clocks() {
-        assert_eq!(middle(vec![5, -900, 6]), Some(5));
-        assert_eq!(middle(vec![7, 4]), Some(4));
-        assert_eq!(middle(Vec::new()), None);
+        assert_eq!(lower_median(vec![5, -900, 6]), Some(5));
+        assert_eq!(lower_median(vec![7, 4]), Some(4));
+        assert_eq!(lower_median(Vec::new()), None);
     }
 }

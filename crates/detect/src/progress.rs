@@ -2,7 +2,7 @@
 
 /// A rise of the curve: at this time it came this far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct ProgressStep {
     /// ns since 1970.
     pub(crate) at: i64,
     /// Bytes from the stream's base.
@@ -14,15 +14,15 @@ pub(crate) struct Step {
 /// A curve that only rises. When it has too many steps it keeps those alone that cross a multiple of 2^grid bytes: for such a multiple the time it was
 /// reached stays exact, so that two curves kept on different grids can be compared on the coarser one.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Curve {
-    steps: Vec<Step>,
+pub(crate) struct ProgressCurve {
+    steps: Vec<ProgressStep>,
     grid: u32,
     reach: Option<i64>,
 }
 
 /// When a curve reached a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Reached {
+pub(crate) struct ReachTime {
     /// The first record of it.
     pub(crate) at: i64,
     /// The last record of less: whatever a capture lost, it was not reached before.
@@ -31,7 +31,7 @@ pub(crate) struct Reached {
     pub(crate) exact: bool,
 }
 
-impl Curve {
+impl ProgressCurve {
     /// Takes note that it came to `reach` by something that begins at `from`, and keeps at most `room` steps.
     pub(crate) fn note(&mut self, at: i64, from: i64, reach: i64, room: usize) {
         let before = self.reach;
@@ -40,7 +40,7 @@ impl Curve {
         }
         self.reach = Some(reach);
         if before.is_none_or(|before| before >> self.grid < reach >> self.grid) {
-            self.steps.push(Step { at, reach, from: before.map_or(from, |before| from.max(before)) });
+            self.steps.push(ProgressStep { at, reach, from: before.map_or(from, |before| from.max(before)) });
             if self.steps.len() > room {
                 self.thin(room);
             }
@@ -61,16 +61,16 @@ impl Curve {
         }
     }
 
-    pub(crate) fn steps(&self) -> &[Step] {
+    pub(crate) fn steps(&self) -> &[ProgressStep] {
         &self.steps
     }
 
     /// When it reached `place`.
-    pub(crate) fn reached(&self, place: i64) -> Option<Reached> {
+    pub(crate) fn reached(&self, place: i64) -> Option<ReachTime> {
         let index = self.steps.partition_point(|step| step.reach < place);
         let step = self.steps.get(index)?;
         let exact = (self.grid == 0 || place & ((1 << self.grid) - 1) == 0) && place > step.from;
-        Some(Reached { at: step.at, after: index.checked_sub(1).map(|before| self.steps[before].at), exact })
+        Some(ReachTime { at: step.at, after: index.checked_sub(1).map(|before| self.steps[before].at), exact })
     }
 
     /// How far it had come by `time`.
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn what_was_not_recorded_has_no_time() {
-        let mut curve = Curve::default();
+        let mut curve = ProgressCurve::default();
         for (at, from, reach) in [(0, 0, 100), (10, 200, 300), (20, 250, 400)] {
             curve.note(at, from, reach, usize::MAX);
         }
@@ -101,7 +101,7 @@ mod tests {
     proptest! {
         #[test]
         fn places_on_the_grid_stay_exact_and_others_are_bounded(rises in prop::collection::vec(1i64..5000, 1..400), room in 4usize..40) {
-            let (mut whole, mut kept, mut reach) = (Curve::default(), Curve::default(), -700);
+            let (mut whole, mut kept, mut reach) = (ProgressCurve::default(), ProgressCurve::default(), -700);
             for (index, rise) in rises.iter().enumerate() {
                 reach += rise;
                 whole.note(index as i64 * 10, reach - rise, reach, usize::MAX);

@@ -8,7 +8,7 @@ const NARROWEST: i64 = 10_000_000;
 
 /// Bins from the first packet on; empty until there is one.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Series {
+pub(crate) struct BinnedSeries {
     from: i64,
     width: i64,
     bins: Vec<Bin>,
@@ -38,7 +38,7 @@ pub struct Burstiness {
 
 /// Numbers over time, as Figure 3 of Wei et al. plots them; times by the sender's clock.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Plot {
+pub struct BehaviourPlot {
     /// s between entries.
     pub step_s: f64,
     /// The first entry's begin, s since 1970.
@@ -53,14 +53,14 @@ pub struct Plot {
     pub window: Vec<Option<u64>>,
     /// What came to the receiver, where its trace has it and the clocks' offset is known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub received: Option<Received>,
+    pub received: Option<ReceivedSeries>,
     /// When a byte was sent, s since 1970, and how long it took to the receiver, s.
     pub delays: Vec<(f64, f64)>,
 }
 
 /// What came to the receiver, over time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Received {
+pub struct ReceivedSeries {
     /// s between entries.
     pub step_s: f64,
     /// The first entry's begin, s since 1970 by the sender's clock.
@@ -69,7 +69,7 @@ pub struct Received {
     pub bytes: Vec<u64>,
 }
 
-impl Series {
+impl BinnedSeries {
     pub(crate) fn note(&mut self, at: i64, bytes: u64, window: u64) {
         if self.width == 0 {
             (self.from, self.width) = (at, NARROWEST);

@@ -3,8 +3,8 @@
 
 use crate::{
     clock_offset::{offset, round_trip, syn_late, way},
-    endpoints::{Ends, View},
-    evidence::{Evidence, Method, Says, Strength},
+    endpoints::{EndpointPair, EndpointView},
+    evidence::{Evidence, Indication, Method, Strength},
     text::{bytes, seconds},
 };
 
@@ -15,7 +15,7 @@ const ROUND_TRIPS: f64 = 3.0;
 
 /// The delay to the first byte against the time that the sender took to send (§III-A: a TCP proxy receives all, then forwards). `synchronised` is within
 /// how many seconds the clocks agree, where that is known.
-pub(crate) fn first_byte(ends: &Ends<'_>, synchronised: Option<f64>) -> Option<Evidence> {
+pub(crate) fn first_byte(ends: &EndpointPair<'_>, synchronised: Option<f64>) -> Option<Evidence> {
     let (sender, receiver) = (ends.sender(), ends.receiver());
     let offset = synchronised.map(|_| 0.0).or_else(|| offset(ends).filter(|offset| offset.sure).map(|offset| offset.seconds))?;
     if !receiver.anchored(0) {
@@ -48,17 +48,17 @@ pub(crate) fn first_byte(ends: &Ends<'_>, synchronised: Option<f64>) -> Option<E
     // of the small ones by which it was measured.
     let unsure = synchronised.map_or(2.0 * way, |within| way + within);
     if took >= 0.01 && waited - way >= unsure.max(0.8 * took) {
-        of(Says::TcpProxy, Strength::Moderate)
+        of(Indication::TcpProxy, Strength::Moderate)
     } else if took >= short.max(0.01) && waited - way <= 0.5 * took && sent.by(came) < total && sender.anchored(0) {
         // A sender's trace that begins late makes both shorter.
-        of(Says::SplitTcp, Strength::Moderate)
+        of(Indication::SplitTcp, Strength::Moderate)
     } else {
-        of(Says::Nothing, Strength::Weak)
+        of(Indication::Nothing, Strength::Weak)
     }
 }
 
 /// When the client's SYN of stream 0 came to the receiver, and when its handshake was over, ns by the receiver's clock.
-fn opened(receiver: &View<'_>) -> Option<(i64, i64)> {
+fn opened(receiver: &EndpointView<'_>) -> Option<(i64, i64)> {
     let asked = receiver.half(0).syn.as_deref()?.at;
     let ready = receiver.half(0).acked.steps().first().filter(|step| step.reach == 0)?.at;
     (receiver.client() == Some(0) && ready >= asked).then_some((asked, ready))
@@ -66,7 +66,7 @@ fn opened(receiver: &View<'_>) -> Option<(i64, i64)> {
 
 /// Of an upload: the middle called the receiver only when it had been sent most of what it then passed on. Needs no clocks: the SYN and the data are
 /// compared with each other.
-pub(crate) fn late_call(ends: &Ends<'_>) -> Option<Evidence> {
+pub(crate) fn late_call(ends: &EndpointPair<'_>) -> Option<Evidence> {
     let (late, data) = (syn_late(ends, 0)?, ends.data(0)?);
     let fastest = data
         .iter()
@@ -86,11 +86,11 @@ pub(crate) fn late_call(ends: &Ends<'_>) -> Option<Evidence> {
         bytes(fastest.place as f64),
         seconds(sent)
     );
-    Some(Evidence::new(Method::FirstByte, Says::TcpProxy, Strength::Moderate, (late, "s"), text))
+    Some(Evidence::new(Method::FirstByte, Indication::TcpProxy, Strength::Moderate, (late, "s"), text))
 }
 
 /// The window that the sender is offered: a splitter's fills and empties, a TCP proxy's stays open.
-pub(crate) fn window(sender: &View<'_>, receiver: Option<&View<'_>>) -> Option<Evidence> {
+pub(crate) fn window(sender: &EndpointView<'_>, receiver: Option<&EndpointView<'_>>) -> Option<Evidence> {
     let windows = sender.half(1).windows;
     let half = sender.half(0);
     if windows.count < 10 || half.length() < 10_000 {
@@ -101,16 +101,16 @@ pub(crate) fn window(sender: &View<'_>, receiver: Option<&View<'_>>) -> Option<E
         format!("the window offered to the sender was between {} and {} bytes", bytes(windows.least as f64), bytes(windows.most as f64));
     if windows.shuts >= ALTERNATES {
         let text = format!("{said}, and went from open to shut {} times (a slow reader does that, too)", windows.shuts);
-        return Some(Evidence::new(Method::Window, Says::SplitTcp, Strength::Weak, number, text));
+        return Some(Evidence::new(Method::Window, Indication::SplitTcp, Strength::Weak, number, text));
     }
-    let span = |view: &View<'_>| Some((view.half(0).last_data? - view.half(0).first_data?) as f64 / 1e9);
+    let span = |view: &EndpointView<'_>| Some((view.half(0).last_data? - view.half(0).first_data?) as f64 / 1e9);
     let (took, got) = (span(sender)?, receiver.and_then(span));
     let open = windows.shuts == 0 && windows.least * 2 >= windows.most;
     let (says, text) = match got {
         Some(got) if open && got > 3.0 * took => {
-            (Says::TcpProxy, format!("{said}: it stayed open, while sending took {} and receiving {}", seconds(took), seconds(got)))
+            (Indication::TcpProxy, format!("{said}: it stayed open, while sending took {} and receiving {}", seconds(took), seconds(got)))
         }
-        _ => (Says::Nothing, format!("{said}, and was shut {} times", windows.shuts)),
+        _ => (Indication::Nothing, format!("{said}, and was shut {} times", windows.shuts)),
     };
     Some(Evidence::new(Method::Window, says, Strength::Weak, number, text))
 }

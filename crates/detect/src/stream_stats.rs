@@ -6,13 +6,13 @@ const OPEN: u64 = 6000;
 
 /// Payload sizes, the most frequent ones.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Sizes {
+pub(crate) struct SegmentSizes {
     /// Size, count; of few.
     counts: Vec<(u32, u64)>,
     pub(crate) largest: u32,
 }
 
-impl Sizes {
+impl SegmentSizes {
     const KEPT: usize = 8;
 
     pub(crate) fn note(&mut self, size: u32) {
@@ -35,7 +35,7 @@ impl Sizes {
 
 /// The windows that a side advertised.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Windows {
+pub(crate) struct AdvertisedWindows {
     /// Bytes, scaled where the scale is known; SYNs left out.
     pub(crate) least: u64,
     pub(crate) most: u64,
@@ -47,7 +47,7 @@ pub(crate) struct Windows {
     turn: u64,
 }
 
-impl Windows {
+impl AdvertisedWindows {
     pub(crate) fn note(&mut self, window: u64) {
         self.least = if self.count == 0 { window } else { self.least.min(window) };
         self.most = self.most.max(window);
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     fn shuts(windows: impl IntoIterator<Item = u64>) -> u32 {
-        let mut all = Windows::default();
+        let mut all = AdvertisedWindows::default();
         windows.into_iter().for_each(|window| all.note(window));
         all.shuts
     }

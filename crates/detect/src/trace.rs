@@ -24,7 +24,7 @@ const LITTLE_ENDIAN_INTERFACE: u32 = 1;
 
 /// What a frame begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Link {
+pub enum LinkType {
     Ethernet,
     /// An IP header at once; its first four bits say which.
     Ip,
@@ -37,26 +37,26 @@ pub enum Link {
     Unknown(i32),
 }
 
-impl Link {
+impl LinkType {
     fn of(number: i32) -> Self {
         match number {
-            1 => Link::Ethernet,
+            1 => LinkType::Ethernet,
             // 12 and 14 are what some systems write for 101.
-            12 | 14 | 101 | 228 | 229 => Link::Ip,
-            113 => Link::Cooked,
-            276 => Link::Cooked2,
-            0 | 108 => Link::Loopback,
-            other => Link::Unknown(other),
+            12 | 14 | 101 | 228 | 229 => LinkType::Ip,
+            113 => LinkType::Cooked,
+            276 => LinkType::Cooked2,
+            0 | 108 => LinkType::Loopback,
+            other => LinkType::Unknown(other),
         }
     }
 }
 
 /// One frame as it was captured.
 #[derive(Debug, Clone, Copy)]
-pub struct Frame<'a> {
+pub struct CapturedFrame<'a> {
     /// ns since 1970.
     pub at: i64,
-    pub link: Link,
+    pub link: LinkType,
     pub bytes: &'a [u8],
     /// Bytes it had on the wire; `bytes` may be fewer.
     pub length: usize,
@@ -64,7 +64,7 @@ pub struct Frame<'a> {
 
 /// How a file ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Ending {
+pub struct TraceEnd {
     /// The byte at which the last record begins, if the file ends within it.
     pub cut_at: Option<u64>,
 }
@@ -111,12 +111,12 @@ pub enum TraceError {
 }
 
 /// Reads until the buffer is full, so that a pipe's short reads look like a file's; keeps the error that the parser drops.
-struct Whole<R> {
+struct FullReads<R> {
     source: R,
     error: Arc<Mutex<Option<io::Error>>>,
 }
 
-impl<R: Read> Read for Whole<R> {
+impl<R: Read> Read for FullReads<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while filled < buffer.len() {
@@ -136,14 +136,14 @@ impl<R: Read> Read for Whole<R> {
 
 /// What is known of an interface of a pcapng section.
 #[derive(Debug, Clone, Copy)]
-struct Interface {
-    link: Link,
+struct PcapInterface {
+    link: LinkType,
     /// Units a second, and what is added, in seconds.
     per_second: u128,
     offset_s: i64,
 }
 
-impl Interface {
+impl PcapInterface {
     fn of(block: &InterfaceDescriptionBlock<'_>) -> Self {
         let power = u32::from(block.if_tsresol & 0x7f);
         let per_second =
@@ -152,7 +152,7 @@ impl Interface {
             let bytes: [u8; 8] = option.value().get(..8)?.try_into().ok()?;
             Some(if block.block_type != LITTLE_ENDIAN_INTERFACE { i64::from_be_bytes(bytes) } else { i64::from_le_bytes(bytes) })
         });
-        Interface { link: Link::of(block.linktype.0), per_second: per_second.unwrap_or(1_000_000), offset_s: offset.unwrap_or(0) }
+        PcapInterface { link: LinkType::of(block.linktype.0), per_second: per_second.unwrap_or(1_000_000), offset_s: offset.unwrap_or(0) }
     }
 
     fn time(&self, high: u32, low: u32) -> i64 {
@@ -165,18 +165,18 @@ impl Interface {
 
 /// What the headers of the file have said so far.
 #[derive(Debug, Default)]
-struct Headers {
-    legacy: Option<(Link, bool)>,
-    interfaces: Vec<Interface>,
+struct TraceHeaders {
+    legacy: Option<(LinkType, bool)>,
+    interfaces: Vec<PcapInterface>,
 }
 
-impl Headers {
+impl TraceHeaders {
     /// Takes note of a header, or hands out a frame.
-    fn take<'a>(&mut self, block: &'a PcapBlockOwned<'a>) -> Option<Frame<'a>> {
+    fn take<'a>(&mut self, block: &'a PcapBlockOwned<'a>) -> Option<CapturedFrame<'a>> {
         match block {
             PcapBlockOwned::LegacyHeader(header) => {
                 // The upper bits say whether frames end with their check sequence.
-                self.legacy = Some((Link::of(header.network.0 & 0x0fff_ffff), header.is_nanosecond_precision()));
+                self.legacy = Some((LinkType::of(header.network.0 & 0x0fff_ffff), header.is_nanosecond_precision()));
                 None
             }
             PcapBlockOwned::Legacy(record) => {
@@ -184,7 +184,7 @@ impl Headers {
                 let part = i64::from(record.ts_usec) * if nanos { 1 } else { 1000 };
                 let at = (i64::from(record.ts_sec) * 1_000_000_000 + part).min(LATEST);
                 let bytes = &record.data[..(record.caplen as usize).min(record.data.len())];
-                Some(Frame { at, link, bytes, length: record.origlen as usize })
+                Some(CapturedFrame { at, link, bytes, length: record.origlen as usize })
             }
             PcapBlockOwned::NG(Block::SectionHeader(_)) => {
                 self.interfaces.clear();
@@ -192,14 +192,14 @@ impl Headers {
             }
             PcapBlockOwned::NG(Block::InterfaceDescription(block)) => {
                 if self.interfaces.len() < INTERFACES {
-                    self.interfaces.push(Interface::of(block));
+                    self.interfaces.push(PcapInterface::of(block));
                 }
                 None
             }
             PcapBlockOwned::NG(Block::EnhancedPacket(block)) => {
                 let interface = self.interfaces.get(block.if_id as usize)?;
                 let at = interface.time(block.ts_high, block.ts_low);
-                Some(Frame { at, link: interface.link, bytes: block.packet_data(), length: block.origlen as usize })
+                Some(CapturedFrame { at, link: interface.link, bytes: block.packet_data(), length: block.origlen as usize })
             }
             // Simple packets have no time: nothing can be told of them.
             PcapBlockOwned::NG(_) => None,
@@ -208,22 +208,22 @@ impl Headers {
 }
 
 /// Hands out every frame of the file, in its order.
-pub fn frames(path: &Path, each: impl FnMut(Frame<'_>)) -> Result<Ending, TraceError> {
+pub fn frames(path: &Path, each: impl FnMut(CapturedFrame<'_>)) -> Result<TraceEnd, TraceError> {
     let file = File::open(path).map_err(|error| TraceError::Read { path: path.into(), error })?;
     frames_of(file, path, each)
 }
 
 /// Hands out every frame of `source`, which errors call `path`.
-pub fn frames_of(source: impl Read + Send, path: &Path, mut each: impl FnMut(Frame<'_>)) -> Result<Ending, TraceError> {
+pub fn frames_of(source: impl Read + Send, path: &Path, mut each: impl FnMut(CapturedFrame<'_>)) -> Result<TraceEnd, TraceError> {
     let error = Arc::new(Mutex::new(None));
     let failed = |damage: TraceError| match error.lock().expect("nobody panics with this").take() {
         Some(error) => TraceError::Read { path: path.into(), error },
         None => damage,
     };
-    let peeked = Peeked::new(Whole { source, error: error.clone() });
+    let peeked = Peeked::new(FullReads { source, error: error.clone() });
     let first = peeked.first();
     let mut reader = create_reader(BUFFER, peeked).map_err(|_| failed(not_a_capture(path, &first)))?;
-    let (mut headers, mut offset, mut capacity) = (Headers::default(), 0u64, BUFFER);
+    let (mut headers, mut offset, mut capacity) = (TraceHeaders::default(), 0u64, BUFFER);
     let has_blocks = first == PCAPNG;
     loop {
         if has_blocks && is_no_block(reader.data()) {
@@ -237,8 +237,8 @@ pub fn frames_of(source: impl Read + Send, path: &Path, mut each: impl FnMut(Fra
                 offset += size as u64;
                 reader.consume(size);
             }
-            Err(PcapError::Eof) => return Ok(Ending::default()),
-            Err(PcapError::UnexpectedEof) => return Ok(Ending { cut_at: Some(offset) }),
+            Err(PcapError::Eof) => return Ok(TraceEnd::default()),
+            Err(PcapError::UnexpectedEof) => return Ok(TraceEnd { cut_at: Some(offset) }),
             Err(PcapError::Incomplete(_)) => {
                 let had = reader.data().len();
                 let refilled = reader.refill().is_ok();

@@ -1,11 +1,11 @@
 //! One connection as one capture saw it: what each side sent, in bounded memory.
 
 use crate::{
-    packet::{self, ACK, FIN, RST, SYN, Segment},
-    progress::Curve,
-    series::Series,
+    packet::{self, ACK, FIN, RST, SYN, TcpSegment},
+    progress::ProgressCurve,
+    series::BinnedSeries,
     sketch::{Sketch, note_content, spread},
-    stream_stats::{Sizes, Windows},
+    stream_stats::{AdvertisedWindows, SegmentSizes},
 };
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ const FARTHEST: i64 = 1 << 30;
 
 /// A SYN as it was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Syn {
+pub(crate) struct SynSegment {
     pub(crate) at: i64,
     pub(crate) isn: u32,
     pub(crate) mss: Option<u16>,
@@ -26,8 +26,8 @@ pub(crate) struct Syn {
     pub(crate) ttl: u8,
 }
 
-impl Syn {
-    fn of(at: i64, segment: &Segment<'_>) -> Self {
+impl SynSegment {
+    fn of(at: i64, segment: &TcpSegment<'_>) -> Self {
         let (mut mss, mut scale, mut order) = (None, None, String::new());
         for (kind, value) in packet::options_of(segment.options) {
             let name = match kind {
@@ -50,21 +50,21 @@ impl Syn {
             }
         }
         let clock = segment.timestamps().map(|(value, _)| value);
-        Syn { at, isn: segment.seq, mss, scale, order, clock, window: segment.window, ttl: segment.ttl }
+        SynSegment { at, isn: segment.seq, mss, scale, order, clock, window: segment.window, ttl: segment.ttl }
     }
 }
 
 /// The clock of the timestamps that a side sends: its first and its last value, and when they were seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Clock {
+pub(crate) struct TimestampSpan {
     pub(crate) first: (i64, u32),
     pub(crate) last: (i64, u32),
 }
 
 /// What one side sent, and what the capture's place saw of it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Half {
-    pub(crate) syn: Option<Box<Syn>>,
+pub(crate) struct TracedStream {
+    pub(crate) syn: Option<Box<SynSegment>>,
     pub(crate) syns: u32,
     /// The number of the stream's byte 0: the ISN's successor where a SYN was seen, else the first number seen.
     base: Option<u32>,
@@ -74,13 +74,13 @@ pub(crate) struct Half {
     /// Payload bytes, repetitions among them, and those that were at or below the top already.
     pub(crate) bytes: u64,
     pub(crate) again: u64,
-    pub(crate) sent: Curve,
+    pub(crate) sent: ProgressCurve,
     /// How far it acknowledged the other side's stream.
-    pub(crate) acked: Curve,
-    pub(crate) windows: Windows,
-    pub(crate) sizes: Sizes,
+    pub(crate) acked: ProgressCurve,
+    pub(crate) windows: AdvertisedWindows,
+    pub(crate) sizes: SegmentSizes,
     pub(crate) ttl: Option<(u8, u8)>,
-    pub(crate) clock: Option<Clock>,
+    pub(crate) clock: Option<TimestampSpan>,
     pub(crate) content: Sketch,
     /// Of some segments not all was recorded.
     pub(crate) is_cut: bool,
@@ -98,10 +98,10 @@ pub(crate) struct Half {
     /// Where its FIN says that the stream ends, whatever of it was seen.
     pub(crate) end: Option<i64>,
     pub(crate) reset: Option<i64>,
-    pub(crate) series: Series,
+    pub(crate) series: BinnedSeries,
 }
 
-impl Half {
+impl TracedStream {
     /// Bytes of the stream that were seen to be there.
     pub(crate) fn length(&self) -> u64 {
         self.top.max(0) as u64
@@ -122,10 +122,10 @@ impl Half {
 
 /// One connection as one capture saw it.
 #[derive(Debug, Clone)]
-pub(crate) struct Flow {
+pub(crate) struct TracedConnection {
     /// The two sides; what each sent is in the half of the same index.
     pub(crate) sides: [SocketAddr; 2],
-    pub(crate) halves: [Half; 2],
+    pub(crate) halves: [TracedStream; 2],
     /// Which side began, where that was seen.
     pub(crate) client: Option<usize>,
     pub(crate) first: i64,
@@ -134,13 +134,13 @@ pub(crate) struct Flow {
     pub(crate) odd: u64,
 }
 
-impl Flow {
+impl TracedConnection {
     pub(crate) fn new(sides: [SocketAddr; 2], at: i64) -> Self {
-        Flow { sides, halves: Default::default(), client: None, first: at, last: at, odd: 0 }
+        TracedConnection { sides, halves: Default::default(), client: None, first: at, last: at, odd: 0 }
     }
 
     /// Whether a SYN begins another connection between the same ports.
-    pub(crate) fn is_over_for(&self, side: usize, segment: &Segment<'_>) -> bool {
+    pub(crate) fn is_over_for(&self, side: usize, segment: &TcpSegment<'_>) -> bool {
         let begins = segment.has(SYN) && !segment.has(ACK);
         let known = self.halves[side].syn.as_deref().map(|syn| syn.isn);
         let carried = self.halves.iter().any(|half| half.length() > 0 || half.fin.is_some() || half.reset.is_some());
@@ -148,7 +148,7 @@ impl Flow {
     }
 
     /// Takes note of a segment that `side` sent; a curve keeps at most `room` steps.
-    pub(crate) fn note(&mut self, at: i64, side: usize, segment: &Segment<'_>, room: usize) {
+    pub(crate) fn note(&mut self, at: i64, side: usize, segment: &TcpSegment<'_>, room: usize) {
         self.first = self.first.min(at);
         self.last = self.last.max(at);
         if segment.has(SYN) {
@@ -169,7 +169,7 @@ impl Flow {
         mine.ttl = Some(mine.ttl.map_or((segment.ttl, segment.ttl), |(low, high)| (low.min(segment.ttl), high.max(segment.ttl))));
         let stamps = segment.timestamps();
         if let Some((value, _)) = stamps {
-            mine.clock.get_or_insert(Clock { first: (at, value), last: (at, value) }).last = (at, value);
+            mine.clock.get_or_insert(TimestampSpan { first: (at, value), last: (at, value) }).last = (at, value);
         }
         if segment.has(RST) {
             mine.reset.get_or_insert(at);
@@ -202,12 +202,12 @@ impl Flow {
         }
     }
 
-    fn note_syn(&mut self, at: i64, side: usize, segment: &Segment<'_>) {
+    fn note_syn(&mut self, at: i64, side: usize, segment: &TcpSegment<'_>) {
         self.client.get_or_insert(if segment.has(ACK) { 1 - side } else { side });
         let half = &mut self.halves[side];
         half.syns += 1;
         if half.syn.is_none() {
-            half.syn = Some(Box::new(Syn::of(at, segment)));
+            half.syn = Some(Box::new(SynSegment::of(at, segment)));
             // Whatever came before, out of order, is counted from here.
             if half.top == 0 {
                 half.base = Some(segment.seq.wrapping_add(1));
@@ -224,7 +224,7 @@ impl Flow {
 
     /// Payload of both directions, repetitions left out.
     pub(crate) fn bytes(&self) -> u64 {
-        self.halves.iter().map(Half::length).sum()
+        self.halves.iter().map(TracedStream::length).sum()
     }
 
     /// Whether byte 0 of a side's stream is the one after its SYN.
@@ -244,8 +244,8 @@ impl Flow {
     }
 }
 
-impl Half {
-    fn note_data(&mut self, at: i64, begin: i64, segment: &Segment<'_>, room: usize) {
+impl TracedStream {
+    fn note_data(&mut self, at: i64, begin: i64, segment: &TcpSegment<'_>, room: usize) {
         // A byte before the top is a keep-alive (RFC 9293 §3.8.4), and carries nothing.
         if segment.length == 0 || (segment.length == 1 && begin == self.top - 1) {
             return;
@@ -263,7 +263,7 @@ impl Half {
         self.sent.note(at, begin, end, room);
     }
 
-    fn note_ack(&mut self, at: i64, reach: i64, segment: &Segment<'_>, stamps: Option<(u32, u32)>) {
+    fn note_ack(&mut self, at: i64, reach: i64, segment: &TcpSegment<'_>, stamps: Option<(u32, u32)>) {
         if segment.length > 0 || segment.has(SYN) || segment.has(FIN) {
             return;
         }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Linked, Record, SYN, Segment, Transfer, frame, pcap, read};
-use detect::{Asked, Capture, TraceError, findings};
+use detect::{CaptureFile, FindingOptions, TraceError, findings};
 use pcap_file::{
     DataLink, Endianness,
     pcapng::{
@@ -17,8 +17,8 @@ use pcap_file::{
 use proptest::prelude::*;
 use std::{borrow::Cow, path::Path, time::Duration};
 
-fn try_read(file: &[u8]) -> Result<Capture, TraceError> {
-    Capture::read_from(file, Path::new("some.pcap"))
+fn try_read(file: &[u8]) -> Result<CaptureFile, TraceError> {
+    CaptureFile::read_from(file, Path::new("some.pcap"))
 }
 
 fn error(file: &[u8]) -> String {
@@ -50,8 +50,8 @@ fn pcapng(records: &[Record], endianness: Endianness, resolution: u8) -> Vec<u8>
 fn every_format_tells_the_same() {
     let transfer = Transfer { links: [Linked::Raw, Linked::Raw], offset: 0.5, ..Transfer::default() };
     let [here, there] = transfer.records();
-    let told = |one: &Capture, two: &Capture| {
-        let clocks = findings(Some(one), Some(two), &Asked::default())[0].clocks.unwrap();
+    let told = |one: &CaptureFile, two: &CaptureFile| {
+        let clocks = findings(Some(one), Some(two), &FindingOptions::default())[0].clocks.unwrap();
         (clocks.offset_s * 1e4).round()
     };
     let there = read(&pcap(&there, 101, 65535, true));
@@ -96,7 +96,7 @@ fn what_is_wrong_is_said_with_its_cure() {
         let file = [pcapng(&strange, endianness, 9), number(kind).to_vec(), number(length).to_vec(), vec![0; 64]].concat();
         assert!(error(&file).contains(&format!("beyond byte {}", file.len() - 72)), "{}", error(&file));
     }
-    let missing = Capture::read(Path::new("/nonexistent/some.pcap")).unwrap_err().to_string();
+    let missing = CaptureFile::read(Path::new("/nonexistent/some.pcap")).unwrap_err().to_string();
     assert!(missing.contains("could not read the trace /nonexistent/some.pcap: No such file"), "{missing}");
 }
 
@@ -127,7 +127,7 @@ fn too_many_connections_leave_the_largest() {
     }
     let capture = read(&pcap(&records, 101, 65535, true));
     assert!(capture.connections() <= 8192 && capture.tally().forgotten + capture.connections() as u64 == 20_000);
-    let found = findings(Some(&capture), None, &Asked::default());
+    let found = findings(Some(&capture), None, &FindingOptions::default());
     assert_eq!(found.iter().filter(|finding| finding.bytes == 1000).count(), 20, "those that carried something are all kept");
 }
 
@@ -139,10 +139,10 @@ fn a_port_used_again_is_another_connection() {
         let records = [first.records()[end].clone(), again.records()[end].clone()].concat();
         read(&pcap(&records, first.links[end].number(), 65535, true))
     });
-    let found = findings(Some(&files[0]), Some(&files[1]), &Asked::default());
+    let found = findings(Some(&files[0]), Some(&files[1]), &FindingOptions::default());
     assert_eq!(found.len(), 2);
     for finding in found {
-        assert_eq!((finding.bytes, finding.verdict), (100_000, detect::Verdict::EndToEnd), "{}", common::told(&finding));
+        assert_eq!((finding.bytes, finding.verdict), (100_000, detect::SplitVerdict::EndToEnd), "{}", common::told(&finding));
     }
 }
 
@@ -150,8 +150,8 @@ fn a_port_used_again_is_another_connection() {
 fn memory_is_bounded_however_long_the_connection() {
     // What is kept of a connection of many packets is what is kept of one of few; its answer is the same.
     let transfer = Transfer { bytes: 60_000_000, rate: 20e6, ..Transfer::split(common::Middle { far_rate: 15e6, ..Default::default() }) };
-    let finding = transfer.finding(detect::Known::default());
-    assert_eq!(finding.verdict, detect::Verdict::SplitTcp, "{}", common::told(&finding));
+    let finding = transfer.finding(detect::TraceConditions::default());
+    assert_eq!(finding.verdict, detect::SplitVerdict::SplitTcp, "{}", common::told(&finding));
     // 60 MB · (1/15 − 1/20) s, less what the far leg's way hides.
     let piece = common::of(&finding, detect::Method::FixedOffset).unwrap();
     assert!((0.9..1.1).contains(&piece.value), "{piece:?}");
@@ -170,7 +170,7 @@ proptest! {
         };
         file.extend(bytes);
         if let Ok(capture) = try_read(&file) {
-            let _ = findings(Some(&capture), Some(&capture), &Asked { series: true, ..Asked::default() });
+            let _ = findings(Some(&capture), Some(&capture), &FindingOptions { series: true, ..FindingOptions::default() });
         }
     }
 
@@ -190,8 +190,8 @@ proptest! {
         file.truncate(cut.index(file.len()).max(file.len() / 2));
         let there = read(&pcap(&there, 1, 65535, true));
         if let Ok(capture) = try_read(&file) {
-            for known in [detect::Known::default(), detect::Known { synchronised_s: Some(0.0), ack_delay_s: Some(0.5) }] {
-                let asked = Asked { known, series: true };
+            for known in [detect::TraceConditions::default(), detect::TraceConditions { synchronised_s: Some(0.0), ack_delay_s: Some(0.5) }] {
+                let asked = FindingOptions { known, series: true };
                 let _ = findings(Some(&capture), Some(&there), &asked);
                 let _ = findings(Some(&there), Some(&capture), &asked);
             }

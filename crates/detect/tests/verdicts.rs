@@ -3,23 +3,23 @@
 mod common;
 
 use common::{Linked, Middle, Transfer, fires, of, told};
-use detect::{Asked, Finding, Known, MatchedBy, Method, Says, Strength, Verdict, findings};
+use detect::{ConnectionFinding, FindingOptions, Indication, MatchedBy, Method, SplitVerdict, Strength, TraceConditions, findings};
 
-fn verdict(transfer: &Transfer) -> Verdict {
-    transfer.finding(Known::default()).verdict
+fn verdict(transfer: &Transfer) -> SplitVerdict {
+    transfer.finding(TraceConditions::default()).verdict
 }
 
 /// Both kinds of path, in both directions.
-fn paths() -> Vec<(Transfer, Verdict)> {
+fn paths() -> Vec<(Transfer, SplitVerdict)> {
     let mut paths = Vec::new();
     for uplink in [false, true] {
-        paths.push((Transfer { uplink, ..Transfer::default() }, Verdict::EndToEnd));
+        paths.push((Transfer { uplink, ..Transfer::default() }, SplitVerdict::EndToEnd));
         for accepts_first in [false, true] {
             let middle = Middle { accepts_first, ..Middle::default() };
-            paths.push((Transfer { uplink, ..Transfer::split(middle) }, Verdict::SplitTcp));
+            paths.push((Transfer { uplink, ..Transfer::split(middle) }, SplitVerdict::SplitTcp));
         }
         let middle = Middle { holds_all: true, ..Middle::default() };
-        paths.push((Transfer { uplink, rate: 400e3, ..Transfer::split(middle) }, Verdict::TcpProxy));
+        paths.push((Transfer { uplink, rate: 400e3, ..Transfer::split(middle) }, SplitVerdict::TcpProxy));
     }
     paths
 }
@@ -28,7 +28,7 @@ fn paths() -> Vec<(Transfer, Verdict)> {
 fn all(change: impl Fn(Transfer) -> Transfer) {
     for (path, expected) in paths() {
         let transfer = change(path);
-        let finding = transfer.finding(Known::default());
+        let finding = transfer.finding(TraceConditions::default());
         assert_eq!(finding.verdict, expected, "{transfer:?}\n{}", told(&finding));
     }
 }
@@ -57,8 +57,8 @@ fn behind_a_firewall_that_renumbers() {
     for timestamps in [true, false] {
         for uplink in [false, true] {
             let transfer = Transfer { renumbers: 123_456_789, late: [200, 40], timestamps, uplink, ..Transfer::default() };
-            let finding = transfer.finding(Known::default());
-            assert!(matches!(finding.verdict, Verdict::EndToEnd | Verdict::CannotTell), "{transfer:?}\n{}", told(&finding));
+            let finding = transfer.finding(TraceConditions::default());
+            assert!(matches!(finding.verdict, SplitVerdict::EndToEnd | SplitVerdict::CannotTell), "{transfer:?}\n{}", told(&finding));
         }
     }
 }
@@ -69,9 +69,9 @@ fn behind_a_translator_that_gives_ip_ids_anew() {
     for translated in [false, true] {
         for (path, expected) in paths() {
             let transfer = Transfer { timestamps: false, new_ids: true, v6: translated, v4_inside: translated, ..path };
-            let finding = transfer.finding(Known::default());
-            if expected == Verdict::EndToEnd {
-                let acks = of(&finding, Method::Acknowledgements).filter(|piece| piece.says != Says::Nothing);
+            let finding = transfer.finding(TraceConditions::default());
+            if expected == SplitVerdict::EndToEnd {
+                let acks = of(&finding, Method::Acknowledgements).filter(|piece| piece.says != Indication::Nothing);
                 assert!(acks.is_none(), "{transfer:?}\n{}", told(&finding));
             }
             assert_eq!(finding.verdict, expected, "{transfer:?}\n{}", told(&finding));
@@ -120,9 +120,9 @@ fn captures_that_begin_late() {
     for late in [[200, 40], [40, 200]] {
         for (path, expected) in paths() {
             let transfer = Transfer { late, ..path };
-            let finding = transfer.finding(Known::default());
+            let finding = transfer.finding(TraceConditions::default());
             // Whether it held all, before the trace begins, nobody can tell.
-            let kind = if expected == Verdict::TcpProxy { Verdict::SplitTcp } else { expected };
+            let kind = if expected == SplitVerdict::TcpProxy { SplitVerdict::SplitTcp } else { expected };
             assert!(finding.verdict == expected || finding.verdict == kind, "{transfer:?}\n{}", told(&finding));
         }
     }
@@ -133,8 +133,8 @@ fn what_a_capture_lost_of_a_short_stream_was_there() {
     // Two segments, of which a capture may lose one: the FIN says how long the stream was.
     for content in 0..60 {
         let transfer = Transfer { bytes: 2_896, loses: 4, content, ..Transfer::default() };
-        let finding = transfer.finding(Known::default());
-        let changed = of(&finding, Method::Payload).filter(|piece| piece.says != Says::Nothing);
+        let finding = transfer.finding(TraceConditions::default());
+        let changed = of(&finding, Method::Payload).filter(|piece| piece.says != Indication::Nothing);
         assert!(changed.is_none(), "{}", told(&finding));
     }
 }
@@ -144,9 +144,9 @@ fn the_last_segments_show_whose_numbers_they_are() {
     for (path, expected) in paths() {
         // All that the sender's capture has are the FINs.
         let late = [path.records()[0].len() - 3, 0];
-        let finding = Transfer { late, ..path }.finding(Known::default());
-        let split = matches!(finding.verdict, Verdict::SplitTcp | Verdict::TcpProxy);
-        assert_eq!(split, expected != Verdict::EndToEnd, "{}", told(&finding));
+        let finding = Transfer { late, ..path }.finding(TraceConditions::default());
+        let split = matches!(finding.verdict, SplitVerdict::SplitTcp | SplitVerdict::TcpProxy);
+        assert_eq!(split, expected != SplitVerdict::EndToEnd, "{}", told(&finding));
         assert!(of(&finding, Method::Isn).is_some(), "{}", told(&finding));
     }
 }
@@ -155,7 +155,7 @@ fn the_last_segments_show_whose_numbers_they_are() {
 fn traces_given_the_other_way_round() {
     for (path, expected) in paths() {
         let [one, two] = path.captures();
-        let found = findings(Some(&two), Some(&one), &Asked::default());
+        let found = findings(Some(&two), Some(&one), &FindingOptions::default());
         assert_eq!(found[0].verdict, expected, "{}", told(&found[0]));
         assert!(found[0].reason.contains("the other way round"), "{}", found[0].reason);
     }
@@ -164,8 +164,8 @@ fn traces_given_the_other_way_round() {
 /// The confusion matrix of the paper's methods: what each sees, end to end (nothing, ever), down and up.
 #[test]
 fn passive_methods_see_downlinks_and_delayed_acks_show_uplinks() {
-    let known = Known { synchronised_s: Some(0.001), ack_delay_s: None };
-    let sees = |transfer: &Transfer, known: Known| {
+    let known = TraceConditions { synchronised_s: Some(0.001), ack_delay_s: None };
+    let sees = |transfer: &Transfer, known: TraceConditions| {
         let finding = transfer.finding(known);
         [Method::SynchronisedClocks, Method::FixedOffset, Method::DelayedAcks].map(|method| fires(&finding, method))
     };
@@ -185,25 +185,25 @@ fn passive_methods_see_downlinks_and_delayed_acks_show_uplinks() {
     assert_eq!(sees(&Transfer { ack_delay: 2.0, ..up.clone() }, known), [true, true, true]);
     // Method 1 must be told that the clocks agree; method 2 need not, and drift does not mislead it.
     let off = Transfer { offset: -0.7, drift: 100e-6, ..down };
-    assert_eq!(sees(&off, Known::default()), [false, true, false]);
+    assert_eq!(sees(&off, TraceConditions::default()), [false, true, false]);
 }
 
 #[test]
 fn one_clock_shows_a_short_hold() {
     // Held for 70 ms, where the way takes 45.
-    let said = |holds_all: bool, known: Known| {
+    let said = |holds_all: bool, known: TraceConditions| {
         let middle = Middle { holds_all, ..Middle::default() };
         Transfer { bytes: 300_000, rate: 4.3e6, ..Transfer::split(middle) }.finding(known).verdict
     };
-    let known = Known { synchronised_s: Some(0.001), ack_delay_s: None };
-    assert_eq!([said(true, known), said(false, known)], [Verdict::TcpProxy, Verdict::SplitTcp]);
-    assert_eq!(said(true, Known::default()), Verdict::SplitTcp);
+    let known = TraceConditions { synchronised_s: Some(0.001), ack_delay_s: None };
+    assert_eq!([said(true, known), said(false, known)], [SplitVerdict::TcpProxy, SplitVerdict::SplitTcp]);
+    assert_eq!(said(true, TraceConditions::default()), SplitVerdict::SplitTcp);
 }
 
 #[test]
 fn method_2_bounds_offset_and_drift() {
     let transfer = Transfer { offset: 0.75, drift: 80e-6, bytes: 20_000_000, ..Transfer::default() };
-    let clocks = transfer.finding(Known::default()).clocks.unwrap();
+    let clocks = transfer.finding(TraceConditions::default()).clocks.unwrap();
     assert!((clocks.offset_s - 0.75).abs() <= clocks.error_s, "{clocks:?}");
     assert!((0.085..0.095).contains(&clocks.least_round_trip_s), "{clocks:?}");
     assert!((clocks.drift_ppm - 80.0).abs() < 60.0 && (clocks.drift_ppm - 80.0).abs() <= clocks.drift_error_ppm, "{clocks:?}");
@@ -212,12 +212,15 @@ fn method_2_bounds_offset_and_drift() {
 #[test]
 fn delays_are_those_of_the_path() {
     for uplink in [false, true] {
-        let delay = Transfer { uplink, offset: -0.3, ..Transfer::default() }.finding(Known::default()).character.delay_s.unwrap();
+        let delay = Transfer { uplink, offset: -0.3, ..Transfer::default() }.finding(TraceConditions::default()).character.delay_s.unwrap();
         // 45 ms, and up to 2 ms of jitter.
         assert!((0.044..0.047).contains(&delay.min) && (0.044..0.048).contains(&delay.max), "{delay:?}");
         // Behind a queue that grows to 4 s.
-        let delay =
-            Transfer { uplink, offset: -0.3, ..Transfer::split(Middle::default()) }.finding(Known::default()).character.delay_s.unwrap();
+        let delay = Transfer { uplink, offset: -0.3, ..Transfer::split(Middle::default()) }
+            .finding(TraceConditions::default())
+            .character
+            .delay_s
+            .unwrap();
         assert!((0.03..0.07).contains(&delay.min) && (3.8..4.2).contains(&delay.max), "{delay:?}");
     }
 }
@@ -226,7 +229,7 @@ fn delays_are_those_of_the_path() {
 fn the_number_of_method_2_is_that_of_the_trace() {
     // At 1 MB/s in and 100 kB/s out, byte b waits 9 b / 1e6 s; the last ACK of 1 MB comes 9 s early, less the far leg's way.
     let transfer = Transfer { offset: -0.4, ..Transfer::split(Middle { far_rate: 100e3, ..Middle::default() }) };
-    let finding = transfer.finding(Known::default());
+    let finding = transfer.finding(TraceConditions::default());
     let piece = of(&finding, Method::FixedOffset).unwrap();
     assert!((8.8..9.1).contains(&piece.value), "{piece:?}");
     assert!(piece.text.contains("before the receiver sent it") && piece.text.contains('%'), "{piece:?}");
@@ -234,42 +237,42 @@ fn the_number_of_method_2_is_that_of_the_trace() {
 
 #[test]
 fn method_3_needs_one_end_alone() {
-    let known = Known { synchronised_s: None, ack_delay_s: Some(2.0) };
-    for (middle, expected) in [(None, Verdict::EndToEnd), (Some(Middle::default()), Verdict::SplitTcp)] {
+    let known = TraceConditions { synchronised_s: None, ack_delay_s: Some(2.0) };
+    for (middle, expected) in [(None, SplitVerdict::EndToEnd), (Some(Middle::default()), SplitVerdict::SplitTcp)] {
         let transfer = Transfer { middle, ack_delay: 2.0, ..Transfer::default() };
         let [sender, _] = transfer.captures();
-        let found = findings(Some(&sender), None, &Asked { known, series: false });
+        let found = findings(Some(&sender), None, &FindingOptions { known, series: false });
         assert_eq!(found[0].verdict, expected, "{}", told(&found[0]));
         // Without it, one end alone can't tell.
-        let found = findings(Some(&sender), None, &Asked::default());
-        assert_eq!(found[0].verdict, Verdict::CannotTell, "{}", told(&found[0]));
+        let found = findings(Some(&sender), None, &FindingOptions::default());
+        assert_eq!(found[0].verdict, SplitVerdict::CannotTell, "{}", told(&found[0]));
     }
 }
 
 #[test]
 fn a_middle_that_changes_bytes_is_a_proxy() {
     let transfer = Transfer::split(Middle { shrinks: Some(10), ..Middle::default() });
-    let finding = transfer.finding(Known::default());
-    assert_eq!(finding.verdict, Verdict::TcpProxy);
+    let finding = transfer.finding(TraceConditions::default());
+    assert_eq!(finding.verdict, SplitVerdict::TcpProxy);
     let piece = of(&finding, Method::Payload).unwrap();
-    assert_eq!((piece.says, piece.strength, piece.value), (Says::TcpProxy, Strength::Strong, -900_000.0));
+    assert_eq!((piece.says, piece.strength, piece.value), (Indication::TcpProxy, Strength::Strong, -900_000.0));
 }
 
 #[test]
 fn a_header_written_anew_makes_no_proxy() {
     // A request that passes an HTTP proxy: a few hundred other bytes, in both directions of which nothing was held.
     let transfer = Transfer { bytes: 3_000, ..Transfer::split(Middle { shrinks: Some(2), ..Middle::default() }) };
-    let finding = transfer.finding(Known::default());
-    assert_eq!(finding.verdict, Verdict::SplitTcp, "{}", told(&finding));
+    let finding = transfer.finding(TraceConditions::default());
+    assert_eq!(finding.verdict, SplitVerdict::SplitTcp, "{}", told(&finding));
     let piece = of(&finding, Method::Payload).unwrap();
-    assert_eq!((piece.says, piece.strength, piece.value), (Says::Split, Strength::Strong, -1500.0));
+    assert_eq!((piece.says, piece.strength, piece.value), (Indication::Split, Strength::Strong, -1500.0));
 }
 
 #[test]
 fn a_few_bytes_less_make_a_proxy_only_where_they_were_recorded() {
-    for (snaplen, expected) in [(96, Verdict::SplitTcp), (65535, Verdict::TcpProxy)] {
+    for (snaplen, expected) in [(96, SplitVerdict::SplitTcp), (65535, SplitVerdict::TcpProxy)] {
         let transfer = Transfer { bytes: 6_000, snaplen, ..Transfer::split(Middle { shrinks: Some(2), ..Middle::default() }) };
-        let finding = transfer.finding(Known::default());
+        let finding = transfer.finding(TraceConditions::default());
         assert_eq!(finding.verdict, expected, "{}", told(&finding));
         let piece = of(&finding, Method::Payload).unwrap();
         assert_eq!((piece.strength, piece.value), (Strength::Strong, -3000.0));
@@ -282,8 +285,8 @@ fn a_middle_that_calls_the_server_when_it_has_all_is_a_proxy() {
     for (offset, ends) in [(0.0, [f64::INFINITY; 2]), (-1.0, [f64::INFINITY; 2]), (1.0, [1.2, 1.3])] {
         let middle = Middle { holds_all: true, calls_late: true, far_rate: 5e6, ..Middle::default() };
         let transfer = Transfer { uplink: true, near: 0.03, far: 0.01, offset, ends, ..Transfer::split(middle) };
-        let finding = transfer.finding(Known::default());
-        assert_eq!(finding.verdict, Verdict::TcpProxy, "{transfer:?}\n{}", told(&finding));
+        let finding = transfer.finding(TraceConditions::default());
+        assert_eq!(finding.verdict, SplitVerdict::TcpProxy, "{transfer:?}\n{}", told(&finding));
     }
 }
 
@@ -292,8 +295,8 @@ fn a_server_that_answers_late_makes_no_proxy() {
     // All was sent while the middle waited for the server's SYN-ACK.
     let middle = Middle { accepts_first: true, far_rate: 5e6, ..Middle::default() };
     let transfer = Transfer { uplink: true, bytes: 400_000, near: 0.01, far: 0.5, ..Transfer::split(middle) };
-    let finding = transfer.finding(Known::default());
-    assert_eq!(finding.verdict, Verdict::SplitTcp, "{}", told(&finding));
+    let finding = transfer.finding(TraceConditions::default());
+    assert_eq!(finding.verdict, SplitVerdict::SplitTcp, "{}", told(&finding));
 }
 
 /// A transfer that both ends saw, and the same again, which the receiver alone did.
@@ -315,7 +318,7 @@ impl Again {
     }
 
     /// What is said of what came again, and by its content.
-    fn said(&self) -> (Verdict, Option<Strength>) {
+    fn said(&self) -> (SplitVerdict, Option<Strength>) {
         let ([mut sent, came], [_, again]) = (self.first.records(), self.again.records());
         if let Some(later) = self.later {
             let [mut other, _] =
@@ -327,8 +330,8 @@ impl Again {
         file.truncate(file.len() - usize::from(self.cut));
         let sender = common::read(&file);
         let receiver = common::read(&common::pcap(&[came, again].concat(), self.first.links[1].number(), 65535, false));
-        let found = findings(Some(&sender), Some(&receiver), &Asked::default());
-        let is_again = |finding: &&Finding| finding.receiver.is_some_and(|ends| ends[1].port() == self.again.ports[0]);
+        let found = findings(Some(&sender), Some(&receiver), &FindingOptions::default());
+        let is_again = |finding: &&ConnectionFinding| finding.receiver.is_some_and(|ends| ends[1].port() == self.again.ports[0]);
         let finding = found.iter().find(is_again).unwrap();
         assert_eq!(finding.sender, None, "{}", told(finding));
         (finding.verdict, of(finding, Method::Cache).map(|piece| piece.strength))
@@ -337,32 +340,32 @@ impl Again {
 
 #[test]
 fn what_comes_again_without_the_sender_is_from_a_cache() {
-    assert_eq!(Again::new().said(), (Verdict::TcpProxy, Some(Strength::Strong)));
+    assert_eq!(Again::new().said(), (SplitVerdict::TcpProxy, Some(Strength::Strong)));
 }
 
 #[test]
 fn what_came_after_the_senders_trace_may_be_the_senders() {
     // It ended with the first connection, or with another one before.
     for later in [None, Some(-30.0), Some(-0.5)] {
-        assert_eq!(Again { later, ..Again::new() }.said(), (Verdict::CannotTell, Some(Strength::Moderate)), "{later:?}");
+        assert_eq!(Again { later, ..Again::new() }.said(), (SplitVerdict::CannotTell, Some(Strength::Moderate)), "{later:?}");
     }
     // Nor does it show the sender's where its clock is ahead, and all its times are later.
     let mut behind = Again { later: None, ..Again::new() };
     (behind.first.offset, behind.again.offset) = (-600.0, -600.0);
-    assert_eq!(behind.said(), (Verdict::CannotTell, Some(Strength::Moderate)));
+    assert_eq!(behind.said(), (SplitVerdict::CannotTell, Some(Strength::Moderate)));
 }
 
 #[test]
 fn a_senders_trace_that_is_cut_may_lack_what_came_again() {
     // What is before the record within which it ends is late enough by itself.
-    assert_eq!(Again { cut: true, ..Again::new() }.said(), (Verdict::CannotTell, Some(Strength::Moderate)));
+    assert_eq!(Again { cut: true, ..Again::new() }.said(), (SplitVerdict::CannotTell, Some(Strength::Moderate)));
 }
 
 #[test]
 fn the_same_from_another_server_is_not_from_a_cache() {
     let mut again = Again::new();
     again.again.v6 = true;
-    assert_eq!(again.said(), (Verdict::CannotTell, None));
+    assert_eq!(again.said(), (SplitVerdict::CannotTell, None));
 }
 
 #[test]
@@ -370,7 +373,7 @@ fn what_came_in_part_before_is_not_from_a_cache() {
     // Of eight parts the first five.
     let mut again = Again::new();
     again.again.bytes = again.first.bytes / 5 * 8;
-    assert_eq!(again.said(), (Verdict::CannotTell, None));
+    assert_eq!(again.said(), (SplitVerdict::CannotTell, None));
 }
 
 /// What matched two connections of which one was sent through a splitter behind NAT, and one received so many seconds later, with that `content` and so many
@@ -383,7 +386,7 @@ fn matched(seconds: f64, content: u64, snaplen: usize) -> Option<MatchedBy> {
     one.extend(sent);
     two.extend(came);
     let captures = [common::read(&common::pcap(&one, 101, snaplen, true)), common::read(&common::pcap(&two, 1, snaplen, false))];
-    let found = findings(Some(&captures[0]), Some(&captures[1]), &Asked::default());
+    let found = findings(Some(&captures[0]), Some(&captures[1]), &FindingOptions::default());
     let (known, others): (Vec<_>, Vec<_>) =
         found.iter().filter_map(|finding| finding.matched_by).partition(|by| *by == MatchedBy::Addresses);
     assert!(known.len() == 1 && others.len() <= 1, "{found:#?}");
@@ -426,12 +429,12 @@ fn many_connections_find_each_other() {
     one.sort_by_key(|record| record.at);
     two.sort_by_key(|record| record.at);
     let captures = [common::read(&common::pcap(&one, 101, 65535, true)), common::read(&common::pcap(&two, 1, 65535, false))];
-    let found = findings(Some(&captures[0]), Some(&captures[1]), &Asked::default());
+    let found = findings(Some(&captures[0]), Some(&captures[1]), &FindingOptions::default());
     assert_eq!(found.len(), 60);
     assert!(found.windows(2).all(|pair| pair[0].bytes >= pair[1].bytes), "the largest comes first");
     for finding in &found {
         let index = (finding.bytes - 50_000) / 1000;
-        let expected = if index % 3 == 0 { Verdict::SplitTcp } else { Verdict::EndToEnd };
+        let expected = if index % 3 == 0 { SplitVerdict::SplitTcp } else { SplitVerdict::EndToEnd };
         assert_eq!(finding.verdict, expected, "{}", told(finding));
         let (here, there) = (finding.sender.unwrap()[1], finding.receiver.unwrap()[1]);
         assert_eq!(here.port() ^ 0x1111, there.port());
@@ -440,7 +443,7 @@ fn many_connections_find_each_other() {
 
 #[test]
 fn verdicts_have_their_names_in_json() {
-    let finding = Transfer::default().finding(Known::default());
+    let finding = Transfer::default().finding(TraceConditions::default());
     let json = serde_json::to_value(&finding).unwrap();
     assert_eq!(json["verdict"], "end-to-end");
     assert_eq!(json["evidence"][0]["says"], "end-to-end");

@@ -1,10 +1,10 @@
 //! What passes this machine on some TCP ports, headers only: its own trace, taken by a packet socket with a filter in the kernel. It needs CAP_NET_RAW; it
 //! ends with the process, whatever becomes of that.
 
-use crate::{clock::now, port_filter::filter, sys};
+use crate::{clock::now, port_filter::port_filter, sys};
 use detect::{
     TraceError, packet,
-    trace::{self, Frame, Link},
+    trace::{self, CapturedFrame, LinkType},
 };
 use pcap_file::{
     DataLink, Endianness, TsResolution,
@@ -32,7 +32,7 @@ const ROOM: usize = 32 << 20;
 
 /// A packet, from its IP header on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Packet {
+pub(crate) struct CapturedPacket {
     /// ns since 1970.
     pub(crate) at: i64,
     pub(crate) bytes: Vec<u8>,
@@ -42,35 +42,35 @@ pub(crate) struct Packet {
 
 /// A trace that is being taken.
 #[derive(Debug)]
-pub(crate) struct Tap {
+pub(crate) struct PacketCapture {
     over: Arc<AtomicBool>,
-    thread: Option<thread::JoinHandle<Vec<Packet>>>,
+    thread: Option<thread::JoinHandle<Vec<CapturedPacket>>>,
 }
 
-impl Drop for Tap {
+impl Drop for PacketCapture {
     fn drop(&mut self) {
         self.over.store(true, Relaxed);
         self.thread.take().map(thread::JoinHandle::join);
     }
 }
 
-impl Tap {
+impl PacketCapture {
     /// Begins a trace of what comes from or goes to one of these TCP ports.
-    pub(crate) fn begin(ports: &[u16]) -> io::Result<Self> {
+    pub(crate) fn start(ports: &[u16]) -> io::Result<Self> {
         let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(i32::from((libc::ETH_P_ALL as u16).to_be()))))?;
-        socket.attach_filter(&filter(ports)?)?;
-        sys::stamp_arrivals(&socket)?;
-        sys::make_room(&socket, ROOM);
+        socket.attach_filter(&port_filter(ports)?)?;
+        sys::enable_timestamps(&socket)?;
+        sys::set_receive_buffer(&socket, ROOM);
         // Whatever came before the filter was there.
         while sys::receive(&socket, &mut [0; 8], false).is_ok() {}
         let over = Arc::new(AtomicBool::new(false));
         let ends = over.clone();
-        let thread = thread::Builder::new().name("tap".into()).spawn(move || listen(&socket, &ends))?;
-        Ok(Tap { over, thread: Some(thread) })
+        let thread = thread::Builder::new().name("tap".into()).spawn(move || receive_packets(&socket, &ends))?;
+        Ok(PacketCapture { over, thread: Some(thread) })
     }
 
     /// Ends it.
-    pub(crate) fn end(mut self) -> Vec<Packet> {
+    pub(crate) fn stop(mut self) -> Vec<CapturedPacket> {
         // What has been sent last is on its way through the kernel.
         thread::sleep(Duration::from_millis(20));
         self.over.store(true, Relaxed);
@@ -78,16 +78,16 @@ impl Tap {
     }
 }
 
-fn listen(socket: &Socket, over: &AtomicBool) -> Vec<Packet> {
+fn receive_packets(socket: &Socket, over: &AtomicBool) -> Vec<CapturedPacket> {
     let (mut packets, mut buffer) = (Vec::new(), [0; LOOKED_AT]);
     loop {
         match sys::receive(socket, &mut buffer, false) {
             Ok(got) => {
                 // Of what a machine sends itself, both ways are seen.
                 if packets.len() < MOST {
-                    packets.push(Packet {
+                    packets.push(CapturedPacket {
                         at: got.at.unwrap_or_else(now),
-                        bytes: headers(&buffer[..got.length]).to_vec(),
+                        bytes: headers_only(&buffer[..got.length]).to_vec(),
                         whole: got.whole,
                     });
                 }
@@ -99,7 +99,7 @@ fn listen(socket: &Socket, over: &AtomicBool) -> Vec<Packet> {
 }
 
 /// The headers of a TCP packet.
-fn headers(packet: &[u8]) -> &[u8] {
+fn headers_only(packet: &[u8]) -> &[u8] {
     let Some(first) = packet.first() else { return packet };
     let ip = if first >> 4 == 4 { usize::from(first & 15) * 4 } else { 40 };
     let tcp = packet.get(ip + 12).map_or(0, |offset| usize::from(offset >> 4) * 4);
@@ -107,10 +107,10 @@ fn headers(packet: &[u8]) -> &[u8] {
 }
 
 /// The connections' packets out of a trace: those between these two ports of two addresses.
-pub(crate) fn between(packets: &[Packet], connections: &[[SocketAddr; 2]]) -> Vec<Packet> {
-    let of = |packet: &&Packet| {
-        let frame = Frame { at: packet.at, link: Link::Ip, bytes: &packet.bytes, length: packet.whole };
-        let packet::Carried::Tcp(segment) = packet::dissect(&frame) else { return false };
+pub(crate) fn packets_of(packets: &[CapturedPacket], connections: &[[SocketAddr; 2]]) -> Vec<CapturedPacket> {
+    let of = |packet: &&CapturedPacket| {
+        let frame = CapturedFrame { at: packet.at, link: LinkType::Ip, bytes: &packet.bytes, length: packet.whole };
+        let packet::Dissected::Tcp(segment) = packet::dissect(&frame) else { return false };
         let ends = [segment.from, segment.to];
         connections.iter().any(|known| *known == ends || *known == [ends[1], ends[0]])
     };
@@ -118,16 +118,16 @@ pub(crate) fn between(packets: &[Packet], connections: &[[SocketAddr; 2]]) -> Ve
 }
 
 /// The packets of a capture file.
-pub(crate) fn packets(file: &[u8]) -> Result<Vec<Packet>, TraceError> {
+pub(crate) fn parse_file(file: &[u8]) -> Result<Vec<CapturedPacket>, TraceError> {
     let mut found = Vec::new();
     trace::frames_of(file, "the responder's".as_ref(), |frame| {
-        found.push(Packet { at: frame.at, bytes: frame.bytes.to_vec(), whole: frame.length });
+        found.push(CapturedPacket { at: frame.at, bytes: frame.bytes.to_vec(), whole: frame.length });
     })?;
     Ok(found)
 }
 
 /// The packets as a capture file (pcap, ns, raw IP).
-pub(crate) fn file(packets: &[Packet]) -> Vec<u8> {
+pub(crate) fn to_pcap(packets: &[CapturedPacket]) -> Vec<u8> {
     let header = PcapHeader {
         snaplen: 1 << 20,
         datalink: DataLink::RAW,
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn who_lets_go_of_a_tap_ends_its_trace() {
-        let tap = match Tap::begin(&[1]) {
+        let tap = match PacketCapture::start(&[1]) {
             Ok(tap) => tap,
             Err(why) => return eprintln!("SKIP who_lets_go_of_a_tap_ends_its_trace: {why}"),
         };
@@ -172,20 +172,20 @@ mod tests {
     fn headers_alone_are_kept_of_a_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
-        let tap = match Tap::begin(&[1, to.port()]) {
+        let tap = match PacketCapture::start(&[1, to.port()]) {
             Ok(tap) => tap,
             Err(why) => return eprintln!("SKIP headers_alone_are_kept_of_a_connection: {why}"),
         };
         let mut stream = TcpStream::connect(to).unwrap();
         stream.write_all(&[7; 500]).unwrap();
         let other = TcpStream::connect(to).unwrap();
-        let seen = tap.end();
+        let seen = tap.stop();
         let known = [stream.local_addr().unwrap(), to];
-        let own = between(&seen, &[known]);
+        let own = packets_of(&seen, &[known]);
         assert!(own.len() >= 4 && own.len() < seen.len(), "{} of {}", own.len(), seen.len());
         assert!(own.iter().all(|packet| packet.bytes.len() <= 80 && !packet.bytes.ends_with(&[7; 20])), "{own:?}");
         assert!(own.iter().any(|packet| packet.whole > 500));
-        assert_eq!(packets(&file(&own)).unwrap(), own);
+        assert_eq!(parse_file(&to_pcap(&own)).unwrap(), own);
         drop(other);
     }
 }

@@ -17,7 +17,7 @@ const DATAGRAM: usize = 40;
 
 /// How far the responder's clock is ahead, and the way there and back by datagrams, which no splitter of TCP touches.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Offset {
+pub struct ClockOffset {
     /// s.
     pub offset_s: f64,
     /// It is as near to that as this, however unlike the two ways are.
@@ -29,7 +29,7 @@ pub struct Offset {
 }
 
 /// The offset of four times each: sent here, received there, sent there, received here (RFC 5905's); what there is of it in all of them.
-pub(crate) fn offset(exchanges: &[[i64; 4]]) -> Option<Offset> {
+pub(crate) fn estimate(exchanges: &[[i64; 4]]) -> Option<ClockOffset> {
     let seconds = |span: i64| span as f64 / 1e9;
     let least = |of: fn(&[i64; 4]) -> i64| exchanges.iter().map(of).min();
     // Nothing is received before it was sent: the offset is at most any way there, at least minus any way back, as the clocks have them. The other end's times
@@ -37,7 +37,7 @@ pub(crate) fn offset(exchanges: &[[i64; 4]]) -> Option<Offset> {
     let (most, back) = (seconds(least(|at| at[1].saturating_sub(at[0]))?), seconds(least(|at| at[3].saturating_sub(at[2]))?));
     let round_trip_s = seconds(least(|at| at[3].saturating_sub(at[0]).saturating_sub(at[2].saturating_sub(at[1])))?);
     // A clock was set meanwhile.
-    (most + back >= 0.0).then(|| Offset {
+    (most + back >= 0.0).then(|| ClockOffset {
         offset_s: (most - back) / 2.0,
         error_s: (most + back) / 2.0,
         round_trip_s,
@@ -46,16 +46,16 @@ pub(crate) fn offset(exchanges: &[[i64; 4]]) -> Option<Offset> {
 }
 
 /// What datagrams begin with.
-pub(crate) fn key_of(key: &str) -> Option<&[u8; 16]> {
+pub(crate) fn datagram_key(key: &str) -> Option<&[u8; 16]> {
     key.as_bytes().first_chunk()
 }
 
 /// Compares the clocks, by datagrams to the responder.
-pub(crate) fn compare(to: SocketAddr, key: &str) -> Result<Vec<[i64; 4]>, ProbeError> {
+pub(crate) fn exchange(to: SocketAddr, key: &str) -> Result<Vec<[i64; 4]>, ProbeError> {
     let failed = |why: io::Error| ProbeError::Socket { what: format!("exchange datagrams with the responder at {to}"), why };
     let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP)).map_err(failed)?;
     socket.connect(&to.into()).map_err(failed)?;
-    let Some(key) = key_of(key) else { return Ok(Vec::new()) };
+    let Some(key) = datagram_key(key) else { return Ok(Vec::new()) };
     let (mut found, begun) = (Vec::new(), Instant::now());
     // A datagram is waited for as long as three like it have taken.
     let mut patience = Duration::from_secs(1);
@@ -69,7 +69,7 @@ pub(crate) fn compare(to: SocketAddr, key: &str) -> Result<Vec<[i64; 4]>, ProbeE
         }
         let (asked, mut answer) = (Instant::now(), [0; DATAGRAM]);
         while asked.elapsed() < patience {
-            match crate::sys::receive(&socket, &mut answer, false) {
+            match sys::receive(&socket, &mut answer, false) {
                 Ok(got) if got.length == DATAGRAM && answer[16..24] == sent.to_be_bytes() => {
                     let time = |at: usize| i64::from_be_bytes(answer[at..at + 8].try_into().expect("eight bytes"));
                     found.push([sent, time(24), time(32), now()]);
@@ -88,13 +88,13 @@ pub(crate) fn compare(to: SocketAddr, key: &str) -> Result<Vec<[i64; 4]>, ProbeE
 }
 
 /// Answers datagrams that begin with the key, at once and with as much, until `over`.
-pub(crate) fn echo(socket: &UdpSocket, key: &str, over: &AtomicBool) {
+pub(crate) fn answer_datagrams(socket: &UdpSocket, key: &str, over: &AtomicBool) {
     let mut datagram = [0; DATAGRAM + 1];
     let _ = socket.set_read_timeout(Some(Duration::from_millis(50)));
     while !over.load(Relaxed) {
         let Ok((length, from)) = socket.recv_from(&mut datagram) else { continue };
         let received = now();
-        if length != DATAGRAM || key_of(key).is_none_or(|key| datagram[..16] != *key) {
+        if length != DATAGRAM || datagram_key(key).is_none_or(|key| datagram[..16] != *key) {
             continue;
         }
         datagram[24..32].copy_from_slice(&received.to_be_bytes());
@@ -117,7 +117,7 @@ mod tests {
                 let received = sent + there + ahead;
                 [sent, received, received + 50_000, sent + there + 50_000 + back]
             };
-            let found = offset(&ways.iter().enumerate().map(exchange).collect::<Vec<_>>()).unwrap();
+            let found = estimate(&ways.iter().enumerate().map(exchange).collect::<Vec<_>>()).unwrap();
             let wrong = (found.offset_s - ahead as f64 / 1e9).abs();
             prop_assert!(wrong <= found.error_s + 1e-9, "{found:?}");
             let least = ways.iter().map(|(there, back)| there + back).min().unwrap() as f64 / 1e9;
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_was_set_has_no_offset() {
-        assert_eq!(offset(&[[0, 10, 10, 20], [100, 50, 50, 120]]).map(|found| found.exchanges), None);
-        assert_eq!(offset(&[]), None);
+        assert_eq!(estimate(&[[0, 10, 10, 20], [100, 50, 50, 120]]).map(|found| found.exchanges), None);
+        assert_eq!(estimate(&[]), None);
     }
 }

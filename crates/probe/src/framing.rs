@@ -9,17 +9,17 @@ use std::{
 };
 
 /// The largest frame of words, and of a trace, bytes.
-pub(crate) const WORDS: usize = 64 << 10;
-pub(crate) const TRACE: usize = 64 << 20;
+pub(crate) const MAX_MESSAGE_BYTES: usize = 64 << 10;
+pub(crate) const MAX_TRACE_BYTES: usize = 64 << 20;
 
 /// Writes a frame: its length in four bytes, big-endian, and what it holds.
-pub(crate) fn write_bytes(mut to: impl Write, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_frame(mut to: impl Write, bytes: &[u8]) -> io::Result<()> {
     let length = u32::try_from(bytes.len()).map_err(|_| io::Error::other("a frame too large"))?;
     to.write_all(&[&length.to_be_bytes(), bytes].concat())
 }
 
 /// Reads a frame of at most `most` bytes.
-pub(crate) fn read_bytes(mut from: impl Read, most: usize) -> io::Result<Vec<u8>> {
+pub(crate) fn read_frame(mut from: impl Read, most: usize) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     from.read_exact(&mut length)?;
     let length = u32::from_be_bytes(length) as usize;
@@ -34,16 +34,16 @@ pub(crate) fn read_bytes(mut from: impl Read, most: usize) -> io::Result<Vec<u8>
 }
 
 /// A socket until a moment: whoever is heard on it, a byte now and then, is heard no longer than that.
-pub(crate) struct Until<'a> {
+pub(crate) struct DeadlineSocket<'a> {
     socket: SockRef<'a>,
     end: Instant,
     silence: Duration,
 }
 
-impl<'a> Until<'a> {
+impl<'a> DeadlineSocket<'a> {
     /// For so long in all, and for so long with nothing.
     pub(crate) fn new<S: AsFd>(socket: &'a S, all: Duration, silence: Duration) -> Self {
-        Until { socket: SockRef::from(socket), end: Instant::now() + all, silence }
+        DeadlineSocket { socket: SockRef::from(socket), end: Instant::now() + all, silence }
     }
 
     fn left(&self) -> io::Result<Option<Duration>> {
@@ -52,14 +52,14 @@ impl<'a> Until<'a> {
     }
 }
 
-impl Read for Until<'_> {
+impl Read for DeadlineSocket<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.socket.set_read_timeout(self.left()?)?;
         (&*self.socket).read(buffer)
     }
 }
 
-impl Write for Until<'_> {
+impl Write for DeadlineSocket<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.socket.set_write_timeout(self.left()?)?;
         (&*self.socket).write(bytes)
@@ -71,27 +71,27 @@ impl Write for Until<'_> {
 }
 
 /// Writes words.
-pub(crate) fn tell(to: impl Write, words: &impl Serialize) -> io::Result<()> {
-    write_bytes(to, &serde_json::to_vec(words)?)
+pub(crate) fn write_message(to: impl Write, words: &impl Serialize) -> io::Result<()> {
+    write_frame(to, &serde_json::to_vec(words)?)
 }
 
 /// Reads words.
-pub(crate) fn hear<T: DeserializeOwned>(from: impl Read) -> io::Result<T> {
-    Ok(serde_json::from_slice(&read_bytes(from, WORDS)?)?)
+pub(crate) fn read_message<T: DeserializeOwned>(from: impl Read) -> io::Result<T> {
+    Ok(serde_json::from_slice(&read_frame(from, MAX_MESSAGE_BYTES)?)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Event;
+    use crate::protocol::ResponderEvent;
 
     #[test]
     fn frames_are_bounded() {
         let mut bytes = Vec::new();
-        tell(&mut bytes, &Event::Ready).unwrap();
-        assert!(matches!(hear(bytes.as_slice()), Ok(Event::Ready)));
+        write_message(&mut bytes, &ResponderEvent::Ready).unwrap();
+        assert!(matches!(read_message(bytes.as_slice()), Ok(ResponderEvent::Ready)));
         for bad in [&bytes[..bytes.len() - 1], &[0, 0][..], &[0, 0, 0, 1, b'?'], &[255; 8]] {
-            assert!(hear::<Event>(bad).is_err(), "{bad:?}");
+            assert!(read_message::<ResponderEvent>(bad).is_err(), "{bad:?}");
         }
     }
 }

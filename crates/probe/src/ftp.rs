@@ -1,7 +1,7 @@
 //! FTP.
 
 use crate::{
-    framing::Until,
+    framing::DeadlineSocket,
     transfer::{LONGEST, SILENCE},
 };
 use socket2::Socket;
@@ -10,24 +10,24 @@ use std::io::{self, Read as _, Write as _};
 pub(crate) const LINE: usize = 512;
 
 /// Lines of FTP's control connection.
-pub(crate) struct Lines<'a> {
-    socket: Until<'a>,
+pub(crate) struct FtpControl<'a> {
+    socket: DeadlineSocket<'a>,
     heard: Vec<u8>,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> FtpControl<'a> {
     pub(crate) fn new(socket: &'a Socket, heard: Vec<u8>) -> Self {
-        Lines { socket: Until::new(socket, LONGEST, SILENCE), heard }
+        FtpControl { socket: DeadlineSocket::new(socket, LONGEST, SILENCE), heard }
     }
 
-    pub(crate) fn say(&mut self, line: &str) -> io::Result<()> {
+    pub(crate) fn send(&mut self, line: &str) -> io::Result<()> {
         self.socket.write_all(format!("{line}\r\n").as_bytes())
     }
 
-    pub(crate) fn next(&mut self) -> io::Result<String> {
+    pub(crate) fn read_line(&mut self) -> io::Result<String> {
         let mut buffer = [0; LINE];
         loop {
-            if let Some(line) = first_line(&mut self.heard)? {
+            if let Some(line) = take_line(&mut self.heard)? {
                 return Ok(line);
             }
             match self.socket.read(&mut buffer)? {
@@ -38,19 +38,19 @@ impl<'a> Lines<'a> {
     }
 
     /// Says a line, and hears an answer that begins with this number.
-    pub(crate) fn ask(&mut self, line: &str, number: &str) -> io::Result<String> {
-        self.say(line)?;
+    pub(crate) fn command(&mut self, line: &str, number: &str) -> io::Result<String> {
+        self.send(line)?;
         self.expect(number)
     }
 
     pub(crate) fn expect(&mut self, number: &str) -> io::Result<String> {
-        let answer = self.next()?;
+        let answer = self.read_line()?;
         if answer.starts_with(number) { Ok(answer) } else { Err(io::Error::other(format!("{number} was to be answered, not {answer:?}"))) }
     }
 }
 
 /// Takes the first line of FTP out of what was heard, once it is over.
-pub(super) fn first_line(heard: &mut Vec<u8>) -> io::Result<Option<String>> {
+pub(super) fn take_line(heard: &mut Vec<u8>) -> io::Result<Option<String>> {
     let end = heard.windows(2).position(|two| two == b"\r\n");
     if end.unwrap_or(heard.len()) > LINE {
         return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a line of FTP longer than {LINE} bytes")));

@@ -12,19 +12,19 @@ fn control() -> (u16, Socket) {
 }
 
 /// Somebody comes, and is let in.
-fn comes(door: &(u16, Socket), knocking: &mut Vec<Knocking>) -> TcpStream {
+fn connect(door: &(u16, Socket), pending: &mut Vec<PendingProber>) -> TcpStream {
     let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, door.0)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let here = stream.local_addr().unwrap().to_string();
-    soon(|| {
-        let_in(&door.1, knocking);
-        knocking.iter().any(|one| one.from == here).then_some(())
+    poll_until(|| {
+        accept_probers(&door.1, pending);
+        pending.iter().any(|one| one.from == here).then_some(())
     });
     stream
 }
 
 /// What `find` finds, soon.
-fn soon<T>(mut find: impl FnMut() -> Option<T>) -> T {
+fn poll_until<T>(mut find: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
         if let Some(found) = find() {
@@ -36,71 +36,71 @@ fn soon<T>(mut find: impl FnMut() -> Option<T>) -> T {
 }
 
 /// The word of somebody who knows the token, in answer to the challenge.
-fn word(stream: &TcpStream, token: &str) -> Vec<u8> {
-    let challenge: Challenge = framing::hear(stream).unwrap();
+fn hello_for(stream: &TcpStream, token: &str) -> Vec<u8> {
+    let challenge: ResponderChallenge = framing::read_message(stream).unwrap();
     let mut word = Vec::new();
-    framing::tell(&mut word, &Hello { version: protocol::VERSION, proof: token::proof(token, &challenge.nonce) }).unwrap();
+    framing::write_message(&mut word, &ProberHello { version: protocol::VERSION, proof: token::proof(token, &challenge.nonce) }).unwrap();
     word
 }
 
 /// Whether the responder has left this connection.
-fn is_left(stream: &TcpStream) -> bool {
-    let _: Challenge = framing::hear(stream).unwrap();
+fn is_closed(stream: &TcpStream) -> bool {
+    let _: ResponderChallenge = framing::read_message(stream).unwrap();
     matches!((&*stream).read(&mut [0]), Ok(0))
 }
 
 #[test]
 fn who_says_nothing_keeps_nobody_waiting() {
-    let (door, mut knocking) = (control(), Vec::new());
-    let _silent = comes(&door, &mut knocking);
-    let mut prober = comes(&door, &mut knocking);
-    let word = word(&prober, "secret");
-    assert!(whoever_is_first(&mut knocking).is_none());
+    let (door, mut pending) = (control(), Vec::new());
+    let _silent = connect(&door, &mut pending);
+    let mut prober = connect(&door, &mut pending);
+    let word = hello_for(&prober, "secret");
+    assert!(take_ready(&mut pending).is_none());
     // Nor does who has begun a word, and does not end it.
-    let mut slow = comes(&door, &mut knocking);
+    let mut slow = connect(&door, &mut pending);
     slow.write_all(&word[..word.len() - 1]).unwrap();
     prober.write_all(&word).unwrap();
-    let (first, hello) = soon(|| whoever_is_first(&mut knocking));
+    let (first, hello) = poll_until(|| take_ready(&mut pending));
     assert_eq!(first.from, prober.local_addr().unwrap().to_string());
-    assert!(token::proves("secret", &first.nonce, &hello.unwrap().proof));
-    assert_eq!(knocking.len(), 2);
+    assert!(token::verify_proof("secret", &first.nonce, &hello.unwrap().proof));
+    assert_eq!(pending.len(), 2);
 }
 
 #[test]
 fn of_too_many_the_oldest_goes() {
-    let (door, mut knocking) = (control(), Vec::new());
-    let came: Vec<TcpStream> = (0..KNOCKING + 3).map(|_| comes(&door, &mut knocking)).collect();
-    assert_eq!(knocking.len(), KNOCKING);
-    assert!(came[..3].iter().all(is_left));
+    let (door, mut pending) = (control(), Vec::new());
+    let came: Vec<TcpStream> = (0..MAX_PENDING + 3).map(|_| connect(&door, &mut pending)).collect();
+    assert_eq!(pending.len(), MAX_PENDING);
+    assert!(came[..3].iter().all(is_closed));
     let last = came.last().unwrap();
-    (&*last).write_all(&word(last, "")).unwrap();
-    let (first, hello) = soon(|| whoever_is_first(&mut knocking));
+    (&*last).write_all(&hello_for(last, "")).unwrap();
+    let (first, hello) = poll_until(|| take_ready(&mut pending));
     assert_eq!(first.from, last.local_addr().unwrap().to_string());
     assert!(hello.is_ok());
 }
 
 #[test]
 fn who_says_too_much_or_nothing_or_leaves_is_done_with() {
-    let said = |does: fn(&mut Knocking, TcpStream) -> Option<TcpStream>| {
-        let (door, mut knocking) = (control(), Vec::new());
-        let came = comes(&door, &mut knocking);
-        let _open = does(&mut knocking[0], came);
-        let (_, hello) = soon(|| whoever_is_first(&mut knocking));
+    let said = |does: fn(&mut PendingProber, TcpStream) -> Option<TcpStream>| {
+        let (door, mut pending) = (control(), Vec::new());
+        let came = connect(&door, &mut pending);
+        let _open = does(&mut pending[0], came);
+        let (_, hello) = poll_until(|| take_ready(&mut pending));
         hello.unwrap_err().kind()
     };
     let left = said(|_, came| {
-        let _: Challenge = framing::hear(&came).unwrap();
+        let _: ResponderChallenge = framing::read_message(&came).unwrap();
         None
     });
     // A word that would be longer than it may: it is not waited for.
     let long = said(|_, mut came| {
-        came.write_all(&(HELLO as u32).to_be_bytes()).unwrap();
+        came.write_all(&(MAX_HELLO_BYTES as u32).to_be_bytes()).unwrap();
         Some(came)
     });
     assert_eq!(long, ErrorKind::InvalidData);
-    let late = said(|knocking, mut came| {
+    let late = said(|pending, mut came| {
         came.write_all(&[0, 0]).unwrap();
-        knocking.since = Instant::now().checked_sub(WORD).unwrap();
+        pending.since = Instant::now().checked_sub(MESSAGE_TIMEOUT).unwrap();
         Some(came)
     });
     assert_eq!(late, ErrorKind::TimedOut);

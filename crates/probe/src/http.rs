@@ -7,7 +7,7 @@ pub(crate) const HEAD: usize = 8 << 10;
 
 /// What comes before a body by HTTP.
 pub(crate) fn request_head(application: Application, nonce: &str, host: &str, body: Option<usize>) -> String {
-    let (kind, name) = kind(application);
+    let (kind, name) = media_type(application);
     let (verb, rest) = match body {
         None => ("GET", "Accept: */*\r\n".to_string()),
         Some(length) => ("POST", format!("Content-Type: {kind}\r\nContent-Length: {length}\r\n")),
@@ -17,18 +17,18 @@ pub(crate) fn request_head(application: Application, nonce: &str, host: &str, bo
 
 /// What comes before an answer's body.
 pub(crate) fn response_head(application: Application, body: usize) -> String {
-    let kind = kind(application).0;
+    let kind = media_type(application).0;
     format!(
         "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {body}\r\nCache-Control: public, max-age=600\r\nConnection: close\r\n\r\n"
     )
 }
 
-fn kind(application: Application) -> (&'static str, &'static str) {
+fn media_type(application: Application) -> (&'static str, &'static str) {
     if application == Application::HttpImage { ("image/jpeg", "jpg") } else { ("text/html", "html") }
 }
 
 /// Where the head ends, and the body begins.
-pub(crate) fn end_of_head(bytes: &[u8]) -> Option<usize> {
+pub(crate) fn head_end(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
 }
 
@@ -36,16 +36,16 @@ fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().find_map(|line| line.split_once(':').filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()))
 }
 
-pub(super) fn length_of(head: &[u8]) -> Option<usize> {
+pub(super) fn content_length(head: &[u8]) -> Option<usize> {
     field(&String::from_utf8_lossy(head), "content-length")?.parse().ok()
 }
 
-pub(super) fn chunked(head: &str) -> bool {
+pub(super) fn is_chunked(head: &str) -> bool {
     field(head, "transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked"))
 }
 
 /// What is in chunks (RFC 9112 §7.1), as far as they make sense.
-pub(super) fn unchunk(mut rest: &[u8]) -> Vec<u8> {
+pub(super) fn decode_chunked(mut rest: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     while let Some(end) = rest.windows(2).position(|two| two == b"\r\n") {
         let line = String::from_utf8_lossy(&rest[..end]).into_owned();

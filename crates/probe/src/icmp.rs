@@ -18,17 +18,17 @@ pub(crate) enum Fate {
     Barred,
 }
 
-pub(crate) fn fate(host: IpAddr, complaint: &sys::Complaint) -> Fate {
+pub(crate) fn fate(host: IpAddr, icmp_error: &sys::IcmpError) -> Fate {
     let exceeded = if host.is_ipv6() { 3 } else { 11 };
-    match complaint.from {
+    match icmp_error.from {
         Some(from) if from == host => Fate::Reached,
-        _ if complaint.kind == exceeded && complaint.code == 0 => Fate::Exceeded,
+        _ if icmp_error.kind == exceeded && icmp_error.code == 0 => Fate::Exceeded,
         _ => Fate::Barred,
     }
 }
 
 /// Echo requests of one socket; each is known by its number.
-pub(crate) struct Echo {
+pub(crate) struct EchoSocket {
     pub(crate) socket: Socket,
     pub(crate) host: IpAddr,
     pub(crate) raw: bool,
@@ -36,7 +36,7 @@ pub(crate) struct Echo {
 }
 
 /// What came back for an echo request.
-pub(crate) struct Echoed {
+pub(crate) struct EchoReply {
     pub(crate) number: u16,
     pub(crate) at: i64,
     pub(crate) ttl: Option<u8>,
@@ -44,7 +44,7 @@ pub(crate) struct Echoed {
     pub(crate) from: Option<IpAddr>,
 }
 
-impl Echo {
+impl EchoSocket {
     pub(crate) fn new(host: IpAddr) -> io::Result<Self> {
         let (domain, protocol) = if host.is_ipv6() { (Domain::IPV6, Protocol::ICMPV6) } else { (Domain::IPV4, Protocol::ICMPV4) };
         // Who may not open raw sockets may be allowed these (net.ipv4.ping_group_range).
@@ -52,9 +52,9 @@ impl Echo {
             Ok(socket) => (socket, false),
             Err(_) => (Socket::new(domain, Type::RAW, Some(protocol))?, true),
         };
-        sys::hear_errors(&socket, host.is_ipv6())?;
+        sys::enable_error_queue(&socket, host.is_ipv6())?;
         socket.connect(&SocketAddr::new(host, 0).into())?;
-        Ok(Echo { socket, host, raw, id: std::process::id() as u16 })
+        Ok(EchoSocket { socket, host, raw, id: std::process::id() as u16 })
     }
 
     pub(crate) fn send(&self, number: u16, hops: Option<u8>) -> io::Result<i64> {
@@ -70,7 +70,7 @@ impl Echo {
     }
 
     /// What has come back.
-    pub(crate) fn replies(&self) -> Vec<Echoed> {
+    pub(crate) fn replies(&self) -> Vec<EchoReply> {
         let (mut found, mut buffer) = (Vec::new(), [0; 256]);
         for errors in [true, false] {
             // An error that waits is told once by each call before what waits behind it.
@@ -89,12 +89,12 @@ impl Echo {
                 if self.raw && id != self.id {
                     continue;
                 }
-                let (fate, from) = match got.complaint {
-                    Some(complaint) => (fate(self.host, &complaint), complaint.from),
+                let (fate, from) = match got.icmp_error {
+                    Some(icmp_error) => (fate(self.host, &icmp_error), icmp_error.from),
                     None if !errors && matches!(kind, 0 | 129) => (Fate::Reached, Some(self.host)),
                     None => continue,
                 };
-                found.push(Echoed { number, at: got.at.unwrap_or_else(now), ttl: got.ttl, fate, from });
+                found.push(EchoReply { number, at: got.at.unwrap_or_else(now), ttl: got.ttl, fate, from });
             }
         }
         found

@@ -5,7 +5,7 @@ use jpeg_encoder::{ColorType, Encoder};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Bytes as this application carries them, `length` of them or about that; other ones for each `nonce`.
-pub(crate) fn content(application: Application, nonce: &str, length: u64) -> Vec<u8> {
+pub(crate) fn generate(application: Application, nonce: &str, length: u64) -> Vec<u8> {
     let mut state = Xxh3::new();
     state.update(nonce.as_bytes());
     let mut number = state.digest();
@@ -55,12 +55,12 @@ mod tests {
     fn what_is_carried_is_what_it_is_said_to_be() {
         for application in [Application::Tcp, Application::HttpData, Application::HttpImage, Application::Ftp] {
             let (one, again, other) =
-                (content(application, "a", 50_000), content(application, "a", 50_000), content(application, "b", 50_000));
+                (generate(application, "a", 50_000), generate(application, "a", 50_000), generate(application, "b", 50_000));
             assert!(one == again && one != other, "{application}");
             assert!((25_000..100_000).contains(&one.len()), "{application}: {}", one.len());
         }
-        let image = content(Application::HttpImage, "a", 50_000);
+        let image = generate(Application::HttpImage, "a", 50_000);
         assert!(image.starts_with(&[0xff, 0xd8, 0xff]) && image.ends_with(&[0xff, 0xd9]));
-        assert!(content(Application::HttpData, "a", 5000).is_ascii());
+        assert!(generate(Application::HttpData, "a", 5000).is_ascii());
     }
 }

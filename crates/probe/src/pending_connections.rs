@@ -13,12 +13,12 @@ use std::{
 };
 
 /// Connections that may wait, how long they may, and how many the kernel may have besides.
-const MOST: usize = 64;
-const LONGEST: Duration = Duration::from_secs(20);
+const MAX_PENDING: usize = 64;
+const MAX_WAIT: Duration = Duration::from_secs(20);
 const BACKLOG: i32 = 32;
 
 /// A connection that waits, and what it has said.
-struct Waiting {
+struct PendingConnection {
     port: u16,
     socket: Socket,
     heard: Vec<u8>,
@@ -28,9 +28,9 @@ struct Waiting {
 }
 
 /// Listeners, and those that wait.
-pub(crate) struct Lobby {
+pub(crate) struct PendingConnections {
     listeners: Vec<(u16, Socket)>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingConnection>,
 }
 
 /// Opens a listener that does not wait; port 0: one that is free.
@@ -58,9 +58,9 @@ pub(crate) fn listen(address: IpAddr, port: u16) -> Result<(u16, Socket), ProbeE
     })
 }
 
-impl Lobby {
+impl PendingConnections {
     pub(crate) fn new(listeners: Vec<(u16, Socket)>) -> Self {
-        Lobby { listeners, waiting: Vec::new() }
+        PendingConnections { listeners, waiting: Vec::new() }
     }
 
     pub(crate) fn listener(&self, port: u16) -> Option<&Socket> {
@@ -68,14 +68,21 @@ impl Lobby {
     }
 
     /// Lets those in who have come, hears what they say, and sends those away who have waited for too long.
-    pub(crate) fn tick(&mut self) {
+    pub(crate) fn poll(&mut self) {
         for (port, listener) in &self.listeners {
             while let Ok((socket, _)) = listener.accept() {
                 let ready = socket.set_nonblocking(true).is_ok() && socket.set_tcp_nodelay(true).is_ok();
-                if self.waiting.len() >= MOST {
+                if self.waiting.len() >= MAX_PENDING {
                     self.waiting.remove(0);
                 }
-                self.waiting.push(Waiting { port: *port, socket, heard: Vec::new(), since: Instant::now(), greeted: false, gone: !ready });
+                self.waiting.push(PendingConnection {
+                    port: *port,
+                    socket,
+                    heard: Vec::new(),
+                    since: Instant::now(),
+                    greeted: false,
+                    gone: !ready,
+                });
             }
         }
         for one in &mut self.waiting {
@@ -83,7 +90,7 @@ impl Lobby {
             // What more they have to say waits in the kernel, and they with it.
             while one.heard.len() < HEAD && !one.gone {
                 match one.socket.read(&mut buffer) {
-                    Ok(0) => one.gone = one.heard.is_empty() || one.since.elapsed() > LONGEST / 4,
+                    Ok(0) => one.gone = one.heard.is_empty() || one.since.elapsed() > MAX_WAIT / 4,
                     Ok(count) => {
                         one.heard.extend(&buffer[..count]);
                         continue;
@@ -93,22 +100,22 @@ impl Lobby {
                 break;
             }
         }
-        self.waiting.retain(|one| !one.gone && one.since.elapsed() < LONGEST);
+        self.waiting.retain(|one| !one.gone && one.since.elapsed() < MAX_WAIT);
     }
 
     /// Somebody who has come to a port, whoever it is.
-    pub(crate) fn first(&mut self, port: u16) -> Option<Socket> {
+    pub(crate) fn take_any(&mut self, port: u16) -> Option<Socket> {
         let index = self.waiting.iter().position(|one| one.port == port)?;
         Some(self.waiting.remove(index).socket)
     }
 
     /// Sends those away who have come to a port.
-    pub(crate) fn clear(&mut self, port: u16) {
+    pub(crate) fn drop_port(&mut self, port: u16) {
         self.waiting.retain(|one| one.port != port);
     }
 
     /// The connection that has said this nonce as its application says it; with what it has said behind it, or with its whole head.
-    pub(crate) fn known_by(&mut self, application: Application, port: u16, nonce: &str) -> Option<(Socket, Vec<u8>)> {
+    pub(crate) fn claim(&mut self, application: Application, port: u16, nonce: &str) -> Option<(Socket, Vec<u8>)> {
         if application == Application::Ftp {
             // A server of FTP speaks first.
             for one in self.waiting.iter_mut().filter(|one| one.port == port && !one.greeted) {
@@ -117,7 +124,7 @@ impl Lobby {
             }
         }
         let (index, heard) = self.waiting.iter().enumerate().find_map(|(index, one)| {
-            let heard = behind(&one.heard, application, nonce).filter(|_| one.port == port)?;
+            let heard = after_nonce(&one.heard, application, nonce).filter(|_| one.port == port)?;
             Some((index, heard))
         })?;
         let socket = self.waiting.remove(index).socket;
@@ -127,12 +134,12 @@ impl Lobby {
 }
 
 /// What was said behind a nonce, where it was said as an application says it; by HTTP the head too.
-pub(super) fn behind(heard: &[u8], application: Application, nonce: &str) -> Option<Vec<u8>> {
+pub(super) fn after_nonce(heard: &[u8], application: Application, nonce: &str) -> Option<Vec<u8>> {
     match application {
         Application::Tcp => Some(heard.strip_prefix(nonce.as_bytes())?.strip_prefix(b"\n")?.to_vec()),
         Application::Ftp => Some(heard.strip_prefix(format!("USER {nonce}\r\n").as_bytes())?.to_vec()),
         Application::HttpData | Application::HttpImage => {
-            let head = &heard[..transfer::end_of_head(heard)?];
+            let head = &heard[..http::head_end(heard)?];
             String::from_utf8_lossy(head).lines().next().is_some_and(|line| line.contains(nonce)).then(|| heard.to_vec())
         }
     }

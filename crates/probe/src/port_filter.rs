@@ -4,7 +4,7 @@ use socket2::SockFilter;
 use std::io;
 
 /// A filter (classic BPF) that keeps TCP packets from or to one of these ports. What comes is from the IP header on.
-pub(crate) fn filter(ports: &[u16]) -> io::Result<Vec<SockFilter>> {
+pub(crate) fn port_filter(ports: &[u16]) -> io::Result<Vec<SockFilter>> {
     const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
     const LOAD_HALF_BEHIND: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_IND) as u16;
     const HEADER_LENGTH: u16 = (libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH) as u16;

@@ -1,30 +1,30 @@
 //! Report.
 
 use crate::{
-    clock_offset::Offset,
-    single_ended_evidence::{Place, PortSeen},
-    traceroute::Way,
-    transfer_record::{Direction, Transferred},
+    clock_offset::ClockOffset,
+    single_ended_evidence::{PortProbe, SplitLocation},
+    traceroute::NetworkPath,
+    transfer_record::{TransferDirection, TransferRecord},
 };
-use detect::{Evidence, Verdict};
+use detect::{Evidence, SplitVerdict};
 use serde::Serialize;
 use std::net::IpAddr;
 
 /// What is said of a port.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
+pub struct ProbeRow {
     /// What was carried.
     pub application: String,
     /// The host's port.
     pub port: u16,
     /// `down` to the prober, `up` from it; null where one end alone was looked at.
-    pub direction: Option<Direction>,
+    pub direction: Option<TransferDirection>,
     /// Is it split?
-    pub verdict: Verdict,
+    pub verdict: SplitVerdict,
     /// Why that is the verdict.
     pub reason: String,
     /// Where it is split, as far as hops answer.
-    pub place: Option<Place>,
+    pub place: Option<SplitLocation>,
     /// What speaks for it, and what was looked at besides; the strongest first.
     pub evidence: Vec<Evidence>,
     /// What could not be had, and why.
@@ -33,23 +33,23 @@ pub struct Row {
 
 /// What was found by probing a host.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Probed {
+pub struct ProbeReport {
     /// The host's address.
     pub host: IpAddr,
     /// Whether its responder helped.
     pub responder: bool,
     /// A row for each port, application and direction.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ProbeRow>,
     /// What packets that are no TCP show.
-    pub way: Way,
+    pub way: NetworkPath,
     /// What was measured of each port from here.
-    pub ports: Vec<PortSeen>,
+    pub ports: Vec<PortProbe>,
     /// The same of ports at which hardly anybody listens.
-    pub elsewhere: Vec<PortSeen>,
+    pub elsewhere: Vec<PortProbe>,
     /// How far the responder's clock is ahead, and the control run that no splitter of TCP touches.
-    pub clocks: Option<Offset>,
+    pub clocks: Option<ClockOffset>,
     /// What was carried, as both ends saw it.
-    pub transfers: Vec<Transferred>,
+    pub transfers: Vec<TransferRecord>,
     /// The prober's trace and the responder's: capture files, headers only.
     #[serde(skip)]
     pub traces: Option<[Vec<u8>; 2]>,

@@ -4,7 +4,7 @@
 //! what came of each. Nothing is ever sent to an address that has not answered a SYN, and a datagram is answered by one as large, to those who know the
 //! session's key.
 
-use crate::transfer_record::{Application, Direction, Report};
+use crate::transfer_record::{Application, TransferDirection, TransferReport};
 use serde::{Deserialize, Serialize};
 
 /// Where the responder is spoken to unless it is told otherwise.
@@ -18,14 +18,14 @@ pub const LONGEST_HOLD: f64 = 20.0;
 
 /// The responder's first word.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Challenge {
+pub(crate) struct ResponderChallenge {
     pub(crate) version: u32,
     pub(crate) nonce: String,
 }
 
 /// The prober's.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Hello {
+pub(crate) struct ProberHello {
     pub(crate) version: u32,
     pub(crate) proof: String,
 }
@@ -46,8 +46,8 @@ pub(crate) struct Welcome {
 /// What the prober wants.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Order {
-    Transfer(Transfer),
+pub(crate) enum ProberOrder {
+    Transfer(TransferOrder),
     /// Let no SYN in at this port for so long, s.
     Deaf {
         port: u16,
@@ -59,9 +59,9 @@ pub(crate) enum Order {
 
 /// A transfer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Transfer {
+pub(crate) struct TransferOrder {
     pub(crate) application: Application,
-    pub(crate) direction: Direction,
+    pub(crate) direction: TransferDirection,
     pub(crate) port: u16,
     /// What its connection is known by: letters and digits.
     pub(crate) nonce: String,
@@ -74,7 +74,7 @@ pub(crate) struct Transfer {
     pub(crate) patience: f64,
 }
 
-impl Transfer {
+impl TransferOrder {
     /// Whether it is within what a responder does for anybody.
     pub(crate) fn is_allowed(&self) -> bool {
         self.bytes <= MOST_BYTES
@@ -88,12 +88,12 @@ impl Transfer {
 /// What the responder says while a transfer runs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Event {
+pub(crate) enum ResponderEvent {
     /// The order is taken: connect.
     Ready,
     /// The connection has come, and its data won't be acknowledged.
     Holding,
     /// The first byte was sent.
     Sent,
-    Done(Report),
+    Done(TransferReport),
 }

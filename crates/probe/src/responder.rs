@@ -5,9 +5,9 @@
 
 use crate::{
     error::ProbeError,
-    handshake::{Knocking, let_in, whoever_is_first},
-    pending_connections::{Lobby, listen},
-    responder_session::{Session, TICK},
+    handshake::{PendingProber, accept_probers, take_ready},
+    pending_connections::{PendingConnections, listen},
+    responder_session::{ResponderSession, TICK},
 };
 use std::{
     net::{IpAddr, SocketAddr, UdpSocket},
@@ -17,7 +17,7 @@ use std::{
 
 /// How to respond.
 #[derive(Debug, Clone)]
-pub struct Responder {
+pub struct ResponderOptions {
     /// Where to listen.
     pub listen: IpAddr,
     /// Where probers speak to it, by TCP and UDP.
@@ -29,7 +29,7 @@ pub struct Responder {
 }
 
 /// Responds until `over`; says what happens.
-pub fn respond(how: &Responder, over: &AtomicBool, mut say: impl FnMut(&str)) -> Result<(), ProbeError> {
+pub fn respond(how: &ResponderOptions, over: &AtomicBool, mut say: impl FnMut(&str)) -> Result<(), ProbeError> {
     let (_, control) = listen(how.listen, how.control)?;
     let at = SocketAddr::new(how.listen, how.control);
     let datagrams = UdpSocket::bind(at).map_err(|why| ProbeError::Socket { what: format!("receive datagrams at {at}"), why })?;
@@ -52,16 +52,16 @@ pub fn respond(how: &Responder, over: &AtomicBool, mut say: impl FnMut(&str)) ->
     listeners.push(data);
     let said: Vec<String> = ports.iter().map(u16::to_string).collect();
     say(&format!("ready: probers speak to port {}, data go by {}, and by {ftp_data} for FTP", how.control, said.join(", ")));
-    let (mut lobby, mut knocking) = (Lobby::new(listeners), Vec::new());
+    let (mut connections, mut pending) = (PendingConnections::new(listeners), Vec::new());
     while !over.load(Relaxed) {
-        lobby.tick();
-        let_in(&control, &mut knocking);
-        let Some((caller, hello)) = whoever_is_first(&mut knocking) else {
+        connections.poll();
+        accept_probers(&control, &mut pending);
+        let Some((caller, hello)) = take_ready(&mut pending) else {
             thread::sleep(5 * TICK);
             continue;
         };
-        let Knocking { control, nonce, from, .. } = caller;
-        let session = Session { control, lobby: &mut lobby, ports: &ports, ftp_data, connections: Vec::new(), over };
+        let PendingProber { control, nonce, from, .. } = caller;
+        let session = ResponderSession { control, pending: &mut connections, ports: &ports, ftp_data, connections: Vec::new(), over };
         match hello.and_then(|hello| session.run(how.token.as_deref().unwrap_or(""), &nonce, &hello, &datagrams)) {
             Ok(orders) => say(&format!("{from}: {orders} orders done")),
             Err(why) => say(&format!("{from}: {why}")),

@@ -3,8 +3,8 @@
 use super::*;
 use crate::{
     framing,
-    handshake::WORD,
-    protocol::{self, Challenge, Hello, Welcome},
+    handshake::MESSAGE_TIMEOUT,
+    protocol::{self, ProberHello, ResponderChallenge, Welcome},
     token,
 };
 use std::{
@@ -17,7 +17,7 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What `find` finds, soon.
-fn soon<T>(mut find: impl FnMut() -> Option<T>) -> T {
+fn poll_until<T>(mut find: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
         if let Some(found) = find() {
@@ -29,10 +29,10 @@ fn soon<T>(mut find: impl FnMut() -> Option<T>) -> T {
 }
 
 /// The word of somebody who knows the token, in answer to the challenge.
-fn word(stream: &TcpStream, token: &str) -> Vec<u8> {
-    let challenge: Challenge = framing::hear(stream).unwrap();
+fn hello_for(stream: &TcpStream, token: &str) -> Vec<u8> {
+    let challenge: ResponderChallenge = framing::read_message(stream).unwrap();
     let mut word = Vec::new();
-    framing::tell(&mut word, &Hello { version: protocol::VERSION, proof: token::proof(token, &challenge.nonce) }).unwrap();
+    framing::write_message(&mut word, &ProberHello { version: protocol::VERSION, proof: token::proof(token, &challenge.nonce) }).unwrap();
     word
 }
 
@@ -50,23 +50,23 @@ fn strangers_hold_no_responder() {
     // An address that no other run of this test has at once.
     let [.., high, low] = std::process::id().to_be_bytes();
     let address = Ipv4Addr::new(127, 77, high, low);
-    let how = Responder { listen: address.into(), control: protocol::CONTROL_PORT, ports: vec![0], token: Some("secret".into()) };
+    let how = ResponderOptions { listen: address.into(), control: protocol::CONTROL_PORT, ports: vec![0], token: Some("secret".into()) };
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let responds = scope.spawn(|| respond(&how, &over, |_| ()));
         let ends = Ends(&over);
         let connect = || {
-            soon(|| {
+            poll_until(|| {
                 let stream = TcpStream::connect((how.listen, how.control)).ok()?;
                 // Less than a stranger's time: who had to wait for one would not be answered.
-                stream.set_read_timeout(Some(WORD / 2)).unwrap();
+                stream.set_read_timeout(Some(MESSAGE_TIMEOUT / 2)).unwrap();
                 Some(stream)
             })
         };
         let welcome = |token: &str| {
             let prober = connect();
-            (&prober).write_all(&word(&prober, token)).unwrap();
-            let welcome: Welcome = framing::hear(&prober).unwrap();
+            (&prober).write_all(&hello_for(&prober, token)).unwrap();
+            let welcome: Welcome = framing::read_message(&prober).unwrap();
             welcome.refused
         };
         let _strangers: Vec<TcpStream> = (0..3).map(|_| connect()).collect();

@@ -1,32 +1,32 @@
 //! Measurements as they would be on ways of every kind, and what is made of them.
 
 use super::*;
-use crate::traceroute::{Hop, RoundTrip};
-use detect::{Verdict, weigh};
+use crate::traceroute::{PathRoundTrip, RouterHop};
+use detect::{SplitVerdict, weigh};
 use proptest::prelude::*;
 
 /// A way of `length` hops, on which every router answers; the round trip takes a millisecond a hop.
-fn way(length: u8) -> Way {
-    let hops = (1..length).map(|ttl| Hop { ttl, from: Some([10, 0, 0, ttl].into()), answers: 3 }).collect();
-    let round_trip = RoundTrip { by: Baseline::Icmp, least_s: 0.02 * f64::from(length), of: 8 };
-    Way { hops, reached: Some(length), round_trip: Some(round_trip), ttl: Some(64 - length + 1), missing: Vec::new() }
+fn way(length: u8) -> NetworkPath {
+    let hops = (1..length).map(|ttl| RouterHop { ttl, from: Some([10, 0, 0, ttl].into()), answers: 3 }).collect();
+    let round_trip = PathRoundTrip { by: Baseline::Icmp, least_s: 0.02 * f64::from(length), of: 8 };
+    NetworkPath { hops, reached: Some(length), round_trip: Some(round_trip), ttl: Some(64 - length + 1), missing: Vec::new() }
 }
 
 /// A port that answers `at` so many hops, of a host `length` hops away, at which `answer` is given.
-fn port(number: u16, at: u8, length: u8, answer: Answer) -> PortSeen {
+fn port(number: u16, at: u8, length: u8, answer: SynOutcome) -> PortProbe {
     let after = |hops: u8| 0.02 * f64::from(hops);
     let short = |ttl: u8| {
-        let (answer, from) = if ttl >= at { (answer, None) } else { (Answer::Exceeded, Some([10, 0, 0, ttl].into())) };
-        SynSeen { ttl: Some(ttl), answer, after_s: after(ttl.min(at)), from }
+        let (answer, from) = if ttl >= at { (answer, None) } else { (SynOutcome::Exceeded, Some([10, 0, 0, ttl].into())) };
+        SynProbe { ttl: Some(ttl), answer, after_s: after(ttl.min(at)), from }
     };
     let data = |ttl: u8| match ttl >= at {
-        true => DataSeen { ttl, acked_s: Some(after(at)), sent: 1, alive: None },
-        false => DataSeen { ttl, acked_s: None, sent: 4, alive: Some(true) },
+        true => DataProbe { ttl, acked_s: Some(after(at)), sent: 1, alive: None },
+        false => DataProbe { ttl, acked_s: None, sent: 4, alive: Some(true) },
     };
-    let accepted = answer == Answer::Accepted;
-    PortSeen {
+    let accepted = answer == SynOutcome::Accepted;
+    PortProbe {
         port: number,
-        plain: vec![SynSeen { ttl: None, answer, after_s: after(at), from: None }; 4],
+        plain: vec![SynProbe { ttl: None, answer, after_s: after(at), from: None }; 4],
         short: (1..=length).map(short).collect(),
         data: (1..length).filter(|_| accepted).map(data).collect(),
         first_byte_s: accepted.then_some(after(length)),
@@ -34,13 +34,13 @@ fn port(number: u16, at: u8, length: u8, answer: Answer) -> PortSeen {
     }
 }
 
-fn verdict(seen: &PortSeen, way: &Way, elsewhere: &[PortSeen]) -> (Verdict, Vec<Evidence>) {
+fn verdict(seen: &PortProbe, way: &NetworkPath, elsewhere: &[PortProbe]) -> (SplitVerdict, Vec<Evidence>) {
     let mut evidence = evidence(seen, way, elsewhere);
     (weigh(&mut evidence).0, evidence)
 }
 
-fn closed(length: u8) -> Vec<PortSeen> {
-    [23457, 27891, 31283].map(|number| port(number, length, length, Answer::Refused)).to_vec()
+fn closed(length: u8) -> Vec<PortProbe> {
+    [23457, 27891, 31283].map(|number| port(number, length, length, SynOutcome::Refused)).to_vec()
 }
 
 proptest! {
@@ -48,10 +48,10 @@ proptest! {
     #[test]
     fn splits_are_found_where_they_are(length in 2u8..30, at in 1u8..30) {
         let at = at.min(length);
-        let (seen, way) = (port(80, at, length, Answer::Accepted), way(length));
+        let (seen, way) = (port(80, at, length, SynOutcome::Accepted), way(length));
         let (verdict, evidence) = verdict(&seen, &way, &closed(length));
         let found = (verdict, place(&seen, &way).map(|place| place.hop));
-        prop_assert_eq!(found, if at < length { (Verdict::SplitTcp, Some(at)) } else { (Verdict::EndToEnd, None) }, "{:#?}", evidence);
+        prop_assert_eq!(found, if at < length { (SplitVerdict::SplitTcp, Some(at)) } else { (SplitVerdict::EndToEnd, None) }, "{:#?}", evidence);
     }
 
     /// Whatever of the answers is lost, an unsplit connection is not said to be split, and a split one not to be whole.
@@ -61,22 +61,22 @@ proptest! {
         icmp in 1.0f64..20.0, thinks in 0.0f64..2.0,
     ) {
         let at = at.min(length);
-        let (mut seen, mut way) = (port(80, at, length, Answer::Accepted), way(length));
+        let (mut seen, mut way) = (port(80, at, length, SynOutcome::Accepted), way(length));
         let mut lost = silent.iter().copied().cycle();
         way.hops.retain(|_| lost.next() != Some(true));
         way.hops.iter_mut().for_each(|hop| hop.answers = if once { 1 } else { hop.answers });
         way.reached = way.reached.filter(|_| reached);
         // A host that puts off ICMP, and a server that thinks.
-        way.round_trip = way.round_trip.map(|trip| RoundTrip { least_s: trip.least_s * icmp, ..trip });
+        way.round_trip = way.round_trip.map(|trip| PathRoundTrip { least_s: trip.least_s * icmp, ..trip });
         seen.first_byte_s = seen.first_byte_s.map(|after| after + thinks);
         for short in &mut seen.short {
-            short.answer = if lost.next() == Some(true) { Answer::Silent } else { short.answer };
+            short.answer = if lost.next() == Some(true) { SynOutcome::Silent } else { short.answer };
         }
         for data in seen.data.iter_mut().filter(|data| data.acked_s.is_none()) {
             data.alive = Some(lost.next() != Some(true));
         }
         let (verdict, evidence) = verdict(&seen, &way, &[]);
-        let wrong = if at < length { Verdict::EndToEnd } else { Verdict::SplitTcp };
+        let wrong = if at < length { SplitVerdict::EndToEnd } else { SplitVerdict::SplitTcp };
         prop_assert_ne!(verdict, wrong, "{:#?}", evidence);
     }
 }
@@ -84,13 +84,13 @@ proptest! {
 #[test]
 fn a_guard_against_syn_floods_is_no_splitter() {
     // It answers SYNs, and lets data pass.
-    let (mut seen, way) = (port(443, 3, 9, Answer::Accepted), way(9));
+    let (mut seen, way) = (port(443, 3, 9, SynOutcome::Accepted), way(9));
     for data in &mut seen.data {
-        *data = DataSeen { acked_s: None, sent: 4, alive: Some(true), ..*data };
+        *data = DataProbe { acked_s: None, sent: 4, alive: Some(true), ..*data };
     }
     seen.first_byte_s = None;
     let (said, evidence) = verdict(&seen, &way, &closed(9));
-    assert_eq!(said, Verdict::CannotTell, "{evidence:#?}");
+    assert_eq!(said, SplitVerdict::CannotTell, "{evidence:#?}");
 }
 
 #[test]
@@ -98,39 +98,39 @@ fn what_a_guard_answers_is_weak_wherever_it_is_seen() {
     // Of a host that itself answers nothing: how far it is away, only the other ports tell, and routers as far as they answer.
     let mut far = way(9);
     (far.reached, far.round_trip, far.ttl) = (None, None, None);
-    let open: Vec<PortSeen> = [1000, 2000, 3000].map(|number| port(number, 3, 9, Answer::Accepted)).to_vec();
+    let open: Vec<PortProbe> = [1000, 2000, 3000].map(|number| port(number, 3, 9, SynOutcome::Accepted)).to_vec();
     for elsewhere in [closed(9), open] {
-        let mut seen = PortSeen { first_byte_s: None, ..port(443, 3, 9, Answer::Accepted) };
+        let mut seen = PortProbe { first_byte_s: None, ..port(443, 3, 9, SynOutcome::Accepted) };
         let splitter = verdict(&seen, &far, &elsewhere);
-        assert_eq!(splitter.0, Verdict::SplitTcp, "{:#?}", splitter.1);
+        assert_eq!(splitter.0, SplitVerdict::SplitTcp, "{:#?}", splitter.1);
         for data in &mut seen.data {
-            *data = DataSeen { acked_s: None, sent: 4, alive: Some(true), ..*data };
+            *data = DataProbe { acked_s: None, sent: 4, alive: Some(true), ..*data };
         }
         let (said, evidence) = verdict(&seen, &far, &elsewhere);
-        assert_eq!(said, Verdict::CannotTell, "{evidence:#?}");
-        assert!(evidence.iter().any(|piece| piece.method == Method::ShortSyn && piece.says == Says::Split), "{evidence:#?}");
-        let strong = evidence.iter().find(|piece| piece.says != Says::Nothing && piece.strength > Strength::Weak);
+        assert_eq!(said, SplitVerdict::CannotTell, "{evidence:#?}");
+        assert!(evidence.iter().any(|piece| piece.method == Method::ShortSyn && piece.says == Indication::Split), "{evidence:#?}");
+        let strong = evidence.iter().find(|piece| piece.says != Indication::Nothing && piece.strength > Strength::Weak);
         assert!(strong.is_none(), "{strong:#?}");
     }
 }
 
 #[test]
 fn a_silent_network_tells_by_another_port() {
-    let silent = Way::default();
-    let seen = PortSeen { data: Vec::new(), first_byte_s: None, ..port(80, 2, 9, Answer::Accepted) };
+    let silent = NetworkPath::default();
+    let seen = PortProbe { data: Vec::new(), first_byte_s: None, ..port(80, 2, 9, SynOutcome::Accepted) };
     let (said, evidence) = verdict(&seen, &silent, &closed(9));
     // By distance, time, and hops left.
-    assert_eq!(said, Verdict::SplitTcp, "{evidence:#?}");
-    let (said, _) = verdict(&PortSeen { data: Vec::new(), ..port(80, 9, 9, Answer::Accepted) }, &silent, &closed(9));
-    assert_eq!(said, Verdict::CannotTell);
+    assert_eq!(said, SplitVerdict::SplitTcp, "{evidence:#?}");
+    let (said, _) = verdict(&PortProbe { data: Vec::new(), ..port(80, 9, 9, SynOutcome::Accepted) }, &silent, &closed(9));
+    assert_eq!(said, SplitVerdict::CannotTell);
 }
 
 #[test]
 fn a_port_where_nobody_listens_tells_of_those_that_accept_everything() {
-    let open: Vec<PortSeen> = [1000, 2000, 3000].map(|number| port(number, 1, 3, Answer::Accepted)).to_vec();
-    let found = unlikely(&open).unwrap();
-    assert_eq!((found.says, found.strength, found.value), (Says::Split, Strength::Moderate, 3.0));
-    assert_eq!(unlikely(&open[..1]).unwrap().says, Says::Nothing);
-    assert_eq!(unlikely(&closed(3)).unwrap().says, Says::Nothing);
-    assert_eq!(unlikely(&[]), None);
+    let open: Vec<PortProbe> = [1000, 2000, 3000].map(|number| port(number, 1, 3, SynOutcome::Accepted)).to_vec();
+    let found = unused_ports(&open).unwrap();
+    assert_eq!((found.says, found.strength, found.value), (Indication::Split, Strength::Moderate, 3.0));
+    assert_eq!(unused_ports(&open[..1]).unwrap().says, Indication::Nothing);
+    assert_eq!(unused_ports(&closed(3)).unwrap().says, Indication::Nothing);
+    assert_eq!(unused_ports(&[]), None);
 }

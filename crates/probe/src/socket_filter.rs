@@ -13,7 +13,7 @@ fn no_filter(why: io::Error) -> io::Error {
 
 /// Keeps data that come from now on from the socket's TCP: what carries some is dropped before it, so that nothing is acknowledged until [`release`]. It
 /// goes with the socket.
-pub(crate) fn hold(socket: &Socket) -> io::Result<()> {
+pub(crate) fn drop_data(socket: &Socket) -> io::Result<()> {
     let step = |code: u32, yes: u8, no: u8, value: u32| SockFilter::new(code as u16, yes, no, value);
     let filter = [
         // A TCP socket's filter sees segments from TCP's header on: is one longer than its header?
@@ -30,11 +30,11 @@ pub(crate) fn hold(socket: &Socket) -> io::Result<()> {
 }
 
 /// Keeps everything from a socket's TCP: a listener lets no SYN in.
-pub(crate) fn deafen(socket: &Socket) -> io::Result<()> {
+pub(crate) fn drop_all(socket: &Socket) -> io::Result<()> {
     socket.attach_filter(&[SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0)]).map_err(no_filter)
 }
 
 /// Lets them come again.
-pub(crate) fn release(socket: &Socket) -> io::Result<()> {
+pub(crate) fn detach(socket: &Socket) -> io::Result<()> {
     socket.detach_filter()
 }

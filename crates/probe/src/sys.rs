@@ -11,7 +11,7 @@ use std::{
 
 /// An ICMP error that came for something a socket had sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Complaint {
+pub(crate) struct IcmpError {
     /// By ICMP or ICMPv6.
     pub(crate) kind: u8,
     pub(crate) code: u8,
@@ -21,7 +21,7 @@ pub(crate) struct Complaint {
 
 /// What was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedMessage {
     /// Bytes in the buffer.
     pub(crate) length: usize,
     /// What it is of, where it is a packet's: bytes on the wire.
@@ -31,7 +31,7 @@ pub(crate) struct Received {
     pub(crate) at: Option<i64>,
     /// Hops left.
     pub(crate) ttl: Option<u8>,
-    pub(crate) complaint: Option<Complaint>,
+    pub(crate) icmp_error: Option<IcmpError>,
     /// Of a packet socket: whether this machine sent it.
     pub(crate) outgoing: bool,
 }
@@ -56,7 +56,7 @@ pub(crate) fn set_hops(socket: &Socket, v6: bool, hops: Option<u8>) -> io::Resul
 }
 
 /// Lets the socket's error queue have ICMP errors, and what arrives have its time and its hops.
-pub(crate) fn hear_errors(socket: &Socket, v6: bool) -> io::Result<()> {
+pub(crate) fn enable_error_queue(socket: &Socket, v6: bool) -> io::Result<()> {
     set_number(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
     if v6 {
         set_number(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
@@ -68,12 +68,12 @@ pub(crate) fn hear_errors(socket: &Socket, v6: bool) -> io::Result<()> {
 }
 
 /// Lets what arrives have its time.
-pub(crate) fn stamp_arrivals(socket: &Socket) -> io::Result<()> {
+pub(crate) fn enable_timestamps(socket: &Socket) -> io::Result<()> {
     set_number(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
 }
 
 /// Asks for room for so many bytes that wait to be received, as much as the process may have.
-pub(crate) fn make_room(socket: &Socket, bytes: usize) {
+pub(crate) fn set_receive_buffer(socket: &Socket, bytes: usize) {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     if set_number(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes).is_err() {
         let _ = set_number(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes);
@@ -81,7 +81,7 @@ pub(crate) fn make_room(socket: &Socket, bytes: usize) {
 }
 
 /// Receives what waits, from the socket itself or from its error queue; does not wait.
-pub(crate) fn receive(socket: &Socket, buffer: &mut [u8], errors: bool) -> io::Result<Received> {
+pub(crate) fn receive(socket: &Socket, buffer: &mut [u8], errors: bool) -> io::Result<ReceivedMessage> {
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut control = [0u64; 64];
     let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC | if errors { libc::MSG_ERRQUEUE } else { 0 };
@@ -102,7 +102,7 @@ pub(crate) fn receive(socket: &Socket, buffer: &mut [u8], errors: bool) -> io::R
         }
         let whole = length as usize;
         let mut received =
-            Received { length: whole.min(buffer.len()), whole, from: None, at: None, ttl: None, complaint: None, outgoing: false };
+            ReceivedMessage { length: whole.min(buffer.len()), whole, from: None, at: None, ttl: None, icmp_error: None, outgoing: false };
         received.from = address(&from, message.msg_namelen);
         if libc::c_int::from(from.ss_family) == libc::AF_PACKET {
             let link = &*(&raw const from).cast::<libc::sockaddr_ll>();
@@ -133,7 +133,7 @@ pub(crate) fn receive(socket: &Socket, buffer: &mut [u8], errors: bool) -> io::R
                         let mut sender: libc::sockaddr_storage = mem::zeroed();
                         std::ptr::copy_nonoverlapping(behind, (&raw mut sender).cast::<u8>(), room.min(size_of_val(&sender)));
                         let from = address(&sender, room as libc::socklen_t).map(|address| address.ip());
-                        received.complaint = Some(Complaint { kind: error.ee_type, code: error.ee_code, from });
+                        received.icmp_error = Some(IcmpError { kind: error.ee_type, code: error.ee_code, from });
                     }
                 }
                 _ => {}
@@ -164,7 +164,7 @@ fn address(storage: &libc::sockaddr_storage, length: libc::socklen_t) -> Option<
 
 /// Of TCP_INFO (include/uapi/linux/tcp.h), what probes look at.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct TcpInfo {
+pub(crate) struct TcpInfoSample {
     /// Which options the connection has: TCPI_OPT_TIMESTAMPS 1, SACK 2, WSCALE 4.
     pub(crate) options: u8,
     /// Window scales: the other side's, and this one's.
@@ -177,7 +177,7 @@ pub(crate) struct TcpInfo {
     pub(crate) retransmits: u32,
 }
 
-pub(crate) fn tcp_info(socket: &Socket) -> io::Result<TcpInfo> {
+pub(crate) fn tcp_info(socket: &Socket) -> io::Result<TcpInfoSample> {
     let mut bytes = [0u8; 256];
     let mut length = size_of_val(&bytes) as libc::socklen_t;
     // SAFETY: the pointers describe `bytes` and its length; the kernel writes at most that much.
@@ -192,7 +192,7 @@ pub(crate) fn tcp_info(socket: &Socket) -> io::Result<TcpInfo> {
         u64::from(word(at + if cfg!(target_endian = "big") { 4 } else { 0 }))
             | (u64::from(word(at + if cfg!(target_endian = "big") { 0 } else { 4 })) << 32)
     };
-    Ok(TcpInfo {
+    Ok(TcpInfoSample {
         options: bytes[5],
         // Bit fields begin at the low end where the machine is little-endian.
         their_scale: if cfg!(target_endian = "big") { bytes[6] >> 4 } else { bytes[6] & 15 },

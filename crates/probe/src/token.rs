@@ -8,7 +8,7 @@ use std::{
 };
 
 /// A number nobody guesses, as text.
-pub(crate) fn secret() -> io::Result<String> {
+pub(crate) fn random_hex() -> io::Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(hex(&bytes))
@@ -31,7 +31,7 @@ pub(crate) fn proof(token: &str, nonce: &str) -> String {
 }
 
 /// Whether that is it.
-pub(crate) fn proves(token: &str, nonce: &str, proof: &str) -> bool {
+pub(crate) fn verify_proof(token: &str, nonce: &str, proof: &str) -> bool {
     // Of a number's text a sign, or a single digit, would be accepted.
     if proof.len() != 64 || !proof.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return false;
@@ -58,17 +58,17 @@ mod tests {
             })
             .next()
             .expect("one of a hundred has such a byte");
-        assert!(proves("token", &nonce, &right));
+        assert!(verify_proof("token", &nonce, &right));
         let mut other = right.clone();
         other.replace_range(at..=at, "+");
-        assert!(!proves("token", &nonce, &other), "{other}");
-        assert!(!proves("token", &nonce, &right[..63]));
+        assert!(!verify_proof("token", &nonce, &other), "{other}");
+        assert!(!verify_proof("token", &nonce, &right[..63]));
     }
 
     #[test]
     fn who_knows_the_token_proves_it() {
         let proof = proof("secret", "nonce");
-        assert!(proves("secret", "nonce", &proof));
+        assert!(verify_proof("secret", "nonce", &proof));
         for (token, nonce, proof) in [
             ("Secret", "nonce", proof.as_str()),
             ("secret", "once", &proof),
@@ -76,7 +76,7 @@ mod tests {
             ("secret", "nonce", ""),
             ("secret", "nonce", "é1"),
         ] {
-            assert!(!proves(token, nonce, proof), "{token} {nonce} {proof}");
+            assert!(!verify_proof(token, nonce, proof), "{token} {nonce} {proof}");
         }
     }
 }

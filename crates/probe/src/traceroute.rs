@@ -3,7 +3,7 @@
 
 use crate::{
     clock::now,
-    icmp::{Echo, Fate, fate},
+    icmp::{EchoSocket, Fate, fate},
     sys,
 };
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ const BETWEEN: Duration = Duration::from_millis(30);
 
 /// Who gave up a packet to the host after so many hops.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hop {
+pub struct RouterHop {
     /// Hops that the packet could go.
     pub ttl: u8,
     /// Who said so.
@@ -49,7 +49,7 @@ pub enum Baseline {
 
 /// The least time there and back.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct RoundTrip {
+pub struct PathRoundTrip {
     /// By what it was measured.
     pub by: Baseline,
     /// The least, s.
@@ -60,20 +60,20 @@ pub struct RoundTrip {
 
 /// What packets that are no TCP show of the way to a host.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Way {
+pub struct NetworkPath {
     /// Routers, the nearest first.
-    pub hops: Vec<Hop>,
+    pub hops: Vec<RouterHop>,
     /// The fewest hops with which the host itself was reached.
     pub reached: Option<u8>,
     /// By UDP to where nobody listens, which the host refuses by ICMP, or by ICMP echo.
-    pub round_trip: Option<RoundTrip>,
+    pub round_trip: Option<PathRoundTrip>,
     /// Hops left of ICMP that the host sent.
     pub ttl: Option<u8>,
     /// What could not be had, and why.
     pub missing: Vec<String>,
 }
 
-impl Way {
+impl NetworkPath {
     /// Who is at a distance.
     pub(crate) fn at(&self, ttl: u8) -> Option<IpAddr> {
         self.hops.iter().filter(|hop| hop.ttl == ttl).max_by_key(|hop| hop.answers)?.from
@@ -81,7 +81,7 @@ impl Way {
 
     /// The farthest hop that the host is known to be beyond, and by how many packets that were given up there.
     pub(crate) fn beyond(&self) -> Option<(u8, u32)> {
-        let short_of = |hop: &&Hop| self.reached.is_none_or(|reached| hop.ttl < reached);
+        let short_of = |hop: &&RouterHop| self.reached.is_none_or(|reached| hop.ttl < reached);
         let ttl = self.hops.iter().filter(short_of).map(|hop| hop.ttl).max()?;
         Some((ttl, self.hops.iter().filter(|hop| hop.ttl == ttl).map(|hop| hop.answers).sum()))
     }
@@ -89,7 +89,7 @@ impl Way {
     fn note_hop(&mut self, ttl: u8, from: Option<IpAddr>) {
         match self.hops.iter_mut().find(|hop| hop.ttl == ttl && hop.from == from) {
             Some(hop) => hop.answers += 1,
-            None => self.hops.push(Hop { ttl, from, answers: 1 }),
+            None => self.hops.push(RouterHop { ttl, from, answers: 1 }),
         }
     }
 
@@ -100,34 +100,34 @@ impl Way {
 
     fn note_round_trip(&mut self, took: i64) {
         let took = took.max(0) as f64 / 1e9;
-        let before = self.round_trip.unwrap_or(RoundTrip { by: Baseline::Icmp, least_s: f64::INFINITY, of: 0 });
-        self.round_trip = Some(RoundTrip { least_s: before.least_s.min(took), of: before.of + 1, ..before });
+        let before = self.round_trip.unwrap_or(PathRoundTrip { by: Baseline::Icmp, least_s: f64::INFINITY, of: 0 });
+        self.round_trip = Some(PathRoundTrip { least_s: before.least_s.min(took), of: before.of + 1, ..before });
     }
 }
 
 /// A datagram on its way.
-struct Sent {
+struct ProbeDatagram {
     ttl: u8,
     at: i64,
     socket: Socket,
     done: bool,
 }
 
-fn send_datagram(host: IpAddr, port: u16, hops: Option<u8>) -> io::Result<Sent> {
+fn send_datagram(host: IpAddr, port: u16, hops: Option<u8>) -> io::Result<ProbeDatagram> {
     let to = SocketAddr::new(host, port);
     let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
-    sys::hear_errors(&socket, host.is_ipv6())?;
+    sys::enable_error_queue(&socket, host.is_ipv6())?;
     sys::set_hops(&socket, host.is_ipv6(), hops)?;
     socket.connect(&to.into())?;
     let at = now();
     socket.send(&[0; 8])?;
-    Ok(Sent { ttl: hops.unwrap_or(u8::MAX), at, socket, done: false })
+    Ok(ProbeDatagram { ttl: hops.unwrap_or(u8::MAX), at, socket, done: false })
 }
 
 /// Looks at the way to a host.
-pub(crate) fn look(host: IpAddr) -> Way {
-    let mut way = Way::default();
-    let echo = match Echo::new(host) {
+pub(crate) fn trace_path(host: IpAddr) -> NetworkPath {
+    let mut way = NetworkPath::default();
+    let echo = match EchoSocket::new(host) {
         Ok(echo) => Some(echo),
         Err(why) => {
             way.missing.push(format!(
@@ -139,7 +139,7 @@ pub(crate) fn look(host: IpAddr) -> Way {
     let mut nearest = 1;
     while nearest <= FARTHEST && way.reached.is_none() {
         let farthest = (nearest + TOGETHER - 1).min(FARTHEST);
-        if let Err(why) = sweep(host, nearest..=farthest, echo.as_ref(), &mut way) {
+        if let Err(why) = probe_ttls(host, nearest..=farthest, echo.as_ref(), &mut way) {
             way.missing.push(format!("routers beyond {} hops: could not send to {host}: {why}", nearest - 1));
             break;
         }
@@ -163,7 +163,7 @@ pub(crate) fn look(host: IpAddr) -> Way {
 }
 
 /// Two datagrams and an echo request for each distance.
-fn sweep(host: IpAddr, ttls: std::ops::RangeInclusive<u8>, echo: Option<&Echo>, way: &mut Way) -> io::Result<()> {
+fn probe_ttls(host: IpAddr, ttls: std::ops::RangeInclusive<u8>, echo: Option<&EchoSocket>, way: &mut NetworkPath) -> io::Result<()> {
     let (begun, mut sent, mut echoes) = (Instant::now(), Vec::new(), Vec::new());
     for ttl in ttls {
         for copy in 0..2 {
@@ -179,10 +179,10 @@ fn sweep(host: IpAddr, ttls: std::ops::RangeInclusive<u8>, echo: Option<&Echo>, 
     while begun.elapsed() < PATIENCE && !(sent.iter().all(|one| one.done) && echoes.iter().all(|(_, done)| *done)) {
         for one in sent.iter_mut().filter(|one| !one.done) {
             let Ok(got) = sys::receive(&one.socket, &mut buffer, true) else { continue };
-            let Some(complaint) = got.complaint else { continue };
+            let Some(icmp_error) = got.icmp_error else { continue };
             one.done = true;
-            match fate(host, &complaint) {
-                Fate::Exceeded => way.note_hop(one.ttl, complaint.from),
+            match fate(host, &icmp_error) {
+                Fate::Exceeded => way.note_hop(one.ttl, icmp_error.from),
                 Fate::Reached => {
                     way.note_reached(one.ttl, got.ttl);
                     way.note_round_trip(got.at.unwrap_or_else(now) - one.at);
@@ -190,7 +190,7 @@ fn sweep(host: IpAddr, ttls: std::ops::RangeInclusive<u8>, echo: Option<&Echo>, 
                 Fate::Barred => {}
             }
         }
-        for reply in echo.map(Echo::replies).unwrap_or_default() {
+        for reply in echo.map(EchoSocket::replies).unwrap_or_default() {
             let Some((number, done)) = echoes.iter_mut().find(|(number, done)| *number == reply.number && !done) else { continue };
             *done = true;
             match reply.fate {
@@ -205,7 +205,7 @@ fn sweep(host: IpAddr, ttls: std::ops::RangeInclusive<u8>, echo: Option<&Echo>, 
 }
 
 /// Echo requests, and datagrams to where nobody listens, that can go as far as they like.
-fn round_trips(host: IpAddr, echo: Option<&Echo>, way: &mut Way) {
+fn round_trips(host: IpAddr, echo: Option<&EchoSocket>, way: &mut NetworkPath) {
     let (mut datagrams, mut echoes, mut buffer) = (Vec::new(), Vec::new(), [0; 64]);
     let begun = Instant::now();
     let mut number = 0;
@@ -220,13 +220,13 @@ fn round_trips(host: IpAddr, echo: Option<&Echo>, way: &mut Way) {
         }
         datagrams.retain(|one| {
             let Ok(got) = sys::receive(&one.socket, &mut buffer, true) else { return true };
-            if got.complaint.is_some_and(|complaint| fate(host, &complaint) == Fate::Reached) {
+            if got.icmp_error.is_some_and(|icmp_error| fate(host, &icmp_error) == Fate::Reached) {
                 way.note_round_trip(got.at.unwrap_or_else(now) - one.at);
                 way.ttl = got.ttl.or(way.ttl);
             }
             false
         });
-        for reply in echo.map(Echo::replies).unwrap_or_default() {
+        for reply in echo.map(EchoSocket::replies).unwrap_or_default() {
             let Some(index) = echoes.iter().position(|(number, _)| *number == reply.number) else { continue };
             let (_, at) = echoes.swap_remove(index);
             if reply.fate == Fate::Reached {
@@ -244,8 +244,8 @@ mod tests {
 
     #[test]
     fn the_host_is_beyond_the_last_router_short_of_it() {
-        let hop = |ttl, answers| Hop { ttl, from: Some([10, 0, 0, ttl].into()), answers };
-        let mut way = Way { hops: vec![hop(1, 3), hop(2, 1), hop(4, 2)], reached: Some(4), ..Way::default() };
+        let hop = |ttl, answers| RouterHop { ttl, from: Some([10, 0, 0, ttl].into()), answers };
+        let mut way = NetworkPath { hops: vec![hop(1, 3), hop(2, 1), hop(4, 2)], reached: Some(4), ..NetworkPath::default() };
         assert_eq!(way.beyond(), Some((2, 1)));
         way.reached = None;
         assert_eq!(way.beyond(), Some((4, 2)));
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn this_machine_answers_itself_at_once() {
-        let way = look("127.0.0.1".parse().unwrap());
+        let way = trace_path("127.0.0.1".parse().unwrap());
         assert_eq!((way.reached, way.hops.len()), (Some(1), 0), "{way:?}");
         assert!(way.round_trip.unwrap().least_s < 1.0 && way.ttl.is_some(), "{way:?}");
     }

@@ -2,10 +2,10 @@
 
 use crate::{
     clock::now,
-    framing::Until,
-    http::{HEAD, chunked, end_of_head, length_of, unchunk},
+    framing::DeadlineSocket,
+    http::{HEAD, content_length, decode_chunked, head_end, is_chunked},
     sys,
-    transfer_record::Report,
+    transfer_record::TransferReport,
 };
 use socket2::Socket;
 use std::{
@@ -23,8 +23,8 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(10 * 60);
 const AFTER_HOLD: f64 = 2.5;
 
 /// What a connection's TCP has agreed to.
-pub(crate) fn note_connection(report: &mut Report, socket: &Socket) {
-    let address = |of: io::Result<socket2::SockAddr>| of.ok().and_then(|address| address.as_socket()).map(unmapped);
+pub(crate) fn record_connection(report: &mut TransferReport, socket: &Socket) {
+    let address = |of: io::Result<socket2::SockAddr>| of.ok().and_then(|address| address.as_socket()).map(canonical_address);
     report.connection = address(socket.local_addr()).zip(address(socket.peer_addr())).map(|(own, other)| [own, other]);
     if let Ok(info) = sys::tcp_info(socket) {
         report.scales = Some((info.own_scale, info.their_scale));
@@ -33,12 +33,12 @@ pub(crate) fn note_connection(report: &mut Report, socket: &Socket) {
 }
 
 /// An IPv4 address as such, if a socket of IPv6 has it.
-pub(crate) fn unmapped(address: SocketAddr) -> SocketAddr {
+pub(crate) fn canonical_address(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// How a body is sent.
-pub(crate) struct Manner {
+pub(crate) struct SendOptions {
     /// Between its halves.
     pub(crate) pause: Duration,
     /// The other end holds its ACKs for so long.
@@ -50,12 +50,12 @@ pub(crate) fn send(
     socket: &Socket,
     head: &str,
     body: &[u8],
-    manner: &Manner,
-    report: &mut Report,
+    manner: &SendOptions,
+    report: &mut TransferReport,
     sent: &mut dyn FnMut() -> io::Result<()>,
 ) -> io::Result<()> {
-    let mut to = Until::new(socket, LONGEST, SILENCE);
-    let before = acknowledgeable(socket)?;
+    let mut to = DeadlineSocket::new(socket, LONGEST, SILENCE);
+    let before = acked_so_far(socket)?;
     let half = body.len() / 2;
     report.head = head.into();
     report.first = Some(now());
@@ -82,7 +82,7 @@ pub(crate) fn send(
 }
 
 /// What TCP_INFO counts as acknowledged when all that was sent so far is.
-fn acknowledgeable(socket: &Socket) -> io::Result<u64> {
+fn acked_so_far(socket: &Socket) -> io::Result<u64> {
     let begun = Instant::now();
     // What was said before is acknowledged within a round trip; then it is this.
     let mut before = sys::tcp_info(socket)?;
@@ -103,11 +103,11 @@ fn checksum(body: &[u8]) -> u64 {
 }
 
 /// Receives a head (by HTTP) and a body, to the end that the head says or the connection has. `begun` is what was read already.
-pub(crate) fn receive(socket: &Socket, http: bool, begun: Vec<u8>, most: u64, report: &mut Report) -> io::Result<()> {
-    let mut from = Until::new(socket, LONGEST, SILENCE);
+pub(crate) fn receive(socket: &Socket, http: bool, begun: Vec<u8>, most: u64, report: &mut TransferReport) -> io::Result<()> {
+    let mut from = DeadlineSocket::new(socket, LONGEST, SILENCE);
     let (mut bytes, mut buffer) = (begun, vec![0; 64 << 10]);
-    let mut body_at = if http { end_of_head(&bytes) } else { Some(0) };
-    let mut length = body_at.and_then(|at| length_of(&bytes[..at]));
+    let mut body_at = if http { head_end(&bytes) } else { Some(0) };
+    let mut length = body_at.and_then(|at| content_length(&bytes[..at]));
     loop {
         if let Some(at) = body_at
             && length.is_some_and(|length| bytes.len() - at >= length)
@@ -125,8 +125,8 @@ pub(crate) fn receive(socket: &Socket, http: bool, begun: Vec<u8>, most: u64, re
         report.last = Some(now());
         bytes.extend(&buffer[..count]);
         if body_at.is_none() {
-            body_at = end_of_head(&bytes);
-            length = body_at.and_then(|at| length_of(&bytes[..at]));
+            body_at = head_end(&bytes);
+            length = body_at.and_then(|at| content_length(&bytes[..at]));
             if body_at.is_none() && bytes.len() > HEAD {
                 report.error = Some(format!("a head of more than {HEAD} bytes"));
                 break;
@@ -142,7 +142,7 @@ pub(crate) fn receive(socket: &Socket, http: bool, begun: Vec<u8>, most: u64, re
     }
     let at = body_at.unwrap_or(bytes.len());
     report.head = String::from_utf8_lossy(&bytes[..if http { at } else { 0 }]).into_owned();
-    let body = if chunked(&report.head) { unchunk(&bytes[at..]) } else { bytes[at..].to_vec() };
+    let body = if is_chunked(&report.head) { decode_chunked(&bytes[at..]) } else { bytes[at..].to_vec() };
     report.bytes = body.len() as u64;
     report.checksum = checksum(&body);
     report.whole = report.error.is_none() && length.is_none_or(|length| body.len() == length);
@@ -150,7 +150,7 @@ pub(crate) fn receive(socket: &Socket, http: bool, begun: Vec<u8>, most: u64, re
 }
 
 /// Says that nothing more comes, and waits until the other end has left, for a while: who closes with something unread resets the connection.
-pub(crate) fn leave(socket: &Socket) {
+pub(crate) fn close(socket: &Socket) {
     let _ = socket.shutdown(std::net::Shutdown::Write);
     let _ = socket.set_read_timeout(Some(Duration::from_millis(500)));
     let begun = Instant::now();
@@ -162,8 +162,8 @@ pub(crate) fn leave(socket: &Socket) {
 mod tests {
     use super::*;
     use crate::{
-        payload::content,
-        socket_filter::{hold, release},
+        payload::generate,
+        socket_filter::{detach, drop_data},
         transfer_record::Application,
     };
     use std::net::{TcpListener, TcpStream};
@@ -177,18 +177,18 @@ mod tests {
     #[test]
     fn a_receiver_that_holds_is_not_heard_until_it_releases() {
         let (sender, receiver) = pair();
-        hold(&receiver).unwrap();
+        drop_data(&receiver).unwrap();
         let held = 0.4;
-        let (mut sending, mut receiving) = (Report::default(), Report::default());
-        let body = content(Application::Tcp, "x", 20_000);
+        let (mut sending, mut receiving) = (TransferReport::default(), TransferReport::default());
+        let body = generate(Application::Tcp, "x", 20_000);
         thread::scope(|scope| {
-            let manner = Manner { pause: Duration::ZERO, held: Some(held) };
+            let manner = SendOptions { pause: Duration::ZERO, held: Some(held) };
             let (sent, heard) = std::sync::mpsc::channel();
             let (receiver, receiving) = (&receiver, &mut receiving);
             scope.spawn(move || {
                 heard.recv().unwrap();
                 thread::sleep(Duration::from_secs_f64(held));
-                release(receiver).unwrap();
+                detach(receiver).unwrap();
                 receive(receiver, false, Vec::new(), 1 << 20, receiving).unwrap();
             });
             send(&sender, "", &body, &manner, &mut sending, &mut || sent.send(()).map_err(io::Error::other)).unwrap();
@@ -204,13 +204,13 @@ mod tests {
             let (sender, receiver) = pair();
             (&sender).write_all(&[head.as_bytes(), b"hello world"].concat()).unwrap();
             drop(sender);
-            let mut report = Report::default();
+            let mut report = TransferReport::default();
             receive(&receiver, true, Vec::new(), 1000, &mut report).unwrap();
             assert_eq!((report.bytes, report.checksum, report.whole, report.head.as_str()), (11, checksum(b"hello world"), true, head));
         }
-        assert_eq!(unchunk(b"5;x=y\r\nhello\r\n6\r\n world\r\n0\r\n\r\n"), b"hello world");
+        assert_eq!(decode_chunked(b"5;x=y\r\nhello\r\n6\r\n world\r\n0\r\n\r\n"), b"hello world");
         for bad in [&b""[..], b"zz\r\n", b"5\r\nhel", b"ffffffffffffffff\r\nx", b"\r\n"] {
-            assert!(unchunk(bad).len() < 6, "{bad:?}");
+            assert!(decode_chunked(bad).len() < 6, "{bad:?}");
         }
     }
 }

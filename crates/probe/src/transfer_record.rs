@@ -1,6 +1,6 @@
 //! Records.
 
-use crate::clock_offset::Offset;
+use crate::clock_offset::ClockOffset;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -32,7 +32,7 @@ impl std::fmt::Display for Application {
 /// Which way the data go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Direction {
+pub enum TransferDirection {
     /// To the prober.
     Down,
     /// From it.
@@ -41,7 +41,7 @@ pub enum Direction {
 
 /// What one end did, and how it saw the other's doing. Times are ns since 1970 by its own clock.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct TransferReport {
     /// Its own address and the other's, of the connection with the data.
     pub connection: Option<[SocketAddr; 2]>,
     /// The head that came before the data, as it was sent or received.
@@ -70,11 +70,11 @@ pub struct Report {
 
 /// A transfer as both ends saw it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Transferred {
+pub struct TransferRecord {
     /// What was carried.
     pub application: Application,
     /// Which way.
-    pub direction: Direction,
+    pub direction: TransferDirection,
     /// By which port of the host.
     pub port: u16,
     /// Whether the same had been asked for before.
@@ -84,9 +84,9 @@ pub struct Transferred {
     /// How long the responder waited for the connection, s.
     pub patience_s: f64,
     /// The clocks, compared just before.
-    pub clocks: Option<Offset>,
+    pub clocks: Option<ClockOffset>,
     /// The prober's report.
-    pub here: Report,
+    pub here: TransferReport,
     /// The responder's.
-    pub there: Report,
+    pub there: TransferReport,
 }

@@ -4,7 +4,7 @@ mod page;
 
 use crate::{Failure, answer, probe};
 use clap::{Args, Subcommand};
-use detect::{Asked, Capture, Evidence, Finding, Known, Says, Strength, Tally, Verdict};
+use detect::{CaptureFile, CaptureTally, ConnectionFinding, Evidence, FindingOptions, Indication, SplitVerdict, Strength, TraceConditions};
 use scenario::Span;
 use std::{io::Write as _, net::SocketAddr, path::PathBuf};
 
@@ -72,16 +72,17 @@ impl Detect {
 
 impl Trace {
     fn run(self) -> Result<(), Failure> {
-        let read = |path: &Option<PathBuf>| path.as_deref().map(Capture::read).transpose().map_err(|why| Failure::Usage(why.to_string()));
+        let read =
+            |path: &Option<PathBuf>| path.as_deref().map(CaptureFile::read).transpose().map_err(|why| Failure::Usage(why.to_string()));
         let (sender, receiver) = (read(&self.sender)?, read(&self.receiver)?);
         for capture in sender.iter().chain(&receiver) {
             for remark in remarks(capture.tally()) {
                 eprintln!("tandem: {}: {remark}", capture.path().display());
             }
         }
-        let known = Known { synchronised_s: self.synchronised.map(seconds), ack_delay_s: self.ack_delay.map(seconds) };
+        let known = TraceConditions { synchronised_s: self.synchronised.map(seconds), ack_delay_s: self.ack_delay.map(seconds) };
         let series = self.series || self.page.is_some();
-        let mut found = detect::findings(sender.as_ref(), receiver.as_ref(), &Asked { known, series });
+        let mut found = detect::findings(sender.as_ref(), receiver.as_ref(), &FindingOptions { known, series });
         if let Some(path) = &self.page {
             let traces: Vec<String> = [("sender", &self.sender), ("receiver", &self.receiver)]
                 .into_iter()
@@ -97,16 +98,18 @@ impl Trace {
         let _ = std::io::stdout().write_all(text.as_bytes());
         match found.first() {
             None => Err(Failure::CannotTell("the traces have no TCP connection".into())),
-            Some(first) if first.verdict == Verdict::CannotTell => {
+            Some(first) if first.verdict == SplitVerdict::CannotTell => {
                 Err(Failure::CannotTell(format!("cannot tell whether {} is split: {}", name(first), first.reason)))
             }
             Some(_) => Ok(()),
         }
     }
 
-    fn text(&self, found: &[Finding]) -> String {
+    fn text(&self, found: &[ConnectionFinding]) -> String {
         let shown = if self.all { found } else { &found[..found.len().min(SHOWN)] };
-        let row = |finding: &Finding| vec![name(finding), finding.bytes.to_string(), finding.verdict.to_string(), finding.reason.clone()];
+        let row = |finding: &ConnectionFinding| {
+            vec![name(finding), finding.bytes.to_string(), finding.verdict.to_string(), finding.reason.clone()]
+        };
         let mut text = report::words_table(&["connection", "bytes", "verdict", "why"], &shown.iter().map(row).collect::<Vec<_>>());
         if self.verbose {
             text.extend(shown.iter().map(listing));
@@ -122,12 +125,12 @@ fn seconds(span: Span) -> f64 {
     span.duration().as_secs_f64()
 }
 
-fn json(found: &[Finding]) -> String {
+fn json(found: &[ConnectionFinding]) -> String {
     serde_json::to_string_pretty(found).expect("findings have only text keys") + "\n"
 }
 
 /// What of a capture was not looked at.
-fn remarks(tally: &Tally) -> Vec<String> {
+fn remarks(tally: &CaptureTally) -> Vec<String> {
     let some = |count: u64, what: String| (count > 0).then_some(what);
     [
         tally.cut_at.map(|at| format!("ends within a record, at byte {at}: what is before it was read")),
@@ -142,7 +145,7 @@ fn remarks(tally: &Tally) -> Vec<String> {
 }
 
 /// The connection's name, sender first; what it is called at the other end where that differs.
-fn name(finding: &Finding) -> String {
+fn name(finding: &ConnectionFinding) -> String {
     let arrow = |ends: &[SocketAddr; 2]| format!("{} → {}", ends[0], ends[1]);
     match (&finding.sender, &finding.receiver) {
         (Some(here), Some(there)) if here != there => format!("{} ({} at the receiver)", arrow(here), arrow(there)),
@@ -152,7 +155,7 @@ fn name(finding: &Finding) -> String {
 }
 
 /// All that is known of a connection.
-fn listing(finding: &Finding) -> String {
+fn listing(finding: &ConnectionFinding) -> String {
     let mut text = format!("\n{}\n", name(finding));
     let row = |piece: &Evidence| vec![says(piece.says).into(), strength(piece).into(), method(piece), piece.text.clone()];
     let rows: Vec<Vec<String>> = finding.evidence.iter().map(row).collect();
@@ -186,9 +189,9 @@ fn listing(finding: &Finding) -> String {
         "ending",
         said.ending.and_then(|ending| {
             let later = ending.later_s?;
-            let how = |left: Option<detect::Left>| match left {
-                Some(detect::Left::Fin) => "closed",
-                Some(detect::Left::Reset) => "reset",
+            let how = |left: Option<detect::CloseKind>| match left {
+                Some(detect::CloseKind::Fin) => "closed",
+                Some(detect::CloseKind::Reset) => "reset",
                 None => "nothing",
             };
             let went_on = ending.went_on_s.map_or(String::new(), |span| format!("; the sender's side went on for {span:.3} s"));
@@ -198,19 +201,19 @@ fn listing(finding: &Finding) -> String {
     text
 }
 
-pub(crate) fn says(says: Says) -> &'static str {
+pub(crate) fn says(says: Indication) -> &'static str {
     match says {
-        Says::EndToEnd => "end-to-end",
-        Says::Split => "split",
-        Says::SplitTcp => "split-tcp, if split",
-        Says::TcpProxy => "tcp-proxy, if split",
-        Says::Nothing => "nothing",
+        Indication::EndToEnd => "end-to-end",
+        Indication::Split => "split",
+        Indication::SplitTcp => "split-tcp, if split",
+        Indication::TcpProxy => "tcp-proxy, if split",
+        Indication::Nothing => "nothing",
     }
 }
 
 pub(crate) fn strength(piece: &Evidence) -> &'static str {
     match (piece.says, piece.strength) {
-        (Says::Nothing, _) => "",
+        (Indication::Nothing, _) => "",
         (_, Strength::Weak) => "weak",
         (_, Strength::Moderate) => "moderate",
         (_, Strength::Strong) => "strong",

@@ -5,8 +5,10 @@ use crate::{
     detect::{method, says, strength},
 };
 use clap::Args;
-use detect::{Evidence, Verdict};
-use probe::{Baseline, CONTROL_PORT, Direction, LONGEST_HOLD, MOST_BYTES, Probed, Prober, Responder, Row};
+use detect::{Evidence, SplitVerdict};
+use probe::{
+    Baseline, CONTROL_PORT, LONGEST_HOLD, MOST_BYTES, ProbeReport, ProbeRow, ResponderOptions, TransferDirection, TwoEndedOptions,
+};
 use scenario::{Bytes, Span};
 use std::{
     fs,
@@ -86,7 +88,7 @@ impl Respond {
             let failed = |why| Failure::Failed(format!("could not take care of signal {signal}: {why}"));
             signal_hook::flag::register(signal, over.clone()).map_err(failed)?;
         }
-        let how = Responder { listen: self.listen, control: self.control, ports: self.ports, token: token(self.token) };
+        let how = ResponderOptions { listen: self.listen, control: self.control, ports: self.ports, token: token(self.token) };
         probe::respond(&how, &over, |what| eprintln!("tandem: {what}")).map_err(|why| Failure::Failed(why.to_string()))
     }
 }
@@ -112,7 +114,7 @@ impl Probe {
                     )));
                 }
                 let (host, ports, hold_s) = (self.host.clone(), self.ports.clone(), self.ack_delay.duration().as_secs_f64());
-                let how = Prober { host, ports, control, token: token(self.token.clone()), bytes: self.bytes.0, hold_s };
+                let how = TwoEndedOptions { host, ports, control, token: token(self.token.clone()), bytes: self.bytes.0, hold_s };
                 probe::probe_with_responder(&how, say)
             }
         };
@@ -123,7 +125,7 @@ impl Probe {
         let text = if self.json { json(&probed) } else { text(&probed, self.verbose) };
         // Who reads no further has read enough.
         let _ = std::io::stdout().write_all(text.as_bytes());
-        match probed.rows.iter().all(|row| row.verdict == Verdict::CannotTell) {
+        match probed.rows.iter().all(|row| row.verdict == SplitVerdict::CannotTell) {
             true => Err(Failure::CannotTell(format!("cannot tell whether connections to {} are split: see each reason", self.host))),
             false => Ok(()),
         }
@@ -144,7 +146,7 @@ fn can_write(path: &Path) -> Result<(), Failure> {
 }
 
 /// All in one file: what was found, and the traces as capture files, in hexadecimal digits.
-fn write_evidence(path: &Path, probed: &Probed) -> Result<(), Failure> {
+fn write_evidence(path: &Path, probed: &ProbeReport) -> Result<(), Failure> {
     let hex = |bytes: &Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let traces =
         probed.traces.as_ref().map(|[prober, responder]| serde_json::json!({ "prober": hex(prober), "responder": hex(responder) }));
@@ -153,32 +155,32 @@ fn write_evidence(path: &Path, probed: &Probed) -> Result<(), Failure> {
     fs::write(path, serde_json::to_vec(&all).expect("what was probed has only text keys")).map_err(failed)
 }
 
-fn json(probed: &Probed) -> String {
+fn json(probed: &ProbeReport) -> String {
     serde_json::to_string_pretty(probed).expect("what was probed has only text keys") + "\n"
 }
 
-fn word(direction: Direction) -> &'static str {
+fn word(direction: TransferDirection) -> &'static str {
     match direction {
-        Direction::Down => "down",
-        Direction::Up => "up",
+        TransferDirection::Down => "down",
+        TransferDirection::Up => "up",
     }
 }
 
 /// What a row is about.
-fn name(row: &Row) -> Vec<String> {
+fn name(row: &ProbeRow) -> Vec<String> {
     vec![row.port.to_string(), row.application.clone(), row.direction.map_or("", word).into()]
 }
 
 /// Where it is split.
-fn place(row: &Row) -> String {
+fn place(row: &ProbeRow) -> String {
     row.place.map_or(String::new(), |place| {
         let address = place.address.map_or(String::new(), |address| format!(", {address}"));
         format!("hop {}{address}", place.hop)
     })
 }
 
-fn text(probed: &Probed, verbose: bool) -> String {
-    let row = |row: &Row| [name(row), vec![row.verdict.to_string(), place(row), row.reason.clone()]].concat();
+fn text(probed: &ProbeReport, verbose: bool) -> String {
+    let row = |row: &ProbeRow| [name(row), vec![row.verdict.to_string(), place(row), row.reason.clone()]].concat();
     let rows: Vec<Vec<String>> = probed.rows.iter().map(row).collect();
     let mut text = report::words_table(&["port", "application", "direction", "verdict", "where", "why"], &rows);
     let mut missing: Vec<&String> = probed.rows.iter().flat_map(|row| &row.missing).collect();
@@ -194,7 +196,7 @@ fn text(probed: &Probed, verbose: bool) -> String {
     text
 }
 
-fn way(probed: &Probed) -> String {
+fn way(probed: &ProbeReport) -> String {
     let way = &probed.way;
     let mut text = format!("\nthe way to {}\n", probed.host);
     for hop in &way.hops {
@@ -214,7 +216,7 @@ fn way(probed: &Probed) -> String {
 }
 
 /// All that is known of a row.
-fn listing(row: &Row) -> String {
+fn listing(row: &ProbeRow) -> String {
     let piece = |piece: &Evidence| vec![says(piece.says).into(), strength(piece).into(), method(piece), piece.text.clone()];
     let rows: Vec<Vec<String>> = row.evidence.iter().map(piece).collect();
     let table = if rows.is_empty() { String::new() } else { report::words_table(&["says", "strength", "method", "what was seen"], &rows) };

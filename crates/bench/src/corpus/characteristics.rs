@@ -7,7 +7,7 @@ use super::{
     play,
 };
 use anyhow::{Context as _, Result, bail, ensure};
-use detect::{Asked, Capture, Finding, Known, findings};
+use detect::{CaptureFile, ConnectionFinding, FindingOptions, TraceConditions, findings};
 use scenario::Bytes;
 use std::{
     fs,
@@ -57,7 +57,7 @@ impl Characteristics {
     }
 
     /// Plays a download, and looks at its traces.
-    fn trace(&self, what: &str, middle: Middle, tandem: &Path) -> Result<Finding> {
+    fn trace(&self, what: &str, middle: Middle, tandem: &Path) -> Result<ConnectionFinding> {
         if let Some(why) = middle.lacks(tandem) {
             bail!("{}: {why}", middle.name());
         }
@@ -70,21 +70,22 @@ impl Characteristics {
         draw.args(["detect", "trace", "--synchronised", "1ms", "--sender"]).arg(&sender).arg("--receiver").arg(&receiver);
         let drawn = draw.arg("--page").arg(&page).stdout(Stdio::null()).status().context("cannot run tandem detect trace")?;
         ensure!(drawn.success(), "tandem detect trace could not draw {}", page.display());
-        let known = Known { synchronised_s: Some(ONE_CLOCK), ack_delay_s: None };
-        let found = findings(Some(&Capture::read(&sender)?), Some(&Capture::read(&receiver)?), &Asked { known, series: false });
+        let known = TraceConditions { synchronised_s: Some(ONE_CLOCK), ack_delay_s: None };
+        let found =
+            findings(Some(&CaptureFile::read(&sender)?), Some(&CaptureFile::read(&receiver)?), &FindingOptions { known, series: false });
         let is_meant = |end: &SocketAddr| end.port() == port;
         let meant = found.into_iter().find(|finding| finding.sender.iter().chain(&finding.receiver).flatten().any(is_meant));
         meant.context("its connection is in neither trace")
     }
 }
 
-fn row(what: &str, found: &Finding) -> String {
+fn row(what: &str, found: &ConnectionFinding) -> String {
     let character = &found.character;
     let or_none = |text: Option<String>| text.unwrap_or_else(|| "–".into());
     let span = |span: Option<f64>| or_none(span.map(|span| format!("{span:.1}")));
     let bursts = character.burstiness;
     let window = character.window;
-    let delay = |of: fn(&detect::Delay) -> f64| or_none(character.delay_s.as_ref().map(|delay| format!("{:.2}", of(delay))));
+    let delay = |of: fn(&detect::DelaySummary) -> f64| or_none(character.delay_s.as_ref().map(|delay| format!("{:.2}", of(delay))));
     let cells = [
         what.to_owned(),
         found.verdict.to_string(),

@@ -5,7 +5,7 @@ use super::{
     plan::{Condition, word},
 };
 use anyhow::{Context as _, Result, ensure};
-use detect::{Asked, Capture, Finding, Known, Method, Says, Strength, Verdict, findings};
+use detect::{CaptureFile, ConnectionFinding, FindingOptions, Indication, Method, SplitVerdict, Strength, TraceConditions, findings};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -59,11 +59,11 @@ enum Seen {
 
 impl Case {
     fn is_split(&self) -> bool {
-        self.label.expected != Verdict::EndToEnd.to_string()
+        self.label.expected != SplitVerdict::EndToEnd.to_string()
     }
 
     fn is_untold(&self) -> bool {
-        self.verdict == Verdict::CannotTell.to_string()
+        self.verdict == SplitVerdict::CannotTell.to_string()
     }
 
     fn is_false_alarm(&self) -> bool {
@@ -71,7 +71,7 @@ impl Case {
     }
 
     fn is_miss(&self) -> bool {
-        self.is_split() && self.verdict == Verdict::EndToEnd.to_string()
+        self.is_split() && self.verdict == SplitVerdict::EndToEnd.to_string()
     }
 
     fn is_wrong_kind(&self) -> bool {
@@ -120,8 +120,9 @@ impl Check {
     fn text(&self, cases: &[Case]) -> String {
         let mut out = "| labelled | end-to-end | split-tcp | tcp-proxy | cannot tell |\n|---|---|---|---|---|\n".to_string();
         for (label, said) in verdicts(cases) {
-            let of = |verdict: Verdict| said.get(&verdict.to_string()).copied().unwrap_or(0);
-            let [whole, split, proxy, untold] = [Verdict::EndToEnd, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::CannotTell].map(of);
+            let of = |verdict: SplitVerdict| said.get(&verdict.to_string()).copied().unwrap_or(0);
+            let [whole, split, proxy, untold] =
+                [SplitVerdict::EndToEnd, SplitVerdict::SplitTcp, SplitVerdict::TcpProxy, SplitVerdict::CannotTell].map(of);
             out += &format!("| {label} | {whole} | {split} | {proxy} | {untold} |\n");
         }
         out += "\nThe paper's methods, each alone: said split, of those on which it could be used.\n\n| labelled |";
@@ -179,14 +180,15 @@ fn matrix(cases: &[Case], method: usize) -> Matrix {
 fn look(directory: &Path, name: &str) -> Result<Case> {
     let [sender, receiver, label] = files(directory, name);
     let label: Label = serde_json::from_str(&fs::read_to_string(&label)?).with_context(|| format!("in {}", label.display()))?;
-    let (sender, receiver) = (Capture::read(&sender)?, Capture::read(&receiver)?);
+    let (sender, receiver) = (CaptureFile::read(&sender)?, CaptureFile::read(&receiver)?);
     // The verdict is of the traces alone; the methods are told what each needs to be told.
-    let plain = findings(Some(&sender), Some(&receiver), &Asked::default());
-    let known = Known { synchronised_s: label.one_clock.then_some(ONE_CLOCK), ack_delay_s: label.ack_delay_s };
-    let informed = findings(Some(&sender), Some(&receiver), &Asked { known, series: false });
+    let plain = findings(Some(&sender), Some(&receiver), &FindingOptions::default());
+    let known = TraceConditions { synchronised_s: label.one_clock.then_some(ONE_CLOCK), ack_delay_s: label.ack_delay_s };
+    let informed = findings(Some(&sender), Some(&receiver), &FindingOptions { known, series: false });
     // Who sends most may be another in a trace that begins late.
-    let is_meant = |finding: &Finding| finding.sender.iter().chain(&finding.receiver).flatten().any(|end| end.port() == label.client_port);
-    let meant = |found: &[Finding]| found.iter().position(is_meant);
+    let is_meant =
+        |finding: &ConnectionFinding| finding.sender.iter().chain(&finding.receiver).flatten().any(|end| end.port() == label.client_port);
+    let meant = |found: &[ConnectionFinding]| found.iter().position(is_meant);
     let finding = &plain[meant(&plain).context("its connection is in neither trace")?];
     let told = &informed[meant(&informed).context("its connection is in neither trace")?];
     let methods = METHODS.map(|(_, method)| seen(told, method));
@@ -199,10 +201,10 @@ fn look(directory: &Path, name: &str) -> Result<Case> {
     Ok(Case { name: name.into(), label, verdict, reason, methods, told: listing })
 }
 
-fn seen(finding: &Finding, method: Method) -> Seen {
+fn seen(finding: &ConnectionFinding, method: Method) -> Seen {
     let mut pieces = finding.evidence.iter().filter(|piece| piece.method == method).peekable();
     if pieces.peek().is_none() {
         return Seen::NotUsable;
     }
-    if pieces.any(|piece| piece.says == Says::Split && piece.strength == Strength::Strong) { Seen::Split } else { Seen::No }
+    if pieces.any(|piece| piece.says == Indication::Split && piece.strength == Strength::Strong) { Seen::Split } else { Seen::No }
 }

@@ -10,7 +10,7 @@ use super::{
     stage::Stage,
 };
 use anyhow::{Context as _, Result, bail, ensure};
-use detect::Verdict;
+use detect::SplitVerdict;
 use probe::CONTROL_PORT;
 use scenario::{Bytes, Rate, Span};
 use serde_json::Value;
@@ -49,7 +49,7 @@ struct Operator {
     /// What stands in its middle, and the ports of servers to which it takes connections.
     takes: &'static [(Middle, &'static str)],
     /// By the order of [`ROWS`].
-    printed: [Verdict; ROWS.len()],
+    printed: [SplitVerdict; ROWS.len()],
 }
 
 /// FTP's two connections.
@@ -65,30 +65,30 @@ const OPERATORS: [Operator; 5] = [
     Operator {
         name: "CDMA-I",
         takes: &[(Middle::Haproxy, FTP), (Middle::Cache("hold"), HTTP)],
-        printed: [Verdict::SplitTcp, Verdict::TcpProxy, Verdict::TcpProxy, Verdict::EndToEnd],
+        printed: [SplitVerdict::SplitTcp, SplitVerdict::TcpProxy, SplitVerdict::TcpProxy, SplitVerdict::EndToEnd],
     },
     // It went over to Split-TCP for data (the paper's third footnote).
     Operator {
         name: "CDMA-I since September 2005",
         takes: &[(Middle::Haproxy, FTP), (Middle::Cache("pictures"), HTTP)],
-        printed: [Verdict::SplitTcp, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::EndToEnd],
+        printed: [SplitVerdict::SplitTcp, SplitVerdict::SplitTcp, SplitVerdict::TcpProxy, SplitVerdict::EndToEnd],
     },
     // Its split point's address is what the server sees.
     Operator {
         name: "CDMA-II",
         takes: &[(Middle::HaproxyOwn, FTP), (Middle::Cache("pictures"), HTTP)],
-        printed: [Verdict::SplitTcp, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::EndToEnd],
+        printed: [SplitVerdict::SplitTcp, SplitVerdict::SplitTcp, SplitVerdict::TcpProxy, SplitVerdict::EndToEnd],
     },
     // Its users choose whether TCP is split.
     Operator {
         name: "GPRS-I",
         takes: &[(Middle::Cache("pictures"), HTTP)],
-        printed: [Verdict::EndToEnd, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::EndToEnd],
+        printed: [SplitVerdict::EndToEnd, SplitVerdict::SplitTcp, SplitVerdict::TcpProxy, SplitVerdict::EndToEnd],
     },
     Operator {
         name: "GPRS-I, TCP split by choice",
         takes: &[(Middle::Cache("pictures"), HTTP), (Middle::Tandem("plain"), TCP)],
-        printed: [Verdict::EndToEnd, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::SplitTcp],
+        printed: [SplitVerdict::EndToEnd, SplitVerdict::SplitTcp, SplitVerdict::TcpProxy, SplitVerdict::SplitTcp],
     },
 ];
 
@@ -201,12 +201,12 @@ impl Cell {
 }
 
 /// As the paper has it.
-fn in_print(verdict: Verdict) -> &'static str {
+fn in_print(verdict: SplitVerdict) -> &'static str {
     match verdict {
-        Verdict::EndToEnd => "No",
-        Verdict::SplitTcp => "Split-TCP",
-        Verdict::TcpProxy => "TCP proxy",
-        Verdict::CannotTell => "–",
+        SplitVerdict::EndToEnd => "No",
+        SplitVerdict::SplitTcp => "Split-TCP",
+        SplitVerdict::TcpProxy => "TCP proxy",
+        SplitVerdict::CannotTell => "–",
     }
 }
 
@@ -235,7 +235,7 @@ mod tests {
         for operator in &OPERATORS {
             for (port, rows) in [(FTP, &[0][..]), (HTTP, &[1, 2]), (TCP, &[3])] {
                 let taken = operator.takes.iter().any(|(_, ports)| *ports == port);
-                let printed = rows.iter().any(|row| operator.printed[*row] != Verdict::EndToEnd);
+                let printed = rows.iter().any(|row| operator.printed[*row] != SplitVerdict::EndToEnd);
                 assert_eq!(taken, printed, "{}: {port}", operator.name);
             }
         }

@@ -8,7 +8,7 @@ use super::{
     stage::Stage,
 };
 use anyhow::{Context as _, Result};
-use detect::{Asked, Capture, Known, Left, findings};
+use detect::{CaptureFile, CloseKind, FindingOptions, TraceConditions, findings};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -69,15 +69,16 @@ impl Termination {
         traces.stop()?;
         drop((running, server));
         // Of what a middle holds the clocks' offset is known to a round trip alone; these are one clock.
-        let known = Known { synchronised_s: Some(0.001), ack_delay_s: None };
-        let found = findings(Some(&Capture::read(&sender)?), Some(&Capture::read(&receiver)?), &Asked { known, series: false });
+        let known = TraceConditions { synchronised_s: Some(0.001), ack_delay_s: None };
+        let found =
+            findings(Some(&CaptureFile::read(&sender)?), Some(&CaptureFile::read(&receiver)?), &FindingOptions { known, series: false });
         let is_meant = |end: &std::net::SocketAddr| end.port() == port;
         let finding = found.iter().find(|finding| finding.sender.iter().chain(&finding.receiver).flatten().any(is_meant));
         let finding = finding.context("its connection is in neither trace")?;
         let Some(ending) = finding.character.ending else { return Ok([finding.reason.clone(), "–".into(), "–".into()]) };
         let what = match ending.sender {
-            Some(Left::Reset) => "a reset",
-            Some(Left::Fin) => "a close",
+            Some(CloseKind::Reset) => "a reset",
+            Some(CloseKind::Fin) => "a close",
             None => "nothing",
         };
         // What has all that the server had to send has let it go.

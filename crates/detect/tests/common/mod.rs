@@ -5,7 +5,7 @@ mod writer;
 
 pub(crate) use writer::{ACK, FIN, Linked, PSH, RST, Record, SYN, Segment, datagram, frame, pcap};
 
-use detect::{Asked, Capture, Evidence, Finding, Known, Method, Says, Strength, findings};
+use detect::{CaptureFile, ConnectionFinding, Evidence, FindingOptions, Indication, Method, Strength, TraceConditions, findings};
 use std::{
     net::{IpAddr, SocketAddr},
     path::Path,
@@ -383,15 +383,15 @@ impl Transfer {
         [0, 1].map(|end| pcap(&records[end], self.links[end].number(), self.snaplen, end == 0))
     }
 
-    pub(crate) fn captures(&self) -> [Capture; 2] {
+    pub(crate) fn captures(&self) -> [CaptureFile; 2] {
         let [one, two] = self.files();
         [read(&one), read(&two)]
     }
 
     /// What is said of it.
-    pub(crate) fn finding(&self, known: Known) -> Finding {
+    pub(crate) fn finding(&self, known: TraceConditions) -> ConnectionFinding {
         let [one, two] = self.captures();
-        let mut found = findings(Some(&one), Some(&two), &Asked { known, series: false });
+        let mut found = findings(Some(&one), Some(&two), &FindingOptions { known, series: false });
         assert!(found[0].matched_by.is_some(), "{found:#?}");
         found.remove(0)
     }
@@ -417,22 +417,22 @@ fn together(seen: Vec<(f64, usize, Segment)>, most: usize) -> Vec<(f64, usize, S
     out
 }
 
-pub(crate) fn read(file: &[u8]) -> Capture {
-    Capture::read_from(file, Path::new("made.pcap")).unwrap()
+pub(crate) fn read(file: &[u8]) -> CaptureFile {
+    CaptureFile::read_from(file, Path::new("made.pcap")).unwrap()
 }
 
 /// The evidence of a method, if there is any.
-pub(crate) fn of(finding: &Finding, method: Method) -> Option<&Evidence> {
+pub(crate) fn of(finding: &ConnectionFinding, method: Method) -> Option<&Evidence> {
     finding.evidence.iter().find(|piece| piece.method == method)
 }
 
 /// Whether a method says, strongly, that it is split.
-pub(crate) fn fires(finding: &Finding, method: Method) -> bool {
-    finding.evidence.iter().any(|piece| piece.method == method && piece.says == Says::Split && piece.strength == Strength::Strong)
+pub(crate) fn fires(finding: &ConnectionFinding, method: Method) -> bool {
+    finding.evidence.iter().any(|piece| piece.method == method && piece.says == Indication::Split && piece.strength == Strength::Strong)
 }
 
 /// A finding in a few lines, for a test that fails.
-pub(crate) fn told(finding: &Finding) -> String {
+pub(crate) fn told(finding: &ConnectionFinding) -> String {
     let mut text = format!("{}: {}\n", finding.verdict, finding.reason);
     for piece in &finding.evidence {
         text += &format!("  {:?} {:?} {:?} {}: {}\n", piece.says, piece.strength, piece.method, piece.value, piece.text);
