@@ -1,4 +1,5 @@
-//! The three methods of Wei et al. (§III-A), and the condition of their Figure 2(b).
+//! Evidence from the timing of ACKs: the three methods of Wei et al. (§III-A), and the limit that
+//! their Figure 2(b) sets.
 
 use crate::{
     clock_fit::{ClockFit, MAX_CLOCK_DRIFT, TIMESTAMP_JITTER_S, Transit, TransitPoint, fit},
@@ -8,36 +9,40 @@ use crate::{
 };
 use serde::Serialize;
 
-/// A receiver that delays every acknowledgement by this does so on purpose, s: delayed ACKs let every second segment through at once.
+/// Shortest ACK delay that counts as deliberate, s. An ordinary delayed-ACK receiver still
+/// acknowledges every second segment at once.
 const DELAYED: f64 = 0.02;
-/// Acknowledgements that must be early before what a capture failed to record is ruled out.
+/// Number and fraction of ACKs that must be early before packets missing from a capture are ruled
+/// out as the cause.
 const SURELY: (usize, f64) = (5, 0.2);
 
-/// What the two captures' clocks can be, if the connection is end to end.
+/// Bounds on the clocks of the two captures, under the assumption that the connection is end to
+/// end.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ClockEstimate {
-    /// The receiver's clock minus the sender's when the connection begins, s.
+    /// The receiver's clock minus the sender's at the start of the connection, s.
     pub offset_s: f64,
-    /// It is as near to that as this.
+    /// Half the width of the interval of possible offsets, s.
     pub error_s: f64,
-    /// How much faster the receiver's is.
+    /// How much faster the receiver's clock runs, parts per million.
     pub drift_ppm: f64,
-    /// It is as near to that as this.
+    /// Largest deviation from `drift_ppm` that the data allow, parts per million.
     pub drift_error_ppm: f64,
-    /// The least way there and back, s. What a split delays less than this stays unseen (Figure 2(b)).
+    /// Sum of the shortest transit times in both directions, s. A splitter that delays bytes by
+    /// less than this cannot be detected (Figure 2(b)).
     pub least_round_trip_s: f64,
 }
 
-/// What is known of how the traces were taken.
+/// What the user knows about how the traces were taken.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct TraceConditions {
-    /// The clocks are synchronised, this well, s.
+    /// The clocks are synchronised to within this, s.
     pub synchronised_s: Option<f64>,
-    /// The receiver delays every acknowledgement by this, s.
+    /// The receiver delays every ACK by this, s.
     pub ack_delay_s: Option<f64>,
 }
 
-/// Acknowledgements that came before they were sent.
+/// ACKs that arrived before the receiver sent them, if the clock model holds.
 struct EarlyAcks {
     count: usize,
     of: usize,
@@ -61,7 +66,7 @@ fn early(acks: &[Transit], transit: impl Fn(&Transit) -> Option<f64>, by: impl F
 impl EarlyAcks {
     fn says(&self, clocks: &str) -> String {
         format!(
-            "the ACK for byte {} was seen {} before the receiver sent it, {clocks}; so were {:.0} % of {} ACKs",
+            "the ACK for byte {} arrived {} before the receiver sent it, {clocks}; so did {:.0} % of {} ACKs",
             bytes(self.worst.1 as f64),
             seconds(self.worst.0),
             100.0 * self.count as f64 / self.of.max(1) as f64,
@@ -69,21 +74,22 @@ impl EarlyAcks {
         )
     }
 
-    /// What is not explained by ACKs that the receiver's capture failed to record.
+    /// Whether too many ACKs are early to be explained by ACKs that the receiver's capture missed.
     fn surely(&self) -> bool {
         self.count >= SURELY.0 && self.count as f64 >= SURELY.1 * self.of as f64
     }
 }
 
-const WAY: [&str; 2] = ["", " (the stream back)"];
+const WAY: [&str; 2] = ["", " (opposite direction)"];
 
-/// Method 1: needs clocks known to be synchronised.
+/// Method 1 (Wei et al. §III-A): compares times directly, because the clocks are synchronised to
+/// `within`, s. `stream` is 0 for data from the sender, 1 for the opposite direction.
 pub(crate) fn synchronised(ends: &EndpointPair<'_>, stream: usize, within: f64) -> Option<Evidence> {
     let acks = ends.acks(stream)?;
-    // Whatever the captures failed to record, first; what they have recorded, second.
+    // First the bound that holds even if the captures missed packets, then the times as recorded.
     let sure = early(&acks, |ack| ack.most, |_, transit| -transit - within);
     let plain = early(&acks, |ack| ack.plain, |_, transit| -transit - within);
-    let clocks = format!("by clocks synchronised within {}{}", seconds(within), WAY[stream]);
+    let clocks = format!("by clocks synchronised to within {}{}", seconds(within), WAY[stream]);
     verdict(Method::SynchronisedClocks, &sure, &plain, &clocks)
 }
 
@@ -93,7 +99,7 @@ fn verdict(method: Method, sure: &EarlyAcks, plain: &EarlyAcks, clocks: &str) ->
     } else if plain.count > 0 {
         (plain, if plain.surely() { Strength::Strong } else { Strength::Weak })
     } else if plain.of > 0 {
-        let text = format!("none of {} ACKs was seen before the receiver sent it, {clocks}", plain.of);
+        let text = format!("none of {} ACKs arrived before the receiver sent it, {clocks}", plain.of);
         return Some(Evidence::new(method, Indication::Nothing, Strength::Weak, (plain.worst.0, "s"), text));
     } else {
         return None;
@@ -101,10 +107,12 @@ fn verdict(method: Method, sure: &EarlyAcks, plain: &EarlyAcks, clocks: &str) ->
     Some(Evidence::new(method, Indication::Split, strength, (early.worst.0, "s"), early.says(clocks)))
 }
 
-/// Method 2: clocks at a fixed offset that is not known, and a drift that clocks can have.
+/// Method 2 (Wei et al. §III-A): searches a fixed offset and a plausible drift under which no ACK
+/// arrives before it was sent. Also returns the bounds on the clocks if one exists.
 pub(crate) fn fixed_offset(ends: &EndpointPair<'_>, stream: usize) -> Option<(Evidence, Option<ClockEstimate>)> {
     let (data, acks) = (ends.data(stream)?, ends.acks(stream)?);
-    // Times count from the connection's begin by the clock of the stream's sender, where data depart and ACKs arrive.
+    // Times count from the start of the connection, by the clock of the stream's sender, where data
+    // depart and ACKs arrive.
     let origin = ends.ends[stream].flow.first;
     let time = |at: i64| (at - origin) as f64 / 1e9;
     let fitted = |transit: fn(&Transit) -> Option<f64>| {
@@ -118,7 +126,7 @@ pub(crate) fn fixed_offset(ends: &EndpointPair<'_>, stream: usize) -> Option<(Ev
         None => EarlyAcks { count: 0, of: 0, worst: (f64::NEG_INFINITY, 0) },
     };
     let (sure, plain) = (fitted(|transit| transit.most), fitted(|transit| transit.plain));
-    let clocks = format!("whatever the clocks' offset, with a drift of at most {:.0} ppm{}", MAX_CLOCK_DRIFT * 1e6, WAY[stream]);
+    let clocks = format!("for any clock offset and a drift of at most {:.0} ppm{}", MAX_CLOCK_DRIFT * 1e6, WAY[stream]);
     let (early_sure, early_plain) = (look(sure, |transit| transit.most), look(plain, |transit| transit.plain));
     let mut evidence = verdict(Method::FixedOffset, &early_sure, &early_plain, &clocks)?;
     let fit = plain.filter(|fit| fit.slack >= 0.0);
@@ -138,42 +146,44 @@ pub(crate) fn fixed_offset(ends: &EndpointPair<'_>, stream: usize) -> Option<(Ev
     Some((evidence, known))
 }
 
-/// What the passive methods can't see: Figure 2(b). A splitter's ACK is early when R_sp < D_sp + T_p + D_pr + T_ack.
+/// The limit of the passive methods: Wei et al., Figure 2(b). A splitter's ACK is early only when
+/// R_sp < D_sp + T_p + D_pr + T_ack.
 fn condition(ends: &EndpointPair<'_>, stream: usize, clocks: &ClockEstimate) -> String {
     let round_trip = ends.ends[stream].answers(stream).into_iter().min().map_or(0.0, |answer| answer as f64 / 1e9);
     format!(
-        "; one that keeps bytes for less than about {} stays unseen (Figure 2(b): the sender's round trip takes {}, the way there and back {})",
+        "; a splitter that delays bytes by less than about {} cannot be detected (Figure 2(b): the sender's round trip takes {}, the transit times add up to {})",
         seconds(clocks.least_round_trip_s),
         seconds(round_trip),
         seconds(clocks.least_round_trip_s)
     )
 }
 
-/// Method 3, at the sender alone: the receiver is known to delay every ACK by `delay`, s.
+/// Method 3 (Wei et al. §III-A) at the sender alone: the receiver delays every ACK by `delay`, s.
 pub(crate) fn delayed_acks(sender: &EndpointView<'_>, delay: f64) -> Option<Evidence> {
     let in_seconds = |answers: Vec<i64>| answers.into_iter().map(|answer| answer as f64 / 1e9).collect::<Vec<f64>>();
     let (at_most, recorded) = (in_seconds(sender.answers(0)), in_seconds(sender.answers_recorded(0)));
     let least = recorded.iter().copied().min_by(f64::total_cmp)?;
     let sooner = at_most.iter().filter(|answer| **answer < delay - TIMESTAMP_JITTER_S).count();
-    let what = format!("the receiver delays each ACK by {}, as was said", seconds(delay));
+    let what = format!("the receiver delays each ACK by {}, as given", seconds(delay));
     let of = |says, strength, text| Some(Evidence::new(Method::DelayedAcks, says, strength, (least, "s"), text));
     if sooner > 0 {
         return of(
             Indication::Split,
             Strength::Strong,
-            format!("{what}; {sooner} of {} came sooner, the soonest after {}", at_most.len(), seconds(least)),
+            format!("{what}; {sooner} of {} arrived earlier, the first after {}", at_most.len(), seconds(least)),
         );
     }
     if least < delay - TIMESTAMP_JITTER_S {
-        let text = format!("{what}; one came after {}, if the trace has all that was sent", seconds(least));
+        let text = format!("{what}; one arrived after {}, if the trace is complete", seconds(least));
         return of(Indication::Split, Strength::Weak, text);
     }
-    // What acknowledges by itself does so within its own round trip, which a long delay exceeds.
+    // A splitter acknowledges within its own round trip. A delay of a second or more exceeds that.
     let strength = if delay >= 1.0 && recorded.len() >= 10 { Strength::Strong } else { Strength::Weak };
-    of(Indication::EndToEnd, strength, format!("{what}; none of {} came sooner, the soonest after {}", recorded.len(), seconds(least)))
+    of(Indication::EndToEnd, strength, format!("{what}; none of {} arrived earlier, the first after {}", recorded.len(), seconds(least)))
 }
 
-/// Method 3 with the delay that the receiver's own trace shows, byte by byte: no clock is compared with another.
+/// Method 3 (Wei et al. §III-A) with the ACK delay that the receiver's own trace shows for each
+/// byte. The two clocks are never compared.
 pub(crate) fn delays_seen(ends: &EndpointPair<'_>, stream: usize) -> Option<Evidence> {
     let waits = ends.waits(stream)?.into_iter().map(|(waited, took)| (waited as f64 / 1e9, took as f64 / 1e9));
     let waits: Vec<(f64, f64)> = waits.filter(|(_, took)| *took >= DELAYED).collect();
@@ -182,7 +192,7 @@ pub(crate) fn delays_seen(ends: &EndpointPair<'_>, stream: usize) -> Option<Evid
     let what = format!("the receiver took at least {} to send {} of its ACKs{}", seconds(took), waits.len(), WAY[stream]);
     Some(match sooner.iter().copied().min_by(f64::total_cmp) {
         Some(least) => {
-            let text = format!("{what}; the sender had {} of them sooner, the soonest after {}", sooner.len(), seconds(least));
+            let text = format!("{what}; the sender got {} of them earlier, the first after {}", sooner.len(), seconds(least));
             Evidence::new(Method::DelayedAcks, Indication::Split, Strength::Strong, (least, "s"), text)
         }
         None => Evidence::new(
@@ -190,7 +200,7 @@ pub(crate) fn delays_seen(ends: &EndpointPair<'_>, stream: usize) -> Option<Evid
             Indication::Nothing,
             Strength::Weak,
             (took, "s"),
-            format!("{what}; the sender had none of them sooner"),
+            format!("{what}; the sender got none of them earlier"),
         ),
     })
 }

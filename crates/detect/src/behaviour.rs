@@ -1,4 +1,5 @@
-//! Behaviour.
+//! How a connection behaved: durations, burstiness, delays, windows and teardown (Wei et al.
+//! §III-C, §III-D). Descriptive only: no verdict depends on it.
 
 use crate::{
     clock_fit::Transit,
@@ -7,74 +8,76 @@ use crate::{
 };
 use serde::Serialize;
 
-/// How the connection behaved.
+/// How a connection behaved. Fields are `None` where the traces do not show them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ConnectionBehaviour {
-    /// From the first byte to the last, as sent and as received, s.
+    /// Time from the first data byte sent to the last, s.
     pub sent_for_s: Option<f64>,
-    /// As received.
+    /// Time from the first data byte received to the last, s.
     pub received_for_s: Option<f64>,
-    /// How bursty the sender was.
+    /// Burstiness of the sender.
     pub burstiness: Option<Burstiness>,
-    /// End-to-end delay of bytes.
+    /// End-to-end delay of data bytes, s.
     pub delay_s: Option<DelaySummary>,
-    /// The window that the sender was offered.
+    /// Window that was advertised to the sender.
     pub window: Option<WindowSummary>,
-    /// Bytes that the sender sent again.
+    /// Bytes that the sender retransmitted.
     pub sent_again: Option<u64>,
-    /// How it ended at each end.
+    /// How the connection ended at each end.
     pub ending: Option<Teardown>,
-    /// Bytes sent and the window offered over time, at the sender.
+    /// Bytes sent and window advertised over time, at the sender. Only on request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub series: Option<BehaviourPlot>,
 }
 
-/// End-to-end delays, over the bytes that both ends recorded; they are as exact as the clocks' offset is known.
+/// End-to-end delays over the bytes that both ends recorded, s. They are as exact as the offset
+/// between the clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct DelaySummary {
-    /// The least.
+    /// Minimum.
     pub min: f64,
-    /// The middle one.
+    /// Median.
     pub median: f64,
-    /// The most.
+    /// Maximum.
     pub max: f64,
 }
 
 /// An advertised window, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct WindowSummary {
-    /// The least.
+    /// Minimum.
     pub least: u64,
-    /// The most.
+    /// Maximum.
     pub most: u64,
-    /// How often it went from open to shut: below a tenth of the most since it was last shut.
+    /// How often the window closed: fell below a tenth of its maximum since it last closed.
     pub shuts: u32,
 }
 
-/// How the two ends learnt that it was over (§III-D).
+/// How the two ends learnt that the connection was over (Wei et al. §III-D).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Teardown {
-    /// `fin`, `reset` or nothing that was seen, from the receiver's side, at its own end.
+    /// How the receiver closed, as its own trace shows it.
     pub receiver: Option<CloseKind>,
-    /// What of it came to the sender.
+    /// How that close arrived at the sender.
     pub sender: Option<CloseKind>,
-    /// How long after, s.
+    /// Time from the receiver's close to its arrival at the sender, s.
     pub later_s: Option<f64>,
-    /// How long the sender's side went on sending after the receiver had left, s.
+    /// How long the sender kept sending after the receiver had closed, s.
     pub went_on_s: Option<f64>,
 }
 
-/// How a side left.
+/// How one side closed the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CloseKind {
-    /// It closed.
+    /// With a FIN.
     Fin,
-    /// It aborted.
+    /// With a reset.
     Reset,
 }
 
-/// How the connection behaved; with `plots` its series, too. Between two ends times are compared by the clocks' `offset`.
+/// Summarises the behaviour. `plots` adds the series over time. `ends` holds both views and the
+/// offset between their clocks, s.
 pub(crate) fn character(
     sender: Option<&EndpointView<'_>>,
     receiver: Option<&EndpointView<'_>>,
@@ -102,7 +105,7 @@ pub(crate) fn character(
     }
 }
 
-/// Numbers over time; between two ends times are compared by the clocks' offset.
+/// Series over time. Times of the receiver are converted by the offset between the clocks.
 fn plot(sender: &EndpointView<'_>, ends: Option<(&EndpointPair<'_>, f64)>) -> BehaviourPlot {
     let (sent, offered) = (&sender.half(0).series, &sender.half(1).series);
     let ((step_s, from_s), (window_step_s, window_from_s)) = (sent.grid(), offered.grid());
@@ -130,7 +133,7 @@ fn ending(ends: &EndpointPair<'_>, offset: f64) -> Option<Teardown> {
         }
     };
     let (receiver, sender) = (left(ends.receiver()), left(ends.sender()));
-    // By the sender's clock.
+    // Converted to the sender's clock.
     let since = |at: i64, then: i64| (at - then) as f64 / 1e9 + offset;
     Some(Teardown {
         receiver: receiver.map(|(how, _)| how),

@@ -13,53 +13,54 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Connections that are kept; when there are more, those that carried least are forgotten until half are left.
+/// Number of connections kept. When it is exceeded, the half that carried least is dropped.
 const MOST_FLOWS: usize = 8192;
-/// Steps of all curves together, and the least and most of one (a connection has four curves).
+/// Steps of all progress curves together, and the minimum and maximum of one curve. A connection
+/// has four curves.
 const STEPS: usize = 1 << 20;
 const FEWEST_STEPS: usize = 64;
 const MOST_STEPS: usize = 4096;
-/// Streams of datagrams that are kept.
+/// Number of datagram streams kept.
 const MOST_DATAGRAMS: usize = 1024;
 
-/// What a capture had, apart from its connections.
+/// Counters of what a capture contained.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct CaptureTally {
     /// Frames of any kind.
     pub frames: u64,
     /// TCP segments.
     pub segments: u64,
-    /// Frames of which too little was captured to see the TCP header.
+    /// Frames truncated before the end of the TCP header.
     pub short: u64,
-    /// Parts of IP packets, which are not put together.
+    /// IP fragments. They are not reassembled.
     pub fragments: u64,
-    /// Datagrams.
+    /// UDP datagrams.
     pub datagrams: u64,
     /// Frames of other protocols.
     pub others: u64,
-    /// Frames of a link type that is not read, and its number.
+    /// Number of an unsupported link type, and the frames that have it.
     pub unknown_link: Option<(i32, u64)>,
-    /// Connections forgotten because there were too many; they carried less than those that were kept.
+    /// Connections dropped because there were too many. They carried less than those kept.
     pub forgotten: u64,
-    /// The byte at which the file ends within a record, where it does.
+    /// Offset at which the last record begins, if the file ends within it, bytes.
     pub cut_at: Option<u64>,
 }
 
-/// A capture file, read.
+/// A capture file that has been read: its connections and counters.
 #[derive(Debug)]
 pub struct CaptureFile {
     pub(crate) path: PathBuf,
     pub(crate) tally: CaptureTally,
     pub(crate) flows: Vec<TracedConnection>,
-    /// Streams of datagrams: first and last time, payload bytes; by sender and receiver.
+    /// Datagram streams by sender and receiver.
     pub(crate) datagrams: BTreeMap<(SocketAddr, SocketAddr), DatagramStream>,
-    /// The latest time of any frame, ns by its clock.
+    /// Latest time of any frame, ns since 1970 by the capture's clock.
     last: Option<i64>,
     current: HashMap<[SocketAddr; 2], usize>,
     room: usize,
 }
 
-/// Datagrams that went one way between two ports.
+/// Datagrams in one direction between two ports. Times are ns since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DatagramStream {
     pub(crate) first: i64,
@@ -68,31 +69,37 @@ pub(crate) struct DatagramStream {
 }
 
 impl CaptureFile {
-    /// Reads a capture file, pcap or pcapng, as a stream.
+    /// Reads a capture file (pcap or pcapng) as a stream.
+    ///
+    /// # Errors
+    /// The file cannot be read, is not a capture, is damaged, or has no TCP.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
         let mut capture = CaptureFile::empty(path);
         let ending = trace::frames(path, |frame| capture.note(&frame))?;
         capture.end(ending)
     }
 
-    /// Reads a capture from anything; errors call it `name`.
+    /// Reads a capture from any source. Errors call it `name`.
+    ///
+    /// # Errors
+    /// As [`CaptureFile::read`].
     pub fn read_from(source: impl Read + Send, name: &Path) -> Result<Self, TraceError> {
         let mut capture = CaptureFile::empty(name);
         let ending = trace::frames_of(source, name, |frame| capture.note(&frame))?;
         capture.end(ending)
     }
 
-    /// What it had, apart from its connections.
+    /// Counters of frames and segments.
     pub fn tally(&self) -> &CaptureTally {
         &self.tally
     }
 
-    /// Where it was read from.
+    /// The path it was read from.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How many connections it has.
+    /// Number of connections.
     pub fn connections(&self) -> usize {
         self.flows.len()
     }
@@ -102,8 +109,9 @@ impl CaptureFile {
         CaptureFile { path: path.into(), tally: CaptureTally::default(), flows, datagrams, last: None, current, room: MOST_STEPS }
     }
 
-    /// Until when a connection that it does not have was not there either, ns by its clock; None where it may lack any: the file is cut, connections were
-    /// forgotten, or frames are of a link type that is not read.
+    /// Time up to which the capture is complete, ns since 1970 by its clock: a connection absent
+    /// before that time did not exist. `None` if the file is truncated, connections were dropped,
+    /// or frames have an unsupported link type.
     pub(crate) fn complete_until(&self) -> Option<i64> {
         let lacks = self.tally.cut_at.is_some() || self.tally.forgotten > 0 || self.tally.unknown_link.is_some();
         self.last.filter(|_| !lacks)
@@ -146,7 +154,7 @@ impl CaptureFile {
         }
         self.flows.push(TracedConnection::new(sides, at));
         self.current.insert(sides, self.flows.len() - 1);
-        // Each time there are twice as many, each has half the room.
+        // Whenever the number of connections doubles, the limit of each curve is halved.
         if self.flows.len().is_power_of_two() {
             let room = (STEPS / 4 / self.flows.len()).clamp(FEWEST_STEPS, MOST_STEPS);
             if room < self.room {
@@ -157,13 +165,13 @@ impl CaptureFile {
         self.flows.len() - 1
     }
 
-    /// Keeps the half that carried most, in the order they came in.
+    /// Keeps the half that carried most, in order of arrival.
     fn forget(&mut self) {
         let mut sizes: Vec<u64> = self.flows.iter().map(TracedConnection::bytes).collect();
         sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
         let (least, mut left) = (sizes[MOST_FLOWS / 2], MOST_FLOWS / 2);
         let before = self.flows.len();
-        // Of those that carried as much as the least that is kept, the first ones stay.
+        // Among connections that tie with the smallest one kept, the earliest stay.
         let mut ties = left - sizes.iter().filter(|bytes| **bytes > least).count();
         self.flows.retain(|flow| {
             let keep = flow.bytes() > least || (flow.bytes() == least && ties > 0);
@@ -186,18 +194,18 @@ impl CaptureFile {
     }
 }
 
-/// What a capture without TCP has instead, and the cure.
+/// Says what a capture without TCP contains instead, and the cure.
 fn nothing(tally: &CaptureTally) -> String {
     let CaptureTally { frames, short, fragments, others, .. } = tally;
     match tally.unknown_link {
         Some((number, _)) => format!(
-            "its frames are of link type {number}, which is not read (Ethernet, raw IP, Linux cooked and loopback are: capture on one of those, or on \
+            "its frames have link type {number}, which is not supported (Ethernet, raw IP, Linux cooked and loopback are: capture on one of those, or on \
              the interface `any`)"
         ),
-        None if *frames == 0 => "no frame was captured (was the filter right, and the interface?)".into(),
+        None if *frames == 0 => "no frame was captured (check the filter and the interface)".into(),
         None => format!(
-            "of {frames} frames {short} are too short to show the headers, {fragments} are fragments, {others} of other protocols (was the filter right, \
-             and the snapshot length at least 96?)"
+            "of {frames} frames {short} are too short to show the headers, {fragments} are fragments, {others} of other protocols (check the filter, \
+             and that the snapshot length is at least 96)"
         ),
     }
 }

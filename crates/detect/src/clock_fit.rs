@@ -1,36 +1,42 @@
-//! Causality between two captures whose clocks are apart by an unknown offset and drift.
+//! Causality between two captures whose clocks differ by an unknown offset and drift.
 //!
-//! A packet that the sender sends at its time s is received at the receiver's time r = s + offset + transit; one that comes back, at s = r − offset +
-//! transit. So the transits as the two clocks have them bound the offset from both sides, and if no straight line of a drift that clocks can have (RFC 5905:
-//! 500 ppm) fits between the bounds, then something was received before it was sent: it was not this that was received (Wei et al., method 2,
-//! with every pair i, j instead of i = 1, and a drift).
+//! A packet sent at time s (sender's clock) is received at r = s + offset + transit (receiver's
+//! clock). A packet in the opposite direction arrives at s = r − offset + transit. The transit
+//! times, as the two clocks show them, therefore bound the offset from both sides.
+//!
+//! If no straight line with a plausible drift (RFC 5905: 500 ppm) fits between the bounds, then
+//! something was received before it was sent. The packet received was therefore not the packet
+//! sent. This is method 2 of Wei et al. (§III-A) with every pair i, j instead of i = 1, and with
+//! drift.
 
 use crate::progress::{ProgressCurve, ProgressStep};
 
-/// The largest drift that clocks are believed to have.
+/// Largest relative drift between two clocks that is considered possible (RFC 5905).
 pub const MAX_CLOCK_DRIFT: f64 = 500e-6;
-/// What time stamps of one machine may be wrong, s: they are taken where packets pass, and the first of several that are handed over together dates them all.
+/// Error of timestamps within one machine, s. Packets are stamped in the network stack, where the
+/// first packet of a batch dates the whole batch.
 pub const TIMESTAMP_JITTER_S: f64 = 1e-3;
 
-/// A place of a stream, from where it was sent to where it arrived.
+/// A position of a stream that both captures recorded, from departure to arrival.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Transit {
-    /// At the arrival's capture, bytes.
+    /// Position at the arrival's capture, bytes from the stream's base.
     pub(crate) place: i64,
-    /// When it arrived, ns by that capture's clock.
+    /// Time of arrival, ns by that capture's clock.
     pub(crate) arrived: i64,
-    /// By the two clocks, s: as recorded, where that is exact.
+    /// Difference of the recorded times, s. `None` where a missing record makes it inexact.
     pub(crate) plain: Option<f64>,
-    /// The most it can be, whatever the captures failed to record.
+    /// Upper bound of that difference that holds even if captures missed packets, s.
     pub(crate) most: Option<f64>,
 }
 
-/// The transits of a stream's places (or of acknowledgements for them), from one capture's curve to the other's. `shift` is added to a place at the arrival to
-/// have it at the departure; `begins` says whether the departures' capture has the stream's begin.
+/// Transit times of a stream's positions (or of ACKs for them) from one capture's curve to the
+/// other's. `shift` converts a position at the arrival to the same position at the departure.
+/// `begins` says whether the departures' capture contains the start of the stream.
 pub(crate) fn transits(departures: &ProgressCurve, arrivals: &ProgressCurve, shift: i64, begins: bool) -> Vec<Transit> {
     let transit = |step: &ProgressStep| {
         let departure = departures.reached(step.reach + shift)?;
-        // A capture that began late has its first record of what was sent before.
+        // In a capture that began late, the first record may be later than the first transmission.
         let exact = departure.exact && (departure.after.is_some() || (begins && step.reach + shift == 0));
         let since = |at: i64| (step.at - at) as f64 / 1e9;
         Some(Transit { place: step.reach, arrived: step.at, plain: exact.then(|| since(departure.at)), most: departure.after.map(since) })
@@ -38,24 +44,25 @@ pub(crate) fn transits(departures: &ProgressCurve, arrivals: &ProgressCurve, shi
     arrivals.steps().iter().filter_map(transit).collect()
 }
 
-/// A transit and when it was, both s.
+/// Time and transit time, both s.
 pub(crate) type TransitPoint = (f64, f64);
 
-/// What the offset between two clocks can be.
+/// Offsets and drifts between two clocks that are consistent with the transit times.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ClockFit {
-    /// The least transits there and back, together, s: below 0 no offset fits.
+    /// Sum of the shortest transit times in both directions, s. Below 0 no offset fits.
     pub(crate) slack: f64,
-    /// The drift that leaves most of it, and how far from it those are that leave any.
+    /// The drift that maximises `slack`, and the largest deviation from it that keeps `slack`
+    /// positive.
     pub(crate) drift: f64,
     pub(crate) drift_error: f64,
-    /// The least transit out at time 0, with that drift: offset ≤ this + drift · t.
+    /// Shortest outbound transit at time 0 with that drift, s: offset ≤ out + drift · t.
     pub(crate) out: f64,
-    /// What the offset can be at time 0, with any drift that leaves some slack.
+    /// Interval of offsets at time 0 over all drifts that keep `slack` positive, s.
     pub(crate) offset: (f64, f64),
 }
 
-/// The drift and the offset that fit best with transits `out` (departing by the first clock) and `back`.
+/// Fits drift and offset to the transit times `out` (departing by the first clock) and `back`.
 pub(crate) fn fit(out: &[TransitPoint], back: &[TransitPoint]) -> Option<ClockFit> {
     if out.is_empty() || back.is_empty() {
         return None;
@@ -63,13 +70,13 @@ pub(crate) fn fit(out: &[TransitPoint], back: &[TransitPoint]) -> Option<ClockFi
     let (out, back) = (lowest(out), lowest(back));
     let least = |points: &[TransitPoint], drift: f64| points.iter().map(|(at, transit)| transit + drift * at).fold(f64::INFINITY, f64::min);
     let slack = |drift: f64| least(&out, -drift) + least(&back, drift);
-    // It is concave in the drift, as a sum of minima of straight lines.
+    // The slack is a sum of minima of straight lines, hence concave in the drift: ternary search.
     let (mut low, mut high) = (-MAX_CLOCK_DRIFT, MAX_CLOCK_DRIFT);
     for _ in 0..60 {
         let (a, b) = (low + (high - low) / 3.0, high - (high - low) / 3.0);
         if slack(a) < slack(b) { low = a } else { high = b }
     }
-    // Where all are as good, none is better than no drift.
+    // Prefer no drift when it fits as well.
     let best = if slack(0.0) >= slack((low + high) / 2.0) { 0.0 } else { (low + high) / 2.0 };
     let edge = |mut bad: f64| {
         let mut good = best;
@@ -94,17 +101,17 @@ pub(crate) fn fit(out: &[TransitPoint], back: &[TransitPoint]) -> Option<ClockFi
     Some(ClockFit { slack: slack(best), drift: best, drift_error, out: least(&out, -best), offset })
 }
 
-/// Drifts tried for the offset's bound.
+/// Number of drifts tried for the bound on the offset.
 const DRIFTS: i32 = 64;
 
-/// Those of `points` that can be the least for any drift allowed: few of many.
+/// The lower convex hull: the points that can be the minimum for some drift.
 fn lowest(points: &[TransitPoint]) -> Vec<TransitPoint> {
     let mut sorted = points.to_vec();
     sorted.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
     let mut hull: Vec<TransitPoint> = Vec::new();
     for point in sorted {
         while let [.., a, b] = hull[..] {
-            // Below the line from a to the new point, or gone.
+            // Drop b if it lies on or above the line from a to the new point.
             if (b.1 - a.1) * (point.0 - a.0) >= (point.1 - a.1) * (b.0 - a.0) {
                 hull.pop();
             } else {
@@ -122,7 +129,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Packets that did travel fit, whatever the clocks; the offset is within its bound.
+        /// Transit times of real packets fit, whatever the clocks, and the true offset is within
+        /// the bound.
         #[test]
         fn what_travelled_fits(
             offset in -2.0f64..2.0, drift in -300e-6f64..300e-6, one_way in 0.001f64..0.3,
@@ -141,7 +149,7 @@ mod tests {
             prop_assert!((fit.drift - drift).abs() <= fit.drift_error + 1e-6 + 300e-6 * 0.1, "{:?}", fit);
         }
 
-        /// Acknowledgements that run ahead more and more, as over a queue that grows, fit no drift.
+        /// ACKs that are more and more ahead of time, as with a growing queue, fit no drift.
         #[test]
         fn what_was_there_before_it_was_sent_does_not(offset in -2.0f64..2.0, growth in 0.01f64..1.0) {
             let points = |sign: f64| (0..100).map(|index| f64::from(index) * 0.1)

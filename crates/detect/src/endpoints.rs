@@ -1,4 +1,5 @@
-//! One connection from its two ends: stream 0 goes from the data's sender to its receiver, stream 1 back.
+//! One connection as its two endpoints recorded it. Stream 0 goes from the data's sender to its
+//! receiver, stream 1 in the opposite direction.
 
 use crate::{
     clock_fit::{Transit, transits},
@@ -7,19 +8,20 @@ use crate::{
     traced_connection::{TracedConnection, TracedStream},
 };
 
-/// Above this ratio the nearer end is the one that answers sooner.
+/// If two delays differ by more than this ratio, the capture was taken at the end with the shorter
+/// one.
 const CLEARLY_SOONER: i64 = 4;
 
-/// A connection as one capture saw it.
+/// A connection as one capture recorded it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EndpointView<'a> {
     pub(crate) flow: &'a TracedConnection,
-    /// The index of the side that sends stream 0.
+    /// Index of the side that sends stream 0.
     pub(crate) sender: usize,
 }
 
 impl<'a> EndpointView<'a> {
-    /// What the side that sends `stream` sent.
+    /// What was recorded of `stream`.
     pub(crate) fn half(&self, stream: usize) -> &'a TracedStream {
         &self.flow.halves[self.sender ^ stream]
     }
@@ -28,12 +30,13 @@ impl<'a> EndpointView<'a> {
         self.flow.anchored(self.sender ^ stream)
     }
 
-    /// Which stream the client sends.
+    /// The stream that the client sends.
     pub(crate) fn client(&self) -> Option<usize> {
         self.flow.client.map(|side| side ^ self.sender)
     }
 
-    /// The time from SYN to its answer, and from there to the answer's acknowledgement, ns; None where not all was seen, or where one came twice.
+    /// Time from SYN to SYN-ACK, and from SYN-ACK to the third packet, ns. `None` if one of them is
+    /// missing or was repeated.
     pub(crate) fn handshake(&self) -> Option<(i64, i64)> {
         let client = self.client()?;
         let (asked, answered) = (self.half(client), self.half(1 - client));
@@ -45,21 +48,22 @@ impl<'a> EndpointView<'a> {
         (syn <= answer && answer <= third).then_some((answer - syn, third - answer))
     }
 
-    /// How long after bytes of `stream` their acknowledgement was seen here, ns: at most, whatever was not recorded.
+    /// Upper bound of the time from data of `stream` to their ACK, ns, for each ACK. It holds even
+    /// if the capture missed packets.
     pub(crate) fn answers(&self, stream: usize) -> Vec<i64> {
         let (sent, acked) = (&self.half(stream).sent, &self.half(1 - stream).acked);
         let answer = |step: &ProgressStep| Some(step.at - sent.reached(step.reach)?.after?);
         acked.steps().iter().filter(|step| step.reach > 0).filter_map(answer).collect()
     }
 
-    /// The same as recorded.
+    /// The same times as recorded, ns.
     pub(crate) fn answers_recorded(&self, stream: usize) -> Vec<i64> {
         let (sent, acked) = (&self.half(stream).sent, &self.half(1 - stream).acked);
         let answer = |step: &ProgressStep| Some(step.at - sent.reached(step.reach)?.at);
         acked.steps().iter().filter(|step| step.reach > 0).filter_map(answer).collect()
     }
 
-    /// The stream whose sender the capture was taken at, as far as delays tell.
+    /// The stream at whose sender the capture was taken, as far as delays tell.
     pub(crate) fn at(&self) -> Option<usize> {
         if let (Some((there, back)), Some(client)) = (self.handshake(), self.client()) {
             if back.saturating_mul(CLEARLY_SOONER) < there {
@@ -82,12 +86,13 @@ impl<'a> EndpointView<'a> {
     }
 }
 
-/// A connection from both ends.
+/// A connection as both endpoints recorded it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EndpointPair<'a> {
-    /// At the sender of stream 0, and at its receiver.
+    /// The view at the sender of stream 0, then the view at its receiver.
     pub(crate) ends: [EndpointView<'a>; 2],
-    /// A stream's place at the receiver of stream 0, plus this, is its place at the sender of stream 0.
+    /// Adding this to a position at the receiver of stream 0 gives the position at the sender of
+    /// stream 0, bytes. Indexed by stream.
     shifts: [Option<i64>; 2],
 }
 
@@ -112,10 +117,11 @@ impl<'a> EndpointPair<'a> {
         self.shifts[stream]
     }
 
-    /// For bytes of a stream: how long the sender waited for their ACK, at most, and how long the receiver took to send one, at least; ns.
+    /// For positions of a stream: upper bound of the sender's wait for the ACK, and lower bound of
+    /// the receiver's delay before it sent one, both ns.
     pub(crate) fn waits(&self, stream: usize) -> Option<Vec<(i64, i64)>> {
         let (from, to) = (self.ends[stream], self.ends[1 - stream]);
-        // From a place at the stream's sender to the one at its receiver.
+        // From a position at the stream's sender to the same position at its receiver.
         let shift = self.shifts[stream]? * if stream == 0 { -1 } else { 1 };
         let wait = |step: &ProgressStep| {
             let sent = from.half(stream).sent.reached(step.reach)?.after?;
@@ -125,14 +131,14 @@ impl<'a> EndpointPair<'a> {
         Some(from.half(1 - stream).acked.steps().iter().filter(|step| step.reach > 0).filter_map(wait).collect())
     }
 
-    /// Transits of a stream's bytes, from its sender's end to the other.
+    /// Transit times of a stream's data, from its sender to its receiver.
     pub(crate) fn data(&self, stream: usize) -> Option<Vec<Transit>> {
         let (from, to) = (self.ends[stream], self.ends[1 - stream]);
         let shift = self.shifts[stream]? * if stream == 0 { 1 } else { -1 };
         Some(transits(&from.half(stream).sent, &to.half(stream).sent, shift, from.half(stream).syn.is_some()))
     }
 
-    /// Transits of the acknowledgements for a stream's bytes, from its receiver's end to the other.
+    /// Transit times of the ACKs for a stream's data, from its receiver to its sender.
     pub(crate) fn acks(&self, stream: usize) -> Option<Vec<Transit>> {
         let (from, to) = (self.ends[1 - stream], self.ends[stream]);
         let shift = self.shifts[stream]? * if stream == 0 { -1 } else { 1 };

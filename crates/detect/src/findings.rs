@@ -1,4 +1,4 @@
-//! Findings.
+//! Collects all evidence about each connection and derives a finding from it.
 
 use crate::{
     ack_timing::{self, ClockEstimate, TraceConditions},
@@ -16,45 +16,47 @@ use crate::{
 use serde::Serialize;
 use std::{collections::BTreeSet, net::SocketAddr};
 
-/// What is said of one connection.
+/// The result for one connection.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ConnectionFinding {
-    /// Who sends most of the data, and to whom, as the sender's trace has it.
+    /// Address of the side that sends most data, then its peer's, as the sender's trace shows them.
     pub sender: Option<[SocketAddr; 2]>,
-    /// The same as the receiver's trace has it.
+    /// The same addresses as the receiver's trace shows them.
     pub receiver: Option<[SocketAddr; 2]>,
-    /// What showed that the two are one.
+    /// How the connection of one trace was matched with that of the other.
     pub matched_by: Option<MatchedBy>,
-    /// Payload bytes of both directions, repetitions left out.
+    /// Payload bytes of both directions, without retransmissions.
     pub bytes: u64,
-    /// Is it split?
+    /// The verdict.
     pub verdict: SplitVerdict,
-    /// Why that is the verdict.
+    /// Why the verdict was reached.
     pub reason: String,
-    /// What speaks for it, and what was looked at besides; the strongest first.
+    /// All evidence, the strongest first. Neutral observations come last.
     pub evidence: Vec<Evidence>,
-    /// What the clocks can be, if it is end to end.
+    /// Bounds on the clocks. `None` if the connection is split or nothing bounds them.
     pub clocks: Option<ClockEstimate>,
-    /// How it behaved.
+    /// How the connection behaved.
     pub character: ConnectionBehaviour,
 }
 
-/// How to look.
+/// Options of [`findings`].
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct FindingOptions {
-    /// What is known of how the traces were taken.
+    /// What is known about how the traces were taken.
     pub known: TraceConditions,
-    /// With numbers over time.
+    /// Whether to include series over time.
     pub series: bool,
 }
 
-/// Looks at every connection, the largest first; of those that are as large, the ones seen at both ends.
+/// Judges every connection, the largest first. Among equally large ones, those seen at both ends
+/// come first.
 pub fn findings(sender: Option<&CaptureFile>, receiver: Option<&CaptureFile>, asked: &FindingOptions) -> Vec<ConnectionFinding> {
     let pairs = sender.zip(receiver).map_or_else(Vec::new, |(one, two)| pairing::pairs(one, two));
     let mut found: Vec<ConnectionFinding> =
         sender.zip(receiver).map(|(one, two)| pairs.iter().map(|pair| both(one, two, pair, asked)).collect()).unwrap_or_default();
-    // Until when the sender's trace has all there was, by the receiver's clock: where a client asks, that has the way of its SYN in it, so that what the sender
-    // would have seen of a connection that began before would be there.
+    // Time up to which the sender's trace is complete, by the receiver's clock. If the client opens
+    // the connection, the offset includes the transit of its SYN, so that a connection that began
+    // before this time would be in the sender's trace.
     let until = sender.zip(receiver).and_then(|(one, two)| {
         let apart = asked.known.synchronised_s.map(|_| 0).or_else(|| pairing::offset(&one.flows, &two.flows, &pairs));
         Some(one.complete_until()? + apart?)
@@ -73,16 +75,17 @@ pub fn findings(sender: Option<&CaptureFile>, receiver: Option<&CaptureFile>, as
     found
 }
 
-/// Stretches of content that a repetition shares.
+/// Content hashes that a repeated transfer must share.
 const SAME_CONTENT: usize = 16;
 
-/// A connection that both ends saw.
+/// Judges a connection that both traces contain.
 fn both(one: &CaptureFile, two: &CaptureFile, pair: &ConnectionMatch, asked: &FindingOptions) -> ConnectionFinding {
     let (here, there) = (&one.flows[pair.one], &two.flows[pair.two]);
-    // The direction that carried more, where it was seen to; and the end that sent it, whichever trace was said to be its.
+    // Stream 0 is the direction that carried more. It belongs to the end that sent it, whichever
+    // trace was named the sender's.
     let side = if here.bytes() >= there.bytes() { here.sender() } else { there.sender() ^ usize::from(pair.crossed) };
     let (here, there) = (EndpointView { flow: here, sender: side }, EndpointView { flow: there, sender: side ^ usize::from(pair.crossed) });
-    // A receiver that delays its ACKs looks like a sender that waits for them.
+    // A receiver that delays its ACKs cannot be told from a sender that waits for them.
     let delays = asked.known.ack_delay_s.is_some();
     let swapped =
         matches!((here.at(), there.at()), (Some(1), Some(0) | None)) || (!delays && matches!((here.at(), there.at()), (None, Some(0))));
@@ -120,11 +123,12 @@ fn both(one: &CaptureFile, two: &CaptureFile, pair: &ConnectionMatch, asked: &Fi
         });
     }
     if swapped {
-        reason += "; the traces were taken the other way round: the sender's trace is the one given as the receiver's";
+        reason += "; the traces were given the other way round: the one given as the receiver's was taken at the sender";
     }
-    // Of one connection all packets tell the offset; of two, those that do travel from end to end.
+    // If the connection is end to end, every packet bounds the offset. If it is split, only packets
+    // that travel end to end do.
     let clocks = clocks.filter(|_| verdict != SplitVerdict::SplitTcp && verdict != SplitVerdict::TcpProxy);
-    // Synchronised clocks have no offset to speak of.
+    // Synchronised clocks have an offset of zero.
     let known = asked.known.synchronised_s.map(|_| 0.0);
     let offset = known.or(clocks.map(|clocks| clocks.offset_s)).or_else(|| clock_offset::offset(&ends).map(|offset| offset.seconds));
     let character = behaviour::character(Some(ends.sender()), Some(ends.receiver()), Some((&ends, offset)), asked.series);
@@ -141,20 +145,22 @@ fn both(one: &CaptureFile, two: &CaptureFile, pair: &ConnectionMatch, asked: &Fi
     }
 }
 
-/// Whether a connection of the receiver's trace, of which the sender's has nothing, brought what others had brought before. That the sender's has nothing
-/// shows that the sender was not asked only if that trace `ran_on` past the connection's beginning and lacks nothing.
+/// Evidence for a cache: a connection that only the receiver's trace contains brought the same
+/// content as earlier ones. It proves that the sender was not asked only if the sender's trace
+/// `ran_on` past the start of the connection and is complete.
 fn from_cache(contents: &ContentIndex<'_>, index: usize, ran_on: bool) -> Option<Evidence> {
     let times = contents.before(index, SAME_CONTENT);
     let (strength, why) = if ran_on {
-        (Strength::Strong, "has nothing of this one, though it ran on")
+        (Strength::Strong, "lacks this one, though it ran on")
     } else {
-        (Strength::Moderate, "has nothing of this one, and may have ended before, or lack it")
+        (Strength::Moderate, "lacks this one, and may have ended before or be incomplete")
     };
-    let text = format!("the same bytes had come from that server in {times} connections before, and the sender's trace {why}");
+    let text = format!("the same content came from that server in {times} earlier connections, and the sender's trace {why}");
     (times > 0).then(|| Evidence::new(Method::Cache, Indication::TcpProxy, strength, (times as f64, "times"), text))
 }
 
-/// A connection that one end saw: 0, the sender's trace, or 1, the receiver's; `again` is what its content shows.
+/// Judges a connection that one trace contains. `end` is 0 for the sender's trace, 1 for the
+/// receiver's. `again` is the evidence from its content.
 fn single(
     end: usize,
     view: EndpointView<'_>,
@@ -177,7 +183,7 @@ fn single(
     if verdict == SplitVerdict::CannotTell {
         reason += match other {
             Some(_) => "; the other trace does not have this connection",
-            None => "; one end alone shows little: give both ends' traces, or delay the receiver's ACKs and say by how much",
+            None => "; one end alone shows little: give the traces of both ends, or delay the receiver's ACKs and give --ack-delay",
         };
     }
     let names = Some(pairing::names(view.flow, view.sender));
@@ -196,7 +202,8 @@ fn single(
     }
 }
 
-/// Datagrams at the other end that carry about as much as this connection does here (one of the operators of Wei et al. tunnelled over UDP).
+/// Looks for a UDP stream in the other trace that carries about as much as this connection does
+/// here. One operator in Wei et al. tunnelled over UDP.
 fn tunnelled(view: &EndpointView<'_>, other: &CaptureFile) -> Option<Evidence> {
     let (length, took) = (view.half(0).bytes, view.flow.last - view.flow.first);
     if length < 100_000 {

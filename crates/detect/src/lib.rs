@@ -1,9 +1,15 @@
-//! Is this connection split? Traces in, evidence and a verdict out.
+//! Is this connection split? Packet traces in, evidence and a verdict out.
 //!
-//! [`Capture::read`] reads a trace, pcap or pcapng, as a stream and in bounded memory; [`findings`] matches the connections of the sender's trace with those of
-//! the receiver's, also through NAT, and says of each what its evidence is and what follows from it: the methods of Wei et al. ("Inference and
-//! Evaluation of Split-Connection Approaches in Cellular Data Networks", 2005), and what a middle leaves on sequence numbers, options, timestamps, hops and
-//! segments. No sockets, no clock: what it says follows from the traces alone.
+//! [`CaptureFile::read`] reads a trace (pcap or pcapng) as a stream, in bounded memory.
+//! [`findings`] matches the connections of the sender's trace with those of the receiver's, also
+//! through NAT. For each connection it lists the evidence and derives a verdict from it.
+//!
+//! The evidence comes from the three methods of Wei et al. ("Inference and Evaluation of
+//! Split-Connection Approaches in Cellular Data Networks", 2005), and from what a middlebox changes
+//! in sequence numbers, options, timestamps, hop counts and segment boundaries.
+//!
+//! This crate opens no socket and reads no clock: the result follows from the traces alone. The
+//! crate `probe` opens connections of its own and weighs its evidence by the same rules.
 
 mod ack_timing;
 mod behaviour;

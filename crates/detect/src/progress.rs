@@ -1,18 +1,21 @@
-//! How far a stream has come, over time: when each byte was first sent, received or acknowledged, in bounded memory.
+//! Progress of a stream: when each byte was first sent, received or acknowledged, in bounded
+//! memory.
 
-/// A rise of the curve: at this time it came this far.
+/// A step of the curve: the position reached at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ProgressStep {
-    /// ns since 1970.
+    /// Time, ns since 1970.
     pub(crate) at: i64,
-    /// Bytes from the stream's base.
+    /// Position, bytes from the stream's base.
     pub(crate) reach: i64,
-    /// From where on what was recorded has brought it so far; between there and what was reached before a record is missing.
+    /// Start of the contiguous record that reached it. Between the previous position and this one,
+    /// the capture missed packets.
     from: i64,
 }
 
-/// A curve that only rises. When it has too many steps it keeps those alone that cross a multiple of 2^grid bytes: for such a multiple the time it was
-/// reached stays exact, so that two curves kept on different grids can be compared on the coarser one.
+/// A curve that never falls. If it has too many steps, it keeps only those that cross a multiple of
+/// 2^grid bytes. For such a multiple the time remains exact, so that curves with different grids
+/// can be compared on the coarser one.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ProgressCurve {
     steps: Vec<ProgressStep>,
@@ -20,19 +23,21 @@ pub(crate) struct ProgressCurve {
     reach: Option<i64>,
 }
 
-/// When a curve reached a place.
+/// When a curve reached a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReachTime {
-    /// The first record of it.
+    /// Time of the first record at or beyond it, ns since 1970.
     pub(crate) at: i64,
-    /// The last record of less: whatever a capture lost, it was not reached before.
+    /// Time of the last record before it, ns. Even if the capture missed packets, the position was
+    /// not reached earlier.
     pub(crate) after: Option<i64>,
-    /// Whether `at` is the time of the first packet that was recorded to reach it, and not of a later one.
+    /// Whether `at` is the time of the first packet that reached the position, not of a later one.
     pub(crate) exact: bool,
 }
 
 impl ProgressCurve {
-    /// Takes note that it came to `reach` by something that begins at `from`, and keeps at most `room` steps.
+    /// Records that the position `reach` was reached at time `at` (ns since 1970), by data that
+    /// begin at `from`. Keeps at most `room` steps.
     pub(crate) fn note(&mut self, at: i64, from: i64, reach: i64, room: usize) {
         let before = self.reach;
         if before.is_some_and(|before| reach <= before) {
@@ -47,12 +52,12 @@ impl ProgressCurve {
         }
     }
 
-    /// Makes the grid coarser until at most `room` steps are left.
+    /// Coarsens the grid until at most `room` steps are left.
     pub(crate) fn thin(&mut self, room: usize) {
         while self.steps.len() > room.max(2) && self.grid < 62 {
             self.grid += 1;
             let (grid, mut before) = (self.grid, None);
-            // What was reached before a step lies in the grid's cell of the step kept before it.
+            // The position before a step lies in the grid cell of the previous kept step.
             self.steps.retain(|step| {
                 let cell = Some(step.reach >> grid);
                 std::mem::replace(&mut before, cell) != cell
@@ -65,7 +70,7 @@ impl ProgressCurve {
         &self.steps
     }
 
-    /// When it reached `place`.
+    /// When the curve reached `place`.
     pub(crate) fn reached(&self, place: i64) -> Option<ReachTime> {
         let index = self.steps.partition_point(|step| step.reach < place);
         let step = self.steps.get(index)?;
@@ -73,7 +78,7 @@ impl ProgressCurve {
         Some(ReachTime { at: step.at, after: index.checked_sub(1).map(|before| self.steps[before].at), exact })
     }
 
-    /// How far it had come by `time`.
+    /// The position reached by `time`, bytes.
     pub(crate) fn by(&self, time: i64) -> i64 {
         let index = self.steps.partition_point(|step| step.at <= time);
         index.checked_sub(1).map_or(0, |last| self.steps[last].reach)

@@ -1,5 +1,5 @@
-//! Of a connection that is split: are data passed on while they come (Split-TCP), or held until they are complete (TCP proxy)? Wei et al. §III-A; and what
-//! §III-C and §III-D look at.
+//! For a split connection: does the middlebox forward data while they arrive (Split-TCP), or hold
+//! them until they are complete (TCP proxy)? See Wei et al. §III-A.
 
 use crate::{
     clock_offset::{offset, round_trip, syn_late, way},
@@ -8,13 +8,15 @@ use crate::{
     text::{bytes, seconds},
 };
 
-/// Windows that shut this often alternate.
+/// Number of closures from which a window counts as alternating.
 const ALTERNATES: u32 = 2;
-/// A transfer shorter than so many of the sender's round trips shows no order of events.
+/// A transfer must last this many of the sender's round trips, or the order of events is not
+/// visible.
 const ROUND_TRIPS: f64 = 3.0;
 
-/// The delay to the first byte against the time that the sender took to send (§III-A: a TCP proxy receives all, then forwards). `synchronised` is within
-/// how many seconds the clocks agree, where that is known.
+/// Compares the delay to the first byte with the time that the sender took to send (Wei et al.
+/// §III-A: a TCP proxy receives everything, then forwards). `synchronised` is the tolerance of
+/// synchronised clocks, s.
 pub(crate) fn first_byte(ends: &EndpointPair<'_>, synchronised: Option<f64>) -> Option<Evidence> {
     let (sender, receiver) = (ends.sender(), ends.receiver());
     let offset = synchronised.map(|_| 0.0).or_else(|| offset(ends).filter(|offset| offset.sure).map(|offset| offset.seconds))?;
@@ -27,45 +29,47 @@ pub(crate) fn first_byte(ends: &EndpointPair<'_>, synchronised: Option<f64>) -> 
     let begun = sender.half(0).first_data?;
     let taken = sent.reached(total)?.at.max(acked.reached(total - 1).map_or(i64::MIN, |done| done.at));
     let came = by_sender(receiver.half(0).first_data?);
-    // A middle that asks the server while data come can pass on none before it is answered.
+    // A middlebox that connects to the server while data arrive cannot forward any before the
+    // server answers.
     let amidst = |asked: i64| ((by_sender(asked) - begun) as f64) < 0.5 * (taken - begun) as f64;
     let from = opened(receiver).filter(|(asked, _)| amidst(*asked)).map_or(begun, |(_, ready)| by_sender(ready).max(begun));
     let (took, waited) = ((taken - from) as f64 / 1e9, (came - from) as f64 / 1e9);
     let way = way(ends);
     let short = ROUND_TRIPS * round_trip(sender, 0).unwrap_or(0.0).max(way);
     let text = format!(
-        "the first byte came {} after it was sent{}, of which about {} is the way; by then {} of {} bytes were sent, which took {}",
+        "the first byte arrived {} after it was sent{}, of which about {} is the transit time; by then {} of {} bytes were sent, which took {}",
         seconds(waited),
-        if from > begun { " and could be passed on" } else { "" },
+        if from > begun { " and could be forwarded" } else { "" },
         seconds(way),
-        // Counting what was on its way.
+        // Includes data in flight.
         bytes(sent.by(came) as f64),
         bytes(total as f64),
         seconds(took)
     );
     let of = |says, strength| Some(Evidence::new(Method::FirstByte, says, strength, (waited, "s"), text.clone()));
-    // What an offset that was inferred can be wrong by is less than the way there and back. Where it is known, the way of a full segment is less than twice that
-    // of the small ones by which it was measured.
+    // The error of an inferred offset is less than a round trip. If the offset is known, a full
+    // segment takes less than twice as long as the small ones by which it was measured.
     let unsure = synchronised.map_or(2.0 * way, |within| way + within);
     if took >= 0.01 && waited - way >= unsure.max(0.8 * took) {
         of(Indication::TcpProxy, Strength::Moderate)
     } else if took >= short.max(0.01) && waited - way <= 0.5 * took && sent.by(came) < total && sender.anchored(0) {
-        // A sender's trace that begins late makes both shorter.
+        // A sender's trace that begins late would shorten both times.
         of(Indication::SplitTcp, Strength::Moderate)
     } else {
         of(Indication::Nothing, Strength::Weak)
     }
 }
 
-/// When the client's SYN of stream 0 came to the receiver, and when its handshake was over, ns by the receiver's clock.
+/// When the client's SYN of stream 0 arrived at the receiver, and when its handshake was complete,
+/// ns by the receiver's clock.
 fn opened(receiver: &EndpointView<'_>) -> Option<(i64, i64)> {
     let asked = receiver.half(0).syn.as_deref()?.at;
     let ready = receiver.half(0).acked.steps().first().filter(|step| step.reach == 0)?.at;
     (receiver.client() == Some(0) && ready >= asked).then_some((asked, ready))
 }
 
-/// Of an upload: the middle called the receiver only when it had been sent most of what it then passed on. Needs no clocks: the SYN and the data are
-/// compared with each other.
+/// For an upload: whether the middlebox connected to the receiver only when it had most of the
+/// data. Compares the SYN with the data, so that no clock offset is needed.
 pub(crate) fn late_call(ends: &EndpointPair<'_>) -> Option<Evidence> {
     let (late, data) = (syn_late(ends, 0)?, ends.data(0)?);
     let fastest = data
@@ -76,12 +80,12 @@ pub(crate) fn late_call(ends: &EndpointPair<'_>) -> Option<Evidence> {
     // When the fastest byte was sent, by the sender's clock.
     let sent = (fastest.arrived - begun) as f64 / 1e9 - fastest.plain?;
     let short = ROUND_TRIPS * round_trip(ends.sender(), 0).unwrap_or(0.0).max(way(ends));
-    // What connects when the first bytes are there is a round trip late, or two.
+    // A middlebox that connects on the first data byte is late by one or two round trips.
     if sent < short.max(0.01) || late < 0.5 * sent {
         return None;
     }
     let text = format!(
-        "the SYN took {} longer than byte {}, sent {} after the first: the receiver was called when that much had been sent",
+        "the SYN took {} longer than byte {}, sent {} after the first: the middlebox connected to the receiver only after that much had been sent",
         seconds(late),
         bytes(fastest.place as f64),
         seconds(sent)
@@ -89,7 +93,8 @@ pub(crate) fn late_call(ends: &EndpointPair<'_>) -> Option<Evidence> {
     Some(Evidence::new(Method::FirstByte, Indication::TcpProxy, Strength::Moderate, (late, "s"), text))
 }
 
-/// The window that the sender is offered: a splitter's fills and empties, a TCP proxy's stays open.
+/// The window advertised to the sender: behind a splitter it closes and opens, behind a TCP proxy
+/// it stays open.
 pub(crate) fn window(sender: &EndpointView<'_>, receiver: Option<&EndpointView<'_>>) -> Option<Evidence> {
     let windows = sender.half(1).windows;
     let half = sender.half(0);
@@ -98,9 +103,9 @@ pub(crate) fn window(sender: &EndpointView<'_>, receiver: Option<&EndpointView<'
     }
     let number = (f64::from(windows.shuts), "times shut");
     let said =
-        format!("the window offered to the sender was between {} and {} bytes", bytes(windows.least as f64), bytes(windows.most as f64));
+        format!("the window advertised to the sender was between {} and {} bytes", bytes(windows.least as f64), bytes(windows.most as f64));
     if windows.shuts >= ALTERNATES {
-        let text = format!("{said}, and went from open to shut {} times (a slow reader does that, too)", windows.shuts);
+        let text = format!("{said}, and closed {} times (behind a slow reader it does that too)", windows.shuts);
         return Some(Evidence::new(Method::Window, Indication::SplitTcp, Strength::Weak, number, text));
     }
     let span = |view: &EndpointView<'_>| Some((view.half(0).last_data? - view.half(0).first_data?) as f64 / 1e9);
@@ -110,7 +115,7 @@ pub(crate) fn window(sender: &EndpointView<'_>, receiver: Option<&EndpointView<'
         Some(got) if open && got > 3.0 * took => {
             (Indication::TcpProxy, format!("{said}: it stayed open, while sending took {} and receiving {}", seconds(took), seconds(got)))
         }
-        _ => (Indication::Nothing, format!("{said}, and was shut {} times", windows.shuts)),
+        _ => (Indication::Nothing, format!("{said}, and closed {} times", windows.shuts)),
     };
     Some(Evidence::new(Method::Window, says, Strength::Weak, number, text))
 }

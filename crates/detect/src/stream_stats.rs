@@ -1,13 +1,14 @@
-//! Stats.
+//! Statistics of one direction of a connection: segment sizes and advertised windows.
 
-/// A window that has fallen to less than this share is as good as shut; one that has risen so much from there, and has room for some segments, as good as open.
+/// A window counts as closed when it falls below this fraction of its maximum. It counts as open
+/// again when it has grown by the same factor and has room for several segments (bytes).
 const SHUT: f64 = 0.1;
 const OPEN: u64 = 6000;
 
-/// Payload sizes, the most frequent ones.
+/// The most frequent payload sizes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SegmentSizes {
-    /// Size, count; of few.
+    /// Size and count.
     counts: Vec<(u32, u64)>,
     pub(crate) largest: u32,
 }
@@ -22,28 +23,30 @@ impl SegmentSizes {
         } else if self.counts.len() < Self::KEPT {
             self.counts.push((size, 1));
         } else if let Some(least) = self.counts.iter_mut().min_by_key(|(_, count)| *count) {
-            // What is rare gives way; what is frequent comes back (Metwally et al. 2005).
+            // A rare size is replaced, a frequent one returns (Metwally et al. 2005,
+            // "Space-Saving").
             *least = (size, least.1 + 1);
         }
     }
 
-    /// The most frequent one.
+    /// The most frequent size, bytes.
     pub(crate) fn usual(&self) -> Option<u32> {
         self.counts.iter().max_by_key(|(size, count)| (*count, *size)).map(|(size, _)| *size)
     }
 }
 
-/// The windows that a side advertised.
+/// The windows that one side advertised.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct AdvertisedWindows {
-    /// Bytes, scaled where the scale is known; SYNs left out.
+    /// Bytes, scaled where the scale is known. SYNs are left out.
     pub(crate) least: u64,
     pub(crate) most: u64,
-    /// How often it went from open to shut.
+    /// How often it went from open to closed.
     pub(crate) shuts: u32,
     pub(crate) count: u64,
     shut: bool,
-    /// The most since it was opened, or the least since it was shut. What is offered before anything was sent says little of what comes later.
+    /// Maximum since it opened, or minimum since it closed. The initial window says little about
+    /// later ones.
     turn: u64,
 }
 
@@ -76,9 +79,9 @@ mod tests {
     fn a_window_shuts_each_time_it_falls_from_what_it_was_opened_to() {
         assert_eq!(shuts([65_535, 60_000, 7_000, 65_535]), 0);
         assert_eq!(shuts([65_535, 0, 65_535, 3_000, 0, 65_535]), 2);
-        // What was offered at first was never offered again.
+        // The initial window is never offered again.
         assert_eq!(shuts([2_000_000, 0, 56_000, 0, 15_000, 0, 36_000]), 3);
-        // A segment or two is no opening; a slow fall no alternation.
+        // One or two segments do not count as open. A slow decrease is no alternation.
         assert_eq!(shuts([65_535, 0, 2_896, 0, 2_896, 0]), 1);
         assert_eq!(shuts([65_535, 6_000, 30_000, 6_000, 50_000, 6_000]), 1);
     }

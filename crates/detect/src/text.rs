@@ -1,6 +1,6 @@
-//! Numbers as evidence and reasons have them in their text.
+//! Formats numbers for the text of evidence and reasons.
 
-/// Bytes as people say them: 1.4 M.
+/// A number of bytes with a decimal prefix, for example `1.4 M`.
 pub fn bytes(count: f64) -> String {
     match count.abs() {
         1e9.. => format!("{:.1} G", count / 1e9),
@@ -10,7 +10,7 @@ pub fn bytes(count: f64) -> String {
     }
 }
 
-/// Seconds as people say them: 212 ms.
+/// A time in seconds with a suitable unit, for example `212 ms`.
 pub fn seconds(span: f64) -> String {
     match span.abs() {
         10.0.. => format!("{span:.1} s"),

@@ -1,4 +1,4 @@
-//! One connection as one capture saw it: what each side sent, in bounded memory.
+//! One connection as one capture recorded it: both directions, in bounded memory.
 
 use crate::{
     packet::{self, ACK, FIN, RST, SYN, TcpSegment},
@@ -9,17 +9,18 @@ use crate::{
 };
 use std::net::SocketAddr;
 
-/// A sequence number farther than this from where a stream is belongs to another (RFC 7323 §2.3: no window is larger than 2^30).
+/// A sequence number farther than this from the current position belongs to another connection,
+/// bytes (RFC 7323 §2.3: no window exceeds 2^30).
 const FARTHEST: i64 = 1 << 30;
 
-/// A SYN as it was seen.
+/// A SYN as recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SynSegment {
     pub(crate) at: i64,
     pub(crate) isn: u32,
     pub(crate) mss: Option<u16>,
     pub(crate) scale: Option<u8>,
-    /// The options in their order, as words.
+    /// Names of the options, in order.
     pub(crate) order: String,
     pub(crate) clock: Option<u32>,
     pub(crate) window: u16,
@@ -43,8 +44,8 @@ impl SynSegment {
             order += if order.is_empty() { "" } else { " " };
             order += &if name.is_empty() { format!("option-{kind}") } else { name.into() };
             match kind {
-                2 => mss = packet::half_word(value, 0),
-                // RFC 7323 §2.3: larger than 14 counts as 14.
+                2 => mss = packet::be16(value, 0),
+                // RFC 7323 §2.3: a scale above 14 counts as 14.
                 3 => scale = value.first().map(|scale| (*scale).min(14)),
                 _ => {}
             }
@@ -54,39 +55,41 @@ impl SynSegment {
     }
 }
 
-/// The clock of the timestamps that a side sends: its first and its last value, and when they were seen.
+/// The timestamp clock of one side (RFC 7323): time (ns since 1970) and value of its first and last
+/// timestamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TimestampSpan {
     pub(crate) first: (i64, u32),
     pub(crate) last: (i64, u32),
 }
 
-/// What one side sent, and what the capture's place saw of it.
+/// What one side sent, as recorded.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TracedStream {
     pub(crate) syn: Option<Box<SynSegment>>,
     pub(crate) syns: u32,
-    /// The number of the stream's byte 0: the ISN's successor where a SYN was seen, else the first number seen.
+    /// Sequence number of byte 0: the ISN plus one, or, without a SYN, the first number recorded.
     base: Option<u32>,
-    /// One past the highest byte seen, from the base; numbers are unwrapped around it.
+    /// End of the highest byte recorded, from the base. Sequence numbers are unwrapped around it.
     top: i64,
     pub(crate) packets: u64,
-    /// Payload bytes, repetitions among them, and those that were at or below the top already.
+    /// Payload bytes including retransmissions, and the payload bytes at or below `top`.
     pub(crate) bytes: u64,
     pub(crate) again: u64,
     pub(crate) sent: ProgressCurve,
-    /// How far it acknowledged the other side's stream.
+    /// Progress of its ACKs for the other side's stream.
     pub(crate) acked: ProgressCurve,
     pub(crate) windows: AdvertisedWindows,
     pub(crate) sizes: SegmentSizes,
     pub(crate) ttl: Option<(u8, u8)>,
     pub(crate) clock: Option<TimestampSpan>,
     pub(crate) content: Sketch,
-    /// Of some segments not all was recorded.
+    /// Whether some segments are truncated.
     pub(crate) is_cut: bool,
-    /// Where segments with payload begin, with their IP IDs.
+    /// Positions at which data segments begin, with their IP IDs.
     pub(crate) cuts: Sketch,
-    /// Acknowledgements without payload: as they are, by window and timestamps, by place, window and IP ID, and by number and window alone.
+    /// Pure ACKs, hashed in four ways: all fields; window and timestamps; position, window and IP
+    /// ID; sequence number and window.
     pub(crate) as_sent: Sketch,
     pub(crate) by_clock: Sketch,
     pub(crate) by_number: Sketch,
@@ -95,42 +98,42 @@ pub(crate) struct TracedStream {
     pub(crate) last_data: Option<i64>,
     pub(crate) last: Option<i64>,
     pub(crate) fin: Option<i64>,
-    /// Where its FIN says that the stream ends, whatever of it was seen.
+    /// End of the stream according to its FIN, even if bytes before it are missing.
     pub(crate) end: Option<i64>,
     pub(crate) reset: Option<i64>,
     pub(crate) series: BinnedSeries,
 }
 
 impl TracedStream {
-    /// Bytes of the stream that were seen to be there.
+    /// Length of the stream as far as recorded, bytes.
     pub(crate) fn length(&self) -> u64 {
         self.top.max(0) as u64
     }
 
-    /// Where `number` is in this stream.
+    /// Converts a sequence number to a position in this stream.
     fn place(&mut self, number: u32) -> Option<i64> {
         let base = *self.base.get_or_insert(number);
         let ahead = number.wrapping_sub(base.wrapping_add(self.top as u32)) as i32;
         (i64::from(ahead).abs() <= FARTHEST).then_some(self.top + i64::from(ahead))
     }
 
-    /// The number of byte 0 as the capture has it.
+    /// Sequence number of byte 0.
     pub(crate) fn base(&self) -> Option<u32> {
         self.base
     }
 }
 
-/// One connection as one capture saw it.
+/// One connection as one capture recorded it. Times are ns since 1970.
 #[derive(Debug, Clone)]
 pub(crate) struct TracedConnection {
-    /// The two sides; what each sent is in the half of the same index.
+    /// The two sides. `halves` uses the same index.
     pub(crate) sides: [SocketAddr; 2],
     pub(crate) halves: [TracedStream; 2],
-    /// Which side began, where that was seen.
+    /// The side that opened the connection, if recorded.
     pub(crate) client: Option<usize>,
     pub(crate) first: i64,
     pub(crate) last: i64,
-    /// Segments whose numbers can't be of this connection.
+    /// Segments whose sequence numbers cannot belong to this connection.
     pub(crate) odd: u64,
 }
 
@@ -139,7 +142,7 @@ impl TracedConnection {
         TracedConnection { sides, halves: Default::default(), client: None, first: at, last: at, odd: 0 }
     }
 
-    /// Whether a SYN begins another connection between the same ports.
+    /// Whether the segment is a SYN that opens a new connection between the same ports.
     pub(crate) fn is_over_for(&self, side: usize, segment: &TcpSegment<'_>) -> bool {
         let begins = segment.has(SYN) && !segment.has(ACK);
         let known = self.halves[side].syn.as_deref().map(|syn| syn.isn);
@@ -147,7 +150,7 @@ impl TracedConnection {
         begins && known.is_none_or(|isn| isn != segment.seq) && (known.is_some() || carried)
     }
 
-    /// Takes note of a segment that `side` sent; a curve keeps at most `room` steps.
+    /// Records a segment that `side` sent. A progress curve keeps at most `room` steps.
     pub(crate) fn note(&mut self, at: i64, side: usize, segment: &TcpSegment<'_>, room: usize) {
         self.first = self.first.min(at);
         self.last = self.last.max(at);
@@ -184,13 +187,13 @@ impl TracedConnection {
         }
         if let Some(reach) = acknowledged.filter(|_| !segment.has(RST)) {
             mine.note_ack(at, reach, segment, stamps);
-            // The end of the stream is acknowledged with its FIN, one past it.
+            // The ACK of a FIN is one past the end of the stream.
             let data = if other.fin.is_some() { reach.min(other.top.max(0)) } else { reach };
-            // Each says all that those before it said.
+            // ACKs are cumulative.
             mine.acked.note(at, i64::MIN, data, room);
         }
         if !segment.has(SYN) && !segment.has(RST) {
-            // A scale is in use when both SYNs had one (RFC 7323 §2.2).
+            // Window scaling is active if both SYNs have the option (RFC 7323 §2.2).
             let scale = match (mine.syn.as_deref(), other.syn.as_deref()) {
                 (Some(mine), Some(other)) if other.scale.is_some() => mine.scale.unwrap_or(0),
                 (Some(mine), None) => mine.scale.unwrap_or(0),
@@ -208,7 +211,7 @@ impl TracedConnection {
         half.syns += 1;
         if half.syn.is_none() {
             half.syn = Some(Box::new(SynSegment::of(at, segment)));
-            // Whatever came before, out of order, is counted from here.
+            // Data recorded before the SYN (out of order) keep their base.
             if half.top == 0 {
                 half.base = Some(segment.seq.wrapping_add(1));
             }
@@ -222,18 +225,18 @@ impl TracedConnection {
         }
     }
 
-    /// Payload of both directions, repetitions left out.
+    /// Payload of both directions without retransmissions, bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.halves.iter().map(TracedStream::length).sum()
     }
 
-    /// Whether byte 0 of a side's stream is the one after its SYN.
+    /// Whether byte 0 of a side's stream is known to follow its SYN.
     pub(crate) fn anchored(&self, side: usize) -> bool {
-        // A SYN's answer tells its number, too.
+        // The SYN-ACK acknowledges that number too.
         self.halves[side].syn.is_some() || (self.client == Some(side) && self.halves[1 - side].syn.is_some())
     }
 
-    /// Whether its beginning was seen: the client's SYN.
+    /// Whether the client's SYN was recorded.
     pub(crate) fn began(&self) -> bool {
         self.client.is_some_and(|client| self.halves[client].syn.is_some())
     }
@@ -246,7 +249,7 @@ impl TracedConnection {
 
 impl TracedStream {
     fn note_data(&mut self, at: i64, begin: i64, segment: &TcpSegment<'_>, room: usize) {
-        // A byte before the top is a keep-alive (RFC 9293 §3.8.4), and carries nothing.
+        // A single byte before `top` is a keep-alive probe (RFC 9293 §3.8.4).
         if segment.length == 0 || (segment.length == 1 && begin == self.top - 1) {
             return;
         }
@@ -275,7 +278,7 @@ impl TracedStream {
         if stamps.is_some() {
             self.by_clock.note(spread(clock ^ window), at);
         }
-        // Without an ID of its own, one like it can be another's.
+        // Without an IP ID, equal hashes do not show that the ACK is the same.
         if id != 0 {
             self.by_number.note(spread(spread(reach as u64) ^ (window << 24) ^ id), at);
         }

@@ -1,22 +1,23 @@
-//! All evidence about each connection, and what follows from it.
+//! The verdict about a connection, and how it follows from the evidence.
 
 use crate::evidence::{Evidence, Indication, Method, Strength};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// Is it split?
+/// Whether a connection is split, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum SplitVerdict {
-    /// One connection, from end to end.
+    /// A single connection from end to end.
     #[serde(rename = "end-to-end")]
     EndToEnd,
-    /// Two, with data flowing on both at once.
+    /// Split-TCP: two connections, and the middlebox forwards data while they arrive.
     #[serde(rename = "split-tcp")]
     SplitTcp,
-    /// Two, and what is in the middle holds data until they are complete, changes them, or has them already.
+    /// TCP proxy: two connections, and the middlebox holds data until they are complete, changes
+    /// them, or has them cached.
     #[serde(rename = "tcp-proxy")]
     TcpProxy,
-    /// The evidence is too little, or contradicts itself.
+    /// The evidence is insufficient or contradictory.
     #[serde(rename = "cannot tell")]
     CannotTell,
 }
@@ -32,13 +33,13 @@ impl std::fmt::Display for SplitVerdict {
     }
 }
 
-/// Sorts the evidence, the strongest first, and says what follows.
+/// Sorts the evidence, the strongest first, and derives the verdict with its reason.
 ///
-/// Strong evidence decides alone; two moderate pieces of different methods do if nothing strong contradicts them. Strong evidence on both sides decides
-/// nothing.
+/// One strong piece decides. Two moderate pieces of different methods decide unless strong evidence
+/// contradicts them. Strong evidence on both sides decides nothing.
 pub fn weigh(evidence: &mut [Evidence]) -> (SplitVerdict, String) {
     let decides = |piece: &Evidence| {
-        // Which kind it is says nothing of whether it is, but for bytes that are other ones.
+        // The kind of split does not show that there is one, unless the content was changed.
         match piece.says {
             Indication::TcpProxy if matches!(piece.method, Method::Payload | Method::Cache) => Indication::Split,
             says => says,
@@ -65,30 +66,30 @@ pub fn weigh(evidence: &mut [Evidence]) -> (SplitVerdict, String) {
             let both = format!("{}; and {}", because(&perhaps_split), perhaps_split.last().map_or("", |piece| &piece.text));
             kind_of(evidence, both)
         }
-        // The same numbers at both ends, and nothing that a splitter would have changed.
+        // Equal sequence numbers at both ends, and nothing that a splitter would have changed.
         (true, true) if !perhaps_whole.is_empty() && perhaps_split.is_empty() => (SplitVerdict::EndToEnd, because(&perhaps_whole)),
         (true, true) => {
             let looked: BTreeSet<Method> = evidence.iter().map(|piece| piece.method).collect();
             let why = match looked.len() {
-                0 => "there was nothing to look at".to_string(),
-                _ if !perhaps_split.is_empty() => format!("alone this is not enough: {}", because(&perhaps_split)),
-                count => format!("none of {count} methods that had something to look at shows either"),
+                0 => "the traces show nothing to compare".to_string(),
+                _ if !perhaps_split.is_empty() => format!("this alone is not enough: {}", because(&perhaps_split)),
+                count => format!("all {count} applicable methods are neutral"),
             };
             (SplitVerdict::CannotTell, why)
         }
     }
 }
 
-/// Which kind of split.
+/// Chooses the kind of split.
 fn kind_of(evidence: &[Evidence], because: String) -> (SplitVerdict, String) {
     let best = |says: Indication| evidence.iter().filter(|piece| piece.says == says).max_by_key(|piece| piece.strength);
-    // A window that stays open is one of a large buffer, too.
+    // A large buffer also keeps the window open, so weak evidence does not count.
     let proxy = best(Indication::TcpProxy).filter(|piece| piece.strength >= Strength::Moderate);
     match (proxy, best(Indication::SplitTcp)) {
         (Some(proxy), split) if split.is_none_or(|split| split.strength < proxy.strength) => {
             (SplitVerdict::TcpProxy, if because == proxy.text { because } else { format!("{because}; {}", proxy.text) })
         }
         (_, Some(split)) => (SplitVerdict::SplitTcp, format!("{because}; {}", split.text)),
-        _ => (SplitVerdict::SplitTcp, format!("{because}; nothing shows that data are held until they are complete")),
+        _ => (SplitVerdict::SplitTcp, format!("{because}; no evidence that data are held until they are complete")),
     }
 }

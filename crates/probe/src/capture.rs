@@ -1,5 +1,5 @@
-//! What passes this machine on some TCP ports, headers only: its own trace, taken by a packet socket with a filter in the kernel. It needs CAP_NET_RAW; it
-//! ends with the process, whatever becomes of that.
+//! Captures the process's own traffic on some TCP ports, headers only. Uses a packet socket with a
+//! filter in the kernel, which needs CAP_NET_RAW and ends with the process.
 
 use crate::{clock::now, port_filter::port_filter, sys};
 use detect::{
@@ -23,24 +23,25 @@ use std::{
     time::Duration,
 };
 
-/// Bytes of a packet that are looked at: IP's and TCP's headers with all their options. Of those the headers alone are kept.
+/// Bytes of a packet that are read: the IP and TCP headers with all options. Only the headers are
+/// kept.
 const LOOKED_AT: usize = 128;
-/// Packets that are kept.
+/// Upper bound on the packets kept.
 const MOST: usize = 200_000;
-/// Room for those that wait.
+/// Receive buffer of the packet socket, bytes.
 const ROOM: usize = 32 << 20;
 
-/// A packet, from its IP header on.
+/// A captured packet, from its IP header on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CapturedPacket {
-    /// ns since 1970.
+    /// Time of capture, ns since 1970.
     pub(crate) at: i64,
     pub(crate) bytes: Vec<u8>,
-    /// Bytes on the wire.
+    /// Length on the wire, bytes.
     pub(crate) whole: usize,
 }
 
-/// A trace that is being taken.
+/// A running capture.
 #[derive(Debug)]
 pub(crate) struct PacketCapture {
     over: Arc<AtomicBool>,
@@ -55,23 +56,23 @@ impl Drop for PacketCapture {
 }
 
 impl PacketCapture {
-    /// Begins a trace of what comes from or goes to one of these TCP ports.
+    /// Starts to capture packets from or to one of these TCP ports.
     pub(crate) fn start(ports: &[u16]) -> io::Result<Self> {
         let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(i32::from((libc::ETH_P_ALL as u16).to_be()))))?;
         socket.attach_filter(&port_filter(ports)?)?;
         sys::enable_timestamps(&socket)?;
         sys::set_receive_buffer(&socket, ROOM);
-        // Whatever came before the filter was there.
+        // Discard packets that arrived before the filter was attached.
         while sys::receive(&socket, &mut [0; 8], false).is_ok() {}
         let over = Arc::new(AtomicBool::new(false));
         let ends = over.clone();
-        let thread = thread::Builder::new().name("tap".into()).spawn(move || receive_packets(&socket, &ends))?;
+        let thread = thread::Builder::new().name("capture".into()).spawn(move || receive_packets(&socket, &ends))?;
         Ok(PacketCapture { over, thread: Some(thread) })
     }
 
-    /// Ends it.
+    /// Stops the capture and returns the packets.
     pub(crate) fn stop(mut self) -> Vec<CapturedPacket> {
-        // What has been sent last is on its way through the kernel.
+        // Wait for the last packets to pass the network stack.
         thread::sleep(Duration::from_millis(20));
         self.over.store(true, Relaxed);
         self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
@@ -83,7 +84,7 @@ fn receive_packets(socket: &Socket, over: &AtomicBool) -> Vec<CapturedPacket> {
     loop {
         match sys::receive(socket, &mut buffer, false) {
             Ok(got) => {
-                // Of what a machine sends itself, both ways are seen.
+                // A packet between two sockets of this machine is seen twice.
                 if packets.len() < MOST {
                     packets.push(CapturedPacket {
                         at: got.at.unwrap_or_else(now),
@@ -98,7 +99,7 @@ fn receive_packets(socket: &Socket, over: &AtomicBool) -> Vec<CapturedPacket> {
     }
 }
 
-/// The headers of a TCP packet.
+/// The IP and TCP headers of a packet.
 fn headers_only(packet: &[u8]) -> &[u8] {
     let Some(first) = packet.first() else { return packet };
     let ip = if first >> 4 == 4 { usize::from(first & 15) * 4 } else { 40 };
@@ -106,7 +107,7 @@ fn headers_only(packet: &[u8]) -> &[u8] {
     &packet[..(ip + tcp).min(packet.len())]
 }
 
-/// The connections' packets out of a trace: those between these two ports of two addresses.
+/// The packets of the given connections.
 pub(crate) fn packets_of(packets: &[CapturedPacket], connections: &[[SocketAddr; 2]]) -> Vec<CapturedPacket> {
     let of = |packet: &&CapturedPacket| {
         let frame = CapturedFrame { at: packet.at, link: LinkType::Ip, bytes: &packet.bytes, length: packet.whole };
@@ -117,16 +118,16 @@ pub(crate) fn packets_of(packets: &[CapturedPacket], connections: &[[SocketAddr;
     packets.iter().filter(of).cloned().collect()
 }
 
-/// The packets of a capture file.
+/// Parses a capture file.
 pub(crate) fn parse_file(file: &[u8]) -> Result<Vec<CapturedPacket>, TraceError> {
     let mut found = Vec::new();
-    trace::frames_of(file, "the responder's".as_ref(), |frame| {
+    trace::frames_of(file, "the responder's trace".as_ref(), |frame| {
         found.push(CapturedPacket { at: frame.at, bytes: frame.bytes.to_vec(), whole: frame.length });
     })?;
     Ok(found)
 }
 
-/// The packets as a capture file (pcap, ns, raw IP).
+/// Writes packets as a capture file (pcap, ns, raw IP).
 pub(crate) fn to_pcap(packets: &[CapturedPacket]) -> Vec<u8> {
     let header = PcapHeader {
         snaplen: 1 << 20,
@@ -163,7 +164,7 @@ mod tests {
         };
         let over = tap.over.clone();
         drop(tap);
-        // Its thread had the other one, and has ended, and its socket with it.
+        // The thread held the other reference: it has ended and closed its socket.
         assert!(over.load(Relaxed));
         assert_eq!(Arc::strong_count(&over), 1);
     }

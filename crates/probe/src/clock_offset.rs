@@ -1,4 +1,5 @@
-//! Clocks.
+//! Compares the clocks of prober and responder with UDP datagrams, like NTP (RFC 5905). A TCP
+//! splitter does not touch UDP.
 
 use crate::{clock::now, error::ProbeError, sys};
 use serde::{Deserialize, Serialize};
@@ -11,32 +12,34 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Exchanges of datagrams by which clocks are compared, and how long one is waited for.
+/// Number of exchanges, and size of a datagram in bytes.
 const EXCHANGES: u32 = 12;
 const DATAGRAM: usize = 40;
 
-/// How far the responder's clock is ahead, and the way there and back by datagrams, which no splitter of TCP touches.
+/// How far the responder's clock is ahead, and the round trip of datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ClockOffset {
-    /// s.
+    /// The offset, s.
     pub offset_s: f64,
-    /// It is as near to that as this, however unlike the two ways are.
+    /// Half the width of the interval that contains the offset, s, however asymmetric the path is.
     pub error_s: f64,
-    /// The least of so many, s.
+    /// Shortest round trip, s.
     pub round_trip_s: f64,
-    /// How many.
+    /// Number of exchanges.
     pub exchanges: u32,
 }
 
-/// The offset of four times each: sent here, received there, sent there, received here (RFC 5905's); what there is of it in all of them.
+/// Estimates the offset from four times per exchange, ns: sent here, received there, sent there,
+/// received here (RFC 5905). The result satisfies every exchange.
 pub(crate) fn estimate(exchanges: &[[i64; 4]]) -> Option<ClockOffset> {
     let seconds = |span: i64| span as f64 / 1e9;
     let least = |of: fn(&[i64; 4]) -> i64| exchanges.iter().map(of).min();
-    // Nothing is received before it was sent: the offset is at most any way there, at least minus any way back, as the clocks have them. The other end's times
-    // are whatever it says.
+    // No packet arrives before it was sent. The offset is therefore at most each outbound transit
+    // and at least minus each return transit, as the clocks show them. The peer's times are
+    // untrusted: subtract with saturation.
     let (most, back) = (seconds(least(|at| at[1].saturating_sub(at[0]))?), seconds(least(|at| at[3].saturating_sub(at[2]))?));
     let round_trip_s = seconds(least(|at| at[3].saturating_sub(at[0]).saturating_sub(at[2].saturating_sub(at[1])))?);
-    // A clock was set meanwhile.
+    // Otherwise a clock was set in between.
     (most + back >= 0.0).then(|| ClockOffset {
         offset_s: (most - back) / 2.0,
         error_s: (most + back) / 2.0,
@@ -45,19 +48,23 @@ pub(crate) fn estimate(exchanges: &[[i64; 4]]) -> Option<ClockOffset> {
     })
 }
 
-/// What datagrams begin with.
+/// The prefix that authenticates datagrams. `None` if the key is too short.
 pub(crate) fn datagram_key(key: &str) -> Option<&[u8; 16]> {
     key.as_bytes().first_chunk()
 }
 
-/// Compares the clocks, by datagrams to the responder.
+/// Exchanges datagrams with the responder. Returns four times per exchange, as [`estimate`] takes
+/// them.
+///
+/// # Errors
+/// The socket cannot be opened or connected.
 pub(crate) fn exchange(to: SocketAddr, key: &str) -> Result<Vec<[i64; 4]>, ProbeError> {
     let failed = |why: io::Error| ProbeError::Socket { what: format!("exchange datagrams with the responder at {to}"), why };
     let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP)).map_err(failed)?;
     socket.connect(&to.into()).map_err(failed)?;
     let Some(key) = datagram_key(key) else { return Ok(Vec::new()) };
     let (mut found, begun) = (Vec::new(), Instant::now());
-    // A datagram is waited for as long as three like it have taken.
+    // Wait for three times as long as the last exchange took.
     let mut patience = Duration::from_secs(1);
     for _ in 0..EXCHANGES {
         let mut datagram = [0; DATAGRAM];
@@ -87,7 +94,8 @@ pub(crate) fn exchange(to: SocketAddr, key: &str) -> Result<Vec<[i64; 4]>, Probe
     Ok(found)
 }
 
-/// Answers datagrams that begin with the key, at once and with as much, until `over`.
+/// Answers datagrams that begin with the key until `over`. Each answer is as large as its request,
+/// so that nothing is amplified.
 pub(crate) fn answer_datagrams(socket: &UdpSocket, key: &str, over: &AtomicBool) {
     let mut datagram = [0; DATAGRAM + 1];
     let _ = socket.set_read_timeout(Some(Duration::from_millis(50)));
@@ -109,7 +117,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever the ways there and back take, the offset is within its bound.
+        /// The offset is within its bound, whatever the transit times.
         #[test]
         fn the_offset_is_within_its_bound(ahead in -5_000_000_000i64..5_000_000_000, ways in prop::collection::vec((1i64..400_000_000, 1i64..400_000_000), 1..20)) {
             let exchange = |(index, (there, back)): (usize, &(i64, i64))| {

@@ -1,30 +1,30 @@
-//! Why a probe, or a responder, could not do its work.
+//! Errors of prober and responder.
 
-/// Why something could not be probed.
+/// Why probing failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// A socket would not do it.
+    /// A socket operation failed.
     #[error("could not {what}: {why}")]
     Socket {
         /// What was attempted, on what, and the cure where there is one.
         what: String,
-        /// Why not.
+        /// The cause.
         why: std::io::Error,
     },
-    /// The responder won't.
+    /// The responder refused to help.
     #[error("the responder at {at} will not help: {why}")]
     Refused {
-        /// Which.
+        /// Address of the responder.
         at: std::net::SocketAddr,
-        /// Why not.
+        /// Its reason.
         why: String,
     },
     /// The host has no address.
     #[error("could not find an address of {host}: {why}")]
     NoAddress {
-        /// Which.
+        /// The host, as it was given.
         host: String,
-        /// Why not.
+        /// The cause.
         why: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Frames.
+//! Length-prefixed frames over TCP, bounded in size and time, and messages in JSON within them.
 
 use serde::{Serialize, de::DeserializeOwned};
 use socket2::SockRef;
@@ -8,23 +8,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The largest frame of words, and of a trace, bytes.
+/// Upper bounds on a frame with a message and on one with a trace, bytes.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 64 << 10;
 pub(crate) const MAX_TRACE_BYTES: usize = 64 << 20;
 
-/// Writes a frame: its length in four bytes, big-endian, and what it holds.
+/// Writes a frame: its length as four bytes, big-endian, then the content.
+///
+/// # Errors
+/// The frame is too large, or the write fails.
 pub(crate) fn write_frame(mut to: impl Write, bytes: &[u8]) -> io::Result<()> {
-    let length = u32::try_from(bytes.len()).map_err(|_| io::Error::other("a frame too large"))?;
+    let length = u32::try_from(bytes.len()).map_err(|_| io::Error::other("the frame is too large"))?;
     to.write_all(&[&length.to_be_bytes(), bytes].concat())
 }
 
 /// Reads a frame of at most `most` bytes.
+///
+/// # Errors
+/// The frame is larger than `most`, or the read fails or ends early.
 pub(crate) fn read_frame(mut from: impl Read, most: usize) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     from.read_exact(&mut length)?;
     let length = u32::from_be_bytes(length) as usize;
     if length > most {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a frame of {length} bytes, where at most {most} are allowed")));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a frame of {length} bytes exceeds the limit of {most}")));
     }
     let mut bytes = Vec::new();
     if from.take(length as u64).read_to_end(&mut bytes)? < length {
@@ -33,7 +39,7 @@ pub(crate) fn read_frame(mut from: impl Read, most: usize) -> io::Result<Vec<u8>
     Ok(bytes)
 }
 
-/// A socket until a moment: whoever is heard on it, a byte now and then, is heard no longer than that.
+/// A socket with a deadline. A peer that trickles single bytes cannot extend it.
 pub(crate) struct DeadlineSocket<'a> {
     socket: SockRef<'a>,
     end: Instant,
@@ -41,7 +47,7 @@ pub(crate) struct DeadlineSocket<'a> {
 }
 
 impl<'a> DeadlineSocket<'a> {
-    /// For so long in all, and for so long with nothing.
+    /// Limits the whole use to `all`, and each read or write to `silence`.
     pub(crate) fn new<S: AsFd>(socket: &'a S, all: Duration, silence: Duration) -> Self {
         DeadlineSocket { socket: SockRef::from(socket), end: Instant::now() + all, silence }
     }
@@ -70,12 +76,12 @@ impl Write for DeadlineSocket<'_> {
     }
 }
 
-/// Writes words.
+/// Writes a message.
 pub(crate) fn write_message(to: impl Write, words: &impl Serialize) -> io::Result<()> {
     write_frame(to, &serde_json::to_vec(words)?)
 }
 
-/// Reads words.
+/// Reads a message.
 pub(crate) fn read_message<T: DeserializeOwned>(from: impl Read) -> io::Result<T> {
     Ok(serde_json::from_slice(&read_frame(from, MAX_MESSAGE_BYTES)?)?)
 }

@@ -1,4 +1,4 @@
-//! FTP.
+//! The control connection of FTP (RFC 959), as far as a probe needs it.
 
 use crate::{
     framing::DeadlineSocket,
@@ -9,7 +9,7 @@ use std::io::{self, Read as _, Write as _};
 
 pub(crate) const LINE: usize = 512;
 
-/// Lines of FTP's control connection.
+/// The control connection: lines that end with CRLF.
 pub(crate) struct FtpControl<'a> {
     socket: DeadlineSocket<'a>,
     heard: Vec<u8>,
@@ -37,7 +37,7 @@ impl<'a> FtpControl<'a> {
         }
     }
 
-    /// Says a line, and hears an answer that begins with this number.
+    /// Sends a command and expects a reply that begins with `number`.
     pub(crate) fn command(&mut self, line: &str, number: &str) -> io::Result<String> {
         self.send(line)?;
         self.expect(number)
@@ -45,15 +45,18 @@ impl<'a> FtpControl<'a> {
 
     pub(crate) fn expect(&mut self, number: &str) -> io::Result<String> {
         let answer = self.read_line()?;
-        if answer.starts_with(number) { Ok(answer) } else { Err(io::Error::other(format!("{number} was to be answered, not {answer:?}"))) }
+        if answer.starts_with(number) { Ok(answer) } else { Err(io::Error::other(format!("expected FTP reply {number}, got {answer:?}"))) }
     }
 }
 
-/// Takes the first line of FTP out of what was heard, once it is over.
+/// Takes the first complete line out of the buffer.
+///
+/// # Errors
+/// The line is longer than [`LINE`].
 pub(super) fn take_line(heard: &mut Vec<u8>) -> io::Result<Option<String>> {
     let end = heard.windows(2).position(|two| two == b"\r\n");
     if end.unwrap_or(heard.len()) > LINE {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a line of FTP longer than {LINE} bytes")));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("an FTP line longer than {LINE} bytes")));
     }
     Ok(end.map(|end| {
         let line = String::from_utf8_lossy(&heard[..end]).into_owned();

@@ -1,4 +1,4 @@
-//! What the fuzz targets try of a probe's words. Not an API.
+//! Entry points for the fuzz targets: messages of the probe protocol. Not an API.
 
 use crate::{
     clock_offset, framing, ftp, handshake, http, payload, pending_connections,
@@ -12,12 +12,12 @@ use std::fmt::Debug;
 
 const NONCE: &str = "0123456789abcdef";
 
-/// What prober and responder say to each other, and what comes over the connections beside it. The
-/// first byte says what the rest is.
+/// Messages between prober and responder, and data on the connections beside it. The first byte
+/// selects the kind of message.
 ///
 /// # Panics
-/// When it matters how the bytes are divided, when what was understood is said otherwise, or when
-/// another proof than the right one proves something.
+/// If the result depends on how the bytes are split, if a parsed message is written differently, or
+/// if a wrong proof is accepted.
 pub fn words(data: &[u8]) {
     let Some((&first, bytes)) = data.split_first() else { return };
     match first % 8 {
@@ -43,7 +43,7 @@ pub fn words(data: &[u8]) {
     }
 }
 
-/// A prober's first word, as its bytes come.
+/// The prober's first message, byte by byte.
 fn hello(bytes: &[u8]) {
     let mut decided = None;
     for end in 0..=bytes.len().min(6000) {
@@ -58,7 +58,7 @@ fn hello(bytes: &[u8]) {
     assert!(decided.is_some() || bytes.len() <= 4096, "a first word without end");
 }
 
-/// A frame is what was written, and bounded.
+/// A frame round-trips and is bounded.
 fn frame(bytes: &[u8]) {
     let most = bytes.len() / 2;
     if let Ok(read) = framing::read_frame(bytes, most) {
@@ -73,7 +73,7 @@ fn frame(bytes: &[u8]) {
     assert!(framing::read_frame(&written[..written.len() - 1], bytes.len()).is_err());
 }
 
-/// What can be understood can be said, and understood again; `then` has a use for it.
+/// A parsed message can be written and parsed again. `then` uses it.
 fn again<T: Serialize + DeserializeOwned + Debug>(bytes: &[u8], then: impl FnOnce(&T)) {
     let Ok(said) = serde_json::from_slice::<T>(bytes) else { return };
     let mut written = Vec::new();
@@ -82,7 +82,7 @@ fn again<T: Serialize + DeserializeOwned + Debug>(bytes: &[u8], then: impl FnOnc
     then(&heard);
 }
 
-/// Reports that are anything: what follows from them is said, whatever it is.
+/// Reports may hold any values: evidence is derived from them without a panic.
 fn reports(bytes: &[u8]) {
     again::<Welcome>(bytes, |welcome| assert!(clock_offset::datagram_key(&welcome.key).is_some() == (welcome.key.len() >= 16)));
     again::<ResponderEvent>(bytes, |event| {
@@ -107,7 +107,7 @@ fn reports(bytes: &[u8]) {
     again::<TransferRecord>(bytes, |transferred| drop(two_ended_evidence::evidence(transferred)));
 }
 
-/// One text alone proves that the token is known.
+/// Only one text proves knowledge of the token.
 fn proof(bytes: &[u8]) {
     let right = token::proof("token", NONCE);
     assert!(token::verify_proof("token", NONCE, &right) && !token::verify_proof("other", NONCE, &right));
@@ -120,7 +120,7 @@ fn proof(bytes: &[u8]) {
     }
 }
 
-/// The other end's times may be anything.
+/// The peer's times may be any value.
 fn clocks(bytes: &[u8]) {
     let numbers: Vec<i64> = bytes.chunks_exact(8).filter_map(|bytes| Some(i64::from_be_bytes(bytes.try_into().ok()?))).collect();
     let exchanges: Vec<[i64; 4]> = numbers.chunks_exact(4).filter_map(|four| four.try_into().ok()).collect();
@@ -129,7 +129,7 @@ fn clocks(bytes: &[u8]) {
     }
 }
 
-/// Lines of FTP, and the word that a connection is known by, as their bytes come.
+/// FTP lines, and the nonce that identifies a connection, byte by byte.
 fn lines(bytes: &[u8]) {
     let read = |step: usize| {
         let (mut heard, mut lines) = (Vec::new(), Vec::new());
@@ -154,7 +154,7 @@ fn lines(bytes: &[u8]) {
     }
 }
 
-/// Heads and bodies of HTTP.
+/// HTTP heads and bodies.
 fn http(bytes: &[u8]) {
     if let Some(at) = http::head_end(bytes) {
         let _ = http::content_length(&bytes[..at]);

@@ -1,4 +1,5 @@
-//! Handshake.
+//! The responder's side of the handshake: unauthenticated peers, each with a challenge and a time
+//! limit.
 
 use crate::{
     framing,
@@ -12,13 +13,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A word that was begun is said within this.
+/// Time in which a peer must complete a message.
 pub(crate) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Those who have come to speak and have not said who they are: so many of them, the oldest goes, and of each so much is heard.
+/// Upper bound on unauthenticated peers, of which the oldest is dropped, and on the bytes that each
+/// may send.
 const MAX_PENDING: usize = 32;
 const MAX_HELLO_BYTES: usize = 4 << 10;
 
-/// Somebody who has come to speak, and is to prove first that the token is known. Many may be heard at once: who says nothing keeps nobody waiting.
+/// An unauthenticated peer. Many can be pending at once, so that a silent peer does not block
+/// others.
 pub(crate) struct PendingProber {
     pub(crate) control: TcpStream,
     pub(crate) nonce: String,
@@ -33,11 +36,14 @@ impl PendingProber {
         control.set_nodelay(true)?;
         let nonce = token::random_hex()?;
         framing::write_message(&control, &ResponderChallenge { version: protocol::VERSION, nonce: nonce.clone() })?;
-        let from = from.map_or("somebody".into(), |from| transfer::canonical_address(from).to_string());
+        let from = from.map_or("an unknown address".into(), |from| transfer::canonical_address(from).to_string());
         Ok(PendingProber { control, nonce, heard: Vec::new(), since: Instant::now(), from })
     }
 
-    /// The word, once it is there; an error where none will come.
+    /// The peer's hello once it is complete. Call it repeatedly.
+    ///
+    /// # Errors
+    /// The peer closed, was too slow, or sent an invalid message.
     pub(crate) fn hello(&mut self) -> io::Result<Option<ProberHello>> {
         let mut part = [0; 1024];
         loop {
@@ -55,19 +61,22 @@ impl PendingProber {
     }
 }
 
-/// The first word of a prober, once all of it has come.
+/// Parses a hello. `None` until it is complete.
+///
+/// # Errors
+/// It is longer than [`MAX_HELLO_BYTES`] or malformed.
 pub(super) fn parse_hello(heard: &[u8]) -> io::Result<Option<ProberHello>> {
     let Some(length) = heard.first_chunk().map(|length| u32::from_be_bytes(*length) as usize) else { return Ok(None) };
     if heard.len() - 4 >= length {
         return framing::read_message(heard).map(Some);
     }
     if length > MAX_HELLO_BYTES - 4 {
-        return Err(io::Error::new(ErrorKind::InvalidData, "its first word is longer than any prober's"));
+        return Err(io::Error::new(ErrorKind::InvalidData, "its first message is longer than a prober's"));
     }
     Ok(None)
 }
 
-/// Lets those in who have come; of too many the oldest goes.
+/// Accepts waiting connections. When there are too many, drops the oldest.
 pub(crate) fn accept_probers(control: &Socket, pending: &mut Vec<PendingProber>) {
     while let Ok((stream, from)) = control.accept() {
         if pending.len() >= MAX_PENDING {
@@ -77,7 +86,7 @@ pub(crate) fn accept_probers(control: &Socket, pending: &mut Vec<PendingProber>)
     }
 }
 
-/// The first of those who have said their word, or from whom none will come.
+/// Takes the first peer that has sent its hello or has failed to.
 pub(crate) fn take_ready(pending: &mut Vec<PendingProber>) -> Option<(PendingProber, io::Result<ProberHello>)> {
     let (index, hello) = pending.iter_mut().enumerate().find_map(|(index, one)| Some((index, one.hello().transpose()?)))?;
     Some((pending.remove(index), hello))

@@ -1,17 +1,17 @@
-//! Strangers at the responder's door: they keep nobody waiting, and get nothing.
+//! Unauthenticated peers block nobody and obtain nothing.
 
 use super::*;
 use crate::pending_connections::listen;
 use std::{io::Write as _, net::Ipv4Addr, thread};
 
-/// How long the kernel may take to bring something from one socket to another, which takes no time.
+/// Upper bound on what the kernel needs to carry data between two local sockets.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn control() -> (u16, Socket) {
     listen(Ipv4Addr::LOCALHOST.into(), 0).unwrap()
 }
 
-/// Somebody comes, and is let in.
+/// Connects a peer and accepts it.
 fn connect(door: &(u16, Socket), pending: &mut Vec<PendingProber>) -> TcpStream {
     let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, door.0)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -23,7 +23,7 @@ fn connect(door: &(u16, Socket), pending: &mut Vec<PendingProber>) -> TcpStream 
     stream
 }
 
-/// What `find` finds, soon.
+/// Polls until `find` returns something.
 fn poll_until<T>(mut find: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
@@ -35,7 +35,7 @@ fn poll_until<T>(mut find: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The word of somebody who knows the token, in answer to the challenge.
+/// The hello of a peer that knows the token, in answer to the challenge.
 fn hello_for(stream: &TcpStream, token: &str) -> Vec<u8> {
     let challenge: ResponderChallenge = framing::read_message(stream).unwrap();
     let mut word = Vec::new();
@@ -43,7 +43,7 @@ fn hello_for(stream: &TcpStream, token: &str) -> Vec<u8> {
     word
 }
 
-/// Whether the responder has left this connection.
+/// Whether the responder has closed this connection.
 fn is_closed(stream: &TcpStream) -> bool {
     let _: ResponderChallenge = framing::read_message(stream).unwrap();
     matches!((&*stream).read(&mut [0]), Ok(0))
@@ -56,7 +56,7 @@ fn who_says_nothing_keeps_nobody_waiting() {
     let mut prober = connect(&door, &mut pending);
     let word = hello_for(&prober, "secret");
     assert!(take_ready(&mut pending).is_none());
-    // Nor does who has begun a word, and does not end it.
+    // An incomplete hello does not block others either.
     let mut slow = connect(&door, &mut pending);
     slow.write_all(&word[..word.len() - 1]).unwrap();
     prober.write_all(&word).unwrap();
@@ -92,7 +92,7 @@ fn who_says_too_much_or_nothing_or_leaves_is_done_with() {
         let _: ResponderChallenge = framing::read_message(&came).unwrap();
         None
     });
-    // A word that would be longer than it may: it is not waited for.
+    // A hello that announces too large a length fails at once.
     let long = said(|_, mut came| {
         came.write_all(&(MAX_HELLO_BYTES as u32).to_be_bytes()).unwrap();
         Some(came)

@@ -1,11 +1,11 @@
-//! HTTP.
+//! HTTP/1.1 heads and bodies, as far as a probe needs them.
 
 use crate::transfer_record::Application;
 
-/// The longest head of HTTP, and the longest line of FTP, bytes.
+/// Upper bound on the head of a message, bytes.
 pub(crate) const HEAD: usize = 8 << 10;
 
-/// What comes before a body by HTTP.
+/// Head of a request.
 pub(crate) fn request_head(application: Application, nonce: &str, host: &str, body: Option<usize>) -> String {
     let (kind, name) = media_type(application);
     let (verb, rest) = match body {
@@ -15,7 +15,7 @@ pub(crate) fn request_head(application: Application, nonce: &str, host: &str, bo
     format!("{verb} /tandem/{nonce}.{name} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: tandem-detect\r\n{rest}Connection: close\r\n\r\n")
 }
 
-/// What comes before an answer's body.
+/// Head of a response.
 pub(crate) fn response_head(application: Application, body: usize) -> String {
     let kind = media_type(application).0;
     format!(
@@ -27,7 +27,7 @@ fn media_type(application: Application) -> (&'static str, &'static str) {
     if application == Application::HttpImage { ("image/jpeg", "jpg") } else { ("text/html", "html") }
 }
 
-/// Where the head ends, and the body begins.
+/// Offset of the body.
 pub(crate) fn head_end(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
 }
@@ -44,7 +44,7 @@ pub(super) fn is_chunked(head: &str) -> bool {
     field(head, "transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked"))
 }
 
-/// What is in chunks (RFC 9112 §7.1), as far as they make sense.
+/// Decodes chunked transfer coding (RFC 9112 §7.1). Stops at a malformed chunk.
 pub(super) fn decode_chunked(mut rest: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     while let Some(end) = rest.windows(2).position(|two| two == b"\r\n") {

@@ -1,4 +1,4 @@
-//! ICMP.
+//! ICMP echo requests, and what ICMP errors say about the packets that caused them.
 
 use crate::{clock::now, sys};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -7,14 +7,14 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-/// What became of a packet.
+/// What happened to a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Given up on the way.
+    /// Its TTL expired on the way.
     Exceeded,
-    /// The host itself answered.
+    /// It reached the host.
     Reached,
-    /// Somebody else would not let it pass.
+    /// Another node refused to forward it.
     Barred,
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn fate(host: IpAddr, icmp_error: &sys::IcmpError) -> Fate {
     }
 }
 
-/// Echo requests of one socket; each is known by its number.
+/// A socket for ICMP echo. Requests are identified by their sequence numbers.
 pub(crate) struct EchoSocket {
     pub(crate) socket: Socket,
     pub(crate) host: IpAddr,
@@ -35,7 +35,7 @@ pub(crate) struct EchoSocket {
     pub(crate) id: u16,
 }
 
-/// What came back for an echo request.
+/// A reply to an echo request, or the ICMP error that it caused.
 pub(crate) struct EchoReply {
     pub(crate) number: u16,
     pub(crate) at: i64,
@@ -47,7 +47,8 @@ pub(crate) struct EchoReply {
 impl EchoSocket {
     pub(crate) fn new(host: IpAddr) -> io::Result<Self> {
         let (domain, protocol) = if host.is_ipv6() { (Domain::IPV6, Protocol::ICMPV6) } else { (Domain::IPV4, Protocol::ICMPV4) };
-        // Who may not open raw sockets may be allowed these (net.ipv4.ping_group_range).
+        // Unprivileged users may have ICMP sockets (net.ipv4.ping_group_range). Root falls back to
+        // raw sockets.
         let (socket, raw) = match Socket::new(domain, Type::DGRAM, Some(protocol)) {
             Ok(socket) => (socket, false),
             Err(_) => (Socket::new(domain, Type::RAW, Some(protocol))?, true),
@@ -69,15 +70,15 @@ impl EchoSocket {
         Ok(at)
     }
 
-    /// What has come back.
+    /// Replies and errors that have arrived.
     pub(crate) fn replies(&self) -> Vec<EchoReply> {
         let (mut found, mut buffer) = (Vec::new(), [0; 256]);
         for errors in [true, false] {
-            // An error that waits is told once by each call before what waits behind it.
+            // A pending error makes every receive call fail once before queued data are returned.
             for _ in 0..64 {
                 let Ok(got) = sys::receive(&self.socket, &mut buffer, errors) else { break };
                 let bytes = &buffer[..got.length];
-                // A raw socket's reply begins with its IPv4 header.
+                // A raw socket delivers the IPv4 header too.
                 let skip = if self.raw && !errors && !self.host.is_ipv6() {
                     usize::from(bytes.first().map_or(0, |first| first & 15)) * 4
                 } else {

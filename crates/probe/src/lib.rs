@@ -1,10 +1,15 @@
-//! Probing: is a connection to this host split? Connections are opened for the purpose and looked at, from one end ([`probe`]) or, where [`respond`] runs on
-//! the host, from both.
+//! Is a connection to this host split? Opens connections for the purpose and measures them: from
+//! one end ([`probe()`]), or from both where [`respond`] runs on the host
+//! ([`probe_with_responder`]).
 //!
-//! What is done is done by the kernel's own TCP: a socket's TTL changed before its SYN or between its data (`dial`), a filter on a socket that keeps data from
-//! being acknowledged for a while (`body`), a packet socket that takes the trace (`tap`). No packet is made by hand, no rule and no route is set: so most of it
-//! needs no root, and a process that is killed leaves nothing. What follows from what was measured is decided in `rules` and `pair_rules`, which have
-//! neither sockets nor a clock.
+//! All TCP packets come from the kernel's own TCP. A socket's TTL is changed before its SYN or
+//! between its data (`ttl_limited`), a socket filter drops data so that they are not acknowledged
+//! for a while (`socket_filter`), and a packet socket captures the traffic (`capture`). No packet
+//! is made by hand, no firewall rule and no route is set. Most of it therefore works without root,
+//! and a killed process leaves nothing behind.
+//!
+//! What the measurements show is decided in `single_ended_evidence` and `two_ended_evidence`, which
+//! use neither sockets nor clocks. The verdict is weighed by the rules of the crate `detect`.
 
 mod capture;
 mod clock;

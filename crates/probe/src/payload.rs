@@ -1,10 +1,11 @@
-//! Payload.
+//! Generates the content that a transfer carries.
 
 use crate::transfer_record::Application;
 use jpeg_encoder::{ColorType, Encoder};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Bytes as this application carries them, `length` of them or about that; other ones for each `nonce`.
+/// Generates about `length` bytes in the format of the application. The same `nonce` gives the same
+/// content.
 pub(crate) fn generate(application: Application, nonce: &str, length: u64) -> Vec<u8> {
     let mut state = Xxh3::new();
     state.update(nonce.as_bytes());
@@ -29,9 +30,10 @@ pub(crate) fn generate(application: Application, nonce: &str, length: u64) -> Ve
     }
 }
 
-/// A JPEG of about so many bytes: hills with noise on them, of high quality, so that there is much to be saved.
+/// Generates a JPEG of about `length` bytes: smooth shapes with noise, at high quality, so that a
+/// compressing proxy has much to save.
 fn image(length: usize, mut next: impl FnMut() -> u32) -> Vec<u8> {
-    // Such a picture takes about half a byte a pixel.
+    // At this quality a pixel takes about half a byte.
     let side = ((2.0 * length as f64).sqrt() as u16).clamp(16, 3000);
     let shade = |x: u16, y: u16, noise: u32| {
         (f64::from(x) / 17.0).sin() * 50.0 + (f64::from(y) / 23.0).cos() * 50.0 + 128.0 + f64::from(noise % 31) - 15.0

@@ -1,4 +1,5 @@
-//! Where connections to the responder wait until an order says what they are: few of them, each heard to for a few bytes, none for long, and none answered.
+//! Data connections that the responder has accepted and no order has claimed yet. Their number,
+//! their bytes and their time are bounded, and none is answered.
 
 use crate::{
     error::ProbeError,
@@ -12,12 +13,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Connections that may wait, how long they may, and how many the kernel may have besides.
+/// Upper bounds: pending connections, the time that each may wait, and the kernel's accept queue.
 const MAX_PENDING: usize = 64;
 const MAX_WAIT: Duration = Duration::from_secs(20);
 const BACKLOG: i32 = 32;
 
-/// A connection that waits, and what it has said.
+/// A pending connection and the bytes that it has sent.
 struct PendingConnection {
     port: u16,
     socket: Socket,
@@ -27,13 +28,16 @@ struct PendingConnection {
     gone: bool,
 }
 
-/// Listeners, and those that wait.
+/// The listeners and their pending connections. Call [`poll`](Self::poll) regularly.
 pub(crate) struct PendingConnections {
     listeners: Vec<(u16, Socket)>,
     waiting: Vec<PendingConnection>,
 }
 
-/// Opens a listener that does not wait; port 0: one that is free.
+/// Opens a non-blocking listener. Port 0 chooses a free port.
+///
+/// # Errors
+/// The address or port cannot be used. The error names the cure.
 pub(crate) fn listen(address: IpAddr, port: u16) -> Result<(u16, Socket), ProbeError> {
     let to = SocketAddr::new(address, port);
     let open = || {
@@ -50,8 +54,8 @@ pub(crate) fn listen(address: IpAddr, port: u16) -> Result<(u16, Socket), ProbeE
     };
     open().map_err(|why: std::io::Error| {
         let cure = match why.kind() {
-            ErrorKind::AddrInUse => " (another program does: stop it, or give other ports)",
-            ErrorKind::PermissionDenied => " (ports below 1024 want root, or CAP_NET_BIND_SERVICE)",
+            ErrorKind::AddrInUse => " (another program listens there: stop it, or give other ports)",
+            ErrorKind::PermissionDenied => " (ports below 1024 need root or CAP_NET_BIND_SERVICE)",
             _ => "",
         };
         ProbeError::Socket { what: format!("listen at {to}{cure}"), why }
@@ -67,7 +71,8 @@ impl PendingConnections {
         self.listeners.iter().find(|(own, _)| *own == port).map(|(_, socket)| socket)
     }
 
-    /// Lets those in who have come, hears what they say, and sends those away who have waited for too long.
+    /// Accepts connections, reads what has arrived, and drops connections that have waited too
+    /// long.
     pub(crate) fn poll(&mut self) {
         for (port, listener) in &self.listeners {
             while let Ok((socket, _)) = listener.accept() {
@@ -87,7 +92,7 @@ impl PendingConnections {
         }
         for one in &mut self.waiting {
             let mut buffer = [0; 1024];
-            // What more they have to say waits in the kernel, and they with it.
+            // More data stay in the kernel's receive queue.
             while one.heard.len() < HEAD && !one.gone {
                 match one.socket.read(&mut buffer) {
                     Ok(0) => one.gone = one.heard.is_empty() || one.since.elapsed() > MAX_WAIT / 4,
@@ -103,21 +108,22 @@ impl PendingConnections {
         self.waiting.retain(|one| !one.gone && one.since.elapsed() < MAX_WAIT);
     }
 
-    /// Somebody who has come to a port, whoever it is.
+    /// Takes the oldest connection of a port.
     pub(crate) fn take_any(&mut self, port: u16) -> Option<Socket> {
         let index = self.waiting.iter().position(|one| one.port == port)?;
         Some(self.waiting.remove(index).socket)
     }
 
-    /// Sends those away who have come to a port.
+    /// Drops all connections of a port.
     pub(crate) fn drop_port(&mut self, port: u16) {
         self.waiting.retain(|one| one.port != port);
     }
 
-    /// The connection that has said this nonce as its application says it; with what it has said behind it, or with its whole head.
+    /// Takes the connection that has sent this nonce in the form of its application. Also returns
+    /// what followed the nonce, or, for HTTP, the whole head.
     pub(crate) fn claim(&mut self, application: Application, port: u16, nonce: &str) -> Option<(Socket, Vec<u8>)> {
         if application == Application::Ftp {
-            // A server of FTP speaks first.
+            // An FTP server speaks first.
             for one in self.waiting.iter_mut().filter(|one| one.port == port && !one.greeted) {
                 one.greeted = true;
                 one.gone = one.socket.write_all(b"220 ready\r\n").is_err();
@@ -133,7 +139,8 @@ impl PendingConnections {
     }
 }
 
-/// What was said behind a nonce, where it was said as an application says it; by HTTP the head too.
+/// The bytes after the nonce, if they have the form of the application. For HTTP, all bytes
+/// including the head.
 pub(super) fn after_nonce(heard: &[u8], application: Application, nonce: &str) -> Option<Vec<u8>> {
     match application {
         Application::Tcp => Some(heard.strip_prefix(nonce.as_bytes())?.strip_prefix(b"\n")?.to_vec()),

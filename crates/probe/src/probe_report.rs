@@ -1,4 +1,4 @@
-//! Report.
+//! The result of probing a host. The field names are the keys of `tandem detect probe --json`.
 
 use crate::{
     clock_offset::ClockOffset,
@@ -10,47 +10,48 @@ use detect::{Evidence, SplitVerdict};
 use serde::Serialize;
 use std::net::IpAddr;
 
-/// What is said of a port.
+/// The result for one port, application and direction.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ProbeRow {
-    /// What was carried.
+    /// The application that was carried.
     pub application: String,
-    /// The host's port.
+    /// Port of the host.
     pub port: u16,
-    /// `down` to the prober, `up` from it; null where one end alone was looked at.
+    /// `down` to the prober, `up` from it. `None` for a single-ended probe.
     pub direction: Option<TransferDirection>,
-    /// Is it split?
+    /// The verdict.
     pub verdict: SplitVerdict,
-    /// Why that is the verdict.
+    /// Why the verdict was reached.
     pub reason: String,
-    /// Where it is split, as far as hops answer.
+    /// Where the connection is split, as far as routers answer.
     pub place: Option<SplitLocation>,
-    /// What speaks for it, and what was looked at besides; the strongest first.
+    /// All evidence, the strongest first. Neutral observations come last.
     pub evidence: Vec<Evidence>,
-    /// What could not be had, and why.
+    /// What could not be measured, and why.
     pub missing: Vec<String>,
 }
 
-/// What was found by probing a host.
+/// The result of probing a host.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ProbeReport {
-    /// The host's address.
+    /// Address of the host.
     pub host: IpAddr,
-    /// Whether its responder helped.
+    /// Whether a responder helped.
     pub responder: bool,
     /// A row for each port, application and direction.
     pub rows: Vec<ProbeRow>,
-    /// What packets that are no TCP show.
+    /// The network path, measured with UDP and ICMP.
     pub way: NetworkPath,
-    /// What was measured of each port from here.
+    /// Single-ended measurements of each port.
     pub ports: Vec<PortProbe>,
-    /// The same of ports at which hardly anybody listens.
+    /// The same for ports where no service is expected.
     pub elsewhere: Vec<PortProbe>,
-    /// How far the responder's clock is ahead, and the control run that no splitter of TCP touches.
+    /// Offset between the clocks, and the round trip of datagrams as a baseline that no TCP
+    /// splitter touches.
     pub clocks: Option<ClockOffset>,
-    /// What was carried, as both ends saw it.
+    /// The transfers, as both ends saw them.
     pub transfers: Vec<TransferRecord>,
-    /// The prober's trace and the responder's: capture files, headers only.
+    /// The prober's trace and the responder's: pcap files, headers only.
     #[serde(skip)]
     pub traces: Option<[Vec<u8>; 2]>,
 }

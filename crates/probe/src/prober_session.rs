@@ -1,4 +1,5 @@
-//! The prober's side of a session with a responder: says who it is, orders transfers, and does its part of each.
+//! The prober's side of a session with a responder: authenticates, orders transfers, and takes part
+//! in them.
 
 use crate::{
     clock_offset::{self, ClockOffset},
@@ -17,16 +18,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a connection to the responder is waited for, and a word of its.
+/// Timeout of connecting to the responder, and of waiting for one of its messages.
 const CONNECT: Duration = Duration::from_secs(10);
 const WORD: Duration = Duration::from_secs(90);
-/// How long the responder waits for a connection: one whose data a middle may collect first, and one that can't go on without having come.
+/// How long the responder waits for a data connection, s: one whose data a middlebox may collect
+/// first, and one that must arrive at once.
 const COLLECTED: f64 = 20.0;
 const AT_ONCE: f64 = 5.0;
-/// Data of a transfer that is held, bytes: few enough to be sent at once.
+/// Payload of a transfer with held ACKs, bytes: small enough for the initial window.
 const HELD_BYTES: u64 = 12_000;
 
-/// A session with a responder.
+/// A session with a responder. Dropping it ends the session.
 pub(crate) struct ProberSession {
     control: TcpStream,
     at: SocketAddr,
@@ -34,7 +36,7 @@ pub(crate) struct ProberSession {
     pub(crate) offer: Welcome,
 }
 
-/// What a transfer is to be.
+/// Parameters of a transfer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TransferSpec {
     pub(crate) application: Application,
@@ -46,7 +48,10 @@ pub(crate) struct TransferSpec {
 }
 
 impl ProberSession {
-    /// Finds a responder at a host.
+    /// Connects to a responder and authenticates.
+    ///
+    /// # Errors
+    /// The responder cannot be reached, or refuses.
     pub(crate) fn open(host: IpAddr, port: u16, token: &str) -> Result<Self, ProbeError> {
         let at = SocketAddr::new(host, port);
         let failed = |what: &'static str| {
@@ -66,26 +71,26 @@ impl ProberSession {
             control.set_read_timeout(Some(WORD))?;
             Ok(offer)
         };
-        let offer = greet().map_err(failed("come to terms with the responder"))?;
+        let offer = greet().map_err(failed("complete the handshake with the responder"))?;
         if let Some(why) = &offer.refused {
             return Err(ProbeError::Refused { at, why: why.clone() });
         }
         if clock_offset::datagram_key(&offer.key).is_none() {
-            return Err(ProbeError::Refused { at, why: "its word is not a responder's (does another program listen there?)".into() });
+            return Err(ProbeError::Refused { at, why: "its answer is not a responder's (does another program listen there?)".into() });
         }
         Ok(ProberSession { control, at, host, offer })
     }
 
-    /// Compares the clocks; by none of its datagrams, none.
+    /// Compares the clocks. `None` if no datagram came back.
     pub(crate) fn clocks(&self) -> Result<Option<ClockOffset>, ProbeError> {
         Ok(clock_offset::estimate(&clock_offset::exchange(self.at, &self.offer.key)?))
     }
 
     fn failed(&self, why: io::Error) -> ProbeError {
-        ProbeError::Socket { what: format!("go on with the responder at {}", self.at), why }
+        ProbeError::Socket { what: format!("continue the session with the responder at {}", self.at), why }
     }
 
-    /// The responder's trace.
+    /// Ends the responder's capture and fetches it.
     pub(crate) fn trace(&self) -> Result<Vec<u8>, ProbeError> {
         let ask = || {
             framing::write_message(&self.control, &ProberOrder::Trace)?;
@@ -94,27 +99,29 @@ impl ProberSession {
         ask().map_err(|why| self.failed(why))
     }
 
-    /// Sends a SYN to a port that lets none in for so long; returns after what time it was answered, or why the port is not deaf.
+    /// Sends a SYN to a port while the responder drops SYNs there. Returns after what time the SYN
+    /// was answered, s, or why the responder could not drop SYNs.
     pub(crate) fn syn_while_blocked(&self, port: u16, seconds: f64) -> Result<Result<Option<f64>, String>, ProbeError> {
         let ask = || -> io::Result<Result<Option<f64>, String>> {
             framing::write_message(&self.control, &ProberOrder::Deaf { port, seconds })?;
             match framing::read_message(&self.control)? {
                 ResponderEvent::Ready => {}
                 ResponderEvent::Done(report) => return Ok(Err(report.error.unwrap_or_default())),
-                other => return Err(io::Error::other(format!("{other:?} was said instead of ready"))),
+                other => return Err(io::Error::other(format!("the responder sent {other:?} instead of ready"))),
             }
-            // A SYN is sent again after one second, and after three.
+            // A SYN is retransmitted after one second, and again after three.
             let patience = Duration::from_secs_f64(seconds + 4.0);
             let dialled = ttl_limited::connect_all(SocketAddr::new(self.host, port), &[None], patience)?;
             let ResponderEvent::Done(_) = framing::read_message(&self.control)? else {
-                return Err(io::Error::other("it said something else"));
+                return Err(io::Error::other("the responder sent an unexpected event"));
             };
             Ok(Ok(dialled.iter().find(|one| one.seen.answer == SynOutcome::Accepted).map(|one| one.seen.after_s)))
         };
         ask().map_err(|why| self.failed(why))
     }
 
-    /// Has something carried; and, with the nonce of another transfer, the same again.
+    /// Runs a transfer. `again` repeats the request of an earlier one, given its nonce. Returns the
+    /// record and the nonce.
     pub(crate) fn transfer(&self, wanted: &TransferSpec, again: Option<&str>) -> Result<(TransferRecord, String), ProbeError> {
         let nonce = again.map_or_else(token::random_hex, |nonce| Ok(nonce.to_string())).map_err(|why| self.failed(why))?;
         let clocks = self.clocks()?;
@@ -137,12 +144,13 @@ impl ProberSession {
     }
 }
 
-/// A transfer that runs. What goes wrong on its connection is in the report; an error is one of the session.
+/// A running transfer. Failures of its data connection go into the report. An error means that the
+/// session failed.
 struct RunningTransfer<'a> {
     session: &'a ProberSession,
     order: &'a TransferOrder,
     here: TransferReport,
-    /// The responder's report, when it came sooner than was expected.
+    /// The responder's report, if it came earlier than expected.
     done: Option<TransferReport>,
 }
 
@@ -153,21 +161,21 @@ impl RunningTransfer<'_> {
         match framing::read_message(control)? {
             ResponderEvent::Ready => {}
             ResponderEvent::Done(report) => return Ok(report),
-            other => return Err(io::Error::other(format!("{other:?} was said instead of ready"))),
+            other => return Err(io::Error::other(format!("the responder sent {other:?} instead of ready"))),
         }
         let http = matches!(self.order.application, Application::HttpData | Application::HttpImage);
         let done = if self.order.application == Application::Ftp { self.by_ftp() } else { self.directly(http) };
         if let Err(why) = done {
             self.here.error.get_or_insert(why.to_string());
         }
-        // Events that nobody waits for any more come before it.
+        // Skip events that are no longer awaited.
         while self.done.is_none() {
             self.event()?;
         }
         Ok(self.done.take().unwrap_or_default())
     }
 
-    /// The responder's next word, but for the last.
+    /// The responder's next event. `None` for the last one, which is stored in `done`.
     fn event(&mut self) -> io::Result<Option<ResponderEvent>> {
         match framing::read_message(&self.session.control)? {
             ResponderEvent::Done(report) => {
@@ -178,7 +186,7 @@ impl RunningTransfer<'_> {
         }
     }
 
-    /// Waits for a word; whether it came.
+    /// Waits for an event that matches. False if the transfer ended before.
     fn heard(&mut self, what: fn(&ResponderEvent) -> bool) -> io::Result<bool> {
         while self.done.is_none() {
             if self.event()?.is_some_and(|event| what(&event)) {
@@ -192,22 +200,22 @@ impl RunningTransfer<'_> {
         let to = SocketAddr::new(self.session.host, port);
         let dialled = ttl_limited::connect_all(to, &[None], CONNECT)?;
         let Some(one) = dialled.into_iter().find(|one| one.seen.answer == SynOutcome::Accepted) else {
-            return Err(io::Error::other(format!("{to} did not accept")));
+            return Err(io::Error::other(format!("{to} did not accept the connection")));
         };
         one.socket.set_nonblocking(false)?;
         Ok(one.socket)
     }
 
-    /// Lets no data in, where that is wanted.
+    /// Drops incoming data if the order says so.
     fn hold(&mut self, socket: &Socket) -> io::Result<()> {
         if self.order.hold.is_some() {
-            // What does not come then is not a middle's doing.
+            // If the filter fails, data that are missing prove nothing.
             socket_filter::drop_data(socket).inspect_err(|_| self.here.connection = None)?;
         }
         Ok(())
     }
 
-    /// By a connection that carries a word or a head before the data.
+    /// Carries the data after a nonce or a head on the same connection.
     fn directly(&mut self, http: bool) -> io::Result<()> {
         let TransferOrder { application, direction, port, ref nonce, bytes, .. } = *self.order;
         let socket = self.connect(port)?;
@@ -231,7 +239,7 @@ impl RunningTransfer<'_> {
         }
         self.here.head = if http { first } else { String::new() };
         if http {
-            // The answer says that it has come.
+            // The response confirms that the data arrived.
             let mut answer = TransferReport::default();
             transfer::receive(&socket, true, Vec::new(), http::HEAD as u64, &mut answer)?;
         }
@@ -249,7 +257,7 @@ impl RunningTransfer<'_> {
         lines.command("TYPE I", "200")?;
         let answer = lines.command("EPSV", "229")?;
         let port = answer.split('|').nth(3).and_then(|port| port.parse().ok());
-        let data = self.connect(port.ok_or_else(|| io::Error::other(format!("no port in {answer:?}")))?)?;
+        let data = self.connect(port.ok_or_else(|| io::Error::other(format!("no port in the FTP reply {answer:?}")))?)?;
         transfer::record_connection(&mut self.here, &data);
         if direction == TransferDirection::Down {
             self.hold(&data)?;
@@ -267,7 +275,7 @@ impl RunningTransfer<'_> {
         Ok(())
     }
 
-    /// Receives; where that is wanted, after no data was let in for a while.
+    /// Receives. If the order says so, drops incoming data for a while before.
     fn receive(&mut self, socket: &Socket, http: bool) -> io::Result<()> {
         if let Some(hold) = self.order.hold {
             if self.heard(|event| matches!(event, ResponderEvent::Sent))? {
@@ -278,11 +286,11 @@ impl RunningTransfer<'_> {
         transfer::receive(socket, http, Vec::new(), protocol::MOST_BYTES * 2, &mut self.here)
     }
 
-    /// Sends; where that is wanted, when the responder lets no data in.
+    /// Sends. If the order says so, waits until the responder drops incoming data.
     fn send(&mut self, socket: &Socket, head: &str, content: &[u8]) -> io::Result<()> {
         let hold = self.order.hold;
         if hold.is_some() && !self.heard(|event| matches!(event, ResponderEvent::Holding))? {
-            return Err(io::Error::other("the responder did not see the connection"));
+            return Err(io::Error::other("the data connection did not reach the responder"));
         }
         let manner = transfer::SendOptions { pause: Duration::from_secs_f64(self.order.pause), held: hold };
         let control = &self.session.control;
@@ -290,7 +298,7 @@ impl RunningTransfer<'_> {
         let begun = Instant::now();
         let done = transfer::send(socket, head, content, &manner, &mut self.here, &mut sent);
         if done.is_err() && begun.elapsed() < Duration::from_secs_f64(hold.unwrap_or(0.0)) {
-            // The responder waits for the word.
+            // The responder still waits for this message.
             let _ = framing::write_message(control, &ResponderEvent::Sent);
         }
         done

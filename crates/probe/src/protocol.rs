@@ -1,81 +1,84 @@
-//! What prober and responder say to each other: frames of JSON over one connection, which both bound in size; and the clocks' offset, by datagrams.
+//! Messages between prober and responder: JSON in frames of bounded size over one TCP connection.
 //!
-//! The prober opens; the responder challenges; the prober proves that it knows the token (HMAC-SHA256). Then it gives orders, one after the other, and hears
-//! what came of each. Nothing is ever sent to an address that has not answered a SYN, and a datagram is answered by one as large, to those who know the
-//! session's key.
+//! The prober connects and the responder sends a challenge. The prober proves that it knows the
+//! token (HMAC-SHA256). Then the prober sends orders one after the other, and the responder reports
+//! the result of each. Nothing is sent to an address that has not completed a TCP handshake. A
+//! datagram is answered only if it begins with the key of the session, and the answer is as large
+//! as the request.
 
 use crate::transfer_record::{Application, TransferDirection, TransferReport};
 use serde::{Deserialize, Serialize};
 
-/// Where the responder is spoken to unless it is told otherwise.
+/// Default control port of the responder, TCP and UDP.
 pub const CONTROL_PORT: u16 = 7707;
-/// What both ends must speak.
+/// Protocol version. Both ends must have the same.
 pub(crate) const VERSION: u32 = 1;
-/// The most that is carried in one transfer, bytes.
+/// Upper bound on the payload of a transfer, bytes.
 pub const MOST_BYTES: u64 = 4 << 20;
-/// The longest that ACKs are held, s.
+/// Upper bound on the time that ACKs are held, s.
 pub const LONGEST_HOLD: f64 = 20.0;
 
-/// The responder's first word.
+/// The responder's first message.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ResponderChallenge {
     pub(crate) version: u32,
     pub(crate) nonce: String,
 }
 
-/// The prober's.
+/// The prober's first message.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ProberHello {
     pub(crate) version: u32,
     pub(crate) proof: String,
 }
 
-/// What the responder has to offer.
+/// The responder's answer to the hello.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Welcome {
-    /// Why it won't.
+    /// Why the responder refuses, if it does.
     pub(crate) refused: Option<String>,
     pub(crate) ports: Vec<u16>,
     pub(crate) ftp_data: u16,
-    /// Why it takes no trace, if it takes none.
+    /// Why it cannot capture, if it cannot.
     pub(crate) no_trace: Option<String>,
-    /// What its datagrams must begin with.
+    /// Key that its datagrams must begin with.
     pub(crate) key: String,
 }
 
-/// What the prober wants.
+/// An order of the prober.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ProberOrder {
     Transfer(TransferOrder),
-    /// Let no SYN in at this port for so long, s.
+    /// Drop SYNs at this port for so long, s.
     Deaf {
         port: u16,
         seconds: f64,
     },
-    /// End the trace and send it.
+    /// End the capture and send it.
     Trace,
 }
 
-/// A transfer.
+/// Parameters of a transfer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct TransferOrder {
     pub(crate) application: Application,
     pub(crate) direction: TransferDirection,
     pub(crate) port: u16,
-    /// What its connection is known by: letters and digits.
+    /// Identifies the data connection. Letters and digits.
     pub(crate) nonce: String,
     pub(crate) bytes: u64,
-    /// Between the first half and the second, s.
+    /// Pause between the first half and the second, s.
     pub(crate) pause: f64,
-    /// The receiver sends no ACK for so long, s, after it has heard that the first byte was sent.
+    /// Time for which the receiver sends no ACK, s, from when it learns that the first byte was
+    /// sent.
     pub(crate) hold: Option<f64>,
-    /// How long the connection is waited for, s.
+    /// How long the responder waits for the data connection, s.
     pub(crate) patience: f64,
 }
 
 impl TransferOrder {
-    /// Whether it is within what a responder does for anybody.
+    /// Whether the parameters are within the limits of a responder.
     pub(crate) fn is_allowed(&self) -> bool {
         self.bytes <= MOST_BYTES
             && (0.0..=LONGEST_HOLD).contains(&self.pause)
@@ -85,13 +88,13 @@ impl TransferOrder {
     }
 }
 
-/// What the responder says while a transfer runs.
+/// An event of the responder while a transfer runs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ResponderEvent {
-    /// The order is taken: connect.
+    /// The order is accepted: connect now.
     Ready,
-    /// The connection has come, and its data won't be acknowledged.
+    /// The connection has arrived, and its data will not be acknowledged.
     Holding,
     /// The first byte was sent.
     Sent,

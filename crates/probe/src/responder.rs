@@ -1,7 +1,8 @@
-//! The responder: does what a prober orders, one prober at a time, and gives it the trace that it took meanwhile.
+//! The responder: serves one prober at a time, carries data as ordered, and hands over its capture.
 //!
-//! It is of no use to strangers: with a token they get nowhere, and without one nothing goes to an address that has not answered a SYN and said a word that its
-//! own order had; bytes, time, transfers and connections are bounded. It sets no rule and writes no file.
+//! Without the token a peer obtains nothing. Even without a token, nothing is sent to an address
+//! that has not completed a TCP handshake and repeated the nonce of its own order. Bytes, time,
+//! transfers and connections are bounded. The responder sets no firewall rule and writes no file.
 
 use crate::{
     error::ProbeError,
@@ -15,20 +16,23 @@ use std::{
     thread,
 };
 
-/// How to respond.
+/// Options of [`respond`].
 #[derive(Debug, Clone)]
 pub struct ResponderOptions {
-    /// Where to listen.
+    /// Address to listen at.
     pub listen: IpAddr,
-    /// Where probers speak to it, by TCP and UDP.
+    /// Control port, TCP and UDP.
     pub control: u16,
-    /// Where they carry data.
+    /// Ports that carry data.
     pub ports: Vec<u16>,
-    /// What they must know.
+    /// Token that probers must know. `None` admits everyone.
     pub token: Option<String>,
 }
 
-/// Responds until `over`; says what happens.
+/// Serves probers until `over` is set. Calls `say` with progress messages.
+///
+/// # Errors
+/// The control port, or every data port, cannot be opened.
 pub fn respond(how: &ResponderOptions, over: &AtomicBool, mut say: impl FnMut(&str)) -> Result<(), ProbeError> {
     let (_, control) = listen(how.listen, how.control)?;
     let at = SocketAddr::new(how.listen, how.control);
@@ -51,7 +55,7 @@ pub fn respond(how: &ResponderOptions, over: &AtomicBool, mut say: impl FnMut(&s
     let ftp_data = data.0;
     listeners.push(data);
     let said: Vec<String> = ports.iter().map(u16::to_string).collect();
-    say(&format!("ready: probers speak to port {}, data go by {}, and by {ftp_data} for FTP", how.control, said.join(", ")));
+    say(&format!("ready: control port {}, data ports {}, FTP data port {ftp_data}", how.control, said.join(", ")));
     let (mut connections, mut pending) = (PendingConnections::new(listeners), Vec::new());
     while !over.load(Relaxed) {
         connections.poll();
@@ -63,7 +67,7 @@ pub fn respond(how: &ResponderOptions, over: &AtomicBool, mut say: impl FnMut(&s
         let PendingProber { control, nonce, from, .. } = caller;
         let session = ResponderSession { control, pending: &mut connections, ports: &ports, ftp_data, connections: Vec::new(), over };
         match hello.and_then(|hello| session.run(how.token.as_deref().unwrap_or(""), &nonce, &hello, &datagrams)) {
-            Ok(orders) => say(&format!("{from}: {orders} orders done")),
+            Ok(orders) => say(&format!("{from}: completed {orders} orders")),
             Err(why) => say(&format!("{from}: {why}")),
         }
     }

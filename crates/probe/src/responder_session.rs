@@ -1,4 +1,4 @@
-//! Session.
+//! A session of the responder with an authenticated prober.
 
 use crate::{
     capture::{self, PacketCapture},
@@ -21,11 +21,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A session's bounds: its time, its orders, the time between two of them.
+/// Limits of a session: its duration, its number of orders, the time between two orders.
 const SESSION: Duration = Duration::from_secs(30 * 60);
 const ORDERS: u32 = 300;
 const IDLE: Duration = Duration::from_secs(90);
-/// Lines of one conversation by FTP.
+/// Upper bound on the commands of one FTP control connection.
 const LINES: usize = 32;
 pub(crate) const TICK: Duration = Duration::from_millis(1);
 
@@ -34,7 +34,7 @@ pub(crate) struct ResponderSession<'a> {
     pub(crate) pending: &'a mut PendingConnections,
     pub(crate) ports: &'a [u16],
     pub(crate) ftp_data: u16,
-    /// Those that carried what was ordered.
+    /// Data connections of the orders so far.
     pub(crate) connections: Vec<[SocketAddr; 2]>,
     pub(crate) over: &'a AtomicBool,
 }
@@ -45,9 +45,13 @@ impl ResponderSession<'_> {
         self.control.set_write_timeout(Some(transfer::SILENCE))?;
         let key = token::random_hex()?;
         let refused = if hello.version != protocol::VERSION {
-            Some(format!("it speaks version {}, this is {} (use the same tandem at both ends)", hello.version, protocol::VERSION))
+            Some(format!(
+                "the prober has protocol version {}, the responder {} (use the same release of tandem at both ends)",
+                hello.version,
+                protocol::VERSION
+            ))
         } else if !token::verify_proof(token, nonce, &hello.proof) {
-            Some("the token is another one".to_string())
+            Some("the token is wrong (give --token or TANDEM_TOKEN)".to_string())
         } else {
             None
         };
@@ -56,7 +60,7 @@ impl ResponderSession<'_> {
         let no_trace = tap
             .as_ref()
             .and_then(|tap| tap.as_ref().err())
-            .map(|why| format!("could not open a packet socket: {why} (root may; or CAP_NET_RAW)"));
+            .map(|why| format!("could not open a packet socket: {why} (needs root or CAP_NET_RAW)"));
         let welcome = Welcome { refused: refused.clone(), ports: self.ports.to_vec(), ftp_data: self.ftp_data, no_trace, key: key.clone() };
         framing::write_message(&self.control, &welcome)?;
         if let Some(why) = refused {
@@ -71,13 +75,13 @@ impl ResponderSession<'_> {
         })
     }
 
-    /// Does what is ordered, until the prober leaves; returns how much that was.
+    /// Executes orders until the prober closes. Returns their number.
     fn execute_orders(&mut self, mut tap: Option<PacketCapture>) -> io::Result<u32> {
         let begun = Instant::now();
         for count in 0..ORDERS {
             let Some(order) = self.next_order()? else { return Ok(count) };
             if begun.elapsed() > SESSION {
-                return Err(io::Error::new(ErrorKind::TimedOut, "the session took too long"));
+                return Err(io::Error::new(ErrorKind::TimedOut, "the session exceeded its time limit"));
             }
             match order {
                 ProberOrder::Transfer(transfer) => {
@@ -95,10 +99,10 @@ impl ResponderSession<'_> {
                 }
             }
         }
-        Err(io::Error::other(format!("more than {ORDERS} orders")))
+        Err(io::Error::other(format!("the prober sent more than {ORDERS} orders")))
     }
 
-    /// The next order; none: the prober has left.
+    /// The next order. `None` when the prober has closed.
     fn next_order(&mut self) -> io::Result<Option<ProberOrder>> {
         let begun = Instant::now();
         while begun.elapsed() < IDLE && !self.over.load(Relaxed) {
@@ -113,7 +117,7 @@ impl ResponderSession<'_> {
                 Err(why) => return Err(why),
             }
         }
-        Err(io::Error::new(ErrorKind::TimedOut, "no order came"))
+        Err(io::Error::new(ErrorKind::TimedOut, "no order arrived in time"))
     }
 
     fn block_syns(&mut self, port: u16, seconds: f64) -> io::Result<()> {
@@ -126,12 +130,15 @@ impl ResponderSession<'_> {
                 socket_filter::detach(listener)?;
             }
             Some((_, Err(why))) => report.error = Some(why.to_string()),
-            None => report.error = Some(format!("nobody listens at port {port}, or {seconds} s is too long")),
+            None => {
+                let why = "there is no listener, or the time is too long";
+                report.error = Some(format!("cannot drop SYNs at port {port} for {seconds} s: {why}"));
+            }
         }
         framing::write_message(&self.control, &ResponderEvent::Done(report))
     }
 
-    /// Waits for what `find` finds, and lets others wait meanwhile.
+    /// Polls the pending connections until `find` returns something.
     fn wait_for<T>(&mut self, seconds: f64, mut find: impl FnMut(&mut PendingConnections) -> Option<T>) -> io::Result<T> {
         let (begun, seconds) = (Instant::now(), seconds.clamp(0.0, 2.0 * protocol::LONGEST_HOLD));
         while begun.elapsed().as_secs_f64() < seconds && !self.over.load(Relaxed) {
@@ -141,12 +148,12 @@ impl ResponderSession<'_> {
             }
             thread::sleep(TICK);
         }
-        Err(io::Error::new(ErrorKind::TimedOut, "the connection did not come"))
+        Err(io::Error::new(ErrorKind::TimedOut, "the data connection did not arrive"))
     }
 
     fn transfer(&mut self, order: &TransferOrder, report: &mut TransferReport) -> io::Result<()> {
         if !order.is_allowed() || !self.ports.contains(&order.port) {
-            return Err(io::Error::new(ErrorKind::InvalidInput, "an order beyond what is allowed"));
+            return Err(io::Error::new(ErrorKind::InvalidInput, "the order exceeds the responder's limits"));
         }
         framing::write_message(&self.control, &ResponderEvent::Ready)?;
         let (socket, heard) = self.wait_for(order.patience, |pending| pending.claim(order.application, order.port, &order.nonce))?;
@@ -156,7 +163,7 @@ impl ResponderSession<'_> {
         self.carry_data(order, &socket, heard, report)
     }
 
-    /// Sends or receives what was ordered.
+    /// Sends or receives the payload.
     fn carry_data(&mut self, order: &TransferOrder, socket: &Socket, heard: Vec<u8>, report: &mut TransferReport) -> io::Result<()> {
         let http = matches!(order.application, Application::HttpData | Application::HttpImage);
         transfer::record_connection(report, socket);
@@ -168,7 +175,7 @@ impl ResponderSession<'_> {
                     framing::write_message(control, &ResponderEvent::Holding)?;
                     let ResponderEvent::Sent = framing::read_message(DeadlineSocket::new(control, transfer::SILENCE, transfer::SILENCE))?
                     else {
-                        return Err(io::Error::other("the prober did not send"));
+                        return Err(io::Error::other("the prober did not report that it sent data"));
                     };
                     thread::sleep(Duration::from_secs_f64(held));
                     socket_filter::detach(socket)?;
@@ -190,36 +197,36 @@ impl ResponderSession<'_> {
         Ok(())
     }
 
-    /// Speaks FTP (RFC 959, RFC 2428) until the file is there.
+    /// Serves FTP (RFC 959, RFC 2428) until the file is transferred.
     fn serve_ftp(&mut self, order: &TransferOrder, socket: &Socket, heard: Vec<u8>, report: &mut TransferReport) -> io::Result<()> {
         let mut lines = ftp::FtpControl::new(socket, heard);
         self.pending.drop_port(self.ftp_data);
-        lines.send("331 and the password")?;
+        lines.send("331 password required")?;
         let mut carried = Ok(());
         for _ in 0..LINES {
             let line = lines.read_line()?;
             match line.split(' ').next().unwrap_or("") {
                 "PASS" => lines.send("230 welcome")?,
-                "TYPE" => lines.send("200 as you like")?,
-                "EPSV" => lines.send(&format!("229 come here (|||{}|)", self.ftp_data))?,
+                "TYPE" => lines.send("200 ok")?,
+                "EPSV" => lines.send(&format!("229 entering extended passive mode (|||{}|)", self.ftp_data))?,
                 "RETR" | "STOR" => {
                     let port = self.ftp_data;
                     let data = self.wait_for(order.patience, |pending| pending.take_any(port))?;
                     data.set_nonblocking(false)?;
-                    lines.send("150 it comes")?;
+                    lines.send("150 opening data connection")?;
                     carried = self.carry_data(order, &data, Vec::new(), report);
                     drop(data);
-                    lines.send(if carried.is_ok() { "226 done" } else { "426 it broke off" })?;
+                    lines.send(if carried.is_ok() { "226 transfer complete" } else { "426 transfer aborted" })?;
                 }
                 "QUIT" => {
                     lines.send("221 goodbye")?;
                     transfer::close(socket);
                     return carried;
                 }
-                _ => lines.send("502 not here")?,
+                _ => lines.send("502 command not implemented")?,
             }
         }
-        Err(io::Error::other(format!("more than {LINES} lines by FTP")))
+        Err(io::Error::other(format!("the prober sent more than {LINES} FTP commands")))
     }
 }
 

@@ -13,10 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the kernel may take to bring something from one socket to another, which takes no time.
+/// Upper bound on what the kernel needs to carry data between two local sockets.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What `find` finds, soon.
+/// Polls until `find` returns something.
 fn poll_until<T>(mut find: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
@@ -28,7 +28,7 @@ fn poll_until<T>(mut find: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The word of somebody who knows the token, in answer to the challenge.
+/// The hello of a peer that knows the token, in answer to the challenge.
 fn hello_for(stream: &TcpStream, token: &str) -> Vec<u8> {
     let challenge: ResponderChallenge = framing::read_message(stream).unwrap();
     let mut word = Vec::new();
@@ -36,7 +36,7 @@ fn hello_for(stream: &TcpStream, token: &str) -> Vec<u8> {
     word
 }
 
-/// Ends a responder, however a test ends.
+/// Stops a responder, however a test ends.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -47,7 +47,7 @@ impl Drop for Ends<'_> {
 
 #[test]
 fn strangers_hold_no_responder() {
-    // An address that no other run of this test has at once.
+    // An address that no concurrent run of this test has.
     let [.., high, low] = std::process::id().to_be_bytes();
     let address = Ipv4Addr::new(127, 77, high, low);
     let how = ResponderOptions { listen: address.into(), control: protocol::CONTROL_PORT, ports: vec![0], token: Some("secret".into()) };
@@ -58,7 +58,8 @@ fn strangers_hold_no_responder() {
         let connect = || {
             poll_until(|| {
                 let stream = TcpStream::connect((how.listen, how.control)).ok()?;
-                // Less than a stranger's time: who had to wait for one would not be answered.
+                // Shorter than the time that a silent peer is given: a prober that waited behind
+                // one would not be answered.
                 stream.set_read_timeout(Some(MESSAGE_TIMEOUT / 2)).unwrap();
                 Some(stream)
             })

@@ -1,18 +1,18 @@
-//! Measurements as they would be on ways of every kind, and what is made of them.
+//! Simulated measurements of many paths, and the verdicts about them.
 
 use super::*;
 use crate::traceroute::{PathRoundTrip, RouterHop};
 use detect::{SplitVerdict, weigh};
 use proptest::prelude::*;
 
-/// A way of `length` hops, on which every router answers; the round trip takes a millisecond a hop.
+/// A path of `length` hops on which every router answers. The round trip takes 20 ms per hop.
 fn way(length: u8) -> NetworkPath {
     let hops = (1..length).map(|ttl| RouterHop { ttl, from: Some([10, 0, 0, ttl].into()), answers: 3 }).collect();
     let round_trip = PathRoundTrip { by: Baseline::Icmp, least_s: 0.02 * f64::from(length), of: 8 };
     NetworkPath { hops, reached: Some(length), round_trip: Some(round_trip), ttl: Some(64 - length + 1), missing: Vec::new() }
 }
 
-/// A port that answers `at` so many hops, of a host `length` hops away, at which `answer` is given.
+/// A port that answers from `at` hops away, on a host `length` hops away, with the given outcome.
 fn port(number: u16, at: u8, length: u8, answer: SynOutcome) -> PortProbe {
     let after = |hops: u8| 0.02 * f64::from(hops);
     let short = |ttl: u8| {
@@ -44,7 +44,8 @@ fn closed(length: u8) -> Vec<PortProbe> {
 }
 
 proptest! {
-    /// Whoever answers before the host is found, and where; who does not is never accused.
+    /// A node that answers before the host is found at its place. Without one there is no false
+    /// alarm.
     #[test]
     fn splits_are_found_where_they_are(length in 2u8..30, at in 1u8..30) {
         let at = at.min(length);
@@ -54,7 +55,7 @@ proptest! {
         prop_assert_eq!(found, if at < length { (SplitVerdict::SplitTcp, Some(at)) } else { (SplitVerdict::EndToEnd, None) }, "{:#?}", evidence);
     }
 
-    /// Whatever of the answers is lost, an unsplit connection is not said to be split, and a split one not to be whole.
+    /// Whatever answers are lost, the verdict is never the opposite of the truth.
     #[test]
     fn what_is_lost_makes_no_false_alarm(
         length in 2u8..12, at in 1u8..12, silent in prop::collection::vec(any::<bool>(), 40), reached in any::<bool>(), once in any::<bool>(),
@@ -66,7 +67,7 @@ proptest! {
         way.hops.retain(|_| lost.next() != Some(true));
         way.hops.iter_mut().for_each(|hop| hop.answers = if once { 1 } else { hop.answers });
         way.reached = way.reached.filter(|_| reached);
-        // A host that puts off ICMP, and a server that thinks.
+        // A host that delays ICMP, and a slow server.
         way.round_trip = way.round_trip.map(|trip| PathRoundTrip { least_s: trip.least_s * icmp, ..trip });
         seen.first_byte_s = seen.first_byte_s.map(|after| after + thinks);
         for short in &mut seen.short {
@@ -83,7 +84,7 @@ proptest! {
 
 #[test]
 fn a_guard_against_syn_floods_is_no_splitter() {
-    // It answers SYNs, and lets data pass.
+    // It answers SYNs and lets data pass.
     let (mut seen, way) = (port(443, 3, 9, SynOutcome::Accepted), way(9));
     for data in &mut seen.data {
         *data = DataProbe { acked_s: None, sent: 4, alive: Some(true), ..*data };
@@ -95,7 +96,7 @@ fn a_guard_against_syn_floods_is_no_splitter() {
 
 #[test]
 fn what_a_guard_answers_is_weak_wherever_it_is_seen() {
-    // Of a host that itself answers nothing: how far it is away, only the other ports tell, and routers as far as they answer.
+    // The host itself answers nothing. Its distance follows only from other ports and from routers.
     let mut far = way(9);
     (far.reached, far.round_trip, far.ttl) = (None, None, None);
     let open: Vec<PortProbe> = [1000, 2000, 3000].map(|number| port(number, 3, 9, SynOutcome::Accepted)).to_vec();
@@ -119,7 +120,7 @@ fn a_silent_network_tells_by_another_port() {
     let silent = NetworkPath::default();
     let seen = PortProbe { data: Vec::new(), first_byte_s: None, ..port(80, 2, 9, SynOutcome::Accepted) };
     let (said, evidence) = verdict(&seen, &silent, &closed(9));
-    // By distance, time, and hops left.
+    // By distance, connect time and TTL.
     assert_eq!(said, SplitVerdict::SplitTcp, "{evidence:#?}");
     let (said, _) = verdict(&PortProbe { data: Vec::new(), ..port(80, 9, 9, SynOutcome::Accepted) }, &silent, &closed(9));
     assert_eq!(said, SplitVerdict::CannotTell);

@@ -1,22 +1,24 @@
-//! Filters.
+//! Filters on single sockets (classic BPF) that keep packets from TCP, so that they are not
+//! acknowledged.
 
 use socket2::{SockFilter, Socket};
 use std::io;
 
-/// What a report's error begins with where a filter could not be set.
-pub(crate) const NO_FILTER: &str = "could not set a filter on a socket of its own";
+/// Prefix of a report's error if a filter could not be attached.
+pub(crate) const NO_FILTER: &str = "could not attach a filter to its socket";
 
-/// Some kernels allow none to who is not root, or have no room left for them.
+/// Some kernels reserve filters to root, or have no memory left for them.
 fn no_filter(why: io::Error) -> io::Error {
-    io::Error::new(why.kind(), format!("{NO_FILTER}: {why} (root may; or CAP_BPF)"))
+    io::Error::new(why.kind(), format!("{NO_FILTER}: {why} (needs root or CAP_BPF)"))
 }
 
-/// Keeps data that come from now on from the socket's TCP: what carries some is dropped before it, so that nothing is acknowledged until [`release`]. It
-/// goes with the socket.
+/// Drops incoming data before TCP sees them, so that nothing is acknowledged until [`detach`]. The
+/// filter ends with the socket.
 pub(crate) fn drop_data(socket: &Socket) -> io::Result<()> {
     let step = |code: u32, yes: u8, no: u8, value: u32| SockFilter::new(code as u16, yes, no, value);
     let filter = [
-        // A TCP socket's filter sees segments from TCP's header on: is one longer than its header?
+        // A TCP socket's filter sees segments from the TCP header on. Is the segment longer than
+        // its header?
         step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, 12),
         step(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, 0, 0xf0),
         step(libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K, 0, 0, 2),
@@ -29,12 +31,12 @@ pub(crate) fn drop_data(socket: &Socket) -> io::Result<()> {
     socket.attach_filter(&filter).map_err(no_filter)
 }
 
-/// Keeps everything from a socket's TCP: a listener lets no SYN in.
+/// Drops every packet. A listener then ignores SYNs.
 pub(crate) fn drop_all(socket: &Socket) -> io::Result<()> {
     socket.attach_filter(&[SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0)]).map_err(no_filter)
 }
 
-/// Lets them come again.
+/// Lets packets pass again.
 pub(crate) fn detach(socket: &Socket) -> io::Result<()> {
     socket.detach_filter()
 }

@@ -1,5 +1,5 @@
-//! The system calls that no library here wraps: TCP_INFO, what a socket's error queue has, when and with how many hops left something arrived. Nothing is
-//! decided here.
+//! System calls that no library in use wraps: TCP_INFO, the error queue of a socket, and the time
+//! and TTL of received packets. Nothing is decided here.
 #![allow(unsafe_code)]
 
 use socket2::Socket;
@@ -9,34 +9,34 @@ use std::{
     os::fd::{AsFd, AsRawFd},
 };
 
-/// An ICMP error that came for something a socket had sent.
+/// An ICMP error caused by a packet of this socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IcmpError {
-    /// By ICMP or ICMPv6.
+    /// Type, of ICMP or ICMPv6.
     pub(crate) kind: u8,
     pub(crate) code: u8,
-    /// Who sent it.
+    /// The node that sent it.
     pub(crate) from: Option<IpAddr>,
 }
 
-/// What was received.
+/// A received message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReceivedMessage {
     /// Bytes in the buffer.
     pub(crate) length: usize,
-    /// What it is of, where it is a packet's: bytes on the wire.
+    /// Length before truncation, bytes. For a packet socket, the length on the wire.
     pub(crate) whole: usize,
     pub(crate) from: Option<SocketAddr>,
-    /// When the kernel had it, ns since 1970.
+    /// When the kernel received it, ns since 1970.
     pub(crate) at: Option<i64>,
-    /// Hops left.
+    /// Remaining TTL or hop limit.
     pub(crate) ttl: Option<u8>,
     pub(crate) icmp_error: Option<IcmpError>,
-    /// Of a packet socket: whether this machine sent it.
+    /// For a packet socket: whether this machine sent it.
     pub(crate) outgoing: bool,
 }
 
-/// Sets an option that is a number.
+/// Sets an integer option.
 fn set_number(socket: &Socket, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
     // SAFETY: the pointer and length describe `value`.
     let status = unsafe {
@@ -45,7 +45,8 @@ fn set_number(socket: &Socket, level: libc::c_int, name: libc::c_int, value: lib
     if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Lets what the socket sends from now on, again or for the first time, go so many hops; None: as many as usual.
+/// Sets the TTL or hop limit of packets sent from now on, including retransmissions. `None`
+/// restores the default.
 pub(crate) fn set_hops(socket: &Socket, v6: bool, hops: Option<u8>) -> io::Result<()> {
     let hops = hops.map_or(-1, libc::c_int::from);
     if v6 {
@@ -55,7 +56,7 @@ pub(crate) fn set_hops(socket: &Socket, v6: bool, hops: Option<u8>) -> io::Resul
     }
 }
 
-/// Lets the socket's error queue have ICMP errors, and what arrives have its time and its hops.
+/// Enables the error queue (ICMP errors) and the time and TTL of received packets.
 pub(crate) fn enable_error_queue(socket: &Socket, v6: bool) -> io::Result<()> {
     set_number(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
     if v6 {
@@ -67,12 +68,12 @@ pub(crate) fn enable_error_queue(socket: &Socket, v6: bool) -> io::Result<()> {
     }
 }
 
-/// Lets what arrives have its time.
+/// Enables timestamps of received packets.
 pub(crate) fn enable_timestamps(socket: &Socket) -> io::Result<()> {
     set_number(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
 }
 
-/// Asks for room for so many bytes that wait to be received, as much as the process may have.
+/// Sets the size of the receive buffer, bytes, as far as the process is allowed to.
 pub(crate) fn set_receive_buffer(socket: &Socket, bytes: usize) {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     if set_number(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes).is_err() {
@@ -80,13 +81,14 @@ pub(crate) fn set_receive_buffer(socket: &Socket, bytes: usize) {
     }
 }
 
-/// Receives what waits, from the socket itself or from its error queue; does not wait.
+/// Receives a message, or an entry of the error queue. Never blocks.
 pub(crate) fn receive(socket: &Socket, buffer: &mut [u8], errors: bool) -> io::Result<ReceivedMessage> {
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut control = [0u64; 64];
     let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC | if errors { libc::MSG_ERRQUEUE } else { 0 };
-    // SAFETY: an all-zero sockaddr_storage and msghdr are valid; the pointers set below outlive the call; the control buffer is aligned for cmsghdr, and its
-    // messages are read only through the CMSG macros, within the length that the kernel returned.
+    // SAFETY: an all-zero sockaddr_storage and msghdr are valid; the pointers set below outlive the
+    // call; the control buffer is aligned for cmsghdr, and its messages are read only through the
+    // CMSG macros, within the length that the kernel returned.
     unsafe {
         let mut from: libc::sockaddr_storage = mem::zeroed();
         let mut message: libc::msghdr = mem::zeroed();
@@ -114,7 +116,7 @@ pub(crate) fn receive(socket: &Socket, buffer: &mut [u8], errors: bool) -> io::R
             match ((*header).cmsg_level, (*header).cmsg_type) {
                 (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
                     let stamp = data.cast::<libc::timespec>().read_unaligned();
-                    // Numbers of 32 bits on ARM.
+                    // 32 bits wide on ARM.
                     #[allow(clippy::unnecessary_cast)]
                     let (seconds, nanoseconds) = (stamp.tv_sec as i64, stamp.tv_nsec as i64);
                     received.at = Some(seconds * 1_000_000_000 + nanoseconds);
@@ -125,9 +127,9 @@ pub(crate) fn receive(socket: &Socket, buffer: &mut [u8], errors: bool) -> io::R
                 (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => {
                     let error = data.cast::<libc::sock_extended_err>().read_unaligned();
                     if matches!(error.ee_origin, libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6) {
-                        // The sender's address comes right behind.
+                        // The address of the node that sent the error follows.
                         let behind = data.add(size_of::<libc::sock_extended_err>());
-                        // Not of this type in every C library.
+                        // The type differs between C libraries.
                         #[allow(clippy::unnecessary_cast)]
                         let room = ((*header).cmsg_len as usize).saturating_sub(behind as usize - header as usize);
                         let mut sender: libc::sockaddr_storage = mem::zeroed();
@@ -144,12 +146,13 @@ pub(crate) fn receive(socket: &Socket, buffer: &mut [u8], errors: bool) -> io::R
     }
 }
 
-/// An address of the internet's, where it is one.
+/// An IPv4 or IPv6 address.
 fn address(storage: &libc::sockaddr_storage, length: libc::socklen_t) -> Option<SocketAddr> {
     let (pointer, length) = (&raw const *storage, length as usize);
     match libc::c_int::from(storage.ss_family) {
         libc::AF_INET if length >= size_of::<libc::sockaddr_in>() => {
-            // SAFETY: the family says what it is, a storage is larger and as aligned, and that much of it was written.
+            // SAFETY: the family says what it is, a storage is larger and as aligned, and that much
+            // of it was written.
             let at = unsafe { &*pointer.cast::<libc::sockaddr_in>() };
             Some(SocketAddr::new(Ipv4Addr::from(u32::from_be(at.sin_addr.s_addr)).into(), u16::from_be(at.sin_port)))
         }
@@ -162,17 +165,17 @@ fn address(storage: &libc::sockaddr_storage, length: libc::socklen_t) -> Option<
     }
 }
 
-/// Of TCP_INFO (include/uapi/linux/tcp.h), what probes look at.
+/// The fields of TCP_INFO (include/uapi/linux/tcp.h) that probes use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct TcpInfoSample {
-    /// Which options the connection has: TCPI_OPT_TIMESTAMPS 1, SACK 2, WSCALE 4.
+    /// Options of the connection: TCPI_OPT_TIMESTAMPS 1, SACK 2, WSCALE 4.
     pub(crate) options: u8,
-    /// Window scales: the other side's, and this one's.
+    /// Window scales of the peer and of this side.
     pub(crate) their_scale: u8,
     pub(crate) own_scale: u8,
-    /// Segments that were sent and not acknowledged.
+    /// Segments in flight.
     pub(crate) unacked: u32,
-    /// Bytes that the other side acknowledged, its SYN's answer among them.
+    /// Bytes acknowledged by the peer, including the SYN.
     pub(crate) bytes_acked: u64,
     pub(crate) retransmits: u32,
 }
@@ -194,7 +197,7 @@ pub(crate) fn tcp_info(socket: &Socket) -> io::Result<TcpInfoSample> {
     };
     Ok(TcpInfoSample {
         options: bytes[5],
-        // Bit fields begin at the low end where the machine is little-endian.
+        // Bit fields begin at the low end on little-endian machines.
         their_scale: if cfg!(target_endian = "big") { bytes[6] >> 4 } else { bytes[6] & 15 },
         own_scale: if cfg!(target_endian = "big") { bytes[6] & 15 } else { bytes[6] >> 4 },
         unacked: word(24),

@@ -1,4 +1,4 @@
-//! Token.
+//! Proof that a prober knows the token, without sending it (HMAC-SHA256 over a nonce).
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -7,7 +7,7 @@ use std::{
     io::{self, Read as _},
 };
 
-/// A number nobody guesses, as text.
+/// 128 random bits in hexadecimal.
 pub(crate) fn random_hex() -> io::Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -25,20 +25,20 @@ fn mac(token: &str, nonce: &str) -> Hmac<Sha256> {
     mac
 }
 
-/// What proves that the token is known.
+/// Proof of knowing the token, for the responder's nonce.
 pub(crate) fn proof(token: &str, nonce: &str) -> String {
     hex(&mac(token, nonce).finalize().into_bytes())
 }
 
-/// Whether that is it.
+/// Whether the proof is correct.
 pub(crate) fn verify_proof(token: &str, nonce: &str, proof: &str) -> bool {
-    // Of a number's text a sign, or a single digit, would be accepted.
+    // `from_str_radix` would also accept a sign or a single digit.
     if proof.len() != 64 || !proof.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return false;
     }
     let bytes: Option<Vec<u8>> =
         proof.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect();
-    // Takes as long whatever is wrong.
+    // Constant time.
     bytes.is_some_and(|bytes| mac(token, nonce).verify_slice(&bytes).is_ok())
 }
 
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn one_text_alone_proves_that_the_token_is_known() {
-        // A nonce whose proof has a byte below sixteen, which a sign and a digit would stand for too.
+        // A nonce whose proof has a byte below 16, for which a sign and a digit could stand too.
         let nonces = (0..100).map(|number| number.to_string());
         let (nonce, right, at) = nonces
             .filter_map(|nonce| {

@@ -1,5 +1,6 @@
-//! What packets that are no TCP show of the way to a host: who is on it, how far the host is, how long there and back takes. A splitter of TCP touches none
-//! of it. Everything is asked for twice or more, and slowly enough that hosts which limit their ICMP answer.
+//! Measures the network path with UDP and ICMP: routers, distance of the host, round trip. A TCP
+//! splitter touches none of it. Each hop is asked at least twice, slowly enough for hosts that
+//! limit their ICMP rate.
 
 use crate::{
     clock::now,
@@ -15,71 +16,71 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The farthest that is looked.
+/// Largest TTL tried.
 pub(crate) const FARTHEST: u8 = 30;
-/// Distances that are asked for together, and how long answers are waited for.
+/// TTLs probed at a time, and the time to wait for answers.
 const TOGETHER: u8 = 4;
 const PATIENCE: Duration = Duration::from_millis(1200);
-/// Where hardly anybody listens (as traceroute has it).
+/// First UDP port, where no service is expected (the port of traceroute).
 const UNLIKELY: u16 = 33434;
-/// Round trips that are measured, and the time between them.
+/// Number of round trips measured, and the time between them.
 const ROUND_TRIPS: u16 = 8;
 const BETWEEN: Duration = Duration::from_millis(30);
 
-/// Who gave up a packet to the host after so many hops.
+/// A router that answered for packets whose TTL expired at it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouterHop {
-    /// Hops that the packet could go.
+    /// TTL of the packets.
     pub ttl: u8,
-    /// Who said so.
+    /// Address of the router.
     pub from: Option<IpAddr>,
-    /// How many times.
+    /// Number of answers.
     pub answers: u32,
 }
 
-/// A run that is known to be unsplit: what no splitter of TCP touches.
+/// A baseline that no TCP splitter touches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Baseline {
     /// ICMP echo, or UDP that the host refuses by ICMP.
     Icmp,
-    /// Datagrams that the responder answers.
+    /// UDP datagrams that the responder answers.
     Responder,
 }
 
-/// The least time there and back.
+/// Shortest round trip.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PathRoundTrip {
-    /// By what it was measured.
+    /// How it was measured.
     pub by: Baseline,
-    /// The least, s.
+    /// Shortest round trip, s.
     pub least_s: f64,
-    /// Of so many.
+    /// Number of measurements.
     pub of: u32,
 }
 
-/// What packets that are no TCP show of the way to a host.
+/// The network path to a host, as measured with UDP and ICMP.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct NetworkPath {
     /// Routers, the nearest first.
     pub hops: Vec<RouterHop>,
-    /// The fewest hops with which the host itself was reached.
+    /// Smallest TTL with which the host was reached.
     pub reached: Option<u8>,
-    /// By UDP to where nobody listens, which the host refuses by ICMP, or by ICMP echo.
+    /// By ICMP echo, or by UDP to a closed port.
     pub round_trip: Option<PathRoundTrip>,
-    /// Hops left of ICMP that the host sent.
+    /// Remaining TTL of ICMP from the host.
     pub ttl: Option<u8>,
-    /// What could not be had, and why.
+    /// What could not be measured, and why.
     pub missing: Vec<String>,
 }
 
 impl NetworkPath {
-    /// Who is at a distance.
+    /// The router at a distance.
     pub(crate) fn at(&self, ttl: u8) -> Option<IpAddr> {
         self.hops.iter().filter(|hop| hop.ttl == ttl).max_by_key(|hop| hop.answers)?.from
     }
 
-    /// The farthest hop that the host is known to be beyond, and by how many packets that were given up there.
+    /// The farthest router before the host, and how many packets expired at it.
     pub(crate) fn beyond(&self) -> Option<(u8, u32)> {
         let short_of = |hop: &&RouterHop| self.reached.is_none_or(|reached| hop.ttl < reached);
         let ttl = self.hops.iter().filter(short_of).map(|hop| hop.ttl).max()?;
@@ -105,7 +106,7 @@ impl NetworkPath {
     }
 }
 
-/// A datagram on its way.
+/// A datagram in flight.
 struct ProbeDatagram {
     ttl: u8,
     at: i64,
@@ -124,15 +125,14 @@ fn send_datagram(host: IpAddr, port: u16, hops: Option<u8>) -> io::Result<ProbeD
     Ok(ProbeDatagram { ttl: hops.unwrap_or(u8::MAX), at, socket, done: false })
 }
 
-/// Looks at the way to a host.
+/// Measures the path to a host. Failures are listed in [`NetworkPath::missing`].
 pub(crate) fn trace_path(host: IpAddr) -> NetworkPath {
     let mut way = NetworkPath::default();
     let echo = match EchoSocket::new(host) {
         Ok(echo) => Some(echo),
         Err(why) => {
-            way.missing.push(format!(
-                "ICMP echo: could not open an ICMP socket: {why} (root may, and so may groups in net.ipv4.ping_group_range)"
-            ));
+            way.missing
+                .push(format!("ICMP echo: could not open an ICMP socket: {why} (needs root, or a group in net.ipv4.ping_group_range)"));
             None
         }
     };
@@ -143,7 +143,7 @@ pub(crate) fn trace_path(host: IpAddr) -> NetworkPath {
             way.missing.push(format!("routers beyond {} hops: could not send to {host}: {why}", nearest - 1));
             break;
         }
-        // Where a whole group of routers and the next one are silent, those beyond are reached by what has no limit, or never.
+        // After two silent groups in a row, farther routers will probably not answer either.
         let silent = (nearest..=farthest).all(|ttl| way.at(ttl).is_none())
             && nearest > 1
             && (nearest - TOGETHER..nearest).all(|ttl| way.at(ttl).is_none());
@@ -155,21 +155,21 @@ pub(crate) fn trace_path(host: IpAddr) -> NetworkPath {
     round_trips(host, echo.as_ref(), &mut way);
     way.hops.sort_by_key(|hop| (hop.ttl, hop.from));
     if way.hops.is_empty() && way.reached.is_none() {
-        way.missing.push("the way: neither the host nor a router answered UDP or ICMP".into());
+        way.missing.push("network path: neither the host nor a router answered UDP or ICMP".into());
     } else if way.reached.is_none() {
-        way.missing.push("the host's distance: it answered neither UDP to ports where nobody listens nor ICMP echo".into());
+        way.missing.push("distance of the host: it answered neither UDP to closed ports nor ICMP echo".into());
     }
     way
 }
 
-/// Two datagrams and an echo request for each distance.
+/// Sends two datagrams and an echo request per TTL.
 fn probe_ttls(host: IpAddr, ttls: std::ops::RangeInclusive<u8>, echo: Option<&EchoSocket>, way: &mut NetworkPath) -> io::Result<()> {
     let (begun, mut sent, mut echoes) = (Instant::now(), Vec::new(), Vec::new());
     for ttl in ttls {
         for copy in 0..2 {
             sent.push(send_datagram(host, UNLIKELY + u16::from(ttl) * 2 + copy, Some(ttl))?);
         }
-        // Barred at home is as good as unanswered.
+        // A local refusal counts as no answer.
         if echo.is_some_and(|echo| echo.send(u16::from(ttl), Some(ttl)).is_ok()) {
             echoes.push((u16::from(ttl), false));
         }
@@ -204,7 +204,7 @@ fn probe_ttls(host: IpAddr, ttls: std::ops::RangeInclusive<u8>, echo: Option<&Ec
     Ok(())
 }
 
-/// Echo requests, and datagrams to where nobody listens, that can go as far as they like.
+/// Measures round trips with echo requests and datagrams of the usual TTL.
 fn round_trips(host: IpAddr, echo: Option<&EchoSocket>, way: &mut NetworkPath) {
     let (mut datagrams, mut echoes, mut buffer) = (Vec::new(), Vec::new(), [0; 64]);
     let begun = Instant::now();
@@ -212,7 +212,7 @@ fn round_trips(host: IpAddr, echo: Option<&EchoSocket>, way: &mut NetworkPath) {
     while begun.elapsed() < PATIENCE && !(number == ROUND_TRIPS && datagrams.is_empty() && echoes.is_empty()) {
         if number < ROUND_TRIPS && begun.elapsed() >= BETWEEN * u32::from(number) {
             number += 1;
-            // Few hosts refuse more than one datagram a second.
+            // Few hosts refuse more than one datagram per second.
             if number % 4 == 1 {
                 datagrams.extend(send_datagram(host, UNLIKELY + 100 + number, None));
             }

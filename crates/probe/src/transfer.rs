@@ -1,4 +1,4 @@
-//! What is carried, and how either end sends and receives it: the same for prober and responder.
+//! Sends and receives the payload of a transfer. Prober and responder use the same code.
 
 use crate::{
     clock::now,
@@ -16,13 +16,14 @@ use std::{
 };
 use xxhash_rust::xxh3::Xxh3;
 
-/// An end that hears nothing for so long has lost the other; and a transfer takes no longer than that in all, nor a conversation about one.
+/// Timeout of a single read or write, and of a whole transfer or conversation.
 pub(crate) const SILENCE: Duration = Duration::from_secs(25);
 pub(crate) const LONGEST: Duration = Duration::from_secs(10 * 60);
-/// After a hold the kernel tries again as late as twice the time that it has tried so far.
+/// Retransmission backoff: after a hold, the next retransmission may take twice the time that the
+/// hold lasted.
 const AFTER_HOLD: f64 = 2.5;
 
-/// What a connection's TCP has agreed to.
+/// Records addresses and negotiated TCP options of a connection.
 pub(crate) fn record_connection(report: &mut TransferReport, socket: &Socket) {
     let address = |of: io::Result<socket2::SockAddr>| of.ok().and_then(|address| address.as_socket()).map(canonical_address);
     report.connection = address(socket.local_addr()).zip(address(socket.peer_addr())).map(|(own, other)| [own, other]);
@@ -32,20 +33,23 @@ pub(crate) fn record_connection(report: &mut TransferReport, socket: &Socket) {
     }
 }
 
-/// An IPv4 address as such, if a socket of IPv6 has it.
+/// Converts an IPv4-mapped IPv6 address to IPv4.
 pub(crate) fn canonical_address(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// How a body is sent.
+/// How to send a body.
 pub(crate) struct SendOptions {
-    /// Between its halves.
+    /// Pause between its halves.
     pub(crate) pause: Duration,
-    /// The other end holds its ACKs for so long.
+    /// Time for which the peer holds its ACKs, s.
     pub(crate) held: Option<f64>,
 }
 
-/// Sends a head and a body; says by `sent` that the first byte is on its way.
+/// Sends a head and a body. Calls `sent` when the first byte is on its way.
+///
+/// # Errors
+/// The connection fails or times out.
 pub(crate) fn send(
     socket: &Socket,
     head: &str,
@@ -81,17 +85,17 @@ pub(crate) fn send(
     Ok(())
 }
 
-/// What TCP_INFO counts as acknowledged when all that was sent so far is.
+/// The value of `tcpi_bytes_acked` once everything sent so far is acknowledged.
 fn acked_so_far(socket: &Socket) -> io::Result<u64> {
     let begun = Instant::now();
-    // What was said before is acknowledged within a round trip; then it is this.
+    // Earlier data are acknowledged within a round trip.
     let mut before = sys::tcp_info(socket)?;
     while before.unacked > 0 && begun.elapsed() < Duration::from_secs(3) {
         thread::sleep(Duration::from_micros(500));
         before = sys::tcp_info(socket)?;
     }
     if before.unacked > 0 {
-        return Err(io::Error::new(io::ErrorKind::TimedOut, "what was sent before was not acknowledged"));
+        return Err(io::Error::new(io::ErrorKind::TimedOut, "earlier data were not acknowledged"));
     }
     Ok(before.bytes_acked)
 }
@@ -102,7 +106,9 @@ fn checksum(body: &[u8]) -> u64 {
     state.digest()
 }
 
-/// Receives a head (by HTTP) and a body, to the end that the head says or the connection has. `begun` is what was read already.
+/// Receives a head (for HTTP) and a body, up to the length in the head or the end of the
+/// connection. `begun` holds the bytes that were already read. Failures of the connection go into
+/// the report.
 pub(crate) fn receive(socket: &Socket, http: bool, begun: Vec<u8>, most: u64, report: &mut TransferReport) -> io::Result<()> {
     let mut from = DeadlineSocket::new(socket, LONGEST, SILENCE);
     let (mut bytes, mut buffer) = (begun, vec![0; 64 << 10]);
@@ -128,7 +134,7 @@ pub(crate) fn receive(socket: &Socket, http: bool, begun: Vec<u8>, most: u64, re
             body_at = head_end(&bytes);
             length = body_at.and_then(|at| content_length(&bytes[..at]));
             if body_at.is_none() && bytes.len() > HEAD {
-                report.error = Some(format!("a head of more than {HEAD} bytes"));
+                report.error = Some(format!("the HTTP head exceeds {HEAD} bytes"));
                 break;
             }
         }
@@ -136,7 +142,7 @@ pub(crate) fn receive(socket: &Socket, http: bool, begun: Vec<u8>, most: u64, re
             report.first = report.first.or(report.last);
         }
         if bytes.len() as u64 > most + HEAD as u64 {
-            report.error = Some(format!("more than {most} bytes"));
+            report.error = Some(format!("the payload exceeds {most} bytes"));
             break;
         }
     }
@@ -149,7 +155,8 @@ pub(crate) fn receive(socket: &Socket, http: bool, begun: Vec<u8>, most: u64, re
     Ok(())
 }
 
-/// Says that nothing more comes, and waits until the other end has left, for a while: who closes with something unread resets the connection.
+/// Shuts down the sending side and waits briefly for the peer to close. Closing with unread data
+/// would reset the connection.
 pub(crate) fn close(socket: &Socket) {
     let _ = socket.shutdown(std::net::Shutdown::Write);
     let _ = socket.set_read_timeout(Some(Duration::from_millis(500)));

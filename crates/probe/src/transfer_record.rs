@@ -1,20 +1,21 @@
-//! Records.
+//! Records of a transfer: what each end did and saw. The field names are part of the protocol and
+//! of `tandem detect probe --json`.
 
 use crate::clock_offset::ClockOffset;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-/// What an application carries, and how.
+/// An application protocol that a transfer imitates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Application {
     /// Bytes without a protocol.
     Tcp,
-    /// Text, by HTTP/1.1.
+    /// Text by HTTP/1.1.
     HttpData,
-    /// A JPEG image, by HTTP/1.1.
+    /// A JPEG image by HTTP/1.1.
     HttpImage,
-    /// A file, by FTP: what is looked at is its data connection.
+    /// A file by FTP. The data connection is what is measured.
     Ftp,
 }
 
@@ -29,28 +30,28 @@ impl std::fmt::Display for Application {
     }
 }
 
-/// Which way the data go.
+/// Direction of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TransferDirection {
     /// To the prober.
     Down,
-    /// From it.
+    /// From the prober.
     Up,
 }
 
-/// What one end did, and how it saw the other's doing. Times are ns since 1970 by its own clock.
+/// What one end did and saw. Times are ns since 1970 by its own clock.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TransferReport {
-    /// Its own address and the other's, of the connection with the data.
+    /// Own address and peer address of the data connection.
     pub connection: Option<[SocketAddr; 2]>,
-    /// The head that came before the data, as it was sent or received.
+    /// The head before the data, as sent or received.
     pub head: String,
-    /// Bytes of the body, their checksum (XXH3), whether they came to their end.
+    /// Length of the body, bytes.
     pub bytes: u64,
-    /// Of those.
+    /// Checksum of the body (XXH3).
     pub checksum: u64,
-    /// Whether it came to its end.
+    /// Whether the body is complete.
     pub whole: bool,
     /// When the first byte was sent or received.
     pub first: Option<i64>,
@@ -58,35 +59,35 @@ pub struct TransferReport {
     pub resumed: Option<i64>,
     /// When the last byte was sent or received.
     pub last: Option<i64>,
-    /// Of data that the other end would not acknowledge: after what time the first of them were, s.
+    /// If the peer held its ACKs: time until the first ACK, s.
     pub acknowledged_s: Option<f64>,
-    /// Window scales (this end's and the other's) and whether there are timestamps, as this end's TCP has agreed to them.
+    /// Negotiated window scales: own, then the peer's.
     pub scales: Option<(u8, u8)>,
-    /// Timestamps.
+    /// Whether timestamps were negotiated.
     pub timestamps: Option<bool>,
-    /// Why it came to nothing.
+    /// Why the transfer failed, if it did.
     pub error: Option<String>,
 }
 
 /// A transfer as both ends saw it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TransferRecord {
-    /// What was carried.
+    /// The application.
     pub application: Application,
-    /// Which way.
+    /// The direction.
     pub direction: TransferDirection,
-    /// By which port of the host.
+    /// Port of the host.
     pub port: u16,
-    /// Whether the same had been asked for before.
+    /// Whether it repeats an earlier request.
     pub again: bool,
-    /// For how long the receiver let no data in, s.
+    /// How long the receiver dropped data, s.
     pub hold_s: Option<f64>,
     /// How long the responder waited for the connection, s.
     pub patience_s: f64,
-    /// The clocks, compared just before.
+    /// Offset between the clocks, measured just before.
     pub clocks: Option<ClockOffset>,
     /// The prober's report.
     pub here: TransferReport,
-    /// The responder's.
+    /// The responder's report.
     pub there: TransferReport,
 }

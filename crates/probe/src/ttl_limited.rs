@@ -1,5 +1,6 @@
-//! Connections whose packets go only so far: the kernel's own TCP, with a socket's TTL changed before its SYN or between its data. No packet is made by hand,
-//! so that nothing of it needs root, and nothing is left to be cleared when the process is killed: the kernel closes its sockets.
+//! Connections whose packets have a limited TTL. The kernel's own TCP sends them: the socket's TTL
+//! is changed before the SYN or between data. This needs no root, and leaves nothing behind when
+//! the process is killed.
 
 use crate::{clock::now, sys};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -12,60 +13,63 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How a SYN was answered.
+/// The outcome of a SYN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SynOutcome {
-    /// By a SYN-ACK.
+    /// Answered by a SYN-ACK.
     Accepted,
-    /// By a reset.
+    /// Answered by a reset.
     Refused,
-    /// A router gave it up.
+    /// A router reported that the TTL expired.
     Exceeded,
-    /// Somebody would not let it pass.
+    /// A node refused to forward it.
     Barred,
-    /// Not at all.
+    /// No answer.
     Silent,
 }
 
-/// A SYN that could go so many hops, and its answer.
+/// A SYN with its TTL, and its outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SynProbe {
-    /// Hops that it could go; None: as many as usual.
+    /// TTL of the SYN. `None` for the default.
     pub ttl: Option<u8>,
-    /// How it was answered.
+    /// Its outcome.
     pub answer: SynOutcome,
-    /// After what time, s.
+    /// Time to the answer, s, or the timeout.
     pub after_s: f64,
-    /// Who gave it up.
+    /// The router that reported the expired TTL.
     pub from: Option<IpAddr>,
 }
 
-/// Data that could go so many hops, and whether they were acknowledged.
+/// Data with a limited TTL, and whether they were acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct DataProbe {
-    /// Hops that they could go.
+    /// TTL of the data.
     pub ttl: u8,
-    /// After what time they were acknowledged, s.
+    /// Time to their ACK, s.
     pub acked_s: Option<f64>,
-    /// How often they were sent with that few hops.
+    /// How many times they were sent with this TTL.
     pub sent: u32,
-    /// If they were not: whether they were when they could go as far as usual.
+    /// If they were not acknowledged: whether they were with the default TTL.
     pub alive: Option<bool>,
 }
 
-/// A SYN on its way, or answered.
+/// A SYN and the socket that sent it.
 pub(crate) struct SynAttempt {
     pub(crate) seen: SynProbe,
     pub(crate) socket: Socket,
 }
 
-/// Sends SYNs at once, one for each of `ttls`, and waits for answers.
+/// Sends a SYN for each of `ttls` at once and waits for the answers, at most `patience`.
+///
+/// # Errors
+/// A socket operation fails for a local reason.
 pub(crate) fn connect_all(to: SocketAddr, ttls: &[Option<u8>], patience: Duration) -> io::Result<Vec<SynAttempt>> {
     let mut dialled = Vec::new();
     for ttl in ttls {
         let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
-        // Should the kernel keep it, it has the routers' names; an older one keeps none.
+        // The error queue holds the router's address. Older kernels do not keep the error.
         sys::enable_error_queue(&socket, to.is_ipv6())?;
         sys::set_hops(&socket, to.is_ipv6(), *ttl)?;
         socket.set_tcp_nodelay(true)?;
@@ -103,7 +107,7 @@ pub(crate) fn connect_all(to: SocketAddr, ttls: &[Option<u8>], patience: Duratio
     Ok(dialled.into_iter().map(|(_, one)| one).collect())
 }
 
-/// What an error says of the answer; an error of this machine's own is one.
+/// Translates a socket error to an outcome. Local failures remain errors.
 fn outcome_of(why: &io::Error) -> io::Result<SynOutcome> {
     match why.raw_os_error() {
         Some(libc::ECONNREFUSED | libc::ECONNRESET) => Ok(SynOutcome::Refused),
@@ -114,8 +118,11 @@ fn outcome_of(why: &io::Error) -> io::Result<SynOutcome> {
     }
 }
 
-/// Opens a connection for each of `ttls`, sends the first byte of `words` on it with that few hops for so long as `patience`, and then lets it go as far as
-/// usual, with the rest of the words.
+/// Opens a connection for each of `ttls` and sends the first byte of `words` with that TTL for
+/// `patience`. Then restores the default TTL and sends the rest.
+///
+/// # Errors
+/// A socket operation fails for a local reason.
 pub(crate) fn send_data(to: SocketAddr, words: &[u8], ttls: &[u8], patience: Duration) -> io::Result<Vec<DataProbe>> {
     let mut found = Vec::new();
     let connections = connect_all(to, &vec![None; ttls.len()], patience * 2)?;
@@ -127,7 +134,7 @@ pub(crate) fn send_data(to: SocketAddr, words: &[u8], ttls: &[u8], patience: Dur
         sys::set_hops(&one.socket, to.is_ipv6(), Some(*ttl))?;
         let before = sys::tcp_info(&one.socket)?;
         let begun = Instant::now();
-        // Who has been left already has nothing to show.
+        // A connection that the peer has closed shows nothing.
         if (&one.socket).write(&words[..1]).is_ok() {
             running.push((DataProbe { ttl: *ttl, acked_s: None, sent: 1, alive: None }, before, begun, one.socket));
         }
@@ -163,18 +170,18 @@ pub(crate) fn send_data(to: SocketAddr, words: &[u8], ttls: &[u8], patience: Dur
         sys::set_hops(socket, to.is_ipv6(), None)?;
         if seen.acked_s.is_none() {
             seen.alive = Some(false);
-            // The first call may be told that a router gave the byte up.
+            // The first write may return the ICMP error.
             let _ = socket.write(&words[1..]).or_else(|_| socket.write(&words[1..]));
         }
     }
-    // The next time the kernel tries is as far off as all of its tries so far.
+    // Backoff: the next retransmission is as far away as all retransmissions so far took.
     let until = Instant::now() + patience * 2 + Duration::from_secs(1);
     wait(&mut running, until, &|seen, _| seen.alive = Some(true))?;
     found.extend(running.into_iter().map(|(seen, ..)| seen));
     Ok(found)
 }
 
-/// The time from the last word of a request to the first byte of what comes, s; or, without a request, from the connection's begin.
+/// Time from the end of a request to the first byte of the response, s. `None` if there is none.
 pub(crate) fn time_to_first_byte(to: SocketAddr, request: &[u8], patience: Duration) -> io::Result<Option<f64>> {
     let Some(one) = connect_all(to, &[None], patience)?.into_iter().find(|one| one.seen.answer == SynOutcome::Accepted) else {
         return Ok(None);

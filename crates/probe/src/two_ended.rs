@@ -1,4 +1,5 @@
-//! A host probed with the help of its responder: every application, both ways, looked at from both ends.
+//! Probes a host with the help of its responder: each application in both directions, measured at
+//! both ends.
 
 use crate::{
     capture::{self, CapturedPacket, PacketCapture},
@@ -15,30 +16,32 @@ use crate::{
 };
 use detect::{CaptureFile, Evidence, FindingOptions, Indication, Method, SplitVerdict, Strength, TraceConditions, findings, weigh};
 
-/// What two machines' clocks drift apart between their comparison and the end of a transfer, s; and what time stamps may be wrong.
+/// Error of synchronisation, s: clock drift between the comparison and the end of a transfer, plus
+/// timestamp jitter.
 const DRIFTED: f64 = 0.003;
-/// Between the halves of a transfer, and for how long no SYN is let in: so many round trips, and at least so long, s.
+/// Pause between the halves of a transfer, and time for which SYNs are dropped: in round trips, and
+/// the minimum, s.
 const PAUSE: (f64, f64) = (3.0, 0.7);
 const DEAF: (f64, f64) = (3.0, 1.5);
 
-/// How to probe with a responder.
+/// Options of [`probe_with_responder`].
 #[derive(Debug, Clone)]
 pub struct TwoEndedOptions {
-    /// The host.
+    /// Host name or address.
     pub host: String,
-    /// Its ports.
+    /// Ports to probe.
     pub ports: Vec<u16>,
-    /// Where its responder is spoken to.
+    /// Control port of the responder.
     pub control: u16,
-    /// What the responder wants to be known.
+    /// Token of the responder.
     pub token: Option<String>,
-    /// What a transfer carries, bytes, about.
+    /// Approximate payload of a transfer, bytes.
     pub bytes: u64,
-    /// For how long receivers hold their ACKs, s.
+    /// How long receivers hold their ACKs, s.
     pub hold_s: f64,
 }
 
-/// What is carried by a port.
+/// Applications that a port carries.
 fn applications_for(port: u16) -> &'static [Application] {
     match port {
         21 => &[Application::Ftp],
@@ -47,21 +50,22 @@ fn applications_for(port: u16) -> &'static [Application] {
     }
 }
 
-/// A row before it is judged.
+/// The measurements of one row of the report.
 struct ProbeCase {
     application: Application,
     direction: TransferDirection,
-    /// The port that it was asked for by, and the one that the data went by.
+    /// The port of the service, and the port of the data connection.
     port: u16,
     data_port: u16,
     transferred: Vec<TransferRecord>,
 }
 
-/// What was asked of the responder, as far as that went.
+/// Results of the session, as far as it went.
 #[derive(Default)]
 struct SessionResults {
     cells: Vec<ProbeCase>,
-    /// Ports that let no SYN in for so long, s, and when one was answered.
+    /// Ports that dropped SYNs: port, for how long, s, and after what time a SYN was answered
+    /// nevertheless, s.
     deaf: Vec<(u16, f64, Option<f64>)>,
     clocks: Option<ClockOffset>,
 }
@@ -79,15 +83,15 @@ impl SessionResults {
         let at_least = |(times, least): (f64, f64)| (times * round_trip).max(least).min(protocol::LONGEST_HOLD);
         let hold_s = how.hold_s.max(5.0 * round_trip).min(protocol::LONGEST_HOLD);
         for port in offered {
-            say(&format!("port {port}, while the responder lets no SYN in"));
+            say(&format!("probing port {port} while the responder drops SYNs"));
             match session.syn_while_blocked(*port, at_least(DEAF))? {
                 Ok(answered) => self.deaf.push((*port, at_least(DEAF), answered)),
-                Err(why) => missing.push(format!("SYNs while the responder lets none in: {why}")),
+                Err(why) => missing.push(format!("SYNs while the responder drops them: {why}")),
             }
             for application in applications_for(*port) {
                 for direction in [TransferDirection::Down, TransferDirection::Up] {
                     let word = if direction == TransferDirection::Down { "down" } else { "up" };
-                    say(&format!("port {port}: {application}, {word}"));
+                    say(&format!("transfer on port {port}: {application}, {word}"));
                     let wanted = TransferSpec {
                         application: *application,
                         direction,
@@ -113,39 +117,46 @@ impl SessionResults {
     }
 }
 
-/// Probes a host with the help of its responder; says what it is about to do.
+/// Probes a host with the help of its responder. Calls `say` before each step.
+///
+/// # Errors
+/// The host has no address, the responder cannot be reached or refuses, or the session fails before
+/// the first transfer.
 pub fn probe_with_responder(how: &TwoEndedOptions, mut say: impl FnMut(&str)) -> Result<ProbeReport, ProbeError> {
     let host = single_ended::resolve(&how.host)?;
-    say("the responder");
+    say("connecting to the responder");
     let session = ProberSession::open(host, how.control, how.token.as_deref().unwrap_or(""))?;
     let mut missing = Vec::new();
     let offered: Vec<u16> = how.ports.iter().copied().filter(|port| session.offer.ports.contains(port)).collect();
     for port in how.ports.iter().filter(|port| !offered.contains(port)) {
-        missing.push(format!("port {port}: the responder does not listen there (give it --ports {port})"));
+        missing.push(format!("port {port}: the responder does not listen there (start it with --ports {port})"));
     }
     if offered.is_empty() {
         let has: Vec<String> = session.offer.ports.iter().map(u16::to_string).collect();
         return Err(ProbeError::Refused {
             at: std::net::SocketAddr::new(host, how.control),
-            why: format!("it listens at none of the ports asked for, but at {}", has.join(", ")),
+            why: format!("it listens at none of the given ports, only at {}", has.join(", ")),
         });
     }
     missing.extend(session.offer.no_trace.iter().map(|why| format!("a trace at the responder: it {why}")));
     let traced: Vec<u16> = offered.iter().copied().chain([session.offer.ftp_data]).collect();
     let tap = PacketCapture::start(&traced);
     if let Err(why) = &tap {
-        missing.push(format!("a trace at the prober: could not open a packet socket: {why} (root may; or CAP_NET_RAW)"));
+        missing.push(format!("a trace at the prober: could not open a packet socket: {why} (needs root or CAP_NET_RAW)"));
     }
     let mut asked = SessionResults { clocks: session.clocks()?, ..SessionResults::default() };
     if asked.clocks.is_none() {
-        missing.push("a run that is known to be unsplit, and the clocks: the responder's datagrams did not come".into());
+        missing.push(
+            "a baseline that no splitter touches, and the clock offset: the responder's datagrams did not arrive (is its UDP port open?)"
+                .into(),
+        );
     }
-    // What has been seen before it broke off is worth as much as if it had not.
+    // Keep the results of a session that failed midway.
     if let Err(why) = asked.ask(&session, how, &offered, &mut missing, &mut say) {
         if asked.cells.is_empty() {
             return Err(why);
         }
-        missing.push(format!("whatever was still to be asked of the responder: {why}"));
+        missing.push(format!("the remaining transfers with the responder: {why}"));
     }
     let SessionResults { cells, deaf, clocks } = asked;
     let there = session.trace().unwrap_or_else(|why| {
@@ -154,9 +165,9 @@ pub fn probe_with_responder(how: &TwoEndedOptions, mut say: impl FnMut(&str)) ->
     });
     let here = tap.map(PacketCapture::stop).unwrap_or_default();
     let there_packets = capture::parse_file(&there).unwrap_or_default();
-    // From this end alone, besides; the responder listens as long as it runs.
+    // Then the single-ended measurements. The responder's listeners remain open.
     drop(session);
-    say("the way there, by UDP and ICMP");
+    say("measuring the network path with UDP and ICMP");
     let mut way = traceroute::trace_path(host);
     missing.extend(way.missing.clone());
     if let Some(clocks) = clocks {
@@ -168,7 +179,7 @@ pub fn probe_with_responder(how: &TwoEndedOptions, mut say: impl FnMut(&str)) ->
     }
     for port in &traced {
         if cells.iter().any(|cell| cell.data_port == *port) {
-            say(&format!("port {port}, from this end alone"));
+            say(&format!("probing port {port} from this end alone"));
             seen.push(single_ended::probe_port(host, *port, &way, &mut missing)?);
         }
     }
@@ -186,7 +197,7 @@ pub fn probe_with_responder(how: &TwoEndedOptions, mut say: impl FnMut(&str)) ->
     })
 }
 
-/// What is said of a cell.
+/// Judges one row.
 fn judge_case(
     cell: &ProbeCase,
     way: &NetworkPath,
@@ -203,13 +214,13 @@ fn judge_case(
     }
     let port = seen.iter().find(|seen| seen.port == cell.data_port);
     evidence.extend(port.map(|port| single_ended_evidence::evidence(port, way, elsewhere)).unwrap_or_default());
-    // FTP's data go by a port of their own.
+    // FTP data use another port.
     let deafened = deaf.iter().find(|(port, ..)| *port == cell.data_port);
     evidence.extend(deafened.and_then(|(_, seconds, answered)| two_ended_evidence::blocked_syn(*seconds, *answered)));
     let mut evidence = strongest_per_method(evidence);
     let (verdict, mut reason) = weigh(&mut evidence);
     if verdict == SplitVerdict::EndToEnd {
-        // Of what is not split there is no kind.
+        // An end-to-end connection has no kind of split.
         let kind = |piece: &Evidence| {
             matches!(piece.says, Indication::SplitTcp)
                 || (piece.says == Indication::TcpProxy && matches!(piece.method, Method::Window | Method::FirstByte))
@@ -219,12 +230,11 @@ fn judge_case(
     if let (SplitVerdict::CannotTell, Some(why)) =
         (verdict, cell.transferred.iter().find_map(|one| one.here.error.as_ref().or(one.there.error.as_ref())))
     {
-        reason += &format!("; a transfer did not come to its end: {why}");
+        reason += &format!("; a transfer failed: {why}");
     }
     let mut missing = missing.to_vec();
     let errors = cell.transferred.iter().flat_map(|one| [&one.here.error, &one.there.error]).flatten();
-    missing
-        .extend(errors.filter(|why| why.starts_with(socket_filter::NO_FILTER)).map(|why| format!("ACKs that are held (method 3): {why}")));
+    missing.extend(errors.filter(|why| why.starts_with(socket_filter::NO_FILTER)).map(|why| format!("held ACKs (method 3): {why}")));
     missing.sort();
     missing.dedup();
     let split = matches!(verdict, SplitVerdict::SplitTcp | SplitVerdict::TcpProxy);
@@ -240,7 +250,7 @@ fn judge_case(
     }
 }
 
-/// What the traces of both ends show of a transfer: all that `detect trace` looks at.
+/// Evidence from the traces of both ends, as `detect trace` finds it.
 fn trace_evidence(transferred: &TransferRecord, packets: [&[CapturedPacket]; 2]) -> Vec<Evidence> {
     let (Some(here), Some(there)) = (transferred.here.connection, transferred.there.connection) else { return Vec::new() };
     let (own, mut theirs) = (capture::packets_of(packets[0], &[here]), capture::packets_of(packets[1], &[there]));
@@ -254,13 +264,14 @@ fn trace_evidence(transferred: &TransferRecord, packets: [&[CapturedPacket]; 2])
     let (own, theirs) = (read(&own, "the prober's"), read(&theirs, "the responder's"));
     let (sender, receiver) = if transferred.direction == TransferDirection::Up { (own, theirs) } else { (theirs, own) };
     let found = findings(sender.as_ref(), receiver.as_ref(), &FindingOptions { known, series: false });
-    // One end's alone is in what one end shows. Traces don't know where words end and data begin: the reports do, where clocks were compared.
+    // Single-ended evidence comes from the single-ended measurements. Traces do not show where the
+    // head ends and the data begin. The reports do if the clocks were compared.
     let told = transferred.clocks.is_some() || transferred.hold_s.is_some();
     let both = found.into_iter().filter(|finding| finding.matched_by.is_some());
     both.flat_map(|finding| finding.evidence).filter(|piece| !(told && piece.method == Method::FirstByte)).collect()
 }
 
-/// The strongest piece of each method that says the same, the first of those that are as strong.
+/// Keeps the strongest piece per method and indication, the first of equally strong ones.
 fn strongest_per_method(evidence: Vec<Evidence>) -> Vec<Evidence> {
     let rank = |piece: &Evidence| if piece.says == Indication::Nothing { None } else { Some(piece.strength) };
     let mut kept: Vec<Evidence> = Vec::new();
@@ -274,7 +285,7 @@ fn strongest_per_method(evidence: Vec<Evidence>) -> Vec<Evidence> {
     kept
 }
 
-/// Of two that are as strong and say the same: an ACK that is held for longer shows more.
+/// Between pieces of equal strength: an ACK that was held longer shows more.
 fn is_stronger(piece: &Evidence, known: &Evidence) -> bool {
     piece.method == Method::DelayedAcks
         && piece.strength >= Strength::Moderate

@@ -1,4 +1,5 @@
-//! What follows from transfers that both ends have told of, apart from their traces. Pure: reports in, evidence out.
+//! Evidence from the reports of both ends about a transfer, apart from their traces. Pure: reports
+//! in, evidence out.
 
 use crate::{
     clock_offset::ClockOffset,
@@ -9,12 +10,12 @@ use detect::{
     text::{bytes, seconds},
 };
 
-/// Times of programs are as exact as this, s: they are waked when a processor is free.
+/// Scheduling delay of a process, s. It bounds the accuracy of times taken in user space.
 const WAKED: f64 = 0.02;
-/// Lines of a head that are shown.
+/// Number of header lines shown.
 const SHOWN: usize = 3;
 
-/// Everything that a transfer's two reports show.
+/// All evidence from the two reports of a transfer.
 pub(crate) fn evidence(transferred: &TransferRecord) -> Vec<Evidence> {
     let mut found = Vec::new();
     found.extend(held_acks(transferred));
@@ -30,7 +31,7 @@ pub(crate) fn evidence(transferred: &TransferRecord) -> Vec<Evidence> {
     found
 }
 
-/// The two ends' reports, the sender's first.
+/// The two reports, the sender's first.
 fn by_role(transferred: &TransferRecord) -> (&TransferReport, &TransferReport) {
     match transferred.direction {
         TransferDirection::Down => (&transferred.there, &transferred.here),
@@ -38,52 +39,51 @@ fn by_role(transferred: &TransferRecord) -> (&TransferReport, &TransferReport) {
     }
 }
 
-/// Method 3: the receiver's TCP saw no data for a time that began when the sender said that the first byte was sent; an ACK sooner is not the receiver's.
+/// Wei et al. §III-A, method 3: the receiver's TCP saw no data for a known time after the sender
+/// sent them. An earlier ACK is not the receiver's.
 fn held_acks(transferred: &TransferRecord) -> Option<Evidence> {
     let held = transferred.hold_s?;
     let (sender, _) = by_role(transferred);
-    let what = format!("the receiver let no data in, and acknowledged none, for {} after they were sent", seconds(held));
+    let what = format!("the receiver acknowledged no data for {} after they were sent", seconds(held));
     let of = |says, strength, value: f64, text| Some(Evidence::new(Method::DelayedAcks, says, strength, (value, "s"), text));
     match sender.acknowledged_s {
         Some(waited) if waited < held => {
-            of(Indication::Split, Strength::Strong, waited, format!("{what}; the sender had them acknowledged after {}", seconds(waited)))
+            of(Indication::Split, Strength::Strong, waited, format!("{what}, but the sender got an ACK after {}", seconds(waited)))
         }
-        // What acknowledges by itself does so within its own round trip. But a middle may wait for the receiver's ACK before it sends its own.
+        // A splitter normally acknowledges within its own round trip. It may also wait for the
+        // receiver's ACK.
         Some(waited) if held >= 1.0 => of(
             Indication::EndToEnd,
             Strength::Moderate,
             waited,
-            format!("{what}; the sender had none acknowledged sooner, the first after {}", seconds(waited)),
+            format!("{what}; the sender got no earlier ACK, the first after {}", seconds(waited)),
         ),
-        Some(waited) => of(
-            Indication::Nothing,
-            Strength::Weak,
-            waited,
-            format!("{what}; the sender had the first acknowledged after {}", seconds(waited)),
-        ),
+        Some(waited) => {
+            of(Indication::Nothing, Strength::Weak, waited, format!("{what}; the sender got its first ACK after {}", seconds(waited)))
+        }
         None => None,
     }
 }
 
-/// A connection that the prober had, and the responder had not.
+/// A connection that was accepted and never arrived at the responder.
 fn never_arrived(transferred: &TransferRecord) -> Option<Evidence> {
     if transferred.here.connection.is_none() || transferred.there.connection.is_some() || transferred.again {
         return None;
     }
     let text = format!(
-        "the prober's connection was accepted, and what it said first did not come to the responder within {} (what was lost looks the same)",
+        "the prober's connection was accepted, but its first data did not reach the responder within {} (packet loss looks the same)",
         seconds(transferred.patience_s)
     );
     Some(Evidence::new(Method::FirstByte, Indication::TcpProxy, Strength::Moderate, (transferred.patience_s, "s"), text))
 }
 
-/// The same request again: whether the responder was asked.
+/// A repeated request: whether it reached the responder.
 fn cached(transferred: &TransferRecord) -> Option<Evidence> {
     let (here, there) = (&transferred.here, &transferred.there);
     if !here.whole || here.bytes == 0 {
         return None;
     }
-    let text = format!("the same was asked for again: {} bytes came", bytes(here.bytes as f64));
+    let text = format!("the request was repeated: {} bytes arrived", bytes(here.bytes as f64));
     let of = |says, strength, count: f64, text| Some(Evidence::new(Method::Cache, says, strength, (count, "times asked"), text));
     if there.connection.is_none() {
         of(Indication::TcpProxy, Strength::Strong, 0.0, format!("{text}, and the responder was not asked"))
@@ -92,7 +92,7 @@ fn cached(transferred: &TransferRecord) -> Option<Evidence> {
     }
 }
 
-/// Whether what came is what was sent.
+/// Whether the payload arrived unchanged.
 fn payload_integrity(transferred: &TransferRecord) -> Option<Evidence> {
     let (sent, came) = by_role(transferred);
     if !sent.whole || came.connection.is_none() {
@@ -100,18 +100,18 @@ fn payload_integrity(transferred: &TransferRecord) -> Option<Evidence> {
     }
     let of =
         |says, strength, text| Some(Evidence::new(Method::Payload, says, strength, (came.bytes as f64 - sent.bytes as f64, "B"), text));
-    let lengths = format!("of {} bytes sent, {} came", bytes(sent.bytes as f64), bytes(came.bytes as f64));
+    let lengths = format!("of {} bytes sent, {} arrived", bytes(sent.bytes as f64), bytes(came.bytes as f64));
     match (came.whole, sent.bytes == came.bytes, sent.checksum == came.checksum) {
-        (true, true, true) => of(Indication::Nothing, Strength::Weak, format!("{lengths}, and they are the same")),
-        (true, ..) => of(Indication::TcpProxy, Strength::Strong, format!("{lengths}, other ones: they were changed")),
+        (true, true, true) => of(Indication::Nothing, Strength::Weak, format!("{lengths} unchanged")),
+        (true, ..) => of(Indication::TcpProxy, Strength::Strong, format!("{lengths}, with changed content")),
         (false, ..) => {
-            let why = came.error.as_deref().unwrap_or("the connection ended before");
-            of(Indication::Nothing, Strength::Weak, format!("{lengths}: it broke off ({why})"))
+            let why = came.error.as_deref().unwrap_or("the connection ended early");
+            of(Indication::Nothing, Strength::Weak, format!("{lengths}: the transfer failed ({why})"))
         }
     }
 }
 
-/// Whether the head that came is the one that was sent.
+/// Whether the HTTP head arrived unchanged.
 fn http_heads(transferred: &TransferRecord) -> Option<Evidence> {
     let (sent, came) = by_role(transferred);
     if sent.head.is_empty() || came.head.is_empty() {
@@ -119,7 +119,7 @@ fn http_heads(transferred: &TransferRecord) -> Option<Evidence> {
     }
     let of = |says, strength, count: usize, text| Some(Evidence::new(Method::Payload, says, strength, (count as f64, "lines"), text));
     if sent.head == came.head {
-        return of(Indication::Nothing, Strength::Weak, 0, "the head of HTTP came as it was sent".into());
+        return of(Indication::Nothing, Strength::Weak, 0, "the HTTP head arrived unchanged".into());
     }
     let only = |one: &TransferReport, other: &TransferReport| -> Vec<String> {
         one.head.lines().filter(|line| !other.head.lines().any(|there| there == *line)).map(|line| format!("`{line}`")).collect()
@@ -127,37 +127,34 @@ fn http_heads(transferred: &TransferRecord) -> Option<Evidence> {
     let (gone, new) = (only(sent, came), only(came, sent));
     let count = gone.len().max(new.len());
     let list = |lines: &[String]| if lines.is_empty() { "nothing".into() } else { lines[..lines.len().min(SHOWN)].join(", ") };
-    of(Indication::Split, Strength::Strong, count, format!("the head of HTTP came otherwise: {} came for {}", list(&new), list(&gone)))
+    of(Indication::Split, Strength::Strong, count, format!("the HTTP head was changed: {} replaced {}", list(&new), list(&gone)))
 }
 
-/// What the two ends' TCPs agreed to: each has the other's window scale.
+/// Compares the negotiated options: each end knows the other's window scale.
 fn negotiated_options(transferred: &TransferRecord) -> Option<Evidence> {
     let ((own, other), (its, ours)) = (transferred.here.scales?, transferred.there.scales?);
     let stamps = (transferred.here.timestamps?, transferred.there.timestamps?);
     let mut changed = Vec::new();
     if own != ours {
-        changed.push(format!("the prober's window scale is {own}, the responder has {ours}"));
+        changed.push(format!("the prober's window scale is {own}, the responder negotiated {ours}"));
     }
     if its != other {
-        changed.push(format!("the responder's window scale is {its}, the prober has {other}"));
+        changed.push(format!("the responder's window scale is {its}, the prober negotiated {other}"));
     }
     if stamps.0 != stamps.1 {
-        changed.push(format!("there are timestamps at the {} alone", if stamps.0 { "prober" } else { "responder" }));
+        changed.push(format!("only the {} negotiated timestamps", if stamps.0 { "prober" } else { "responder" }));
     }
     let of = |says, strength, text| Some(Evidence::new(Method::Options, says, strength, (changed.len() as f64, "changed"), text));
     if changed.is_empty() {
-        // Two stacks of the same kind agree to the same.
-        of(
-            Indication::Nothing,
-            Strength::Weak,
-            format!("both ends' TCPs agreed to the same window scales ({own} and {its}) and timestamps"),
-        )
+        // Two stacks of the same kind choose the same options.
+        of(Indication::Nothing, Strength::Weak, format!("both ends negotiated the same window scales ({own} and {its}) and timestamps"))
     } else {
         of(Indication::Split, Strength::Moderate, changed.join("; "))
     }
 }
 
-/// When the first byte came, against the sender's pause between its halves: who takes all before it sends on has nothing to send before that.
+/// Compares the arrival of the first byte with the sender's pause. A middlebox that holds the data
+/// until they are complete has nothing to forward before the pause ends.
 fn first_byte(transferred: &TransferRecord) -> Option<Evidence> {
     let (sent, came) = by_role(transferred);
     let ClockOffset { offset_s, error_s, .. } = transferred.clocks?;
@@ -167,7 +164,7 @@ fn first_byte(transferred: &TransferRecord) -> Option<Evidence> {
     let waited = since(came.first?, sent.first?) - ahead;
     let paused = since(sent.resumed?, sent.first?);
     let text = format!(
-        "the first byte came {} after it was sent, by clocks compared within {}; the second half was sent after {}",
+        "the first byte arrived {} after it was sent, by clocks compared to within {}; the second half was sent after {}",
         seconds(waited),
         seconds(error_s),
         seconds(paused)
@@ -179,27 +176,29 @@ fn first_byte(transferred: &TransferRecord) -> Option<Evidence> {
     if waited + error_s + WAKED < paused {
         of(Indication::SplitTcp, Strength::Moderate)
     } else if waited >= paused {
-        // It takes the way besides, which is as long as the clocks' error; and a queue as long as the pause is not to be expected.
+        // The transit time, which is at least the error of the clocks, comes on top. A queueing
+        // delay as long as the pause is implausible.
         of(Indication::TcpProxy, Strength::Moderate)
     } else {
         of(Indication::Nothing, Strength::Weak)
     }
 }
 
-/// A responder that let no SYN in for `deaf_s`, and a SYN that was answered after `answered_s`, if it was.
+/// Evidence from a responder that dropped SYNs for `deaf_s` and a SYN that was answered after
+/// `answered_s`, both s.
 pub(crate) fn blocked_syn(deaf_s: f64, answered_s: Option<f64>) -> Option<Evidence> {
-    let what = format!("the responder let no SYN in for {}", seconds(deaf_s));
+    let what = format!("the responder dropped SYNs for {}", seconds(deaf_s));
     let of = |says, strength, value, text| Some(Evidence::new(Method::HeldSyn, says, strength, (value, "s"), text));
     match answered_s {
         Some(after) if after < deaf_s => {
-            let text = format!("{what}; one was answered after {} (guards against SYN floods do that, too)", seconds(after));
+            let text = format!("{what}, but one was answered after {} (a SYN-flood guard does that too)", seconds(after));
             of(Indication::Split, Strength::Moderate, after, text)
         }
-        // A middle may ask the host before it answers.
+        // A middlebox may connect to the host before it answers.
         Some(after) => {
-            of(Indication::Nothing, Strength::Weak, after, format!("{what}; none was answered sooner, the first after {}", seconds(after)))
+            of(Indication::Nothing, Strength::Weak, after, format!("{what}; none was answered earlier, the first after {}", seconds(after)))
         }
-        None => of(Indication::Nothing, Strength::Weak, deaf_s, format!("{what}; none was answered at all")),
+        None => of(Indication::Nothing, Strength::Weak, deaf_s, format!("{what}; none was answered")),
     }
 }
 
@@ -211,7 +210,7 @@ mod tests {
 
     const MS: i64 = 1_000_000;
 
-    /// A transfer from end to end: half a second's pause, ten milliseconds each way.
+    /// An end-to-end transfer with a pause of 0.5 s and a transit time of 10 ms.
     fn transfer(direction: TransferDirection) -> TransferRecord {
         let ends = Some(["10.0.0.1:40000".parse().unwrap(), "10.0.0.2:80".parse().unwrap()]);
         let both = TransferReport {
@@ -262,8 +261,8 @@ mod tests {
         let expected =
             [(Method::Payload, Indication::TcpProxy, Strength::Strong), (Method::Payload, Indication::Split, Strength::Strong), SPLIT_TCP];
         assert_eq!(speaks(&changed), expected);
-        assert!(evidence(&changed).iter().any(|piece| piece.text.contains("`Via: 1.1 y` came for nothing")));
-        // What broke off was not changed.
+        assert!(evidence(&changed).iter().any(|piece| piece.text.contains("`Via: 1.1 y` replaced nothing")));
+        // An interrupted transfer is not a changed one.
         changed.there = TransferReport { whole: false, bytes: 500, head: changed.here.head.clone(), ..changed.there };
         assert_eq!(speaks(&changed), [SPLIT_TCP]);
     }
@@ -279,7 +278,7 @@ mod tests {
     fn a_cache_does_not_ask_again() {
         let mut again = TransferRecord { again: true, ..transfer(TransferDirection::Down) };
         assert_eq!(speaks(&again), []);
-        again.there = TransferReport { error: Some("the connection did not come".into()), ..TransferReport::default() };
+        again.there = TransferReport { error: Some("the data connection did not arrive".into()), ..TransferReport::default() };
         assert_eq!(speaks(&again), [(Method::Cache, Indication::TcpProxy, Strength::Strong)]);
     }
 
@@ -292,7 +291,7 @@ mod tests {
     }
 
     proptest! {
-        /// Method 3 needs no clock that both have.
+        /// Method 3 needs no common clock.
         #[test]
         fn acks_sooner_than_they_are_held_are_anothers(held in 1.0f64..10.0, waited in 0.001f64..30.0, up in any::<bool>()) {
             let mut one = TransferRecord { hold_s: Some(held), ..transfer(if up { TransferDirection::Up } else { TransferDirection::Down }) };
@@ -303,14 +302,14 @@ mod tests {
             prop_assert_eq!(found, Some(expected));
         }
 
-        /// However wrong the offset is within its bound, the kind is right or not told.
+        /// If the offset is within its bound, the kind of split is right or not decided.
         #[test]
         fn the_kind_is_never_wrong_within_the_clocks_bound(
             stores in any::<bool>(), way in 1i64..300, offset in -3000i64..3000, wrong in -1.0f64..1.0, error in 1i64..300, up in any::<bool>(),
         ) {
             let direction = if up { TransferDirection::Up } else { TransferDirection::Down };
             let mut one = transfer(direction);
-            // Both ways are at least as long as the error: the bound is half of both.
+            // Both transit times are at least the error, which is half their sum.
             let error = error.min(way);
             let first = if stores { 1500 + way } else { 1000 + way };
             let (sent, came) = if up { (&mut one.here, &mut one.there) } else { (&mut one.there, &mut one.here) };
@@ -322,7 +321,8 @@ mod tests {
             let offset_s = (offset as f64 + wrong * error as f64) / 1e3;
             one.clocks = Some(ClockOffset { offset_s, error_s: error as f64 / 1e3, round_trip_s: 0.0, exchanges: 1 });
             let said = first_byte(&one).map(|piece| piece.says);
-            // Who stores is at least as late as the pause; who does not may be, over a long way.
+            // A middlebox that holds data is at least as late as the pause. Without one, a long
+            // path may be.
             let never = if stores { Indication::SplitTcp } else { Indication::TcpProxy };
             prop_assert_ne!(said, Some(never));
         }

@@ -153,7 +153,7 @@ fn our_proxy_is_found_whatever_it_carries_and_the_evidence_stays() {
     // Who does not know the token is not helped, and told so.
     let refused = middle.probe(&[], &["--responder", "--token", "open barley"]);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("will not help: the token is another one"), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("will not help: the token is wrong"), "{refused:?}");
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub(super) fn page(found: &[ConnectionFinding], traces: &str) -> String {
     report::page_of_words("Is this connection split?", &about, &notes, &outcomes, &tables)
 }
 
-const HEADER: [&str; 4] = ["says", "strength", "method", "what was seen"];
+const HEADER: [&str; 4] = ["says", "strength", "method", "observation"];
 
 fn evidence(finding: &ConnectionFinding) -> Vec<Vec<String>> {
     finding.evidence.iter().map(|piece| vec![says(piece.says).into(), strength(piece).into(), method(piece), piece.text.clone()]).collect()
