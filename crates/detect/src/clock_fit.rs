@@ -132,7 +132,7 @@ mod tests {
         /// Transit times of real packets fit, whatever the clocks, and the true offset is within
         /// the bound.
         #[test]
-        fn what_travelled_fits(
+        fn real_transit_times_fit(
             offset in -2.0f64..2.0, drift in -300e-6f64..300e-6, one_way in 0.001f64..0.3,
             queues in prop::collection::vec((0.0f64..0.2, 0.0f64..0.2), 20..200),
         ) {
@@ -151,7 +151,7 @@ mod tests {
 
         /// ACKs that are more and more ahead of time, as with a growing queue, fit no drift.
         #[test]
-        fn what_was_there_before_it_was_sent_does_not(offset in -2.0f64..2.0, growth in 0.01f64..1.0) {
+        fn acks_ahead_of_time_fit_no_drift(offset in -2.0f64..2.0, growth in 0.01f64..1.0) {
             let points = |sign: f64| (0..100).map(|index| f64::from(index) * 0.1)
                 .map(|at| (at, 0.02 + sign * (offset + growth * at))).collect::<Vec<TransitPoint>>();
             let fit = fit(&points(1.0)[..1], &points(-1.0)).unwrap();

@@ -10,6 +10,19 @@
 //!
 //! This crate opens no socket and reads no clock: the result follows from the traces alone. The
 //! crate `probe` opens connections of its own and weighs its evidence by the same rules.
+//!
+//! ```no_run
+//! use detect::{CaptureFile, FindingOptions, findings};
+//!
+//! # fn main() -> Result<(), detect::TraceError> {
+//! let sender = CaptureFile::read("sender.pcap".as_ref())?;
+//! let receiver = CaptureFile::read("receiver.pcap".as_ref())?;
+//! for finding in findings(Some(&sender), Some(&receiver), &FindingOptions::default()) {
+//!     println!("{}: {}", finding.verdict, finding.reason);
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 mod ack_timing;
 mod behaviour;

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_time_is_known_much_content_must_be_the_same() {
+    fn without_a_clock_offset_much_content_must_agree() {
         // Two connections with the given numbers of content hashes, `shared` of them in common.
         let same =
             |one: u64, two: u64, shared: u64| !matched(&[flow(1, 0, 0..one)], &[flow(2, 0, one - shared..one - shared + two)]).is_empty();
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_time_is_known_it_must_be_the_same() {
+    fn with_a_clock_offset_the_times_must_agree() {
         let hour = 3600 * SECOND;
         // The same connection at both ends, with clocks an hour apart, and another one that shares
         // some content and begins later.
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_are_known_by_beginnings_that_both_saw() {
+    fn the_offset_needs_starts_that_both_captures_recorded() {
         let begun = |host: u8, first: i64| {
             let mut flow = flow(host, first, []);
             let order = String::new();
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pair_that_is_wrong_does_not_move_the_clocks() {
+    fn one_wrong_match_does_not_change_the_offset() {
         assert_eq!(lower_median(vec![5, -900, 6]), Some(5));
         assert_eq!(lower_median(vec![7, 4]), Some(4));
         assert_eq!(lower_median(Vec::new()), None);

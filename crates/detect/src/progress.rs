@@ -91,7 +91,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_was_not_recorded_has_no_time() {
+    fn positions_missing_from_the_capture_are_inexact() {
         let mut curve = ProgressCurve::default();
         for (at, from, reach) in [(0, 0, 100), (10, 200, 300), (20, 250, 400)] {
             curve.note(at, from, reach, usize::MAX);

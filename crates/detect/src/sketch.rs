@@ -151,7 +151,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(16))]
 
         #[test]
-        fn the_same_content_is_found_however_it_is_cut(seed: u64, size in 500usize..3000, from in -5000i64..5000) {
+        fn equal_content_is_found_however_it_is_segmented(seed: u64, size in 500usize..3000, from in -5000i64..5000) {
             let content = bytes(seed, 100_000);
             let (whole, pieces) = (cut(&content, 64_000, 0), cut(&content, size, from));
             prop_assert!(pieces.within(&whole).share() > 0.6, "{:?}", pieces.within(&whole));
@@ -161,7 +161,7 @@ mod tests {
         }
 
         #[test]
-        fn other_content_is_other(seed: u64) {
+        fn different_content_does_not_overlap(seed: u64) {
             let (one, two) = (cut(&bytes(seed, 50_000), 1448, 0), cut(&bytes(seed ^ 1, 50_000), 1448, 0));
             prop_assert_eq!(one.within(&two).same, 0);
         }

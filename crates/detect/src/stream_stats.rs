@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_shuts_each_time_it_falls_from_what_it_was_opened_to() {
+    fn a_window_closes_each_time_it_falls_after_opening() {
         assert_eq!(shuts([65_535, 60_000, 7_000, 65_535]), 0);
         assert_eq!(shuts([65_535, 0, 65_535, 3_000, 0, 65_535]), 2);
         // The initial window is never offered again.

@@ -1,4 +1,5 @@
-//! What plain inspection says, piece by piece: of one connection, and of two.
+//! Evidence from comparing packets, method by method: of an end-to-end connection and of a split
+//! one.
 
 mod common;
 
@@ -9,7 +10,8 @@ fn finding(transfer: &Transfer) -> ConnectionFinding {
     transfer.finding(TraceConditions::default())
 }
 
-/// What a method says of a transfer, each time that it says something: of the sender's stream and of the receiver's, or of both ends.
+/// All indications of a method about a transfer: for the sender's stream, the receiver's, or both
+/// ends.
 fn said(transfer: &Transfer, method: Method) -> Vec<(Indication, Strength, f64)> {
     let finding = finding(transfer);
     assert!(finding.evidence.iter().all(|piece| piece.value.is_finite()), "{}", told(&finding));
@@ -25,7 +27,7 @@ fn split() -> Transfer {
     Transfer::split(Middle::default())
 }
 
-/// A splitter that differs from the ends in something.
+/// A splitter that differs from the ends in one property.
 fn with(change: impl Fn(&mut Middle)) -> Transfer {
     let mut middle = Middle::default();
     change(&mut middle);
@@ -36,7 +38,7 @@ fn with(change: impl Fn(&mut Middle)) -> Transfer {
 fn initial_sequence_numbers() {
     assert_eq!(said(&whole(), Method::Isn), [(Indication::EndToEnd, Strength::Moderate, 0.0)]);
     assert_eq!(said(&split(), Method::Isn), [(Indication::Split, Strength::Moderate, 2.0)]);
-    // A firewall changes those of who is behind it.
+    // A firewall changes the sequence numbers of the hosts behind it.
     assert_eq!(said(&Transfer { renumbers: 12_345, ..whole() }, Method::Isn), [(Indication::Split, Strength::Moderate, 1.0)]);
 }
 
@@ -44,7 +46,7 @@ fn initial_sequence_numbers() {
 fn options_of_syns() {
     let says = |transfer: &Transfer| said(transfer, Method::Options);
     assert_eq!(says(&whole()), [(Indication::EndToEnd, Strength::Weak, 0.0)]);
-    // Routers clamp the MSS, too; no router changes a window's scale.
+    // Routers clamp the MSS too. No router changes a window scale.
     assert_eq!(says(&with(|middle| middle.mss = 1200)), [(Indication::Split, Strength::Weak, 1.0); 2]);
     assert_eq!(says(&with(|middle| middle.scale = 9)), [(Indication::Split, Strength::Moderate, 1.0); 2]);
     let bare = with(|middle| (middle.timestamps, middle.mss) = (false, 1460));
@@ -56,7 +58,7 @@ fn clocks_of_timestamps() {
     let says = |transfer: &Transfer| said(transfer, Method::TimestampClock).iter().map(|piece| (piece.0, piece.1)).collect::<Vec<_>>();
     assert_eq!(says(&whole()), [(Indication::Nothing, Strength::Weak); 2]);
     assert_eq!(says(&split()), [(Indication::Split, Strength::Moderate); 2]);
-    // Segments that have them at one end alone.
+    // Segments with timestamps at one end only.
     assert_eq!(says(&with(|middle| middle.timestamps = false)), [(Indication::Split, Strength::Moderate); 2]);
     assert_eq!(says(&Transfer { timestamps: false, ..split() }), []);
 }
@@ -74,13 +76,14 @@ fn numbers_of_ip_packets() {
     let says = |transfer: &Transfer| said(transfer, Method::IpId);
     assert_eq!(says(&whole()), [(Indication::EndToEnd, Strength::Moderate, 1.0)]);
     assert_eq!(says(&split()), [(Indication::Split, Strength::Weak, 0.0)]);
-    // A translator gives them anew, of one connection, and that alone calls nothing split.
+    // An address translator assigns new IDs to an end-to-end connection, which alone must not count
+    // as a split.
     let translated = Transfer { new_ids: true, ..whole() };
     assert_eq!(says(&translated), [(Indication::Split, Strength::Weak, 0.0)]);
     assert_eq!(finding(&translated).verdict, SplitVerdict::EndToEnd);
-    // A piece of many segments has the number of the first.
+    // A merged segment has the ID of the first one.
     assert_eq!(says(&Transfer { tso: 10, gro: 3, ..whole() }), [(Indication::EndToEnd, Strength::Moderate, 1.0)]);
-    // IPv6 has none, and of other places there is nothing to compare.
+    // IPv6 has no IDs, and other positions cannot be compared.
     assert_eq!(says(&Transfer { v6: true, ..whole() }), []);
     assert_eq!(says(&Transfer { bytes: 8_000, ..whole() }), []);
 }
@@ -90,7 +93,8 @@ fn where_segments_begin() {
     let says = |transfer: &Transfer| said(transfer, Method::Segments).iter().map(|piece| (piece.0, piece.1)).collect::<Vec<_>>();
     assert_eq!(says(&whole()), [(Indication::Nothing, Strength::Weak)]);
     assert_eq!(says(&with(|middle| middle.mss = 1200)), [(Indication::Split, Strength::Moderate)]);
-    // Two stacks with the same MSS cut alike; of pieces that are cut on the way nothing is known.
+    // Two stacks with the same MSS segment alike. Nothing is known about segments that are split on
+    // the way.
     assert_eq!(says(&split()), [(Indication::Nothing, Strength::Weak)]);
     assert_eq!(says(&Transfer { tso: 10, ..with(|middle| middle.mss = 1200) }), []);
 }
@@ -103,7 +107,8 @@ fn addresses_and_ports() {
 
 #[test]
 fn the_handshake_against_data() {
-    // The middle asks a server 200 ms away before it answers, and then answers data itself.
+    // The middlebox connects to a server 200 ms away before it answers, then acknowledges data
+    // itself.
     let far = |transfer: Transfer| Transfer { uplink: true, near: 0.005, far: 0.2, ..transfer };
     let seen = |transfer: Transfer| {
         let found = finding(&far(transfer));
@@ -112,7 +117,7 @@ fn the_handshake_against_data() {
     };
     assert_eq!(seen(whole()), Some((Indication::Nothing, Strength::Weak, false)));
     assert_eq!(seen(split()), Some((Indication::Split, Strength::Weak, true)));
-    // One that answers SYNs itself is not to be seen so.
+    // A middlebox that answers SYNs itself cannot be detected this way.
     assert_eq!(seen(with(|middle| middle.accepts_first = true)), Some((Indication::Nothing, Strength::Weak, false)));
 }
 
@@ -124,7 +129,8 @@ fn the_window_that_the_sender_is_offered() {
     assert_eq!(says(&with(|middle| middle.holds_all = true)), [(Indication::TcpProxy, Strength::Weak)]);
 }
 
-/// A receiver's trace that has the sender's connection as datagrams, so many bytes in each and so many seconds for all.
+/// A receiver's trace that has the sender's connection as datagrams, with the given bytes per
+/// datagram and duration in seconds.
 fn through_datagrams(each: u16, seconds: f64) -> ConnectionFinding {
     let transfer = whole();
     let [sent, _] = transfer.records();
@@ -141,9 +147,9 @@ fn datagrams_instead() {
     let tunnel = through_datagrams(1_440, 1.1);
     let piece = of(&tunnel, Method::Transport).unwrap();
     assert_eq!((piece.says, piece.strength), (Indication::Split, Strength::Moderate), "{}", told(&tunnel));
-    // It is a hint, and decides nothing alone.
+    // A hint that decides nothing alone.
     assert_eq!(tunnel.verdict, SplitVerdict::CannotTell);
-    // Many fewer bytes, or many seconds longer, are something else.
+    // Much fewer bytes or a much longer time belong to something else.
     for other in [through_datagrams(700, 1.1), through_datagrams(1_440, 9.0)] {
         assert!(of(&other, Method::Transport).is_none(), "{}", told(&other));
     }
@@ -154,14 +160,15 @@ fn how_bursty_the_sender_was() {
     let burstiness = |transfer: &Transfer| finding(transfer).character.burstiness.unwrap();
     let steady = burstiness(&whole());
     assert!(steady.idle < 0.2 && steady.peak_to_mean < 2.0, "{steady:?}");
-    // A buffer is filled at once, then as it empties.
+    // The buffer fills at once, then the transfer follows its draining.
     let bursty = burstiness(&with(|middle| middle.buffer = 300_000));
     assert!(bursty.peak_to_mean > 2.0 * steady.peak_to_mean, "{bursty:?}");
 }
 
 #[test]
 fn how_it_ended() {
-    // The receiver's FIN takes the way of 45 ms; through a splitter the sender has had one long before the receiver leaves.
+    // The receiver's FIN takes 45 ms. Through a splitter the sender gets one long before the
+    // receiver closes.
     let whole = finding(&Transfer { offset: 0.4, ..whole() }).character.ending.unwrap();
     assert_eq!((whole.receiver, whole.sender), (Some(CloseKind::Fin), Some(CloseKind::Fin)));
     assert!((0.03..0.06).contains(&whole.later_s.unwrap()), "{whole:?}");

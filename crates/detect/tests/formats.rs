@@ -1,4 +1,5 @@
-//! Files as they come: whole, cut, damaged, of other kinds, garbage; more connections than are kept.
+//! Capture files of all formats: complete, truncated, damaged, unsupported, random; more
+//! connections than are kept.
 
 mod common;
 
@@ -25,14 +26,14 @@ fn error(file: &[u8]) -> String {
     try_read(file).unwrap_err().to_string()
 }
 
-/// The same records as pcapng, in both byte orders, in ticks of 10⁻ⁿ or 2⁻ⁿ s.
+/// The same records as pcapng, in both byte orders, with ticks of 10⁻ⁿ or 2⁻ⁿ s.
 fn pcapng(records: &[Record], endianness: Endianness, resolution: u8) -> Vec<u8> {
     let mut writer = PcapNgWriter::with_endianness(Vec::new(), endianness).unwrap();
     let options = vec![InterfaceDescriptionOption::IfName(Cow::Borrowed("link1")), InterfaceDescriptionOption::IfTsResol(resolution)];
     writer.write_pcapng_block(InterfaceDescriptionBlock { linktype: DataLink::RAW, snaplen: 0, options }).unwrap();
     let second: u128 = if resolution & 0x80 == 0 { 10u128.pow(resolution.into()) } else { 1 << (resolution & 0x7f) };
     for record in records {
-        // What pcap-file writes as nanoseconds are the interface's ticks.
+        // pcap-file writes nanoseconds, which count as ticks of the interface.
         let ticks = record.at as u128 * second / 1_000_000_000;
         let packet = EnhancedPacketBlock {
             interface_id: 0,
@@ -83,13 +84,14 @@ fn what_is_wrong_is_said_with_its_cure() {
     let strange = [Record { at: 1, bytes: vec![0; 60] }];
     assert!(error(&pcap(&strange, 147, 65535, false)).contains("link type 147"));
     assert!(error(&pcap(&strange, 1, 65535, false)).contains("1 frames 0 are too short"), "{}", error(&pcap(&strange, 1, 65535, false)));
-    // A length that no record has, in the middle of a large file.
+    // An impossible record length in the middle of a large file.
     let [mut whole, _] = Transfer { bytes: 40_000_000, ..Transfer::default() }.files();
     let cut = read(&whole[..100_000]).tally().cut_at.unwrap() as usize;
     whole[cut + 8..cut + 12].copy_from_slice(&[0xff; 4]);
     let said = error(&whole);
     assert!(said.contains(&format!("beyond byte {cut}")) && said.contains("head -c"), "{said}");
-    // A block that is shorter than its own frame, of a kind that is nobody's business (cargo-fuzz, trace).
+    // A block shorter than its own header and trailer, of an unknown type (found by cargo-fuzz,
+    // target trace).
     for endianness in [Endianness::Little, Endianness::Big] {
         let (kind, length) = (0x8000_0001_u32, 8_u32);
         let number = |number: u32| if endianness == Endianness::Big { number.to_be_bytes() } else { number.to_le_bytes() };
@@ -148,11 +150,12 @@ fn a_port_used_again_is_another_connection() {
 
 #[test]
 fn memory_is_bounded_however_long_the_connection() {
-    // What is kept of a connection of many packets is what is kept of one of few; its answer is the same.
+    // A connection with many packets takes as much memory as one with few, and gives the same
+    // result.
     let transfer = Transfer { bytes: 60_000_000, rate: 20e6, ..Transfer::split(common::Middle { far_rate: 15e6, ..Default::default() }) };
     let finding = transfer.finding(detect::TraceConditions::default());
     assert_eq!(finding.verdict, detect::SplitVerdict::SplitTcp, "{}", common::told(&finding));
-    // 60 MB · (1/15 − 1/20) s, less what the far leg's way hides.
+    // 60 MB · (1/15 − 1/20) s, minus what the far leg's delay hides.
     let piece = common::of(&finding, detect::Method::FixedOffset).unwrap();
     assert!((0.9..1.1).contains(&piece.value), "{piece:?}");
 }
@@ -174,7 +177,7 @@ proptest! {
         }
     }
 
-    /// Files that are right but for a few bytes.
+    /// Valid files with a few changed bytes.
     #[test]
     fn damage_anywhere_breaks_nothing(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..40), cut in any::<prop::sample::Index>(), ng: bool, split: bool,

@@ -1,4 +1,5 @@
-//! Transfers made by code, end to end and split, captured in every way that traces come: what is said of them, and by which method.
+//! Generated transfers, end to end and split, captured in every way that occurs: the verdict and
+//! the methods behind it.
 
 mod common;
 
@@ -24,7 +25,7 @@ fn paths() -> Vec<(Transfer, SplitVerdict)> {
     paths
 }
 
-/// Looks at all paths after `change`.
+/// Checks all paths after `change`.
 fn all(change: impl Fn(Transfer) -> Transfer) {
     for (path, expected) in paths() {
         let transfer = change(path);
@@ -53,7 +54,7 @@ fn behind_nat() {
 #[test]
 fn behind_a_firewall_that_renumbers() {
     all(|path| Transfer { renumbers: 123_456_789, ..path });
-    // Nor are other numbers another's ACKs where the handshake was missed.
+    // Changed sequence numbers do not look like another host's ACKs if the handshake is missing.
     for timestamps in [true, false] {
         for uplink in [false, true] {
             let transfer = Transfer { renumbers: 123_456_789, late: [200, 40], timestamps, uplink, ..Transfer::default() };
@@ -65,7 +66,8 @@ fn behind_a_firewall_that_renumbers() {
 
 #[test]
 fn behind_a_translator_that_gives_ip_ids_anew() {
-    // From IPv4 to IPv4, and between IPv4 and IPv6, which has none. Without timestamps nothing else tells ACKs apart whose numbers and windows are the same.
+    // From IPv4 to IPv4, and between IPv4 and IPv6, which has no IDs. Without timestamps nothing
+    // else distinguishes ACKs with equal sequence numbers and windows.
     for translated in [false, true] {
         for (path, expected) in paths() {
             let transfer = Transfer { timestamps: false, new_ids: true, v6: translated, v4_inside: translated, ..path };
@@ -91,7 +93,7 @@ fn headers_alone() {
 
 #[test]
 fn segments_cut_short_of_pieces_of_other_sizes() {
-    // What was recorded of a piece is not where the receiver's segments begin.
+    // The recorded part of a merged segment is not where the receiver's segments begin.
     for (snaplen, tso, gro) in [(256, 44, 1), (256, 1, 44), (400, 10, 1), (1000, 44, 2)] {
         all(|path| Transfer { snaplen, tso, gro, ..path });
     }
@@ -116,12 +118,12 @@ fn every_link_and_ipv6() {
 
 #[test]
 fn captures_that_begin_late() {
-    // Neither has the handshake.
+    // The handshake is missing at both ends.
     for late in [[200, 40], [40, 200]] {
         for (path, expected) in paths() {
             let transfer = Transfer { late, ..path };
             let finding = transfer.finding(TraceConditions::default());
-            // Whether it held all, before the trace begins, nobody can tell.
+            // Nothing shows whether the middlebox held everything before the trace begins.
             let kind = if expected == SplitVerdict::TcpProxy { SplitVerdict::SplitTcp } else { expected };
             assert!(finding.verdict == expected || finding.verdict == kind, "{transfer:?}\n{}", told(&finding));
         }
@@ -130,7 +132,7 @@ fn captures_that_begin_late() {
 
 #[test]
 fn what_a_capture_lost_of_a_short_stream_was_there() {
-    // Two segments, of which a capture may lose one: the FIN says how long the stream was.
+    // Two segments, of which a capture may miss one. The FIN shows the length of the stream.
     for content in 0..60 {
         let transfer = Transfer { bytes: 2_896, loses: 4, content, ..Transfer::default() };
         let finding = transfer.finding(TraceConditions::default());
@@ -142,7 +144,7 @@ fn what_a_capture_lost_of_a_short_stream_was_there() {
 #[test]
 fn the_last_segments_show_whose_numbers_they_are() {
     for (path, expected) in paths() {
-        // All that the sender's capture has are the FINs.
+        // The sender's capture has only the FINs.
         let late = [path.records()[0].len() - 3, 0];
         let finding = Transfer { late, ..path }.finding(TraceConditions::default());
         let split = matches!(finding.verdict, SplitVerdict::SplitTcp | SplitVerdict::TcpProxy);
@@ -161,7 +163,8 @@ fn traces_given_the_other_way_round() {
     }
 }
 
-/// The confusion matrix of the paper's methods: what each sees, end to end (nothing, ever), down and up.
+/// The confusion matrix of the methods: what each detects end to end (never anything), on downlinks
+/// and on uplinks.
 #[test]
 fn passive_methods_see_downlinks_and_delayed_acks_show_uplinks() {
     let known = TraceConditions { synchronised_s: Some(0.001), ack_delay_s: None };
@@ -169,28 +172,30 @@ fn passive_methods_see_downlinks_and_delayed_acks_show_uplinks() {
         let finding = transfer.finding(known);
         [Method::SynchronisedClocks, Method::FixedOffset, Method::DelayedAcks].map(|method| fires(&finding, method))
     };
-    // Downlink: a fast near leg, and a slow far one that lets the queue grow.
+    // Downlink: a fast near leg, and a slow far one whose queue grows.
     let down = Transfer::split(Middle { far_rate: 100e3, buffer: 300_000, ..Middle::default() });
-    // Uplink: the slow leg is the near one, with the long round trip; the far one takes away what comes, at once.
+    // Uplink: the near leg is slow and has the long round trip. The far leg drains everything at
+    // once.
     let up =
         Transfer { uplink: true, rate: 100e3, near: 0.06, far: 0.01, ..Transfer::split(Middle { far_rate: 10e6, ..Middle::default() }) };
     for (uplink, rate, near, far) in [(false, 1e6, 0.005, 0.04), (true, 100e3, 0.06, 0.01)] {
         let whole = Transfer { uplink, rate, near, far, ..Transfer::default() };
         assert_eq!(sees(&whole, known), [false, false, false]);
-        // Nor when the receiver delays its ACKs.
+        // Not even if the receiver delays its ACKs.
         assert_eq!(sees(&Transfer { ack_delay: 2.0, ..whole }, known), [false, false, false]);
     }
     assert_eq!(sees(&down, known), [true, true, false]);
     assert_eq!(sees(&up, known), [false, false, false]);
     assert_eq!(sees(&Transfer { ack_delay: 2.0, ..up.clone() }, known), [true, true, true]);
-    // Method 1 must be told that the clocks agree; method 2 need not, and drift does not mislead it.
+    // Method 1 must be told that the clocks agree. Method 2 need not be, and drift does not mislead
+    // it.
     let off = Transfer { offset: -0.7, drift: 100e-6, ..down };
     assert_eq!(sees(&off, TraceConditions::default()), [false, true, false]);
 }
 
 #[test]
 fn one_clock_shows_a_short_hold() {
-    // Held for 70 ms, where the way takes 45.
+    // Held for 70 ms, on a path of 45 ms.
     let said = |holds_all: bool, known: TraceConditions| {
         let middle = Middle { holds_all, ..Middle::default() };
         Transfer { bytes: 300_000, rate: 4.3e6, ..Transfer::split(middle) }.finding(known).verdict
@@ -227,7 +232,8 @@ fn delays_are_those_of_the_path() {
 
 #[test]
 fn the_number_of_method_2_is_that_of_the_trace() {
-    // At 1 MB/s in and 100 kB/s out, byte b waits 9 b / 1e6 s; the last ACK of 1 MB comes 9 s early, less the far leg's way.
+    // At 1 MB/s in and 100 kB/s out, byte b waits 9 b / 1e6 s. The last ACK of 1 MB is 9 s early,
+    // minus the far leg's delay.
     let transfer = Transfer { offset: -0.4, ..Transfer::split(Middle { far_rate: 100e3, ..Middle::default() }) };
     let finding = transfer.finding(TraceConditions::default());
     let piece = of(&finding, Method::FixedOffset).unwrap();
@@ -243,7 +249,7 @@ fn method_3_needs_one_end_alone() {
         let [sender, _] = transfer.captures();
         let found = findings(Some(&sender), None, &FindingOptions { known, series: false });
         assert_eq!(found[0].verdict, expected, "{}", told(&found[0]));
-        // Without it, one end alone can't tell.
+        // Without it, one end alone cannot tell.
         let found = findings(Some(&sender), None, &FindingOptions::default());
         assert_eq!(found[0].verdict, SplitVerdict::CannotTell, "{}", told(&found[0]));
     }
@@ -260,7 +266,8 @@ fn a_middle_that_changes_bytes_is_a_proxy() {
 
 #[test]
 fn a_header_written_anew_makes_no_proxy() {
-    // A request that passes an HTTP proxy: a few hundred other bytes, in both directions of which nothing was held.
+    // A request through an HTTP proxy: a few hundred changed bytes, with nothing held in either
+    // direction.
     let transfer = Transfer { bytes: 3_000, ..Transfer::split(Middle { shrinks: Some(2), ..Middle::default() }) };
     let finding = transfer.finding(TraceConditions::default());
     assert_eq!(finding.verdict, SplitVerdict::SplitTcp, "{}", told(&finding));
@@ -281,7 +288,7 @@ fn a_few_bytes_less_make_a_proxy_only_where_they_were_recorded() {
 
 #[test]
 fn a_middle_that_calls_the_server_when_it_has_all_is_a_proxy() {
-    // The client's SYN is held then, too, and tells nothing of the clocks.
+    // The client's SYN is held too, and gives no clock offset.
     for (offset, ends) in [(0.0, [f64::INFINITY; 2]), (-1.0, [f64::INFINITY; 2]), (1.0, [1.2, 1.3])] {
         let middle = Middle { holds_all: true, calls_late: true, far_rate: 5e6, ..Middle::default() };
         let transfer = Transfer { uplink: true, near: 0.03, far: 0.01, offset, ends, ..Transfer::split(middle) };
@@ -292,32 +299,33 @@ fn a_middle_that_calls_the_server_when_it_has_all_is_a_proxy() {
 
 #[test]
 fn a_server_that_answers_late_makes_no_proxy() {
-    // All was sent while the middle waited for the server's SYN-ACK.
+    // Everything was sent while the middlebox waited for the server's SYN-ACK.
     let middle = Middle { accepts_first: true, far_rate: 5e6, ..Middle::default() };
     let transfer = Transfer { uplink: true, bytes: 400_000, near: 0.01, far: 0.5, ..Transfer::split(middle) };
     let finding = transfer.finding(TraceConditions::default());
     assert_eq!(finding.verdict, SplitVerdict::SplitTcp, "{}", told(&finding));
 }
 
-/// A transfer that both ends saw, and the same again, which the receiver alone did.
+/// A transfer that both ends recorded, and a repetition that only the receiver recorded.
 struct Again {
     first: Transfer,
     again: Transfer,
-    /// When the sender's trace has its last two frames, of something else: s after the beginning of what came again.
+    /// Time of the last two frames of the sender's trace, which belong to another transfer, s after
+    /// the start of the repetition.
     later: Option<f64>,
     /// The sender's file ends within its last record.
     cut: bool,
 }
 
 impl Again {
-    /// A minute later by the receiver's clock, which is ahead of the sender's by ten.
+    /// A minute later by the receiver's clock, which is ten seconds ahead of the sender's.
     fn new() -> Self {
         let first = Transfer { bytes: 200_000, offset: 600.0, ..Transfer::split(Middle { holds_all: true, ..Middle::default() }) };
         let again = Transfer { begin: first.begin + 60.0, ports: [40001, 80], ..first.clone() };
         Again { first, again, later: Some(1.0), cut: false }
     }
 
-    /// What is said of what came again, and by its content.
+    /// The verdict about the repetition, and the evidence from its content.
     fn said(&self) -> (SplitVerdict, Option<Strength>) {
         let ([mut sent, came], [_, again]) = (self.first.records(), self.again.records());
         if let Some(later) = self.later {
@@ -345,11 +353,11 @@ fn what_comes_again_without_the_sender_is_from_a_cache() {
 
 #[test]
 fn what_came_after_the_senders_trace_may_be_the_senders() {
-    // It ended with the first connection, or with another one before.
+    // The trace ended with the first connection, or with another one before the repetition.
     for later in [None, Some(-30.0), Some(-0.5)] {
         assert_eq!(Again { later, ..Again::new() }.said(), (SplitVerdict::CannotTell, Some(Strength::Moderate)), "{later:?}");
     }
-    // Nor does it show the sender's where its clock is ahead, and all its times are later.
+    // A sender's clock that is ahead, which shifts all its times, does not show it either.
     let mut behind = Again { later: None, ..Again::new() };
     (behind.first.offset, behind.again.offset) = (-600.0, -600.0);
     assert_eq!(behind.said(), (SplitVerdict::CannotTell, Some(Strength::Moderate)));
@@ -357,7 +365,7 @@ fn what_came_after_the_senders_trace_may_be_the_senders() {
 
 #[test]
 fn a_senders_trace_that_is_cut_may_lack_what_came_again() {
-    // What is before the record within which it ends is late enough by itself.
+    // The records before the truncated one are late enough.
     assert_eq!(Again { cut: true, ..Again::new() }.said(), (SplitVerdict::CannotTell, Some(Strength::Moderate)));
 }
 
@@ -370,14 +378,15 @@ fn the_same_from_another_server_is_not_from_a_cache() {
 
 #[test]
 fn what_came_in_part_before_is_not_from_a_cache() {
-    // Of eight parts the first five.
+    // The first five of eight parts.
     let mut again = Again::new();
     again.again.bytes = again.first.bytes / 5 * 8;
     assert_eq!(again.said(), (SplitVerdict::CannotTell, None));
 }
 
-/// What matched two connections of which one was sent through a splitter behind NAT, and one received so many seconds later, with that `content` and so many
-/// bytes of each segment captured. Both captures have another connection, whose addresses tell the clocks' offset.
+/// What matched two connections of which one was sent through a splitter behind NAT, and one
+/// received so many seconds later, with that `content` and so many bytes of each segment captured.
+/// Both captures have another connection, whose addresses tell the clocks' offset.
 fn matched(seconds: f64, content: u64, snaplen: usize) -> Option<MatchedBy> {
     let split = Transfer { nat: true, bytes: 200_000, offset: 5000.0, ..Transfer::split(Middle::default()) };
     let late = Transfer { begin: split.begin + seconds, content, ..split.clone() };
@@ -397,7 +406,7 @@ fn matched(seconds: f64, content: u64, snaplen: usize) -> Option<MatchedBy> {
 fn the_same_content_at_another_time_is_anothers() {
     for (seconds, is_it) in [(0.0, true), (30.0, true), (-30.0, true), (120.0, false), (-120.0, false)] {
         assert_eq!(matched(seconds, 7, 65535), is_it.then_some(MatchedBy::Content), "{seconds}");
-        // Of headers alone the length is what can be compared.
+        // Of headers alone, only the length can be compared.
         assert_eq!(matched(seconds, 7, 96), is_it.then_some(MatchedBy::Lengths), "{seconds}");
     }
 }

@@ -157,30 +157,30 @@ mod tests {
     };
 
     #[test]
-    fn who_lets_go_of_a_tap_ends_its_trace() {
-        let tap = match PacketCapture::start(&[1]) {
-            Ok(tap) => tap,
-            Err(why) => return eprintln!("SKIP who_lets_go_of_a_tap_ends_its_trace: {why}"),
+    fn dropping_a_capture_ends_its_thread() {
+        let running = match PacketCapture::start(&[1]) {
+            Ok(running) => running,
+            Err(why) => return eprintln!("SKIP dropping_a_capture_ends_its_thread: {why}"),
         };
-        let over = tap.over.clone();
-        drop(tap);
+        let over = running.over.clone();
+        drop(running);
         // The thread held the other reference: it has ended and closed its socket.
         assert!(over.load(Relaxed));
         assert_eq!(Arc::strong_count(&over), 1);
     }
 
     #[test]
-    fn headers_alone_are_kept_of_a_connection() {
+    fn only_headers_of_a_connection_are_kept() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
-        let tap = match PacketCapture::start(&[1, to.port()]) {
-            Ok(tap) => tap,
-            Err(why) => return eprintln!("SKIP headers_alone_are_kept_of_a_connection: {why}"),
+        let running = match PacketCapture::start(&[1, to.port()]) {
+            Ok(running) => running,
+            Err(why) => return eprintln!("SKIP only_headers_of_a_connection_are_kept: {why}"),
         };
         let mut stream = TcpStream::connect(to).unwrap();
         stream.write_all(&[7; 500]).unwrap();
         let other = TcpStream::connect(to).unwrap();
-        let seen = tap.stop();
+        let seen = running.stop();
         let known = [stream.local_addr().unwrap(), to];
         let own = packets_of(&seen, &[known]);
         assert!(own.len() >= 4 && own.len() < seen.len(), "{} of {}", own.len(), seen.len());

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_has_no_offset() {
+    fn a_clock_set_in_between_gives_no_offset() {
         assert_eq!(estimate(&[[0, 10, 10, 20], [100, 50, 50, 120]]).map(|found| found.exchanges), None);
         assert_eq!(estimate(&[]), None);
     }

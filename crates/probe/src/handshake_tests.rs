@@ -50,7 +50,7 @@ fn is_closed(stream: &TcpStream) -> bool {
 }
 
 #[test]
-fn who_says_nothing_keeps_nobody_waiting() {
+fn a_silent_peer_blocks_no_other_peer() {
     let (door, mut pending) = (control(), Vec::new());
     let _silent = connect(&door, &mut pending);
     let mut prober = connect(&door, &mut pending);
@@ -67,7 +67,7 @@ fn who_says_nothing_keeps_nobody_waiting() {
 }
 
 #[test]
-fn of_too_many_the_oldest_goes() {
+fn the_oldest_pending_peer_is_dropped_first() {
     let (door, mut pending) = (control(), Vec::new());
     let came: Vec<TcpStream> = (0..MAX_PENDING + 3).map(|_| connect(&door, &mut pending)).collect();
     assert_eq!(pending.len(), MAX_PENDING);
@@ -80,7 +80,7 @@ fn of_too_many_the_oldest_goes() {
 }
 
 #[test]
-fn who_says_too_much_or_nothing_or_leaves_is_done_with() {
+fn oversized_late_and_closed_handshakes_fail() {
     let said = |does: fn(&mut PendingProber, TcpStream) -> Option<TcpStream>| {
         let (door, mut pending) = (control(), Vec::new());
         let came = connect(&door, &mut pending);

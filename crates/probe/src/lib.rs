@@ -10,6 +10,16 @@
 //!
 //! What the measurements show is decided in `single_ended_evidence` and `two_ended_evidence`, which
 //! use neither sockets nor clocks. The verdict is weighed by the rules of the crate `detect`.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), probe::ProbeError> {
+//! let report = probe::probe("www.example.org", &[80, 443], |step| eprintln!("{step}"))?;
+//! for row in &report.rows {
+//!     println!("port {}: {} ({})", row.port, row.verdict, row.reason);
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 mod capture;
 mod clock;
@@ -45,7 +55,7 @@ mod two_ended_evidence;
 pub use clock_offset::ClockOffset;
 pub use error::ProbeError;
 pub use probe_report::{ProbeReport, ProbeRow};
-pub use protocol::{CONTROL_PORT, LONGEST_HOLD, MOST_BYTES};
+pub use protocol::{CONTROL_PORT, MAX_HOLD_S, MAX_TRANSFER_BYTES};
 pub use responder::{ResponderOptions, respond};
 pub use single_ended::probe;
 pub use single_ended_evidence::{PortProbe, SplitLocation};

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_carried_is_what_it_is_said_to_be() {
+    fn payloads_have_the_format_of_their_application() {
         for application in [Application::Tcp, Application::HttpData, Application::HttpImage, Application::Ftp] {
             let (one, again, other) =
                 (generate(application, "a", 50_000), generate(application, "a", 50_000), generate(application, "b", 50_000));

@@ -103,7 +103,7 @@ impl ProberSession {
     /// was answered, s, or why the responder could not drop SYNs.
     pub(crate) fn syn_while_blocked(&self, port: u16, seconds: f64) -> Result<Result<Option<f64>, String>, ProbeError> {
         let ask = || -> io::Result<Result<Option<f64>, String>> {
-            framing::write_message(&self.control, &ProberOrder::Deaf { port, seconds })?;
+            framing::write_message(&self.control, &ProberOrder::DropSyns { port, seconds })?;
             match framing::read_message(&self.control)? {
                 ResponderEvent::Ready => {}
                 ResponderEvent::Done(report) => return Ok(Err(report.error.unwrap_or_default())),
@@ -283,7 +283,7 @@ impl RunningTransfer<'_> {
             }
             socket_filter::detach(socket)?;
         }
-        transfer::receive(socket, http, Vec::new(), protocol::MOST_BYTES * 2, &mut self.here)
+        transfer::receive(socket, http, Vec::new(), protocol::MAX_TRANSFER_BYTES * 2, &mut self.here)
     }
 
     /// Sends. If the order says so, waits until the responder drops incoming data.

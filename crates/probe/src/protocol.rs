@@ -14,9 +14,9 @@ pub const CONTROL_PORT: u16 = 7707;
 /// Protocol version. Both ends must have the same.
 pub(crate) const VERSION: u32 = 1;
 /// Upper bound on the payload of a transfer, bytes.
-pub const MOST_BYTES: u64 = 4 << 20;
+pub const MAX_TRANSFER_BYTES: u64 = 4 << 20;
 /// Upper bound on the time that ACKs are held, s.
-pub const LONGEST_HOLD: f64 = 20.0;
+pub const MAX_HOLD_S: f64 = 20.0;
 
 /// The responder's first message.
 #[derive(Debug, Serialize, Deserialize)]
@@ -51,7 +51,8 @@ pub(crate) struct Welcome {
 pub(crate) enum ProberOrder {
     Transfer(TransferOrder),
     /// Drop SYNs at this port for so long, s.
-    Deaf {
+    #[serde(rename = "deaf")]
+    DropSyns {
         port: u16,
         seconds: f64,
     },
@@ -80,9 +81,9 @@ pub(crate) struct TransferOrder {
 impl TransferOrder {
     /// Whether the parameters are within the limits of a responder.
     pub(crate) fn is_allowed(&self) -> bool {
-        self.bytes <= MOST_BYTES
-            && (0.0..=LONGEST_HOLD).contains(&self.pause)
-            && self.hold.is_none_or(|hold| (0.0..=LONGEST_HOLD).contains(&hold))
+        self.bytes <= MAX_TRANSFER_BYTES
+            && (0.0..=MAX_HOLD_S).contains(&self.pause)
+            && self.hold.is_none_or(|hold| (0.0..=MAX_HOLD_S).contains(&hold))
             && (8..=64).contains(&self.nonce.len())
             && self.nonce.bytes().all(|byte| byte.is_ascii_alphanumeric())
     }

@@ -56,10 +56,10 @@ impl ResponderSession<'_> {
             None
         };
         let traced: Vec<u16> = self.ports.iter().copied().chain([self.ftp_data]).collect();
-        let tap = if refused.is_none() { Some(PacketCapture::start(&traced)) } else { None };
-        let no_trace = tap
+        let running_capture = if refused.is_none() { Some(PacketCapture::start(&traced)) } else { None };
+        let no_trace = running_capture
             .as_ref()
-            .and_then(|tap| tap.as_ref().err())
+            .and_then(|running_capture| running_capture.as_ref().err())
             .map(|why| format!("could not open a packet socket: {why} (needs root or CAP_NET_RAW)"));
         let welcome = Welcome { refused: refused.clone(), ports: self.ports.to_vec(), ftp_data: self.ftp_data, no_trace, key: key.clone() };
         framing::write_message(&self.control, &welcome)?;
@@ -69,14 +69,14 @@ impl ResponderSession<'_> {
         let left = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| clock_offset::answer_datagrams(datagrams, &key, &left));
-            let done = self.execute_orders(tap.and_then(Result::ok));
+            let done = self.execute_orders(running_capture.and_then(Result::ok));
             left.store(true, Relaxed);
             done
         })
     }
 
     /// Executes orders until the prober closes. Returns their number.
-    fn execute_orders(&mut self, mut tap: Option<PacketCapture>) -> io::Result<u32> {
+    fn execute_orders(&mut self, mut running_capture: Option<PacketCapture>) -> io::Result<u32> {
         let begun = Instant::now();
         for count in 0..ORDERS {
             let Some(order) = self.next_order()? else { return Ok(count) };
@@ -92,9 +92,9 @@ impl ResponderSession<'_> {
                     self.connections.extend(report.connection);
                     framing::write_message(&self.control, &ResponderEvent::Done(report))?;
                 }
-                ProberOrder::Deaf { port, seconds } => self.block_syns(port, seconds)?,
+                ProberOrder::DropSyns { port, seconds } => self.block_syns(port, seconds)?,
                 ProberOrder::Trace => {
-                    let packets = tap.take().map(PacketCapture::stop).unwrap_or_default();
+                    let packets = running_capture.take().map(PacketCapture::stop).unwrap_or_default();
                     framing::write_frame(&self.control, &capture::to_pcap(&capture::packets_of(&packets, &self.connections)))?;
                 }
             }
@@ -122,7 +122,7 @@ impl ResponderSession<'_> {
 
     fn block_syns(&mut self, port: u16, seconds: f64) -> io::Result<()> {
         let mut report = TransferReport::default();
-        let known = self.pending.listener(port).filter(|_| (0.0..=protocol::LONGEST_HOLD).contains(&seconds));
+        let known = self.pending.listener(port).filter(|_| (0.0..=protocol::MAX_HOLD_S).contains(&seconds));
         match known.map(|listener| (listener, socket_filter::drop_all(listener))) {
             Some((listener, Ok(()))) => {
                 framing::write_message(&self.control, &ResponderEvent::Ready)?;
@@ -140,7 +140,7 @@ impl ResponderSession<'_> {
 
     /// Polls the pending connections until `find` returns something.
     fn wait_for<T>(&mut self, seconds: f64, mut find: impl FnMut(&mut PendingConnections) -> Option<T>) -> io::Result<T> {
-        let (begun, seconds) = (Instant::now(), seconds.clamp(0.0, 2.0 * protocol::LONGEST_HOLD));
+        let (begun, seconds) = (Instant::now(), seconds.clamp(0.0, 2.0 * protocol::MAX_HOLD_S));
         while begun.elapsed().as_secs_f64() < seconds && !self.over.load(Relaxed) {
             self.pending.poll();
             if let Some(found) = find(self.pending) {

@@ -46,7 +46,7 @@ impl Drop for Ends<'_> {
 }
 
 #[test]
-fn strangers_hold_no_responder() {
+fn unauthenticated_peers_do_not_block_the_responder() {
     // An address that no concurrent run of this test has.
     let [.., high, low] = std::process::id().to_be_bytes();
     let address = Ipv4Addr::new(127, 77, high, low);

@@ -47,7 +47,7 @@ proptest! {
     /// A node that answers before the host is found at its place. Without one there is no false
     /// alarm.
     #[test]
-    fn splits_are_found_where_they_are(length in 2u8..30, at in 1u8..30) {
+    fn splits_are_located(length in 2u8..30, at in 1u8..30) {
         let at = at.min(length);
         let (seen, way) = (port(80, at, length, SynOutcome::Accepted), way(length));
         let (verdict, evidence) = verdict(&seen, &way, &closed(length));
@@ -57,7 +57,7 @@ proptest! {
 
     /// Whatever answers are lost, the verdict is never the opposite of the truth.
     #[test]
-    fn what_is_lost_makes_no_false_alarm(
+    fn lost_answers_cause_no_wrong_verdict(
         length in 2u8..12, at in 1u8..12, silent in prop::collection::vec(any::<bool>(), 40), reached in any::<bool>(), once in any::<bool>(),
         icmp in 1.0f64..20.0, thinks in 0.0f64..2.0,
     ) {
@@ -83,7 +83,7 @@ proptest! {
 }
 
 #[test]
-fn a_guard_against_syn_floods_is_no_splitter() {
+fn a_syn_flood_guard_is_no_splitter() {
     // It answers SYNs and lets data pass.
     let (mut seen, way) = (port(443, 3, 9, SynOutcome::Accepted), way(9));
     for data in &mut seen.data {
@@ -95,7 +95,7 @@ fn a_guard_against_syn_floods_is_no_splitter() {
 }
 
 #[test]
-fn what_a_guard_answers_is_weak_wherever_it_is_seen() {
+fn evidence_from_a_syn_flood_guard_is_weak() {
     // The host itself answers nothing. Its distance follows only from other ports and from routers.
     let mut far = way(9);
     (far.reached, far.round_trip, far.ttl) = (None, None, None);
@@ -116,7 +116,7 @@ fn what_a_guard_answers_is_weak_wherever_it_is_seen() {
 }
 
 #[test]
-fn a_silent_network_tells_by_another_port() {
+fn without_routers_another_port_shows_the_split() {
     let silent = NetworkPath::default();
     let seen = PortProbe { data: Vec::new(), first_byte_s: None, ..port(80, 2, 9, SynOutcome::Accepted) };
     let (said, evidence) = verdict(&seen, &silent, &closed(9));
@@ -127,7 +127,7 @@ fn a_silent_network_tells_by_another_port() {
 }
 
 #[test]
-fn a_port_where_nobody_listens_tells_of_those_that_accept_everything() {
+fn open_unused_ports_indicate_a_splitter() {
     let open: Vec<PortProbe> = [1000, 2000, 3000].map(|number| port(number, 1, 3, SynOutcome::Accepted)).to_vec();
     let found = unused_ports(&open).unwrap();
     assert_eq!((found.says, found.strength, found.value), (Indication::Split, Strength::Moderate, 3.0));

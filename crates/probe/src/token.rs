@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_text_alone_proves_that_the_token_is_known() {
+    fn only_the_exact_proof_is_accepted() {
         // A nonce whose proof has a byte below 16, for which a sign and a digit could stand too.
         let nonces = (0..100).map(|number| number.to_string());
         let (nonce, right, at) = nonces
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_the_token_proves_it() {
+    fn a_proof_fits_one_token_and_nonce() {
         let proof = proof("secret", "nonce");
         assert!(verify_proof("secret", "nonce", &proof));
         for (token, nonce, proof) in [

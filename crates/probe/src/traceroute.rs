@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_host_is_beyond_the_last_router_short_of_it() {
+    fn the_host_is_beyond_the_farthest_router() {
         let hop = |ttl, answers| RouterHop { ttl, from: Some([10, 0, 0, ttl].into()), answers };
         let mut way = NetworkPath { hops: vec![hop(1, 3), hop(2, 1), hop(4, 2)], reached: Some(4), ..NetworkPath::default() };
         assert_eq!(way.beyond(), Some((2, 1)));
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_answers_itself_at_once() {
+    fn loopback_is_one_hop_away() {
         let way = trace_path("127.0.0.1".parse().unwrap());
         assert_eq!((way.reached, way.hops.len()), (Some(1), 0), "{way:?}");
         assert!(way.round_trip.unwrap().least_s < 1.0 && way.ttl.is_some(), "{way:?}");

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_that_holds_is_not_heard_until_it_releases() {
+    fn held_data_are_acknowledged_only_after_the_hold() {
         let (sender, receiver) = pair();
         drop_data(&receiver).unwrap();
         let held = 0.4;
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_by_http_is_found_however_it_comes() {
+    fn http_bodies_are_decoded() {
         for head in ["HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n"] {
             let (sender, receiver) = pair();
             (&sender).write_all(&[head.as_bytes(), b"hello world"].concat()).unwrap();

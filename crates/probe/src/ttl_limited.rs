@@ -201,7 +201,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn a_listener_accepts_and_nobody_refuses() {
+    fn syn_outcomes_of_open_and_closed_ports() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
         let answers = |to| -> Vec<SynOutcome> {

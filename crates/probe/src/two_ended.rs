@@ -80,8 +80,8 @@ impl SessionResults {
         mut say: impl FnMut(&str),
     ) -> Result<(), ProbeError> {
         let round_trip = self.clocks.map_or(0.2, |clocks| clocks.round_trip_s);
-        let at_least = |(times, least): (f64, f64)| (times * round_trip).max(least).min(protocol::LONGEST_HOLD);
-        let hold_s = how.hold_s.max(5.0 * round_trip).min(protocol::LONGEST_HOLD);
+        let at_least = |(times, least): (f64, f64)| (times * round_trip).max(least).min(protocol::MAX_HOLD_S);
+        let hold_s = how.hold_s.max(5.0 * round_trip).min(protocol::MAX_HOLD_S);
         for port in offered {
             say(&format!("probing port {port} while the responder drops SYNs"));
             match session.syn_while_blocked(*port, at_least(DEAF))? {
@@ -140,8 +140,8 @@ pub fn probe_with_responder(how: &TwoEndedOptions, mut say: impl FnMut(&str)) ->
     }
     missing.extend(session.offer.no_trace.iter().map(|why| format!("a trace at the responder: it {why}")));
     let traced: Vec<u16> = offered.iter().copied().chain([session.offer.ftp_data]).collect();
-    let tap = PacketCapture::start(&traced);
-    if let Err(why) = &tap {
+    let running_capture = PacketCapture::start(&traced);
+    if let Err(why) = &running_capture {
         missing.push(format!("a trace at the prober: could not open a packet socket: {why} (needs root or CAP_NET_RAW)"));
     }
     let mut asked = SessionResults { clocks: session.clocks()?, ..SessionResults::default() };
@@ -163,7 +163,7 @@ pub fn probe_with_responder(how: &TwoEndedOptions, mut say: impl FnMut(&str)) ->
         missing.push(format!("the trace at the responder: {why}"));
         Vec::new()
     });
-    let here = tap.map(PacketCapture::stop).unwrap_or_default();
+    let here = running_capture.map(PacketCapture::stop).unwrap_or_default();
     let there_packets = capture::parse_file(&there).unwrap_or_default();
     // Then the single-ended measurements. The responder's listeners remain open.
     drop(session);

@@ -247,14 +247,14 @@ mod tests {
     const SPLIT_TCP: (Method, Indication, Strength) = (Method::FirstByte, Indication::SplitTcp, Strength::Moderate);
 
     #[test]
-    fn what_comes_as_it_was_sent_speaks_for_nothing() {
+    fn unchanged_transfers_are_neutral() {
         for direction in [TransferDirection::Up, TransferDirection::Down] {
             assert_eq!(speaks(&transfer(direction)), [SPLIT_TCP]);
         }
     }
 
     #[test]
-    fn bytes_and_heads_that_were_changed_do() {
+    fn changed_content_and_heads_indicate_a_split() {
         let mut changed = transfer(TransferDirection::Up);
         changed.there.checksum = 8;
         changed.there.head = "GET / HTTP/1.1\r\nHost: x\r\nVia: 1.1 y\r\n\r\n".into();
@@ -268,14 +268,14 @@ mod tests {
     }
 
     #[test]
-    fn other_stacks_in_the_middle_agree_to_other_scales() {
+    fn a_middlebox_negotiates_other_window_scales() {
         let mut other = transfer(TransferDirection::Down);
         other.there.scales = Some((9, 8));
         assert_eq!(speaks(&other), [(Method::Options, Indication::Split, Strength::Moderate), SPLIT_TCP]);
     }
 
     #[test]
-    fn a_cache_does_not_ask_again() {
+    fn a_cache_answers_the_repeated_request() {
         let mut again = TransferRecord { again: true, ..transfer(TransferDirection::Down) };
         assert_eq!(speaks(&again), []);
         again.there = TransferReport { error: Some("the data connection did not arrive".into()), ..TransferReport::default() };
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn who_answers_for_a_deaf_host_is_another() {
+    fn an_answer_while_syns_are_dropped_indicates_a_split() {
         let said = |answered| blocked_syn(1.5, answered).map(|piece| (piece.says, piece.strength));
         assert_eq!(said(Some(0.01)), Some((Indication::Split, Strength::Moderate)));
         assert_eq!(said(Some(3.0)), Some((Indication::Nothing, Strength::Weak)));
@@ -293,7 +293,7 @@ mod tests {
     proptest! {
         /// Method 3 needs no common clock.
         #[test]
-        fn acks_sooner_than_they_are_held_are_anothers(held in 1.0f64..10.0, waited in 0.001f64..30.0, up in any::<bool>()) {
+        fn acks_before_the_hold_ends_indicate_a_split(held in 1.0f64..10.0, waited in 0.001f64..30.0, up in any::<bool>()) {
             let mut one = TransferRecord { hold_s: Some(held), ..transfer(if up { TransferDirection::Up } else { TransferDirection::Down }) };
             let sender = if up { &mut one.here } else { &mut one.there };
             sender.acknowledged_s = Some(waited);
@@ -304,7 +304,7 @@ mod tests {
 
         /// If the offset is within its bound, the kind of split is right or not decided.
         #[test]
-        fn the_kind_is_never_wrong_within_the_clocks_bound(
+        fn the_kind_is_never_wrong_within_the_clock_bound(
             stores in any::<bool>(), way in 1i64..300, offset in -3000i64..3000, wrong in -1.0f64..1.0, error in 1i64..300, up in any::<bool>(),
         ) {
             let direction = if up { TransferDirection::Up } else { TransferDirection::Down };

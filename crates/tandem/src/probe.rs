@@ -7,7 +7,7 @@ use crate::{
 use clap::Args;
 use detect::{Evidence, SplitVerdict};
 use probe::{
-    Baseline, CONTROL_PORT, LONGEST_HOLD, MOST_BYTES, ProbeReport, ProbeRow, ResponderOptions, TransferDirection, TwoEndedOptions,
+    Baseline, CONTROL_PORT, MAX_HOLD_S, MAX_TRANSFER_BYTES, ProbeReport, ProbeRow, ResponderOptions, TransferDirection, TwoEndedOptions,
 };
 use scenario::{Bytes, Span};
 use std::{
@@ -110,7 +110,7 @@ impl Probe {
         let probed = match self.responder {
             None => probe::probe(&self.host, &self.ports, say),
             Some(control) => {
-                let (most, longest) = (MOST_BYTES, LONGEST_HOLD);
+                let (most, longest) = (MAX_TRANSFER_BYTES, MAX_HOLD_S);
                 if self.bytes.0 > most || self.ack_delay.duration().as_secs_f64() > longest {
                     return Err(Failure::Usage(format!(
                         "--bytes is at most {most}, and --ack-delay at most {longest} s: a responder does no more"

@@ -263,7 +263,7 @@ fn what_can_not_be_done_is_said() {
         (&["probe"][..], 2, "<HOST>"),
         (&["probe", "127.0.0.1", "--token", "x"], 2, "--responder"),
         (&["probe", "127.0.0.1", "--evidence", "/nonexistent/file"], 2, "could not write the evidence to /nonexistent/file"),
-        (&["probe", "127.0.0.1", "--responder", "--bytes", "1GB"], 2, "at most 4194304 bytes at once"),
+        (&["probe", "127.0.0.1", "--responder", "--bytes", "1GB"], 2, "--bytes is at most 4194304"),
         (&["probe", "nobody.invalid"], 1, "could not find an address of nobody.invalid"),
         (&["probe", "127.0.0.1", "--responder=1"], 1, "is `tandem detect respond` running there"),
         (&["respond", "--listen", "192.0.2.1", "--ports", "5001"], 1, "could not listen at 192.0.2.1:7707"),
