@@ -127,7 +127,7 @@ fn short_data(port: &PortProbe, way: &NetworkPath) -> Option<Evidence> {
     {
         let text = format!(
             "data with a TTL of {} were acknowledged after {}, but the host is farther away: {} dropped {answers} packets to it at hop {far}",
-            hops(seen.ttl),
+            seen.ttl,
             seconds(seen.acked_s.unwrap_or_default()),
             address_text(way.at(far)),
         );
@@ -138,11 +138,11 @@ fn short_data(port: &PortProbe, way: &NetworkPath) -> Option<Evidence> {
         && seen.ttl < reached
     {
         let text =
-            format!("data with a TTL of {} were acknowledged, but the host was not reached with fewer than {reached} hops", hops(seen.ttl));
+            format!("data with a TTL of {} were acknowledged, but the host was not reached with fewer than {reached} hops", seen.ttl);
         return of(Indication::Split, Strength::Weak, seen.ttl, text);
     }
     let kept = port.data.iter().filter(|seen| seen.acked_s.is_none()).max_by_key(|seen| seen.ttl)?;
-    let what = format!("data with a TTL of {}, sent {} times, were not acknowledged", hops(kept.ttl), kept.sent);
+    let what = format!("data with a TTL of {}, sent {} times, were not acknowledged", kept.ttl, kept.sent);
     match (kept.alive, way.reached) {
         (Some(true), Some(reached)) if kept.ttl + 1 == reached && kept.sent >= 2 => {
             let text = format!("{what}. With the default TTL they were: nothing acknowledges them before the host, {reached} hops away");
@@ -168,7 +168,7 @@ fn is_syn_flood_guard(port: &PortProbe) -> bool {
 fn short_syn(port: &PortProbe, way: &NetworkPath) -> Option<Evidence> {
     let nearest = port.nearest(SynOutcome::Accepted)?;
     let of = |says, strength, text| Some(Evidence::new(Method::ShortSyn, says, strength, (f64::from(nearest), "hops"), text));
-    let what = format!("a SYN with a TTL of {} was accepted", hops(nearest));
+    let what = format!("a SYN with a TTL of {nearest} was accepted");
     match (way.beyond(), way.reached) {
         (Some((far, answers)), _) if nearest <= far => {
             let text = format!(
@@ -180,7 +180,7 @@ fn short_syn(port: &PortProbe, way: &NetworkPath) -> Option<Evidence> {
         (_, Some(reached)) if nearest == reached => {
             of(Indication::EndToEnd, Strength::Weak, format!("{what}, none with a smaller one: the same distance as the host"))
         }
-        (_, Some(reached)) => of(Indication::Nothing, Strength::Weak, format!("{what}; the host was reached with {reached}")),
+        (_, Some(reached)) => of(Indication::Nothing, Strength::Weak, format!("{what}; the host was reached with a TTL of {reached}")),
         (_, None) => of(Indication::Nothing, Strength::Weak, format!("{what}; the distance of the host is unknown")),
     }
 }
@@ -245,8 +245,8 @@ fn hops_left(port: &PortProbe, way: &NetworkPath, elsewhere: &[PortProbe]) -> Op
         (None, Some(icmp)) => (hops_travelled(icmp), "ICMP from the host"),
         (None, None) => return None,
     };
-    let text =
-        format!("by its TTL of {1} the SYN-ACK travelled {0}; {what} travelled {2}", hops(came), port.ttl.unwrap_or_default(), hops(other));
+    let ttl = port.ttl.unwrap_or_default();
+    let text = format!("by its TTL of {ttl} the SYN-ACK travelled {}; {what} travelled {}", hops(came), hops(other));
     let apart = f64::from(other) - f64::from(came);
     let of = |says, strength| Some(Evidence::new(Method::Ttl, says, strength, (apart, "hops"), text));
     match other.saturating_sub(came) {
