@@ -1,130 +1,111 @@
-//! What a trace shows, with its number.
+//! Evidence: one observation, with its number, and what it indicates.
 
 use serde::Serialize;
 
-/// How it was found.
+/// The method by which a piece of evidence was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Method {
-    /// Wei et al., method 1: acknowledgements that come before they were sent, by synchronised clocks.
+    /// Wei et al. §III-A, method 1: ACKs that arrive before they were sent, by synchronised clocks.
     #[serde(rename = "method-1")]
     SynchronisedClocks,
-    /// Method 2: the same by clocks at a fixed offset, or drifting.
+    /// Wei et al. §III-A, method 2: the same by clocks with a fixed offset or a drift.
     #[serde(rename = "method-2")]
     FixedOffset,
-    /// Method 3: acknowledgements sooner than the receiver delays them.
+    /// Wei et al. §III-A, method 3: ACKs that arrive sooner than the receiver sends them.
     #[serde(rename = "method-3")]
     DelayedAcks,
-    /// Whether the acknowledgements that arrive are those that were sent.
+    /// Whether the ACKs that arrive are the ones that were sent.
     Acknowledgements,
     /// Initial sequence numbers.
     Isn,
-    /// TCP options in SYNs.
+    /// TCP options of SYNs.
     Options,
-    /// The clocks of TCP timestamps.
+    /// Clocks of TCP timestamps (RFC 7323).
     TimestampClock,
-    /// Hops left.
+    /// Remaining hop count (TTL).
     Ttl,
-    /// The numbers of IP packets.
+    /// IPv4 identification numbers.
     IpId,
-    /// Where segments begin, and how large they are.
+    /// Segment boundaries and sizes.
     Segments,
     /// Addresses and ports.
     Addresses,
-    /// Payload bytes, how many and which.
+    /// Amount and content of the payload.
     Payload,
     /// The transport protocol.
     Transport,
-    /// Handshake against data.
+    /// Round trip of the handshake compared with that of data.
     Handshake,
     /// The advertised window.
     Window,
     /// The delay to the first byte.
     FirstByte,
-    /// The same bytes again, without the sender.
+    /// Repeated content that did not come from the sender.
     Cache,
-    /// Probing: data that can go fewer hops than the host is away.
+    /// Probing: data whose TTL is too small to reach the host.
     ShortData,
-    /// Probing: SYNs that can.
+    /// Probing: SYNs whose TTL is too small to reach the host.
     ShortSyn,
-    /// Probing: the time to connect against that of packets which are no TCP.
+    /// Probing: connect time compared with the round trip of other protocols.
     ConnectTime,
-    /// Probing: ports at which nobody listens.
+    /// Probing: ports where no service is expected.
     ClosedPort,
-    /// Probing: one port answered from nearer than others.
+    /// Probing: one port is answered from fewer hops away than others.
     PortDependence,
-    /// Probing: SYNs that the host does not let in.
+    /// Probing: SYNs that the host drops.
     HeldSyn,
 }
 
-/// What it speaks for.
+/// What a piece of evidence indicates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Says {
-    /// One connection.
+pub enum Indication {
+    /// A single connection from end to end.
     EndToEnd,
-    /// Two, of either kind.
+    /// Two connections, of either kind.
     Split,
-    /// If it is split, data flow on both at once.
+    /// If the connection is split, the middlebox forwards data while they arrive (Split-TCP).
     SplitTcp,
-    /// If it is split, data are held until they are complete, or changed.
+    /// If the connection is split, the middlebox holds data until they are complete, or changes
+    /// them (TCP proxy).
     TcpProxy,
-    /// It was looked at, and shows neither.
+    /// The observation is neutral.
     Nothing,
 }
 
-/// How far it can be trusted.
+/// How reliable a piece of evidence is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strength {
-    /// Other things often look the same.
+    /// Other causes often produce the same observation.
     Weak,
-    /// Other things seldom look the same.
+    /// Other causes seldom produce the same observation.
     Moderate,
-    /// Nothing else is known to look the same.
+    /// No other cause is known.
     Strong,
 }
 
 /// A piece of evidence.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Evidence {
-    /// How it was found.
+    /// The method by which it was found.
     pub method: Method,
-    /// What it speaks for.
-    pub says: Says,
-    /// How strongly.
+    /// What it indicates.
+    pub says: Indication,
+    /// How reliable it is.
     pub strength: Strength,
-    /// Its number.
+    /// The measured value, in `unit`.
     pub value: f64,
-    /// The number's unit.
+    /// Unit of `value`.
     pub unit: &'static str,
-    /// In words, with the numbers.
+    /// A description in words, with the numbers.
     pub text: String,
 }
 
 impl Evidence {
-    pub(crate) fn new(method: Method, says: Says, strength: Strength, number: (f64, &'static str), text: String) -> Self {
+    /// Makes a piece of evidence. `number` is its value and unit.
+    pub fn new(method: Method, says: Indication, strength: Strength, number: (f64, &'static str), text: String) -> Self {
         Evidence { method, says, strength, value: number.0, unit: number.1, text }
-    }
-}
-
-/// Bytes as people say them: 1.4 M.
-pub(crate) fn bytes(count: f64) -> String {
-    match count.abs() {
-        1e9.. => format!("{:.1} G", count / 1e9),
-        1e6.. => format!("{:.1} M", count / 1e6),
-        1e4.. => format!("{:.0} k", count / 1e3),
-        _ => format!("{count:.0}"),
-    }
-}
-
-/// Seconds as people say them: 212 ms.
-pub(crate) fn seconds(span: f64) -> String {
-    match span.abs() {
-        10.0.. => format!("{span:.1} s"),
-        1.0.. => format!("{span:.2} s"),
-        0.01.. => format!("{:.0} ms", span * 1e3),
-        1e-4.. => format!("{:.2} ms", span * 1e3),
-        _ => format!("{:.0} µs", span * 1e6),
     }
 }

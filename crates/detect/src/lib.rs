@@ -1,35 +1,57 @@
-//! Is this connection split? Traces in, evidence and a verdict out.
+//! Is this connection split? Packet traces in, evidence and a verdict out.
 //!
-//! [`Capture::read`] reads a trace, pcap or pcapng, as a stream and in bounded memory; [`findings`] matches the connections of the sender's trace with those of
-//! the receiver's, also through NAT, and says of each what its evidence is and what follows from it: the methods of Wei et al. ("Inference and
-//! Evaluation of Split-Connection Approaches in Cellular Data Networks", 2005), and what a middle leaves on sequence numbers, options, timestamps, hops and
-//! segments. No sockets, no clock: what it says follows from the traces alone.
+//! [`CaptureFile::read`] reads a trace (pcap or pcapng) as a stream, in bounded memory.
+//! [`findings`] matches the connections of the sender's trace with those of the receiver's, also
+//! through NAT. For each connection it lists the evidence and derives a verdict from it.
 //!
-//! [`probe`] is apart: it has sockets and a clock, opens connections to be looked at, and comes to its verdict by the same rules.
+//! The evidence comes from the three methods of Wei et al. ("Inference and Evaluation of
+//! Split-Connection Approaches in Cellular Data Networks", 2005), and from what a middlebox changes
+//! in sequence numbers, options, timestamps, hop counts and segment boundaries.
+//!
+//! This crate opens no socket and reads no clock: the result follows from the traces alone. The
+//! crate `probe` opens connections of its own and weighs its evidence by the same rules.
+//!
+//! ```no_run
+//! use detect::{CaptureFile, FindingOptions, findings};
+//!
+//! # fn main() -> Result<(), detect::TraceError> {
+//! let sender = CaptureFile::read("sender.pcap".as_ref())?;
+//! let receiver = CaptureFile::read("receiver.pcap".as_ref())?;
+//! for finding in findings(Some(&sender), Some(&receiver), &FindingOptions::default()) {
+//!     println!("{}: {}", finding.verdict, finding.reason);
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
-mod capture;
-mod clocks;
-mod curve;
-mod ends;
+mod ack_timing;
+mod behaviour;
+mod capture_file;
+mod clock_fit;
+mod clock_offset;
+mod endpoints;
 mod evidence;
-mod flow;
-mod inspect;
-mod kind;
-mod methods;
-mod packet;
+mod findings;
+pub mod packet;
+mod packet_comparison;
 mod pairing;
-pub mod probe;
+mod progress;
 mod series;
 mod sketch;
-mod trace;
+mod split_kind;
+mod stream_stats;
+pub mod text;
+pub mod trace;
+mod traced_connection;
 mod verdict;
 
-pub use capture::{Capture, Tally};
-pub use clocks::{DRIFT, JITTER};
-pub use evidence::{Evidence, Method, Says, Strength};
-pub use kind::{Character, Delay, Ending, Left, Window};
-pub use methods::{Clocks, Known};
+pub use ack_timing::{ClockEstimate, TraceConditions};
+pub use behaviour::{CloseKind, ConnectionBehaviour, DelaySummary, Teardown, WindowSummary};
+pub use capture_file::{CaptureFile, CaptureTally};
+pub use clock_fit::{MAX_CLOCK_DRIFT, TIMESTAMP_JITTER_S};
+pub use evidence::{Evidence, Indication, Method, Strength};
+pub use findings::{ConnectionFinding, FindingOptions, findings};
 pub use pairing::MatchedBy;
-pub use series::{Burstiness, Plot, Received};
+pub use series::{BehaviourPlot, Burstiness, ReceivedSeries};
 pub use trace::TraceError;
-pub use verdict::{Asked, Finding, Verdict, findings};
+pub use verdict::{SplitVerdict, weigh};

@@ -1,9 +1,9 @@
-//! Which connection of one capture is which of the other: by addresses where they are the same; else, behind NAT or a proxy, by initial sequence numbers,
-//! by what was carried, by how much.
+//! Matches the connections of two captures: by addresses where they are equal, otherwise (behind
+//! NAT or a proxy) by initial sequence numbers, content, or length.
 
 use crate::{
-    capture::Capture,
-    flow::{Flow, Half},
+    capture_file::CaptureFile,
+    traced_connection::{TracedConnection, TracedStream},
 };
 use serde::Serialize;
 use std::{
@@ -11,90 +11,93 @@ use std::{
     net::SocketAddr,
 };
 
-/// What showed that two captures' connections are one.
+/// How a connection of one capture was matched with one of the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MatchedBy {
-    /// The same addresses and ports.
+    /// Equal addresses and ports.
     Addresses,
-    /// The same initial sequence numbers.
+    /// Equal initial sequence numbers.
     Isn,
-    /// The same bytes.
+    /// Equal content.
     Content,
-    /// As many bytes, and no other had as many.
+    /// Equal lengths that no other connection has.
     Lengths,
 }
 
-/// Two captures' views of one connection.
+/// Indexes of the two views of one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pair {
+pub(crate) struct ConnectionMatch {
     pub(crate) one: usize,
     pub(crate) two: usize,
     pub(crate) by: MatchedBy,
-    /// Whether a side's index in the other's view is the other one.
+    /// Whether the two views number the sides in opposite order.
     pub(crate) crossed: bool,
 }
 
-/// Bytes below which a length says nothing.
+/// Length below which an equal length proves nothing, bytes.
 const TELLING_LENGTH: u64 = 1000;
-/// Stretches of content that two connections must share.
+/// Number of content hashes that two connections must share.
 const TELLING_CONTENT: usize = 3;
-/// Those that share so many carry the same.
+/// Number of shared hashes that proves equal content.
 const SURELY_CONTENT: usize = 16;
-/// Connections with the same stretch of content that are looked at.
+/// Upper bound on the connections examined for one content hash.
 const MOST_ALIKE: usize = 32;
-/// How far apart the two ends of one connection may be in time, ns: a middle may hold it, and the clocks' offset is not known exactly.
+/// Largest time between the two ends of one connection, ns. A middlebox may hold data, and the
+/// clock offset is known only roughly.
 const APART: i64 = 60_000_000_000;
 
-pub(crate) fn pairs(one: &Capture, two: &Capture) -> Vec<Pair> {
+pub(crate) fn pairs(one: &CaptureFile, two: &CaptureFile) -> Vec<ConnectionMatch> {
     pairs_of(&one.flows, &two.flows)
 }
 
-fn pairs_of(one: &[Flow], two: &[Flow]) -> Vec<Pair> {
-    let mut left = Left { one, two, free: [(0..one.len()).collect(), (0..two.len()).collect()], pairs: Vec::new() };
-    // Of connections between the same ports, those with the same numbers belong together, then the first with the first.
-    left.match_by(MatchedBy::Addresses, |flow| Some((flow.sides, numbers(flow)?)));
+fn pairs_of(one: &[TracedConnection], two: &[TracedConnection]) -> Vec<ConnectionMatch> {
+    let mut left = Unmatched { one, two, free: [(0..one.len()).collect(), (0..two.len()).collect()], pairs: Vec::new() };
+    // Among connections between equal ports, first match equal sequence numbers, then the order of
+    // arrival.
+    left.match_by(MatchedBy::Addresses, |flow| Some((flow.sides, isns(flow)?)));
     left.match_by(MatchedBy::Addresses, |flow| Some(flow.sides));
-    left.match_by(MatchedBy::Isn, |flow| numbers(flow).filter(|numbers| numbers.0.is_some() && numbers.1.is_some()));
-    left.match_by(MatchedBy::Isn, |flow| numbers(flow)?.0);
+    left.match_by(MatchedBy::Isn, |flow| isns(flow).filter(|numbers| numbers.0.is_some() && numbers.1.is_some()));
+    left.match_by(MatchedBy::Isn, |flow| isns(flow)?.0);
     left.match_by_content();
     left.match_by_lengths();
     left.pairs
 }
 
-/// How much later connections begin by `two`'s clock than by `one`'s, ns: the median of those of which both saw the beginning. Where as much was carried
-/// nothing shows that it was at the same time.
-pub(crate) fn offset(one: &[Flow], two: &[Flow], pairs: &[Pair]) -> Option<i64> {
-    let later = |pair: &Pair| {
+/// How far `two`'s clock is ahead of `one`'s, ns: the median over connections whose start both
+/// recorded. Connections matched by length are left out, since they may have happened at different
+/// times.
+pub(crate) fn offset(one: &[TracedConnection], two: &[TracedConnection], pairs: &[ConnectionMatch]) -> Option<i64> {
+    let later = |pair: &ConnectionMatch| {
         let (one, two) = (&one[pair.one], &two[pair.two]);
         (one.began() && two.began() && pair.by != MatchedBy::Lengths).then(|| two.first - one.first)
     };
-    middle(pairs.iter().filter_map(later).collect())
+    lower_median(pairs.iter().filter_map(later).collect())
 }
 
-/// The median; of an even number, the lower of the two in the middle.
-fn middle(mut times: Vec<i64>) -> Option<i64> {
+/// The median, or the lower of the two middle values.
+fn lower_median(mut times: Vec<i64>) -> Option<i64> {
     times.sort_unstable();
     times.get(times.len().saturating_sub(1) / 2).copied()
 }
 
 /// ISNs of client and server.
-fn numbers(flow: &Flow) -> Option<(Option<u32>, Option<u32>)> {
+fn isns(flow: &TracedConnection) -> Option<(Option<u32>, Option<u32>)> {
     let client = flow.client?;
     let isn = |side: usize| flow.halves[side].syn.as_deref().map(|syn| syn.isn);
     Some((isn(client), isn(1 - client)))
 }
 
-struct Left<'a> {
-    one: &'a [Flow],
-    two: &'a [Flow],
+struct Unmatched<'a> {
+    one: &'a [TracedConnection],
+    two: &'a [TracedConnection],
     free: [BTreeSet<usize>; 2],
-    pairs: Vec<Pair>,
+    pairs: Vec<ConnectionMatch>,
 }
 
-impl Left<'_> {
-    /// Those of the same key, of either capture.
-    fn groups<K: Ord>(&self, key: impl Fn(&Flow) -> Option<K>) -> Vec<[Vec<usize>; 2]> {
+impl Unmatched<'_> {
+    /// Groups the unmatched connections of both captures by a key.
+    fn groups<K: Ord>(&self, key: impl Fn(&TracedConnection) -> Option<K>) -> Vec<[Vec<usize>; 2]> {
         let mut groups: BTreeMap<K, [Vec<usize>; 2]> = BTreeMap::new();
         for (which, flows) in [self.one, self.two].into_iter().enumerate() {
             for index in &self.free[which] {
@@ -106,8 +109,8 @@ impl Left<'_> {
         groups.into_values().collect()
     }
 
-    /// Pairs those of the same key, in their order, as many as both have.
-    fn match_by<K: Ord>(&mut self, by: MatchedBy, key: impl Fn(&Flow) -> Option<K>) {
+    /// Matches connections with equal keys in order of arrival.
+    fn match_by<K: Ord>(&mut self, by: MatchedBy, key: impl Fn(&TracedConnection) -> Option<K>) {
         for [ones, twos] in self.groups(key) {
             for (one, two) in ones.into_iter().zip(twos) {
                 self.take(one, two, by);
@@ -115,22 +118,23 @@ impl Left<'_> {
         }
     }
 
-    /// How much later `two`'s clock is, as far as those tell that have been paired, ns. A beginning that was missed is worth less than one seen, and more than
-    /// none.
+    /// How far `two`'s clock is ahead, ns, judging by the connections matched so far. Prefers those
+    /// whose start was recorded.
     fn offset(&self) -> Option<i64> {
         offset(self.one, self.two, &self.pairs)
-            .or_else(|| middle(self.pairs.iter().map(|pair| self.two[pair.two].first - self.one[pair.one].first).collect()))
+            .or_else(|| lower_median(self.pairs.iter().map(|pair| self.two[pair.two].first - self.one[pair.one].first).collect()))
     }
 
-    /// What carried as much, and nothing else did.
+    /// Matches connections whose lengths are equal and unique.
     fn match_by_lengths(&mut self) {
         let offset = self.offset();
-        let lengths = |flow: &Flow| {
+        let lengths = |flow: &TracedConnection| {
             let lengths = [flow.halves[flow.sender()].length(), flow.halves[1 - flow.sender()].length()];
             (lengths[0] >= TELLING_LENGTH).then_some(lengths)
         };
         for [ones, twos] in self.groups(lengths) {
-            // As long as each other is a coincidence among many; or at another time; or where all their bytes are there, which are other ones.
+            // Equal lengths are a coincidence if several connections have them, if the times
+            // differ, or if both contents are known and differ.
             let ([one], [two]) = (&ones[..], &twos[..]) else { continue };
             let (here, there) = (&self.one[*one], &self.two[*two]);
             let whole =
@@ -142,9 +146,10 @@ impl Left<'_> {
     }
 
     fn match_by_content(&mut self) {
-        // Where the clocks' offset is known, what was carried at another time is another's.
+        // If the clock offset is known, equal content at another time belongs to another
+        // connection.
         let offset = self.offset();
-        let likely = |one: &Flow, two: &Flow, shared: usize| match offset {
+        let likely = |one: &TracedConnection, two: &TracedConnection, shared: usize| match offset {
             Some(offset) => at_once(one, two, offset),
             None => shared >= SURELY_CONTENT || shared * 2 >= content(one).count().min(content(two).count()),
         };
@@ -154,7 +159,7 @@ impl Left<'_> {
                 holders.entry(hash).or_default().push(*index);
             }
         }
-        // Who shares most with whom; of those that share as much, the first with the first.
+        // Prefer the pair with the largest overlap, then the earliest.
         let mut candidates = Vec::new();
         for one in &self.free[0] {
             let mut shared: BTreeMap<usize, usize> = BTreeMap::new();
@@ -167,7 +172,7 @@ impl Left<'_> {
                 shared.into_iter().filter(|(two, count)| *count >= TELLING_CONTENT && likely(&self.one[*one], &self.two[*two], *count));
             candidates.extend(told.map(|(two, count)| (count, *one, two)));
         }
-        // Of several that are alike but for a header, the first with the first.
+        // Several connections may differ only by a header: prefer the earliest of them.
         let mut best: BTreeMap<usize, usize> = BTreeMap::new();
         for (count, one, _) in &candidates {
             let most = best.entry(*one).or_default();
@@ -190,50 +195,50 @@ impl Left<'_> {
             (Some(a), Some(b)) => a != b,
             _ => a.sender() != b.sender(),
         };
-        self.pairs.push(Pair { one, two, by, crossed });
+        self.pairs.push(ConnectionMatch { one, two, by, crossed });
     }
 }
 
-/// Whether two views can be of one connection where `two`'s clock is later by this, ns.
-fn at_once(one: &Flow, two: &Flow, offset: i64) -> bool {
+/// Whether two views can belong to one connection, if `two`'s clock is ahead by `offset`, ns.
+fn at_once(one: &TracedConnection, two: &TracedConnection, offset: i64) -> bool {
     one.first + offset <= two.last + APART && two.first <= one.last + offset + APART
 }
 
-fn content(flow: &Flow) -> impl Iterator<Item = u64> + '_ {
+fn content(flow: &TracedConnection) -> impl Iterator<Item = u64> + '_ {
     flow.halves.iter().flat_map(|half| half.content.hashes().map(|(hash, _)| hash))
 }
 
-/// The side that was called; where the beginning was not seen, the one that sent more.
-fn server(flow: &Flow) -> usize {
+/// The side that accepted the connection, or, if its start is missing, the one that sent more.
+fn server(flow: &TracedConnection) -> usize {
     flow.client.map_or(flow.sender(), |client| 1 - client)
 }
 
-/// What the server sent of it.
-fn served(flow: &Flow) -> impl Iterator<Item = u64> + '_ {
+/// Content hashes of what the server sent.
+fn served(flow: &TracedConnection) -> impl Iterator<Item = u64> + '_ {
     flow.halves[server(flow)].content.hashes().map(|(hash, _)| hash)
 }
 
-/// Of connections of one capture: which stretches of content their servers sent.
-pub(crate) struct Contents<'a> {
-    flows: &'a [Flow],
+/// Index of the content that the servers of one capture's connections sent.
+pub(crate) struct ContentIndex<'a> {
+    flows: &'a [TracedConnection],
     holders: BTreeMap<u64, Vec<usize>>,
 }
 
-impl<'a> Contents<'a> {
-    pub(crate) fn new(flows: &'a [Flow], which: &BTreeSet<usize>) -> Self {
+impl<'a> ContentIndex<'a> {
+    pub(crate) fn new(flows: &'a [TracedConnection], which: &BTreeSet<usize>) -> Self {
         let mut holders: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
         for index in which {
             for hash in served(&flows[*index]) {
                 holders.entry(hash).or_default().push(*index);
             }
         }
-        Contents { flows, holders }
+        ContentIndex { flows, holders }
     }
 
-    /// How many of them began before another one of the capture, were with the same server's host, and brought three quarters or more of its stretches:
-    /// at least `least`.
+    /// Counts the indexed connections that began before the given one, had the same server address,
+    /// and share at least `least` and three quarters of its content hashes.
     pub(crate) fn before(&self, index: usize, least: usize) -> usize {
-        let host = |flow: &Flow| flow.sides[server(flow)].ip();
+        let host = |flow: &TracedConnection| flow.sides[server(flow)].ip();
         let (own, here) = (served(&self.flows[index]).count(), host(&self.flows[index]));
         let mut shared: BTreeMap<usize, usize> = BTreeMap::new();
         for hash in served(&self.flows[index]) {
@@ -246,8 +251,9 @@ impl<'a> Contents<'a> {
     }
 }
 
-/// What to add to a place in `two`'s view of a stream to have it in `one`'s; None when that can't be told.
-pub(crate) fn shift(one: (&Half, bool), two: (&Half, bool)) -> Option<i64> {
+/// The difference that converts a position in `two`'s view of a stream to `one`'s. `None` if it
+/// cannot be determined.
+pub(crate) fn shift(one: (&TracedStream, bool), two: (&TracedStream, bool)) -> Option<i64> {
     if one.1 && two.1 {
         return Some(0);
     }
@@ -256,64 +262,65 @@ pub(crate) fn shift(one: (&Half, bool), two: (&Half, bool)) -> Option<i64> {
     {
         return Some(shift);
     }
-    // Both saw where it ends.
+    // Both recorded the end of the stream.
     if let (Some(here), Some(there)) = (one.0.end, two.0.end) {
         return Some(here - there);
     }
-    // The same numbers, unless they are as far apart as others' would be.
+    // Assume equal sequence numbers unless they differ as much as those of unrelated connections.
     let apart = i64::from(two.0.base()?.wrapping_sub(one.0.base()?) as i32);
     let near = one.0.length().max(two.0.length()) as i64 + (1 << 20);
-    // Of streams so long that their numbers come round, the nearest may not be the right one.
+    // In a stream so long that sequence numbers wrap, the nearest candidate may be wrong.
     (near < 1 << 31 && apart.abs() <= near).then_some(apart)
 }
 
-/// Names for both sides, sender first.
-pub(crate) fn names(flow: &Flow, sender: usize) -> [SocketAddr; 2] {
+/// Addresses of both sides, the sender's first.
+pub(crate) fn names(flow: &TracedConnection, sender: usize) -> [SocketAddr; 2] {
     [flow.sides[sender], flow.sides[1 - sender]]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flow::Syn;
+    use crate::traced_connection::SynSegment;
 
     const SECOND: i64 = 1_000_000_000;
 
-    /// A connection from the host of this number, which lasts a second and has these stretches of content.
-    fn flow(host: u8, first: i64, content: impl IntoIterator<Item = u64>) -> Flow {
-        let mut flow = Flow::new([([10, 0, 0, host], 40000).into(), ([10, 0, 1, 1], 80).into()], first);
+    /// A connection of one second from the given host, with the given content hashes.
+    fn flow(host: u8, first: i64, content: impl IntoIterator<Item = u64>) -> TracedConnection {
+        let mut flow = TracedConnection::new([([10, 0, 0, host], 40000).into(), ([10, 0, 1, 1], 80).into()], first);
         flow.last = first + SECOND;
         content.into_iter().for_each(|hash| flow.halves[1].content.note(hash, 0));
         flow
     }
 
-    fn matched(one: &[Flow], two: &[Flow]) -> Vec<(usize, usize, MatchedBy)> {
+    fn matched(one: &[TracedConnection], two: &[TracedConnection]) -> Vec<(usize, usize, MatchedBy)> {
         pairs_of(one, two).into_iter().map(|pair| (pair.one, pair.two, pair.by)).collect()
     }
 
     #[test]
-    fn where_no_time_is_known_much_content_must_be_the_same() {
-        // Two connections, of so many stretches, with so many in common.
+    fn without_a_clock_offset_much_content_must_agree() {
+        // Two connections with the given numbers of content hashes, `shared` of them in common.
         let same =
             |one: u64, two: u64, shared: u64| !matched(&[flow(1, 0, 0..one)], &[flow(2, 0, one - shared..one - shared + two)]).is_empty();
-        // Half of the smaller.
+        // Half of the smaller set.
         assert!(same(32, 32, 16) && same(10, 32, 5) && same(32, 6, 3));
         assert!(!same(32, 32, 15) && !same(10, 32, 4) && !same(32, 7, 3));
-        // A few of few are too few.
+        // Below the minimum.
         assert!(!same(3, 3, 2));
     }
 
     #[test]
-    fn where_the_time_is_known_it_must_be_the_same() {
+    fn with_a_clock_offset_the_times_must_agree() {
         let hour = 3600 * SECOND;
-        // One and the same connection at both ends, an hour apart by their clocks; another that shares a little, which begins later.
+        // The same connection at both ends, with clocks an hour apart, and another one that shares
+        // some content and begins later.
         let said = |later: i64| {
             let one = [flow(1, 0, []), flow(2, 0, 0..32)];
             let two = [flow(1, hour, []), flow(3, hour + later, 20..40)];
             matched(&one, &two)
         };
         let known = (0, 0, MatchedBy::Addresses);
-        // Each lasts a second; and sixty are allowed.
+        // Each lasts a second, and sixty seconds are tolerated.
         for later in [-61 * SECOND, 0, 61 * SECOND] {
             assert_eq!(said(later), [known, (1, 1, MatchedBy::Content)], "{later}");
         }
@@ -323,24 +330,26 @@ mod tests {
     }
 
     #[test]
-    fn clocks_are_known_by_beginnings_that_both_saw() {
+    fn the_offset_needs_starts_that_both_captures_recorded() {
         let begun = |host: u8, first: i64| {
             let mut flow = flow(host, first, []);
             let order = String::new();
-            let syn = Syn { at: first, isn: 1, mss: None, scale: None, order, clock: None, window: 1, ttl: 64 };
+            let syn = SynSegment { at: first, isn: 1, mss: None, scale: None, order, clock: None, window: 1, ttl: 64 };
             (flow.client, flow.halves[0].syn) = (Some(0), Some(Box::new(syn)));
             flow
         };
-        let apart = |one: Flow, two: Flow, by: MatchedBy| offset(&[one], &[two], &[Pair { one: 0, two: 0, by, crossed: false }]);
+        let apart = |one: TracedConnection, two: TracedConnection, by: MatchedBy| {
+            offset(&[one], &[two], &[ConnectionMatch { one: 0, two: 0, by, crossed: false }])
+        };
         assert_eq!(apart(begun(1, 2), begun(1, 9), MatchedBy::Content), Some(7));
         assert_eq!(apart(begun(1, 2), begun(1, 9), MatchedBy::Lengths), None);
         assert_eq!(apart(begun(1, 2), flow(1, 9, []), MatchedBy::Content), None);
     }
 
     #[test]
-    fn one_pair_that_is_wrong_does_not_move_the_clocks() {
-        assert_eq!(middle(vec![5, -900, 6]), Some(5));
-        assert_eq!(middle(vec![7, 4]), Some(4));
-        assert_eq!(middle(Vec::new()), None);
+    fn one_wrong_match_does_not_change_the_offset() {
+        assert_eq!(lower_median(vec![5, -900, 6]), Some(5));
+        assert_eq!(lower_median(vec![7, 4]), Some(4));
+        assert_eq!(lower_median(Vec::new()), None);
     }
 }

@@ -1,80 +1,80 @@
-//! What a side sent and which window it advertised, over time, in bins whose number is bounded.
+//! Bytes sent and window advertised by one side over time, in a bounded number of bins.
 
 use serde::Serialize;
 
 const BINS: usize = 256;
-/// ns; bins grow by doubling.
+/// Initial width of a bin, ns. It doubles whenever the bins are full.
 const NARROWEST: i64 = 10_000_000;
 
-/// Bins from the first packet on; empty until there is one.
+/// Bins from the first packet on.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Series {
+pub(crate) struct BinnedSeries {
     from: i64,
     width: i64,
     bins: Vec<Bin>,
 }
 
-/// What was in one stretch of time.
+/// Contents of one bin.
 #[derive(Debug, Clone, Copy)]
 struct Bin {
     bytes: u64,
-    /// The smallest window advertised; `NONE` where none was.
+    /// Smallest window advertised, bytes, or `NONE`.
     window: u64,
 }
 
 const NONE: u64 = u64::MAX;
 const EMPTY: Bin = Bin { bytes: 0, window: NONE };
 
-/// How bursty a side sent.
+/// Burstiness of a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Burstiness {
-    /// The stretch of time that is looked at, s.
+    /// Width of a bin, s.
     pub bin_s: f64,
-    /// The share of stretches, from the first byte to the last, in which nothing was sent.
+    /// Fraction of bins, from the first byte to the last, in which nothing was sent.
     pub idle: f64,
-    /// The fastest stretch, in means.
+    /// The fullest bin, relative to the mean.
     pub peak_to_mean: f64,
 }
 
-/// Numbers over time, as Figure 3 of Wei et al. plots them; times by the sender's clock.
+/// Series over time, as plotted in Figure 3 of Wei et al. Times are by the sender's clock.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Plot {
-    /// s between entries.
+pub struct BehaviourPlot {
+    /// Width of a bin of `bytes`, s.
     pub step_s: f64,
-    /// The first entry's begin, s since 1970.
+    /// Start of the first bin, s since 1970.
     pub from_s: f64,
-    /// Payload bytes sent in each.
+    /// Payload bytes sent in each bin.
     pub bytes: Vec<u64>,
-    /// s between entries of the window.
+    /// Width of a bin of `window`, s.
     pub window_step_s: f64,
-    /// The first one's begin, s since 1970.
+    /// Start of its first bin, s since 1970.
     pub window_from_s: f64,
-    /// The smallest window advertised in each stretch, where one was.
+    /// Smallest window advertised in each bin, bytes. `None` where none was.
     pub window: Vec<Option<u64>>,
-    /// What came to the receiver, where its trace has it and the clocks' offset is known.
+    /// Bytes received. `None` without the receiver's trace or the clock offset.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub received: Option<Received>,
-    /// When a byte was sent, s since 1970, and how long it took to the receiver, s.
+    pub received: Option<ReceivedSeries>,
+    /// Time at which a byte was sent, s since 1970, and its transit time, s.
     pub delays: Vec<(f64, f64)>,
 }
 
-/// What came to the receiver, over time.
+/// Bytes received over time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Received {
-    /// s between entries.
+pub struct ReceivedSeries {
+    /// Width of a bin, s.
     pub step_s: f64,
-    /// The first entry's begin, s since 1970 by the sender's clock.
+    /// Start of the first bin, s since 1970 by the sender's clock.
     pub from_s: f64,
-    /// Payload bytes received in each.
+    /// Payload bytes received in each bin.
     pub bytes: Vec<u64>,
 }
 
-impl Series {
+impl BinnedSeries {
     pub(crate) fn note(&mut self, at: i64, bytes: u64, window: u64) {
         if self.width == 0 {
             (self.from, self.width) = (at, NARROWEST);
         }
-        // A packet that is recorded late counts as the first.
+        // A packet recorded out of order counts to the first bin.
         let mut index = (at - self.from).max(0) / self.width;
         while index >= BINS as i64 {
             let halves = self.bins.chunks(2).map(|pair| pair.iter().copied().reduce(Bin::with).unwrap_or(EMPTY));
@@ -89,7 +89,7 @@ impl Series {
         self.bins[index] = self.bins[index].with(Bin { bytes, window });
     }
 
-    /// None when there are too few stretches to tell.
+    /// `None` if there are too few bins to tell.
     pub(crate) fn burstiness(&self) -> Option<Burstiness> {
         let first = self.bins.iter().position(|bin| bin.bytes > 0)?;
         let last = self.bins.iter().rposition(|bin| bin.bytes > 0)?;
@@ -104,17 +104,17 @@ impl Series {
         Some(Burstiness { bin_s: self.width as f64 / 1e9, idle: idle as f64 / count, peak_to_mean: peak as f64 * count / total as f64 })
     }
 
-    /// s between entries, and the first one's begin, s since 1970.
+    /// Width of a bin, s, and the start of the first one, s since 1970.
     pub(crate) fn grid(&self) -> (f64, f64) {
         (self.width as f64 / 1e9, self.from as f64 / 1e9)
     }
 
-    /// Payload bytes in each stretch.
+    /// Payload bytes in each bin.
     pub(crate) fn bytes(&self) -> Vec<u64> {
         self.bins.iter().map(|bin| bin.bytes).collect()
     }
 
-    /// The smallest window advertised in each stretch.
+    /// Smallest window advertised in each bin, bytes.
     pub(crate) fn windows(&self) -> Vec<Option<u64>> {
         self.bins.iter().map(|bin| (bin.window != NONE).then_some(bin.window)).collect()
     }

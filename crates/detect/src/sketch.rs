@@ -1,19 +1,19 @@
-//! What a stream was made of, in a few numbers: of all the things it had, the ones with the smallest hashes. Two sketches of the same things have the same
-//! numbers, whatever was in between; of which share they have in common follows how alike the things are (bottom-k sketches, Broder 1997).
+//! Bottom-k sketches (Broder 1997): of all items of a stream, the k smallest hashes. Two sketches
+//! of the same items are equal, and the overlap of two sketches estimates the overlap of the items.
 
 use std::collections::BTreeMap;
 
-/// How many are kept.
+/// Number of hashes kept (k).
 const KEPT: usize = 32;
 
-/// The smallest hashes, each with what it came with: a place in the stream, a time.
+/// The smallest hashes, each with an attribute: a position in the stream, or a time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sketch {
-    /// In the order of the hashes, each once.
+    /// Sorted by hash, without duplicates.
     kept: Vec<(u64, i64)>,
 }
 
-/// How much of what arrived had been sent.
+/// How many of the items compared are equal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Overlap {
     pub(crate) same: usize,
@@ -27,7 +27,7 @@ impl Overlap {
 }
 
 impl Sketch {
-    /// Hashes from this on are not kept.
+    /// Hashes from this value on are not kept.
     fn bound(&self) -> u64 {
         if self.kept.len() < KEPT { u64::MAX } else { self.kept[KEPT - 1].0 }
     }
@@ -36,7 +36,7 @@ impl Sketch {
         if hash >= self.bound() {
             return;
         }
-        // What comes again keeps what it came with first.
+        // A repeated item keeps its first attribute.
         if let Err(place) = self.find(hash) {
             if self.kept.len() == KEPT {
                 self.kept.pop();
@@ -53,9 +53,9 @@ impl Sketch {
         self.kept.iter().copied()
     }
 
-    /// How many of the things in `self`, as far as they tell, are in `whole`, too.
+    /// How many items of `self` are also in `whole`, as far as both sketches can tell.
     pub(crate) fn within(&self, whole: &Sketch) -> Overlap {
-        // Above its largest number a full sketch tells nothing.
+        // A full sketch says nothing about hashes above its largest one.
         let bound = whole.bound();
         let told = self.kept.iter().filter(|(hash, _)| *hash <= bound);
         let (mut same, mut of) = (0, 0);
@@ -66,14 +66,15 @@ impl Sketch {
         Overlap { same, of }
     }
 
-    /// How many of the things that both have came with the same, where both came with something.
+    /// How many of the shared items have the same attribute, where both attributes are set.
     pub(crate) fn agreed(&self, other: &Sketch) -> Overlap {
         let with = |(hash, here): &(u64, i64)| other.find(*hash).ok().map(|place| (*here, other.kept[place].1));
         let both = self.kept.iter().filter_map(with).filter(|(here, there)| *here != 0 && *there != 0);
         both.fold(Overlap { same: 0, of: 0 }, |sum, (here, there)| Overlap { same: sum.same + usize::from(here == there), of: sum.of + 1 })
     }
 
-    /// The shift between the two sketches' places that most of what they share agrees on, and how many do: `other`'s place + shift = own place.
+    /// The difference between the positions of shared items that most of them agree on, and how
+    /// many do: position in `other` + difference = position in `self`.
     pub(crate) fn shift(&self, other: &Sketch) -> Option<(i64, usize)> {
         let mut votes: BTreeMap<i64, usize> = BTreeMap::new();
         for (hash, place) in &self.kept {
@@ -85,7 +86,7 @@ impl Sketch {
     }
 }
 
-/// Spreads a number over 64 bits (the finaliser of SplitMix64).
+/// Hashes a number to 64 bits (the finaliser of SplitMix64).
 pub(crate) fn spread(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -93,12 +94,12 @@ pub(crate) fn spread(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A number for each value of a byte.
+/// A random number for each byte value.
 const GEAR: [u64; 256] = {
     let mut table = [0; 256];
     let mut index = 0;
     while index < 256 {
-        // SplitMix64's sequence, as `spread` has it.
+        // The sequence of SplitMix64, as in `spread`.
         let mut x = (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -108,11 +109,11 @@ const GEAR: [u64; 256] = {
     table
 };
 
-/// Bytes that a gear hash of 64 bits goes by.
+/// Width of the rolling gear hash, bytes.
 const WINDOW: usize = 64;
 
-/// Notes every stretch of 64 bytes within `payload`, the first of which is at `place`: the same content leaves the same numbers, however it is cut into
-/// segments. Time is linear, about a nanosecond a byte.
+/// Adds every window of 64 bytes in `payload`, which begins at position `place`, to the sketch.
+/// Equal content gives equal hashes, however it is segmented. Linear, about 1 ns per byte.
 pub(crate) fn note_content(sketch: &mut Sketch, payload: &[u8], place: i64) {
     let mut hash = 0u64;
     let mut bound = sketch.bound();
@@ -150,7 +151,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(16))]
 
         #[test]
-        fn the_same_content_is_found_however_it_is_cut(seed: u64, size in 500usize..3000, from in -5000i64..5000) {
+        fn equal_content_is_found_however_it_is_segmented(seed: u64, size in 500usize..3000, from in -5000i64..5000) {
             let content = bytes(seed, 100_000);
             let (whole, pieces) = (cut(&content, 64_000, 0), cut(&content, size, from));
             prop_assert!(pieces.within(&whole).share() > 0.6, "{:?}", pieces.within(&whole));
@@ -160,7 +161,7 @@ mod tests {
         }
 
         #[test]
-        fn other_content_is_other(seed: u64) {
+        fn different_content_does_not_overlap(seed: u64) {
             let (one, two) = (cut(&bytes(seed, 50_000), 1448, 0), cut(&bytes(seed ^ 1, 50_000), 1448, 0));
             prop_assert_eq!(one.within(&two).same, 0);
         }

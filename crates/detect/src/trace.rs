@@ -1,4 +1,5 @@
-//! Frames out of a capture file, one after the other and in bounded memory: pcap (micro- or nanoseconds, either byte order) and pcapng.
+//! Reads the frames of a capture file as a stream, in bounded memory. Supports pcap (micro- or
+//! nanoseconds, either byte order) and pcapng.
 
 use pcap_parser::{Block, InterfaceDescriptionBlock, OptionCode, PcapBlockOwned, PcapError, create_reader, traits::PcapNGPacketBlock as _};
 use std::{
@@ -8,65 +9,70 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// What is read at once.
+/// Initial size of the read buffer, bytes.
 const BUFFER: usize = 1 << 20;
-/// No record is larger: the largest packet is 512 KiB (BIG TCP), and blocks of other kinds (secrets, name resolution) are of that order.
+/// Upper bound on a record, bytes. The largest packet is 512 KiB (BIG TCP). Other blocks (secrets,
+/// name resolution) are of that order.
 const LARGEST_RECORD: usize = 1 << 24;
-/// Interfaces of a section that are told apart.
+/// Upper bound on the interfaces of a pcapng section.
 const INTERFACES: usize = 4096;
-/// Times are kept below the year 2116 so that no difference of two of them overflows.
+/// Latest time, ns since 1970 (the year 2115), so that no difference of two times overflows.
 const LATEST: i64 = 4_600_000_000_000_000_000;
 
-/// What a pcapng file begins with.
+/// Magic number of pcapng.
 const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
-/// The type of an interface's block, as its bytes are in a little-endian section.
+/// Type of an Interface Description Block, as read in a little-endian section.
 const LITTLE_ENDIAN_INTERFACE: u32 = 1;
 
-/// What a frame begins with.
+/// The link-layer header type of a frame (tcpdump.org/linktypes.html).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Link {
+pub enum LinkType {
+    /// Ethernet.
     Ethernet,
-    /// An IP header at once; its first four bits say which.
+    /// No link-layer header. The IP version is in the first four bits.
     Ip,
-    /// Linux cooked, version 1 or 2.
+    /// Linux cooked capture, version 1.
     Cooked,
+    /// Linux cooked capture, version 2.
     Cooked2,
-    /// A protocol family of four bytes (BSD loopback).
+    /// A four-byte protocol family (BSD loopback).
     Loopback,
-    /// The number of a link type that is not read (tcpdump.org/linktypes.html).
+    /// The number of an unsupported type.
     Unknown(i32),
 }
 
-impl Link {
+impl LinkType {
     fn of(number: i32) -> Self {
         match number {
-            1 => Link::Ethernet,
-            // 12 and 14 are what some systems write for 101.
-            12 | 14 | 101 | 228 | 229 => Link::Ip,
-            113 => Link::Cooked,
-            276 => Link::Cooked2,
-            0 | 108 => Link::Loopback,
-            other => Link::Unknown(other),
+            1 => LinkType::Ethernet,
+            // Some systems write 12 or 14 for 101.
+            12 | 14 | 101 | 228 | 229 => LinkType::Ip,
+            113 => LinkType::Cooked,
+            276 => LinkType::Cooked2,
+            0 | 108 => LinkType::Loopback,
+            other => LinkType::Unknown(other),
         }
     }
 }
 
-/// One frame as it was captured.
+/// A captured frame.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Frame<'a> {
-    /// ns since 1970.
-    pub(crate) at: i64,
-    pub(crate) link: Link,
-    pub(crate) bytes: &'a [u8],
-    /// Bytes it had on the wire; `bytes` may be fewer.
-    pub(crate) length: usize,
+pub struct CapturedFrame<'a> {
+    /// Time of capture, ns since 1970.
+    pub at: i64,
+    /// Link-layer header type.
+    pub link: LinkType,
+    /// Content as captured, possibly truncated.
+    pub bytes: &'a [u8],
+    /// Length on the wire, bytes. `bytes` may be shorter.
+    pub length: usize,
 }
 
-/// How a file ended.
+/// How the file ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Ending {
-    /// The byte at which the last record begins, if the file ends within it.
-    pub(crate) cut_at: Option<u64>,
+pub struct TraceEnd {
+    /// Offset of the last record, if the file ends within it, bytes.
+    pub cut_at: Option<u64>,
 }
 
 /// Why a trace could not be read.
@@ -75,48 +81,49 @@ pub enum TraceError {
     /// The file could not be read.
     #[error("could not read the trace {path}: {error}", path = path.display())]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: io::Error,
     },
-    /// It is not a capture.
+    /// The file is not a capture.
     #[error("could not read the trace {path}: {why}", path = path.display())]
     NotACapture {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// What it is instead, and the cure.
         why: String,
     },
-    /// A record makes no sense.
+    /// A record is malformed.
     #[error(
-        "could not read the trace {path} beyond byte {offset}: the record there makes no sense, so that nothing after it can be found \
-         (is the file whole? take the capture again, or cut it there: head -c {offset})",
+        "could not read the trace {path} beyond byte {offset}: the record there is malformed, and what follows cannot be read \
+         (is the file complete? take the capture again, or truncate it there: head -c {offset})",
         path = path.display()
     )]
     Damaged {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Where the record begins.
+        /// Offset of the record, bytes.
         offset: u64,
     },
-    /// There is no TCP in it.
+    /// The file has no TCP segments.
     #[error("the trace {path} has no TCP segments: {what}", path = path.display())]
     NoTcp {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// What it has instead, and the cure.
         what: String,
     },
 }
 
-/// Reads until the buffer is full, so that a pipe's short reads look like a file's; keeps the error that the parser drops.
-struct Whole<R> {
+/// Fills the buffer completely, so that short reads of a pipe look like those of a file. Keeps the
+/// I/O error, which the parser drops.
+struct FullReads<R> {
     source: R,
     error: Arc<Mutex<Option<io::Error>>>,
 }
 
-impl<R: Read> Read for Whole<R> {
+impl<R: Read> Read for FullReads<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while filled < buffer.len() {
@@ -125,7 +132,7 @@ impl<R: Read> Read for Whole<R> {
                 Ok(more) => filled += more,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    *self.error.lock().expect("nobody panics with this") = Some(error);
+                    *self.error.lock().expect("no thread panics while it holds this lock") = Some(error);
                     return Err(io::ErrorKind::Other.into());
                 }
             }
@@ -134,16 +141,16 @@ impl<R: Read> Read for Whole<R> {
     }
 }
 
-/// What is known of an interface of a pcapng section.
+/// Properties of an interface of a pcapng section.
 #[derive(Debug, Clone, Copy)]
-struct Interface {
-    link: Link,
-    /// Units a second, and what is added, in seconds.
+struct PcapInterface {
+    link: LinkType,
+    /// Timestamp units per second, and the offset to add, s.
     per_second: u128,
     offset_s: i64,
 }
 
-impl Interface {
+impl PcapInterface {
     fn of(block: &InterfaceDescriptionBlock<'_>) -> Self {
         let power = u32::from(block.if_tsresol & 0x7f);
         let per_second =
@@ -152,7 +159,7 @@ impl Interface {
             let bytes: [u8; 8] = option.value().get(..8)?.try_into().ok()?;
             Some(if block.block_type != LITTLE_ENDIAN_INTERFACE { i64::from_be_bytes(bytes) } else { i64::from_le_bytes(bytes) })
         });
-        Interface { link: Link::of(block.linktype.0), per_second: per_second.unwrap_or(1_000_000), offset_s: offset.unwrap_or(0) }
+        PcapInterface { link: LinkType::of(block.linktype.0), per_second: per_second.unwrap_or(1_000_000), offset_s: offset.unwrap_or(0) }
     }
 
     fn time(&self, high: u32, low: u32) -> i64 {
@@ -163,20 +170,20 @@ impl Interface {
     }
 }
 
-/// What the headers of the file have said so far.
+/// State from the file's headers.
 #[derive(Debug, Default)]
-struct Headers {
-    legacy: Option<(Link, bool)>,
-    interfaces: Vec<Interface>,
+struct TraceHeaders {
+    legacy: Option<(LinkType, bool)>,
+    interfaces: Vec<PcapInterface>,
 }
 
-impl Headers {
-    /// Takes note of a header, or hands out a frame.
-    fn take<'a>(&mut self, block: &'a PcapBlockOwned<'a>) -> Option<Frame<'a>> {
+impl TraceHeaders {
+    /// Updates the state from a header, or returns the frame of a packet record.
+    fn take<'a>(&mut self, block: &'a PcapBlockOwned<'a>) -> Option<CapturedFrame<'a>> {
         match block {
             PcapBlockOwned::LegacyHeader(header) => {
-                // The upper bits say whether frames end with their check sequence.
-                self.legacy = Some((Link::of(header.network.0 & 0x0fff_ffff), header.is_nanosecond_precision()));
+                // The upper bits describe the frame check sequence.
+                self.legacy = Some((LinkType::of(header.network.0 & 0x0fff_ffff), header.is_nanosecond_precision()));
                 None
             }
             PcapBlockOwned::Legacy(record) => {
@@ -184,7 +191,7 @@ impl Headers {
                 let part = i64::from(record.ts_usec) * if nanos { 1 } else { 1000 };
                 let at = (i64::from(record.ts_sec) * 1_000_000_000 + part).min(LATEST);
                 let bytes = &record.data[..(record.caplen as usize).min(record.data.len())];
-                Some(Frame { at, link, bytes, length: record.origlen as usize })
+                Some(CapturedFrame { at, link, bytes, length: record.origlen as usize })
             }
             PcapBlockOwned::NG(Block::SectionHeader(_)) => {
                 self.interfaces.clear();
@@ -192,38 +199,44 @@ impl Headers {
             }
             PcapBlockOwned::NG(Block::InterfaceDescription(block)) => {
                 if self.interfaces.len() < INTERFACES {
-                    self.interfaces.push(Interface::of(block));
+                    self.interfaces.push(PcapInterface::of(block));
                 }
                 None
             }
             PcapBlockOwned::NG(Block::EnhancedPacket(block)) => {
                 let interface = self.interfaces.get(block.if_id as usize)?;
                 let at = interface.time(block.ts_high, block.ts_low);
-                Some(Frame { at, link: interface.link, bytes: block.packet_data(), length: block.origlen as usize })
+                Some(CapturedFrame { at, link: interface.link, bytes: block.packet_data(), length: block.origlen as usize })
             }
-            // Simple packets have no time: nothing can be told of them.
+            // Simple Packet Blocks have no timestamp and are skipped.
             PcapBlockOwned::NG(_) => None,
         }
     }
 }
 
-/// Hands out every frame of the file, in its order.
-pub(crate) fn frames(path: &Path, each: impl FnMut(Frame<'_>)) -> Result<Ending, TraceError> {
+/// Calls `each` for every frame of the file, in order.
+///
+/// # Errors
+/// The file cannot be read, is not a capture, or is damaged.
+pub fn frames(path: &Path, each: impl FnMut(CapturedFrame<'_>)) -> Result<TraceEnd, TraceError> {
     let file = File::open(path).map_err(|error| TraceError::Read { path: path.into(), error })?;
     frames_of(file, path, each)
 }
 
-/// Hands out every frame of `source`, which errors call `path`.
-pub(crate) fn frames_of(source: impl Read + Send, path: &Path, mut each: impl FnMut(Frame<'_>)) -> Result<Ending, TraceError> {
+/// Calls `each` for every frame of `source`, in order. Errors call the source `path`.
+///
+/// # Errors
+/// As [`frames`].
+pub fn frames_of(source: impl Read + Send, path: &Path, mut each: impl FnMut(CapturedFrame<'_>)) -> Result<TraceEnd, TraceError> {
     let error = Arc::new(Mutex::new(None));
-    let failed = |damage: TraceError| match error.lock().expect("nobody panics with this").take() {
+    let failed = |damage: TraceError| match error.lock().expect("no thread panics while it holds this lock").take() {
         Some(error) => TraceError::Read { path: path.into(), error },
         None => damage,
     };
-    let peeked = Peeked::new(Whole { source, error: error.clone() });
+    let peeked = Peeked::new(FullReads { source, error: error.clone() });
     let first = peeked.first();
     let mut reader = create_reader(BUFFER, peeked).map_err(|_| failed(not_a_capture(path, &first)))?;
-    let (mut headers, mut offset, mut capacity) = (Headers::default(), 0u64, BUFFER);
+    let (mut headers, mut offset, mut capacity) = (TraceHeaders::default(), 0u64, BUFFER);
     let has_blocks = first == PCAPNG;
     loop {
         if has_blocks && is_no_block(reader.data()) {
@@ -237,8 +250,8 @@ pub(crate) fn frames_of(source: impl Read + Send, path: &Path, mut each: impl Fn
                 offset += size as u64;
                 reader.consume(size);
             }
-            Err(PcapError::Eof) => return Ok(Ending::default()),
-            Err(PcapError::UnexpectedEof) => return Ok(Ending { cut_at: Some(offset) }),
+            Err(PcapError::Eof) => return Ok(TraceEnd::default()),
+            Err(PcapError::UnexpectedEof) => return Ok(TraceEnd { cut_at: Some(offset) }),
             Err(PcapError::Incomplete(_)) => {
                 let had = reader.data().len();
                 let refilled = reader.refill().is_ok();
@@ -258,17 +271,18 @@ pub(crate) fn frames_of(source: impl Read + Send, path: &Path, mut each: impl Fn
     }
 }
 
-/// Whether a block's length is less than its own frame is (pcapng §3.1: type and length, and the length again): the parser takes that for granted.
+/// Whether a block claims to be shorter than its own header and trailer (pcapng §3.1). The parser
+/// does not check that.
 fn is_no_block(bytes: &[u8]) -> bool {
     const FRAME: u32 = 12;
-    // In the wrong byte order it is larger than any record if it is that small in the right one.
+    // In the wrong byte order, a length this small reads as larger than any record.
     bytes
         .get(4..8)
         .and_then(|length| length.try_into().ok())
         .is_some_and(|length| u32::from_le_bytes(length).min(u32::from_be_bytes(length)) < FRAME)
 }
 
-/// Knows what the source begins with.
+/// A reader that remembers the first four bytes of its source.
 struct Peeked<R> {
     head: Vec<u8>,
     given: usize,
@@ -278,7 +292,7 @@ struct Peeked<R> {
 impl<R: Read> Peeked<R> {
     fn new(mut source: R) -> Self {
         let mut head = vec![0; 4];
-        // What fails here fails again, and is told then.
+        // An error here recurs in the next read, where it is reported.
         let length = source.read(&mut head).unwrap_or(0);
         head.truncate(length);
         Peeked { head, given: 0, source }
@@ -302,16 +316,14 @@ fn not_a_capture(path: &Path, first: &[u8]) -> TraceError {
     const PCAP: [[u8; 4]; 5] =
         [[0xa1, 0xb2, 0xc3, 0xd4], [0xd4, 0xc3, 0xb2, 0xa1], [0xa1, 0xb2, 0x3c, 0x4d], [0x4d, 0x3c, 0xb2, 0xa1], PCAPNG];
     let why = match first {
-        [] => "it is empty (was the capture ended before anything was written? tcpdump -U writes packets at once)".into(),
+        [] => "it is empty (did the capture end before it wrote a packet? tcpdump -U writes each packet at once)".into(),
         [0x1f, 0x8b, ..] => "it is compressed (gunzip it first)".into(),
         [0x28, 0xb5, 0x2f, 0xfd] => "it is compressed (unzstd it first)".into(),
-        first if PCAP.iter().any(|magic| magic == first) => {
-            "it ends within its header: there is nothing in it (take the capture again)".into()
-        }
+        first if PCAP.iter().any(|magic| magic == first) => "it ends within its header and has no packets (take the capture again)".into(),
         first => {
             let begins: String = first.iter().map(|byte| format!("{byte:02x}")).collect();
             format!(
-                "it begins with {begins}, and is neither pcap nor pcapng (tcpdump -w and wireshark write those; editcap -F pcapng converts others)"
+                "it begins with {begins}, and is neither pcap nor pcapng (tcpdump -w and Wireshark write those; editcap -F pcapng converts others)"
             )
         }
     };

@@ -1,288 +1,95 @@
-//! All evidence about each connection, and what follows from it.
+//! The verdict about a connection, and how it follows from the evidence.
 
-use crate::{
-    capture::Capture,
-    ends::{Ends, View},
-    evidence::{Evidence, Method, Says, Strength, bytes, seconds},
-    inspect,
-    kind::{self, Character},
-    methods::{self, Clocks, Known},
-    pairing::{self, Contents, MatchedBy, Pair},
-};
+use crate::evidence::{Evidence, Indication, Method, Strength};
 use serde::Serialize;
-use std::{collections::BTreeSet, net::SocketAddr};
+use std::collections::BTreeSet;
 
-/// Is it split?
+/// Whether a connection is split, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Verdict {
-    /// One connection, from end to end.
+pub enum SplitVerdict {
+    /// A single connection from end to end.
     #[serde(rename = "end-to-end")]
     EndToEnd,
-    /// Two, with data flowing on both at once.
+    /// Split-TCP: two connections, and the middlebox forwards data while they arrive.
     #[serde(rename = "split-tcp")]
     SplitTcp,
-    /// Two, and what is in the middle holds data until they are complete, changes them, or has them already.
+    /// TCP proxy: two connections, and the middlebox holds data until they are complete, changes
+    /// them, or has them cached.
     #[serde(rename = "tcp-proxy")]
     TcpProxy,
-    /// The evidence is too little, or contradicts itself.
+    /// The evidence is insufficient or contradictory.
     #[serde(rename = "cannot tell")]
     CannotTell,
 }
 
-impl std::fmt::Display for Verdict {
+impl std::fmt::Display for SplitVerdict {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Verdict::EndToEnd => "end-to-end",
-            Verdict::SplitTcp => "split-tcp",
-            Verdict::TcpProxy => "tcp-proxy",
-            Verdict::CannotTell => "cannot tell",
+            SplitVerdict::EndToEnd => "end-to-end",
+            SplitVerdict::SplitTcp => "split-tcp",
+            SplitVerdict::TcpProxy => "tcp-proxy",
+            SplitVerdict::CannotTell => "cannot tell",
         })
     }
 }
 
-/// What is said of one connection.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Finding {
-    /// Who sends most of the data, and to whom, as the sender's trace has it.
-    pub sender: Option<[SocketAddr; 2]>,
-    /// The same as the receiver's trace has it.
-    pub receiver: Option<[SocketAddr; 2]>,
-    /// What showed that the two are one.
-    pub matched_by: Option<MatchedBy>,
-    /// Payload bytes of both directions, repetitions left out.
-    pub bytes: u64,
-    /// Is it split?
-    pub verdict: Verdict,
-    /// Why that is the verdict.
-    pub reason: String,
-    /// What speaks for it, and what was looked at besides; the strongest first.
-    pub evidence: Vec<Evidence>,
-    /// What the clocks can be, if it is end to end.
-    pub clocks: Option<Clocks>,
-    /// How it behaved.
-    pub character: Character,
-}
-
-/// How to look.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Asked {
-    /// What is known of how the traces were taken.
-    pub known: Known,
-    /// With numbers over time.
-    pub series: bool,
-}
-
-/// Looks at every connection, the largest first; of those that are as large, the ones seen at both ends.
-pub fn findings(sender: Option<&Capture>, receiver: Option<&Capture>, asked: &Asked) -> Vec<Finding> {
-    let pairs = sender.zip(receiver).map_or_else(Vec::new, |(one, two)| pairing::pairs(one, two));
-    let mut found: Vec<Finding> =
-        sender.zip(receiver).map(|(one, two)| pairs.iter().map(|pair| both(one, two, pair, asked)).collect()).unwrap_or_default();
-    // Until when the sender's trace has all there was, by the receiver's clock: where a client asks, that has the way of its SYN in it, so that what the sender
-    // would have seen of a connection that began before would be there.
-    let until = sender.zip(receiver).and_then(|(one, two)| {
-        let apart = asked.known.synchronised_s.map(|_| 0).or_else(|| pairing::offset(&one.flows, &two.flows, &pairs));
-        Some(one.complete_until()? + apart?)
-    });
-    for (end, capture, other) in [(0, sender, receiver), (1, receiver, sender)] {
-        let Some(capture) = capture else { continue };
-        let known: BTreeSet<usize> = pairs.iter().map(|pair| if end == 0 { pair.one } else { pair.two }).collect();
-        let contents = (end == 1).then(|| Contents::new(&capture.flows, &known));
-        for (index, flow) in capture.flows.iter().enumerate().filter(|(index, _)| !known.contains(index)) {
-            let again = contents.as_ref().and_then(|contents| from_cache(contents, index, until.is_some_and(|until| flow.first < until)));
-            found.push(single(end, View { flow, sender: flow.sender() }, other, again, asked));
-        }
-    }
-    let is_alone = |finding: &Finding| finding.sender.is_none() || finding.receiver.is_none();
-    found.sort_by_key(|finding| (std::cmp::Reverse(finding.bytes), is_alone(finding), finding.sender, finding.receiver));
-    found
-}
-
-/// Stretches of content that a repetition shares.
-const SAME_CONTENT: usize = 16;
-
-/// A connection that both ends saw.
-fn both(one: &Capture, two: &Capture, pair: &Pair, asked: &Asked) -> Finding {
-    let (here, there) = (&one.flows[pair.one], &two.flows[pair.two]);
-    // The direction that carried more, where it was seen to; and the end that sent it, whichever trace was said to be its.
-    let side = if here.bytes() >= there.bytes() { here.sender() } else { there.sender() ^ usize::from(pair.crossed) };
-    let (here, there) = (View { flow: here, sender: side }, View { flow: there, sender: side ^ usize::from(pair.crossed) });
-    // A receiver that delays its ACKs looks like a sender that waits for them.
-    let delays = asked.known.ack_delay_s.is_some();
-    let swapped =
-        matches!((here.at(), there.at()), (Some(1), Some(0) | None)) || (!delays && matches!((here.at(), there.at()), (None, Some(0))));
-    let ends = Ends::new(if swapped { [there, here] } else { [here, there] });
-    let (mut evidence, mut clocks) = (Vec::new(), None);
-    for stream in [0, 1] {
-        if let Some(within) = asked.known.synchronised_s {
-            evidence.extend(methods::synchronised(&ends, stream, within));
-        }
-        if let Some((found, known)) = methods::fixed_offset(&ends, stream) {
-            clocks = clocks.or(known);
-            evidence.push(found);
-        }
-        evidence.extend(methods::delays_seen(&ends, stream));
-    }
-    evidence.extend(asked.known.ack_delay_s.and_then(|delay| methods::delayed_acks(ends.sender(), delay)));
-    evidence.extend(inspect::acknowledgements(&ends));
-    evidence.extend(inspect::isn(&ends));
-    evidence.extend(inspect::options(&ends));
-    evidence.extend(inspect::timestamp_clock(&ends));
-    evidence.extend(inspect::ttl(&ends));
-    evidence.extend(inspect::ip_ids(&ends));
-    evidence.extend(inspect::segments(&ends));
-    evidence.extend(inspect::addresses(&ends));
-    evidence.extend(inspect::payload(&ends));
-    evidence.extend(inspect::handshake(ends.sender(), "sender"));
-    evidence.extend(inspect::handshake(ends.receiver(), "receiver"));
-    evidence.extend(kind::first_byte(&ends, asked.known.synchronised_s));
-    evidence.extend(kind::late_call(&ends));
-    evidence.extend(kind::window(ends.sender(), Some(ends.receiver())));
-    let (verdict, mut reason) = weigh(&mut evidence);
-    if verdict == Verdict::EndToEnd {
-        evidence.retain(|piece| !matches!(piece.says, Says::SplitTcp) && (piece.method != Method::Window || piece.says != Says::TcpProxy));
-    }
-    if swapped {
-        reason += "; the traces were taken the other way round: the sender's trace is the one given as the receiver's";
-    }
-    // Of one connection all packets tell the offset; of two, those that do travel from end to end.
-    let clocks = clocks.filter(|_| verdict != Verdict::SplitTcp && verdict != Verdict::TcpProxy);
-    // Synchronised clocks have no offset to speak of.
-    let known = asked.known.synchronised_s.map(|_| 0.0);
-    let offset = known.or(clocks.map(|clocks| clocks.offset_s)).or_else(|| kind::offset(&ends).map(|offset| offset.seconds));
-    let character = kind::character(Some(ends.sender()), Some(ends.receiver()), Some((&ends, offset)), asked.series);
-    Finding {
-        sender: Some(pairing::names(ends.sender().flow, ends.sender().sender)),
-        receiver: Some(pairing::names(ends.receiver().flow, ends.receiver().sender)),
-        matched_by: Some(pair.by),
-        bytes: ends.sender().flow.bytes().max(ends.receiver().flow.bytes()),
-        verdict,
-        reason,
-        evidence,
-        clocks,
-        character,
-    }
-}
-
-/// Whether a connection of the receiver's trace, of which the sender's has nothing, brought what others had brought before. That the sender's has nothing
-/// shows that the sender was not asked only if that trace `ran_on` past the connection's beginning and lacks nothing.
-fn from_cache(contents: &Contents<'_>, index: usize, ran_on: bool) -> Option<Evidence> {
-    let times = contents.before(index, SAME_CONTENT);
-    let (strength, why) = if ran_on {
-        (Strength::Strong, "has nothing of this one, though it ran on")
-    } else {
-        (Strength::Moderate, "has nothing of this one, and may have ended before, or lack it")
-    };
-    let text = format!("the same bytes had come from that server in {times} connections before, and the sender's trace {why}");
-    (times > 0).then(|| Evidence::new(Method::Cache, Says::TcpProxy, strength, (times as f64, "times"), text))
-}
-
-/// A connection that one end saw: 0, the sender's trace, or 1, the receiver's; `again` is what its content shows.
-fn single(end: usize, view: View<'_>, other: Option<&Capture>, again: Option<Evidence>, asked: &Asked) -> Finding {
-    let mut evidence = Vec::new();
-    let at_sender = view.at().map_or(end == 0, |stream| stream == 0);
-    if at_sender {
-        evidence.extend(asked.known.ack_delay_s.and_then(|delay| methods::delayed_acks(&view, delay)));
-        evidence.extend(kind::window(&view, None));
-    }
-    evidence.extend(inspect::handshake(&view, ["sender", "receiver"][end]));
-    if let Some(other) = other {
-        evidence.extend(tunnelled(&view, other));
-    }
-    evidence.extend(again);
-    let (verdict, mut reason) = weigh(&mut evidence);
-    if verdict == Verdict::CannotTell {
-        reason += match other {
-            Some(_) => "; the other trace does not have this connection",
-            None => "; one end alone shows little: give both ends' traces, or delay the receiver's ACKs and say by how much",
-        };
-    }
-    let names = Some(pairing::names(view.flow, view.sender));
-    let (sender, receiver) = if end == 0 { (names, None) } else { (None, names) };
-    let (as_sender, as_receiver) = if at_sender { (Some(&view), None) } else { (None, Some(&view)) };
-    Finding {
-        sender,
-        receiver,
-        matched_by: None,
-        bytes: view.flow.bytes(),
-        verdict,
-        reason,
-        evidence,
-        clocks: None,
-        character: kind::character(as_sender, as_receiver, None, asked.series),
-    }
-}
-
-/// Datagrams at the other end that carry about as much as this connection does here (one of the operators of Wei et al. tunnelled over UDP).
-fn tunnelled(view: &View<'_>, other: &Capture) -> Option<Evidence> {
-    let (length, took) = (view.half(0).bytes, view.flow.last - view.flow.first);
-    if length < 100_000 {
-        return None;
-    }
-    let fits = |bytes: u64, span: i64| (length..length + length / 4).contains(&bytes) && (span - took).abs() <= took / 5 + 1_000_000_000;
-    let ((from, to), stream) = other.datagrams.iter().find(|(_, stream)| fits(stream.bytes, stream.last - stream.first))?;
-    let text = format!(
-        "the other trace has datagrams instead, from {from} to {to}: {} bytes in {} (a tunnel looks the same)",
-        bytes(stream.bytes as f64),
-        seconds((stream.last - stream.first) as f64 / 1e9)
-    );
-    Some(Evidence::new(Method::Transport, Says::Split, Strength::Moderate, (stream.bytes as f64, "B"), text))
-}
-
-/// Sorts the evidence, the strongest first, and says what follows.
+/// Sorts the evidence, the strongest first, and derives the verdict with its reason.
 ///
-/// Strong evidence decides alone; two moderate pieces of different methods do if nothing strong contradicts them. Strong evidence on both sides decides
-/// nothing.
-pub(crate) fn weigh(evidence: &mut [Evidence]) -> (Verdict, String) {
+/// One strong piece decides. Two moderate pieces of different methods decide unless strong evidence
+/// contradicts them. Strong evidence on both sides decides nothing.
+pub fn weigh(evidence: &mut [Evidence]) -> (SplitVerdict, String) {
     let decides = |piece: &Evidence| {
-        // Which kind it is says nothing of whether it is, but for bytes that are other ones.
+        // The kind of split does not show that there is one, unless the content was changed.
         match piece.says {
-            Says::TcpProxy if matches!(piece.method, Method::Payload | Method::Cache) => Says::Split,
+            Indication::TcpProxy if matches!(piece.method, Method::Payload | Method::Cache) => Indication::Split,
             says => says,
         }
     };
     evidence.sort_by_key(|piece| {
-        let looked = matches!(piece.says, Says::Nothing);
+        let looked = matches!(piece.says, Indication::Nothing);
         (looked, std::cmp::Reverse(piece.strength), piece.method)
     });
-    let of = |says: Says, strength: Strength| -> Vec<&Evidence> {
+    let of = |says: Indication, strength: Strength| -> Vec<&Evidence> {
         evidence.iter().filter(|piece| decides(piece) == says && piece.strength == strength).collect()
     };
     let methods = |pieces: &[&Evidence]| pieces.iter().map(|piece| piece.method).collect::<BTreeSet<Method>>().len();
-    let (split, whole) = (of(Says::Split, Strength::Strong), of(Says::EndToEnd, Strength::Strong));
-    let (perhaps_split, perhaps_whole) = (of(Says::Split, Strength::Moderate), of(Says::EndToEnd, Strength::Moderate));
+    let (split, whole) = (of(Indication::Split, Strength::Strong), of(Indication::EndToEnd, Strength::Strong));
+    let (perhaps_split, perhaps_whole) = (of(Indication::Split, Strength::Moderate), of(Indication::EndToEnd, Strength::Moderate));
     let because = |pieces: &[&Evidence]| pieces.first().map_or(String::new(), |piece| piece.text.clone());
     match (split.is_empty(), whole.is_empty()) {
-        (false, false) => (Verdict::CannotTell, format!("the evidence contradicts itself: {}; but {}", because(&split), because(&whole))),
+        (false, false) => {
+            (SplitVerdict::CannotTell, format!("the evidence contradicts itself: {}; but {}", because(&split), because(&whole)))
+        }
         (false, true) => kind_of(evidence, because(&split)),
-        (true, false) => (Verdict::EndToEnd, because(&whole)),
+        (true, false) => (SplitVerdict::EndToEnd, because(&whole)),
         (true, true) if methods(&perhaps_split) >= 2 && perhaps_whole.is_empty() => {
             let both = format!("{}; and {}", because(&perhaps_split), perhaps_split.last().map_or("", |piece| &piece.text));
             kind_of(evidence, both)
         }
-        // The same numbers at both ends, and nothing that a splitter would have changed.
-        (true, true) if !perhaps_whole.is_empty() && perhaps_split.is_empty() => (Verdict::EndToEnd, because(&perhaps_whole)),
+        // Equal sequence numbers at both ends, and nothing that a splitter would have changed.
+        (true, true) if !perhaps_whole.is_empty() && perhaps_split.is_empty() => (SplitVerdict::EndToEnd, because(&perhaps_whole)),
         (true, true) => {
             let looked: BTreeSet<Method> = evidence.iter().map(|piece| piece.method).collect();
             let why = match looked.len() {
-                0 => "there was nothing to look at".to_string(),
-                _ if !perhaps_split.is_empty() => format!("alone this is not enough: {}", because(&perhaps_split)),
-                count => format!("none of {count} methods that had something to look at shows either"),
+                0 => "the traces show nothing to compare".to_string(),
+                _ if !perhaps_split.is_empty() => format!("this alone is not enough: {}", because(&perhaps_split)),
+                count => format!("all {count} applicable methods are neutral"),
             };
-            (Verdict::CannotTell, why)
+            (SplitVerdict::CannotTell, why)
         }
     }
 }
 
-/// Which kind of split.
-fn kind_of(evidence: &[Evidence], because: String) -> (Verdict, String) {
-    let best = |says: Says| evidence.iter().filter(|piece| piece.says == says).max_by_key(|piece| piece.strength);
-    // A window that stays open is one of a large buffer, too.
-    let proxy = best(Says::TcpProxy).filter(|piece| piece.strength >= Strength::Moderate);
-    match (proxy, best(Says::SplitTcp)) {
+/// Chooses the kind of split.
+fn kind_of(evidence: &[Evidence], because: String) -> (SplitVerdict, String) {
+    let best = |says: Indication| evidence.iter().filter(|piece| piece.says == says).max_by_key(|piece| piece.strength);
+    // A large buffer also keeps the window open, so weak evidence does not count.
+    let proxy = best(Indication::TcpProxy).filter(|piece| piece.strength >= Strength::Moderate);
+    match (proxy, best(Indication::SplitTcp)) {
         (Some(proxy), split) if split.is_none_or(|split| split.strength < proxy.strength) => {
-            (Verdict::TcpProxy, if because == proxy.text { because } else { format!("{because}; {}", proxy.text) })
+            (SplitVerdict::TcpProxy, if because == proxy.text { because } else { format!("{because}; {}", proxy.text) })
         }
-        (_, Some(split)) => (Verdict::SplitTcp, format!("{because}; {}", split.text)),
-        _ => (Verdict::SplitTcp, format!("{because}; nothing shows that data are held until they are complete")),
+        (_, Some(split)) => (SplitVerdict::SplitTcp, format!("{because}; {}", split.text)),
+        _ => (SplitVerdict::SplitTcp, format!("{because}; no evidence that data are held until they are complete")),
     }
 }

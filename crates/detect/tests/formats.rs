@@ -1,9 +1,10 @@
-//! Files as they come: whole, cut, damaged, of other kinds, garbage; more connections than are kept.
+//! Capture files of all formats: complete, truncated, damaged, unsupported, random; more
+//! connections than are kept.
 
 mod common;
 
 use common::{Linked, Record, SYN, Segment, Transfer, frame, pcap, read};
-use detect::{Asked, Capture, TraceError, findings};
+use detect::{CaptureFile, FindingOptions, TraceError, findings};
 use pcap_file::{
     DataLink, Endianness,
     pcapng::{
@@ -17,22 +18,22 @@ use pcap_file::{
 use proptest::prelude::*;
 use std::{borrow::Cow, path::Path, time::Duration};
 
-fn try_read(file: &[u8]) -> Result<Capture, TraceError> {
-    Capture::read_from(file, Path::new("some.pcap"))
+fn try_read(file: &[u8]) -> Result<CaptureFile, TraceError> {
+    CaptureFile::read_from(file, Path::new("some.pcap"))
 }
 
 fn error(file: &[u8]) -> String {
     try_read(file).unwrap_err().to_string()
 }
 
-/// The same records as pcapng, in both byte orders, in ticks of 10⁻ⁿ or 2⁻ⁿ s.
+/// The same records as pcapng, in both byte orders, with ticks of 10⁻ⁿ or 2⁻ⁿ s.
 fn pcapng(records: &[Record], endianness: Endianness, resolution: u8) -> Vec<u8> {
     let mut writer = PcapNgWriter::with_endianness(Vec::new(), endianness).unwrap();
     let options = vec![InterfaceDescriptionOption::IfName(Cow::Borrowed("link1")), InterfaceDescriptionOption::IfTsResol(resolution)];
     writer.write_pcapng_block(InterfaceDescriptionBlock { linktype: DataLink::RAW, snaplen: 0, options }).unwrap();
     let second: u128 = if resolution & 0x80 == 0 { 10u128.pow(resolution.into()) } else { 1 << (resolution & 0x7f) };
     for record in records {
-        // What pcap-file writes as nanoseconds are the interface's ticks.
+        // pcap-file writes nanoseconds, which count as ticks of the interface.
         let ticks = record.at as u128 * second / 1_000_000_000;
         let packet = EnhancedPacketBlock {
             interface_id: 0,
@@ -50,8 +51,8 @@ fn pcapng(records: &[Record], endianness: Endianness, resolution: u8) -> Vec<u8>
 fn every_format_tells_the_same() {
     let transfer = Transfer { links: [Linked::Raw, Linked::Raw], offset: 0.5, ..Transfer::default() };
     let [here, there] = transfer.records();
-    let told = |one: &Capture, two: &Capture| {
-        let clocks = findings(Some(one), Some(two), &Asked::default())[0].clocks.unwrap();
+    let told = |one: &CaptureFile, two: &CaptureFile| {
+        let clocks = findings(Some(one), Some(two), &FindingOptions::default())[0].clocks.unwrap();
         (clocks.offset_s * 1e4).round()
     };
     let there = read(&pcap(&there, 101, 65535, true));
@@ -83,20 +84,21 @@ fn what_is_wrong_is_said_with_its_cure() {
     let strange = [Record { at: 1, bytes: vec![0; 60] }];
     assert!(error(&pcap(&strange, 147, 65535, false)).contains("link type 147"));
     assert!(error(&pcap(&strange, 1, 65535, false)).contains("1 frames 0 are too short"), "{}", error(&pcap(&strange, 1, 65535, false)));
-    // A length that no record has, in the middle of a large file.
+    // An impossible record length in the middle of a large file.
     let [mut whole, _] = Transfer { bytes: 40_000_000, ..Transfer::default() }.files();
     let cut = read(&whole[..100_000]).tally().cut_at.unwrap() as usize;
     whole[cut + 8..cut + 12].copy_from_slice(&[0xff; 4]);
     let said = error(&whole);
     assert!(said.contains(&format!("beyond byte {cut}")) && said.contains("head -c"), "{said}");
-    // A block that is shorter than its own frame, of a kind that is nobody's business (cargo-fuzz, trace).
+    // A block shorter than its own header and trailer, of an unknown type (found by cargo-fuzz,
+    // target trace).
     for endianness in [Endianness::Little, Endianness::Big] {
         let (kind, length) = (0x8000_0001_u32, 8_u32);
         let number = |number: u32| if endianness == Endianness::Big { number.to_be_bytes() } else { number.to_le_bytes() };
         let file = [pcapng(&strange, endianness, 9), number(kind).to_vec(), number(length).to_vec(), vec![0; 64]].concat();
         assert!(error(&file).contains(&format!("beyond byte {}", file.len() - 72)), "{}", error(&file));
     }
-    let missing = Capture::read(Path::new("/nonexistent/some.pcap")).unwrap_err().to_string();
+    let missing = CaptureFile::read(Path::new("/nonexistent/some.pcap")).unwrap_err().to_string();
     assert!(missing.contains("could not read the trace /nonexistent/some.pcap: No such file"), "{missing}");
 }
 
@@ -127,7 +129,7 @@ fn too_many_connections_leave_the_largest() {
     }
     let capture = read(&pcap(&records, 101, 65535, true));
     assert!(capture.connections() <= 8192 && capture.tally().forgotten + capture.connections() as u64 == 20_000);
-    let found = findings(Some(&capture), None, &Asked::default());
+    let found = findings(Some(&capture), None, &FindingOptions::default());
     assert_eq!(found.iter().filter(|finding| finding.bytes == 1000).count(), 20, "those that carried something are all kept");
 }
 
@@ -139,20 +141,21 @@ fn a_port_used_again_is_another_connection() {
         let records = [first.records()[end].clone(), again.records()[end].clone()].concat();
         read(&pcap(&records, first.links[end].number(), 65535, true))
     });
-    let found = findings(Some(&files[0]), Some(&files[1]), &Asked::default());
+    let found = findings(Some(&files[0]), Some(&files[1]), &FindingOptions::default());
     assert_eq!(found.len(), 2);
     for finding in found {
-        assert_eq!((finding.bytes, finding.verdict), (100_000, detect::Verdict::EndToEnd), "{}", common::told(&finding));
+        assert_eq!((finding.bytes, finding.verdict), (100_000, detect::SplitVerdict::EndToEnd), "{}", common::told(&finding));
     }
 }
 
 #[test]
 fn memory_is_bounded_however_long_the_connection() {
-    // What is kept of a connection of many packets is what is kept of one of few; its answer is the same.
+    // A connection with many packets takes as much memory as one with few, and gives the same
+    // result.
     let transfer = Transfer { bytes: 60_000_000, rate: 20e6, ..Transfer::split(common::Middle { far_rate: 15e6, ..Default::default() }) };
-    let finding = transfer.finding(detect::Known::default());
-    assert_eq!(finding.verdict, detect::Verdict::SplitTcp, "{}", common::told(&finding));
-    // 60 MB · (1/15 − 1/20) s, less what the far leg's way hides.
+    let finding = transfer.finding(detect::TraceConditions::default());
+    assert_eq!(finding.verdict, detect::SplitVerdict::SplitTcp, "{}", common::told(&finding));
+    // 60 MB · (1/15 − 1/20) s, minus what the far leg's delay hides.
     let piece = common::of(&finding, detect::Method::FixedOffset).unwrap();
     assert!((0.9..1.1).contains(&piece.value), "{piece:?}");
 }
@@ -170,11 +173,11 @@ proptest! {
         };
         file.extend(bytes);
         if let Ok(capture) = try_read(&file) {
-            let _ = findings(Some(&capture), Some(&capture), &Asked { series: true, ..Asked::default() });
+            let _ = findings(Some(&capture), Some(&capture), &FindingOptions { series: true, ..FindingOptions::default() });
         }
     }
 
-    /// Files that are right but for a few bytes.
+    /// Valid files with a few changed bytes.
     #[test]
     fn damage_anywhere_breaks_nothing(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..40), cut in any::<prop::sample::Index>(), ng: bool, split: bool,
@@ -190,8 +193,8 @@ proptest! {
         file.truncate(cut.index(file.len()).max(file.len() / 2));
         let there = read(&pcap(&there, 1, 65535, true));
         if let Ok(capture) = try_read(&file) {
-            for known in [detect::Known::default(), detect::Known { synchronised_s: Some(0.0), ack_delay_s: Some(0.5) }] {
-                let asked = Asked { known, series: true };
+            for known in [detect::TraceConditions::default(), detect::TraceConditions { synchronised_s: Some(0.0), ack_delay_s: Some(0.5) }] {
+                let asked = FindingOptions { known, series: true };
                 let _ = findings(Some(&capture), Some(&there), &asked);
                 let _ = findings(Some(&there), Some(&capture), &asked);
             }

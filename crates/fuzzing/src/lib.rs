@@ -18,7 +18,6 @@ mod trace;
 
 pub use cache::strange::message;
 pub use call::call;
-pub use detect::probe::fuzz_api::words;
 pub use exchange::exchange;
 pub use frames::frames;
 pub use hello::hello;
@@ -26,6 +25,7 @@ pub use inbound::inbound;
 pub use intercept::fuzz_api::netlink;
 pub use outbound::outbound;
 pub use picture::picture;
+pub use probe::fuzz_api::words;
 pub use proxy::fuzz_api::{entrance, greeting};
 pub use segments::segments;
 pub use trace::trace;

@@ -1,6 +1,6 @@
 //! Captures of TCP segments that follow each other in any way: what is behind the file's format and the headers.
 
-use detect::{Asked, Capture, Known, findings};
+use detect::{CaptureFile, FindingOptions, TraceConditions, findings};
 use std::path::Path;
 
 /// Bytes of the input that make a segment.
@@ -55,10 +55,10 @@ fn capture(recipes: &[u8]) -> Vec<u8> {
 pub fn segments(data: &[u8]) {
     let Some((&share, recipes)) = data.split_first() else { return };
     let (one, two) = recipes.split_at(recipes.len() * usize::from(share) / 256 / RECIPE * RECIPE);
-    let read = |recipes| Capture::read_from(&capture(recipes)[..], Path::new("fuzzed")).ok();
+    let read = |recipes| CaptureFile::read_from(&capture(recipes)[..], Path::new("fuzzed")).ok();
     let (one, two) = (read(one), read(two));
-    let known = Known { synchronised_s: Some(0.001), ack_delay_s: Some(1.0) };
-    for asked in [Asked::default(), Asked { known, series: true }] {
+    let known = TraceConditions { synchronised_s: Some(0.001), ack_delay_s: Some(1.0) };
+    for asked in [FindingOptions::default(), FindingOptions { known, series: true }] {
         for (one, two) in [(one.as_ref(), two.as_ref()), (one.as_ref(), None), (None, two.as_ref()), (one.as_ref(), one.as_ref())] {
             findings(one, two, &asked);
         }

@@ -1,6 +1,6 @@
 //! Two trace files of any bytes, to their verdicts: nothing panics, and whatever is read again is found again.
 
-use detect::{Asked, Capture, Known, findings};
+use detect::{CaptureFile, FindingOptions, TraceConditions, findings};
 use std::path::Path;
 
 /// The first two bytes are the length of the first file.
@@ -16,12 +16,12 @@ fn files(data: &[u8]) -> Option<(&[u8], &[u8])> {
 /// When what it says there is not so.
 pub fn trace(data: &[u8]) {
     let Some((one, two)) = files(data) else { return };
-    let read = |bytes| Capture::read_from(bytes, Path::new("fuzzed")).ok();
+    let read = |bytes| CaptureFile::read_from(bytes, Path::new("fuzzed")).ok();
     let (one, two) = (read(one), read(two));
-    let known = Known { synchronised_s: Some(0.001), ack_delay_s: Some(1.0) };
-    for asked in [Asked::default(), Asked { known, series: true }] {
+    let known = TraceConditions { synchronised_s: Some(0.001), ack_delay_s: Some(1.0) };
+    for asked in [FindingOptions::default(), FindingOptions { known, series: true }] {
         let found = findings(one.as_ref(), two.as_ref(), &asked);
-        let most = one.iter().chain(&two).map(Capture::connections).sum();
+        let most = one.iter().chain(&two).map(CaptureFile::connections).sum();
         assert!(found.len() <= most, "more findings than connections");
         assert_eq!(found.is_empty(), most == 0);
     }

@@ -4,7 +4,7 @@ mod page;
 
 use crate::{Failure, answer, probe};
 use clap::{Args, Subcommand};
-use detect::{Asked, Capture, Evidence, Finding, Known, Says, Strength, Tally, Verdict};
+use detect::{CaptureFile, CaptureTally, ConnectionFinding, Evidence, FindingOptions, Indication, SplitVerdict, Strength, TraceConditions};
 use std::{io::Write as _, net::SocketAddr, path::PathBuf};
 use units::Span;
 
@@ -22,37 +22,38 @@ enum What {
     Respond(probe::Respond),
 }
 
-/// Looks at traces (pcap or pcapng) taken at both ends of a connection, or at one
+/// Examines traces (pcap or pcapng) taken at both ends of a connection, or at one end
 ///
-/// Says of each connection whether it is end-to-end, split-tcp (data flow on both legs at once) or tcp-proxy (data are held until they are complete, or
-/// changed), with the evidence. Those that both ends saw come first, the largest first. Exit status 3 when nothing can be told of the first.
+/// Each connection is end-to-end, split-tcp (data flow on both legs at once) or tcp-proxy (data are
+/// held until they are complete, or changed), with the evidence. The largest connections come first.
+/// Exit status 3 when the first one gives no verdict.
 #[derive(Debug, Args)]
 struct Trace {
     /// The trace taken at the host that sends the data
     #[arg(long, value_name = "FILE", required_unless_present = "receiver")]
     sender: Option<PathBuf>,
-    /// The trace taken at the host that receives them
+    /// The trace taken at the host that receives the data
     #[arg(long, value_name = "FILE")]
     receiver: Option<PathBuf>,
-    /// The hosts' clocks are synchronised, this well (the paper's method 1)
+    /// The clocks of the hosts are synchronised to within this (method 1 of Wei et al.)
     #[arg(long, value_name = "TIME")]
     synchronised: Option<Span>,
-    /// The receiver was made to delay every ACK by this (the paper's method 3)
+    /// The receiver was configured to delay every ACK by this (method 3 of Wei et al.)
     #[arg(long, value_name = "TIME")]
     ack_delay: Option<Span>,
     /// Prints all evidence, and how each connection behaved
     #[arg(long, short)]
     verbose: bool,
-    /// Prints all connections, not the first 20 alone
+    /// Prints all connections instead of the first 20
     #[arg(long)]
     all: bool,
-    /// Writes a page with plots of the largest connections and all evidence, which opens offline
+    /// Writes a web page with plots and evidence of the largest connections, which opens offline
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
-    /// Prints JSON: a list, an object a connection
+    /// Prints JSON: a list with an object per connection
     #[arg(long)]
     json: bool,
-    /// With --json: bytes sent and windows offered over time, too
+    /// With --json: adds bytes sent and windows advertised over time
     #[arg(long, requires = "json")]
     series: bool,
 }
@@ -72,16 +73,17 @@ impl Detect {
 
 impl Trace {
     fn run(self) -> Result<(), Failure> {
-        let read = |path: &Option<PathBuf>| path.as_deref().map(Capture::read).transpose().map_err(|why| Failure::Usage(why.to_string()));
+        let read =
+            |path: &Option<PathBuf>| path.as_deref().map(CaptureFile::read).transpose().map_err(|why| Failure::Usage(why.to_string()));
         let (sender, receiver) = (read(&self.sender)?, read(&self.receiver)?);
         for capture in sender.iter().chain(&receiver) {
             for remark in remarks(capture.tally()) {
                 eprintln!("tandem: {}: {remark}", capture.path().display());
             }
         }
-        let known = Known { synchronised_s: self.synchronised.map(seconds), ack_delay_s: self.ack_delay.map(seconds) };
+        let known = TraceConditions { synchronised_s: self.synchronised.map(seconds), ack_delay_s: self.ack_delay.map(seconds) };
         let series = self.series || self.page.is_some();
-        let mut found = detect::findings(sender.as_ref(), receiver.as_ref(), &Asked { known, series });
+        let mut found = detect::findings(sender.as_ref(), receiver.as_ref(), &FindingOptions { known, series });
         if let Some(path) = &self.page {
             let traces: Vec<String> = [("sender", &self.sender), ("receiver", &self.receiver)]
                 .into_iter()
@@ -93,26 +95,28 @@ impl Trace {
             found.iter_mut().for_each(|finding| finding.character.series = None);
         }
         let text = if self.json { json(&found) } else { self.text(&found) };
-        // Who reads no further has read enough.
+        // A closed pipe (`| head`) is not an error.
         let _ = std::io::stdout().write_all(text.as_bytes());
         match found.first() {
             None => Err(Failure::CannotTell("the traces have no TCP connection".into())),
-            Some(first) if first.verdict == Verdict::CannotTell => {
+            Some(first) if first.verdict == SplitVerdict::CannotTell => {
                 Err(Failure::CannotTell(format!("cannot tell whether {} is split: {}", name(first), first.reason)))
             }
             Some(_) => Ok(()),
         }
     }
 
-    fn text(&self, found: &[Finding]) -> String {
+    fn text(&self, found: &[ConnectionFinding]) -> String {
         let shown = if self.all { found } else { &found[..found.len().min(SHOWN)] };
-        let row = |finding: &Finding| vec![name(finding), finding.bytes.to_string(), finding.verdict.to_string(), finding.reason.clone()];
+        let row = |finding: &ConnectionFinding| {
+            vec![name(finding), finding.bytes.to_string(), finding.verdict.to_string(), finding.reason.clone()]
+        };
         let mut text = report::words_table(&["connection", "bytes", "verdict", "why"], &shown.iter().map(row).collect::<Vec<_>>());
         if self.verbose {
             text.extend(shown.iter().map(listing));
         }
         if shown.len() < found.len() {
-            text += &format!("{} connections more: --all shows them\n", found.len() - shown.len());
+            text += &format!("{} more connections: --all shows them\n", found.len() - shown.len());
         }
         text
     }
@@ -122,27 +126,27 @@ fn seconds(span: Span) -> f64 {
     span.duration().as_secs_f64()
 }
 
-fn json(found: &[Finding]) -> String {
+fn json(found: &[ConnectionFinding]) -> String {
     serde_json::to_string_pretty(found).expect("findings have only text keys") + "\n"
 }
 
-/// What of a capture was not looked at.
-fn remarks(tally: &Tally) -> Vec<String> {
+/// What parts of a capture were left out.
+fn remarks(tally: &CaptureTally) -> Vec<String> {
     let some = |count: u64, what: String| (count > 0).then_some(what);
     [
-        tally.cut_at.map(|at| format!("ends within a record, at byte {at}: what is before it was read")),
+        tally.cut_at.map(|at| format!("ends within a record, at byte {at}: everything before it was read")),
         some(tally.short, format!("{} of {} frames are too short to show the headers: they were left out", tally.short, tally.frames)),
         some(tally.fragments, format!("{} fragments of IP packets were left out", tally.fragments)),
-        tally.unknown_link.map(|(number, count)| format!("{count} frames of link type {number}, which is not read, were left out")),
-        some(tally.forgotten, format!("has too many connections: {} that carried least were left out", tally.forgotten)),
+        tally.unknown_link.map(|(number, count)| format!("{count} frames of the unsupported link type {number} were left out")),
+        some(tally.forgotten, format!("has too many connections: the {} smallest were left out", tally.forgotten)),
     ]
     .into_iter()
     .flatten()
     .collect()
 }
 
-/// The connection's name, sender first; what it is called at the other end where that differs.
-fn name(finding: &Finding) -> String {
+/// Addresses of the connection, sender first, and those at the receiver where they differ.
+fn name(finding: &ConnectionFinding) -> String {
     let arrow = |ends: &[SocketAddr; 2]| format!("{} → {}", ends[0], ends[1]);
     match (&finding.sender, &finding.receiver) {
         (Some(here), Some(there)) if here != there => format!("{} ({} at the receiver)", arrow(here), arrow(there)),
@@ -151,13 +155,13 @@ fn name(finding: &Finding) -> String {
     }
 }
 
-/// All that is known of a connection.
-fn listing(finding: &Finding) -> String {
+/// All evidence about a connection, and its behaviour.
+fn listing(finding: &ConnectionFinding) -> String {
     let mut text = format!("\n{}\n", name(finding));
     let row = |piece: &Evidence| vec![says(piece.says).into(), strength(piece).into(), method(piece), piece.text.clone()];
     let rows: Vec<Vec<String>> = finding.evidence.iter().map(row).collect();
     if !rows.is_empty() {
-        text += &report::words_table(&["says", "strength", "method", "what was seen"], &rows);
+        text += &report::words_table(&["says", "strength", "method", "observation"], &rows);
     }
     if let Some(clocks) = &finding.clocks {
         text += &format!(
@@ -169,55 +173,55 @@ fn listing(finding: &Finding) -> String {
     let mut say = |what: &str, value: Option<String>| text.extend(value.map(|value| format!("{what}: {value}\n")));
     say("sent for", said.sent_for_s.map(|span| format!("{span:.3} s")));
     say("received for", said.received_for_s.map(|span| format!("{span:.3} s")));
-    say("sent again", said.sent_again.map(|bytes| format!("{bytes} bytes")));
+    say("retransmitted", said.sent_again.map(|bytes| format!("{bytes} bytes")));
     say(
         "the sender",
         said.burstiness.map(|bursts| {
             let (idle, peak) = (bursts.idle * 100.0, bursts.peak_to_mean);
-            format!("idle in {idle:.0} % of stretches of {:.2} s, {peak:.1} times the mean in the fastest", bursts.bin_s)
+            format!("idle in {idle:.0} % of intervals of {:.2} s, {peak:.1} times the mean in the fastest", bursts.bin_s)
         }),
     );
     say(
         "end-to-end delay",
-        said.delay_s.map(|delay| format!("{:.4} s at least, {:.4} s in the middle, {:.4} s at most", delay.min, delay.median, delay.max)),
+        said.delay_s.map(|delay| format!("minimum {:.4} s, median {:.4} s, maximum {:.4} s", delay.min, delay.median, delay.max)),
     );
-    say("window offered", said.window.map(|window| format!("{} to {} bytes, shut {} times", window.least, window.most, window.shuts)));
+    say("window advertised", said.window.map(|window| format!("{} to {} bytes, closed {} times", window.least, window.most, window.shuts)));
     say(
         "ending",
         said.ending.and_then(|ending| {
             let later = ending.later_s?;
-            let how = |left: Option<detect::Left>| match left {
-                Some(detect::Left::Fin) => "closed",
-                Some(detect::Left::Reset) => "reset",
+            let how = |left: Option<detect::CloseKind>| match left {
+                Some(detect::CloseKind::Fin) => "closed",
+                Some(detect::CloseKind::Reset) => "reset",
                 None => "nothing",
             };
-            let went_on = ending.went_on_s.map_or(String::new(), |span| format!("; the sender's side went on for {span:.3} s"));
+            let went_on = ending.went_on_s.map_or(String::new(), |span| format!("; the sender kept sending for {span:.3} s"));
             Some(format!("{} by the receiver, {} at the sender {later:.3} s later{went_on}", how(ending.receiver), how(ending.sender)))
         }),
     );
     text
 }
 
-pub(crate) fn says(says: Says) -> &'static str {
+pub(crate) fn says(says: Indication) -> &'static str {
     match says {
-        Says::EndToEnd => "end-to-end",
-        Says::Split => "split",
-        Says::SplitTcp => "split-tcp, if split",
-        Says::TcpProxy => "tcp-proxy, if split",
-        Says::Nothing => "nothing",
+        Indication::EndToEnd => "end-to-end",
+        Indication::Split => "split",
+        Indication::SplitTcp => "split-tcp, if split",
+        Indication::TcpProxy => "tcp-proxy, if split",
+        Indication::Nothing => "nothing",
     }
 }
 
 pub(crate) fn strength(piece: &Evidence) -> &'static str {
     match (piece.says, piece.strength) {
-        (Says::Nothing, _) => "",
+        (Indication::Nothing, _) => "",
         (_, Strength::Weak) => "weak",
         (_, Strength::Moderate) => "moderate",
         (_, Strength::Strong) => "strong",
     }
 }
 
-/// The method's name, as JSON has it.
+/// Name of the method, as in JSON.
 pub(crate) fn method(piece: &Evidence) -> String {
     serde_json::to_value(piece.method).ok().and_then(|name| name.as_str().map(String::from)).unwrap_or_default()
 }

@@ -5,9 +5,9 @@ use crate::{
     detect::{method, says, strength},
 };
 use clap::Args;
-use detect::{
-    Evidence, Verdict,
-    probe::{Baseline, CONTROL_PORT, Direction, LONGEST_HOLD, MOST_BYTES, Probed, Prober, Responder, Row},
+use detect::{Evidence, SplitVerdict};
+use probe::{
+    Baseline, CONTROL_PORT, MAX_HOLD_S, MAX_TRANSFER_BYTES, ProbeReport, ProbeRow, ResponderOptions, TransferDirection, TwoEndedOptions,
 };
 use std::{
     fs,
@@ -18,34 +18,36 @@ use std::{
 };
 use units::{Bytes, Span};
 
-/// Opens connections to a host, and tells from what is measured whether somebody splits them on the way
+/// Opens connections to a host and measures whether a middlebox splits them
 ///
-/// Alone it tells from this end: data and SYNs that may go fewer hops than the host is away, the time to connect against that of ICMP, ports where nobody
-/// listens. Most of it needs no root; what could not be had is said. With --responder, where `tandem detect respond` runs on the host, it carries data by
-/// each port and application both ways, and looks at them from both ends. Exit status 3 when nothing can be told of any port.
+/// Without a responder it measures from this end: data and SYNs whose TTL is too small to reach the
+/// host, connect time compared with the round trip of ICMP, and ports where no service is expected.
+/// Most of it needs no root, and what could not be measured is listed. With --responder, where
+/// `tandem detect respond` runs on the host, it transfers data by each port and application in both
+/// directions and measures at both ends. Exit status 3 when no port gives a verdict.
 #[derive(Debug, Args)]
 pub(crate) struct Probe {
     /// The host, by name or address
     host: String,
-    /// `tandem detect respond` runs there, and is spoken to by this port
+    /// Uses `tandem detect respond` on the host, by this control port
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = USUAL)]
     responder: Option<u16>,
-    /// What the responder wants to be known (else $TANDEM_TOKEN)
+    /// Token of the responder (otherwise $TANDEM_TOKEN)
     #[arg(long, value_name = "WORD", requires = "responder")]
     token: Option<String>,
-    /// Ports to be probed. With a responder 21 carries FTP, 80, 8000, 8080 and 8888 HTTP, others bytes alone
+    /// Ports to probe. With a responder, 21 carries FTP, 80, 8000, 8080 and 8888 HTTP, others plain bytes
     #[arg(long, value_name = "PORTS", value_delimiter = ',', default_values_t = [80, 443, 21])]
     ports: Vec<u16>,
-    /// How much a transfer carries
+    /// Payload of a transfer
     #[arg(long, value_name = "BYTES", default_value = "100kB", requires = "responder")]
     bytes: Bytes,
-    /// For how long receivers hold their ACKs, at least (the paper's method 3)
+    /// Minimum time for which receivers hold their ACKs (method 3 of Wei et al.)
     #[arg(long, value_name = "TIME", default_value = "2s", requires = "responder")]
     ack_delay: Span,
-    /// Writes all that was measured to a file, with the traces of both ends
+    /// Writes all measurements to a file, with the traces of both ends
     #[arg(long, value_name = "FILE")]
     evidence: Option<PathBuf>,
-    /// Prints all evidence, and the way there
+    /// Prints all evidence and the network path
     #[arg(long, short)]
     verbose: bool,
     /// Prints JSON
@@ -53,30 +55,31 @@ pub(crate) struct Probe {
     json: bool,
 }
 
-/// Helps a prober: carries data with it by several ports, and gives it a trace of them, headers alone
+/// Helps a prober: transfers data by several ports and hands over a trace of them (headers only)
 ///
-/// It runs until it is stopped (Ctrl-C), serves one prober at a time, and leaves nothing behind. Of ports below 1024 and of the trace root is needed.
+/// Runs until it is stopped (Ctrl-C), serves one prober at a time, and leaves nothing behind. Ports
+/// below 1024 and the trace need root.
 #[derive(Debug, Args)]
 pub(crate) struct Respond {
-    /// Where to listen
+    /// Address to listen at
     #[arg(long, value_name = "ADDRESS", default_value = "::")]
     listen: IpAddr,
-    /// Where probers speak to it, by TCP and UDP
+    /// Control port, TCP and UDP
     #[arg(long, value_name = "PORT", default_value_t = CONTROL_PORT)]
     control: u16,
-    /// Where data are carried
+    /// Data ports
     #[arg(long, value_name = "PORTS", value_delimiter = ',', default_values_t = [80, 443, 21, 5001])]
     ports: Vec<u16>,
-    /// What a prober must know (else $TANDEM_TOKEN); without it anybody may probe
+    /// Token that probers must know (otherwise $TANDEM_TOKEN). Without a token everyone may probe
     #[arg(long, value_name = "WORD")]
     token: Option<String>,
 }
 
-/// The responder's usual port, as the command line has it.
+/// The responder's default control port, as clap needs it.
 const USUAL: &str = "7707";
 const _: () = assert!(CONTROL_PORT == 7707);
 
-/// A token from the environment, which other users of the machine can't read there.
+/// The token, if not given then from the environment, which other users cannot read.
 fn token(said: Option<String>) -> Option<String> {
     said.or_else(|| std::env::var("TANDEM_TOKEN").ok()).filter(|token| !token.is_empty())
 }
@@ -85,11 +88,11 @@ impl Respond {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let over = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            let failed = |why| Failure::Failed(format!("could not take care of signal {signal}: {why}"));
+            let failed = |why| Failure::Failed(format!("could not install a handler for signal {signal}: {why}"));
             signal_hook::flag::register(signal, over.clone()).map_err(failed)?;
         }
-        let how = Responder { listen: self.listen, control: self.control, ports: self.ports, token: token(self.token) };
-        detect::probe::respond(&how, &over, |what| eprintln!("tandem: {what}")).map_err(|why| Failure::Failed(why.to_string()))
+        let how = ResponderOptions { listen: self.listen, control: self.control, ports: self.ports, token: token(self.token) };
+        probe::respond(&how, &over, |what| eprintln!("tandem: {what}")).map_err(|why| Failure::Failed(why.to_string()))
     }
 }
 
@@ -105,17 +108,17 @@ impl Probe {
             can_write(path)?;
         }
         let probed = match self.responder {
-            None => detect::probe::probe(&self.host, &self.ports, say),
+            None => probe::probe(&self.host, &self.ports, say),
             Some(control) => {
-                let (most, longest) = (MOST_BYTES, LONGEST_HOLD);
+                let (most, longest) = (MAX_TRANSFER_BYTES, MAX_HOLD_S);
                 if self.bytes.0 > most || self.ack_delay.duration().as_secs_f64() > longest {
                     return Err(Failure::Usage(format!(
-                        "a responder carries at most {most} bytes at once, and ACKs are held for at most {longest} s"
+                        "--bytes is at most {most}, and --ack-delay at most {longest} s: a responder does no more"
                     )));
                 }
                 let (host, ports, hold_s) = (self.host.clone(), self.ports.clone(), self.ack_delay.duration().as_secs_f64());
-                let how = Prober { host, ports, control, token: token(self.token.clone()), bytes: self.bytes.0, hold_s };
-                detect::probe::probe_with_responder(&how, say)
+                let how = TwoEndedOptions { host, ports, control, token: token(self.token.clone()), bytes: self.bytes.0, hold_s };
+                probe::probe_with_responder(&how, say)
             }
         };
         let probed = probed.map_err(|why| Failure::Failed(why.to_string()))?;
@@ -123,71 +126,73 @@ impl Probe {
             write_evidence(path, &probed)?;
         }
         let text = if self.json { json(&probed) } else { text(&probed, self.verbose) };
-        // Who reads no further has read enough.
+        // A closed pipe (`| head`) is not an error.
         let _ = std::io::stdout().write_all(text.as_bytes());
-        match probed.rows.iter().all(|row| row.verdict == Verdict::CannotTell) {
-            true => Err(Failure::CannotTell(format!("cannot tell whether connections to {} are split: see each reason", self.host))),
+        match probed.rows.iter().all(|row| row.verdict == SplitVerdict::CannotTell) {
+            true => {
+                Err(Failure::CannotTell(format!("cannot tell whether connections to {} are split: the table has the reasons", self.host)))
+            }
             false => Ok(()),
         }
     }
 }
 
-/// A directory that is not there is better told of before everything was measured.
+/// Reports an unusable path before anything is measured.
 fn can_write(path: &Path) -> Result<(), Failure> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if directory.is_dir() && !path.is_dir() {
         return Ok(());
     }
     Err(Failure::Usage(format!(
-        "could not write the evidence to {}: there is no directory {}, or it is one itself",
+        "could not write the evidence to {}: {} is not a directory, or the path itself is one",
         path.display(),
         directory.display()
     )))
 }
 
-/// All in one file: what was found, and the traces as capture files, in hexadecimal digits.
-fn write_evidence(path: &Path, probed: &Probed) -> Result<(), Failure> {
+/// Writes the report and the traces (capture files in hexadecimal) to one file.
+fn write_evidence(path: &Path, probed: &ProbeReport) -> Result<(), Failure> {
     let hex = |bytes: &Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let traces =
         probed.traces.as_ref().map(|[prober, responder]| serde_json::json!({ "prober": hex(prober), "responder": hex(responder) }));
     let all = serde_json::json!({ "format": "tandem-probe-1", "probed": probed, "traces": traces });
     let failed = |why: std::io::Error| Failure::Failed(format!("could not write the evidence to {}: {why}", path.display()));
-    fs::write(path, serde_json::to_vec(&all).expect("what was probed has only text keys")).map_err(failed)
+    fs::write(path, serde_json::to_vec(&all).expect("a report has only text keys")).map_err(failed)
 }
 
-fn json(probed: &Probed) -> String {
-    serde_json::to_string_pretty(probed).expect("what was probed has only text keys") + "\n"
+fn json(probed: &ProbeReport) -> String {
+    serde_json::to_string_pretty(probed).expect("a report has only text keys") + "\n"
 }
 
-fn word(direction: Direction) -> &'static str {
+fn word(direction: TransferDirection) -> &'static str {
     match direction {
-        Direction::Down => "down",
-        Direction::Up => "up",
+        TransferDirection::Down => "down",
+        TransferDirection::Up => "up",
     }
 }
 
-/// What a row is about.
-fn name(row: &Row) -> Vec<String> {
+/// Port, application and direction of a row.
+fn name(row: &ProbeRow) -> Vec<String> {
     vec![row.port.to_string(), row.application.clone(), row.direction.map_or("", word).into()]
 }
 
-/// Where it is split.
-fn place(row: &Row) -> String {
+/// Where the connection is split.
+fn place(row: &ProbeRow) -> String {
     row.place.map_or(String::new(), |place| {
         let address = place.address.map_or(String::new(), |address| format!(", {address}"));
         format!("hop {}{address}", place.hop)
     })
 }
 
-fn text(probed: &Probed, verbose: bool) -> String {
-    let row = |row: &Row| [name(row), vec![row.verdict.to_string(), place(row), row.reason.clone()]].concat();
+fn text(probed: &ProbeReport, verbose: bool) -> String {
+    let row = |row: &ProbeRow| [name(row), vec![row.verdict.to_string(), place(row), row.reason.clone()]].concat();
     let rows: Vec<Vec<String>> = probed.rows.iter().map(row).collect();
     let mut text = report::words_table(&["port", "application", "direction", "verdict", "where", "why"], &rows);
     let mut missing: Vec<&String> = probed.rows.iter().flat_map(|row| &row.missing).collect();
     missing.sort();
     missing.dedup();
     for what in missing {
-        text += &format!("not looked at: {what}\n");
+        text += &format!("not measured: {what}\n");
     }
     if verbose {
         text += &way(probed);
@@ -196,9 +201,9 @@ fn text(probed: &Probed, verbose: bool) -> String {
     text
 }
 
-fn way(probed: &Probed) -> String {
+fn way(probed: &ProbeReport) -> String {
     let way = &probed.way;
-    let mut text = format!("\nthe way to {}\n", probed.host);
+    let mut text = format!("\nthe network path to {}\n", probed.host);
     for hop in &way.hops {
         text += &format!("{:>3}  {}\n", hop.ttl, hop.from.map_or("?".into(), |from| from.to_string()));
     }
@@ -207,7 +212,7 @@ fn way(probed: &Probed) -> String {
     }
     if let Some(trip) = way.round_trip {
         let by = if trip.by == Baseline::Icmp { "UDP or ICMP" } else { "UDP to the responder" };
-        text += &format!("there and back, by {by}: {:.6} s, the least of {}\n", trip.least_s, trip.of);
+        text += &format!("shortest round trip by {by}: {:.6} s, of {}\n", trip.least_s, trip.of);
     }
     if let Some(clocks) = probed.clocks {
         text += &format!("the responder's clock is {:.6} s ahead (± {:.6} s)\n", clocks.offset_s, clocks.error_s);
@@ -215,10 +220,10 @@ fn way(probed: &Probed) -> String {
     text
 }
 
-/// All that is known of a row.
-fn listing(row: &Row) -> String {
+/// All evidence of a row.
+fn listing(row: &ProbeRow) -> String {
     let piece = |piece: &Evidence| vec![says(piece.says).into(), strength(piece).into(), method(piece), piece.text.clone()];
     let rows: Vec<Vec<String>> = row.evidence.iter().map(piece).collect();
-    let table = if rows.is_empty() { String::new() } else { report::words_table(&["says", "strength", "method", "what was seen"], &rows) };
+    let table = if rows.is_empty() { String::new() } else { report::words_table(&["says", "strength", "method", "observation"], &rows) };
     format!("\nport {}\n{table}", name(row).join(" "))
 }

@@ -153,7 +153,7 @@ fn our_proxy_is_found_whatever_it_carries_and_the_evidence_stays() {
     // Who does not know the token is not helped, and told so.
     let refused = middle.probe(&[], &["--responder", "--token", "open barley"]);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("will not help: the token is another one"), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("will not help: the token is wrong"), "{refused:?}");
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn what_can_not_be_done_is_said() {
         (&["probe"][..], 2, "<HOST>"),
         (&["probe", "127.0.0.1", "--token", "x"], 2, "--responder"),
         (&["probe", "127.0.0.1", "--evidence", "/nonexistent/file"], 2, "could not write the evidence to /nonexistent/file"),
-        (&["probe", "127.0.0.1", "--responder", "--bytes", "1GB"], 2, "at most 4194304 bytes at once"),
+        (&["probe", "127.0.0.1", "--responder", "--bytes", "1GB"], 2, "--bytes is at most 4194304"),
         (&["probe", "nobody.invalid"], 1, "could not find an address of nobody.invalid"),
         (&["probe", "127.0.0.1", "--responder=1"], 1, "is `tandem detect respond` running there"),
         (&["respond", "--listen", "192.0.2.1", "--ports", "5001"], 1, "could not listen at 192.0.2.1:7707"),

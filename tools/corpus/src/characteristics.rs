@@ -8,7 +8,7 @@ use crate::{
     play::play,
 };
 use anyhow::{Context as _, Result, bail, ensure};
-use detect::{Asked, Capture, Finding, Known, findings};
+use detect::{CaptureFile, ConnectionFinding, FindingOptions, TraceConditions, findings};
 use std::{
     fs,
     net::SocketAddr,
@@ -58,7 +58,7 @@ impl Characteristics {
     }
 
     /// Runs a download and analyses its traces.
-    fn trace(&self, what: &str, middle: Middlebox, tandem: &Path) -> Result<Finding> {
+    fn trace(&self, what: &str, middle: Middlebox, tandem: &Path) -> Result<ConnectionFinding> {
         if let Some(why) = middle.missing_requirement(tandem) {
             bail!("{}: {why}", middle.name());
         }
@@ -72,21 +72,22 @@ impl Characteristics {
         draw.args(["detect", "trace", "--synchronised", "1ms", "--sender"]).arg(&sender).arg("--receiver").arg(&receiver);
         let drawn = draw.arg("--page").arg(&page).stdout(Stdio::null()).status().context("cannot run tandem detect trace")?;
         ensure!(drawn.success(), "tandem detect trace could not draw {}", page.display());
-        let known = Known { synchronised_s: Some(ONE_CLOCK), ack_delay_s: None };
-        let found = findings(Some(&Capture::read(&sender)?), Some(&Capture::read(&receiver)?), &Asked { known, series: false });
+        let known = TraceConditions { synchronised_s: Some(ONE_CLOCK), ack_delay_s: None };
+        let found =
+            findings(Some(&CaptureFile::read(&sender)?), Some(&CaptureFile::read(&receiver)?), &FindingOptions { known, series: false });
         let is_meant = |end: &SocketAddr| end.port() == port;
         let meant = found.into_iter().find(|finding| finding.sender.iter().chain(&finding.receiver).flatten().any(is_meant));
         meant.context("neither trace has the connection")
     }
 }
 
-fn row(what: &str, found: &Finding) -> String {
+fn row(what: &str, found: &ConnectionFinding) -> String {
     let character = &found.character;
     let or_none = |text: Option<String>| text.unwrap_or_else(|| "–".into());
     let span = |span: Option<f64>| or_none(span.map(|span| format!("{span:.1}")));
     let bursts = character.burstiness;
     let window = character.window;
-    let delay = |of: fn(&detect::Delay) -> f64| or_none(character.delay_s.as_ref().map(|delay| format!("{:.2}", of(delay))));
+    let delay = |of: fn(&detect::DelaySummary) -> f64| or_none(character.delay_s.as_ref().map(|delay| format!("{:.2}", of(delay))));
     let cells = [
         what.to_owned(),
         found.verdict.to_string(),

@@ -6,7 +6,7 @@ use crate::{
     label::{CorpusLabel, files},
 };
 use anyhow::{Context as _, Result, ensure};
-use detect::{Asked, Capture, Finding, Known, Method, Says, Strength, Verdict, findings};
+use detect::{CaptureFile, ConnectionFinding, FindingOptions, Indication, Method, SplitVerdict, Strength, TraceConditions, findings};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -61,11 +61,11 @@ enum MethodFinding {
 
 impl CheckedPair {
     fn is_split(&self) -> bool {
-        self.label.expected != Verdict::EndToEnd.to_string()
+        self.label.expected != SplitVerdict::EndToEnd.to_string()
     }
 
     fn is_undecided(&self) -> bool {
-        self.verdict == Verdict::CannotTell.to_string()
+        self.verdict == SplitVerdict::CannotTell.to_string()
     }
 
     fn is_false_alarm(&self) -> bool {
@@ -73,7 +73,7 @@ impl CheckedPair {
     }
 
     fn is_miss(&self) -> bool {
-        self.is_split() && self.verdict == Verdict::EndToEnd.to_string()
+        self.is_split() && self.verdict == SplitVerdict::EndToEnd.to_string()
     }
 
     fn is_wrong_kind(&self) -> bool {
@@ -126,8 +126,9 @@ impl CheckCorpus {
     fn text(&self, cases: &[CheckedPair]) -> String {
         let mut out = "| labelled | end-to-end | split-tcp | tcp-proxy | cannot tell |\n|---|---|---|---|---|\n".to_string();
         for (label, said) in verdicts(cases) {
-            let of = |verdict: Verdict| said.get(&verdict.to_string()).copied().unwrap_or(0);
-            let [whole, split, proxy, undecided] = [Verdict::EndToEnd, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::CannotTell].map(of);
+            let of = |verdict: SplitVerdict| said.get(&verdict.to_string()).copied().unwrap_or(0);
+            let [whole, split, proxy, undecided] =
+                [SplitVerdict::EndToEnd, SplitVerdict::SplitTcp, SplitVerdict::TcpProxy, SplitVerdict::CannotTell].map(of);
             out += &format!("| {label} | {whole} | {split} | {proxy} | {undecided} |\n");
         }
         out += "\nThe paper's methods, each on its own: in how many of the pairs to which it applies it found a split.\n\n| labelled |";
@@ -186,14 +187,15 @@ fn matrix(cases: &[CheckedPair], method: usize) -> MethodMatrix {
 fn look(directory: &Path, name: &str) -> Result<CheckedPair> {
     let [sender, receiver, label] = files(directory, name);
     let label: CorpusLabel = serde_json::from_str(&fs::read_to_string(&label)?).with_context(|| format!("in {}", label.display()))?;
-    let (sender, receiver) = (Capture::read(&sender)?, Capture::read(&receiver)?);
+    let (sender, receiver) = (CaptureFile::read(&sender)?, CaptureFile::read(&receiver)?);
     // The verdict uses the traces alone. The methods also get what each of them has to know.
-    let plain = findings(Some(&sender), Some(&receiver), &Asked::default());
-    let known = Known { synchronised_s: label.one_clock.then_some(ONE_CLOCK), ack_delay_s: label.ack_delay_s };
-    let informed = findings(Some(&sender), Some(&receiver), &Asked { known, series: false });
+    let plain = findings(Some(&sender), Some(&receiver), &FindingOptions::default());
+    let known = TraceConditions { synchronised_s: label.one_clock.then_some(ONE_CLOCK), ack_delay_s: label.ack_delay_s };
+    let informed = findings(Some(&sender), Some(&receiver), &FindingOptions { known, series: false });
     // In a trace that begins late the roles of sender and receiver may be swapped.
-    let is_meant = |finding: &Finding| finding.sender.iter().chain(&finding.receiver).flatten().any(|end| end.port() == label.client_port);
-    let meant = |found: &[Finding]| found.iter().position(is_meant);
+    let is_meant =
+        |finding: &ConnectionFinding| finding.sender.iter().chain(&finding.receiver).flatten().any(|end| end.port() == label.client_port);
+    let meant = |found: &[ConnectionFinding]| found.iter().position(is_meant);
     let finding = &plain[meant(&plain).context("neither trace has the connection")?];
     let told = &informed[meant(&informed).context("neither trace has the connection")?];
     let methods = METHODS.map(|(_, method)| seen(told, method));
@@ -206,12 +208,12 @@ fn look(directory: &Path, name: &str) -> Result<CheckedPair> {
     Ok(CheckedPair { name: name.into(), label, verdict, reason, methods, told: listing })
 }
 
-fn seen(finding: &Finding, method: Method) -> MethodFinding {
+fn seen(finding: &ConnectionFinding, method: Method) -> MethodFinding {
     let mut pieces = finding.evidence.iter().filter(|piece| piece.method == method).peekable();
     if pieces.peek().is_none() {
         return MethodFinding::NotUsable;
     }
-    if pieces.any(|piece| piece.says == Says::Split && piece.strength == Strength::Strong) {
+    if pieces.any(|piece| piece.says == Indication::Split && piece.strength == Strength::Strong) {
         MethodFinding::Split
     } else {
         MethodFinding::No

@@ -97,9 +97,9 @@ impl GenerateCorpus {
                 }
             }
             let expected = match run.middle.truth(run.direction) {
-                GroundTruth::EndToEnd => detect::Verdict::EndToEnd,
-                GroundTruth::SplitTcp => detect::Verdict::SplitTcp,
-                GroundTruth::TcpProxy => detect::Verdict::TcpProxy,
+                GroundTruth::EndToEnd => detect::SplitVerdict::EndToEnd,
+                GroundTruth::SplitTcp => detect::SplitVerdict::SplitTcp,
+                GroundTruth::TcpProxy => detect::SplitVerdict::TcpProxy,
             };
             let text = serde_json::to_string_pretty(&CorpusLabel {
                 expected: expected.to_string(),

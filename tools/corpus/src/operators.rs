@@ -13,7 +13,8 @@ use crate::{
     run_network::RunNetwork,
 };
 use anyhow::{Context as _, Result, bail, ensure};
-use detect::{Verdict, probe::CONTROL_PORT};
+use detect::SplitVerdict;
+use probe::CONTROL_PORT;
 use serde_json::Value;
 use std::{
     fs,
@@ -53,7 +54,7 @@ struct MobileOperator {
     /// Its middleboxes, and the server ports that each of them intercepts.
     takes: &'static [(Middlebox, &'static str)],
     /// Printed verdicts, in the order of [`ROWS`].
-    printed: [Verdict; ROWS.len()],
+    printed: [SplitVerdict; ROWS.len()],
 }
 
 /// Ports of FTP's control and data connections.
@@ -69,30 +70,30 @@ const OPERATORS: [MobileOperator; 5] = [
     MobileOperator {
         name: "CDMA-I",
         takes: &[(Middlebox::Haproxy, FTP), (Middlebox::Cache("hold"), HTTP)],
-        printed: [Verdict::SplitTcp, Verdict::TcpProxy, Verdict::TcpProxy, Verdict::EndToEnd],
+        printed: [SplitVerdict::SplitTcp, SplitVerdict::TcpProxy, SplitVerdict::TcpProxy, SplitVerdict::EndToEnd],
     },
     // It later used Split-TCP for data (the paper's third footnote).
     MobileOperator {
         name: "CDMA-I since September 2005",
         takes: &[(Middlebox::Haproxy, FTP), (Middlebox::Cache("pictures"), HTTP)],
-        printed: [Verdict::SplitTcp, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::EndToEnd],
+        printed: [SplitVerdict::SplitTcp, SplitVerdict::SplitTcp, SplitVerdict::TcpProxy, SplitVerdict::EndToEnd],
     },
     // The server sees the address of its proxy.
     MobileOperator {
         name: "CDMA-II",
         takes: &[(Middlebox::HaproxyOwn, FTP), (Middlebox::Cache("pictures"), HTTP)],
-        printed: [Verdict::SplitTcp, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::EndToEnd],
+        printed: [SplitVerdict::SplitTcp, SplitVerdict::SplitTcp, SplitVerdict::TcpProxy, SplitVerdict::EndToEnd],
     },
     // Its users choose whether TCP is split.
     MobileOperator {
         name: "GPRS-I",
         takes: &[(Middlebox::Cache("pictures"), HTTP)],
-        printed: [Verdict::EndToEnd, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::EndToEnd],
+        printed: [SplitVerdict::EndToEnd, SplitVerdict::SplitTcp, SplitVerdict::TcpProxy, SplitVerdict::EndToEnd],
     },
     MobileOperator {
         name: "GPRS-I, TCP split by choice",
         takes: &[(Middlebox::Cache("pictures"), HTTP), (Middlebox::Tandem("plain"), TCP)],
-        printed: [Verdict::EndToEnd, Verdict::SplitTcp, Verdict::TcpProxy, Verdict::SplitTcp],
+        printed: [SplitVerdict::EndToEnd, SplitVerdict::SplitTcp, SplitVerdict::TcpProxy, SplitVerdict::SplitTcp],
     },
 ];
 
@@ -181,7 +182,7 @@ impl ProbeOperators {
 
 /// The result for one cell of the table.
 struct OperatorCell {
-    /// Verdict for each direction.
+    /// SplitVerdict for each direction.
     verdicts: Vec<(&'static str, String)>,
     place: String,
     why: String,
@@ -211,12 +212,12 @@ impl OperatorCell {
 }
 
 /// The verdict in the paper's words.
-fn in_print(verdict: Verdict) -> &'static str {
+fn in_print(verdict: SplitVerdict) -> &'static str {
     match verdict {
-        Verdict::EndToEnd => "No",
-        Verdict::SplitTcp => "Split-TCP",
-        Verdict::TcpProxy => "TCP proxy",
-        Verdict::CannotTell => "–",
+        SplitVerdict::EndToEnd => "No",
+        SplitVerdict::SplitTcp => "Split-TCP",
+        SplitVerdict::TcpProxy => "TCP proxy",
+        SplitVerdict::CannotTell => "–",
     }
 }
 
@@ -245,7 +246,7 @@ mod tests {
         for operator in &OPERATORS {
             for (port, rows) in [(FTP, &[0][..]), (HTTP, &[1, 2]), (TCP, &[3])] {
                 let taken = operator.takes.iter().any(|(_, ports)| *ports == port);
-                let printed = rows.iter().any(|row| operator.printed[*row] != Verdict::EndToEnd);
+                let printed = rows.iter().any(|row| operator.printed[*row] != SplitVerdict::EndToEnd);
                 assert_eq!(taken, printed, "{}: {port}", operator.name);
             }
         }

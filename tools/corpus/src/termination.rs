@@ -9,7 +9,7 @@ use crate::{
     run_network::RunNetwork,
 };
 use anyhow::{Context as _, Result};
-use detect::{Asked, Capture, Known, Left, findings};
+use detect::{CaptureFile, CloseKind, FindingOptions, TraceConditions, findings};
 use std::{
     path::{Path, PathBuf},
     thread,
@@ -72,15 +72,16 @@ impl Termination {
         drop((running, server));
         // Through a middlebox the offset of the clocks can be inferred only within an RTT, but here
         // both traces have one clock.
-        let known = Known { synchronised_s: Some(0.001), ack_delay_s: None };
-        let found = findings(Some(&Capture::read(&sender)?), Some(&Capture::read(&receiver)?), &Asked { known, series: false });
+        let known = TraceConditions { synchronised_s: Some(0.001), ack_delay_s: None };
+        let found =
+            findings(Some(&CaptureFile::read(&sender)?), Some(&CaptureFile::read(&receiver)?), &FindingOptions { known, series: false });
         let is_meant = |end: &std::net::SocketAddr| end.port() == port;
         let finding = found.iter().find(|finding| finding.sender.iter().chain(&finding.receiver).flatten().any(is_meant));
         let finding = finding.context("neither trace has the connection")?;
         let Some(ending) = finding.character.ending else { return Ok([finding.reason.clone(), "–".into(), "–".into()]) };
         let what = match ending.sender {
-            Some(Left::Reset) => "a reset",
-            Some(Left::Fin) => "a close",
+            Some(CloseKind::Reset) => "a reset",
+            Some(CloseKind::Fin) => "a close",
             None => "nothing",
         };
         // A middlebox that holds the complete answer has already closed the server's connection.

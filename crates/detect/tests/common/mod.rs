@@ -1,17 +1,17 @@
-//! Traces made by code: a transfer over a path as it would be captured at both of its ends, in one connection or split.
+//! Generates traces: a transfer over a path, captured at both ends, as one connection or split.
 #![allow(dead_code, unused_imports)]
 
 mod writer;
 
 pub(crate) use writer::{ACK, FIN, Linked, PSH, RST, Record, SYN, Segment, datagram, frame, pcap};
 
-use detect::{Asked, Capture, Evidence, Finding, Known, Method, Says, Strength, findings};
+use detect::{CaptureFile, ConnectionFinding, Evidence, FindingOptions, Indication, Method, Strength, TraceConditions, findings};
 use std::{
     net::{IpAddr, SocketAddr},
     path::Path,
 };
 
-/// A number that looks random, of a number.
+/// A pseudo-random number.
 pub(crate) fn noise(of: u64) -> u64 {
     let mut x = of.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def1;
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -19,30 +19,30 @@ pub(crate) fn noise(of: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// What stands in the middle.
+/// The middlebox.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Middle {
-    /// Far leg, bytes a second.
+    /// Rate of the far leg, bytes/s.
     pub(crate) far_rate: f64,
-    /// Bytes it holds at most: the near leg waits for room.
+    /// Buffer, bytes. When it is full, the near leg waits.
     pub(crate) buffer: u64,
-    /// It begins to forward when it has all.
+    /// Forwards only when it has everything.
     pub(crate) holds_all: bool,
-    /// It answers the SYN before it has asked the server.
+    /// Answers the SYN before it connects to the server.
     pub(crate) accepts_first: bool,
-    /// Of an upload: it asks the server when it has all.
+    /// For an upload: connects to the server only when it has everything.
     pub(crate) calls_late: bool,
-    /// What it forwards are other bytes, this many times as few.
+    /// Replaces the content, and reduces it by this factor.
     pub(crate) shrinks: Option<u64>,
-    /// Its stack sends this much in a segment.
+    /// Payload of its segments, bytes.
     pub(crate) mss: usize,
-    /// Its stack's window scale.
+    /// Window scale of its stack.
     pub(crate) scale: u8,
-    /// Hops left of what it sends when it arrives, where what comes from the other end has 57.
+    /// TTL with which its packets arrive. Those of the other end arrive with 57.
     pub(crate) ttl: u8,
-    /// Whether its stack has timestamps.
+    /// Whether its stack uses timestamps.
     pub(crate) timestamps: bool,
-    /// Of each twenty windows that it offers to the sender, ten are shut.
+    /// Of every twenty windows advertised to the sender, ten are closed.
     pub(crate) shuts: bool,
 }
 
@@ -68,41 +68,41 @@ impl Default for Middle {
 #[derive(Debug, Clone)]
 pub(crate) struct Transfer {
     pub(crate) middle: Option<Middle>,
-    /// The client sends.
+    /// Whether the client sends the data.
     pub(crate) uplink: bool,
     pub(crate) bytes: u64,
     pub(crate) mss: usize,
-    /// Bytes a second that the sender sends, and one-way delays of the two links, s.
+    /// Rate of the sender, bytes/s, and one-way delays of the two links, s.
     pub(crate) rate: f64,
     pub(crate) near: f64,
     pub(crate) far: f64,
-    /// The receiver's clock: ahead by this, s, and faster by this.
+    /// Offset of the receiver's clock, s, and its relative drift.
     pub(crate) offset: f64,
     pub(crate) drift: f64,
     pub(crate) timestamps: bool,
-    /// The receiver's end sees other addresses.
+    /// Whether the receiver sees other addresses (NAT).
     pub(crate) nat: bool,
-    /// A firewall adds this to the client's numbers.
+    /// Offset that a firewall adds to the client's sequence numbers.
     pub(crate) renumbers: u32,
-    /// Who translates addresses gives packets other IP IDs.
+    /// Whether an address translator assigns new IP IDs.
     pub(crate) new_ids: bool,
-    /// With IPv6: the client's end has IPv4 all the same, as a translator shows it (RFC 7915).
+    /// With IPv6: whether the client's end uses IPv4, as behind a translator (RFC 7915).
     pub(crate) v4_inside: bool,
-    /// Segments that are put together in the sender's and the receiver's capture.
+    /// Segments merged in the sender's and the receiver's capture.
     pub(crate) tso: usize,
     pub(crate) gro: usize,
-    /// One of so many records is lost by each capture.
+    /// Each capture misses one record in this many.
     pub(crate) loses: u64,
-    /// Records at the beginning that each capture missed.
+    /// Records that each capture missed at the start.
     pub(crate) late: [usize; 2],
-    /// When each capture ended, s after the beginning.
+    /// When each capture ended, s after the start.
     pub(crate) ends: [f64; 2],
     pub(crate) snaplen: usize,
     pub(crate) links: [Linked; 2],
     pub(crate) v6: bool,
-    /// The receiver holds each ACK for so long, s.
+    /// Delay of the receiver's ACKs, s.
     pub(crate) ack_delay: f64,
-    /// Which bytes, and when, s.
+    /// Content, and time of the transfer, s.
     pub(crate) content: u64,
     pub(crate) begin: f64,
     pub(crate) ports: [u16; 2],
@@ -141,9 +141,9 @@ impl Default for Transfer {
     }
 }
 
-/// One connection of two hosts.
+/// One TCP connection between two hosts.
 struct Leg {
-    /// Numbers, clocks, IDs of the data's sender and receiver.
+    /// Sequence numbers, clocks and IP IDs of the data's sender and receiver.
     isn: [u32; 2],
     clock: [u32; 2],
     scale: [u8; 2],
@@ -162,7 +162,7 @@ impl Leg {
         self.clock[side].wrapping_add((at * 1e3).rem_euclid(4e9) as u32)
     }
 
-    /// A segment from `side`, at the places of both streams that it has (−1 is the SYN's).
+    /// A segment from `side` at the current positions of both streams. Position −1 is the SYN.
     fn segment(&self, side: usize, at: f64, places: [i64; 2], flags: u8, payload: Vec<u8>, window: u16) -> Segment {
         let number = |of: usize, place: i64| self.isn[of].wrapping_add(1).wrapping_add(place as u32);
         let mut options = Vec::new();
@@ -183,7 +183,7 @@ impl Leg {
     }
 }
 
-/// A segment that goes over a leg: by side, when it is sent and when it arrives.
+/// A segment on a leg: side, time of departure, time of arrival.
 struct Sent {
     side: usize,
     sent: f64,
@@ -195,7 +195,7 @@ fn content(transfer: &Transfer, from: u64, length: usize, other: bool) -> Vec<u8
     (from..from + length as u64).map(|place| noise(transfer.content.wrapping_add(u64::from(other) << 50) ^ (place << 9)) as u8).collect()
 }
 
-/// Sends a stream over a leg: `ready` says when each byte is there to be sent.
+/// Sends a stream over a leg. `ready` gives the time at which each byte is available.
 #[allow(clippy::too_many_arguments)]
 fn stream(
     leg: &Leg,
@@ -274,7 +274,7 @@ impl Transfer {
 
     fn addresses(&self, end: usize, translated: bool) -> [SocketAddr; 2] {
         let v6 = self.v6 && !(self.v4_inside && end == usize::from(!self.uplink));
-        // Of the data's sender and receiver; the client's port is the first.
+        // Ports of the data's sender and receiver. The client's port comes first.
         let client: IpAddr = match (v6, translated) {
             (true, _) => "2001:db8::1".parse().unwrap(),
             (false, false) => "10.0.0.2".parse().unwrap(),
@@ -301,7 +301,7 @@ impl Transfer {
         };
         let near = Leg::new(seed ^ 77, self.mss, [7, middle.scale], self.timestamps);
         let far = Leg::new(seed ^ 99, middle.mss, [middle.scale, 7], self.timestamps && middle.timestamps);
-        // Who asks first, and over which link.
+        // The client, and the link that its request takes first.
         let (first, first_way, second, second_way) =
             if client == 0 { (&near, self.near, &far, self.far) } else { (&far, self.far, &near, self.near) };
         let asked = self.begin + first_way + if middle.accepts_first { 2.0 * first_way } else { 0.0 };
@@ -310,7 +310,8 @@ impl Transfer {
         let wait = if middle.accepts_first || late { 30e-6 } else { 2.0 * second_way + 60e-6 };
         let (first_sent, first_begun) = handshake(first, client, self.begin, first_way, wait);
         let begun = if late { first_begun } else { first_begun.max(second_begun) } + first_way.max(second_way);
-        // Of a buffer of B, byte b leaves the sender when byte b − B has left the middle at the far leg's rate.
+        // With a buffer of B, byte b leaves the sender when byte b − B has left the middlebox at
+        // the far leg's rate.
         let room = |place: u64| begun + place.saturating_sub(middle.buffer) as f64 / middle.far_rate;
         let mut near_sent = stream(&near, self, self.bytes, false, self.rate, self.near, 0.0, room);
         let offers = near_sent.iter_mut().filter(|sent| sent.side == 1);
@@ -345,7 +346,7 @@ impl Transfer {
         [self.seen(&near_sent, 0, self.nat, 0), self.seen(&far_sent, 1, false, self.renumbers)]
     }
 
-    /// What the capture at `end` has of what was sent over its leg.
+    /// What the capture at `end` contains of its leg.
     fn seen(&self, sent: &[Sent], end: usize, translated: bool, renumbered: u32) -> Vec<Record> {
         let (addresses, client) = (self.addresses(end, translated), usize::from(!self.uplink));
         let mut seen: Vec<(f64, usize, Segment)> = sent
@@ -383,21 +384,22 @@ impl Transfer {
         [0, 1].map(|end| pcap(&records[end], self.links[end].number(), self.snaplen, end == 0))
     }
 
-    pub(crate) fn captures(&self) -> [Capture; 2] {
+    pub(crate) fn captures(&self) -> [CaptureFile; 2] {
         let [one, two] = self.files();
         [read(&one), read(&two)]
     }
 
-    /// What is said of it.
-    pub(crate) fn finding(&self, known: Known) -> Finding {
+    /// The finding about the transfer.
+    pub(crate) fn finding(&self, known: TraceConditions) -> ConnectionFinding {
         let [one, two] = self.captures();
-        let mut found = findings(Some(&one), Some(&two), &Asked { known, series: false });
+        let mut found = findings(Some(&one), Some(&two), &FindingOptions { known, series: false });
         assert!(found[0].matched_by.is_some(), "{found:#?}");
         found.remove(0)
     }
 }
 
-/// Puts up to `most` data segments in a row together, as a network card or the kernel does, dated as the first.
+/// Merges up to `most` consecutive data segments, as a network card or the kernel does, with the
+/// time of the first.
 fn together(seen: Vec<(f64, usize, Segment)>, most: usize) -> Vec<(f64, usize, Segment)> {
     let mut out: Vec<(f64, usize, Segment)> = Vec::new();
     let mut count = 0;
@@ -417,22 +419,22 @@ fn together(seen: Vec<(f64, usize, Segment)>, most: usize) -> Vec<(f64, usize, S
     out
 }
 
-pub(crate) fn read(file: &[u8]) -> Capture {
-    Capture::read_from(file, Path::new("made.pcap")).unwrap()
+pub(crate) fn read(file: &[u8]) -> CaptureFile {
+    CaptureFile::read_from(file, Path::new("made.pcap")).unwrap()
 }
 
-/// The evidence of a method, if there is any.
-pub(crate) fn of(finding: &Finding, method: Method) -> Option<&Evidence> {
+/// The evidence of a method, if any.
+pub(crate) fn of(finding: &ConnectionFinding, method: Method) -> Option<&Evidence> {
     finding.evidence.iter().find(|piece| piece.method == method)
 }
 
-/// Whether a method says, strongly, that it is split.
-pub(crate) fn fires(finding: &Finding, method: Method) -> bool {
-    finding.evidence.iter().any(|piece| piece.method == method && piece.says == Says::Split && piece.strength == Strength::Strong)
+/// Whether a method gives strong evidence of a split.
+pub(crate) fn fires(finding: &ConnectionFinding, method: Method) -> bool {
+    finding.evidence.iter().any(|piece| piece.method == method && piece.says == Indication::Split && piece.strength == Strength::Strong)
 }
 
-/// A finding in a few lines, for a test that fails.
-pub(crate) fn told(finding: &Finding) -> String {
+/// A short form of a finding for failing tests.
+pub(crate) fn told(finding: &ConnectionFinding) -> String {
     let mut text = format!("{}: {}\n", finding.verdict, finding.reason);
     for piece in &finding.evidence {
         text += &format!("  {:?} {:?} {:?} {}: {}\n", piece.says, piece.strength, piece.method, piece.value, piece.text);

@@ -1,4 +1,4 @@
-//! Packets and capture files, byte by byte.
+//! Writes packets and capture files, byte by byte.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,11 +8,11 @@ pub(crate) const RST: u8 = 4;
 pub(crate) const ACK: u8 = 16;
 pub(crate) const PSH: u8 = 8;
 
-/// What begins each frame.
+/// The link-layer header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Linked {
     Ethernet,
-    /// Two tags, a service's and a customer's.
+    /// Two VLAN tags (service and customer).
     Vlan,
     Raw,
     Cooked,
@@ -44,12 +44,12 @@ impl Linked {
 /// A captured packet.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
-    /// ns by the capture's clock.
+    /// Time, ns by the capture's clock.
     pub(crate) at: i64,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// A TCP segment to be written.
+/// A TCP segment.
 #[derive(Debug, Clone)]
 pub(crate) struct Segment {
     pub(crate) from: SocketAddr,
@@ -64,7 +64,7 @@ pub(crate) struct Segment {
     pub(crate) payload: Vec<u8>,
 }
 
-/// The segment as a frame. IPv6 has a hop-by-hop and a destination header before TCP.
+/// Encodes the segment as a frame. IPv6 has a hop-by-hop and a destination header before TCP.
 pub(crate) fn frame(segment: &Segment, link: Linked) -> Vec<u8> {
     let mut tcp = Vec::new();
     tcp.extend(segment.from.port().to_be_bytes());
@@ -81,7 +81,7 @@ pub(crate) fn frame(segment: &Segment, link: Linked) -> Vec<u8> {
     let mut frame = link.header(v6);
     match (segment.from.ip(), segment.to.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
-            // What is too long for the field is of a TSO packet, which has none yet.
+            // A length that exceeds the field belongs to a TSO packet, which has none yet.
             let total = u16::try_from(20 + tcp.len()).unwrap_or(0).to_be_bytes();
             let id = segment.id.to_be_bytes();
             frame.extend([0x45, 0, total[0], total[1], id[0], id[1], 0x40, 0, segment.ttl, 6, 0, 0]);
@@ -102,7 +102,7 @@ pub(crate) fn frame(segment: &Segment, link: Linked) -> Vec<u8> {
     frame
 }
 
-/// A UDP datagram of so many bytes, in IPv4.
+/// An IPv4 UDP datagram with the given payload length.
 pub(crate) fn datagram(from: SocketAddr, to: SocketAddr, length: u16, link: Linked) -> Vec<u8> {
     let (IpAddr::V4(source), IpAddr::V4(destination)) = (from.ip(), to.ip()) else { panic!("IPv4 alone") };
     let (total, udp) = ((28 + length).to_be_bytes(), (8 + length).to_be_bytes());
@@ -115,7 +115,7 @@ pub(crate) fn datagram(from: SocketAddr, to: SocketAddr, length: u16, link: Link
     frame
 }
 
-/// A pcap file in microseconds, or in nanoseconds.
+/// A pcap file with micro- or nanoseconds.
 pub(crate) fn pcap(records: &[Record], link: u32, snaplen: usize, nanos: bool) -> Vec<u8> {
     let mut file = Vec::new();
     file.extend(if nanos { 0xa1b2_3c4du32 } else { 0xa1b2_c3d4 }.to_le_bytes());

@@ -1,7 +1,7 @@
 //! Connections on a page: the plots of Figure 3 of Wei et al. (sender throughput, window offered to it, end-to-end delay), and all evidence.
 
 use super::{method, name, says, strength};
-use detect::{Finding, Plot};
+use detect::{BehaviourPlot, ConnectionFinding};
 use outcome::{Outcome, Series};
 use report::WordsTable;
 
@@ -9,14 +9,14 @@ use report::WordsTable;
 const SHOWN: usize = 4;
 
 /// The page of the first connections that were found, those that both ends saw and the largest first.
-pub(super) fn page(found: &[Finding], traces: &str) -> String {
+pub(super) fn page(found: &[ConnectionFinding], traces: &str) -> String {
     let shown = &found[..found.len().min(SHOWN)];
     let mut about = format!("Traces {traces}.");
     if shown.len() < found.len() {
         about += &format!(" The {} largest of {} connections.", shown.len(), found.len());
     }
     about += "\n\nTimes count from each connection's first packet with data, by the sender's clock.";
-    let called = |finding: &Finding| format!("{} · {}", name(finding), finding.verdict);
+    let called = |finding: &ConnectionFinding| format!("{} · {}", name(finding), finding.verdict);
     let notes: Vec<String> = shown.iter().map(|finding| format!("{}: {}", called(finding), finding.reason)).collect();
     let outcomes: Vec<Outcome> = shown
         .iter()
@@ -26,20 +26,23 @@ pub(super) fn page(found: &[Finding], traces: &str) -> String {
             ..Outcome::default()
         })
         .collect();
-    let table =
-        |finding: &Finding| WordsTable { heading: format!("Evidence: {}", called(finding)), header: &HEADER, rows: evidence(finding) };
+    let table = |finding: &ConnectionFinding| WordsTable {
+        heading: format!("Evidence: {}", called(finding)),
+        header: &HEADER,
+        rows: evidence(finding),
+    };
     let tables: Vec<_> = shown.iter().map(table).collect();
     report::page_of_words("Is this connection split?", &about, &notes, &outcomes, &tables)
 }
 
-const HEADER: [&str; 4] = ["says", "strength", "method", "what was seen"];
+const HEADER: [&str; 4] = ["says", "strength", "method", "observation"];
 
-fn evidence(finding: &Finding) -> Vec<Vec<String>> {
+fn evidence(finding: &ConnectionFinding) -> Vec<Vec<String>> {
     finding.evidence.iter().map(|piece| vec![says(piece.says).into(), strength(piece).into(), method(piece), piece.text.clone()]).collect()
 }
 
 /// A plot's numbers as lines; times from when the first byte was sent.
-fn series(plot: &Plot) -> Vec<Series> {
+fn series(plot: &BehaviourPlot) -> Vec<Series> {
     let of = |what: &str, unit: &str, points: Vec<(f64, f64)>| {
         let (t, v) = points.into_iter().filter(|(t, _)| *t >= 0.0).unzip();
         Series { what: what.into(), whose: "all".into(), unit: unit.into(), t, v }

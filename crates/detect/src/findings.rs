@@ -1,0 +1,220 @@
+//! Collects all evidence about each connection and derives a finding from it.
+
+use crate::{
+    ack_timing::{self, ClockEstimate, TraceConditions},
+    behaviour::{self, ConnectionBehaviour},
+    capture_file::CaptureFile,
+    clock_offset,
+    endpoints::{EndpointPair, EndpointView},
+    evidence::{Evidence, Indication, Method, Strength},
+    packet_comparison,
+    pairing::{self, ConnectionMatch, ContentIndex, MatchedBy},
+    split_kind,
+    text::{bytes, seconds},
+    verdict::{SplitVerdict, weigh},
+};
+use serde::Serialize;
+use std::{collections::BTreeSet, net::SocketAddr};
+
+/// The result for one connection.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ConnectionFinding {
+    /// Address of the side that sends most data, then its peer's, as the sender's trace shows them.
+    pub sender: Option<[SocketAddr; 2]>,
+    /// The same addresses as the receiver's trace shows them.
+    pub receiver: Option<[SocketAddr; 2]>,
+    /// How the connection of one trace was matched with that of the other.
+    pub matched_by: Option<MatchedBy>,
+    /// Payload bytes of both directions, without retransmissions.
+    pub bytes: u64,
+    /// The verdict.
+    pub verdict: SplitVerdict,
+    /// Why the verdict was reached.
+    pub reason: String,
+    /// All evidence, the strongest first. Neutral observations come last.
+    pub evidence: Vec<Evidence>,
+    /// Bounds on the clocks. `None` if the connection is split or nothing bounds them.
+    pub clocks: Option<ClockEstimate>,
+    /// How the connection behaved.
+    pub character: ConnectionBehaviour,
+}
+
+/// Options of [`findings`].
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct FindingOptions {
+    /// What is known about how the traces were taken.
+    pub known: TraceConditions,
+    /// Whether to include series over time.
+    pub series: bool,
+}
+
+/// Judges every connection, the largest first. Among equally large ones, those seen at both ends
+/// come first.
+pub fn findings(sender: Option<&CaptureFile>, receiver: Option<&CaptureFile>, asked: &FindingOptions) -> Vec<ConnectionFinding> {
+    let pairs = sender.zip(receiver).map_or_else(Vec::new, |(one, two)| pairing::pairs(one, two));
+    let mut found: Vec<ConnectionFinding> =
+        sender.zip(receiver).map(|(one, two)| pairs.iter().map(|pair| both(one, two, pair, asked)).collect()).unwrap_or_default();
+    // Time up to which the sender's trace is complete, by the receiver's clock. If the client opens
+    // the connection, the offset includes the transit of its SYN, so that a connection that began
+    // before this time would be in the sender's trace.
+    let until = sender.zip(receiver).and_then(|(one, two)| {
+        let apart = asked.known.synchronised_s.map(|_| 0).or_else(|| pairing::offset(&one.flows, &two.flows, &pairs));
+        Some(one.complete_until()? + apart?)
+    });
+    for (end, capture, other) in [(0, sender, receiver), (1, receiver, sender)] {
+        let Some(capture) = capture else { continue };
+        let known: BTreeSet<usize> = pairs.iter().map(|pair| if end == 0 { pair.one } else { pair.two }).collect();
+        let contents = (end == 1).then(|| ContentIndex::new(&capture.flows, &known));
+        for (index, flow) in capture.flows.iter().enumerate().filter(|(index, _)| !known.contains(index)) {
+            let again = contents.as_ref().and_then(|contents| from_cache(contents, index, until.is_some_and(|until| flow.first < until)));
+            found.push(single(end, EndpointView { flow, sender: flow.sender() }, other, again, asked));
+        }
+    }
+    let is_alone = |finding: &ConnectionFinding| finding.sender.is_none() || finding.receiver.is_none();
+    found.sort_by_key(|finding| (std::cmp::Reverse(finding.bytes), is_alone(finding), finding.sender, finding.receiver));
+    found
+}
+
+/// Content hashes that a repeated transfer must share.
+const SAME_CONTENT: usize = 16;
+
+/// Judges a connection that both traces contain.
+fn both(one: &CaptureFile, two: &CaptureFile, pair: &ConnectionMatch, asked: &FindingOptions) -> ConnectionFinding {
+    let (here, there) = (&one.flows[pair.one], &two.flows[pair.two]);
+    // Stream 0 is the direction that carried more. It belongs to the end that sent it, whichever
+    // trace was named the sender's.
+    let side = if here.bytes() >= there.bytes() { here.sender() } else { there.sender() ^ usize::from(pair.crossed) };
+    let (here, there) = (EndpointView { flow: here, sender: side }, EndpointView { flow: there, sender: side ^ usize::from(pair.crossed) });
+    // A receiver that delays its ACKs cannot be told from a sender that waits for them.
+    let delays = asked.known.ack_delay_s.is_some();
+    let swapped =
+        matches!((here.at(), there.at()), (Some(1), Some(0) | None)) || (!delays && matches!((here.at(), there.at()), (None, Some(0))));
+    let ends = EndpointPair::new(if swapped { [there, here] } else { [here, there] });
+    let (mut evidence, mut clocks) = (Vec::new(), None);
+    for stream in [0, 1] {
+        if let Some(within) = asked.known.synchronised_s {
+            evidence.extend(ack_timing::synchronised(&ends, stream, within));
+        }
+        if let Some((found, known)) = ack_timing::fixed_offset(&ends, stream) {
+            clocks = clocks.or(known);
+            evidence.push(found);
+        }
+        evidence.extend(ack_timing::delays_seen(&ends, stream));
+    }
+    evidence.extend(asked.known.ack_delay_s.and_then(|delay| ack_timing::delayed_acks(ends.sender(), delay)));
+    evidence.extend(packet_comparison::acknowledgements(&ends));
+    evidence.extend(packet_comparison::isn(&ends));
+    evidence.extend(packet_comparison::options(&ends));
+    evidence.extend(packet_comparison::timestamp_clock(&ends));
+    evidence.extend(packet_comparison::ttl(&ends));
+    evidence.extend(packet_comparison::ip_ids(&ends));
+    evidence.extend(packet_comparison::segments(&ends));
+    evidence.extend(packet_comparison::addresses(&ends));
+    evidence.extend(packet_comparison::payload(&ends));
+    evidence.extend(packet_comparison::handshake(ends.sender(), "sender"));
+    evidence.extend(packet_comparison::handshake(ends.receiver(), "receiver"));
+    evidence.extend(split_kind::first_byte(&ends, asked.known.synchronised_s));
+    evidence.extend(split_kind::late_call(&ends));
+    evidence.extend(split_kind::window(ends.sender(), Some(ends.receiver())));
+    let (verdict, mut reason) = weigh(&mut evidence);
+    if verdict == SplitVerdict::EndToEnd {
+        evidence.retain(|piece| {
+            !matches!(piece.says, Indication::SplitTcp) && (piece.method != Method::Window || piece.says != Indication::TcpProxy)
+        });
+    }
+    if swapped {
+        reason += "; the traces were given the other way round: the one given as the receiver's was taken at the sender";
+    }
+    // If the connection is end to end, every packet bounds the offset. If it is split, only packets
+    // that travel end to end do.
+    let clocks = clocks.filter(|_| verdict != SplitVerdict::SplitTcp && verdict != SplitVerdict::TcpProxy);
+    // Synchronised clocks have an offset of zero.
+    let known = asked.known.synchronised_s.map(|_| 0.0);
+    let offset = known.or(clocks.map(|clocks| clocks.offset_s)).or_else(|| clock_offset::offset(&ends).map(|offset| offset.seconds));
+    let character = behaviour::character(Some(ends.sender()), Some(ends.receiver()), Some((&ends, offset)), asked.series);
+    ConnectionFinding {
+        sender: Some(pairing::names(ends.sender().flow, ends.sender().sender)),
+        receiver: Some(pairing::names(ends.receiver().flow, ends.receiver().sender)),
+        matched_by: Some(pair.by),
+        bytes: ends.sender().flow.bytes().max(ends.receiver().flow.bytes()),
+        verdict,
+        reason,
+        evidence,
+        clocks,
+        character,
+    }
+}
+
+/// Evidence for a cache: a connection that only the receiver's trace contains brought the same
+/// content as earlier ones. It proves that the sender was not asked only if the sender's trace
+/// `ran_on` past the start of the connection and is complete.
+fn from_cache(contents: &ContentIndex<'_>, index: usize, ran_on: bool) -> Option<Evidence> {
+    let times = contents.before(index, SAME_CONTENT);
+    let (strength, why) = if ran_on {
+        (Strength::Strong, "lacks this one, though it ran on")
+    } else {
+        (Strength::Moderate, "lacks this one, and may have ended before or be incomplete")
+    };
+    let text = format!("the same content came from that server in {times} earlier connections, and the sender's trace {why}");
+    (times > 0).then(|| Evidence::new(Method::Cache, Indication::TcpProxy, strength, (times as f64, "times"), text))
+}
+
+/// Judges a connection that one trace contains. `end` is 0 for the sender's trace, 1 for the
+/// receiver's. `again` is the evidence from its content.
+fn single(
+    end: usize,
+    view: EndpointView<'_>,
+    other: Option<&CaptureFile>,
+    again: Option<Evidence>,
+    asked: &FindingOptions,
+) -> ConnectionFinding {
+    let mut evidence = Vec::new();
+    let at_sender = view.at().map_or(end == 0, |stream| stream == 0);
+    if at_sender {
+        evidence.extend(asked.known.ack_delay_s.and_then(|delay| ack_timing::delayed_acks(&view, delay)));
+        evidence.extend(split_kind::window(&view, None));
+    }
+    evidence.extend(packet_comparison::handshake(&view, ["sender", "receiver"][end]));
+    if let Some(other) = other {
+        evidence.extend(tunnelled(&view, other));
+    }
+    evidence.extend(again);
+    let (verdict, mut reason) = weigh(&mut evidence);
+    if verdict == SplitVerdict::CannotTell {
+        reason += match other {
+            Some(_) => "; the other trace does not have this connection",
+            None => "; one end alone shows little: give the traces of both ends, or delay the receiver's ACKs and give --ack-delay",
+        };
+    }
+    let names = Some(pairing::names(view.flow, view.sender));
+    let (sender, receiver) = if end == 0 { (names, None) } else { (None, names) };
+    let (as_sender, as_receiver) = if at_sender { (Some(&view), None) } else { (None, Some(&view)) };
+    ConnectionFinding {
+        sender,
+        receiver,
+        matched_by: None,
+        bytes: view.flow.bytes(),
+        verdict,
+        reason,
+        evidence,
+        clocks: None,
+        character: behaviour::character(as_sender, as_receiver, None, asked.series),
+    }
+}
+
+/// Looks for a UDP stream in the other trace that carries about as much as this connection does
+/// here. One operator in Wei et al. tunnelled over UDP.
+fn tunnelled(view: &EndpointView<'_>, other: &CaptureFile) -> Option<Evidence> {
+    let (length, took) = (view.half(0).bytes, view.flow.last - view.flow.first);
+    if length < 100_000 {
+        return None;
+    }
+    let fits = |bytes: u64, span: i64| (length..length + length / 4).contains(&bytes) && (span - took).abs() <= took / 5 + 1_000_000_000;
+    let ((from, to), stream) = other.datagrams.iter().find(|(_, stream)| fits(stream.bytes, stream.last - stream.first))?;
+    let text = format!(
+        "the other trace has datagrams instead, from {from} to {to}: {} bytes in {} (a tunnel looks the same)",
+        bytes(stream.bytes as f64),
+        seconds((stream.last - stream.first) as f64 / 1e9)
+    );
+    Some(Evidence::new(Method::Transport, Indication::Split, Strength::Moderate, (stream.bytes as f64, "B"), text))
+}
