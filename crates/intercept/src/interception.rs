@@ -117,7 +117,7 @@ impl OpenError {
 }
 
 impl Interception {
-    /// Listens on 0.0.0.0 in place of [::] where this kernel has IPv6 switched off (`ipv6.disable=1`).
+    /// Listens on 0.0.0.0 in place of `[::]` where this kernel has IPv6 switched off (`ipv6.disable=1`).
     pub fn without_absent_families(&mut self) {
         self.listen.iter_mut().for_each(|listen| listen::without_absent_families(&mut listen.at));
     }

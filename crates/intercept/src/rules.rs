@@ -3,12 +3,12 @@
 //! They are the proxy's own: one nftables table, one routing rule a family, one routing table. The nftables table has an
 //! owner, an `nft` process whose input is a pipe from this one: when the proxy goes, however it goes, so does the table, and
 //! connections pass unsplit. The routing rules do nothing without the table's mark; they are removed at the end, or, when
-//! the proxy was killed, replaced at the next start. One setting of the kernel is changed at times, and put back: see [`SETTING`]. No other table, rule or route is touched.
+//! the proxy was killed, replaced at the next start. One setting of the kernel is changed at times, and put back: see `SETTING`. No other table, rule or route is touched.
 //!
 //! A new connection goes through the chain `intercept`, where the policy's rules let some bypass, to `split`, which hands it
 //! to the proxy as long as the chain `open` says so. That one is emptied when the proxy is full or ending.
 //! Between them the chain `guard` heeds the forward chains of other programs, and in `open` the
-//! chain `admit` heeds their input chains: see [`guard`]. Where they use conntrack, [`zone`]
+//! chain `admit` heeds their input chains: see `guard`. Where they use conntrack, `zone`
 //! lets it tell both legs of a connection apart.
 
 mod foreign;

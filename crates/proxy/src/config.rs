@@ -517,7 +517,7 @@ impl Config {
     /// Over how many networks the other end of a bond is taken to come.
     const USUAL_NETWORKS: usize = 2;
 
-    /// Listens on 0.0.0.0 in place of [::] where this kernel has IPv6 switched off (`ipv6.disable=1`).
+    /// Listens on 0.0.0.0 in place of `[::]` where this kernel has IPv6 switched off (`ipv6.disable=1`).
     pub(crate) fn without_absent_families(&mut self) {
         let mut interception = self.interception();
         interception.without_absent_families();

@@ -128,7 +128,7 @@ impl Installed {
     /// nothing has changed in nftables it costs about 20 µs. True: it has installed them again.
     ///
     /// # Errors
-    /// When the rules could not be installed again in [`ATTEMPTS`] attempts.
+    /// When the rules could not be installed again in `ATTEMPTS` attempts.
     pub fn check(&mut self) -> Result<bool, RulesLost> {
         let now = Instant::now();
         if self.loss.is_none()
