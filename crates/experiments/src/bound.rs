@@ -26,34 +26,37 @@ impl Engine for Bound {
     }
 
     fn can_answer(&self, scenario: &Scenario) -> Result<(), EngineError> {
-        let cannot = |key: &str, why: &str| Err(EngineError::CannotAnswer { engine: "bound", key: key.into(), why: why.into() });
         if scenario.parallel().is_some() {
-            return cannot("network", "it knows of one bottleneck; the ideal split is theory's, with scheduler = \"fluid\"");
+            return EngineError::cannot(
+                "bound",
+                "network",
+                "it knows of one bottleneck; the ideal split is theory's, with scheduler = \"fluid\"",
+            );
         }
         if !scenario.cross.is_empty() {
-            return cannot("cross", "it knows of no other traffic than the flows");
+            return EngineError::cannot("bound", "cross", "it knows of no other traffic than the flows");
         }
         if scenario.flows.iter().any(|flow| flow.bytes.is_none()) {
-            return cannot("flow.bytes", "it tells when a flow ends, and one without a size does not");
+            return EngineError::cannot("bound", "flow.bytes", "it tells when a flow ends, and one without a size does not");
         }
         if scenario.flows.iter().any(|flow| flow.window.is_some()) {
-            return cannot("flow.window", "it knows no windows but the first");
+            return EngineError::cannot("bound", "flow.window", "it knows no windows but the first");
         }
         if scenario.flows.iter().any(|flow| flow.send_buffer.is_some()) {
-            return cannot("flow.send_buffer", "its senders hold as much as the path does");
+            return EngineError::cannot("bound", "flow.send_buffer", "its senders hold as much as the path does");
         }
         if scenario.flows.iter().any(|flow| flow.fast_open) || scenario.splits.iter().any(|split| split.fast_open) {
-            return cannot("flow.fast_open", "its flows begin with a handshake of the whole path");
+            return EngineError::cannot("bound", "flow.fast_open", "its flows begin with a handshake of the whole path");
         }
         if scenario.flows.iter().any(|flow| flow.offers.is_some()) {
-            return cannot("flow.offers", "its flows have all they are to send at once");
+            return EngineError::cannot("bound", "flow.offers", "its flows have all they are to send at once");
         }
         if scenario.links.iter().any(|link| !link.changes.is_empty()) {
-            return cannot("link.changes", "its links stay as they are");
+            return EngineError::cannot("bound", "link.changes", "its links stay as they are");
         }
         let bottleneck = scenario.bottleneck();
         if (0..).zip(&scenario.links).any(|(index, link)| index != bottleneck && link.loss.is_some()) {
-            return cannot("link.loss", "it knows losses on the slowest link alone");
+            return EngineError::cannot("bound", "link.loss", "it knows losses on the slowest link alone");
         }
         Ok(())
     }

@@ -25,8 +25,8 @@ const MOST_FLOWS: usize = 20_000;
 const NO_COOKIES: &str =
     "its hosts are new in every run, and have no cookies of earlier connections; the simulator (sim) takes them for granted";
 
-/// Controllers that Tandem knows but that may not be in a kernel.
-const KNOWN: [&str; 11] = ["reno", "cubic", "bbr", "hybla", "vegas", "westwood", "dctcp", "xcp", "xcp_known", "mpcp", "share"];
+/// Controllers of Linux that Tandem does not bring: a kernel may have them or not.
+const OF_LINUX: [&str; 11] = ["bbr", "bic", "cdg", "highspeed", "htcp", "illinois", "lp", "nv", "scalable", "veno", "yeah"];
 
 /// The engine that plays scenarios on the real kernel.
 #[derive(Debug, Default, Clone)]
@@ -40,55 +40,66 @@ impl Engine for Lab {
         "lab"
     }
 
+    fn runs_in_real_time(&self) -> bool {
+        true
+    }
+
     fn can_answer(&self, scenario: &Scenario) -> Result<(), EngineError> {
-        let cannot = |key: String, why: &str| Err(EngineError::CannotAnswer { engine: "lab", key, why: why.into() });
         if let Some(parallel) = scenario.parallel() {
             parallel::can_answer(&parallel)?;
         }
         for (index, link) in (1..).zip(&scenario.links) {
             if link.queue.kind != QueueKind::Droptail {
                 let why = "its links are drop-tail queues; others, and routers that take part, are the simulator's: --on sim";
-                return cannot(format!("link[{index}].queue.kind"), why);
+                return EngineError::cannot("lab", format!("link[{index}].queue.kind"), why);
             }
         }
         for (index, split) in scenario.splits.iter().enumerate() {
             match split.mode {
                 SplitMode::Stream => {}
-                SplitMode::Store => return cannot(format!("split[{}].mode", index + 1), "its proxy forwards a stream"),
+                SplitMode::Store => return EngineError::cannot("lab", format!("split[{}].mode", index + 1), "its proxy forwards a stream"),
                 SplitMode::Semi => {
                     let why =
                         "a real socket acknowledges what it has received; the simulator (sim) has proxies that acknowledge end to end";
-                    return cannot(format!("split[{}].mode", index + 1), why);
+                    return EngineError::cannot("lab", format!("split[{}].mode", index + 1), why);
                 }
             }
             if split.fast_open {
-                return cannot(format!("split[{}].fast_open", index + 1), NO_COOKIES);
+                return EngineError::cannot("lab", format!("split[{}].fast_open", index + 1), NO_COOKIES);
             }
             if split.backpressure == Backpressure::Fluid {
-                return cannot(format!("split[{}].backpressure", index + 1), "real sockets hold a sender back by its window");
+                return EngineError::cannot(
+                    "lab",
+                    format!("split[{}].backpressure", index + 1),
+                    "real sockets hold a sender back by its window",
+                );
             }
             let least = proxy::Config::LEAST_BUFFER;
             if scenario.buffer_limit(index).is_some_and(|buffer| buffer < least) {
-                return cannot(format!("split[{}].buffer", index + 1), &format!("a real host cannot hold to less than {least}"));
+                return EngineError::cannot(
+                    "lab",
+                    format!("split[{}].buffer", index + 1),
+                    format!("a real host cannot hold to less than {least}"),
+                );
             }
         }
         // How a connection begins is a route's to say; a bond's networks have none of the kind.
         let initial_window = scenario.tcp.initial_window.filter(|_| scenario.parallel().is_some());
         let others = Tcp { initial_window, ..scenario.tcp };
         if let Some(key) = others.first_set() {
-            return cannot(key.into(), "the kernel's TCP is as it is; one that is otherwise is the simulator's");
+            return EngineError::cannot("lab", key, "the kernel's TCP is as it is; one that is otherwise is the simulator's");
         }
         for (index, flow) in (1..).zip(&scenario.flows) {
             if flow.fast_open {
-                return cannot(format!("flow[{index}].fast_open"), NO_COOKIES);
+                return EngineError::cannot("lab", format!("flow[{index}].fast_open"), NO_COOKIES);
             }
             if flow.send_buffer.is_some() {
                 let why = "a real socket counts its memory, not its payload: leave it out, or ask the simulator (sim)";
-                return cannot(format!("flow[{index}].send_buffer"), why);
+                return EngineError::cannot("lab", format!("flow[{index}].send_buffer"), why);
             }
         }
         if scenario.flow_specs(scenario.seed).len() > MOST_FLOWS {
-            return cannot("flow.count".into(), &format!("it has ports for {MOST_FLOWS} flows"));
+            return EngineError::cannot("lab", "flow.count", format!("it has ports for {MOST_FLOWS} flows"));
         }
         let available = intercept::available_controllers();
         for (leg, name) in scenario.leg_controls().into_iter().enumerate() {
@@ -98,16 +109,24 @@ impl Engine for Lab {
             }
             match kernel::meant(name) {
                 Some(ours) if leg == 0 && ours.needs_capacity() => {
-                    return cannot(key.into(), &format!("{name:?} shares out the capacity of a proxy's egress; a sender knows none"));
+                    return EngineError::cannot(
+                        "lab",
+                        key,
+                        format!("{name:?} shares out the capacity of a proxy's egress; a sender knows none"),
+                    );
                 }
                 Some(_) => continue,
                 None => {}
             }
             if Explicit::named(name).is_some() {
-                return cannot(key.into(), &format!("{name:?} works with routers that take part, which are the simulator's: --on sim"));
+                return EngineError::cannot(
+                    "lab",
+                    key,
+                    format!("{name:?} works with routers that take part, which are the simulator's: --on sim"),
+                );
             }
-            if KNOWN.contains(&name.trim_start_matches("td_")) {
-                return cannot(key.into(), &format!("this kernel has no controller {name:?}; it has {}", available.join(", ")));
+            if OF_LINUX.contains(&name) {
+                return EngineError::cannot("lab", key, format!("this kernel has no controller {name:?}; it has {}", available.join(", ")));
             }
             return Err(EngineError::WrongScenario {
                 key: key.into(),

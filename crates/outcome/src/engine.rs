@@ -8,6 +8,12 @@ pub trait Engine: Sync {
     /// Its name in tables and on the command line.
     fn name(&self) -> &'static str;
 
+    /// Whether a run takes the time that it simulates and needs the machine for itself, so that only a
+    /// few runs go side by side.
+    fn runs_in_real_time(&self) -> bool {
+        false
+    }
+
     /// Whether it can answer `scenario` as it is written; no engine approximates in silence.
     fn can_answer(&self, scenario: &Scenario) -> Result<(), EngineError>;
 
@@ -58,4 +64,14 @@ pub enum EngineError {
     /// Somebody asked for the end.
     #[error("interrupted")]
     Cancelled,
+}
+
+impl EngineError {
+    /// The error of an engine that has no answer to a key of a scenario.
+    ///
+    /// # Errors
+    /// Always: `why` says what is in the way, and which engine can answer.
+    pub fn cannot<T>(engine: &'static str, key: impl Into<String>, why: impl Into<String>) -> Result<T, EngineError> {
+        Err(EngineError::CannotAnswer { engine, key: key.into(), why: why.into() })
+    }
 }

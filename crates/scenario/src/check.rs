@@ -5,7 +5,7 @@ use crate::{
     law::{SizeLaw, SpanLaw},
     links::{Loss, Queue},
     model::{Control, Scenario},
-    parallel::{Bond, Foreground, Network},
+    networks::{Bond, Foreground, Network},
     split::Buffer,
 };
 use toml_file::Fault;

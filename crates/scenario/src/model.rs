@@ -3,7 +3,7 @@
 use crate::{
     flows::{FlowGroup, FlowSpec, Opens},
     links::Link,
-    parallel::{Bond, Foreground, Network},
+    networks::{Bond, Foreground, Network},
     random::{Purpose, stream},
     sources::Cross,
     split::{Buffer, Split},

@@ -1,6 +1,6 @@
 //! The engine: which scenarios it answers, and how it plays one.
 
-use crate::{conn::Conn, measure, measure::Looks, parallel, parallel::Ended, sender::Law, settings::Settings, world::World};
+use crate::{effort::Effort, measure, measure::Looks, parallel, parallel::Ended, sender::Law, settings::Settings, world::World};
 use control::Controller;
 use outcome::{Engine, EngineError, Outcome, Progress};
 use scenario::{Buffer, Explicit, Parallel, QueueKind, Scenario, Scheduler, SplitMode};
@@ -14,34 +14,6 @@ const PATIENCE: Span = Span(30 * 86_400 * 1_000_000_000);
 pub struct Sim {
     /// What TCP is like where the scenario does not say.
     pub settings: Settings,
-}
-
-/// What a run did, beside its outcome: for those who check or measure the simulator.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Effort {
-    /// Things that happened.
-    pub events: u64,
-    /// Data segments that were sent, again or for the first time, over all connections.
-    pub segments: u64,
-    /// Acknowledgements that were sent.
-    pub acks: u64,
-    /// Times a retransmission timer fired, reductions that were taken back, and probes of the tail.
-    pub timeouts: u64,
-    /// Reductions that were taken back.
-    pub undone: u64,
-    /// Probes of the tail.
-    pub probes: u64,
-}
-
-impl Effort {
-    /// With what a connection has done.
-    pub(crate) fn add(&mut self, conn: &Conn) {
-        self.segments += conn.sender.segments_sent();
-        self.acks += conn.receiver.acks;
-        self.timeouts += conn.sender.tally.timeouts;
-        self.undone += conn.sender.tally.undone;
-        self.probes += conn.sender.tally.probes;
-    }
 }
 
 impl Engine for Sim {
@@ -58,10 +30,10 @@ impl Engine for Sim {
             match split.mode {
                 SplitMode::Stream | SplitMode::Semi => {}
                 SplitMode::Store if split.buffer != Buffer::Unlimited => {
-                    return cannot(key("buffer"), "to store all before it forwards takes buffer = \"unlimited\"");
+                    return EngineError::cannot("sim", key("buffer"), "to store all before it forwards takes buffer = \"unlimited\"");
                 }
                 SplitMode::Store if scenario.flows.iter().any(|flow| flow.bytes.is_none()) => {
-                    return cannot(key("mode"), "a flow without an end is never stored whole: give the flows bytes");
+                    return EngineError::cannot("sim", key("mode"), "a flow without an end is never stored whole: give the flows bytes");
                 }
                 SplitMode::Store => {}
             }
@@ -144,11 +116,11 @@ impl Sim {
 fn can_answer_parallel(scenario: &Scenario, parallel: &Parallel<'_>) -> Result<(), EngineError> {
     for (index, network) in (1..).zip(parallel.networks) {
         if !matches!(network.queue.kind, QueueKind::Droptail | QueueKind::Ecn) {
-            return cannot(format!("network[{index}].queue.kind"), "its queues are droptail and ecn");
+            return EngineError::cannot("sim", format!("network[{index}].queue.kind"), "its queues are droptail and ecn");
         }
     }
     if let Some(Law::Told(_)) = Law::named(&scenario.control.sender) {
-        return cannot("control.sender".into(), "networks in parallel have no routers that would tell it what to send");
+        return EngineError::cannot("sim", "control.sender", "networks in parallel have no routers that would tell it what to send");
     }
     let refused = |flow: &scenario::FlowGroup| {
         let because = [
@@ -159,22 +131,18 @@ fn can_answer_parallel(scenario: &Scenario, parallel: &Parallel<'_>) -> Result<(
         because.into_iter().find(|(_, is_there, _)| *is_there)
     };
     if let Some((index, (key, _, why))) = (1..).zip(&scenario.flows).find_map(|(index, flow)| Some((index, refused(flow)?))) {
-        return cannot(format!("flow[{index}].{key}"), why);
+        return EngineError::cannot("sim", format!("flow[{index}].{key}"), why);
     }
     if parallel.bond.scheduler == Scheduler::Mptcp {
-        return cannot("bond.scheduler".into(), "Multipath TCP is the kernel's: --on lab");
+        return EngineError::cannot("sim", "bond.scheduler", "Multipath TCP is the kernel's: --on lab");
     }
     match parallel.overload() {
         Some((network, load)) => {
             let why = format!("network {network} would have a load of {load:.3}, and times would grow for ever: there is no mean");
-            cannot("bond.scheduler".into(), &why)
+            EngineError::cannot("sim", "bond.scheduler", &why)
         }
         None => Ok(()),
     }
-}
-
-fn cannot<T>(key: String, why: &str) -> Result<T, EngineError> {
-    Err(EngineError::CannotAnswer { engine: "sim", key, why: why.into() })
 }
 
 /// What each leg is under.
@@ -184,11 +152,11 @@ fn laws(scenario: &Scenario) -> Result<Vec<Law>, EngineError> {
         let wrong = |why: String| Err(EngineError::WrongScenario { key: key.into(), why });
         match Law::named(name) {
             Some(Law::Own(controller)) if leg == 0 && controller.needs_capacity() => {
-                cannot(key.into(), &format!("{name:?} shares out the capacity of a proxy's egress; a sender knows none"))
+                EngineError::cannot("sim", key, format!("{name:?} shares out the capacity of a proxy's egress; a sender knows none"))
             }
             Some(Law::Told(explicit)) if !is_told(scenario, leg, explicit) => wrong(untold(scenario, leg, name, explicit)),
             Some(law) => Ok(law),
-            None if name == "bbr" => cannot(key.into(), "the kernel's BBR is the lab's"),
+            None if name == "bbr" => EngineError::cannot("sim", key, "the kernel's BBR is the lab's"),
             None => {
                 let all: Vec<&str> = Controller::all().map(Controller::name).chain(Explicit::NAMES).collect();
                 wrong(format!("there is no controller {name:?}; there are {}", all.join(", ")))

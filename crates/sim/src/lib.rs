@@ -32,7 +32,8 @@
 //! before; losses are answered as Reno does, unless the name says that the window is kept.
 //!
 //! ```
-//! use scenario::{Engine, ScenarioFile};
+//! use outcome::Engine as _;
+//! use scenario::ScenarioFile;
 //! let text = "name = \"x\"\n[[link]]\nrate = \"10Mbit\"\ndelay = \"20ms\"\n[[flow]]\nbytes = \"1MB\"\n";
 //! let scenario = ScenarioFile::parse(text, "x")?.variants(&[])?.remove(0).scenario;
 //! let outcome = sim::Sim::default().run(&scenario, 1, &())?;
@@ -43,6 +44,7 @@
 mod app;
 mod conn;
 mod cross;
+mod effort;
 mod engine;
 mod heard;
 mod measure;
@@ -59,5 +61,6 @@ mod settings;
 mod timers;
 mod world;
 
-pub use engine::{Effort, Sim};
+pub use effort::Effort;
+pub use engine::Sim;
 pub use settings::{Recovery, Settings};

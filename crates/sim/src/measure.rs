@@ -1,7 +1,13 @@
 //! What is seen of a run: looks at equal distances of time, which double whenever there are too many, so that memory is flat in simulated
 //! time. What they make of an [`Outcome`] is said in `scenario`, for every engine alike.
 
-use crate::{conn::Conn, net::forward, relay::Relay, settings::Settings, world::World};
+use crate::{
+    conn::Conn,
+    net::forward,
+    relay::Relay,
+    settings::Settings,
+    world::{Observer, World},
+};
 use outcome::{FlowSeen, LegLook, LegSeen, LinkLook, LinkOutcome, Outcome, Seen, ShaperOutcome};
 use scenario::Backpressure;
 use units::Phase;
@@ -38,13 +44,24 @@ impl Looks {
         Looks { interval, most, seen: Seen { flows: vec![flow; flows], ..Seen::default() } }
     }
 
-    /// From one look to the next, ns.
-    pub(crate) fn interval(&self) -> u64 {
+    /// Keeps every second look.
+    fn thin(&mut self) {
+        thin(&mut self.seen.bottleneck);
+        thin(&mut self.seen.held);
+        thin(&mut self.seen.shaped);
+        for flow in &mut self.seen.flows {
+            thin(&mut flow.read);
+            flow.legs.iter_mut().for_each(|leg| thin(&mut leg.looks));
+        }
+    }
+}
+
+impl Observer for Looks {
+    fn interval(&self) -> u64 {
         self.interval
     }
 
-    /// Looks once at everything.
-    pub(crate) fn look(&mut self, world: &mut World<'_>) {
+    fn look(&mut self, world: &mut World<'_>) {
         if self.seen.bottleneck.len() >= self.most {
             self.interval *= 2;
             self.thin();
@@ -65,17 +82,6 @@ impl Looks {
         self.seen.held.push((t, held as f64));
         let shaped: u64 = shapers(world).into_iter().map(|line| world.net.queued(line)).sum();
         self.seen.shaped.push((t, shaped as f64));
-    }
-
-    /// Keeps every second look.
-    fn thin(&mut self) {
-        thin(&mut self.seen.bottleneck);
-        thin(&mut self.seen.held);
-        thin(&mut self.seen.shaped);
-        for flow in &mut self.seen.flows {
-            thin(&mut flow.read);
-            flow.legs.iter_mut().for_each(|leg| thin(&mut leg.looks));
-        }
     }
 }
 

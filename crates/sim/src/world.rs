@@ -4,8 +4,7 @@ use crate::{
     app::App,
     conn::{Conn, Side},
     cross::Source,
-    engine::Effort,
-    measure::Looks,
+    effort::Effort,
     net::{Hop, Net, backward, forward},
     packet::{Kind, Packet},
     receiver::{Echo, LARGEST_WINDOW, Receiver},
@@ -17,6 +16,15 @@ use crate::{
 use outcome::Progress;
 use scenario::{Backpressure, FlowSpec, Opens, QueueKind, Scenario, SplitMode};
 use units::{Rate, Span};
+
+/// What looks at a run, at equal distances of simulated time.
+pub(crate) trait Observer {
+    /// From one look to the next, ns.
+    fn interval(&self) -> u64;
+
+    /// Looks once at everything.
+    fn look(&mut self, world: &mut World<'_>);
+}
 
 /// For how long after the last byte has arrived senders' hearing of it is waited for, ns.
 const HEARING: u64 = 600_000_000_000;
@@ -155,7 +163,7 @@ impl<'a> World<'a> {
     }
 
     /// Lets it run until all flows have ended that do so by themselves, or until `until`; false: somebody asked for the end.
-    pub(crate) fn run(&mut self, until: u64, looks: &mut Looks, progress: &dyn Progress) -> bool {
+    pub(crate) fn run(&mut self, until: u64, looks: &mut impl Observer, progress: &dyn Progress) -> bool {
         let endless = self.flows.iter().any(|flow| flow.spec.bytes.is_none());
         self.net.timers.once(Key { who: 0, what: What::Look }, 0);
         let mut quiet = REPORT;

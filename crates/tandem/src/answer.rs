@@ -47,7 +47,7 @@ pub(crate) struct Manner {
 /// all the others: what disturbs a machine often passes.
 pub(crate) fn ask(questions: Vec<Question<'_>>, manner: Manner) -> Vec<Result<Outcome, EngineError>> {
     let scenarios: Vec<&Scenario> = questions.iter().map(|question| &question.variant.scenario).collect();
-    let in_real_time = questions.iter().any(|question| question.engine.name() == "lab");
+    let in_real_time = questions.iter().any(|question| question.engine.runs_in_real_time());
     let many = || if in_real_time { side_by_side(&scenarios) } else { thread::available_parallelism().map_or(1, usize::from) };
     let jobs = manner.jobs.unwrap_or_else(many).clamp(1, questions.len().max(1));
     let interrupted = interruption();

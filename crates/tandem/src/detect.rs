@@ -2,9 +2,13 @@
 
 mod page;
 
-use crate::{Failure, answer, probe};
+use crate::{
+    Failure, answer,
+    evidence::{method, says, strength},
+    probe,
+};
 use clap::{Args, Subcommand};
-use detect::{CaptureFile, CaptureTally, ConnectionFinding, Evidence, FindingOptions, Indication, SplitVerdict, Strength, TraceConditions};
+use detect::{CaptureFile, CaptureTally, ConnectionFinding, Evidence, FindingOptions, SplitVerdict, TraceConditions};
 use std::{io::Write as _, net::SocketAddr, path::PathBuf};
 use units::Span;
 
@@ -200,28 +204,4 @@ fn listing(finding: &ConnectionFinding) -> String {
         }),
     );
     text
-}
-
-pub(crate) fn says(says: Indication) -> &'static str {
-    match says {
-        Indication::EndToEnd => "end-to-end",
-        Indication::Split => "split",
-        Indication::SplitTcp => "split-tcp, if split",
-        Indication::TcpProxy => "tcp-proxy, if split",
-        Indication::Nothing => "nothing",
-    }
-}
-
-pub(crate) fn strength(piece: &Evidence) -> &'static str {
-    match (piece.says, piece.strength) {
-        (Indication::Nothing, _) => "",
-        (_, Strength::Weak) => "weak",
-        (_, Strength::Moderate) => "moderate",
-        (_, Strength::Strong) => "strong",
-    }
-}
-
-/// Name of the method, as in JSON.
-pub(crate) fn method(piece: &Evidence) -> String {
-    serde_json::to_value(piece.method).ok().and_then(|name| name.as_str().map(String::from)).unwrap_or_default()
 }

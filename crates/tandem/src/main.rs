@@ -29,6 +29,7 @@ mod control;
 mod demo;
 mod detect;
 mod doctor;
+mod evidence;
 mod flows;
 mod lab;
 mod manual;

@@ -2,7 +2,7 @@
 
 use crate::{
     Failure,
-    detect::{method, says, strength},
+    evidence::{method, says, strength},
 };
 use clap::Args;
 use detect::{Evidence, SplitVerdict};

@@ -13,16 +13,19 @@
 mod arrivals;
 mod events;
 mod jumps;
+mod play;
 mod real;
 mod replay;
 mod run;
 mod series;
 mod sizes;
+mod strand;
 mod truncated;
 
 pub use arrivals::{Modulation, Streams};
+pub use play::CanPlayed;
 pub use replay::{ideal, replay};
-pub use run::{CanPlayed, CanRun};
+pub use run::CanRun;
 pub use sizes::Sizes;
 
 use crate::{TheoryError, aimd::positive};

@@ -21,50 +21,69 @@ impl Engine for Theory {
     }
 
     fn can_answer(&self, scenario: &Scenario) -> Result<(), EngineError> {
-        let cannot = |key: &str, why: &str| Err(EngineError::CannotAnswer { engine: "theory", key: key.into(), why: why.into() });
         if let Some(parallel) = scenario.parallel() {
             return parallel::can_answer(&parallel);
         }
         let flows = scenario.flow_specs(scenario.seed);
         if flows.len() != 1 {
-            return cannot("flow", "its equations are of one connection");
+            return EngineError::cannot("theory", "flow", "its equations are of one connection");
         }
         let flow = &flows[0];
         if flow.bytes.is_some() {
-            return cannot("flow.bytes", "it knows the steady state, which a file never comes to");
+            return EngineError::cannot("theory", "flow.bytes", "it knows the steady state, which a file never comes to");
         }
         if flow.window.is_some() || flow.send_buffer.is_some() || flow.offers.is_some() || flow.access_delay.0 > 0 {
-            return cannot("flow", "its sender has always something to send, its receiver always room, and no delay of its own");
+            return EngineError::cannot(
+                "theory",
+                "flow",
+                "its sender has always something to send, its receiver always room, and no delay of its own",
+            );
         }
         if !scenario.cross.is_empty() {
-            return cannot("cross", "it knows of no other traffic");
+            return EngineError::cannot("theory", "cross", "it knows of no other traffic");
         }
         if scenario.links.iter().any(|link| !link.changes.is_empty()) {
-            return cannot("link.changes", "in a steady state nothing changes");
+            return EngineError::cannot("theory", "link.changes", "in a steady state nothing changes");
         }
         if let Some(key) = scenario.tcp.first_set() {
-            return cannot(key, "in its equations every acknowledgement lets the window grow, and all else of TCP is left out");
+            return EngineError::cannot(
+                "theory",
+                key,
+                "in its equations every acknowledgement lets the window grow, and all else of TCP is left out",
+            );
         }
         if scenario.splits.len() > 1 {
-            return cannot("split", "its equations are of two connections in tandem");
+            return EngineError::cannot("theory", "split", "its equations are of two connections in tandem");
         }
         if let Some(split) = scenario.splits.first() {
             if split.mode != SplitMode::Stream {
-                return cannot("split[1].mode", "its proxy forwards a stream");
+                return EngineError::cannot("theory", "split[1].mode", "its proxy forwards a stream");
             }
             if split.backpressure != Backpressure::Fluid {
-                return cannot("split[1].backpressure", "its sender is held back only while the buffer is full: \"fluid\"");
+                return EngineError::cannot(
+                    "theory",
+                    "split[1].backpressure",
+                    "its sender is held back only while the buffer is full: \"fluid\"",
+                );
             }
         }
         if scenario.leg_controls().iter().any(|control| *control != "reno") {
-            return cannot("control", "its rates rise steadily and are halved by a loss: \"reno\"");
+            return EngineError::cannot("theory", "control", "its rates rise steadily and are halved by a loss: \"reno\"");
         }
         for leg in scenario.legs() {
             let losses: Vec<&Loss> = scenario.links[leg.first..leg.end].iter().filter_map(|link| link.loss.as_ref()).collect();
             match losses[..] {
                 [Loss::PerPacket(_) | Loss::PerSecond(_)] => {}
-                [Loss::Gilbert(_)] => return cannot("link.loss", "its losses come one by one, per packet or per second"),
-                _ => return cannot("link.loss", "it needs one process of losses on each leg: without any its rates would rise for ever"),
+                [Loss::Gilbert(_)] => {
+                    return EngineError::cannot("theory", "link.loss", "its losses come one by one, per packet or per second");
+                }
+                _ => {
+                    return EngineError::cannot(
+                        "theory",
+                        "link.loss",
+                        "it needs one process of losses on each leg: without any its rates would rise for ever",
+                    );
+                }
             }
         }
         Ok(())

@@ -11,20 +11,25 @@ use scenario::{Parallel, Scenario, Scheduler, Shape};
 
 /// What the model has no answer to.
 pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
-    let cannot = |key: &str, why: String| Err(EngineError::CannotAnswer { engine: "theory", key: key.into(), why });
     if parallel.foreground.is_none() {
-        return cannot("flow", "its files come by chance: give a [foreground]".into());
+        return EngineError::cannot("theory", "flow", "its files come by chance: give a [foreground]");
     }
     if let Some(network) = parallel.networks.iter().position(|network| network.loss.is_some()) {
-        return cannot(&format!("network[{}].loss", network + 1), "its networks lose nothing: give the rate that losses leave".into());
+        return EngineError::cannot(
+            "theory",
+            format!("network[{}].loss", network + 1),
+            "its networks lose nothing: give the rate that losses leave",
+        );
     }
     match (parallel.bond.scheduler, parallel.overload()) {
-        (Scheduler::Score | Scheduler::Redundant | Scheduler::Tiers | Scheduler::Mptcp, _) => {
-            cannot("bond.scheduler", "it knows the ideal split, fixed parts and one network: fluid, round-robin, single".into())
-        }
+        (Scheduler::Score | Scheduler::Redundant | Scheduler::Tiers | Scheduler::Mptcp, _) => EngineError::cannot(
+            "theory",
+            "bond.scheduler",
+            "it knows the ideal split, fixed parts and one network: fluid, round-robin, single",
+        ),
         (_, Some((network, load))) => {
             let why = format!("network {network} would have a load of {load:.3}, and times would grow for ever: there is no mean");
-            cannot("bond.scheduler", why)
+            EngineError::cannot("theory", "bond.scheduler", why)
         }
         _ => Ok(()),
     }

@@ -7,9 +7,9 @@ mod transfers;
 use crate::{emulator::LinkReport, measure};
 use looks::Looks;
 use network::{Networks, PATIENCE, wire_rate};
-use outcome::{EngineError, FlowOutcome, Means, NetworkOutcome, Outcome, Progress, ReorderOutcome, Sojourns};
+use outcome::{CountedJobs, EngineError, FlowOutcome, NetworkOutcome, Outcome, Progress, ReorderOutcome};
 use proxy::FlowRecord;
-use scenario::{FlowSpec, Job, Opens, Parallel, Scenario, Scheduler};
+use scenario::{FlowSpec, Opens, Parallel, PlannedTransfer, Scenario, Scheduler, TransferSchedule};
 use std::{
     collections::HashMap,
     path::PathBuf,
@@ -20,8 +20,6 @@ use std::{
 use transfers::{Ended, Ends, Over, Spec, Transfer};
 use units::Span;
 
-/// Of so many foreground transfers that count, one comes before them and does not: the networks begin empty. (So it is in the simulator.)
-const EARLY: u64 = 10;
 /// How often progress is told.
 const LOOK: Duration = Duration::from_millis(50);
 /// Transfers at once; with more the networks are overloaded, and a run would have no end.
@@ -29,36 +27,29 @@ const MOST_LIVE: usize = 4000;
 
 /// What of networks in parallel there is no answer to.
 pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
-    let cannot = |key: String, why: &str| Err(EngineError::CannotAnswer { engine: "lab", key, why: why.into() });
     for (index, network) in (1..).zip(parallel.networks) {
         if network.queue.kind != scenario::QueueKind::Droptail {
-            return cannot(
+            return EngineError::cannot(
+                "lab",
                 format!("network[{index}].queue.kind"),
                 "its networks are drop-tail queues; others are the simulator's: --on sim",
             );
         }
     }
     match parallel.bond.scheduler {
-        Scheduler::Fluid => return cannot("bond.scheduler".into(), "a fluid is the ideal that no real bond attains: --on theory,sim"),
-        Scheduler::Mptcp if !transfers::has_multipath() => return cannot("bond.scheduler".into(), "this kernel has no Multipath TCP"),
+        Scheduler::Fluid => {
+            return EngineError::cannot("lab", "bond.scheduler", "a fluid is the ideal that no real bond attains: --on theory,sim");
+        }
+        Scheduler::Mptcp if !transfers::has_multipath() => {
+            return EngineError::cannot("lab", "bond.scheduler", "this kernel has no Multipath TCP");
+        }
         _ => {}
     }
     if let Some((network, load)) = parallel.overload() {
         let why = format!("network {network} would have a load of {load:.3}, and times would grow for ever: there is no mean");
-        return cannot("bond.scheduler".into(), &why);
+        return EngineError::cannot("lab", "bond.scheduler", &why);
     }
     Ok(())
-}
-
-/// A transfer that is to come.
-#[derive(Debug, Clone, Copy)]
-struct Coming {
-    job: Job,
-    opens: Opens,
-    window: Option<units::Bytes>,
-    /// Which flow it is, where it is one that is given.
-    flow: Option<usize>,
-    ends: bool,
 }
 
 /// What came over the bond, as its two ends tell: payload by network, and what waited of each stream at its most.
@@ -75,6 +66,12 @@ struct Mark {
     left: Vec<u64>,
 }
 
+impl Mark {
+    fn of(networks: &Networks, at: f64) -> Self {
+        Mark { at, left: networks.left() }
+    }
+}
+
 /// A flow that is given: its transfer once it has begun, when it ended, or what went wrong.
 struct Given {
     spec: FlowSpec,
@@ -88,15 +85,9 @@ struct Run<'a> {
     parallel: &'a Parallel<'a>,
     networks: &'a Networks,
     ends: &'a Ends,
-    sojourns: Sojourns,
-    early: u64,
-    jobs: u64,
-    seen: u64,
-    began: Option<Mark>,
-    stopped: Option<Mark>,
+    jobs: CountedJobs<Mark>,
     /// Transfers under way, by number; with the part of the run that they count in, if they do.
-    live: HashMap<u64, (Coming, Option<usize>, Arc<Transfer>)>,
-    counted: u64,
+    live: HashMap<u64, (PlannedTransfer, Option<usize>, Arc<Transfer>)>,
     number: u64,
     carried: u64,
     flows: Vec<Given>,
@@ -144,19 +135,12 @@ pub(crate) fn play(
     let rtt = parallel.networks.iter().map(|network| 2 * network.delay.0).max().unwrap_or(0);
     thread::sleep((Duration::from_millis(200) + Span(8 * rtt).duration()).min(PATIENCE));
     let mut ends = Ends::start(&networks, parallel.networks.len(), (seed, &control), &windows, multipath, tell)?;
-    let jobs = parallel.foreground.map_or(0, |foreground| foreground.jobs);
     let mut run = Run {
         parallel,
         networks: &networks,
         ends: &ends,
-        sojourns: Sojourns::new(parallel.classes(), jobs),
-        early: jobs / EARLY,
-        jobs,
-        seen: 0,
-        began: None,
-        stopped: None,
+        jobs: CountedJobs::new(parallel),
         live: HashMap::new(),
-        counted: 0,
         number: 0,
         carried: 0,
         flows: specs.iter().map(|spec| Given { spec: *spec, transfer: None, end: None, error: None }).collect(),
@@ -222,7 +206,7 @@ fn judge(outcome: &mut Outcome, parallel: &Parallel<'_>, reports: &[LinkReport])
 
 impl Run<'_> {
     fn mark(&self) -> Mark {
-        Mark { at: self.ends.all.now(), left: self.networks.left() }
+        Mark::of(self.networks, self.ends.all.now())
     }
 
     /// Lets transfers come until all that is measured has ended; false: it was ended before.
@@ -234,24 +218,17 @@ impl Run<'_> {
         seed: u64,
         progress: &dyn Progress,
     ) -> Result<bool, EngineError> {
-        let mut given: Vec<(usize, FlowSpec)> = self.flows.iter().map(|flow| flow.spec).enumerate().collect();
-        given.sort_by_key(|(_, spec)| spec.start);
-        let (mut given, mut jobs) = (given.into_iter().peekable(), self.parallel.jobs(seed).peekable());
-        if self.jobs == 0 {
-            self.began = Some(self.mark());
+        let specs: Vec<FlowSpec> = self.flows.iter().map(|flow| flow.spec).collect();
+        let mut planned = TransferSchedule::new(self.parallel, &specs, seed).peekable();
+        if !self.jobs.has_foreground() {
+            self.jobs.begin(self.mark());
         }
         let duration = scenario.duration.map(Span::secs);
         loop {
             let now = self.ends.all.now();
-            while let Some((flow, spec)) = given.next_if(|(_, spec)| spec.start.secs() <= now) {
-                let job = Job { class: 0, at: spec.start, bytes: spec.bytes.unwrap_or(units::Bytes(u64::MAX)) };
-                let coming = Coming { job, opens: spec.opens, window: spec.window, flow: Some(flow), ends: spec.bytes.is_some() };
-                self.begin(coming, over);
-            }
-            while let Some(job) = jobs.next_if(|job| job.at.secs() <= now) {
-                let window = self.parallel.window(job.class);
-                let over = job.class.checked_sub(1).map_or(over, Over::Network);
-                self.begin(Coming { job, opens: Opens::Sender, window, flow: None, ends: true }, over);
+            while let Some(transfer) = planned.next_if(|transfer| transfer.job.at.secs() <= now) {
+                let over = transfer.job.class.checked_sub(1).map_or(over, Over::Network);
+                self.begin(transfer, over);
             }
             if self.is_over() {
                 return Ok(true);
@@ -259,7 +236,7 @@ impl Run<'_> {
             if duration.is_some_and(|duration| now >= duration) {
                 return Ok(false);
             }
-            if self.jobs == 0 {
+            if !self.jobs.has_foreground() {
                 let read = self.live.values().map(|(.., transfer)| transfer.read.load(Relaxed)).sum::<u64>() + self.carried;
                 self.looks.look(now, read, self.networks);
             }
@@ -271,10 +248,13 @@ impl Run<'_> {
             if progress.cancelled() {
                 return Err(EngineError::Cancelled);
             }
-            let done = self.seen as f64 / (self.early + self.jobs).max(1) as f64;
+            let done = self.jobs.progress();
             progress.at(duration.map_or(done, |duration| done.max(now / duration)).min(1.0), "running");
-            let next = [given.peek().map(|(_, spec)| spec.start), jobs.peek().map(|job| job.at)].into_iter().flatten().min();
-            let wait = next.map_or(LOOK, |at| at.duration().saturating_sub(self.ends.all.began.elapsed())).min(LOOK);
+            let wait = planned
+                .peek()
+                .map(|transfer| transfer.job.at)
+                .map_or(LOOK, |at| at.duration().saturating_sub(self.ends.all.began.elapsed()))
+                .min(LOOK);
             if let Ok(first) = ended.recv_timeout(wait) {
                 self.end(first);
                 while let Ok(more) = ended.try_recv() {
@@ -285,14 +265,15 @@ impl Run<'_> {
     }
 
     fn is_over(&self) -> bool {
-        if self.jobs > 0 {
-            return self.stopped.is_some() && self.counted == 0;
+        if self.jobs.has_foreground() {
+            return self.jobs.is_over();
         }
         self.flows.iter().all(|flow| flow.spec.bytes.is_some() && (flow.end.is_some() || flow.error.is_some()))
     }
 
-    fn begin(&mut self, coming: Coming, over: Over) {
-        let part = self.arrives(&coming.job);
+    fn begin(&mut self, coming: PlannedTransfer, over: Over) {
+        let (networks, all) = (self.networks, &self.ends.all);
+        let part = self.jobs.arrive(coming.job.class, || Mark::of(networks, all.now()));
         self.number += 1;
         let bytes = coming.ends.then_some(coming.job.bytes);
         let spec = Spec { number: self.number, over, opens: coming.opens, bytes, window: coming.window };
@@ -300,38 +281,18 @@ impl Run<'_> {
         if let Some(flow) = coming.flow {
             self.flows[flow].transfer = Some(transfer.clone());
         }
-        self.counted += u64::from(part.is_some());
         self.live.insert(self.number, (coming, part, transfer));
-    }
-
-    /// The part of the run that a transfer counts in, if it counts.
-    fn arrives(&mut self, job: &Job) -> Option<usize> {
-        let is_foreground = job.class == 0;
-        self.seen += u64::from(is_foreground);
-        if is_foreground && self.seen == self.early + 1 && self.began.is_none() {
-            self.began = Some(self.mark());
-        }
-        if self.began.is_none() || self.stopped.is_some() || self.jobs == 0 {
-            return None;
-        }
-        let number = self.seen - self.early - 1;
-        if is_foreground && number + 1 == self.jobs {
-            self.stopped = Some(self.mark());
-        }
-        Some(self.sojourns.part(number))
     }
 
     fn end(&mut self, (number, how): Ended) {
         self.ends.all.forget(number);
         // A transfer whose other end has failed as well is told of twice.
         let Some((coming, part, transfer)) = self.live.remove(&number) else { return };
-        self.counted -= u64::from(part.is_some());
+        let time_s = how.as_ref().ok().map(|at| at - coming.job.at.secs());
+        self.jobs.end(coming.job.class, part, time_s);
         match how {
             Ok(at) => {
                 self.carried += transfer.read.load(Relaxed);
-                if let Some(part) = part {
-                    self.sojourns.add(coming.job.class, part, at - coming.job.at.secs());
-                }
                 if let Some(flow) = coming.flow {
                     self.flows[flow].end = Some(at);
                 }
@@ -350,7 +311,8 @@ impl Run<'_> {
         if self.short_of_memory {
             self.failures.push(measure::SHORT_OF_MEMORY.into());
         }
-        let (began, stopped) = (self.began.clone().unwrap_or_default(), self.stopped.clone().unwrap_or_else(|| self.mark()));
+        let (began, stopped) = self.jobs.marks();
+        let (began, stopped) = (began.cloned().unwrap_or_default(), stopped.cloned().unwrap_or_else(|| self.mark()));
         let span = (stopped.at - began.at).max(1e-9);
         let capacity = |index: usize| wire_rate(self.parallel.networks[index].rate).bits_per_s() as f64 / 8.0 * span;
         let left = |index: usize| {
@@ -364,7 +326,7 @@ impl Run<'_> {
             share: None,
             queue_drops: None,
         };
-        let means = if self.jobs > 0 { self.sojourns.means() } else { Means::default() };
+        let means = self.jobs.means();
         let flows: Vec<FlowOutcome> = self.flows.iter().map(|flow| flow_outcome(flow, stopped.at)).collect();
         // What was read, of those too that have not ended.
         let reading: u64 = self.live.values().map(|(.., transfer)| transfer.read.load(Relaxed)).sum();

@@ -4,7 +4,6 @@
 //! A connection's place is taken by another when it has nothing more to say, so that memory is that of the transfers under way. Its number has a
 //! count of those who had the place before: what is still on its way to one of them, packets and timers, finds nobody.
 
-mod coming;
 mod measure;
 mod steer;
 mod stripe;
@@ -15,7 +14,7 @@ pub(crate) use measure::outcome;
 
 use crate::{
     conn::{Conn, Side},
-    engine::Effort,
+    effort::Effort,
     net::{Hop, Net, backward, forward, wire_rate},
     packet::{Kind, Packet},
     receiver::{Echo, LARGEST_WINDOW, Receiver},
@@ -23,11 +22,10 @@ use crate::{
     settings::Settings,
     timers::{Key, Timer, What},
 };
-use coming::{Coming, Schedule};
 use control::Controller;
 use measure::Tally;
 use outcome::Progress;
-use scenario::{FlowSpec, Network, Parallel, QueueKind, Scenario};
+use scenario::{FlowSpec, Network, Parallel, PlannedTransfer, QueueKind, Scenario, TransferSchedule};
 use std::collections::VecDeque;
 use stripe::{MOST, Stripe};
 
@@ -50,7 +48,7 @@ pub(crate) enum Ended {
 /// A transfer under way.
 #[derive(Debug)]
 struct Transfer {
-    coming: Coming,
+    coming: PlannedTransfer,
     stripe: Stripe,
     /// The places of its connections, by network.
     conns: [Option<u32>; MOST],
@@ -93,8 +91,8 @@ pub(crate) struct World<'a> {
     transfers: Vec<Transfer>,
     free_transfers: Vec<u32>,
     /// What is to come, and which is next.
-    schedule: Schedule,
-    next: Option<Coming>,
+    schedule: TransferSchedule,
+    next: Option<PlannedTransfer>,
     flows: Vec<Flow>,
     /// Given flows that have an end and have not come to it.
     open: usize,
@@ -123,7 +121,7 @@ impl<'a> World<'a> {
             free_conns: VecDeque::new(),
             transfers: Vec::new(),
             free_transfers: Vec::new(),
-            schedule: Schedule::new(&parallel, &specs, seed),
+            schedule: TransferSchedule::new(&parallel, &specs, seed),
             next: None,
             flows: specs.iter().map(flow).collect(),
             open: specs.iter().filter(|spec| spec.bytes.is_some()).count(),
@@ -182,7 +180,7 @@ impl<'a> World<'a> {
 
     fn is_over(&self) -> bool {
         if self.parallel.foreground.is_some() {
-            return self.tally.is_over();
+            return self.tally.jobs.is_over();
         }
         self.open == 0 && self.flows.iter().all(|flow| flow.spec.bytes.is_some())
     }
@@ -205,7 +203,7 @@ impl<'a> World<'a> {
 
     fn share_done(&self, until: u64) -> f64 {
         if self.parallel.foreground.is_some() {
-            return self.tally.share_done();
+            return self.tally.jobs.progress();
         }
         let ended = self.flows.len() - self.open;
         (ended as f64 / self.flows.len().max(1) as f64).max(self.net.now as f64 / until as f64)

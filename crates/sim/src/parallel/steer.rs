@@ -3,14 +3,18 @@
 //! Each piece has its header before it, as on the wire. What the receiving end says is not sent back as frames: its TCP's acknowledgements stand for them,
 //! which come when they would.
 
-use super::{World, stripe::MOST};
+use super::World;
 use crate::{
     sender::Sender,
     timers::{Key, NEVER, What},
 };
 use bond::{ConnId, Header, Look, Order, Outbound};
+use scenario::Scenario;
 use std::collections::VecDeque;
 use units::Span;
+
+/// The most networks of a bond.
+const MOST: usize = Scenario::MOST_NETWORKS;
 
 const HEADER: u64 = Header::PIECE as u64;
 
