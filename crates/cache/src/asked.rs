@@ -6,6 +6,7 @@ use crate::{
     fields::{self, Target},
     house::Caller,
     negotiate,
+    pool::Where,
     requests::Exchange,
     rules,
 };
@@ -45,6 +46,11 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    /// Where it goes on to.
+    pub(crate) fn destination(&self, caller: &Caller) -> Where {
+        Where::of(caller.server, &self.target.authority, 80)
+    }
+
     pub(crate) fn new(caller: &Caller, mut parts: Parts, body: Incoming, target: Target, exchange: Arc<Exchange>) -> Self {
         let body = (!body.is_end_stream()).then_some(body);
         let names = |field: &HeaderName, word: &str| negotiate::tokens(&parts.headers, field).any(|token| token.eq_ignore_ascii_case(word));
@@ -127,7 +133,7 @@ impl Asked {
         let Some(body) = self.body.take() else { return (request, waited) };
         let patience = caller.house.config.patience;
         let window = self.exchange.window();
-        let source = Source { body, lease: None, patience, house: caller.house.clone(), came: None, window };
+        let source = Source { body, lease: None, patience, counters: caller.house.counters.clone(), came: None, window };
         let flow = if caller.house.config.hold {
             // The client is asked for all of it here and now.
             request.headers_mut().remove(EXPECT);

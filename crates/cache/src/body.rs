@@ -5,9 +5,8 @@ use crate::{
     budget::Share,
     counters::Counters,
     encode::Encoder,
-    house::House,
+    error_response::Error,
     negotiate::Coding,
-    origin::Lease,
     record::Record,
     window::Window,
 };
@@ -27,9 +26,6 @@ use std::{
     time::Duration,
 };
 use tokio::{sync::mpsc, time::timeout};
-
-/// Why a body, or a connection, broke off.
-pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// Parts that wait between two tasks.
 const QUEUE: usize = 4;
@@ -134,14 +130,20 @@ async fn compress(source: &mut Flow, coding: Coding, sender: &Sender, counters: 
     }
 }
 
+/// A connection that a body comes over, and that can be used again after its end.
+pub(crate) trait GivesBack: Send + Sync {
+    /// All of the body has come.
+    fn give_back(self: Box<Self>);
+}
+
 /// Something that comes in, and is counted as it does.
 pub(crate) struct Source {
     pub(crate) body: Incoming,
     /// The connection to give back at the end, where it is a server's.
-    pub(crate) lease: Option<Lease>,
+    pub(crate) lease: Option<Box<dyn GivesBack>>,
     /// How long it may say nothing.
     pub(crate) patience: Duration,
-    pub(crate) house: Arc<House>,
+    pub(crate) counters: Arc<Counters>,
     /// What has come, where that is an answer.
     pub(crate) came: Option<Arc<AtomicU64>>,
     /// Bounds what is passed on as it comes.
@@ -162,7 +164,7 @@ impl Source {
                 Ok(bytes) => {
                     if let Some(came) = &self.came {
                         came.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-                        self.house.counters.origin_bytes.add(bytes.len() as u64);
+                        self.counters.origin_bytes.add(bytes.len() as u64);
                     }
                     return Ok(Part::Bytes(bytes));
                 }

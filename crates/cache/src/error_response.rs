@@ -2,6 +2,9 @@
 
 use hyper::StatusCode;
 
+/// Why a message broke off, or a connection ended.
+pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
+
 /// A status, and the reason as text.
 #[derive(Debug)]
 pub(crate) struct ErrorResponse {

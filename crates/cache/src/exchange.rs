@@ -3,23 +3,23 @@
 use crate::{
     asked::Asked,
     blob::Writer,
-    body::{Body, Error, Flow, Part, Sender, Source, send_rest},
-    error_response::ErrorResponse,
+    body::{Body, Flow, GivesBack as _, Part, Sender, Source, send_rest},
+    error_response::{Error, ErrorResponse},
     fields::{self, Target},
     give::{Given, give},
     house::{Caller, House},
     origin::Lease,
-    pool::Where,
     record::{From, Record},
+    reply::{CACHE_STATUS, Reply},
     rules::{self, Entry, Rules, Verdict, directive},
     store::{Flight, Lead},
-    tunnel,
+    tunnel::{self, Upgrade},
     users::CHALLENGE,
 };
 use hyper::{
     Method, Request, Response, StatusCode, Version,
     body::{Body as _, Incoming},
-    header::{CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION, MAX_FORWARDS, SET_COOKIE},
+    header::{CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_TYPE, HeaderValue, LOCATION, MAX_FORWARDS, SET_COOKIE},
 };
 use std::{
     sync::Arc,
@@ -33,13 +33,11 @@ const PATIENCE_WITH_OTHERS: Duration = Duration::from_secs(10);
 const LITTLE: u64 = 256 * 1024;
 /// `Retry-After` of a 503 of its own, seconds.
 const RETRY_AFTER: u64 = 5;
-/// `Cache-Status` (RFC 9211).
-pub(crate) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
 /// Answers a request. The error ends the connection.
 pub(crate) async fn answer(caller: Arc<Caller>, mut request: Request<Incoming>) -> Result<Response<Body>, Error> {
     let house = &caller.house;
-    let mut record = Record::new(house, caller.client, request.method().clone(), request.uri().to_string());
+    let mut record = Record::new(&house.counters, caller.client, request.method().clone(), request.uri().to_string());
     let outcome = if let Err(unknown) = caller.authenticate(request.headers()) {
         Err(unknown)
     } else if request.method() == Method::CONNECT {
@@ -98,9 +96,7 @@ fn page(trouble: ErrorResponse) -> Response<Body> {
     response
 }
 
-pub(crate) type Outcome = Result<(Response<Body>, From, &'static str), ErrorResponse>;
-
-async fn handle(caller: &Arc<Caller>, mut asked: Asked, upgrade: hyper::upgrade::OnUpgrade, record: &Record) -> Outcome {
+async fn handle(caller: &Arc<Caller>, mut asked: Asked, upgrade: hyper::upgrade::OnUpgrade, record: &Record) -> Reply {
     let house = &caller.house;
     if fields::has_been_here(&request_via(&asked), &house.name) {
         let text = "the request has come back here: this cache is on its own way to the server".into();
@@ -110,7 +106,13 @@ async fn handle(caller: &Arc<Caller>, mut asked: Asked, upgrade: hyper::upgrade:
         return Ok((response, From::Refused, ""));
     }
     if asked.upgrade.is_some() {
-        return tunnel::upgrade(caller, asked, upgrade, record).await;
+        return match tunnel::upgrade(caller, asked, upgrade).await? {
+            Upgrade::Switched(response) => Ok((*response, From::Tunnel, "")),
+            Upgrade::Declined(declined) => {
+                let (asked, answer, lease) = *declined;
+                fresh(caller, asked, answer, lease, None, record).await
+            }
+        };
     }
     let plain = matches!(asked.parts.method, Method::GET | Method::HEAD) && asked.body.is_none();
     if !plain || !house.config.keep || rules::is_for_the_origin(asked.headers()) {
@@ -177,13 +179,9 @@ fn last_hop(asked: &mut Asked) -> Result<Option<Response<Body>>, ErrorResponse> 
     }
 }
 
-pub(crate) fn destination(caller: &Caller, asked: &Asked) -> Where {
-    Where::of(caller.server, &asked.target.authority, 80)
-}
-
 /// What no cache has business with, or what changes things.
-async fn pass(caller: &Arc<Caller>, mut asked: Asked, record: &Record) -> Outcome {
-    let to = destination(caller, &asked);
+async fn pass(caller: &Arc<Caller>, mut asked: Asked, record: &Record) -> Reply {
+    let to = asked.destination(caller);
     let bare = asked.body.is_none();
     let (request, waited) = asked.whole(caller).await;
     let again = (bare && asked.parts.method.is_idempotent()).then_some(|| asked.bare(None));
@@ -198,8 +196,8 @@ async fn pass(caller: &Arc<Caller>, mut asked: Asked, record: &Record) -> Outcom
 }
 
 /// What is not kept, or has to be asked for again.
-async fn fetch(caller: &Arc<Caller>, asked: Asked, stale: Option<Arc<Entry>>, lead: Option<Lead>, record: &Record) -> Outcome {
-    let (to, house) = (destination(caller, &asked), &caller.house);
+async fn fetch(caller: &Arc<Caller>, asked: Asked, stale: Option<Arc<Entry>>, lead: Option<Lead>, record: &Record) -> Reply {
+    let (to, house) = (asked.destination(caller), &caller.house);
     let stale = stale.filter(|_| asked.is_get());
     let validation: Option<Vec<_>> = stale.as_ref().map(|entry| entry.validation().collect());
     let begun = Instant::now();
@@ -218,7 +216,7 @@ async fn fetch(caller: &Arc<Caller>, asked: Asked, stale: Option<Arc<Entry>>, le
     fields::strip(answer.headers_mut());
     // Its cookies are for this client, and no part of what is kept.
     let cookies = fields::take_all(answer.headers_mut(), &SET_COOKIE);
-    lease.give_back();
+    Box::new(lease).give_back();
     let Some(entry) = old.freshened(&asked.question, answer.headers(), now) else {
         // It is about another answer than the one that was asked about.
         house.store.forget(&asked.target, &old);
@@ -239,20 +237,13 @@ async fn fetch(caller: &Arc<Caller>, asked: Asked, stale: Option<Arc<Entry>>, le
     Ok((response, from, form))
 }
 
-async fn stand(caller: &Arc<Caller>, asked: &Asked, entry: &Arc<Entry>) -> Outcome {
+async fn stand(caller: &Arc<Caller>, asked: &Asked, entry: &Arc<Entry>) -> Reply {
     let (entry, reader) = (entry.clone(), entry.blob.reader());
     give(caller, asked, Given { entry, from: From::Stale, reader, beyond: None }).await
 }
 
 /// An answer that has just come.
-pub(crate) async fn fresh(
-    caller: &Arc<Caller>,
-    asked: Asked,
-    answer: Response<Incoming>,
-    lease: Lease,
-    lead: Option<Lead>,
-    record: &Record,
-) -> Outcome {
+async fn fresh(caller: &Arc<Caller>, asked: Asked, answer: Response<Incoming>, lease: Lease, lead: Option<Lead>, record: &Record) -> Reply {
     let (house, now) = (&caller.house, SystemTime::now());
     let (mut parts, body) = answer.into_parts();
     let said = fields::length(&parts.headers);
@@ -270,14 +261,14 @@ pub(crate) async fn fresh(
         let mut response = Response::from_parts(parts, Body::empty());
         said.into_iter().for_each(|length| drop(response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length))));
         fields::add_via(response.headers_mut(), Version::HTTP_11, &house.name);
-        lease.give_back();
+        Box::new(lease).give_back();
         return Ok((response, From::Pass, ""));
     }
     let source = Source {
         body,
-        lease: Some(lease),
+        lease: Some(Box::new(lease)),
         patience: house.config.patience,
-        house: house.clone(),
+        counters: house.counters.clone(),
         came: Some(record.came.clone()),
         window: asked.exchange.window(),
     };
@@ -312,7 +303,7 @@ pub(crate) async fn fresh(
 }
 
 /// An answer that goes on as it comes.
-async fn passing(caller: &Caller, asked: &Asked, parts: hyper::http::response::Parts, source: Source) -> Outcome {
+async fn passing(caller: &Caller, asked: &Asked, parts: hyper::http::response::Parts, source: Source) -> Reply {
     let body = !source.body.is_end_stream();
     let mut flow = source.flow();
     let mut response = Response::new(());

@@ -5,13 +5,13 @@ use crate::{
     blob::{End, Reader},
     body::{Body, Flow, Packing, read_out},
     error_response::ErrorResponse,
-    exchange::{CACHE_STATUS, Outcome},
     fields,
     house::Caller,
     limits::WINDOW,
     negotiate, picture_protocol,
     pictures::{Smaller, Wanted},
     record::From,
+    reply::{CACHE_STATUS, Reply},
     rules::{self, Entry, Part, directive},
     shrink::Kind,
 };
@@ -38,7 +38,7 @@ pub(crate) struct Given {
 }
 
 /// See the module.
-pub(crate) async fn give(caller: &Arc<Caller>, asked: &Asked, given: Given) -> Outcome {
+pub(crate) async fn give(caller: &Arc<Caller>, asked: &Asked, given: Given) -> Reply {
     let Given { entry, from, reader, beyond } = given;
     let (house, now) = (&caller.house, SystemTime::now());
     let mut headers = entry.headers.clone();

@@ -39,6 +39,7 @@ mod pictures;
 mod pool;
 mod raw;
 mod record;
+mod reply;
 mod requests;
 mod rules;
 pub mod shrink;

@@ -1,8 +1,8 @@
 //! A connection that came in: is it HTTP, and of which version?
 
 use crate::{
-    body::Error,
     config::Raw,
+    error_response::Error,
     exchange,
     house::{Caller, House},
     leg::{self, Leg},

@@ -1,8 +1,8 @@
 //! Connections to servers, and requests over them.
 
 use crate::{
-    body::{Body, Error},
-    error_response::ErrorResponse,
+    body::{Body, GivesBack},
+    error_response::{Error, ErrorResponse},
     house::Caller,
     leg::{self, Leg},
     limits::{CONNECTION, Reserved},
@@ -34,7 +34,14 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    pub(crate) fn give_back(mut self) {
+    /// Leaves the connection to who speaks another protocol on it.
+    pub(crate) fn leave(mut self) {
+        self.line = None;
+    }
+}
+
+impl GivesBack for Lease {
+    fn give_back(mut self: Box<Self>) {
         let Some(mut line) = self.line.take() else { return };
         let (caller, to, waited) = (self.caller.clone(), self.to.clone(), self.waited.clone());
         tokio::spawn(async move {
@@ -53,11 +60,6 @@ impl Lease {
                 caller.house.pool.keep(caller.owner, to, line);
             }
         });
-    }
-
-    /// Leaves the connection to who speaks another protocol on it.
-    pub(crate) fn leave(mut self) {
-        self.line = None;
     }
 }
 

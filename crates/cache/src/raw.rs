@@ -9,8 +9,8 @@
 
 use crate::{
     blob::{Piece, Reader, Writer},
-    body::Error,
     config::Raw,
+    error_response::Error,
     house::{Caller, House},
     leg::close_gently,
     limits::{ClientShare, Reserved},

@@ -1,6 +1,6 @@
 //! What became of a request: one line in the log when its answer has been sent, and its part of the numbers.
 
-use crate::{body::Error, house::House};
+use crate::{counters::Counters, error_response::Error};
 use hyper::{Method, StatusCode};
 use std::{
     net::SocketAddr,
@@ -40,7 +40,7 @@ impl From {
 /// See the module. The line is written when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Record {
-    house: Arc<House>,
+    counters: Arc<Counters>,
     begun: Instant,
     client: SocketAddr,
     method: Method,
@@ -57,9 +57,9 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    pub(crate) fn new(house: &Arc<House>, client: SocketAddr, method: Method, uri: String) -> Self {
+    pub(crate) fn new(counters: &Arc<Counters>, client: SocketAddr, method: Method, uri: String) -> Self {
         Record {
-            house: house.clone(),
+            counters: counters.clone(),
             begun: Instant::now(),
             client,
             method,
@@ -76,7 +76,7 @@ impl Record {
 
     pub(crate) fn sent(&mut self, bytes: u64) {
         self.sent += bytes;
-        self.house.counters.client_bytes.add(bytes);
+        self.counters.client_bytes.add(bytes);
     }
 
     /// Why the answer is not what was asked for, or not all of it.
@@ -87,7 +87,7 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        let counters = &self.house.counters;
+        let counters = &self.counters;
         counters.requests.add(1);
         match self.from {
             From::Hit => counters.hits.add(1),

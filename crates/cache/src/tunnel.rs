@@ -5,14 +5,12 @@ use crate::{
     body::Body,
     config::Raw,
     error_response::ErrorResponse,
-    exchange::{Outcome, destination},
     fields,
     house::Caller,
     leg::Leg,
-    origin::told,
+    origin::{Lease, told},
     pool::Where,
     raw,
-    record::{From, Record},
 };
 use bytes::Bytes;
 use hyper::{
@@ -53,9 +51,20 @@ pub(crate) async fn connect(caller: &Arc<Caller>, mut request: Request<Incoming>
     Ok(Response::new(Body::empty()))
 }
 
+/// What a server answers to the wish for another protocol.
+pub(crate) enum Upgrade {
+    /// It agrees; the response tells the client so.
+    Switched(Box<Response<Body>>),
+    /// It answers the request as it stands.
+    Declined(Box<(Asked, Response<Incoming>, Lease)>),
+}
+
 /// Passes the wish for another protocol on, and that protocol where the server agrees.
-pub(crate) async fn upgrade(caller: &Arc<Caller>, mut asked: Asked, near: OnUpgrade, record: &Record) -> Outcome {
-    let to = destination(caller, &asked);
+///
+/// # Errors
+/// The server is not reached.
+pub(crate) async fn upgrade(caller: &Arc<Caller>, mut asked: Asked, near: OnUpgrade) -> Result<Upgrade, ErrorResponse> {
+    let to = asked.destination(caller);
     let begun = Instant::now();
     if asked.body.is_some() {
         // It is not clear to which protocol a body would belong.
@@ -65,7 +74,7 @@ pub(crate) async fn upgrade(caller: &Arc<Caller>, mut asked: Asked, near: OnUpgr
     let none: Option<fn() -> Request<Body>> = None;
     let (mut answer, lease) = caller.send(&asked.exchange, &to, request, none, move || begun.elapsed()).await?;
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return crate::exchange::fresh(caller, asked, answer, lease, None, record).await;
+        return Ok(Upgrade::Declined(Box::new((asked, answer, lease))));
     }
     let far = on(&mut answer);
     let of = caller.clone();
@@ -86,7 +95,7 @@ pub(crate) async fn upgrade(caller: &Arc<Caller>, mut asked: Asked, near: OnUpgr
     protocol.into_iter().for_each(|protocol| drop(parts.headers.insert(UPGRADE, protocol)));
     parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     fields::add_via(&mut parts.headers, Version::HTTP_11, &caller.house.name);
-    Ok((Response::from_parts(parts, Body::empty()), From::Tunnel, ""))
+    Ok(Upgrade::Switched(Box::new(Response::from_parts(parts, Body::empty()))))
 }
 
 /// Carries both ways until both ends have finished.
