@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 /// Descriptors that are not for connections: files on disk, idle connections, picture workers.
 const RESERVED_FILES: u64 = 400;
 
-/// Tries everything that a cache with this configuration would need, in the network namespace of the
-/// calling thread. `metrics` is where metrics are to be served.
+/// Tries everything that a cache with this configuration would need, in the network namespace of
+/// the calling thread. `metrics` is where metrics are to be served.
 pub fn try_start(config: &Config, metrics: Option<SocketAddr>) -> Vec<Trial> {
     let mut interception = config.interception();
     interception.without_absent_families();

@@ -60,8 +60,8 @@ impl FromStr for Listen {
 }
 
 impl Listen {
-    /// Its clients and where they may go; of a listener whose clients name no destination it says
-    /// nothing.
+    /// Which clients may use it, and which destinations they may name. The default, without limits, for
+    /// a listener whose clients name no destination.
     pub(crate) fn access(&self) -> ListenerAccess {
         if let Listen::Http(_, access) = self { access.clone() } else { ListenerAccess::default() }
     }
@@ -225,9 +225,8 @@ impl Config {
         }
     }
 
-    /// Listeners whose clients name their destination, which others than this host can reach, and
-    /// which limit neither clients nor destinations: where each is, what is doubtful about it, and the
-    /// cure.
+    /// Explicit proxies that are reachable from other hosts and limit neither clients nor
+    /// destinations: the address of each, why that is doubtful, and the cure.
     pub fn open_listeners(&self) -> Vec<(SocketAddr, &'static str, &'static str)> {
         let open = self.listen.iter().filter_map(|listen| match listen {
             Listen::Http(at, access) if !at.ip().is_loopback() && access.is_open() => Some(*at),

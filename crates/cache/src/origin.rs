@@ -34,7 +34,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Leaves the connection to who speaks another protocol on it.
+    /// Releases the connection to a tunnel, which speaks another protocol on it.
     pub(crate) fn leave(mut self) {
         self.line = None;
     }

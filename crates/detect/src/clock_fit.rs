@@ -1,4 +1,4 @@
-//! Causality between two captures whose clocks differ by an unknown offset and drift.
+//! Tests the order of cause and effect between two captures with unknown clock offset and drift.
 //!
 //! A packet sent at time s (sender's clock) is received at r = s + offset + transit (receiver's
 //! clock). A packet in the opposite direction arrives at s = r − offset + transit. The transit

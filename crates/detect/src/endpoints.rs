@@ -63,7 +63,7 @@ impl<'a> EndpointView<'a> {
         acked.steps().iter().filter(|step| step.reach > 0).filter_map(answer).collect()
     }
 
-    /// The stream at whose sender the capture was taken, as far as delays tell.
+    /// Index of the stream whose sender is nearest to the capture point, judged by delays.
     pub(crate) fn at(&self) -> Option<usize> {
         if let (Some((there, back)), Some(client)) = (self.handshake(), self.client()) {
             if back.saturating_mul(CLEARLY_SOONER) < there {

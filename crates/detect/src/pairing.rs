@@ -64,8 +64,8 @@ fn pairs_of(one: &[TracedConnection], two: &[TracedConnection]) -> Vec<Connectio
     left.pairs
 }
 
-/// How far `two`'s clock is ahead of `one`'s, ns: the median over connections whose start both
-/// recorded. Connections matched by length are left out, since they may have happened at different
+/// Clock of `two` minus clock of `one`, in ns: the median over connections whose start is in both
+/// captures. Connections matched by length are left out, since they may have happened at different
 /// times.
 pub(crate) fn offset(one: &[TracedConnection], two: &[TracedConnection], pairs: &[ConnectionMatch]) -> Option<i64> {
     let later = |pair: &ConnectionMatch| {

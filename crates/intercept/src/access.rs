@@ -17,7 +17,8 @@ impl ListenerAccess {
     /// How an open listener is closed.
     pub const CLOSE: &'static str = "name its users (,users=FILE), limit its destinations (,allow=PREFIX) or listen on loopback";
 
-    /// Whether every client may use the listener, for every destination that is not refused by default.
+    /// Whether every client may use the listener, for every destination that is not refused by
+    /// default.
     pub fn is_open(&self) -> bool {
         self.destinations.allow.is_empty() && !self.users.are_required()
     }

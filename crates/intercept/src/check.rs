@@ -1,9 +1,10 @@
 //! Tries what interception would need of this host, and changes nothing of it: a list of what was
 //! tried, on what, and what it came to.
 //!
-//! What is wrong with a configuration wherever it is used, [`Interception::check`](crate::Interception::check) has found before.
-//! `interfaces` looks for what is named and how networks are reached, `host` at the settings of the
-//! host, `firewall` at the rules of other programs, `ports` at the listeners.
+//! What is wrong with a configuration wherever it is used,
+//! [`Interception::check`](crate::Interception::check) has found before. `interfaces` looks for
+//! what is named and how networks are reached, `host` at the settings of the host, `firewall` at
+//! the rules of other programs, `ports` at the listeners.
 
 mod firewall;
 mod host;

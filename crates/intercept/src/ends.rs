@@ -24,8 +24,9 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Opens the listeners, then has the firewall bring them their traffic: in the network namespace of
-    /// the calling thread. Each listener comes with the index of its address in `listen`.
+    /// Opens the listeners, then has the firewall bring them their traffic: in the network
+    /// namespace of the calling thread. Each listener comes with the index of its address in
+    /// `listen`.
     ///
     /// # Errors
     /// What cannot work or could not be set up; then nothing of it is left.
@@ -50,8 +51,8 @@ impl Ends {
         self.rules.as_mut().map_or(Ok(()), |rules| rules.set_open(open).map(drop))
     }
 
-    /// Looks whether the firewall's rules are still in place, and installs them again where they are
-    /// not. To be called several times a second.
+    /// Looks whether the firewall's rules are still in place, and installs them again where they
+    /// are not. To be called several times a second.
     ///
     /// # Errors
     /// When the rules were lost and several attempts to install them again have failed.
@@ -70,7 +71,8 @@ impl Ends {
     }
 }
 
-/// Dials and tunes legs: by the profiles of all near and all far ones; those for a prefix or an interface are the proxy's own.
+/// Dials and tunes legs: by the profiles of all near and all far ones; those for a prefix or an
+/// interface are the proxy's own.
 #[derive(Debug, Clone)]
 pub struct Dialler {
     near: LegProfile,
@@ -78,7 +80,8 @@ pub struct Dialler {
 }
 
 impl Dialler {
-    /// Begins to connect to `to`, as the client `from` where that is to be worn. The connection completes, or fails, later.
+    /// Begins to connect to `to`, as the client `from` where that is to be worn. The connection
+    /// completes, or fails, later.
     pub fn dial(&self, from: Option<Source>, to: SocketAddr) -> io::Result<Socket> {
         Call { profile: &self.far, shares: None, from, to, fast_open: false }.dial(|| Ok(0))
     }

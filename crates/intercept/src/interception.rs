@@ -117,7 +117,8 @@ impl OpenError {
 }
 
 impl Interception {
-    /// Listens on 0.0.0.0 in place of `[::]` where this kernel has IPv6 switched off (`ipv6.disable=1`).
+    /// Listens on 0.0.0.0 in place of `[::]` where this kernel has IPv6 switched off
+    /// (`ipv6.disable=1`).
     pub fn without_absent_families(&mut self) {
         self.listen.iter_mut().for_each(|listen| listen::without_absent_families(&mut listen.at));
     }
@@ -156,8 +157,8 @@ impl Interception {
         }
     }
 
-    /// As [`Interception::check`] and [`Interception::check_forwards`], and tries the profiles. What
-    /// these need of the kernel is there for as long as the result is.
+    /// As [`Interception::check`] and [`Interception::check_forwards`], and tries the profiles.
+    /// What these need of the kernel is there for as long as the result is.
     ///
     /// # Errors
     /// The first thing that cannot work.

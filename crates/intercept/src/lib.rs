@@ -1,9 +1,9 @@
 //! Brings connections to a proxy, and sends them on: what the split proxy and the cache share.
 //!
-//! `rules` and `routes` have the kernel deliver connections to a `listener`; `policy` says which are
-//! taken and which profile each leg gets; `leg` dials and tunes by these profiles, with `controllers`
-//! and `egress` in the kernel. [`Interception`] is what a configuration says of all this, [`Ends`]
-//! has it running, [`check`] tries beforehand whether it can work.
+//! `rules` and `routes` have the kernel deliver connections to a `listener`; `policy` says which
+//! are taken and which profile each leg gets; `leg` dials and tunes by these profiles, with
+//! `controllers` and `egress` in the kernel. [`Interception`] is what a configuration says of all
+//! this, [`Ends`] has it running, [`check`] tries beforehand whether it can work.
 //!
 //! This crate relays nothing and reads no protocol. It does not know what stands between the legs.
 

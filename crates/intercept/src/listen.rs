@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 /// An address at which connections come in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListenAt {
-    /// The address. For [`Destination::Original`] an unspecified IPv6 address stands for both families.
+    /// The address. For [`Destination::Original`] an unspecified IPv6 address stands for both
+    /// families.
     pub at: SocketAddr,
     /// Where the connections go on to.
     pub to: Destination,
@@ -33,8 +34,8 @@ impl ListenAt {
         self.to == Destination::Original
     }
 
-    /// The addresses of its sockets. A transparent listener has one a family: TPROXY names the family,
-    /// and clients keep their true form of address.
+    /// The addresses of its sockets. A transparent listener has one a family: TPROXY names the
+    /// family, and clients keep their true form of address.
     pub fn sockets(&self) -> Vec<SocketAddr> {
         let both = self.is_transparent() && self.at.is_ipv6() && self.at.ip().is_unspecified();
         let v4 = both.then(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, self.at.port())));

@@ -168,7 +168,8 @@ impl Listener {
         if accepting {
             return self.socket.detach_filter();
         }
-        // The flags are byte 13 of a TCP header, SYN is bit 1: nothing of such a packet is kept, all of others.
+        // The flags are byte 13 of a TCP header, SYN is bit 1: nothing of such a packet is kept,
+        // all of others.
         const SYN: u32 = 2;
         self.socket.attach_filter(&[
             SockFilter::new((libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16, 0, 0, 13),
@@ -198,8 +199,8 @@ impl Listener {
         }
     }
 
-    /// Finds out where an accepted connection goes; none when it leads back to this listener and has
-    /// been reset.
+    /// Finds out where an accepted connection goes; none when it leads back to this listener and
+    /// has been reset.
     ///
     /// # Errors
     /// The kernel does not tell the addresses of the socket.
@@ -216,7 +217,8 @@ impl Listener {
         };
         let own = server.filter(|server| self.listen.is_transparent() && server.port() == self.listen.at.port() && is_own(*server));
         if let Some(server) = own {
-            // It was meant for this listener itself: to dial on would be to call ourselves, and again, without end.
+            // It was meant for this listener itself: to dial on would be to call ourselves, and
+            // again, without end.
             tracing::warn!(%client, %server, "a transparent listener was called directly, which leads nowhere: reset");
             return Ok(None);
         }

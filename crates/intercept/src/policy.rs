@@ -238,7 +238,8 @@ pub struct Policy {
 pub type NamedProfile<'a> = (String, &'a LegProfile, &'a [Interface]);
 
 impl Policy {
-    /// Whether the far leg of a connection is a bond, where there are networks for one. `server` is not known of one that goes to a name: then only rules that do not ask for it fit.
+    /// Whether the far leg of a connection is a bond, where there are networks for one. `server` is
+    /// not known of one that goes to a name: then only rules that do not ask for it fit.
     pub fn is_bonded(&self, client: SocketAddr, server: Option<SocketAddr>, mut route: impl FnMut(IpAddr) -> Option<String>) -> bool {
         let asks = self.rules.iter().any(|rule| !rule.inward.is_empty() || !rule.outward.is_empty());
         let mut through = |address: Option<IpAddr>| address.filter(|_| asks).and_then(&mut route);

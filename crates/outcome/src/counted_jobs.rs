@@ -2,9 +2,9 @@
 //! measured. The simulator and the lab measure alike.
 //!
 //! Of transfers that come by chance, a tenth as many as are measured come before these and do not
-//! count: the networks begin empty. What comes between the first and the last that count, of whatever
-//! class, counts. The run goes on until all of it has ended, and meanwhile other transfers go on
-//! coming.
+//! count: the networks begin empty. What comes between the first and the last that count, of
+//! whatever class, counts. The run goes on until all of it has ended, and meanwhile other transfers
+//! go on coming.
 
 use crate::sojourns::{Means, Sojourns};
 use scenario::Parallel;
@@ -12,16 +12,16 @@ use scenario::Parallel;
 /// One foreground transfer of this many that count comes before them and does not.
 const WARM_UP: u64 = 10;
 
-/// Counts the transfers of a run. `M` is what an engine notes of its networks at the beginning and at
-/// the end of the measurement.
+/// Counts the transfers of a run. `M` is what an engine notes of its networks at the beginning and
+/// at the end of the measurement.
 ///
 /// Call [`arrive`](Self::arrive) for each transfer that begins, in order, and
 /// [`end`](Self::end) with what it returned when the transfer ends. The run is over when
 /// [`is_over`](Self::is_over), or when its time is.
 #[derive(Debug)]
 pub struct CountedJobs<M> {
-    /// Foreground transfers that come before those that count, that count, and that have come. Without
-    /// a foreground no transfer is counted by itself.
+    /// Foreground transfers that come before those that count, that count, and that have come.
+    /// Without a foreground no transfer is counted by itself.
     warm_up: u64,
     jobs: u64,
     seen: u64,
@@ -65,8 +65,8 @@ impl<M> CountedJobs<M> {
         Some(self.sojourns.part(number))
     }
 
-    /// A transfer of a class has ended after this time in seconds; none when it failed. `part` is what
-    /// [`arrive`](Self::arrive) returned for it.
+    /// A transfer of a class has ended after this time in seconds; none when it failed. `part` is
+    /// what [`arrive`](Self::arrive) returned for it.
     pub fn end(&mut self, class: usize, part: Option<usize>, time_s: Option<f64>) {
         let Some(part) = part else { return };
         self.open -= 1;

@@ -8,8 +8,8 @@ pub trait Engine: Sync {
     /// Its name in tables and on the command line.
     fn name(&self) -> &'static str;
 
-    /// Whether a run takes the time that it simulates and needs the machine for itself, so that only a
-    /// few runs go side by side.
+    /// Whether a run takes the time that it simulates and needs the machine for itself, so that
+    /// only a few runs go side by side.
     fn runs_in_real_time(&self) -> bool {
         false
     }

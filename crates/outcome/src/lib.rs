@@ -1,5 +1,5 @@
-//! What an engine answers to a scenario: [`Outcome`], the [`Engine`] interface, and what all engines
-//! compute alike from what they have [`Seen`] of a run.
+//! What an engine answers to a scenario: [`Outcome`], the [`Engine`] interface, and what all
+//! engines compute alike from what they have [`Seen`] of a run.
 
 mod counted_jobs;
 mod curve;

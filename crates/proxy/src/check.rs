@@ -1,5 +1,6 @@
 //! Tries what a start would need of this host, and changes nothing of it: what interception needs
-//! (`intercept::check`), descriptors, open listeners, and the networks of a bond, which are dialled.
+//! (`intercept::check`), descriptors, open listeners, and the networks of a bond, which are
+//! dialled.
 
 use crate::{Config, Listen, bonded, control::Remote};
 use intercept::{

@@ -517,7 +517,8 @@ impl Config {
     /// Over how many networks the other end of a bond is taken to come.
     const USUAL_NETWORKS: usize = 2;
 
-    /// Listens on 0.0.0.0 in place of `[::]` where this kernel has IPv6 switched off (`ipv6.disable=1`).
+    /// Listens on 0.0.0.0 in place of `[::]` where this kernel has IPv6 switched off
+    /// (`ipv6.disable=1`).
     pub(crate) fn without_absent_families(&mut self) {
         let mut interception = self.interception();
         interception.without_absent_families();
@@ -625,9 +626,9 @@ impl Config {
         self.interception().rules()
     }
 
-    /// Listeners whose clients name their destination, which others than this host can reach, and
-    /// which limit neither clients (`users`) nor destinations (`allow`): where each is, what is
-    /// doubtful about it, and the cure.
+    /// Listeners for named destinations (SOCKS5, bonds) that are reachable from other hosts and limit
+    /// neither clients (`users`) nor destinations (`allow`): the address of each, why that is
+    /// doubtful, and the cure.
     pub fn open_listeners(&self) -> Vec<(SocketAddr, &'static str, &'static str)> {
         let mut found = Vec::new();
         for Listen { at, way, destinations, users, .. } in self.listen.iter().filter(|listen| !listen.at.ip().is_loopback()) {

@@ -17,7 +17,8 @@ impl Quantity {
     /// A ratio of two numbers.
     pub const RATIO: Quantity = Quantity { head: "ratio", per: 1.0, decimals: 3 };
 
-    /// Of the number that [`Outcome::number`](outcome::Outcome::number) has under `name`; one that is not known is shown as it is.
+    /// Of the number that [`Outcome::number`](outcome::Outcome::number) has under `name`; one that
+    /// is not known is shown as it is.
     pub fn named(name: &str) -> Quantity {
         let (head, per, decimals) = match name {
             "mean_flow_s" => ("mean, s", 1.0, 2),

@@ -1,7 +1,7 @@
 //! The scenario file: what the network is and what is sent over it, [`Scenario`] and its parts.
 //!
-//! This crate knows neither sockets nor clocks nor files: text comes in as a string, randomness from
-//! the seed. What an engine answers is in `outcome`.
+//! This crate knows neither sockets nor clocks nor files: text comes in as a string, randomness
+//! from the seed. What an engine answers is in `outcome`.
 
 mod check;
 mod explicit;

@@ -1,5 +1,5 @@
-//! The keys of a scenario of networks in parallel, whose transfers are split over all of them (Hoekstra,
-//! van der Mei and Bosman 2011).
+//! The keys of a scenario of networks in parallel, whose transfers are split over all of them
+//! (Hoekstra, van der Mei and Bosman 2011).
 
 use crate::{
     law::SizeLaw,
@@ -67,7 +67,8 @@ pub struct Bond {
     /// What is given out at a time, where the scheduler gives out pieces.
     #[serde(default = "piece", skip_serializing_if = "is_piece")]
     pub piece: Bytes,
-    /// A connection with so much of it waiting to be sent is not given more; absent: one piece. Of `score`, `redundant` and `tiers`, as what follows.
+    /// A connection with so much of it waiting to be sent is not given more; absent: one piece. Of
+    /// `score`, `redundant` and `tiers`, as what follows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<Bytes>,
     /// How much of a connection's throughput is what it was (α of (8)).
@@ -143,7 +144,8 @@ fn is_yes(value: &bool) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduler {
-    /// Whichever can send takes the next bytes, however few: the ideal of the CAN model (§II), which no real bond attains.
+    /// Whichever can send takes the next bytes, however few: the ideal of the CAN model (§II),
+    /// which no real bond attains.
     Fluid,
     /// The one with the least score (7).
     Score,

@@ -1,9 +1,9 @@
 //! What a scenario of networks in parallel asks for: the classes of its transfers, their sizes and
 //! their times.
 //!
-//! Class 0 is the foreground, which the bond splits; class k is the background of network k. Loads are
-//! of payload: of a background as a part of its own network's rate, of the foreground as a part of the
-//! first network's.
+//! Class 0 is the foreground, which the bond splits; class k is the background of network k. Loads
+//! are of payload: of a background as a part of its own network's rate, of the foreground as a part
+//! of the first network's.
 
 use crate::{
     law::SizeLaw,

@@ -1,5 +1,5 @@
-//! Which transfer comes next over networks in parallel: those that come by chance and those that are
-//! given, in the order of time.
+//! Which transfer comes next over networks in parallel: those that come by chance and those that
+//! are given, in the order of time.
 
 use crate::{
     flows::{FlowSpec, Opens},

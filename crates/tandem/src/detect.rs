@@ -29,8 +29,8 @@ enum What {
 /// Examines traces (pcap or pcapng) taken at both ends of a connection, or at one end
 ///
 /// Each connection is end-to-end, split-tcp (data flow on both legs at once) or tcp-proxy (data are
-/// held until they are complete, or changed), with the evidence. The largest connections come first.
-/// Exit status 3 when the first one gives no verdict.
+/// held until they are complete, or changed), with the evidence. The largest connections come
+/// first. Exit status 3 when the first one gives no verdict.
 #[derive(Debug, Args)]
 struct Trace {
     /// The trace taken at the host that sends the data

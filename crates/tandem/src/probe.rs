@@ -35,7 +35,8 @@ pub(crate) struct Probe {
     /// Token of the responder (otherwise $TANDEM_TOKEN)
     #[arg(long, value_name = "WORD", requires = "responder")]
     token: Option<String>,
-    /// Ports to probe. With a responder, 21 carries FTP, 80, 8000, 8080 and 8888 HTTP, others plain bytes
+    /// Ports to probe. With a responder, 21 carries FTP, 80, 8000, 8080 and 8888 HTTP, others plain
+    /// bytes
     #[arg(long, value_name = "PORTS", value_delimiter = ',', default_values_t = [80, 443, 21])]
     ports: Vec<u16>,
     /// Payload of a transfer

@@ -1,5 +1,5 @@
-//! What can be checked of the Markdown pages without running them: relative links and anchors lead somewhere, lines are at most 100 columns wide, and the
-//! book has every page of `docs/`.
+//! What can be checked of the Markdown pages without running them: relative links and anchors lead
+//! somewhere, lines are at most 100 columns wide, and the book has every page of `docs/`.
 
 use std::{
     collections::HashSet,
@@ -86,7 +86,8 @@ fn relative_links_lead_somewhere() {
 
 #[test]
 fn lines_are_at_most_100_columns_wide() {
-    // Tables cannot be wrapped. Exempt: a list of links, a page of which a part is generated, and two that are not wrapped yet.
+    // Tables cannot be wrapped. Exempt: a list of links, a page of which a part is generated, and
+    // two that are not wrapped yet.
     let exempt = ["SUMMARY.md", "kernels.md", "architecture.md", "CHANGELOG.md"];
     let mut wide = Vec::new();
     for page in pages().into_iter().filter(|page| !exempt.iter().any(|name| page.ends_with(name))) {

@@ -1,5 +1,5 @@
-//! The tutorials in `docs/tutorials` work when typed: `scripts/tutorial-commands` runs the commands of each page in namespaces of its own and compares
-//! the output with what the page shows.
+//! The tutorials in `docs/tutorials` work when typed: `scripts/tutorial-commands` runs the commands
+//! of each page in namespaces of its own and compares the output with what the page shows.
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! TOML files of any schema, with errors that name the line, the key and the cure.
 //!
-//! [`read_toml`] is the way in. The other functions are its parts, for a reader that changes the table
-//! before it deserializes it, as the cases of a scenario do.
+//! [`read_toml`] is the way in. The other functions are its parts, for a reader that changes the
+//! table before it deserializes it, as the cases of a scenario do.
 
 use serde::de::DeserializeOwned;
 use std::fmt;
@@ -62,7 +62,8 @@ pub fn inner<E: serde::de::Error>(error: toml::de::Error) -> E {
     E::custom(error.message())
 }
 
-/// Reads a file: its `text`, then what `check` finds wrong with what it says. Errors call it `origin`.
+/// Reads a file: its `text`, then what `check` finds wrong with what it says. Errors call it
+/// `origin`.
 ///
 /// # Errors
 /// The text is not TOML, does not fit the schema, or `check` refuses it.

@@ -236,9 +236,9 @@ impl Span {
     }
 }
 
-/// Addition and subtraction of quantities of one kind, multiplication and division by a number. As for
-/// integers, overflow is a programming error; `saturating_add` and `saturating_sub` are for values
-/// that may exceed the range.
+/// Addition and subtraction of quantities of one kind, multiplication and division by a number. As
+/// for integers, overflow is a programming error; `saturating_add` and `saturating_sub` are for
+/// values that may exceed the range.
 macro_rules! arithmetic {
     ($name:ident) => {
         impl $name {

@@ -1,5 +1,5 @@
-//! What varies between the runs of the corpus besides the middlebox: direction, path and condition of
-//! the network.
+//! What varies between the runs of the corpus besides the middlebox: direction, path and condition
+//! of the network.
 
 use serde::{Deserialize, Serialize};
 use testbed::SplitMix64;

@@ -17,8 +17,8 @@ struct Forwarding {
 const IPV4: Forwarding = Forwarding { name: "IPv4", setting: "net.ipv4.ip_forward", routes: "/proc/thread-self/net/route" };
 const IPV6: Forwarding = Forwarding { name: "IPv6", setting: "net.ipv6.conf.all.forwarding", routes: "/proc/thread-self/net/ipv6_route" };
 
-/// Tries what routed connections need, where a listener takes such. `running` is a proxy of the same
-/// name that runs already, `flows` the most connections at once, where that is configured.
+/// Tries what routed connections need, where a listener takes such. `running` is a proxy of the
+/// same name that runs already, `flows` the most connections at once, where that is configured.
 pub fn try_routed(interception: &Interception, flows: Option<u64>, running: Option<&str>) -> Vec<Trial> {
     let Some(listen) = interception.listen.iter().find(|listen| listen.is_transparent()) else { return Vec::new() };
     let families = match (listen.at.is_ipv4(), listen.at.ip().is_unspecified()) {
@@ -33,7 +33,8 @@ pub fn try_routed(interception: &Interception, flows: Option<u64>, running: Opti
     trials
 }
 
-/// Whether packets of either family are forwarded, as those of connections that are not split must be.
+/// Whether packets of either family are forwarded, as those of connections that are not split must
+/// be.
 pub fn try_forwarding() -> Vec<Trial> {
     [IPV4, IPV6].iter().map(forwards).collect()
 }

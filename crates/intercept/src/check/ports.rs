@@ -4,12 +4,13 @@ use super::{Trial, TrialResult};
 use crate::listener;
 use std::{io, net::SocketAddr};
 
-/// Tries whether a listener could have this address; `running` is a proxy of the same name that runs
-/// already, and may have it.
+/// Tries whether a listener could have this address; `running` is a proxy of the same name that
+/// runs already, and may have it.
 pub fn try_port(attempt: &'static str, at: SocketAddr, transparent: bool, running: Option<&str>) -> Trial {
     let result = match (listener::try_bind(at, transparent), running) {
         (Ok(()), _) => TrialResult::works("the port is free"),
-        // Most likely by that one: it is asked for a second start, or before it is to read its file again.
+        // Most likely by that one: it is asked for a second start, or before it is to read its file
+        // again.
         (Err(why), Some(name)) if why.kind() == io::ErrorKind::AddrInUse => {
             TrialResult::works(format!("in use while the proxy {name} runs"))
         }

@@ -7,16 +7,16 @@
 //! the SYN in the set `asked`, and its kind in the set `allowed` when an ACK of the client follows:
 //! the source of a lone SYN may be forged.
 //!
-//! Where an input chain may stop what is handed to the proxy, a chain behind all others at the input
-//! hook notes the kind of each SYN that it sees (interface, client, port) in the set `arrived`. The
-//! kind of a SYN is added to the set `handed` as it is handed over when none has arrived lately, and
-//! deleted at the input hook. A kind that is still there when its next SYN comes was stopped between
-//! the hooks, unless the first may still be there (the set `fresh`). Its connections then pass unsplit
-//! (the set `stopped`): for a short time, since one packet may be lost by chance, and for longer when
-//! the next one is stopped too (the set `stopped_before`).
+//! Where an input chain may stop what is handed to the proxy, a chain behind all others at the
+//! input hook notes the kind of each SYN that it sees (interface, client, port) in the set
+//! `arrived`. The kind of a SYN is added to the set `handed` as it is handed over when none has
+//! arrived lately, and deleted at the input hook. A kind that is still there when its next SYN
+//! comes was stopped between the hooks, unless the first may still be there (the set `fresh`). Its
+//! connections then pass unsplit (the set `stopped`): for a short time, since one packet may be
+//! lost by chance, and for longer when the next one is stopped too (the set `stopped_before`).
 //!
-//! Elements that a rule deletes stay in the kernel's hash table until it collects them, once a second,
-//! and it refuses a key of which it has 16: `handed` must not change with every SYN.
+//! Elements that a rule deletes stay in the kernel's hash table until it collects them, once a
+//! second, and it refuses a key of which it has 16: `handed` must not change with every SYN.
 
 use super::{
     Family, TABLE,
@@ -160,8 +160,8 @@ pub(super) fn rules(firewall: &Firewall) -> Vec<String> {
             rule("admit", format!("{handed} @handed{n} return"));
             // In this order, lest another processor see the one without the other.
             rule("admit", format!("update @fresh{n} {{ {handed} }} add @handed{n} {{ {handed} }} return"));
-            // A set is full, or cannot grow as fast as kinds come: whether the SYN is stopped could not
-            // be noticed.
+            // A set is full, or cannot grow as fast as kinds come: whether the SYN is stopped could
+            // not be noticed.
             rule("admit", format!("meta nfproto ipv{n} counter name unsplit goto direct"));
             // Not handed over after all.
             rule("recall", format!("delete @handed{n} {{ {handed} }}"));

@@ -9,8 +9,8 @@ use std::{
 };
 
 /// Makes an eventfd readable, for a thread that sleeps until it is. The write cannot be refused for
-/// lack of room: whoever waits reads it. Should it fail all the same it is tried again for a second,
-/// because without it the sleeper might never hear.
+/// lack of room: whoever waits reads it. Should it fail all the same it is tried again for a
+/// second, because without it the sleeper might never hear.
 pub(crate) fn signal(eventfd: &OwnedFd) {
     const PAUSE: Duration = Duration::from_millis(5);
     for _ in 0..200 {
@@ -21,8 +21,9 @@ pub(crate) fn signal(eventfd: &OwnedFd) {
     }
 }
 
-/// Gives the calling thread a descriptor table of its own, in which of all that were open only `keep` and the standard
-/// streams remain. Descriptors then are counted, and looked up, for this thread alone.
+/// Gives the calling thread a descriptor table of its own, in which of all that were open only
+/// `keep` and the standard streams remain. Descriptors then are counted, and looked up, for this
+/// thread alone.
 pub(crate) fn own_descriptors(keep: RawFd) -> io::Result<OwnedFd> {
     // Not every C library has a function for it.
     let close_range = |first: libc::c_uint, last: libc::c_uint| {
@@ -30,9 +31,9 @@ pub(crate) fn own_descriptors(keep: RawFd) -> io::Result<OwnedFd> {
         let status = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     };
-    // SAFETY: unshare takes no pointers. Whatever descriptors other threads' objects own stay open in their table; what is
-    // closed here is this thread's copy, of which no object of this thread is an owner: it has
-    // just begun, and `keep` is adopted.
+    // SAFETY: unshare takes no pointers. Whatever descriptors other threads' objects own stay open
+    // in their table; what is closed here is this thread's copy, of which no object of this thread
+    // is an owner: it has just begun, and `keep` is adopted.
     unsafe {
         if libc::unshare(libc::CLONE_FILES) != 0 {
             return Err(io::Error::last_os_error());

@@ -1,5 +1,5 @@
-//! What is measured of networks in parallel: how long transfers take, what the networks carry. Which
-//! transfers count: `outcome::CountedJobs`.
+//! What is measured of networks in parallel: how long transfers take, what the networks carry.
+//! Which transfers count: `outcome::CountedJobs`.
 
 use super::{MOST, Stripe, World};
 use crate::net::{Net, forward, wire_rate};

@@ -18,7 +18,8 @@ use std::sync::{
 /// What a simulation found; errors are half the width of 95 % intervals.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CanPlayed {
-    /// Of jobs. A foreground job is there until all its parts are done. `order` is the number of events.
+    /// Of jobs. A foreground job is there until all its parts are done. `order` is the number of
+    /// events.
     pub means: CanMeans,
     /// The part of the foreground's work that each network does.
     pub split: Vec<Number>,
@@ -29,12 +30,15 @@ pub struct CanPlayed {
 }
 
 impl CanRun {
-    /// Plays about so many foreground jobs (of all jobs, the foreground's part by the rates; where there is no foreground, of the jobs of all).
+    /// Plays about so many foreground jobs (of all jobs, the foreground's part by the rates; where
+    /// there is no foreground, of the jobs of all).
     ///
-    /// They are played in 20 independent strands, so that intervals need not trust a single one to forget what it was. The beginnings, in
-    /// which they forget that they began empty, do not count: a tenth, or where that is longer what the load lets expect, but no more than
-    /// nine times what counts. A run that is not very long against that tends to too low a mean and too narrow an interval: where the load is
-    /// high or sizes vary much, it is rare long queues that make the mean.
+    /// They are played in 20 independent strands, so that intervals need not trust a single one to
+    /// forget what it was. The beginnings, in which they forget that they began empty, do not
+    /// count: a tenth, or where that is longer what the load lets expect, but no more than nine
+    /// times what counts. A run that is not very long against that tends to too low a mean and too
+    /// narrow an interval: where the load is high or sizes vary much, it is rare long queues that
+    /// make the mean.
     pub fn play(&self, seed: u64, jobs: u64) -> Result<CanPlayed, TheoryError> {
         const STRANDS: usize = 20;
         self.check()?;
@@ -65,7 +69,8 @@ impl CanRun {
         Ok(self.played(&strands))
     }
 
-    /// Whether there is a stationary state, with the streams that take from the networks, and with static splitting.
+    /// Whether there is a stationary state, with the streams that take from the networks, and with
+    /// static splitting.
     fn check(&self) -> Result<(), TheoryError> {
         let can = &self.can;
         positive("the sum of all arrival rates", can.arrivals.iter().sum())?;
@@ -83,8 +88,9 @@ impl CanRun {
         if load >= 1.0 { Err(TheoryError::Overloaded { what: "all classes together".into(), load }) } else { Ok(()) }
     }
 
-    /// How many arrivals it takes to forget the beginning: thrice the relaxation time 1/(μ (1 − √ρ)²) of the single queue, of all classes or of
-    /// one background, that takes longest; with (1 + scv)/2 times as much work left over of a job as of an exponential one.
+    /// How many arrivals it takes to forget the beginning: thrice the relaxation time 1/(μ (1 −
+    /// √ρ)²) of the single queue, of all classes or of one background, that takes longest; with (1
+    /// + scv)/2 times as much work left over of a job as of an exponential one.
     fn memory(&self) -> u64 {
         /// Where the variance is infinite, or as good as that.
         const MOST_SCV: f64 = 32.0;
