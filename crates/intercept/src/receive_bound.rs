@@ -20,11 +20,9 @@ use crate::sys::{self, BufferLocks, ReceiveMemory};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io;
 
-/// Room, beyond what a queue holds, for what arrives between two system calls: some packets.
-const SLACK: usize = 16 * 1024;
-
-/// The bound of one socket. Call [`resume`](Self::resume) before reading from the socket, and
-/// [`pause`](Self::pause) when what it has is left there.
+/// The bound of one socket. Call [`resume`](Self::resume) immediately before a read, never without
+/// one: the window that it allows counts on the room that the read makes. Call
+/// [`pause`](Self::pause) when data is left in the queue until the destination takes more.
 #[derive(Debug, Default)]
 pub struct ReceiveBound {
     /// Most payload in the queue; absent: the kernel's own limits hold.
@@ -40,9 +38,9 @@ enum Buffer {
     /// Locked at the bound.
     #[default]
     Bounded,
-    /// Unlocked: it grows with what was admitted.
-    Growing,
-    /// Locked at more than the bound, until the queue fits it again.
+    /// Unlocked: it grows, from this size in bytes, with what was admitted.
+    Growing { from: usize },
+    /// Locked at more than the bound, because the queue exceeds it.
     Raised,
 }
 
@@ -59,17 +57,21 @@ impl ReceiveBound {
     }
 
     /// Lets the queue hold all that was admitted, until the next [`resume`](Self::resume).
+    ///
+    /// # Errors
+    /// If the socket refuses an option.
     pub fn pause(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let Some(bytes) = self.bytes else { return Ok(()) };
         match self.buffer {
             Buffer::Bounded => {}
             Buffer::Raised => self.fit(socket, bytes)?,
-            Buffer::Growing => {
+            Buffer::Growing { from } => {
                 let ReceiveMemory { used, buffer, .. } = sys::receive_memory(socket)?;
-                if buffer <= bytes.max(used) {
+                if buffer <= from.max(used) {
                     return Ok(());
                 }
-                // Packets out of order make the kernel (Linux 6.16 and later) tune an unlocked buffer.
+                // Packets out of order make the kernel (Linux 6.16 and later) enlarge an unlocked
+                // buffer.
                 self.fit(socket, bytes)?;
             }
         }
@@ -78,27 +80,37 @@ impl ReceiveBound {
         if let Ok(locks) = locks
             && locks.with_receive(false).apply(socket).is_ok()
         {
-            (self.locks, self.buffer) = (Some(locks.with_receive(true)), Buffer::Growing);
+            let from = if self.buffer == Buffer::Bounded { bytes } else { sys::receive_memory(socket)?.buffer };
+            (self.locks, self.buffer) = (Some(locks.with_receive(true)), Buffer::Growing { from });
         }
         Ok(())
     }
 
-    /// Brings the buffer back to its bound, as soon as the queue fits it.
+    /// Locks the buffer for a read: the kernel must neither tune it, nor drop what it has admitted.
+    ///
+    /// # Errors
+    /// If the socket refuses an option.
     pub fn resume(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let Some(bytes) = self.bytes.filter(|_| self.buffer != Buffer::Bounded) else { return Ok(()) };
         self.fit(socket, bytes)
     }
 
-    /// Locks the buffer at the bound, or just above what the queue holds where that is more: the kernel must neither tune it,
-    /// nor drop what is still in flight, nor announce the room that reading makes beyond the bound.
+    /// Locks the buffer at the bound. Where packets of a worse ratio have made the queue exceed the
+    /// bound, locks it with room for all that may still be in flight, so that queue and window
+    /// together never hold more payload than the bound.
     fn fit(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
         let ReceiveMemory { used, buffer, .. } = sys::receive_memory(socket)?;
-        if used > bytes {
+        // A buffer that has not grown holds all that was admitted; the last packet may exceed it.
+        if used > bytes && buffer > bytes {
+            let received = sys::received(socket);
+            let in_flight = bytes.saturating_sub(received);
+            // Packets in flight are taken to be like those in the queue.
+            let room = in_flight.saturating_mul(used) / received.max(used / 2);
             self.buffer = Buffer::Raised;
-            sys::force_receive_buffer(socket, (used + SLACK) / 2)?;
-            return sys::clamp_window(socket, bytes.saturating_sub(sys::received(socket)).max(1));
+            sys::clamp_window(socket, in_flight.max(1))?;
+            return sys::force_receive_buffer(socket, (used + room) / 2);
         }
-        let unchanged = self.buffer == Buffer::Growing && buffer <= bytes;
+        let unchanged = matches!(self.buffer, Buffer::Growing { .. }) && buffer <= bytes;
         self.buffer = Buffer::Bounded;
         match self.locks.filter(|_| unchanged) {
             Some(locks) => locks.apply(socket),
@@ -116,4 +128,82 @@ pub fn bound_receive(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     // The kernel doubles what it is given.
     sys::force_receive_buffer(&socket, bytes / 2)?;
     sys::clamp_window(&socket, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        io::{ErrorKind, Write as _},
+        net::{TcpListener, TcpStream},
+        thread,
+        time::{Duration, Instant},
+    };
+
+    const BOUND: usize = 128 * 1024;
+    /// How much the last packet may exceed a buffer, bytes.
+    const LAST_PACKET: usize = 4096;
+
+    /// A sender that never blocks, and the accepted socket, whose receive buffer has the bound.
+    fn connect() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        bound_receive(&listener, BOUND).unwrap();
+        let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        sender.set_nonblocking(true).unwrap();
+        (sender, listener.accept().unwrap().0)
+    }
+
+    /// Sends until neither buffer takes more for a while.
+    fn fill(sender: &mut TcpStream, receiver: &TcpStream) -> usize {
+        let mut last = (Instant::now(), 0);
+        while last.0.elapsed() < Duration::from_millis(50) {
+            match sender.write(&[0; 1000]) {
+                Ok(_) => {}
+                Err(why) if why.kind() == ErrorKind::WouldBlock => thread::sleep(Duration::from_millis(1)),
+                Err(why) => panic!("{why}"),
+            }
+            let received = sys::received(receiver);
+            if received != last.1 {
+                last = (Instant::now(), received);
+            }
+        }
+        last.1
+    }
+
+    #[test]
+    fn a_queue_that_is_not_read_keeps_to_its_bound() {
+        let (mut sender, receiver) = connect();
+        // Single packets, whose overhead is considerable.
+        sender.set_nodelay(true).unwrap();
+        let mut bound = ReceiveBound::inherited(Some(BOUND));
+        bound.pause(receiver.as_fd()).unwrap();
+        let full = fill(&mut sender, &receiver);
+        for _ in 0..20 {
+            bound.resume(receiver.as_fd()).unwrap();
+            fill(&mut sender, &receiver);
+            bound.pause(receiver.as_fd()).unwrap();
+            fill(&mut sender, &receiver);
+        }
+        let received = sys::received(&receiver);
+        assert!(received <= full + LAST_PACKET, "{received} bytes in the queue, {full} at first");
+    }
+
+    #[test]
+    fn a_queue_that_is_read_has_its_bound_again() {
+        let (mut sender, receiver) = connect();
+        let mut bound = ReceiveBound::inherited(Some(BOUND));
+        for _ in 0..20 {
+            bound.pause(receiver.as_fd()).unwrap();
+            fill(&mut sender, &receiver);
+            bound.resume(receiver.as_fd()).unwrap();
+            rustix::io::read(&receiver, &mut [0; BOUND / 2]).unwrap();
+        }
+        fill(&mut sender, &receiver);
+        while sys::received(&receiver) > 0 {
+            bound.resume(receiver.as_fd()).unwrap();
+            rustix::io::read(&receiver, &mut [0; BOUND / 2]).unwrap();
+        }
+        bound.resume(receiver.as_fd()).unwrap();
+        assert_eq!((bound.buffer, sys::receive_memory(&receiver).unwrap().buffer), (Buffer::Bounded, BOUND));
+    }
 }

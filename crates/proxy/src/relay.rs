@@ -196,7 +196,6 @@ impl Direction {
             self.leave(source)?;
             return Ok(Pumped::Waits);
         }
-        self.receive_bound.resume(source).map_err(Fault::Source)?;
         let (before, mut spliced) = (self.moved, false);
         for _ in 0..TURN_ROUNDS {
             if !self.rest.is_empty() {
@@ -265,6 +264,7 @@ impl Direction {
             None => tools.take_pipe().map_err(|_| Fault::Own)?,
         };
         if self.in_pipe == 0 {
+            self.receive_bound.resume(source).map_err(Fault::Source)?;
             match pipe.fill(source, self.shares.map_or(Pipe::ROOM, |shares| shares.pipe)) {
                 Ok(Filled::AtUrgentMark) => self.urgent = true,
                 Ok(Filled::Ended) => self.ended = true,
@@ -310,6 +310,7 @@ impl Direction {
     fn copy(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, scratch: &mut [u8]) -> Result<usize, Fault> {
         // What was told before this read, holds after it; what comes during it, is told by another event.
         let hung_up = self.hung_up;
+        self.receive_bound.resume(source).map_err(Fault::Source)?;
         match recv(source, &mut *scratch, RecvFlags::DONTWAIT) {
             Ok((_, 0)) => {
                 self.ended = true;

@@ -382,7 +382,6 @@ impl Bonded {
             self.receive_bound.pause(plain.as_fd()).map_err(|why| self.failed(&why))?;
             return Ok(false);
         }
-        self.receive_bound.resume(plain.as_fd()).map_err(|why| self.failed(&why))?;
         let mut taken = 0;
         while self.is_to_take() {
             if taken >= TURN_BYTES {
@@ -391,6 +390,7 @@ impl Bonded {
             }
             // What was told before this read, holds after it.
             let hung_up = self.hung_up;
+            self.receive_bound.resume(plain.as_fd()).map_err(|why| self.failed(&why))?;
             match self.stream.take(plain) {
                 Ok(Taken::Ended) => self.ended = true,
                 Ok(Taken::Bytes { count, more }) => {
