@@ -1,7 +1,7 @@
 //! Sweeps the proxy's data path over many paths: one download in the lab for each combination of
 //! the receiver's link rate, its RTT and the proxy's buffer. The sender's link is short and
 //! lossless. A point passes if no receive buffer overran, the sender had no retransmission timeout,
-//! and the goodput reached the link's capacity.
+//! and the goodput, once it has reached the link's capacity, stays there.
 
 use anyhow::{Context as _, Result};
 use lab::Lab;
@@ -53,7 +53,7 @@ struct SweepResult {
     point: SweepPoint,
     /// Whether the machine was fast enough.
     valid: bool,
-    /// Goodput over the second half of the run, as a fraction of the link's payload rate.
+    /// Goodput as a fraction of the link's payload rate, see [`share_of_link`].
     share: f64,
     /// Receive buffer overruns on the proxy's host.
     overruns: u64,
@@ -67,6 +67,8 @@ struct SweepResult {
 const NEAR_RTT: Span = Span(200_000);
 /// How far a segment may exceed the bound for a moment, bytes (docs/limitations.md).
 const SEGMENT: u64 = 64 * 1024;
+/// How far the goodput may be from the link's payload rate, as a fraction of it.
+const TOLERANCE: f64 = 0.03;
 /// How often a point is tried if the machine is too slow.
 const TRIES: usize = 3;
 
@@ -147,7 +149,7 @@ impl SweepResult {
         SweepResult {
             point,
             valid: outcome.valid,
-            share: outcome.series.iter().find(|series| series.what == "goodput").map_or(0.0, late_mean) / payload_rate(point.rate_bps),
+            share: outcome.series.iter().find(|series| series.what == "goodput").map_or(0.0, |series| share_of_link(series, point)),
             overruns: outcome.proxy.as_ref().and_then(|proxy| proxy.receive_overruns).unwrap_or(0),
             timeouts: legs.first().and_then(|leg| leg.timeouts).unwrap_or(0),
             held_bytes: outcome.proxy.as_ref().map_or(0, |proxy| proxy.buffer_bytes.max as u64),
@@ -164,7 +166,7 @@ impl SweepResult {
 
     fn passes(&self) -> bool {
         // If the machine was too slow, goodput says nothing.
-        let is_filled = self.share >= 0.97 || self.is_bound_by_buffer() || !self.valid;
+        let is_filled = (1.0 - self.share).abs() <= TOLERANCE || self.is_bound_by_buffer() || !self.valid;
         self.overruns == 0 && self.timeouts == 0 && self.held_bytes <= self.point.buffer_bytes + SEGMENT && is_filled
     }
 
@@ -173,7 +175,7 @@ impl SweepResult {
         let note = match (self.passes(), self.valid) {
             (false, _) => "  FAILS",
             (true, false) => "  (the machine did not keep up)",
-            (true, true) if self.share < 0.97 => "  (the buffer is less than the near leg needs)",
+            (true, true) if self.share < 1.0 - TOLERANCE => "  (the buffer is less than the near leg needs)",
             (true, true) => "",
         };
         format!(
@@ -194,10 +196,70 @@ fn payload_rate(rate_bps: u64) -> f64 {
     rate_bps as f64 * 1448.0 / 1500.0
 }
 
-/// Mean over the second half of the time.
-fn late_mean(series: &Series) -> f64 {
-    let end = series.t.last().copied().unwrap_or(0.0);
-    let late = series.t.iter().zip(&series.v).filter(|(t, _)| **t >= end / 2.0);
-    let (sum, count) = late.fold((0.0, 0), |(sum, count), (_, value)| (sum + value, count + 1));
-    if count == 0 { 0.0 } else { sum / f64::from(count) }
+/// Mean goodput from when the link was filled first until it was filled last, as a fraction of the
+/// link's payload rate. If that is less than a third of the run: the mean over its second half.
+///
+/// A receiver reads nothing while a segment is missing, and then all that came after it. A period
+/// that begins or ends meanwhile shows less than the link's rate, or more. So it begins and ends
+/// where the mean over some round trips is the link's rate.
+fn share_of_link(goodput: &Series, point: SweepPoint) -> f64 {
+    let rate = payload_rate(point.rate_bps);
+    let window = (2.0 * Span(point.rtt_ns).secs()).max(1.0);
+    let read = cumulated(goodput);
+    let mean = |from: &(f64, f64), to: &(f64, f64)| (to.1 - from.1) / (to.0 - from.0) / rate;
+    let (Some(&begin), Some(&end)) = (read.first(), read.last()) else { return 0.0 };
+    let at = |t: f64| &read[read.partition_point(|(then, _)| *then < t).min(read.len() - 1)];
+    let is_filled = |to: &&(f64, f64)| to.0 - begin.0 > window && (1.0 - mean(at(to.0 - window), to)).abs() <= TOLERANCE;
+    let filled = read.iter().find(is_filled).zip(read.iter().rev().find(is_filled));
+    match filled.map(|(first, last)| (at(first.0 - window), last)) {
+        Some((from, to)) if to.0 - from.0 > (end.0 - begin.0) / 3.0 => mean(from, to),
+        _ => mean(at((begin.0 + end.0) / 2.0), &end),
+    }
+}
+
+/// Times (s) and what had been read by then (bits).
+fn cumulated(goodput: &Series) -> Vec<(f64, f64)> {
+    let mut read = Vec::with_capacity(goodput.t.len());
+    let (mut before, mut bits) = (0.0, 0.0);
+    for (&t, &rate) in goodput.t.iter().zip(&goodput.v) {
+        bits += rate * (t - before);
+        before = t;
+        read.push((t, bits));
+    }
+    read
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POINT: SweepPoint = SweepPoint { rate_bps: 10_000_000, rtt_ns: 600_000_000, buffer_bytes: 1 << 20 };
+
+    /// Goodput of 30 s in samples of 20 ms; `share` of the link's payload rate at a time in seconds.
+    fn series(share: impl Fn(f64) -> f64) -> Series {
+        let t: Vec<f64> = (1..=1500).map(|sample| f64::from(sample) / 50.0).collect();
+        let v = t.iter().map(|&t| share(t) * payload_rate(POINT.rate_bps)).collect();
+        Series { what: "goodput".to_string(), t, v, ..Series::default() }
+    }
+
+    #[test]
+    fn a_gap_at_the_half_is_no_loss_and_no_gain() {
+        let gap = |t: f64| match t {
+            ..4.0 => t / 4.0,
+            14.0..15.0 => 0.0,
+            15.0..16.0 => 2.0,
+            28.8.. => 0.0,
+            _ => 1.0,
+        };
+        let share = share_of_link(&series(gap), POINT);
+        assert!((share - 1.0).abs() < 0.01, "{share}");
+    }
+
+    #[test]
+    fn a_link_that_is_filled_at_times_alone_is_not_filled() {
+        let share = share_of_link(&series(|t| if t % 6.0 < 3.0 { 1.0 } else { 0.7 }), POINT);
+        assert!((share - 0.85).abs() < 0.02, "{share}");
+        let share = share_of_link(&series(|_| 0.9), POINT);
+        assert!((share - 0.9).abs() < 0.001, "{share}");
+    }
 }
