@@ -95,19 +95,22 @@ impl ReceiveBound {
         self.fit(socket, bytes)
     }
 
-    /// Locks the buffer at the bound. Where packets of a worse ratio have made the queue exceed the
-    /// bound, locks it with room for all that may still be in flight, so that queue and window
-    /// together never hold more payload than the bound.
+    /// Locks the buffer at the bound. Where the queue exceeds the bound, locks it with room for all
+    /// that may still be in flight, so that queue and window together hold no more payload than the
+    /// bound, or than the queue has.
+    ///
+    /// The window clamp stays: a lower one lowers the kernel's own limit of the window
+    /// (`rcv_ssthresh`), which only packets that arrive raise again. Below one segment nothing
+    /// arrives any more.
     fn fit(&mut self, socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
         let ReceiveMemory { used, buffer, .. } = sys::receive_memory(socket)?;
         // A buffer that has not grown holds all that was admitted; the last packet may exceed it.
         if used > bytes && buffer > bytes {
             let received = sys::received(socket);
-            let in_flight = bytes.saturating_sub(received);
             // Packets in flight are taken to be like those in the queue.
-            let room = in_flight.saturating_mul(used) / received.max(used / 2);
+            let room = bytes.saturating_sub(received).saturating_mul(used) / received.max(used / 2);
             self.buffer = Buffer::Raised;
-            sys::clamp_window(socket, in_flight.max(1))?;
+            // The kernel doubles what it is given.
             return sys::force_receive_buffer(socket, (used + room) / 2);
         }
         let unchanged = matches!(self.buffer, Buffer::Growing { .. }) && buffer <= bytes;
@@ -186,6 +189,26 @@ mod tests {
         }
         let received = sys::received(&receiver);
         assert!(received <= full + LAST_PACKET, "{received} bytes in the queue, {full} at first");
+    }
+
+    #[test]
+    fn a_queue_that_the_kernel_enlarged_opens_its_window_again() {
+        let (mut sender, receiver) = connect();
+        let mut bound = ReceiveBound::inherited(Some(BOUND));
+        bound.pause(receiver.as_fd()).unwrap();
+        // As the kernel does when packets come out of order.
+        sys::force_receive_buffer(&receiver, 4 * BOUND).unwrap();
+        sys::clamp_window(&receiver, 4 * BOUND).unwrap();
+        let received = fill(&mut sender, &receiver);
+        assert!(received > BOUND, "only {received} bytes in the queue");
+        let window_limit = sys::tcp_info(&receiver).unwrap().rcv_ssthresh as usize;
+        while sys::received(&receiver) > 0 {
+            bound.resume(receiver.as_fd()).unwrap();
+            rustix::io::read(&receiver, &mut [0; BOUND / 4]).unwrap();
+            bound.pause(receiver.as_fd()).unwrap();
+        }
+        let after = sys::tcp_info(&receiver).unwrap().rcv_ssthresh as usize;
+        assert!(after >= window_limit.min(BOUND / 2), "{after} of {window_limit} bytes");
     }
 
     #[test]
