@@ -2,7 +2,7 @@
 
 use crate::{
     Packet, Stage, Time,
-    wheel::{Key, Wheel},
+    timing_wheel::{Key, Wheel},
 };
 use std::collections::VecDeque;
 use units::Span;

@@ -7,17 +7,17 @@
 //! caller.
 
 mod delay;
-mod losses;
+mod loss_process;
 mod shaper;
 mod time;
-mod way;
-mod wheel;
+mod link_direction;
+mod timing_wheel;
 
 pub use delay::Delay;
-pub use losses::{Losses, mean_loss};
+pub use loss_process::{Losses, mean_loss};
 pub use shaper::Shaper;
 pub use time::Time;
-pub use way::{Counts, Way};
+pub use link_direction::{Counts, Way};
 
 use units::{Bytes, Span};
 
