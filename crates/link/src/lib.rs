@@ -7,17 +7,17 @@
 //! caller.
 
 mod delay;
+mod link_direction;
 mod loss_process;
 mod shaper;
 mod time;
-mod link_direction;
 mod timing_wheel;
 
 pub use delay::Delay;
+pub use link_direction::{Counts, Way};
 pub use loss_process::{Losses, mean_loss};
 pub use shaper::Shaper;
 pub use time::Time;
-pub use link_direction::{Counts, Way};
 
 use units::{Bytes, Span};
 

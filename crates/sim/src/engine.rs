@@ -1,6 +1,14 @@
 //! The engine: which scenarios it answers, and how it plays one.
 
-use crate::{effort::Effort, measure, measure::Looks, parallel, parallel::Ended, sender::Law, settings::Settings, world::World};
+use crate::{
+    parallel,
+    parallel::Ended,
+    run_counters::Effort,
+    sender::Law,
+    series,
+    series::{Looks, World},
+    settings::Settings,
+};
 use control::Controller;
 use outcome::{Engine, EngineError, Outcome, Progress};
 use scenario::{Buffer, Explicit, Parallel, QueueKind, Scenario, Scheduler, SplitMode};
@@ -68,7 +76,7 @@ impl Sim {
         }
         progress.at(1.0, "measuring");
         let effort = world.effort();
-        let mut outcome = measure::outcome(&mut world, seed, looks);
+        let mut outcome = series::outcome(&mut world, seed, looks);
         world.let_senders_hear(until);
         for (outcome, flow) in outcome.flows.iter_mut().zip(&world.flows) {
             outcome.acked_s = flow.acked.map(|at| at as f64 / 1e9);

@@ -41,26 +41,22 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod app;
-mod conn;
-mod cross;
-mod effort;
+mod connection;
 mod engine;
-mod heard;
-mod measure;
-mod monitor;
-mod net;
+mod event_queue;
+mod feedback;
+mod link_monitor;
+mod network;
 mod packet;
 mod parallel;
 mod receiver;
-mod relay;
 mod router;
 mod rtt;
+mod run_counters;
 mod sender;
+mod series;
 mod settings;
-mod timers;
-mod world;
 
-pub use effort::Effort;
 pub use engine::Sim;
+pub use run_counters::Effort;
 pub use settings::{Recovery, Settings};

@@ -2,11 +2,11 @@
 //! and the window. Left out: the compression of acknowledgements of what is out of order (they go at once), and memory pressure.
 
 use crate::{
-    heard::Heard,
-    net::Net,
+    event_queue::{Key, Timer, What},
+    feedback::Heard,
+    network::Net,
     packet::{BLOCKS, CE, CWR, DSACK, ECE, FIN, HEADER, Kind, Packet},
     settings::{Recovery, Settings},
-    timers::{Key, Timer, What},
 };
 use std::collections::VecDeque;
 

@@ -8,13 +8,16 @@
 //! Their timers need no place among the events of a run: nothing but packets and timers changes a router, and the queue stays as it is
 //! between two packets, so that whatever was due is done before the next packet is looked at.
 
-mod load;
+mod load_factor;
 mod mpcp;
+#[cfg(test)]
+pub(crate) mod test_packet;
+mod vcp;
 mod xcp;
 
 use crate::packet::Packet;
 use link::{Tap, Time};
-pub(crate) use load::{Code, INTERVAL_NS};
+pub(crate) use load_factor::{Code, INTERVAL_NS};
 pub(crate) use mpcp::load_of;
 use scenario::QueueKind;
 use units::{Bytes, Rate};
@@ -23,7 +26,7 @@ use units::{Bytes, Rate};
 #[derive(Debug)]
 pub(crate) enum Router {
     Xcp(xcp::Xcp),
-    Vcp(load::Vcp),
+    Vcp(vcp::Vcp),
     Mpcp(mpcp::Mpcp),
 }
 
@@ -33,7 +36,7 @@ pub(crate) fn of(kind: QueueKind, rate: Rate) -> Option<Box<Router>> {
     Some(Box::new(match kind {
         QueueKind::Droptail | QueueKind::Ecn => return None,
         QueueKind::Xcp => Router::Xcp(xcp::Xcp::new(capacity)),
-        QueueKind::Vcp => Router::Vcp(load::Vcp::new(capacity)),
+        QueueKind::Vcp => Router::Vcp(vcp::Vcp::new(capacity)),
         QueueKind::Mpcp => Router::Mpcp(mpcp::Mpcp::new(capacity)),
     }))
 }
@@ -89,17 +92,9 @@ impl Tap<Packet> for Option<Box<Router>> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-    use crate::packet::{Header, Kind, Protocol};
-
-    /// A packet of 1500 bytes with a header.
-    pub(crate) fn data(protocol: Protocol, number: u32, told: f32) -> Packet {
-        let mut packet = Packet::bare(0, Kind::Data, 1500);
-        packet.told = told;
-        packet.set_header(Header { protocol, number, rtt_us: 100_000, spacing: 0.01 });
-        packet
-    }
+mod tests {
+    use super::{test_packet::data, *};
+    use crate::packet::Protocol;
 
     #[test]
     fn words_of_others_are_left_alone() {

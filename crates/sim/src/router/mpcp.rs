@@ -9,7 +9,7 @@
 //!   the highest level is to arrive whole: a router that found itself lower in a part leaves the rest alone, one that found itself higher
 //!   writes it. For both it remembers something of each connection, which XCP's and VCP's routers need not.
 
-use super::load::{HIGH_LOAD, Load, OVERLOAD};
+use super::load_factor::{HIGH_LOAD, Load, OVERLOAD};
 use crate::packet::{Packet, Protocol};
 use link::Time;
 use std::cmp::Ordering;
@@ -100,8 +100,7 @@ pub(crate) fn load_of(level: u32, packets: u32) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::router::tests::data;
+    use super::{super::test_packet::data, *};
     use proptest::prelude::*;
 
     /// One that tells this level.

@@ -163,8 +163,7 @@ fn span(seconds: f64) -> Span {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::router::tests::data;
+    use super::{super::test_packet::data, *};
 
     /// A packet every millisecond for so many, of what the sender asks for; what was written into each.
     fn feed(router: &mut Xcp, from_ms: u64, count: u64, asks: f32) -> Vec<f64> {

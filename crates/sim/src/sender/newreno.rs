@@ -3,10 +3,10 @@
 //! duplicates before let a new segment go each (RFC 3042). For comparisons with simulators that have it; Linux does otherwise.
 
 use super::{
-    Pending, Phase, Sender,
-    ack::{News, Resend},
+    ack_summary::{News, Resend},
+    state::{Pending, Phase, Sender},
 };
-use crate::{net::Net, packet::Packet};
+use crate::{network::Net, packet::Packet};
 use control::Event;
 
 /// Duplicates that tell of a loss (RFC 5681 §3.2).

@@ -1,10 +1,13 @@
 //! What is sent, and when (net/ipv4/tcp_output.c): as far as the windows permit, and the pace, and what waits in the host.
 
-use super::{LAST, Pending, Phase, Segment, Sender};
+use super::{
+    segment::{LAST, Segment},
+    state::{Pending, Phase, Sender},
+};
 use crate::{
-    net::Net,
+    event_queue::What,
+    network::Net,
     packet::{CWR, ECT, FIN, HEADER, Kind, Packet},
-    timers::What,
 };
 
 impl Sender {

@@ -1,10 +1,11 @@
 //! The states of congestion control, and how the window comes down and up again in them (tcp_fastretrans_alert, RFC 6937, RFC 3522).
 
 use super::{
-    EVER_RETRANS, LOST, Phase, RETRANS, Sender,
-    ack::{News, Resend},
+    ack_summary::{News, Resend},
+    segment::{EVER_RETRANS, LOST, RETRANS},
+    state::{Phase, Sender},
 };
-use crate::net::Net;
+use crate::network::Net;
 use control::{Event, Kind};
 
 impl Sender {

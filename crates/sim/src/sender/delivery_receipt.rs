@@ -4,8 +4,8 @@
 //! the far end has it, so that the send buffer holds what the proxy does, too; and the last receipt is what tells its application that all
 //! was delivered. Receipts are packets, and may be lost: a sender that has nothing else to wait for asks, as it asks for a closed window.
 
-use super::{Pending, Sender};
-use crate::{net::Net, rtt::RTO_MAX_US};
+use super::state::{Pending, Sender};
+use crate::{network::Net, rtt::RTO_MAX_US};
 
 impl Sender {
     /// What it need not keep any more: what is acknowledged, or, past a proxy that tells so, delivered.

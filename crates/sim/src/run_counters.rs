@@ -1,6 +1,6 @@
 //! What a run took: for checks and measurements of the simulator itself.
 
-use crate::conn::Conn;
+use crate::connection::Conn;
 
 /// What a run did, beside its outcome: for those who check or measure the simulator.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Who decides on a sender's window: a controller of Tandem's that the kernel has too, or one that routers tell what to do.
 
-use super::explicit;
+use super::router_assisted;
 use crate::packet::Header;
 use control::{Controller, Event, Flow, Link};
 use scenario::Explicit;
@@ -16,7 +16,7 @@ pub(crate) enum Law {
 #[derive(Debug)]
 pub(super) enum State {
     Own(control::State),
-    Told(explicit::State),
+    Told(router_assisted::State),
 }
 
 impl Law {
@@ -60,7 +60,7 @@ impl Law {
     pub(super) fn paces(self) -> bool {
         match self {
             Law::Own(controller) => controller.whole(),
-            Law::Told(explicit) => explicit::paces(explicit),
+            Law::Told(explicit) => router_assisted::paces(explicit),
         }
     }
 
@@ -68,7 +68,7 @@ impl Law {
     pub(super) fn begin(self, flow: &mut Flow, link: Option<&mut Link>, now_us: u64) -> State {
         match self {
             Law::Own(controller) => State::Own(controller.begin(flow, link, now_us)),
-            Law::Told(explicit) => State::Told(explicit::State::begin(explicit, flow)),
+            Law::Told(explicit) => State::Told(router_assisted::State::begin(explicit, flow)),
         }
     }
 }

@@ -6,7 +6,7 @@
 //! after the handshake.
 
 use crate::{
-    net::Net,
+    network::Net,
     packet::{COOKIE, COOKIE_BYTES, FIN, HEADER, Kind, Packet, SYN_BYTES},
     receiver::Receiver,
     sender::Sender,

@@ -3,7 +3,7 @@
 //! Each connection delivers in order what it was given. What can be read of the transfer is all before the first byte that has not come; the
 //! receiving end holds the rest, however much that is.
 
-use super::steer::Steered;
+use super::bonded_transfer::Steered;
 use scenario::{Bond, Scenario, Scheduler};
 use std::collections::VecDeque;
 

@@ -1,17 +1,15 @@
 //! Everything at once: what happens next, and to whom.
 
+use super::{application::App, cross_traffic::Source, split_node::Relay};
 use crate::{
-    app::App,
-    conn::{Conn, Side},
-    cross::Source,
-    effort::Effort,
-    net::{Hop, Net, backward, forward},
+    connection::{Conn, Side},
+    event_queue::{Key, What},
+    network::{Hop, Net, backward, forward},
     packet::{Kind, Packet},
     receiver::{Echo, LARGEST_WINDOW, Receiver},
-    relay::Relay,
+    run_counters::Effort,
     sender::{Law, Place, Sender},
     settings::Settings,
-    timers::{Key, What},
 };
 use outcome::Progress;
 use scenario::{Backpressure, FlowSpec, Opens, QueueKind, Scenario, SplitMode};

@@ -1,13 +1,11 @@
 //! What is seen of a run: looks at equal distances of time, which double whenever there are too many, so that memory is flat in simulated
 //! time. What they make of an [`Outcome`] is said in `scenario`, for every engine alike.
 
-use crate::{
-    conn::Conn,
-    net::forward,
-    relay::Relay,
-    settings::Settings,
-    world::{Observer, World},
+use super::{
+    simulation::{Observer, World},
+    split_node::Relay,
 };
+use crate::{connection::Conn, network::forward, settings::Settings};
 use outcome::{FlowSeen, LegLook, LegSeen, LinkLook, LinkOutcome, Outcome, Seen, ShaperOutcome};
 use scenario::Backpressure;
 use units::Phase;

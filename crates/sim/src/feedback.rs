@@ -62,7 +62,7 @@ impl Heard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::router::tests::data;
+    use crate::router::test_packet::data;
 
     #[test]
     fn changes_add_up_and_codes_do_not() {

@@ -1,7 +1,7 @@
 //! Sending before the handshake is over (TCP Fast Open, RFC 7413): with the SYN, or behind the answer to one.
 
-use super::Sender;
-use crate::{net::Net, packet::SYN_PAYLOAD_LESS};
+use super::state::Sender;
+use crate::{network::Net, packet::SYN_PAYLOAD_LESS};
 
 impl Sender {
     /// A SYN with the cookie of Fast Open lets it begin before the handshake is over (RFC 7413 §4.2.2): it knows no round trip yet, and the

@@ -1,10 +1,10 @@
 //! What lies between the ends: links, their queues, the shapers of proxies, and the clock.
 
 use crate::{
-    monitor::Record,
+    event_queue::{Key, NEVER, Timer, Timers},
+    link_monitor::Record,
     packet::{CE, ECT, HEADER, Kind, Packet, bytes_of},
     router::{self, Router},
-    timers::{Key, NEVER, Timer, Timers},
 };
 use link::{Time, Way};
 use scenario::{Network, Purpose, QueueKind, Scenario, stream};

@@ -3,11 +3,7 @@
 //! Each piece has its header before it, as on the wire. What the receiving end says is not sent back as frames: its TCP's acknowledgements stand for them,
 //! which come when they would.
 
-use super::World;
-use crate::{
-    sender::Sender,
-    timers::{Key, NEVER, What},
-};
+use crate::{event_queue::NEVER, sender::Sender};
 use bond::{ConnId, Header, Look, Order, Outbound};
 use scenario::Scenario;
 use std::collections::VecDeque;
@@ -137,32 +133,8 @@ impl Steered {
     }
 }
 
-impl World<'_> {
-    /// What a bond gives out now, if one steers the transfer.
-    pub(super) fn steer(&mut self, number: u32) {
-        let transfer = &mut self.transfers[number as usize];
-        let (now, ends) = (self.net.now, transfer.coming.ends);
-        let Some(steered) = transfer.stripe.steered().filter(|_| !transfer.ended) else {
-            transfer.late.stop();
-            return;
-        };
-        for (network, place) in transfer.conns.iter().enumerate().filter_map(|(network, place)| Some((network, (*place)? as usize))) {
-            steered.look(now, network, look(&self.conns[place].sender));
-        }
-        while let Some(writes) = steered.give(now) {
-            let Some(place) = transfer.conns[writes.connection] else { return };
-            let sender = &mut self.conns[place as usize].sender;
-            sender.write(writes.end, writes.last && ends);
-            sender.push(&mut self.net);
-            steered.look(now, writes.connection, look(sender));
-        }
-        let due = steered.next_check(now);
-        self.net.timers.set(&mut transfer.late, Key { who: number, what: What::Steer }, due);
-    }
-}
-
 /// What a bond sees of a connection.
-fn look(sender: &Sender) -> bond::Look {
+pub(super) fn look(sender: &Sender) -> bond::Look {
     bond::Look {
         delivered: sender.una,
         unsent: sender.unsent(),

@@ -1,9 +1,9 @@
 //! UDP across one link, as the lab's: packets of 1500 bytes at the times that the scenario has for them.
 
 use crate::{
-    net::{Net, forward},
+    event_queue::{Key, What},
+    network::{Net, forward},
     packet::{Kind, Packet},
-    timers::{Key, What},
 };
 use scenario::{Cross, Times};
 use units::PKT;

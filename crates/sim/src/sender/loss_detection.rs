@@ -1,13 +1,16 @@
 //! How losses are found: by time (RACK, RFC 8985 §6), by probes of the tail (§7) and by the retransmission timer (RFC 6298).
 
-use super::{EVER_RETRANS, LOST, Pending, Phase, RETRANS, SACKED, Segment, Sender, ack::News};
+use super::{
+    ack_summary::News,
+    segment::{EVER_RETRANS, LOST, RETRANS, SACKED, Segment},
+    state::{Pending, Phase, Sender},
+};
 use crate::{
-    net::Net,
+    network::Net,
     packet::{HEADER, Kind, Packet},
     rtt::RTO_MIN_US,
 };
 use control::Event;
-use std::collections::VecDeque;
 
 /// No timer is shorter, µs (TCP_TIMEOUT_MIN: two ticks of 4 ms).
 const TIMEOUT_MIN_US: u64 = 8000;
@@ -17,42 +20,6 @@ const PROBE_INIT_US: u64 = 1_000_000;
 const REORDERING: u32 = 3;
 /// The most that reordering is believed to be (tcp_max_reordering).
 const MOST_REORDERING: u64 = 300;
-
-/// What is known of the segment that was sent last of those that arrived.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Rack {
-    /// When it was sent, ns, and where it ends.
-    sent: u64,
-    end: u64,
-    rtt_us: u32,
-    advanced: bool,
-    /// First transmissions before this number have been judged.
-    judged: u64,
-    /// Retransmissions in the order of their sending: number, and when.
-    again: VecDeque<(u64, u64)>,
-    reordering_seen: bool,
-    window_steps: u32,
-    duplicate_seen: bool,
-    last_delivered: u64,
-}
-
-impl Rack {
-    /// Something came twice: the window for reordering was too small.
-    pub(super) fn note_duplicate(&mut self) {
-        self.duplicate_seen = true;
-    }
-
-    /// What was judged is to be judged again.
-    pub(super) fn look_again(&mut self) {
-        self.advanced = true;
-        self.judged = 0;
-    }
-
-    /// Whether the segment was sent before the one known (tcp_rack_sent_after).
-    fn is_after(&self, segment: &Segment) -> bool {
-        self.sent > segment.sent || (self.sent == segment.sent && self.end > segment.end())
-    }
-}
 
 impl Sender {
     /// A segment has arrived (tcp_rack_advance).

@@ -1,0 +1,10 @@
+//! Links in series: flows over a path of links, end to end or split by proxies.
+
+mod application;
+mod cross_traffic;
+mod sampler;
+mod simulation;
+mod split_node;
+
+pub(crate) use sampler::{Looks, outcome};
+pub(crate) use simulation::World;
