@@ -1,189 +1,200 @@
-//! Packets by when they are due: a wheel of slots, each of which stands for a short span of time and has hardly more than one. What a heap does in a dozen
-//! steps that wait for each other, comparing, is two looks here.
+//! A timing wheel: packets by due time, in slots that each stand for a short span of time and hold
+//! rarely more than one packet. A binary heap needs about a dozen dependent comparisons for each
+//! operation; the wheel needs two bitmap lookups.
 
-/// Slots: 64 words of 64 bits say which of them have something, and a word says which of those words have.
+/// Number of slots. A bitmap of 64 words of 64 bits marks the slots in use, and one word marks the
+/// words in use.
 const SLOTS: u64 = 64 * 64;
-/// A slot's span at first: 2¹² ns. It doubles whenever something comes that is due beyond the wheel.
-const FIRST_SHIFT: u32 = 12;
-/// No place.
+/// A slot spans 2¹² ns at first. The span doubles whenever a packet is due beyond the wheel.
+const INITIAL_SHIFT: u32 = 12;
+/// The end of a list of entries.
 const NONE: u32 = u32::MAX;
 
-/// When a packet is due, ns, and its number: of those that are due together the lower one is first.
+/// Due time in ns, and a number: of two packets that are due at the same time, the one with the
+/// lower number is first.
 pub(crate) type Key = (u64, u64);
 
-/// What is due later. Nothing that comes may be due before what was taken last; if it is, it counts as due then.
+/// A priority queue of packets by [`Key`]. A packet that is due before the last one that was
+/// removed counts as due at that time.
 #[derive(Debug)]
-pub(crate) struct Wheel<P> {
-    places: Vec<Place<P>>,
+pub(crate) struct TimingWheel<P> {
+    /// The entries in use and the free ones; lists refer to them by index.
+    entries: Vec<WheelEntry<P>>,
+    /// Head of the list of free entries.
     free: u32,
     len: usize,
-    /// The first of each slot's, by place; empty until something comes.
-    heads: Vec<u32>,
-    filled: [u64; 64],
-    words: u64,
-    /// A slot is 2^shift ns, and none before this one, counted from the beginning of time, has anything.
+    /// Head of each slot's list. Empty until the first packet arrives.
+    slots: Vec<u32>,
+    /// The slots in use, 64 to a word.
+    used_slots: [u64; 64],
+    /// The words of `used_slots` that are not zero.
+    used_words: u64,
+    /// A slot spans 2^`shift` ns.
     shift: u32,
+    /// Due time of the first slot that may be in use, in units of a slot's span.
     begin: u64,
+    /// The entry that is due first.
     next: Option<(Key, u32)>,
 }
 
-/// A packet's place.
 #[derive(Debug)]
-struct Place<P> {
+struct WheelEntry<P> {
     key: Key,
-    /// The next in its slot, or the next that is free.
+    /// The next entry in its slot, or the next free entry.
     next: u32,
     packet: Option<P>,
 }
 
-impl<P> Wheel<P> {
-    /// An empty one.
+impl<P> TimingWheel<P> {
+    /// An empty wheel.
     pub(crate) fn new() -> Self {
-        Wheel {
-            places: Vec::new(),
+        TimingWheel {
+            entries: Vec::new(),
             free: NONE,
             len: 0,
-            heads: Vec::new(),
-            filled: [0; 64],
-            words: 0,
-            shift: FIRST_SHIFT,
+            slots: Vec::new(),
+            used_slots: [0; 64],
+            used_words: 0,
+            shift: INITIAL_SHIFT,
             begin: 0,
             next: None,
         }
     }
 
-    /// How many there are.
+    /// Number of packets.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether there is no packet.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The next one's key.
+    /// The key of the packet that is due first.
     #[inline]
     pub(crate) fn first(&self) -> Option<Key> {
         self.next.map(|(key, _)| key)
     }
 
-    /// Puts one in.
+    /// Inserts a packet.
     pub(crate) fn push(&mut self, key: Key, packet: P) {
-        let place = match self.free {
+        let entry = WheelEntry { key, next: NONE, packet: Some(packet) };
+        let index = match self.free {
             NONE => {
-                self.places.push(Place { key, next: NONE, packet: Some(packet) });
-                self.places.len() as u32 - 1
+                self.entries.push(entry);
+                self.entries.len() as u32 - 1
             }
-            place => {
-                self.free = self.places[place as usize].next;
-                self.places[place as usize] = Place { key, next: NONE, packet: Some(packet) };
-                place
+            index => {
+                self.free = self.entries[index as usize].next;
+                self.entries[index as usize] = entry;
+                index
             }
         };
         if self.len == 0 {
             self.begin = key.0 >> self.shift;
-            self.heads.resize(SLOTS as usize, NONE);
+            self.slots.resize(SLOTS as usize, NONE);
         }
         self.len += 1;
         if (key.0 >> self.shift).saturating_sub(self.begin) >= SLOTS {
             self.widen(key.0);
         }
-        self.link(place);
+        self.link(index);
         if self.next.is_none_or(|(next, _)| key < next) {
-            self.next = Some((key, place));
+            self.next = Some((key, index));
         }
     }
 
-    /// Takes the next out.
+    /// Removes the packet that is due first.
     pub(crate) fn pop(&mut self) -> Option<(Key, P)> {
-        let (key, place) = self.next?;
-        self.unlink(place);
-        let Place { next, packet, .. } = &mut self.places[place as usize];
+        let (key, index) = self.next?;
+        self.unlink(index);
+        let WheelEntry { next, packet, .. } = &mut self.entries[index as usize];
         *next = self.free;
-        self.free = place;
+        self.free = index;
         let packet = packet.take();
         self.len -= 1;
-        // The slots before its own are empty.
+        // All slots before the one of this packet are empty.
         self.begin = self.begin.max(key.0 >> self.shift);
-        self.next = self.soonest();
+        self.next = self.find_next();
         packet.map(|packet| (key, packet))
     }
 
-    /// Where in the wheel a key's slot is: what is overdue is in the first one.
+    /// The slot of a key. Overdue packets are in the first slot.
     #[inline]
     fn slot(&self, key: Key) -> usize {
         ((key.0 >> self.shift).max(self.begin) % SLOTS) as usize
     }
 
-    fn link(&mut self, place: u32) {
-        let slot = self.slot(self.places[place as usize].key);
-        self.places[place as usize].next = self.heads[slot];
-        self.heads[slot] = place;
-        self.filled[slot / 64] |= 1 << (slot % 64);
-        self.words |= 1 << (slot / 64);
+    fn link(&mut self, index: u32) {
+        let slot = self.slot(self.entries[index as usize].key);
+        self.entries[index as usize].next = self.slots[slot];
+        self.slots[slot] = index;
+        self.used_slots[slot / 64] |= 1 << (slot % 64);
+        self.used_words |= 1 << (slot / 64);
     }
 
-    fn unlink(&mut self, place: u32) {
-        let Place { key, next, .. } = self.places[place as usize];
+    fn unlink(&mut self, index: u32) {
+        let WheelEntry { key, next, .. } = self.entries[index as usize];
         let slot = self.slot(key);
-        if self.heads[slot] == place {
-            self.heads[slot] = next;
+        if self.slots[slot] == index {
+            self.slots[slot] = next;
         } else {
-            let mut before = self.heads[slot];
-            while self.places[before as usize].next != place {
-                before = self.places[before as usize].next;
+            let mut before = self.slots[slot];
+            while self.entries[before as usize].next != index {
+                before = self.entries[before as usize].next;
             }
-            self.places[before as usize].next = next;
+            self.entries[before as usize].next = next;
         }
-        if self.heads[slot] == NONE {
-            self.filled[slot / 64] &= !(1 << (slot % 64));
-            self.words &= !(u64::from(self.filled[slot / 64] == 0) << (slot / 64));
+        if self.slots[slot] == NONE {
+            self.used_slots[slot / 64] &= !(1 << (slot % 64));
+            self.used_words &= !(u64::from(self.used_slots[slot / 64] == 0) << (slot / 64));
         }
     }
 
-    /// Who is next: the least of the first slot that has something, around the wheel from `begin` on.
-    fn soonest(&self) -> Option<(Key, u32)> {
-        if self.words == 0 {
+    /// The least entry of the first slot in use, around the wheel from `begin` on.
+    fn find_next(&self) -> Option<(Key, u32)> {
+        if self.used_words == 0 {
             return None;
         }
         let begin = (self.begin % SLOTS) as usize;
         let (word, bit) = (begin / 64, begin % 64);
-        let rest = self.filled[word] >> bit << bit;
-        let slot = if rest != 0 {
-            word * 64 + rest.trailing_zeros() as usize
+        let rest_of_word = self.used_slots[word] >> bit << bit;
+        let slot = if rest_of_word != 0 {
+            word * 64 + rest_of_word.trailing_zeros() as usize
         } else {
-            let beyond = self.words & (u64::MAX << word << 1);
-            let word = if beyond != 0 { beyond } else { self.words }.trailing_zeros() as usize;
-            word * 64 + self.filled[word].trailing_zeros() as usize
+            let beyond = self.used_words & (u64::MAX << word << 1);
+            let word = if beyond != 0 { beyond } else { self.used_words }.trailing_zeros() as usize;
+            word * 64 + self.used_slots[word].trailing_zeros() as usize
         };
-        let mut place = self.heads[slot];
-        let mut least = (self.places[place as usize].key, place);
-        while self.places[place as usize].next != NONE {
-            place = self.places[place as usize].next;
-            least = least.min((self.places[place as usize].key, place));
+        let mut index = self.slots[slot];
+        let mut least = (self.entries[index as usize].key, index);
+        while self.entries[index as usize].next != NONE {
+            index = self.entries[index as usize].next;
+            least = least.min((self.entries[index as usize].key, index));
         }
         Some(least)
     }
 
-    /// Slots become longer until `due` is within the wheel.
+    /// Doubles the span of the slots until `due` is within the wheel.
     fn widen(&mut self, due: u64) {
         let mut all: Vec<u32> = Vec::with_capacity(self.len);
-        for head in &mut self.heads {
-            let mut place = std::mem::replace(head, NONE);
-            while place != NONE {
-                all.push(place);
-                place = self.places[place as usize].next;
+        for head in &mut self.slots {
+            let mut index = std::mem::replace(head, NONE);
+            while index != NONE {
+                all.push(index);
+                index = self.entries[index as usize].next;
             }
         }
-        (self.filled, self.words) = ([0; 64], 0);
+        self.used_slots = [0; 64];
+        self.used_words = 0;
         let begin = self.begin << self.shift;
         while (due >> self.shift) - (begin >> self.shift) >= SLOTS {
             self.shift += 1;
         }
         self.begin = begin >> self.shift;
-        all.into_iter().for_each(|place| self.link(place));
+        all.into_iter().for_each(|index| self.link(index));
     }
 }
 
@@ -194,10 +205,10 @@ mod tests {
     use std::{cmp::Reverse, collections::BinaryHeap};
 
     proptest! {
-        /// It is a queue by time, and by number where times are equal; what is taken is given back once.
+        /// The wheel is a priority queue by time, then by number, and returns each packet once.
         #[test]
-        fn it_is_what_a_binary_heap_is(steps in prop::collection::vec((0u32..45, any::<u64>(), 0u8..4), 1..400)) {
-            let (mut wheel, mut heap, mut now) = (Wheel::new(), BinaryHeap::new(), 0u64);
+        fn it_pops_in_the_order_of_a_binary_heap(steps in prop::collection::vec((0u32..45, any::<u64>(), 0u8..4), 1..400)) {
+            let (mut wheel, mut heap, mut now) = (TimingWheel::new(), BinaryHeap::new(), 0u64);
             for (number, (bits, time, takes)) in (0..).zip(steps) {
                 let key = (now + (time & ((1 << bits) - 1)), number);
                 wheel.push(key, number);
@@ -218,8 +229,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overdue_is_next() {
-        let mut wheel = Wheel::new();
+    fn an_overdue_packet_is_next() {
+        let mut wheel = TimingWheel::new();
         wheel.push((1 << 40, 0), 'a');
         wheel.push((1 << 41, 1), 'b');
         assert_eq!(wheel.pop(), Some(((1 << 40, 0), 'a')));

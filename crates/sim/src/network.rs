@@ -6,7 +6,7 @@ use crate::{
     packet::{CE, ECT, HEADER, Kind, Packet, bytes_of},
     router::{self, Router},
 };
-use link::{Time, Way};
+use link::{LinkDirection, Time};
 use scenario::{Network, Purpose, QueueKind, Scenario, stream};
 use units::{Bytes, PKT, QueueSize, Rate, Span};
 
@@ -25,7 +25,7 @@ pub(crate) enum Hop {
 #[derive(Debug)]
 pub(crate) struct Line {
     /// With the router at its queue, where that takes part.
-    way: Way<Packet, Option<Box<Router>>>,
+    way: LinkDirection<Packet, Option<Box<Router>>>,
     hop: Hop,
     /// It is the scenario's first link, which has flows' own extra delays.
     is_first: bool,
@@ -37,7 +37,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    fn new(way: Way<Packet, Option<Box<Router>>>, hop: Hop, limit: QueueSize, kind: QueueKind) -> Self {
+    fn new(way: LinkDirection<Packet, Option<Box<Router>>>, hop: Hop, limit: QueueSize, kind: QueueKind) -> Self {
         let mark_above = (kind == QueueKind::Ecn).then(|| match limit {
             QueueSize::Bytes(bytes) => (bytes.0 / MARK_ABOVE).max(3 * PKT.0),
             QueueSize::Packets(count) => (count / MARK_ABOVE).max(3) * PKT.0,
@@ -92,7 +92,7 @@ impl Net {
             let routers = [router::of(link.queue.kind, link.rate), None];
             for ((hop, loss), router) in hops.into_iter().zip([link.loss, None]).zip(routers) {
                 let limit = scenario.queue_size(index);
-                let way = Way::new(link.rate, limit, link.delay, loss, stream(seed, Purpose::Losses, index as u64)).tapped(router);
+                let way = LinkDirection::new(link.rate, limit, link.delay, loss, stream(seed, Purpose::Losses, index as u64)).with_tap(router);
                 lines.push(Line { is_first: index == 0, ..Line::new(way, hop, limit, link.queue.kind) });
             }
         }
@@ -105,7 +105,7 @@ impl Net {
             let rate = wire_rate(network.rate, mss);
             let limit = network.queue.size_for(rate, network.delay * 2);
             [(Hop::Right, network.loss), (Hop::Left, None)].map(|(hop, loss)| {
-                let way = Way::new(rate, limit, network.delay, loss, stream(seed, Purpose::Losses, index)).tapped(None);
+                let way = LinkDirection::new(rate, limit, network.delay, loss, stream(seed, Purpose::Losses, index)).with_tap(None);
                 Line::new(way, hop, limit, network.queue.kind)
             })
         });
@@ -132,7 +132,7 @@ impl Net {
         // TCP itself bounds what waits here: there is room for the flows of a thousand that begin together, as the proxy has it.
         let limit = QueueSize::Bytes(Bytes((capacity.bits_per_s() / 16).max(4 << 20)));
         // It loses nothing, so that whatever numbers it would do so by are never drawn.
-        let way = Way::new(capacity, limit, Span::ZERO, None, stream(0, Purpose::Losses, 0)).tapped(None);
+        let way = LinkDirection::new(capacity, limit, Span::ZERO, None, stream(0, Purpose::Losses, 0)).with_tap(None);
         let hop = Hop::Line(forward(link));
         self.lines.push(Line { way, hop, is_first: false, mark_above: None, record: Some(record), is_shaper: true });
         self.wakes.push(NEVER);
@@ -165,7 +165,7 @@ impl Net {
     #[inline(never)]
     fn take_due(&mut self, line: usize, place: &mut Packet) -> Option<Hop> {
         let from = &mut self.lines[line];
-        let arrived = from.way.arrived_in(Time(self.now), place);
+        let arrived = from.way.poll_arrival_into(Time(self.now), place);
         self.wakes[line] = from.way.next_delivery().map_or(NEVER, |at| at.0);
         if !arrived {
             return None;
@@ -198,7 +198,7 @@ impl Net {
         let has_extra = to.is_first && !self.extra.is_empty();
         // Cross traffic has none.
         packet.extra = if has_extra { self.extra.get(packet.conn as usize).copied().unwrap_or(0) } else { 0 };
-        let taken = to.way.put(Time(self.now), packet).is_ok();
+        let taken = to.way.enqueue_lazy(Time(self.now), packet).is_ok();
         // What has an extra delay may be overtaken by what comes now; otherwise the first stays the first.
         if self.wakes[line] == NEVER || has_extra {
             self.wakes[line] = to.way.next_delivery().map_or(NEVER, |at| at.0);
@@ -236,13 +236,13 @@ impl Net {
     }
 
     /// What a line has done until now.
-    pub(crate) fn counts(&mut self, line: usize) -> link::Counts {
+    pub(crate) fn counts(&mut self, line: usize) -> link::LinkCounts {
         self.lines[line].way.counts_at(Time(self.now))
     }
 
     /// Bytes that have left a line until now.
     pub(crate) fn left_bytes(&mut self, line: usize) -> u64 {
-        self.lines[line].way.left_bytes(Time(self.now)).0
+        self.lines[line].way.departed_bytes(Time(self.now)).0
     }
 
     /// Bytes in a line's queue now.

@@ -1,6 +1,6 @@
 //! A packet, as links carry it: what TCP's header says, and nothing of the payload but its place in the stream.
 
-use link::Packet as _;
+use link::LinkPacket as _;
 use units::Span;
 
 /// Bytes of the IPv4 and TCP headers with the timestamp option (RFC 7323).
@@ -168,7 +168,7 @@ fn is_block(block: (i32, i32)) -> bool {
     block.0 != block.1
 }
 
-impl link::Packet for Packet {
+impl link::LinkPacket for Packet {
     fn wire_bytes(&self) -> u32 {
         self.size.into()
     }

@@ -22,7 +22,7 @@ impl Mark {
         let mut mark = Mark { at: net.now, left: [0; MOST], drops: [0; MOST], came };
         for network in 0..networks {
             let counts = net.counts(forward(network));
-            (mark.left[network], mark.drops[network]) = (counts.left_bytes.0, counts.queue_drops);
+            (mark.left[network], mark.drops[network]) = (counts.departed_bytes.0, counts.queue_drops);
         }
         mark
     }

@@ -16,7 +16,7 @@ mod vcp;
 mod xcp;
 
 use crate::packet::Packet;
-use link::{Tap, Time};
+use link::{QueueTap, Time};
 pub(crate) use load_factor::{Code, INTERVAL_NS};
 pub(crate) use mpcp::load_of;
 use scenario::QueueKind;
@@ -58,12 +58,12 @@ impl Router {
 }
 
 /// There may be none.
-impl Tap<Packet> for Option<Box<Router>> {
-    fn is_there(&self) -> bool {
+impl QueueTap<Packet> for Option<Box<Router>> {
+    fn is_attached(&self) -> bool {
         self.is_some()
     }
 
-    fn comes(&mut self, now: Time, packet: &Packet) {
+    fn packet_arrived(&mut self, now: Time, packet: &Packet) {
         let Some(router) = self else { return };
         match &mut **router {
             Router::Xcp(router) => router.comes(now, packet),
@@ -72,7 +72,7 @@ impl Tap<Packet> for Option<Box<Router>> {
         }
     }
 
-    fn leaves(&mut self, at: Time, packet: &mut Packet) {
+    fn packet_departed(&mut self, at: Time, packet: &mut Packet) {
         let Some(router) = self else { return };
         match &mut **router {
             Router::Xcp(router) => router.leaves(at, packet),
@@ -81,7 +81,7 @@ impl Tap<Packet> for Option<Box<Router>> {
         }
     }
 
-    fn holds(&mut self, queued: Bytes) {
+    fn queue_changed(&mut self, queued: Bytes) {
         let Some(router) = self else { return };
         match &mut **router {
             Router::Xcp(router) => router.holds(queued.0),
@@ -110,9 +110,9 @@ mod tests {
                 for number in 0..2000 {
                     let now = Time(u64::from(number) * 1_200_000);
                     let mut packet = data(protocol, number, 0.0);
-                    router.comes(now, &packet);
-                    router.leaves(now, &mut packet);
-                    router.holds(Bytes(0));
+                    router.packet_arrived(now, &packet);
+                    router.packet_departed(now, &mut packet);
+                    router.queue_changed(Bytes(0));
                     wrote |= packet.told != 0.0;
                 }
                 assert_eq!(wrote, own, "{kind:?} {protocol:?}");

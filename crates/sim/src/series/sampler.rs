@@ -149,8 +149,8 @@ pub(crate) fn outcome(world: &mut World<'_>, seed: u64, mut looks: Looks) -> Out
 }
 
 fn shaper_outcome(world: &mut World<'_>) -> Option<ShaperOutcome> {
-    let counts: Vec<link::Counts> = shapers(world).into_iter().map(|line| world.net.counts(line)).collect();
-    let queue_max_bytes = counts.iter().map(|counts| counts.most_queued.0).max()?;
+    let counts: Vec<link::LinkCounts> = shapers(world).into_iter().map(|line| world.net.counts(line)).collect();
+    let queue_max_bytes = counts.iter().map(|counts| counts.max_queued.0).max()?;
     Some(ShaperOutcome { queue_drops: counts.iter().map(|counts| counts.queue_drops).sum(), queue_max_bytes })
 }
 
@@ -161,7 +161,7 @@ fn link_outcome(world: &mut World<'_>, index: usize) -> LinkOutcome {
     LinkOutcome {
         link: index + 1,
         rate_bps: rate,
-        delivered_rate_bps: (counts.most_queued.0 > 0).then_some(rate),
+        delivered_rate_bps: (counts.max_queued.0 > 0).then_some(rate),
         delay_s: link.delay.secs(),
         delivered_delay_s: (counts.delivered > 0).then(|| link.delay.secs()),
         late_p99_s: 0.0,
@@ -169,6 +169,6 @@ fn link_outcome(world: &mut World<'_>, index: usize) -> LinkOutcome {
         queue_drops: counts.queue_drops,
         losses: counts.losses,
         loss_asked: link.loss.map_or(Some(0.0), link::mean_loss),
-        queue_max_bytes: counts.most_queued.0,
+        queue_max_bytes: counts.max_queued.0,
     }
 }

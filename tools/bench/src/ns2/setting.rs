@@ -2,7 +2,7 @@
 //! of ns-2.
 
 use anyhow::Result;
-use link::{Losses, Time};
+use link::{LossProcess, Time};
 use scenario::{Loss, Purpose, Scenario, ScenarioFile, stream};
 use sim::{Recovery, Settings};
 use std::fmt::Write as _;
@@ -168,7 +168,7 @@ impl Ns2Leg {
 
     /// All losses on link `index` (from 0) within this time, as the script expects them.
     fn losses(&self, seconds: u64, seed: u64, index: u64) -> String {
-        let process = |loss| Losses::new(Some(loss), stream(seed, Purpose::Losses, index));
+        let process = |loss| LossProcess::new(Some(loss), stream(seed, Purpose::Losses, index));
         match self.loses {
             Ns2Loss::Nothing => "none".into(),
             Ns2Loss::PerPacket(p) => {
