@@ -1,242 +1,288 @@
-//! A connection: its two ends, and the handshake between them (RFC 9293 §3.5). Data go from the left end to the right one, whoever opens.
+//! A TCP connection: a sender, a receiver, and the handshake between them (RFC 9293 §3.5). Data
+//! flows from the sender to the receiver; either end may open the connection.
 //!
-//! With Fast Open (RFC 7413) the opener has a cookie from an earlier connection. Its first SYN carries that, and where the opener is the one
-//! who sends, the first bytes. The end that is asked begins at once: it reads those, or it is the one who sends, and sends behind its SYN-ACK
-//! before the handshake is over. A SYN that is repeated is one without a cookie, as Linux has it: what the first carried goes again
-//! after the handshake.
+//! With Fast Open (RFC 7413) the opener has a cookie from an earlier connection. Its first SYN
+//! carries the cookie and, if the opener is the sender, the first payload. The passive end begins
+//! without waiting for the rest of the handshake: a receiver delivers the payload of the SYN, a
+//! sender sends data after its SYN-ACK. A retransmitted SYN has no cookie and no payload, as in
+//! Linux; the payload of the first SYN is sent again after the handshake.
+//!
+//! The caller calls [`TcpConnection::open`], and then passes each packet that arrives at an end to
+//! [`TcpConnection::on_handshake_packet`] until that end is established. Afterwards packets go to
+//! the sender or the receiver directly, except for SYN-ACKs.
 
 use crate::{
-    network::Net,
-    packet::{COOKIE, COOKIE_BYTES, FIN, HEADER, Kind, Packet, SYN_BYTES},
-    receiver::Receiver,
-    sender::Sender,
-    settings::Settings,
+    event_queue::EventKind,
+    network::SimNetwork,
+    packet::{FIN, HEADER_BYTES, PacketKind, SYN_BYTES, SimPacket, TFO_COOKIE, TFO_COOKIE_BYTES},
+    receiver::TcpReceiver,
+    sender::TcpSender,
+    settings::TcpSettings,
 };
 use scenario::Opens;
 
-/// SYNs that are sent again at equal distances, before the distances double (Linux: tcp_syn_linear_timeouts).
+/// Number of SYNs that are retransmitted at constant intervals, before the intervals double (Linux:
+/// tcp_syn_linear_timeouts).
 const LINEAR_SYNS: u32 = 4;
 
-/// Where an end stands.
+/// The state of the handshake at one end (RFC 9293 §3.3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// It waits, or has not begun.
-    Idle,
-    /// It has asked for the connection.
-    Asks,
-    /// It was asked, and has granted it.
-    Grants,
-    /// It has a connection.
-    Up,
+enum HandshakeState {
+    /// Before the handshake; a passive end listens.
+    Closed,
+    /// Has sent a SYN.
+    SynSent,
+    /// Has answered a SYN with a SYN-ACK.
+    SynReceived,
+    /// The handshake is complete at this end.
+    Established,
 }
 
-/// Which end.
+/// The two ends of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
-    /// The one that sends data.
-    Left,
-    /// The one that receives them.
-    Right,
+pub(crate) enum ConnectionEnd {
+    /// The end that sends data.
+    Sender,
+    /// The end that receives data.
+    Receiver,
 }
 
-/// What one end knows of the handshake.
+/// One end's part of the handshake.
 #[derive(Debug, Clone, Copy)]
-struct Shake {
-    end: End,
-    /// When its first SYN or SYN-ACK was sent, and how many followed it.
-    first_sent: u64,
-    repeats: u32,
-    /// What the next SYN-ACK echoes.
-    echo: u64,
-    /// It was asked with a cookie, and has begun before it was up.
-    early: bool,
+struct Handshake {
+    state: HandshakeState,
+    /// When its first SYN or SYN-ACK was sent.
+    first_sent_ns: u64,
+    /// Retransmissions of the SYN or SYN-ACK.
+    retransmits: u32,
+    /// The timestamp that the next SYN-ACK or ACK echoes.
+    echo_ns: u64,
+    /// The SYN that it received had a cookie, so it began before the handshake was complete.
+    has_early_data: bool,
 }
 
 /// A connection.
 #[derive(Debug)]
-pub(crate) struct Conn {
-    pub(crate) sender: Sender,
-    pub(crate) receiver: Receiver,
+pub(crate) struct TcpConnection {
+    pub(crate) sender: TcpSender,
+    pub(crate) receiver: TcpReceiver,
     opens: Opens,
     fast_open: bool,
-    shakes: [Shake; 2],
-    pub(crate) settings: Settings,
-    lines: [usize; 2],
-    conn: u32,
+    /// By [`ConnectionEnd`].
+    handshakes: [Handshake; 2],
+    pub(crate) settings: TcpSettings,
+    /// The channels that the sender and the receiver send into.
+    channels: [usize; 2],
+    number: u32,
 }
 
-impl Conn {
-    /// One that nobody has opened yet. `lines` are those that the left and the right end send into.
+impl TcpConnection {
+    /// A closed connection. `channels` are those that the sender and the receiver send into.
     pub(crate) fn new(
-        sender: Sender,
-        receiver: Receiver,
+        sender: TcpSender,
+        receiver: TcpReceiver,
         (opens, fast_open): (Opens, bool),
-        lines: [usize; 2],
-        settings: Settings,
+        channels: [usize; 2],
+        settings: TcpSettings,
     ) -> Self {
-        let shake = Shake { end: End::Idle, first_sent: 0, repeats: 0, echo: 0, early: false };
-        let conn = sender.place.conn;
-        Conn { sender, receiver, opens, fast_open, shakes: [shake; 2], settings, lines, conn }
+        let handshake = Handshake { state: HandshakeState::Closed, first_sent_ns: 0, retransmits: 0, echo_ns: 0, has_early_data: false };
+        let number = sender.config.connection;
+        TcpConnection { sender, receiver, opens, fast_open, handshakes: [handshake; 2], settings, channels, number }
     }
 
-    /// Whether an end has its connection.
-    pub(crate) fn is_up(&self, side: Side) -> bool {
-        self.shakes[side as usize].end == End::Up
+    /// Whether the handshake is complete at an end.
+    pub(crate) fn is_established(&self, end: ConnectionEnd) -> bool {
+        self.handshakes[end as usize].state == HandshakeState::Established
     }
 
-    /// Whether an end that is not up may do what one that is up does: send behind its SYN-ACK, or read what came with the SYN.
-    pub(crate) fn is_early(&self, side: Side) -> bool {
-        let shake = &self.shakes[side as usize];
-        shake.early && shake.end != End::Up
+    /// Whether an end has begun by Fast Open and its handshake is not complete.
+    pub(crate) fn in_early_data(&self, end: ConnectionEnd) -> bool {
+        let handshake = &self.handshakes[end as usize];
+        handshake.has_early_data && handshake.state != HandshakeState::Established
     }
 
-    /// Whether its SYN is to carry data, and was not sent: its opener waits until there are some.
+    /// Whether the opener delays its SYN until there is payload for it to carry.
     pub(crate) fn waits_for_data(&self) -> bool {
-        self.fast_open && self.opens == Opens::Sender && self.shakes[0].end == End::Idle
+        self.fast_open && self.opens == Opens::Sender && self.handshakes[0].state == HandshakeState::Closed
     }
 
-    /// Its opener asks for it.
-    pub(crate) fn open(&mut self, net: &mut Net) {
-        let side = match self.opens {
-            Opens::Sender => Side::Left,
-            Opens::Receiver => Side::Right,
+    /// Sends the opener's SYN.
+    pub(crate) fn open(&mut self, net: &mut SimNetwork) {
+        let end = match self.opens {
+            Opens::Sender => ConnectionEnd::Sender,
+            Opens::Receiver => ConnectionEnd::Receiver,
         };
-        let shake = &mut self.shakes[side as usize];
-        (shake.end, shake.first_sent) = (End::Asks, net.now);
-        let mut packet = self.word(side, Kind::Syn, net);
+        let handshake = &mut self.handshakes[end as usize];
+        handshake.state = HandshakeState::SynSent;
+        handshake.first_sent_ns = net.now;
+        let mut packet = self.handshake_packet(end, PacketKind::Syn, net);
         if self.fast_open {
-            packet.flags |= COOKIE;
-            packet.size += COOKIE_BYTES as u16;
-            if side == Side::Left {
-                let (len, is_all) = self.sender.syn_payload();
+            packet.flags |= TFO_COOKIE;
+            packet.size += TFO_COOKIE_BYTES as u16;
+            if end == ConnectionEnd::Sender {
+                let (len, is_whole_stream) = self.sender.syn_payload();
                 packet.size += len as u16;
-                packet.flags |= if is_all { FIN } else { 0 };
+                packet.flags |= if is_whole_stream { FIN } else { 0 };
             }
         }
-        net.send(self.lines[side as usize], packet);
-        self.arm(side, net);
+        net.send(self.channels[end as usize], packet);
+        self.arm_timer(end, net);
     }
 
-    /// A packet of the handshake.
-    fn word(&self, side: Side, kind: Kind, net: &Net) -> Packet {
-        let size = if kind == Kind::Ack { HEADER } else { SYN_BYTES };
-        let mut packet = Packet::bare(self.conn, kind, size);
-        packet.sent = if kind == Kind::Syn { net.now } else { self.shakes[side as usize].echo };
-        packet.amount = self.receiver.first_window();
-        if kind == Kind::SynAck && side == Side::Right {
-            packet.seq = self.receiver.next;
+    /// A SYN, SYN-ACK or the ACK that completes the handshake.
+    fn handshake_packet(&self, end: ConnectionEnd, kind: PacketKind, net: &SimNetwork) -> SimPacket {
+        let size = if kind == PacketKind::Ack { HEADER_BYTES } else { SYN_BYTES };
+        let mut packet = SimPacket::without_payload(self.number, kind, size);
+        packet.timestamp_ns = if kind == PacketKind::Syn { net.now } else { self.handshakes[end as usize].echo_ns };
+        packet.len_or_window = self.receiver.handshake_window();
+        if kind == PacketKind::SynAck && end == ConnectionEnd::Receiver {
+            packet.seq = self.receiver.rcv_nxt;
         }
         packet
     }
 
-    fn say(&mut self, side: Side, kind: Kind, net: &mut Net) {
-        let packet = self.word(side, kind, net);
-        net.send(self.lines[side as usize], packet);
+    fn send_handshake(&mut self, end: ConnectionEnd, kind: PacketKind, net: &mut SimNetwork) {
+        let packet = self.handshake_packet(end, kind, net);
+        net.send(self.channels[end as usize], packet);
     }
 
-    fn arm(&mut self, side: Side, net: &mut Net) {
-        let shake = &self.shakes[side as usize];
-        // Those that grant double at once.
-        let linear = if shake.end == End::Asks { LINEAR_SYNS } else { 0 };
-        let after = (self.settings.initial_rto.0 / 1000) << shake.repeats.saturating_sub(linear).min(6);
-        match side {
-            Side::Left => self.sender.arm_handshake(after, net),
-            Side::Right => self.receiver.arm_handshake(after, net),
+    fn arm_timer(&mut self, end: ConnectionEnd, net: &mut SimNetwork) {
+        let handshake = &self.handshakes[end as usize];
+        // The intervals of SYN-ACKs double from the first one on.
+        let linear = if handshake.state == HandshakeState::SynSent { LINEAR_SYNS } else { 0 };
+        let after = (self.settings.initial_rto.0 / 1000) << handshake.retransmits.saturating_sub(linear).min(6);
+        match end {
+            ConnectionEnd::Sender => self.sender.arm_handshake(after, net),
+            ConnectionEnd::Receiver => self.receiver.arm_handshake(after, net),
         }
     }
 
-    /// The timer of an end that is not up has fired: what it said is said again.
-    pub(crate) fn repeat(&mut self, side: Side, net: &mut Net) {
-        let kind = match self.shakes[side as usize].end {
-            End::Asks => Kind::Syn,
-            End::Grants => Kind::SynAck,
-            End::Idle | End::Up => return,
-        };
-        self.shakes[side as usize].repeats += 1;
-        if side == Side::Left {
-            self.sender.tally.retransmits += 1;
-        }
-        self.say(side, kind, net);
-        self.arm(side, net);
-    }
-
-    /// A packet that an end gets before it has its connection, or that belongs to the handshake; true: it has one now, or may do as if.
-    pub(crate) fn shake(&mut self, side: Side, packet: &Packet, net: &mut Net) -> bool {
-        let shake = &mut self.shakes[side as usize];
-        match (shake.end, packet.kind) {
-            (End::Idle | End::Grants, Kind::Syn) => {
-                shake.echo = packet.sent;
-                let is_first = shake.end == End::Idle;
-                let begins = is_first && packet.has(COOKIE);
-                if is_first {
-                    (shake.end, shake.first_sent, shake.early) = (End::Grants, net.now, begins);
-                    if begins {
-                        self.begin_early(side, packet, net);
-                    }
-                    self.arm(side, net);
+    /// Handles a timer event of this connection that is due at `at` ns. Returns whether the sender
+    /// may have sent new data.
+    pub(crate) fn on_timer(&mut self, at: u64, kind: EventKind, net: &mut SimNetwork) -> bool {
+        match kind {
+            EventKind::SenderTimer if self.sender.timer_expired(at, net) => {
+                if self.is_established(ConnectionEnd::Sender) {
+                    self.sender.on_timer(net);
+                    return true;
                 }
-                self.say(side, Kind::SynAck, net);
-                begins
+                self.retransmit_handshake(ConnectionEnd::Sender, net);
             }
-            (End::Asks, Kind::SynAck) => {
-                self.establish(side, packet, net);
-                self.confirm(side, net);
+            EventKind::Pacing if self.sender.pacing_expired(at, net) => {
+                self.sender.resume(net);
+                return true;
+            }
+            EventKind::ReceiverTimer if self.receiver.timer_expired(at, net) => {
+                if self.is_established(ConnectionEnd::Receiver) {
+                    self.receiver.on_timer(net);
+                } else {
+                    self.retransmit_handshake(ConnectionEnd::Receiver, net);
+                }
+            }
+            _ => {}
+        }
+        false
+    }
+
+    /// The timer of an end that is not established has expired: sends its SYN or SYN-ACK again.
+    fn retransmit_handshake(&mut self, end: ConnectionEnd, net: &mut SimNetwork) {
+        let kind = match self.handshakes[end as usize].state {
+            HandshakeState::SynSent => PacketKind::Syn,
+            HandshakeState::SynReceived => PacketKind::SynAck,
+            HandshakeState::Closed | HandshakeState::Established => return,
+        };
+        self.handshakes[end as usize].retransmits += 1;
+        if end == ConnectionEnd::Sender {
+            self.sender.counters.retransmits += 1;
+        }
+        self.send_handshake(end, kind, net);
+        self.arm_timer(end, net);
+    }
+
+    /// Handles a packet that arrives at an end before it is established, or a SYN-ACK. Returns true
+    /// if the end has become established by it, or may act as if by Fast Open.
+    pub(crate) fn on_handshake_packet(&mut self, end: ConnectionEnd, packet: &SimPacket, net: &mut SimNetwork) -> bool {
+        let handshake = &mut self.handshakes[end as usize];
+        match (handshake.state, packet.kind) {
+            (HandshakeState::Closed | HandshakeState::SynReceived, PacketKind::Syn) => {
+                handshake.echo_ns = packet.timestamp_ns;
+                let is_first = handshake.state == HandshakeState::Closed;
+                let begins_early = is_first && packet.has_flag(TFO_COOKIE);
+                if is_first {
+                    handshake.state = HandshakeState::SynReceived;
+                    handshake.first_sent_ns = net.now;
+                    handshake.has_early_data = begins_early;
+                    if begins_early {
+                        self.begin_early_data(end, packet, net);
+                    }
+                    self.arm_timer(end, net);
+                }
+                self.send_handshake(end, PacketKind::SynAck, net);
+                begins_early
+            }
+            (HandshakeState::SynSent, PacketKind::SynAck) => {
+                self.establish(end, packet, net);
+                self.ack_handshake(end, net);
                 true
             }
-            // Its last word was lost.
-            (End::Up, Kind::SynAck) => {
-                self.confirm(side, net);
+            // The ACK that completes the handshake was lost.
+            (HandshakeState::Established, PacketKind::SynAck) => {
+                self.ack_handshake(end, net);
                 false
             }
-            (End::Grants, Kind::Ack | Kind::Data | Kind::Probe) => {
-                let began = shake.early;
-                self.establish(side, packet, net);
-                !began
+            (HandshakeState::SynReceived, PacketKind::Ack | PacketKind::Data | PacketKind::Probe) => {
+                let began_early = handshake.has_early_data;
+                self.establish(end, packet, net);
+                !began_early
             }
             _ => false,
         }
     }
 
-    /// A cookie has come: the end need not wait for the handshake's last word.
-    fn begin_early(&mut self, side: Side, syn: &Packet, net: &mut Net) {
-        match side {
-            Side::Left => self.sender.establish_early(syn.amount, net),
-            Side::Right => self.receiver.take_from_syn(syn.syn_payload().into(), syn.has(FIN)),
+    /// A SYN with a cookie has arrived: the end begins without waiting for the handshake.
+    fn begin_early_data(&mut self, end: ConnectionEnd, syn: &SimPacket, net: &mut SimNetwork) {
+        match end {
+            ConnectionEnd::Sender => self.sender.establish_early(syn.len_or_window, net),
+            ConnectionEnd::Receiver => self.receiver.accept_syn_data(syn.syn_payload().into(), syn.has_flag(FIN)),
         }
     }
 
-    /// The last word of the handshake.
-    fn confirm(&mut self, side: Side, net: &mut Net) {
-        match side {
-            Side::Left => {
-                self.shakes[0].echo = net.now;
-                self.say(side, Kind::Ack, net);
+    /// Sends the ACK that completes the handshake.
+    fn ack_handshake(&mut self, end: ConnectionEnd, net: &mut SimNetwork) {
+        match end {
+            ConnectionEnd::Sender => {
+                self.handshakes[0].echo_ns = net.now;
+                self.send_handshake(end, PacketKind::Ack, net);
             }
-            Side::Right => self.receiver.acknowledge(net),
+            ConnectionEnd::Receiver => self.receiver.send_ack(net),
         }
     }
 
-    fn establish(&mut self, side: Side, packet: &Packet, net: &mut Net) {
-        let shake = &mut self.shakes[side as usize];
-        let asked = shake.end == End::Asks;
-        shake.end = End::Up;
-        // What a SYN-ACK answers says how long ago that was; of what follows a SYN-ACK that was repeated nobody knows what it answers.
-        let since = if asked { Some(packet.sent) } else { Some(shake.first_sent).filter(|_| shake.repeats == 0) };
+    /// The handshake is complete at an end, by this packet.
+    fn establish(&mut self, end: ConnectionEnd, packet: &SimPacket, net: &mut SimNetwork) {
+        let handshake = &mut self.handshakes[end as usize];
+        let is_opener = handshake.state == HandshakeState::SynSent;
+        handshake.state = HandshakeState::Established;
+        // A SYN-ACK echoes the timestamp of the SYN that it answers. The passive end has no sample
+        // if it has retransmitted its SYN-ACK: the answer is ambiguous.
+        let since =
+            if is_opener { Some(packet.timestamp_ns) } else { Some(handshake.first_sent_ns).filter(|_| handshake.retransmits == 0) };
         let rtt_us = since.map_or(0, |since| ((net.now - since) / 1000).max(1) as u32);
-        // RFC 6928 §3: from one segment on after several SYNs; not where the answer shows that they were needless (RFC 3522).
-        let needless = asked && packet.sent == shake.first_sent;
-        let initial = if shake.repeats > 1 && !needless { 1 } else { self.settings.initial_window };
-        let (began, first_sent) = (shake.early, shake.first_sent);
-        match side {
-            Side::Left if began => self.sender.end_handshake(rtt_us, net),
-            Side::Left => {
-                self.sender.begin_after(packet.seq, first_sent);
-                self.sender.establish(rtt_us, packet.amount, initial, net);
+        // RFC 6928 §3: the initial window is one segment after several SYNs, unless the echoed
+        // timestamp shows that the retransmissions were spurious (RFC 3522).
+        let was_spurious = is_opener && packet.timestamp_ns == handshake.first_sent_ns;
+        let initial_window = if handshake.retransmits > 1 && !was_spurious { 1 } else { self.settings.initial_window };
+        let (began_early, first_sent_ns) = (handshake.has_early_data, handshake.first_sent_ns);
+        match end {
+            ConnectionEnd::Sender if began_early => self.sender.finish_early_handshake(rtt_us, net),
+            ConnectionEnd::Sender => {
+                self.sender.account_syn_data(packet.seq, first_sent_ns);
+                self.sender.establish(rtt_us, packet.len_or_window, initial_window, net);
             }
-            Side::Right => {
+            ConnectionEnd::Receiver => {
                 self.receiver.establish(rtt_us);
-                if began {
-                    // Room that came free since its SYN-ACK could not be told before.
+                if began_early {
+                    // Buffer that was freed since the SYN-ACK could not be advertised before.
                     self.receiver.release(0, net);
                 }
             }

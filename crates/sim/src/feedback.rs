@@ -1,61 +1,67 @@
-//! What a receiver does with what routers told it: it gathers that until its next acknowledgement takes it back to the sender.
+//! Router feedback at a receiver: collected from data packets until the next acknowledgement
+//! returns it to the sender.
 //!
-//! Each acknowledgement answers for all packets since the one before, held back or not, those that came twice too. XCP's changes of rate add up;
-//! of VCP's codes the highest counts; MPCP's levels are put together from the parts of a group, and the newest one that is whole is told until
-//! there is another.
+//! Each acknowledgement covers all packets since the one before, including duplicates and those
+//! whose acknowledgement was delayed. XCP's changes of rate add up. Of VCP's codes the highest
+//! counts. MPCP's load levels are reassembled from the packets of a group, and the newest complete
+//! level is returned until another is complete.
 
-use crate::packet::{Header, Packet, Protocol};
+use crate::packet::{CongestionHeader, RouterProtocol, SimPacket};
 
-/// What was told, and not yet passed on.
+/// Feedback that has not been returned to the sender yet.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Heard {
-    /// As it stands in an acknowledgement.
-    word: f64,
-    /// MPCP: the group that is being put together, the parts of it that are there, and their bits.
+pub(crate) struct RouterFeedback {
+    /// As in the next acknowledgement.
+    value: f64,
+    /// MPCP: number of the group that is being reassembled.
     group: u32,
+    /// The parts of the group that have arrived, as a bit mask.
     parts: u32,
+    /// The bits of these parts.
     bits: u32,
-    /// The word is of a state, and goes with every acknowledgement.
-    stays: bool,
+    /// `value` is a state rather than a sum, and is returned with every acknowledgement.
+    is_level: bool,
 }
 
-impl Heard {
-    /// A data packet has come.
-    pub(crate) fn note(&mut self, packet: &Packet) {
-        let Some(header) = packet.header() else { return };
-        let told = packet.told;
+impl RouterFeedback {
+    /// Takes the feedback of an arriving data packet.
+    pub(crate) fn add(&mut self, packet: &SimPacket) {
+        let Some(header) = packet.congestion_header() else { return };
+        let feedback = packet.feedback;
         match header.protocol {
-            Protocol::Xcp => self.word += f64::from(told),
-            Protocol::Vcp => self.word = self.word.max(told.into()),
-            Protocol::Mpcp(packets) => self.put_together(header, packets, told as u32),
+            RouterProtocol::Xcp => self.value += f64::from(feedback),
+            RouterProtocol::Vcp => self.value = self.value.max(feedback.into()),
+            RouterProtocol::Mpcp(packets) => self.add_mpcp_part(header, packets, feedback as u32),
         }
     }
 
-    /// A part of a level.
-    fn put_together(&mut self, header: Header, packets: u32, bits: u32) {
+    /// Takes one part of a load level.
+    fn add_mpcp_part(&mut self, header: CongestionHeader, packets: u32, bits: u32) {
         let (group, part) = (header.number / packets, header.number % packets);
         if group != self.group {
-            // One that was overtaken by the next is given up.
+            // Parts of an older group are late and ignored. A newer group replaces the current one.
             if group < self.group {
                 return;
             }
-            (self.group, self.parts, self.bits) = (group, 0, 0);
+            self.group = group;
+            self.parts = 0;
+            self.bits = 0;
         }
         self.parts |= 1 << part;
         self.bits |= bits << (2 * (packets - 1 - part));
         if self.parts == (1 << packets) - 1 {
-            self.word = f64::from(self.bits + 1);
-            self.stays = true;
+            self.value = f64::from(self.bits + 1);
+            self.is_level = true;
         }
     }
 
-    /// What the next acknowledgement says.
+    /// The feedback for the next acknowledgement.
     pub(crate) fn take(&mut self) -> f32 {
-        let word = self.word;
-        if !self.stays {
-            self.word = 0.0;
+        let value = self.value;
+        if !self.is_level {
+            self.value = 0.0;
         }
-        word as f32
+        value as f32
     }
 }
 
@@ -65,28 +71,29 @@ mod tests {
     use crate::router::test_packet::data;
 
     #[test]
-    fn changes_add_up_and_codes_do_not() {
-        let mut heard = Heard::default();
-        for told in [100.0, -30.0, 5.0] {
-            heard.note(&data(Protocol::Xcp, 0, told));
+    fn xcp_feedback_adds_up_and_the_highest_vcp_code_counts() {
+        let mut feedback = RouterFeedback::default();
+        for change in [100.0, -30.0, 5.0] {
+            feedback.add(&data(RouterProtocol::Xcp, 0, change));
         }
-        assert_eq!((heard.take(), heard.take()), (75.0, 0.0));
-        for told in [1.0, 3.0, 2.0] {
-            heard.note(&data(Protocol::Vcp, 0, told));
+        assert_eq!((feedback.take(), feedback.take()), (75.0, 0.0));
+        for code in [1.0, 3.0, 2.0] {
+            feedback.add(&data(RouterProtocol::Vcp, 0, code));
         }
-        assert_eq!((heard.take(), heard.take()), (3.0, 0.0));
+        assert_eq!((feedback.take(), feedback.take()), (3.0, 0.0));
     }
 
     #[test]
-    fn a_level_counts_when_it_is_whole() {
-        let mut heard = Heard::default();
-        let mut hear = |number: u32, bits: u32| {
-            heard.note(&data(Protocol::Mpcp(3), number, bits as f32));
-            heard.take()
+    fn a_level_is_returned_when_it_is_complete() {
+        let mut feedback = RouterFeedback::default();
+        let mut observe = |number: u32, bits: u32| {
+            feedback.add(&data(RouterProtocol::Mpcp(3), number, bits as f32));
+            feedback.take()
         };
-        // 01 10 11: level 27, told as 28 from then on.
-        assert_eq!([hear(0, 1), hear(1, 2), hear(2, 3), hear(3, 0)], [0.0, 0.0, 28.0, 28.0]);
-        // A part of group 1 is lost; group 2 comes in another order, and a late part of group 1 changes nothing.
-        assert_eq!([hear(4, 0), hear(8, 1), hear(6, 0), hear(5, 3), hear(7, 0)], [28.0, 28.0, 28.0, 28.0, 2.0]);
+        // 01 10 11: level 27, returned as 28 from then on.
+        assert_eq!([observe(0, 1), observe(1, 2), observe(2, 3), observe(3, 0)], [0.0, 0.0, 28.0, 28.0]);
+        // A part of group 1 is lost. Group 2 arrives reordered, and a late part of group 1 changes
+        // nothing.
+        assert_eq!([observe(4, 0), observe(8, 1), observe(6, 0), observe(5, 3), observe(7, 0)], [28.0, 28.0, 28.0, 28.0, 2.0]);
     }
 }

@@ -1,31 +1,31 @@
-//! What a run took: for checks and measurements of the simulator itself.
+//! What a run did internally, for tests and benchmarks of the simulator.
 
-use crate::connection::Conn;
+use crate::connection::TcpConnection;
 
-/// What a run did, beside its outcome: for those who check or measure the simulator.
+/// Counters of a run that are not part of its outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Effort {
-    /// Things that happened.
+pub struct RunCounters {
+    /// Events processed.
     pub events: u64,
-    /// Data segments that were sent, again or for the first time, over all connections.
+    /// Data segments sent over all connections, including retransmissions.
     pub segments: u64,
-    /// Acknowledgements that were sent.
+    /// Acknowledgements sent.
     pub acks: u64,
-    /// Times a retransmission timer fired, reductions that were taken back, and probes of the tail.
+    /// Expired retransmission timers.
     pub timeouts: u64,
-    /// Reductions that were taken back.
+    /// Window reductions undone because the loss turned out to be spurious.
     pub undone: u64,
-    /// Probes of the tail.
+    /// Tail loss probes sent.
     pub probes: u64,
 }
 
-impl Effort {
-    /// With what a connection has done.
-    pub(crate) fn add(&mut self, conn: &Conn) {
-        self.segments += conn.sender.segments_sent();
-        self.acks += conn.receiver.acks;
-        self.timeouts += conn.sender.tally.timeouts;
-        self.undone += conn.sender.tally.undone;
-        self.probes += conn.sender.tally.probes;
+impl RunCounters {
+    /// Adds the counters of a connection.
+    pub(crate) fn add(&mut self, connection: &TcpConnection) {
+        self.segments += connection.sender.segments_sent();
+        self.acks += connection.receiver.acks_sent;
+        self.timeouts += connection.sender.counters.timeouts;
+        self.undone += connection.sender.counters.undone;
+        self.probes += connection.sender.counters.probes;
     }
 }

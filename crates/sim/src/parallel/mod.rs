@@ -1,4 +1,5 @@
-//! Networks in parallel: each transfer is striped over one connection in each network.
+//! Networks in parallel: transfers arrive, each is striped over one connection in each network, and
+//! leaves.
 
 mod bonded_transfer;
 mod measurement;
@@ -7,4 +8,4 @@ mod simulation;
 mod striping;
 
 pub(crate) use results::outcome;
-pub(crate) use simulation::{Ended, World};
+pub(crate) use simulation::ParallelSimulation;

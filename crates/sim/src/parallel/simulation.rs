@@ -1,232 +1,232 @@
-//! Networks in parallel: transfers come, each is shared out among its own connections, one in each network, and leaves. A network has a queue and
-//! a line each way, and transfers of its own beside those that are split.
+//! The simulation of parallel networks. Each network has one link in each direction, with a queue,
+//! and carries transfers of its own beside those that are striped over all networks.
 //!
-//! A connection's place is taken by another when it has nothing more to say, so that memory is that of the transfers under way. Its number has a
-//! count of those who had the place before: what is still on its way to one of them, packets and timers, finds nobody.
+//! Connections are kept in slots. A connection that has nothing left to send gives up its slot for
+//! the next one, so memory is proportional to the transfers in progress. The number of a connection
+//! is its slot and a generation: packets and timers of a former connection in the slot carry an old
+//! number and are ignored.
 
 use super::{
-    bonded_transfer::look,
-    measurement::Tally,
-    striping::{MOST, Stripe},
+    bonded_transfer::path_state,
+    measurement::TransferMeasurement,
+    striping::{MAX_NETWORKS, StripedTransfer},
 };
 use crate::{
-    connection::{Conn, Side},
-    event_queue::{Key, Timer, What},
-    network::{Hop, Net, backward, forward, wire_rate},
-    packet::{Kind, Packet},
-    receiver::{Echo, LARGEST_WINDOW, Receiver},
-    run_counters::Effort,
-    sender::{Law, Place, Sender},
-    settings::Settings,
+    connection::{ConnectionEnd, TcpConnection},
+    event_loop::{self, RunEnd, Simulation},
+    event_queue::{EventKey, EventKind, Timer},
+    network::{NextHop, SimNetwork, backward, forward, wire_rate},
+    packet::{PacketKind, SimPacket},
+    receiver::{EcnEcho, MAX_WINDOW, TcpReceiver},
+    run_counters::RunCounters,
+    sender::{CongestionControl, SenderConfig, TcpSender},
+    settings::TcpSettings,
 };
 use control::Controller;
 use outcome::Progress;
 use scenario::{FlowSpec, Network, Parallel, PlannedTransfer, QueueKind, Scenario, TransferSchedule};
 use std::collections::VecDeque;
 
-/// How many events there are between two reports of progress.
-const REPORT: u32 = 1 << 20;
-/// A connection's number is its place, in so many bits, below the count of those who had it before.
-const PLACE_BITS: u32 = 20;
+/// The low bits of a connection's number are its slot, the others the generation.
+const SLOT_BITS: u32 = 20;
 
-/// How a run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// As it should, or because its time was over.
-    Well,
-    /// Somebody asked for the end.
-    Cancelled,
-    /// There are more connections at once than can be numbered.
-    Crowded,
-}
-
-/// A transfer under way.
+/// A transfer in progress.
 #[derive(Debug)]
-pub(super) struct Transfer {
-    coming: PlannedTransfer,
-    stripe: Stripe,
-    /// The places of its connections, by network.
-    conns: [Option<u32>; MOST],
-    /// The part of the run whose means it counts in.
+struct ActiveTransfer {
+    planned: PlannedTransfer,
+    striped: StripedTransfer,
+    /// The slots of its connections, by network.
+    slots: [Option<u32>; MAX_NETWORKS],
+    /// The part of the run in whose means it counts.
     part: Option<usize>,
     ended: bool,
-    /// When its bond looks for what is late.
-    late: Timer,
+    /// When its bond checks for overdue data.
+    bond_timer: Timer,
 }
 
-/// Who has a connection's place.
+/// The owner of a connection's slot.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Owner {
-    /// The connection's number; of a place that is free, that of the next.
-    id: u32,
+struct SlotOwner {
+    /// The connection's number; of a free slot, the number of the next connection.
+    number: u32,
     transfer: u32,
     network: usize,
 }
 
-/// A flow that is given.
+/// A flow that the scenario lists.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Flow {
+pub(super) struct ParallelFlow {
     pub(super) spec: FlowSpec,
-    /// Payload that its receiver could read, and when it could read the last of it, ns.
+    /// Payload that its receiver could read, bytes.
     pub(super) read: u64,
+    /// When it could read the last byte, ns.
     pub(super) ended: Option<u64>,
 }
 
 /// The state of a run.
 #[derive(Debug)]
-pub(crate) struct World<'a> {
+pub(crate) struct ParallelSimulation<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) parallel: Parallel<'a>,
-    pub(super) settings: Settings,
-    pub(super) controller: Controller,
-    pub(super) net: Net,
-    pub(super) conns: Vec<Conn>,
-    pub(super) owners: Vec<Owner>,
-    pub(super) free_conns: VecDeque<u32>,
-    pub(super) transfers: Vec<Transfer>,
-    pub(super) free_transfers: Vec<u32>,
-    /// What is to come, and which is next.
-    pub(super) schedule: TransferSchedule,
-    pub(super) next: Option<PlannedTransfer>,
-    pub(super) flows: Vec<Flow>,
-    /// Given flows that have an end and have not come to it.
-    pub(super) open: usize,
-    pub(super) tally: Tally,
-    pub(super) events: u64,
-    /// What the connections that are gone did.
-    pub(super) done: Effort,
-    pub(super) crowded: bool,
-    /// Its time was over before all had ended that end by themselves.
-    pub(super) gave_up: bool,
+    pub(super) settings: TcpSettings,
+    controller: Controller,
+    pub(super) net: SimNetwork,
+    /// The connections by slot, and the owners of the slots.
+    connections: Vec<TcpConnection>,
+    owners: Vec<SlotOwner>,
+    free_slots: VecDeque<u32>,
+    transfers: Vec<ActiveTransfer>,
+    free_transfers: Vec<u32>,
+    schedule: TransferSchedule,
+    /// The transfer that arrives next.
+    next_transfer: Option<PlannedTransfer>,
+    pub(super) flows: Vec<ParallelFlow>,
+    /// Finite flows that have not ended.
+    open_flows: usize,
+    has_endless_flow: bool,
+    pub(super) measurement: TransferMeasurement,
+    /// Counters of the connections that have given up their slots.
+    retired_counters: RunCounters,
+    out_of_slots: bool,
 }
 
-impl<'a> World<'a> {
-    /// All that a scenario has, before its beginning.
-    pub(crate) fn new(scenario: &'a Scenario, parallel: Parallel<'a>, seed: u64, controller: Controller, settings: Settings) -> Self {
+impl Simulation for ParallelSimulation<'_> {
+    fn net(&mut self) -> &mut SimNetwork {
+        &mut self.net
+    }
+
+    fn is_over(&self) -> bool {
+        if self.out_of_slots {
+            return true;
+        }
+        match self.parallel.foreground {
+            Some(_) => self.measurement.jobs.is_over(),
+            None => self.open_flows == 0 && !self.has_endless_flow,
+        }
+    }
+
+    fn deliver(&mut self, channel: usize) {
+        let mut packet = SimPacket::placeholder();
+        while let Some(next_hop) = self.net.take_arrived(channel, &mut packet) {
+            match self.slot_of(packet.connection) {
+                Some(slot) if next_hop == NextHop::Receiver => self.on_packet_at_receiver(slot, &packet),
+                Some(slot) => self.on_packet_at_sender(slot, &packet),
+                None => {}
+            }
+        }
+    }
+
+    fn handle_event(&mut self, at: u64, key: EventKey) {
+        match key.kind {
+            EventKind::FlowStart => self.start_transfer(),
+            EventKind::BondCheck => {
+                if self.transfers[key.target as usize].bond_timer.expired(at, key, &mut self.net.events) {
+                    self.run_bond(key.target);
+                }
+            }
+            kind => {
+                let Some(slot) = self.slot_of(key.target) else { return };
+                if self.connections[slot].on_timer(at, kind, &mut self.net) {
+                    self.after_sending(slot);
+                }
+            }
+        }
+    }
+
+    fn progress(&self, until: u64) -> f64 {
+        if self.parallel.foreground.is_some() {
+            return self.measurement.jobs.progress();
+        }
+        let ended = self.flows.len() - self.open_flows;
+        (ended as f64 / self.flows.len().max(1) as f64).max(self.net.now as f64 / until as f64)
+    }
+}
+
+impl<'a> ParallelSimulation<'a> {
+    /// The simulation of a scenario at time zero.
+    pub(crate) fn new(scenario: &'a Scenario, parallel: Parallel<'a>, seed: u64, controller: Controller, settings: TcpSettings) -> Self {
         let specs = scenario.flow_specs(seed);
-        let flow = |spec: &FlowSpec| Flow { spec: *spec, read: 0, ended: None };
-        let mut world = World {
+        let finite_flows = specs.iter().filter(|spec| spec.bytes.is_some()).count();
+        let mut simulation = ParallelSimulation {
             scenario,
             parallel,
             settings,
             controller,
-            net: Net::parallel(parallel.networks, settings.mss, seed),
-            conns: Vec::new(),
+            net: SimNetwork::for_parallel(parallel.networks, settings.mss, seed),
+            connections: Vec::new(),
             owners: Vec::new(),
-            free_conns: VecDeque::new(),
+            free_slots: VecDeque::new(),
             transfers: Vec::new(),
             free_transfers: Vec::new(),
             schedule: TransferSchedule::new(&parallel, &specs, seed),
-            next: None,
-            flows: specs.iter().map(flow).collect(),
-            open: specs.iter().filter(|spec| spec.bytes.is_some()).count(),
-            tally: Tally::new(&parallel),
-            events: 0,
-            done: Effort::default(),
-            crowded: false,
-            gave_up: false,
+            next_transfer: None,
+            flows: specs.iter().map(|spec| ParallelFlow { spec: *spec, read: 0, ended: None }).collect(),
+            open_flows: finite_flows,
+            has_endless_flow: finite_flows < specs.len(),
+            measurement: TransferMeasurement::new(&parallel),
+            retired_counters: RunCounters::default(),
+            out_of_slots: false,
         };
-        world.wait();
-        world
+        simulation.schedule_next_transfer();
+        simulation
     }
 
-    /// Waits for the transfer that comes next.
-    fn wait(&mut self) {
-        self.next = self.schedule.next();
-        if let Some(coming) = &self.next {
-            self.net.timers.once(Key { who: 0, what: What::Open }, coming.job.at.0);
+    /// Schedules the arrival of the next transfer.
+    fn schedule_next_transfer(&mut self) {
+        self.next_transfer = self.schedule.next();
+        if let Some(planned) = &self.next_transfer {
+            self.net.events.schedule(EventKey { target: 0, kind: EventKind::FlowStart }, planned.job.at.0);
         }
     }
 
-    /// Lets it run until all that is measured has ended, or until `until`.
-    pub(crate) fn run(&mut self, until: u64, progress: &dyn Progress) -> Ended {
-        let mut quiet = REPORT;
-        while !self.is_over() {
-            let (line, arrives) = self.net.next();
-            let timer = self.net.timers.next();
-            let next = arrives.min(timer);
-            if next > until {
-                self.net.now = until;
-                self.gave_up = self.scenario.duration.is_none();
-                break;
-            }
-            self.net.now = next;
-            if arrives <= timer {
-                self.deliver(line);
-            } else if let Some((at, key)) = self.net.timers.pop() {
-                self.happen(at, key);
-            }
-            if self.crowded {
-                return Ended::Crowded;
-            }
-            self.events += 1;
-            quiet -= 1;
-            if quiet == 0 {
-                quiet = REPORT;
-                progress.at(self.share_done(until), "simulating");
-                if progress.cancelled() {
-                    return Ended::Cancelled;
-                }
-            }
+    /// Runs until everything that is measured has ended, or until `until` ns.
+    pub(crate) fn run(&mut self, until: u64, progress: &dyn Progress) -> RunEnd {
+        let end = event_loop::run(self, until, progress);
+        if end != RunEnd::Cancelled {
+            self.finish();
         }
-        self.close();
-        Ended::Well
+        end
     }
 
-    fn is_over(&self) -> bool {
-        if self.parallel.foreground.is_some() {
-            return self.tally.jobs.is_over();
-        }
-        self.open == 0 && self.flows.iter().all(|flow| flow.spec.bytes.is_some())
+    /// Whether the run ended because more connections were open at once than there are slots.
+    pub(crate) fn is_out_of_slots(&self) -> bool {
+        self.out_of_slots
     }
 
-    /// Whether its time was over before all had ended that end by themselves.
-    pub(crate) fn gave_up(&self) -> bool {
-        self.gave_up
-    }
-
-    /// Of flows that have not ended it is told how far they came.
-    fn close(&mut self) {
+    /// Measures the flows that have not ended, and stops the measurement.
+    fn finish(&mut self) {
         for transfer in self.transfers.iter().filter(|transfer| !transfer.ended) {
-            if let Some(flow) = transfer.coming.flow {
-                self.flows[flow].read = transfer.stripe.read();
-                self.tally.share(&transfer.stripe);
+            if let Some(flow) = transfer.planned.flow {
+                self.flows[flow].read = transfer.striped.readable();
+                self.measurement.add_striped(&transfer.striped);
             }
         }
-        self.tally.stop(&mut self.net);
+        self.measurement.stop(&mut self.net);
     }
 
-    fn share_done(&self, until: u64) -> f64 {
-        if self.parallel.foreground.is_some() {
-            return self.tally.jobs.progress();
+    /// The internal counters of the run so far.
+    pub(crate) fn counters(&self) -> RunCounters {
+        let mut counters = RunCounters { events: self.net.events_processed, ..self.retired_counters };
+        for slot in self.transfers.iter().flat_map(|transfer| transfer.slots).flatten() {
+            counters.add(&self.connections[slot as usize]);
         }
-        let ended = self.flows.len() - self.open;
-        (ended as f64 / self.flows.len().max(1) as f64).max(self.net.now as f64 / until as f64)
+        counters
     }
 
-    /// What it took until now.
-    pub(crate) fn effort(&self) -> Effort {
-        let mut effort = Effort { events: self.events, ..self.done };
-        for place in self.transfers.iter().flat_map(|transfer| transfer.conns).flatten() {
-            effort.add(&self.conns[place as usize]);
-        }
-        effort
-    }
-
-    /// The transfer that was waited for begins.
-    fn begin(&mut self) {
-        let Some(coming) = self.next.take() else { return };
-        self.wait();
-        let bytes = coming.job.bytes.0;
-        let stripe = match coming.job.class.checked_sub(1) {
-            Some(network) => Stripe::whole(bytes, network),
+    /// Starts the transfer that arrives now.
+    fn start_transfer(&mut self) {
+        let Some(planned) = self.next_transfer.take() else { return };
+        self.schedule_next_transfer();
+        let bytes = planned.job.bytes.0;
+        let striped = match planned.job.class.checked_sub(1) {
+            Some(network) => StripedTransfer::single(bytes, network),
             None => {
-                let (bond, count) = (self.parallel.bond, self.parallel.networks.len());
-                Stripe::over(bytes, &bond, count, self.parallel.best())
+                let (bond, networks) = (self.parallel.bond, self.parallel.networks.len());
+                StripedTransfer::over(bytes, &bond, networks, self.parallel.best())
             }
         };
-        let part = self.tally.arrives(&coming.job, &mut self.net);
-        let transfer = Transfer { coming, stripe, conns: [None; MOST], part, ended: false, late: Timer::default() };
+        let part = self.measurement.on_arrival(&planned.job, &mut self.net);
+        let transfer = ActiveTransfer { planned, striped, slots: [None; MAX_NETWORKS], part, ended: false, bond_timer: Timer::default() };
         let number = match self.free_transfers.pop() {
             Some(number) => {
                 self.transfers[number as usize] = transfer;
@@ -238,248 +238,213 @@ impl<'a> World<'a> {
             }
         };
         for network in 0..self.parallel.networks.len() {
-            if self.transfers[number as usize].stripe.uses(network) {
-                self.connect(number, network);
+            if self.transfers[number as usize].striped.uses(network) {
+                self.open_connection(number, network);
             }
         }
     }
 
-    /// Opens a transfer's connection over a network.
-    fn connect(&mut self, transfer: u32, network: usize) {
-        let place = self.free_conns.pop_front().unwrap_or(self.conns.len() as u32);
-        if place >> PLACE_BITS > 0 {
-            self.crowded = true;
+    /// Opens the connection of a transfer over a network.
+    fn open_connection(&mut self, transfer: u32, network: usize) {
+        let slot = self.free_slots.pop_front().unwrap_or(self.connections.len() as u32);
+        if slot >> SLOT_BITS > 0 {
+            self.out_of_slots = true;
             return;
         }
-        let id = self.owners.get(place as usize).map_or(place, |free| free.id);
-        let owner = Owner { id, transfer, network };
-        let mut conn = self.conn(owner);
-        let whose = &mut self.transfers[transfer as usize];
-        whose.conns[network] = Some(place);
-        if whose.stripe.is_settled() {
-            conn.sender.write(whose.stripe.given(network), whose.coming.ends);
+        let number = self.owners.get(slot as usize).map_or(slot, |free| free.number);
+        let owner = SlotOwner { number, transfer, network };
+        let mut connection = self.new_connection(owner);
+        let transfer = &mut self.transfers[transfer as usize];
+        transfer.slots[network] = Some(slot);
+        if transfer.striped.is_static() {
+            connection.sender.write(transfer.striped.assigned(network), transfer.planned.ends);
         }
-        conn.open(&mut self.net);
-        if place as usize == self.conns.len() {
-            self.conns.push(conn);
+        connection.open(&mut self.net);
+        if slot as usize == self.connections.len() {
+            self.connections.push(connection);
             self.owners.push(owner);
         } else {
-            self.conns[place as usize] = conn;
-            self.owners[place as usize] = owner;
+            self.connections[slot as usize] = connection;
+            self.owners[slot as usize] = owner;
         }
     }
 
-    /// A connection that nobody has opened.
-    fn conn(&self, owner: Owner) -> Conn {
+    /// A closed connection for a slot.
+    fn new_connection(&self, owner: SlotOwner) -> TcpConnection {
         let network = &self.parallel.networks[owner.network];
-        let coming = &self.transfers[owner.transfer as usize].coming;
-        let lines = [forward(owner.network), backward(owner.network)];
-        let ecn = network.queue.kind == QueueKind::Ecn;
-        let place = Place { conn: owner.id, line: lines[0], record: None, ecn, shaped: false, semi: false, room: u64::MAX };
-        let room = coming.window.map_or(u64::MAX, |window| window.0);
-        let echo = if self.controller.name() == "dctcp" { Echo::Each } else { Echo::UntilAnswered };
-        let receiver = Receiver::new(owner.id, lines[1], [room, endless_window(network, self.settings.mss)], echo, self.settings);
-        Conn::new(Sender::new(place, Law::Own(self.controller), self.settings), receiver, (coming.opens, false), lines, self.settings)
+        let planned = &self.transfers[owner.transfer as usize].planned;
+        let channels = [forward(owner.network), backward(owner.network)];
+        let config = SenderConfig {
+            connection: owner.number,
+            channel: channels[0],
+            monitor: None,
+            ecn: network.queue.kind == QueueKind::Ecn,
+            behind_shaper: false,
+            end_to_end_acks: false,
+            send_buffer: u64::MAX,
+        };
+        let receive_buffer = planned.window.map_or(u64::MAX, |window| window.0);
+        let max_window = unlimited_window(network, self.settings.mss);
+        let echo = if self.controller.name() == "dctcp" { EcnEcho::EachSegment } else { EcnEcho::UntilCwr };
+        let receiver = TcpReceiver::new(owner.number, channels[1], [receive_buffer, max_window], echo, self.settings);
+        let sender = TcpSender::new(config, CongestionControl::Native(self.controller), self.settings);
+        TcpConnection::new(sender, receiver, (planned.opens, false), channels, self.settings)
     }
 
-    /// The place of the connection of this number, if it still has one.
-    fn place_of(&self, id: u32) -> Option<usize> {
-        let place = (id & ((1 << PLACE_BITS) - 1)) as usize;
-        self.owners.get(place).filter(|owner| owner.id == id).map(|_| place)
+    /// The slot of the connection with this number, if the connection still has one.
+    fn slot_of(&self, number: u32) -> Option<usize> {
+        let slot = (number & ((1 << SLOT_BITS) - 1)) as usize;
+        self.owners.get(slot).filter(|owner| owner.number == number).map(|_| slot)
     }
 
-    fn deliver(&mut self, line: usize) {
-        let mut packet = Packet::none();
-        while let Some(hop) = self.net.take(line, &mut packet) {
-            match self.place_of(packet.conn) {
-                Some(place) if hop == Hop::Right => self.arrive_right(place, &packet),
-                Some(place) => self.arrive_left(place, &packet),
-                None => {}
-            }
+    fn on_packet_at_receiver(&mut self, slot: usize, packet: &SimPacket) {
+        let connection = &mut self.connections[slot];
+        if !connection.is_established(ConnectionEnd::Receiver) || packet.kind == PacketKind::SynAck {
+            connection.on_handshake_packet(ConnectionEnd::Receiver, packet, &mut self.net);
         }
-    }
-
-    /// A packet comes to the receiving end of its connection.
-    fn arrive_right(&mut self, place: usize, packet: &Packet) {
-        let conn = &mut self.conns[place];
-        if !conn.is_up(Side::Right) || packet.kind == Kind::SynAck {
-            conn.shake(Side::Right, packet, &mut self.net);
-        }
-        if !conn.is_up(Side::Right) {
+        if !connection.is_established(ConnectionEnd::Receiver) {
             return;
         }
         match packet.kind {
-            Kind::Data => {
-                let before = conn.receiver.next;
-                conn.receiver.on_data(packet, &mut self.net);
-                let next = conn.receiver.next;
+            PacketKind::Data => {
+                let before = connection.receiver.rcv_nxt;
+                connection.receiver.on_data(packet, &mut self.net);
+                let next = connection.receiver.rcv_nxt;
                 if next > before {
-                    // What is out of order for the transfer is held elsewhere: the connection's own window never closes.
-                    conn.receiver.release(next, &mut self.net);
-                    self.came(place);
+                    // The transfer holds what is out of order, so the connection's own window never
+                    // closes.
+                    connection.receiver.release(next, &mut self.net);
+                    self.on_delivered(slot);
                 }
-                self.conns[place].receiver.answer(&mut self.net);
-                self.leave(place);
+                self.connections[slot].receiver.ack_if_due(&mut self.net);
+                self.retire_connections(slot);
             }
-            Kind::Probe => conn.receiver.acknowledge(&mut self.net),
+            PacketKind::Probe => connection.receiver.send_ack(&mut self.net),
             _ => {}
         }
     }
 
-    /// A connection has delivered some more of its transfer.
-    fn came(&mut self, place: usize) {
-        let owner = self.owners[place];
+    /// A connection has delivered more of its transfer.
+    fn on_delivered(&mut self, slot: usize) {
+        let owner = self.owners[slot];
         let transfer = &mut self.transfers[owner.transfer as usize];
-        let new = transfer.stripe.arrive(owner.network, self.conns[place].receiver.next);
-        self.tally.came(new);
-        if transfer.ended || !transfer.coming.ends || !transfer.stripe.is_complete() {
+        let new = transfer.striped.on_delivered(owner.network, self.connections[slot].receiver.rcv_nxt);
+        self.measurement.on_received(new);
+        if transfer.ended || !transfer.planned.ends || !transfer.striped.is_complete() {
             return;
         }
-        debug_assert_eq!(transfer.stripe.came().iter().sum::<u64>(), transfer.coming.job.bytes.0, "all of it came, once");
+        let bytes = transfer.planned.job.bytes.0;
+        debug_assert_eq!(transfer.striped.delivered().iter().sum::<u64>(), bytes, "every byte was delivered once");
         transfer.ended = true;
-        if let Some(flow) = transfer.coming.flow {
+        if let Some(flow) = transfer.planned.flow {
             self.flows[flow].ended = Some(self.net.now);
-            self.flows[flow].read = transfer.coming.job.bytes.0;
-            self.open -= 1;
+            self.flows[flow].read = bytes;
+            self.open_flows -= 1;
         }
-        self.tally.ends(&transfer.coming.job, transfer.part, &transfer.stripe, self.net.now);
+        self.measurement.on_end(&transfer.planned.job, transfer.part, &transfer.striped, self.net.now);
     }
 
-    /// A packet comes to the sending end of its connection.
-    fn arrive_left(&mut self, place: usize, packet: &Packet) {
-        let conn = &mut self.conns[place];
-        if !conn.is_up(Side::Left) || packet.kind == Kind::SynAck {
-            if conn.shake(Side::Left, packet, &mut self.net) {
-                let owner = self.owners[place];
-                if let Some(steered) = self.transfers[owner.transfer as usize].stripe.steered() {
-                    steered.up(self.net.now, owner.network);
+    fn on_packet_at_sender(&mut self, slot: usize, packet: &SimPacket) {
+        let connection = &mut self.connections[slot];
+        if !connection.is_established(ConnectionEnd::Sender) || packet.kind == PacketKind::SynAck {
+            if connection.on_handshake_packet(ConnectionEnd::Sender, packet, &mut self.net) {
+                let owner = self.owners[slot];
+                if let Some(bonded) = self.transfers[owner.transfer as usize].striped.bonded() {
+                    bonded.connection_established(self.net.now, owner.network);
                 }
-                self.offer(place);
-                self.conns[place].sender.push(&mut self.net);
-                self.after_sending(place);
+                self.offer_unassigned(slot);
+                self.connections[slot].sender.push(&mut self.net);
+                self.after_sending(slot);
             }
             return;
         }
-        if packet.kind == Kind::Ack {
-            conn.sender.on_ack(packet, &mut self.net);
-            self.after_sending(place);
-            self.leave(place);
+        if packet.kind == PacketKind::Ack {
+            connection.sender.on_ack(packet, &mut self.net);
+            self.after_sending(slot);
+            self.retire_connections(slot);
         }
     }
 
-    /// What is left of a transfer is any connection's to send.
-    fn offer(&mut self, place: usize) {
-        let transfer = &self.transfers[self.owners[place].transfer as usize];
-        if transfer.stripe.is_pulled() {
-            let sender = &mut self.conns[place].sender;
-            sender.rewrite(sender.nxt + transfer.stripe.left(), transfer.coming.ends);
+    /// Offers the unassigned rest of a pulled transfer to a connection.
+    fn offer_unassigned(&mut self, slot: usize) {
+        let transfer = &self.transfers[self.owners[slot].transfer as usize];
+        if transfer.striped.is_pulled() {
+            let sender = &mut self.connections[slot].sender;
+            sender.set_write_end(sender.snd_nxt + transfer.striped.unassigned(), transfer.planned.ends);
         }
     }
 
-    /// What a connection has sent for the first time is not left for the others.
-    fn after_sending(&mut self, place: usize) {
-        let owner = self.owners[place];
-        self.steer(owner.transfer);
+    /// To be called when a connection may have sent new data: updates the bond, and what the other
+    /// connections may take.
+    fn after_sending(&mut self, slot: usize) {
+        let owner = self.owners[slot];
+        self.run_bond(owner.transfer);
         let transfer = &mut self.transfers[owner.transfer as usize];
-        if transfer.stripe.take(owner.network, self.conns[place].sender.nxt) {
-            for other in transfer.conns.into_iter().flatten() {
-                self.offer(other as usize);
+        if transfer.striped.on_sent(owner.network, self.connections[slot].sender.snd_nxt) {
+            for other in transfer.slots.into_iter().flatten() {
+                self.offer_unassigned(other as usize);
             }
         }
     }
 
-    /// Where a transfer has ended, those of its connections leave that have nothing unacknowledged.
-    fn leave(&mut self, place: usize) {
-        let number = self.owners[place].transfer;
+    /// Writes the pieces that the bond of a transfer assigns now, if it has one.
+    fn run_bond(&mut self, number: u32) {
+        let transfer = &mut self.transfers[number as usize];
+        let (now, ends) = (self.net.now, transfer.planned.ends);
+        let Some(bonded) = transfer.striped.bonded().filter(|_| !transfer.ended) else {
+            transfer.bond_timer.stop();
+            return;
+        };
+        for (network, slot) in transfer.slots.iter().enumerate() {
+            if let Some(slot) = slot {
+                bonded.update_path(now, network, path_state(&self.connections[*slot as usize].sender));
+            }
+        }
+        while let Some(write) = bonded.next_write(now) {
+            let Some(slot) = transfer.slots[write.connection] else { return };
+            let sender = &mut self.connections[slot as usize].sender;
+            sender.write(write.end, write.last && ends);
+            sender.push(&mut self.net);
+            bonded.update_path(now, write.connection, path_state(sender));
+        }
+        let due = bonded.next_check(now);
+        self.net.events.set_timer(&mut transfer.bond_timer, EventKey { target: number, kind: EventKind::BondCheck }, due);
+    }
+
+    /// After the end of a transfer: frees the slots of its connections that have nothing
+    /// unacknowledged.
+    fn retire_connections(&mut self, slot: usize) {
+        let number = self.owners[slot].transfer;
         let transfer = &mut self.transfers[number as usize];
         if !transfer.ended {
             return;
         }
-        // What a bond wrote to a socket is sent, whether it is of use still or not.
-        let is_steered = transfer.stripe.steered().is_some();
-        for of in &mut transfer.conns {
-            let Some(place) = *of else { continue };
-            let conn = &self.conns[place as usize];
-            if conn.sender.una == conn.sender.nxt && !(is_steered && conn.sender.unsent() > 0) {
-                *of = None;
-                self.done.add(conn);
-                let free = &mut self.owners[place as usize];
-                free.id = free.id.wrapping_add(1 << PLACE_BITS);
-                self.free_conns.push_back(place);
+        // What a bond has written to a socket is sent, even if it is of no use any more.
+        let is_bonded = transfer.striped.bonded().is_some();
+        for of_network in &mut transfer.slots {
+            let Some(slot) = *of_network else { continue };
+            let connection = &self.connections[slot as usize];
+            if connection.sender.snd_una == connection.sender.snd_nxt && !(is_bonded && connection.sender.unsent() > 0) {
+                *of_network = None;
+                self.retired_counters.add(connection);
+                let free = &mut self.owners[slot as usize];
+                free.number = free.number.wrapping_add(1 << SLOT_BITS);
+                self.free_slots.push_back(slot);
             }
         }
-        if transfer.conns.iter().all(Option::is_none) {
+        if transfer.slots.iter().all(Option::is_none) {
             self.free_transfers.push(number);
-        }
-    }
-
-    /// What a bond gives out now, if one steers the transfer.
-    pub(super) fn steer(&mut self, number: u32) {
-        let transfer = &mut self.transfers[number as usize];
-        let (now, ends) = (self.net.now, transfer.coming.ends);
-        let Some(steered) = transfer.stripe.steered().filter(|_| !transfer.ended) else {
-            transfer.late.stop();
-            return;
-        };
-        for (network, place) in transfer.conns.iter().enumerate().filter_map(|(network, place)| Some((network, (*place)? as usize))) {
-            steered.look(now, network, look(&self.conns[place].sender));
-        }
-        while let Some(writes) = steered.give(now) {
-            let Some(place) = transfer.conns[writes.connection] else { return };
-            let sender = &mut self.conns[place as usize].sender;
-            sender.write(writes.end, writes.last && ends);
-            sender.push(&mut self.net);
-            steered.look(now, writes.connection, look(sender));
-        }
-        let due = steered.next_check(now);
-        self.net.timers.set(&mut transfer.late, Key { who: number, what: What::Steer }, due);
-    }
-
-    /// Something happens by itself.
-    fn happen(&mut self, at: u64, key: Key) {
-        if key.what == What::Open {
-            self.begin();
-            return;
-        }
-        if key.what == What::Steer {
-            if self.transfers[key.who as usize].late.fires(at, key, &mut self.net.timers) {
-                self.steer(key.who);
-            }
-            return;
-        }
-        let Some(place) = self.place_of(key.who) else { return };
-        let conn = &mut self.conns[place];
-        match key.what {
-            What::Retransmit if conn.sender.timer_fires(at, &mut self.net) => {
-                if conn.is_up(Side::Left) {
-                    conn.sender.on_timer(&mut self.net);
-                    self.after_sending(place);
-                } else {
-                    conn.repeat(Side::Left, &mut self.net);
-                }
-            }
-            What::Pace if conn.sender.pace_fires(at, &mut self.net) => {
-                conn.sender.go_on(&mut self.net);
-                self.after_sending(place);
-            }
-            What::Acknowledge if conn.receiver.timer_fires(at, &mut self.net) => {
-                if conn.is_up(Side::Right) {
-                    conn.receiver.on_timer(&mut self.net);
-                } else {
-                    conn.repeat(Side::Right, &mut self.net);
-                }
-            }
-            _ => {}
         }
     }
 }
 
-/// The largest window of ends that are not to be what limits a transfer: what is in flight and queued, twice over, as for links in series.
-fn endless_window(network: &Network, mss: u32) -> u64 {
+/// The largest window of ends that are not to limit a transfer, bytes: twice what can be in flight
+/// and queued, as for links in series.
+fn unlimited_window(network: &Network, mss: u32) -> u64 {
     let (rate, rtt) = (wire_rate(network.rate, mss), network.delay * 2);
     let queued = network.queue.size_for(rate, rtt).bytes().0;
-    let flight = rate.bytes_in(rtt).0;
-    (flight + queued.min(flight.saturating_mul(4))).saturating_mul(2).clamp(2 << 20, LARGEST_WINDOW)
+    let in_flight = rate.bytes_in(rtt).0;
+    (in_flight + queued.min(in_flight.saturating_mul(4))).saturating_mul(2).clamp(2 << 20, MAX_WINDOW)
 }
 
 #[cfg(test)]
@@ -487,44 +452,49 @@ mod tests {
     use super::*;
     use scenario::ScenarioFile;
 
-    /// The most connections and transfers that there were places for, and how many transfers came.
-    fn places(jobs: u64) -> [usize; 3] {
+    fn parse(text: &str) -> Scenario {
+        ScenarioFile::parse(text, "x").unwrap().variants(&[]).unwrap().remove(0).scenario
+    }
+
+    fn simulation<'a>(scenario: &'a Scenario, controller: &str) -> ParallelSimulation<'a> {
+        let Some(controller) = Controller::named(controller) else { panic!("{controller} exists") };
+        ParallelSimulation::new(scenario, scenario.parallel().unwrap(), 1, controller, TcpSettings::default())
+    }
+
+    /// The number of slots of connections and of transfers, and of transfers that were counted.
+    fn slots(jobs: u64) -> [usize; 3] {
         let network = "[[network]]\nrate = \"5Mbit\"\ndelay = \"5ms\"\nqueue = \"100pkt\"\nload = 0.4\n";
         let rest = "size = { law = \"exponential\", mean = \"20kB\" }\n[bond]\nscheduler = \"fluid\"\n";
-        let text = format!("name = \"x\"\n{network}{network}[foreground]\nload = 0.6\njobs = {jobs}\n{rest}");
-        let scenario = ScenarioFile::parse(&text, "x").unwrap().variants(&[]).unwrap().remove(0).scenario;
-        let Some(controller) = Controller::named("cubic") else { panic!("cubic is there") };
-        let mut world = World::new(&scenario, scenario.parallel().unwrap(), 1, controller, Settings::default());
-        assert_eq!(world.run(u64::MAX, &()), Ended::Well);
-        let open = world.transfers.iter().flat_map(|transfer| transfer.conns).flatten().count();
-        assert_eq!(open + world.free_conns.len(), world.conns.len(), "a place is free or taken");
-        let came = world.tally.jobs.means().jobs.iter().sum::<u64>();
-        [world.conns.len(), world.transfers.len(), came as usize]
+        let scenario = parse(&format!("name = \"x\"\n{network}{network}[foreground]\nload = 0.6\njobs = {jobs}\n{rest}"));
+        let mut simulation = simulation(&scenario, "cubic");
+        assert_eq!(simulation.run(u64::MAX, &()), RunEnd::Finished);
+        let open = simulation.transfers.iter().flat_map(|transfer| transfer.slots).flatten().count();
+        assert_eq!(open + simulation.free_slots.len(), simulation.connections.len(), "each slot is free or in use");
+        let counted = simulation.measurement.jobs.means().jobs.iter().sum::<u64>();
+        [simulation.connections.len(), simulation.transfers.len(), counted as usize]
     }
 
     #[test]
-    fn memory_is_that_of_the_transfers_under_way() {
-        let (few, many) = (places(500), places(8000));
+    fn memory_is_proportional_to_transfers_in_progress() {
+        let (few, many) = (slots(500), slots(8000));
         assert!(many[2] > 12 * few[2] && many[2] > 15_000, "{many:?}");
-        // Rare crowds are larger in a longer run, by the logarithm of its length.
+        // The largest number in progress grows with the logarithm of the length of the run.
         assert!(many[0] < 3 * few[0] && many[0] < 300 && many[1] < 200, "{few:?} {many:?}");
     }
 
     #[test]
-    fn what_is_under_way_to_a_connection_that_is_gone_finds_nobody() {
+    fn a_retired_connection_number_has_no_slot() {
         let network = "[[network]]\nrate = \"5Mbit\"\ndelay = \"5ms\"\n";
-        let text = format!("name = \"x\"\n{network}[[flow]]\nbytes = \"10kB\"\n[bond]\nscheduler = \"single\"\n");
-        let scenario = ScenarioFile::parse(&text, "x").unwrap().variants(&[]).unwrap().remove(0).scenario;
-        let Some(controller) = Controller::named("reno") else { panic!("reno is there") };
-        let mut world = World::new(&scenario, scenario.parallel().unwrap(), 1, controller, Settings::default());
-        world.begin();
-        let id = world.owners[0].id;
-        assert_eq!(world.place_of(id), Some(0));
-        world.transfers[0].ended = true;
-        world.leave(0);
-        assert_eq!((world.place_of(id), world.free_conns.len(), world.free_transfers.len()), (None, 1, 1));
-        world.transfers[0].ended = false;
-        world.connect(0, 0);
-        assert_eq!((world.place_of(id), world.place_of(id + (1 << PLACE_BITS))), (None, Some(0)));
+        let scenario = parse(&format!("name = \"x\"\n{network}[[flow]]\nbytes = \"10kB\"\n[bond]\nscheduler = \"single\"\n"));
+        let mut simulation = simulation(&scenario, "reno");
+        simulation.start_transfer();
+        let number = simulation.owners[0].number;
+        assert_eq!(simulation.slot_of(number), Some(0));
+        simulation.transfers[0].ended = true;
+        simulation.retire_connections(0);
+        assert_eq!((simulation.slot_of(number), simulation.free_slots.len(), simulation.free_transfers.len()), (None, 1, 1));
+        simulation.transfers[0].ended = false;
+        simulation.open_connection(0, 0);
+        assert_eq!((simulation.slot_of(number), simulation.slot_of(number + (1 << SLOT_BITS))), (None, Some(0)));
     }
 }

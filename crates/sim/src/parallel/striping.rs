@@ -1,186 +1,198 @@
-//! A transfer that is shared out among connections: which of them has how much of it, and up to where it can be read.
+//! Striping of a transfer over connections: which bytes each connection carries, and how far the
+//! transfer can be read.
 //!
-//! Each connection delivers in order what it was given. What can be read of the transfer is all before the first byte that has not come; the
-//! receiving end holds the rest, however much that is.
+//! Each connection delivers in order what was assigned to it. The transfer can be read up to the
+//! first byte that has not arrived; the receiving end holds the rest, without limit.
 
-use super::bonded_transfer::Steered;
+use super::bonded_transfer::BondedTransfer;
 use scenario::{Bond, Scenario, Scheduler};
 use std::collections::VecDeque;
 
 /// The most connections of a transfer.
-pub(super) const MOST: usize = Scenario::MOST_NETWORKS;
+pub(super) const MAX_NETWORKS: usize = Scenario::MOST_NETWORKS;
 
-/// How a transfer is shared out.
+/// How a transfer is striped.
 #[derive(Debug)]
-enum Plan {
-    /// Whoever can send takes what is next. Of what was given out and not read, in the order of the transfer: to whom, and how much.
+enum StripingPlan {
+    /// A connection that can send takes the next bytes. The assigned and unread runs of bytes, in
+    /// the order of the transfer: connection, and length.
     Pull(VecDeque<(usize, u64)>),
-    /// A piece of so many bytes each, in turn.
-    Turns { piece: u64, connections: u64 },
-    /// One has all.
-    One(usize),
-    /// A bond says who has what.
-    Steered(Box<Steered>),
+    /// Pieces of `piece` bytes go to the connections in turn.
+    RoundRobin { piece: u64, connections: u64 },
+    /// One connection carries everything.
+    Single(usize),
+    /// A bond assigns pieces.
+    Bonded(Box<BondedTransfer>),
 }
 
-/// A transfer, shared out.
+/// A striped transfer.
 #[derive(Debug)]
-pub(super) struct Stripe {
-    plan: Plan,
+pub(super) struct StripedTransfer {
+    plan: StripingPlan,
     bytes: u64,
-    /// By connection: bytes given to it, delivered by it, and read of these.
-    given: [u64; MOST],
-    came: [u64; MOST],
-    used: [u64; MOST],
-    /// Bytes that could be read, and the most that had come beyond them.
-    read: u64,
-    most_held: u64,
+    /// Bytes assigned to each connection so far. Unused with a bond.
+    assigned: [u64; MAX_NETWORKS],
+    /// Bytes that each connection has delivered, without duplicates.
+    delivered: [u64; MAX_NETWORKS],
+    /// Of these, bytes that could be read. Unused with a bond.
+    consumed: [u64; MAX_NETWORKS],
+    /// Bytes that can be read in order.
+    readable: u64,
+    /// The most bytes that had arrived beyond them.
+    max_held: u64,
 }
 
-impl Stripe {
-    /// All of it over connection `only`.
-    pub(super) fn whole(bytes: u64, only: usize) -> Self {
-        let mut stripe = Stripe::new(bytes, Plan::One(only));
-        stripe.given[only] = bytes;
-        stripe
+impl StripedTransfer {
+    /// A transfer of `bytes` over connection `only`.
+    pub(super) fn single(bytes: u64, only: usize) -> Self {
+        let mut striped = StripedTransfer::new(bytes, StripingPlan::Single(only));
+        striped.assigned[only] = bytes;
+        striped
     }
 
-    /// Over so many connections, of which `best` is the one that `single` takes.
+    /// A transfer of `bytes` over this number of connections, by the scheduler of `bond`; the
+    /// scheduler `single` takes connection `best`.
     pub(super) fn over(bytes: u64, bond: &Bond, connections: usize, best: usize) -> Self {
-        // By turns it is settled beforehand who has what.
+        // Round robin is static and needs no bond.
         if let Some(settings) = bond.settings().filter(|settings| settings.scheduler != bond::Scheduler::RoundRobin) {
-            return Stripe::new(bytes, Plan::Steered(Box::new(Steered::new(bytes, settings))));
+            return StripedTransfer::new(bytes, StripingPlan::Bonded(Box::new(BondedTransfer::new(bytes, settings))));
         }
         match bond.scheduler {
             Scheduler::RoundRobin => {
                 let (connections, piece) = (connections as u64, bond.piece.0);
-                let mut stripe = Stripe::new(bytes, Plan::Turns { piece, connections });
-                for (number, given) in (0..connections).zip(&mut stripe.given) {
-                    *given = turns(bytes, piece, connections, number);
+                let mut striped = StripedTransfer::new(bytes, StripingPlan::RoundRobin { piece, connections });
+                for (number, assigned) in (0..connections).zip(&mut striped.assigned) {
+                    *assigned = round_robin_bytes(bytes, piece, connections, number);
                 }
-                stripe
+                striped
             }
-            Scheduler::Single => Stripe::whole(bytes, best),
-            _ => Stripe::new(bytes, Plan::Pull(VecDeque::new())),
+            Scheduler::Single => StripedTransfer::single(bytes, best),
+            _ => StripedTransfer::new(bytes, StripingPlan::Pull(VecDeque::new())),
         }
     }
 
-    fn new(bytes: u64, plan: Plan) -> Self {
-        Stripe { plan, bytes, given: [0; MOST], came: [0; MOST], used: [0; MOST], read: 0, most_held: 0 }
+    fn new(bytes: u64, plan: StripingPlan) -> Self {
+        let none = [0; MAX_NETWORKS];
+        StripedTransfer { plan, bytes, assigned: none, delivered: none, consumed: none, readable: 0, max_held: 0 }
     }
 
-    /// What a connection was given until now.
-    pub(super) fn given(&self, connection: usize) -> u64 {
-        self.given[connection]
+    /// Bytes assigned to a connection so far.
+    pub(super) fn assigned(&self, connection: usize) -> u64 {
+        self.assigned[connection]
     }
 
-    /// Whether connections take what they can send, rather than have their parts from the beginning.
+    /// Whether connections take the next bytes when they can send.
     pub(super) fn is_pulled(&self) -> bool {
-        matches!(self.plan, Plan::Pull(_))
+        matches!(self.plan, StripingPlan::Pull(_))
     }
 
-    /// Who steers it, if somebody does.
-    pub(super) fn steered(&mut self) -> Option<&mut Steered> {
+    /// The bond that assigns the pieces, if one does.
+    pub(super) fn bonded(&mut self) -> Option<&mut BondedTransfer> {
         match &mut self.plan {
-            Plan::Steered(steered) => Some(steered),
+            StripingPlan::Bonded(bonded) => Some(bonded),
             _ => None,
         }
     }
 
-    /// Whether each connection has its part from the beginning.
-    pub(super) fn is_settled(&self) -> bool {
-        matches!(self.plan, Plan::Turns { .. } | Plan::One(_))
+    /// Whether all bytes are assigned from the start.
+    pub(super) fn is_static(&self) -> bool {
+        matches!(self.plan, StripingPlan::RoundRobin { .. } | StripingPlan::Single(_))
     }
 
-    /// Whether a connection may be given any of it.
+    /// Whether bytes are or may be assigned to a connection.
     pub(super) fn uses(&self, connection: usize) -> bool {
-        !self.is_settled() || self.given[connection] > 0
+        !self.is_static() || self.assigned[connection] > 0
     }
 
-    /// What nobody was given yet, where connections take what they can send.
-    pub(super) fn left(&self) -> u64 {
-        self.bytes - self.given.iter().sum::<u64>()
+    /// Bytes that are not assigned yet. Not meaningful with a bond.
+    pub(super) fn unassigned(&self) -> u64 {
+        self.bytes - self.assigned.iter().sum::<u64>()
     }
 
-    /// A connection has sent all up to `sent` of its own stream; true: that is more than it had been given, and it has taken the rest.
-    pub(super) fn take(&mut self, connection: usize, sent: u64) -> bool {
-        let more = sent.saturating_sub(self.given[connection]);
-        let Plan::Pull(order) = &mut self.plan else { return false };
-        if more == 0 {
+    /// A connection has sent its own stream up to `sent`. Returns whether it has thereby taken
+    /// bytes that were not assigned.
+    pub(super) fn on_sent(&mut self, connection: usize, sent: u64) -> bool {
+        let taken = sent.saturating_sub(self.assigned[connection]);
+        let StripingPlan::Pull(runs) = &mut self.plan else { return false };
+        if taken == 0 {
             return false;
         }
-        self.given[connection] = sent;
-        match order.back_mut() {
-            Some((last, bytes)) if *last == connection => *bytes += more,
-            _ => order.push_back((connection, more)),
+        self.assigned[connection] = sent;
+        match runs.back_mut() {
+            Some((last, bytes)) if *last == connection => *bytes += taken,
+            _ => runs.push_back((connection, taken)),
         }
         true
     }
 
-    /// A connection has delivered all up to `came` of its own stream; how much of the transfer is new.
-    pub(super) fn arrive(&mut self, connection: usize, came: u64) -> u64 {
-        if let Plan::Steered(steered) = &mut self.plan {
-            let new = steered.arrive(connection, came);
-            self.came[connection] += new;
-            (self.read, self.most_held) = (steered.read(), steered.most_held());
+    /// A connection has delivered its own stream up to `end`; returns how many bytes of the
+    /// transfer are new.
+    pub(super) fn on_delivered(&mut self, connection: usize, end: u64) -> u64 {
+        if let StripingPlan::Bonded(bonded) = &mut self.plan {
+            let new = bonded.on_delivered(connection, end);
+            self.delivered[connection] += new;
+            self.readable = bonded.readable();
+            self.max_held = bonded.max_held();
             return new;
         }
-        debug_assert!(came <= self.given[connection], "what comes was given out");
-        let new = came - self.came[connection];
-        self.came[connection] = came;
-        while let Some((next, bytes)) = self.next() {
-            let readable = bytes.min(self.came[next] - self.used[next]);
-            self.used[next] += readable;
-            self.read += readable;
-            if let Plan::Pull(order) = &mut self.plan {
-                order[0].1 -= readable;
+        debug_assert!(end <= self.assigned[connection], "delivered bytes were assigned");
+        let new = end - self.delivered[connection];
+        self.delivered[connection] = end;
+        while let Some((next, bytes)) = self.next_run() {
+            let readable = bytes.min(self.delivered[next] - self.consumed[next]);
+            self.consumed[next] += readable;
+            self.readable += readable;
+            if let StripingPlan::Pull(runs) = &mut self.plan {
+                runs[0].1 -= readable;
                 if readable == bytes {
-                    order.pop_front();
+                    runs.pop_front();
                 }
             }
             if readable < bytes {
                 break;
             }
         }
-        self.most_held = self.most_held.max(self.came.iter().sum::<u64>() - self.read);
+        self.max_held = self.max_held.max(self.delivered.iter().sum::<u64>() - self.readable);
         new
     }
 
-    /// Who has the first bytes that were not read, and how many on end.
-    fn next(&self) -> Option<(usize, u64)> {
-        let left = self.bytes - self.read;
+    /// The connection that carries the first unread byte, and how many bytes in a row from there.
+    fn next_run(&self) -> Option<(usize, u64)> {
+        let unread = self.bytes - self.readable;
         match &self.plan {
-            Plan::Pull(order) => order.front().copied(),
-            _ if left == 0 => None,
-            Plan::Turns { piece, connections } => Some(((self.read / piece % connections) as usize, (piece - self.read % piece).min(left))),
-            Plan::One(only) => Some((*only, left)),
-            Plan::Steered(_) => None,
+            StripingPlan::Pull(runs) => runs.front().copied(),
+            _ if unread == 0 => None,
+            StripingPlan::RoundRobin { piece, connections } => {
+                Some(((self.readable / piece % connections) as usize, (piece - self.readable % piece).min(unread)))
+            }
+            StripingPlan::Single(only) => Some((*only, unread)),
+            StripingPlan::Bonded(_) => None,
         }
     }
 
-    /// How much could be read.
-    pub(super) fn read(&self) -> u64 {
-        self.read
+    /// Bytes that can be read in order.
+    pub(super) fn readable(&self) -> u64 {
+        self.readable
     }
 
-    /// How much of the transfer each connection has delivered, first of all.
-    pub(super) fn came(&self) -> &[u64; MOST] {
-        &self.came
+    /// Bytes of the transfer that each connection has delivered first.
+    pub(super) fn delivered(&self) -> &[u64; MAX_NETWORKS] {
+        &self.delivered
     }
 
-    /// The most that was held because something before it had not come.
-    pub(super) fn most_held(&self) -> u64 {
-        self.most_held
+    /// The most bytes that were held out of order.
+    pub(super) fn max_held(&self) -> u64 {
+        self.max_held
     }
 
-    /// Whether all of it could be read.
+    /// Whether the whole transfer can be read.
     pub(super) fn is_complete(&self) -> bool {
-        self.read == self.bytes
+        self.readable == self.bytes
     }
 }
 
-/// What connection `number` has of `bytes` that go out in pieces by turns.
-fn turns(bytes: u64, piece: u64, connections: u64, number: u64) -> u64 {
+/// The bytes that connection `number` carries of `bytes` in pieces that go round.
+fn round_robin_bytes(bytes: u64, piece: u64, connections: u64, number: u64) -> u64 {
     let (pieces, rest) = (bytes / piece, bytes % piece);
     let whole = pieces / connections + u64::from(number < pieces % connections);
     whole * piece + if pieces % connections == number { rest } else { 0 }
@@ -192,70 +204,71 @@ mod tests {
     use proptest::prelude::*;
     use units::Bytes;
 
-    fn of(scheduler: Scheduler, piece: u64) -> Bond {
+    fn bond_of(scheduler: Scheduler, piece: u64) -> Bond {
         Bond { piece: Bytes(piece), ..Bond::of(scheduler) }
     }
 
     #[test]
-    fn pieces_go_round() {
-        let stripe = Stripe::over(10_500, &of(Scheduler::RoundRobin, 1000), 3, 0);
+    fn round_robin_assigns_pieces_in_turn() {
+        let striped = StripedTransfer::over(10_500, &bond_of(Scheduler::RoundRobin, 1000), 3, 0);
         // Pieces 0, 3, 6, 9; 1, 4, 7 and the rest; 2, 5, 8.
-        assert_eq!([0, 1, 2].map(|connection| stripe.given(connection)), [4000, 3500, 3000]);
-        assert_eq!(stripe.left(), 0);
-        let small = Stripe::over(700, &of(Scheduler::RoundRobin, 1000), 3, 0);
+        assert_eq!([0, 1, 2].map(|connection| striped.assigned(connection)), [4000, 3500, 3000]);
+        assert_eq!(striped.unassigned(), 0);
+        let small = StripedTransfer::over(700, &bond_of(Scheduler::RoundRobin, 1000), 3, 0);
         assert_eq!([0, 1, 2].map(|connection| small.uses(connection)), [true, false, false]);
     }
 
     #[test]
-    fn what_overtakes_is_held() {
-        let mut stripe = Stripe::over(4000, &of(Scheduler::RoundRobin, 1000), 2, 0);
-        stripe.arrive(1, 1500);
-        assert_eq!((stripe.read(), stripe.most_held()), (0, 1500));
-        stripe.arrive(0, 1000);
-        assert_eq!((stripe.read(), stripe.most_held()), (2000, 1500));
-        stripe.arrive(0, 2000);
-        assert_eq!(stripe.read(), 3500);
-        stripe.arrive(1, 2000);
-        assert!(stripe.is_complete());
+    fn out_of_order_bytes_are_held() {
+        let mut striped = StripedTransfer::over(4000, &bond_of(Scheduler::RoundRobin, 1000), 2, 0);
+        striped.on_delivered(1, 1500);
+        assert_eq!((striped.readable(), striped.max_held()), (0, 1500));
+        striped.on_delivered(0, 1000);
+        assert_eq!((striped.readable(), striped.max_held()), (2000, 1500));
+        striped.on_delivered(0, 2000);
+        assert_eq!(striped.readable(), 3500);
+        striped.on_delivered(1, 2000);
+        assert!(striped.is_complete());
     }
 
     #[test]
-    fn who_takes_more_has_more() {
-        let mut stripe = Stripe::over(4000, &of(Scheduler::Fluid, 1), 2, 0);
-        assert!(stripe.take(0, 1000) && stripe.take(0, 1500) && stripe.take(1, 2000));
-        assert!(!stripe.take(1, 2000), "nothing new");
-        assert_eq!((stripe.left(), stripe.given(0), stripe.given(1)), (500, 1500, 2000));
-        stripe.arrive(1, 2000);
-        assert_eq!((stripe.read(), stripe.most_held()), (0, 2000));
-        stripe.arrive(0, 1500);
-        assert_eq!(stripe.read(), 3500);
-        assert!(stripe.take(1, 2500));
-        stripe.arrive(1, 2500);
-        assert!(stripe.is_complete() && stripe.left() == 0);
+    fn a_connection_that_sends_more_takes_more() {
+        let mut striped = StripedTransfer::over(4000, &bond_of(Scheduler::Fluid, 1), 2, 0);
+        assert!(striped.on_sent(0, 1000) && striped.on_sent(0, 1500) && striped.on_sent(1, 2000));
+        assert!(!striped.on_sent(1, 2000), "nothing new");
+        assert_eq!((striped.unassigned(), striped.assigned(0), striped.assigned(1)), (500, 1500, 2000));
+        striped.on_delivered(1, 2000);
+        assert_eq!((striped.readable(), striped.max_held()), (0, 2000));
+        striped.on_delivered(0, 1500);
+        assert_eq!(striped.readable(), 3500);
+        assert!(striped.on_sent(1, 2500));
+        striped.on_delivered(1, 2500);
+        assert!(striped.is_complete() && striped.unassigned() == 0);
     }
 
     proptest! {
         #[test]
-        fn all_of_it_is_given_once_and_read_in_the_end(
+        fn every_byte_is_assigned_once_and_read_in_the_end(
             bytes in 1u64..100_000,
             piece in 1u64..5000,
-            connections in 1usize..=MOST,
+            connections in 1usize..=MAX_NETWORKS,
             scheduler in prop_oneof![Just(Scheduler::Fluid), Just(Scheduler::RoundRobin), Just(Scheduler::Single)],
-            steps in prop::collection::vec((0usize..MOST, 1u64..3000), 1..200),
+            steps in prop::collection::vec((0usize..MAX_NETWORKS, 1u64..3000), 1..200),
         ) {
-            let mut stripe = Stripe::over(bytes, &of(scheduler, piece), connections, connections - 1);
-            let mut sent = [0u64; MOST];
-            // Each step somebody sends, and all that they sent comes; then all send what is left.
+            let mut striped = StripedTransfer::over(bytes, &bond_of(scheduler, piece), connections, connections - 1);
+            let mut sent = [0u64; MAX_NETWORKS];
+            // In each step one connection sends, and all that it has sent arrives. At the end all
+            // connections send the rest.
             let rest = (0..connections).map(|connection| (connection, u64::MAX));
             for (connection, most) in steps.into_iter().map(|(connection, most)| (connection % connections, most)).chain(rest) {
-                let may = if stripe.is_pulled() { stripe.left() } else { stripe.given(connection) - sent[connection] };
-                sent[connection] += most.min(may);
-                stripe.take(connection, sent[connection]);
-                stripe.arrive(connection, sent[connection]);
-                prop_assert_eq!(stripe.came().iter().sum::<u64>(), sent.iter().sum::<u64>());
-                prop_assert!(stripe.read() <= sent.iter().sum::<u64>() && stripe.most_held() <= bytes);
+                let available = if striped.is_pulled() { striped.unassigned() } else { striped.assigned(connection) - sent[connection] };
+                sent[connection] += most.min(available);
+                striped.on_sent(connection, sent[connection]);
+                striped.on_delivered(connection, sent[connection]);
+                prop_assert_eq!(striped.delivered().iter().sum::<u64>(), sent.iter().sum::<u64>());
+                prop_assert!(striped.readable() <= sent.iter().sum::<u64>() && striped.max_held() <= bytes);
             }
-            prop_assert!(stripe.is_complete() && stripe.left() == 0);
+            prop_assert!(striped.is_complete() && striped.unassigned() == 0);
             prop_assert_eq!(sent.iter().sum::<u64>(), bytes);
         }
     }

@@ -1,99 +1,103 @@
-//! Who decides on a sender's window: a controller of Tandem's that the kernel has too, or one that routers tell what to do.
+//! The congestion control of a sender: one of Tandem's controllers, which the kernel has too, or
+//! one that follows feedback from routers.
 
-use super::router_assisted;
-use crate::packet::Header;
+use super::router_assisted::{self, RouterAssistedState};
+use crate::packet::CongestionHeader;
 use control::{Controller, Event, Flow, Link};
 use scenario::Explicit;
 
-/// Whom a leg is under.
+/// The congestion control of a leg.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Law {
-    Own(Controller),
-    Told(Explicit),
+pub(crate) enum CongestionControl {
+    /// A controller compiled from its C header.
+    Native(Controller),
+    /// A controller that follows feedback from routers.
+    RouterAssisted(Explicit),
 }
 
-/// One at work on a flow.
+/// The state of a congestion control for one flow.
 #[derive(Debug)]
-pub(super) enum State {
-    Own(control::State),
-    Told(router_assisted::State),
+pub(super) enum ControlState {
+    Native(control::State),
+    RouterAssisted(RouterAssistedState),
 }
 
-impl Law {
-    /// The one of this name.
-    pub(crate) fn named(name: &str) -> Option<Law> {
-        Explicit::named(name).map(Law::Told).or_else(|| Controller::named(name).map(Law::Own))
+impl CongestionControl {
+    /// The congestion control with this name.
+    pub(crate) fn named(name: &str) -> Option<CongestionControl> {
+        Explicit::named(name).map(CongestionControl::RouterAssisted).or_else(|| Controller::named(name).map(CongestionControl::Native))
     }
 
-    /// The controller that it is, where routers tell nothing.
-    pub(crate) fn own(self) -> Option<Controller> {
+    /// The native controller, if it is one.
+    pub(crate) fn native(self) -> Option<Controller> {
         match self {
-            Law::Own(controller) => Some(controller),
-            Law::Told(_) => None,
+            CongestionControl::Native(controller) => Some(controller),
+            CongestionControl::RouterAssisted(_) => None,
         }
     }
 
-    /// Whether routers tell it what to do.
-    pub(super) fn is_told(self) -> bool {
-        matches!(self, Law::Told(_))
+    /// Whether it follows feedback from routers.
+    pub(super) fn is_router_assisted(self) -> bool {
+        matches!(self, CongestionControl::RouterAssisted(_))
     }
 
-    /// Whether it shares out a link's capacity.
+    /// Whether it divides the capacity of a link and needs to know it.
     pub(crate) fn needs_capacity(self) -> bool {
-        self.own().is_some_and(Controller::needs_capacity)
+        self.native().is_some_and(Controller::needs_capacity)
     }
 
-    /// Whether it is `name`.
+    /// Whether it is the native controller `name`.
     pub(crate) fn is(self, name: &str) -> bool {
-        self.own().is_some_and(|controller| controller.name() == name)
+        self.native().is_some_and(|controller| controller.name() == name)
     }
 
-    /// Whether it owns the whole window, in recovery as well.
-    pub(super) fn is_whole(self) -> bool {
+    /// Whether it alone sets the window, also during recovery.
+    pub(super) fn owns_window(self) -> bool {
         match self {
-            Law::Own(controller) => controller.whole(),
-            Law::Told(explicit) => explicit.keeps,
+            CongestionControl::Native(controller) => controller.whole(),
+            CongestionControl::RouterAssisted(explicit) => explicit.keeps,
         }
     }
 
-    /// Whether it sets the pace.
+    /// Whether it sets the pacing rate.
     pub(super) fn paces(self) -> bool {
         match self {
-            Law::Own(controller) => controller.whole(),
-            Law::Told(explicit) => router_assisted::paces(explicit),
+            CongestionControl::Native(controller) => controller.whole(),
+            CongestionControl::RouterAssisted(explicit) => router_assisted::paces(explicit),
         }
     }
 
-    /// Takes charge of a flow at a time, µs.
-    pub(super) fn begin(self, flow: &mut Flow, link: Option<&mut Link>, now_us: u64) -> State {
+    /// Takes control of a flow at `now_us`.
+    pub(super) fn begin(self, flow: &mut Flow, link: Option<&mut Link>, now_us: u64) -> ControlState {
         match self {
-            Law::Own(controller) => State::Own(controller.begin(flow, link, now_us)),
-            Law::Told(explicit) => State::Told(router_assisted::State::begin(explicit, flow)),
+            CongestionControl::Native(controller) => ControlState::Native(controller.begin(flow, link, now_us)),
+            CongestionControl::RouterAssisted(explicit) => ControlState::RouterAssisted(RouterAssistedState::begin(explicit, flow)),
         }
     }
 }
 
-impl State {
-    /// Tells what happened; what is decided is in the flow afterwards.
+impl ControlState {
+    /// Notifies the controller of an event; it writes its decisions into `flow`.
     pub(super) fn step(&mut self, flow: &mut Flow, link: Option<&mut Link>, event: &Event) {
         match self {
-            State::Own(state) => state.step(flow, link, event),
-            State::Told(state) => state.step(flow, event),
+            ControlState::Native(state) => state.step(flow, link, event),
+            ControlState::RouterAssisted(state) => state.step(flow, event),
         }
     }
 
-    /// An acknowledgement brought this word of the routers.
-    pub(super) fn hear(&mut self, word: f32) {
-        if let State::Told(state) = self {
-            state.hear(word);
+    /// Passes the router feedback of an acknowledgement, before the event of this acknowledgement.
+    pub(super) fn on_feedback(&mut self, feedback: f32) {
+        if let ControlState::RouterAssisted(state) = self {
+            state.on_feedback(feedback);
         }
     }
 
-    /// What the next data packet is to tell routers, and to ask of them; `wants` says that more would be used.
-    pub(super) fn say(&mut self, flow: &Flow, rtt_us: u32, wants: bool) -> Option<(Header, f32)> {
+    /// The header of the next data packet and the initial value of its feedback field. `wants_more`
+    /// tells that the sender would use a larger window.
+    pub(super) fn next_header(&mut self, flow: &Flow, rtt_us: u32, wants_more: bool) -> Option<(CongestionHeader, f32)> {
         match self {
-            State::Own(_) => None,
-            State::Told(state) => Some(state.say(flow, rtt_us, wants)),
+            ControlState::Native(_) => None,
+            ControlState::RouterAssisted(state) => Some(state.next_header(flow, rtt_us, wants_more)),
         }
     }
 }

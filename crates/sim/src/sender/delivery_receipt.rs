@@ -1,52 +1,56 @@
-//! What a sender knows of delivery beyond a proxy that acknowledges end to end (Semi-Split TCP).
+//! Delivery past a proxy that acknowledges end to end (Semi-Split TCP, `semi` mode).
 //!
-//! Its window and its round trips follow the proxy's own acknowledgements, as at any proxy. What it has sent it keeps until a receipt says that
-//! the far end has it, so that the send buffer holds what the proxy does, too; and the last receipt is what tells its application that all
-//! was delivered. Receipts are packets, and may be lost: a sender that has nothing else to wait for asks, as it asks for a closed window.
+//! The sender's window and RTT follow the proxy's own acknowledgements. Sent data is kept in the
+//! send buffer until a receipt says that the far end has it, so the send buffer covers the proxy's
+//! buffer too. The last receipt tells the application that everything was delivered. Receipts are
+//! packets and may be lost: a sender that waits for nothing else requests one, as it probes a
+//! closed window.
 
-use super::state::{Pending, Sender};
-use crate::{network::Net, rtt::RTO_MAX_US};
+use super::state::{PendingTimer, TcpSender};
+use crate::{network::SimNetwork, rtt::RTO_MAX_US};
 
-impl Sender {
-    /// What it need not keep any more: what is acknowledged, or, past a proxy that tells so, delivered.
-    pub(crate) fn forgotten(&self) -> u64 {
-        if self.place.semi { self.receipt } else { self.una }
+impl TcpSender {
+    /// The byte up to which the send buffer is freed: what is acknowledged, or delivered according
+    /// to receipts.
+    pub(crate) fn released_up_to(&self) -> u64 {
+        if self.config.end_to_end_acks { self.receipt } else { self.snd_una }
     }
 
-    /// Whether its application knows that all was delivered.
-    pub(crate) fn knows_all(&self) -> bool {
-        self.last && self.forgotten() == self.end
+    /// Whether the application knows that the whole stream was delivered.
+    pub(crate) fn all_delivered(&self) -> bool {
+        self.fin_written && self.released_up_to() == self.write_end
     }
 
-    /// The far end has all up to `delivered`.
-    pub(crate) fn on_receipt(&mut self, delivered: u64, net: &mut Net) {
-        if !self.place.semi || delivered <= self.receipt || delivered > self.nxt {
+    /// A receipt has arrived: the far end has everything up to `delivered`.
+    pub(crate) fn on_receipt(&mut self, delivered: u64, net: &mut SimNetwork) {
+        if !self.config.end_to_end_acks || delivered <= self.receipt || delivered > self.snd_nxt {
             return;
         }
         self.receipt = delivered;
-        self.asked = 0;
-        if self.pending == Pending::Receipt {
-            self.disarm();
+        self.receipt_requests = 0;
+        if self.pending == PendingTimer::ReceiptRequest {
+            self.disarm_timer();
         }
         self.push(net);
-        self.wait_for_receipt(net);
+        self.arm_receipt_timer(net);
     }
 
-    /// Sets the timer for a question, where all is acknowledged and not all delivered, as far as is known.
-    pub(crate) fn wait_for_receipt(&mut self, net: &mut Net) {
-        if self.place.semi && self.segments.is_empty() && self.receipt < self.una && self.pending == Pending::Nothing {
-            // Each question without news is asked twice as late as the one before.
-            let after = (self.rtt.rto() << self.asked.min(8)).min(RTO_MAX_US);
-            self.arm(Pending::Receipt, after, net);
+    /// Sets the timer for a receipt request if everything is acknowledged and not everything is
+    /// confirmed.
+    pub(crate) fn arm_receipt_timer(&mut self, net: &mut SimNetwork) {
+        if self.config.end_to_end_acks && self.segments.is_empty() && self.receipt < self.snd_una && self.pending == PendingTimer::Idle {
+            // The interval doubles with each request without a new receipt.
+            let after = (self.rtt.rto_us() << self.receipt_requests.min(8)).min(RTO_MAX_US);
+            self.arm_timer(PendingTimer::ReceiptRequest, after, net);
         }
     }
 
-    /// Nothing was heard for a while.
-    pub(super) fn ask_for_receipt(&mut self, net: &mut Net) {
-        if self.segments.is_empty() && self.receipt < self.una {
-            self.send_question(net);
-            self.asked += 1;
-            self.wait_for_receipt(net);
+    /// Requests a receipt, because none has arrived in time.
+    pub(super) fn request_receipt(&mut self, net: &mut SimNetwork) {
+        if self.segments.is_empty() && self.receipt < self.snd_una {
+            self.send_probe_packet(net);
+            self.receipt_requests += 1;
+            self.arm_receipt_timer(net);
         }
     }
 }

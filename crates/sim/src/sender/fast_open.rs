@@ -1,43 +1,45 @@
-//! Sending before the handshake is over (TCP Fast Open, RFC 7413): with the SYN, or behind the answer to one.
+//! Sending before the handshake is complete (TCP Fast Open, RFC 7413): in the SYN, or after a
+//! SYN-ACK.
 
-use super::state::Sender;
-use crate::{network::Net, packet::SYN_PAYLOAD_LESS};
+use super::state::TcpSender;
+use crate::{network::SimNetwork, packet::SYN_PAYLOAD_REDUCTION};
 
-impl Sender {
-    /// A SYN with the cookie of Fast Open lets it begin before the handshake is over (RFC 7413 §4.2.2): it knows no round trip yet, and the
-    /// window that the SYN told.
-    pub(crate) fn establish_early(&mut self, window: u32, net: &mut Net) {
+impl TcpSender {
+    /// Begins to send after a SYN with a cookie (RFC 7413 §4.2.2): there is no RTT sample yet, and
+    /// the window is that of the SYN, bytes.
+    pub(crate) fn establish_early(&mut self, window: u32, net: &mut SimNetwork) {
         self.establish(0, window, self.settings.initial_window, net);
-        self.is_early = true;
+        self.early_handshake_pending = true;
     }
 
-    /// That handshake is over.
-    pub(crate) fn end_handshake(&mut self, rtt_us: u32, net: &mut Net) {
-        self.is_early = false;
+    /// The handshake is complete; `rtt_us` is its RTT, 0 if it was not measured.
+    pub(crate) fn finish_early_handshake(&mut self, rtt_us: u32, net: &mut SimNetwork) {
+        self.early_handshake_pending = false;
         self.timer.stop();
         if rtt_us > 0 {
-            self.rtt.sample_least(rtt_us, net.now_us());
+            self.rtt.sample_min(rtt_us, net.now_us());
             self.rtt.sample(rtt_us, 0, 0);
         }
         if !self.segments.is_empty() {
-            self.set_timer(net);
+            self.set_xmit_timer(net);
         }
     }
 
-    /// What a SYN with the cookie carries, and whether that is all there will be.
+    /// The payload of a SYN with a cookie in bytes, and whether it is the whole stream.
     pub(crate) fn syn_payload(&self) -> (u32, bool) {
-        let len = self.end.min(self.settings.mss.saturating_sub(SYN_PAYLOAD_LESS).into());
-        (len as u32, len > 0 && self.last && len == self.end)
+        let len = self.write_end.min(self.settings.mss.saturating_sub(SYN_PAYLOAD_REDUCTION).into());
+        (len as u32, len > 0 && self.fin_written && len == self.write_end)
     }
 
-    /// The SYN-ACK says that so many bytes came with the SYN, which was sent at `sent`, ns.
-    pub(crate) fn begin_after(&mut self, taken: u64, sent: u64) {
-        if taken > 0 {
-            (self.una, self.nxt) = (taken, taken);
-            self.flow.sent += taken;
+    /// The SYN-ACK acknowledges `accepted` bytes of the SYN, which was sent at `sent_ns`.
+    pub(crate) fn account_syn_data(&mut self, accepted: u64, sent_ns: u64) {
+        if accepted > 0 {
+            self.snd_una = accepted;
+            self.snd_nxt = accepted;
+            self.flow.sent += accepted;
             self.segments_sent += 1;
-            self.last_sent = sent;
-            self.tally.kept = taken;
+            self.last_sent_ns = sent_ns;
+            self.counters.max_unreleased = accepted;
         }
     }
 }

@@ -1,36 +1,37 @@
-//! UDP across one link, as the lab's: packets of 1500 bytes at the times that the scenario has for them.
+//! UDP cross traffic over one link, as in the lab: packets of 1500 bytes at the times that the
+//! scenario draws.
 
 use crate::{
-    event_queue::{Key, What},
-    network::{Net, forward},
-    packet::{Kind, Packet},
+    event_queue::{EventKey, EventKind},
+    network::{SimNetwork, forward},
+    packet::{PacketKind, SimPacket},
 };
 use scenario::{Cross, Times};
 use units::PKT;
 
-/// A source at work.
+/// A source of cross traffic.
 #[derive(Debug)]
-pub(crate) struct Source {
-    line: usize,
+pub(crate) struct CrossTrafficSource {
+    channel: usize,
     times: Times,
 }
 
-impl Source {
-    /// Number `index` of the scenario, which has not begun.
+impl CrossTrafficSource {
+    /// Source `index` of the scenario, before its start.
     pub(crate) fn new(cross: &Cross, seed: u64, index: u64) -> Self {
-        Source { line: forward(cross.link - 1), times: cross.times(seed, index) }
+        CrossTrafficSource { channel: forward(cross.link - 1), times: cross.times(seed, index) }
     }
 
-    /// Waits for its next packet's time; not beyond its end.
-    pub(crate) fn wait(&mut self, number: u32, net: &mut Net) {
+    /// Schedules its next packet, if there is one. `number` is the index of this source.
+    pub(crate) fn schedule_next(&mut self, number: u32, net: &mut SimNetwork) {
         if let Some(at) = self.times.next() {
-            net.timers.once(Key { who: number, what: What::Cross }, at.0);
+            net.events.schedule(EventKey { target: number, kind: EventKind::CrossTraffic }, at.0);
         }
     }
 
-    /// Sends a packet.
-    pub(crate) fn send(&mut self, number: u32, net: &mut Net) {
-        net.send(self.line, Packet::bare(u32::MAX, Kind::Udp, PKT.0 as u32));
-        self.wait(number, net);
+    /// Sends a packet and schedules the next one.
+    pub(crate) fn send(&mut self, number: u32, net: &mut SimNetwork) {
+        net.send(self.channel, SimPacket::without_payload(u32::MAX, PacketKind::Udp, PKT.0 as u32));
+        self.schedule_next(number, net);
     }
 }

@@ -3,8 +3,9 @@
 mod application;
 mod cross_traffic;
 mod sampler;
+mod setup;
 mod simulation;
 mod split_node;
 
-pub(crate) use sampler::{Looks, outcome};
-pub(crate) use simulation::World;
+pub(crate) use sampler::{RunSampler, outcome};
+pub(crate) use simulation::SeriesSimulation;

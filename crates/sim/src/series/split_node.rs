@@ -1,45 +1,52 @@
-//! The split node: what it holds of a flow in the direction of the data, between the receiver of one leg and the sender of the next. That is
-//! payload that has arrived in order and was not sent on for the first time; it goes on as soon as the next leg may send.
+//! The split node (proxy) between two legs. For each flow it holds the payload that has arrived in
+//! order on one leg and was not sent on the next; the next leg sends it as soon as it may.
 //!
-//! In `semi` mode (Semi-Split TCP, Xie, Jiang, Ho and Hua 2007) it forwards as a stream, and acknowledges to the sender twice: what it has itself, by which the
-//! window of the leg before goes, and, by receipts of their own, what the next leg's end has acknowledged, by which that leg's sender frees its send buffer and its
-//! application knows of delivery. Acknowledging nothing else than the latter would make the whole path's round trip that of the leg before.
+//! **Backpressure.** With `window`, the advertised window is the free part of the buffer, so the
+//! node never holds more than its buffer. With `fluid`, the window is unlimited; instead the sender
+//! of the leg before knows without delay what the node holds, what is in flight to it and at which
+//! rate the next leg drains it, and sends what will find room on arrival. A full buffer then limits
+//! the sender to the drain rate and does not starve the next leg (Baccelli et al. (19.6)). In the
+//! fluid model out-of-order data occupies no buffer until it is in order. It then arrives at once,
+//! so for a while the node may exceed its buffer by up to a window of the leg before.
 //!
-//! With `window` the window told is the room that is free, so that never more than the buffer is held. With `fluid` there is no window: the sender of the
-//! leg before knows at once what the proxy holds, what is under way to it, and at what rate the next leg sends on, and sends what there will be room for
-//! when it comes. So a full buffer holds it to the drain rate and leaves no hole behind (Baccelli et al. (19.6)). What has arrived out of order takes no room until it
-//! is in order: a fluid knows no order. Then it comes at once, so that more than the buffer may be held for a while, by up to a window of that leg.
+//! **Mode.** In `semi` mode (Semi-Split TCP, Xie, Jiang, Ho and Hua 2007) the node forwards as a
+//! stream and acknowledges twice: its own acknowledgements drive the window of the leg before, and
+//! delivery receipts tell that leg's sender what the next leg's receiver has acknowledged. The
+//! receipts free the send buffer and tell the application of the delivery. If there were receipts
+//! only, the RTT of the leg before would be that of the whole path.
 
 use scenario::{Backpressure, SplitMode};
 
-/// How one proxy forwards.
+/// How a split node forwards.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Relay {
-    /// What it holds of a flow at most; [`u64::MAX`]: as much as comes.
+pub(crate) struct SplitNode {
+    /// The largest amount of payload that it holds of a flow, bytes; [`u64::MAX`]: unlimited.
     pub(crate) buffer: u64,
     pub(crate) mode: SplitMode,
     pub(crate) backpressure: Backpressure,
 }
 
-impl Relay {
-    /// How much room its receiving end has: the buffer, or without end, where the sender is held by other means than the window.
-    pub(crate) fn room(&self) -> u64 {
+impl SplitNode {
+    /// The receive buffer of its receiver, bytes: unlimited if backpressure does not work through
+    /// the window.
+    pub(crate) fn receive_buffer(&self) -> u64 {
         match self.backpressure {
             Backpressure::Window => self.buffer,
             Backpressure::Fluid => u64::MAX,
         }
     }
 
-    /// Up to where the next leg may send, when so much has arrived; `complete`: that is all.
-    pub(crate) fn passes(&self, arrived: u64, complete: bool) -> u64 {
+    /// The byte up to which the next leg may send after `arrived` bytes, which are the whole stream
+    /// if `complete`.
+    pub(crate) fn forwardable(&self, arrived: u64, complete: bool) -> u64 {
         match self.mode {
             SplitMode::Store if !complete => 0,
             _ => arrived,
         }
     }
 
-    /// Whether it holds its sender back otherwise than by a window.
-    pub(crate) fn holds_by_rate(&self) -> bool {
+    /// Whether fluid backpressure limits the sender of the leg before.
+    pub(crate) fn limits_fluidly(&self) -> bool {
         self.backpressure == Backpressure::Fluid && self.buffer < u64::MAX
     }
 }

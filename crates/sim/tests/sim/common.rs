@@ -2,7 +2,7 @@
 
 use outcome::{Engine, EngineError, Outcome};
 use scenario::{Scenario, ScenarioFile};
-use sim::{Effort, Settings, Sim};
+use sim::{RunCounters, TcpSettings, Sim};
 
 /// A scenario from a file's text, which needs no name.
 pub(crate) fn scenario(text: &str) -> Scenario {
@@ -11,11 +11,11 @@ pub(crate) fn scenario(text: &str) -> Scenario {
 
 /// Its outcome with Linux's settings.
 pub(crate) fn run(text: &str) -> Outcome {
-    play(text, 1, Settings::default()).0
+    play(text, 1, TcpSettings::default()).0
 }
 
 /// Its outcome, and what it took.
-pub(crate) fn play(text: &str, seed: u64, settings: Settings) -> (Outcome, Effort) {
+pub(crate) fn play(text: &str, seed: u64, settings: TcpSettings) -> (Outcome, RunCounters) {
     Sim::with(settings).play(&scenario(text), seed, &()).unwrap()
 }
 

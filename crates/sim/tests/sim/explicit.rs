@@ -2,7 +2,7 @@
 
 use crate::common::{near, play, refused, run, scenario};
 use outcome::{Engine, Outcome};
-use sim::{Settings, Sim};
+use sim::{TcpSettings, Sim};
 
 /// What 20 Mbit/s bring of payload, bits a second, and a BDP at 100 ms.
 const MOST: f64 = 20e6 * 1448.0 / 1500.0;
@@ -204,7 +204,7 @@ fn who_would_never_be_told_is_refused_with_the_cure() {
 fn delayed_acknowledgements_take_nothing_away() {
     // What is told adds up until it is passed on.
     let text = text("xcp-e2e", 20, "", "count = 3\n");
-    let [held, each] = [true, false].map(|delayed_acks| play(&text, 1, Settings { delayed_acks, ..Settings::default() }).0);
+    let [held, each] = [true, false].map(|delayed_acks| play(&text, 1, TcpSettings { delayed_acks, ..TcpSettings::default() }).0);
     assert!(held.utilization > 0.95 && each.utilization > 0.95, "{} {}", held.utilization, each.utilization);
     assert!(held.jain.unwrap() > 0.99 && each.jain.unwrap() > 0.99, "{:?} {:?}", held.jain, each.jain);
 }

@@ -1,7 +1,7 @@
 //! TCP Fast Open (RFC 7413): what a round trip less is worth, on which leg, and what happens when the SYN that carries data is lost.
 
 use crate::common::{near, play, run};
-use sim::Settings;
+use sim::TcpSettings;
 
 const TWO: &str = "[[link]]\nrate = \"100Mbit\"\ndelay = \"10ms\"\n[[link]]\nrate = \"12Mbit\"\ndelay = \"40ms\"\n";
 const SPLIT: &str = "[[split]]\nafter = 1\n";
@@ -56,7 +56,7 @@ fn a_syn_that_is_lost_with_its_data_is_repeated_without() {
         "[[link]]\nrate = \"12Mbit\"\ndelay = \"50ms\"\nloss = { per_packet = 0.3 }\n[[flow]]\nbytes = \"1400B\"\nfast_open = true\n";
     let mut repeated = 0;
     for seed in 0..200 {
-        let (outcome, _) = play(text, seed, Settings::default());
+        let (outcome, _) = play(text, seed, TcpSettings::default());
         let (flow, lost) = (&outcome.flows[0], outcome.links[0].losses);
         let end = flow.end_s.unwrap();
         assert_eq!(flow.bytes, 1400);

@@ -1,7 +1,7 @@
 //! One connection over one link: times to the packet, rates, recovery.
 
 use crate::common::{near, play, refused, run, scenario};
-use sim::{Recovery, Settings};
+use sim::{Recovery, TcpSettings};
 
 /// Of 1500 bytes it sends one in a millisecond.
 const LINK: &str = "[[link]]\nrate = \"12Mbit\"\ndelay = \"20ms\"\n";
@@ -11,12 +11,12 @@ const ACK: f64 = 52.0 * 8.0 / 12e6;
 
 #[test]
 fn one_window_takes_a_handshake_and_its_own_time() {
-    let settings = Settings { initial_window: 40, ..Settings::default() };
-    let (outcome, effort) = play(&format!("{LINK}queue = \"100pkt\"\n[[flow]]\nbytes = \"57920B\"\n"), 1, settings);
+    let settings = TcpSettings { initial_window: 40, ..TcpSettings::default() };
+    let (outcome, counters) = play(&format!("{LINK}queue = \"100pkt\"\n[[flow]]\nbytes = \"57920B\"\n"), 1, settings);
     // The handshake's last word goes before the 40 packets.
     let expected = 2.0 * (SYN + 0.02) + ACK + 0.040 + 0.02;
     near(outcome.flows[0].end_s.unwrap(), expected, 1e-6);
-    assert_eq!((effort.segments, outcome.flows[0].bytes, outcome.retransmits()), (40, 57_920, 0));
+    assert_eq!((counters.segments, outcome.flows[0].bytes, outcome.retransmits()), (40, 57_920, 0));
 }
 
 #[test]
@@ -55,8 +55,8 @@ fn a_long_flow_fills_the_line() {
 #[test]
 fn delayed_acknowledgements_are_half_as_many() {
     let text = format!("{LINK}queue = \"1000pkt\"\n[control]\nsender = \"vegas\"\n[[flow]]\nbytes = \"30MB\"\n");
-    let (_, delayed) = play(&text, 1, Settings::default());
-    let (_, each) = play(&text, 1, Settings { delayed_acks: false, ..Settings::default() });
+    let (_, delayed) = play(&text, 1, TcpSettings::default());
+    let (_, each) = play(&text, 1, TcpSettings { delayed_acks: false, ..TcpSettings::default() });
     // The first sixteen go at once.
     assert!(delayed.acks.abs_diff(16 + (delayed.segments - 16) / 2) <= 4, "{delayed:?}");
     // The word that ends the handshake is the sender's.
@@ -66,8 +66,8 @@ fn delayed_acknowledgements_are_half_as_many() {
 #[test]
 fn a_single_small_segment_is_acknowledged_at_once() {
     // What is short empties the receiver's queue: there is no delay to wait for, and no probe.
-    let (_, effort) = play(&format!("{LINK}[[flow]]\nbytes = \"100B\"\n"), 1, Settings::default());
-    assert_eq!((effort.segments, effort.probes), (1, 0));
+    let (_, counters) = play(&format!("{LINK}[[flow]]\nbytes = \"100B\"\n"), 1, TcpSettings::default());
+    assert_eq!((counters.segments, counters.probes), (1, 0));
 }
 
 #[test]
@@ -75,12 +75,12 @@ fn an_outage_is_survived() {
     let changes = "changes = [ { at = \"2s\", rate = \"10bit\" }, { at = \"9s\", rate = \"12Mbit\" } ]\n";
     // Without selective acknowledgements the hundreds that the first slow start loses are mended one a round trip.
     for (recovery, most) in [(Recovery::Sack, 8.0), (Recovery::NewReno, 30.0)] {
-        let settings = Settings { recovery, ..Settings::default() };
-        let (outcome, effort) = play(&format!("{LINK}{changes}[[flow]]\nbytes = \"6MB\"\n"), 1, settings);
+        let settings = TcpSettings { recovery, ..TcpSettings::default() };
+        let (outcome, counters) = play(&format!("{LINK}{changes}[[flow]]\nbytes = \"6MB\"\n"), 1, settings);
         let end = outcome.flows[0].end_s.unwrap();
-        assert!(effort.timeouts >= 3, "{effort:?}");
+        assert!(counters.timeouts >= 3, "{counters:?}");
         // 6 MB take 4.1 s; the timeout doubled from a quarter of a second on.
-        assert!(end > 9.0 + 2.0 && end < 9.0 + most, "{recovery:?} {end} {effort:?}");
+        assert!(end > 9.0 + 2.0 && end < 9.0 + most, "{recovery:?} {end} {counters:?}");
     }
 }
 
@@ -101,14 +101,14 @@ fn losses_are_mended_quickly() {
     let text =
         "[[link]]\nrate = \"12Mbit\"\ndelay = \"20ms\"\nqueue = \"200pkt\"\nloss = { per_packet = 0.0005 }\n[[flow]]\nbytes = \"20MB\"\n";
     let least = 20e6 / 1448.0 * 0.001;
-    let (outcome, effort) = play(text, 3, Settings::default());
+    let (outcome, counters) = play(text, 3, TcpSettings::default());
     let losses = outcome.links[0].losses + outcome.links[0].queue_drops;
     // Each of them once, but for what was lost again and found by the next acknowledgement, or by a probe.
-    assert!(outcome.retransmits() >= losses && outcome.retransmits() <= losses + 2, "{effort:?} {losses}");
-    assert_eq!(effort.timeouts, 0);
+    assert!(outcome.retransmits() >= losses && outcome.retransmits() <= losses + 2, "{counters:?} {losses}");
+    assert_eq!(counters.timeouts, 0);
     assert!(outcome.flows[0].end_s.unwrap() < 1.25 * least, "{:?}", outcome.flows[0].end_s);
     // Without selective acknowledgements one a round trip is mended, and many at once take a timeout.
-    let (outcome, _) = play(text, 3, Settings { recovery: Recovery::NewReno, ..Settings::default() });
+    let (outcome, _) = play(text, 3, TcpSettings { recovery: Recovery::NewReno, ..TcpSettings::default() });
     assert!(outcome.flows[0].end_s.unwrap() < 1.6 * least, "{:?}", outcome.flows[0].end_s);
 }
 
@@ -126,14 +126,14 @@ fn flows_with_extra_delays_do_not_wait_for_each_other() {
 #[test]
 fn newreno_sends_a_single_loss_again_at_once() {
     // What is in flight beyond the window that was just halved must not keep the retransmission back: once it did, and each loss took a timeout.
-    let settings = Settings { recovery: Recovery::NewReno, delayed_acks: false, ..Settings::default() };
+    let settings = TcpSettings { recovery: Recovery::NewReno, delayed_acks: false, ..TcpSettings::default() };
     let text = "[[link]]\nrate = \"100Mbit\"\ndelay = \"20ms\"\nqueue = \"400pkt\"\nloss = { per_second = 1 }\n\
                 [[flow]]\nbytes = \"100MB\"\nwindow = \"200kB\"\n";
-    let (outcome, effort) = play(text, 1, settings);
+    let (outcome, counters) = play(text, 1, settings);
     let losses = outcome.links[0].losses;
     // A timeout takes two losses in one round trip, or that of a retransmission.
-    assert!(losses > 20 && effort.timeouts <= losses / 8, "{effort:?} {losses}");
-    assert!(outcome.retransmits() >= losses && outcome.retransmits() < 2 * losses + 100 * effort.timeouts, "{effort:?} {losses}");
+    assert!(losses > 20 && counters.timeouts <= losses / 8, "{counters:?} {losses}");
+    assert!(outcome.retransmits() >= losses && outcome.retransmits() < 2 * losses + 100 * counters.timeouts, "{counters:?} {losses}");
 }
 
 #[test]
@@ -141,11 +141,11 @@ fn two_duplicates_let_something_new_go() {
     // RFC 3042. Six segments in windows of three: whichever is lost, no more than two come after it before the window lets go, so that without
     // the new ones each loss would take a timeout.
     let text = format!("{LINK}loss = {{ per_packet = 0.08 }}\n[[flow]]\nbytes = \"8688B\"\n");
-    let settings = Settings { recovery: Recovery::NewReno, delayed_acks: false, initial_window: 3, ..Settings::default() };
+    let settings = TcpSettings { recovery: Recovery::NewReno, delayed_acks: false, initial_window: 3, ..TcpSettings::default() };
     let is_mended = |seed: &u64| {
-        let (outcome, effort) = play(&text, *seed, settings);
+        let (outcome, counters) = play(&text, *seed, settings);
         // A SYN that is lost takes a second.
-        effort.timeouts == 0 && outcome.retransmits() == 1 && outcome.completion_s().is_some_and(|done| done < 0.5)
+        counters.timeouts == 0 && outcome.retransmits() == 1 && outcome.completion_s().is_some_and(|done| done < 0.5)
     };
     assert!((1..=300).filter(is_mended).count() >= 10);
 }
@@ -156,9 +156,9 @@ fn a_lost_tail_is_found_by_a_probe() {
     // selective acknowledgements it takes a timeout.
     let text = format!("{LINK}loss = {{ per_packet = 0.08 }}\n[[flow]]\nbytes = \"14480B\"\n");
     let mean = |recovery| {
-        let runs = (1..=300).map(|seed| play(&text, seed, Settings { recovery, ..Settings::default() }));
-        let sums = runs.fold((0.0, 0, 0), |(time, probes, timeouts), (outcome, effort)| {
-            (time + outcome.completion_s().unwrap(), probes + effort.probes, timeouts + effort.timeouts)
+        let runs = (1..=300).map(|seed| play(&text, seed, TcpSettings { recovery, ..TcpSettings::default() }));
+        let sums = runs.fold((0.0, 0, 0), |(time, probes, timeouts), (outcome, counters)| {
+            (time + outcome.completion_s().unwrap(), probes + counters.probes, timeouts + counters.timeouts)
         });
         (sums.0 / 300.0, sums.1, sums.2)
     };
@@ -172,8 +172,8 @@ fn a_needless_timeout_is_taken_back() {
     // The line stands still for two thirds of a second: the timer fires, and what arrives then was sent before its retransmission.
     let changes = "changes = [ { at = \"2s\", rate = \"10bit\" }, { at = \"2650ms\", rate = \"12Mbit\" } ]\n";
     let text = format!("[control]\nsender = \"reno\"\n{LINK}queue = \"400pkt\"\n{changes}[[flow]]\nbytes = \"6MB\"\nwindow = \"100kB\"\n");
-    let (outcome, effort) = play(&text, 1, Settings::default());
-    assert!(effort.timeouts >= 1 && effort.undone >= 1, "{effort:?}");
+    let (outcome, counters) = play(&text, 1, TcpSettings::default());
+    assert!(counters.timeouts >= 1 && counters.undone >= 1, "{counters:?}");
     // 6 MB take 4.2 s, and the standstill.
     near(outcome.flows[0].end_s.unwrap(), 6e6 / 1448.0 * 0.001 + 0.65 + 0.1, 0.02);
 }
@@ -197,13 +197,13 @@ fn an_application_that_offers_little_gets_it_through() {
 #[test]
 fn what_a_scenario_sets_of_tcp_is_the_simulators_setting() {
     let lossy = "[[link]]\nrate = \"10Mbit\"\ndelay = \"40ms\"\nloss = { per_packet = 0.02 }\n[[flow]]\nbytes = \"2MB\"\n";
-    let linux = Settings::default();
+    let linux = TcpSettings::default();
     let plain = play(lossy, 1, linux).0;
     for (text, settings) in [
-        ("initial_rto = \"50ms\"", Settings { initial_rto: units::Span(50_000_000), ..linux }),
-        ("initial_window = 1", Settings { initial_window: 1, ..linux }),
-        ("sack = false", Settings { recovery: sim::Recovery::NewReno, ..linux }),
-        ("delayed_acks = false", Settings { delayed_acks: false, ..linux }),
+        ("initial_rto = \"50ms\"", TcpSettings { initial_rto: units::Span(50_000_000), ..linux }),
+        ("initial_window = 1", TcpSettings { initial_window: 1, ..linux }),
+        ("sack = false", TcpSettings { recovery: sim::Recovery::NewReno, ..linux }),
+        ("delayed_acks = false", TcpSettings { delayed_acks: false, ..linux }),
     ] {
         let set = play(&format!("{lossy}[tcp]\n{text}\n"), 1, linux).0;
         assert_eq!(set, play(lossy, 1, settings).0, "{text}");

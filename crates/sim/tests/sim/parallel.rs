@@ -3,7 +3,7 @@
 use crate::common::{near, refused, scenario};
 use outcome::Outcome;
 use scenario::{Job, Scenario};
-use sim::{Effort, Settings, Sim};
+use sim::{RunCounters, TcpSettings, Sim};
 
 /// Networks of these rates (Mbit/s) and loads, as in the paper's test lab: so near that six segments, the window there, fill the slowest of them even
 /// while acknowledgements are held back; and a queue that never overflows (§V-A).
@@ -23,7 +23,7 @@ fn flows(bytes: &str, scheduler: &str) -> String {
     format!("[[flow]]\nbytes = \"{bytes}\"\nwindow = \"32KiB\"\n[bond]\nscheduler = \"{scheduler}\"\n")
 }
 
-fn play(scenario: &Scenario, seed: u64) -> (Outcome, Effort) {
+fn play(scenario: &Scenario, seed: u64) -> (Outcome, RunCounters) {
     Sim::default().play(scenario, seed, &()).unwrap()
 }
 
@@ -218,12 +218,12 @@ fn every_byte_comes_once_over_networks_that_lose_packets() {
         let given =
             "[[flow]]\ncount = 4\nbytes = \"1234567B\"\nstart = { every = \"500ms\" }\n[[flow]]\nbytes = \"1B\"\nopens = \"receiver\"\n";
         let whole = scenario(&format!("{lossy}{given}[bond]\nscheduler = \"{scheduler}\"\npiece = \"10kB\"\n"));
-        let (outcome, effort) = play(&whole, 9);
+        let (outcome, counters) = play(&whole, 9);
         assert!(outcome.flows.iter().all(|flow| flow.asked_bytes == Some(flow.bytes) && flow.end_s.is_some()), "{outcome:?}");
         assert_eq!(outcome.flows.iter().map(|flow| flow.bytes).sum::<u64>(), 4 * 1_234_567 + 1);
         let least = 4 * 1_234_567 / 1448;
-        assert!(effort.segments > least, "{effort:?}");
-        tails += effort.timeouts + effort.probes;
+        assert!(counters.segments > least, "{counters:?}");
+        tails += counters.timeouts + counters.probes;
     }
     assert!(tails > 5, "{tails}");
 }
@@ -252,7 +252,7 @@ fn the_same_seed_is_the_same_run_to_the_bit() {
     assert_eq!(one, other);
     assert_ne!(one.0.sojourn_s, play(&two, 5).0.sojourn_s);
     // Whoever looks less often sees the same.
-    let settings = Settings { looks: 10, ..Settings::default() };
+    let settings = TcpSettings { max_samples: 10, ..TcpSettings::default() };
     assert_eq!(Sim::with(settings).play(&two, 4, &()).unwrap(), one);
 }
 

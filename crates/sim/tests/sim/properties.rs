@@ -4,7 +4,7 @@ use crate::common::scenario;
 use outcome::Outcome;
 use proptest::prelude::*;
 use scenario::{Explicit, SplitMode};
-use sim::{Effort, Recovery, Settings, Sim};
+use sim::{RunCounters, Recovery, TcpSettings, Sim};
 use std::fmt::Write as _;
 
 fn loss() -> impl Strategy<Value = String> {
@@ -112,7 +112,7 @@ fn any_scenario() -> impl Strategy<Value = String> {
     )
 }
 
-fn play(text: &str, seed: u64, settings: Settings) -> (Outcome, Effort) {
+fn play(text: &str, seed: u64, settings: TcpSettings) -> (Outcome, RunCounters) {
     Sim::with(settings).play(&scenario(text), seed, &()).unwrap()
 }
 
@@ -124,11 +124,11 @@ proptest! {
         let recovery = if newreno { Recovery::NewReno } else { Recovery::Sack };
         // None takes a day, so that one that hangs is found out.
         let text = format!("duration = \"24h\"\n{text}");
-        let (outcome, effort) = play(&text, seed, Settings { recovery, delayed_acks: delayed, ..Settings::default() });
+        let (outcome, counters) = play(&text, seed, TcpSettings { recovery, delayed_acks: delayed, ..TcpSettings::default() });
         let splits = scenario(&text).splits;
         let from_end_to_end = splits.iter().all(|split| split.mode == SplitMode::Semi);
         for flow in &outcome.flows {
-            prop_assert_eq!(Some(flow.bytes), flow.asked_bytes, "{:?}", effort);
+            prop_assert_eq!(Some(flow.bytes), flow.asked_bytes, "{:?}", counters);
             let (Some(end), Some(acked)) = (flow.end_s, flow.acked_s) else { panic!("it never ended, or never knew: {flow:?}") };
             prop_assert!(acked > flow.start_s && (acked > end || !from_end_to_end), "{} {}", acked, end);
         }
@@ -145,7 +145,7 @@ proptest! {
     #[test]
     fn the_same_seed_gives_the_same_outcome(text in any_scenario(), seed: u64) {
         let text = format!("duration = \"10s\"\n{text}");
-        let [one, two] = [0, 1].map(|_| play(&text, seed, Settings::default()));
+        let [one, two] = [0, 1].map(|_| play(&text, seed, TcpSettings::default()));
         prop_assert_eq!(format!("{one:?}"), format!("{two:?}"));
     }
 }

@@ -25,7 +25,7 @@ fn the_same_seed_has_the_same_traffic_and_another_has_other() {
         "{LINK}[[flow]]\ncount = 20\nbytes = {{ law = \"pareto\", exponent = 1.5, mean = \"300kB\" }}\nstart = {{ poisson = \"2s\" }}\n\
          [[cross]]\nlink = 1\nrate = \"2Mbit\"\narrivals = \"poisson\"\non = {{ law = \"exponential\", mean = \"1s\" }}\noff = \"1s\"\n"
     );
-    let play = |seed| format!("{:?}", crate::common::play(&text, seed, sim::Settings::default()).0);
+    let play = |seed| format!("{:?}", crate::common::play(&text, seed, sim::TcpSettings::default()).0);
     assert_eq!(play(7), play(7));
     assert_ne!(play(7), play(8));
 }

@@ -1,7 +1,7 @@
 //! Connections in tandem: what the proxy holds, how it holds back, and its controllers.
 
 use crate::common::{near, play, refused, run};
-use sim::Settings;
+use sim::TcpSettings;
 
 const TWO: &str = "[[link]]\nrate = \"100Mbit\"\ndelay = \"10ms\"\n[[link]]\nrate = \"12Mbit\"\ndelay = \"40ms\"\n";
 
@@ -137,6 +137,6 @@ fn a_rate_change_reaches_the_proxy() {
     let text = "duration = \"40s\"\n[control]\nsender = \"cubic\"\nproxy = \"share\"\n[[link]]\nrate = \"1Gbit\"\ndelay = \"2ms\"\n\
         [[link]]\nrate = \"20Mbit\"\ndelay = \"100ms\"\nchanges = [ { at = \"10s\", rate = \"5Mbit\" }, { at = \"25s\", rate = \"20Mbit\" } ]\n\
         [[split]]\nafter = 1\n[[flow]]\ncount = 2\n";
-    let (outcome, _) = play(text, 1, Settings::default());
+    let (outcome, _) = play(text, 1, TcpSettings::default());
     assert!(outcome.utilization > 0.9 && outcome.queue_drops() < 50, "{} {}", outcome.utilization, outcome.queue_drops());
 }

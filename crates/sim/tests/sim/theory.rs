@@ -1,12 +1,12 @@
 //! Against formulas: what one connection gets where losses alone decide.
 
 use crate::common::{near, play};
-use sim::{Recovery, Settings};
+use sim::{Recovery, TcpSettings};
 
 /// Mean packets a second of NewReno over some seeds, on a link that is never full, with an acknowledgement for each segment: a window that
 /// grows by one a round trip. The receiver's window is far beyond what is usual: it ends the first slow start before that outweighs the rest.
 fn mean_rate(loss: &str, [rtt_ms, window]: [u32; 2], seconds: u32, seeds: u64, recovery: Recovery) -> (f64, f64) {
-    let settings = Settings { delayed_acks: false, recovery, ..Settings::default() };
+    let settings = TcpSettings { delayed_acks: false, recovery, ..TcpSettings::default() };
     let text = format!(
         "duration = \"{seconds}s\"\n[control]\nsender = \"reno\"\n[[link]]\nrate = \"1Gbit\"\ndelay = \"{}ms\"\nqueue = \"100000pkt\"\n\
          loss = {{ {loss} }}\n[[flow]]\nwindow = \"{}B\"\n",
