@@ -7,9 +7,9 @@
 //! | module | contents |
 //! |---|---|
 //! | `event_loop`, `event_queue` | the clock; timers and one-shot events |
-//! | `network`, `packet`, `link_monitor` | links and shapers, what they carry, what a proxy's controllers know of a link |
+//! | `network`, `packet`, `link_monitor` | links and shapers, packets, a proxy's view of a link |
 //! | `connection`, `sender`, `receiver`, `rtt` | TCP as in Linux |
-//! | `router`, `feedback` | routers that take part in congestion control (XCP, VCP, MPCP); what receivers return of their feedback |
+//! | `router`, `feedback` | XCP, VCP and MPCP routers; the return of their feedback |
 //! | `series` | links in series: flows, split nodes, applications, cross traffic |
 //! | `parallel` | networks in parallel: striped transfers |
 //! | `engine`, `settings`, `run_counters` | the interface |

@@ -9,24 +9,29 @@
 //! packet. A sender that does not use its window requests no increase.
 //!
 //! **VCP** (Xia et al. 2005, and the authors' code). For each acknowledged packet, with the window
-//! w and the RTT R, and r = R / t_ρ with t_ρ = 200 ms:
+//! w, the RTT R, and r = R / t_ρ with t_ρ = 200 ms:
 //!
 //! | load | change | |
 //! |---|---|---|
-//! | low | w += (1 + ξ)^r − 1 | multiplicative increase; ξ = 0.0625; r is at most 2.5 |
-//! | high | w += α / w | additive increase; α = (R / 100 ms)², which equalizes rates; linear below 20 ms and above 500 ms |
-//! | overload | w × 0.875, once | multiplicative decrease; then no change for t_ρ, and only α / w for one RTT, because the feedback of that time was measured before the decrease |
+//! | low | w += (1 + ξ)^r − 1 | multiplicative increase |
+//! | high | w += α / w | additive increase |
+//! | overload | w × 0.875, once | multiplicative decrease |
 //!
-//! Windows of up to 64 packets are paced.
+//! ξ = 0.0625, and r is at most 2.5. α = (R / 100 ms)² equalizes the rates of flows; it is linear
+//! in R below 20 ms and above 500 ms. After a decrease the window does not change for t_ρ, and then
+//! grows only additively for one RTT, because the feedback of that time was measured before the
+//! decrease. Windows of up to 64 packets are paced.
 //!
 //! **MPCP**: the form of MLCP, with numbers of our own where no source was available. It does not
-//! reproduce the table of MPCP.
+//! reproduce the table of MPCP. With the load σ:
 //!
-//! | load σ | change | |
+//! | load | change | |
 //! |---|---|---|
-//! | < 0.8 | w += min((1 + ξ)^r − 1, 1) | ξ = min(κ (1 − σ) / σ, 1), κ = 0.35; at most doubles the window in an RTT |
-//! | < 1 | w += α / w | α as for VCP |
-//! | ≥ 1 | w × β, once | β from 0.9375 at 1 down to 0.875 at 1.03 and beyond; then as VCP |
+//! | σ < 0.8 | w += min((1 + ξ)^r − 1, 1) | ξ = min(κ (1 − σ) / σ, 1), κ = 0.35 |
+//! | σ < 1 | w += α / w | α as for VCP |
+//! | σ ≥ 1 | w × β, once | then as for VCP |
+//!
+//! The window at most doubles in an RTT. β falls from 0.9375 at σ = 1 to 0.875 at 1.03 and beyond.
 
 use crate::{
     packet::{CongestionHeader, HEADER_BYTES, RouterProtocol},
