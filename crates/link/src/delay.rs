@@ -3,7 +3,7 @@
 use crate::{
     stage::{LinkPacket, LinkStage},
     time::Time,
-    timing_wheel::{Key, TimingWheel},
+    timing_wheel::{DueKey, TimingWheel},
 };
 use std::collections::VecDeque;
 use units::Span;
@@ -14,7 +14,7 @@ use units::Span;
 #[derive(Debug)]
 pub struct Delay<P> {
     delay: Span,
-    in_order: VecDeque<(Key, P)>,
+    in_order: VecDeque<(DueKey, P)>,
     /// Packets with an extra delay.
     delayed: TimingWheel<P>,
     next_number: u64,
@@ -45,7 +45,7 @@ impl<P> Delay<P> {
 
     /// The keys of the first packet of the wheel and of the first of the FIFO queue.
     #[inline]
-    fn heads(&self) -> (Option<Key>, Option<Key>) {
+    fn heads(&self) -> (Option<DueKey>, Option<DueKey>) {
         (self.delayed.first(), self.in_order.front().map(|(key, _)| *key))
     }
 }
@@ -88,8 +88,8 @@ mod tests {
     use proptest::prelude::*;
 
     #[derive(Debug)]
-    struct Numbered(usize, Span);
-    impl LinkPacket for Numbered {
+    struct DelayedPacket(usize, Span);
+    impl LinkPacket for DelayedPacket {
         fn wire_bytes(&self) -> u32 {
             100
         }
@@ -101,14 +101,14 @@ mod tests {
     proptest! {
         #[test]
         fn packets_leave_in_order_of_time_then_arrival(gaps in prop::collection::vec((0u64..50, 0u64..200), 1..100)) {
-            let mut delay: Delay<Numbered> = Delay::new(Span(40));
+            let mut delay: Delay<DelayedPacket> = Delay::new(Span(40));
             let (mut now, mut expected) = (0, Vec::new());
             for (number, (gap, extra)) in gaps.into_iter().enumerate() {
                 now += gap;
                 // Half of them have no extra delay.
                 let extra = extra.saturating_sub(100);
                 expected.push((now + 40 + extra, number));
-                delay.enqueue(Time(now), Numbered(number, Span(extra))).unwrap();
+                delay.enqueue(Time(now), DelayedPacket(number, Span(extra))).unwrap();
             }
             expected.sort_unstable();
             let mut out = Vec::new();

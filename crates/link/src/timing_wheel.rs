@@ -12,9 +12,9 @@ const NONE: u32 = u32::MAX;
 
 /// Due time in ns, and a number: of two packets that are due at the same time, the one with the
 /// lower number is first.
-pub(crate) type Key = (u64, u64);
+pub(crate) type DueKey = (u64, u64);
 
-/// A priority queue of packets by [`Key`]. A packet that is due before the last one that was
+/// A priority queue of packets by [`DueKey`]. A packet that is due before the last one that was
 /// removed counts as due at that time.
 #[derive(Debug)]
 pub(crate) struct TimingWheel<P> {
@@ -34,12 +34,12 @@ pub(crate) struct TimingWheel<P> {
     /// Due time of the first slot that may be in use, in units of a slot's span.
     begin: u64,
     /// The entry that is due first.
-    next: Option<(Key, u32)>,
+    next: Option<(DueKey, u32)>,
 }
 
 #[derive(Debug)]
 struct WheelEntry<P> {
-    key: Key,
+    key: DueKey,
     /// The next entry in its slot, or the next free entry.
     next: u32,
     packet: Option<P>,
@@ -74,12 +74,12 @@ impl<P> TimingWheel<P> {
 
     /// The key of the packet that is due first.
     #[inline]
-    pub(crate) fn first(&self) -> Option<Key> {
+    pub(crate) fn first(&self) -> Option<DueKey> {
         self.next.map(|(key, _)| key)
     }
 
     /// Inserts a packet.
-    pub(crate) fn push(&mut self, key: Key, packet: P) {
+    pub(crate) fn push(&mut self, key: DueKey, packet: P) {
         let entry = WheelEntry { key, next: NONE, packet: Some(packet) };
         let index = match self.free {
             NONE => {
@@ -107,7 +107,7 @@ impl<P> TimingWheel<P> {
     }
 
     /// Removes the packet that is due first.
-    pub(crate) fn pop(&mut self) -> Option<(Key, P)> {
+    pub(crate) fn pop(&mut self) -> Option<(DueKey, P)> {
         let (key, index) = self.next?;
         self.unlink(index);
         let WheelEntry { next, packet, .. } = &mut self.entries[index as usize];
@@ -123,7 +123,7 @@ impl<P> TimingWheel<P> {
 
     /// The slot of a key. Overdue packets are in the first slot.
     #[inline]
-    fn slot(&self, key: Key) -> usize {
+    fn slot(&self, key: DueKey) -> usize {
         ((key.0 >> self.shift).max(self.begin) % SLOTS) as usize
     }
 
@@ -154,7 +154,7 @@ impl<P> TimingWheel<P> {
     }
 
     /// The least entry of the first slot in use, around the wheel from `begin` on.
-    fn find_next(&self) -> Option<(Key, u32)> {
+    fn find_next(&self) -> Option<(DueKey, u32)> {
         if self.used_words == 0 {
             return None;
         }
