@@ -5,7 +5,7 @@
 //! Unfair ones can have a lesser mean: equal files one after the other end a third sooner in the mean than all at once, with the last
 //! one at the same time. So means are compared together with the end of the last file and with fairness.
 
-use link::{Losses, Time};
+use link::{LossProcess, Time};
 use outcome::{Engine, EngineError, FlowOutcome, Outcome, Progress};
 use scenario::{FlowSpec, Purpose, Scenario, stream};
 use std::collections::VecDeque;
@@ -92,7 +92,7 @@ struct Flow {
 #[derive(Debug)]
 struct Bottleneck {
     flows: Vec<Flow>,
-    losses: Losses,
+    losses: LossProcess,
     rate: units::Rate,
     /// From leaving the bottleneck's queue to the receiver.
     onward: Span,
@@ -125,7 +125,7 @@ impl Bottleneck {
         };
         Bottleneck {
             flows: scenario.flow_specs(seed).into_iter().map(flow).collect(),
-            losses: Losses::new(link.loss, stream(seed, Purpose::Losses, index as u64)),
+            losses: LossProcess::new(link.loss, stream(seed, Purpose::Losses, index as u64)),
             rate: link.rate,
             onward: Span(scenario.links[index..].iter().map(|link| link.delay.0).sum()),
             free: Time::default(),

@@ -6,7 +6,7 @@
 
 use crate::{LabError, capture::Capture, sys};
 use hdrhistogram::Histogram;
-use link::{Counts, Packet, Stage, Time, Way};
+use link::{LinkCounts, LinkDirection, LinkPacket, LinkStage, Time};
 use rand::RngExt as _;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -64,7 +64,7 @@ pub(crate) struct Gauge {
 #[derive(Debug, Clone)]
 pub(crate) struct LinkReport {
     /// In the direction of the data.
-    pub(crate) counts: Counts,
+    pub(crate) counts: LinkCounts,
     /// The rate while there was a queue, as a share of what was asked for; none when there was no queue for long enough.
     pub(crate) rate_share: Option<f64>,
     /// How late packets were handed over; none when there were none.
@@ -172,7 +172,7 @@ struct Frame {
     extra: Span,
 }
 
-impl Packet for Frame {
+impl LinkPacket for Frame {
     fn wire_bytes(&self) -> u32 {
         self.length
     }
@@ -186,7 +186,7 @@ struct Line {
     ends: [OwnedFd; 2],
     hosts: [usize; 2],
     /// In the direction of the data, and against it.
-    ways: [Way<Frame>; 2],
+    ways: [LinkDirection<Frame>; 2],
     /// What is asked for now, and what will be.
     asked: Rate,
     changes: VecDeque<RateChange>,
@@ -212,8 +212,8 @@ impl Carrier {
             ends: spec.ends,
             hosts: spec.hosts,
             ways: [
-                Way::new(spec.rate, spec.limit, spec.delay, spec.loss, spec.loss_rng.clone()),
-                Way::new(spec.rate, spec.limit, spec.delay, None, spec.loss_rng),
+                LinkDirection::new(spec.rate, spec.limit, spec.delay, spec.loss, spec.loss_rng.clone()),
+                LinkDirection::new(spec.rate, spec.limit, spec.delay, None, spec.loss_rng),
             ],
             asked: spec.rate,
             changes: spec.changes.into(),
@@ -272,7 +272,7 @@ impl Carrier {
             }
             let now = self.now();
             let line = &mut self.lines[index];
-            let (queued, left) = (line.ways[0].queued(now).0, line.ways[0].counts().left_bytes.0);
+            let (queued, left) = (line.ways[0].queued(now).0, line.ways[0].counts().departed_bytes.0);
             line.rate.look(now, left, queued > 0, line.asked);
             self.gauges[index].queued.store(queued, Relaxed);
             self.gauges[index].left_bytes.store(left, Relaxed);

@@ -221,6 +221,6 @@ fn link_outcome(scenario: &Scenario, index: usize, report: &LinkReport) -> LinkO
             None => Some(0.0),
             Some(loss) => link::mean_loss(loss),
         },
-        queue_max_bytes: report.counts.most_queued.0,
+        queue_max_bytes: report.counts.max_queued.0,
     }
 }

@@ -1,75 +1,84 @@
-//! Propagation: a constant delay, and what a packet's own flow adds to it.
+//! Propagation delay: a constant, plus an extra delay of the packet's own flow.
 
 use crate::{
-    Packet, Stage, Time,
-    wheel::{Key, Wheel},
+    stage::{LinkPacket, LinkStage},
+    time::Time,
+    timing_wheel::{DueKey, TimingWheel},
 };
 use std::collections::VecDeque;
 use units::Span;
 
-/// Packets on their way. Those without an extra delay stay in order and cost a ring; the others go through a wheel. Ties leave
-/// in order of arrival.
+/// A delay stage. Packets without an extra delay stay in order and are kept in a FIFO queue; the
+/// others are kept in a timing wheel. Packets that are due at the same time leave in order of
+/// arrival.
 #[derive(Debug)]
 pub struct Delay<P> {
     delay: Span,
-    ring: VecDeque<(Key, P)>,
-    late: Wheel<P>,
-    number: u64,
+    in_order: VecDeque<(DueKey, P)>,
+    /// Packets with an extra delay.
+    delayed: TimingWheel<P>,
+    next_number: u64,
 }
 
 impl<P> Delay<P> {
-    /// Nothing on its way.
+    /// An empty stage with this propagation delay.
     pub fn new(delay: Span) -> Self {
-        Delay { delay, ring: VecDeque::new(), late: Wheel::new(), number: 0 }
+        Delay { delay, in_order: VecDeque::new(), delayed: TimingWheel::new(), next_number: 0 }
     }
 
-    /// The delay that every packet has.
+    /// The delay of every packet, without extra delays.
     #[inline]
-    pub fn least(&self) -> Span {
+    pub fn base_delay(&self) -> Span {
         self.delay
     }
 
-    /// Packets on their way.
+    /// Number of packets in flight.
     pub fn len(&self) -> usize {
-        self.ring.len() + self.late.len()
+        self.in_order.len() + self.delayed.len()
     }
 
-    /// Whether nothing is on its way.
+    /// Whether no packet is in flight.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.ring.is_empty() && self.late.is_empty()
+        self.in_order.is_empty() && self.delayed.is_empty()
+    }
+
+    /// The keys of the first packet of the wheel and of the first of the FIFO queue.
+    #[inline]
+    fn heads(&self) -> (Option<DueKey>, Option<DueKey>) {
+        (self.delayed.first(), self.in_order.front().map(|(key, _)| *key))
     }
 }
 
-impl<P: Packet> Stage<P> for Delay<P> {
+impl<P: LinkPacket> LinkStage<P> for Delay<P> {
+    /// Never refuses a packet.
     fn enqueue(&mut self, now: Time, packet: P) -> Result<(), P> {
         let extra = packet.extra_delay();
-        let key = ((now + self.delay + extra).0, self.number);
-        self.number += 1;
+        let key = ((now + self.delay + extra).0, self.next_number);
+        self.next_number += 1;
         match extra {
-            Span::ZERO => self.ring.push_back((key, packet)),
-            _ => self.late.push(key, packet),
+            Span::ZERO => self.in_order.push_back((key, packet)),
+            _ => self.delayed.push(key, packet),
         }
         Ok(())
     }
 
     fn ready(&mut self, now: Time) -> Option<(Time, P)> {
-        let (late, ring) = (self.late.first(), self.ring.front().map(|(key, _)| *key));
-        let is_late = late.is_some_and(|late| ring.is_none_or(|ring| late < ring));
-        let next = if is_late { late } else { ring };
-        next.filter(|(arrives, _)| *arrives <= now.0)?;
-        let ((arrives, _), packet) = if is_late { self.late.pop() } else { self.ring.pop_front() }?;
-        Some((Time(arrives), packet))
+        let (delayed, in_order) = self.heads();
+        let take_delayed = delayed.is_some_and(|delayed| in_order.is_none_or(|in_order| delayed < in_order));
+        let next = if take_delayed { delayed } else { in_order };
+        next.filter(|(due, _)| *due <= now.0)?;
+        let ((due, _), packet) = if take_delayed { self.delayed.pop() } else { self.in_order.pop_front() }?;
+        Some((Time(due), packet))
     }
 
     #[inline]
     fn next_wakeup(&self) -> Option<Time> {
-        let (late, ring) = (self.late.first(), self.ring.front().map(|(key, _)| *key));
-        let next = match (late, ring) {
-            (Some(late), Some(ring)) => Some(late.min(ring)),
-            (late, ring) => late.or(ring),
+        let next = match self.heads() {
+            (Some(delayed), Some(in_order)) => Some(delayed.min(in_order)),
+            (delayed, in_order) => delayed.or(in_order),
         };
-        next.map(|(arrives, _)| Time(arrives))
+        next.map(|(due, _)| Time(due))
     }
 }
 
@@ -79,8 +88,8 @@ mod tests {
     use proptest::prelude::*;
 
     #[derive(Debug)]
-    struct Numbered(usize, Span);
-    impl Packet for Numbered {
+    struct DelayedPacket(usize, Span);
+    impl LinkPacket for DelayedPacket {
         fn wire_bytes(&self) -> u32 {
             100
         }
@@ -92,14 +101,14 @@ mod tests {
     proptest! {
         #[test]
         fn packets_leave_in_order_of_time_then_arrival(gaps in prop::collection::vec((0u64..50, 0u64..200), 1..100)) {
-            let mut delay: Delay<Numbered> = Delay::new(Span(40));
+            let mut delay: Delay<DelayedPacket> = Delay::new(Span(40));
             let (mut now, mut expected) = (0, Vec::new());
             for (number, (gap, extra)) in gaps.into_iter().enumerate() {
                 now += gap;
                 // Half of them have no extra delay.
                 let extra = extra.saturating_sub(100);
                 expected.push((now + 40 + extra, number));
-                delay.enqueue(Time(now), Numbered(number, Span(extra))).unwrap();
+                delay.enqueue(Time(now), DelayedPacket(number, Span(extra))).unwrap();
             }
             expected.sort_unstable();
             let mut out = Vec::new();

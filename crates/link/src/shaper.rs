@@ -1,245 +1,271 @@
-//! A drop-tail queue in front of a line that sends at a rate. What becomes of packets behind the line is left to others.
+//! A drop-tail queue in front of a transmitter with a given rate. What happens to packets after
+//! their transmission is left to other stages.
 
-use crate::{Packet, Stage, Time};
+use crate::{
+    stage::{LinkPacket, LinkStage},
+    time::Time,
+};
 use std::collections::VecDeque;
 use units::{Bytes, QueueSize, Rate, Span};
 
-/// A queue and the line behind it. A packet that comes is dropped when it must wait and the queue has no room for it; the
-/// packet on the line has left the queue. Each packet leaves the line `size / rate` after the later of its arrival and the
-/// departure of the one before it, exactly: fractions of a nanosecond are carried, so that no rate is off in the long run.
+/// A drop-tail queue and its transmitter.
 ///
-/// A departure is known when its packet comes, so nothing has to happen at the moment itself, and whoever looks late finds
-/// what a punctual caller would have found. A rate of zero counts as one bit a second: the line stands, and still has an end.
+/// An arriving packet is dropped if it would have to wait and the queue has no room for it. The
+/// packet in transmission is not in the queue. Transmission of a packet takes `size / rate`, from
+/// the later of its arrival and the departure of the packet before it. Fractions of a nanosecond
+/// are carried over, so the rate is exact in the long run.
+///
+/// The departure time is computed on arrival, so no action is needed at the moment of departure,
+/// and a caller that polls late sees what a punctual caller would have seen. A rate of zero counts
+/// as 1 bit/s: the transmitter stands still in practice and all times stay finite.
 #[derive(Debug)]
 pub struct Shaper<P> {
     rate: Rate,
     limit: QueueSize,
-    /// In the queue, on the line, and off it and not taken.
-    waiting: VecDeque<Waiting<P>>,
-    /// Packets and bytes that came, dropped ones not among them.
-    came: (u64, u64),
-    /// How many of those had begun to use the line when last looked, and how many had left it.
-    begun: u64,
-    gone: u64,
-    /// When the line falls idle, and by how many parts of `rate` of a nanosecond later.
-    free_at: Time,
-    fraction: u64,
-    /// What the last packet took: its bytes, nanoseconds, and parts of `rate` of one. Most are like the one before, and a division is spared.
-    last: (u64, u64, u64),
-    /// For how long it was idle before.
-    idle: Span,
-    most_queued: u64,
+    /// Packets that wait, are in transmission, or have departed and were not taken by the caller.
+    packets: VecDeque<ShapedPacket<P>>,
+    /// Packets and bytes accepted so far, without dropped ones.
+    accepted_packets: u64,
+    accepted_bytes: u64,
+    /// Accepted packets whose transmission had begun at the last call of [`Shaper::queued`].
+    started: u64,
+    /// Accepted packets that had departed at the last call of [`Shaper::departed_by`].
+    departed: u64,
+    /// When the transmitter becomes idle: a time in ns, and a fraction of one in units of 1/`rate`.
+    idle_at: Time,
+    idle_at_fraction: u64,
+    /// Transmission time of the last packet, cached because most packets have the size of the one
+    /// before and a division is saved.
+    last_transmission: TransmissionTime,
+    /// Total time for which the transmitter was idle, up to the last arrival.
+    idle_time: Span,
+    max_queued: u64,
 }
 
-/// A packet in a shaper.
+/// A packet inside a shaper.
 #[derive(Debug)]
-struct Waiting<P> {
-    /// When it begins to use the line, and when it leaves.
-    begins: Time,
-    leaves: Time,
-    /// Bytes that came before it.
-    before: u64,
+struct ShapedPacket<P> {
+    /// When its transmission begins.
+    starts: Time,
+    /// When its transmission ends.
+    departs: Time,
+    /// Bytes accepted before it.
+    bytes_before: u64,
     packet: P,
 }
 
-impl<P: Packet> Shaper<P> {
-    /// An idle line.
+/// How long a packet of `bytes` occupies the transmitter: nanoseconds, and a fraction of one in
+/// units of 1/rate.
+#[derive(Debug, Clone, Copy, Default)]
+struct TransmissionTime {
+    bytes: u64,
+    ns: u64,
+    fraction: u64,
+}
+
+impl<P: LinkPacket> Shaper<P> {
+    /// An empty queue and an idle transmitter.
     pub fn new(rate: Rate, limit: QueueSize) -> Self {
         Shaper {
             rate,
             limit,
-            waiting: VecDeque::new(),
-            came: (0, 0),
-            begun: 0,
-            gone: 0,
-            free_at: Time(0),
-            fraction: 0,
-            last: (0, 0, 0),
-            idle: Span::ZERO,
-            most_queued: 0,
+            packets: VecDeque::new(),
+            accepted_packets: 0,
+            accepted_bytes: 0,
+            started: 0,
+            departed: 0,
+            idle_at: Time(0),
+            idle_at_fraction: 0,
+            last_transmission: TransmissionTime::default(),
+            idle_time: Span::ZERO,
+            max_queued: 0,
         }
     }
 
-    /// Changes the rate at `now`. What has not left by then goes at the new one, the rest of the packet on the line too: a
-    /// line that stood still moves again. Costs a step for each packet inside, and forgets less than a nanosecond.
+    /// Changes the rate at `now`. Everything that has not departed by then is sent at the new rate,
+    /// including the rest of the packet in transmission, so a stalled transmitter moves again. Takes
+    /// time linear in the number of packets inside, and loses less than a nanosecond.
     pub fn set_rate(&mut self, now: Time, rate: Rate) {
         self.queued(now);
-        let old = parts_per_ns(self.rate);
+        let old_rate = work_per_ns(self.rate);
         self.rate = rate;
-        self.fraction = 0;
-        self.last = (0, 0, 0);
-        if self.free_at <= now {
+        self.idle_at_fraction = 0;
+        self.last_transmission = TransmissionTime::default();
+        if self.idle_at <= now {
             return;
         }
-        self.free_at = now;
-        let gone = self.waiting.partition_point(|waiting| waiting.leaves <= now);
-        for index in gone..self.waiting.len() {
-            let Waiting { begins, leaves, ref packet, .. } = self.waiting[index];
-            // The one on the line keeps the moment at which it left the queue.
-            let (begins, parts) = match begins < now {
-                true => (begins, u128::from((leaves - now).0) * u128::from(old)),
-                false => (self.free_at, u128::from(packet.wire_bytes()) * u128::from(PARTS_OF_A_BYTE)),
+        self.idle_at = now;
+        let departed = self.packets.partition_point(|shaped| shaped.departs <= now);
+        for index in departed..self.packets.len() {
+            let ShapedPacket { starts, departs, ref packet, .. } = self.packets[index];
+            // The packet in transmission keeps the time at which it left the queue.
+            let (starts, work) = match starts < now {
+                true => (starts, u128::from((departs - now).0) * u128::from(old_rate)),
+                false => (self.idle_at, u128::from(packet.wire_bytes()) * u128::from(WORK_PER_BYTE)),
             };
-            let rate = u128::from(parts_per_ns(rate));
-            // The rest is less than the rate, which has 64 bits.
-            self.occupy(u64::try_from(parts / rate).unwrap_or(u64::MAX), (parts % rate) as u64);
-            (self.waiting[index].begins, self.waiting[index].leaves) = (begins, self.free_at);
+            let new_rate = u128::from(work_per_ns(rate));
+            // The remainder is less than the rate, which has 64 bits.
+            self.occupy(u64::try_from(work / new_rate).unwrap_or(u64::MAX), (work % new_rate) as u64);
+            self.packets[index].starts = starts;
+            self.packets[index].departs = self.idle_at;
         }
     }
 
-    /// Holds the line from `free_at` on for nanoseconds, and parts of `rate` of one.
+    /// Occupies the transmitter from `idle_at` on for `ns` and `fraction` / `rate` nanoseconds.
     #[inline]
-    fn occupy(&mut self, whole: u64, parts: u64) {
-        let rate = parts_per_ns(self.rate);
-        // Both parts are less than the rate, and their sum less than two.
-        let (sum, overflows) = self.fraction.overflowing_add(parts);
+    fn occupy(&mut self, ns: u64, fraction: u64) {
+        let rate = work_per_ns(self.rate);
+        // Both fractions are less than the rate, so their sum carries at most one nanosecond.
+        let (sum, overflows) = self.idle_at_fraction.overflowing_add(fraction);
         let carry = overflows || sum >= rate;
-        self.fraction = if carry { sum.wrapping_sub(rate) } else { sum };
-        self.free_at = self.free_at + Span(whole.saturating_add(carry.into()));
+        self.idle_at_fraction = if carry { sum.wrapping_sub(rate) } else { sum };
+        self.idle_at = self.idle_at + Span(ns.saturating_add(carry.into()));
     }
 
-    /// How long a packet holds the line.
+    /// The transmission time of a packet of `bytes`.
     #[inline]
-    fn time_of(&mut self, size: u64) -> (u64, u64) {
-        if size != self.last.0 {
-            let rate = parts_per_ns(self.rate);
-            // More than a packet can have is for ever.
-            let parts = size.saturating_mul(PARTS_OF_A_BYTE);
-            self.last = (size, parts / rate, parts % rate);
+    fn transmission_time(&mut self, bytes: u64) -> TransmissionTime {
+        if bytes != self.last_transmission.bytes {
+            let rate = work_per_ns(self.rate);
+            // Saturates for packets larger than any that exists.
+            let work = bytes.saturating_mul(WORK_PER_BYTE);
+            self.last_transmission = TransmissionTime { bytes, ns: work / rate, fraction: work % rate };
         }
-        (self.last.1, self.last.2)
+        self.last_transmission
     }
 
-    /// Packets that came; dropped ones are not among them.
-    pub(crate) fn came(&self) -> u64 {
-        self.came.0
+    /// Packets accepted so far, without dropped ones.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.accepted_packets
     }
 
-    /// Bytes of the packets that were taken.
-    pub(crate) fn taken_bytes(&self) -> u64 {
-        self.came.1 - self.bytes_from(self.taken())
-    }
-
-    /// Packets that were taken.
+    /// Packets that the caller has taken.
     pub(crate) fn taken(&self) -> u64 {
-        self.came.0 - self.waiting.len() as u64
+        self.accepted_packets - self.packets.len() as u64
     }
 
-    /// Bytes that came from the packet with this number on.
+    /// Bytes of the packets that the caller has taken.
+    pub(crate) fn taken_bytes(&self) -> u64 {
+        self.accepted_bytes - self.bytes_from(self.taken())
+    }
+
+    /// Bytes accepted from packet `number` on, counted from the first accepted packet.
     fn bytes_from(&self, number: u64) -> u64 {
-        let at = (number - self.taken()) as usize;
-        self.waiting.get(at).map_or(0, |waiting| self.came.1 - waiting.before)
+        let index = (number - self.taken()) as usize;
+        self.packets.get(index).map_or(0, |shaped| self.accepted_bytes - shaped.bytes_before)
     }
 
-    /// Bytes in the queue at `now`, without the packet on the line.
+    /// Bytes in the queue at `now`, without the packet in transmission.
     #[inline]
     pub fn queued(&mut self, now: Time) -> Bytes {
         let taken = self.taken();
-        self.begun = self.begun.max(taken);
-        while self.waiting.get((self.begun - taken) as usize).is_some_and(|waiting| waiting.begins <= now) {
-            self.begun += 1;
+        self.started = self.started.max(taken);
+        while self.packets.get((self.started - taken) as usize).is_some_and(|shaped| shaped.starts <= now) {
+            self.started += 1;
         }
-        Bytes(self.bytes_from(self.begun))
+        Bytes(self.bytes_from(self.started))
     }
 
-    /// Packets that came and have not been taken: in the queue, on the line, or off it and not fetched.
+    /// Packets inside: in the queue, in transmission, or departed and not taken.
     pub fn len(&self) -> usize {
-        self.waiting.len()
+        self.packets.len()
     }
 
     /// Whether no packet is inside.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.packets.is_empty()
     }
 
-    /// For how long the line has been in use between the beginning of time and `now`.
-    pub fn busy(&self, now: Time) -> Span {
-        Span((now.min(self.free_at) - Time(0)).0.saturating_sub(self.idle.0))
+    /// For how long the transmitter has been busy from time zero until `now`.
+    pub fn busy_time(&self, now: Time) -> Span {
+        Span((now.min(self.idle_at) - Time(0)).0.saturating_sub(self.idle_time.0))
     }
 
-    /// The largest the queue has been.
-    pub fn most_queued(&self) -> Bytes {
-        Bytes(self.most_queued)
+    /// The largest queue length so far, without the packet in transmission.
+    pub fn max_queued(&self) -> Bytes {
+        Bytes(self.max_queued)
     }
 
-    /// Packets and bytes that have left the line, as far as anybody has looked.
-    pub fn left(&self) -> (u64, Bytes) {
-        let gone = self.gone.max(self.taken());
-        (gone, Bytes(self.came.1 - self.bytes_from(gone)))
+    /// Packets and bytes that had departed at the last poll.
+    pub fn departed(&self) -> (u64, Bytes) {
+        let departed = self.departed.max(self.taken());
+        (departed, Bytes(self.accepted_bytes - self.bytes_from(departed)))
     }
 
-    /// The same until `now`, whoever took what.
-    pub fn left_by(&mut self, now: Time) -> (u64, Bytes) {
+    /// Packets and bytes that have departed by `now`, taken or not.
+    pub fn departed_by(&mut self, now: Time) -> (u64, Bytes) {
         let taken = self.taken();
-        self.gone = self.gone.max(taken);
-        while self.waiting.get((self.gone - taken) as usize).is_some_and(|waiting| waiting.leaves <= now) {
-            self.gone += 1;
+        self.departed = self.departed.max(taken);
+        while self.packets.get((self.departed - taken) as usize).is_some_and(|shaped| shaped.departs <= now) {
+            self.departed += 1;
         }
-        self.left()
+        self.departed()
     }
 
-    /// The first packet, and when it leaves the line.
+    /// The first packet inside, and when it departs.
     #[inline]
     pub(crate) fn first(&self) -> Option<(Time, &P)> {
-        self.waiting.front().map(|waiting| (waiting.leaves, &waiting.packet))
+        self.packets.front().map(|shaped| (shaped.departs, &shaped.packet))
     }
 
-    /// Takes it out, to be forgotten.
+    /// Removes the first packet and discards it.
     #[inline]
-    pub(crate) fn drop_first(&mut self) {
-        self.waiting.pop_front();
+    pub(crate) fn discard_first(&mut self) {
+        self.packets.pop_front();
     }
 
     fn has_room(&self, queued: Bytes, size: u64) -> bool {
         match self.limit {
-            QueueSize::Packets(most) => self.came.0 - self.begun < most,
-            QueueSize::Bytes(most) => queued.0 + size <= most.0,
+            QueueSize::Packets(limit) => self.accepted_packets - self.started < limit,
+            QueueSize::Bytes(limit) => queued.0 + size <= limit.0,
         }
     }
 }
 
-/// What the line gets done in a nanosecond, in parts: bits × 10⁹, so that a packet is a whole number of them.
+/// The work that the transmitter does in a nanosecond, in units of 10⁻⁹ bits: in these units both
+/// the rate and the size of a packet are integers.
 #[inline]
-fn parts_per_ns(rate: Rate) -> u64 {
+fn work_per_ns(rate: Rate) -> u64 {
     rate.bits_per_s().max(1)
 }
 
-/// What it has to do for a byte.
-const PARTS_OF_A_BYTE: u64 = 8_000_000_000;
+/// The work to transmit one byte, in the units of [`work_per_ns`].
+const WORK_PER_BYTE: u64 = 8_000_000_000;
 
-impl<P: Packet> Stage<P> for Shaper<P> {
+impl<P: LinkPacket> LinkStage<P> for Shaper<P> {
     #[inline(always)]
     fn enqueue(&mut self, now: Time, packet: P) -> Result<(), P> {
         let size = u64::from(packet.wire_bytes());
-        if self.free_at > now {
+        if self.idle_at > now {
             let queued = self.queued(now);
             if !self.has_room(queued, size) {
                 return Err(packet);
             }
-            self.most_queued = self.most_queued.max(queued.0 + size);
-        } else if self.free_at < now {
-            self.idle += now - self.free_at;
-            self.free_at = now;
-            self.fraction = 0;
+            self.max_queued = self.max_queued.max(queued.0 + size);
+        } else if self.idle_at < now {
+            self.idle_time += now - self.idle_at;
+            self.idle_at = now;
+            self.idle_at_fraction = 0;
         }
-        let begins = self.free_at;
-        let (whole, parts) = self.time_of(size);
-        self.occupy(whole, parts);
-        self.waiting.push_back(Waiting { begins, leaves: self.free_at, before: self.came.1, packet });
-        self.came = (self.came.0 + 1, self.came.1 + size);
+        let starts = self.idle_at;
+        let transmission = self.transmission_time(size);
+        self.occupy(transmission.ns, transmission.fraction);
+        self.packets.push_back(ShapedPacket { starts, departs: self.idle_at, bytes_before: self.accepted_bytes, packet });
+        self.accepted_packets += 1;
+        self.accepted_bytes += size;
         Ok(())
     }
 
     #[inline]
     fn ready(&mut self, now: Time) -> Option<(Time, P)> {
-        self.first().filter(|(leaves, _)| *leaves <= now)?;
-        self.waiting.pop_front().map(|waiting| (waiting.leaves, waiting.packet))
+        self.first().filter(|(departs, _)| *departs <= now)?;
+        self.packets.pop_front().map(|shaped| (shaped.departs, shaped.packet))
     }
 
     #[inline]
     fn next_wakeup(&self) -> Option<Time> {
-        self.first().map(|(leaves, _)| leaves)
+        self.first().map(|(departs, _)| departs)
     }
 }
 
@@ -248,10 +274,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A packet of that many bytes.
+    /// A packet of this many bytes.
     #[derive(Debug, Clone, PartialEq, Eq)]
     struct Sized(u32);
-    impl Packet for Sized {
+    impl LinkPacket for Sized {
         fn wire_bytes(&self) -> u32 {
             self.0
         }
@@ -267,29 +293,29 @@ mod tests {
         for _ in 0..3 {
             shaper.enqueue(Time(0), Sized(1500)).unwrap();
         }
-        // 1500 bytes at 10 Mbit/s are 1.2 ms.
+        // 1500 bytes at 10 Mbit/s take 1.2 ms.
         assert_eq!(shaper.next_wakeup(), Some(Time(1_200_000)));
         assert_eq!(drain(&mut shaper, 2_500_000), [1_200_000, 2_400_000]);
         assert_eq!(drain(&mut shaper, 3_600_000), [3_600_000]);
-        // Idle since; the next one starts afresh.
+        // The transmitter has been idle: the next packet is sent immediately.
         shaper.enqueue(Time(10_000_000), Sized(750)).unwrap();
         assert_eq!(drain(&mut shaper, 20_000_000), [10_600_000]);
     }
 
     #[test]
-    fn the_limit_is_exact_and_leaves_out_the_packet_on_the_line() {
+    fn the_limit_is_exact_and_excludes_the_packet_in_transmission() {
         let mut shaper = Shaper::new(Rate(8_000_000), QueueSize::Packets(2));
         let accepted = |shaper: &mut Shaper<Sized>, now| shaper.enqueue(Time(now), Sized(1000)).is_ok();
-        // One on the line, two in the queue, the fourth has no room.
+        // One in transmission, two in the queue; the fourth is dropped.
         assert_eq!([0, 0, 0, 0].map(|now| accepted(&mut shaper, now)), [true, true, true, false]);
-        // At 1 ms the first has left and the second is on the line.
+        // At 1 ms the first has departed and the second is in transmission.
         assert!(accepted(&mut shaper, 1_000_000));
         assert!(!accepted(&mut shaper, 1_999_999));
 
         let mut shaper = Shaper::new(Rate(8_000_000), QueueSize::Bytes(Bytes(2000)));
         assert_eq!([0, 0, 0, 0].map(|now| accepted(&mut shaper, now)), [true, true, true, false]);
         assert_eq!(shaper.queued(Time(0)), Bytes(2000));
-        assert_eq!(shaper.most_queued(), Bytes(2000));
+        assert_eq!(shaper.max_queued(), Bytes(2000));
         assert_eq!(shaper.queued(Time(1_000_000)), Bytes(1000));
     }
 
@@ -307,64 +333,66 @@ mod tests {
             }
             let exact = u128::from(COUNT) * u128::from(size) * 8_000_000_000 / u128::from(rate);
             assert_eq!(u128::from(last), exact, "{rate} bit/s");
-            assert_eq!(shaper.left(), (COUNT, Bytes(COUNT * u64::from(size))));
+            assert_eq!(shaper.departed(), (COUNT, Bytes(COUNT * u64::from(size))));
         }
     }
 
     #[test]
-    fn a_packet_that_comes_as_the_line_falls_idle_loses_no_fraction() {
-        // 1 byte at 3 bit/s takes 2.67 s: each packet comes in the very nanosecond in which the one before it leaves.
+    fn a_packet_that_arrives_as_the_transmitter_becomes_idle_keeps_the_fraction() {
+        // 1 byte at 3 bit/s takes 2.67 s. Each packet arrives in the nanosecond in which the one
+        // before it departs.
         let mut shaper = Shaper::new(Rate(3), QueueSize::Packets(1));
         let mut now = 0;
         for _ in 0..300 {
             shaper.enqueue(Time(now), Sized(1)).unwrap();
-            assert_eq!(shaper.most_queued(), Bytes(0), "none of them waits");
+            assert_eq!(shaper.max_queued(), Bytes(0), "none of them waits");
             now = drain(&mut shaper, u64::MAX)[0];
         }
         assert_eq!(now, 800_000_000_000);
     }
 
     #[test]
-    fn the_line_is_busy_while_it_sends() {
+    fn busy_time_counts_transmissions() {
         let mut shaper = Shaper::new(Rate(8_000_000), QueueSize::Packets(9));
-        let busy = |shaper: &Shaper<Sized>| [0, 1_500_000, 3_000_000, 9_000_000].map(|now| shaper.busy(Time(now)).0);
+        let busy = |shaper: &Shaper<Sized>| [0, 1_500_000, 3_000_000, 9_000_000].map(|now| shaper.busy_time(Time(now)).0);
         assert_eq!(busy(&shaper), [0; 4]);
         shaper.enqueue(Time(1_000_000), Sized(1000)).unwrap();
         shaper.enqueue(Time(1_000_000), Sized(1000)).unwrap();
         assert_eq!(busy(&shaper)[1..], [500_000, 2_000_000, 2_000_000]);
         shaper.enqueue(Time(8_500_000), Sized(1000)).unwrap();
-        assert_eq!(shaper.busy(Time(9_000_000)).0, 2_500_000);
-        assert_eq!(shaper.busy(Time(99_000_000)).0, 3_000_000);
+        assert_eq!(shaper.busy_time(Time(9_000_000)).0, 2_500_000);
+        assert_eq!(shaper.busy_time(Time(99_000_000)).0, 3_000_000);
     }
 
     #[test]
-    fn a_new_rate_holds_for_the_queue_and_the_rest_of_the_packet_on_the_line() {
+    fn a_new_rate_applies_to_the_queue_and_the_rest_of_the_transmission() {
         let mut shaper = Shaper::new(Rate(8_000_000), QueueSize::Packets(9));
         for _ in 0..4 {
             shaper.enqueue(Time(0), Sized(1000)).unwrap();
         }
-        // The first has left, though nobody has looked; of the second a quarter; then the rate is halved.
+        // The first packet has departed without being polled, and a quarter of the second has been
+        // sent. Then the rate is halved.
         shaper.set_rate(Time(1_250_000), Rate(4_000_000));
         assert_eq!(shaper.queued(Time(1_250_000)), Bytes(2000));
         assert_eq!(shaper.queued(Time(2_749_999)), Bytes(2000));
         assert_eq!(shaper.queued(Time(2_750_000)), Bytes(1000));
         assert_eq!(drain(&mut shaper, 10_000_000), [1_000_000, 2_750_000, 4_750_000, 6_750_000]);
-        assert_eq!(shaper.busy(Time(10_000_000)).0, 6_750_000);
-        // An idle line has nothing to change.
+        assert_eq!(shaper.busy_time(Time(10_000_000)).0, 6_750_000);
+        // An idle transmitter: only the rate changes.
         shaper.set_rate(Time(10_000_000), Rate(8_000_000));
         shaper.enqueue(Time(10_000_000), Sized(1000)).unwrap();
         assert_eq!(drain(&mut shaper, 20_000_000), [11_000_000]);
     }
 
     #[test]
-    fn a_line_that_stood_still_moves_again() {
+    fn a_stalled_transmitter_moves_again() {
         let mut shaper = Shaper::new(Rate(8_000_000), QueueSize::Packets(9));
         shaper.set_rate(Time(0), Rate(0));
         shaper.enqueue(Time(0), Sized(1000)).unwrap();
         shaper.enqueue(Time(0), Sized(1000)).unwrap();
         assert_eq!(drain(&mut shaper, 3_600_000_000_000), [0; 0]);
         shaper.set_rate(Time(5_000_000), Rate(8_000_000));
-        // The bit a second that a rate of zero counts as has spared it a nanosecond.
+        // A rate of zero counts as 1 bit/s, which sent a nanosecond's worth in the meantime.
         assert_eq!(drain(&mut shaper, 10_000_000), [5_999_999, 6_999_999]);
     }
 
@@ -382,15 +410,15 @@ mod tests {
                 let out = drain(&mut shaper, u64::MAX);
                 assert_eq!(out.len(), 12);
                 assert!(out.is_sorted() && shaper.is_empty());
-                let _ = shaper.busy(Time(u64::MAX));
+                let _ = shaper.busy_time(Time(u64::MAX));
             }
         }
     }
 
     proptest! {
-        /// Whoever looks late sees the same departures as whoever looks in time.
+        /// Polling late yields the same departures as polling in time.
         #[test]
-        fn looking_late_changes_nothing(gaps in prop::collection::vec(0u64..3_000_000, 1..60), looks in prop::collection::vec(any::<bool>(), 60)) {
+        fn late_polling_changes_nothing(gaps in prop::collection::vec(0u64..3_000_000, 1..60), looks in prop::collection::vec(any::<bool>(), 60)) {
             let run = |looks: &dyn Fn(usize) -> bool| {
                 let mut shaper = Shaper::new(Rate(7_999_993), QueueSize::Bytes(Bytes(5000)));
                 let (mut now, mut out, mut dropped) = (0, Vec::new(), Vec::new());

@@ -3,17 +3,18 @@
 use std::ops::{Add, Sub};
 use units::Span;
 
-/// Nanoseconds since the caller's beginning of time.
+/// A point in time: nanoseconds since the epoch that the caller has chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(pub u64);
 
 impl Time {
-    /// In seconds.
+    /// Seconds since the epoch.
     pub fn secs(self) -> f64 {
         self.0 as f64 / 1e9
     }
 }
 
+/// Saturates at the largest time.
 impl Add<Span> for Time {
     type Output = Time;
     fn add(self, span: Span) -> Time {
@@ -21,7 +22,7 @@ impl Add<Span> for Time {
     }
 }
 
-/// The span since an earlier time; zero when it is not earlier.
+/// The span since an earlier time; zero if the other time is not earlier.
 impl Sub for Time {
     type Output = Span;
     fn sub(self, earlier: Time) -> Span {

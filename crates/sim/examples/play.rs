@@ -1,4 +1,4 @@
-//! Plays the cases of a scenario file, a line each, with the time that it took.
+//! Runs the cases of a scenario file and prints one line for each, with the time that the run took.
 //!
 //!     cargo run --release -p tandem-sim --example play -- scenarios/demo.toml [SEED]
 
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let path = arguments.next().ok_or("which file? say it: play -- scenarios/demo.toml")?;
+    let path = arguments.next().ok_or("no scenario file given: play -- scenarios/demo.toml [SEED]")?;
     let seed = arguments.next().map_or(Ok(1), |seed| seed.parse())?;
     println!(
         "{:24} {:>9} {:>9} {:>7} {:>9} {:>7} {:>7} {:>7} {:>9} {:>9} {:>9}",

@@ -1,5 +1,5 @@
-//! How fast the simulator is: packets, user CPU seconds and packets a second, for one long flow and for fifty on a dumbbell; with an
-//! argument, for as many flows as it says.
+//! The speed of the simulator: packets, user CPU seconds and packets per second, for one long flow
+//! and for fifty flows on a dumbbell; with an argument, for that number of flows.
 //!
 //!     cargo run --release -p tandem-sim --example rate
 
@@ -28,25 +28,25 @@ fn parse(text: &str) -> Result<Scenario, Box<dyn std::error::Error>> {
 
 fn measure(scenario: &Scenario) -> Result<(), Box<dyn std::error::Error>> {
     let before = user_seconds();
-    let (outcome, effort) = Sim::default().play(scenario, 1, &())?;
+    let (outcome, counters) = Sim::default().play(scenario, 1, &())?;
     let seconds = user_seconds() - before;
     println!(
         "{}: {} data packets, {} acknowledgements, {} events in {seconds:.2} s of user CPU: {:.2} million data packets a second; \
-         {:.2} Mbit/s, {} sent again, {} timeouts, {} undone",
+         {:.2} Mbit/s, {} retransmitted, {} timeouts, {} undone",
         outcome.scenario,
-        effort.segments,
-        effort.acks,
-        effort.events,
-        effort.segments as f64 / seconds.max(1e-9) / 1e6,
+        counters.segments,
+        counters.acks,
+        counters.events,
+        counters.segments as f64 / seconds.max(1e-9) / 1e6,
         outcome.goodput_bps / 1e6,
         outcome.retransmits(),
-        effort.timeouts,
-        effort.undone,
+        counters.timeouts,
+        counters.undone,
     );
     Ok(())
 }
 
-/// User CPU time of this process, in seconds: the 14th field of what the kernel says of it, in hundredths.
+/// User CPU time of this process, s: the 14th field of /proc/self/stat, in ticks of 10 ms.
 fn user_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default();

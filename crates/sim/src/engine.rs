@@ -1,19 +1,27 @@
-//! The engine: which scenarios it answers, and how it plays one.
+//! The simulator as an [`Engine`]: which scenarios it can answer, and how it runs one.
 
-use crate::{effort::Effort, measure, measure::Looks, parallel, parallel::Ended, sender::Law, settings::Settings, world::World};
+use crate::{
+    event_loop::RunEnd,
+    parallel::{self, ParallelSimulation},
+    run_counters::RunCounters,
+    sender::CongestionControl,
+    series::{self, RunSampler, SeriesSimulation},
+    settings::TcpSettings,
+};
 use control::Controller;
 use outcome::{Engine, EngineError, Outcome, Progress};
-use scenario::{Buffer, Explicit, Parallel, QueueKind, Scenario, Scheduler, SplitMode};
+use scenario::{Buffer, Explicit, FlowGroup, Parallel, QueueKind, Scenario, Scheduler, SplitMode};
 use units::Span;
 
-/// A run without a duration, whose flows do not end either (a link that loses everything), is given up after a month.
-const PATIENCE: Span = Span(30 * 86_400 * 1_000_000_000);
+/// Time limit of a run without a duration: a month. It is reached when a flow cannot end, for
+/// example over a link that loses everything.
+const TIME_LIMIT: Span = Span(30 * 86_400 * 1_000_000_000);
 
-/// The engine that answers with packets in virtual time.
+/// The engine that simulates packets in virtual time.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Sim {
-    /// What TCP is like where the scenario does not say.
-    pub settings: Settings,
+    /// TCP parameters for what the scenario leaves open.
+    pub settings: TcpSettings,
 }
 
 impl Engine for Sim {
@@ -30,15 +38,17 @@ impl Engine for Sim {
             match split.mode {
                 SplitMode::Stream | SplitMode::Semi => {}
                 SplitMode::Store if split.buffer != Buffer::Unlimited => {
-                    return EngineError::cannot("sim", key("buffer"), "to store all before it forwards takes buffer = \"unlimited\"");
+                    let why = "mode = \"store\" receives a whole flow before it forwards it: set buffer = \"unlimited\"";
+                    return EngineError::cannot("sim", key("buffer"), why);
                 }
                 SplitMode::Store if scenario.flows.iter().any(|flow| flow.bytes.is_none()) => {
-                    return EngineError::cannot("sim", key("mode"), "a flow without an end is never stored whole: give the flows bytes");
+                    let why = "mode = \"store\" never forwards a flow without an end: give every flow a size in bytes";
+                    return EngineError::cannot("sim", key("mode"), why);
                 }
                 SplitMode::Store => {}
             }
         }
-        laws(scenario).map(drop)
+        leg_controls(scenario).map(drop)
     }
 
     fn run(&self, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> Result<Outcome, EngineError> {
@@ -47,133 +57,158 @@ impl Engine for Sim {
 }
 
 impl Sim {
-    /// With settings other than the default.
-    pub fn with(settings: Settings) -> Self {
+    /// A simulator with these TCP parameters.
+    pub fn with(settings: TcpSettings) -> Self {
         Sim { settings }
     }
 
-    /// As [`Engine::run`], and tells what it took.
-    pub fn play(&self, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> Result<(Outcome, Effort), EngineError> {
+    /// Runs a scenario, as [`Engine::run`], and also returns internal counters of the run.
+    ///
+    /// # Errors
+    /// - [`EngineError::CannotAnswer`] and [`EngineError::WrongScenario`]: the simulator has no
+    ///   answer to the scenario, as [`Engine::can_answer`] tells.
+    /// - [`EngineError::Failed`]: too many connections were open at once.
+    /// - [`EngineError::Cancelled`]: `progress` asked for the end.
+    pub fn play(&self, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> Result<(Outcome, RunCounters), EngineError> {
         self.can_answer(scenario)?;
-        let laws = laws(scenario)?;
-        let settings = self.settings.of(&scenario.tcp);
-        if let (Some(parallel), Law::Own(controller)) = (scenario.parallel(), laws[0]) {
-            return self.play_parallel(scenario, parallel, controller, seed, progress);
-        }
-        let mut world = World::new(scenario, seed, &laws, settings);
-        let mut looks = Looks::new(world.flows.len(), world.legs, &settings);
-        let until = scenario.duration.unwrap_or(PATIENCE).0;
-        if !world.run(until, &mut looks, progress) {
-            return Err(EngineError::Cancelled);
-        }
-        progress.at(1.0, "measuring");
-        let effort = world.effort();
-        let mut outcome = measure::outcome(&mut world, seed, looks);
-        world.let_senders_hear(until);
-        for (outcome, flow) in outcome.flows.iter_mut().zip(&world.flows) {
-            outcome.acked_s = flow.acked.map(|at| at as f64 / 1e9);
-        }
-        if scenario.duration.is_none() && outcome.flows.iter().any(|flow| flow.end_s.is_none()) {
-            outcome.warnings.push("a flow had not ended after a month".into());
-        }
-        Ok((outcome, effort))
-    }
-
-    fn play_parallel(
-        &self,
-        scenario: &Scenario,
-        parallel: Parallel<'_>,
-        controller: Controller,
-        seed: u64,
-        progress: &dyn Progress,
-    ) -> Result<(Outcome, Effort), EngineError> {
-        let mut world = parallel::World::new(scenario, parallel, seed, controller, self.settings.of(&scenario.tcp));
-        // What comes by chance has come in ten times the time that it takes in the mean.
-        let expected = parallel.foreground.map_or(0.0, |foreground| foreground.jobs as f64 / parallel.arrivals_per_s(0));
-        let until = scenario.duration.unwrap_or(PATIENCE + Span::from_secs_f64(10.0 * expected)).0;
-        match world.run(until, progress) {
-            Ended::Well => {}
-            Ended::Cancelled => return Err(EngineError::Cancelled),
-            Ended::Crowded => {
-                let why = "the simulator gave up: more than a million connections were open at once; take lower loads, or windows and queues with \
-                           which transfers get through";
-                return Err(EngineError::Failed(why.into()));
+        let controls = leg_controls(scenario)?;
+        let settings = self.settings.with_scenario(&scenario.tcp);
+        match (scenario.parallel(), controls[0]) {
+            (Some(parallel), CongestionControl::Native(controller)) => {
+                let simulation = ParallelSimulation::new(scenario, parallel, seed, controller, settings);
+                run_parallel(simulation, scenario, parallel, seed, progress)
             }
+            _ => run_series(scenario, seed, &controls, settings, progress),
         }
-        progress.at(1.0, "measuring");
-        let mut outcome = parallel::outcome(&world, seed);
-        if world.gave_up() {
-            outcome.valid = false;
-            outcome
-                .warnings
-                .push("transfers had not ended after ten times the time in which they come, and a month: their means are too low".into());
-        }
-        Ok((outcome, world.effort()))
     }
 }
 
-/// What of networks in parallel it has no answer to.
+fn run_series(
+    scenario: &Scenario,
+    seed: u64,
+    controls: &[CongestionControl],
+    settings: TcpSettings,
+    progress: &dyn Progress,
+) -> Result<(Outcome, RunCounters), EngineError> {
+    let mut simulation = SeriesSimulation::new(scenario, seed, controls, settings);
+    let mut sampler = RunSampler::new(simulation.flows.len(), simulation.legs, &settings);
+    let until = scenario.duration.unwrap_or(TIME_LIMIT).0;
+    if simulation.run(until, &mut sampler, progress) == RunEnd::Cancelled {
+        return Err(EngineError::Cancelled);
+    }
+    progress.at(1.0, "measuring");
+    let counters = simulation.counters();
+    let mut outcome = series::outcome(&mut simulation, seed, sampler);
+    simulation.run_until_confirmed(until);
+    for (outcome, flow) in outcome.flows.iter_mut().zip(&simulation.flows) {
+        outcome.acked_s = flow.acked.map(|at| at as f64 / 1e9);
+    }
+    if scenario.duration.is_none() && outcome.flows.iter().any(|flow| flow.end_s.is_none()) {
+        outcome.warnings.push("a flow had not ended after a month of simulated time".into());
+    }
+    Ok((outcome, counters))
+}
+
+fn run_parallel(
+    mut simulation: ParallelSimulation<'_>,
+    scenario: &Scenario,
+    parallel: Parallel<'_>,
+    seed: u64,
+    progress: &dyn Progress,
+) -> Result<(Outcome, RunCounters), EngineError> {
+    // Random arrivals take ten times their mean time with negligible probability.
+    let mean_s = parallel.foreground.map_or(0.0, |foreground| foreground.jobs as f64 / parallel.arrivals_per_s(0));
+    let until = scenario.duration.unwrap_or(TIME_LIMIT + Span::from_secs_f64(10.0 * mean_s)).0;
+    let end = simulation.run(until, progress);
+    if simulation.is_out_of_slots() {
+        let why = "the simulation of the parallel networks was stopped: more than a million connections were open at once; lower the loads, or \
+                   set windows and queues with which transfers complete";
+        return Err(EngineError::Failed(why.into()));
+    }
+    if end == RunEnd::Cancelled {
+        return Err(EngineError::Cancelled);
+    }
+    progress.at(1.0, "measuring");
+    let mut outcome = parallel::outcome(&simulation, seed);
+    if end == RunEnd::TimeLimit && scenario.duration.is_none() {
+        outcome.valid = false;
+        let why = "transfers had not ended after ten times the time in which they arrive, and a month: their mean times are too low";
+        outcome.warnings.push(why.into());
+    }
+    Ok((outcome, simulation.counters()))
+}
+
+/// Refuses scenarios with parallel networks that the simulator has no answer to.
 fn can_answer_parallel(scenario: &Scenario, parallel: &Parallel<'_>) -> Result<(), EngineError> {
     for (index, network) in (1..).zip(parallel.networks) {
         if !matches!(network.queue.kind, QueueKind::Droptail | QueueKind::Ecn) {
-            return EngineError::cannot("sim", format!("network[{index}].queue.kind"), "its queues are droptail and ecn");
+            let key = format!("network[{index}].queue.kind");
+            return EngineError::cannot("sim", key, "parallel networks have no such routers: use \"droptail\" or \"ecn\"");
         }
     }
-    if let Some(Law::Told(_)) = Law::named(&scenario.control.sender) {
-        return EngineError::cannot("sim", "control.sender", "networks in parallel have no routers that would tell it what to send");
+    if let Some(CongestionControl::RouterAssisted(_)) = CongestionControl::named(&scenario.control.sender) {
+        return EngineError::cannot("sim", "control.sender", "parallel networks have no routers that tell a sender its rate");
     }
-    let refused = |flow: &scenario::FlowGroup| {
-        let because = [
-            ("offers", flow.offers.is_some(), "what is shared out over several networks is there as a whole"),
-            ("fast_open", flow.fast_open, "its connections in parallel networks open as ever"),
-            ("send_buffer", flow.send_buffer.is_some(), "what is shared out over several networks has no bound"),
-        ];
-        because.into_iter().find(|(_, is_there, _)| *is_there)
-    };
-    if let Some((index, (key, _, why))) = (1..).zip(&scenario.flows).find_map(|(index, flow)| Some((index, refused(flow)?))) {
-        return EngineError::cannot("sim", format!("flow[{index}].{key}"), why);
+    for (index, flow) in (1..).zip(&scenario.flows) {
+        if let Some((key, why)) = unsupported_flow_key(flow) {
+            return EngineError::cannot("sim", format!("flow[{index}].{key}"), why);
+        }
     }
     if parallel.bond.scheduler == Scheduler::Mptcp {
-        return EngineError::cannot("sim", "bond.scheduler", "Multipath TCP is the kernel's: --on lab");
+        return EngineError::cannot("sim", "bond.scheduler", "Multipath TCP is available in the kernel only: use --on lab");
     }
     match parallel.overload() {
         Some((network, load)) => {
-            let why = format!("network {network} would have a load of {load:.3}, and times would grow for ever: there is no mean");
+            let why = format!("network {network} would have a load of {load:.3}: sojourn times would grow without bound and have no mean");
             EngineError::cannot("sim", "bond.scheduler", &why)
         }
         None => Ok(()),
     }
 }
 
-/// What each leg is under.
-fn laws(scenario: &Scenario) -> Result<Vec<Law>, EngineError> {
-    let found = scenario.leg_controls().into_iter().enumerate().map(|(leg, name)| {
+/// A key of a flow that is not supported over parallel networks, and why.
+fn unsupported_flow_key(flow: &FlowGroup) -> Option<(&'static str, &'static str)> {
+    if flow.offers.is_some() {
+        return Some(("offers", "a transfer over several networks is available as a whole from the start"));
+    }
+    if flow.fast_open {
+        return Some(("fast_open", "connections over parallel networks do not use TCP Fast Open"));
+    }
+    flow.send_buffer.map(|_| ("send_buffer", "a transfer over several networks has no limit to its send buffer"))
+}
+
+/// The congestion control of each leg.
+fn leg_controls(scenario: &Scenario) -> Result<Vec<CongestionControl>, EngineError> {
+    let controls = scenario.leg_controls().into_iter().enumerate().map(|(leg, name)| {
         let key = if leg == 0 { "control.sender" } else { "control.proxy" };
         let wrong = |why: String| Err(EngineError::WrongScenario { key: key.into(), why });
-        match Law::named(name) {
-            Some(Law::Own(controller)) if leg == 0 && controller.needs_capacity() => {
-                EngineError::cannot("sim", key, format!("{name:?} shares out the capacity of a proxy's egress; a sender knows none"))
+        match CongestionControl::named(name) {
+            Some(CongestionControl::Native(controller)) if leg == 0 && controller.needs_capacity() => {
+                let why = format!("{name:?} divides the capacity of a proxy's egress link, which a sender does not know");
+                EngineError::cannot("sim", key, why)
             }
-            Some(Law::Told(explicit)) if !is_told(scenario, leg, explicit) => wrong(untold(scenario, leg, name, explicit)),
-            Some(law) => Ok(law),
-            None if name == "bbr" => EngineError::cannot("sim", key, "the kernel's BBR is the lab's"),
+            Some(CongestionControl::RouterAssisted(explicit)) if !has_router(scenario, leg, explicit) => {
+                wrong(missing_router(scenario, leg, name, explicit))
+            }
+            Some(control) => Ok(control),
+            None if name == "bbr" => EngineError::cannot("sim", key, "BBR is available in the kernel only: use --on lab"),
             None => {
                 let all: Vec<&str> = Controller::all().map(Controller::name).chain(Explicit::NAMES).collect();
                 wrong(format!("there is no controller {name:?}; there are {}", all.join(", ")))
             }
         }
     });
-    found.collect()
+    controls.collect()
 }
 
-/// Whether there is a router on the leg that tells what this is to be told.
-fn is_told(scenario: &Scenario, leg: usize, explicit: Explicit) -> bool {
+/// Whether a link of the leg has the routers that this controller needs.
+fn has_router(scenario: &Scenario, leg: usize, explicit: Explicit) -> bool {
     let leg = scenario.legs()[leg];
     scenario.links[leg.first..leg.end].iter().any(|link| link.queue.kind == explicit.routers)
 }
 
-/// That there is none, and what to do about it.
-fn untold(scenario: &Scenario, leg: usize, name: &str, explicit: Explicit) -> String {
+/// Why a controller without routers cannot work, and the cure.
+fn missing_router(scenario: &Scenario, leg: usize, name: &str, explicit: Explicit) -> String {
     let leg = scenario.legs()[leg];
     let links = match leg.end - leg.first {
         1 => format!("link {} has none", leg.end),
@@ -181,5 +216,5 @@ fn untold(scenario: &Scenario, leg: usize, name: &str, explicit: Explicit) -> St
     };
     let kind = format!("{:?}", explicit.routers).to_lowercase();
     let slowest = (leg.first..leg.end).min_by_key(|link| scenario.links[*link].rate).unwrap_or(leg.first) + 1;
-    format!("{name:?} sends what {kind} routers tell it to, and {links}: give link {slowest} queue = {{ kind = \"{kind}\" }}")
+    format!("{name:?} sends at the rate that {kind} routers tell it, and {links}: give link {slowest} queue = {{ kind = \"{kind}\" }}")
 }

@@ -1,35 +1,53 @@
-//! Packets in virtual time: what a simulator of networks is to papers, for the same scenarios, with the same controllers and the same links as
-//! the lab's real kernel.
+//! A packet-level TCP simulator in virtual time. It answers the same scenarios as the lab's real
+//! kernel, with the same congestion controllers and the same link model.
 //!
-//! `net` is the links and the clock, `sender` and `receiver` are the ends of a connection as Linux has them, `conn` joins two of them by a
-//! handshake, `app` is what has something to send, `relay` is the split node, `router` has routers that take part (XCP, VCP, MPCP), `heard` what
-//! receivers do with what these tell, `world` lets it all happen, and `measure` makes an [`Outcome`](outcome::Outcome) of it. Where networks lie
-//! in parallel, `parallel` has a world and measures of its own, with the same ends and links. A run is a function of scenario, seed and
-//! [`Settings`]: no socket, no clock, no thread.
+//! [`Sim`] is the engine. A run is a function of scenario, seed and [`TcpSettings`]: the crate uses
+//! no socket, no clock and no thread.
 //!
-//! Speed comes from what does not happen: links are rings of small packets, of which only the next to come out is an event; timers are moved
-//! without touching their heap; an acknowledgement costs what is new in it.
+//! | module | contents |
+//! |---|---|
+//! | `event_loop`, `event_queue` | the clock; timers and one-shot events |
+//! | `network`, `packet`, `link_monitor` | links and shapers, packets, a proxy's view of a link |
+//! | `connection`, `sender`, `receiver`, `rtt` | TCP as in Linux |
+//! | `router`, `feedback` | XCP, VCP and MPCP routers; the return of their feedback |
+//! | `series` | links in series: flows, split nodes, applications, cross traffic |
+//! | `parallel` | networks in parallel: striped transfers |
+//! | `engine`, `settings`, `run_counters` | the interface |
 //!
-//! # What of Linux is left out
+//! The simulator is fast because most work is avoided: of the packets on a link only the next
+//! delivery is an event, moving a timer does not touch the heap, and an acknowledgement costs time
+//! in proportion to what it newly reports.
 //!
-//! Segmentation and receive offload (each segment is sent and acknowledged for itself), the compression of acknowledgements of what is out of
-//! order, Nagle's algorithm, ticks of 4 ms (timers have microseconds), memory pressure, giving up (a connection is tried for ever), F-RTO's new data
-//! in place of retransmissions, and FINs of their own: the last segment carries it. Data flow one way, so that acknowledgements never ride on data.
-//! The window that an end without a limit opens is as large as the path could ever need, up to TCP's largest (1 GiB, RFC 7323), from the first
-//! acknowledgement on: buffers do not grow by themselves.
+//! # What is not modelled of Linux
 //!
-//! TCP Fast Open has its cookie: none is asked for, and none refused; the last byte of a stream may come with a SYN, FIN and all, which Linux sends
-//! for itself. A sender under `semi` is one that knows what a receipt is.
+//! - Segmentation and receive offload: each segment is sent and acknowledged by itself.
+//! - Compression of acknowledgements for out-of-order data.
+//! - Nagle's algorithm, and data in place of retransmissions in F-RTO.
+//! - Timer ticks of 4 ms: timers have a resolution of 1 µs.
+//! - Memory pressure, and giving up: a connection retries for ever.
+//! - A FIN segment of its own: the last data segment carries the FIN.
+//! - Data in both directions: acknowledgements are never piggybacked.
+//! - Receive buffer autotuning: from the first acknowledgement on, an end without a configured
+//!   limit advertises a window as large as the path can need, up to TCP's largest (1 GiB, RFC
+//!   7323).
 //!
-//! What runs under a controller's name is Tandem's, compiled from the same header as the kernel's program; the end-to-end ones that routers tell
-//! what to do ([`Explicit`](scenario::Explicit)) are the simulator's alone. There is no BBR.
+//! TCP Fast Open starts with a valid cookie; cookies are neither requested nor refused. The last
+//! byte of a stream may be in a SYN, together with the FIN, which Linux sends separately. In `semi`
+//! mode senders understand delivery receipts.
 //!
-//! # What is chosen of XCP, VCP and MPCP
+//! Congestion controllers are Tandem's, compiled from the headers that are also the kernel's
+//! programs. The end-to-end controllers that need feedback from routers
+//! ([`Explicit`](scenario::Explicit)) exist in the simulator only. There is no BBR.
 //!
-//! Their papers leave much to whoever builds them, and of MPCP the paper was not to be had. Where the numbers are from, and what is our own, stands at
-//! the top of `router/xcp.rs`, `router/load.rs`, `router/mpcp.rs` and `sender/explicit.rs`. For all: a flow begins with the initial window and has no slow
-//! start; the first round trip is the handshake's; receivers hold acknowledgements back as ever, and each tells of all packets since the one
-//! before; losses are answered as Reno does, unless the name says that the window is kept.
+//! # XCP, VCP and MPCP
+//!
+//! The papers leave much to the implementer, and MPCP's paper was not available. The sources of the
+//! constants, and the choices of our own, are documented in `router/xcp.rs`,
+//! `router/load_factor.rs`, `router/mpcp.rs` and `sender/router_assisted.rs`. In all three, a flow
+//! begins with the initial window and has no slow start; the first RTT sample is that of the
+//! handshake; receivers delay acknowledgements as usual, and each acknowledgement returns the
+//! feedback of all packets since the one before; losses are answered as by Reno, unless the
+//! controller's name says that it keeps its window.
 //!
 //! ```
 //! use outcome::Engine as _;
@@ -41,26 +59,23 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod app;
-mod conn;
-mod cross;
-mod effort;
+mod connection;
 mod engine;
-mod heard;
-mod measure;
-mod monitor;
-mod net;
+mod event_loop;
+mod event_queue;
+mod feedback;
+mod link_monitor;
+mod network;
 mod packet;
 mod parallel;
 mod receiver;
-mod relay;
 mod router;
 mod rtt;
+mod run_counters;
 mod sender;
+mod series;
 mod settings;
-mod timers;
-mod world;
 
-pub use effort::Effort;
 pub use engine::Sim;
-pub use settings::{Recovery, Settings};
+pub use run_counters::RunCounters;
+pub use settings::{Recovery, TcpSettings};

@@ -1,185 +1,204 @@
-//! A packet, as links carry it: what TCP's header says, and nothing of the payload but its place in the stream.
+//! A simulated packet: the fields of its TCP header and the place of its payload in the stream,
+//! without the payload itself.
 
-use link::Packet as _;
+use link::LinkPacket as _;
 use units::Span;
 
-/// Bytes of the IPv4 and TCP headers with the timestamp option (RFC 7323).
-pub(crate) const HEADER: u32 = 52;
-/// The same of a SYN, which has options of its own: MSS, SACK permitted, timestamps, window scale.
+/// Size of the IPv4 and TCP headers with the timestamp option (RFC 7323), bytes.
+pub(crate) const HEADER_BYTES: u32 = 52;
+/// Size of a SYN without payload, bytes. Its options are MSS, SACK permitted, timestamps and window
+/// scale.
 pub(crate) const SYN_BYTES: u32 = 60;
-/// The cookie of Fast Open in a SYN (RFC 7413 §4.1.1), padded to four bytes.
-pub(crate) const COOKIE_BYTES: u32 = 12;
-/// By how much a SYN's payload is less than a full segment's: Linux leaves room for all options there could be, 40 bytes
-/// (tcp_send_syn_data), of which a segment has the 12 of timestamps.
-pub(crate) const SYN_PAYLOAD_LESS: u32 = 28;
+/// Size of the Fast Open cookie in a SYN (RFC 7413 §4.1.1), padded to four bytes.
+pub(crate) const TFO_COOKIE_BYTES: u32 = 12;
+/// How much smaller the payload of a SYN is than that of a full segment, bytes: Linux reserves 40
+/// bytes for all possible options (tcp_send_syn_data), and a full segment has 12 bytes of
+/// timestamps.
+pub(crate) const SYN_PAYLOAD_REDUCTION: u32 = 28;
 /// SACK blocks that fit beside timestamps (RFC 2018 §3).
-pub(crate) const BLOCKS: usize = 3;
+pub(crate) const MAX_SACK_BLOCKS: usize = 3;
 
-/// What a packet is.
+/// The types of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Asks for a connection.
+pub(crate) enum PacketKind {
     Syn,
-    /// Grants it.
     SynAck,
-    /// Payload.
+    /// A data segment.
     Data,
-    /// An acknowledgement.
+    /// An acknowledgement without payload.
     Ack,
-    /// Tells, past a proxy that acknowledges end to end, what the far end has.
-    Receipt,
-    /// Asks for the window while it is closed, or for a receipt.
+    /// End-to-end acknowledgement past a proxy in `semi` mode: what the far end has received.
+    DeliveryReceipt,
+    /// A segment without payload that requests an answer: a zero-window probe, or a request for a
+    /// delivery receipt.
     Probe,
-    /// Cross traffic, which ends behind its link.
+    /// Cross traffic. It is discarded at the end of its link.
     Udp,
 }
 
-/// [`Packet::flags`]: the last byte of the stream.
+/// [`SimPacket::flags`]: this segment ends the stream.
 pub(crate) const FIN: u8 = 1;
-/// [`Packet::flags`]: may be marked (RFC 3168: ECT).
+/// [`SimPacket::flags`]: ECN-capable transport (RFC 3168).
 pub(crate) const ECT: u8 = 2;
-/// [`Packet::flags`]: was marked.
+/// [`SimPacket::flags`]: congestion experienced (RFC 3168).
 pub(crate) const CE: u8 = 4;
-/// [`Packet::flags`]: tells the sender of a mark.
+/// [`SimPacket::flags`]: ECN echo (RFC 3168).
 pub(crate) const ECE: u8 = 8;
-/// [`Packet::flags`]: the sender has heard of it.
+/// [`SimPacket::flags`]: congestion window reduced (RFC 3168).
 pub(crate) const CWR: u8 = 16;
-/// [`Packet::flags`]: the first block is of what came twice (RFC 2883).
+/// [`SimPacket::flags`]: the first SACK block reports a duplicate segment (RFC 2883).
 pub(crate) const DSACK: u8 = 32;
+/// [`SimPacket::flags`]: a SYN with a Fast Open cookie (RFC 7413).
+pub(crate) const TFO_COOKIE: u8 = 64;
 
-/// [`Packet::flags`]: a SYN with the cookie of Fast Open.
-pub(crate) const COOKIE: u8 = 64;
-
-/// A packet. It fills a cache line, and is copied rather than kept anywhere.
+/// A packet. It fits a cache line and is passed by copy.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Packet {
-    /// Of data: its first byte. Of an ACK, a SYN-ACK and a receipt: the byte that is expected next.
+pub(crate) struct SimPacket {
+    /// Of data: the first byte of the payload. Of an ACK, a SYN-ACK and a delivery receipt: the
+    /// next expected byte.
     pub(crate) seq: u64,
-    /// When it was sent. Of an ACK: when what it answers was (RFC 7323: TSecr).
-    pub(crate) sent: u64,
-    /// Extra delay on the link that it is on.
-    pub(crate) extra: u64,
-    /// SACK blocks, begin and end counted from `seq`, the newest first; one without bytes is none. Of data: the words of the [`Header`].
-    sack: [(i32, i32); BLOCKS],
-    /// Which connection it belongs to.
-    pub(crate) conn: u32,
-    /// Of data: payload bytes. Of all else: the window, in bytes.
-    pub(crate) amount: u32,
-    /// What routers have told so far, and of an ACK what they told the receiver. XCP: a change of the rate, bytes/s; routers only lower it. VCP:
-    /// a code of [`crate::router`], 0 for none. MPCP: two bits of a level; of an ACK the level and one, 0 for none.
-    pub(crate) told: f32,
-    /// Bytes of IP.
+    /// When it was sent (TSval). Of an ACK: the timestamp of the segment that it answers (TSecr,
+    /// RFC 7323).
+    pub(crate) timestamp_ns: u64,
+    /// Extra delay of the flow on the link that the packet is on, ns.
+    pub(crate) extra_delay_ns: u64,
+    /// SACK blocks as offsets of begin and end from `seq`, newest first; an empty one is unused. Of
+    /// data: the encoded [`CongestionHeader`].
+    sack: [(i32, i32); MAX_SACK_BLOCKS],
+    /// The number of its connection.
+    pub(crate) connection: u32,
+    /// Of data: payload bytes. Of all other packets: the advertised window, bytes.
+    pub(crate) len_or_window: u32,
+    /// Feedback of routers so far; of an ACK, what the receiver returns to the sender. XCP: a
+    /// change of rate, bytes/s, which routers only lower. VCP: the code of a
+    /// [`LoadRegion`](crate::router::LoadRegion), 0 for none. MPCP: two bits of a load level; of an
+    /// ACK, the level plus one, 0 for none.
+    pub(crate) feedback: f32,
+    /// Size with the IP header, bytes.
     pub(crate) size: u16,
-    pub(crate) kind: Kind,
+    pub(crate) kind: PacketKind,
     pub(crate) flags: u8,
 }
 
-/// What a sender tells routers that take part.
+/// What a sender tells the routers on the path (XCP's congestion header, and its equivalent for VCP
+/// and MPCP).
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Header {
-    /// Which routers.
-    pub(crate) protocol: Protocol,
-    /// Its number among the packets of its connection, sent again or for the first time (the identification of IP, RFC 791 §3.1).
+pub(crate) struct CongestionHeader {
+    /// The protocol of the routers that it addresses.
+    pub(crate) protocol: RouterProtocol,
+    /// The number of this packet on its connection, where each transmission counts (as the IPv4
+    /// identification, RFC 791 §3.1).
     pub(crate) number: u32,
-    /// Round trip, µs; 0: not known.
+    /// The sender's RTT estimate, µs; 0 if there is none.
     pub(crate) rtt_us: u32,
-    /// Time from one packet to the next: a round trip / cwnd, in seconds.
+    /// Mean time between packets: RTT / cwnd, seconds.
     pub(crate) spacing: f32,
 }
 
-/// Whose words a packet carries.
+/// The protocol of a [`CongestionHeader`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub(crate) enum RouterProtocol {
     Xcp,
     Vcp,
-    /// MPCP with a level's bits spread over so many packets.
+    /// MPCP that spreads the bits of a load level over this number of packets.
     Mpcp(u32),
 }
 
-impl Packet {
-    /// One with headers alone.
-    pub(crate) fn bare(conn: u32, kind: Kind, size: u32) -> Self {
-        Packet { seq: 0, sent: 0, extra: 0, sack: [(0, 0); BLOCKS], conn, amount: 0, told: 0.0, size: size as u16, kind, flags: 0 }
+impl SimPacket {
+    /// A packet of this size without payload; all other fields are zero.
+    pub(crate) fn without_payload(connection: u32, kind: PacketKind, size: u32) -> Self {
+        SimPacket {
+            seq: 0,
+            timestamp_ns: 0,
+            extra_delay_ns: 0,
+            sack: [(0, 0); MAX_SACK_BLOCKS],
+            connection,
+            len_or_window: 0,
+            feedback: 0.0,
+            size: size as u16,
+            kind,
+            flags: 0,
+        }
     }
 
-    /// A place for one.
-    pub(crate) fn none() -> Self {
-        Packet::bare(0, Kind::Udp, 0)
+    /// A value to be overwritten.
+    pub(crate) fn placeholder() -> Self {
+        SimPacket::without_payload(0, PacketKind::Udp, 0)
     }
 
-    /// Whether it has a flag.
-    pub(crate) fn has(&self, flag: u8) -> bool {
+    /// Whether `flag` is set.
+    pub(crate) fn has_flag(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
-    /// Has it say that a byte range has arrived beyond `seq`, or twice, after those that it says already; false: there was no room.
-    pub(crate) fn add_range(&mut self, start: u64, end: u64) -> bool {
+    /// Adds a SACK block after those that are there. Returns false if there is no room.
+    pub(crate) fn add_sack_block(&mut self, start: u64, end: u64) -> bool {
         let offset = |at: u64| at.wrapping_sub(self.seq) as i64 as i32;
         let block = (offset(start), offset(end));
-        let Some(free) = self.sack.iter_mut().find(|block| !is_block(**block)) else { return false };
+        let Some(free) = self.sack.iter_mut().find(|block| !is_sack_block(**block)) else { return false };
         *free = block;
         true
     }
 
-    /// Whether it says so of any.
-    pub(crate) fn has_ranges(&self) -> bool {
-        is_block(self.sack[0])
+    /// Whether there is a SACK block.
+    pub(crate) fn has_sack_blocks(&self) -> bool {
+        is_sack_block(self.sack[0])
     }
 
-    /// Payload that a SYN carries.
+    /// Payload of a SYN, bytes.
     pub(crate) fn syn_payload(&self) -> u32 {
-        u32::from(self.size).saturating_sub(SYN_BYTES + COOKIE_BYTES)
+        u32::from(self.size).saturating_sub(SYN_BYTES + TFO_COOKIE_BYTES)
     }
 
-    /// Byte ranges that it says have arrived beyond `seq`, or twice.
-    pub(crate) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
+    /// The SACK blocks, first byte and end of each.
+    pub(crate) fn sack_blocks(&self) -> impl Iterator<Item = (u64, u64)> {
         let at = |offset: i32| self.seq.wrapping_add_signed(offset.into());
-        self.sack.into_iter().take_while(|block| is_block(*block)).map(move |(begin, end)| (at(begin), at(end)))
+        self.sack.into_iter().take_while(|block| is_sack_block(*block)).map(move |(begin, end)| (at(begin), at(end)))
     }
 
-    /// Gives data a word to routers.
-    pub(crate) fn set_header(&mut self, header: Header) {
+    /// Stores a header in a data packet, in the space of the SACK blocks.
+    pub(crate) fn set_congestion_header(&mut self, header: CongestionHeader) {
         let protocol = match header.protocol {
-            Protocol::Xcp => 1,
-            Protocol::Vcp => 2,
-            Protocol::Mpcp(packets) => 0x100 | packets as i32,
+            RouterProtocol::Xcp => 1,
+            RouterProtocol::Vcp => 2,
+            RouterProtocol::Mpcp(packets) => 0x100 | packets as i32,
         };
-        // The bits are what counts.
+        // The casts keep all bits.
         self.sack[..2].copy_from_slice(&[(protocol, header.number as i32), (header.rtt_us as i32, header.spacing.to_bits() as i32)]);
     }
 
-    /// What it tells routers.
-    pub(crate) fn header(&self) -> Option<Header> {
-        if self.kind != Kind::Data {
+    /// The header of a data packet, if it has one.
+    pub(crate) fn congestion_header(&self) -> Option<CongestionHeader> {
+        if self.kind != PacketKind::Data {
             return None;
         }
         let [(protocol, number), (rtt_us, spacing), _] = self.sack;
         let protocol = match protocol {
             0 => return None,
-            1 => Protocol::Xcp,
-            2 => Protocol::Vcp,
-            packets => Protocol::Mpcp(packets as u32 & 0xff),
+            1 => RouterProtocol::Xcp,
+            2 => RouterProtocol::Vcp,
+            packets => RouterProtocol::Mpcp(packets as u32 & 0xff),
         };
-        Some(Header { protocol, number: number as u32, rtt_us: rtt_us as u32, spacing: f32::from_bits(spacing as u32) })
+        Some(CongestionHeader { protocol, number: number as u32, rtt_us: rtt_us as u32, spacing: f32::from_bits(spacing as u32) })
     }
 }
 
-fn is_block(block: (i32, i32)) -> bool {
+fn is_sack_block(block: (i32, i32)) -> bool {
     block.0 != block.1
 }
 
-impl link::Packet for Packet {
+impl link::LinkPacket for SimPacket {
     fn wire_bytes(&self) -> u32 {
         self.size.into()
     }
 
     fn extra_delay(&self) -> Span {
-        Span(self.extra)
+        Span(self.extra_delay_ns)
     }
 }
 
-/// Bytes of a packet as counters want them.
-pub(crate) fn bytes_of(packet: &Packet) -> u64 {
+/// The wire size of a packet, as counters need it.
+pub(crate) fn wire_bytes_of(packet: &SimPacket) -> u64 {
     packet.wire_bytes().into()
 }
 
@@ -188,28 +207,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_fills_a_cache_line_at_most() {
-        assert!(std::mem::size_of::<Packet>() <= 64);
+    fn a_packet_fits_a_cache_line() {
+        assert!(std::mem::size_of::<SimPacket>() <= 64);
     }
 
     #[test]
-    fn ranges_are_counted_from_what_is_acknowledged() {
-        let mut packet = Packet { seq: 5_000_000_000, ..Packet::bare(0, Kind::Ack, HEADER) };
-        assert!(!packet.has_ranges());
-        let ranges = [(5_000_001_448, 5_000_002_896), (4_999_999_990, 5_000_000_000)];
-        assert!(ranges.iter().all(|(start, end)| packet.add_range(*start, *end)));
-        assert_eq!(packet.ranges().collect::<Vec<_>>(), ranges);
-        assert!(packet.has_ranges() && packet.add_range(1, 2) && !packet.add_range(3, 4));
+    fn sack_blocks_are_offsets_from_the_acknowledged_byte() {
+        let mut packet = SimPacket { seq: 5_000_000_000, ..SimPacket::without_payload(0, PacketKind::Ack, HEADER_BYTES) };
+        assert!(!packet.has_sack_blocks());
+        let sack_blocks = [(5_000_001_448, 5_000_002_896), (4_999_999_990, 5_000_000_000)];
+        assert!(sack_blocks.iter().all(|(start, end)| packet.add_sack_block(*start, *end)));
+        assert_eq!(packet.sack_blocks().collect::<Vec<_>>(), sack_blocks);
+        assert!(packet.has_sack_blocks() && packet.add_sack_block(1, 2) && !packet.add_sack_block(3, 4));
     }
 
     #[test]
-    fn what_a_sender_tells_comes_out_as_it_went_in() {
-        for protocol in [Protocol::Xcp, Protocol::Vcp, Protocol::Mpcp(2), Protocol::Mpcp(3)] {
-            let mut packet = Packet::bare(0, Kind::Data, 1500);
-            assert_eq!(packet.header(), None);
-            let header = Header { protocol, number: u32::MAX, rtt_us: 4_000_000_000, spacing: 0.006 };
-            packet.set_header(header);
-            assert_eq!(packet.header(), Some(header));
+    fn congestion_headers_round_trip() {
+        for protocol in [RouterProtocol::Xcp, RouterProtocol::Vcp, RouterProtocol::Mpcp(2), RouterProtocol::Mpcp(3)] {
+            let mut packet = SimPacket::without_payload(0, PacketKind::Data, 1500);
+            assert_eq!(packet.congestion_header(), None);
+            let header = CongestionHeader { protocol, number: u32::MAX, rtt_us: 4_000_000_000, spacing: 0.006 };
+            packet.set_congestion_header(header);
+            assert_eq!(packet.congestion_header(), Some(header));
         }
     }
 }

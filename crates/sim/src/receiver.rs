@@ -1,299 +1,324 @@
-//! The receiving end of a connection, as Linux has it (net/ipv4/tcp_input.c, tcp_output.c): what has arrived, when that is acknowledged,
-//! and the window. Left out: the compression of acknowledgements of what is out of order (they go at once), and memory pressure.
+//! The receiving end of a connection, as in Linux (net/ipv4/tcp_input.c, tcp_output.c): reassembly,
+//! acknowledgements and the advertised window.
+//!
+//! Not modelled: compression of acknowledgements for out-of-order data (each is sent immediately),
+//! and memory pressure.
+//!
+//! For a data segment the caller calls [`TcpReceiver::on_data`], then [`TcpReceiver::release`] with
+//! what the application has read or the proxy has sent on, then [`TcpReceiver::ack_if_due`].
 
 use crate::{
-    heard::Heard,
-    net::Net,
-    packet::{BLOCKS, CE, CWR, DSACK, ECE, FIN, HEADER, Kind, Packet},
-    settings::{Recovery, Settings},
-    timers::{Key, Timer, What},
+    event_queue::{EventKey, EventKind, Timer},
+    feedback::RouterFeedback,
+    network::SimNetwork,
+    packet::{CE, CWR, DSACK, ECE, FIN, HEADER_BYTES, MAX_SACK_BLOCKS, PacketKind, SimPacket},
+    settings::{Recovery, TcpSettings},
 };
 use std::collections::VecDeque;
 
-/// The window of the handshake: 16 bits without a scale (RFC 7323 §2.2). What follows is not bound by it: the receive buffer of an end is large
-/// from the start (net.ipv4.tcp_rmem, as the lab sets it), and with it what Linux lets be used of it (tcp_select_initial_window).
-pub(crate) const FIRST_WINDOW: u64 = 65_535;
-/// The largest window that an end can tell: 16 bits, shifted by 14 (RFC 7323 §2.3).
-pub(crate) const LARGEST_WINDOW: u64 = 65_535 << 14;
-/// For how long an acknowledgement is held back at first, µs (TCP_ATO_MIN), and at most (TCP_DELACK_MAX).
+/// The window of the handshake, bytes: 16 bits without scaling (RFC 7323 §2.2). Later windows are
+/// not bound by it: the receive buffer is large from the start (net.ipv4.tcp_rmem, as the lab sets
+/// it), and so is the part of it that Linux offers (tcp_select_initial_window).
+pub(crate) const HANDSHAKE_WINDOW: u64 = 65_535;
+/// The largest window that can be advertised, bytes: 16 bits, shifted by 14 (RFC 7323 §2.3).
+pub(crate) const MAX_WINDOW: u64 = 65_535 << 14;
+/// The initial delay of an acknowledgement, µs (TCP_ATO_MIN).
 const ATO_MIN_US: u64 = 40_000;
+/// The largest delay of an acknowledgement, µs (TCP_DELACK_MAX).
 const DELACK_MAX_US: u64 = 200_000;
-/// Acknowledgements that go at once at the start (TCP_MAX_QUICKACKS).
-const QUICK: u32 = 16;
+/// Number of acknowledgements that are sent immediately at the start (TCP_MAX_QUICKACKS).
+const MAX_QUICK_ACKS: u32 = 16;
 
-/// How marks are told to the sender.
+/// How a receiver reports CE marks to the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Echo {
-    /// From the first mark on until the sender has answered (RFC 3168 §6.1.3).
-    UntilAnswered,
-    /// Of each segment whether it was marked (RFC 8257 §3.2).
-    Each,
+pub(crate) enum EcnEcho {
+    /// From the first mark on, until the sender has set CWR (RFC 3168 §6.1.3).
+    UntilCwr,
+    /// For each segment, whether it was marked (DCTCP, RFC 8257 §3.2).
+    EachSegment,
 }
 
 /// The receiving end of a connection.
 #[derive(Debug)]
-pub(crate) struct Receiver {
-    conn: u32,
-    /// The line that acknowledgements go into.
-    line: usize,
-    settings: Settings,
-    echo: Echo,
-    up: bool,
-    /// All before it has arrived.
-    pub(crate) next: u64,
-    /// Where the stream ends, once that is known.
-    pub(crate) end: Option<u64>,
-    /// What has arrived beyond, in order, apart from each other.
-    ranges: VecDeque<(u64, u64)>,
-    /// Those of them to be told, the newest first.
-    told: Vec<(u64, u64)>,
-    /// What came twice, not told yet.
-    twice: Option<(u64, u64)>,
+pub(crate) struct TcpReceiver {
+    connection: u32,
+    /// The channel into which it sends acknowledgements.
+    channel: usize,
+    settings: TcpSettings,
+    echo: EcnEcho,
+    established: bool,
+    /// RCV.NXT: the first byte that has not arrived in order.
+    pub(crate) rcv_nxt: u64,
+    /// The end of the stream, once its FIN has arrived.
+    pub(crate) stream_end: Option<u64>,
+    /// Out-of-order data: disjoint ranges, sorted.
+    out_of_order: VecDeque<(u64, u64)>,
+    /// The ranges to report as SACK blocks, newest first.
+    sack_order: Vec<(u64, u64)>,
+    /// A duplicate segment that has not been reported yet (DSACK).
+    dsack: Option<(u64, u64)>,
 
-    /// What was read, or sent on: what lies between it and `next` takes room.
+    /// Data before this byte was read by the application, or sent on by the proxy. The bytes from
+    /// here to `rcv_nxt` occupy the buffer.
     released: u64,
-    /// How much room there is.
-    room: u64,
-    /// The largest window (window_clamp).
-    clamp: u64,
-    /// What the end beyond the proxy has acknowledged, where the sender is told of that.
+    /// Size of the receive buffer, bytes.
+    buffer: u64,
+    /// The largest window, bytes (window_clamp).
+    window_clamp: u64,
+    /// In `semi` mode: the byte up to which the far end has acknowledged, which is reported to the
+    /// sender by delivery receipts.
     delivered: u64,
-    /// First byte that the window does not permit. At first the handshake told less.
+    /// The first byte beyond the advertised window. During the handshake this is the window that
+    /// scaling would have allowed.
     right_edge: u64,
-    /// The window told last (or in the handshake, had it been scaled), and what was acknowledged with it.
-    told_window: u64,
-    acked: u64,
+    /// The window in the last acknowledgement, bytes.
+    advertised_window: u64,
+    /// The acknowledgement number in the last acknowledgement.
+    last_acked: u64,
 
-    /// When that was sent which the next acknowledgement answers (TS.Recent).
-    recent: u64,
-    scheduled: bool,
-    quick: u32,
+    /// The timestamp that the next acknowledgement echoes, ns (TS.Recent).
+    ts_recent: u64,
+    /// Data has arrived that was not acknowledged.
+    ack_scheduled: bool,
+    /// Acknowledgements that are still to be sent immediately (quick).
+    quick_acks: u32,
+    /// Delay of an acknowledgement, µs (ato).
     ato_us: u64,
-    last_arrival: u64,
+    last_arrival_ns: u64,
     rto_us: u64,
     srtt_us: u64,
-    marked: bool,
-    /// What routers told.
-    heard: Heard,
+    /// Acknowledgements carry ECE.
+    ce_state: bool,
+    /// Feedback of routers for the sender.
+    feedback: RouterFeedback,
     timer: Timer,
-    /// Acknowledgements sent.
-    pub(crate) acks: u64,
-    /// Bytes that came though they were there already.
+    /// Acknowledgements sent, including delivery receipts.
+    pub(crate) acks_sent: u64,
+    /// Bytes that arrived more than once.
     pub(crate) duplicate_bytes: u64,
 }
 
-impl Receiver {
-    /// One without a connection yet, with so much room, and windows no larger than `clamp`.
-    pub(crate) fn new(conn: u32, line: usize, [room, clamp]: [u64; 2], echo: Echo, settings: Settings) -> Self {
-        let clamp = clamp.min(room);
-        Receiver {
-            conn,
-            line,
+impl TcpReceiver {
+    /// A receiver before its handshake, with this receive buffer and largest window, bytes.
+    pub(crate) fn new(connection: u32, channel: usize, [buffer, window_clamp]: [u64; 2], echo: EcnEcho, settings: TcpSettings) -> Self {
+        let window_clamp = window_clamp.min(buffer);
+        TcpReceiver {
+            connection,
+            channel,
             settings,
             echo,
-            up: false,
-            next: 0,
-            end: None,
-            ranges: VecDeque::new(),
-            told: Vec::new(),
-            twice: None,
+            established: false,
+            rcv_nxt: 0,
+            stream_end: None,
+            out_of_order: VecDeque::new(),
+            sack_order: Vec::new(),
+            dsack: None,
             released: 0,
-            room,
-            clamp,
+            buffer,
+            window_clamp,
             delivered: 0,
-            right_edge: clamp,
-            told_window: clamp,
-            acked: 0,
-            recent: 0,
-            scheduled: false,
-            quick: 0,
+            right_edge: window_clamp,
+            advertised_window: window_clamp,
+            last_acked: 0,
+            ts_recent: 0,
+            ack_scheduled: false,
+            quick_acks: 0,
             ato_us: 0,
-            last_arrival: 0,
+            last_arrival_ns: 0,
             rto_us: settings.initial_rto.0 / 1000,
             srtt_us: 0,
-            marked: false,
-            heard: Heard::default(),
+            ce_state: false,
+            feedback: RouterFeedback::default(),
             timer: Timer::default(),
-            acks: 0,
+            acks_sent: 0,
             duplicate_bytes: 0,
         }
     }
 
-    /// The handshake is over, and has measured the round trip.
+    /// The handshake is complete. `rtt_us` is its RTT, 0 if it was not measured.
     pub(crate) fn establish(&mut self, rtt_us: u32) {
-        self.up = true;
+        self.established = true;
         self.timer.stop();
         self.srtt_us = rtt_us.into();
         self.rto_us = self.srtt_us + 200_000;
     }
 
-    fn key(&self) -> Key {
-        Key { who: self.conn, what: What::Acknowledge }
+    fn key(&self) -> EventKey {
+        EventKey { target: self.connection, kind: EventKind::ReceiverTimer }
     }
 
-    /// The timer of the handshake, which is the same.
-    pub(crate) fn arm_handshake(&mut self, after_us: u64, net: &mut Net) {
+    /// Sets the timer of the handshake, which is the timer of delayed acknowledgements later.
+    pub(crate) fn arm_handshake(&mut self, after_us: u64, net: &mut SimNetwork) {
         let key = self.key();
-        net.set(&mut self.timer, key, after_us);
+        net.set_timer(&mut self.timer, key, after_us);
     }
 
-    /// Whether an entry of the heap at `at` is this timer's, and it is time.
-    pub(crate) fn timer_fires(&mut self, at: u64, net: &mut Net) -> bool {
+    /// To be called when an event of this receiver's timer surfaces at `at`: whether the timer has
+    /// expired.
+    pub(crate) fn timer_expired(&mut self, at: u64, net: &mut SimNetwork) -> bool {
         let key = self.key();
-        self.timer.fires(at, key, &mut net.timers)
+        self.timer.expired(at, key, &mut net.events)
     }
 
-    /// Whether all of the stream has arrived.
+    /// Whether the whole stream has arrived.
     pub(crate) fn is_complete(&self) -> bool {
-        self.end == Some(self.next)
+        self.stream_end == Some(self.rcv_nxt)
     }
 
-    /// The sender was last told of room for less than two segments (TCP_INFO's tcpi_rcv_wnd, as the proxy's meter looks at it).
-    pub(crate) fn holds_back(&self) -> bool {
-        self.told_window < 2 * u64::from(self.settings.mss)
+    /// Whether the last advertised window was less than two segments (the proxy's meter applies the
+    /// same test to tcpi_rcv_wnd of TCP_INFO).
+    pub(crate) fn window_nearly_closed(&self) -> bool {
+        self.advertised_window < 2 * u64::from(self.settings.mss)
     }
 
-    /// The window that a SYN tells.
-    pub(crate) fn first_window(&self) -> u32 {
-        (self.right_edge - self.next).min(FIRST_WINDOW) as u32
+    /// The window in a SYN or SYN-ACK, bytes.
+    pub(crate) fn handshake_window(&self) -> u32 {
+        (self.right_edge - self.rcv_nxt).min(HANDSHAKE_WINDOW) as u32
     }
 
-    /// A SYN carries the first bytes of the stream (RFC 7413 §4.2.2), perhaps all: they are taken if there is room, and the SYN-ACK says so.
-    pub(crate) fn take_from_syn(&mut self, len: u64, last: bool) {
+    /// Accepts the payload of a SYN (RFC 7413 §4.2.2), which is the whole stream if `fin` is set.
+    /// Payload that does not fit the window is ignored; the SYN-ACK tells the sender.
+    pub(crate) fn accept_syn_data(&mut self, len: u64, fin: bool) {
         if len == 0 || len > self.right_edge {
             return;
         }
-        (self.next, self.acked) = (len, len);
-        self.told_window = self.right_edge - len;
-        self.end = last.then_some(len);
+        self.rcv_nxt = len;
+        self.last_acked = len;
+        self.advertised_window = self.right_edge - len;
+        self.stream_end = fin.then_some(len);
     }
 
-    /// So much of what it has acknowledged is with the far end, too: the sender is told what is new in that.
-    pub(crate) fn pass_receipt(&mut self, delivered: u64, net: &mut Net) {
+    /// In `semi` mode: the far end has acknowledged up to `delivered`; sends a receipt if that is
+    /// news.
+    pub(crate) fn forward_receipt(&mut self, delivered: u64, net: &mut SimNetwork) {
         if delivered > self.delivered {
             self.delivered = delivered;
-            self.repeat_receipt(net);
+            self.resend_receipt(net);
         }
     }
 
-    /// Tells again what the far end has, if there is such an end.
-    pub(crate) fn repeat_receipt(&mut self, net: &mut Net) {
+    /// Sends the last delivery receipt again, if there was one.
+    pub(crate) fn resend_receipt(&mut self, net: &mut SimNetwork) {
         if self.delivered == 0 {
             return;
         }
-        let mut packet = Packet::bare(self.conn, Kind::Receipt, HEADER);
+        let mut packet = SimPacket::without_payload(self.connection, PacketKind::DeliveryReceipt, HEADER_BYTES);
         packet.seq = self.delivered;
-        self.acks += 1;
-        net.send(self.line, packet);
+        self.acks_sent += 1;
+        net.send(self.channel, packet);
     }
 
-    /// A segment has arrived. What it makes the receiver say, it says in `answer`, when others have taken what they can.
-    pub(crate) fn on_data(&mut self, packet: &Packet, net: &mut Net) {
-        let (start, end) = (packet.seq, packet.seq + u64::from(packet.amount));
-        if packet.has(FIN) {
-            self.end = Some(end);
+    /// A data segment has arrived. [`ack_if_due`](Self::ack_if_due) sends the acknowledgement after
+    /// the caller has released what it could.
+    pub(crate) fn on_data(&mut self, packet: &SimPacket, net: &mut SimNetwork) {
+        let (start, end) = (packet.seq, packet.seq + u64::from(packet.len_or_window));
+        if packet.has_flag(FIN) {
+            self.stream_end = Some(end);
         }
-        self.note_mark(packet, net);
-        self.heard.note(packet);
-        // RFC 7323 §4.3: the time that an acknowledgement echoes is of the first segment that it answers.
-        if start <= self.acked {
-            self.recent = self.recent.max(packet.sent);
+        self.update_ecn(packet, net);
+        self.feedback.add(packet);
+        // RFC 7323 §4.3: an acknowledgement echoes the timestamp of the first segment that it
+        // covers.
+        if start <= self.last_acked {
+            self.ts_recent = self.ts_recent.max(packet.timestamp_ns);
         }
-        if end <= self.next || end > self.right_edge {
-            self.refuse(start, end);
+        if end <= self.rcv_nxt || end > self.right_edge {
+            self.reject(start, end);
             return;
         }
-        self.note_arrival(net.now);
-        if start > self.next {
-            self.keep(start, end);
-            self.quick = self.quick.max(1);
-            self.scheduled = true;
+        self.update_ato(net.now);
+        if start > self.rcv_nxt {
+            self.store_out_of_order(start, end);
+            self.quick_acks = self.quick_acks.max(1);
+            self.ack_scheduled = true;
             return;
         }
-        self.next = end;
-        if packet.amount < self.settings.mss {
-            // Whoever reads it has emptied the queue of a short segment (tcp_cleanup_rbuf): no more will follow soon.
-            self.quick = self.quick.max(1);
+        self.rcv_nxt = end;
+        if packet.len_or_window < self.settings.mss {
+            // The application has emptied the queue with a short segment, so no more data is
+            // expected soon (tcp_cleanup_rbuf).
+            self.quick_acks = self.quick_acks.max(1);
         }
-        if !self.ranges.is_empty() {
-            self.join();
-            // RFC 5681 §4.2: at once when a gap is filled.
-            self.quick = self.quick.max(1);
+        if !self.out_of_order.is_empty() {
+            self.merge_out_of_order();
+            // RFC 5681 §4.2: acknowledge immediately when a gap is filled.
+            self.quick_acks = self.quick_acks.max(1);
         }
-        self.scheduled = true;
+        self.ack_scheduled = true;
     }
 
-    /// What came twice, or does not fit.
-    fn refuse(&mut self, start: u64, end: u64) {
-        if end <= self.next {
-            self.twice = Some((start, end));
+    /// A duplicate segment, or one beyond the window.
+    fn reject(&mut self, start: u64, end: u64) {
+        if end <= self.rcv_nxt {
+            self.dsack = Some((start, end));
             self.duplicate_bytes += end - start;
         }
-        self.quick = self.quick.max(1);
-        self.scheduled = true;
+        self.quick_acks = self.quick_acks.max(1);
+        self.ack_scheduled = true;
     }
 
-    /// How segments come decides how acknowledgements go (tcp_event_data_recv).
-    fn note_arrival(&mut self, now: u64) {
-        let gap_us = (now - self.last_arrival) / 1000;
+    /// Adapts the delay of acknowledgements to the gaps between segments (tcp_event_data_recv).
+    fn update_ato(&mut self, now: u64) {
+        let gap_us = (now - self.last_arrival_ns) / 1000;
         if self.ato_us == 0 {
-            self.quicken();
+            self.enter_quickack();
             self.ato_us = ATO_MIN_US;
         } else if gap_us <= ATO_MIN_US / 2 {
             self.ato_us = self.ato_us / 2 + ATO_MIN_US / 2;
         } else if gap_us < self.ato_us {
             self.ato_us = (self.ato_us / 2 + gap_us).min(self.rto_us);
         } else if gap_us > self.rto_us {
-            self.quicken();
+            self.enter_quickack();
         }
-        self.last_arrival = now;
+        self.last_arrival_ns = now;
     }
 
-    /// The next ones go at once (tcp_incr_quickack).
-    fn quicken(&mut self) {
-        let half = self.told_window / (2 * u64::from(self.settings.mss));
-        self.quick = self.quick.max((half.max(2) as u32).min(QUICK));
+    /// Makes the next acknowledgements immediate (tcp_incr_quickack).
+    fn enter_quickack(&mut self) {
+        let half = self.advertised_window / (2 * u64::from(self.settings.mss));
+        self.quick_acks = self.quick_acks.max((half.max(2) as u32).min(MAX_QUICK_ACKS));
     }
 
-    /// A mark, or the sender's answer to one.
-    fn note_mark(&mut self, packet: &Packet, net: &mut Net) {
-        let is_marked = packet.has(CE);
+    /// Updates the ECN echo from the flags CE and CWR of a segment.
+    fn update_ecn(&mut self, packet: &SimPacket, net: &mut SimNetwork) {
+        let is_marked = packet.has_flag(CE);
         match self.echo {
-            Echo::UntilAnswered => {
-                if packet.has(CWR) {
-                    self.marked = false;
+            EcnEcho::UntilCwr => {
+                if packet.has_flag(CWR) {
+                    self.ce_state = false;
                 }
-                self.marked |= is_marked;
+                self.ce_state |= is_marked;
             }
-            // What is not acknowledged yet was marked otherwise: that is told first (RFC 8257 §3.2).
-            Echo::Each if self.marked != is_marked => {
-                if self.scheduled {
-                    self.acknowledge(net);
+            // Acknowledge the segments with the former state first (RFC 8257 §3.2).
+            EcnEcho::EachSegment if self.ce_state != is_marked => {
+                if self.ack_scheduled {
+                    self.send_ack(net);
                 }
-                self.marked = is_marked;
-                self.quick = self.quick.max(1);
+                self.ce_state = is_marked;
+                self.quick_acks = self.quick_acks.max(1);
             }
-            Echo::Each => {}
+            EcnEcho::EachSegment => {}
         }
     }
 
-    /// Payload that has arrived out of order.
-    pub(crate) fn out_of_order(&self) -> u64 {
-        self.ranges.iter().map(|(start, end)| end - start).sum()
+    /// Out-of-order payload that is held, bytes.
+    pub(crate) fn out_of_order_bytes(&self) -> u64 {
+        self.out_of_order.iter().map(|(start, end)| end - start).sum()
     }
 
-    /// Keeps what is out of order.
-    fn keep(&mut self, start: u64, end: u64) {
-        // The first that ends at or after it begins, and the first that begins after it ends. Mostly it comes behind them all.
-        let from = match self.ranges.back() {
-            Some(last) if last.1 < start => self.ranges.len(),
-            _ => self.ranges.partition_point(|range| range.1 < start),
+    /// Stores an out-of-order segment.
+    fn store_out_of_order(&mut self, start: u64, end: u64) {
+        // `from` and `to` delimit the ranges that touch the segment. Usually it is beyond all of
+        // them.
+        let from = match self.out_of_order.back() {
+            Some(last) if last.1 < start => self.out_of_order.len(),
+            _ => self.out_of_order.partition_point(|range| range.1 < start),
         };
         let mut whole = (start, end);
         let mut to = from;
-        while let Some(&range) = self.ranges.get(to).filter(|range| range.0 <= end) {
+        while let Some(&range) = self.out_of_order.get(to).filter(|range| range.0 <= end) {
             if range.0 <= start && end <= range.1 {
-                self.twice = Some((start, end));
+                self.dsack = Some((start, end));
                 self.duplicate_bytes += end - start;
                 return;
             }
@@ -301,130 +326,131 @@ impl Receiver {
             to += 1;
         }
         if from == to {
-            self.ranges.insert(from, whole);
+            self.out_of_order.insert(from, whole);
         } else {
-            self.ranges[from] = whole;
-            self.ranges.drain(from + 1..to);
+            self.out_of_order[from] = whole;
+            self.out_of_order.drain(from + 1..to);
         }
-        self.told.retain(|told| told.0 > whole.1 || told.1 < whole.0);
-        self.told.insert(0, whole);
-        self.told.truncate(BLOCKS + 1);
+        self.sack_order.retain(|block| block.0 > whole.1 || block.1 < whole.0);
+        self.sack_order.insert(0, whole);
+        self.sack_order.truncate(MAX_SACK_BLOCKS + 1);
     }
 
-    /// A gap is filled.
-    fn join(&mut self) {
-        let reached = self.ranges.iter().take_while(|range| range.0 <= self.next).count();
+    /// Advances `rcv_nxt` over the out-of-order data that it has reached.
+    fn merge_out_of_order(&mut self) {
+        let reached = self.out_of_order.iter().take_while(|range| range.0 <= self.rcv_nxt).count();
         if reached > 0 {
-            self.next = self.next.max(self.ranges[reached - 1].1);
-            self.ranges.drain(..reached);
+            self.rcv_nxt = self.rcv_nxt.max(self.out_of_order[reached - 1].1);
+            self.out_of_order.drain(..reached);
         }
-        let next = self.next;
-        self.told.retain(|told| told.1 > next);
+        let rcv_nxt = self.rcv_nxt;
+        self.sack_order.retain(|block| block.1 > rcv_nxt);
     }
 
-    /// Says what there is to say of what has arrived, now or a little later (__tcp_ack_snd_check).
-    pub(crate) fn answer(&mut self, net: &mut Net) {
-        if !self.scheduled {
+    /// Acknowledges what has arrived, now or after a delay (__tcp_ack_snd_check).
+    pub(crate) fn ack_if_due(&mut self, net: &mut SimNetwork) {
+        if !self.ack_scheduled {
             return;
         }
-        let full = self.next - self.acked > self.settings.mss.into();
-        if full || self.quick > 0 || !self.settings.delayed_acks || !self.ranges.is_empty() {
-            self.acknowledge(net);
+        let more_than_one_segment = self.rcv_nxt - self.last_acked > self.settings.mss.into();
+        if more_than_one_segment || self.quick_acks > 0 || !self.settings.delayed_acks || !self.out_of_order.is_empty() {
+            self.send_ack(net);
         } else {
-            self.hold_back(net);
+            self.delay_ack(net);
         }
     }
 
-    /// Holds an acknowledgement back (tcp_send_delayed_ack).
-    fn hold_back(&mut self, net: &mut Net) {
+    /// Delays an acknowledgement (tcp_send_delayed_ack).
+    fn delay_ack(&mut self, net: &mut SimNetwork) {
         let mut ato = self.ato_us;
         if ato > ATO_MIN_US {
-            let most = if self.srtt_us > 0 { self.srtt_us.clamp(ATO_MIN_US, 500_000) } else { 500_000 };
-            ato = ato.min(most);
+            let max_ato = if self.srtt_us > 0 { self.srtt_us.clamp(ATO_MIN_US, 500_000) } else { 500_000 };
+            ato = ato.min(max_ato);
         }
         ato = ato.min(DELACK_MAX_US);
         let (due, key) = (net.now + ato * 1000, self.key());
         if self.timer.due() <= net.now + ato * 250 {
-            self.acknowledge(net);
+            self.send_ack(net);
         } else if due < self.timer.due() {
-            net.timers.set(&mut self.timer, key, due);
+            net.events.set_timer(&mut self.timer, key, due);
         }
     }
 
-    /// The timer of a held one has fired.
-    pub(crate) fn on_timer(&mut self, net: &mut Net) {
-        if self.scheduled {
+    /// The timer of a delayed acknowledgement has expired.
+    pub(crate) fn on_timer(&mut self, net: &mut SimNetwork) {
+        if self.ack_scheduled {
             self.ato_us = (2 * self.ato_us).min(self.rto_us);
-            self.acknowledge(net);
+            self.send_ack(net);
         }
     }
 
-    /// Some of what had arrived takes no more room (tcp_cleanup_rbuf): the sender is told when the window is twice what it knows of.
-    /// Returns how much of it that is.
-    pub(crate) fn release(&mut self, to: u64, net: &mut Net) -> u64 {
-        let more = to.saturating_sub(self.released);
-        self.released += more;
-        if self.is_complete() || !self.up {
-            return more;
+    /// Frees the buffer up to byte `to` (tcp_cleanup_rbuf), and sends a window update if the window
+    /// has become at least twice what the sender knows. Returns the bytes freed.
+    pub(crate) fn release(&mut self, to: u64, net: &mut SimNetwork) -> u64 {
+        let freed = to.saturating_sub(self.released);
+        self.released += freed;
+        if self.is_complete() || !self.established {
+            return freed;
         }
-        let known = self.right_edge - self.next;
-        if 2 * known <= self.clamp {
-            let window = self.window();
-            if window > 0 && window >= 2 * known {
-                self.acknowledge(net);
+        let known_window = self.right_edge - self.rcv_nxt;
+        if 2 * known_window <= self.window_clamp {
+            let window = self.select_window();
+            if window > 0 && window >= 2 * known_window {
+                self.send_ack(net);
             }
         }
-        more
+        freed
     }
 
-    /// The window that there is (__tcp_select_window): none while there is hardly any room (RFC 9293 §3.8.6.2.2).
-    fn window(&self) -> u64 {
-        let free = self.room.saturating_sub(self.next - self.released);
-        if free < self.room / 2 && (free < self.room / 16 || free < self.settings.mss.into()) {
+    /// The window that the buffer allows, bytes (__tcp_select_window): zero while there is hardly
+    /// any room (silly window avoidance, RFC 9293 §3.8.6.2.2).
+    fn select_window(&self) -> u64 {
+        let free = self.buffer.saturating_sub(self.rcv_nxt - self.released);
+        if free < self.buffer / 2 && (free < self.buffer / 16 || free < self.settings.mss.into()) {
             return 0;
         }
-        free.min(self.clamp)
+        free.min(self.window_clamp)
     }
 
-    /// Sends an acknowledgement of all that has arrived.
-    pub(crate) fn acknowledge(&mut self, net: &mut Net) {
-        // Its right edge never moves back (tcp_select_window).
-        self.right_edge = self.right_edge.max(self.next + self.window());
-        self.told_window = self.right_edge - self.next;
-        self.quick = self.quick.saturating_sub(u32::from(self.scheduled));
-        self.scheduled = false;
+    /// Sends an acknowledgement of everything that has arrived.
+    pub(crate) fn send_ack(&mut self, net: &mut SimNetwork) {
+        // The right edge never moves back (tcp_select_window).
+        self.right_edge = self.right_edge.max(self.rcv_nxt + self.select_window());
+        self.advertised_window = self.right_edge - self.rcv_nxt;
+        self.quick_acks = self.quick_acks.saturating_sub(u32::from(self.ack_scheduled));
+        self.ack_scheduled = false;
         self.timer.stop();
-        self.acked = self.next;
-        self.acks += 1;
-        let mut packet = Packet::bare(self.conn, Kind::Ack, HEADER);
-        packet.seq = self.next;
-        packet.sent = self.recent;
-        packet.amount = self.told_window.min(u32::MAX.into()) as u32;
-        packet.told = self.heard.take();
-        if self.marked {
+        self.last_acked = self.rcv_nxt;
+        self.acks_sent += 1;
+        let mut packet = SimPacket::without_payload(self.connection, PacketKind::Ack, HEADER_BYTES);
+        packet.seq = self.rcv_nxt;
+        packet.timestamp_ns = self.ts_recent;
+        packet.len_or_window = self.advertised_window.min(u32::MAX.into()) as u32;
+        packet.feedback = self.feedback.take();
+        if self.ce_state {
             packet.flags |= ECE;
         }
         if self.settings.recovery == Recovery::Sack {
-            self.add_blocks(&mut packet);
+            self.add_sack_blocks(&mut packet);
         }
-        net.send(self.line, packet);
+        net.send(self.channel, packet);
     }
 
-    /// Tells what has arrived out of order, and what twice.
-    fn add_blocks(&mut self, packet: &mut Packet) {
+    /// Adds the SACK blocks, a DSACK first.
+    fn add_sack_blocks(&mut self, packet: &mut SimPacket) {
         let mut blocks = 0;
-        if let Some((start, end)) = self.twice.take() {
+        if let Some((start, end)) = self.dsack.take() {
             packet.flags |= DSACK;
-            blocks += u16::from(packet.add_range(start, end));
+            blocks += u16::from(packet.add_sack_block(start, end));
         }
-        for &(start, end) in &self.told {
-            if !packet.add_range(start, end) {
+        for &(start, end) in &self.sack_order {
+            if !packet.add_sack_block(start, end) {
                 break;
             }
             blocks += 1;
         }
         if blocks > 0 {
-            // Two bytes of option header, and padding to four.
+            // The option has a header of two bytes and is padded to a multiple of four.
             packet.size += 4 + 8 * blocks;
         }
     }

@@ -1,57 +1,59 @@
-//! What TCP is like where a scenario does not say: Linux, unless set otherwise.
+//! TCP parameters for what a scenario leaves open. The defaults are those of Linux.
 
 use scenario::Tcp;
 use units::Span;
 
-/// How a sender finds out what is lost.
+/// How a sender detects and repairs losses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Recovery {
-    /// As Linux: selective acknowledgements (RFC 2018), RACK and tail loss probes (RFC 8985), proportional rate reduction (RFC 6937).
+    /// As Linux: selective acknowledgements (RFC 2018), RACK and tail loss probes (RFC 8985),
+    /// proportional rate reduction (RFC 6937).
     #[default]
     Sack,
-    /// Without selective acknowledgements: three duplicates and partial acknowledgements (RFC 6582).
+    /// NewReno without selective acknowledgements: three duplicate and partial acknowledgements
+    /// (RFC 6582).
     NewReno,
 }
 
-/// What TCP is like.
+/// The TCP parameters of all connections of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
-    /// Window at the start, in segments (RFC 6928: 10).
+pub struct TcpSettings {
+    /// Initial congestion window, segments (RFC 6928: 10).
     pub initial_window: u32,
-    /// How losses are found.
+    /// Loss detection and repair.
     pub recovery: Recovery,
-    /// Retransmission timeout before a round trip was measured (RFC 6298 §2.1: 1 s).
+    /// Retransmission timeout before the first RTT sample (RFC 6298 §2.1: 1 s).
     pub initial_rto: Span,
-    /// Whether receivers hold acknowledgements back (RFC 1122 §4.2.3.2).
+    /// Whether receivers delay acknowledgements (RFC 1122 §4.2.3.2).
     pub delayed_acks: bool,
-    /// Whether a window grows only while it is used, and shrinks where it is not (RFC 7661, RFC 2861). Equations and older simulators have it
-    /// grow with every acknowledgement.
+    /// Congestion window validation: the window grows only while it is used, and shrinks while it
+    /// is not (RFC 7661, RFC 2861). Models and older simulators grow it with every acknowledgement.
     pub validation: bool,
-    /// Payload of a full segment, in bytes: 1500 less the headers of IPv4 and of TCP with timestamps.
+    /// Payload of a full segment, bytes: 1500 less the headers of IPv4 and of TCP with timestamps.
     pub mss: u32,
-    /// The most points that a curve over time has, and looks that figures over time are from.
-    pub looks: usize,
+    /// Largest number of samples over time of a run: the most points of a curve.
+    pub max_samples: usize,
 }
 
-impl Default for Settings {
+impl Default for TcpSettings {
     fn default() -> Self {
-        Settings {
+        TcpSettings {
             initial_window: 10,
             recovery: Recovery::Sack,
             initial_rto: Span(1_000_000_000),
             delayed_acks: true,
             validation: true,
             mss: 1448,
-            looks: 3000,
+            max_samples: 3000,
         }
     }
 }
 
-impl Settings {
-    /// The same, but for what a scenario sets.
-    pub(crate) fn of(self, tcp: &Tcp) -> Self {
+impl TcpSettings {
+    /// These settings, with what the scenario sets in their place.
+    pub(crate) fn with_scenario(self, tcp: &Tcp) -> Self {
         let recovery = |sack: bool| if sack { Recovery::Sack } else { Recovery::NewReno };
-        Settings {
+        TcpSettings {
             initial_rto: tcp.initial_rto.unwrap_or(self.initial_rto),
             initial_window: tcp.initial_window.unwrap_or(self.initial_window),
             recovery: tcp.sack.map_or(self.recovery, recovery),

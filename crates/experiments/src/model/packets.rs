@@ -5,7 +5,7 @@ use super::{
     side_by_side,
 };
 use crate::PaperError;
-use sim::{Settings, Sim};
+use sim::{Sim, TcpSettings};
 
 /// Seeds played side by side, and how long each, s.
 const SEEDS: u64 = 4;
@@ -22,7 +22,7 @@ pub(super) fn held(path: &str, sets: &[&str]) -> Result<Vec<f64>, PaperError> {
         [format!("duration={SECONDS}s"), "split.1.buffer=unlimited".into()].into_iter().chain(sets.iter().map(|set| (*set).to_owned()));
     let scenario = &setting(path, &sets.collect::<Vec<_>>())?;
     let wrong = |what: String| PaperError::Wrong { experiment: format!("papers/{path}"), what };
-    let sim = Sim::with(Settings { looks: LOOKS, ..Settings::default() });
+    let sim = Sim::with(TcpSettings { max_samples: LOOKS, ..TcpSettings::default() });
     let seeds: Vec<u64> = (1..=SEEDS).collect();
     let runs = side_by_side(&seeds, |seed| -> Result<Vec<f64>, PaperError> {
         let (outcome, _) = sim.play(scenario, *seed, &()).map_err(|error| wrong(error.to_string()))?;

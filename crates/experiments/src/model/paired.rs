@@ -158,7 +158,7 @@ impl Run {
         /// From one packet to the next, ns, where losses go by time: far less than a loss waits for one.
         const STEP: u64 = 100_000;
         let Some(loss) = self.scenario.links.get(leg).and_then(|link| link.loss) else { return Vec::new() };
-        let mut process = link::Losses::new(Some(loss), stream(self.seed, Purpose::Losses, leg as u64));
+        let mut process = link::LossProcess::new(Some(loss), stream(self.seed, Purpose::Losses, leg as u64));
         let gone = |outcome: &Outcome| (outcome.links[leg].packets - outcome.links[leg].queue_drops) as f64;
         let (unit, from, until) = match loss {
             Loss::PerSecond(_) => (STEP as f64 / 1e9, self.from_s, self.until_s),

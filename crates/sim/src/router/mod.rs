@@ -1,40 +1,47 @@
-//! Routers that take part: each measures what comes to the queue of its link, and writes what it has to tell into what leaves.
+//! Routers that take part in congestion control: each measures what arrives at the queue of its
+//! link and writes its feedback into departing packets.
 //!
-//! They stand at the lines that data go into; acknowledgements pass them by on their way back, and carry to the sender what the receiver was
-//! told. What has no [`Header`](crate::packet::Header) of their kind counts as load and is told nothing: other TCP's, UDP, handshakes. Several in a row
-//! agree by what each may do: XCP's lower a packet's word, VCP's and MPCP's raise it. They know what their link carries, and hear of it when
-//! that changes.
+//! They stand at the channels in the direction of the data. Acknowledgements bypass them and return
+//! the feedback to the sender. A packet without a
+//! [`CongestionHeader`](crate::packet::CongestionHeader) of the router's protocol (other TCP, UDP,
+//! handshakes) counts as load and gets no feedback. Several routers on a path cooperate by what
+//! each may do to the feedback: XCP routers only lower it, VCP and MPCP routers only raise it. A
+//! router knows the capacity of its link and is told when that changes.
 //!
-//! Their timers need no place among the events of a run: nothing but packets and timers changes a router, and the queue stays as it is
-//! between two packets, so that whatever was due is done before the next packet is looked at.
+//! The timers of routers are not events of the run. Only packets and timers change a router, and
+//! the queue is constant between two packets, so a router runs its due timers before it handles the
+//! next packet.
 
-mod load;
+mod load_factor;
 mod mpcp;
+#[cfg(test)]
+pub(crate) mod test_packet;
+mod vcp;
 mod xcp;
 
-use crate::packet::Packet;
-use link::{Tap, Time};
-pub(crate) use load::{Code, INTERVAL_NS};
-pub(crate) use mpcp::load_of;
+use crate::packet::SimPacket;
+use link::{QueueTap, Time};
+pub(crate) use load_factor::{INTERVAL_NS, LoadRegion};
+pub(crate) use mpcp::load_of_level;
 use scenario::QueueKind;
 use units::{Bytes, Rate};
 
 /// A router at the queue of a link.
 #[derive(Debug)]
-pub(crate) enum Router {
-    Xcp(xcp::Xcp),
-    Vcp(load::Vcp),
-    Mpcp(mpcp::Mpcp),
+pub(crate) enum LinkRouter {
+    Xcp(xcp::XcpRouter),
+    Vcp(vcp::VcpRouter),
+    Mpcp(mpcp::MpcpRouter),
 }
 
-/// The one at a queue of this kind, before a link that carries so much.
-pub(crate) fn of(kind: QueueKind, rate: Rate) -> Option<Box<Router>> {
+/// The router of a queue of this kind, in front of a link with this rate.
+pub(crate) fn for_queue(kind: QueueKind, rate: Rate) -> Option<Box<LinkRouter>> {
     let capacity = bytes_per_s(rate);
     Some(Box::new(match kind {
         QueueKind::Droptail | QueueKind::Ecn => return None,
-        QueueKind::Xcp => Router::Xcp(xcp::Xcp::new(capacity)),
-        QueueKind::Vcp => Router::Vcp(load::Vcp::new(capacity)),
-        QueueKind::Mpcp => Router::Mpcp(mpcp::Mpcp::new(capacity)),
+        QueueKind::Xcp => LinkRouter::Xcp(xcp::XcpRouter::new(capacity)),
+        QueueKind::Vcp => LinkRouter::Vcp(vcp::VcpRouter::new(capacity)),
+        QueueKind::Mpcp => LinkRouter::Mpcp(mpcp::MpcpRouter::new(capacity)),
     }))
 }
 
@@ -42,83 +49,77 @@ fn bytes_per_s(rate: Rate) -> f64 {
     rate.bits_per_s() as f64 / 8.0
 }
 
-impl Router {
-    /// Its link carries something else from `now` on.
+impl LinkRouter {
+    /// The capacity of its link changes at `now`.
     pub(crate) fn set_rate(&mut self, now: Time, rate: Rate) {
         let capacity = bytes_per_s(rate);
         match self {
-            Router::Xcp(router) => router.set_capacity(now, capacity),
-            Router::Vcp(router) => router.load.set_capacity(now, capacity),
-            Router::Mpcp(router) => router.load.set_capacity(now, capacity),
+            LinkRouter::Xcp(router) => router.set_capacity(now, capacity),
+            LinkRouter::Vcp(router) => router.load.set_capacity(now, capacity),
+            LinkRouter::Mpcp(router) => router.load.set_capacity(now, capacity),
         }
     }
 }
 
-/// There may be none.
-impl Tap<Packet> for Option<Box<Router>> {
-    fn is_there(&self) -> bool {
+/// A link may have no router.
+impl QueueTap<SimPacket> for Option<Box<LinkRouter>> {
+    fn is_attached(&self) -> bool {
         self.is_some()
     }
 
-    fn comes(&mut self, now: Time, packet: &Packet) {
+    fn packet_arrived(&mut self, now: Time, packet: &SimPacket) {
         let Some(router) = self else { return };
         match &mut **router {
-            Router::Xcp(router) => router.comes(now, packet),
-            Router::Vcp(router) => router.load.comes(now, packet),
-            Router::Mpcp(router) => router.load.comes(now, packet),
+            LinkRouter::Xcp(router) => router.packet_arrived(now, packet),
+            LinkRouter::Vcp(router) => router.load.packet_arrived(now, packet),
+            LinkRouter::Mpcp(router) => router.load.packet_arrived(now, packet),
         }
     }
 
-    fn leaves(&mut self, at: Time, packet: &mut Packet) {
+    fn packet_departed(&mut self, at: Time, packet: &mut SimPacket) {
         let Some(router) = self else { return };
         match &mut **router {
-            Router::Xcp(router) => router.leaves(at, packet),
-            Router::Vcp(router) => router.leaves(at, packet),
-            Router::Mpcp(router) => router.leaves(at, packet),
+            LinkRouter::Xcp(router) => router.packet_departed(at, packet),
+            LinkRouter::Vcp(router) => router.packet_departed(at, packet),
+            LinkRouter::Mpcp(router) => router.packet_departed(at, packet),
         }
     }
 
-    fn holds(&mut self, queued: Bytes) {
+    fn queue_changed(&mut self, queued: Bytes) {
         let Some(router) = self else { return };
         match &mut **router {
-            Router::Xcp(router) => router.holds(queued.0),
-            Router::Vcp(router) => router.load.holds(queued.0),
-            Router::Mpcp(router) => router.load.holds(queued.0),
+            LinkRouter::Xcp(router) => router.queue_changed(queued.0),
+            LinkRouter::Vcp(router) => router.load.queue_changed(queued.0),
+            LinkRouter::Mpcp(router) => router.load.queue_changed(queued.0),
         }
     }
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-    use crate::packet::{Header, Kind, Protocol};
-
-    /// A packet of 1500 bytes with a header.
-    pub(crate) fn data(protocol: Protocol, number: u32, told: f32) -> Packet {
-        let mut packet = Packet::bare(0, Kind::Data, 1500);
-        packet.told = told;
-        packet.set_header(Header { protocol, number, rtt_us: 100_000, spacing: 0.01 });
-        packet
-    }
+mod tests {
+    use super::{test_packet::data, *};
+    use crate::packet::RouterProtocol;
 
     #[test]
-    fn words_of_others_are_left_alone() {
+    fn feedback_of_other_protocols_is_unchanged() {
         for kind in [QueueKind::Xcp, QueueKind::Vcp, QueueKind::Mpcp] {
-            let mut router = of(kind, Rate(1_000_000));
-            for protocol in [Protocol::Xcp, Protocol::Vcp, Protocol::Mpcp(2), Protocol::Mpcp(3)] {
+            let mut router = for_queue(kind, Rate(1_000_000));
+            for protocol in [RouterProtocol::Xcp, RouterProtocol::Vcp, RouterProtocol::Mpcp(2), RouterProtocol::Mpcp(3)] {
                 let own = matches!(
                     (kind, protocol),
-                    (QueueKind::Xcp, Protocol::Xcp) | (QueueKind::Vcp, Protocol::Vcp) | (QueueKind::Mpcp, Protocol::Mpcp(_))
+                    (QueueKind::Xcp, RouterProtocol::Xcp)
+                        | (QueueKind::Vcp, RouterProtocol::Vcp)
+                        | (QueueKind::Mpcp, RouterProtocol::Mpcp(_))
                 );
                 let mut wrote = false;
-                // Ten times what the link carries: they have something to tell.
+                // Ten times the capacity, so that the routers have feedback to give.
                 for number in 0..2000 {
                     let now = Time(u64::from(number) * 1_200_000);
                     let mut packet = data(protocol, number, 0.0);
-                    router.comes(now, &packet);
-                    router.leaves(now, &mut packet);
-                    router.holds(Bytes(0));
-                    wrote |= packet.told != 0.0;
+                    router.packet_arrived(now, &packet);
+                    router.packet_departed(now, &mut packet);
+                    router.queue_changed(Bytes(0));
+                    wrote |= packet.feedback != 0.0;
                 }
                 assert_eq!(wrote, own, "{kind:?} {protocol:?}");
             }

@@ -1,171 +1,146 @@
-//! What acknowledgements do (tcp_ack): they take segments off the scoreboard, measure the round trip, and open the window.
+//! Processing of acknowledgements (tcp_ack): updates the scoreboard, the RTT estimate and the
+//! congestion window.
 
-use super::{EVER_RETRANS, LAST, LOST, Pending, Phase, RETRANS, SACKED, Segment, Sender};
+use super::{
+    ack_summary::{AckSummary, Retransmit},
+    segment::{EVER_RETRANS, LAST, LOST, RETRANS, SACKED, SentSegment},
+    state::{CaState, PendingTimer, TcpSender},
+};
 use crate::{
-    net::Net,
-    packet::{DSACK, ECE, Packet},
+    network::SimNetwork,
+    packet::{DSACK, ECE, MAX_SACK_BLOCKS, SimPacket},
 };
 use control::{Event, Kind};
 
-/// What an acknowledgement was found to say.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct News {
-    /// The first byte not acknowledged, before it.
-    pub(super) prior_una: u64,
-    /// It found the sender in recovery.
-    pub(super) in_recovery: bool,
-    /// It acknowledged something.
-    pub(super) advanced: bool,
-    /// It SACKed something.
-    pub(super) sacked: bool,
-    /// It says that something came twice.
-    pub(super) twice: bool,
-    /// It echoes a mark.
-    pub(super) ece: bool,
-    /// It changed the window.
-    pub(super) window: bool,
-    /// It delivered a segment that was never sent again, from before the recovery.
-    pub(super) original: bool,
-    /// Something retransmitted is acknowledged, so that the time of its first sending says nothing.
-    retransmitted: bool,
-    /// Retransmissions were found lost.
-    pub(super) lost_retransmission: bool,
-    /// The retransmission timer is to start anew.
-    pub(super) restart_timer: bool,
-    /// When the first and the last segment that it delivered were sent.
-    first_acked: Option<u64>,
-    last_acked: u64,
-    first_sacked: Option<u64>,
-    last_sacked: u64,
-    /// Where reordering began that it shows.
-    reordered_from: Option<u64>,
-    /// When that was sent which it answers.
-    pub(super) echo: u64,
-    /// RTT for the controller, µs; 0: none.
-    rtt_us: u32,
-}
-
-/// What is to be sent because of an acknowledgement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Resend {
-    Nothing,
-    Lost,
-}
-
-impl Sender {
+impl TcpSender {
     /// An acknowledgement has arrived.
-    pub(crate) fn on_ack(&mut self, packet: &Packet, net: &mut Net) {
-        // Older than what is known, or of something that was never sent.
-        if self.state.is_none() || packet.seq < self.una || packet.seq > self.nxt {
+    pub(crate) fn on_ack(&mut self, packet: &SimPacket, net: &mut SimNetwork) {
+        // Ignore acknowledgements that are old, or of data that was never sent.
+        if self.control_state.is_none() || packet.seq < self.snd_una || packet.seq > self.snd_nxt {
             return;
         }
-        if self.is_plain(packet) {
-            self.advance(packet, net);
-        } else if !self.weigh(packet, net) {
+        if self.is_fast_path(packet) {
+            self.fast_path_ack(packet, net);
+        } else if !self.process_ack(packet, net) {
             return;
         }
         debug_assert!(self.is_consistent());
         self.push(net);
         self.end_if_done(net);
-        self.wait_for_receipt(net);
+        self.arm_receipt_timer(net);
     }
 
-    /// Whether nothing is amiss, and an acknowledgement says nothing but that more has arrived in order, of what was sent once. So do nearly all: they
-    /// need not be weighed.
-    fn is_plain(&self, packet: &Packet) -> bool {
-        let is_calm = self.phase == Phase::Open
+    /// Whether the fast path applies: there is no sign of trouble, and the acknowledgement only
+    /// acknowledges segments in order that were sent once. That is the case for nearly all
+    /// acknowledgements.
+    fn is_fast_path(&self, packet: &SimPacket) -> bool {
+        let is_undisturbed = self.ca_state == CaState::Open
             && self.sacked_out | self.lost_out | self.retrans_out == 0
-            && self.again.is_empty()
-            && self.probe_high.is_none()
-            && self.highest_sacked <= self.una;
+            && self.retransmit_queue.is_empty()
+            && self.tlp_high_seq.is_none()
+            && self.highest_sacked <= self.snd_una;
         let mut acked = self.segments.iter().take_while(|segment| segment.end() <= packet.seq).peekable();
-        is_calm && packet.flags == 0 && !packet.has_ranges() && acked.peek().is_some() && acked.all(|segment| segment.flags & !LAST == 0)
+        is_undisturbed
+            && packet.flags == 0
+            && !packet.has_sack_blocks()
+            && acked.peek().is_some()
+            && acked.all(|segment| segment.flags & !LAST == 0)
     }
 
-    /// Takes what a plain acknowledgement acknowledges off the scoreboard: what `weigh` would find of it, and no more.
-    fn advance(&mut self, packet: &Packet, net: &mut Net) {
-        let (now, mut acked) = (net.now, 0);
-        (self.timeouts_in_row, self.duplicates) = (0, 0);
+    /// The fast path: has the same effect as [`process_ack`](Self::process_ack) where it applies.
+    fn fast_path_ack(&mut self, packet: &SimPacket, net: &mut SimNetwork) {
+        let now = net.now;
+        self.consecutive_timeouts = 0;
+        self.duplicate_acks = 0;
         self.update_window(packet);
-        if let Some(state) = &mut self.state {
-            state.hear(packet.told);
+        if let Some(state) = &mut self.control_state {
+            state.on_feedback(packet.feedback);
         }
-        let (mut first, mut last) = (None, None);
+        let (mut acked, mut first, mut last) = (0, None, None);
         while let Some(&segment) = self.segments.front().filter(|segment| segment.end() <= packet.seq) {
             self.segments.pop_front();
             first.get_or_insert(segment);
             last = Some(segment);
             acked += 1;
         }
-        self.base += u64::from(acked);
-        self.una = packet.seq;
+        self.acked_segments += u64::from(acked);
+        self.snd_una = packet.seq;
         self.delivered += u64::from(acked);
         let (Some(first), Some(last)) = (first, last) else { return };
         self.rack_advance(&last, now);
-        let latest = self.measured(last.sent, now);
-        self.rtt.sample_least(latest, now / 1000);
-        self.rtt.sample(self.measured(first.sent, now), self.una, self.nxt);
-        self.tell_sample(latest, net);
-        if self.pending != Pending::Reorder || self.segments.is_empty() {
-            self.set_timer(net);
+        let latest_rtt_us = elapsed_us(last.sent_ns, now);
+        self.rtt.sample_min(latest_rtt_us, now / 1000);
+        self.rtt.sample(elapsed_us(first.sent_ns, now), self.snd_una, self.snd_nxt);
+        self.notify_sample(latest_rtt_us, net);
+        if self.pending != PendingTimer::Reordering || self.segments.is_empty() {
+            self.set_xmit_timer(net);
         }
-        if self.whole {
-            self.tell_ack(acked, 0, latest, net);
+        if self.owns_window {
+            self.notify_ack(acked, 0, latest_rtt_us, net);
         } else {
-            self.grow(acked, net);
+            self.grow_cwnd(acked, net);
         }
     }
 
-    /// What an acknowledgement is found to say has its consequences; false: it is the window alone that it tells.
-    fn weigh(&mut self, packet: &Packet, net: &mut Net) -> bool {
-        let (before_delivered, before_lost, had_packets) = (self.delivered, self.lost, !self.segments.is_empty());
-        let (ece, in_recovery) = (self.place.ecn && packet.has(ECE), self.phase == Phase::Recovery);
-        let mut news = News { prior_una: self.una, echo: packet.sent, ece, in_recovery, ..News::default() };
-        let prior_highest = self.highest_sacked.max(self.una);
-        if packet.seq > self.una {
-            news.advanced = true;
-            self.timeouts_in_row = 0;
+    /// Processes an acknowledgement in full. Returns false if nothing was in flight, so that it
+    /// could only change the advertised window.
+    fn process_ack(&mut self, packet: &SimPacket, net: &mut SimNetwork) -> bool {
+        let (delivered_before, lost_before) = (self.delivered, self.lost);
+        let had_packets = !self.segments.is_empty();
+        let mut summary = AckSummary {
+            prior_snd_una: self.snd_una,
+            echo_ns: packet.timestamp_ns,
+            ece: self.config.ecn && packet.has_flag(ECE),
+            in_recovery: self.ca_state == CaState::Recovery,
+            ..AckSummary::default()
+        };
+        let prior_highest = self.highest_sacked.max(self.snd_una);
+        if packet.seq > self.snd_una {
+            summary.advanced = true;
+            self.consecutive_timeouts = 0;
         }
-        news.window = self.update_window(packet);
-        if let Some(state) = &mut self.state {
-            state.hear(packet.told);
+        summary.window_changed = self.update_window(packet);
+        if let Some(state) = &mut self.control_state {
+            state.on_feedback(packet.feedback);
         }
         if !had_packets {
-            self.answer_without_data(net);
+            self.ack_without_data(net);
             return false;
         }
-        if packet.has_ranges() && !self.is_newreno() {
-            self.mark_sacked(packet, &mut news, net.now);
+        if packet.has_sack_blocks() && !self.is_newreno() {
+            self.mark_sacked(packet, &mut summary, net.now);
         }
-        self.clean(packet.seq, &mut news, prior_highest, net);
-        if self.probe_high.is_some() {
-            self.process_probe_ack(packet, &news, net);
+        self.clean_retransmit_queue(packet.seq, &mut summary, prior_highest, net);
+        if self.tlp_high_seq.is_some() {
+            self.process_tlp_ack(packet, &summary, net);
         }
-        let resend = if self.is_newreno() { self.newreno_ack(packet, &mut news, net) } else { self.dubious(&mut news, net) };
-        if news.restart_timer && self.pending != Pending::Reorder {
-            self.set_timer(net);
+        let retransmit =
+            if self.is_newreno() { self.newreno_ack(packet, &mut summary, net) } else { self.process_dubious_ack(&mut summary, net) };
+        if summary.restart_timer && self.pending != PendingTimer::Reordering {
+            self.set_xmit_timer(net);
         }
-        let (delivered, lost) = ((self.delivered - before_delivered) as u32, (self.lost - before_lost) as u32);
-        self.control_window(delivered, lost, &news, net);
-        if resend == Resend::Lost {
+        let delivered = (self.delivered - delivered_before) as u32;
+        let lost = (self.lost - lost_before) as u32;
+        self.update_cwnd(delivered, lost, &summary, net);
+        if retransmit == Retransmit::LostSegments {
             self.retransmit_lost(net);
         }
         true
     }
 
-    /// The controller hears when the last byte is acknowledged.
-    pub(crate) fn end_if_done(&mut self, net: &mut Net) {
-        if self.last && self.una == self.end && !self.done {
-            self.done = true;
-            self.disarm();
-            self.tell(Event { kind: Kind::Close, ..Event::default() }, net);
+    /// Tells the controller once that the last byte was acknowledged.
+    pub(crate) fn end_if_done(&mut self, net: &mut SimNetwork) {
+        if self.fin_written && self.snd_una == self.write_end && !self.is_done {
+            self.is_done = true;
+            self.disarm_timer();
+            self.notify_controller(Event { kind: Kind::Close, ..Event::default() }, net);
         }
     }
 
-    /// The handshake's last word, after data was sent: what it tells is the window. What acknowledges some of the data, too, is an
-    /// acknowledgement like any other.
-    pub(crate) fn on_last_word(&mut self, packet: &Packet, net: &mut Net) {
-        if packet.seq > self.una {
+    /// The ACK of the handshake has arrived after data was sent early. It is processed as an
+    /// acknowledgement if it acknowledges data, and otherwise only updates the advertised window.
+    pub(crate) fn on_handshake_ack(&mut self, packet: &SimPacket, net: &mut SimNetwork) {
+        if packet.seq > self.snd_una {
             self.on_ack(packet, net);
         } else {
             self.update_window(packet);
@@ -173,84 +148,86 @@ impl Sender {
         }
     }
 
-    /// The states look at what is not plainly good news (tcp_ack_is_dubious).
-    fn dubious(&mut self, news: &mut News, net: &mut Net) -> Resend {
-        let is_duplicate = !news.window && !news.advanced;
-        if is_duplicate || news.sacked || news.ece || news.twice || self.phase != Phase::Open {
-            self.fast_retransmit(news, net)
+    /// Passes an acknowledgement that signals trouble to the congestion states
+    /// (tcp_ack_is_dubious).
+    fn process_dubious_ack(&mut self, summary: &mut AckSummary, net: &mut SimNetwork) -> Retransmit {
+        let is_duplicate = !summary.window_changed && !summary.advanced;
+        if is_duplicate || summary.sacked || summary.ece || summary.has_dsack || self.ca_state != CaState::Open {
+            self.fast_retransmit_alert(summary, net)
         } else {
-            Resend::Nothing
+            Retransmit::Nothing
         }
     }
 
-    /// The window that it tells; whether it is another one.
-    fn update_window(&mut self, packet: &Packet) -> bool {
-        let end = packet.seq + u64::from(packet.amount);
-        // As RFC 9293 §3.10.7.4 asks: an acknowledgement that was overtaken has an older window.
-        let is_other = packet.amount != self.snd_wnd;
-        if packet.seq > self.una || end > self.window_end || is_other {
-            self.snd_wnd = packet.amount;
+    /// Takes the advertised window of an acknowledgement; returns whether it changed.
+    fn update_window(&mut self, packet: &SimPacket) -> bool {
+        let end = packet.seq + u64::from(packet.len_or_window);
+        // RFC 9293 §3.10.7.4: an acknowledgement that was overtaken carries an older window.
+        let has_changed = packet.len_or_window != self.snd_wnd;
+        if packet.seq > self.snd_una || end > self.window_end || has_changed {
+            self.snd_wnd = packet.len_or_window;
             self.window_end = self.window_end.max(end);
         }
-        is_other
+        has_changed
     }
 
-    /// Nothing was under way: it is the window that is told (tcp_ack_probe).
-    fn answer_without_data(&mut self, net: &mut Net) {
-        if self.pending == Pending::WindowProbe {
-            self.disarm();
-            self.timeouts_in_row = 0;
+    /// An acknowledgement while nothing is in flight: only its window counts (tcp_ack_probe).
+    fn ack_without_data(&mut self, net: &mut SimNetwork) {
+        if self.pending == PendingTimer::WindowProbe {
+            self.disarm_timer();
+            self.consecutive_timeouts = 0;
         }
         self.push(net);
     }
 
-    /// Marks what the blocks say has arrived (tcp_sacktag_write_queue). What the last acknowledgement said already costs nothing.
-    fn mark_sacked(&mut self, packet: &Packet, news: &mut News, now: u64) {
-        let mut ranges = packet.ranges();
-        if packet.has(DSACK)
-            && let Some((start, end)) = ranges.next()
+    /// Marks the segments that SACK blocks report (tcp_sacktag_write_queue). Blocks that the last
+    /// acknowledgement already had cost no time.
+    fn mark_sacked(&mut self, packet: &SimPacket, summary: &mut AckSummary, now: u64) {
+        let mut blocks = packet.sack_blocks();
+        if packet.has_flag(DSACK)
+            && let Some((start, end)) = blocks.next()
         {
-            self.note_duplicate(start, end, news);
+            self.on_dsack(start, end, summary);
         }
-        let mut known = [(0, 0); 3];
-        for (slot, (start, end)) in known.iter_mut().zip(ranges) {
+        let mut marked = [(0, 0); MAX_SACK_BLOCKS];
+        for (slot, (start, end)) in marked.iter_mut().zip(blocks) {
             *slot = (start, end);
-            self.mark_range(start.max(self.una), end.min(self.nxt), news, now);
+            self.mark_range(start.max(self.snd_una), end.min(self.snd_nxt), summary, now);
         }
-        self.known = known;
+        self.previous_sack_blocks = marked;
     }
 
-    /// Marks a range, but for what is known.
-    fn mark_range(&mut self, start: u64, end: u64, news: &mut News, now: u64) {
+    /// Marks the segments of a range, except those in the previous SACK blocks.
+    fn mark_range(&mut self, start: u64, end: u64, summary: &mut AckSummary, now: u64) {
         let mut at = start;
         while at < end {
-            if let Some((_, known)) = self.known.into_iter().find(|(from, to)| (*from..*to).contains(&at)) {
-                at = known;
+            if let Some((_, block_end)) = self.previous_sack_blocks.into_iter().find(|(from, to)| (*from..*to).contains(&at)) {
+                at = block_end;
                 continue;
             }
             let index = self.index_of(at);
-            // Up to what is known beyond it.
-            let until = self.known.into_iter().map(|(from, _)| from).filter(|from| *from > at).fold(end, u64::min);
+            // Up to the next of the previous blocks.
+            let until = self.previous_sack_blocks.into_iter().map(|(from, _)| from).filter(|from| *from > at).fold(end, u64::min);
             for index in index..self.segments.len() {
                 let segment = self.segments[index];
                 if segment.end() > until {
                     break;
                 }
-                self.mark_segment(index, segment, news, now);
+                self.mark_segment(index, segment, summary, now);
             }
             at = until;
         }
     }
 
-    /// A segment has arrived out of order (tcp_sacktag_one).
-    fn mark_segment(&mut self, index: usize, segment: Segment, news: &mut News, now: u64) {
+    /// Marks a segment as SACKed (tcp_sacktag_one).
+    fn mark_segment(&mut self, index: usize, segment: SentSegment, summary: &mut AckSummary, now: u64) {
         if segment.has(SACKED) {
             return;
         }
         self.rack_advance(&segment, now);
         let mut flags = segment.flags;
         if segment.has(RETRANS) {
-            // Where it does not count as lost its retransmission is believed to be under way yet.
+            // If it is not marked lost, its retransmission is assumed to be still in flight.
             if segment.has(LOST) {
                 flags &= !(LOST | RETRANS);
                 self.lost_out -= 1;
@@ -259,11 +236,11 @@ impl Sender {
         } else {
             if !segment.has(EVER_RETRANS) {
                 if segment.start < self.highest_sacked {
-                    note_least(&mut news.reordered_from, segment.start);
+                    set_minimum(&mut summary.reordered_from, segment.start);
                 }
-                news.original |= segment.end() <= self.high;
-                news.first_sacked.get_or_insert(segment.sent);
-                news.last_sacked = segment.sent;
+                summary.delivered_original |= segment.end() <= self.high_seq;
+                summary.first_sacked_ns.get_or_insert(segment.sent_ns);
+                summary.last_sacked_ns = segment.sent_ns;
             }
             if segment.has(LOST) {
                 flags &= !LOST;
@@ -273,19 +250,19 @@ impl Sender {
         self.segments[index].flags = flags | SACKED;
         self.sacked_out += 1;
         self.highest_sacked = self.highest_sacked.max(segment.end());
-        news.sacked = true;
-        self.count_delivered(1, news.ece);
+        summary.sacked = true;
+        self.count_delivered(1, summary.ece);
     }
 
-    /// What came twice may have been sent again needlessly (tcp_check_dsack, RFC 2883).
-    fn note_duplicate(&mut self, start: u64, end: u64, news: &mut News) {
-        news.twice = true;
-        self.rack.note_duplicate();
+    /// A DSACK may report a spurious retransmission (tcp_check_dsack, RFC 2883).
+    fn on_dsack(&mut self, start: u64, end: u64, summary: &mut AckSummary) {
+        summary.has_dsack = true;
+        self.rack.on_dsack();
         let Some(marker) = self.undo_marker else { return };
         if end <= marker {
             return;
         }
-        let count = if start < self.una {
+        let count = if start < self.snd_una {
             1
         } else {
             let index = self.index_of(start);
@@ -305,61 +282,64 @@ impl Sender {
         }
     }
 
-    pub(super) fn count_delivered(&mut self, count: u64, ece: bool) {
+    /// Counts delivered segments, whose acknowledgement had ECE set if `ece`.
+    fn count_delivered(&mut self, count: u64, ece: bool) {
         self.delivered += count;
         if ece {
             self.delivered_marked += count;
         }
     }
 
-    /// Takes what is acknowledged off the scoreboard, and measures (tcp_clean_rtx_queue).
-    fn clean(&mut self, ack: u64, news: &mut News, prior_highest: u64, net: &mut Net) {
+    /// Removes acknowledged segments from the scoreboard, and takes RTT samples
+    /// (tcp_clean_rtx_queue).
+    fn clean_retransmit_queue(&mut self, ack: u64, summary: &mut AckSummary, prior_highest: u64, net: &mut SimNetwork) {
         let now = net.now;
         while let Some(&segment) = self.segments.front() {
             if segment.end() > ack {
                 break;
             }
             self.segments.pop_front();
-            self.base += 1;
-            self.forget(&segment, news, now);
+            self.acked_segments += 1;
+            self.remove_acked(&segment, summary, now);
         }
-        self.una = ack;
-        news.restart_timer |= news.advanced;
+        self.snd_una = ack;
+        summary.restart_timer |= summary.advanced;
         if self.segments.is_empty() {
-            self.disarm();
+            self.disarm_timer();
         }
-        self.measure(news, net);
-        if news.advanced && news.reordered_from.is_some_and(|from| from < prior_highest) {
-            self.note_reordering(news.reordered_from.unwrap_or(ack), prior_highest);
-        } else if let (false, Some(from)) = (news.advanced, news.reordered_from) {
+        self.update_rtt(summary, net);
+        if summary.advanced && summary.reordered_from.is_some_and(|from| from < prior_highest) {
+            self.note_reordering(summary.reordered_from.unwrap_or(ack), prior_highest);
+        } else if let (false, Some(from)) = (summary.advanced, summary.reordered_from) {
             self.note_reordering(from, self.highest_sacked);
         }
-        // What waits to be sent again and was acknowledged in between need not be.
-        while self.again.front().is_some_and(|number| *number < self.base) {
-            self.again.pop_front();
+        // Segments that were acknowledged need no retransmission.
+        while self.retransmit_queue.front().is_some_and(|number| *number < self.acked_segments) {
+            self.retransmit_queue.pop_front();
         }
-        self.tell_sample(news.rtt_us, net);
+        self.notify_sample(summary.rtt_us, net);
     }
 
-    /// A segment is acknowledged.
-    fn forget(&mut self, segment: &Segment, news: &mut News, now: u64) {
+    /// Accounts for a segment that is acknowledged.
+    fn remove_acked(&mut self, segment: &SentSegment, summary: &mut AckSummary, now: u64) {
         if segment.has(RETRANS | EVER_RETRANS) {
             if segment.has(RETRANS) {
                 self.retrans_out -= 1;
             }
-            news.retransmitted = true;
+            summary.acked_retransmission = true;
         } else if !segment.has(SACKED) {
-            news.first_acked.get_or_insert(segment.sent);
-            news.last_acked = segment.sent;
-            note_least(&mut news.reordered_from, segment.start);
-            news.original |= segment.end() <= self.high;
+            summary.first_acked_ns.get_or_insert(segment.sent_ns);
+            summary.last_acked_ns = segment.sent_ns;
+            set_minimum(&mut summary.reordered_from, segment.start);
+            summary.delivered_original |= segment.end() <= self.high_seq;
         }
         if segment.has(SACKED) {
             self.sacked_out -= 1;
         } else {
-            self.count_delivered(1, news.ece);
-            // What an acknowledgement echoes was sent before the retransmission: that was not what arrived (tcp_skb_spurious_retrans).
-            if !(segment.has(EVER_RETRANS) && news.echo < segment.sent) {
+            self.count_delivered(1, summary.ece);
+            // The echoed timestamp is older than the retransmission, so the original was delivered
+            // (tcp_skb_spurious_retrans).
+            if !(segment.has(EVER_RETRANS) && summary.echo_ns < segment.sent_ns) {
                 self.rack_advance(segment, now);
             }
         }
@@ -368,80 +348,81 @@ impl Sender {
         }
     }
 
-    /// Time since something was sent, µs.
-    fn measured(&self, sent: u64, now: u64) -> u32 {
-        ((now - sent) / 1000).max(1) as u32
+    /// Takes RTT samples (tcp_ack_update_rtt).
+    fn update_rtt(&mut self, summary: &mut AckSummary, net: &SimNetwork) {
+        let since = |sent_ns: u64| elapsed_us(sent_ns, net.now);
+        let acked = summary.first_acked_ns.filter(|_| !summary.acked_retransmission);
+        let mut smoothing_sample = acked.map(since);
+        let mut latest = acked.map(|_| since(summary.last_acked_ns));
+        if let Some(first) = summary.first_sacked_ns {
+            smoothing_sample = smoothing_sample.or(Some(since(first)));
+            latest = Some(since(summary.last_sacked_ns));
+        }
+        // With timestamps retransmissions are not ambiguous (RFC 7323 §4).
+        if smoothing_sample.is_none() && summary.advanced && summary.echo_ns > 0 {
+            smoothing_sample = Some(since(summary.echo_ns));
+            latest = smoothing_sample;
+        }
+        let (Some(smoothing_sample), Some(latest)) = (smoothing_sample, latest) else { return };
+        if !summary.advanced && self.segments.front().is_some_and(|head| smoothing_sample > since(head.sent_ns)) {
+            // The segment was sent before the head was last sent, so the head's timer restarts.
+            summary.restart_timer = true;
+        }
+        summary.rtt_us = latest;
+        self.rtt.sample_min(latest, net.now / 1000);
+        self.rtt.sample(smoothing_sample, self.snd_una, self.snd_nxt);
     }
 
-    /// Measures the round trip (tcp_ack_update_rtt).
-    fn measure(&mut self, news: &mut News, net: &Net) {
-        let since = |sent: u64| self.measured(sent, net.now);
-        let acked = news.first_acked.filter(|_| !news.retransmitted);
-        let (mut smooth, mut latest) = (acked.map(since), acked.map(|_| since(news.last_acked)));
-        if let Some(first) = news.first_sacked {
-            smooth = smooth.or(Some(since(first)));
-            latest = Some(since(news.last_sacked));
-        }
-        // Karn's problem is none with timestamps (RFC 7323 §4).
-        if smooth.is_none() && news.advanced && news.echo > 0 {
-            smooth = Some(since(news.echo));
-            latest = smooth;
-        }
-        let (Some(smooth), Some(latest)) = (smooth, latest) else { return };
-        if !news.advanced && self.segments.front().is_some_and(|head| smooth > since(head.sent)) {
-            // It was sent before the head was last, so that the head's timer may go on from here.
-            news.restart_timer = true;
-        }
-        news.rtt_us = latest;
-        self.rtt.sample_least(latest, net.now / 1000);
-        self.rtt.sample(smooth, self.una, self.nxt);
-    }
-
-    /// Tells the controller what was delivered since the last time, and the round trip (pkts_acked).
-    fn tell_sample(&mut self, rtt_us: u32, net: &mut Net) {
+    /// Tells the controller what was delivered since its last sample, and the RTT (pkts_acked).
+    fn notify_sample(&mut self, rtt_us: u32, net: &mut SimNetwork) {
         if !self.wants_samples {
             return;
         }
-        let (delivered, marked) = self.sampled;
-        self.sampled = (self.delivered, self.delivered_marked);
-        let acked = (self.delivered - delivered) as u32;
-        let marked = (self.delivered_marked - marked) as u32;
+        let acked = (self.delivered - self.sampled_delivered) as u32;
+        let marked = (self.delivered_marked - self.sampled_marked) as u32;
+        self.sampled_delivered = self.delivered;
+        self.sampled_marked = self.delivered_marked;
         let event = Event { kind: Kind::Sample, acked, marked, rtt_us, ..Event::default() };
-        (self.flow.cwnd, self.flow.ssthresh) = self.tell(event, net);
+        (self.flow.cwnd, self.flow.ssthresh) = self.notify_controller(event, net);
     }
 
-    /// Lets the window follow (tcp_cong_control).
-    fn control_window(&mut self, delivered: u32, lost: u32, news: &News, net: &mut Net) {
-        if self.whole {
-            self.tell_ack(delivered, lost, news.rtt_us, net);
+    /// Updates the congestion window after an acknowledgement (tcp_cong_control).
+    fn update_cwnd(&mut self, delivered: u32, lost: u32, summary: &AckSummary, net: &mut SimNetwork) {
+        if self.owns_window {
+            self.notify_ack(delivered, lost, summary.rtt_us, net);
         } else if self.is_newreno() {
-            if news.advanced && !news.in_recovery {
-                self.grow(delivered, net);
+            if summary.advanced && !summary.in_recovery {
+                self.grow_cwnd(delivered, net);
             }
-        } else if self.is_reducing() {
-            self.reduce(delivered, lost, news);
-        } else if news.advanced || (self.reordering > 3 && news.sacked) {
+        } else if self.in_cwnd_reduction() {
+            self.cwnd_reduction(delivered, lost, summary);
+        } else if summary.advanced || (self.reordering > 3 && summary.sacked) {
             // tcp_may_raise_cwnd
-            self.grow(delivered, net);
+            self.grow_cwnd(delivered, net);
         }
     }
 
-    /// A controller of the whole window hears of every acknowledgement.
-    fn tell_ack(&mut self, acked: u32, lost: u32, rtt_us: u32, net: &mut Net) {
-        // What is out of order is acknowledged at once, and every second segment.
+    /// Tells a controller that owns the window of an acknowledgement.
+    fn notify_ack(&mut self, acked: u32, lost: u32, rtt_us: u32, net: &mut SimNetwork) {
+        // Receivers acknowledge out-of-order data and every second segment without delay.
         let held = if acked <= 1 && self.sacked_out == 0 { control::HELD } else { 0 };
-        let flags = self.limited() | held;
-        self.tell(Event { kind: Kind::Ack, flags, acked, rtt_us, lost, ..Event::default() }, net);
+        let flags = self.limited_flag() | held;
+        self.notify_controller(Event { kind: Kind::Ack, flags, acked, rtt_us, lost, ..Event::default() }, net);
     }
 
-    /// The window may grow (tcp_cong_avoid).
-    fn grow(&mut self, delivered: u32, net: &mut Net) {
-        let event = Event { kind: Kind::Ack, flags: self.limited(), acked: delivered, ..Event::default() };
-        (self.flow.cwnd, self.flow.ssthresh) = self.tell(event, net);
+    /// Lets the controller grow the window (tcp_cong_avoid).
+    fn grow_cwnd(&mut self, delivered: u32, net: &mut SimNetwork) {
+        let event = Event { kind: Kind::Ack, flags: self.limited_flag(), acked: delivered, ..Event::default() };
+        (self.flow.cwnd, self.flow.ssthresh) = self.notify_controller(event, net);
     }
 }
 
-/// Keeps the least of what is noted.
-fn note_least(least: &mut Option<u64>, value: u64) {
+/// Time since `sent_ns`, µs, at least 1.
+fn elapsed_us(sent_ns: u64, now: u64) -> u32 {
+    ((now - sent_ns) / 1000).max(1) as u32
+}
+
+/// Sets `least` to `value` if it is less, or if there is none.
+fn set_minimum(least: &mut Option<u64>, value: u64) {
     *least = Some(least.map_or(value, |least| least.min(value)));
 }

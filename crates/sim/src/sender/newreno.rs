@@ -1,96 +1,100 @@
-//! Recovery without selective acknowledgements, as RFC 6582 has it: three duplicates, a window that each further one inflates, and partial
-//! acknowledgements that send the next hole again, of which the first alone starts the timer anew (§4: the impatient variant). The two
-//! duplicates before let a new segment go each (RFC 3042). For comparisons with simulators that have it; Linux does otherwise.
+//! Recovery without selective acknowledgements (NewReno, RFC 6582): three duplicate
+//! acknowledgements start it, each further one inflates the window, and a partial acknowledgement
+//! retransmits the next hole. Only the first partial acknowledgement restarts the timer (§4, the
+//! impatient variant). Each of the two duplicates before lets one new segment go (limited transmit,
+//! RFC 3042). For comparison with simulators that do the same; Linux does not.
 
 use super::{
-    Pending, Phase, Sender,
-    ack::{News, Resend},
+    ack_summary::{AckSummary, Retransmit},
+    state::{CaState, PendingTimer, TcpSender},
 };
-use crate::{net::Net, packet::Packet};
-use control::Event;
+use crate::{network::SimNetwork, packet::SimPacket};
+use control::{Event, Kind};
 
-/// Duplicates that tell of a loss (RFC 5681 §3.2).
-const DUPLICATES: u32 = 3;
+/// Duplicate acknowledgements that signal a loss (RFC 5681 §3.2).
+const DUPLICATE_THRESHOLD: u32 = 3;
 
-impl Sender {
-    /// What an acknowledgement does to the states; growth is left to `control_window`.
-    pub(super) fn newreno_ack(&mut self, packet: &Packet, news: &mut News, net: &mut Net) -> Resend {
-        if news.advanced {
-            self.duplicates = 0;
-            self.newreno_advance(news, net)
-        } else if !news.window && packet.amount == self.snd_wnd && !self.segments.is_empty() {
+impl TcpSender {
+    /// Updates the congestion state after an acknowledgement. Growth of the window is left to
+    /// `update_cwnd`.
+    pub(super) fn newreno_ack(&mut self, packet: &SimPacket, summary: &mut AckSummary, net: &mut SimNetwork) -> Retransmit {
+        if summary.advanced {
+            self.duplicate_acks = 0;
+            self.newreno_advance(summary, net)
+        } else if !summary.window_changed && packet.len_or_window == self.snd_wnd && !self.segments.is_empty() {
             self.newreno_duplicate(net)
         } else {
-            Resend::Nothing
+            Retransmit::Nothing
         }
     }
 
-    fn newreno_advance(&mut self, news: &mut News, net: &mut Net) -> Resend {
-        match self.phase {
-            Phase::Recovery if self.una >= self.high => {
-                // Full (RFC 6582 §3.2, step 3): no burst is let go.
+    fn newreno_advance(&mut self, summary: &mut AckSummary, net: &mut SimNetwork) -> Retransmit {
+        match self.ca_state {
+            CaState::Recovery if self.snd_una >= self.high_seq => {
+                // Full acknowledgement (RFC 6582 §3.2, step 3): leave recovery without a burst.
                 let flight = self.packets_out().max(1) + 1;
                 self.flow.cwnd = self.flow.ssthresh.min(flight).max(1);
-                self.is_impatient = false;
-                self.enter(Phase::Open, net);
-                Resend::Nothing
+                self.had_partial_ack = false;
+                self.set_ca_state(CaState::Open, net);
+                Retransmit::Nothing
             }
-            Phase::Recovery => {
-                // Partial: the next hole, and the window less what was acknowledged.
-                let acked = ((self.una - news.prior_una) / u64::from(self.settings.mss)).max(1) as u32;
+            CaState::Recovery => {
+                // Partial acknowledgement: deflate the window by what was acknowledged and
+                // retransmit the next hole.
+                let acked = ((self.snd_una - summary.prior_snd_una) / u64::from(self.settings.mss)).max(1) as u32;
                 self.flow.cwnd = self.flow.cwnd.saturating_sub(acked).max(1) + 1;
-                news.restart_timer &= !self.is_impatient;
-                self.resend_first(net);
-                self.is_impatient = true;
-                Resend::Nothing
+                summary.restart_timer &= !self.had_partial_ack;
+                self.retransmit_first(net);
+                self.had_partial_ack = true;
+                Retransmit::Nothing
             }
-            Phase::Loss => {
-                if self.una >= self.high {
-                    self.enter(Phase::Open, net);
+            CaState::Loss => {
+                if self.snd_una >= self.high_seq {
+                    self.set_ca_state(CaState::Open, net);
                 }
-                Resend::Lost
+                Retransmit::LostSegments
             }
-            _ => Resend::Nothing,
+            _ => Retransmit::Nothing,
         }
     }
 
-    fn newreno_duplicate(&mut self, net: &mut Net) -> Resend {
-        self.duplicates += 1;
-        match self.phase {
-            Phase::Recovery => {
+    fn newreno_duplicate(&mut self, net: &mut SimNetwork) -> Retransmit {
+        self.duplicate_acks += 1;
+        match self.ca_state {
+            CaState::Recovery => {
                 self.flow.cwnd += 1;
-                Resend::Nothing
+                Retransmit::Nothing
             }
-            // Not again for the same flight (RFC 6582 §3.2, step 1).
-            Phase::Loss => Resend::Nothing,
-            _ if self.duplicates < DUPLICATES => {
-                self.write_out(net, true);
-                Resend::Nothing
+            // No second fast retransmit for the same flight (RFC 6582 §3.2, step 1).
+            CaState::Loss => Retransmit::Nothing,
+            _ if self.duplicate_acks < DUPLICATE_THRESHOLD => {
+                self.write_xmit(net, true);
+                Retransmit::Nothing
             }
-            _ if self.duplicates == DUPLICATES && (self.una > self.high || self.high == 0) => {
-                self.high = self.nxt;
-                self.is_impatient = false;
+            _ if self.duplicate_acks == DUPLICATE_THRESHOLD && (self.snd_una > self.high_seq || self.high_seq == 0) => {
+                self.high_seq = self.snd_nxt;
+                self.had_partial_ack = false;
                 self.flow.prior_cwnd = self.flow.cwnd;
-                (_, self.flow.ssthresh) = self.tell(Event { kind: control::Kind::Loss, ..Event::default() }, net);
-                self.enter(Phase::Recovery, net);
-                self.flow.cwnd = self.flow.ssthresh + DUPLICATES;
-                self.resend_first(net);
-                Resend::Nothing
+                (_, self.flow.ssthresh) = self.notify_controller(Event { kind: Kind::Loss, ..Event::default() }, net);
+                self.set_ca_state(CaState::Recovery, net);
+                self.flow.cwnd = self.flow.ssthresh + DUPLICATE_THRESHOLD;
+                self.retransmit_first(net);
+                Retransmit::Nothing
             }
-            _ => Resend::Nothing,
+            _ => Retransmit::Nothing,
         }
     }
 
-    /// Sends the first segment that is not acknowledged again, whatever the window says (RFC 5681 §3.2, steps 3 and 4): what is in flight
-    /// beyond the window that was just halved must not keep it back.
-    fn resend_first(&mut self, net: &mut Net) {
+    /// Retransmits the first unacknowledged segment, whatever the window says (RFC 5681 §3.2, steps
+    /// 3 and 4): what is in flight beyond the window that was just halved must not delay it.
+    fn retransmit_first(&mut self, net: &mut SimNetwork) {
         self.mark_lost(0);
-        if self.again.front() == Some(&self.base) {
-            self.again.pop_front();
+        if self.retransmit_queue.front() == Some(&self.acked_segments) {
+            self.retransmit_queue.pop_front();
         }
         self.retransmit(0, net);
-        if !self.is_impatient {
-            self.arm(Pending::Rto, self.rtt.rto(), net);
+        if !self.had_partial_ack {
+            self.arm_timer(PendingTimer::Rto, self.rtt.rto_us(), net);
         }
     }
 }

@@ -1,185 +1,198 @@
-//! What is sent, and when (net/ipv4/tcp_output.c): as far as the windows permit, and the pace, and what waits in the host.
+//! What is sent, and when (net/ipv4/tcp_output.c): limited by the congestion window, the advertised
+//! window, the send buffer, pacing, and the packets in the host's shaper.
 
-use super::{LAST, Pending, Phase, Segment, Sender};
+use super::{
+    segment::{LAST, SentSegment},
+    state::{CaState, PendingTimer, TcpSender},
+};
 use crate::{
-    net::Net,
-    packet::{CWR, ECT, FIN, HEADER, Kind, Packet},
-    timers::What,
+    network::SimNetwork,
+    packet::{CWR, ECT, FIN, HEADER_BYTES, PacketKind, SimPacket},
 };
 
-impl Sender {
-    /// Whether the pace, or what waits in the shaper of its host, forbids to send now (tcp_pacing_check, tcp_small_queue_check).
+impl TcpSender {
+    /// Whether pacing, or its packets in the host's shaper, forbid sending now (tcp_pacing_check,
+    /// tcp_small_queue_check).
     #[inline]
-    pub(super) fn must_wait(&mut self, net: &mut Net) -> bool {
-        (self.pace_next > net.now || self.place.shaped) && self.is_held_up(net)
+    pub(super) fn must_defer(&mut self, net: &mut SimNetwork) -> bool {
+        (self.next_paced_send_ns > net.now || self.config.behind_shaper) && self.is_deferred(net)
     }
 
-    fn is_held_up(&mut self, net: &mut Net) -> bool {
-        if self.pace_next > net.now {
-            let key = self.key(What::Pace);
-            if self.pace_timer.due() != self.pace_next {
-                net.timers.set(&mut self.pace_timer, key, self.pace_next);
-            }
+    fn is_deferred(&mut self, net: &mut SimNetwork) -> bool {
+        if self.next_paced_send_ns > net.now {
+            self.arm_pacing(net);
             return true;
         }
-        // Two packets, or a millisecond's worth (sk_pacing_shift).
-        self.place.shaped && u64::from(self.in_shaper) >= (self.rate_of_its_own() / 1024 / u64::from(HEADER + self.settings.mss)).max(2)
+        // TCP small queues: at most two packets, or a millisecond at the estimated rate
+        // (sk_pacing_shift).
+        self.config.behind_shaper
+            && u64::from(self.in_shaper) >= (self.estimated_rate() / 1024 / u64::from(HEADER_BYTES + self.settings.mss)).max(2)
     }
 
-    /// What it is believed to send, payload bytes/s: as its controller paces it, or else as tcp_update_pacing_rate would, which only bounds what
-    /// waits in its host.
-    fn rate_of_its_own(&self) -> u64 {
+    /// The sending rate in payload bytes/s: the pacing rate of the controller, or else the rate of
+    /// tcp_update_pacing_rate, which only limits the packets in the host's shaper.
+    fn estimated_rate(&self) -> u64 {
         if self.flow.pacing_rate > 0 {
             return self.flow.pacing_rate;
         }
         let percent = if self.flow.cwnd < self.flow.ssthresh / 2 { 200 } else { 120 };
         let window = u64::from(self.flow.cwnd.max(self.packets_out())) * u64::from(self.settings.mss);
-        window * percent * 10_000 / u64::from(self.rtt.smoothed().max(1))
+        window * percent * 10_000 / u64::from(self.rtt.srtt_us().max(1))
     }
 
-    /// Sends what may be sent for the first time (tcp_write_xmit).
-    pub(crate) fn push(&mut self, net: &mut Net) {
-        self.write_out(net, false);
+    /// Sends the new data that may be sent (tcp_write_xmit).
+    pub(crate) fn push(&mut self, net: &mut SimNetwork) {
+        self.write_xmit(net, false);
     }
 
-    /// The same; `probe` sends one segment whatever the window of congestion says.
-    pub(super) fn write_out(&mut self, net: &mut Net, probe: bool) -> u32 {
-        if self.state.is_none() || self.nxt == self.end {
+    /// As [`push`](Self::push); with `probe` it sends one segment, whatever the congestion window
+    /// says. Returns the number of segments sent.
+    pub(super) fn write_xmit(&mut self, net: &mut SimNetwork, probe: bool) -> u32 {
+        if self.control_state.is_none() || self.snd_nxt == self.write_end {
             return 0;
         }
-        if self.segments.is_empty() && !self.whole && self.settings.validation {
+        if self.segments.is_empty() && !self.owns_window && self.settings.validation {
             self.restart_after_idle(net);
         }
-        let most = self.window_end.min(self.held_at.unwrap_or(u64::MAX));
-        let (mut sent, mut limited) = (0, self.in_flight() >= self.flow.cwnd);
-        while self.nxt < self.end && if probe { sent == 0 } else { !limited } {
-            let len = (self.end - self.nxt).min(self.settings.mss.into()) as u32;
-            if self.nxt + u64::from(len) > most || !self.has_room(len) || self.must_wait(net) {
+        let limit = self.window_end.min(self.fluid_limit.unwrap_or(u64::MAX));
+        let mut sent = 0;
+        let mut cwnd_limited = self.in_flight() >= self.flow.cwnd;
+        while self.snd_nxt < self.write_end && if probe { sent == 0 } else { !cwnd_limited } {
+            let len = (self.write_end - self.snd_nxt).min(self.settings.mss.into()) as u32;
+            if self.snd_nxt + u64::from(len) > limit || !self.has_buffer_room(len) || self.must_defer(net) {
                 break;
             }
             self.send_new(len, net);
             sent += 1;
-            limited = self.in_flight() >= self.flow.cwnd;
+            cwnd_limited = self.in_flight() >= self.flow.cwnd;
         }
-        if sent > 0 || limited {
-            self.validate(limited, net);
+        if sent > 0 || cwnd_limited {
+            self.validate_cwnd(cwnd_limited, net);
         }
         if sent > 0 {
-            if self.is_reducing() {
+            if self.in_cwnd_reduction() {
                 self.prr_out += sent;
             }
             if !probe {
                 self.schedule_loss_probe(false, net);
             }
-        } else if self.segments.is_empty() && self.nxt < self.end && self.pending == Pending::Nothing && self.held_at.is_none() {
-            // The window is closed, and nothing under way will open it (tcp_check_probe_timer).
-            if self.nxt + (self.end - self.nxt).min(self.settings.mss.into()) > self.window_end {
-                self.arm(Pending::WindowProbe, self.rtt.rto(), net);
+        } else if self.segments.is_empty()
+            && self.snd_nxt < self.write_end
+            && self.pending == PendingTimer::Idle
+            && self.fluid_limit.is_none()
+        {
+            // The advertised window is closed, and nothing in flight will open it
+            // (tcp_check_probe_timer).
+            if self.snd_nxt + (self.write_end - self.snd_nxt).min(self.settings.mss.into()) > self.window_end {
+                self.arm_timer(PendingTimer::WindowProbe, self.rtt.rto_us(), net);
             }
         }
         sent
     }
 
-    /// Whether the send buffer has room for so much more.
-    fn has_room(&self, len: u32) -> bool {
-        self.nxt + u64::from(len) - self.forgotten() <= self.place.room
+    /// Whether the send buffer has room for `len` bytes more.
+    fn has_buffer_room(&self, len: u32) -> bool {
+        self.snd_nxt + u64::from(len) - self.released_up_to() <= self.config.send_buffer
     }
 
-    /// Sends the next segment.
-    fn send_new(&mut self, len: u32, net: &mut Net) {
+    /// Sends the next new segment.
+    fn send_new(&mut self, len: u32, net: &mut SimNetwork) {
         let was_idle = self.segments.is_empty();
-        let flags = if self.last && self.nxt + u64::from(len) == self.end { LAST } else { 0 };
-        let segment = Segment { start: self.nxt, sent: net.now, len, flags };
+        let flags = if self.fin_written && self.snd_nxt + u64::from(len) == self.write_end { LAST } else { 0 };
+        let segment = SentSegment { start: self.snd_nxt, sent_ns: net.now, len, flags };
         self.transmit(segment, net);
-        self.nxt += u64::from(len);
-        self.tally.kept = self.tally.kept.max(self.nxt - self.forgotten());
+        self.snd_nxt += u64::from(len);
+        self.counters.max_unreleased = self.counters.max_unreleased.max(self.snd_nxt - self.released_up_to());
         self.segments.push_back(segment);
-        if was_idle || self.pending == Pending::LossProbe {
+        if was_idle || self.pending == PendingTimer::LossProbe {
             self.rearm_rto(net);
         }
     }
 
-    /// Gives a segment to the network.
-    pub(super) fn transmit(&mut self, segment: Segment, net: &mut Net) {
+    /// Sends a segment, for the first time or again (__tcp_transmit_skb).
+    pub(super) fn transmit(&mut self, segment: SentSegment, net: &mut SimNetwork) {
         if self.in_flight() == 0 {
-            self.tell_restart(net);
+            self.notify_restart(net);
         }
-        let mut packet = Packet::bare(self.place.conn, Kind::Data, HEADER + segment.len);
+        let mut packet = SimPacket::without_payload(self.config.connection, PacketKind::Data, HEADER_BYTES + segment.len);
         packet.seq = segment.start;
-        packet.sent = net.now;
-        packet.amount = segment.len;
+        packet.timestamp_ns = net.now;
+        packet.len_or_window = segment.len;
         if segment.has(LAST) {
             packet.flags |= FIN;
         }
-        if self.place.ecn {
+        if self.config.ecn {
             packet.flags |= ECT;
-            if self.queue_cwr && segment.start == self.nxt {
+            if self.send_cwr && segment.start == self.snd_nxt {
                 packet.flags |= CWR;
-                self.queue_cwr = false;
+                self.send_cwr = false;
             }
         }
-        if self.law.is_told() {
-            let wants = self.delivered == 0 || self.limited() != 0;
-            let said = self.state.as_mut().and_then(|state| state.say(&self.flow, self.rtt.smoothed(), wants));
-            if let Some((header, asks)) = said {
-                packet.set_header(header);
-                packet.told = asks;
+        if self.control.is_router_assisted() {
+            let wants_more = self.delivered == 0 || self.limited_flag() != 0;
+            let srtt_us = self.rtt.srtt_us();
+            let header = self.control_state.as_mut().and_then(|state| state.next_header(&self.flow, srtt_us, wants_more));
+            if let Some((header, feedback)) = header {
+                packet.set_congestion_header(header);
+                packet.feedback = feedback;
             }
         }
         self.flow.sent += u64::from(segment.len);
-        self.last_sent = net.now;
-        self.pace(segment.len, net.now);
-        let taken = net.send(self.place.line, packet);
-        self.in_shaper += u32::from(self.place.shaped && taken);
+        self.last_sent_ns = net.now;
+        self.update_pacing(segment.len, net.now);
+        let accepted = net.send(self.config.channel, packet);
+        self.in_shaper += u32::from(self.config.behind_shaper && accepted);
     }
 
-    /// When the next may go (tcp_update_skb_after_send): a timer that was late is half made up for, and the first ten go as they come.
-    fn pace(&mut self, len: u32, now: u64) {
-        let before = self.pace_next;
-        self.pace_next = before.max(now);
+    /// Computes when pacing permits the next segment (tcp_update_skb_after_send). Half of the delay
+    /// of a late timer is made up for; the first ten segments are not paced.
+    fn update_pacing(&mut self, len: u32, now: u64) {
+        let before = self.next_paced_send_ns;
+        self.next_paced_send_ns = before.max(now);
         let rate = self.flow.pacing_rate;
         if rate > 0 && self.paced && self.segments_sent >= 10 {
             let gap = u64::from(len) * 1_000_000_000 / rate;
-            self.pace_next += gap - (self.pace_next - before).min(gap / 2);
+            self.next_paced_send_ns += gap - (self.next_paced_send_ns - before).min(gap / 2);
         }
         self.segments_sent += 1;
     }
 
-    /// A packet of its own has left the shaper of its host.
-    pub(crate) fn left_shaper(&mut self, net: &mut Net) {
+    /// One of its packets has left the shaper of its host.
+    pub(crate) fn on_shaper_departure(&mut self, net: &mut SimNetwork) {
         self.in_shaper = self.in_shaper.saturating_sub(1);
-        self.go_on(net);
+        self.resume(net);
     }
 
-    /// What waited may go now: first what is lost, then what is new.
-    pub(crate) fn go_on(&mut self, net: &mut Net) {
-        if self.state.is_none() {
+    /// Sends what was deferred: lost segments first, then new data.
+    pub(crate) fn resume(&mut self, net: &mut SimNetwork) {
+        if self.control_state.is_none() {
             return;
         }
-        if !self.again.is_empty() {
+        if !self.retransmit_queue.is_empty() {
             self.retransmit_lost(net);
         }
         self.push(net);
     }
 
-    /// Keeps track of how much of the window is in use (tcp_cwnd_validate).
-    fn validate(&mut self, limited: bool, net: &Net) {
+    /// Keeps track of how much of the congestion window is used, and shrinks it if the application
+    /// limits the flow (tcp_cwnd_validate).
+    fn validate_cwnd(&mut self, cwnd_limited: bool, net: &SimNetwork) {
         let packets_out = self.packets_out();
-        if self.una >= self.usage_end || limited || (!self.is_cwnd_limited && packets_out > self.max_packets_out) {
-            self.is_cwnd_limited = limited;
+        if self.snd_una >= self.cwnd_usage_seq || cwnd_limited || (!self.is_cwnd_limited && packets_out > self.max_packets_out) {
+            self.is_cwnd_limited = cwnd_limited;
             self.max_packets_out = packets_out;
-            self.usage_end = self.nxt;
+            self.cwnd_usage_seq = self.snd_nxt;
         }
-        if self.limited() != 0 {
+        if self.limited_flag() != 0 {
             self.cwnd_used = 0;
-            self.cwnd_stamp = net.now;
+            self.cwnd_stamp_ns = net.now;
             return;
         }
         self.cwnd_used = self.cwnd_used.max(packets_out);
-        // An application that keeps the socket full is not what limits the flow (SOCK_NOSPACE).
-        let app_limited = self.nxt == self.end;
-        if !self.whole && (net.now - self.cwnd_stamp) / 1000 >= self.rtt.rto() {
-            if self.phase == Phase::Open && app_limited {
+        // The application is the limit only if all that it has written was sent (SOCK_NOSPACE).
+        let app_limited = self.snd_nxt == self.write_end;
+        if !self.owns_window && (net.now - self.cwnd_stamp_ns) / 1000 >= self.rtt.rto_us() {
+            if self.ca_state == CaState::Open && app_limited {
                 let used = self.cwnd_used.max(self.settings.initial_window);
                 if used < self.flow.cwnd {
                     self.flow.ssthresh = self.current_ssthresh();
@@ -187,25 +200,26 @@ impl Sender {
                 }
                 self.cwnd_used = 0;
             }
-            self.cwnd_stamp = net.now;
+            self.cwnd_stamp_ns = net.now;
         }
     }
 
-    /// After idle time the window is halved once a timeout (tcp_cwnd_restart, RFC 2861).
-    pub(super) fn restart_after_idle(&mut self, net: &Net) {
-        let (mut idle, rto) = ((net.now - self.last_sent) / 1000, self.rtt.rto().max(1));
+    /// Halves the window for each RTO of idle time (tcp_cwnd_restart, RFC 2861).
+    fn restart_after_idle(&mut self, net: &SimNetwork) {
+        let rto = self.rtt.rto_us().max(1);
+        let mut idle = (net.now - self.last_sent_ns) / 1000;
         if self.segments_sent == 0 || idle <= rto {
             return;
         }
         self.flow.ssthresh = self.current_ssthresh();
         let mut cwnd = self.flow.cwnd;
-        let least = cwnd.min(self.settings.initial_window);
-        while idle > rto && cwnd > least {
+        let min_cwnd = cwnd.min(self.settings.initial_window);
+        while idle > rto && cwnd > min_cwnd {
             idle -= rto;
             cwnd /= 2;
         }
-        self.flow.cwnd = cwnd.max(least);
-        self.cwnd_stamp = net.now;
+        self.flow.cwnd = cwnd.max(min_cwnd);
+        self.cwnd_stamp_ns = net.now;
         self.cwnd_used = 0;
     }
 }

@@ -1,305 +1,318 @@
-//! The states of congestion control, and how the window comes down and up again in them (tcp_fastretrans_alert, RFC 6937, RFC 3522).
+//! The congestion states, and how the window is reduced and restored in them
+//! (tcp_fastretrans_alert, RFC 6937, RFC 3522).
 
 use super::{
-    EVER_RETRANS, LOST, Phase, RETRANS, Sender,
-    ack::{News, Resend},
+    ack_summary::{AckSummary, Retransmit},
+    segment::{EVER_RETRANS, LOST, RETRANS},
+    state::{CaState, TcpSender},
 };
-use crate::net::Net;
+use crate::network::SimNetwork;
 use control::{Event, Kind};
 
-impl Sender {
-    /// Whether the window is coming down (tcp_in_cwnd_reduction).
-    pub(super) fn is_reducing(&self) -> bool {
-        matches!(self.phase, Phase::Cwr | Phase::Recovery)
-    }
-
-    /// Goes over to a state; the controller hears of the end of a recovery.
-    pub(super) fn enter(&mut self, phase: Phase, net: &mut Net) {
-        if phase < Phase::Cwr && self.phase >= Phase::Cwr && !self.whole {
-            self.tell(Event { kind: Kind::Recovered, ..Event::default() }, net);
+impl TcpSender {
+    /// Changes the congestion state; tells the controller when a recovery ends.
+    pub(super) fn set_ca_state(&mut self, ca_state: CaState, net: &mut SimNetwork) {
+        if ca_state < CaState::Cwr && self.ca_state >= CaState::Cwr && !self.owns_window {
+            self.notify_controller(Event { kind: Kind::Recovered, ..Event::default() }, net);
         }
-        self.phase = phase;
+        self.ca_state = ca_state;
     }
 
-    /// An acknowledgement that is not plainly good news (tcp_fastretrans_alert).
-    pub(super) fn fast_retransmit(&mut self, news: &mut News, net: &mut Net) -> Resend {
-        if news.ece {
+    /// Runs the congestion states for an acknowledgement that signals trouble
+    /// (tcp_fastretrans_alert).
+    pub(super) fn fast_retransmit_alert(&mut self, summary: &mut AckSummary, net: &mut SimNetwork) -> Retransmit {
+        if summary.ece {
             self.prior_ssthresh = 0;
         }
-        if self.phase == Phase::Open {
-            self.retrans_stamp = 0;
-        } else if self.una >= self.high {
-            match self.phase {
-                // Until something above is acknowledged, so that the CWR is known to have arrived.
-                Phase::Cwr if self.una != self.high => {
-                    self.end_reduction();
-                    self.enter(Phase::Open, net);
+        if self.ca_state == CaState::Open {
+            self.first_retransmit_ns = 0;
+        } else if self.snd_una >= self.high_seq {
+            match self.ca_state {
+                // Stay in CWR until something beyond `high_seq` is acknowledged, so that the CWR
+                // flag is known to have arrived.
+                CaState::Cwr if self.snd_una != self.high_seq => {
+                    self.end_cwnd_reduction();
+                    self.set_ca_state(CaState::Open, net);
                 }
-                Phase::Recovery => {
-                    self.undo_or_recover(news, net);
+                CaState::Recovery => {
+                    self.try_undo_recovery(summary, net);
                 }
                 _ => {}
             }
         }
-        match self.phase {
-            Phase::Recovery => {
-                if news.advanced && self.undo_partial(news, net) {
-                    return Resend::Nothing;
+        match self.ca_state {
+            CaState::Recovery => {
+                if summary.advanced && self.try_undo_partial(summary, net) {
+                    return Retransmit::Nothing;
                 }
-                if self.undo_by_duplicates(net) {
-                    self.try_to_open(news, net);
+                if self.try_undo_dsack(net) {
+                    self.try_to_open(summary, net);
                 }
-                self.find_losses(news, net);
-                if self.phase != Phase::Recovery {
+                self.identify_losses(summary, net);
+                if self.ca_state != CaState::Recovery {
                     if self.lost_out == 0 {
-                        return Resend::Nothing;
+                        return Retransmit::Nothing;
                     }
-                    self.enter_recovery(news.ece, net);
+                    self.enter_recovery(summary.ece, net);
                 }
             }
-            Phase::Loss => {
-                let resend = self.process_loss(news, net);
-                self.find_losses(news, net);
-                if !(self.phase == Phase::Open || news.lost_retransmission) {
-                    return resend;
+            CaState::Loss => {
+                let retransmit = self.process_loss(summary, net);
+                self.identify_losses(summary, net);
+                if !(self.ca_state == CaState::Open || summary.lost_retransmission) {
+                    return retransmit;
                 }
-                return self.time_to_recover(news, net);
+                return self.try_enter_recovery(summary, net);
             }
             _ => {
-                if self.phase <= Phase::Disorder {
-                    self.undo_by_duplicates(net);
+                if self.ca_state <= CaState::Disorder {
+                    self.try_undo_dsack(net);
                 }
-                self.find_losses(news, net);
-                return self.time_to_recover(news, net);
+                self.identify_losses(summary, net);
+                return self.try_enter_recovery(summary, net);
             }
         }
-        Resend::Lost
+        Retransmit::LostSegments
     }
 
-    /// Enters recovery when something is lost.
-    fn time_to_recover(&mut self, news: &News, net: &mut Net) -> Resend {
+    /// Enters recovery if a segment is lost; otherwise tries to return to Open.
+    fn try_enter_recovery(&mut self, summary: &AckSummary, net: &mut SimNetwork) -> Retransmit {
         if self.lost_out == 0 {
-            self.try_to_open(news, net);
-            return Resend::Nothing;
+            self.try_to_open(summary, net);
+            return Retransmit::Nothing;
         }
-        self.enter_recovery(news.ece, net);
-        Resend::Lost
+        self.enter_recovery(summary.ece, net);
+        Retransmit::LostSegments
     }
 
-    /// Begins to bring the window down (tcp_init_cwnd_reduction).
-    pub(super) fn begin_reduction(&mut self, net: &mut Net) {
-        self.high = self.nxt;
-        self.probe_high = None;
+    /// Begins to reduce the window (tcp_init_cwnd_reduction).
+    pub(super) fn init_cwnd_reduction(&mut self, net: &mut SimNetwork) {
+        self.high_seq = self.snd_nxt;
+        self.tlp_high_seq = None;
         self.flow.prior_cwnd = self.flow.cwnd;
         self.prr_delivered = 0;
         self.prr_out = 0;
-        self.ask_threshold(net);
-        self.queue_cwr = true;
+        self.query_ssthresh(net);
+        self.send_cwr = true;
     }
 
-    /// Asks the controller for the threshold.
-    pub(super) fn ask_threshold(&mut self, net: &mut Net) {
-        // Nothing is lost when an echoed mark alone begins the recovery.
-        let flags = if self.lost_out > 0 || self.whole { 0 } else { control::ECHO };
-        (_, self.flow.ssthresh) = self.tell(Event { kind: Kind::Loss, flags, ..Event::default() }, net);
+    /// Asks the controller for the slow start threshold.
+    pub(super) fn query_ssthresh(&mut self, net: &mut SimNetwork) {
+        // Without a lost segment, an ECN echo alone began the reduction.
+        let flags = if self.lost_out > 0 || self.owns_window { 0 } else { control::ECHO };
+        (_, self.flow.ssthresh) = self.notify_controller(Event { kind: Kind::Loss, flags, ..Event::default() }, net);
     }
 
-    /// From here on a reduction may turn out to have been needless (tcp_init_undo).
-    pub(super) fn begin_undo(&mut self) {
-        self.undo_marker = Some(self.una);
-        let probe = u32::from(self.probe_high.is_some() && self.probe_was_old);
-        let under_way = i64::from(self.retrans_out + probe);
-        self.undo_retrans = if under_way > 0 { under_way } else { -1 };
+    /// Remembers the state that is needed to undo the reduction if it turns out to be spurious
+    /// (tcp_init_undo).
+    pub(super) fn init_undo(&mut self) {
+        self.undo_marker = Some(self.snd_una);
+        let probe = u32::from(self.tlp_high_seq.is_some() && self.tlp_retransmitted);
+        let retransmitted = i64::from(self.retrans_out + probe);
+        self.undo_retrans = if retransmitted > 0 { retransmitted } else { -1 };
     }
 
-    /// Something is lost (tcp_enter_recovery).
-    pub(super) fn enter_recovery(&mut self, ece: bool, net: &mut Net) {
+    /// Enters recovery after a loss (tcp_enter_recovery).
+    pub(super) fn enter_recovery(&mut self, ece: bool, net: &mut SimNetwork) {
         self.prior_ssthresh = 0;
-        self.begin_undo();
-        if !self.is_reducing() {
+        self.init_undo();
+        if !self.in_cwnd_reduction() {
             if !ece {
                 self.prior_ssthresh = self.current_ssthresh();
             }
-            self.begin_reduction(net);
+            self.init_cwnd_reduction(net);
         }
-        self.enter(Phase::Recovery, net);
+        self.set_ca_state(CaState::Recovery, net);
     }
 
-    /// The receiver saw a mark (tcp_enter_cwr).
-    fn enter_cwr(&mut self, net: &mut Net) {
+    /// Enters CWR after an ECN echo (tcp_enter_cwr).
+    fn enter_cwr(&mut self, net: &mut SimNetwork) {
         self.prior_ssthresh = 0;
-        if self.phase < Phase::Cwr {
+        if self.ca_state < CaState::Cwr {
             self.undo_marker = None;
-            self.begin_reduction(net);
-            self.enter(Phase::Cwr, net);
+            self.init_cwnd_reduction(net);
+            self.set_ca_state(CaState::Cwr, net);
         }
     }
 
-    /// Brings the window down in proportion to what arrives (tcp_cwnd_reduction, RFC 6937).
-    pub(super) fn reduce(&mut self, delivered: u32, lost: u32, news: &News) {
+    /// Reduces the window in proportion to what is delivered (tcp_cwnd_reduction, RFC 6937).
+    pub(super) fn cwnd_reduction(&mut self, delivered: u32, lost: u32, summary: &AckSummary) {
         if delivered == 0 || self.flow.prior_cwnd == 0 {
             return;
         }
-        let (in_flight, ssthresh) = (i64::from(self.in_flight()), i64::from(self.flow.ssthresh));
+        let in_flight = i64::from(self.in_flight());
+        let ssthresh = i64::from(self.flow.ssthresh);
+        let prior_cwnd = i64::from(self.flow.prior_cwnd);
         self.prr_delivered += delivered;
-        let (arrived, sent, prior) = (i64::from(self.prr_delivered), i64::from(self.prr_out), i64::from(self.flow.prior_cwnd));
-        let mut may = if in_flight > ssthresh {
-            (ssthresh * arrived + prior - 1) / prior - sent
+        let prr_delivered = i64::from(self.prr_delivered);
+        let prr_out = i64::from(self.prr_out);
+        let mut sendable = if in_flight > ssthresh {
+            (ssthresh * prr_delivered + prior_cwnd - 1) / prior_cwnd - prr_out
         } else {
-            // Slow start, while that does good.
-            let grow = i64::from(news.advanced && lost == 0);
-            ((arrived - sent).max(delivered.into()) + grow).min(ssthresh - in_flight)
+            // Slow start while nothing more is lost.
+            let growth = i64::from(summary.advanced && lost == 0);
+            ((prr_delivered - prr_out).max(delivered.into()) + growth).min(ssthresh - in_flight)
         };
-        // The first retransmission goes at once.
-        may = may.max(i64::from(self.prr_out == 0));
-        self.flow.cwnd = (in_flight + may).clamp(1, control::INFINITE.into()) as u32;
+        // The first retransmission is sent without delay.
+        sendable = sendable.max(i64::from(prr_out == 0));
+        self.flow.cwnd = (in_flight + sendable).clamp(1, control::INFINITE.into()) as u32;
     }
 
-    /// The window has come down (tcp_end_cwnd_reduction).
-    pub(super) fn end_reduction(&mut self) {
-        let stands = self.phase == Phase::Cwr || self.undo_marker.is_some();
-        if !self.whole && self.flow.ssthresh < control::INFINITE && stands {
+    /// Ends the reduction with the window at the threshold (tcp_end_cwnd_reduction).
+    pub(super) fn end_cwnd_reduction(&mut self) {
+        let is_final = self.ca_state == CaState::Cwr || self.undo_marker.is_some();
+        if !self.owns_window && self.flow.ssthresh < control::INFINITE && is_final {
             self.flow.cwnd = self.flow.ssthresh.max(1);
         }
     }
 
-    /// Open, or disorder while something is out of order (tcp_try_keep_open).
-    pub(super) fn keep_open(&mut self, net: &mut Net) {
-        let amiss = self.sacked_out + self.lost_out > 0 || self.any_retransmitted();
-        let phase = if amiss { Phase::Disorder } else { Phase::Open };
-        if self.phase != phase {
-            self.enter(phase, net);
-            self.high = self.nxt;
+    /// Returns to Open, or to Disorder while data is out of order (tcp_try_keep_open).
+    pub(super) fn try_keep_open(&mut self, net: &mut SimNetwork) {
+        let is_disordered = self.sacked_out + self.lost_out > 0 || self.any_retransmission_out();
+        let ca_state = if is_disordered { CaState::Disorder } else { CaState::Open };
+        if self.ca_state != ca_state {
+            self.set_ca_state(ca_state, net);
+            self.high_seq = self.snd_nxt;
         }
     }
 
-    fn try_to_open(&mut self, news: &News, net: &mut Net) {
-        if !self.any_retransmitted() {
-            self.retrans_stamp = 0;
+    fn try_to_open(&mut self, summary: &AckSummary, net: &mut SimNetwork) {
+        if !self.any_retransmission_out() {
+            self.first_retransmit_ns = 0;
         }
-        if news.ece {
+        if summary.ece {
             self.enter_cwr(net);
         }
-        if self.phase != Phase::Cwr {
-            self.keep_open(net);
+        if self.ca_state != CaState::Cwr {
+            self.try_keep_open(net);
         }
     }
 
-    /// Whether a retransmission may still be under way (tcp_any_retrans_done).
-    fn any_retransmitted(&self) -> bool {
+    /// Whether a retransmission may still be in flight (tcp_any_retrans_done).
+    fn any_retransmission_out(&self) -> bool {
         self.retrans_out > 0 || self.segments.front().is_some_and(|head| head.has(EVER_RETRANS))
     }
 
-    /// What was acknowledged is what was sent first: its retransmission was needless (tcp_packet_delayed).
-    fn was_only_late(&self, news: &News) -> bool {
-        if self.retrans_stamp > 0 { news.echo > 0 && news.echo < self.retrans_stamp } else { !self.any_retransmitted() }
+    /// Whether the acknowledged data is from the original transmission, so that its retransmission
+    /// was spurious (tcp_packet_delayed; RFC 3522).
+    fn packet_delayed(&self, summary: &AckSummary) -> bool {
+        if self.first_retransmit_ns > 0 {
+            summary.echo_ns > 0 && summary.echo_ns < self.first_retransmit_ns
+        } else {
+            !self.any_retransmission_out()
+        }
     }
 
-    fn may_undo(&self, news: &News) -> bool {
-        self.undo_marker.is_some() && (self.undo_retrans == 0 || self.was_only_late(news))
+    fn may_undo(&self, summary: &AckSummary) -> bool {
+        self.undo_marker.is_some() && (self.undo_retrans == 0 || self.packet_delayed(summary))
     }
 
-    /// Takes a reduction back (tcp_undo_cwnd_reduction).
-    fn undo(&mut self, forgive: bool, net: &mut Net) {
-        if forgive {
+    /// Undoes the window reduction (tcp_undo_cwnd_reduction). With `unmark_losses` no segment
+    /// counts as lost any more.
+    fn undo_cwnd_reduction(&mut self, unmark_losses: bool, net: &mut SimNetwork) {
+        if unmark_losses {
             for segment in &mut self.segments {
                 segment.flags &= !LOST;
             }
             self.lost_out = 0;
-            self.again.clear();
+            self.retransmit_queue.clear();
         }
         if self.prior_ssthresh > 0 {
-            if self.whole {
+            if self.owns_window {
                 self.flow.cwnd = self.flow.cwnd.max(self.flow.prior_cwnd);
             } else {
-                (self.flow.cwnd, _) = self.tell(Event { kind: Kind::Undo, ..Event::default() }, net);
+                (self.flow.cwnd, _) = self.notify_controller(Event { kind: Kind::Undo, ..Event::default() }, net);
             }
             if self.prior_ssthresh > self.flow.ssthresh {
                 self.flow.ssthresh = self.prior_ssthresh;
-                self.queue_cwr = false;
+                self.send_cwr = false;
             }
         }
-        self.tally.undone += 1;
-        self.cwnd_stamp = net.now;
+        self.counters.undone += 1;
+        self.cwnd_stamp_ns = net.now;
         self.undo_marker = None;
-        self.rack.look_again();
+        self.rack.rescan();
     }
 
-    /// All that was sent when recovery began is acknowledged (tcp_try_undo_recovery).
-    fn undo_or_recover(&mut self, news: &News, net: &mut Net) {
-        if self.may_undo(news) {
-            self.undo(false, net);
+    /// Everything that was sent before recovery began is acknowledged (tcp_try_undo_recovery).
+    fn try_undo_recovery(&mut self, summary: &AckSummary, net: &mut SimNetwork) {
+        if self.may_undo(summary) {
+            self.undo_cwnd_reduction(false, net);
         }
-        self.end_reduction();
-        self.enter(Phase::Open, net);
+        self.end_cwnd_reduction();
+        self.set_ca_state(CaState::Open, net);
     }
 
-    /// A part was acknowledged (tcp_try_undo_partial); true: nothing more is to be done.
-    fn undo_partial(&mut self, news: &News, net: &mut Net) -> bool {
-        if self.undo_marker.is_none() || !self.was_only_late(news) {
+    /// A part of it is acknowledged (tcp_try_undo_partial). Returns true if nothing is to be
+    /// retransmitted for now.
+    fn try_undo_partial(&mut self, summary: &AckSummary, net: &mut SimNetwork) -> bool {
+        if self.undo_marker.is_none() || !self.packet_delayed(summary) {
             return false;
         }
-        self.note_reordering(news.prior_una, self.highest_sacked);
-        // While retransmissions are out the next acknowledgements will tell more.
+        self.note_reordering(summary.prior_snd_una, self.highest_sacked);
+        // While retransmissions are in flight, the next acknowledgements will tell.
         if self.retrans_out > 0 {
             return true;
         }
-        if !self.any_retransmitted() {
-            self.retrans_stamp = 0;
+        if !self.any_retransmission_out() {
+            self.first_retransmit_ns = 0;
         }
-        self.undo(true, net);
-        self.keep_open(net);
+        self.undo_cwnd_reduction(true, net);
+        self.try_keep_open(net);
         false
     }
 
-    /// Every retransmission came twice (tcp_try_undo_dsack).
-    fn undo_by_duplicates(&mut self, net: &mut Net) -> bool {
+    /// Undoes the reduction if DSACKs have reported every retransmission as spurious
+    /// (tcp_try_undo_dsack).
+    fn try_undo_dsack(&mut self, net: &mut SimNetwork) -> bool {
         if self.undo_marker.is_none() || self.undo_retrans != 0 {
             return false;
         }
-        self.undo(false, net);
+        self.undo_cwnd_reduction(false, net);
         true
     }
 
-    /// The timeout was needless (tcp_try_undo_loss).
-    fn undo_loss(&mut self, sure: bool, news: &News, net: &mut Net) -> bool {
-        if !sure && !self.may_undo(news) {
+    /// Undoes the reduction if the timeout was spurious, which is certain if `is_certain`
+    /// (tcp_try_undo_loss).
+    fn try_undo_loss(&mut self, is_certain: bool, summary: &AckSummary, net: &mut SimNetwork) -> bool {
+        if !is_certain && !self.may_undo(summary) {
             return false;
         }
-        self.undo(true, net);
-        self.timeouts_in_row = 0;
-        self.enter(Phase::Open, net);
+        self.undo_cwnd_reduction(true, net);
+        self.consecutive_timeouts = 0;
+        self.set_ca_state(CaState::Open, net);
         true
     }
 
-    /// After a timeout (tcp_process_loss). Of F-RTO (RFC 5682) there is what selective acknowledgements show.
-    fn process_loss(&mut self, news: &News, net: &mut Net) -> Resend {
-        if news.advanced && self.undo_loss(false, news, net) {
-            return Resend::Nothing;
+    /// Processes an acknowledgement in the state Loss (tcp_process_loss). F-RTO (RFC 5682) uses
+    /// only what SACK reveals.
+    fn process_loss(&mut self, summary: &AckSummary, net: &mut SimNetwork) -> Retransmit {
+        if summary.advanced && self.try_undo_loss(false, summary, net) {
+            return Retransmit::Nothing;
         }
         if self.frto {
-            if news.original && self.undo_loss(true, news, net) {
-                return Resend::Nothing;
+            if summary.delivered_original && self.try_undo_loss(true, summary, net) {
+                return Retransmit::Nothing;
             }
             self.frto = false;
         }
-        if self.una >= self.high {
-            self.undo_or_recover_from_loss(news, net);
-            return Resend::Nothing;
+        if self.snd_una >= self.high_seq {
+            self.recover_from_loss(summary, net);
+            return Retransmit::Nothing;
         }
-        Resend::Lost
+        Retransmit::LostSegments
     }
 
-    fn undo_or_recover_from_loss(&mut self, news: &News, net: &mut Net) {
-        if self.may_undo(news) {
-            self.undo(false, net);
+    fn recover_from_loss(&mut self, summary: &AckSummary, net: &mut SimNetwork) {
+        if self.may_undo(summary) {
+            self.undo_cwnd_reduction(false, net);
         }
-        self.enter(Phase::Open, net);
+        self.set_ca_state(CaState::Open, net);
     }
 
-    /// The segment is lost, or its retransmission is (tcp_mark_skb_lost).
+    /// Marks a segment, or its retransmission, lost (tcp_mark_skb_lost).
     pub(super) fn mark_lost(&mut self, index: usize) {
-        let number = self.base + index as u64;
+        let number = self.acked_segments + index as u64;
         let segment = &mut self.segments[index];
         if segment.has(LOST) {
             if !segment.has(RETRANS) {
@@ -312,15 +325,15 @@ impl Sender {
             self.lost_out += 1;
         }
         self.lost += 1;
-        // Mostly they are found in order.
-        match self.again.back() {
+        // Usually losses are found in order.
+        match self.retransmit_queue.back() {
             Some(back) if *back >= number => {
-                let at = self.again.partition_point(|other| *other < number);
-                if self.again.get(at) != Some(&number) {
-                    self.again.insert(at, number);
+                let at = self.retransmit_queue.partition_point(|other| *other < number);
+                if self.retransmit_queue.get(at) != Some(&number) {
+                    self.retransmit_queue.insert(at, number);
                 }
             }
-            _ => self.again.push_back(number),
+            _ => self.retransmit_queue.push_back(number),
         }
     }
 }

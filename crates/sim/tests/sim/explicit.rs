@@ -1,14 +1,15 @@
-//! Routers that take part, and the senders that they tell: what the papers say of them, as traces.
+//! XCP, VCP and MPCP end to end, with their routers: the claims of the papers, as traces.
 
 use crate::common::{near, play, refused, run, scenario};
 use outcome::{Engine, Outcome};
-use sim::{Settings, Sim};
+use sim::{Sim, TcpSettings};
 
-/// What 20 Mbit/s bring of payload, bits a second, and a BDP at 100 ms.
+/// The payload rate of 20 Mbit/s, bit/s, and the BDP at 100 ms, bytes.
 const MOST: f64 = 20e6 * 1448.0 / 1500.0;
 const BDP: f64 = 250_000.0;
 
-/// Flows of a law over a link of 20 Mbit/s and 100 ms with its routers.
+/// A scenario with flows of a controller over a link of 20 Mbit/s and 100 ms with the routers that
+/// it needs.
 fn text(law: &str, seconds: u32, link: &str, flows: &str) -> String {
     let kind = if law.starts_with("mpcp") { "mpcp" } else { &law[..3] };
     format!(
@@ -17,7 +18,7 @@ fn text(law: &str, seconds: u32, link: &str, flows: &str) -> String {
     )
 }
 
-/// A curve's values from one time to another, s.
+/// The values of a curve between two times, s.
 fn between<'a>(outcome: &'a Outcome, what: &str, whose: &str, from: f64, to: f64) -> impl Iterator<Item = f64> + 'a {
     let series = outcome.series.iter().find(|series| series.what == what && series.whose == whose).unwrap();
     series.t.iter().zip(&series.v).filter(move |(t, _)| (from..=to).contains(*t)).map(|(_, v)| *v)
@@ -29,9 +30,9 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 #[test]
-fn xcp_fills_a_link_in_ten_round_trips_without_a_queue() {
+fn xcp_fills_a_link_in_ten_rtts_without_a_queue() {
     let outcome = run(&text("xcp-e2e", 20, "", ""));
-    // Goodput is a mean over half a second.
+    // The goodput curve is a mean over half a second.
     let least = between(&outcome, "goodput", "all", 1.5, 20.0).fold(f64::INFINITY, f64::min);
     assert!(least > 0.95 * MOST, "{least} of {MOST}");
     assert_eq!((outcome.queue_drops(), outcome.retransmits()), (0, 0));
@@ -40,27 +41,29 @@ fn xcp_fills_a_link_in_ten_round_trips_without_a_queue() {
 }
 
 #[test]
-fn xcp_makes_flows_alike_within_25_intervals() {
+fn xcp_converges_to_fairness_within_25_intervals() {
     let outcome = run(&text("xcp-e2e", 40, "", "count = 5\nstart = { every = \"6s\" }\n"));
     assert_eq!((outcome.queue_drops(), outcome.retransmits()), (0, 0));
-    // An interval is a round trip; what is looked at is a mean over half a second.
+    // An interval is an RTT; the curves are means over half a second.
     assert!(outcome.converge_s.unwrap() < 2.5 + 0.5, "{:?}", outcome.converge_s);
     assert!(outcome.jain.unwrap() > 0.995 && outcome.utilization > 0.95, "{:?} {}", outcome.jain, outcome.utilization);
 }
 
 #[test]
-fn xcp_does_not_favour_short_round_trips() {
+fn xcp_does_not_favour_short_rtts() {
     // 100, 200, 300 and 400 ms.
     let outcome = run(&text("xcp-e2e", 60, "", "count = 4\naccess_delay = { every = \"50ms\" }\n"));
     let shares: Vec<f64> = (0..4).map(|flow| mean(between(&outcome, "flow_goodput", &format!("flow {flow}"), 20.0, 60.0))).collect();
     assert!(outcome::jain(&shares).unwrap() > 0.999, "{shares:?}");
-    // While nothing is known of the long ones yet, the first intervals are too short for them: some are dropped.
+    // Until the long RTTs are known, the first intervals are too short for them, and some packets
+    // are dropped.
     assert!(outcome.utilization > 0.95 && outcome.queue_drops() < 50, "{} {}", outcome.utilization, outcome.queue_drops());
 }
 
 #[test]
-fn xcp_leaves_to_others_what_they_take() {
-    // UDP has no header: it is load, and nothing is told to it. For half of the time it takes eight of twenty.
+fn xcp_yields_to_cross_traffic() {
+    // UDP has no congestion header: it counts as load and gets no feedback. It takes 8 of 20 Mbit/s
+    // for ten seconds.
     let cross = "[[cross]]\nlink = 1\nrate = \"8Mbit\"\nstart = \"10s\"\nstop = \"20s\"\n";
     let outcome = run(&text("xcp-e2e", 30, "", &format!("count = 2\n{cross}")));
     let goodput = |from: f64, to: f64| mean(between(&outcome, "goodput", "all", from, to));
@@ -81,7 +84,8 @@ fn xcp_follows_a_change_of_rate() {
     assert!(standing < 0.1 * BDP && outcome.queue_drops() == 0, "{standing}");
 }
 
-/// Three links in a row, of which the middle one is the slowest; UDP on the last makes that one the bottleneck from 15 s on.
+/// Three links in a row, of which the middle one is the slowest. UDP makes the last one the
+/// bottleneck from 15 s on.
 fn row(law: &str, kinds: [&str; 3]) -> Outcome {
     let [one, two, three] = kinds;
     run(&format!(
@@ -92,7 +96,7 @@ fn row(law: &str, kinds: [&str; 3]) -> Outcome {
 }
 
 #[test]
-fn of_several_routers_the_slowest_rules() {
+fn the_bottleneck_rules_among_several_routers() {
     for (law, kind, [first, second]) in
         [("xcp-e2e", "xcp", [0.97, 0.97]), ("vcp-e2e", "vcp", [0.9, 0.88]), ("mpcp-e2e", "mpcp", [0.9, 0.88])]
     {
@@ -105,16 +109,17 @@ fn of_several_routers_the_slowest_rules() {
 }
 
 #[test]
-fn links_of_other_kinds_between_say_nothing() {
-    // Only the middle one tells; what the last, which is a plain queue, has no room for is lost like anywhere.
+fn links_with_other_queues_give_no_feedback() {
+    // Only the middle link has a router. The last one is a plain queue and drops what it has no
+    // room for.
     let outcome = row("xcp-e2e", ["droptail", "xcp", "ecn"]);
     let goodput = |from: f64, to: f64| mean(between(&outcome, "goodput", "all", from, to));
     near(goodput(8.0, 15.0), MOST, 0.04);
-    assert!(outcome.links[2].queue_drops > 0, "the last link is full, and nobody tells");
+    assert!(outcome.links[2].queue_drops > 0, "the last link is full and gives no feedback");
 }
 
 #[test]
-fn loads_in_few_bits_fill_a_link_without_loss() {
+fn vcp_and_mpcp_fill_a_link_without_loss() {
     for (law, after, part) in [("vcp-e2e", 30.0, 0.88), ("mpcp-e2e", 10.0, 0.88), ("mpcp3-e2e", 10.0, 0.88)] {
         let outcome = run(&text(law, 60, "", ""));
         let goodput = mean(between(&outcome, "goodput", "all", after, 60.0));
@@ -126,7 +131,7 @@ fn loads_in_few_bits_fill_a_link_without_loss() {
 }
 
 #[test]
-fn loads_in_few_bits_make_flows_alike_but_slowly() {
+fn vcp_and_mpcp_converge_slowly() {
     let flows = "count = 4\nstart = { every = \"3s\" }\n";
     let late = |law: &str| {
         let outcome = run(&text(law, 120, "", flows));
@@ -145,7 +150,7 @@ fn loads_in_few_bits_make_flows_alike_but_slowly() {
 }
 
 #[test]
-fn a_loss_counts_as_ever_unless_the_window_is_kept() {
+fn a_loss_reduces_the_window_unless_it_is_kept() {
     for law in ["xcp-e2e", "vcp-e2e", "mpcp-e2e"] {
         let goodput = |name: &str| run(&text(name, 60, "loss = { per_packet = 0.005 }\n", "count = 2\n")).goodput_bps;
         let (answers, keeps) = (goodput(law), goodput(&format!("{law}-keep")));
@@ -154,8 +159,8 @@ fn a_loss_counts_as_ever_unless_the_window_is_kept() {
 }
 
 #[test]
-fn an_application_that_offers_little_leaves_the_rest() {
-    // A tenth of the link is offered; the other flow gets what is left.
+fn an_application_limited_flow_leaves_the_rest() {
+    // One flow offers a tenth of the capacity; the other gets the rest.
     let flows = "offers = { bytes = \"25kB\", every = \"100ms\" }\n[[flow]]\n";
     let outcome = run(&text("xcp-e2e", 30, "", flows));
     let [little, rest] = [0, 1].map(|flow| mean(between(&outcome, "flow_goodput", &format!("flow {flow}"), 5.0, 30.0)));
@@ -164,7 +169,7 @@ fn an_application_that_offers_little_leaves_the_rest() {
 }
 
 #[test]
-fn what_has_no_header_passes_as_it_is() {
+fn flows_without_a_header_are_unaffected_by_routers() {
     for kind in ["xcp", "vcp", "mpcp"] {
         let plain = text("xcp-e2e", 20, "", "").replace("xcp-e2e", "cubic");
         let (plain, routed) = (plain.replace("\"xcp\"", "\"droptail\""), plain.replace("\"xcp\"", &format!("\"{kind}\"")));
@@ -173,7 +178,7 @@ fn what_has_no_header_passes_as_it_is() {
 }
 
 #[test]
-fn each_leg_is_for_itself() {
+fn each_leg_has_its_own_controller() {
     let text = |control: &str| {
         format!(
             "{control}[[link]]\nrate = \"50Mbit\"\ndelay = \"5ms\"\nqueue.kind = \"xcp\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"50ms\"\n\
@@ -189,22 +194,22 @@ fn each_leg_is_for_itself() {
 }
 
 #[test]
-fn who_would_never_be_told_is_refused_with_the_cure() {
+fn a_missing_router_is_refused_with_the_cure() {
     let text = "[control]\nsender = \"xcp-e2e\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"5ms\"\n[[link]]\nrate = \"10Mbit\"\ndelay = \"5ms\"\n\
         queue.kind = \"vcp\"\n[[flow]]\nbytes = \"1MB\"\n";
     assert_eq!(refused(text), "control.sender");
     let error = Sim::default().can_answer(&scenario(text)).unwrap_err().to_string();
     assert_eq!(
         error,
-        "control.sender: \"xcp-e2e\" sends what xcp routers tell it to, and none of links 1 to 2 has one: give link 2 queue = { kind = \"xcp\" }"
+        "control.sender: \"xcp-e2e\" sends at the rate that xcp routers tell it, and none of links 1 to 2 has one: give link 2 queue = { kind = \"xcp\" }"
     );
 }
 
 #[test]
-fn delayed_acknowledgements_take_nothing_away() {
-    // What is told adds up until it is passed on.
+fn delayed_acknowledgements_lose_no_feedback() {
+    // XCP's feedback adds up until the next acknowledgement.
     let text = text("xcp-e2e", 20, "", "count = 3\n");
-    let [held, each] = [true, false].map(|delayed_acks| play(&text, 1, Settings { delayed_acks, ..Settings::default() }).0);
+    let [held, each] = [true, false].map(|delayed_acks| play(&text, 1, TcpSettings { delayed_acks, ..TcpSettings::default() }).0);
     assert!(held.utilization > 0.95 && each.utilization > 0.95, "{} {}", held.utilization, each.utilization);
     assert!(held.jain.unwrap() > 0.99 && each.jain.unwrap() > 0.99, "{:?} {:?}", held.jain, each.jain);
 }

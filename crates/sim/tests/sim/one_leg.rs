@@ -1,36 +1,37 @@
-//! One connection over one link: times to the packet, rates, recovery.
+//! One connection over one link: exact times, rates, loss recovery.
 
 use crate::common::{near, play, refused, run, scenario};
-use sim::{Recovery, Settings};
+use sim::{Recovery, TcpSettings};
 
-/// Of 1500 bytes it sends one in a millisecond.
+/// The link sends a packet of 1500 bytes in a millisecond.
 const LINK: &str = "[[link]]\nrate = \"12Mbit\"\ndelay = \"20ms\"\n";
-/// A SYN on the line, and an acknowledgement, seconds.
+/// Transmission times of a SYN and of an acknowledgement, s.
 const SYN: f64 = 60.0 * 8.0 / 12e6;
 const ACK: f64 = 52.0 * 8.0 / 12e6;
 
 #[test]
-fn one_window_takes_a_handshake_and_its_own_time() {
-    let settings = Settings { initial_window: 40, ..Settings::default() };
-    let (outcome, effort) = play(&format!("{LINK}queue = \"100pkt\"\n[[flow]]\nbytes = \"57920B\"\n"), 1, settings);
-    // The handshake's last word goes before the 40 packets.
+fn one_window_takes_a_handshake_and_its_transmission_time() {
+    let settings = TcpSettings { initial_window: 40, ..TcpSettings::default() };
+    let (outcome, counters) = play(&format!("{LINK}queue = \"100pkt\"\n[[flow]]\nbytes = \"57920B\"\n"), 1, settings);
+    // The ACK of the handshake precedes the 40 packets.
     let expected = 2.0 * (SYN + 0.02) + ACK + 0.040 + 0.02;
     near(outcome.flows[0].end_s.unwrap(), expected, 1e-6);
-    assert_eq!((effort.segments, outcome.flows[0].bytes, outcome.retransmits()), (40, 57_920, 0));
+    assert_eq!((counters.segments, outcome.flows[0].bytes, outcome.retransmits()), (40, 57_920, 0));
 }
 
 #[test]
 fn slow_start_doubles_from_ten() {
-    // 10, 20 and 40 packets: two round trips before the last of 70 has its turn.
+    // 10, 20 and 40 packets: the last of 70 is sent after two RTTs.
     let outcome = run(&format!("{LINK}queue = \"100pkt\"\n[[flow]]\nbytes = \"101360B\"\n"));
-    // The first acknowledgement of each round lets the next begin, the data follow each other.
+    // The first acknowledgement of each round starts the next one; the packets of a round follow
+    // each other.
     let first = 2.0 * (SYN + 0.02) + ACK + 0.001 + 0.02;
     let end = outcome.flows[0].end_s.unwrap();
     assert!(end > first + 2.0 * 0.040 + 0.039 && end < first + 2.0 * 0.043 + 0.045, "{end} from {first}");
 }
 
 #[test]
-fn a_download_takes_half_a_round_trip_more() {
+fn a_download_takes_half_an_rtt_more() {
     let text = |opens: &str| format!("{LINK}[[flow]]\nbytes = \"1448B\"\nopens = \"{opens}\"\n");
     let (up, down) = (run(&text("sender")), run(&text("receiver")));
     let data = 0.001 + 0.02;
@@ -39,7 +40,7 @@ fn a_download_takes_half_a_round_trip_more() {
 }
 
 #[test]
-fn a_long_flow_fills_the_line() {
+fn a_long_flow_fills_the_link() {
     for control in ["reno", "cubic", "vegas", "hybla", "westwood"] {
         let outcome = run(&format!("duration = \"60s\"\n[control]\nsender = \"{control}\"\n{LINK}[[flow]]\n"));
         let most = 12e6 * 1448.0 / 1500.0;
@@ -55,66 +56,69 @@ fn a_long_flow_fills_the_line() {
 #[test]
 fn delayed_acknowledgements_are_half_as_many() {
     let text = format!("{LINK}queue = \"1000pkt\"\n[control]\nsender = \"vegas\"\n[[flow]]\nbytes = \"30MB\"\n");
-    let (_, delayed) = play(&text, 1, Settings::default());
-    let (_, each) = play(&text, 1, Settings { delayed_acks: false, ..Settings::default() });
-    // The first sixteen go at once.
+    let (_, delayed) = play(&text, 1, TcpSettings::default());
+    let (_, each) = play(&text, 1, TcpSettings { delayed_acks: false, ..TcpSettings::default() });
+    // The first sixteen are sent immediately.
     assert!(delayed.acks.abs_diff(16 + (delayed.segments - 16) / 2) <= 4, "{delayed:?}");
-    // The word that ends the handshake is the sender's.
+    // The ACK of the handshake is the sender's.
     assert_eq!(each.acks, each.segments);
 }
 
 #[test]
-fn a_single_small_segment_is_acknowledged_at_once() {
-    // What is short empties the receiver's queue: there is no delay to wait for, and no probe.
-    let (_, effort) = play(&format!("{LINK}[[flow]]\nbytes = \"100B\"\n"), 1, Settings::default());
-    assert_eq!((effort.segments, effort.probes), (1, 0));
+fn a_single_small_segment_is_acknowledged_immediately() {
+    // A short segment empties the receiver's queue, so its acknowledgement is not delayed, and
+    // there is no loss probe.
+    let (_, counters) = play(&format!("{LINK}[[flow]]\nbytes = \"100B\"\n"), 1, TcpSettings::default());
+    assert_eq!((counters.segments, counters.probes), (1, 0));
 }
 
 #[test]
 fn an_outage_is_survived() {
     let changes = "changes = [ { at = \"2s\", rate = \"10bit\" }, { at = \"9s\", rate = \"12Mbit\" } ]\n";
-    // Without selective acknowledgements the hundreds that the first slow start loses are mended one a round trip.
+    // Without SACK, the hundreds of losses of the first slow start are repaired at one an RTT.
     for (recovery, most) in [(Recovery::Sack, 8.0), (Recovery::NewReno, 30.0)] {
-        let settings = Settings { recovery, ..Settings::default() };
-        let (outcome, effort) = play(&format!("{LINK}{changes}[[flow]]\nbytes = \"6MB\"\n"), 1, settings);
+        let settings = TcpSettings { recovery, ..TcpSettings::default() };
+        let (outcome, counters) = play(&format!("{LINK}{changes}[[flow]]\nbytes = \"6MB\"\n"), 1, settings);
         let end = outcome.flows[0].end_s.unwrap();
-        assert!(effort.timeouts >= 3, "{effort:?}");
-        // 6 MB take 4.1 s; the timeout doubled from a quarter of a second on.
-        assert!(end > 9.0 + 2.0 && end < 9.0 + most, "{recovery:?} {end} {effort:?}");
+        assert!(counters.timeouts >= 3, "{counters:?}");
+        // 6 MB take 4.1 s; the timeout doubles from a quarter of a second on.
+        assert!(end > 9.0 + 2.0 && end < 9.0 + most, "{recovery:?} {end} {counters:?}");
     }
 }
 
 #[test]
-fn a_needless_syn_costs_nothing() {
+fn a_spurious_syn_retransmission_costs_nothing() {
     let text = |delay: &str| format!("[[link]]\nrate = \"12Mbit\"\ndelay = \"{delay}\"\n[[flow]]\nbytes = \"14480B\"\n");
     let outcome = run(&text("700ms"));
     assert_eq!(outcome.retransmits(), 1);
     near(outcome.flows[0].end_s.unwrap(), 2.1 + 0.010, 1e-3);
-    // Three of them at a round trip of 3.2 s, and none cuts the window.
+    // Three of them at an RTT of 3.2 s, and none reduces the initial window.
     let outcome = run(&text("1600ms"));
     assert_eq!(outcome.retransmits(), 3);
     near(outcome.flows[0].end_s.unwrap(), 4.8 + 0.010, 1e-3);
 }
 
 #[test]
-fn losses_are_mended_quickly() {
+fn losses_are_repaired_quickly() {
     let text =
         "[[link]]\nrate = \"12Mbit\"\ndelay = \"20ms\"\nqueue = \"200pkt\"\nloss = { per_packet = 0.0005 }\n[[flow]]\nbytes = \"20MB\"\n";
     let least = 20e6 / 1448.0 * 0.001;
-    let (outcome, effort) = play(text, 3, Settings::default());
+    let (outcome, counters) = play(text, 3, TcpSettings::default());
     let losses = outcome.links[0].losses + outcome.links[0].queue_drops;
-    // Each of them once, but for what was lost again and found by the next acknowledgement, or by a probe.
-    assert!(outcome.retransmits() >= losses && outcome.retransmits() <= losses + 2, "{effort:?} {losses}");
-    assert_eq!(effort.timeouts, 0);
+    // Each loss is retransmitted once, except for lost retransmissions, which the next
+    // acknowledgement or a probe reveals.
+    assert!(outcome.retransmits() >= losses && outcome.retransmits() <= losses + 2, "{counters:?} {losses}");
+    assert_eq!(counters.timeouts, 0);
     assert!(outcome.flows[0].end_s.unwrap() < 1.25 * least, "{:?}", outcome.flows[0].end_s);
-    // Without selective acknowledgements one a round trip is mended, and many at once take a timeout.
-    let (outcome, _) = play(text, 3, Settings { recovery: Recovery::NewReno, ..Settings::default() });
+    // Without SACK one loss an RTT is repaired, and many at once lead to a timeout.
+    let (outcome, _) = play(text, 3, TcpSettings { recovery: Recovery::NewReno, ..TcpSettings::default() });
     assert!(outcome.flows[0].end_s.unwrap() < 1.6 * least, "{:?}", outcome.flows[0].end_s);
 }
 
 #[test]
-fn flows_with_extra_delays_do_not_wait_for_each_other() {
-    // One segment each over a link that is idle: a handshake and half a round trip, whoever else is still on his way.
+fn flows_with_extra_delays_are_independent() {
+    // One segment each over an idle link takes a handshake and half an RTT, whatever else is in
+    // flight.
     let text = "[[link]]\nrate = \"1Gbit\"\ndelay = \"20ms\"\n[[flow]]\ncount = 8\nbytes = \"1448B\"\n\
                 access_delay = { uniform = [\"0ms\", \"200ms\"] }\n";
     let (outcome, specs) = (run(text), scenario(text).flow_specs(1));
@@ -124,41 +128,42 @@ fn flows_with_extra_delays_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn newreno_sends_a_single_loss_again_at_once() {
-    // What is in flight beyond the window that was just halved must not keep the retransmission back: once it did, and each loss took a timeout.
-    let settings = Settings { recovery: Recovery::NewReno, delayed_acks: false, ..Settings::default() };
+fn newreno_retransmits_a_single_loss_immediately() {
+    // Regression: data in flight beyond the window that was just halved must not delay the
+    // retransmission, or each loss leads to a timeout.
+    let settings = TcpSettings { recovery: Recovery::NewReno, delayed_acks: false, ..TcpSettings::default() };
     let text = "[[link]]\nrate = \"100Mbit\"\ndelay = \"20ms\"\nqueue = \"400pkt\"\nloss = { per_second = 1 }\n\
                 [[flow]]\nbytes = \"100MB\"\nwindow = \"200kB\"\n";
-    let (outcome, effort) = play(text, 1, settings);
+    let (outcome, counters) = play(text, 1, settings);
     let losses = outcome.links[0].losses;
-    // A timeout takes two losses in one round trip, or that of a retransmission.
-    assert!(losses > 20 && effort.timeouts <= losses / 8, "{effort:?} {losses}");
-    assert!(outcome.retransmits() >= losses && outcome.retransmits() < 2 * losses + 100 * effort.timeouts, "{effort:?} {losses}");
+    // A timeout needs two losses in one RTT, or a lost retransmission.
+    assert!(losses > 20 && counters.timeouts <= losses / 8, "{counters:?} {losses}");
+    assert!(outcome.retransmits() >= losses && outcome.retransmits() < 2 * losses + 100 * counters.timeouts, "{counters:?} {losses}");
 }
 
 #[test]
-fn two_duplicates_let_something_new_go() {
-    // RFC 3042. Six segments in windows of three: whichever is lost, no more than two come after it before the window lets go, so that without
-    // the new ones each loss would take a timeout.
+fn limited_transmit_sends_new_data_after_two_duplicates() {
+    // RFC 3042. Six segments in windows of three: at most two segments follow a lost one before the
+    // window moves on, so without the new segments each loss would lead to a timeout.
     let text = format!("{LINK}loss = {{ per_packet = 0.08 }}\n[[flow]]\nbytes = \"8688B\"\n");
-    let settings = Settings { recovery: Recovery::NewReno, delayed_acks: false, initial_window: 3, ..Settings::default() };
+    let settings = TcpSettings { recovery: Recovery::NewReno, delayed_acks: false, initial_window: 3, ..TcpSettings::default() };
     let is_mended = |seed: &u64| {
-        let (outcome, effort) = play(&text, *seed, settings);
-        // A SYN that is lost takes a second.
-        effort.timeouts == 0 && outcome.retransmits() == 1 && outcome.completion_s().is_some_and(|done| done < 0.5)
+        let (outcome, counters) = play(&text, *seed, settings);
+        // A lost SYN takes a second.
+        counters.timeouts == 0 && outcome.retransmits() == 1 && outcome.completion_s().is_some_and(|done| done < 0.5)
     };
     assert!((1..=300).filter(is_mended).count() >= 10);
 }
 
 #[test]
-fn a_lost_tail_is_found_by_a_probe() {
-    // Ten segments, of which often the last are lost: nothing comes after them that would tell. A probe does, after two round trips; without
-    // selective acknowledgements it takes a timeout.
+fn a_lost_tail_is_found_by_a_loss_probe() {
+    // Of ten segments often the last ones are lost, and nothing after them reveals it. A probe does
+    // after two RTTs; without SACK it takes a timeout.
     let text = format!("{LINK}loss = {{ per_packet = 0.08 }}\n[[flow]]\nbytes = \"14480B\"\n");
     let mean = |recovery| {
-        let runs = (1..=300).map(|seed| play(&text, seed, Settings { recovery, ..Settings::default() }));
-        let sums = runs.fold((0.0, 0, 0), |(time, probes, timeouts), (outcome, effort)| {
-            (time + outcome.completion_s().unwrap(), probes + effort.probes, timeouts + effort.timeouts)
+        let runs = (1..=300).map(|seed| play(&text, seed, TcpSettings { recovery, ..TcpSettings::default() }));
+        let sums = runs.fold((0.0, 0, 0), |(time, probes, timeouts), (outcome, counters)| {
+            (time + outcome.completion_s().unwrap(), probes + counters.probes, timeouts + counters.timeouts)
         });
         (sums.0 / 300.0, sums.1, sums.2)
     };
@@ -168,42 +173,43 @@ fn a_lost_tail_is_found_by_a_probe() {
 }
 
 #[test]
-fn a_needless_timeout_is_taken_back() {
-    // The line stands still for two thirds of a second: the timer fires, and what arrives then was sent before its retransmission.
+fn a_spurious_timeout_is_undone() {
+    // The link stalls for 0.65 s. The timer expires, and then acknowledgements of the original
+    // transmissions arrive.
     let changes = "changes = [ { at = \"2s\", rate = \"10bit\" }, { at = \"2650ms\", rate = \"12Mbit\" } ]\n";
     let text = format!("[control]\nsender = \"reno\"\n{LINK}queue = \"400pkt\"\n{changes}[[flow]]\nbytes = \"6MB\"\nwindow = \"100kB\"\n");
-    let (outcome, effort) = play(&text, 1, Settings::default());
-    assert!(effort.timeouts >= 1 && effort.undone >= 1, "{effort:?}");
-    // 6 MB take 4.2 s, and the standstill.
+    let (outcome, counters) = play(&text, 1, TcpSettings::default());
+    assert!(counters.timeouts >= 1 && counters.undone >= 1, "{counters:?}");
+    // 6 MB take 4.2 s, and the stall.
     near(outcome.flows[0].end_s.unwrap(), 6e6 / 1448.0 * 0.001 + 0.65 + 0.1, 0.02);
 }
 
 #[test]
-fn the_receivers_window_is_a_limit() {
-    // Eight segments a round trip, however wide the link.
+fn the_advertised_window_is_a_limit() {
+    // Eight segments an RTT, whatever the rate of the link.
     let outcome = run("duration = \"20s\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"50ms\"\n[[flow]]\nwindow = \"11584B\"\n");
     near(outcome.goodput_bps, 11_584.0 * 8.0 / 0.1, 0.02);
 }
 
 #[test]
-fn an_application_that_offers_little_gets_it_through() {
+fn an_application_limited_flow_gets_its_rate() {
     let text = format!("duration = \"20s\"\n{LINK}[[flow]]\noffers = {{ bytes = \"20kB\", every = \"200ms\" }}\n");
     let outcome = run(&text);
     near(outcome.goodput_bps, 20e3 * 8.0 / 0.2, 0.02);
-    // Its window is not a promise: it does not grow beyond what is used twice over.
+    // The window does not grow beyond twice what is used.
     assert!(outcome.flows[0].legs[0].mean_cwnd_pkt < 30.0, "{:?}", outcome.flows[0].legs);
 }
 
 #[test]
-fn what_a_scenario_sets_of_tcp_is_the_simulators_setting() {
+fn a_scenarios_tcp_section_overrides_the_settings() {
     let lossy = "[[link]]\nrate = \"10Mbit\"\ndelay = \"40ms\"\nloss = { per_packet = 0.02 }\n[[flow]]\nbytes = \"2MB\"\n";
-    let linux = Settings::default();
+    let linux = TcpSettings::default();
     let plain = play(lossy, 1, linux).0;
     for (text, settings) in [
-        ("initial_rto = \"50ms\"", Settings { initial_rto: units::Span(50_000_000), ..linux }),
-        ("initial_window = 1", Settings { initial_window: 1, ..linux }),
-        ("sack = false", Settings { recovery: sim::Recovery::NewReno, ..linux }),
-        ("delayed_acks = false", Settings { delayed_acks: false, ..linux }),
+        ("initial_rto = \"50ms\"", TcpSettings { initial_rto: units::Span(50_000_000), ..linux }),
+        ("initial_window = 1", TcpSettings { initial_window: 1, ..linux }),
+        ("sack = false", TcpSettings { recovery: sim::Recovery::NewReno, ..linux }),
+        ("delayed_acks = false", TcpSettings { delayed_acks: false, ..linux }),
     ] {
         let set = play(&format!("{lossy}[tcp]\n{text}\n"), 1, linux).0;
         assert_eq!(set, play(lossy, 1, settings).0, "{text}");
@@ -212,11 +218,12 @@ fn what_a_scenario_sets_of_tcp_is_the_simulators_setting() {
 }
 
 #[test]
-fn a_window_that_is_not_used_grows_only_without_validation() {
+fn an_unused_window_grows_only_without_validation() {
     let text = "duration = \"60s\"\n[control]\nsender = \"reno\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"20ms\"\n\
         [[flow]]\noffers = { bytes = \"14480B\", every = \"20ms\" }\n";
     let window = |more: &str| run(&format!("{text}{more}")).flows[0].legs[0].mean_cwnd_pkt;
-    // Ten segments every half of a round trip: thirty are out at most, and slow start goes on to twice that, and what one acknowledgement adds.
+    // Ten segments every half RTT: at most thirty are in flight, and slow start ends at twice that
+    // plus the segments of one acknowledgement.
     assert!(window("") < 70.0, "{}", window(""));
     assert!(window("[tcp]\nvalidation = false\n") > 1000.0, "{}", window("[tcp]\nvalidation = false\n"));
 }
@@ -229,7 +236,7 @@ fn flows_share_a_link() {
 }
 
 #[test]
-fn access_delays_are_each_flows_own() {
+fn access_delays_apply_to_each_flow() {
     let text = format!("duration = \"30s\"\n{LINK}[[flow]]\nbytes = \"300kB\"\ncount = 2\naccess_delay = {{ every = \"100ms\" }}\n");
     let outcome = run(&text);
     let [near_one, far_one] = [0, 1].map(|flow| outcome.flows[flow].legs[0].min_rtt_s);
@@ -237,7 +244,7 @@ fn access_delays_are_each_flows_own() {
 }
 
 #[test]
-fn cross_traffic_takes_its_part() {
+fn cross_traffic_takes_its_share() {
     let cross = "[[cross]]\nlink = 1\nrate = \"6Mbit\"\n";
     let all = run(&format!("duration = \"30s\"\n{LINK}{cross}[[flow]]\n"));
     near(all.goodput_bps, 6e6 * 1448.0 / 1500.0, 0.06);
@@ -256,19 +263,19 @@ fn a_marking_queue_stays_short_and_loses_nothing() {
         let outcome = run(&text);
         assert_eq!((outcome.retransmits(), outcome.queue_drops()), (0, 0), "{control}");
         assert!(outcome.utilization > 0.95, "{control}: {}", outcome.utilization);
-        // It marks above a fifth of 240 kB.
+        // The marking threshold is a fifth of 240 kB.
         assert!(outcome.queue_bytes.unwrap().p99 < 130_000.0, "{control}: {:?}", outcome.queue_bytes);
     }
 }
 
 #[test]
-fn a_link_that_loses_everything_is_given_up() {
+fn a_run_over_a_link_that_loses_everything_ends() {
     let outcome = run(&format!("{LINK}loss = {{ per_packet = 1.0 }}\n[[flow]]\nbytes = \"1MB\"\n"));
     assert_eq!((outcome.flows[0].end_s, outcome.flows[0].bytes, outcome.warnings.len()), (None, 0, 1));
 }
 
 #[test]
-fn what_it_cannot_answer_it_names() {
+fn unsupported_controllers_are_refused_by_key() {
     assert_eq!(refused(&format!("[control]\nsender = \"bbr\"\n{LINK}[[flow]]\nbytes = \"1MB\"\n")), "control.sender");
     assert_eq!(refused(&format!("[control]\nsender = \"share\"\n{LINK}[[flow]]\nbytes = \"1MB\"\n")), "control.sender");
     assert_eq!(refused(&format!("[control]\nsender = \"nobody\"\n{LINK}[[flow]]\nbytes = \"1MB\"\n")), "control.sender");

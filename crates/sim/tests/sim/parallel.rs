@@ -1,12 +1,13 @@
-//! Networks in parallel: what packets make of the model of fluids, and that every byte of every transfer comes once.
+//! Networks in parallel: comparison with the fluid model, and delivery of every byte exactly once.
 
 use crate::common::{near, refused, scenario};
 use outcome::Outcome;
 use scenario::{Job, Scenario};
-use sim::{Effort, Settings, Sim};
+use sim::{RunCounters, Sim, TcpSettings};
 
-/// Networks of these rates (Mbit/s) and loads, as in the paper's test lab: so near that six segments, the window there, fill the slowest of them even
-/// while acknowledgements are held back; and a queue that never overflows (§V-A).
+/// Networks with these rates (Mbit/s) and loads, as in the paper's test lab (§V-A): the delay is so
+/// short that the window of six segments fills even the slowest network while acknowledgements are
+/// delayed, and the queue never overflows.
 fn networks(rates_and_loads: &[(f64, f64)]) -> String {
     let network =
         |(rate, load): &(f64, f64)| format!("[[network]]\nrate = \"{rate}Mbit\"\ndelay = \"2ms\"\nqueue = \"2000pkt\"\nload = {load}\n");
@@ -23,18 +24,19 @@ fn flows(bytes: &str, scheduler: &str) -> String {
     format!("[[flow]]\nbytes = \"{bytes}\"\nwindow = \"32KiB\"\n[bond]\nscheduler = \"{scheduler}\"\n")
 }
 
-fn play(scenario: &Scenario, seed: u64) -> (Outcome, Effort) {
+fn play(scenario: &Scenario, seed: u64) -> (Outcome, RunCounters) {
     Sim::default().play(scenario, seed, &()).unwrap()
 }
 
-/// The transfers of a run that come while it counts, a tenth of the foreground's before that, and what each would take by the CAN model.
+/// The transfers that count (those after the first tenth of the foreground's), with the sojourn
+/// time of each by the CAN model, s.
 fn by_the_model(scenario: &Scenario, seed: u64) -> Vec<(Job, f64)> {
     let parallel = scenario.parallel().unwrap();
     let jobs = parallel.foreground.unwrap().jobs;
     let (early, all) = (jobs / 10, jobs / 10 + jobs);
     let mut foreground = 0;
     let mut coming = parallel.jobs(seed);
-    // As many again, so that none has the networks to itself.
+    // As many transfers again follow, so that the last ones do not have the networks to themselves.
     let trace: Vec<Job> = std::iter::from_fn(|| {
         let job = coming.next()?;
         foreground += u64::from(job.class == 0);
@@ -46,13 +48,13 @@ fn by_the_model(scenario: &Scenario, seed: u64) -> Vec<(Job, f64)> {
     let mut counts = |job: &Job| {
         let before = seen;
         seen += u64::from(job.class == 0);
-        // From the first that counts to the last.
+        // From the first transfer that counts to the last.
         seen > early && before < all
     };
     trace.into_iter().zip(sojourns).filter(|(job, _)| counts(job)).collect()
 }
 
-/// Measured over model, of each class.
+/// Mean sojourn time of each class: simulated over modelled.
 fn over_model(scenario: &Scenario, seed: u64) -> Vec<Option<f64>> {
     let (outcome, model) = (play(scenario, seed).0, by_the_model(scenario, seed));
     let ratio = |(class, measured): (usize, &Option<f64>)| {
@@ -64,13 +66,13 @@ fn over_model(scenario: &Scenario, seed: u64) -> Vec<Option<f64>> {
 }
 
 #[test]
-fn one_network_is_a_processor_sharing_queue_whatever_the_sizes() {
+fn one_network_is_a_processor_sharing_queue_for_any_size_distribution() {
     for law in ["\"deterministic\"", "\"exponential\"", "\"hyperexponential\", scv = 16", "\"lomax\", exponent = 2"] {
         let one = scenario(&(networks(&[(5.28, 0.0)]) + &foreground(0.6, law, 1000, "fluid")));
         let ratio = over_model(&one, 1)[0].unwrap();
         assert!((0.99..1.05).contains(&ratio), "{law}: {ratio}");
     }
-    // β/(1 − ρ), as far as the run can tell.
+    // β/(1 − ρ), within the accuracy of the run.
     let one = scenario(&(networks(&[(5.28, 0.0)]) + &foreground(0.6, "\"deterministic\"", 4000, "fluid")));
     let outcome = play(&one, 2).0;
     let (mean, half) = (outcome.sojourn_s[0].unwrap(), outcome.ci95["sojourn_0_s"]);
@@ -79,14 +81,14 @@ fn one_network_is_a_processor_sharing_queue_whatever_the_sizes() {
 }
 
 #[test]
-fn a_fluid_over_two_networks_is_the_can_model() {
+fn fluid_over_two_networks_matches_the_can_model() {
     let two = scenario(&(networks(&[(5.28, 0.3), (5.28, 0.6)]) + &foreground(0.5, "\"exponential\"", 1000, "fluid")));
     let ratios: Vec<f64> = over_model(&two, 1).into_iter().flatten().collect();
     assert!(ratios.len() == 3 && ratios.iter().all(|ratio| (0.98..1.06).contains(ratio)), "{ratios:?}");
 }
 
 #[test]
-fn the_score_comes_near_the_can_model_and_foresight_brings_it_nearer() {
+fn score_is_close_to_the_can_model_and_foresight_brings_it_closer() {
     let two = |scheduler: &str| {
         scenario(
             &(networks(&[(5.28, 0.1), (5.28, 0.7)]) + &foreground(0.4, "\"exponential\"", 600, "score").replace("\"score\"", scheduler)),
@@ -95,16 +97,17 @@ fn the_score_comes_near_the_can_model_and_foresight_brings_it_nearer() {
     let ratio = |scheduler: &str| over_model(&two(scheduler), 1)[0].unwrap();
     let [fluid, score, plain] = ["\"fluid\"", "\"score\"", "\"score\"\nforesight = false"].map(ratio);
     assert!((0.98..1.03).contains(&score) && (fluid - score).abs() < 0.01 && score < plain && plain < 1.1, "{fluid} {score} {plain}");
-    // Others' transfers hardly feel who shares out: the network that they are on is shared evenly.
+    // Background transfers are hardly affected by the scheduler: their network is shared evenly.
     let ratios = over_model(&two("\"score\""), 1);
     assert!(ratios[1..].iter().flatten().all(|ratio| (0.97..1.03).contains(ratio)), "{ratios:?}");
 }
 
 #[test]
-fn networks_carry_what_their_loads_say() {
+fn networks_carry_their_configured_loads() {
     let two = scenario(&(networks(&[(5.28, 0.4), (10.56, 0.2)]) + &foreground(0.5, "\"exponential\"", 1500, "fluid")));
     let outcome = play(&two, 5).0;
-    // Of the payload that came while it was measured, and so of what was carried but for what was under way at either end.
+    // Compared with the payload that arrived during the measurement; it differs from the carried
+    // payload by what was in flight at both ends.
     let model = by_the_model(&two, 5);
     let span = model.last().unwrap().0.at.secs() - model[0].0.at.secs();
     let came =
@@ -116,12 +119,13 @@ fn networks_carry_what_their_loads_say() {
         assert_eq!(outcome.networks[index].queue_drops, Some(0));
     }
     near(outcome.goodput_bps, came(0) + came(1) + came(2), 0.01);
-    // And these are the loads, as far as so few transfers can tell: 0.5 + 0.4 of the one, 0.2 of the other, which is twice as fast.
+    // And with the configured loads, within the accuracy of so few transfers: 0.5 + 0.4 of the
+    // first, 0.2 of the second, which is twice as fast.
     near(outcome.utilization, (0.9 + 2.0 * 0.2) / 3.0, 0.1);
 }
 
 #[test]
-fn taking_turns_is_worse_than_the_ideal_where_networks_differ_and_so_is_one_of_them() {
+fn round_robin_and_single_are_worse_than_fluid_over_unequal_networks() {
     let time = |scheduler: &str| {
         let two = scenario(&(networks(&[(5.28, 0.2), (1.76, 0.0)]) + &foreground(0.4, "\"exponential\"", 600, scheduler)));
         let outcome = play(&two, 3).0;
@@ -131,12 +135,13 @@ fn taking_turns_is_worse_than_the_ideal_where_networks_differ_and_so_is_one_of_t
     assert!(turns.0 > 1.5 * fluid.0 && single.0 > 1.2 * fluid.0, "{fluid:?} {turns:?} {single:?}");
     near(turns.2, 0.5, 0.02);
     assert_eq!(single.2, 0.0);
-    // Of what goes by turns nearly all of the faster half waits for the slower one; of a fluid, what is in flight.
+    // With round robin nearly all of the faster half waits for the slower one; with fluid only what
+    // is in flight.
     assert!(turns.1.mean_bytes > 1e5 && fluid.1.mean_bytes < 3e4 && single.1.max_bytes == 0, "{fluid:?} {turns:?}");
 }
 
 #[test]
-fn two_equal_networks_carry_a_given_transfer_twice_as_fast() {
+fn two_equal_networks_halve_the_time_of_a_transfer() {
     let time =
         |rates: &[(f64, f64)], scheduler: &str| play(&scenario(&(networks(rates) + &flows("5MB", scheduler))), 1).0.completion_s().unwrap();
     let one = time(&[(8.0, 0.0)], "fluid");
@@ -155,7 +160,7 @@ fn two_equal_networks_carry_a_given_transfer_twice_as_fast() {
 }
 
 #[test]
-fn a_far_network_beside_a_near_one_is_no_loss_and_two_far_ones_are_twice_one() {
+fn a_far_network_beside_a_near_one_does_no_harm_and_two_far_ones_halve_the_time() {
     let network = |ms: u64| format!("[[network]]\nrate = \"8Mbit\"\ndelay = \"{ms}ms\"\n");
     let time = |networks: &str, bytes: &str| {
         let rest = format!("[control]\nsender = \"cubic\"\n[[flow]]\nbytes = \"{bytes}\"\n[bond]\nscheduler = \"score\"\n");
@@ -165,14 +170,14 @@ fn a_far_network_beside_a_near_one_is_no_loss_and_two_far_ones_are_twice_one() {
         let (alone, both) = (time(&network(25), bytes), time(&(network(25) + &network(350)), bytes));
         assert!(both < 1.01 * alone, "{bytes}: {both} s, and {alone} over the near one alone");
     }
-    // Both begin as slowly: 3.7 s.
+    // Slow start takes equally long for both: 3.7 s.
     let (one, two) = (time(&network(300), "60MB"), time(&(network(300) + &network(300)), "60MB"));
     assert!(one / two > 1.85, "{one} {two}");
 }
 
-/// 30 pairs of networks of 1 to 50 Mbit/s, 5 to 600 ms of round trip and up to 1 % of losses, as they come.
+/// 30 random pairs of networks with 1 to 50 Mbit/s, RTTs of 5 to 600 ms and losses of up to 1 %.
 #[test]
-fn two_networks_are_hardly_ever_worse_than_the_better_one_of_them() {
+fn two_networks_are_rarely_worse_than_the_better_one() {
     let mut state = 7_u64;
     let mut random = |least: f64, most: f64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -193,13 +198,14 @@ fn two_networks_are_hardly_ever_worse_than_the_better_one_of_them() {
         let best = alone[0].min(alone[1]);
         gains.push(best / both);
     }
-    // The worst is one in slow start on both at once, which ends while the slower one's queue is full of what it overran.
+    // In the worst case slow start on both networks ends while the queue of the slower one is still
+    // full.
     let (mean, worse) = (gains.iter().sum::<f64>() / 30.0, gains.iter().filter(|gain| **gain < 0.99).count());
     assert!(mean > 1.25 && worse <= 1 && gains.iter().all(|gain| *gain > 0.94), "{mean} {gains:.3?}");
 }
 
 #[test]
-fn tiers_leave_the_second_network_alone_while_the_first_has_room() {
+fn tiers_use_the_second_network_only_when_the_first_is_full() {
     let share = |bytes: &str| {
         let outcome = play(&scenario(&(networks(&[(8.0, 0.0), (8.0, 0.0)]) + &flows(bytes, "tiers"))), 1).0;
         outcome.networks[1].share.unwrap()
@@ -209,7 +215,7 @@ fn tiers_leave_the_second_network_alone_while_the_first_has_room() {
 }
 
 #[test]
-fn every_byte_comes_once_over_networks_that_lose_packets() {
+fn every_byte_is_delivered_once_over_lossy_networks() {
     let mut tails = 0;
     for scheduler in ["fluid", "round-robin", "single", "score", "tiers", "redundant"] {
         let lossy = "[[network]]\nrate = \"4Mbit\"\ndelay = \"20ms\"\nqueue = \"20pkt\"\nload = 0.3\nsize = \"100kB\"\nloss = { per_packet = 0.02 }\n\
@@ -218,18 +224,18 @@ fn every_byte_comes_once_over_networks_that_lose_packets() {
         let given =
             "[[flow]]\ncount = 4\nbytes = \"1234567B\"\nstart = { every = \"500ms\" }\n[[flow]]\nbytes = \"1B\"\nopens = \"receiver\"\n";
         let whole = scenario(&format!("{lossy}{given}[bond]\nscheduler = \"{scheduler}\"\npiece = \"10kB\"\n"));
-        let (outcome, effort) = play(&whole, 9);
+        let (outcome, counters) = play(&whole, 9);
         assert!(outcome.flows.iter().all(|flow| flow.asked_bytes == Some(flow.bytes) && flow.end_s.is_some()), "{outcome:?}");
         assert_eq!(outcome.flows.iter().map(|flow| flow.bytes).sum::<u64>(), 4 * 1_234_567 + 1);
         let least = 4 * 1_234_567 / 1448;
-        assert!(effort.segments > least, "{effort:?}");
-        tails += effort.timeouts + effort.probes;
+        assert!(counters.segments > least, "{counters:?}");
+        tails += counters.timeouts + counters.probes;
     }
     assert!(tails > 5, "{tails}");
 }
 
 #[test]
-fn flows_without_an_end_go_on_until_the_duration() {
+fn endless_flows_last_for_the_duration() {
     let text =
         networks(&[(8.0, 0.0), (4.0, 0.0)]) + "[control]\nsender = \"reno\"\n[[flow]]\nwindow = \"32KiB\"\n[bond]\nscheduler = \"fluid\"\n";
     let outcome = play(&scenario(&format!("duration = \"20s\"\n{text}")), 1).0;
@@ -238,26 +244,26 @@ fn flows_without_an_end_go_on_until_the_duration() {
     near(outcome.networks[0].share.unwrap(), 2.0 / 3.0, 0.02);
     let steered = play(&scenario(&format!("duration = \"20s\"\n{}", text.replace("fluid", "score"))), 1).0;
     near(steered.goodput_bps, 12e6, 0.02);
-    // By turns the slower one decides, and the faster one runs ahead.
+    // With round robin the slower network is the limit, and the faster one runs ahead.
     let turns = play(&scenario(&format!("duration = \"20s\"\n{}", text.replace("fluid", "round-robin"))), 1).0;
     near(turns.goodput_bps, 8e6, 0.02);
 }
 
 #[test]
-fn the_same_seed_is_the_same_run_to_the_bit() {
+fn equal_seeds_give_identical_runs() {
     let text = networks(&[(5.28, 0.3), (2.0, 0.5)]) + &foreground(0.3, "\"lomax\", exponent = 3", 150, "score");
     assert_eq!(play(&scenario(&text), 4), play(&scenario(&text), 4));
     let two = scenario(&text.replace("score", "fluid"));
     let (one, other) = (play(&two, 4), play(&two, 4));
     assert_eq!(one, other);
     assert_ne!(one.0.sojourn_s, play(&two, 5).0.sojourn_s);
-    // Whoever looks less often sees the same.
-    let settings = Settings { looks: 10, ..Settings::default() };
+    // The number of samples does not affect the results.
+    let settings = TcpSettings { max_samples: 10, ..TcpSettings::default() };
     assert_eq!(Sim::with(settings).play(&two, 4, &()).unwrap(), one);
 }
 
 #[test]
-fn what_it_cannot_answer_it_names() {
+fn unsupported_scenarios_are_refused_by_key() {
     let two = |scheduler: &str| networks(&[(5.28, 0.6), (5.28, 0.1)]) + &foreground(0.9, "\"exponential\"", 100, scheduler);
     // 0.6 + 0.9/2
     assert_eq!(refused(&two("round-robin")), "bond.scheduler");

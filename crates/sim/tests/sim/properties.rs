@@ -1,23 +1,24 @@
-//! Whatever a scenario is: every byte arrives once, and the same seed gives the same outcome.
+//! Properties of all scenarios: every byte arrives exactly once, and equal seeds give equal
+//! outcomes.
 
 use crate::common::scenario;
 use outcome::Outcome;
 use proptest::prelude::*;
 use scenario::{Explicit, SplitMode};
-use sim::{Effort, Recovery, Settings, Sim};
+use sim::{Recovery, RunCounters, Sim, TcpSettings};
 use std::fmt::Write as _;
 
 fn loss() -> impl Strategy<Value = String> {
     prop_oneof![
         Just(String::new()),
         (0.0..0.2f64).prop_map(|p| format!("loss = {{ per_packet = {p:.4} }}\n")),
-        // More would leave hardly a packet that comes after a timeout.
+        // With more loss, hardly a packet would survive after a timeout.
         (0.0..3.0f64).prop_map(|rate| format!("loss = {{ per_second = {rate:.3} }}\n")),
         Just("loss = { gilbert = { good_to_bad = 0.005, bad_to_good = 0.2 } }\n".to_string()),
     ]
 }
 
-/// A link's kind, and the rest of it.
+/// The kind of a link's queue, and the rest of the link.
 fn link() -> impl Strategy<Value = (&'static str, String)> {
     let kind = prop::sample::select(vec!["droptail", "droptail", "droptail", "droptail", "ecn", "ecn", "xcp", "vcp", "mpcp"]);
     (1u32..60, 0u32..200, 1u32..80, loss(), kind).prop_map(|(rate, delay, queue, loss, kind)| {
@@ -35,8 +36,8 @@ fn proxy() -> impl Strategy<Value = String> {
     })
 }
 
-/// A quantity, or a law of it.
-fn law(mean: String) -> impl Strategy<Value = String> {
+/// A quantity with this mean: constant, or with a distribution.
+fn distribution(mean: String) -> impl Strategy<Value = String> {
     let shape = prop_oneof![
         Just(String::new()),
         Just("law = \"exponential\"".to_string()),
@@ -46,10 +47,10 @@ fn law(mean: String) -> impl Strategy<Value = String> {
     shape.prop_map(move |shape| if shape.is_empty() { format!("\"{mean}\"") } else { format!("{{ {shape}, mean = \"{mean}\" }}") })
 }
 
-/// What a flow may have besides.
-fn more_of_a_flow() -> impl Strategy<Value = String> {
+/// Optional keys of a flow.
+fn flow_options() -> impl Strategy<Value = String> {
     let start = prop_oneof![Just("{ uniform = [\"0s\", \"1s\"] }"), Just("{ poisson = \"200ms\" }")];
-    let offers = (law("5kB".into()), law("10ms".into()), law("100ms".into()))
+    let offers = (distribution("5kB".into()), distribution("10ms".into()), distribution("100ms".into()))
         .prop_map(|(bytes, every, spell)| format!("offers = {{ bytes = {bytes}, every = {every}, on = {spell}, off = \"50ms\" }}\n"));
     let optional = |weight, key: &'static str| prop::bool::weighted(weight).prop_map(move |has| if has { key } else { "" });
     let fast_open = optional(0.4, "fast_open = true\n");
@@ -60,14 +61,14 @@ fn more_of_a_flow() -> impl Strategy<Value = String> {
 }
 
 fn cross() -> impl Strategy<Value = String> {
-    (law("200ms".into()), law("300ms".into()), any::<bool>()).prop_map(|(on, off, poisson)| {
+    (distribution("200ms".into()), distribution("300ms".into()), any::<bool>()).prop_map(|(on, off, poisson)| {
         let arrivals = if poisson { "poisson" } else { "even" };
         format!("[[cross]]\nlink = 1\nrate = \"500kbit\"\narrivals = \"{arrivals}\"\non = {on}\noff = {off}\n")
     })
 }
 
-/// Which routers all links of a scenario have, and its controllers, where they are told what to send.
-fn told() -> impl Strategy<Value = Option<(&'static str, String)>> {
+/// The kind of the routers at all links, and the controllers that need them.
+fn router_assisted() -> impl Strategy<Value = Option<(&'static str, String)>> {
     let name = (prop::sample::select(Explicit::NAMES.to_vec()), any::<bool>());
     prop::option::weighted(
         0.3,
@@ -81,15 +82,15 @@ fn told() -> impl Strategy<Value = Option<(&'static str, String)>> {
 const SENDERS: [&str; 6] = ["reno", "cubic", "vegas", "hybla", "westwood", "dctcp"];
 const PROXIES: [&str; 9] = ["reno", "cubic", "vegas", "hybla", "westwood", "dctcp", "xcp", "mpcp", "share"];
 
-/// A scenario's text: links, some of them with a proxy behind them, and flows that end.
+/// A scenario with links, proxies after some of them, and finite flows.
 fn any_scenario() -> impl Strategy<Value = String> {
     let places = prop::collection::vec((link(), prop::option::of(proxy())), 1..4);
     let bytes = prop_oneof![
         (1u32..400_000).prop_map(|bytes| format!("\"{bytes}B\"")),
-        (1u32..100_000).prop_flat_map(|bytes| law(format!("{bytes}B"))),
+        (1u32..100_000).prop_flat_map(|bytes| distribution(format!("{bytes}B"))),
     ];
-    let flows = (1u32..6, bytes, any::<bool>(), 0u32..300, more_of_a_flow());
-    let controls = (0..SENDERS.len(), 0..PROXIES.len(), told());
+    let flows = (1u32..6, bytes, any::<bool>(), 0u32..300, flow_options());
+    let controls = (0..SENDERS.len(), 0..PROXIES.len(), router_assisted());
     (places, controls, flows, prop::option::weighted(0.3, cross())).prop_map(
         |(places, (sender, proxy, told), (count, bytes, download, access, more), cross)| {
             let plain = format!("[control]\nsender = \"{}\"\nproxy = \"{}\"\n", SENDERS[sender], PROXIES[proxy]);
@@ -112,7 +113,7 @@ fn any_scenario() -> impl Strategy<Value = String> {
     )
 }
 
-fn play(text: &str, seed: u64, settings: Settings) -> (Outcome, Effort) {
+fn play(text: &str, seed: u64, settings: TcpSettings) -> (Outcome, RunCounters) {
     Sim::with(settings).play(&scenario(text), seed, &()).unwrap()
 }
 
@@ -122,13 +123,13 @@ proptest! {
     #[test]
     fn every_byte_arrives_once(text in any_scenario(), seed: u64, newreno in prop::bool::weighted(0.2), delayed in prop::bool::weighted(0.8)) {
         let recovery = if newreno { Recovery::NewReno } else { Recovery::Sack };
-        // None takes a day, so that one that hangs is found out.
+        // No run takes a day, so one that hangs is detected.
         let text = format!("duration = \"24h\"\n{text}");
-        let (outcome, effort) = play(&text, seed, Settings { recovery, delayed_acks: delayed, ..Settings::default() });
+        let (outcome, counters) = play(&text, seed, TcpSettings { recovery, delayed_acks: delayed, ..TcpSettings::default() });
         let splits = scenario(&text).splits;
         let from_end_to_end = splits.iter().all(|split| split.mode == SplitMode::Semi);
         for flow in &outcome.flows {
-            prop_assert_eq!(Some(flow.bytes), flow.asked_bytes, "{:?}", effort);
+            prop_assert_eq!(Some(flow.bytes), flow.asked_bytes, "{:?}", counters);
             let (Some(end), Some(acked)) = (flow.end_s, flow.acked_s) else { panic!("it never ended, or never knew: {flow:?}") };
             prop_assert!(acked > flow.start_s && (acked > end || !from_end_to_end), "{} {}", acked, end);
         }
@@ -143,9 +144,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_same_seed_gives_the_same_outcome(text in any_scenario(), seed: u64) {
+    fn equal_seeds_give_equal_outcomes(text in any_scenario(), seed: u64) {
         let text = format!("duration = \"10s\"\n{text}");
-        let [one, two] = [0, 1].map(|_| play(&text, seed, Settings::default()));
+        let [one, two] = [0, 1].map(|_| play(&text, seed, TcpSettings::default()));
         prop_assert_eq!(format!("{one:?}"), format!("{two:?}"));
     }
 }

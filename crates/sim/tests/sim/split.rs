@@ -1,7 +1,7 @@
-//! Connections in tandem: what the proxy holds, how it holds back, and its controllers.
+//! Split connections: what the proxy holds, its backpressure, and its controllers.
 
 use crate::common::{near, play, refused, run};
-use sim::Settings;
+use sim::TcpSettings;
 
 const TWO: &str = "[[link]]\nrate = \"100Mbit\"\ndelay = \"10ms\"\n[[link]]\nrate = \"12Mbit\"\ndelay = \"40ms\"\n";
 
@@ -10,9 +10,10 @@ fn split(buffer: &str, more: &str) -> String {
 }
 
 #[test]
-fn the_legs_are_dialled_one_after_the_other() {
-    // A segment waits in the proxy for its second leg: an upload's comes with the last word of the first handshake. A download's proxy is
-    // told of the connection by the last word of the second leg's, and asks for the first then.
+fn the_legs_are_opened_one_after_the_other() {
+    // A segment of an upload arrives with the ACK of the first handshake, and waits in the proxy
+    // for the second leg. For a download the proxy opens the first leg when the handshake of the
+    // second one is complete.
     let up = 0.02 + 0.01 + 0.08 + 0.04;
     let down = 0.12 + 0.03 + 0.01 + 0.04;
     for (opens, expected) in [("sender", up), ("receiver", down)] {
@@ -23,26 +24,26 @@ fn the_legs_are_dialled_one_after_the_other() {
 }
 
 #[test]
-fn a_file_goes_at_the_slower_legs_rate() {
+fn a_file_is_transferred_at_the_slower_legs_rate() {
     let outcome = run(&format!("{}[[flow]]\nbytes = \"15MB\"\n", split("auto", "")));
     assert_eq!(outcome.flows[0].bytes, 15_000_000);
     let least = 15e6 / 1448.0 * 0.001;
     let end = outcome.flows[0].end_s.unwrap();
     assert!(end > least && end < 1.12 * least + 0.5, "{end} {least}");
     let proxy = outcome.proxy.unwrap();
-    // The first leg is the faster: the proxy is full but for what is under way to it.
+    // The first leg is faster: the proxy is full, except for what is in flight to it.
     let under_way = 0.02 * 12e6 / 8.0;
     assert!(proxy.buffer_bytes.p50 > 262_144.0 - 2.0 * under_way && proxy.phases.starvation < 0.01, "{proxy:?}");
     near(proxy.phases.free + proxy.phases.starvation + proxy.phases.backpressure, 1.0, 1e-9);
 }
 
 #[test]
-fn a_closed_window_bounds_what_the_proxy_holds() {
+fn the_advertised_window_limits_what_the_proxy_holds() {
     for packets in [1, 2, 5, 20, 100] {
         let outcome = run(&format!("duration = \"20s\"\n{}[[flow]]\n", split(&format!("{packets}pkt"), "")));
         let proxy = outcome.proxy.as_ref().unwrap();
         assert!(proxy.buffer_bytes.max <= f64::from(packets) * 1500.0, "{packets}: {:?}", proxy.buffer_bytes);
-        // What may be under way to the proxy is what it has room for: B a round trip of the first leg.
+        // What may be in flight to the proxy is its free buffer: B an RTT of the first leg.
         let most = f64::from(packets) * 1500.0 * 8.0 / 0.02;
         assert!(outcome.goodput_bps <= 1.1 * most.min(12e6), "{packets}: {}", outcome.goodput_bps);
         assert!(outcome.goodput_bps >= 0.4 * most.min(12e6), "{packets}: {} of {most}", outcome.goodput_bps);
@@ -53,7 +54,8 @@ fn a_closed_window_bounds_what_the_proxy_holds() {
 fn a_fluid_proxy_holds_back_only_while_it_is_full() {
     let text = |more: &str| format!("duration = \"30s\"\n{}[[flow]]\n", split("20pkt", more));
     let (window, fluid) = (run(&text("")), run(&text("backpressure = \"fluid\"\n")));
-    // A buffer that is nearly always full: what comes finds room, but for what the next leg does not take while it recovers.
+    // The buffer is nearly always full: arriving data finds room, except for what the next leg does
+    // not take during recovery.
     let held = fluid.proxy.unwrap().buffer_bytes;
     near(held.mean, 30_000.0, 0.05);
     assert!(held.p99 < 40_000.0, "{held:?}");
@@ -62,8 +64,9 @@ fn a_fluid_proxy_holds_back_only_while_it_is_full() {
 }
 
 #[test]
-fn a_full_fluid_proxy_takes_as_much_as_it_sends_on() {
-    // Five packets last for half of the time that a sender stopped altogether would take to be heard of again.
+fn a_full_fluid_proxy_receives_at_its_drain_rate() {
+    // Five packets last for half of the time in which data of a sender that had stopped would
+    // arrive again.
     let text = format!("duration = \"30s\"\n{}[[flow]]\n", split("5pkt", "backpressure = \"fluid\"\n"));
     let outcome = run(&text);
     let phases = outcome.proxy.as_ref().unwrap().phases;
@@ -72,7 +75,7 @@ fn a_full_fluid_proxy_takes_as_much_as_it_sends_on() {
 }
 
 #[test]
-fn a_store_forwards_when_it_has_all() {
+fn store_mode_forwards_complete_flows() {
     let outcome = run(&format!("{}[[flow]]\nbytes = \"3MB\"\n", split("unlimited", "mode = \"store\"\n")));
     let proxy = outcome.proxy.as_ref().unwrap();
     near(proxy.buffer_bytes.max, 3e6, 0.05);
@@ -108,7 +111,7 @@ fn splitting_helps_where_the_far_leg_loses() {
 }
 
 #[test]
-fn controllers_that_know_the_link_share_it_out() {
+fn controllers_that_know_the_capacity_divide_it() {
     for (control, shaper) in [("share", false), ("share", true), ("xcp", false), ("xcp", true), ("mpcp", false), ("mpcp", true)] {
         let text = format!(
             "[control]\nsender = \"cubic\"\nproxy = \"{control}\"\n[[link]]\nrate = \"1Gbit\"\ndelay = \"2ms\"\n\
@@ -128,7 +131,7 @@ fn controllers_that_know_the_link_share_it_out() {
 }
 
 #[test]
-fn what_the_proxy_cannot_do_is_named() {
+fn an_unsupported_proxy_is_refused_by_key() {
     assert_eq!(refused(&format!("{}[[flow]]\nbytes = \"1MB\"\n", split("20pkt", "mode = \"store\"\n"))), "split[1].buffer");
 }
 
@@ -137,6 +140,6 @@ fn a_rate_change_reaches_the_proxy() {
     let text = "duration = \"40s\"\n[control]\nsender = \"cubic\"\nproxy = \"share\"\n[[link]]\nrate = \"1Gbit\"\ndelay = \"2ms\"\n\
         [[link]]\nrate = \"20Mbit\"\ndelay = \"100ms\"\nchanges = [ { at = \"10s\", rate = \"5Mbit\" }, { at = \"25s\", rate = \"20Mbit\" } ]\n\
         [[split]]\nafter = 1\n[[flow]]\ncount = 2\n";
-    let (outcome, _) = play(text, 1, Settings::default());
+    let (outcome, _) = play(text, 1, TcpSettings::default());
     assert!(outcome.utilization > 0.9 && outcome.queue_drops() < 50, "{} {}", outcome.utilization, outcome.queue_drops());
 }

@@ -2,9 +2,9 @@
 //! of ns-2.
 
 use anyhow::Result;
-use link::{Losses, Time};
+use link::{LossProcess, Time};
 use scenario::{Loss, Purpose, Scenario, ScenarioFile, stream};
-use sim::{Recovery, Settings};
+use sim::{Recovery, TcpSettings};
 use std::fmt::Write as _;
 use units::PKT;
 
@@ -124,9 +124,9 @@ impl Ns2Setting {
     }
 
     /// Settings of TCP.
-    pub(super) fn settings(&self) -> Settings {
-        let looks = (self.samples as usize).max(2);
-        Settings { recovery: Recovery::NewReno, delayed_acks: self.delayed_acks, mss: MSS as u32, looks, ..Settings::default() }
+    pub(super) fn settings(&self) -> TcpSettings {
+        let max_samples = (self.samples as usize).max(2);
+        TcpSettings { recovery: Recovery::NewReno, delayed_acks: self.delayed_acks, mss: MSS as u32, max_samples, ..TcpSettings::default() }
     }
 
     /// The list for ns-2's script. It has the same losses that Tandem's simulator draws for this
@@ -168,7 +168,7 @@ impl Ns2Leg {
 
     /// All losses on link `index` (from 0) within this time, as the script expects them.
     fn losses(&self, seconds: u64, seed: u64, index: u64) -> String {
-        let process = |loss| Losses::new(Some(loss), stream(seed, Purpose::Losses, index));
+        let process = |loss| LossProcess::new(Some(loss), stream(seed, Purpose::Losses, index));
         match self.loses {
             Ns2Loss::Nothing => "none".into(),
             Ns2Loss::PerPacket(p) => {

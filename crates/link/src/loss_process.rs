@@ -1,54 +1,56 @@
-//! What loses packets on a link. Each process is a function of its seed and of the packets it sees.
+//! Random packet loss on a link. Each process is a function of its seed and of the packets it sees.
 
-use crate::Time;
+use crate::time::Time;
 use rand::RngExt;
 use rand_pcg::Pcg64;
 use scenario::{Gilbert, Loss};
 use units::Span;
 
-/// How long an event of the per-second process waits for a packet. Without an end to it, the one packet that a sender risks
-/// after a timeout would meet the events of the whole silence before it, and recovery could stall for ever. Events that are
-/// due together drop a packet each.
-const LAPSE: Span = Span(100_000_000);
+/// How long an event of the per-second process waits for a packet before it lapses. Without this
+/// limit, the single packet that a sender retransmits after a timeout would meet an event from the
+/// silence before it, and recovery could stall for ever. Events that are due together drop one
+/// packet each.
+const EVENT_LIFETIME: Span = Span(100_000_000);
 
-/// A loss process.
+/// A loss process: decides for each packet that crosses the link whether it is lost.
 #[derive(Debug)]
-pub struct Losses {
-    process: Process,
+pub struct LossProcess {
+    model: LossModel,
     rng: Pcg64,
     lost: u64,
 }
 
 #[derive(Debug)]
-enum Process {
+enum LossModel {
     None,
-    /// Rate dependent (RD): each packet with this probability.
+    /// Rate dependent (RD): each packet is lost with this probability.
     PerPacket(f64),
     /// Rate independent (RI): Poisson events, each of which drops the next packet.
     PerSecond {
-        /// Mean time between events, in nanoseconds.
-        mean: f64,
-        /// The oldest event that has not dropped a packet, or the one to come; none before the first packet.
-        next: Option<Time>,
+        /// Mean time between events, ns.
+        mean_ns: f64,
+        /// The oldest event that has not dropped a packet, or the next event; `None` before the
+        /// first packet.
+        next_event: Option<Time>,
     },
     Gilbert {
         gilbert: Gilbert,
-        bad: bool,
+        in_bad_state: bool,
     },
 }
 
-impl Losses {
-    /// The process that `loss` asks for.
+impl LossProcess {
+    /// The process that a scenario asks for; `None` loses nothing.
     pub fn new(loss: Option<Loss>, rng: Pcg64) -> Self {
-        let process = match loss {
-            None => Process::None,
-            Some(Loss::PerPacket(p)) if p <= 0.0 => Process::None,
-            Some(Loss::PerPacket(p)) => Process::PerPacket(p),
-            Some(Loss::PerSecond(rate)) if rate <= 0.0 => Process::None,
-            Some(Loss::PerSecond(rate)) => Process::PerSecond { mean: 1e9 / rate, next: None },
-            Some(Loss::Gilbert(gilbert)) => Process::Gilbert { gilbert, bad: false },
+        let model = match loss {
+            None => LossModel::None,
+            Some(Loss::PerPacket(p)) if p <= 0.0 => LossModel::None,
+            Some(Loss::PerPacket(p)) => LossModel::PerPacket(p),
+            Some(Loss::PerSecond(rate)) if rate <= 0.0 => LossModel::None,
+            Some(Loss::PerSecond(rate)) => LossModel::PerSecond { mean_ns: 1e9 / rate, next_event: None },
+            Some(Loss::Gilbert(gilbert)) => LossModel::Gilbert { gilbert, in_bad_state: false },
         };
-        Losses { process, rng, lost: 0 }
+        LossProcess { model, rng, lost: 0 }
     }
 
     /// Packets lost so far.
@@ -56,56 +58,60 @@ impl Losses {
         self.lost
     }
 
-    /// Whether the packet that crosses at `now` is lost. Times never go backwards.
+    /// Whether the packet that crosses the link at `now` is lost. Call it once for each packet, in
+    /// order: times never decrease.
     #[inline]
     pub fn drops(&mut self, now: Time) -> bool {
-        !matches!(self.process, Process::None) && self.hits(now)
+        !matches!(self.model, LossModel::None) && self.draw(now)
     }
 
-    fn hits(&mut self, now: Time) -> bool {
+    fn draw(&mut self, now: Time) -> bool {
         let rng = &mut self.rng;
-        let drops = match &mut self.process {
-            Process::None => false,
-            Process::PerPacket(p) => rng.random::<f64>() < *p,
-            Process::PerSecond { mean, next } => {
-                let oldest = Time(now.0.saturating_sub(LAPSE.0));
-                // Poisson has no memory: a silence, however long, is one new draw for its last tenth of a second.
-                let event = match *next {
+        let is_lost = match &mut self.model {
+            LossModel::None => false,
+            LossModel::PerPacket(p) => rng.random::<f64>() < *p,
+            LossModel::PerSecond { mean_ns, next_event } => {
+                let oldest = Time(now.0.saturating_sub(EVENT_LIFETIME.0));
+                // The Poisson process is memoryless: after a silence of any length, one new draw
+                // from `oldest` on replaces the events that have lapsed.
+                let event = match *next_event {
                     Some(event) if event >= oldest => event,
-                    _ => oldest + exponential(rng, *mean),
+                    _ => oldest + exponential(rng, *mean_ns),
                 };
-                let hit = event <= now;
-                *next = Some(if hit { event + exponential(rng, *mean) } else { event });
-                hit
+                let is_hit = event <= now;
+                *next_event = Some(if is_hit { event + exponential(rng, *mean_ns) } else { event });
+                is_hit
             }
-            Process::Gilbert { gilbert, bad } => {
-                let leaves = if *bad { gilbert.bad_to_good } else { gilbert.good_to_bad };
-                if rng.random::<f64>() < leaves {
-                    *bad = !*bad;
+            LossModel::Gilbert { gilbert, in_bad_state } => {
+                let transition = if *in_bad_state { gilbert.bad_to_good } else { gilbert.good_to_bad };
+                if rng.random::<f64>() < transition {
+                    *in_bad_state = !*in_bad_state;
                 }
-                rng.random::<f64>() < if *bad { gilbert.loss_bad } else { gilbert.loss_good }
+                rng.random::<f64>() < if *in_bad_state { gilbert.loss_bad } else { gilbert.loss_good }
             }
         };
-        self.lost += u64::from(drops);
-        drops
+        self.lost += u64::from(is_lost);
+        is_lost
     }
 }
 
-/// A span of that mean in nanoseconds. Whole ones: the last digit of a logarithm is not the same on every machine.
-fn exponential(rng: &mut Pcg64, mean: f64) -> Span {
-    Span((-mean * (1.0 - rng.random::<f64>()).ln()).round() as u64)
+/// An exponentially distributed span with this mean in ns. It is rounded to whole nanoseconds
+/// because the last digit of a logarithm differs between machines.
+fn exponential(rng: &mut Pcg64, mean_ns: f64) -> Span {
+    Span((-mean_ns * (1.0 - rng.random::<f64>()).ln()).round() as u64)
 }
 
-/// The share of packets that `loss` takes in the long run; none where it is not a share of packets.
+/// The long-run share of packets that `loss` drops, 0 to 1; `None` for a rate-independent process,
+/// whose share depends on the packet rate.
 pub fn mean_loss(loss: Loss) -> Option<f64> {
     match loss {
         Loss::PerPacket(p) => Some(p),
         Loss::PerSecond(_) => None,
         Loss::Gilbert(Gilbert { good_to_bad, bad_to_good, loss_good, loss_bad }) => {
             let both = good_to_bad + bad_to_good;
-            // Neither state is ever left: the good one is where it starts.
-            let bad = if both > 0.0 { good_to_bad / both } else { 0.0 };
-            Some(bad * loss_bad + (1.0 - bad) * loss_good)
+            // If neither state is ever left, the process stays in the good one, where it starts.
+            let bad_share = if both > 0.0 { good_to_bad / both } else { 0.0 };
+            Some(bad_share * loss_bad + (1.0 - bad_share) * loss_good)
         }
     }
 }
@@ -116,16 +122,17 @@ mod tests {
     use scenario::{Purpose, stream};
     use statrs::distribution::{ContinuousCDF, Exp, Normal};
 
-    fn losses(loss: Loss, seed: u64) -> Losses {
-        Losses::new(Some(loss), stream(seed, Purpose::Losses, 1))
+    fn losses(loss: Loss, seed: u64) -> LossProcess {
+        LossProcess::new(Some(loss), stream(seed, Purpose::Losses, 1))
     }
 
-    /// Which of `count` packets, `gap` nanoseconds apart, are lost.
-    fn lost(losses: &mut Losses, count: u64, gap: u64) -> Vec<u64> {
+    /// The numbers of the lost packets among `count` packets that are `gap` nanoseconds apart.
+    fn lost(losses: &mut LossProcess, count: u64, gap: u64) -> Vec<u64> {
         (0..count).filter(|index| losses.drops(Time(index * gap))).collect()
     }
 
-    /// The largest distance between an empirical distribution and the exponential of that mean, times √n (Kolmogorov).
+    /// The Kolmogorov-Smirnov statistic of a sample against the exponential distribution with this
+    /// mean, times √n.
     fn kolmogorov(mut sample: Vec<f64>, mean: f64) -> f64 {
         sample.sort_unstable_by(f64::total_cmp);
         let (n, law) = (sample.len() as f64, Exp::new(1.0 / mean).unwrap());
@@ -137,7 +144,7 @@ mod tests {
         times.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect()
     }
 
-    /// 99.9 % of Kolmogorov's distribution.
+    /// The 99.9 % quantile of the Kolmogorov distribution.
     const KOLMOGOROV_999: f64 = 1.95;
 
     #[test]
@@ -154,7 +161,7 @@ mod tests {
 
     #[test]
     fn rate_independent_events_are_exponentially_spaced() {
-        // 5 events a second, a packet every 0.1 ms: each event meets a packet at once.
+        // 5 events/s and a packet every 0.1 ms: each event drops a packet immediately.
         let times = lost(&mut losses(Loss::PerSecond(5.0), 1), 20_000_000, 100_000);
         let seconds = 2000.0;
         assert!((times.len() as f64 - 5.0 * seconds).abs() < 3.3 * (5.0 * seconds).sqrt(), "{}", times.len());
@@ -170,16 +177,17 @@ mod tests {
 
     #[test]
     fn an_event_lapses_when_no_packet_comes() {
-        // A packet a second meets only the events of the last tenth of it: 1 − e^−0.2 at two a second.
+        // A packet each second meets only events of the 0.1 s before it: at 2 events/s that has a
+        // probability of 1 − e^−0.2.
         let hits = lost(&mut losses(Loss::PerSecond(2.0), 1), 100_000, 1_000_000_000).len() as f64;
         let expected = 100_000.0 * (1.0 - (-0.2_f64).exp());
         assert!((hits - expected).abs() < 4.0 * expected.sqrt(), "{hits} for {expected}");
     }
 
-    /// The per-second process with one event at 1 s, and the next in days.
-    fn one_event() -> Losses {
-        let process = Process::PerSecond { mean: 1e18, next: Some(Time(1_000_000_000)) };
-        Losses { process, rng: stream(1, Purpose::Losses, 0), lost: 0 }
+    /// A per-second process with one event at 1 s; the next one is days later.
+    fn one_event() -> LossProcess {
+        let model = LossModel::PerSecond { mean_ns: 1e18, next_event: Some(Time(1_000_000_000)) };
+        LossProcess { model, rng: stream(1, Purpose::Losses, 0), lost: 0 }
     }
 
     #[test]
@@ -191,14 +199,15 @@ mod tests {
     }
 
     #[test]
-    fn an_event_waits_a_tenth_of_a_second() {
+    fn an_event_lapses_after_a_tenth_of_a_second() {
         assert!(one_event().drops(Time(1_100_000_000)));
         assert!(!one_event().drops(Time(1_100_000_001)));
     }
 
     #[test]
-    fn events_that_are_due_together_drop_a_packet_each() {
-        // 1000 events a second. After 50 ms some 50 are due, after any longer silence the 100 of the last tenth of a second.
+    fn events_that_are_due_together_drop_one_packet_each() {
+        // 1000 events/s. After 50 ms about 50 are due; after a longer silence the 100 of the last
+        // 0.1 s.
         for (silence, expected) in [(50_000_000, 50.0), (10_000_000_000, 100.0), (u64::MAX / 2, 100.0)] {
             let seeds = 400;
             let burst = |seed| {
@@ -212,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_have_the_length_and_share_that_were_asked() {
+    fn gilbert_bursts_have_the_configured_length_and_share() {
         let gilbert = Gilbert { good_to_bad: 0.01, bad_to_good: 0.25, loss_good: 0.0, loss_bad: 1.0 };
         let times = lost(&mut losses(Loss::Gilbert(gilbert), 1), 2_000_000, 1);
         let asked = mean_loss(Loss::Gilbert(gilbert)).unwrap();
@@ -224,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn each_state_loses_its_own_share() {
+    fn each_gilbert_state_has_its_own_loss_rate() {
         for (good_to_bad, bad_to_good, loss_good, loss_bad) in
             [(0.02, 0.1, 0.01, 0.5), (0.3, 0.3, 0.0, 0.2), (0.0, 0.5, 0.1, 1.0), (0.0, 0.0, 0.05, 1.0), (1.0, 0.0, 0.0, 0.25)]
         {
@@ -236,20 +245,20 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_everything_are_exact() {
+    fn loss_rates_of_zero_and_one_are_exact() {
         for none in [None, Some(Loss::PerPacket(0.0)), Some(Loss::PerSecond(0.0))] {
-            assert!(lost(&mut Losses::new(none, stream(1, Purpose::Losses, 0)), 10_000, 1_000_000).is_empty());
+            assert!(lost(&mut LossProcess::new(none, stream(1, Purpose::Losses, 0)), 10_000, 1_000_000).is_empty());
         }
         assert_eq!(lost(&mut losses(Loss::PerPacket(1.0), 1), 10_000, 1).len(), 10_000);
         assert_eq!(mean_loss(Loss::PerPacket(0.25)), Some(0.25));
         assert_eq!(mean_loss(Loss::PerSecond(0.25)), None);
-        // Rates beyond all reason have an answer too: an event at the end of time, and one in each nanosecond.
+        // Extreme rates do not overflow: no event before the end of time, and one every nanosecond.
         assert!(!losses(Loss::PerSecond(f64::MIN_POSITIVE), 1).drops(Time(u64::MAX - 1)));
         assert!(losses(Loss::PerSecond(f64::MAX), 1).drops(Time(1)));
     }
 
     #[test]
-    fn the_same_seed_loses_the_same_packets() {
+    fn equal_seeds_lose_the_same_packets() {
         let gilbert = Gilbert { good_to_bad: 0.1, bad_to_good: 0.5, loss_good: 0.0, loss_bad: 1.0 };
         for loss in [Loss::PerPacket(0.1), Loss::PerSecond(50.0), Loss::Gilbert(gilbert)] {
             let run = |seed| lost(&mut losses(loss, seed), 10_000, 1_000_000);

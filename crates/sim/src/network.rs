@@ -1,0 +1,297 @@
+//! The network between the ends of connections: links, their queues, the proxies' shapers. Also
+//! holds the clock and the event queue of a run.
+
+use crate::{
+    event_queue::{EventKey, EventQueue, NEVER, Timer},
+    link_monitor::MonitoredLink,
+    packet::{CE, ECT, HEADER_BYTES, PacketKind, SimPacket, wire_bytes_of},
+    router::{self, LinkRouter},
+};
+use link::{LinkDirection, Time};
+use scenario::{Network, Purpose, QueueKind, Scenario, stream};
+use units::{Bytes, PKT, QueueSize, Rate, Span};
+
+/// Where a packet goes that a channel has delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NextHop {
+    /// To another channel.
+    Channel(usize),
+    /// To the receiver of its connection.
+    Receiver,
+    /// To the sender of its connection.
+    Sender,
+}
+
+/// One direction of a link, or a shaper in front of one.
+#[derive(Debug)]
+pub(crate) struct LinkChannel {
+    /// With the router at its queue, if the link has one.
+    direction: LinkDirection<SimPacket, Option<Box<LinkRouter>>>,
+    next_hop: NextHop,
+    /// Whether it belongs to the scenario's first link, on which flows have extra delays.
+    is_first: bool,
+    /// ECN: packets that arrive while the queue is longer than this are marked, bytes.
+    mark_threshold: Option<u64>,
+    /// The monitor that observes what enters the link, or what leaves the shaper.
+    monitor: Option<usize>,
+    is_shaper: bool,
+}
+
+impl LinkChannel {
+    fn new(direction: LinkDirection<SimPacket, Option<Box<LinkRouter>>>, next_hop: NextHop, limit: QueueSize, kind: QueueKind) -> Self {
+        let mark_threshold = (kind == QueueKind::Ecn).then(|| match limit {
+            QueueSize::Bytes(bytes) => (bytes.0 / MARK_DIVISOR).max(3 * PKT.0),
+            QueueSize::Packets(count) => (count / MARK_DIVISOR).max(3) * PKT.0,
+        });
+        LinkChannel { direction, next_hop, is_first: false, mark_threshold, monitor: None, is_shaper: false }
+    }
+}
+
+/// The links, their monitors, the clock and the event queue of a run. Links are called by the index
+/// of a channel, one for each direction ([`forward`], [`backward`]).
+#[derive(Debug)]
+pub(crate) struct SimNetwork {
+    /// The current time, ns since the start of the run.
+    pub(crate) now: u64,
+    pub(crate) events: EventQueue,
+    /// Events that the event loop has processed.
+    pub(crate) events_processed: u64,
+    pub(crate) monitors: Vec<MonitoredLink>,
+    channels: Vec<LinkChannel>,
+    /// When each channel delivers its next packet, ns; [`NEVER`] if it is empty.
+    next_deliveries: Vec<u64>,
+    /// Whether a connection's controller is `share`; packets of all others are foreign to it.
+    pub(crate) uses_share: Vec<bool>,
+    /// Extra delay of each connection on the first link, ns; empty if there is none.
+    pub(crate) access_delays: Vec<u64>,
+}
+
+/// The channel of a link in the direction of the data.
+pub(crate) fn forward(link: usize) -> usize {
+    2 * link
+}
+
+/// The channel of a link against the direction of the data.
+pub(crate) fn backward(link: usize) -> usize {
+    2 * link + 1
+}
+
+/// The marking threshold of an ECN queue is its limit divided by this, and at least three packets.
+/// DCTCP needs a seventh of a bandwidth-delay product to keep the link busy (RFC 8257 §4.4), and
+/// the limit is one BDP unless the scenario sets another.
+const MARK_DIVISOR: u64 = 5;
+
+impl SimNetwork {
+    /// The links of a series scenario. The channels of link k are 2k and 2k + 1; shapers follow.
+    pub(crate) fn for_series(scenario: &Scenario, seed: u64) -> Self {
+        let mut channels = Vec::new();
+        let is_split = |node: usize| scenario.splits.iter().any(|split| split.after == node);
+        for (index, link) in scenario.links.iter().enumerate() {
+            let continues_forward = index + 1 < scenario.links.len() && !is_split(index + 1);
+            let continues_backward = index > 0 && !is_split(index);
+            let hops = [
+                if continues_forward { NextHop::Channel(forward(index + 1)) } else { NextHop::Receiver },
+                if continues_backward { NextHop::Channel(backward(index - 1)) } else { NextHop::Sender },
+            ];
+            // Acknowledgements get no feedback from routers.
+            let routers = [router::for_queue(link.queue.kind, link.rate), None];
+            for ((next_hop, loss), router) in hops.into_iter().zip([link.loss, None]).zip(routers) {
+                let limit = scenario.queue_size(index);
+                let rng = stream(seed, Purpose::Losses, index as u64);
+                let direction = LinkDirection::new(link.rate, limit, link.delay, loss, rng).with_tap(router);
+                channels.push(LinkChannel { is_first: index == 0, ..LinkChannel::new(direction, next_hop, limit, link.queue.kind) });
+            }
+        }
+        SimNetwork::from_channels(channels)
+    }
+
+    /// The links of parallel networks, for segments of `mss` bytes of payload. The channels of
+    /// network k are 2k and 2k + 1; each delivers to an end.
+    pub(crate) fn for_parallel(networks: &[Network], mss: u32, seed: u64) -> Self {
+        let channels = (0..).zip(networks).flat_map(|(index, network)| {
+            let rate = wire_rate(network.rate, mss);
+            let limit = network.queue.size_for(rate, network.delay * 2);
+            [(NextHop::Receiver, network.loss), (NextHop::Sender, None)].map(|(next_hop, loss)| {
+                let direction = LinkDirection::new(rate, limit, network.delay, loss, stream(seed, Purpose::Losses, index)).with_tap(None);
+                LinkChannel::new(direction, next_hop, limit, network.queue.kind)
+            })
+        });
+        SimNetwork::from_channels(channels.collect())
+    }
+
+    fn from_channels(channels: Vec<LinkChannel>) -> Self {
+        let next_deliveries = vec![NEVER; channels.len()];
+        SimNetwork {
+            now: 0,
+            events: EventQueue::default(),
+            events_processed: 0,
+            monitors: Vec::new(),
+            channels,
+            next_deliveries,
+            uses_share: Vec::new(),
+            access_delays: Vec::new(),
+        }
+    }
+
+    /// Attaches a monitor to what enters a link, for a configured capacity; returns the index of
+    /// the monitor.
+    pub(crate) fn monitor_link(&mut self, link: usize, capacity: Rate) -> usize {
+        self.monitors.push(MonitoredLink::new(capacity, false));
+        let monitor = self.monitors.len() - 1;
+        self.channels[forward(link)].monitor = Some(monitor);
+        monitor
+    }
+
+    /// Adds a shaper in front of a link; returns its channel and the index of its monitor.
+    pub(crate) fn add_shaper(&mut self, link: usize, capacity: Rate) -> (usize, usize) {
+        self.monitors.push(MonitoredLink::new(capacity, true));
+        let monitor = self.monitors.len() - 1;
+        // TCP itself bounds the backlog, and a drop would only cause a retransmission. The limit is
+        // that of the proxy's own shaper: half a second at the capacity, at least 4 MiB.
+        let limit = QueueSize::Bytes(Bytes((capacity.bits_per_s() / 16).max(4 << 20)));
+        // A shaper loses nothing, so its random stream is never used.
+        let direction = LinkDirection::new(capacity, limit, Span::ZERO, None, stream(0, Purpose::Losses, 0)).with_tap(None);
+        let next_hop = NextHop::Channel(forward(link));
+        self.channels.push(LinkChannel {
+            direction,
+            next_hop,
+            is_first: false,
+            mark_threshold: None,
+            monitor: Some(monitor),
+            is_shaper: true,
+        });
+        self.next_deliveries.push(NEVER);
+        (self.channels.len() - 1, monitor)
+    }
+
+    /// The current time, µs since the start of the run.
+    pub(crate) fn now_us(&self) -> u64 {
+        self.now / 1000
+    }
+
+    /// The channel that delivers next, and when, ns.
+    #[inline]
+    pub(crate) fn next_delivery(&self) -> (usize, u64) {
+        let mut next = (0, NEVER);
+        for (channel, &at) in self.next_deliveries.iter().enumerate() {
+            if at < next.1 {
+                next = (channel, at);
+            }
+        }
+        next
+    }
+
+    /// Copies the next packet that a channel has delivered by now into `packet`, and returns where
+    /// it goes. After [`next_delivery`](Self::next_delivery) named the channel, the caller repeats
+    /// this until it returns `None`.
+    #[inline(always)]
+    pub(crate) fn take_arrived(&mut self, channel: usize, packet: &mut SimPacket) -> Option<NextHop> {
+        if self.next_deliveries[channel] > self.now { None } else { self.take_due_packet(channel, packet) }
+    }
+
+    #[inline(never)]
+    fn take_due_packet(&mut self, channel: usize, packet: &mut SimPacket) -> Option<NextHop> {
+        let from = &mut self.channels[channel];
+        let arrived = from.direction.poll_arrival_into(Time(self.now), packet);
+        self.next_deliveries[channel] = from.direction.next_delivery().map_or(NEVER, |at| at.0);
+        if !arrived {
+            return None;
+        }
+        Some(if packet.kind == PacketKind::Udp && !from.is_shaper { NextHop::Receiver } else { from.next_hop })
+    }
+
+    /// Tells the monitor of a shaper that a packet has departed.
+    pub(crate) fn record_departure(&mut self, channel: usize, packet: &SimPacket) {
+        let from = &mut self.channels[channel];
+        if let (true, Some(monitor)) = (from.is_shaper, from.monitor) {
+            let backlog = from.direction.queued(Time(self.now)).0;
+            let drops = from.direction.counts().queue_drops;
+            self.monitors[monitor].on_shaper_departure(
+                self.now / 1000,
+                wire_bytes_of(packet),
+                is_foreign(&self.uses_share, packet),
+                backlog,
+                drops,
+            );
+        }
+    }
+
+    /// Whether a channel is a proxy's shaper.
+    pub(crate) fn is_shaper(&self, channel: usize) -> bool {
+        self.channels[channel].is_shaper
+    }
+
+    /// Sends a packet into a channel; returns false if the queue dropped it.
+    pub(crate) fn send(&mut self, channel: usize, mut packet: SimPacket) -> bool {
+        let to = &mut self.channels[channel];
+        if to.monitor.is_some() || to.mark_threshold.is_some() {
+            self.on_enqueue(channel, &mut packet);
+        }
+        let to = &mut self.channels[channel];
+        let has_extra = to.is_first && !self.access_delays.is_empty();
+        // Cross traffic has no extra delay: its connection number is out of range.
+        packet.extra_delay_ns = if has_extra { self.access_delays.get(packet.connection as usize).copied().unwrap_or(0) } else { 0 };
+        let taken = to.direction.enqueue_lazy(Time(self.now), packet).is_ok();
+        // Only with extra delays can the new packet be delivered before those in the channel.
+        if self.next_deliveries[channel] == NEVER || has_extra {
+            self.next_deliveries[channel] = to.direction.next_delivery().map_or(NEVER, |at| at.0);
+        }
+        taken
+    }
+
+    /// A packet enters a channel that is monitored or marks.
+    fn on_enqueue(&mut self, channel: usize, packet: &mut SimPacket) {
+        let to = &mut self.channels[channel];
+        if let (Some(monitor), false) = (to.monitor, to.is_shaper) {
+            self.monitors[monitor].on_enqueue(self.now / 1000, wire_bytes_of(packet), is_foreign(&self.uses_share, packet));
+        }
+        if let Some(above) = to.mark_threshold
+            && packet.has_flag(ECT)
+            && to.direction.queued(Time(self.now)).0 > above
+        {
+            packet.flags |= CE;
+        }
+    }
+
+    /// Sets a timer to expire after `after_us` µs.
+    pub(crate) fn set_timer(&mut self, timer: &mut Timer, key: EventKey, after_us: u64) {
+        self.events.set_timer(timer, key, self.now + after_us * 1000);
+    }
+
+    /// Changes the rate of a channel.
+    pub(crate) fn set_rate(&mut self, channel: usize, rate: Rate) {
+        let now = Time(self.now);
+        let direction = &mut self.channels[channel].direction;
+        direction.set_rate(now, rate);
+        if let Some(router) = direction.tap(now) {
+            router.set_rate(now, rate);
+        }
+        self.next_deliveries[channel] = self.channels[channel].direction.next_delivery().map_or(NEVER, |at| at.0);
+    }
+
+    /// The counters of a channel until now.
+    pub(crate) fn counts(&mut self, channel: usize) -> link::LinkCounts {
+        self.channels[channel].direction.counts_at(Time(self.now))
+    }
+
+    /// IP bytes that have departed from a channel until now.
+    pub(crate) fn departed_bytes(&mut self, channel: usize) -> u64 {
+        self.channels[channel].direction.departed_bytes(Time(self.now)).0
+    }
+
+    /// Bytes in the queue of a channel now.
+    pub(crate) fn queued(&mut self, channel: usize) -> u64 {
+        self.channels[channel].direction.queued(Time(self.now)).0
+    }
+}
+
+/// Whether a packet belongs to a flow whose controller is not `share`.
+fn is_foreign(uses_share: &[bool], packet: &SimPacket) -> bool {
+    !uses_share.get(packet.connection as usize).copied().unwrap_or(false)
+}
+
+/// The rate in IP bit/s that carries this rate of payload in full segments.
+pub(crate) fn wire_rate(payload: Rate, mss: u32) -> Rate {
+    let (rate, mss) = (u128::from(payload.bits_per_s()), u128::from(mss));
+    Rate((rate * (mss + u128::from(HEADER_BYTES))).div_ceil(mss) as u64)
+}

@@ -1,0 +1,500 @@
+//! The simulation of parallel networks. Each network has one link in each direction, with a queue,
+//! and carries transfers of its own beside those that are striped over all networks.
+//!
+//! Connections are kept in slots. A connection that has nothing left to send gives up its slot for
+//! the next one, so memory is proportional to the transfers in progress. The number of a connection
+//! is its slot and a generation: packets and timers of a former connection in the slot carry an old
+//! number and are ignored.
+
+use super::{
+    bonded_transfer::path_state,
+    measurement::TransferMeasurement,
+    striping::{MAX_NETWORKS, StripedTransfer},
+};
+use crate::{
+    connection::{ConnectionEnd, TcpConnection},
+    event_loop::{self, RunEnd, Simulation},
+    event_queue::{EventKey, EventKind, Timer},
+    network::{NextHop, SimNetwork, backward, forward, wire_rate},
+    packet::{PacketKind, SimPacket},
+    receiver::{EcnEcho, MAX_WINDOW, TcpReceiver},
+    run_counters::RunCounters,
+    sender::{CongestionControl, SenderConfig, TcpSender},
+    settings::TcpSettings,
+};
+use control::Controller;
+use outcome::Progress;
+use scenario::{FlowSpec, Network, Parallel, PlannedTransfer, QueueKind, Scenario, TransferSchedule};
+use std::collections::VecDeque;
+
+/// The low bits of a connection's number are its slot, the others the generation.
+const SLOT_BITS: u32 = 20;
+
+/// A transfer in progress.
+#[derive(Debug)]
+struct ActiveTransfer {
+    planned: PlannedTransfer,
+    striped: StripedTransfer,
+    /// The slots of its connections, by network.
+    slots: [Option<u32>; MAX_NETWORKS],
+    /// The part of the run in whose means it counts.
+    part: Option<usize>,
+    ended: bool,
+    /// When its bond checks for overdue data.
+    bond_timer: Timer,
+}
+
+/// The owner of a connection's slot.
+#[derive(Debug, Clone, Copy)]
+struct SlotOwner {
+    /// The connection's number; of a free slot, the number of the next connection.
+    number: u32,
+    transfer: u32,
+    network: usize,
+}
+
+/// A flow that the scenario lists.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ParallelFlow {
+    pub(super) spec: FlowSpec,
+    /// Payload that its receiver could read, bytes.
+    pub(super) read: u64,
+    /// When it could read the last byte, ns.
+    pub(super) ended: Option<u64>,
+}
+
+/// The state of a run.
+#[derive(Debug)]
+pub(crate) struct ParallelSimulation<'a> {
+    pub(super) scenario: &'a Scenario,
+    pub(super) parallel: Parallel<'a>,
+    pub(super) settings: TcpSettings,
+    controller: Controller,
+    pub(super) net: SimNetwork,
+    /// The connections by slot, and the owners of the slots.
+    connections: Vec<TcpConnection>,
+    owners: Vec<SlotOwner>,
+    free_slots: VecDeque<u32>,
+    transfers: Vec<ActiveTransfer>,
+    free_transfers: Vec<u32>,
+    schedule: TransferSchedule,
+    /// The transfer that arrives next.
+    next_transfer: Option<PlannedTransfer>,
+    pub(super) flows: Vec<ParallelFlow>,
+    /// Finite flows that have not ended.
+    open_flows: usize,
+    has_endless_flow: bool,
+    pub(super) measurement: TransferMeasurement,
+    /// Counters of the connections that have given up their slots.
+    retired_counters: RunCounters,
+    out_of_slots: bool,
+}
+
+impl Simulation for ParallelSimulation<'_> {
+    fn net(&mut self) -> &mut SimNetwork {
+        &mut self.net
+    }
+
+    fn is_over(&self) -> bool {
+        if self.out_of_slots {
+            return true;
+        }
+        match self.parallel.foreground {
+            Some(_) => self.measurement.jobs.is_over(),
+            None => self.open_flows == 0 && !self.has_endless_flow,
+        }
+    }
+
+    fn deliver(&mut self, channel: usize) {
+        let mut packet = SimPacket::placeholder();
+        while let Some(next_hop) = self.net.take_arrived(channel, &mut packet) {
+            match self.slot_of(packet.connection) {
+                Some(slot) if next_hop == NextHop::Receiver => self.on_packet_at_receiver(slot, &packet),
+                Some(slot) => self.on_packet_at_sender(slot, &packet),
+                None => {}
+            }
+        }
+    }
+
+    fn handle_event(&mut self, at: u64, key: EventKey) {
+        match key.kind {
+            EventKind::FlowStart => self.start_transfer(),
+            EventKind::BondCheck => {
+                if self.transfers[key.target as usize].bond_timer.expired(at, key, &mut self.net.events) {
+                    self.run_bond(key.target);
+                }
+            }
+            kind => {
+                let Some(slot) = self.slot_of(key.target) else { return };
+                if self.connections[slot].on_timer(at, kind, &mut self.net) {
+                    self.after_sending(slot);
+                }
+            }
+        }
+    }
+
+    fn progress(&self, until: u64) -> f64 {
+        if self.parallel.foreground.is_some() {
+            return self.measurement.jobs.progress();
+        }
+        let ended = self.flows.len() - self.open_flows;
+        (ended as f64 / self.flows.len().max(1) as f64).max(self.net.now as f64 / until as f64)
+    }
+}
+
+impl<'a> ParallelSimulation<'a> {
+    /// The simulation of a scenario at time zero.
+    pub(crate) fn new(scenario: &'a Scenario, parallel: Parallel<'a>, seed: u64, controller: Controller, settings: TcpSettings) -> Self {
+        let specs = scenario.flow_specs(seed);
+        let finite_flows = specs.iter().filter(|spec| spec.bytes.is_some()).count();
+        let mut simulation = ParallelSimulation {
+            scenario,
+            parallel,
+            settings,
+            controller,
+            net: SimNetwork::for_parallel(parallel.networks, settings.mss, seed),
+            connections: Vec::new(),
+            owners: Vec::new(),
+            free_slots: VecDeque::new(),
+            transfers: Vec::new(),
+            free_transfers: Vec::new(),
+            schedule: TransferSchedule::new(&parallel, &specs, seed),
+            next_transfer: None,
+            flows: specs.iter().map(|spec| ParallelFlow { spec: *spec, read: 0, ended: None }).collect(),
+            open_flows: finite_flows,
+            has_endless_flow: finite_flows < specs.len(),
+            measurement: TransferMeasurement::new(&parallel),
+            retired_counters: RunCounters::default(),
+            out_of_slots: false,
+        };
+        simulation.schedule_next_transfer();
+        simulation
+    }
+
+    /// Schedules the arrival of the next transfer.
+    fn schedule_next_transfer(&mut self) {
+        self.next_transfer = self.schedule.next();
+        if let Some(planned) = &self.next_transfer {
+            self.net.events.schedule(EventKey { target: 0, kind: EventKind::FlowStart }, planned.job.at.0);
+        }
+    }
+
+    /// Runs until everything that is measured has ended, or until `until` ns.
+    pub(crate) fn run(&mut self, until: u64, progress: &dyn Progress) -> RunEnd {
+        let end = event_loop::run(self, until, progress);
+        if end != RunEnd::Cancelled {
+            self.finish();
+        }
+        end
+    }
+
+    /// Whether the run ended because more connections were open at once than there are slots.
+    pub(crate) fn is_out_of_slots(&self) -> bool {
+        self.out_of_slots
+    }
+
+    /// Measures the flows that have not ended, and stops the measurement.
+    fn finish(&mut self) {
+        for transfer in self.transfers.iter().filter(|transfer| !transfer.ended) {
+            if let Some(flow) = transfer.planned.flow {
+                self.flows[flow].read = transfer.striped.readable();
+                self.measurement.add_striped(&transfer.striped);
+            }
+        }
+        self.measurement.stop(&mut self.net);
+    }
+
+    /// The internal counters of the run so far.
+    pub(crate) fn counters(&self) -> RunCounters {
+        let mut counters = RunCounters { events: self.net.events_processed, ..self.retired_counters };
+        for slot in self.transfers.iter().flat_map(|transfer| transfer.slots).flatten() {
+            counters.add(&self.connections[slot as usize]);
+        }
+        counters
+    }
+
+    /// Starts the transfer that arrives now.
+    fn start_transfer(&mut self) {
+        let Some(planned) = self.next_transfer.take() else { return };
+        self.schedule_next_transfer();
+        let bytes = planned.job.bytes.0;
+        let striped = match planned.job.class.checked_sub(1) {
+            Some(network) => StripedTransfer::single(bytes, network),
+            None => {
+                let (bond, networks) = (self.parallel.bond, self.parallel.networks.len());
+                StripedTransfer::over(bytes, &bond, networks, self.parallel.best())
+            }
+        };
+        let part = self.measurement.on_arrival(&planned.job, &mut self.net);
+        let transfer = ActiveTransfer { planned, striped, slots: [None; MAX_NETWORKS], part, ended: false, bond_timer: Timer::default() };
+        let number = match self.free_transfers.pop() {
+            Some(number) => {
+                self.transfers[number as usize] = transfer;
+                number
+            }
+            None => {
+                self.transfers.push(transfer);
+                self.transfers.len() as u32 - 1
+            }
+        };
+        for network in 0..self.parallel.networks.len() {
+            if self.transfers[number as usize].striped.uses(network) {
+                self.open_connection(number, network);
+            }
+        }
+    }
+
+    /// Opens the connection of a transfer over a network.
+    fn open_connection(&mut self, transfer: u32, network: usize) {
+        let slot = self.free_slots.pop_front().unwrap_or(self.connections.len() as u32);
+        if slot >> SLOT_BITS > 0 {
+            self.out_of_slots = true;
+            return;
+        }
+        let number = self.owners.get(slot as usize).map_or(slot, |free| free.number);
+        let owner = SlotOwner { number, transfer, network };
+        let mut connection = self.new_connection(owner);
+        let transfer = &mut self.transfers[transfer as usize];
+        transfer.slots[network] = Some(slot);
+        if transfer.striped.is_static() {
+            connection.sender.write(transfer.striped.assigned(network), transfer.planned.ends);
+        }
+        connection.open(&mut self.net);
+        if slot as usize == self.connections.len() {
+            self.connections.push(connection);
+            self.owners.push(owner);
+        } else {
+            self.connections[slot as usize] = connection;
+            self.owners[slot as usize] = owner;
+        }
+    }
+
+    /// A closed connection for a slot.
+    fn new_connection(&self, owner: SlotOwner) -> TcpConnection {
+        let network = &self.parallel.networks[owner.network];
+        let planned = &self.transfers[owner.transfer as usize].planned;
+        let channels = [forward(owner.network), backward(owner.network)];
+        let config = SenderConfig {
+            connection: owner.number,
+            channel: channels[0],
+            monitor: None,
+            ecn: network.queue.kind == QueueKind::Ecn,
+            behind_shaper: false,
+            end_to_end_acks: false,
+            send_buffer: u64::MAX,
+        };
+        let receive_buffer = planned.window.map_or(u64::MAX, |window| window.0);
+        let max_window = unlimited_window(network, self.settings.mss);
+        let echo = if self.controller.name() == "dctcp" { EcnEcho::EachSegment } else { EcnEcho::UntilCwr };
+        let receiver = TcpReceiver::new(owner.number, channels[1], [receive_buffer, max_window], echo, self.settings);
+        let sender = TcpSender::new(config, CongestionControl::Native(self.controller), self.settings);
+        TcpConnection::new(sender, receiver, (planned.opens, false), channels, self.settings)
+    }
+
+    /// The slot of the connection with this number, if the connection still has one.
+    fn slot_of(&self, number: u32) -> Option<usize> {
+        let slot = (number & ((1 << SLOT_BITS) - 1)) as usize;
+        self.owners.get(slot).filter(|owner| owner.number == number).map(|_| slot)
+    }
+
+    fn on_packet_at_receiver(&mut self, slot: usize, packet: &SimPacket) {
+        let connection = &mut self.connections[slot];
+        if !connection.is_established(ConnectionEnd::Receiver) || packet.kind == PacketKind::SynAck {
+            connection.on_handshake_packet(ConnectionEnd::Receiver, packet, &mut self.net);
+        }
+        if !connection.is_established(ConnectionEnd::Receiver) {
+            return;
+        }
+        match packet.kind {
+            PacketKind::Data => {
+                let before = connection.receiver.rcv_nxt;
+                connection.receiver.on_data(packet, &mut self.net);
+                let next = connection.receiver.rcv_nxt;
+                if next > before {
+                    // The transfer holds what is out of order, so the connection's own window never
+                    // closes.
+                    connection.receiver.release(next, &mut self.net);
+                    self.on_delivered(slot);
+                }
+                self.connections[slot].receiver.ack_if_due(&mut self.net);
+                self.retire_connections(slot);
+            }
+            PacketKind::Probe => connection.receiver.send_ack(&mut self.net),
+            _ => {}
+        }
+    }
+
+    /// A connection has delivered more of its transfer.
+    fn on_delivered(&mut self, slot: usize) {
+        let owner = self.owners[slot];
+        let transfer = &mut self.transfers[owner.transfer as usize];
+        let new = transfer.striped.on_delivered(owner.network, self.connections[slot].receiver.rcv_nxt);
+        self.measurement.on_received(new);
+        if transfer.ended || !transfer.planned.ends || !transfer.striped.is_complete() {
+            return;
+        }
+        let bytes = transfer.planned.job.bytes.0;
+        debug_assert_eq!(transfer.striped.delivered().iter().sum::<u64>(), bytes, "every byte was delivered once");
+        transfer.ended = true;
+        if let Some(flow) = transfer.planned.flow {
+            self.flows[flow].ended = Some(self.net.now);
+            self.flows[flow].read = bytes;
+            self.open_flows -= 1;
+        }
+        self.measurement.on_end(&transfer.planned.job, transfer.part, &transfer.striped, self.net.now);
+    }
+
+    fn on_packet_at_sender(&mut self, slot: usize, packet: &SimPacket) {
+        let connection = &mut self.connections[slot];
+        if !connection.is_established(ConnectionEnd::Sender) || packet.kind == PacketKind::SynAck {
+            if connection.on_handshake_packet(ConnectionEnd::Sender, packet, &mut self.net) {
+                let owner = self.owners[slot];
+                if let Some(bonded) = self.transfers[owner.transfer as usize].striped.bonded() {
+                    bonded.connection_established(self.net.now, owner.network);
+                }
+                self.offer_unassigned(slot);
+                self.connections[slot].sender.push(&mut self.net);
+                self.after_sending(slot);
+            }
+            return;
+        }
+        if packet.kind == PacketKind::Ack {
+            connection.sender.on_ack(packet, &mut self.net);
+            self.after_sending(slot);
+            self.retire_connections(slot);
+        }
+    }
+
+    /// Offers the unassigned rest of a pulled transfer to a connection.
+    fn offer_unassigned(&mut self, slot: usize) {
+        let transfer = &self.transfers[self.owners[slot].transfer as usize];
+        if transfer.striped.is_pulled() {
+            let sender = &mut self.connections[slot].sender;
+            sender.set_write_end(sender.snd_nxt + transfer.striped.unassigned(), transfer.planned.ends);
+        }
+    }
+
+    /// To be called when a connection may have sent new data: updates the bond, and what the other
+    /// connections may take.
+    fn after_sending(&mut self, slot: usize) {
+        let owner = self.owners[slot];
+        self.run_bond(owner.transfer);
+        let transfer = &mut self.transfers[owner.transfer as usize];
+        if transfer.striped.on_sent(owner.network, self.connections[slot].sender.snd_nxt) {
+            for other in transfer.slots.into_iter().flatten() {
+                self.offer_unassigned(other as usize);
+            }
+        }
+    }
+
+    /// Writes the pieces that the bond of a transfer assigns now, if it has one.
+    fn run_bond(&mut self, number: u32) {
+        let transfer = &mut self.transfers[number as usize];
+        let (now, ends) = (self.net.now, transfer.planned.ends);
+        let Some(bonded) = transfer.striped.bonded().filter(|_| !transfer.ended) else {
+            transfer.bond_timer.stop();
+            return;
+        };
+        for (network, slot) in transfer.slots.iter().enumerate() {
+            if let Some(slot) = slot {
+                bonded.update_path(now, network, path_state(&self.connections[*slot as usize].sender));
+            }
+        }
+        while let Some(write) = bonded.next_write(now) {
+            let Some(slot) = transfer.slots[write.connection] else { return };
+            let sender = &mut self.connections[slot as usize].sender;
+            sender.write(write.end, write.last && ends);
+            sender.push(&mut self.net);
+            bonded.update_path(now, write.connection, path_state(sender));
+        }
+        let due = bonded.next_check(now);
+        self.net.events.set_timer(&mut transfer.bond_timer, EventKey { target: number, kind: EventKind::BondCheck }, due);
+    }
+
+    /// After the end of a transfer: frees the slots of its connections that have nothing
+    /// unacknowledged.
+    fn retire_connections(&mut self, slot: usize) {
+        let number = self.owners[slot].transfer;
+        let transfer = &mut self.transfers[number as usize];
+        if !transfer.ended {
+            return;
+        }
+        // What a bond has written to a socket is sent, even if it is of no use any more.
+        let is_bonded = transfer.striped.bonded().is_some();
+        for of_network in &mut transfer.slots {
+            let Some(slot) = *of_network else { continue };
+            let connection = &self.connections[slot as usize];
+            if connection.sender.snd_una == connection.sender.snd_nxt && !(is_bonded && connection.sender.unsent() > 0) {
+                *of_network = None;
+                self.retired_counters.add(connection);
+                let free = &mut self.owners[slot as usize];
+                free.number = free.number.wrapping_add(1 << SLOT_BITS);
+                self.free_slots.push_back(slot);
+            }
+        }
+        if transfer.slots.iter().all(Option::is_none) {
+            self.free_transfers.push(number);
+        }
+    }
+}
+
+/// The largest window of ends that are not to limit a transfer, bytes: twice what can be in flight
+/// and queued, as for links in series.
+fn unlimited_window(network: &Network, mss: u32) -> u64 {
+    let (rate, rtt) = (wire_rate(network.rate, mss), network.delay * 2);
+    let queued = network.queue.size_for(rate, rtt).bytes().0;
+    let in_flight = rate.bytes_in(rtt).0;
+    (in_flight + queued.min(in_flight.saturating_mul(4))).saturating_mul(2).clamp(2 << 20, MAX_WINDOW)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use scenario::ScenarioFile;
+
+    fn parse(text: &str) -> Scenario {
+        ScenarioFile::parse(text, "x").unwrap().variants(&[]).unwrap().remove(0).scenario
+    }
+
+    fn simulation<'a>(scenario: &'a Scenario, controller: &str) -> ParallelSimulation<'a> {
+        let Some(controller) = Controller::named(controller) else { panic!("{controller} exists") };
+        ParallelSimulation::new(scenario, scenario.parallel().unwrap(), 1, controller, TcpSettings::default())
+    }
+
+    /// The number of slots of connections and of transfers, and of transfers that were counted.
+    fn slots(jobs: u64) -> [usize; 3] {
+        let network = "[[network]]\nrate = \"5Mbit\"\ndelay = \"5ms\"\nqueue = \"100pkt\"\nload = 0.4\n";
+        let rest = "size = { law = \"exponential\", mean = \"20kB\" }\n[bond]\nscheduler = \"fluid\"\n";
+        let scenario = parse(&format!("name = \"x\"\n{network}{network}[foreground]\nload = 0.6\njobs = {jobs}\n{rest}"));
+        let mut simulation = simulation(&scenario, "cubic");
+        assert_eq!(simulation.run(u64::MAX, &()), RunEnd::Finished);
+        let open = simulation.transfers.iter().flat_map(|transfer| transfer.slots).flatten().count();
+        assert_eq!(open + simulation.free_slots.len(), simulation.connections.len(), "each slot is free or in use");
+        let counted = simulation.measurement.jobs.means().jobs.iter().sum::<u64>();
+        [simulation.connections.len(), simulation.transfers.len(), counted as usize]
+    }
+
+    #[test]
+    fn memory_is_proportional_to_transfers_in_progress() {
+        let (few, many) = (slots(500), slots(8000));
+        assert!(many[2] > 12 * few[2] && many[2] > 15_000, "{many:?}");
+        // The largest number in progress grows with the logarithm of the length of the run.
+        assert!(many[0] < 3 * few[0] && many[0] < 300 && many[1] < 200, "{few:?} {many:?}");
+    }
+
+    #[test]
+    fn a_retired_connection_number_has_no_slot() {
+        let network = "[[network]]\nrate = \"5Mbit\"\ndelay = \"5ms\"\n";
+        let scenario = parse(&format!("name = \"x\"\n{network}[[flow]]\nbytes = \"10kB\"\n[bond]\nscheduler = \"single\"\n"));
+        let mut simulation = simulation(&scenario, "reno");
+        simulation.start_transfer();
+        let number = simulation.owners[0].number;
+        assert_eq!(simulation.slot_of(number), Some(0));
+        simulation.transfers[0].ended = true;
+        simulation.retire_connections(0);
+        assert_eq!((simulation.slot_of(number), simulation.free_slots.len(), simulation.free_transfers.len()), (None, 1, 1));
+        simulation.transfers[0].ended = false;
+        simulation.open_connection(0, 0);
+        assert_eq!((simulation.slot_of(number), simulation.slot_of(number + (1 << SLOT_BITS))), (None, Some(0)));
+    }
+}

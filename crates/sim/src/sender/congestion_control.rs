@@ -1,0 +1,103 @@
+//! The congestion control of a sender: one of Tandem's controllers, which the kernel has too, or
+//! one that follows feedback from routers.
+
+use super::router_assisted::{self, RouterAssistedState};
+use crate::packet::CongestionHeader;
+use control::{Controller, Event, Flow, Link};
+use scenario::Explicit;
+
+/// The congestion control of a leg.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum CongestionControl {
+    /// A controller compiled from its C header.
+    Native(Controller),
+    /// A controller that follows feedback from routers.
+    RouterAssisted(Explicit),
+}
+
+/// The state of a congestion control for one flow.
+#[derive(Debug)]
+pub(super) enum ControlState {
+    Native(control::State),
+    RouterAssisted(RouterAssistedState),
+}
+
+impl CongestionControl {
+    /// The congestion control with this name.
+    pub(crate) fn named(name: &str) -> Option<CongestionControl> {
+        Explicit::named(name).map(CongestionControl::RouterAssisted).or_else(|| Controller::named(name).map(CongestionControl::Native))
+    }
+
+    /// The native controller, if it is one.
+    pub(crate) fn native(self) -> Option<Controller> {
+        match self {
+            CongestionControl::Native(controller) => Some(controller),
+            CongestionControl::RouterAssisted(_) => None,
+        }
+    }
+
+    /// Whether it follows feedback from routers.
+    pub(super) fn is_router_assisted(self) -> bool {
+        matches!(self, CongestionControl::RouterAssisted(_))
+    }
+
+    /// Whether it divides the capacity of a link and needs to know it.
+    pub(crate) fn needs_capacity(self) -> bool {
+        self.native().is_some_and(Controller::needs_capacity)
+    }
+
+    /// Whether it is the native controller `name`.
+    pub(crate) fn is(self, name: &str) -> bool {
+        self.native().is_some_and(|controller| controller.name() == name)
+    }
+
+    /// Whether it alone sets the window, also during recovery.
+    pub(super) fn owns_window(self) -> bool {
+        match self {
+            CongestionControl::Native(controller) => controller.whole(),
+            CongestionControl::RouterAssisted(explicit) => explicit.keeps,
+        }
+    }
+
+    /// Whether it sets the pacing rate.
+    pub(super) fn paces(self) -> bool {
+        match self {
+            CongestionControl::Native(controller) => controller.whole(),
+            CongestionControl::RouterAssisted(explicit) => router_assisted::paces(explicit),
+        }
+    }
+
+    /// Takes control of a flow at `now_us`.
+    pub(super) fn begin(self, flow: &mut Flow, link: Option<&mut Link>, now_us: u64) -> ControlState {
+        match self {
+            CongestionControl::Native(controller) => ControlState::Native(controller.begin(flow, link, now_us)),
+            CongestionControl::RouterAssisted(explicit) => ControlState::RouterAssisted(RouterAssistedState::begin(explicit, flow)),
+        }
+    }
+}
+
+impl ControlState {
+    /// Notifies the controller of an event; it writes its decisions into `flow`.
+    pub(super) fn step(&mut self, flow: &mut Flow, link: Option<&mut Link>, event: &Event) {
+        match self {
+            ControlState::Native(state) => state.step(flow, link, event),
+            ControlState::RouterAssisted(state) => state.step(flow, event),
+        }
+    }
+
+    /// Passes the router feedback of an acknowledgement, before the event of this acknowledgement.
+    pub(super) fn on_feedback(&mut self, feedback: f32) {
+        if let ControlState::RouterAssisted(state) = self {
+            state.on_feedback(feedback);
+        }
+    }
+
+    /// The header of the next data packet and the initial value of its feedback field. `wants_more`
+    /// tells that the sender would use a larger window.
+    pub(super) fn next_header(&mut self, flow: &Flow, rtt_us: u32, wants_more: bool) -> Option<(CongestionHeader, f32)> {
+        match self {
+            ControlState::Native(_) => None,
+            ControlState::RouterAssisted(state) => Some(state.next_header(flow, rtt_us, wants_more)),
+        }
+    }
+}

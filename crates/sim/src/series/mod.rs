@@ -1,0 +1,11 @@
+//! Links in series: flows over a path of links, end to end or split by proxies.
+
+mod application;
+mod cross_traffic;
+mod sampler;
+mod setup;
+mod simulation;
+mod split_node;
+
+pub(crate) use sampler::{RunSampler, outcome};
+pub(crate) use simulation::SeriesSimulation;

@@ -1,0 +1,180 @@
+//! Samples of a run and the [`Outcome`] that follows from them. Samples are taken at regular
+//! intervals of simulated time. The interval doubles when there are too many samples, so memory
+//! does not grow with simulated time. `outcome` computes the figures from the samples, in the same
+//! way for every engine.
+
+use super::{
+    simulation::{RunObserver, SeriesSimulation},
+    split_node::SplitNode,
+};
+use crate::{connection::TcpConnection, network::forward, settings::TcpSettings};
+use outcome::{FlowSeen, LegLook, LegSeen, LinkLook, LinkOutcome, Outcome, Seen, ShaperOutcome};
+use scenario::Backpressure;
+use units::Phase;
+
+/// The initial interval between samples, ns, for each 200 connections.
+const INITIAL_INTERVAL: u64 = 1_000_000;
+/// The most samples of single connections, over all connections.
+const MAX_CONNECTION_SAMPLES: usize = 4_000_000;
+/// The least number of samples of each connection.
+const MIN_SAMPLES: usize = 20;
+
+/// Collects the samples of a run.
+#[derive(Debug)]
+pub(crate) struct RunSampler {
+    interval: u64,
+    max_samples: usize,
+    seen: Seen,
+}
+
+impl RunSampler {
+    /// A sampler for this number of flows, with this number of legs each.
+    pub(crate) fn new(flows: usize, legs: usize, settings: &TcpSettings) -> Self {
+        let max_samples = (MAX_CONNECTION_SAMPLES / (flows * legs).max(1)).clamp(MIN_SAMPLES, settings.max_samples.max(MIN_SAMPLES));
+        let interval = INITIAL_INTERVAL * (flows as u64 * legs as u64 / 200).max(1);
+        let flow = FlowSeen { legs: vec![LegSeen::default(); legs], ..FlowSeen::default() };
+        RunSampler { interval, max_samples, seen: Seen { flows: vec![flow; flows], ..Seen::default() } }
+    }
+
+    /// Keeps every second sample.
+    fn thin(&mut self) {
+        thin(&mut self.seen.bottleneck);
+        thin(&mut self.seen.held);
+        thin(&mut self.seen.shaped);
+        for flow in &mut self.seen.flows {
+            thin(&mut flow.read);
+            flow.legs.iter_mut().for_each(|leg| thin(&mut leg.looks));
+        }
+    }
+}
+
+/// Keeps every second item.
+fn thin<T>(list: &mut Vec<T>) {
+    let mut number = 0;
+    list.retain(|_| {
+        number += 1;
+        number % 2 == 1
+    });
+}
+
+impl RunObserver for RunSampler {
+    fn interval(&self) -> u64 {
+        self.interval
+    }
+
+    fn sample(&mut self, simulation: &mut SeriesSimulation<'_>) {
+        if self.seen.bottleneck.len() >= self.max_samples {
+            self.interval *= 2;
+            self.thin();
+        }
+        let t = seconds(simulation.net.now);
+        let mut held = 0;
+        for (flow, seen) in self.seen.flows.iter_mut().enumerate() {
+            seen.read.push((t, simulation.read_bytes(flow) as f64));
+            for (leg, seen) in seen.legs.iter_mut().enumerate() {
+                let look = leg_sample(simulation, flow, leg);
+                held += look.held;
+                seen.looks.push(look);
+            }
+        }
+        let channel = forward(simulation.scenario.bottleneck());
+        let (left, queued) = (simulation.net.departed_bytes(channel), simulation.net.queued(channel));
+        self.seen.bottleneck.push(LinkLook { t, left, queued });
+        self.seen.held.push((t, held as f64));
+        let shaped: u64 = shapers(simulation).into_iter().map(|channel| simulation.net.queued(channel)).sum();
+        self.seen.shaped.push((t, shaped as f64));
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// The channels of the proxies' shapers.
+fn shapers(simulation: &SeriesSimulation<'_>) -> Vec<usize> {
+    simulation.shapers.iter().flatten().copied().collect()
+}
+
+fn leg_sample(simulation: &SeriesSimulation<'_>, flow: usize, leg: usize) -> LegLook {
+    let sender = &simulation.connections[flow * simulation.legs + leg].sender;
+    let mut look = LegLook {
+        t: seconds(simulation.net.now),
+        sent: sender.snd_nxt,
+        held: 0,
+        srtt_us: sender.rtt.srtt_us(),
+        cwnd: sender.cwnd(),
+        in_flight: (sender.snd_nxt - sender.snd_una).min(u32::MAX.into()) as u32,
+        retransmits: sender.counters.retransmits as u32,
+        busy: sender.is_established() && (sender.packets_out() > 0 || sender.unsent() > 0),
+        phase: Phase::Free,
+    };
+    if let Some(split) = leg.checked_sub(1) {
+        look.held = simulation.held_bytes(flow, split);
+        let leg_before = &simulation.connections[flow * simulation.legs + split];
+        look.phase = match look.held {
+            _ if is_held_back(&simulation.split_nodes[split], leg_before) => Phase::Backpressure,
+            0 => Phase::Starvation,
+            _ => Phase::Free,
+        };
+    }
+    look
+}
+
+/// Whether a proxy holds back the sender of the leg before it: by a window of less than two
+/// segments, the criterion of the proxy's meter, or by fluid backpressure.
+fn is_held_back(node: &SplitNode, leg_before: &TcpConnection) -> bool {
+    match node.backpressure {
+        Backpressure::Window => leg_before.receiver.window_nearly_closed(),
+        Backpressure::Fluid => leg_before.sender.is_held_by_proxy(),
+    }
+}
+
+/// The outcome of a run that has ended.
+pub(crate) fn outcome(simulation: &mut SeriesSimulation<'_>, seed: u64, mut sampler: RunSampler) -> Outcome {
+    // The final state is one more sample.
+    if sampler.seen.bottleneck.last().is_none_or(|look| look.t < seconds(simulation.net.now)) {
+        sampler.sample(simulation);
+    }
+    let mut seen = sampler.seen;
+    seen.end_s = seconds(simulation.net.now);
+    for (number, (flow, seen)) in simulation.flows.iter().zip(&mut seen.flows).enumerate() {
+        // A flow whose start is after the end of the run has read nothing.
+        seen.start_s = flow.spec.start.secs();
+        seen.end_s = flow.ended.map(seconds);
+        seen.bytes = simulation.read_bytes(number);
+        seen.kept_max_bytes = Some(simulation.connections[number * simulation.legs].sender.counters.max_unreleased);
+        for (leg, seen) in seen.legs.iter_mut().enumerate() {
+            let sender = &simulation.connections[number * simulation.legs + leg].sender;
+            seen.min_rtt_us = sender.rtt.min_us();
+            seen.retransmits = sender.counters.retransmits;
+        }
+    }
+    seen.shaper = shaper_outcome(simulation);
+    seen.links = (0..simulation.scenario.links.len()).map(|index| link_outcome(simulation, index)).collect();
+    seen.outcome("sim", simulation.scenario, seed)
+}
+
+fn shaper_outcome(simulation: &mut SeriesSimulation<'_>) -> Option<ShaperOutcome> {
+    let counts: Vec<link::LinkCounts> = shapers(simulation).into_iter().map(|channel| simulation.net.counts(channel)).collect();
+    let queue_max_bytes = counts.iter().map(|counts| counts.max_queued.0).max()?;
+    Some(ShaperOutcome { queue_drops: counts.iter().map(|counts| counts.queue_drops).sum(), queue_max_bytes })
+}
+
+fn link_outcome(simulation: &mut SeriesSimulation<'_>, index: usize) -> LinkOutcome {
+    let link = &simulation.scenario.links[index];
+    let counts = simulation.net.counts(forward(index));
+    let rate = link.rate.bits_per_s() as f64;
+    LinkOutcome {
+        link: index + 1,
+        rate_bps: rate,
+        delivered_rate_bps: (counts.max_queued.0 > 0).then_some(rate),
+        delay_s: link.delay.secs(),
+        delivered_delay_s: (counts.delivered > 0).then(|| link.delay.secs()),
+        late_p99_s: 0.0,
+        packets: counts.arrived,
+        queue_drops: counts.queue_drops,
+        losses: counts.losses,
+        loss_asked: link.loss.map_or(Some(0.0), link::mean_loss),
+        queue_max_bytes: counts.max_queued.0,
+    }
+}

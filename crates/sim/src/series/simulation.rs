@@ -1,0 +1,433 @@
+//! The simulation of links in series: passes packets between links, connections, proxies and
+//! applications.
+
+use super::{application::SourceApplication, cross_traffic::CrossTrafficSource, split_node::SplitNode};
+use crate::{
+    connection::{ConnectionEnd, TcpConnection},
+    event_loop::{self, RunEnd, Simulation},
+    event_queue::{EventKey, EventKind},
+    network::{NextHop, SimNetwork, backward, forward},
+    packet::{PacketKind, SimPacket},
+    run_counters::RunCounters,
+};
+use outcome::Progress;
+use scenario::{Backpressure, FlowSpec, Opens, Scenario, SplitMode};
+use units::{Rate, Span};
+
+/// How long to wait, after the last byte has arrived, for the senders to learn of it, ns.
+const CONFIRMATION_LIMIT: u64 = 600_000_000_000;
+
+/// Takes samples of a run at regular intervals of simulated time.
+pub(crate) trait RunObserver {
+    /// Time to the next sample, ns.
+    fn interval(&self) -> u64;
+
+    /// Takes a sample of the whole simulation.
+    fn sample(&mut self, simulation: &mut SeriesSimulation<'_>);
+}
+
+/// A flow from end to end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SeriesFlow {
+    pub(crate) spec: FlowSpec,
+    /// When the receiving application had read the last byte, ns.
+    pub(crate) ended: Option<u64>,
+    /// When the sending application knew that its last byte was acknowledged, ns.
+    pub(crate) acked: Option<u64>,
+}
+
+/// A change of the rate of a link.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LinkRateChange {
+    /// Index of the link, from 0.
+    pub(super) link: usize,
+    pub(super) at: Span,
+    pub(super) rate: Rate,
+}
+
+/// The state of a run.
+///
+/// Connection `flow * legs + leg` is that of a flow over a leg, counted from the sender.
+#[derive(Debug)]
+pub(crate) struct SeriesSimulation<'a> {
+    pub(crate) scenario: &'a Scenario,
+    pub(crate) net: SimNetwork,
+    pub(crate) connections: Vec<TcpConnection>,
+    pub(crate) flows: Vec<SeriesFlow>,
+    /// The proxies, one after each leg but the last.
+    pub(crate) split_nodes: Vec<SplitNode>,
+    /// Connections of each flow.
+    pub(crate) legs: usize,
+    /// The channels of the proxies' shapers, by split.
+    pub(crate) shapers: Vec<Option<usize>>,
+    /// The monitors of the links behind the proxies, by split.
+    pub(super) monitors: Vec<Option<usize>>,
+    pub(super) applications: Vec<SourceApplication>,
+    pub(super) cross_traffic: Vec<CrossTrafficSource>,
+    pub(super) rate_changes: Vec<LinkRateChange>,
+    /// A flow has no end, so the run lasts until its time limit.
+    pub(super) has_endless_flow: bool,
+    /// Finite flows whose last byte the receiver has not read.
+    pub(super) open_flows: usize,
+    /// Finite flows whose sender does not know yet that its last byte was acknowledged.
+    pub(super) unconfirmed_flows: usize,
+}
+
+/// A run that is sampled.
+struct ObservedRun<'s, 'a, O> {
+    simulation: &'s mut SeriesSimulation<'a>,
+    observer: &'s mut O,
+}
+
+impl<O: RunObserver> Simulation for ObservedRun<'_, '_, O> {
+    fn net(&mut self) -> &mut SimNetwork {
+        &mut self.simulation.net
+    }
+
+    fn is_over(&self) -> bool {
+        self.simulation.open_flows == 0 && !self.simulation.has_endless_flow
+    }
+
+    fn deliver(&mut self, channel: usize) {
+        self.simulation.deliver(channel);
+    }
+
+    fn handle_event(&mut self, at: u64, key: EventKey) {
+        if key.kind == EventKind::Sample {
+            self.observer.sample(self.simulation);
+            self.simulation.net.events.schedule(key, self.simulation.net.now + self.observer.interval());
+        } else {
+            self.simulation.handle_event(at, key);
+        }
+    }
+
+    fn progress(&self, until: u64) -> f64 {
+        self.simulation.progress(until)
+    }
+}
+
+/// The time after a run in which senders learn that their last byte was acknowledged.
+struct Confirmation<'s, 'a>(&'s mut SeriesSimulation<'a>);
+
+impl Simulation for Confirmation<'_, '_> {
+    fn net(&mut self) -> &mut SimNetwork {
+        &mut self.0.net
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.open_flows > 0 || self.0.unconfirmed_flows == 0
+    }
+
+    fn deliver(&mut self, channel: usize) {
+        self.0.deliver(channel);
+    }
+
+    fn handle_event(&mut self, at: u64, key: EventKey) {
+        self.0.handle_event(at, key);
+    }
+
+    fn progress(&self, _: u64) -> f64 {
+        1.0
+    }
+}
+
+impl SeriesSimulation<'_> {
+    /// Runs until all finite flows have ended if there are only such, or else until `until` ns.
+    pub(crate) fn run(&mut self, until: u64, observer: &mut impl RunObserver, progress: &dyn Progress) -> RunEnd {
+        self.net.events.schedule(EventKey { target: 0, kind: EventKind::Sample }, 0);
+        event_loop::run(&mut ObservedRun { simulation: self, observer }, until, progress)
+    }
+
+    /// After a run that has ended with its flows: goes on, without samples, until every sender
+    /// knows that its last byte was acknowledged, at most until `until` ns.
+    pub(crate) fn run_until_confirmed(&mut self, until: u64) {
+        let until = until.min(self.net.now.saturating_add(CONFIRMATION_LIMIT));
+        event_loop::run(&mut Confirmation(self), until, &());
+    }
+
+    /// The internal counters of the run so far.
+    pub(crate) fn counters(&self) -> RunCounters {
+        let mut counters = RunCounters { events: self.net.events_processed, ..RunCounters::default() };
+        for connection in &self.connections {
+            counters.add(connection);
+        }
+        counters
+    }
+
+    /// The share of the run that is done, by payload or by time, whichever is more.
+    fn progress(&self, until: u64) -> f64 {
+        let (mut read, mut total) = (0, 0);
+        for (number, flow) in self.flows.iter().enumerate() {
+            if let Some(bytes) = flow.spec.bytes {
+                read += self.read_bytes(number);
+                total += bytes.0;
+            }
+        }
+        let by_bytes = if total > 0 { read as f64 / total as f64 } else { 0.0 };
+        by_bytes.max(if until == u64::MAX { 0.0 } else { self.net.now as f64 / until as f64 })
+    }
+
+    /// Payload that the receiving application of a flow has read, bytes.
+    pub(crate) fn read_bytes(&self, flow: usize) -> u64 {
+        self.connections[(flow + 1) * self.legs - 1].receiver.rcv_nxt
+    }
+
+    /// Payload of a flow that proxy `split` holds, bytes.
+    pub(crate) fn held_bytes(&self, flow: usize, split: usize) -> u64 {
+        let connection = flow * self.legs + split;
+        self.connections[connection].receiver.rcv_nxt - self.connections[connection + 1].sender.snd_nxt
+    }
+
+    /// The flow and the leg of a connection.
+    #[inline]
+    fn flow_and_leg(&self, connection: usize) -> (usize, usize) {
+        // Fast path: with a single leg the index needs no division.
+        if self.legs == 1 { (connection, 0) } else { (connection / self.legs, connection % self.legs) }
+    }
+
+    fn deliver(&mut self, channel: usize) {
+        let mut packet = SimPacket::placeholder();
+        while let Some(next_hop) = self.net.take_arrived(channel, &mut packet) {
+            match next_hop {
+                NextHop::Channel(next) => {
+                    self.net.send(next, packet);
+                    if self.net.is_shaper(channel) {
+                        self.on_shaper_departure(channel, &packet);
+                    }
+                }
+                _ if packet.kind == PacketKind::Udp => {}
+                NextHop::Receiver => self.on_packet_at_receiver(&packet),
+                NextHop::Sender => self.on_packet_at_sender(&packet),
+            }
+        }
+    }
+
+    fn on_shaper_departure(&mut self, channel: usize, packet: &SimPacket) {
+        self.net.record_departure(channel, packet);
+        if packet.kind == PacketKind::Data {
+            let connection = packet.connection as usize;
+            self.connections[connection].sender.on_shaper_departure(&mut self.net);
+            self.after_sending(connection);
+        }
+    }
+
+    fn on_packet_at_receiver(&mut self, packet: &SimPacket) {
+        let index = packet.connection as usize;
+        let connection = &mut self.connections[index];
+        if (!connection.is_established(ConnectionEnd::Receiver) || packet.kind == PacketKind::SynAck)
+            && connection.on_handshake_packet(ConnectionEnd::Receiver, packet, &mut self.net)
+        {
+            self.on_established(index, ConnectionEnd::Receiver);
+            if self.connections[index].receiver.rcv_nxt > 0 {
+                // The SYN had payload.
+                self.on_in_order_data(index);
+            }
+        }
+        let connection = &mut self.connections[index];
+        if !connection.is_established(ConnectionEnd::Receiver) {
+            return;
+        }
+        match packet.kind {
+            PacketKind::Data => {
+                let before = connection.receiver.rcv_nxt;
+                connection.receiver.on_data(packet, &mut self.net);
+                if connection.receiver.rcv_nxt > before {
+                    self.on_in_order_data(index);
+                } else {
+                    self.apply_fluid_backpressure(index);
+                }
+                self.connections[index].receiver.ack_if_due(&mut self.net);
+            }
+            PacketKind::Probe => {
+                connection.receiver.send_ack(&mut self.net);
+                connection.receiver.resend_receipt(&mut self.net);
+            }
+            _ => {}
+        }
+    }
+
+    /// Data has arrived in order on a connection: the next leg may send it, or the application
+    /// reads it.
+    fn on_in_order_data(&mut self, connection: usize) {
+        let (flow, leg) = self.flow_and_leg(connection);
+        let receiver = &mut self.connections[connection].receiver;
+        let (arrived, complete) = (receiver.rcv_nxt, receiver.is_complete());
+        if leg + 1 == self.legs {
+            receiver.release(arrived, &mut self.net);
+            if complete && self.flows[flow].ended.is_none() {
+                self.flows[flow].ended = Some(self.net.now);
+                self.open_flows -= 1;
+            }
+            return;
+        }
+        let node = &self.split_nodes[leg];
+        debug_assert!(
+            node.backpressure == Backpressure::Fluid || self.held_bytes(flow, leg) <= node.buffer,
+            "the window permits no more than the buffer"
+        );
+        let forwardable = node.forwardable(arrived, complete);
+        let next = &mut self.connections[connection + 1];
+        next.sender.write(forwardable, complete);
+        if next.waits_for_data() && forwardable > 0 {
+            next.open(&mut self.net);
+        }
+        next.sender.push(&mut self.net);
+        self.after_sending(connection + 1);
+        self.apply_fluid_backpressure(connection);
+    }
+
+    /// To be called when the sender of a connection may have sent new data: that frees the buffer
+    /// of the proxy before it.
+    fn after_sending(&mut self, connection: usize) {
+        if self.flow_and_leg(connection).1 == 0 {
+            return;
+        }
+        let sent = self.connections[connection].sender.snd_nxt;
+        if self.connections[connection - 1].receiver.release(sent, &mut self.net) > 0 {
+            self.apply_fluid_backpressure(connection - 1);
+        }
+    }
+
+    /// Limits the sender of a connection to what will find room in the fluid proxy behind it.
+    fn apply_fluid_backpressure(&mut self, connection: usize) {
+        let (_, leg) = self.flow_and_leg(connection);
+        let Some(node) = self.split_nodes.get(leg).filter(|node| node.limits_fluidly()) else { return };
+        let [this, next] = [&self.connections[connection], &self.connections[connection + 1]];
+        // While data is on its way to the proxy, the next leg drains what its window permits.
+        let drained = next.sender.sendable_within(this.sender.rtt.srtt_us()) / 2;
+        let room = node.buffer.max(this.settings.mss.into()) + drained;
+        let limit = next.sender.snd_nxt + this.receiver.out_of_order_bytes() + room;
+        let sender = &mut self.connections[connection].sender;
+        sender.fluid_limit = Some(limit);
+        sender.push(&mut self.net);
+        self.after_sending(connection);
+    }
+
+    fn on_packet_at_sender(&mut self, packet: &SimPacket) {
+        let index = packet.connection as usize;
+        let connection = &mut self.connections[index];
+        if !connection.is_established(ConnectionEnd::Sender) || packet.kind == PacketKind::SynAck {
+            let was_early = connection.in_early_data(ConnectionEnd::Sender);
+            if connection.on_handshake_packet(ConnectionEnd::Sender, packet, &mut self.net) {
+                self.on_established(index, ConnectionEnd::Sender);
+            }
+            let connection = &mut self.connections[index];
+            if was_early && connection.is_established(ConnectionEnd::Sender) {
+                connection.sender.on_handshake_ack(packet, &mut self.net);
+                self.after_sending(index);
+                self.propagate_delivery(index);
+            }
+            return;
+        }
+        match packet.kind {
+            PacketKind::Ack => connection.sender.on_ack(packet, &mut self.net),
+            PacketKind::DeliveryReceipt => connection.sender.on_receipt(packet.seq, &mut self.net),
+            _ => return,
+        }
+        self.after_sending(index);
+        self.propagate_delivery(index);
+    }
+
+    /// To be called when the sender of a connection may have learned that more was delivered:
+    /// informs its application, or the leg before a proxy in `semi` mode.
+    fn propagate_delivery(&mut self, connection: usize) {
+        let (flow, leg) = self.flow_and_leg(connection);
+        let sender = &self.connections[connection].sender;
+        if leg > 0 {
+            if self.split_nodes[leg - 1].mode == SplitMode::Semi {
+                let delivered = sender.released_up_to();
+                self.connections[connection - 1].receiver.forward_receipt(delivered, &mut self.net);
+            }
+        } else if sender.all_delivered() && self.flows[flow].acked.is_none() {
+            self.flows[flow].acked = Some(self.net.now);
+            self.unconfirmed_flows -= 1;
+        }
+    }
+
+    /// A connection has become established at one end: the proxy opens the next one, and the sender
+    /// begins to send.
+    fn on_established(&mut self, connection: usize, end: ConnectionEnd) {
+        let (flow, leg) = self.flow_and_leg(connection);
+        match (self.flows[flow].spec.opens, end) {
+            (Opens::Sender, ConnectionEnd::Receiver) if leg + 1 < self.legs && !self.connections[connection + 1].waits_for_data() => {
+                self.connections[connection + 1].open(&mut self.net);
+            }
+            (Opens::Receiver, ConnectionEnd::Sender) if leg > 0 => self.connections[connection - 1].open(&mut self.net),
+            _ => {}
+        }
+        if end == ConnectionEnd::Sender {
+            if leg == 0 {
+                self.application_write(flow);
+            }
+            let sender = &mut self.connections[connection].sender;
+            sender.push(&mut self.net);
+            // The SYN may have carried the whole stream.
+            sender.end_if_done(&mut self.net);
+            sender.arm_receipt_timer(&mut self.net);
+            self.after_sending(connection);
+            self.propagate_delivery(connection);
+        }
+    }
+
+    /// The application of a flow writes what is due, and schedules its next write.
+    fn application_write(&mut self, flow: usize) {
+        let application = &mut self.applications[flow];
+        let written = application.write(self.net.now);
+        if let Some(at) = application.next_wakeup() {
+            self.net.events.schedule(EventKey { target: flow as u32, kind: EventKind::ApplicationWrite }, at.0);
+        }
+        self.connections[flow * self.legs].sender.write(written, application.is_done());
+    }
+
+    fn handle_event(&mut self, at: u64, key: EventKey) {
+        let target = key.target as usize;
+        match key.kind {
+            EventKind::RateChange => self.change_rate(target),
+            // Samples are taken by `ObservedRun`. There is no bond.
+            EventKind::Sample | EventKind::BondCheck => {}
+            EventKind::FlowStart => self.start_flow(target),
+            EventKind::ApplicationWrite => {
+                self.application_write(target);
+                self.connections[target * self.legs].sender.push(&mut self.net);
+            }
+            EventKind::CrossTraffic => self.cross_traffic[target].send(key.target, &mut self.net),
+            EventKind::SenderTimer | EventKind::Pacing | EventKind::ReceiverTimer => {
+                if self.connections[target].on_timer(at, key.kind, &mut self.net) {
+                    self.after_sending(target);
+                }
+            }
+        }
+    }
+
+    /// Opens the first connection of a flow.
+    fn start_flow(&mut self, flow: usize) {
+        let spec = &self.flows[flow].spec;
+        let leg = match spec.opens {
+            Opens::Sender => 0,
+            Opens::Receiver => self.legs - 1,
+        };
+        if spec.fast_open && spec.opens == Opens::Sender {
+            // The SYN can carry what the application has written.
+            self.application_write(flow);
+        }
+        self.connections[flow * self.legs + leg].open(&mut self.net);
+    }
+
+    /// Changes the rate of a link. The proxy before it learns of that unless its capacity is
+    /// configured.
+    fn change_rate(&mut self, number: usize) {
+        let LinkRateChange { link, rate, .. } = self.rate_changes[number];
+        self.net.set_rate(forward(link), rate);
+        self.net.set_rate(backward(link), rate);
+        for (index, split) in self.scenario.splits.iter().enumerate() {
+            if split.after == link && split.capacity.is_none() {
+                if let Some(monitor) = self.monitors[index] {
+                    self.net.monitors[monitor].set_capacity(rate);
+                }
+                if let Some(shaper) = self.shapers[index] {
+                    self.net.set_rate(shaper, rate);
+                }
+            }
+        }
+    }
+}
