@@ -32,15 +32,14 @@
 
 use crate::{
     config::Config,
-    ending::Ending,
     greeting::{socks_code, socks_reply},
     meter::{DirectionStats, FlowStats},
-    relay::{Direction, Fault, Limits, Pumped, Tools},
 };
 use intercept::{
     leg::{self, Call, LegProfile, Shares, Silence, Source},
     sys,
 };
+use relay::{Direction, Ending, Fault, Limits, Pumped, Scratch};
 use rustix::{
     event::epoll::EventFlags,
     fd::{AsFd, BorrowedFd},
@@ -302,7 +301,7 @@ impl Connection {
     }
 
     /// Takes in what epoll said of one leg, then moves what can be moved. An error is how the connection ended.
-    pub(crate) fn on_events(&mut self, side: Side, events: Events, tools: &mut Tools) -> Result<Wants, Ending> {
+    pub(crate) fn on_events(&mut self, side: Side, events: Events, scratch: &mut Scratch) -> Result<Wants, Ending> {
         let (source_of, destination_of) = match side {
             Side::Near => (&mut self.up, &mut self.down),
             Side::Far => (&mut self.down, &mut self.up),
@@ -326,17 +325,17 @@ impl Connection {
                 return Ok(Wants { watch_near: true, tick: self.syn_waits, ..Wants::default() });
             }
         }
-        self.proceed(tools)
+        self.proceed(scratch)
     }
 
     /// Moves what can be moved, passes on what has ended.
-    pub(crate) fn proceed(&mut self, tools: &mut Tools) -> Result<Wants, Ending> {
+    pub(crate) fn proceed(&mut self, scratch: &mut Scratch) -> Result<Wants, Ending> {
         let mut wants = Wants::default();
         if self.life == Life::Dialling {
             return Ok(wants);
         }
-        let up = self.up.pump(self.near.as_fd(), self.far.as_fd(), tools).map_err(|fault| self.faulted(Side::Near, fault))?;
-        let down = self.down.pump(self.far.as_fd(), self.near.as_fd(), tools).map_err(|fault| self.faulted(Side::Far, fault))?;
+        let up = self.up.pump(self.near.as_fd(), self.far.as_fd(), scratch).map_err(|fault| self.faulted(Side::Near, fault))?;
+        let down = self.down.pump(self.far.as_fd(), self.near.as_fd(), scratch).map_err(|fault| self.faulted(Side::Far, fault))?;
         wants.again = up == Pumped::Again || down == Pumped::Again;
         wants.look_far = up == Pumped::WaitsForRoom;
         wants.look_near = down == Pumped::WaitsForRoom;
@@ -366,7 +365,7 @@ impl Connection {
     }
 
     /// A moment has passed without an event that it may have waited for.
-    pub(crate) fn tick(&mut self, tools: &mut Tools) -> Result<Wants, Ending> {
+    pub(crate) fn tick(&mut self, scratch: &mut Scratch) -> Result<Wants, Ending> {
         if mem::take(&mut self.syn_waits) && self.syn_unanswered {
             // Nothing came that it could have carried: it must go without, or a server that speaks first never would.
             match rustix::net::send(&self.far, &[], rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL) {
@@ -375,7 +374,7 @@ impl Connection {
                 Err(errno) => return Err(self.failed(Side::Far, &errno.into())),
             }
         }
-        self.proceed(tools)
+        self.proceed(scratch)
     }
 
     /// Passes on each end of file whose time has come.
@@ -455,9 +454,9 @@ impl Connection {
     }
 
     /// Gives back what it borrowed, and tells a client that waits for an answer how it ended.
-    pub(crate) fn release(&mut self, ending: Ending, tools: &mut Tools) {
-        self.up.release(tools);
-        self.down.release(tools);
+    pub(crate) fn release(&mut self, ending: Ending, scratch: &mut Scratch) {
+        self.up.release(scratch);
+        self.down.release(scratch);
         if self.socks && self.life == Life::Dialling {
             refuse_socks(&self.near, ending);
         }

@@ -15,7 +15,6 @@ mod config;
 mod connection;
 pub mod control;
 pub mod diagnosis;
-mod ending;
 mod failure;
 mod flow_log;
 #[doc(hidden)]
@@ -26,8 +25,6 @@ mod listeners;
 mod liveness;
 mod meter;
 pub mod metrics;
-mod pipe;
-mod relay;
 mod resolver;
 mod worker;
 
@@ -40,11 +37,11 @@ use std::{
 
 pub use bonded::{BondConfig, BondView, Network, NetworkSpec, PathView};
 pub use config::{BufferSetting, Config, ConfigError, Listen, ProxyVersion, Service, Way};
-pub use ending::Ending;
 pub use failure::Failure;
 pub use gate::Change;
 pub use liveness::Liveness;
 pub use meter::{DirectionStats, DirectionView, FlowRecord, FlowStats, FlowView, LegView, Limiter, NetworkTotals, Totals};
+pub use relay::Ending;
 pub use units::Phase;
 
 use gate::{Gate, Note};

@@ -1,7 +1,8 @@
 //! What is known of a flow: both legs, both directions.
 
-use crate::{bonded::BondView, ending::Ending};
+use crate::bonded::BondView;
 use intercept::sys::TcpInfo;
+use relay::Ending;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 use units::{Bytes, Phase};

@@ -10,18 +10,17 @@ use crate::{
     bonded::{self, Bonds},
     config::{Config, Way},
     connection::{Connection, Events, Side, Start, Wants, refuse_socks},
-    ending::Ending,
     flow_log::{self, Lines},
     gate::Note,
     greeting::proxy_header,
     listeners::{self, WorkerListener},
     liveness::Turns,
     meter::{FlowRecord, FlowStats, Totals},
-    relay::Tools,
     resolver::{Answer, Question},
 };
 use callers::Callers;
 use intercept::{Arrival, Routes, listener::BACKLOG};
+use relay::{Ending, Scratch};
 use rustix::{
     event::{
         Timespec,
@@ -169,7 +168,7 @@ pub(crate) struct Worker {
     surveys: Vec<Survey>,
     totals: Totals,
     lines: Option<Lines>,
-    tools: Tools,
+    scratch: Scratch,
     draining: bool,
     /// When listeners are closed, while they wait for those who come late.
     closes: Option<Instant>,
@@ -231,7 +230,7 @@ impl Worker {
             next_care: now,
             surveys: Vec::new(),
             totals: Totals::default(),
-            tools: Tools::new(),
+            scratch: Scratch::new(),
             draining: false,
             closes: None,
             full: false,
@@ -261,7 +260,7 @@ impl Worker {
                 Err(errno) => return Err(errno),
             }
             self.ties.turns.turn();
-            self.tools.now = Instant::now();
+            self.scratch.now = Instant::now();
             for event in &events {
                 match Token::unpack(event.data) {
                     Token::Waker => {
@@ -276,18 +275,18 @@ impl Worker {
             }
             for _ in 0..self.again.len() {
                 if let Some(slot) = self.again.pop_front() {
-                    self.advance(slot, |connection, tools| {
+                    self.advance(slot, |connection, scratch| {
                         connection.in_again = false;
-                        connection.proceed(tools)
+                        connection.proceed(scratch)
                     });
                 }
             }
-            if !self.ticking.is_empty() && self.tools.now >= self.next_tick {
-                self.next_tick = self.tools.now + TICK;
+            if !self.ticking.is_empty() && self.scratch.now >= self.next_tick {
+                self.next_tick = self.scratch.now + TICK;
                 for slot in mem::take(&mut self.ticking) {
-                    self.advance(slot, |connection, tools| {
+                    self.advance(slot, |connection, scratch| {
                         connection.in_ticking = false;
-                        connection.tick(tools)
+                        connection.tick(scratch)
                     });
                 }
             }
@@ -295,17 +294,17 @@ impl Worker {
             self.check_dialling();
             self.check_callers();
             self.take_care();
-            if self.closes.is_some_and(|at| self.tools.now >= at) {
+            if self.closes.is_some_and(|at| self.scratch.now >= at) {
                 self.closes = None;
                 self.listeners.clear();
             }
-            if self.wakes.is_some_and(|at| self.tools.now >= at) {
+            if self.wakes.is_some_and(|at| self.scratch.now >= at) {
                 self.wakes = None;
                 self.after_end();
             }
             self.survey();
             if let Some(lines) = &mut self.lines {
-                lines.hand_over_old(self.tools.now);
+                lines.hand_over_old(self.scratch.now);
             }
             self.free.append(&mut self.ended);
         }
@@ -357,7 +356,7 @@ impl Worker {
                     self.draining = true;
                     self.bonds.iter_mut().for_each(Bonds::drain);
                     match self.ties.gate {
-                        Some(_) => self.closes = Some(self.tools.now + LATE),
+                        Some(_) => self.closes = Some(self.scratch.now + LATE),
                         None => self.listeners.clear(),
                     }
                 }
@@ -402,7 +401,7 @@ impl Worker {
             }
             let end = self.connections.len().min(survey.next + SURVEYED);
             let flows = self.connections.get(survey.next..end).unwrap_or_default();
-            let flows = flows.iter().flatten().map(|connection| connection.stats(self.tools.now)).collect();
+            let flows = flows.iter().flatten().map(|connection| connection.stats(self.scratch.now)).collect();
             survey.next = end;
             if survey.reply.send(flows).is_ok() && end < self.connections.len() {
                 self.surveys.push(survey);
@@ -421,7 +420,7 @@ impl Worker {
                     // Level-triggered, a listener that can't accept would spin: it rests until a descriptor is free.
                     tracing::error!("cannot accept a connection: {why}; it waits until another ends, or for a second");
                     self.rest(true);
-                    self.wakes = Some(self.tools.now + REST);
+                    self.wakes = Some(self.scratch.now + REST);
                     return;
                 }
             }
@@ -485,11 +484,11 @@ impl Worker {
             return self.begin_bonded(slot, start, bond::Target::Address(server));
         }
         let routes = self.routes.as_ref();
-        match Connection::begin(&self.config, start, |address| routes?.interface_to(address), self.tools.now) {
+        match Connection::begin(&self.config, start, |address| routes?.interface_to(address), self.scratch.now) {
             Ok(connection) => {
                 self.dialling.push_back((connection.born(), slot));
                 if let Some(interval) = connection.silence_interval() {
-                    self.next_care = self.next_care.min(self.tools.now + interval);
+                    self.next_care = self.next_care.min(self.scratch.now + interval);
                 }
                 self.connections[slot] = Some(connection);
                 self.watch_leg(slot, Side::Far);
@@ -507,7 +506,7 @@ impl Worker {
     /// Now and then: has lasting connections kept alive, which short ones are spared, and ends those whose peer has gone silent or in
     /// which nothing has moved for too long.
     fn take_care(&mut self) {
-        let now = self.tools.now;
+        let now = self.scratch.now;
         if now < self.next_care {
             return;
         }
@@ -550,20 +549,20 @@ impl Worker {
             return self.on_caller(slot);
         }
         let events = Events::of(flags);
-        self.advance(slot, |connection, tools| connection.on_events(side, events, tools));
+        self.advance(slot, |connection, scratch| connection.on_events(side, events, scratch));
     }
 
     /// Lets a connection act, then does what it wants.
-    fn advance(&mut self, slot: usize, act: impl FnOnce(&mut Connection, &mut Tools) -> Result<Wants, Ending>) {
+    fn advance(&mut self, slot: usize, act: impl FnOnce(&mut Connection, &mut Scratch) -> Result<Wants, Ending>) {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };
-        match act(connection, &mut self.tools) {
+        match act(connection, &mut self.scratch) {
             Ok(wants) => {
                 if wants.again && !mem::replace(&mut connection.in_again, true) {
                     self.again.push_back(slot);
                 }
                 if wants.tick && !mem::replace(&mut connection.in_ticking, true) {
                     if self.ticking.is_empty() {
-                        self.next_tick = self.tools.now + TICK;
+                        self.next_tick = self.scratch.now + TICK;
                     }
                     self.ticking.push(slot);
                 }
@@ -593,8 +592,8 @@ impl Worker {
         if matches!(ending, Ending::FarNotReached(_)) && connection.dial_another(&self.config, |address| routes?.interface_to(address)) {
             return self.watch_leg(slot, Side::Far);
         }
-        connection.release(ending, &mut self.tools);
-        let record = FlowRecord { last: connection.last_stats(self.tools.now), ending };
+        connection.release(ending, &mut self.scratch);
+        let record = FlowRecord { last: connection.last_stats(self.scratch.now), ending };
         self.connections[slot] = None;
         self.ended.push(slot);
         self.record(record);
@@ -605,7 +604,7 @@ impl Worker {
     fn record(&mut self, record: FlowRecord) {
         self.totals.add(&record);
         if let Some(lines) = self.lines.as_mut().filter(|_| self.config.log_flows) {
-            lines.add(&record, self.tools.now);
+            lines.add(&record, self.scratch.now);
         }
         (self.ties.on_end)(record);
     }
@@ -613,7 +612,7 @@ impl Worker {
     /// Gives up far legs that have been connecting for too long. Of those that have been at it for a while the near leg is
     /// watched too: its end may have gone.
     fn check_dialling(&mut self) {
-        let now = self.tools.now;
+        let now = self.scratch.now;
         while let Some(&(begun, slot)) = self.dialling.front() {
             if self.still_dials(begun, slot).is_some() {
                 if now - begun < CONNECT_TICK {

@@ -6,12 +6,10 @@ use super::{
     life::Bonded,
     member::Member,
 };
-use crate::{
-    config::{Config, ProxyVersion},
-    relay::Tools,
-};
+use crate::config::{Config, ProxyVersion};
 use bond::{Frame, Reader, Step as Said};
 use intercept::{leg, sys};
+use relay::Scratch;
 use rustix::io::Errno;
 use socket2::{Socket, TcpKeepalive};
 use std::{io::IoSliceMut, net::SocketAddr, time::Duration};
@@ -57,7 +55,7 @@ impl Bonds {
         matches!(&self.entries[index], Some(Entry::Entrance(_, Origin::Accepted(_))))
     }
 
-    pub(super) fn on_entrance(&mut self, index: usize, tools: &mut Tools) {
+    pub(super) fn on_entrance(&mut self, index: usize, scratch: &mut Scratch) {
         let Some(Entry::Entrance(entrance, origin)) = self.entries[index].take() else { return };
         let since = entrance.since;
         match entrance.step(&self.keeper) {
@@ -66,14 +64,14 @@ impl Bonds {
                 Origin::Dialled(network) => {
                     self.entries[index] = Some(Entry::Spare(channel, network, window));
                     self.networks.ready(network, index, window, since, self.now);
-                    self.hand_out(network, tools);
+                    self.hand_out(network, scratch);
                 }
                 Origin::Accepted(send_proxy) if self.guests < MOST_GUESTS && !self.draining => {
                     self.guests += 1;
                     keep_alive(channel.socket(), Duration::from_secs(60));
                     self.tune(channel.socket());
                     self.entries[index] = Some(Entry::Guest(channel, window, send_proxy, Vec::new()));
-                    self.on_guest(index, tools);
+                    self.on_guest(index, scratch);
                 }
                 Origin::Accepted(_) => self.freed.push(index),
             },
@@ -106,20 +104,20 @@ impl Bonds {
     }
 
     /// Gives a connection that has just become ready to a stream that waits for one.
-    pub(super) fn hand_out(&mut self, network: usize, tools: &mut Tools) {
+    pub(super) fn hand_out(&mut self, network: usize, scratch: &mut Scratch) {
         while let Some((slot, id)) = self.networks.next_wanting(network) {
             if self.streams.get(slot).and_then(Option::as_ref).is_some_and(|bonded| bonded.id == id)
                 && let Some(index) = self.networks.take(network)
             {
                 self.join(index, slot);
-                self.proceed(slot, tools);
+                self.proceed(slot, scratch);
                 return;
             }
         }
     }
 
     /// One that has the key says of which stream it is.
-    pub(super) fn on_guest(&mut self, index: usize, tools: &mut Tools) {
+    pub(super) fn on_guest(&mut self, index: usize, scratch: &mut Scratch) {
         let Some(Entry::Guest(mut channel, window, send_proxy, mut heard)) = self.entries[index].take() else { return };
         let joins = loop {
             let mut byte = [0; 20];
@@ -144,7 +142,7 @@ impl Bonds {
             Some(Said::Said(Frame::Join { stream, known, network, tier })) => {
                 self.entries[index] = Some(Entry::Member(usize::MAX));
                 let member = Member::new(channel, network, index, self.bond().connection_window);
-                self.admit(member, (stream, known, tier), window, send_proxy, tools);
+                self.admit(member, (stream, known, tier), window, send_proxy, scratch);
             }
             _ => {
                 // It has ended, or speaks of something else before a stream.
@@ -160,7 +158,7 @@ impl Bonds {
         (id, known, tier): (u128, bool, u8),
         window: u32,
         send_proxy: Option<ProxyVersion>,
-        tools: &mut Tools,
+        scratch: &mut Scratch,
     ) {
         let (index, time) = (member.entry, self.time());
         let slot = match self.by_id.get(&id) {
@@ -188,7 +186,7 @@ impl Bonds {
             self.entries[index] = None;
         }
         old.into_iter().for_each(|old| self.drop_entry(old.entry));
-        self.proceed(slot, tools);
+        self.proceed(slot, scratch);
     }
 
     /// Keeps connections ready over the networks.

@@ -6,8 +6,8 @@ use super::{
     life::Role,
     networks::{self, MOST_PATIENCE},
 };
-use crate::ending::Ending;
 use intercept::sys;
+use relay::Ending;
 use rustix::io::Errno;
 use std::{io, mem, time::Duration};
 

@@ -3,9 +3,9 @@
 //!
 //! A [`Parcel`] is a pipe with bytes in it. All parcels of a worker share its [`Pipes`]; where there is none left, bytes are copied.
 
-use crate::pipe::{Filled, Pipe};
 use bond::{Buffer, Inbound, NoMemory};
 use intercept::sys;
+use relay::{Filled, Pipe};
 use rustix::{
     fd::{AsFd, OwnedFd},
     fs::{Mode, OFlags, open},

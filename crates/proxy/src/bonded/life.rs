@@ -23,9 +23,7 @@ use super::{
 use crate::{
     config::ProxyVersion,
     connection::{Events, refuse_socks},
-    ending::Ending,
     greeting::{proxy_header, socks_reply},
-    relay::Tools,
 };
 use bond::{Answer, Call, Frame, NoMemory, StreamError, Target, Why};
 use intercept::{
@@ -33,6 +31,7 @@ use intercept::{
     leg::{self, LegProfile, Shares, Silence},
     sys,
 };
+use relay::{Ending, Scratch};
 use rustix::{fd::AsFd as _, io::Errno};
 use socket2::Socket;
 use std::{
@@ -313,9 +312,9 @@ impl Bonded {
     }
 
     /// Moves what can be moved. An error is how it has ended; what it wants holds then, too.
-    pub(super) fn proceed(&mut self, now: Span, tools: &mut Tools, wants: &mut Wants) -> Result<(), Ending> {
+    pub(super) fn proceed(&mut self, now: Span, scratch: &mut Scratch, wants: &mut Wants) -> Result<(), Ending> {
         let relays = self.life == Life::Relaying;
-        let heard = tools.with_scratch(|scratch| self.stream.hear(now, relays, scratch, &mut wants.turn));
+        let heard = scratch.with_buffer(|scratch| self.stream.hear(now, relays, scratch, &mut wants.turn));
         heard.map_err(|why| {
             tracing::warn!("{why}");
             match why {

@@ -29,9 +29,7 @@ pub use view::{BondView, PathView};
 use crate::{
     config::{Config, ProxyVersion, Way},
     connection::Events,
-    ending::Ending,
     meter::FlowRecord,
-    relay::Tools,
     resolver::Question,
     worker::Worker,
 };
@@ -45,6 +43,7 @@ use intercept::{
 };
 use life::Bonded;
 use networks::Networks;
+use relay::{Ending, Scratch};
 use rustix::{
     event::epoll::{self, EventData},
     fd::OwnedFd,
@@ -246,11 +245,11 @@ impl Bonds {
     }
 
     /// What epoll said.
-    pub(crate) fn on_event(&mut self, index: usize, events: Events, tools: &mut Tools) {
-        self.now = tools.now;
+    pub(crate) fn on_event(&mut self, index: usize, events: Events, scratch: &mut Scratch) {
+        self.now = scratch.now;
         match self.entries.get_mut(index).and_then(Option::as_mut) {
             None => {}
-            Some(Entry::Entrance(..)) => self.on_entrance(index, tools),
+            Some(Entry::Entrance(..)) => self.on_entrance(index, scratch),
             Some(Entry::Spare(channel, network, _)) => {
                 let network = *network;
                 // It is to say nothing: either it has ended, or it is none of ours. Encryption has words of its own.
@@ -260,7 +259,7 @@ impl Bonds {
                     self.drop_entry(index);
                 }
             }
-            Some(Entry::Guest(..)) => self.on_guest(index, tools),
+            Some(Entry::Guest(..)) => self.on_guest(index, scratch),
             Some(Entry::Member(slot)) => {
                 let slot = *slot;
                 if let Some(bonded) = self.streams[slot].as_mut() {
@@ -268,14 +267,14 @@ impl Bonds {
                         member.readable |= events.readable || events.failed || events.hung_up;
                         member.hung_up |= events.hung_up || events.failed;
                     }
-                    self.proceed(slot, tools);
+                    self.proceed(slot, scratch);
                 }
             }
             Some(Entry::Plain(slot)) => {
                 let slot = *slot;
                 if let Some(bonded) = self.streams[slot].as_mut() {
                     match bonded.on_events(events) {
-                        Ok(()) => self.proceed(slot, tools),
+                        Ok(()) => self.proceed(slot, scratch),
                         Err(ending) => self.end(slot, ending),
                     }
                 }
@@ -309,13 +308,13 @@ impl Bonds {
     }
 
     /// What is due now.
-    pub(crate) fn turn(&mut self, tools: &mut Tools) {
-        self.now = tools.now;
+    pub(crate) fn turn(&mut self, scratch: &mut Scratch) {
+        self.now = scratch.now;
         for _ in 0..self.again.len() {
             let Some(slot) = self.again.pop_front() else { break };
             if let Some(bonded) = self.streams[slot].as_mut() {
                 bonded.in_again = false;
-                self.proceed(slot, tools);
+                self.proceed(slot, scratch);
             }
         }
         let time = self.time();
@@ -324,7 +323,7 @@ impl Bonds {
             let Some(bonded) = self.streams[slot].as_mut() else { continue };
             if bonded.scheduled == Some(at) {
                 bonded.scheduled = None;
-                self.proceed(slot, tools);
+                self.proceed(slot, scratch);
             }
         }
         if self.now >= self.next_care {

@@ -8,9 +8,7 @@ use super::{
 };
 use crate::{
     connection::Start,
-    ending::Ending,
     meter::FlowRecord,
-    relay::Tools,
     resolver::{Answer, Question},
     worker::Worker,
 };
@@ -20,6 +18,7 @@ use intercept::{
     leg::{self, Call as Dial},
     sys,
 };
+use relay::{Ending, Scratch};
 use rustix::event::epoll::{self, EventData};
 use socket2::Socket;
 use std::{cmp::Reverse, io, mem, net::SocketAddr};
@@ -109,11 +108,11 @@ impl Bonds {
     }
 
     /// Lets a stream move on, then does what it wants.
-    pub(super) fn proceed(&mut self, slot: usize, tools: &mut Tools) {
+    pub(super) fn proceed(&mut self, slot: usize, scratch: &mut Scratch) {
         let now = self.time();
         let Some(bonded) = self.streams[slot].as_mut() else { return };
         let mut wants = Wants::default();
-        match bonded.proceed(now, tools, &mut wants) {
+        match bonded.proceed(now, scratch, &mut wants) {
             Ok(()) => {
                 for (member, why) in wants.turn.lost {
                     self.on_lost(slot, member, why);

@@ -33,14 +33,14 @@ impl Worker {
     pub(super) fn on_bond(&mut self, entry: usize, flags: EventFlags) {
         let events = Events::of(flags);
         if let Some(bonds) = &mut self.bonds {
-            bonds.on_event(entry, events, &mut self.tools);
+            bonds.on_event(entry, events, &mut self.scratch);
         }
     }
 
     /// What of bonds is due, and what has ended of them.
     pub(super) fn turn_of_bonds(&mut self) {
         if let Some(bonds) = &mut self.bonds {
-            bonds.turn(&mut self.tools);
+            bonds.turn(&mut self.scratch);
         }
         self.record_bonds();
     }

@@ -5,13 +5,13 @@ use crate::{
     bonded,
     config::{Listen, Way},
     connection::{Start, refuse_socks, undialled},
-    ending::Ending,
     greeting::{Greeting, Heard, proxy_header, socks_reply},
     meter::{FlowRecord, FlowStats},
     resolver::{Answer, Question},
 };
 use bond::Target;
 use intercept::canonical;
+use relay::Ending;
 use rustix::{
     event::epoll::{self, EventFlags},
     io::Errno,
@@ -87,7 +87,7 @@ impl Worker {
             self.ended.push(slot);
             return;
         }
-        self.callers.insert(slot, Caller { socket, client, greeting, listen, serial: self.serial, since: self.tools.now });
+        self.callers.insert(slot, Caller { socket, client, greeting, listen, serial: self.serial, since: self.scratch.now });
     }
 
     /// A client that has not said yet where it goes says something, or goes away.
@@ -221,7 +221,7 @@ impl Worker {
 
     /// Gives up clients that have not said where they go for as long as a connect may take.
     pub(super) fn check_callers(&mut self) {
-        let Some(since) = self.tools.now.checked_sub(self.config.connect_timeout) else { return };
+        let Some(since) = self.scratch.now.checked_sub(self.config.connect_timeout) else { return };
         while let Some(slot) = self.callers.late(since) {
             self.drop_caller(slot, "it took too long to say where it goes", &[]);
         }

@@ -69,7 +69,7 @@ impl Worker {
         if let (Err(errno), false) = (changed, rest) {
             tracing::error!("cannot watch a listener: {errno}; this is tried again in a second");
             self.resting = true;
-            self.wakes = Some(self.tools.now + REST);
+            self.wakes = Some(self.scratch.now + REST);
         }
     }
 

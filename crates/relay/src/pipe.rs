@@ -13,7 +13,7 @@ const FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
 
 /// A pipe. Nothing of it ever waits, where sockets do not.
 #[derive(Debug)]
-pub(crate) struct Pipe {
+pub struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
     size: usize,
@@ -21,7 +21,8 @@ pub(crate) struct Pipe {
 
 /// What came of filling a pipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Filled {
+pub enum Filled {
+    /// So many bytes came.
     Bytes(usize),
     /// The source has sent its last byte, and it has been read.
     Ended,
@@ -33,22 +34,22 @@ pub(crate) enum Filled {
 impl Pipe {
     /// Room in a pipe: as much as an unprivileged process may have. A packet takes a slot whatever its size, so that a pipe
     /// of this size may hold far less.
-    pub(crate) const ROOM: usize = 1 << 20;
+    pub const ROOM: usize = 1 << 20;
 
     /// As large as it gets: past its share of pipe pages (fs.pipe-user-pages-soft) a user gets small pipes, which are slower, no more.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let (read, write) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
         let size = fcntl_setpipe_size(&write, Self::ROOM).unwrap_or(0);
         Ok(Pipe { read, write, size })
     }
 
     /// Whether it has [`ROOM`](Self::ROOM).
-    pub(crate) fn is_large(&self) -> bool {
+    pub fn is_large(&self) -> bool {
         self.size >= Self::ROOM
     }
 
     /// Takes what a socket has, `most` bytes at the most. Where the pipe was empty [`Errno::AGAIN`] can only mean an empty receive queue.
-    pub(crate) fn fill(&self, source: impl AsFd, most: usize) -> Result<Filled, Errno> {
+    pub fn fill(&self, source: impl AsFd, most: usize) -> Result<Filled, Errno> {
         match splice(&source, None, &self.write, None, most, FLAGS)? {
             // Splice says so at an urgent mark too, once a FIN has come.
             0 if has_ended(&source) => Ok(Filled::Ended),
@@ -58,22 +59,22 @@ impl Pipe {
     }
 
     /// Gives some of its bytes away, `most` at the most: to a socket, another pipe, or whatever takes them.
-    pub(crate) fn pour(&self, destination: impl AsFd, most: usize) -> Result<usize, Errno> {
+    pub fn pour(&self, destination: impl AsFd, most: usize) -> Result<usize, Errno> {
         splice(&self.read, None, destination, None, most, FLAGS)
     }
 
     /// The same, to another pipe.
-    pub(crate) fn pass(&self, other: &Pipe, most: usize) -> Result<usize, Errno> {
+    pub fn pass(&self, other: &Pipe, most: usize) -> Result<usize, Errno> {
         self.pour(&other.write, most)
     }
 
     /// Gives another pipe the first of its bytes, and keeps them; tells how many.
-    pub(crate) fn share(&self, other: &Pipe, most: usize) -> Result<usize, Errno> {
+    pub fn share(&self, other: &Pipe, most: usize) -> Result<usize, Errno> {
         tee(&self.read, &other.write, most, FLAGS)
     }
 
     /// Copies the first of its bytes out, as many as there is room for: it must have so many.
-    pub(crate) fn read(&self, mut room: &mut [u8]) -> Result<(), Errno> {
+    pub fn read(&self, mut room: &mut [u8]) -> Result<(), Errno> {
         while !room.is_empty() {
             match rustix::io::read(&self.read, &mut *room)? {
                 0 => return Err(Errno::PIPE),

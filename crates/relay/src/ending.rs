@@ -48,7 +48,8 @@ impl Ending {
     pub const KINDS: [&'static str; 9] =
         ["finished", "near_failed", "far_not_reached", "far_timed_out", "far_failed", "idle", "no_greeting", "no_room", "stopped"];
 
-    pub(crate) fn index(&self) -> usize {
+    /// The place of its kind in [`KINDS`](Self::KINDS).
+    pub fn index(&self) -> usize {
         match self {
             Ending::Finished => 0,
             Ending::NearFailed(_) => 1,

@@ -6,14 +6,17 @@
 //! passes (it goes on as ordinary data). What the destination can't take stays in the source's receive queue, so that the
 //! source is held by its advertised window. Whether an end of file is passed on, and when, is the connection's business.
 
-use crate::pipe::{Filled, Pipe};
+use crate::{
+    pipe::{Filled, Pipe},
+    scratch::Scratch,
+};
 use intercept::{ReceiveBound, leg::Shares, sys};
 use rustix::{
     fd::{AsFd, BorrowedFd},
     io::Errno,
     net::{RecvFlags, SendFlags, recv, send},
 };
-use std::{io, mem, time::Instant};
+use std::{io, mem};
 
 /// How many bytes, and how often, a direction may move before others get their turn.
 const TURN_BYTES: u64 = 2 << 20;
@@ -23,59 +26,20 @@ const SMALL: usize = 4096;
 /// A direction that has moved so much has its sockets tuned for a stream.
 const TUNE_FROM: u64 = 32 * 1024;
 
-/// What all connections of a worker share: empty pipes, and room for bytes on their way.
-#[derive(Debug)]
-pub(crate) struct Tools {
-    pipes: Vec<Pipe>,
-    /// Pipes that hold bytes a destination did not take.
-    lent: usize,
-    scratch: Vec<u8>,
-    /// When this turn of the worker began.
-    pub(crate) now: Instant,
-}
-
-impl Tools {
-    /// Idle pipes kept for reuse; more are closed.
-    const KEPT: usize = 8;
-    /// Pipes that may stay with stalled directions; of more the bytes are copied out, so that stalled flows do not cost
-    /// descriptors.
-    const LENT: usize = 64;
-    /// Room for messages; what fills it is no message.
-    const SCRATCH: usize = 16 * 1024;
-
-    pub(crate) fn new() -> Self {
-        Tools { pipes: Vec::new(), lent: 0, scratch: vec![0; Self::SCRATCH], now: Instant::now() }
-    }
-
-    /// Lends the room for bytes on their way.
-    pub(crate) fn with_scratch<T>(&mut self, work: impl FnOnce(&mut [u8]) -> T) -> T {
-        work(&mut self.scratch)
-    }
-
-    fn take_pipe(&mut self) -> io::Result<Pipe> {
-        self.pipes.pop().map_or_else(Pipe::new, Ok)
-    }
-
-    fn give_back(&mut self, pipe: Pipe) {
-        // A small one may have a large successor, when others leave their share.
-        if self.pipes.len() < Self::KEPT && pipe.is_large() {
-            self.pipes.push(pipe);
-        }
-    }
-}
-
 /// Which socket an error came from.
 #[derive(Debug)]
-pub(crate) enum Fault {
+pub enum Fault {
+    /// The socket that is read.
     Source(io::Error),
+    /// The socket that is written to.
     Destination(io::Error),
-    /// The proxy itself had no pipe.
+    /// Neither: the process could not make a pipe.
     Own,
 }
 
 /// What a pump came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pumped {
+pub enum Pumped {
     /// It waits for an event.
     Waits,
     /// It waits for room in the destination's send queue, which only a fresh look by epoll will announce.
@@ -97,16 +61,16 @@ enum Manner {
 
 /// What the profiles of the two legs ask for by themselves.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// Of the source's receive queue.
-    pub(crate) receive: Option<usize>,
+    pub receive: Option<usize>,
     /// Of the unsent part of the destination's send queue.
-    pub(crate) unsent: Option<usize>,
+    pub unsent: Option<usize>,
 }
 
 /// One direction of a connection.
 #[derive(Debug)]
-pub(crate) struct Direction {
+pub struct Direction {
     shares: Option<Shares>,
     limits: Limits,
     /// Of the source's receive queue.
@@ -117,17 +81,17 @@ pub(crate) struct Direction {
     /// The sockets have been given their shares of the bound.
     tuned: bool,
     /// The source has more to read, as far as is known.
-    pub(crate) readable: bool,
+    pub readable: bool,
     /// The destination takes more, as far as is known.
-    pub(crate) writable: bool,
+    pub writable: bool,
     /// The source has sent its FIN: what is in its receive queue is all there will be.
-    pub(crate) hung_up: bool,
+    pub hung_up: bool,
     /// The source has sent its last byte, and it has been read.
-    pub(crate) ended: bool,
+    pub ended: bool,
     /// The end of file has been passed on to the destination.
-    pub(crate) passed: bool,
+    pub passed: bool,
     /// The source has sent urgent data, at which splice stops for good.
-    pub(crate) urgent: bool,
+    pub urgent: bool,
     /// Bytes given to the destination, its preface too.
     moved: u64,
     pipe: Option<Pipe>,
@@ -139,7 +103,7 @@ pub(crate) struct Direction {
 impl Direction {
     /// One that gives `preface`, which no source has sent, to the destination before all else, and then what has been `heard` of the
     /// source already.
-    pub(crate) fn new(shares: Option<Shares>, limits: Limits, preface: Vec<u8>, heard: Vec<u8>) -> Self {
+    pub fn new(shares: Option<Shares>, limits: Limits, preface: Vec<u8>, heard: Vec<u8>) -> Self {
         let manner = if shares.is_some_and(|shares| shares.pipe == 0) { Manner::Small } else { Manner::Messages };
         let share = shares.map(|shares| shares.receive);
         Direction {
@@ -163,35 +127,35 @@ impl Direction {
     }
 
     /// Bytes of the source given to the destination.
-    pub(crate) fn carried(&self) -> u64 {
+    pub fn carried(&self) -> u64 {
         self.moved.saturating_sub(self.preface as u64)
     }
 
     /// Whether the destination has been given nothing yet, no preface either.
-    pub(crate) fn has_moved_nothing(&self) -> bool {
+    pub fn has_moved_nothing(&self) -> bool {
         self.moved == 0
     }
 
     /// Bytes in the proxy's own hands.
-    pub(crate) fn in_hand(&self) -> usize {
+    pub fn in_hand(&self) -> usize {
         self.in_pipe + self.rest.len()
     }
 
     /// Whether everything that will ever come has been given to the destination.
-    pub(crate) fn finished(&self) -> bool {
+    pub fn finished(&self) -> bool {
         self.ended && self.in_hand() == 0
     }
 
     /// Gives what it borrowed back; what it still holds is lost.
-    pub(crate) fn release(&mut self, tools: &mut Tools) {
+    pub fn release(&mut self, scratch: &mut Scratch) {
         if self.pipe.take().is_some() {
             // Not empty: of no use to anybody else.
-            tools.lent -= 1;
+            scratch.lent -= 1;
         }
     }
 
     /// Moves what can be moved.
-    pub(crate) fn pump(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, tools: &mut Tools) -> Result<Pumped, Fault> {
+    pub fn pump(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, scratch: &mut Scratch) -> Result<Pumped, Fault> {
         if !self.writable || (self.in_hand() == 0 && (self.ended || !self.readable)) {
             self.leave(source)?;
             return Ok(Pumped::Waits);
@@ -203,19 +167,19 @@ impl Direction {
             } else if self.in_pipe == 0 && (self.ended || !self.readable) {
                 break;
             } else if self.manner == Manner::Small {
-                if !self.copy_within_bound(source, destination, tools)? {
+                if !self.copy_within_bound(source, destination, scratch)? {
                     self.leave(source)?;
                     return Ok(Pumped::WaitsForRoom);
                 }
             } else if self.in_pipe == 0 && (self.manner == Manner::Messages || self.urgent) {
-                let room = tools.scratch.len();
-                if self.copy(source, destination, &mut tools.scratch[..room])? == room && !self.urgent {
+                let room = scratch.buffer.len();
+                if self.copy(source, destination, &mut scratch.buffer[..room])? == room && !self.urgent {
                     self.manner = Manner::Bulk;
                 }
             } else {
                 // Once a turn: what comes meanwhile is worth more when there is more of it. (SO_RCVLOWAT would wait for that, but
                 // has the kernel acknowledge every packet until then.)
-                self.splice(source, destination, tools)?;
+                self.splice(source, destination, scratch)?;
                 spliced = true;
             }
             if !self.tuned && self.moved > TUNE_FROM {
@@ -256,12 +220,12 @@ impl Direction {
         Ok(())
     }
 
-    fn splice(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, tools: &mut Tools) -> Result<(), Fault> {
+    fn splice(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, scratch: &mut Scratch) -> Result<(), Fault> {
         let kept = self.pipe.take();
-        tools.lent -= usize::from(kept.is_some());
+        scratch.lent -= usize::from(kept.is_some());
         let pipe = match kept {
             Some(pipe) => pipe,
-            None => tools.take_pipe().map_err(|_| Fault::Own)?,
+            None => scratch.take_pipe().map_err(|_| Fault::Own)?,
         };
         if self.in_pipe == 0 {
             self.receive_bound.resume(source).map_err(Fault::Source)?;
@@ -293,8 +257,8 @@ impl Direction {
                 Err(errno) => return Err(Fault::Destination(errno.into())),
             }
         }
-        if self.in_pipe > 0 && tools.lent < Tools::LENT {
-            tools.lent += 1;
+        if self.in_pipe > 0 && scratch.lent < Scratch::LENT {
+            scratch.lent += 1;
             self.pipe = Some(pipe);
             return Ok(());
         }
@@ -302,28 +266,28 @@ impl Direction {
             self.rest.resize(mem::take(&mut self.in_pipe), 0);
             pipe.read(&mut self.rest).map_err(|_| Fault::Own)?;
         }
-        tools.give_back(pipe);
+        scratch.give_back(pipe);
         Ok(())
     }
 
-    /// Copies what fits into `scratch`, and tells how much that was.
-    fn copy(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, scratch: &mut [u8]) -> Result<usize, Fault> {
+    /// Copies what fits into `buffer`, and tells how much that was.
+    fn copy(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Fault> {
         // What was told before this read, holds after it; what comes during it, is told by another event.
         let hung_up = self.hung_up;
         self.receive_bound.resume(source).map_err(Fault::Source)?;
-        match recv(source, &mut *scratch, RecvFlags::DONTWAIT) {
+        match recv(source, &mut *buffer, RecvFlags::DONTWAIT) {
             Ok((_, 0)) => {
                 self.ended = true;
                 Ok(0)
             }
             Ok((_, count)) => {
-                if count < scratch.len() && !self.urgent {
+                if count < buffer.len() && !self.urgent {
                     // There was no more. Only at an urgent mark a read stops early, and that was told before, or will be.
                     self.readable = false;
                     self.ended = hung_up;
                 }
-                let sent = self.send(destination, &scratch[..count])?;
-                self.rest.extend_from_slice(&scratch[sent..count]);
+                let sent = self.send(destination, &buffer[..count])?;
+                self.rest.extend_from_slice(&buffer[sent..count]);
                 Ok(count)
             }
             Err(Errno::AGAIN) => {
@@ -338,15 +302,15 @@ impl Direction {
     }
 
     /// Copies as much as the bound leaves room for; false when that is nothing.
-    fn copy_within_bound(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, tools: &mut Tools) -> Result<bool, Fault> {
+    fn copy_within_bound(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, scratch: &mut Scratch) -> Result<bool, Fault> {
         let unsent = sys::unsent(destination).map_err(Fault::Destination)?;
         let most_unsent = self.shares.map_or(usize::MAX, |shares| shares.unsent);
-        let room = most_unsent.saturating_sub(unsent).min(tools.scratch.len());
+        let room = most_unsent.saturating_sub(unsent).min(scratch.buffer.len());
         if room == 0 {
             self.writable = false;
             return Ok(false);
         }
-        self.copy(source, destination, &mut tools.scratch[..room])?;
+        self.copy(source, destination, &mut scratch.buffer[..room])?;
         Ok(true)
     }
 
