@@ -33,13 +33,12 @@
 use crate::{
     config::Config,
     greeting::{socks_code, socks_reply},
-    meter::{DirectionStats, FlowStats},
 };
 use intercept::{
     leg::{self, Call, LegProfile, Shares, Silence, Source},
     sys,
 };
-use relay::{Direction, Ending, Fault, Limits, Pumped, Scratch};
+use relay::{Direction, DirectionStats, Ending, Fault, FlowStats, Limits, Pumped, Scratch};
 use rustix::{
     event::epoll::EventFlags,
     fd::{AsFd, BorrowedFd},
@@ -479,7 +478,7 @@ impl Connection {
             down: direction(&self.down),
             control: Default::default(),
             drops: [0; 2],
-            bond: None,
+            multipath: None,
         }
     }
 

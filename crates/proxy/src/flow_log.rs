@@ -1,7 +1,7 @@
 //! One line a flow at its end, on standard error, as `key=value` pairs. Workers hand over lines in batches to a thread of the log's own, so
 //! that whoever reads the log slowly holds up no traffic; what it can't take is dropped, and counted in the log itself.
 
-use crate::meter::FlowRecord;
+use relay::FlowRecord;
 use std::{
     fmt::Write as _,
     io::{self, Write as _},

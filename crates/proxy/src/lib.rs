@@ -35,13 +35,13 @@ use std::{
     time::Duration,
 };
 
-pub use bonded::{BondConfig, BondView, Network, NetworkSpec, PathView};
+pub use bonded::{BondConfig, Network, NetworkSpec};
 pub use config::{BufferSetting, Config, ConfigError, Listen, ProxyVersion, Service, Way};
 pub use failure::Failure;
 pub use gate::Change;
 pub use liveness::Liveness;
-pub use meter::{DirectionStats, DirectionView, FlowRecord, FlowStats, FlowView, LegView, Limiter, NetworkTotals, Totals};
-pub use relay::Ending;
+pub use meter::{DirectionView, FlowView, LegView, Limiter, NetworkTotals, Totals};
+pub use relay::{DirectionStats, Ending, FlowRecord, FlowStats, MultipathView, PathView};
 pub use units::Phase;
 
 use gate::{Gate, Note};

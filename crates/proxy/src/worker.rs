@@ -15,12 +15,12 @@ use crate::{
     greeting::proxy_header,
     listeners::{self, WorkerListener},
     liveness::Turns,
-    meter::{FlowRecord, FlowStats, Totals},
+    meter::Totals,
     resolver::{Answer, Question},
 };
 use callers::Callers;
 use intercept::{Arrival, Routes, listener::BACKLOG};
-use relay::{Ending, Scratch};
+use relay::{Ending, FlowRecord, FlowStats, Scratch};
 use rustix::{
     event::{
         Timespec,
@@ -387,7 +387,7 @@ impl Worker {
             totals.up += up;
             totals.down += down;
             totals.refused += bonds.refused;
-            bonds.views().for_each(|bond| totals.add_bond(&bond, true));
+            bonds.views().for_each(|bond| totals.add_paths(&bond, true));
         }
         totals
     }

@@ -9,10 +9,12 @@
 
 mod direction;
 mod ending;
+mod flow;
 mod pipe;
 mod scratch;
 
 pub use direction::{Direction, Fault, Limits, Pumped};
 pub use ending::Ending;
+pub use flow::{DirectionStats, FlowRecord, FlowStats, MultipathView, PathView};
 pub use pipe::{Filled, Pipe};
 pub use scratch::Scratch;

@@ -24,12 +24,10 @@ mod view;
 
 pub use settings::{BondConfig, Network, NetworkSpec};
 pub(crate) use trial::try_network;
-pub use view::{BondView, PathView};
 
 use crate::{
     config::{Config, ProxyVersion, Way},
     connection::Events,
-    meter::FlowRecord,
     resolver::Question,
     worker::Worker,
 };
@@ -43,7 +41,7 @@ use intercept::{
 };
 use life::Bonded;
 use networks::Networks;
-use relay::{Ending, Scratch};
+use relay::{Ending, FlowRecord, Scratch};
 use rustix::{
     event::epoll::{self, EventData},
     fd::OwnedFd,

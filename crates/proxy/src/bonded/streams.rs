@@ -8,7 +8,6 @@ use super::{
 };
 use crate::{
     connection::Start,
-    meter::FlowRecord,
     resolver::{Answer, Question},
     worker::Worker,
 };
@@ -18,7 +17,7 @@ use intercept::{
     leg::{self, Call as Dial},
     sys,
 };
-use relay::{Ending, Scratch};
+use relay::{Ending, FlowRecord, Scratch};
 use rustix::event::epoll::{self, EventData};
 use socket2::Socket;
 use std::{cmp::Reverse, io, mem, net::SocketAddr};

@@ -4,49 +4,8 @@ use super::{
     Bonds,
     life::{Bonded, Role},
 };
-use crate::meter::{DirectionStats, FlowStats};
 use intercept::{leg, sys::TcpInfo};
-use serde::{Deserialize, Serialize};
-
-/// The bond of a flow, as it is shown.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct BondView {
-    /// Its networks.
-    pub paths: Vec<PathView>,
-    /// What has come before its turn and waits, bytes, and the most that ever did.
-    pub waiting_bytes: u64,
-    /// See `waiting_bytes`.
-    pub most_waiting_bytes: u64,
-}
-
-/// A network of a flow's bond, as it is shown.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct PathView {
-    /// What it is called: at the end that dials by its name, at the other by its number there, from 1.
-    pub network: String,
-    /// Whether a connection is there.
-    pub up: bool,
-    /// It has something, and nothing of it arrives.
-    pub stalled: bool,
-    /// The score, Hoekstra (7), seconds; absent without a connection.
-    pub score_s: Option<f64>,
-    /// G, the smoothed throughput, Hoekstra (8), bit/s; absent: not measured yet.
-    pub throughput_bps: Option<f64>,
-    /// sRTT, the smoothed round trip time, seconds.
-    pub srtt_s: f64,
-    /// Q, what was given to it and waits to be sent, bytes.
-    pub queued_bytes: u64,
-    /// Payload given to it.
-    pub sent_bytes: u64,
-    /// Payload that came over it.
-    pub received_bytes: u64,
-    /// For how long what came over other networks waited for what came over this one, seconds.
-    pub waited_s: f64,
-    /// Congestion controller.
-    pub control: String,
-    /// Segments sent again.
-    pub retransmits: u32,
-}
+use relay::{DirectionStats, FlowStats, MultipathView, PathView};
 
 impl Bonds {
     /// Every stream as it is now.
@@ -55,8 +14,8 @@ impl Bonds {
     }
 
     /// The bonds of those that are not over, as they are now.
-    pub(crate) fn views(&self) -> impl Iterator<Item = BondView> {
-        self.streams.iter().flatten().filter_map(|bonded| self.stats_of(bonded, false).bond)
+    pub(crate) fn views(&self) -> impl Iterator<Item = MultipathView> {
+        self.streams.iter().flatten().filter_map(|bonded| self.stats_of(bonded, false).multipath)
     }
 
     /// Bytes carried so far by those that are not over, up and down.
@@ -102,7 +61,7 @@ impl Bonds {
             up,
             down,
             drops: [0; 2],
-            bond: Some(BondView { paths, waiting_bytes: waiting, most_waiting_bytes: most_waiting }),
+            multipath: Some(MultipathView { paths, waiting_bytes: waiting, most_waiting_bytes: most_waiting }),
         }
     }
 

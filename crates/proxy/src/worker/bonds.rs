@@ -1,11 +1,9 @@
 //! Connections over a bond: the worker brings them in, and hears of those that have ended.
 
 use super::Worker;
-use crate::{
-    connection::{Events, Start, refuse_socks},
-    meter::{FlowRecord, FlowStats},
-};
+use crate::connection::{Events, Start, refuse_socks};
 use bond::Target;
+use relay::{FlowRecord, FlowStats};
 use rustix::event::epoll::EventFlags;
 use std::{mem, net::SocketAddr};
 

@@ -6,12 +6,11 @@ use crate::{
     config::{Listen, Way},
     connection::{Start, refuse_socks, undialled},
     greeting::{Greeting, Heard, proxy_header, socks_reply},
-    meter::{FlowRecord, FlowStats},
     resolver::{Answer, Question},
 };
 use bond::Target;
 use intercept::canonical;
-use relay::Ending;
+use relay::{Ending, FlowRecord, FlowStats};
 use rustix::{
     event::epoll::{self, EventFlags},
     io::Errno,
