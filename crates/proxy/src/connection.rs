@@ -38,9 +38,8 @@ use intercept::{
     leg::{self, Call, LegProfile, Shares, Silence, Source},
     sys,
 };
-use relay::{Direction, DirectionStats, Ending, Fault, FlowStats, Limits, Pumped, Scratch};
+use relay::{Direction, DirectionStats, Ending, Fault, FlowStats, Limits, Pumped, Readiness, Scratch};
 use rustix::{
-    event::epoll::EventFlags,
     fd::{AsFd, BorrowedFd},
     io::Errno,
 };
@@ -68,29 +67,6 @@ enum Life {
 pub(crate) enum Side {
     Near,
     Far,
-}
-
-/// What epoll said of a socket.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Events {
-    pub(crate) readable: bool,
-    pub(crate) writable: bool,
-    /// The peer's FIN has come.
-    pub(crate) hung_up: bool,
-    pub(crate) failed: bool,
-    pub(crate) urgent: bool,
-}
-
-impl Events {
-    pub(crate) fn of(flags: EventFlags) -> Self {
-        Events {
-            readable: flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP),
-            writable: flags.contains(EventFlags::OUT),
-            hung_up: flags.contains(EventFlags::RDHUP),
-            failed: flags.contains(EventFlags::ERR),
-            urgent: flags.contains(EventFlags::PRI),
-        }
-    }
 }
 
 /// What a connection wants after an event.
@@ -160,12 +136,6 @@ pub(crate) struct Connection {
     down: Direction,
 }
 
-/// How a far leg that could not be dialled ends its connection.
-pub(crate) fn undialled(why: &io::Error) -> Ending {
-    let out_of_descriptors = matches!(why.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
-    if out_of_descriptors { Ending::NoRoom } else { Ending::FarNotReached(why.kind()) }
-}
-
 /// What a direction from a leg of profile `source` to one of profile `destination` keeps to besides B.
 fn limits(source: &LegProfile, destination: &LegProfile) -> Limits {
     let bytes = |bytes: Option<Bytes>| bytes.map(|bytes| bytes.0 as usize);
@@ -197,7 +167,7 @@ impl Connection {
                 Ok(far) => break far,
                 Err(_) if !others.is_empty() => server = others.remove(0),
                 Err(why) => {
-                    let ending = undialled(&why);
+                    let ending = Ending::undialled(&why);
                     return Err((ending, socks.then_some(near)));
                 }
             }
@@ -300,7 +270,7 @@ impl Connection {
     }
 
     /// Takes in what epoll said of one leg, then moves what can be moved. An error is how the connection ended.
-    pub(crate) fn on_events(&mut self, side: Side, events: Events, scratch: &mut Scratch) -> Result<Wants, Ending> {
+    pub(crate) fn on_events(&mut self, side: Side, events: Readiness, scratch: &mut Scratch) -> Result<Wants, Ending> {
         let (source_of, destination_of) = match side {
             Side::Near => (&mut self.up, &mut self.down),
             Side::Far => (&mut self.down, &mut self.up),

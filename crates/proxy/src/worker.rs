@@ -9,7 +9,7 @@ use crate::{
     StartError,
     bonded::{self, Bonds},
     config::{Config, Way},
-    connection::{Connection, Events, Side, Start, Wants, refuse_socks},
+    connection::{Connection, Side, Start, Wants, refuse_socks},
     flow_log::{self, Lines},
     gate::Note,
     greeting::proxy_header,
@@ -20,7 +20,7 @@ use crate::{
 };
 use callers::Callers;
 use intercept::{Arrival, Routes, listener::BACKLOG};
-use relay::{Ending, FlowRecord, FlowStats, Scratch};
+use relay::{Ending, FlowRecord, FlowStats, Readiness, Scratch};
 use rustix::{
     event::{
         Timespec,
@@ -533,22 +533,17 @@ impl Worker {
     fn watch_leg(&mut self, slot: usize, side: Side) {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };
         connection.watches_near |= side == Side::Near;
-        if let Err(errno) = epoll::add(&self.epoll, connection.socket(side), Token::Connection(slot, side).pack(), Self::interest()) {
+        if let Err(errno) = epoll::add(&self.epoll, connection.socket(side), Token::Connection(slot, side).pack(), Readiness::INTEREST) {
             tracing::error!("cannot watch a connection: {errno}");
             self.end(slot, Ending::NoRoom);
         }
-    }
-
-    /// What is wanted to be known of a leg.
-    pub(crate) fn interest() -> EventFlags {
-        EventFlags::IN | EventFlags::PRI | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET
     }
 
     fn on_events(&mut self, slot: usize, side: Side, flags: EventFlags) {
         if self.callers.has(slot) {
             return self.on_caller(slot);
         }
-        let events = Events::of(flags);
+        let events = Readiness::of(flags);
         self.advance(slot, |connection, scratch| connection.on_events(side, events, scratch));
     }
 
@@ -575,7 +570,7 @@ impl Worker {
                         continue;
                     }
                     let token = Token::Connection(slot, side).pack();
-                    if let Err(errno) = epoll::modify(&self.epoll, connection.socket(side), token, Self::interest()) {
+                    if let Err(errno) = epoll::modify(&self.epoll, connection.socket(side), token, Readiness::INTEREST) {
                         // No event would tell of room any more: the flow would stand still.
                         tracing::error!("cannot watch a connection: {errno}");
                         return self.end(slot, Ending::NoRoom);

@@ -39,6 +39,12 @@ impl fmt::Display for Ending {
 }
 
 impl Ending {
+    /// How a connection ends whose far leg could not be dialled.
+    pub fn undialled(why: &io::Error) -> Self {
+        let out_of_descriptors = matches!(why.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+        if out_of_descriptors { Ending::NoRoom } else { Ending::FarNotReached(why.kind()) }
+    }
+
     /// Its kind, as metrics name it.
     pub fn kind(&self) -> &'static str {
         Self::KINDS[self.index()]

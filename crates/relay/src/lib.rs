@@ -11,10 +11,12 @@ mod direction;
 mod ending;
 mod flow;
 mod pipe;
+mod readiness;
 mod scratch;
 
 pub use direction::{Direction, Fault, Limits, Pumped};
 pub use ending::Ending;
 pub use flow::{DirectionStats, FlowRecord, FlowStats, MultipathView, PathView};
 pub use pipe::{Filled, Pipe};
+pub use readiness::Readiness;
 pub use scratch::Scratch;

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     config::ProxyVersion,
-    connection::{Events, refuse_socks},
+    connection::refuse_socks,
     greeting::{proxy_header, socks_reply},
 };
 use bond::{Answer, Call, Frame, NoMemory, StreamError, Target, Why};
@@ -31,7 +31,7 @@ use intercept::{
     leg::{self, LegProfile, Shares, Silence},
     sys,
 };
-use relay::{Ending, Scratch};
+use relay::{Ending, Readiness, Scratch};
 use rustix::{fd::AsFd as _, io::Errno};
 use socket2::Socket;
 use std::{
@@ -269,7 +269,7 @@ impl Bonded {
     }
 
     /// What epoll said of the plain leg.
-    pub(super) fn on_events(&mut self, events: Events) -> Result<(), Ending> {
+    pub(super) fn on_events(&mut self, events: Readiness) -> Result<(), Ending> {
         self.readable |= events.readable || events.failed;
         self.hung_up |= events.hung_up;
         self.urgent |= events.urgent;

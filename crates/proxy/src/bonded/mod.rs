@@ -27,9 +27,7 @@ pub(crate) use trial::try_network;
 
 use crate::{
     config::{Config, ProxyVersion, Way},
-    connection::Events,
     resolver::Question,
-    worker::Worker,
 };
 use channel::Channel;
 use entrance::{Entrance, Keeper};
@@ -41,7 +39,7 @@ use intercept::{
 };
 use life::Bonded;
 use networks::Networks;
-use relay::{Ending, FlowRecord, Scratch};
+use relay::{Ending, FlowRecord, Readiness, Scratch};
 use rustix::{
     event::epoll::{self, EventData},
     fd::OwnedFd,
@@ -234,16 +232,16 @@ impl Bonds {
     }
 
     fn watch(&self, index: usize, socket: &Socket) -> Result<(), Errno> {
-        epoll::add(&self.epoll, socket, EventData::new_u64(self.mark | index as u64), Worker::interest())
+        epoll::add(&self.epoll, socket, EventData::new_u64(self.mark | index as u64), Readiness::INTEREST)
     }
 
     /// Has epoll look at a socket afresh.
     fn rearm(&self, index: usize, socket: &Socket) -> Result<(), Errno> {
-        epoll::modify(&self.epoll, socket, EventData::new_u64(self.mark | index as u64), Worker::interest())
+        epoll::modify(&self.epoll, socket, EventData::new_u64(self.mark | index as u64), Readiness::INTEREST)
     }
 
     /// What epoll said.
-    pub(crate) fn on_event(&mut self, index: usize, events: Events, scratch: &mut Scratch) {
+    pub(crate) fn on_event(&mut self, index: usize, events: Readiness, scratch: &mut Scratch) {
         self.now = scratch.now;
         match self.entries.get_mut(index).and_then(Option::as_mut) {
             None => {}

@@ -9,7 +9,6 @@ use super::{
 use crate::{
     connection::Start,
     resolver::{Answer, Question},
-    worker::Worker,
 };
 use bond::{Call, Frame, NoMemory, Target};
 use intercept::{
@@ -17,7 +16,7 @@ use intercept::{
     leg::{self, Call as Dial},
     sys,
 };
-use relay::{Ending, FlowRecord, Scratch};
+use relay::{Ending, FlowRecord, Readiness, Scratch};
 use rustix::event::epoll::{self, EventData};
 use socket2::Socket;
 use std::{cmp::Reverse, io, mem, net::SocketAddr};
@@ -72,7 +71,7 @@ impl Bonds {
         let watched = bonded
             .plain
             .as_ref()
-            .map_or(Ok(()), |plain| epoll::add(&self.epoll, plain, EventData::new_u64(self.mark | entry as u64), Worker::interest()));
+            .map_or(Ok(()), |plain| epoll::add(&self.epoll, plain, EventData::new_u64(self.mark | entry as u64), Readiness::INTEREST));
         if watched.is_err() {
             self.end(slot, Ending::NoRoom);
         }
@@ -215,7 +214,7 @@ impl Bonds {
             let Some(client) = self.streams[slot].as_ref().map(|bonded| bonded.client) else { return };
             if let Err(why) = self.bond().destinations.check(server) {
                 tracing::info!(%client, "a stream of the bond is refused: {why}");
-                ending = crate::connection::undialled(&why);
+                ending = Ending::undialled(&why);
                 continue;
             }
             let routes = self.routes.as_ref();
@@ -234,7 +233,7 @@ impl Bonds {
                     bonded.others = servers;
                     return self.watch_plain(slot);
                 }
-                Err(why) => ending = crate::connection::undialled(&why),
+                Err(why) => ending = Ending::undialled(&why),
             }
         }
         self.end(slot, ending);

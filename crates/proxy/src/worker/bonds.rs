@@ -1,9 +1,9 @@
 //! Connections over a bond: the worker brings them in, and hears of those that have ended.
 
 use super::Worker;
-use crate::connection::{Events, Start, refuse_socks};
+use crate::connection::{Start, refuse_socks};
 use bond::Target;
-use relay::{FlowRecord, FlowStats};
+use relay::{FlowRecord, FlowStats, Readiness};
 use rustix::event::epoll::EventFlags;
 use std::{mem, net::SocketAddr};
 
@@ -29,7 +29,7 @@ impl Worker {
 
     /// What epoll said of a socket of a bond.
     pub(super) fn on_bond(&mut self, entry: usize, flags: EventFlags) {
-        let events = Events::of(flags);
+        let events = Readiness::of(flags);
         if let Some(bonds) = &mut self.bonds {
             bonds.on_event(entry, events, &mut self.scratch);
         }

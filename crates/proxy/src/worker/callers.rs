@@ -4,7 +4,7 @@ use super::{Side, Token, Worker};
 use crate::{
     bonded,
     config::{Listen, Way},
-    connection::{Start, refuse_socks, undialled},
+    connection::{Start, refuse_socks},
     greeting::{Greeting, Heard, proxy_header, socks_reply},
     resolver::{Answer, Question},
 };
@@ -164,7 +164,7 @@ impl Worker {
         let Some(caller) = self.callers.all.remove(&slot) else { return };
         let client = caller.greeting.client.unwrap_or(caller.client);
         tracing::info!(%client, "not split: {why}");
-        let ending = undialled(why);
+        let ending = Ending::undialled(why);
         refuse_socks(&caller.socket, ending);
         self.ended.push(slot);
         self.record(FlowRecord { last: FlowStats::unbegun(client, server), ending });
