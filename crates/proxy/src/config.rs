@@ -1,6 +1,6 @@
 //! What a proxy is to do: from a file, from flags, or made by hand.
 
-use crate::bonded::{self, BondConfig, Network, Pipes, settings::BondKeys};
+use crate::bonded::{BondConfig, BondDescriptors, BondError, Network, settings::BondKeys};
 use intercept::{
     AccessOptions, Action, Controllers, Destination, Destinations, ForwardPolicy, Interception, InterceptionError, Leg, LegProfile,
     ListenAt, ListenerAccess, NamedProfile, Policy, Prefix, Rule, Rules, Users, UsersError, check_secrecy, leg, list,
@@ -357,7 +357,9 @@ impl Service {
         let origin = path.display().to_string();
         let text = fs::read_to_string(path).map_err(|why| ConfigError::Unreadable { path: origin.clone(), why })?;
         let mut service = Self::parse(&text, &origin).map_err(|error| ConfigError::File(Box::new(error)))?;
-        service.config.bond.as_mut().map_or(Ok(()), BondConfig::read_key)?;
+        if let Some(bond) = &mut service.config.bond {
+            bond.read_key()?;
+        };
         if service.config.listen.iter().any(|listen| listen.users.are_inline()) {
             check_secrecy(path)?;
         }
@@ -462,25 +464,12 @@ pub enum ConfigError {
     /// Interception cannot work so.
     #[error(transparent)]
     Interception(#[from] InterceptionError),
-    /// A bond has no key.
-    #[error(
-        "the bond has no key: make one (openssl rand -hex 32 > bond.key; chmod 600 bond.key), give both ends the same, and name it: --key bond.key"
-    )]
-    NoKey,
-    /// The key can't be read, or is none.
-    #[error("cannot take the bond's key from {path}: {why}")]
-    KeyFile {
-        /// Which file.
-        path: String,
-        /// What is wrong.
-        why: String,
-    },
     /// Users cannot be read, or others can read them too.
     #[error(transparent)]
     Users(#[from] UsersError),
     /// A bond can't work so.
-    #[error("the bond: {0}")]
-    Bond(String),
+    #[error(transparent)]
+    Bond(#[from] BondError),
     /// What must be more than nothing is nothing.
     #[error("{0} is 0, with which nothing would get through: give more, or leave it out")]
     Zero(&'static str),
@@ -514,8 +503,6 @@ impl Config {
     pub const LEAST_BUFFER: Bytes = Bytes(4 * 1500);
     /// Descriptors of a worker that are not for flows: listeners, pipes, what comes in while interception ends.
     const RESERVED_FILES: u64 = 400;
-    /// Over how many networks the other end of a bond is taken to come.
-    const USUAL_NETWORKS: usize = 2;
 
     /// Listens on 0.0.0.0 in place of `[::]` where this kernel has IPv6 switched off
     /// (`ipv6.disable=1`).
@@ -588,25 +575,18 @@ impl Config {
             interception.check_forwards()?;
         }
         if let Some(bond) = &self.bond {
-            bonded::settings::check(bond, &self.networks)?;
+            bond.check(&self.networks)?;
         }
         self.profiles().try_for_each(|(leg, profile, _)| intercept::check_profile(leg, profile))?;
         Ok(Controllers::of(self.profiles()).map_err(InterceptionError::from)?)
     }
 
-    /// How many flows a worker has descriptors for: two each, or as many as a bond has networks and one.
+    /// How many flows a worker has descriptors for: two each, or as many as its bond needs.
     pub(crate) fn flows_of_a_worker(&self) -> usize {
-        let serves = self.listen.iter().any(|listen| listen.way == Way::Bond);
-        let (networks, spares) = (self.networks.len(), self.bond.as_ref().map_or(0, |bond| bond.spares));
-        let of_a_flow = 1 + networks.max(if serves { Self::USUAL_NETWORKS } else { 1 });
-        let pipes = self.bond.as_ref().filter(|bond| !bond.tls).map_or(0, |_| Pipes::most(leg::open_files()));
-        let of_none = networks * spares + 2 * pipes + if serves { Self::most_strangers() } else { 0 };
-        (leg::open_files().saturating_sub(Self::RESERVED_FILES + of_none as u64) / of_a_flow as u64).max(1) as usize
-    }
-
-    /// How many connections a worker of a bond's listener has that have not shown that they have the key.
-    pub(crate) fn most_strangers() -> usize {
-        (leg::open_files() / 8).min(1024) as usize
+        let accepts = self.listen.iter().any(|listen| listen.way == Way::Bond);
+        let plain = BondDescriptors { per_stream: 2, shared: 0 };
+        let needed = self.bond.as_ref().map_or(plain, |bond| bond.descriptors(self.networks.len(), accepts));
+        (leg::open_files().saturating_sub(Self::RESERVED_FILES + needed.shared as u64) / needed.per_stream as u64).max(1) as usize
     }
 
     /// How many flows a worker can have at all; between this and what it has room for are those that come before the firewall lets

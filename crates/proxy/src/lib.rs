@@ -35,7 +35,7 @@ use std::{
     time::Duration,
 };
 
-pub use bonded::{BondConfig, Network, NetworkSpec};
+pub use bonded::{BondConfig, BondError, Network, NetworkSpec};
 pub use config::{BufferSetting, Config, ConfigError, Listen, ProxyVersion, Service, Way};
 pub use failure::Failure;
 pub use gate::Change;

@@ -6,7 +6,7 @@ use super::{
     life::Bonded,
     member::Member,
 };
-use crate::config::{Config, ProxyVersion};
+use crate::config::ProxyVersion;
 use bond::{Frame, Reader, Step as Said};
 use intercept::{leg, sys};
 use relay::Scratch;
@@ -25,7 +25,7 @@ impl Bonds {
         if self.draining {
             return;
         }
-        if self.strangers.len() >= Config::most_strangers() {
+        if self.strangers.len() >= BondConfig::most_unauthenticated() {
             // Of those that have shown nothing the oldest; where all have shown something, which may have been overheard, the oldest of all.
             let place = self.strangers.iter().position(|index| self.is_stranger(*index)).unwrap_or(0);
             if let Some(oldest) = self.strangers.remove(place)

@@ -22,7 +22,7 @@ mod tls;
 mod trial;
 mod view;
 
-pub use settings::{BondConfig, Network, NetworkSpec};
+pub use settings::{BondConfig, BondDescriptors, BondError, Network, NetworkSpec};
 pub(crate) use trial::try_network;
 
 use crate::{
@@ -32,7 +32,7 @@ use crate::{
 use channel::Channel;
 use entrance::{Entrance, Keeper};
 use farewell::Farewell;
-pub(crate) use haul::Pipes;
+use haul::Pipes;
 use intercept::{
     Routes,
     leg::{self, Shares},

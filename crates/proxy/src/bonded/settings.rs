@@ -1,8 +1,12 @@
 //! A bond as it is wanted: its networks, its key, who gets what.
 
-use crate::config::ConfigError;
+use super::haul::Pipes;
 use bond::{Key, Scheduler};
-use intercept::{Destinations, Interface, Prefix, leg::LegProfile, list};
+use intercept::{
+    Destinations, Interface, Prefix,
+    leg::{self, LegProfile},
+    list,
+};
 use serde::{Deserialize, Deserializer, de};
 use std::{
     fs, io,
@@ -13,6 +17,36 @@ use std::{
     time::Duration,
 };
 use units::{Bytes, Span};
+
+/// Why a bond cannot be used as it is configured.
+#[derive(Debug, thiserror::Error)]
+pub enum BondError {
+    /// It has no key.
+    #[error(
+        "the bond has no key: make one (openssl rand -hex 32 > bond.key; chmod 600 bond.key), give both ends the same, and name it: --key bond.key"
+    )]
+    NoKey,
+    /// The key can't be read, or is none.
+    #[error("cannot take the bond's key from {path}: {why}")]
+    KeyFile {
+        /// Which file.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A value can't be used.
+    #[error("the bond: {0}")]
+    Invalid(String),
+}
+
+/// Descriptors that a bond takes of an event loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BondDescriptors {
+    /// For each stream.
+    pub per_stream: usize,
+    /// For all streams together, and for connections that belong to none.
+    pub shared: usize,
+}
 
 /// A bond, at either end.
 #[derive(Debug, Clone)]
@@ -61,30 +95,78 @@ impl BondConfig {
     /// More networks are not told apart.
     pub const MOST_NETWORKS: usize = 16;
 
+    /// Over how many networks the other end of a bond is taken to come.
+    const USUAL_NETWORKS: usize = 2;
+
     /// Takes a scheduler by its name.
-    pub fn schedule_by(&mut self, name: &str) -> Result<(), ConfigError> {
-        self.settings.scheduler = scheduler(name).map_err(ConfigError::Bond)?;
+    ///
+    /// # Errors
+    /// When there is no scheduler of that name.
+    pub fn schedule_by(&mut self, name: &str) -> Result<(), BondError> {
+        self.settings.scheduler = scheduler(name).map_err(BondError::Invalid)?;
         Ok(())
     }
 
+    /// Checks the bond and its networks.
+    ///
+    /// # Errors
+    /// When a value is out of its range, two networks have the same name, or there is no key.
+    pub fn check(&self, networks: &[Network]) -> Result<(), BondError> {
+        let wrong = |why: String| Err(BondError::Invalid(why));
+        if !(BondConfig::LEAST_WINDOW..=BondConfig::MOST_WINDOW).contains(&self.window) {
+            let (least, most) = (BondConfig::LEAST_WINDOW, BondConfig::MOST_WINDOW);
+            return wrong(format!("a window of {} can't be: give {least} to {most}", self.window));
+        }
+        if networks.len() > BondConfig::MOST_NETWORKS {
+            return wrong(format!("{} networks are more than {} that can be told apart", networks.len(), BondConfig::MOST_NETWORKS));
+        }
+        if let Err(why) = self.destinations.check_prefixes() {
+            return wrong(why);
+        }
+        for (index, network) in networks.iter().enumerate() {
+            if networks[..index].iter().any(|other| other.name == network.name) {
+                return wrong(format!("two networks are named {}: give each its own name", network.name));
+            }
+        }
+        if self.key.is_none() { Err(BondError::NoKey) } else { Ok(()) }
+    }
+
     /// What of it can't be changed while it is in use.
-    pub(crate) fn fixed(&self) -> impl PartialEq + use<> {
+    pub fn fixed(&self) -> impl PartialEq + use<> {
         (self.key_file.clone(), self.tls, self.window, self.connection_window, self.spares)
     }
 
+    /// How many connections a listener for bonds keeps that have not shown yet that they have the key.
+    pub(crate) fn most_unauthenticated() -> usize {
+        (leg::open_files() / 8).min(1024) as usize
+    }
+
+    /// The descriptors that an event loop needs for a bond over so many networks; whether it also `accepts` connections of the other end.
+    pub fn descriptors(&self, networks: usize, accepts: bool) -> BondDescriptors {
+        let pipes = if self.tls { 0 } else { Pipes::most(leg::open_files()) };
+        let accepted = if accepts { Self::most_unauthenticated() } else { 0 };
+        BondDescriptors {
+            per_stream: 1 + networks.max(if accepts { Self::USUAL_NETWORKS } else { 1 }),
+            shared: networks * self.spares + 2 * pipes + accepted,
+        }
+    }
+
     /// Reads the key; one that others can read too is none.
-    pub fn read_key(&mut self) -> Result<(), ConfigError> {
+    ///
+    /// # Errors
+    /// When no file is named, it cannot be read, everybody can read it, or what it has is no key.
+    pub fn read_key(&mut self) -> Result<(), BondError> {
         let path = || self.key_file.display().to_string();
-        let unreadable = |why: io::Error| ConfigError::KeyFile { path: path(), why: why.to_string() };
+        let unreadable = |why: io::Error| BondError::KeyFile { path: path(), why: why.to_string() };
         if self.key_file == Path::new("") {
-            return Err(ConfigError::NoKey);
+            return Err(BondError::NoKey);
         }
         let mode = fs::metadata(&self.key_file).map_err(unreadable)?.permissions().mode();
         if mode & 0o007 != 0 {
-            return Err(ConfigError::KeyFile { path: path(), why: "everybody on this machine can read it: chmod o= it".into() });
+            return Err(BondError::KeyFile { path: path(), why: "everybody on this machine can read it: chmod o= it".into() });
         }
         let secret = fs::read(&self.key_file).map_err(unreadable)?;
-        let key = Key::new(secret.trim_ascii()).map_err(|why| ConfigError::KeyFile { path: path(), why: why.to_string() })?;
+        let key = Key::new(secret.trim_ascii()).map_err(|why| BondError::KeyFile { path: path(), why: why.to_string() })?;
         self.key = Some(key);
         Ok(())
     }
@@ -196,7 +278,7 @@ impl<'de> Deserialize<'de> for NetworkSpec {
 /// The bond's part of a configuration file.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct BondKeys {
+pub struct BondKeys {
     key_file: Option<PathBuf>,
     to: Option<SocketAddr>,
     tls: bool,
@@ -214,7 +296,10 @@ pub(crate) struct BondKeys {
 
 impl BondKeys {
     /// The bond and its networks, or the key that is wrong and what is wrong with it.
-    pub(crate) fn read(&self) -> Result<(BondConfig, Vec<Network>), (String, String)> {
+    ///
+    /// # Errors
+    /// The key of the file that is wrong, and what is wrong with it.
+    pub fn read(&self) -> Result<(BondConfig, Vec<Network>), (String, String)> {
         let at = |key: &str| {
             let key = key.to_owned();
             move |why: String| (key, why)
@@ -234,27 +319,6 @@ impl BondKeys {
         let networks = self.network.iter().enumerate().map(network).collect::<Result<_, _>>()?;
         Ok((bond, networks))
     }
-}
-
-/// What can't work of a bond and its networks.
-pub(crate) fn check(bond: &BondConfig, networks: &[Network]) -> Result<(), ConfigError> {
-    let wrong = |why: String| Err(ConfigError::Bond(why));
-    if !(BondConfig::LEAST_WINDOW..=BondConfig::MOST_WINDOW).contains(&bond.window) {
-        let (least, most) = (BondConfig::LEAST_WINDOW, BondConfig::MOST_WINDOW);
-        return wrong(format!("a window of {} can't be: give {least} to {most}", bond.window));
-    }
-    if networks.len() > BondConfig::MOST_NETWORKS {
-        return wrong(format!("{} networks are more than {} that can be told apart", networks.len(), BondConfig::MOST_NETWORKS));
-    }
-    if let Err(why) = bond.destinations.check_prefixes() {
-        return wrong(why);
-    }
-    for (index, network) in networks.iter().enumerate() {
-        if networks[..index].iter().any(|other| other.name == network.name) {
-            return wrong(format!("two networks are named {}: give each its own name", network.name));
-        }
-    }
-    if bond.key.is_none() { Err(ConfigError::NoKey) } else { Ok(()) }
 }
 
 #[cfg(test)]
