@@ -223,6 +223,11 @@ impl Listen {
         ListenAt { at: self.at, to }
     }
 
+    /// Whether its connections are parts of streams, which a carrier takes.
+    pub(crate) fn takes_streams(&self) -> bool {
+        self.way == Way::Bond
+    }
+
     /// What of it cannot be changed while it listens.
     fn fixed(&self) -> Listen {
         Listen { users: Users::default(), ..self.clone() }
@@ -405,7 +410,7 @@ impl File {
         need(self.threads != Some(0), "threads".into(), "is 0: nothing would ever be done; give at least 1")?;
         let networks = self.bond.as_ref().map_or(Ok(Vec::new()), |keys| keys.read().map(|(_, networks)| networks));
         let networks = networks.map_err(|(path, why)| Fault::new(path, &why))?;
-        let listens = self.listen.iter().position(|listen| listen.way == Way::Bond);
+        let listens = self.listen.iter().position(|listen| listen.takes_streams());
         if let Some(index) = listens.filter(|_| self.bond.is_none()) {
             need(false, format!("listen[{index}]"), "waits for the other end of a bond, and there is no [bond] with the key of both ends")?;
         }
@@ -583,7 +588,7 @@ impl Config {
 
     /// How many flows a worker has descriptors for: two each, or as many as its bond needs.
     pub(crate) fn flows_of_a_worker(&self) -> usize {
-        let accepts = self.listen.iter().any(|listen| listen.way == Way::Bond);
+        let accepts = self.listen.iter().any(|listen| listen.takes_streams());
         let plain = BondDescriptors { per_stream: 2, shared: 0 };
         let needed = self.bond.as_ref().map_or(plain, |bond| bond.descriptors(self.networks.len(), accepts));
         (leg::open_files().saturating_sub(Self::RESERVED_FILES + needed.shared as u64) / needed.per_stream as u64).max(1) as usize

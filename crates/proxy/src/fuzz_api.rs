@@ -4,9 +4,8 @@ pub use crate::bonded::fuzz_api::entrance;
 
 use crate::{
     config::ProxyVersion,
-    greeting::{Greeting, Heard, LONGEST, proxy_header},
+    greeting::{Greeting, Heard, LONGEST, RequestedServer, proxy_header},
 };
-use bond::Target;
 use intercept::fuzz_api::{name, take};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -18,7 +17,7 @@ enum Outcome {
     /// What was said in all.
     Refused(Vec<u8>),
     /// What was said, where to, for whom, and the data behind it.
-    Over(Vec<u8>, Option<Target>, Option<SocketAddr>, Vec<u8>),
+    Over(Vec<u8>, Option<RequestedServer>, Option<SocketAddr>, Vec<u8>),
 }
 
 /// Greets with `bytes` in pieces of `step`.
@@ -91,8 +90,10 @@ fn round_trip(mut choices: &[u8], step: usize) {
     request.extend(server.port().to_be_bytes());
     let to = match target {
         // Some clients write addresses as names.
-        Some(name) => name.parse().map_or(Target::Name(name, server.port()), |ip| Target::Address(SocketAddr::new(ip, server.port()))),
-        None => Target::Address(server),
+        Some(name) => name
+            .parse()
+            .map_or(RequestedServer::Name(name, server.port()), |ip| RequestedServer::Address(SocketAddr::new(ip, server.port()))),
+        None => RequestedServer::Address(server),
     };
     for version in [ProxyVersion::V1, ProxyVersion::V2] {
         let bytes = [proxy_header(version, client, server), request.clone(), rest.to_vec()].concat();

@@ -2,7 +2,6 @@
 //! Pure: bytes in, bytes out.
 
 use crate::config::ProxyVersion;
-use bond::Target;
 use intercept::Users;
 use ppp::{v1, v2};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -22,6 +21,15 @@ const V2_LOCAL: u8 = 0x20;
 const NO_AUTHENTICATION: u8 = 0;
 const PASSWORD: u8 = 2;
 
+/// Where a SOCKS client wants to go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RequestedServer {
+    /// To this address.
+    Address(SocketAddr),
+    /// To a name, and a port.
+    Name(String, u16),
+}
+
 /// What a greeting has come to.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
@@ -30,7 +38,7 @@ pub(crate) enum Heard {
     /// This is to be said to the client; then more must come, or has already.
     Say(Vec<u8>),
     /// It is over; where to, when the client has said so.
-    Over(Option<Target>),
+    Over(Option<RequestedServer>),
 }
 
 /// Why a greeting leads nowhere.
@@ -201,10 +209,10 @@ impl Greeting {
         let port = u16::from_be_bytes([port[0], port[1]]);
         let target = match address.len() {
             4 if *kind == 1 => {
-                Target::Address(SocketAddr::new(Ipv4Addr::from(<[u8; 4]>::try_from(address).unwrap_or_default()).into(), port))
+                RequestedServer::Address(SocketAddr::new(Ipv4Addr::from(<[u8; 4]>::try_from(address).unwrap_or_default()).into(), port))
             }
             16 if *kind == 4 => {
-                Target::Address(SocketAddr::new(Ipv6Addr::from(<[u8; 16]>::try_from(address).unwrap_or_default()).into(), port))
+                RequestedServer::Address(SocketAddr::new(Ipv6Addr::from(<[u8; 16]>::try_from(address).unwrap_or_default()).into(), port))
             }
             _ => named(&address[1..], port)?,
         };
@@ -216,12 +224,12 @@ impl Greeting {
 }
 
 /// The target that a name is; some clients write addresses as names.
-fn named(name: &[u8], port: u16) -> Result<Target, Refusal> {
+fn named(name: &[u8], port: u16) -> Result<RequestedServer, Refusal> {
     let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty() && !name.contains('\0'));
     let name = name.ok_or_else(|| refuse("a SOCKS request for a name that is none", &socks_reply(1)))?;
     Ok(match name.parse::<IpAddr>() {
-        Ok(address) => Target::Address(SocketAddr::new(address, port)),
-        Err(_) => Target::Name(name.into(), port),
+        Ok(address) => RequestedServer::Address(SocketAddr::new(address, port)),
+        Err(_) => RequestedServer::Name(name.into(), port),
     })
 }
 
@@ -296,7 +304,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// What was said to the client, where it goes, who it is, and what it sent besides.
-    type Talk = (Vec<u8>, Option<Target>, Option<SocketAddr>, Vec<u8>);
+    type Talk = (Vec<u8>, Option<RequestedServer>, Option<SocketAddr>, Vec<u8>);
 
     /// Feeds `bytes` in pieces of `step`.
     fn talk(mut greeting: Greeting, bytes: &[u8], step: usize) -> Result<Talk, Refusal> {
@@ -331,9 +339,9 @@ mod tests {
         for step in 1..TO_ADDRESS.len() {
             let (said, target, client, rest) = talk(Greeting::new(false, true), TO_ADDRESS, step).unwrap();
             assert_eq!((said, client, rest), (vec![5, 0], None, b"GET".to_vec()));
-            assert_eq!(target, Some(Target::Address("192.0.2.1:80".parse().unwrap())));
+            assert_eq!(target, Some(RequestedServer::Address("192.0.2.1:80".parse().unwrap())));
             let (_, target, _, _) = talk(Greeting::new(false, true), TO_NAME, step).unwrap();
-            assert_eq!(target, Some(Target::Name("host".into(), 443)));
+            assert_eq!(target, Some(RequestedServer::Name("host".into(), 443)));
         }
     }
 
@@ -366,7 +374,7 @@ mod tests {
         for step in 1..bytes.len() {
             let (said, target, _, rest) = talk(guarded(), &bytes, step).unwrap();
             assert_eq!((said, rest), (vec![5, 2, 1, 0], b"GET".to_vec()));
-            assert_eq!(target, Some(Target::Address("192.0.2.1:80".parse().unwrap())));
+            assert_eq!(target, Some(RequestedServer::Address("192.0.2.1:80".parse().unwrap())));
         }
     }
 

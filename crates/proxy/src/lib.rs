@@ -10,6 +10,8 @@
 //! The accepted connection is the *near leg*, the dialled one the *far leg*, whichever way the data flows.
 
 mod bonded;
+mod bonds;
+mod carrier;
 pub mod check;
 mod config;
 mod connection;
@@ -202,6 +204,7 @@ impl Proxy {
                 gate: rules.is_some().then(|| notes.clone()),
                 log: Some(log.clone()),
                 names: names.clone(),
+                open_carrier: bonds::open,
             };
             proxy.workers.push(Handle::start(&config, failed_parts.clone(), ties)?);
         }

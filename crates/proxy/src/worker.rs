@@ -1,25 +1,26 @@
 //! A worker: one thread, its listeners, its epoll, its connections. It shares nothing with the others.
 
-mod bonds;
-mod callers;
+mod carried;
+mod greet;
+mod pending_clients;
 mod room;
 pub(crate) mod sys;
 
 use crate::{
     StartError,
-    bonded::{self, Bonds},
+    carrier::{Carrier, CarrierContext, OpenCarrier},
     config::{Config, Way},
     connection::{Connection, Side, Start, Wants, refuse_socks},
     flow_log::{self, Lines},
     gate::Note,
-    greeting::proxy_header,
+    greeting::{RequestedServer, proxy_header},
     listeners::{self, WorkerListener},
     liveness::Turns,
     meter::Totals,
-    resolver::{Answer, Question},
+    resolver::{Answer, Asker, Question},
 };
-use callers::Callers;
 use intercept::{Arrival, Routes, listener::BACKLOG};
+use pending_clients::PendingClients;
 use relay::{Ending, FlowRecord, FlowStats, Readiness, Scratch};
 use rustix::{
     event::{
@@ -83,6 +84,7 @@ pub(crate) struct Ties {
     pub(crate) gate: Option<mpsc::Sender<Note>>,
     pub(crate) log: Option<flow_log::Batches>,
     pub(crate) names: mpsc::Sender<Question>,
+    pub(crate) open_carrier: OpenCarrier,
 }
 
 /// Flows that are being told, from this slot on.
@@ -110,18 +112,18 @@ enum Token {
     Waker,
     Listener(usize),
     Connection(usize, Side),
-    Bond(usize),
+    Carrier(usize),
 }
 
 impl Token {
     const LISTENER: u64 = 1 << 62;
-    const BOND: u64 = 1 << 61;
+    const CARRIER: u64 = 1 << 61;
 
     fn pack(self) -> EventData {
         EventData::new_u64(match self {
             Token::Waker => u64::MAX,
             Token::Listener(index) => Self::LISTENER | index as u64,
-            Token::Bond(entry) => Self::BOND | entry as u64,
+            Token::Carrier(index) => Self::CARRIER | index as u64,
             Token::Connection(slot, side) => (slot as u64) << 1 | u64::from(side == Side::Far),
         })
     }
@@ -130,7 +132,7 @@ impl Token {
         match data.u64() {
             u64::MAX => Token::Waker,
             value if value & Self::LISTENER != 0 => Token::Listener((value & !Self::LISTENER) as usize),
-            value if value & Self::BOND != 0 => Token::Bond((value & !Self::BOND) as usize),
+            value if value & Self::CARRIER != 0 => Token::Carrier((value & !Self::CARRIER) as usize),
             value => Token::Connection((value >> 1) as usize, if value & 1 == 1 { Side::Far } else { Side::Near }),
         }
     }
@@ -146,10 +148,10 @@ pub(crate) struct Worker {
     /// Asked only where the policy speaks of interfaces.
     routes: Option<Routes>,
     connections: Vec<Option<Connection>>,
-    /// Those of which one leg is a bond, where there is one.
-    bonds: Option<Bonds>,
+    /// Has the connections of which one leg consists of several, where there can be any.
+    carrier: Option<Box<dyn Carrier>>,
     /// Clients that have not said yet where they go, by slot.
-    callers: Callers,
+    clients: PendingClients,
     serial: u64,
     free: Vec<usize>,
     /// Slots that ended in this round: events already fetched may still name them, so they are reused only in the next.
@@ -194,8 +196,9 @@ impl Worker {
         let mut worker = Self::watch(config, waker, listeners, ties).map_err(failed("set up epoll for a worker"))?;
         let epoll = worker.epoll.try_clone().map_err(failed("share epoll with the bond"))?;
         let (names, number) = (worker.ties.names.clone(), worker.ties.number);
-        let bonds = Bonds::of(&worker.config, epoll, Token::BOND, names, number);
-        worker.bonds = bonds.map_err(|why| failed("set the bond up")(io::Error::other(why)))?;
+        let context = CarrierContext { epoll, mark: Token::CARRIER, names, worker: number };
+        let carrier = (worker.ties.open_carrier)(&worker.config, context);
+        worker.carrier = carrier.map_err(|why| failed("set the bond up")(io::Error::other(why)))?;
         Ok(worker)
     }
 
@@ -216,8 +219,8 @@ impl Worker {
             waker,
             listeners,
             connections: Vec::new(),
-            bonds: None,
-            callers: Callers::default(),
+            carrier: None,
+            clients: PendingClients::default(),
             serial: 0,
             free: Vec::new(),
             ended: Vec::new(),
@@ -243,7 +246,7 @@ impl Worker {
     }
 
     fn alive(&self) -> usize {
-        self.connections.len() - self.free.len() - self.ended.len() + self.bonds.as_ref().map_or(0, Bonds::len)
+        self.connections.len() - self.free.len() - self.ended.len() + self.carrier.as_ref().map_or(0, |carrier| carrier.count())
     }
 
     /// Runs until told to stop, or drained.
@@ -252,7 +255,11 @@ impl Worker {
     /// When epoll fails: nothing more can be heard of any connection.
     pub(crate) fn run(mut self) -> Result<(), Errno> {
         let mut events = Vec::with_capacity(256);
-        while !(self.draining && self.alive() == 0 && self.closes.is_none() && self.bonds.as_ref().is_none_or(Bonds::is_over)) {
+        while !(self.draining
+            && self.alive() == 0
+            && self.closes.is_none()
+            && self.carrier.as_ref().is_none_or(|carrier| carrier.is_over()))
+        {
             events.clear();
             let timeout = self.timeout();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
@@ -270,7 +277,7 @@ impl Worker {
                     }
                     Token::Listener(index) => self.accept(index),
                     Token::Connection(slot, side) => self.on_events(slot, side, event.flags),
-                    Token::Bond(entry) => self.on_bond(entry, event.flags),
+                    Token::Carrier(index) => self.on_carrier_event(index, event.flags),
                 }
             }
             for _ in 0..self.again.len() {
@@ -290,9 +297,9 @@ impl Worker {
                     });
                 }
             }
-            self.turn_of_bonds();
+            self.turn_of_carrier();
             self.check_dialling();
-            self.check_callers();
+            self.check_clients();
             self.take_care();
             if self.closes.is_some_and(|at| self.scratch.now >= at) {
                 self.closes = None;
@@ -313,10 +320,10 @@ impl Worker {
 
     /// How long to wait: not at all while somebody has more to do, a tick while somebody waits for the clock.
     fn timeout(&self) -> Option<Timespec> {
-        if !self.again.is_empty() || !self.surveys.is_empty() || self.bonds.as_ref().is_some_and(Bonds::is_busy) {
+        if !self.again.is_empty() || !self.surveys.is_empty() || self.carrier.as_ref().is_some_and(|carrier| carrier.is_busy()) {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
-        let connects = !self.dialling.is_empty() || !self.dialling_long.is_empty() || !self.callers.is_empty();
+        let connects = !self.dialling.is_empty() || !self.dialling_long.is_empty() || !self.clients.is_empty();
         let reasons = [
             (!self.ticking.is_empty()).then(|| self.next_tick.saturating_duration_since(Instant::now())),
             self.lines.as_ref().filter(|lines| !lines.is_empty()).map(|_| flow_log::AGE),
@@ -324,7 +331,7 @@ impl Worker {
             (self.alive() > 0).then(|| self.next_care.saturating_duration_since(Instant::now())),
             self.closes.map(|at| at.saturating_duration_since(Instant::now())),
             self.wakes.map(|at| at.saturating_duration_since(Instant::now())),
-            self.bonds.as_ref().and_then(Bonds::wait),
+            self.carrier.as_ref().and_then(|carrier| carrier.wait()),
         ];
         let wait = reasons.into_iter().flatten().min()?;
         Some(Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) })
@@ -343,18 +350,24 @@ impl Worker {
                     for listener in &mut self.listeners {
                         listener.take_users(&self.config);
                     }
-                    if let Some(bonds) = &mut self.bonds {
-                        bonds.reload(&self.config);
+                    if let Some(carrier) = &mut self.carrier {
+                        carrier.reload(&self.config);
                     }
                     self.look_for_room();
                 }
-                Command::Resolved(answer) if answer.slot & bonded::QUESTION != 0 => {
-                    self.bonds.iter_mut().for_each(|bonds| bonds.on_resolved(&answer));
-                }
-                Command::Resolved(answer) => self.on_resolved(answer),
+                Command::Resolved(Answer { asker, serial, addresses }) => match asker {
+                    Asker::Client(slot) => self.on_resolved(slot, serial, addresses),
+                    Asker::Stream(stream) => {
+                        if let Some(carrier) = &mut self.carrier {
+                            carrier.on_resolved(stream, serial, addresses);
+                        }
+                    }
+                },
                 Command::Drain => {
                     self.draining = true;
-                    self.bonds.iter_mut().for_each(Bonds::drain);
+                    if let Some(carrier) = &mut self.carrier {
+                        carrier.drain();
+                    }
                     match self.ties.gate {
                         Some(_) => self.closes = Some(self.scratch.now + LATE),
                         None => self.listeners.clear(),
@@ -364,8 +377,10 @@ impl Worker {
                     for slot in 0..self.connections.len() {
                         self.end(slot, Ending::Stopped);
                     }
-                    self.bonds.iter_mut().for_each(Bonds::stop);
-                    self.record_bonds();
+                    if let Some(carrier) = &mut self.carrier {
+                        carrier.stop();
+                    }
+                    self.record_carried();
                     return false;
                 }
             }
@@ -382,12 +397,8 @@ impl Worker {
             totals.up += up;
             totals.down += down;
         }
-        if let Some(bonds) = &self.bonds {
-            let (up, down) = bonds.carried();
-            totals.up += up;
-            totals.down += down;
-            totals.refused += bonds.refused;
-            bonds.views().for_each(|bond| totals.add_paths(&bond, true));
+        if let Some(carrier) = &self.carrier {
+            carrier.add_to(&mut totals);
         }
         totals
     }
@@ -395,9 +406,9 @@ impl Worker {
     /// Tells some more of the flows to whoever asked.
     fn survey(&mut self) {
         for mut survey in mem::take(&mut self.surveys) {
-            if let Some(bonds) = self.bonds.as_ref().filter(|_| survey.next == 0) {
+            if let Some(carrier) = self.carrier.as_ref().filter(|_| survey.next == 0) {
                 // Who asked may have gone away.
-                let _ = survey.reply.send(bonds.stats());
+                let _ = survey.reply.send(carrier.stats());
             }
             let end = self.connections.len().min(survey.next + SURVEYED);
             let flows = self.connections.get(survey.next..end).unwrap_or_default();
@@ -433,10 +444,9 @@ impl Worker {
     fn on_arrival(&mut self, index: usize, arrival: Arrival) {
         let Arrival { socket, client, server } = arrival;
         let listen = &self.listeners[index].listen;
-        if listen.way == Way::Bond {
-            let send_proxy = listen.send_proxy;
-            if let Some(bonds) = &mut self.bonds {
-                bonds.greet(socket, send_proxy);
+        if listen.takes_streams() {
+            if let Some(carrier) = &mut self.carrier {
+                carrier.accept(socket, listen);
             }
             return;
         }
@@ -468,7 +478,7 @@ impl Worker {
         self.config.policy.is_refused(client, server, |address| routes?.interface_to(address))
     }
 
-    /// Begins to split a connection, in a slot that is its own, or over a bond, where that is its.
+    /// Begins to split a connection, in a slot that is its own, or gives it to the carrier.
     fn begin(&mut self, slot: usize, start: Start) {
         let (client, server) = (start.client, start.server);
         if self.is_refused(client, server) {
@@ -480,8 +490,8 @@ impl Worker {
             self.ended.push(slot);
             return self.record(FlowRecord { last: FlowStats::unbegun(client, server), ending });
         }
-        if self.is_bonded(client, Some(server)) {
-            return self.begin_bonded(slot, start, bond::Target::Address(server));
+        if self.is_carried(client, Some(server)) {
+            return self.begin_carried(slot, start, RequestedServer::Address(server));
         }
         let routes = self.routes.as_ref();
         match Connection::begin(&self.config, start, |address| routes?.interface_to(address), self.scratch.now) {
@@ -540,8 +550,8 @@ impl Worker {
     }
 
     fn on_events(&mut self, slot: usize, side: Side, flags: EventFlags) {
-        if self.callers.has(slot) {
-            return self.on_caller(slot);
+        if self.clients.has(slot) {
+            return self.on_client(slot);
         }
         let events = Readiness::of(flags);
         self.advance(slot, |connection, scratch| connection.on_events(side, events, scratch));

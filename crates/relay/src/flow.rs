@@ -3,8 +3,14 @@
 use crate::ending::Ending;
 use intercept::sys::TcpInfo;
 use serde::{Deserialize, Serialize};
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
 use units::{Bytes, Phase};
+
+/// Stands for an address that is not known.
+pub const UNKNOWN_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
 
 /// A flow as it is now.
 #[derive(Debug, Clone)]

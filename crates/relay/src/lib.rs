@@ -16,7 +16,7 @@ mod scratch;
 
 pub use direction::{Direction, Fault, Limits, Pumped};
 pub use ending::Ending;
-pub use flow::{DirectionStats, FlowRecord, FlowStats, MultipathView, PathView};
+pub use flow::{DirectionStats, FlowRecord, FlowStats, MultipathView, PathView, UNKNOWN_ADDRESS};
 pub use pipe::{Filled, Pipe};
 pub use readiness::Readiness;
 pub use scratch::Scratch;

@@ -1,15 +1,15 @@
 //! Connections until they are of a stream: dialled and accepted ones, those that are ready, those that say of which stream they are.
 
 use super::{
-    BondConfig, Bonds, Entry, Origin, UNKNOWN,
+    BondConfig, Bonds, Entry, Origin,
     entrance::{Entrance, Step, Unfit},
+    host::Preface,
     life::Bonded,
     member::Member,
 };
-use crate::config::ProxyVersion;
 use bond::{Frame, Reader, Step as Said};
 use intercept::{leg, sys};
-use relay::Scratch;
+use relay::{Scratch, UNKNOWN_ADDRESS};
 use rustix::io::Errno;
 use socket2::{Socket, TcpKeepalive};
 use std::{io::IoSliceMut, net::SocketAddr, time::Duration};
@@ -21,7 +21,7 @@ const MOST_MEMBERS: usize = 2 * BondConfig::MOST_NETWORKS;
 
 impl Bonds {
     /// A connection has come to a listener for bonds.
-    pub(crate) fn greet(&mut self, socket: Socket, send_proxy: Option<ProxyVersion>) {
+    pub(crate) fn greet(&mut self, socket: Socket, preface: Option<Preface>) {
         if self.draining {
             return;
         }
@@ -37,7 +37,7 @@ impl Bonds {
         }
         let _ = socket.set_linger(None);
         let entrance = Box::new(Entrance::accepted(socket, self.now));
-        let index = self.enter(Entry::Entrance(entrance, Origin::Accepted(send_proxy)));
+        let index = self.enter(Entry::Entrance(entrance, Origin::Accepted(preface)));
         self.strangers.push_back(index);
         if let Some(Some(Entry::Entrance(entrance, _))) = self.entries.get(index)
             && self.watch(index, entrance.socket()).is_err()
@@ -66,11 +66,11 @@ impl Bonds {
                     self.networks.ready(network, index, window, since, self.now);
                     self.hand_out(network, scratch);
                 }
-                Origin::Accepted(send_proxy) if self.guests < MOST_GUESTS && !self.draining => {
+                Origin::Accepted(preface) if self.guests < MOST_GUESTS && !self.draining => {
                     self.guests += 1;
                     keep_alive(channel.socket(), Duration::from_secs(60));
                     self.tune(channel.socket());
-                    self.entries[index] = Some(Entry::Guest(channel, window, send_proxy, Vec::new()));
+                    self.entries[index] = Some(Entry::Guest(channel, window, preface, Vec::new()));
                     self.on_guest(index, scratch);
                 }
                 Origin::Accepted(_) => self.freed.push(index),
@@ -96,8 +96,7 @@ impl Bonds {
         let Some(peer) = socket.peer_addr().ok().and_then(|peer| peer.as_socket()) else { return };
         // A listener for both families tells IPv4 addresses in the form of IPv6.
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-        let routes = self.routes.as_ref();
-        let (profile, _) = self.config.policy.legs_of(peer, UNKNOWN, |address| routes?.interface_to(address));
+        let (profile, _) = self.host.leg_profiles(peer, UNKNOWN_ADDRESS);
         if let Err(why) = leg::apply(socket, profile, || sys::dscp_of_syn(socket)) {
             tracing::warn!("a connection of the bond is not tuned as its profile says: {why}");
         }
@@ -118,7 +117,7 @@ impl Bonds {
 
     /// One that has the key says of which stream it is.
     pub(super) fn on_guest(&mut self, index: usize, scratch: &mut Scratch) {
-        let Some(Entry::Guest(mut channel, window, send_proxy, mut heard)) = self.entries[index].take() else { return };
+        let Some(Entry::Guest(mut channel, window, preface, mut heard)) = self.entries[index].take() else { return };
         let joins = loop {
             let mut byte = [0; 20];
             let room = Frame::JOIN - heard.len();
@@ -131,7 +130,7 @@ impl Bonds {
                     }
                 }
                 Err(Errno::AGAIN) => {
-                    self.entries[index] = Some(Entry::Guest(channel, window, send_proxy, heard));
+                    self.entries[index] = Some(Entry::Guest(channel, window, preface, heard));
                     return;
                 }
                 Err(_) => break None,
@@ -141,8 +140,8 @@ impl Bonds {
         match joins {
             Some(Said::Said(Frame::Join { stream, known, network, tier })) => {
                 self.entries[index] = Some(Entry::Member(usize::MAX));
-                let member = Member::new(channel, network, index, self.bond().connection_window);
-                self.admit(member, (stream, known, tier), window, send_proxy, scratch);
+                let member = Member::new(channel, network, index, self.host.bond().connection_window);
+                self.admit(member, (stream, known, tier), window, preface, scratch);
             }
             _ => {
                 // It has ended, or speaks of something else before a stream.
@@ -157,7 +156,7 @@ impl Bonds {
         member: Member,
         (id, known, tier): (u128, bool, u8),
         window: u32,
-        send_proxy: Option<ProxyVersion>,
+        preface: Option<Preface>,
         scratch: &mut Scratch,
     ) {
         let (index, time) = (member.entry, self.time());
@@ -167,11 +166,11 @@ impl Bonds {
                 let why = if self.draining { bond::Why::Stopped } else { bond::Why::Reset };
                 return self.say_farewell(member, Frame::Reset(why as u8).header().to_vec());
             }
-            None if self.len() >= self.config.room_of_a_worker() => {
+            None if self.len() >= self.host.most_streams() => {
                 return self.say_farewell(member, Frame::Reset(bond::Why::NoRoom as u8).header().to_vec());
             }
             None => {
-                let bonded = Bonded::called(send_proxy, id, self.stream_over(window), self.now).with_shares(self.shares());
+                let bonded = Bonded::called(preface, id, self.stream_over(window), self.now).with_shares(self.host.shares());
                 self.settle(bonded)
             }
         };

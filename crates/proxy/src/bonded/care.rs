@@ -51,7 +51,7 @@ impl Bonds {
     }
 
     pub(super) fn care_for(&mut self, slot: usize) {
-        let (now, outage, idle, connect) = (self.now, self.bond().outage, self.config.idle_timeout, self.config.connect_timeout);
+        let (now, outage, idle, connect) = (self.now, self.host.bond().outage, self.host.idle_timeout(), self.host.connect_timeout());
         let Some(bonded) = self.streams[slot].as_mut() else { return };
         bonded.keep_alive();
         let ending = if let Some((since, closed)) = bonded.alone {

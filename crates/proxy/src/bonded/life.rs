@@ -17,13 +17,9 @@
 //! | all are lost | the stream waits for as long as is set, then its plain legs are reset |
 
 use super::{
+    host::{ClientReply, Preface},
     member::Lost,
     stream::{Stream, Taken, Turn},
-};
-use crate::{
-    config::ProxyVersion,
-    connection::refuse_socks,
-    greeting::{proxy_header, socks_reply},
 };
 use bond::{Answer, Call, Frame, NoMemory, StreamError, Target, Why};
 use intercept::{
@@ -31,7 +27,7 @@ use intercept::{
     leg::{self, LegProfile, Shares, Silence},
     sys,
 };
-use relay::{Ending, Readiness, Scratch};
+use relay::{Ending, Readiness, Scratch, UNKNOWN_ADDRESS};
 use rustix::{fd::AsFd as _, io::Errno};
 use socket2::Socket;
 use std::{
@@ -52,12 +48,12 @@ const TICK: Span = Span(2_000_000);
 const LAST_TICK: Span = Span(250_000_000);
 
 /// Which end of the bond this is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(super) enum Role {
-    /// It has dialled; whether its client waits for a SOCKS reply.
-    Connect { socks: bool },
-    /// It has accepted; what its servers are told of the client.
-    Serve { send_proxy: Option<ProxyVersion> },
+    /// It has dialled; the answer that its client waits for, if any.
+    Connect { reply: Option<ClientReply> },
+    /// It has accepted; what its servers get before the bytes of a stream, if anything.
+    Serve { preface: Option<Preface> },
 }
 
 /// Where a connection is in its life.
@@ -179,8 +175,8 @@ impl Bonded {
         profile: &LegProfile,
         now: Instant,
     ) -> Result<Self, NoMemory> {
-        let server = if let Target::Address(server) = call.to { server } else { super::UNKNOWN };
-        let mut this = Self::new(Role::Connect { socks: false }, Life::Calling, id, stream, now);
+        let server = if let Target::Address(server) = call.to { server } else { UNKNOWN_ADDRESS };
+        let mut this = Self::new(Role::Connect { reply: None }, Life::Calling, id, stream, now);
         (this.client, this.server, this.plain, this.silence) = (call.client, server, Some(near), Silence::of(profile));
         this.stream.write(&call.encode())?;
         this.stream.write(preface)?;
@@ -190,8 +186,8 @@ impl Bonded {
     }
 
     /// At the end that accepts: the first connection of a stream has come.
-    pub(super) fn called(send_proxy: Option<ProxyVersion>, id: u128, stream: Stream, now: Instant) -> Self {
-        Self::new(Role::Serve { send_proxy }, Life::Called, id, stream, now)
+    pub(super) fn called(preface: Option<Preface>, id: u128, stream: Stream, now: Instant) -> Self {
+        Self::new(Role::Serve { preface }, Life::Called, id, stream, now)
     }
 
     fn new(role: Role, life: Life, id: u128, stream: Stream, now: Instant) -> Self {
@@ -203,8 +199,8 @@ impl Bonded {
             stream,
             id,
             known: false,
-            client: super::UNKNOWN,
-            server: super::UNKNOWN,
+            client: UNKNOWN_ADDRESS,
+            server: UNKNOWN_ADDRESS,
             others: Vec::new(),
             born: now,
             asked: now,
@@ -240,18 +236,18 @@ impl Bonded {
         self
     }
 
-    /// Its client waits for a SOCKS reply.
-    pub(super) fn with_socks(mut self, socks: bool) -> Self {
-        if let Role::Connect { socks: waits } = &mut self.role {
-            *waits = socks;
+    /// Its client waits for this answer.
+    pub(super) fn with_reply(mut self, reply: Option<ClientReply>) -> Self {
+        if let Role::Connect { reply: awaited } = &mut self.role {
+            *awaited = reply;
         }
         self
     }
 
     /// *Serve*: the server is being dialled.
     pub(super) fn dials(&mut self, far: Socket, server: SocketAddr, profile: &LegProfile, now: Instant) {
-        let Role::Serve { send_proxy } = self.role else { return };
-        self.preface = send_proxy.map_or(Vec::new(), |version| proxy_header(version, self.client, server));
+        let Role::Serve { preface } = self.role else { return };
+        self.preface = preface.map_or(Vec::new(), |preface| preface(self.client, server));
         (self.plain, self.server, self.silence, self.life) = (Some(far), server, Silence::of(profile), Life::Dialling);
         // Nothing is known of this socket, whatever was of one that was refused.
         (self.readable, self.writable, self.hung_up, self.urgent) = (false, false, false, false);
@@ -349,8 +345,8 @@ impl Bonded {
         if let Some((Answer(server), len)) = answer {
             self.stream.inbound.consume(now, len as u64);
             (self.server, self.life) = (server, Life::Relaying);
-            if let Role::Connect { socks: true } = self.role {
-                self.preface = socks_reply(0);
+            if let Role::Connect { reply: Some(reply) } = self.role {
+                self.preface = (reply.reached)();
             }
         }
         Ok(())
@@ -511,8 +507,8 @@ impl Bonded {
 
     /// It has ended like this: its plain leg is told, and what its connections are still to carry is returned.
     pub(super) fn release(&mut self, ending: Ending) -> Vec<(super::member::Member, Vec<u8>)> {
-        if let (Role::Connect { socks: true }, Life::Calling, Some(plain)) = (self.role, self.life, &self.plain) {
-            refuse_socks(plain, ending);
+        if let (Role::Connect { reply: Some(reply) }, Life::Calling, Some(plain)) = (self.role, self.life, &self.plain) {
+            (reply.refuse)(plain, ending);
         }
         let last = if ending == Ending::Finished { Frame::Done } else { Frame::Reset(why(ending) as u8) };
         self.stream.part(Some(&last))

@@ -12,6 +12,7 @@ mod entrance;
 mod farewell;
 pub(crate) mod fuzz_api;
 mod haul;
+mod host;
 mod life;
 mod member;
 mod networks;
@@ -22,21 +23,15 @@ mod tls;
 mod trial;
 mod view;
 
+pub(crate) use host::{ClientReply, Host, Preface, StreamStart};
 pub use settings::{BondConfig, BondDescriptors, BondError, Network, NetworkSpec};
 pub(crate) use trial::try_network;
 
-use crate::{
-    config::{Config, ProxyVersion, Way},
-    resolver::Question,
-};
 use channel::Channel;
 use entrance::{Entrance, Keeper};
 use farewell::Farewell;
 use haul::Pipes;
-use intercept::{
-    Routes,
-    leg::{self, Shares},
-};
+use intercept::leg;
 use life::Bonded;
 use networks::Networks;
 use relay::{Ending, FlowRecord, Readiness, Scratch};
@@ -50,19 +45,13 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, VecDeque},
     io::IoSliceMut,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
-    sync::{Arc, mpsc},
     time::{Duration, Instant},
 };
 use stream::Stream;
 use units::Span;
 
-/// An address that is not known.
-pub(crate) const UNKNOWN: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
 /// How often connections are looked after.
 const CARE: Duration = Duration::from_millis(250);
-/// Questions of streams have this in their slot, those of others have not.
-pub(crate) const QUESTION: usize = 1 << (usize::BITS - 1);
 
 /// What an event may belong to.
 #[derive(Debug)]
@@ -72,7 +61,7 @@ enum Entry {
     /// Ready, over this network; *connect*.
     Spare(Channel, usize, u32),
     /// Ready, of no stream yet; *serve*. What it has said until now.
-    Guest(Channel, u32, Option<ProxyVersion>, Vec<u8>),
+    Guest(Channel, u32, Option<Preface>, Vec<u8>),
     Member(usize),
     Plain(usize),
     /// Has something left to say.
@@ -83,20 +72,17 @@ enum Entry {
 #[derive(Debug, Clone, Copy)]
 enum Origin {
     Dialled(usize),
-    Accepted(Option<ProxyVersion>),
+    Accepted(Option<Preface>),
 }
 
 /// All that a worker has of bonds.
 #[derive(Debug)]
 pub(crate) struct Bonds {
-    config: Arc<Config>,
+    host: Box<dyn Host>,
     keeper: Keeper,
     epoll: OwnedFd,
     /// Which bit marks its events.
     mark: u64,
-    names: mpsc::Sender<Question>,
-    worker: usize,
-    routes: Option<Routes>,
     pipes: Pipes,
     entries: Vec<Option<Entry>>,
     free: Vec<usize>,
@@ -121,26 +107,20 @@ pub(crate) struct Bonds {
 }
 
 impl Bonds {
-    /// Of a worker whose configuration has a bond.
-    pub(crate) fn of(
-        config: &Arc<Config>,
-        epoll: OwnedFd,
-        mark: u64,
-        names: mpsc::Sender<Question>,
-        worker: usize,
-    ) -> Result<Option<Self>, String> {
-        let Some(bond) = &config.bond else { return Ok(None) };
+    /// Over these networks, for an event loop whose epoll marks their events with `mark`.
+    ///
+    /// # Errors
+    /// When the bond has no key, or cannot encrypt.
+    pub(crate) fn new(host: Box<dyn Host>, networks: &[Network], epoll: OwnedFd, mark: u64) -> Result<Self, String> {
+        let bond = host.bond();
         let keeper = Keeper::of(bond)?;
         let now = Instant::now();
-        Ok(Some(Bonds {
-            networks: Networks::new(&config.networks, bond, now),
-            config: config.clone(),
+        Ok(Bonds {
+            networks: Networks::new(networks, bond, now),
+            host,
             keeper,
             epoll,
             mark,
-            names,
-            worker,
-            routes: Routes::open().ok(),
             pipes: Pipes::new(Pipes::most(leg::open_files())),
             entries: Vec::new(),
             free: Vec::new(),
@@ -159,11 +139,12 @@ impl Bonds {
             now,
             next_care: now,
             draining: false,
-        }))
+        })
     }
 
-    pub(crate) fn reload(&mut self, config: &Arc<Config>) {
-        self.config = config.clone();
+    /// Takes another configuration, for streams that begin from now on.
+    pub(crate) fn reload(&mut self, host: Box<dyn Host>) {
+        self.host = host;
     }
 
     /// How many streams there are.
@@ -187,22 +168,12 @@ impl Bonds {
         self.len() == 0 && !self.entries.iter().flatten().any(|entry| matches!(entry, Entry::Farewell(_)))
     }
 
-    fn bond(&self) -> &BondConfig {
-        // Without one there are no bonds; a reload can't take it away.
-        static DEFAULT: std::sync::LazyLock<BondConfig> = std::sync::LazyLock::new(BondConfig::default);
-        self.config.bond.as_ref().unwrap_or(&DEFAULT)
-    }
-
     fn time(&self) -> Span {
         Span((self.now - self.epoch).as_nanos() as u64)
     }
 
-    fn shares(&self) -> Option<Shares> {
-        self.config.buffer.map(|buffer| Shares::of(buffer.0 as usize))
-    }
-
     fn stream_over(&self, theirs: u32) -> Stream {
-        let bond = self.bond();
+        let bond = self.host.bond();
         Stream::new(bond.settings, bond.window.0 as usize, theirs.into(), (!bond.tls).then(|| self.pipes.clone()))
     }
 
@@ -329,9 +300,4 @@ impl Bonds {
         self.dial_networks();
         self.free.append(&mut self.freed);
     }
-}
-
-/// Listeners of the other end of a bond are of the first worker alone: the connections of a stream have to meet.
-pub(crate) fn is_listener_of(way: Way, worker: usize) -> bool {
-    way != Way::Bond || worker == 0
 }

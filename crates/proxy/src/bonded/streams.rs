@@ -1,14 +1,11 @@
 //! What becomes of streams: how they begin at either end, get their connections, move on, and end.
 
 use super::{
-    BondConfig, Bonds, Entry, QUESTION, UNKNOWN, entrance,
+    BondConfig, Bonds, Entry, entrance,
     farewell::{Farewell, Parting},
+    host::StreamStart,
     life::{Bonded, Role, Wants},
     member::{Lost, Member},
-};
-use crate::{
-    connection::Start,
-    resolver::{Answer, Question},
 };
 use bond::{Call, Frame, NoMemory, Target};
 use intercept::{
@@ -16,7 +13,7 @@ use intercept::{
     leg::{self, Call as Dial},
     sys,
 };
-use relay::{Ending, FlowRecord, Readiness, Scratch};
+use relay::{Ending, FlowRecord, Readiness, Scratch, UNKNOWN_ADDRESS};
 use rustix::event::epoll::{self, EventData};
 use socket2::Socket;
 use std::{cmp::Reverse, io, mem, net::SocketAddr};
@@ -26,23 +23,24 @@ use units::Span;
 const REMEMBERED: usize = 8192;
 
 impl Bonds {
-    /// Begins a stream for a client that wants to go there. What can't be begun is returned as its ending.
-    pub(crate) fn begin(&mut self, start: Start, to: Target) -> Result<(), (Ending, Option<Socket>)> {
-        let Start { near, client, heard, socks, preface, .. } = start;
-        let server = if let Target::Address(server) = to { server } else { UNKNOWN };
-        let routes = self.routes.as_ref();
-        let (profile, _) = self.config.policy.legs_of(client, server, |address| routes?.interface_to(address));
+    /// Begins a stream for a client.
+    ///
+    /// # Errors
+    /// How the connection has ended, when no stream can be begun for it.
+    pub(crate) fn begin(&mut self, start: StreamStart) -> Result<(), Ending> {
+        let StreamStart { near, client, to, preface, heard, reply } = start;
+        let server = if let Target::Address(server) = to { server } else { UNKNOWN_ADDRESS };
+        let (profile, _) = self.host.leg_profiles(client, server);
         if let Err(why) = leg::apply(&near, profile, || sys::dscp_of_syn(&near)) {
-            return Err((Ending::NearFailed(why.kind()), None));
+            return Err(Ending::NearFailed(why.kind()));
         }
-        let Ok(id) = entrance::unguessable() else { return Err((Ending::NoRoom, None)) };
+        let Ok(id) = entrance::unguessable() else { return Err(Ending::NoRoom) };
         // Until the other end says what its window is, it is taken for no larger than the least.
         let theirs = self.networks.window().unwrap_or(BondConfig::LEAST_WINDOW.0 as u32);
         let stream = self.stream_over(theirs);
         let call = Call { client, to };
-        let bonded =
-            Bonded::call(near, &call, [&preface, &heard], id, stream, profile, self.now).map_err(|NoMemory| (Ending::NoRoom, None))?;
-        let bonded = bonded.with_shares(self.shares()).with_socks(socks);
+        let bonded = Bonded::call(near, &call, [&preface, &heard], id, stream, profile, self.now).map_err(|NoMemory| Ending::NoRoom)?;
+        let bonded = bonded.with_shares(self.host.shares()).with_reply(reply);
         let slot = self.settle(bonded);
         for network in 0..self.networks.len() {
             self.want(network, slot);
@@ -93,7 +91,7 @@ impl Bonds {
     pub(super) fn join(&mut self, index: usize, slot: usize) {
         let Some(Entry::Spare(channel, network, window)) = self.entries[index].take() else { return };
         self.entries[index] = Some(Entry::Member(slot));
-        let (tier, time, bound) = (self.networks.tier(network), self.time(), self.bond().connection_window);
+        let (tier, time, bound) = (self.networks.tier(network), self.time(), self.host.bond().connection_window);
         let Some(bonded) = self.streams[slot].as_mut() else { return };
         let mut member = Member::new(channel, network as u8, index, bound);
         member.say(&Frame::Join { stream: bonded.id, known: bonded.known, network: network as u8, tier });
@@ -188,20 +186,18 @@ impl Bonds {
             Target::Address(server) => self.dial_one_of(slot, vec![server]),
             Target::Name(name, port) => {
                 let Some(bonded) = &self.streams[slot] else { return };
-                let question = Question { name, port, worker: self.worker, slot: slot | QUESTION, serial: bonded.id as u64 };
-                let _ = self.names.send(question);
+                self.host.look_up(name, port, slot, bonded.id as u64);
             }
         }
     }
 
-    /// *Serve*: a name has been looked up.
-    pub(crate) fn on_resolved(&mut self, answer: &Answer) {
-        let slot = answer.slot & !QUESTION;
-        if self.streams.get(slot).and_then(Option::as_ref).is_none_or(|bonded| bonded.id as u64 != answer.serial) {
+    /// *Serve*: a name has been looked up that [`Host::look_up`](super::Host::look_up) was asked for.
+    pub(crate) fn on_resolved(&mut self, slot: usize, serial: u64, addresses: io::Result<Vec<SocketAddr>>) {
+        if self.streams.get(slot).and_then(Option::as_ref).is_none_or(|bonded| bonded.id as u64 != serial) {
             return;
         }
-        match &answer.addresses {
-            Ok(addresses) if !addresses.is_empty() => self.dial_one_of(slot, addresses.clone()),
+        match addresses {
+            Ok(addresses) if !addresses.is_empty() => self.dial_one_of(slot, addresses),
             _ => self.end(slot, Ending::FarNotReached(io::ErrorKind::NotFound)),
         }
     }
@@ -212,19 +208,18 @@ impl Bonds {
         while !servers.is_empty() {
             let server = canonical(servers.remove(0));
             let Some(client) = self.streams[slot].as_ref().map(|bonded| bonded.client) else { return };
-            if let Err(why) = self.bond().destinations.check(server) {
+            if let Err(why) = self.host.bond().destinations.check(server) {
                 tracing::info!(%client, "a stream of the bond is refused: {why}");
                 ending = Ending::undialled(&why);
                 continue;
             }
-            let routes = self.routes.as_ref();
-            if self.config.policy.is_refused(client, server, |address| routes?.interface_to(address)) {
+            if self.host.is_refused(client, server) {
                 tracing::info!(%client, %server, "a stream of the bond is refused by a rule");
                 ending = Ending::FarNotReached(io::ErrorKind::PermissionDenied);
                 continue;
             }
-            let (_, profile) = self.config.policy.legs_of(client, server, |address| routes?.interface_to(address));
-            let call = Dial { profile, shares: self.shares(), from: None, to: server, fast_open: false };
+            let (_, profile) = self.host.leg_profiles(client, server);
+            let call = Dial { profile, shares: self.host.shares(), from: None, to: server, fast_open: false };
             match call.dial(|| Ok(0)) {
                 Ok(far) => {
                     let profile = profile.clone();
