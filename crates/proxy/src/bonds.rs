@@ -1,7 +1,6 @@
 //! Bonds as carriers of a worker: each side is told of the other what it needs.
 
 use crate::{
-    bonded::{BondConfig, Bonds, ClientReply, Host, Preface, StreamStart},
     carrier::{Carrier, CarrierContext},
     config::{Config, Listen, ProxyVersion},
     connection::{Start, refuse_socks},
@@ -9,11 +8,11 @@ use crate::{
     meter::Totals,
     resolver::{Asker, Question},
 };
-use bond::Target;
 use intercept::{
     Routes,
     leg::{LegProfile, Shares},
 };
+use multipath::{BondConfig, Bonds, ClientReply, Host, Preface, StreamStart, Target};
 use relay::{Ending, FlowRecord, FlowStats, Readiness, Scratch};
 use socket2::Socket;
 use std::{
@@ -106,7 +105,7 @@ struct BondCarrier {
 
 impl Carrier for BondCarrier {
     fn count(&self) -> usize {
-        self.bonds.len()
+        self.bonds.stream_count()
     }
 
     fn is_over(&self) -> bool {
@@ -160,7 +159,7 @@ impl Carrier for BondCarrier {
     }
 
     fn take_ended(&mut self) -> Vec<FlowRecord> {
-        std::mem::take(&mut self.bonds.ended)
+        self.bonds.take_ended()
     }
 
     fn stats(&self) -> Vec<FlowStats> {
@@ -171,7 +170,7 @@ impl Carrier for BondCarrier {
         let (up, down) = self.bonds.carried();
         totals.up += up;
         totals.down += down;
-        totals.refused += self.bonds.refused;
+        totals.refused += self.bonds.refused();
         self.bonds.views().for_each(|view| totals.add_paths(&view, true));
     }
 }

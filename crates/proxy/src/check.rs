@@ -2,11 +2,12 @@
 //! (`intercept::check`), descriptors, open listeners, and the networks of a bond, which are
 //! dialled.
 
-use crate::{Config, Listen, bonded, control::Remote};
+use crate::{Config, Listen, control::Remote};
 use intercept::{
     check::{Trial, TrialResult, try_controllers, try_firewall, try_forwarding, try_interfaces, try_port, try_routed},
     leg,
 };
+use multipath::try_network;
 use std::{
     net::{Ipv6Addr, SocketAddr},
     thread,
@@ -81,7 +82,7 @@ fn try_files(config: &Config) -> Trial {
 fn try_networks(config: &Config) -> Vec<Trial> {
     let Some(bond) = &config.bond else { return Vec::new() };
     thread::scope(|scope| {
-        let dials: Vec<_> = config.networks.iter().map(|network| scope.spawn(|| bonded::try_network(bond, network, DIAL_LIMIT))).collect();
+        let dials: Vec<_> = config.networks.iter().map(|network| scope.spawn(|| try_network(bond, network, DIAL_LIMIT))).collect();
         let trials = config.networks.iter().zip(dials).map(|(network, dial)| {
             let proven = if bond.tls { "key and TLS are" } else { "the key is" };
             let result = match dial.join() {

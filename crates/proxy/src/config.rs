@@ -1,10 +1,10 @@
 //! What a proxy is to do: from a file, from flags, or made by hand.
 
-use crate::bonded::{BondConfig, BondDescriptors, BondError, Network, settings::BondKeys};
 use intercept::{
     AccessOptions, Action, Controllers, Destination, Destinations, ForwardPolicy, Interception, InterceptionError, Leg, LegProfile,
     ListenAt, ListenerAccess, NamedProfile, Policy, Prefix, Rule, Rules, Users, UsersError, check_secrecy, leg, list,
 };
+use multipath::{BondConfig, BondDescriptors, BondError, BondKeys, Network};
 use serde::{Deserialize, Deserializer, de};
 use std::{fmt, fs, io, net::SocketAddr, str::FromStr, time::Duration};
 use toml_file::{Fault, FileError};

@@ -1,7 +1,5 @@
 //! What the fuzz targets try of this crate that is private to it. Not an API.
 
-pub use crate::bonded::fuzz_api::entrance;
-
 use crate::{
     config::ProxyVersion,
     greeting::{Greeting, Heard, LONGEST, RequestedServer, proxy_header},

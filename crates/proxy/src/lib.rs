@@ -5,11 +5,11 @@
 //! its close); `meter` looks on. `gate` lets the firewall pass connections by when there is no room.
 //! One worker a thread, each with its own listeners and its own epoll; workers share nothing on the data path.
 //!
-//! A far leg may be a *bond*, one stream over several connections, and so may the near leg where such streams come out: `bonded`.
+//! A far leg may be a *bond*, one stream over several connections, and so may the near leg where such
+//! streams come out: the crate `multipath` has them, and a worker drives them as a `carrier`.
 //!
 //! The accepted connection is the *near leg*, the dialled one the *far leg*, whichever way the data flows.
 
-mod bonded;
 mod bonds;
 mod carrier;
 pub mod check;
@@ -37,12 +37,12 @@ use std::{
     time::Duration,
 };
 
-pub use bonded::{BondConfig, BondError, Network, NetworkSpec};
 pub use config::{BufferSetting, Config, ConfigError, Listen, ProxyVersion, Service, Way};
 pub use failure::Failure;
 pub use gate::Change;
 pub use liveness::Liveness;
 pub use meter::{DirectionView, FlowView, LegView, Limiter, NetworkTotals, Totals};
+pub use multipath::{BondConfig, BondError, Network, NetworkSpec};
 pub use relay::{DirectionStats, Ending, FlowRecord, FlowStats, MultipathView, PathView};
 pub use units::Phase;
 

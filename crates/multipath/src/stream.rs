@@ -1,8 +1,8 @@
 //! A stream over its connections: the bytes that were not acknowledged, those that came before their turn, and what is said about them.
 
-use super::{
-    haul::{self, Incoming, Load, Outgoing, Pipes},
+use crate::{
     member::{Lost, Member},
+    zero_copy::{self, Incoming, Load, Outgoing, Pipes},
 };
 use bond::{Buffer, ConnId, Frame, Inbound, NoMemory, Outbound, Piece, Scheduler, Seen, Settings, StreamError};
 use rustix::{
@@ -18,9 +18,9 @@ const PARTS: usize = 8;
 
 /// A stream, at one of its ends.
 #[derive(Debug)]
-pub(super) struct Stream {
-    pub(super) outbound: Outbound,
-    pub(super) inbound: Inbound,
+pub(crate) struct Stream {
+    pub(crate) outbound: Outbound,
+    pub(crate) inbound: Inbound,
     /// What the other end has not acknowledged, or was not sent, where it is not in parcels, and how far all of it goes.
     buffer: Buffer,
     written: u64,
@@ -30,7 +30,7 @@ pub(super) struct Stream {
     incoming: Option<Incoming>,
     members: Vec<Option<Member>>,
     /// Why the other end has given it up.
-    pub(super) reset: Option<u8>,
+    pub(crate) reset: Option<u8>,
     /// Since when something that came waits for something that has not.
     waits_since: Option<Span>,
     /// What was waited for connections that are gone, and what they carried: by network.
@@ -39,16 +39,16 @@ pub(super) struct Stream {
 
 /// What the connections over a network came to that are gone.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Past {
-    pub(super) sent: u64,
-    pub(super) received: u64,
-    pub(super) retransmits: u32,
-    pub(super) waited: Span,
+pub(crate) struct Past {
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+    pub(crate) retransmits: u32,
+    pub(crate) waited: Span,
 }
 
 /// What came of taking what the plain leg has sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(crate) enum Taken {
     /// So many bytes, and whether there were more.
     Bytes { count: usize, more: bool },
     /// The last one was taken before.
@@ -57,18 +57,18 @@ pub(super) enum Taken {
 
 /// What a turn came to.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub(crate) struct Turn {
     /// There is more to do.
-    pub(super) again: bool,
+    pub(crate) again: bool,
     /// These are to raise an event when they can take more.
-    pub(super) rearm: Vec<usize>,
+    pub(crate) rearm: Vec<usize>,
     /// These are gone.
-    pub(super) lost: Vec<(Member, Lost)>,
+    pub(crate) lost: Vec<(Member, Lost)>,
 }
 
 impl Stream {
     /// Of a window at each end. Where what it carries need not be looked at it carries it in `pipes`.
-    pub(super) fn new(settings: Settings, window: usize, theirs: u64, pipes: Option<Pipes>) -> Self {
+    pub(crate) fn new(settings: Settings, window: usize, theirs: u64, pipes: Option<Pipes>) -> Self {
         Stream {
             outbound: Outbound::new(settings, theirs),
             inbound: Inbound::new(window),
@@ -84,7 +84,7 @@ impl Stream {
     }
 
     /// Takes a connection in; what it is to say first is said already.
-    pub(super) fn add(&mut self, now: Span, mut member: Member, tier: u8) -> ConnId {
+    pub(crate) fn add(&mut self, now: Span, mut member: Member, tier: u8) -> ConnId {
         let conn = self.outbound.add(now, tier);
         self.inbound.add(conn);
         self.outbound.look(now, conn, member.look());
@@ -96,7 +96,7 @@ impl Stream {
     }
 
     /// Gives a connection up.
-    pub(super) fn lose(&mut self, conn: ConnId) -> Option<Member> {
+    pub(crate) fn lose(&mut self, conn: ConnId) -> Option<Member> {
         let mut member = self.members.get_mut(conn.0).and_then(Option::take)?;
         member.look();
         let sent = self.outbound.seen(conn).map_or(0, |seen| seen.given);
@@ -118,44 +118,44 @@ impl Stream {
     }
 
     /// Gives the connection over a network up, where there is one.
-    pub(super) fn lose_over(&mut self, network: u8) -> Option<Member> {
+    pub(crate) fn lose_over(&mut self, network: u8) -> Option<Member> {
         let conn = self.members().find(|(_, member)| member.network == network).map(|(conn, _)| conn)?;
         self.lose(conn)
     }
 
-    pub(super) fn members(&self) -> impl Iterator<Item = (ConnId, &Member)> {
+    pub(crate) fn members(&self) -> impl Iterator<Item = (ConnId, &Member)> {
         self.members.iter().enumerate().filter_map(|(index, member)| Some((ConnId(index), member.as_ref()?)))
     }
 
-    pub(super) fn member(&mut self, entry: usize) -> Option<&mut Member> {
+    pub(crate) fn member(&mut self, entry: usize) -> Option<&mut Member> {
         self.members.iter_mut().flatten().find(|member| member.entry == entry)
     }
 
     /// What the connections over each network came to that are gone.
-    pub(super) fn past(&self) -> &[(u8, Past)] {
+    pub(crate) fn past(&self) -> &[(u8, Past)] {
         &self.past
     }
 
-    pub(super) fn seen(&self, conn: ConnId) -> Option<Seen> {
+    pub(crate) fn seen(&self, conn: ConnId) -> Option<Seen> {
         self.outbound.seen(conn)
     }
 
     /// How many bytes it takes now.
-    pub(super) fn room(&self) -> u64 {
+    pub(crate) fn room(&self) -> u64 {
         self.buffer.window() - (self.written - self.outbound.acked())
     }
 
     /// Whether it had better take more now.
-    pub(super) fn wants(&self) -> bool {
+    pub(crate) fn wants(&self) -> bool {
         let room = self.room();
         room > 0 && self.outbound.wants(room)
     }
 
     /// Takes what the plain leg has sent, as far as there is room in one place.
-    pub(super) fn take(&mut self, plain: impl AsFd) -> Result<Taken, Errno> {
+    pub(crate) fn take(&mut self, plain: impl AsFd) -> Result<Taken, Errno> {
         let room = self.room();
         // Slow streams have short pieces, and leave the pipes to others.
-        if self.outbound.piece() >= haul::LEAST as u64
+        if self.outbound.piece() >= zero_copy::LEAST as u64
             && let Some(outgoing) = &mut self.outgoing
             && let Some(count) = outgoing.take(&plain, self.written, room, &mut self.buffer)?
         {
@@ -174,7 +174,7 @@ impl Stream {
     }
 
     /// Gives the plain leg some of what has come, after what is left of its preface, and tells how much of the stream that was.
-    pub(super) fn give(&mut self, now: Span, plain: impl AsFd, preface: &mut Vec<u8>) -> Result<usize, Errno> {
+    pub(crate) fn give(&mut self, now: Span, plain: impl AsFd, preface: &mut Vec<u8>) -> Result<usize, Errno> {
         let until = self.incoming.as_ref().and_then(Incoming::first);
         let here = until.map_or(u64::MAX, |until| until - self.inbound.first());
         let given = match &mut self.incoming {
@@ -201,19 +201,19 @@ impl Stream {
     }
 
     /// Takes a few bytes, for which there is room.
-    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), NoMemory> {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), NoMemory> {
         self.buffer.put(self.written, bytes)?;
         self.wrote(bytes.len());
         Ok(())
     }
 
     /// What was written and not acknowledged.
-    pub(super) fn unacknowledged(&self) -> u64 {
+    pub(crate) fn unacknowledged(&self) -> u64 {
         self.written - self.outbound.acked()
     }
 
     /// Hears what has come. Unless it `relays`, what the ends say to each other may be among it, and is looked at.
-    pub(super) fn hear(&mut self, now: Span, relays: bool, scratch: &mut [u8], turn: &mut Turn) -> Result<(), StreamError> {
+    pub(crate) fn hear(&mut self, now: Span, relays: bool, scratch: &mut [u8], turn: &mut Turn) -> Result<(), StreamError> {
         for index in 0..self.members.len() {
             let Some(member) = self.members[index].as_mut().filter(|member| member.readable) else { continue };
             let (conn, outbound, reset) = (ConnId(index), &mut self.outbound, &mut self.reset);
@@ -253,7 +253,7 @@ impl Stream {
 
     /// Shares out what there is to send, and says what there is to say.
     /// An error means that the stream must end.
-    pub(super) fn say(&mut self, now: Span, turn: &mut Turn) -> Result<(), Errno> {
+    pub(crate) fn say(&mut self, now: Span, turn: &mut Turn) -> Result<(), Errno> {
         if self.outbound.waits() {
             for (index, member) in self.members.iter_mut().enumerate() {
                 if let Some(member) = member {
@@ -317,12 +317,12 @@ impl Stream {
     }
 
     /// When something is to be done, if nothing happens before.
-    pub(super) fn wakes(&self, now: Span) -> Option<Span> {
+    pub(crate) fn wakes(&self, now: Span) -> Option<Span> {
         [self.outbound.next_check(now), self.inbound.next_say()].into_iter().flatten().min()
     }
 
     /// It is over: each connection, and what must still go over it, `last` after what was begun.
-    pub(super) fn part(&mut self, last: Option<&Frame>) -> Vec<(Member, Vec<u8>)> {
+    pub(crate) fn part(&mut self, last: Option<&Frame>) -> Vec<(Member, Vec<u8>)> {
         let mut parted = Vec::new();
         for index in 0..self.members.len() {
             let Some(mut member) = self.lose(ConnId(index)) else { continue };
@@ -336,7 +336,7 @@ impl Stream {
     }
 
     /// A stream that stands still leaves its pipes to others. An error means that the stream must end.
-    pub(super) fn leave_pipes(&mut self) -> Result<(), Errno> {
+    pub(crate) fn leave_pipes(&mut self) -> Result<(), Errno> {
         let acked = self.outbound.acked();
         if let Some(outgoing) = &mut self.outgoing {
             outgoing.copy_all(acked, &mut self.buffer)?;
@@ -345,7 +345,7 @@ impl Stream {
     }
 
     /// An idle stream keeps no memory that it has no bytes in.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         if self.unacknowledged() == 0 {
             self.buffer.forget();
         }

@@ -1,7 +1,7 @@
 //! A connection whose ends do not know each other yet: they show that they share a key, and begin to encrypt where that is wanted. Nothing is said to
 //! whoever has not the key, and nothing is read beyond what is expected: what follows is for those who come after.
 
-use super::{channel::Channel, settings::BondConfig, tls::Encryption};
+use crate::{channel::Channel, settings::BondConfig, tls::Encryption};
 use bond::{Accepted, Challenge, Dialled, Hello, Key, Nonce, Proof, Refused};
 use intercept::sys;
 use rustix::{
@@ -17,16 +17,16 @@ use std::{
 
 /// What an end needs to know another one.
 #[derive(Debug, Clone)]
-pub(super) struct Keeper {
-    pub(super) key: Key,
-    pub(super) encryption: Option<Encryption>,
+pub(crate) struct Keeper {
+    pub(crate) key: Key,
+    pub(crate) encryption: Option<Encryption>,
     /// What it tells the other end of its window, bytes.
-    pub(super) window: u32,
+    pub(crate) window: u32,
 }
 
 impl Keeper {
     /// As a bond's configuration says.
-    pub(super) fn of(bond: &BondConfig) -> Result<Self, String> {
+    pub(crate) fn of(bond: &BondConfig) -> Result<Self, String> {
         let key = bond.key.clone().ok_or("the bond has no key")?;
         let encryption = if bond.tls { Some(Encryption::new()?) } else { None };
         Ok(Keeper { key, encryption, window: bond.window.0 as u32 })
@@ -40,7 +40,7 @@ impl Keeper {
 
 /// Why a connection leads nowhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unfit {
+pub(crate) enum Unfit {
     #[error(transparent)]
     Refused(#[from] Refused),
     #[error("{0}")]
@@ -65,17 +65,17 @@ enum Stage {
 
 /// A connection on its way in.
 #[derive(Debug)]
-pub(super) struct Entrance {
+pub(crate) struct Entrance {
     channel: Channel,
     dialled: bool,
     stage: Stage,
     got: Vec<u8>,
-    pub(super) since: Instant,
+    pub(crate) since: Instant,
 }
 
 /// What it has come to.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(crate) enum Step {
     /// More must come.
     Waits(Box<Entrance>),
     /// It is in; the other end's window is so large.
@@ -92,30 +92,30 @@ fn nonce() -> Result<Nonce, Errno> {
 }
 
 /// A number that nobody can guess.
-pub(super) fn unguessable() -> Result<u128, Errno> {
+pub(crate) fn unguessable() -> Result<u128, Errno> {
     nonce().map(|bytes| bytes.iter().fold(0, |number, byte| number << 8 | u128::from(*byte)))
 }
 
 impl Entrance {
-    pub(super) fn dialled(socket: Socket, since: Instant) -> Self {
+    pub(crate) fn dialled(socket: Socket, since: Instant) -> Self {
         Entrance { channel: Channel::Clear(socket), dialled: true, stage: Stage::Connected, got: Vec::new(), since }
     }
 
-    pub(super) fn accepted(socket: Socket, since: Instant) -> Self {
+    pub(crate) fn accepted(socket: Socket, since: Instant) -> Self {
         Entrance { channel: Channel::Clear(socket), dialled: false, stage: Stage::Hello, got: Vec::new(), since }
     }
 
-    pub(super) fn socket(&self) -> &Socket {
+    pub(crate) fn socket(&self) -> &Socket {
         self.channel.socket()
     }
 
     /// Whether the other end has shown nothing yet.
-    pub(super) fn is_stranger(&self) -> bool {
+    pub(crate) fn is_stranger(&self) -> bool {
         matches!(self.stage, Stage::Hello)
     }
 
     /// Goes on as far as it can.
-    pub(super) fn step(mut self: Box<Self>, keeper: &Keeper) -> Result<Step, Unfit> {
+    pub(crate) fn step(mut self: Box<Self>, keeper: &Keeper) -> Result<Step, Unfit> {
         loop {
             match mem::replace(&mut self.stage, Stage::Hello) {
                 Stage::Connected => {

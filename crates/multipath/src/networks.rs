@@ -3,8 +3,8 @@
 //! A network that nothing gets through is tried again and again, at longer and longer intervals; one that was silent and comes back, or an interface that
 //! appears, is found soon.
 
-use super::{
-    entrance::Unfit,
+use crate::{
+    handshake::Unfit,
     settings::{BondConfig, Network},
 };
 use intercept::{leg, sys::TcpInfo};
@@ -27,7 +27,7 @@ const DOUBT: Duration = Duration::from_secs(10);
 /// How long a connection may take to be ready, when the last one took no time: a handshake's first retransmission, and as much again.
 const LEAST_PATIENCE: Duration = Duration::from_secs(4);
 /// How long it may take at most: five round trips of several seconds each, as over a satellite behind a full queue.
-pub(super) const MOST_PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const MOST_PATIENCE: Duration = Duration::from_secs(30);
 /// Connections dialled at once over one network.
 const MOST_DIALLED: usize = 32;
 /// A connection that owes an answer for so long is silent, and for so many of its timeouts.
@@ -55,7 +55,7 @@ struct State {
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct Networks {
+pub(crate) struct Networks {
     all: Vec<State>,
     spares: usize,
     /// What the other end may have under way over a connection.
@@ -66,13 +66,13 @@ pub(super) struct Networks {
 }
 
 /// Whether a connection has sent something, and nothing comes back.
-pub(super) fn is_silent(info: &TcpInfo) -> bool {
+pub(crate) fn is_silent(info: &TcpInfo) -> bool {
     let timeouts = (info.rto_us / 1000).saturating_mul(SILENT_TIMEOUTS);
     info.unacked > 0 && info.backoff > 0 && info.last_ack_recv_ms > SILENCE_MS.max(timeouts.min(5 * SILENCE_MS))
 }
 
 impl Networks {
-    pub(super) fn new(networks: &[Network], bond: &BondConfig, now: Instant) -> Self {
+    pub(crate) fn new(networks: &[Network], bond: &BondConfig, now: Instant) -> Self {
         let state = |network: &Network| State {
             network: network.clone(),
             ready: VecDeque::new(),
@@ -93,34 +93,34 @@ impl Networks {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.all.len()
     }
 
-    pub(super) fn window(&self) -> Option<u32> {
+    pub(crate) fn window(&self) -> Option<u32> {
         self.window
     }
 
-    pub(super) fn tier(&self, network: usize) -> u8 {
+    pub(crate) fn tier(&self, network: usize) -> u8 {
         self.all[network].network.tier
     }
 
-    pub(super) fn name(&self, network: usize) -> &str {
+    pub(crate) fn name(&self, network: usize) -> &str {
         self.all.get(network).map_or("", |state| &state.network.name)
     }
 
-    pub(super) fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         self.draining = true;
         self.all.iter_mut().for_each(|state| state.wanting.clear());
     }
 
     /// A connection that is ready, the freshest first.
-    pub(super) fn take(&mut self, network: usize) -> Option<usize> {
+    pub(crate) fn take(&mut self, network: usize) -> Option<usize> {
         self.all[network].ready.pop_back().map(|(index, _)| index)
     }
 
     /// A stream waits for one.
-    pub(super) fn want(&mut self, network: usize, slot: usize, id: u128) {
+    pub(crate) fn want(&mut self, network: usize, slot: usize, id: u128) {
         let wanting = &mut self.all[network].wanting;
         if !wanting.contains(&(slot, id)) {
             wanting.push_back((slot, id));
@@ -128,17 +128,17 @@ impl Networks {
     }
 
     /// A stream that may wait for some is over.
-    pub(super) fn unwant(&mut self, slot: usize, id: u128) {
+    pub(crate) fn unwant(&mut self, slot: usize, id: u128) {
         self.all.iter_mut().for_each(|state| state.wanting.retain(|wanting| *wanting != (slot, id)));
     }
 
     /// The next stream that waits for one.
-    pub(super) fn next_wanting(&mut self, network: usize) -> Option<(usize, u128)> {
+    pub(crate) fn next_wanting(&mut self, network: usize) -> Option<(usize, u128)> {
         self.all[network].wanting.pop_front()
     }
 
     /// A stream's connection over this network is silent: another is to take its place, a fresh one. Those that are too old to tell are returned.
-    pub(super) fn suspect(&mut self, network: usize, slot: usize, id: u128, now: Instant) -> Vec<usize> {
+    pub(crate) fn suspect(&mut self, network: usize, slot: usize, id: u128, now: Instant) -> Vec<usize> {
         self.want(network, slot, id);
         let silence = Duration::from_millis(SILENCE_MS.into());
         let old = |(_, since): &&(usize, Instant)| now - *since > silence;
@@ -148,7 +148,7 @@ impl Networks {
 
     /// A ready connection was closed by the other end. One that takes no more of them closes them as soon as they come: its network is tried again at longer
     /// and longer intervals then, as one that nothing gets through.
-    pub(super) fn closed(&mut self, network: usize, index: usize, now: Instant) {
+    pub(crate) fn closed(&mut self, network: usize, index: usize, now: Instant) {
         let state = &mut self.all[network];
         let soon = UNWANTED + 2 * state.took;
         let is_unwanted = state.ready.iter().any(|(ready, since)| *ready == index && now - *since < soon);
@@ -160,7 +160,7 @@ impl Networks {
     }
 
     /// Now and then: networks that were doubted are so no more.
-    pub(super) fn look(&mut self, now: Instant) {
+    pub(crate) fn look(&mut self, now: Instant) {
         for network in 0..self.all.len() {
             let State { unwanted, ready, .. } = &self.all[network];
             if unwanted.is_some() && !ready.is_empty() {
@@ -170,17 +170,17 @@ impl Networks {
     }
 
     /// A ready connection is no more.
-    pub(super) fn forget(&mut self, network: usize, index: usize) {
+    pub(crate) fn forget(&mut self, network: usize, index: usize) {
         self.all[network].ready.retain(|(ready, _)| *ready != index);
     }
 
     /// One that was on its way is no more.
-    pub(super) fn dialled(&mut self, network: usize) {
+    pub(crate) fn dialled(&mut self, network: usize) {
         self.all[network].dialling -= 1;
     }
 
     /// One that was on its way since then is ready.
-    pub(super) fn ready(&mut self, network: usize, index: usize, window: u32, since: Instant, now: Instant) {
+    pub(crate) fn ready(&mut self, network: usize, index: usize, window: u32, since: Instant, now: Instant) {
         let state = &mut self.all[network];
         state.took = now - since;
         (state.dialling, state.next) = (state.dialling - 1, now);
@@ -202,7 +202,7 @@ impl Networks {
     }
 
     /// One could not be had.
-    pub(super) fn failed(&mut self, network: usize, why: &Unfit, now: Instant) {
+    pub(crate) fn failed(&mut self, network: usize, why: &Unfit, now: Instant) {
         let state = &mut self.all[network];
         state.next = now + (FIRST_PAUSE * 2u32.saturating_pow(state.failures)).min(LAST_PAUSE);
         state.failures = (state.failures + 1).min(16);
@@ -212,13 +212,13 @@ impl Networks {
     }
 
     /// How long a connection over this network may take to be ready: the longer, the more have not been.
-    pub(super) fn patience(&self, network: usize) -> Duration {
+    pub(crate) fn patience(&self, network: usize) -> Duration {
         let State { took, failures, .. } = self.all[network];
         ((LEAST_PATIENCE + 3 * took) * (1 + failures)).min(MOST_PATIENCE)
     }
 
     /// Begins to connect where another connection is needed; none: nowhere.
-    pub(super) fn dial(&mut self, now: Instant) -> Option<(usize, io::Result<Socket>)> {
+    pub(crate) fn dial(&mut self, now: Instant) -> Option<(usize, io::Result<Socket>)> {
         if self.draining && self.all.iter().all(|state| state.wanting.is_empty()) {
             return None;
         }
@@ -240,7 +240,7 @@ impl Networks {
 }
 
 /// Begins to connect over a network.
-pub(super) fn connect(network: &Network, window: Option<Bytes>) -> io::Result<Socket> {
+pub(crate) fn connect(network: &Network, window: Option<Bytes>) -> io::Result<Socket> {
     let domain = Domain::for_address(network.to);
     let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
     socket.set_tcp_nodelay(true)?;
@@ -268,7 +268,8 @@ pub(super) fn connect(network: &Network, window: Option<Bytes>) -> io::Result<So
 
 #[cfg(test)]
 mod tests {
-    use super::{super::settings::NetworkSpec, *};
+    use super::*;
+    use crate::settings::NetworkSpec;
 
     fn networks(names: &[&str], spares: usize) -> Networks {
         let network = |name: &&str| name.parse::<NetworkSpec>().unwrap().network(Some("127.0.0.1:9".parse().unwrap())).unwrap();

@@ -1,8 +1,8 @@
 //! Tries a network of a bond: connects over it, and has the other end show that it has the key and
 //! speaks TLS where that is wanted. The connection is then closed, as one that is kept ready may be.
 
-use super::{
-    entrance::{Entrance, Keeper, Step, Unfit},
+use crate::{
+    handshake::{Entrance, Keeper, Step, Unfit},
     networks::connect,
     settings::{BondConfig, Network},
 };
@@ -13,7 +13,7 @@ use std::{
 };
 
 /// How long the handshake took, or why it failed and the cure.
-pub(crate) fn try_network(bond: &BondConfig, network: &Network, limit: Duration) -> Result<Duration, (String, String)> {
+pub fn try_network(bond: &BondConfig, network: &Network, limit: Duration) -> Result<Duration, (String, String)> {
     let keeper = Keeper::of(bond).map_err(|why| (why, "give the bond a key".to_owned()))?;
     let begun = Instant::now();
     let socket = connect(network, bond.connection_window).map_err(|why| unconnected(network, &why))?;

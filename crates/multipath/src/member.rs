@@ -1,8 +1,8 @@
 //! One of the connections that carry a stream: what is to be said over it waits here for its turn, and what comes over it goes to its place.
 
-use super::{
+use crate::{
     channel::Channel,
-    haul::{self, Incoming, Load, Parcel},
+    zero_copy::{self, Incoming, Load, Parcel},
 };
 use bond::{BadFrame, Breach, Buffer, ConnId, Frame, Header, Inbound, Look, NoMemory, Piece, Reader, Room, Step, StreamError};
 use intercept::sys::{self, TcpInfo};
@@ -45,7 +45,7 @@ impl Said {
 
 /// How a connection has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Lost {
+pub(crate) enum Lost {
     /// The other end has closed or reset it.
     #[error("closed by the other end")]
     Closed,
@@ -82,17 +82,17 @@ impl From<Errno> for Lost {
 
 /// A connection of a stream.
 #[derive(Debug)]
-pub(super) struct Member {
-    pub(super) channel: Channel,
+pub(crate) struct Member {
+    pub(crate) channel: Channel,
     /// Which of the networks of who dialled it goes over.
-    pub(super) network: u8,
+    pub(crate) network: u8,
     /// Where events find it.
-    pub(super) entry: usize,
+    pub(crate) entry: usize,
     /// What the other end may have under way over it.
     window: Option<Bytes>,
-    pub(super) readable: bool,
+    pub(crate) readable: bool,
     /// The other end has closed it: what there is to read is all there will be.
-    pub(super) hung_up: bool,
+    pub(crate) hung_up: bool,
     reader: Reader,
     /// Of its pieces, all or some, no byte is copied.
     brings_parcels: bool,
@@ -104,15 +104,15 @@ pub(super) struct Member {
     /// What it was told to wake up for, TCP_NOTSENT_LOWAT.
     lowat: u64,
     /// What was looked up last.
-    pub(super) info: TcpInfo,
+    pub(crate) info: TcpInfo,
     /// Payload that came over it.
-    pub(super) received: u64,
+    pub(crate) received: u64,
     /// For how long what came over others waited for what came over it.
-    pub(super) waited: Span,
+    pub(crate) waited: Span,
 }
 
 impl Member {
-    pub(super) fn new(channel: Channel, network: u8, entry: usize, window: Option<Bytes>) -> Self {
+    pub(crate) fn new(channel: Channel, network: u8, entry: usize, window: Option<Bytes>) -> Self {
         Member {
             channel,
             network,
@@ -133,7 +133,7 @@ impl Member {
     }
 
     /// What the scheduler is to know of it.
-    pub(super) fn look(&mut self) -> Look {
+    pub(crate) fn look(&mut self) -> Look {
         self.info = sys::tcp_info(&self.channel).unwrap_or_default();
         let info = &self.info;
         let us = |us: u32| Span(u64::from(us) * 1000);
@@ -152,7 +152,7 @@ impl Member {
     }
 
     /// It is to raise an event when less than so much waits.
-    pub(super) fn wake_below(&mut self, bytes: u64) {
+    pub(crate) fn wake_below(&mut self, bytes: u64) {
         // The kernel wakes who waits for it at half of it. Never above what was asked for: it would be asked again at once, and again.
         let most = 2 * bytes;
         if self.lowat < most / 2 || self.lowat > most {
@@ -163,18 +163,18 @@ impl Member {
     }
 
     /// It is to say this.
-    pub(super) fn say(&mut self, frame: &Frame) {
+    pub(crate) fn say(&mut self, frame: &Frame) {
         self.push(Some(frame.header()), 0, 0, None);
     }
 
     /// It is to carry this piece, which begins in a parcel, or with so many bytes of the stream's buffer; [`carry_on`](Member::carry_on) has the rest.
-    pub(super) fn carry(&mut self, piece: &Piece, load: Load) {
+    pub(crate) fn carry(&mut self, piece: &Piece, load: Load) {
         let header = Frame::Piece { offset: piece.offset, len: piece.len }.header();
         self.push_load(Some(header), piece.offset, load);
     }
 
     /// More of the piece that it is to carry, from `offset` on.
-    pub(super) fn carry_on(&mut self, offset: u64, load: Load) {
+    pub(crate) fn carry_on(&mut self, offset: u64, load: Load) {
         self.push_load(None, offset, load);
     }
 
@@ -191,12 +191,12 @@ impl Member {
         self.out.push_back(said);
     }
 
-    pub(super) fn has_something_to_say(&self) -> bool {
+    pub(crate) fn has_something_to_say(&self) -> bool {
         !self.out.is_empty()
     }
 
     /// Sends what it can, the bytes of pieces out of `buffer`; false: it has to wait before it can send more.
-    pub(super) fn send(&mut self, buffer: &Buffer) -> Result<bool, Lost> {
+    pub(crate) fn send(&mut self, buffer: &Buffer) -> Result<bool, Lost> {
         match self.channel.flush() {
             Ok(()) => {}
             Err(Errno::AGAIN) => return Ok(false),
@@ -258,7 +258,7 @@ impl Member {
 
     /// What must still go after it was begun, bytes out of `buffer`; what was not begun is forgotten.
     /// After an error nothing more may be sent: it would be taken for the rest of what was begun.
-    pub(super) fn begun(&mut self, buffer: &Buffer) -> Result<Vec<u8>, Errno> {
+    pub(crate) fn begun(&mut self, buffer: &Buffer) -> Result<Vec<u8>, Errno> {
         let (out, mut gone) = (std::mem::take(&mut self.out), std::mem::take(&mut self.gone));
         self.own = 0;
         let mut all = Vec::new();
@@ -280,7 +280,7 @@ impl Member {
 
     /// Reads what has come, as far as its turn goes; payload goes to its place, or to `incoming` where there is much, `hear` hears the rest. False: there
     /// may be more.
-    pub(super) fn receive(
+    pub(crate) fn receive(
         &mut self,
         now: Span,
         conn: ConnId,
@@ -372,7 +372,7 @@ impl Member {
                 Step::More => {}
                 Step::Said(Frame::Piece { offset, len }) => {
                     inbound.begin(offset, len)?;
-                    self.brings_parcels &= len >= haul::LEAST as u64;
+                    self.brings_parcels &= len >= zero_copy::LEAST as u64;
                 }
                 Step::Said(frame) => hear(inbound, frame)?,
                 Step::Payload { offset, left } => {
@@ -391,7 +391,7 @@ impl Member {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bonded::haul::{Outgoing, Pipes};
+    use crate::zero_copy::{Outgoing, Pipes};
     use socket2::Socket;
     use std::{
         io::{Read as _, Write as _},

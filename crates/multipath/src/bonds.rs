@@ -1,39 +1,25 @@
-//! Far legs, or near ones, that are a bond: one stream over several connections, each over its own network (room `bond` decides, here it is done).
+//! All streams and connections of the bond of one event loop.
 //!
-//! `settings` is what is wanted, `channel` (with `tls`) a connection, `entrance` how its two ends come to know each other, `networks` how connections are
-//! kept ready by the end that dials, `member` a connection of a stream, `stream` a stream over its connections (`haul` has of it what is not copied), `life` that and the plain leg
-//! together. [`Bonds`] has all of them that a worker has: it shares the worker's epoll, and nothing else. `arrivals` has connections until they are of a stream,
-//! `streams` what becomes of streams, `care` who takes too long or has gone silent, `view` what is shown of them.
+//! `arrivals` has connections until they belong to a stream, `streams` has what becomes of streams,
+//! `timeouts` ends what takes too long or has gone silent, `view` shows what there is.
 
 mod arrivals;
-mod care;
-mod channel;
-mod entrance;
-mod farewell;
-pub(crate) mod fuzz_api;
-mod haul;
-mod host;
-mod life;
-mod member;
-mod networks;
-pub(crate) mod settings;
-mod stream;
 mod streams;
-mod tls;
-mod trial;
+mod timeouts;
 mod view;
 
-pub(crate) use host::{ClientReply, Host, Preface, StreamStart};
-pub use settings::{BondConfig, BondDescriptors, BondError, Network, NetworkSpec};
-pub(crate) use trial::try_network;
-
-use channel::Channel;
-use entrance::{Entrance, Keeper};
-use farewell::Farewell;
-use haul::Pipes;
+use crate::{
+    channel::Channel,
+    handshake::{Entrance, Keeper},
+    host::{Host, Preface},
+    life::Bonded,
+    linger::Farewell,
+    networks::Networks,
+    settings::Network,
+    stream::Stream,
+    zero_copy::Pipes,
+};
 use intercept::leg;
-use life::Bonded;
-use networks::Networks;
 use relay::{Ending, FlowRecord, Readiness, Scratch};
 use rustix::{
     event::epoll::{self, EventData},
@@ -45,9 +31,9 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, VecDeque},
     io::IoSliceMut,
+    mem,
     time::{Duration, Instant},
 };
-use stream::Stream;
 use units::Span;
 
 /// How often connections are looked after.
@@ -77,7 +63,7 @@ enum Origin {
 
 /// All that a worker has of bonds.
 #[derive(Debug)]
-pub(crate) struct Bonds {
+pub struct Bonds {
     host: Box<dyn Host>,
     keeper: Keeper,
     epoll: OwnedFd,
@@ -97,9 +83,9 @@ pub(crate) struct Bonds {
     guests: usize,
     timers: BinaryHeap<Reverse<(Span, usize)>>,
     again: VecDeque<usize>,
-    pub(crate) ended: Vec<FlowRecord>,
+    ended: Vec<FlowRecord>,
     /// Strangers that were turned away.
-    pub(crate) refused: u64,
+    refused: u64,
     epoch: Instant,
     now: Instant,
     next_care: Instant,
@@ -111,7 +97,7 @@ impl Bonds {
     ///
     /// # Errors
     /// When the bond has no key, or cannot encrypt.
-    pub(crate) fn new(host: Box<dyn Host>, networks: &[Network], epoll: OwnedFd, mark: u64) -> Result<Self, String> {
+    pub fn new(host: Box<dyn Host>, networks: &[Network], epoll: OwnedFd, mark: u64) -> Result<Self, String> {
         let bond = host.bond();
         let keeper = Keeper::of(bond)?;
         let now = Instant::now();
@@ -143,17 +129,17 @@ impl Bonds {
     }
 
     /// Takes another configuration, for streams that begin from now on.
-    pub(crate) fn reload(&mut self, host: Box<dyn Host>) {
+    pub fn reload(&mut self, host: Box<dyn Host>) {
         self.host = host;
     }
 
     /// How many streams there are.
-    pub(crate) fn len(&self) -> usize {
+    pub fn stream_count(&self) -> usize {
         self.by_id.len()
     }
 
     /// Takes nothing new, and keeps nothing ready.
-    pub(crate) fn drain(&mut self) {
+    pub fn drain(&mut self) {
         self.draining = true;
         for index in 0..self.entries.len() {
             if matches!(self.entries[index], Some(Entry::Spare(..))) {
@@ -164,8 +150,8 @@ impl Bonds {
     }
 
     /// Whether nothing is left that must end by itself.
-    pub(crate) fn is_over(&self) -> bool {
-        self.len() == 0 && !self.entries.iter().flatten().any(|entry| matches!(entry, Entry::Farewell(_)))
+    pub fn is_over(&self) -> bool {
+        self.stream_count() == 0 && !self.entries.iter().flatten().any(|entry| matches!(entry, Entry::Farewell(_)))
     }
 
     fn time(&self) -> Span {
@@ -212,7 +198,7 @@ impl Bonds {
     }
 
     /// What epoll said.
-    pub(crate) fn on_event(&mut self, index: usize, events: Readiness, scratch: &mut Scratch) {
+    pub fn on_event(&mut self, index: usize, events: Readiness, scratch: &mut Scratch) {
         self.now = scratch.now;
         match self.entries.get_mut(index).and_then(Option::as_mut) {
             None => {}
@@ -254,28 +240,38 @@ impl Bonds {
     }
 
     /// Ends all.
-    pub(crate) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         for slot in 0..self.streams.len() {
             self.end(slot, Ending::Stopped);
         }
     }
 
+    /// The flows that have ended since this was last called.
+    pub fn take_ended(&mut self) -> Vec<FlowRecord> {
+        mem::take(&mut self.ended)
+    }
+
+    /// How many connections were turned away that had not shown that they have the key.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
     /// Whether somebody has more to do now.
-    pub(crate) fn is_busy(&self) -> bool {
+    pub fn is_busy(&self) -> bool {
         !self.again.is_empty()
     }
 
     /// How long until something is to be done.
-    pub(crate) fn wait(&self) -> Option<Duration> {
+    pub fn wait(&self) -> Option<Duration> {
         let now = Instant::now();
         let timer = self.timers.peek().map(|Reverse((at, _))| (self.epoch + Duration::from_nanos(at.0)).saturating_duration_since(now));
-        let cares = self.len() > 0 || self.networks.len() > 0 || !self.entries.iter().all(Option::is_none);
+        let cares = self.stream_count() > 0 || self.networks.len() > 0 || !self.entries.iter().all(Option::is_none);
         let care = cares.then(|| self.next_care.saturating_duration_since(now));
         [timer, care].into_iter().flatten().min()
     }
 
     /// What is due now.
-    pub(crate) fn turn(&mut self, scratch: &mut Scratch) {
+    pub fn turn(&mut self, scratch: &mut Scratch) {
         self.now = scratch.now;
         for _ in 0..self.again.len() {
             let Some(slot) = self.again.pop_front() else { break };

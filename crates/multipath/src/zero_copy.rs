@@ -23,7 +23,7 @@ const MOST_TAKEN: usize = 512 * 1024;
 const MOST_FRESH: usize = 4;
 const MOST_INCOMING: usize = 16;
 /// What is less is cheaper to copy; and a pipe full of small parts of pages takes much more memory than it has bytes.
-pub(super) const LEAST: usize = 64 * 1024;
+pub(crate) const LEAST: usize = 64 * 1024;
 
 /// Pipes of a worker, empty and in use.
 #[derive(Debug, Clone)]
@@ -49,7 +49,7 @@ impl Pipes {
         Self::MOST.min(open_files as usize / 32)
     }
 
-    pub(super) fn new(most: usize) -> Self {
+    pub(crate) fn new(most: usize) -> Self {
         let sink = open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).ok();
         Pipes(Rc::new(RefCell::new(Pool { free: Vec::new(), lent: 0, most, sink })))
     }
@@ -66,7 +66,7 @@ impl Pipes {
     }
 
     /// Whoever moves nothing keeps no pipes ready: they are of the share that all processes of a user have.
-    pub(super) fn rest(&self) {
+    pub(crate) fn rest(&self) {
         let mut pool = self.0.borrow_mut();
         if pool.lent == 0 {
             pool.free.clear();
@@ -97,14 +97,14 @@ impl Pool {
 
 /// Some bytes, in a pipe that goes back to where it is from.
 #[derive(Debug)]
-pub(super) struct Parcel {
+pub(crate) struct Parcel {
     pipe: Option<Pipe>,
     len: usize,
     pipes: Pipes,
 }
 
 impl Parcel {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
@@ -125,7 +125,7 @@ impl Parcel {
     }
 
     /// Gives a socket what that takes, and tells how much; [`Errno::AGAIN`]: nothing now.
-    pub(super) fn pour(&mut self, socket: impl AsFd) -> Result<usize, Errno> {
+    pub(crate) fn pour(&mut self, socket: impl AsFd) -> Result<usize, Errno> {
         loop {
             match self.pipe().pour(&socket, self.len) {
                 Err(Errno::INTR) => {}
@@ -140,7 +140,7 @@ impl Parcel {
     }
 
     /// Copies its bytes out.
-    pub(super) fn read(mut self) -> Result<Vec<u8>, Errno> {
+    pub(crate) fn read(mut self) -> Result<Vec<u8>, Errno> {
         let mut bytes = vec![0; self.len];
         self.pipe().read(&mut bytes)?;
         self.len = 0;
@@ -172,7 +172,7 @@ impl Drop for Parcel {
 
 /// Where the next bytes of a stream are.
 #[derive(Debug)]
-pub(super) enum Load {
+pub(crate) enum Load {
     /// Here.
     Parcel(Parcel),
     /// So many of them, in the stream's buffer.
@@ -180,7 +180,7 @@ pub(super) enum Load {
 }
 
 impl Load {
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         match self {
             Load::Parcel(parcel) => parcel.len as u64,
             Load::Buffer(len) => *len,
@@ -209,19 +209,19 @@ fn has_much(source: impl AsFd, most: u64) -> bool {
 /// What a stream has in parcels of what it sends: what nobody was given yet, and all that the other end has not acknowledged. What is in neither, or has to
 /// go again, is in the stream's buffer.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(crate) struct Outgoing {
     pipes: Pipes,
     fresh: VecDeque<Placed>,
     kept: VecDeque<Placed>,
 }
 
 impl Outgoing {
-    pub(super) fn new(pipes: Pipes) -> Self {
+    pub(crate) fn new(pipes: Pipes) -> Self {
         Outgoing { pipes, fresh: VecDeque::new(), kept: VecDeque::new() }
     }
 
     /// Takes what a socket has, `most` bytes at the most, as the stream's from `offset` on, and tells how much; none: it had better be copied.
-    pub(super) fn take(&mut self, source: impl AsFd, offset: u64, most: u64, buffer: &mut Buffer) -> Result<Option<usize>, Errno> {
+    pub(crate) fn take(&mut self, source: impl AsFd, offset: u64, most: u64, buffer: &mut Buffer) -> Result<Option<usize>, Errno> {
         if self.fresh.len() >= MOST_FRESH || !has_much(&source, most) {
             return Ok(None);
         }
@@ -240,7 +240,7 @@ impl Outgoing {
     }
 
     /// Where the bytes from `offset` on are, of which nobody was given any: as many of `len` as are in one place.
-    pub(super) fn give(&mut self, offset: u64, len: u64, acked: u64, buffer: &mut Buffer) -> Result<Load, Errno> {
+    pub(crate) fn give(&mut self, offset: u64, len: u64, acked: u64, buffer: &mut Buffer) -> Result<Load, Errno> {
         let Some(first) = self.fresh.front_mut() else { return Ok(Load::Buffer(len)) };
         if first.start > offset {
             return Ok(Load::Buffer(len.min(first.start - offset)));
@@ -261,7 +261,7 @@ impl Outgoing {
 
     /// Sees to it that these bytes, as far as the other end has not acknowledged them, are in the buffer. After an error some of
     /// them are lost, and the stream must end.
-    pub(super) fn copy(&mut self, offset: u64, len: u64, acked: u64, buffer: &mut Buffer) -> Result<(), Errno> {
+    pub(crate) fn copy(&mut self, offset: u64, len: u64, acked: u64, buffer: &mut Buffer) -> Result<(), Errno> {
         let is_of_it = |placed: &Placed| placed.start < offset + len && offset < placed.end();
         while let Some(index) = self.kept.iter().position(is_of_it) {
             let Some(Placed { start, parcel }) = self.kept.remove(index) else { break };
@@ -273,14 +273,14 @@ impl Outgoing {
     }
 
     /// The same of all of them, whether somebody was given them or not.
-    pub(super) fn copy_all(&mut self, acked: u64, buffer: &mut Buffer) -> Result<(), Errno> {
+    pub(crate) fn copy_all(&mut self, acked: u64, buffer: &mut Buffer) -> Result<(), Errno> {
         self.copy(acked, u64::MAX - acked, acked, buffer)?;
         self.fresh.clear();
         Ok(())
     }
 
     /// The bytes below `acked` are wanted no longer.
-    pub(super) fn trim(&mut self, acked: u64) {
+    pub(crate) fn trim(&mut self, acked: u64) {
         while self.kept.front().is_some_and(|placed| placed.end() <= acked) {
             self.kept.pop_front();
         }
@@ -289,18 +289,18 @@ impl Outgoing {
 
 /// What a stream has in parcels of what came, by its place in the stream. The rest is where its receiving end has it.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub(crate) struct Incoming {
     pipes: Pipes,
     parcels: BTreeMap<u64, Parcel>,
 }
 
 impl Incoming {
-    pub(super) fn new(pipes: Pipes) -> Self {
+    pub(crate) fn new(pipes: Pipes) -> Self {
         Incoming { pipes, parcels: BTreeMap::new() }
     }
 
     /// Takes what a socket has of a piece from `offset` on, of which `left` bytes are to come, and tells how much; none: it had better be copied.
-    pub(super) fn take(&mut self, source: impl AsFd, offset: u64, left: u64, inbound: &mut Inbound) -> Result<Option<usize>, Errno> {
+    pub(crate) fn take(&mut self, source: impl AsFd, offset: u64, left: u64, inbound: &mut Inbound) -> Result<Option<usize>, Errno> {
         let most = inbound.wanted(offset, left);
         if self.parcels.len() >= MOST_INCOMING || !has_much(&source, most) {
             return Ok(None);
@@ -319,12 +319,12 @@ impl Incoming {
     }
 
     /// Where the first parcel begins.
-    pub(super) fn first(&self) -> Option<u64> {
+    pub(crate) fn first(&self) -> Option<u64> {
         self.parcels.first_key_value().map(|(start, _)| *start)
     }
 
     /// Gives a socket some of the first parcel, and tells how much; [`Errno::AGAIN`]: nothing now.
-    pub(super) fn pour(&mut self, socket: impl AsFd) -> Result<usize, Errno> {
+    pub(crate) fn pour(&mut self, socket: impl AsFd) -> Result<usize, Errno> {
         let Some((start, mut parcel)) = self.parcels.pop_first() else { return Ok(0) };
         let poured = parcel.pour(socket);
         if parcel.len > 0 {
@@ -334,7 +334,7 @@ impl Incoming {
     }
 
     /// Copies all to where the receiving end has the rest. After an error some of it is lost, and the stream must end.
-    pub(super) fn copy(&mut self, inbound: &mut Inbound) -> Result<(), Errno> {
+    pub(crate) fn copy(&mut self, inbound: &mut Inbound) -> Result<(), Errno> {
         while let Some((start, parcel)) = self.parcels.pop_first() {
             inbound.put(start, &parcel.read()?).map_err(|NoMemory| Errno::NOMEM)?;
         }

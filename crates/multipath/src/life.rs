@@ -16,9 +16,9 @@
 //! | a connection of the bond is lost or silent | what it had goes over the others; *connect* dials another |
 //! | all are lost | the stream waits for as long as is set, then its plain legs are reset |
 
-use super::{
+use crate::{
     host::{ClientReply, Preface},
-    member::Lost,
+    member::{Lost, Member},
     stream::{Stream, Taken, Turn},
 };
 use bond::{Answer, Call, Frame, NoMemory, StreamError, Target, Why};
@@ -49,7 +49,7 @@ const LAST_TICK: Span = Span(250_000_000);
 
 /// Which end of the bond this is.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Role {
+pub(crate) enum Role {
     /// It has dialled; the answer that its client waits for, if any.
     Connect { reply: Option<ClientReply> },
     /// It has accepted; what its servers get before the bytes of a stream, if anything.
@@ -71,31 +71,31 @@ enum Life {
 
 /// What a connection wants after its turn.
 #[derive(Debug, Default)]
-pub(super) struct Wants {
-    pub(super) turn: Turn,
+pub(crate) struct Wants {
+    pub(crate) turn: Turn,
     /// *Serve*: this is to be dialled.
-    pub(super) dial: Option<Target>,
+    pub(crate) dial: Option<Target>,
 }
 
 /// A connection of which one leg is a bond.
 #[derive(Debug)]
-pub(super) struct Bonded {
-    pub(super) role: Role,
+pub(crate) struct Bonded {
+    pub(crate) role: Role,
     life: Life,
-    pub(super) plain: Option<Socket>,
+    pub(crate) plain: Option<Socket>,
     /// Where events of the plain leg find it.
-    pub(super) entry: usize,
-    pub(super) stream: Stream,
-    pub(super) id: u128,
+    pub(crate) entry: usize,
+    pub(crate) stream: Stream,
+    pub(crate) id: u128,
     /// Something was heard of the other end.
-    pub(super) known: bool,
-    pub(super) client: SocketAddr,
-    pub(super) server: SocketAddr,
+    pub(crate) known: bool,
+    pub(crate) client: SocketAddr,
+    pub(crate) server: SocketAddr,
     /// Where else it may go.
-    pub(super) others: Vec<SocketAddr>,
-    pub(super) born: Instant,
+    pub(crate) others: Vec<SocketAddr>,
+    pub(crate) born: Instant,
     /// When its far end was last asked for: the other end of the bond, or a server.
-    pub(super) asked: Instant,
+    pub(crate) asked: Instant,
     /// What the plain leg gets before the stream's bytes.
     preface: Vec<u8>,
     readable: bool,
@@ -109,8 +109,8 @@ pub(super) struct Bonded {
     passed: bool,
     delivered: bool,
     /// Bytes read from the plain leg, and written to it, without what no stream carried.
-    pub(super) taken: u64,
-    pub(super) given: u64,
+    pub(crate) taken: u64,
+    pub(crate) given: u64,
     tuned: bool,
     shares: Option<Shares>,
     /// Of the plain leg's receive queue.
@@ -119,10 +119,10 @@ pub(super) struct Bonded {
     moved: (Instant, u64),
     kept_alive: bool,
     /// Since when it has had no connection, and whether the last one was closed by the other end.
-    pub(super) alone: Option<(Instant, bool)>,
-    pub(super) in_again: bool,
+    pub(crate) alone: Option<(Instant, bool)>,
+    pub(crate) in_again: bool,
     /// When its turn is due, as the clock has been told.
-    pub(super) scheduled: Option<Span>,
+    pub(crate) scheduled: Option<Span>,
     /// When to look at the plain leg again, from now on, and what it had not acknowledged when it was last looked at.
     tick: Option<Span>,
     pause: Span,
@@ -130,7 +130,7 @@ pub(super) struct Bonded {
 }
 
 /// The reason that the other end is told.
-pub(super) fn why(ending: Ending) -> Why {
+pub(crate) fn why(ending: Ending) -> Why {
     use io::ErrorKind as Kind;
     match ending {
         Ending::FarNotReached(Kind::ConnectionRefused) => Why::Refused,
@@ -166,7 +166,7 @@ fn kind(why: Why) -> io::ErrorKind {
 
 impl Bonded {
     /// At the end that dials: a client has come, and wants to go there.
-    pub(super) fn call(
+    pub(crate) fn call(
         near: Socket,
         call: &Call,
         [preface, heard]: [&[u8]; 2],
@@ -186,7 +186,7 @@ impl Bonded {
     }
 
     /// At the end that accepts: the first connection of a stream has come.
-    pub(super) fn called(preface: Option<Preface>, id: u128, stream: Stream, now: Instant) -> Self {
+    pub(crate) fn called(preface: Option<Preface>, id: u128, stream: Stream, now: Instant) -> Self {
         Self::new(Role::Serve { preface }, Life::Called, id, stream, now)
     }
 
@@ -230,14 +230,14 @@ impl Bonded {
     }
 
     /// What it holds of its own buffers, beyond the window.
-    pub(super) fn with_shares(mut self, shares: Option<Shares>) -> Self {
+    pub(crate) fn with_shares(mut self, shares: Option<Shares>) -> Self {
         self.shares = shares;
         self.receive_bound = ReceiveBound::inherited(shares.map(|shares| shares.receive));
         self
     }
 
     /// Its client waits for this answer.
-    pub(super) fn with_reply(mut self, reply: Option<ClientReply>) -> Self {
+    pub(crate) fn with_reply(mut self, reply: Option<ClientReply>) -> Self {
         if let Role::Connect { reply: awaited } = &mut self.role {
             *awaited = reply;
         }
@@ -245,7 +245,7 @@ impl Bonded {
     }
 
     /// *Serve*: the server is being dialled.
-    pub(super) fn dials(&mut self, far: Socket, server: SocketAddr, profile: &LegProfile, now: Instant) {
+    pub(crate) fn dials(&mut self, far: Socket, server: SocketAddr, profile: &LegProfile, now: Instant) {
         let Role::Serve { preface } = self.role else { return };
         self.preface = preface.map_or(Vec::new(), |preface| preface(self.client, server));
         (self.plain, self.server, self.silence, self.life) = (Some(far), server, Silence::of(profile), Life::Dialling);
@@ -255,17 +255,17 @@ impl Bonded {
     }
 
     /// Whether it is not known yet that the server was reached.
-    pub(super) fn is_dialling(&self) -> bool {
+    pub(crate) fn is_dialling(&self) -> bool {
         self.life != Life::Relaying
     }
 
     /// Whether it is still to hear where it goes.
-    pub(super) fn is_called(&self) -> bool {
+    pub(crate) fn is_called(&self) -> bool {
         self.life == Life::Called
     }
 
     /// What epoll said of the plain leg.
-    pub(super) fn on_events(&mut self, events: Readiness) -> Result<(), Ending> {
+    pub(crate) fn on_events(&mut self, events: Readiness) -> Result<(), Ending> {
         self.readable |= events.readable || events.failed;
         self.hung_up |= events.hung_up;
         self.urgent |= events.urgent;
@@ -287,7 +287,7 @@ impl Bonded {
     }
 
     /// The ending that an error of the plain leg makes, or a want of memory.
-    pub(super) fn failed(&self, why: &io::Error) -> Ending {
+    pub(crate) fn failed(&self, why: &io::Error) -> Ending {
         match self.role {
             _ if why.kind() == io::ErrorKind::OutOfMemory => Ending::NoRoom,
             Role::Connect { .. } => Ending::NearFailed(why.kind()),
@@ -299,7 +299,7 @@ impl Bonded {
     }
 
     /// The ending that the other end of the bond makes.
-    pub(super) fn bond_failed(&self, why: io::ErrorKind) -> Ending {
+    pub(crate) fn bond_failed(&self, why: io::ErrorKind) -> Ending {
         match self.role {
             Role::Connect { .. } if self.life == Life::Calling => Ending::FarNotReached(why),
             Role::Connect { .. } => Ending::FarFailed(why),
@@ -308,7 +308,7 @@ impl Bonded {
     }
 
     /// Moves what can be moved. An error is how it has ended; what it wants holds then, too.
-    pub(super) fn proceed(&mut self, now: Span, scratch: &mut Scratch, wants: &mut Wants) -> Result<(), Ending> {
+    pub(crate) fn proceed(&mut self, now: Span, scratch: &mut Scratch, wants: &mut Wants) -> Result<(), Ending> {
         let relays = self.life == Life::Relaying;
         let heard = scratch.with_buffer(|scratch| self.stream.hear(now, relays, scratch, &mut wants.turn));
         heard.map_err(|why| {
@@ -500,13 +500,13 @@ impl Bonded {
     }
 
     /// When its turn is due, if nothing happens before.
-    pub(super) fn wakes(&self, now: Span) -> Option<Span> {
+    pub(crate) fn wakes(&self, now: Span) -> Option<Span> {
         let tick = self.tick.map(|pause| now + pause);
         [tick, self.stream.wakes(now)].into_iter().flatten().min()
     }
 
     /// It has ended like this: its plain leg is told, and what its connections are still to carry is returned.
-    pub(super) fn release(&mut self, ending: Ending) -> Vec<(super::member::Member, Vec<u8>)> {
+    pub(crate) fn release(&mut self, ending: Ending) -> Vec<(Member, Vec<u8>)> {
         if let (Role::Connect { reply: Some(reply) }, Life::Calling, Some(plain)) = (self.role, self.life, &self.plain) {
             (reply.refuse)(plain, ending);
         }
@@ -515,27 +515,27 @@ impl Bonded {
     }
 
     /// A connection of it is gone.
-    pub(super) fn note_loss(&mut self, why: Lost, now: Instant) {
+    pub(crate) fn note_loss(&mut self, why: Lost, now: Instant) {
         if self.stream.members().next().is_none() {
             self.alone = Some((now, why == Lost::Closed));
         }
     }
 
     /// Has the plain leg's peer asked now and then whether it is still there.
-    pub(super) fn keep_alive(&mut self) {
+    pub(crate) fn keep_alive(&mut self) {
         if let Some(plain) = self.plain.as_ref().filter(|_| !mem::replace(&mut self.kept_alive, true)) {
             let _ = plain.set_keepalive(true);
         }
     }
 
     /// How it has ended, if its plain leg's peer has been silent for too long.
-    pub(super) fn ended_in_silence(&mut self, now: Instant) -> Option<Ending> {
+    pub(crate) fn ended_in_silence(&mut self, now: Instant) -> Option<Ending> {
         let is_too_long = self.plain.as_ref().is_some_and(|plain| self.silence.is_too_long(plain, now));
         is_too_long.then(|| self.failed(&io::ErrorKind::TimedOut.into()))
     }
 
     /// How long nothing has moved, as far as was looked.
-    pub(super) fn idle(&mut self, now: Instant) -> Duration {
+    pub(crate) fn idle(&mut self, now: Instant) -> Duration {
         let moved = self.taken + self.given;
         if moved != self.moved.1 {
             self.moved = (now, moved);
@@ -544,7 +544,7 @@ impl Bonded {
     }
 
     /// Bytes in the plain leg's hands: of its receive queue, and not sent yet.
-    pub(super) fn plain_queues(&self) -> (usize, usize) {
+    pub(crate) fn plain_queues(&self) -> (usize, usize) {
         self.plain.as_ref().map_or((0, 0), |plain| (sys::received(plain), sys::unsent(plain).unwrap_or(0)))
     }
 }

@@ -24,14 +24,14 @@ const MOST_PENDING: usize = 64 * 1024;
 
 /// What encrypts the connections of one end.
 #[derive(Debug, Clone)]
-pub(super) struct Encryption {
+pub(crate) struct Encryption {
     dials: Arc<ClientConfig>,
     accepts: Arc<ServerConfig>,
 }
 
 impl Encryption {
     /// With a certificate of its own, which nobody is asked to believe.
-    pub(super) fn new() -> Result<Self, String> {
+    pub(crate) fn new() -> Result<Self, String> {
         let said = |what: &str, why: &dyn std::fmt::Display| format!("cannot {what} for the bond's encryption: {why}");
         let provider = Arc::new(ring::default_provider());
         let made = rcgen::generate_simple_self_signed(["bond".to_owned()]).map_err(|why| said("make a certificate", &why))?;
@@ -50,7 +50,7 @@ impl Encryption {
     }
 
     /// Over a connection whose ends know each other.
-    pub(super) fn over(&self, socket: Socket, dialled: bool) -> Result<Tls, Errno> {
+    pub(crate) fn over(&self, socket: Socket, dialled: bool) -> Result<Tls, Errno> {
         let name = || ServerName::try_from("bond").map_err(|_| Errno::INVAL);
         let tls = if dialled {
             ClientConnection::new(self.dials.clone(), name()?).map(Connection::from)
@@ -65,7 +65,7 @@ impl Encryption {
 
 /// A TLS channel.
 #[derive(Debug)]
-pub(super) struct Tls {
+pub(crate) struct Tls {
     socket: Socket,
     tls: Connection,
     /// What was taken and has not gone, bytes of plain text: as many as have gone, once all has.
@@ -97,16 +97,16 @@ fn errno(why: &io::Error) -> Errno {
 }
 
 impl Tls {
-    pub(super) fn socket(&self) -> &Socket {
+    pub(crate) fn socket(&self) -> &Socket {
         &self.socket
     }
 
-    pub(super) fn pending(&self) -> usize {
+    pub(crate) fn pending(&self) -> usize {
         self.pending
     }
 
     /// What only the two ends of this channel know; none: the handshake is not over.
-    pub(super) fn binding(&self) -> Option<[u8; 32]> {
+    pub(crate) fn binding(&self) -> Option<[u8; 32]> {
         if self.tls.is_handshaking() {
             return None;
         }
@@ -114,7 +114,7 @@ impl Tls {
         self.tls.export_keying_material([0; 32], b"EXPORTER-Channel-Binding", Some(&[])).ok()
     }
 
-    pub(super) fn flush(&mut self) -> Result<(), Errno> {
+    pub(crate) fn flush(&mut self) -> Result<(), Errno> {
         while self.tls.wants_write() {
             match self.tls.write_tls(&mut Wire(&self.socket)) {
                 Ok(_) => {}
@@ -126,7 +126,7 @@ impl Tls {
         Ok(())
     }
 
-    pub(super) fn send(&mut self, parts: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    pub(crate) fn send(&mut self, parts: &[IoSlice<'_>]) -> Result<usize, Errno> {
         self.flush()?;
         let taken = self.tls.writer().write_vectored(parts).map_err(|why| errno(&why))?;
         self.pending = taken;
@@ -137,7 +137,7 @@ impl Tls {
         }
     }
 
-    pub(super) fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+    pub(crate) fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         loop {
             match self.tls.reader().read_vectored(parts) {
                 Ok(count) => return Ok(count),

@@ -1,6 +1,6 @@
 //! What a bond's connection is made of: a socket, and TLS over it where that is wanted.
 
-use super::{haul::Parcel, tls::Tls};
+use crate::{tls::Tls, zero_copy::Parcel};
 use rustix::{
     fd::{AsFd, BorrowedFd},
     io::Errno,
@@ -11,13 +11,13 @@ use std::io::{IoSlice, IoSliceMut};
 
 /// A connection, in the clear or encrypted. Nothing of it ever waits.
 #[derive(Debug)]
-pub(super) enum Channel {
+pub(crate) enum Channel {
     Clear(Socket),
     Encrypted(Box<Tls>),
 }
 
 impl Channel {
-    pub(super) fn socket(&self) -> &Socket {
+    pub(crate) fn socket(&self) -> &Socket {
         match self {
             Channel::Clear(socket) => socket,
             Channel::Encrypted(tls) => tls.socket(),
@@ -25,7 +25,7 @@ impl Channel {
     }
 
     /// Sends some of what is in `parts`, and tells how much; [`Errno::AGAIN`]: nothing now. Where there is `more` it may wait for that.
-    pub(super) fn send(&mut self, parts: &[IoSlice<'_>], more: bool) -> Result<usize, Errno> {
+    pub(crate) fn send(&mut self, parts: &[IoSlice<'_>], more: bool) -> Result<usize, Errno> {
         match self {
             Channel::Clear(socket) => {
                 let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
@@ -41,7 +41,7 @@ impl Channel {
     }
 
     /// Sends some of a parcel, which only goes in the clear.
-    pub(super) fn pour(&mut self, parcel: &mut Parcel) -> Result<usize, Errno> {
+    pub(crate) fn pour(&mut self, parcel: &mut Parcel) -> Result<usize, Errno> {
         match self {
             Channel::Clear(socket) => parcel.pour(socket),
             Channel::Encrypted(_) => Err(Errno::OPNOTSUPP),
@@ -49,7 +49,7 @@ impl Channel {
     }
 
     /// Receives into `parts`, and tells how much; 0: the other end has closed it, [`Errno::AGAIN`]: nothing now.
-    pub(super) fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+    pub(crate) fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         match self {
             Channel::Clear(socket) => loop {
                 match rustix::io::readv(&*socket, parts) {
@@ -62,7 +62,7 @@ impl Channel {
     }
 
     /// Sends what is left in its own hands; [`Errno::AGAIN`]: not all now.
-    pub(super) fn flush(&mut self) -> Result<(), Errno> {
+    pub(crate) fn flush(&mut self) -> Result<(), Errno> {
         match self {
             Channel::Clear(_) => Ok(()),
             Channel::Encrypted(tls) => tls.flush(),
@@ -70,7 +70,7 @@ impl Channel {
     }
 
     /// What it has taken and still has in its own hands, bytes.
-    pub(super) fn pending(&self) -> usize {
+    pub(crate) fn pending(&self) -> usize {
         if let Channel::Encrypted(tls) = self { tls.pending() } else { 0 }
     }
 }

@@ -1,11 +1,13 @@
 //! What becomes of streams: how they begin at either end, get their connections, move on, and end.
 
-use super::{
-    BondConfig, Bonds, Entry, entrance,
-    farewell::{Farewell, Parting},
+use super::{Bonds, Entry};
+use crate::{
+    handshake,
     host::StreamStart,
     life::{Bonded, Role, Wants},
+    linger::{Farewell, Parting},
     member::{Lost, Member},
+    settings::BondConfig,
 };
 use bond::{Call, Frame, NoMemory, Target};
 use intercept::{
@@ -27,14 +29,14 @@ impl Bonds {
     ///
     /// # Errors
     /// How the connection has ended, when no stream can be begun for it.
-    pub(crate) fn begin(&mut self, start: StreamStart) -> Result<(), Ending> {
+    pub fn begin(&mut self, start: StreamStart) -> Result<(), Ending> {
         let StreamStart { near, client, to, preface, heard, reply } = start;
         let server = if let Target::Address(server) = to { server } else { UNKNOWN_ADDRESS };
         let (profile, _) = self.host.leg_profiles(client, server);
         if let Err(why) = leg::apply(&near, profile, || sys::dscp_of_syn(&near)) {
             return Err(Ending::NearFailed(why.kind()));
         }
-        let Ok(id) = entrance::unguessable() else { return Err(Ending::NoRoom) };
+        let Ok(id) = handshake::unguessable() else { return Err(Ending::NoRoom) };
         // Until the other end says what its window is, it is taken for no larger than the least.
         let theirs = self.networks.window().unwrap_or(BondConfig::LEAST_WINDOW.0 as u32);
         let stream = self.stream_over(theirs);
@@ -51,7 +53,7 @@ impl Bonds {
     }
 
     /// A slot for a stream.
-    pub(super) fn settle(&mut self, bonded: Bonded) -> usize {
+    pub(crate) fn settle(&mut self, bonded: Bonded) -> usize {
         let slot = self.free_streams.pop().unwrap_or_else(|| {
             self.streams.push(None);
             self.streams.len() - 1
@@ -62,7 +64,7 @@ impl Bonds {
     }
 
     /// Lets epoll watch a stream's plain leg.
-    pub(super) fn watch_plain(&mut self, slot: usize) {
+    pub(crate) fn watch_plain(&mut self, slot: usize) {
         let entry = self.enter(Entry::Plain(slot));
         let Some(bonded) = self.streams[slot].as_mut() else { return };
         bonded.entry = entry;
@@ -76,7 +78,7 @@ impl Bonds {
     }
 
     /// A stream is to have a connection over a network: one that is ready, or the next that will be.
-    pub(super) fn want(&mut self, network: usize, slot: usize) {
+    pub(crate) fn want(&mut self, network: usize, slot: usize) {
         match self.networks.take(network) {
             Some(index) => self.join(index, slot),
             None => {
@@ -88,7 +90,7 @@ impl Bonds {
     }
 
     /// A connection that is ready becomes one of a stream.
-    pub(super) fn join(&mut self, index: usize, slot: usize) {
+    pub(crate) fn join(&mut self, index: usize, slot: usize) {
         let Some(Entry::Spare(channel, network, window)) = self.entries[index].take() else { return };
         self.entries[index] = Some(Entry::Member(slot));
         let (tier, time, bound) = (self.networks.tier(network), self.time(), self.host.bond().connection_window);
@@ -104,7 +106,7 @@ impl Bonds {
     }
 
     /// Lets a stream move on, then does what it wants.
-    pub(super) fn proceed(&mut self, slot: usize, scratch: &mut Scratch) {
+    pub(crate) fn proceed(&mut self, slot: usize, scratch: &mut Scratch) {
         let now = self.time();
         let Some(bonded) = self.streams[slot].as_mut() else { return };
         let mut wants = Wants::default();
@@ -143,7 +145,7 @@ impl Bonds {
         }
     }
 
-    pub(super) fn give_turn(&mut self, slot: usize) {
+    pub(crate) fn give_turn(&mut self, slot: usize) {
         if let Some(bonded) = self.streams[slot].as_mut()
             && !mem::replace(&mut bonded.in_again, true)
         {
@@ -152,7 +154,7 @@ impl Bonds {
     }
 
     /// Sees to it that a stream has its turn when it is due.
-    pub(super) fn schedule(&mut self, slot: usize) {
+    pub(crate) fn schedule(&mut self, slot: usize) {
         let now = self.time();
         let Some(bonded) = self.streams[slot].as_mut() else { return };
         // After now: who always wanted its turn at once would leave the others none.
@@ -165,7 +167,7 @@ impl Bonds {
     }
 
     /// A connection of a stream is gone.
-    pub(super) fn on_lost(&mut self, slot: usize, member: Member, why: Lost) {
+    pub(crate) fn on_lost(&mut self, slot: usize, member: Member, why: Lost) {
         let network = usize::from(member.network);
         self.drop_entry(member.entry);
         drop(member);
@@ -181,7 +183,7 @@ impl Bonds {
     }
 
     /// *Serve*: a stream has said where it wants to go.
-    pub(super) fn dial(&mut self, slot: usize, target: Target) {
+    pub(crate) fn dial(&mut self, slot: usize, target: Target) {
         match target {
             Target::Address(server) => self.dial_one_of(slot, vec![server]),
             Target::Name(name, port) => {
@@ -191,8 +193,8 @@ impl Bonds {
         }
     }
 
-    /// *Serve*: a name has been looked up that [`Host::look_up`](super::Host::look_up) was asked for.
-    pub(crate) fn on_resolved(&mut self, slot: usize, serial: u64, addresses: io::Result<Vec<SocketAddr>>) {
+    /// *Serve*: a name has been looked up that [`Host::look_up`](crate::Host::look_up) was asked for.
+    pub fn on_resolved(&mut self, slot: usize, serial: u64, addresses: io::Result<Vec<SocketAddr>>) {
         if self.streams.get(slot).and_then(Option::as_ref).is_none_or(|bonded| bonded.id as u64 != serial) {
             return;
         }
@@ -203,7 +205,7 @@ impl Bonds {
     }
 
     /// *Serve*: dials the first of these that can be.
-    pub(super) fn dial_one_of(&mut self, slot: usize, mut servers: Vec<SocketAddr>) {
+    pub(crate) fn dial_one_of(&mut self, slot: usize, mut servers: Vec<SocketAddr>) {
         let mut ending = Ending::FarNotReached(io::ErrorKind::NotFound);
         while !servers.is_empty() {
             let server = canonical(servers.remove(0));
@@ -235,7 +237,7 @@ impl Bonds {
     }
 
     /// A stream has ended.
-    pub(super) fn end(&mut self, slot: usize, ending: Ending) {
+    pub(crate) fn end(&mut self, slot: usize, ending: Ending) {
         if let Some(bonded) = self.streams[slot].as_mut()
             && matches!((bonded.role, ending), (Role::Serve { .. }, Ending::FarNotReached(_)))
             && !bonded.others.is_empty()
@@ -264,7 +266,7 @@ impl Bonds {
     }
 
     /// A connection goes when it has said this.
-    pub(super) fn say_farewell(&mut self, member: Member, bytes: Vec<u8>) {
+    pub(crate) fn say_farewell(&mut self, member: Member, bytes: Vec<u8>) {
         let index = member.entry;
         let mut farewell = Box::new(Farewell::new(member.channel, bytes, self.now));
         let parting = farewell.go_on();
@@ -273,7 +275,7 @@ impl Bonds {
     }
 
     /// What becomes of a connection that has said its last, after a turn.
-    pub(super) fn part(&mut self, index: usize, parting: Parting) {
+    pub(crate) fn part(&mut self, index: usize, parting: Parting) {
         match parting {
             Parting::Over => self.drop_entry(index),
             Parting::Again => {

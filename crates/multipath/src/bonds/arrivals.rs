@@ -1,11 +1,12 @@
 //! Connections until they are of a stream: dialled and accepted ones, those that are ready, those that say of which stream they are.
 
-use super::{
-    BondConfig, Bonds, Entry, Origin,
-    entrance::{Entrance, Step, Unfit},
+use super::{Bonds, Entry, Origin};
+use crate::{
+    handshake::{Entrance, Step, Unfit},
     host::Preface,
     life::Bonded,
     member::Member,
+    settings::BondConfig,
 };
 use bond::{Frame, Reader, Step as Said};
 use intercept::{leg, sys};
@@ -21,7 +22,7 @@ const MOST_MEMBERS: usize = 2 * BondConfig::MOST_NETWORKS;
 
 impl Bonds {
     /// A connection has come to a listener for bonds.
-    pub(crate) fn greet(&mut self, socket: Socket, preface: Option<Preface>) {
+    pub fn greet(&mut self, socket: Socket, preface: Option<Preface>) {
         if self.draining {
             return;
         }
@@ -46,16 +47,16 @@ impl Bonds {
         }
     }
 
-    pub(super) fn is_stranger(&self, index: usize) -> bool {
+    pub(crate) fn is_stranger(&self, index: usize) -> bool {
         matches!(&self.entries[index], Some(Entry::Entrance(entrance, Origin::Accepted(_))) if entrance.is_stranger())
     }
 
     /// Whether it was accepted, and is not in.
-    pub(super) fn is_arriving(&self, index: usize) -> bool {
+    pub(crate) fn is_arriving(&self, index: usize) -> bool {
         matches!(&self.entries[index], Some(Entry::Entrance(_, Origin::Accepted(_))))
     }
 
-    pub(super) fn on_entrance(&mut self, index: usize, scratch: &mut Scratch) {
+    pub(crate) fn on_entrance(&mut self, index: usize, scratch: &mut Scratch) {
         let Some(Entry::Entrance(entrance, origin)) = self.entries[index].take() else { return };
         let since = entrance.since;
         match entrance.step(&self.keeper) {
@@ -92,7 +93,7 @@ impl Bonds {
     }
 
     /// Gives a connection that was accepted the profile of where it leads.
-    pub(super) fn tune(&self, socket: &Socket) {
+    pub(crate) fn tune(&self, socket: &Socket) {
         let Some(peer) = socket.peer_addr().ok().and_then(|peer| peer.as_socket()) else { return };
         // A listener for both families tells IPv4 addresses in the form of IPv6.
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
@@ -103,7 +104,7 @@ impl Bonds {
     }
 
     /// Gives a connection that has just become ready to a stream that waits for one.
-    pub(super) fn hand_out(&mut self, network: usize, scratch: &mut Scratch) {
+    pub(crate) fn hand_out(&mut self, network: usize, scratch: &mut Scratch) {
         while let Some((slot, id)) = self.networks.next_wanting(network) {
             if self.streams.get(slot).and_then(Option::as_ref).is_some_and(|bonded| bonded.id == id)
                 && let Some(index) = self.networks.take(network)
@@ -116,7 +117,7 @@ impl Bonds {
     }
 
     /// One that has the key says of which stream it is.
-    pub(super) fn on_guest(&mut self, index: usize, scratch: &mut Scratch) {
+    pub(crate) fn on_guest(&mut self, index: usize, scratch: &mut Scratch) {
         let Some(Entry::Guest(mut channel, window, preface, mut heard)) = self.entries[index].take() else { return };
         let joins = loop {
             let mut byte = [0; 20];
@@ -151,7 +152,7 @@ impl Bonds {
     }
 
     /// A connection says of which stream it is: of one there is, or the first of one.
-    pub(super) fn admit(
+    pub(crate) fn admit(
         &mut self,
         member: Member,
         (id, known, tier): (u128, bool, u8),
@@ -166,7 +167,7 @@ impl Bonds {
                 let why = if self.draining { bond::Why::Stopped } else { bond::Why::Reset };
                 return self.say_farewell(member, Frame::Reset(why as u8).header().to_vec());
             }
-            None if self.len() >= self.host.most_streams() => {
+            None if self.stream_count() >= self.host.most_streams() => {
                 return self.say_farewell(member, Frame::Reset(bond::Why::NoRoom as u8).header().to_vec());
             }
             None => {
@@ -189,7 +190,7 @@ impl Bonds {
     }
 
     /// Keeps connections ready over the networks.
-    pub(super) fn dial_networks(&mut self) {
+    pub(crate) fn dial_networks(&mut self) {
         while let Some((network, socket)) = self.networks.dial(self.now) {
             match socket {
                 Ok(socket) => {

@@ -1,25 +1,23 @@
 //! What is shown of a bond: its networks, what is believed of each, what went over it, and who waited for whom.
 
-use super::{
-    Bonds,
-    life::{Bonded, Role},
-};
+use super::Bonds;
+use crate::life::{Bonded, Role};
 use intercept::{leg, sys::TcpInfo};
 use relay::{DirectionStats, FlowStats, MultipathView, PathView};
 
 impl Bonds {
     /// Every stream as it is now.
-    pub(crate) fn stats(&self) -> Vec<FlowStats> {
+    pub fn stats(&self) -> Vec<FlowStats> {
         self.streams.iter().flatten().map(|bonded| self.stats_of(bonded, true)).collect()
     }
 
     /// The bonds of those that are not over, as they are now.
-    pub(crate) fn views(&self) -> impl Iterator<Item = MultipathView> {
+    pub fn views(&self) -> impl Iterator<Item = MultipathView> {
         self.streams.iter().flatten().filter_map(|bonded| self.stats_of(bonded, false).multipath)
     }
 
     /// Bytes carried so far by those that are not over, up and down.
-    pub(crate) fn carried(&self) -> (u64, u64) {
+    pub fn carried(&self) -> (u64, u64) {
         let both = self.streams.iter().flatten().map(|bonded| match bonded.role {
             Role::Connect { .. } => (bonded.taken, bonded.given),
             Role::Serve { .. } => (bonded.given, bonded.taken),
@@ -28,7 +26,7 @@ impl Bonds {
     }
 
     /// A stream as it is now, or as it was last, without what takes a look at its queues.
-    pub(super) fn stats_of(&self, bonded: &Bonded, looks: bool) -> FlowStats {
+    pub(crate) fn stats_of(&self, bonded: &Bonded, looks: bool) -> FlowStats {
         let plain = bonded.plain.as_ref().and_then(|plain| intercept::sys::tcp_info(plain).ok()).unwrap_or_default();
         let control = if looks { bonded.plain.as_ref().map(leg::controller_of).unwrap_or_default() } else { String::new() };
         let (bond, paths) = self.paths_of(bonded, looks);

@@ -1,7 +1,7 @@
-//! What the fuzz targets try of the entrance of a bond. Not an API.
+//! What the fuzz targets try of this crate that is private to it. Not an API.
 
-use super::{
-    entrance::{Entrance, Keeper, Step, Unfit},
+use crate::{
+    handshake::{Entrance, Keeper, Step, Unfit},
     tls::Encryption,
 };
 use bond::{Dialled, Key};
@@ -74,7 +74,7 @@ fn hear(mut socket: &Socket) -> Vec<u8> {
 /// # Panics
 /// When somebody without the key gets in or hears anything, when broken TLS gets in, or when two
 /// ends between which nothing is changed do not get in.
-pub fn entrance(data: &[u8]) {
+pub fn handshake(data: &[u8]) {
     let Some((&first, bytes)) = data.split_first() else { return };
     let encrypts = first & 4 != 0;
     match first & 3 {

@@ -1,8 +1,8 @@
 //! Who takes too long, and who has gone silent.
 
-use super::{
-    Bonds, Entry, Origin,
-    entrance::Unfit,
+use super::{Bonds, Entry, Origin};
+use crate::{
+    handshake::Unfit,
     life::Role,
     networks::{self, MOST_PATIENCE},
 };
@@ -19,7 +19,7 @@ const STANDS_STILL: Duration = Duration::from_secs(1);
 
 impl Bonds {
     /// Now and then: who takes too long, who has gone silent.
-    pub(super) fn take_care(&mut self) {
+    pub(crate) fn take_care(&mut self) {
         let now = self.now;
         for index in mem::take(&mut self.strangers) {
             match &self.entries[index] {
@@ -50,7 +50,7 @@ impl Bonds {
         }
     }
 
-    pub(super) fn care_for(&mut self, slot: usize) {
+    pub(crate) fn care_for(&mut self, slot: usize) {
         let (now, outage, idle, connect) = (self.now, self.host.bond().outage, self.host.idle_timeout(), self.host.connect_timeout());
         let Some(bonded) = self.streams[slot].as_mut() else { return };
         bonded.keep_alive();

@@ -1,6 +1,6 @@
 //! A bond as it is wanted: its networks, its key, who gets what.
 
-use super::haul::Pipes;
+use crate::zero_copy::Pipes;
 use bond::{Key, Scheduler};
 use intercept::{
     Destinations, Interface, Prefix,

@@ -1,6 +1,6 @@
 //! A connection whose stream is over, and that has something left to say.
 
-use super::channel::Channel;
+use crate::channel::Channel;
 use rustix::io::Errno;
 use socket2::Socket;
 use std::{
@@ -17,7 +17,7 @@ const TURN_BYTES: usize = 16 * 1024;
 
 /// What a turn has come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Parting {
+pub(crate) enum Parting {
     Over,
     /// There is more to read, of which epoll would not tell again.
     Again,
@@ -28,7 +28,7 @@ pub(super) enum Parting {
 /// A connection that says its last, and goes when the other end does: one that was closed at once would be reset by what still comes, and what it had said
 /// be lost with it.
 #[derive(Debug)]
-pub(super) struct Farewell {
+pub(crate) struct Farewell {
     channel: Channel,
     bytes: Vec<u8>,
     said: usize,
@@ -37,20 +37,20 @@ pub(super) struct Farewell {
 }
 
 impl Farewell {
-    pub(super) fn new(channel: Channel, bytes: Vec<u8>, now: Instant) -> Self {
+    pub(crate) fn new(channel: Channel, bytes: Vec<u8>, now: Instant) -> Self {
         Farewell { channel, bytes, said: 0, is_shut: false, until: now + PATIENCE }
     }
 
-    pub(super) fn is_late(&self, now: Instant) -> bool {
+    pub(crate) fn is_late(&self, now: Instant) -> bool {
         now >= self.until
     }
 
-    pub(super) fn socket(&self) -> &Socket {
+    pub(crate) fn socket(&self) -> &Socket {
         self.channel.socket()
     }
 
     /// Goes on.
-    pub(super) fn go_on(&mut self) -> Parting {
+    pub(crate) fn go_on(&mut self) -> Parting {
         while self.said < self.bytes.len() {
             match self.channel.send(&[IoSlice::new(&self.bytes[self.said..])], false) {
                 Ok(count) => self.said += count,

@@ -1,6 +1,6 @@
 //! What a bond asks of the proxy that it is part of, and what that tells it of clients and servers.
 
-use super::settings::BondConfig;
+use crate::settings::BondConfig;
 use bond::Target;
 use intercept::leg::{LegProfile, Shares};
 use relay::Ending;
