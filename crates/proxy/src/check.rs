@@ -2,7 +2,10 @@
 //! (`intercept::check`), descriptors, open listeners, and the networks of a bond, which are
 //! dialled.
 
-use crate::{Config, Listen, control::Remote};
+use crate::{
+    config::{Config, Listen},
+    control::Remote,
+};
 use intercept::{
     check::{Trial, TrialResult, try_controllers, try_firewall, try_forwarding, try_interfaces, try_port, try_routed},
     leg,

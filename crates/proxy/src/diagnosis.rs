@@ -1,7 +1,10 @@
 //! What is likely wrong around a proxy, from what it counts and what its flows do; and whether a host's settings are enough for
 //! a link. Pure.
 
-use crate::{FlowView, Limiter, control::Status};
+use crate::{
+    control::Status,
+    meter::{FlowView, Limiter},
+};
 use intercept::{Counted, ReceiveCounters, rules::MARK};
 use units::{Bytes, Rate, Span};
 
@@ -157,7 +160,7 @@ pub fn bounds_of_host() -> Option<Bounds> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Totals;
+    use crate::meter::Totals;
 
     fn status(ended: [u64; 9], oneway: u64) -> Status {
         Status {

@@ -1,6 +1,6 @@
 //! What flows came to, for Prometheus: base units, no label a flow.
 
-use crate::{Ending, NetworkTotals, Proxy, control::Status, gate};
+use crate::{control::Status, gate, meter::NetworkTotals, running::Proxy};
 use intercept::OpenError;
 use metrics_server::Server;
 use prometheus_client::{
@@ -13,6 +13,7 @@ use prometheus_client::{
     },
     registry::{Registry, Unit},
 };
+use relay::Ending;
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
@@ -124,7 +125,7 @@ fn counters(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Totals;
+    use crate::meter::Totals;
     use intercept::Counted;
 
     #[test]

@@ -7,10 +7,10 @@ mod room;
 pub(crate) mod sys;
 
 use crate::{
-    StartError,
     carrier::{Carrier, CarrierContext, OpenCarrier},
     config::{Config, Way},
     connection::{Connection, Side, Start, Wants, refuse_socks},
+    error::StartError,
     flow_log::{self, Lines},
     gate::Note,
     greeting::{RequestedServer, proxy_header},

@@ -1,7 +1,13 @@
 //! The answering side of the control socket: a thread that accepts, and one for each asker.
 
 use super::protocol::{LONGEST_REQUEST, Request, is_name, read_line, socket_name, write_line};
-use crate::{Change, ChangeError, FlowView, Proxy, StartError, worker::sys};
+use crate::{
+    error::{ChangeError, StartError},
+    gate::Change,
+    meter::FlowView,
+    running::Proxy,
+    worker::sys,
+};
 use intercept::{
     OpenError,
     runtime_dir::{Access, Claim, ClaimError, Places},
