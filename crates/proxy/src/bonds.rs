@@ -76,7 +76,7 @@ impl Host for BondHost {
     }
 
     fn most_streams(&self) -> usize {
-        self.config.room_of_a_worker()
+        self.config.soft_limit_of_a_worker()
     }
 
     fn look_up(&self, name: String, port: u16, stream: usize, serial: u64) {

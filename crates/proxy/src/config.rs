@@ -11,4 +11,4 @@ mod types;
 
 pub use check::ConfigError;
 pub use file::Service;
-pub use types::{BufferSetting, Config, Listen, ProxyVersion, Way};
+pub use types::{BufferSetting, Config, Listen, ListenMode, ProxyVersion};

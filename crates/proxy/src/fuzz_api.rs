@@ -2,7 +2,7 @@
 
 use crate::{
     config::ProxyVersion,
-    greeting::{Greeting, Heard, LONGEST, RequestedServer, proxy_header},
+    greeting::{Greeting, GreetingStep, LONGEST, RequestedServer, proxy_header},
 };
 use intercept::fuzz_api::{name, take};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -25,13 +25,13 @@ fn greet(mut greeting: Greeting, bytes: &[u8], step: usize) -> Outcome {
     while let Some(piece) = pieces.next() {
         let mut piece = piece;
         loop {
-            match greeting.hear(std::mem::take(&mut piece)) {
-                Ok(Heard::More) => break,
-                Ok(Heard::Say(bytes)) => {
+            match greeting.receive(std::mem::take(&mut piece)) {
+                Ok(GreetingStep::More) => break,
+                Ok(GreetingStep::Reply(bytes)) => {
                     said.extend(bytes);
                     assert!(said.len() <= 2, "it says more than which method it takes");
                 }
-                Ok(Heard::Over(target)) => {
+                Ok(GreetingStep::Done(target)) => {
                     let client = greeting.client;
                     let mut rest = greeting.rest();
                     pieces.for_each(|piece| rest.extend(piece));

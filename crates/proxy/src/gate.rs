@@ -13,9 +13,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the gate may be told.
+/// What the gate may be told to do, or asked.
 #[derive(Debug)]
-pub(crate) enum Note {
+pub(crate) enum GateCommand {
     /// A worker has no room for more flows, or has it again.
     Full(bool),
     /// No new connections from now on; the answer comes when none can come any more.
@@ -63,7 +63,7 @@ impl Gate {
     pub(crate) fn start(
         rules: Installed,
         memory_limit: Option<u64>,
-        notes: mpsc::Receiver<Note>,
+        notes: mpsc::Receiver<GateCommand>,
         failures: mpsc::Sender<Failure>,
     ) -> std::io::Result<thread::JoinHandle<()>> {
         let gate = Gate { rules, memory_limit, short_of_memory: false, full_workers: 0, shut: false };
@@ -78,11 +78,11 @@ impl Gate {
         })
     }
 
-    fn run(mut self, notes: &mpsc::Receiver<Note>) -> Result<(), RulesLost> {
+    fn run(mut self, notes: &mpsc::Receiver<GateCommand>) -> Result<(), RulesLost> {
         let (mut looked, mut checked) = (Instant::now(), Instant::now());
         loop {
             match notes.recv_timeout(CHECK.saturating_sub(checked.elapsed())) {
-                Ok(note) => self.heed(note),
+                Ok(note) => self.handle(note),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
             }
@@ -101,24 +101,24 @@ impl Gate {
         }
     }
 
-    fn heed(&mut self, note: Note) {
+    fn handle(&mut self, note: GateCommand) {
         // Whoever asked may be gone: nothing is lost with the answer.
         match note {
-            Note::Full(true) => self.full_workers += 1,
-            Note::Full(false) => self.full_workers = self.full_workers.saturating_sub(1),
-            Note::Shut(done) => {
+            GateCommand::Full(true) => self.full_workers += 1,
+            GateCommand::Full(false) => self.full_workers = self.full_workers.saturating_sub(1),
+            GateCommand::Shut(done) => {
                 self.shut = true;
                 self.turn();
                 let _ = done.send(());
                 return;
             }
-            Note::Memory(limit) => {
+            GateCommand::Memory(limit) => {
                 self.memory_limit = limit;
                 return;
             }
-            Note::Policy(policy, answer) => return drop(answer.send(self.rules.set_policy(policy))),
-            Note::Counted(answer) => return drop(answer.send(self.rules.counted())),
-            Note::Bypass(change, answer) => return drop(answer.send(self.change_bypass(change))),
+            GateCommand::Policy(policy, answer) => return drop(answer.send(self.rules.set_policy(policy))),
+            GateCommand::Counted(answer) => return drop(answer.send(self.rules.counted())),
+            GateCommand::Bypass(change, answer) => return drop(answer.send(self.change_bypass(change))),
         }
         self.turn();
     }

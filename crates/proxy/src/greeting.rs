@@ -30,15 +30,15 @@ pub(crate) enum RequestedServer {
     Name(String, u16),
 }
 
-/// What a greeting has come to.
+/// What came of the bytes received so far.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum GreetingStep {
     /// More must come.
     More,
     /// This is to be said to the client; then more must come, or has already.
-    Say(Vec<u8>),
+    Reply(Vec<u8>),
     /// It is over; where to, when the client has said so.
-    Over(Option<RequestedServer>),
+    Done(Option<RequestedServer>),
 }
 
 /// Why a greeting leads nowhere.
@@ -95,8 +95,8 @@ impl Greeting {
         self.heard
     }
 
-    /// Takes in what came. To be called again, with nothing, after [`Heard::Say`].
-    pub(crate) fn hear(&mut self, bytes: &[u8]) -> Result<Heard, Refusal> {
+    /// Takes in what came. After [`GreetingStep::Reply`] it is to be called again, with no bytes.
+    pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<GreetingStep, Refusal> {
         self.heard.extend_from_slice(bytes);
         loop {
             let heard = match self.stage {
@@ -104,10 +104,10 @@ impl Greeting {
                 Stage::SocksMethods => self.socks_methods()?,
                 Stage::SocksPassword => self.socks_password()?,
                 Stage::SocksRequest => self.socks_request()?,
-                Stage::Nothing => return Ok(Heard::Over(None)),
+                Stage::Nothing => return Ok(GreetingStep::Done(None)),
             };
             match heard {
-                Some(Heard::More) if self.heard.len() > LONGEST => return Err(refuse("a greeting without end", &[])),
+                Some(GreetingStep::More) if self.heard.len() > LONGEST => return Err(refuse("a greeting without end", &[])),
                 Some(heard) => return Ok(heard),
                 None => {}
             }
@@ -115,22 +115,22 @@ impl Greeting {
     }
 
     /// PROXY protocol, sections 2.1 and 2.2 of its specification.
-    fn proxy_header(&mut self, then_socks: bool) -> Result<Option<Heard>, Refusal> {
+    fn proxy_header(&mut self, then_socks: bool) -> Result<Option<GreetingStep>, Refusal> {
         let is_begun = |prefix: &[u8]| prefix.starts_with(&self.heard[..self.heard.len().min(prefix.len())]);
         // Parsed once it is whole, so that the result does not depend on segmentation.
         let parsed = if is_begun(b"PROXY ") {
             let line = &self.heard[..self.heard.len().min(LONGEST_LINE)];
             match line.iter().position(|byte| *byte == b'\n') {
                 Some(end) => v1::Header::try_from(&line[..=end]).ok().map(|header| (of_v1(&header.addresses), end + 1)),
-                None if line.len() < LONGEST_LINE => return Ok(Some(Heard::More)),
+                None if line.len() < LONGEST_LINE => return Ok(Some(GreetingStep::More)),
                 None => None,
             }
         } else if is_begun(v2::PROTOCOL_PREFIX) {
-            let Some((fixed, rest)) = self.heard.split_at_checked(V2_FIXED) else { return Ok(Some(Heard::More)) };
+            let Some((fixed, rest)) = self.heard.split_at_checked(V2_FIXED) else { return Ok(Some(GreetingStep::More)) };
             let length = V2_FIXED + usize::from(u16::from_be_bytes([fixed[V2_FIXED - 2], fixed[V2_FIXED - 1]]));
             match fixed[v2::PROTOCOL_PREFIX.len()] {
                 _ if length > LONGEST => None,
-                _ if V2_FIXED + rest.len() < length => return Ok(Some(Heard::More)),
+                _ if V2_FIXED + rest.len() < length => return Ok(Some(GreetingStep::More)),
                 // A connection of the proxy itself, as for health checks, whatever addresses
                 // follow.
                 V2_LOCAL => Some((None, length)),
@@ -149,15 +149,15 @@ impl Greeting {
     }
 
     /// RFC 1928 §3.
-    fn socks_methods(&mut self) -> Result<Option<Heard>, Refusal> {
+    fn socks_methods(&mut self) -> Result<Option<GreetingStep>, Refusal> {
         match self.heard.first() {
-            None => return Ok(Some(Heard::More)),
+            None => return Ok(Some(GreetingStep::More)),
             Some(5) => {}
             Some(4) => return Err(refuse("SOCKS version 4; this is version 5", &[0, 91, 0, 0, 0, 0, 0, 0])),
             Some(_) => return Err(refuse("not SOCKS", &[])),
         }
-        let Some(count) = self.heard.get(1).map(|count| usize::from(*count)) else { return Ok(Some(Heard::More)) };
-        let Some(methods) = self.heard.get(2..2 + count) else { return Ok(Some(Heard::More)) };
+        let Some(count) = self.heard.get(1).map(|count| usize::from(*count)) else { return Ok(Some(GreetingStep::More)) };
+        let Some(methods) = self.heard.get(2..2 + count) else { return Ok(Some(GreetingStep::More)) };
         let (method, next, lacks) = if self.users.are_required() {
             (PASSWORD, Stage::SocksPassword, "a SOCKS client that offers no user and password")
         } else {
@@ -168,30 +168,30 @@ impl Greeting {
         }
         self.heard.drain(..2 + count);
         self.stage = next;
-        Ok(Some(Heard::Say(vec![5, method])))
+        Ok(Some(GreetingStep::Reply(vec![5, method])))
     }
 
     /// RFC 1929 §2.
-    fn socks_password(&mut self) -> Result<Option<Heard>, Refusal> {
-        let [version, rest @ ..] = self.heard.as_slice() else { return Ok(Some(Heard::More)) };
+    fn socks_password(&mut self) -> Result<Option<GreetingStep>, Refusal> {
+        let [version, rest @ ..] = self.heard.as_slice() else { return Ok(Some(GreetingStep::More)) };
         if *version != 1 {
             return Err(refuse("a SOCKS client that says no user and password where it must", &[1, 1]));
         }
-        let Some((name, rest)) = counted(rest) else { return Ok(Some(Heard::More)) };
-        let Some((password, _)) = counted(rest) else { return Ok(Some(Heard::More)) };
+        let Some((name, rest)) = counted(rest) else { return Ok(Some(GreetingStep::More)) };
+        let Some((password, _)) = counted(rest) else { return Ok(Some(GreetingStep::More)) };
         if !self.users.have(name, password) {
             return Err(refuse("a wrong user or password", &[1, 1]));
         }
         let all = 1 + 1 + name.len() + 1 + password.len();
         self.heard.drain(..all);
         self.stage = Stage::SocksRequest;
-        Ok(Some(Heard::Say(vec![1, 0])))
+        Ok(Some(GreetingStep::Reply(vec![1, 0])))
     }
 
     /// RFC 1928 §4.
-    fn socks_request(&mut self) -> Result<Option<Heard>, Refusal> {
+    fn socks_request(&mut self) -> Result<Option<GreetingStep>, Refusal> {
         let heard = &self.heard;
-        let [version, command, _, kind, body @ ..] = heard.as_slice() else { return Ok(Some(Heard::More)) };
+        let [version, command, _, kind, body @ ..] = heard.as_slice() else { return Ok(Some(GreetingStep::More)) };
         if *version != 5 {
             return Err(refuse("not SOCKS", &[]));
         }
@@ -202,10 +202,10 @@ impl Greeting {
             (1, _) => 4,
             (4, _) => 16,
             (3, Some(length)) => 1 + usize::from(*length),
-            (3, None) => return Ok(Some(Heard::More)),
+            (3, None) => return Ok(Some(GreetingStep::More)),
             _ => return Err(refuse("a SOCKS address of unknown kind", &socks_reply(8))),
         };
-        let (Some(address), Some(port)) = (body.get(..length), body.get(length..length + 2)) else { return Ok(Some(Heard::More)) };
+        let (Some(address), Some(port)) = (body.get(..length), body.get(length..length + 2)) else { return Ok(Some(GreetingStep::More)) };
         let port = u16::from_be_bytes([port[0], port[1]]);
         let target = match address.len() {
             4 if *kind == 1 => {
@@ -219,7 +219,7 @@ impl Greeting {
         let all = 4 + length + 2;
         self.heard.drain(..all);
         self.stage = Stage::Nothing;
-        Ok(Some(Heard::Over(Some(target))))
+        Ok(Some(GreetingStep::Done(Some(target))))
     }
 }
 
@@ -312,16 +312,16 @@ mod tests {
         let mut pieces = bytes.chunks(step);
         let mut piece = pieces.next().unwrap_or_default();
         loop {
-            match greeting.hear(piece)? {
-                Heard::More => match pieces.next() {
+            match greeting.receive(piece)? {
+                GreetingStep::More => match pieces.next() {
                     Some(next) => piece = next,
                     None => return Err(refuse("it never ended", &[])),
                 },
-                Heard::Say(bytes) => {
+                GreetingStep::Reply(bytes) => {
                     said.extend(bytes);
                     piece = &[];
                 }
-                Heard::Over(target) => {
+                GreetingStep::Done(target) => {
                     let client = greeting.client;
                     let mut rest = greeting.rest();
                     pieces.for_each(|piece| rest.extend(piece));

@@ -32,7 +32,7 @@ mod resolver;
 mod running;
 mod worker;
 
-pub use config::{BufferSetting, Config, ConfigError, Listen, ProxyVersion, Service, Way};
+pub use config::{BufferSetting, Config, ConfigError, Listen, ListenMode, ProxyVersion, Service};
 pub use error::{ChangeError, StartError};
 pub use failure::Failure;
 pub use gate::Change;

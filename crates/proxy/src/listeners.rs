@@ -34,14 +34,14 @@ fn options(config: &Config, listen: &Listen) -> ListenerOptions {
             .filter(|_| listen.takes_streams())
             .map(|window| window.0 as usize),
         mss: config.policy.near.mss,
-        backlog: BACKLOG.min(config.brim_of_a_worker()),
+        backlog: BACKLOG.min(config.hard_limit_of_a_worker()),
     }
 }
 
 impl WorkerListener {
     /// Takes the users that a configuration has for it, for clients from now on.
     pub(crate) fn take_users(&mut self, config: &Config) {
-        let same = |listen: &&Listen| (listen.at, listen.way) == (self.listen.at, self.listen.way);
+        let same = |listen: &&Listen| (listen.at, listen.mode) == (self.listen.at, self.listen.mode);
         if let Some(listen) = config.listen.iter().find(same) {
             self.listen.users = listen.users.clone();
         }

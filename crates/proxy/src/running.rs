@@ -2,15 +2,15 @@
 
 use crate::{
     bonds,
-    config::{Config, Way},
+    config::{Config, ListenMode},
     error::{ChangeError, StartError},
     failure::Failure,
     flow_log,
-    gate::{self, Change, Gate, Note},
+    gate::{self, Change, Gate, GateCommand},
     liveness::{Liveness, Turns},
     meter::Totals,
     resolver,
-    worker::{Command, Mailbox, OnEnd, Ties, Worker, sys},
+    worker::{Command, Mailbox, OnEnd, Worker, WorkerContext, sys},
 };
 use intercept::{
     Controllers, Counted, Egress, LinkView, OpenError, Prefix,
@@ -37,7 +37,7 @@ pub struct Proxy {
     /// What the legs have of the kernel: their controllers, and the links that they leave through.
     kernel: Mutex<(Controllers, Option<Egress>)>,
     /// The way from the firewall, where that is ours.
-    gate: Option<(mpsc::Sender<Note>, thread::JoinHandle<()>)>,
+    gate: Option<(mpsc::Sender<GateCommand>, thread::JoinHandle<()>)>,
     log: Option<thread::JoinHandle<()>>,
     failures: Mutex<Option<mpsc::Receiver<Failure>>>,
     _mtu_probing: Option<Changed>,
@@ -55,7 +55,7 @@ impl Handle {
     fn start(
         config: &Arc<Config>,
         failures: mpsc::Sender<Failure>,
-        ties: impl FnOnce(mpsc::Receiver<Command>, Arc<Turns>) -> Ties,
+        context: impl FnOnce(mpsc::Receiver<Command>, Arc<Turns>) -> WorkerContext,
     ) -> Result<Self, StartError> {
         let failed = |what| move |why| StartError::System { what, why };
         let waker = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
@@ -63,13 +63,13 @@ impl Handle {
         let (commands, inbox) = mpsc::channel();
         let (tell, started) = mpsc::channel();
         let turns = Arc::new(Turns::default());
-        let (config, at, ties) = (config.clone(), waker.as_raw_fd(), ties(inbox, turns.clone()));
-        let (number, ended) = (ties.number, turns.clone());
+        let (config, at, context) = (config.clone(), waker.as_raw_fd(), context(inbox, turns.clone()));
+        let (number, ended) = (context.number, turns.clone());
         let name = format!("tandem-{number}");
         let work = move || {
             let worker = sys::own_descriptors(at)
                 .map_err(failed("give a worker thread a descriptor table of its own"))
-                .and_then(|waker| Worker::new(config, waker, ties));
+                .and_then(|waker| Worker::new(config, waker, context));
             match worker {
                 Ok(worker) => {
                     let _ = tell.send(Ok(()));
@@ -122,7 +122,7 @@ impl Proxy {
         let (names, questions) = mpsc::channel();
         let (notes, gate_inbox) = mpsc::channel();
         for number in 0..config.threads.max(1) {
-            let ties = |inbox, turns| Ties {
+            let context = |inbox, turns| WorkerContext {
                 number,
                 inbox,
                 turns,
@@ -132,9 +132,9 @@ impl Proxy {
                 names: names.clone(),
                 open_carrier: bonds::open,
             };
-            proxy.workers.push(Handle::start(&config, failed_parts.clone(), ties)?);
+            proxy.workers.push(Handle::start(&config, failed_parts.clone(), context)?);
         }
-        if config.listen.iter().any(|listen| matches!(listen.way, Way::Socks5 | Way::Bond)) {
+        if config.listen.iter().any(|listen| matches!(listen.mode, ListenMode::Socks5 | ListenMode::Bond)) {
             let mailboxes: Vec<Mailbox> = proxy.workers.iter().map(|worker| worker.mailbox.clone()).collect();
             let tell = move |worker: usize, answer| mailboxes[worker].send(Command::Resolved(answer));
             resolver::start(questions, tell).map_err(failed("start the threads that look names up"))?;
@@ -189,7 +189,7 @@ impl Proxy {
     }
 
     /// Asks the gate; none when there is none.
-    fn ask<T>(&self, note: impl FnOnce(mpsc::Sender<T>) -> Note) -> Option<Result<T, ChangeError>> {
+    fn ask<T>(&self, note: impl FnOnce(mpsc::Sender<T>) -> GateCommand) -> Option<Result<T, ChangeError>> {
         let (notes, _) = self.gate.as_ref()?;
         let (reply, answer) = mpsc::channel();
         let asked = notes.send(note(reply));
@@ -198,12 +198,12 @@ impl Proxy {
 
     /// What the firewall has counted; none when its rules are not ours.
     pub fn counted(&self) -> Option<Result<Counted, ChangeError>> {
-        Some(self.ask(Note::Counted)?.and_then(|counted| Ok(counted?)))
+        Some(self.ask(GateCommand::Counted)?.and_then(|counted| Ok(counted?)))
     }
 
     /// Changes the prefixes whose connections bypass, whichever end is in them; returns the list as it then is.
     pub fn bypass(&self, change: Change) -> Result<Vec<Prefix>, ChangeError> {
-        let answer = self.ask(|reply| Note::Bypass(change, reply)).ok_or(ChangeError::NoRules)?;
+        let answer = self.ask(|reply| GateCommand::Bypass(change, reply)).ok_or(ChangeError::NoRules)?;
         Ok(answer??)
     }
 
@@ -223,11 +223,11 @@ impl Proxy {
         // Connections that have one of the controllers that go keep it.
         kernel.0 = controllers;
         config.rename_controllers();
-        if let Some(answer) = self.ask(|reply| Note::Policy(config.policy.rules.clone(), reply)) {
+        if let Some(answer) = self.ask(|reply| GateCommand::Policy(config.policy.rules.clone(), reply)) {
             answer??;
         }
         if let Some((notes, _)) = &self.gate {
-            let _ = notes.send(Note::Memory(gate::memory_limit(&config)));
+            let _ = notes.send(GateCommand::Memory(gate::memory_limit(&config)));
         }
         let config = Arc::new(config);
         *present = config.clone();
@@ -243,7 +243,7 @@ impl Proxy {
 
     /// Takes no new connections from now on; those there are go on.
     pub fn begin_drain(&self) {
-        self.ask(Note::Shut);
+        self.ask(GateCommand::Shut);
         self.send_all(|| Command::Drain);
     }
 
@@ -276,7 +276,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.ask(Note::Shut);
+        self.ask(GateCommand::Shut);
         self.send_all(|| Command::Stop);
         self.join();
     }

@@ -1,18 +1,18 @@
 //! A worker: one thread, its listeners, its epoll, its connections. It shares nothing with the others.
 
+mod admission;
 mod carried;
 mod greet;
 mod pending_clients;
-mod room;
 pub(crate) mod sys;
 
 use crate::{
     carrier::{Carrier, CarrierContext, OpenCarrier},
-    config::{Config, Way},
+    config::{Config, ListenMode},
     connection::{Connection, Side, Start, Wants, refuse_socks},
     error::StartError,
     flow_log::{self, Lines},
-    gate::Note,
+    gate::GateCommand,
     greeting::{RequestedServer, proxy_header},
     listeners::{self, WorkerListener},
     liveness::Turns,
@@ -74,14 +74,14 @@ impl Mailbox {
 /// Who hears of each flow that ends.
 pub(crate) type OnEnd = Arc<dyn Fn(FlowRecord) + Send + Sync>;
 
-/// What ties a worker to the rest of the proxy.
-pub(crate) struct Ties {
+/// What connects a worker to the rest of the proxy.
+pub(crate) struct WorkerContext {
     pub(crate) number: usize,
     pub(crate) inbox: mpsc::Receiver<Command>,
     pub(crate) turns: Arc<Turns>,
     pub(crate) on_end: OnEnd,
-    /// Where it says that it is full; none when connections can't pass unsplit, so that they must wait.
-    pub(crate) gate: Option<mpsc::Sender<Note>>,
+    /// Where it says that it is full; none: connections can't pass unsplit and must wait.
+    pub(crate) gate: Option<mpsc::Sender<GateCommand>>,
     pub(crate) log: Option<flow_log::Batches>,
     pub(crate) names: mpsc::Sender<Question>,
     pub(crate) open_carrier: OpenCarrier,
@@ -93,16 +93,17 @@ struct Survey {
     reply: mpsc::Sender<Vec<FlowStats>>,
 }
 
-/// How long a worker whose gate is shut still takes those who had begun to connect before: a handshake of this round trip time.
-const LATE: Duration = Duration::from_secs(1);
+/// How long a draining worker whose gate is shut still accepts connections whose handshake had begun
+/// before: a handshake at this round trip time.
+const DRAIN_GRACE: Duration = Duration::from_secs(1);
 /// How many slots a survey looks at before traffic has its turn again.
 const SURVEYED: usize = 128;
 /// How often connects are checked against their limit.
 const CONNECT_TICK: Duration = Duration::from_millis(200);
-/// How often connections are looked after that have been here for a while, at least.
-const CARE: Duration = Duration::from_secs(5);
-/// How long listeners rest that could not accept.
-const REST: Duration = Duration::from_secs(1);
+/// The longest time between two checks of the established connections.
+const CONNECTIONS_CHECK: Duration = Duration::from_secs(5);
+/// How long listeners are paused that could not accept.
+const LISTENER_PAUSE: Duration = Duration::from_secs(1);
 /// How often connections that wait for something without an event get a turn.
 const TICK: Duration = Duration::from_millis(2);
 
@@ -141,7 +142,7 @@ impl Token {
 /// One thread's share of the proxy.
 pub(crate) struct Worker {
     config: Arc<Config>,
-    ties: Ties,
+    context: WorkerContext,
     epoll: OwnedFd,
     waker: OwnedFd,
     listeners: Vec<WorkerListener>,
@@ -166,55 +167,57 @@ pub(crate) struct Worker {
     /// Those that take their time, and when to look at them next.
     dialling_long: Vec<(Instant, usize)>,
     next_check: Instant,
-    next_care: Instant,
+    next_connections_check: Instant,
     surveys: Vec<Survey>,
     totals: Totals,
     lines: Option<Lines>,
     scratch: Scratch,
     draining: bool,
-    /// When listeners are closed, while they wait for those who come late.
-    closes: Option<Instant>,
-    /// How many flows there is room for, and whether there are as many.
-    room: usize,
+    /// When a draining worker closes its listeners.
+    listeners_close_at: Option<Instant>,
+    /// How many flows it takes before it is full, and whether it is.
+    soft_limit: usize,
     full: bool,
-    /// How many it can have at all.
-    brim: usize,
-    /// It is so full that new calls must not even be granted.
-    not_heard: bool,
+    /// How many flows it can have at all.
+    hard_limit: usize,
+    /// At the hard limit the kernel must complete no further handshakes.
+    accept_paused: bool,
     /// How many may wait to be accepted at a listener.
     backlog: usize,
-    /// Listeners are deaf until something ends: for want of descriptors, or because it is full and nothing can pass unsplit.
-    resting: bool,
-    /// When they listen again though nothing has ended: it may have been others' descriptors that they wanted.
-    wakes: Option<Instant>,
+    /// Listeners are not watched until a connection ends: for want of descriptors, or because the worker
+    /// is full and nothing can pass unsplit.
+    listeners_paused: bool,
+    /// When they are watched again though no connection has ended: other processes may have freed
+    /// descriptors.
+    listeners_resume_at: Option<Instant>,
 }
 
 impl Worker {
-    pub(crate) fn new(config: Arc<Config>, waker: OwnedFd, ties: Ties) -> Result<Self, StartError> {
+    pub(crate) fn new(config: Arc<Config>, waker: OwnedFd, context: WorkerContext) -> Result<Self, StartError> {
         let failed = |what| move |why| StartError::System { what, why };
-        let listeners = listeners::open(&config, ties.number)?;
-        let mut worker = Self::watch(config, waker, listeners, ties).map_err(failed("set up epoll for a worker"))?;
+        let listeners = listeners::open(&config, context.number)?;
+        let mut worker = Self::watch(config, waker, listeners, context).map_err(failed("set up epoll for a worker"))?;
         let epoll = worker.epoll.try_clone().map_err(failed("share epoll with the bond"))?;
-        let (names, number) = (worker.ties.names.clone(), worker.ties.number);
+        let (names, number) = (worker.context.names.clone(), worker.context.number);
         let context = CarrierContext { epoll, mark: Token::CARRIER, names, worker: number };
-        let carrier = (worker.ties.open_carrier)(&worker.config, context);
+        let carrier = (worker.context.open_carrier)(&worker.config, context);
         worker.carrier = carrier.map_err(|why| failed("set the bond up")(io::Error::other(why)))?;
         Ok(worker)
     }
 
-    fn watch(config: Arc<Config>, waker: OwnedFd, listeners: Vec<WorkerListener>, ties: Ties) -> io::Result<Self> {
+    fn watch(config: Arc<Config>, waker: OwnedFd, listeners: Vec<WorkerListener>, context: WorkerContext) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &waker, Token::Waker.pack(), EventFlags::IN)?;
         for (index, listener) in listeners.iter().enumerate() {
             epoll::add(&epoll, &listener.socket.socket, Token::Listener(index).pack(), EventFlags::IN)?;
         }
-        let (now, brim) = (Instant::now(), config.brim_of_a_worker());
+        let (now, hard_limit) = (Instant::now(), config.hard_limit_of_a_worker());
         Ok(Worker {
             routes: Routes::open().ok(),
-            lines: ties.log.clone().map(Lines::new),
-            room: config.room_of_a_worker(),
+            lines: context.log.clone().map(Lines::new),
+            soft_limit: config.soft_limit_of_a_worker(),
             config,
-            ties,
+            context,
             epoll,
             waker,
             listeners,
@@ -230,18 +233,18 @@ impl Worker {
             dialling: VecDeque::new(),
             dialling_long: Vec::new(),
             next_check: now,
-            next_care: now,
+            next_connections_check: now,
             surveys: Vec::new(),
             totals: Totals::default(),
             scratch: Scratch::new(),
             draining: false,
-            closes: None,
+            listeners_close_at: None,
             full: false,
-            not_heard: false,
-            backlog: BACKLOG.min(brim),
-            brim,
-            resting: false,
-            wakes: None,
+            accept_paused: false,
+            backlog: BACKLOG.min(hard_limit),
+            hard_limit,
+            listeners_paused: false,
+            listeners_resume_at: None,
         })
     }
 
@@ -257,7 +260,7 @@ impl Worker {
         let mut events = Vec::with_capacity(256);
         while !(self.draining
             && self.alive() == 0
-            && self.closes.is_none()
+            && self.listeners_close_at.is_none()
             && self.carrier.as_ref().is_none_or(|carrier| carrier.is_over()))
         {
             events.clear();
@@ -266,12 +269,12 @@ impl Worker {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno),
             }
-            self.ties.turns.turn();
+            self.context.turns.turn();
             self.scratch.now = Instant::now();
             for event in &events {
                 match Token::unpack(event.data) {
                     Token::Waker => {
-                        if !self.obey() {
+                        if !self.handle_commands() {
                             return Ok(());
                         }
                     }
@@ -300,13 +303,13 @@ impl Worker {
             self.turn_of_carrier();
             self.check_dialling();
             self.check_clients();
-            self.take_care();
-            if self.closes.is_some_and(|at| self.scratch.now >= at) {
-                self.closes = None;
+            self.check_connections();
+            if self.listeners_close_at.is_some_and(|at| self.scratch.now >= at) {
+                self.listeners_close_at = None;
                 self.listeners.clear();
             }
-            if self.wakes.is_some_and(|at| self.scratch.now >= at) {
-                self.wakes = None;
+            if self.listeners_resume_at.is_some_and(|at| self.scratch.now >= at) {
+                self.listeners_resume_at = None;
                 self.after_end();
             }
             self.survey();
@@ -328,24 +331,24 @@ impl Worker {
             (!self.ticking.is_empty()).then(|| self.next_tick.saturating_duration_since(Instant::now())),
             self.lines.as_ref().filter(|lines| !lines.is_empty()).map(|_| flow_log::AGE),
             connects.then_some(CONNECT_TICK),
-            (self.alive() > 0).then(|| self.next_care.saturating_duration_since(Instant::now())),
-            self.closes.map(|at| at.saturating_duration_since(Instant::now())),
-            self.wakes.map(|at| at.saturating_duration_since(Instant::now())),
+            (self.alive() > 0).then(|| self.next_connections_check.saturating_duration_since(Instant::now())),
+            self.listeners_close_at.map(|at| at.saturating_duration_since(Instant::now())),
+            self.listeners_resume_at.map(|at| at.saturating_duration_since(Instant::now())),
             self.carrier.as_ref().and_then(|carrier| carrier.wait()),
         ];
         let wait = reasons.into_iter().flatten().min()?;
         Some(Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) })
     }
 
-    /// Does what it was told; false when that was to end.
-    fn obey(&mut self) -> bool {
+    /// Carries out the commands in its inbox; false: it is to end.
+    fn handle_commands(&mut self) -> bool {
         let _ = rustix::io::read(&self.waker, &mut [0u8; 8]);
-        while let Ok(command) = self.ties.inbox.try_recv() {
+        while let Ok(command) = self.context.inbox.try_recv() {
             match command {
                 Command::Flows(reply) => self.surveys.push(Survey { next: 0, reply }),
                 Command::Totals(reply) => drop(reply.send(self.totals())),
                 Command::Reload(config) => {
-                    self.room = config.room_of_a_worker();
+                    self.soft_limit = config.soft_limit_of_a_worker();
                     self.config = config;
                     for listener in &mut self.listeners {
                         listener.take_users(&self.config);
@@ -353,7 +356,7 @@ impl Worker {
                     if let Some(carrier) = &mut self.carrier {
                         carrier.reload(&self.config);
                     }
-                    self.look_for_room();
+                    self.update_full();
                 }
                 Command::Resolved(Answer { asker, serial, addresses }) => match asker {
                     Asker::Client(slot) => self.on_resolved(slot, serial, addresses),
@@ -368,8 +371,8 @@ impl Worker {
                     if let Some(carrier) = &mut self.carrier {
                         carrier.drain();
                     }
-                    match self.ties.gate {
-                        Some(_) => self.closes = Some(self.scratch.now + LATE),
+                    match self.context.gate {
+                        Some(_) => self.listeners_close_at = Some(self.scratch.now + DRAIN_GRACE),
                         None => self.listeners.clear(),
                     }
                 }
@@ -430,12 +433,12 @@ impl Worker {
                 Err(why) => {
                     // Level-triggered, a listener that can't accept would spin: it rests until a descriptor is free.
                     tracing::error!("cannot accept a connection: {why}; it waits until another ends, or for a second");
-                    self.rest(true);
-                    self.wakes = Some(self.scratch.now + REST);
+                    self.pause_listeners(true);
+                    self.listeners_resume_at = Some(self.scratch.now + LISTENER_PAUSE);
                     return;
                 }
             }
-            if self.resting {
+            if self.listeners_paused {
                 return;
             }
         }
@@ -453,15 +456,15 @@ impl Worker {
         match server.filter(|_| !listen.accept_proxy) {
             Some(server) => {
                 let preface = listen.send_proxy.map_or(Vec::new(), |version| proxy_header(version, client, server));
-                let keep_source = listen.way == Way::Transparent;
+                let keep_source = listen.mode == ListenMode::Transparent;
                 let (others, heard) = (Vec::new(), Vec::new());
                 let start = Start { near: socket, client, server, others, keep_source, preface, heard, socks: false };
                 let slot = self.slot();
                 self.begin(slot, start);
             }
-            None => self.listen_to(socket, client, listen.clone()),
+            None => self.await_greeting(socket, client, listen.clone()),
         }
-        self.look_for_room();
+        self.update_full();
     }
 
     fn slot(&mut self) -> usize {
@@ -498,7 +501,7 @@ impl Worker {
             Ok(connection) => {
                 self.dialling.push_back((connection.born(), slot));
                 if let Some(interval) = connection.silence_interval() {
-                    self.next_care = self.next_care.min(self.scratch.now + interval);
+                    self.next_connections_check = self.next_connections_check.min(self.scratch.now + interval);
                 }
                 self.connections[slot] = Some(connection);
                 self.watch_leg(slot, Side::Far);
@@ -515,25 +518,25 @@ impl Worker {
 
     /// Now and then: has lasting connections kept alive, which short ones are spared, and ends those whose peer has gone silent or in
     /// which nothing has moved for too long.
-    fn take_care(&mut self) {
+    fn check_connections(&mut self) {
         let now = self.scratch.now;
-        if now < self.next_care {
+        if now < self.next_connections_check {
             return;
         }
         let limit = self.config.idle_timeout;
-        let mut pause = limit.map_or(CARE, |limit| CARE.min(limit / 4));
+        let mut pause = limit.map_or(CONNECTIONS_CHECK, |limit| CONNECTIONS_CHECK.min(limit / 4));
         let mut over = Vec::new();
         for (slot, connection) in self.connections.iter_mut().enumerate() {
             let Some(connection) = connection.as_mut().filter(|connection| !connection.is_dialling()) else { continue };
             connection.keep_alive();
-            pause = pause.min(connection.silence_interval().unwrap_or(CARE));
+            pause = pause.min(connection.silence_interval().unwrap_or(CONNECTIONS_CHECK));
             if let Some(ending) = connection.ended_in_silence(now) {
                 over.push((slot, ending));
             } else if limit.is_some_and(|limit| connection.idle(now) >= limit) {
                 over.push((slot, Ending::Idle));
             }
         }
-        self.next_care = now + pause;
+        self.next_connections_check = now + pause;
         for (slot, ending) in over {
             self.end(slot, ending);
         }
@@ -611,7 +614,7 @@ impl Worker {
         if let Some(lines) = self.lines.as_mut().filter(|_| self.config.log_flows) {
             lines.add(&record, self.scratch.now);
         }
-        (self.ties.on_end)(record);
+        (self.context.on_end)(record);
     }
 
     /// Gives up far legs that have been connecting for too long. Of those that have been at it for a while the near leg is

@@ -1,6 +1,6 @@
 //! What cannot work of a configuration, and what of it cannot be changed while the proxy runs.
 
-use super::types::{Config, Listen, Way};
+use super::types::{Config, Listen, ListenMode};
 use intercept::{Controllers, InterceptionError, ListenerAccess, Users, UsersError, leg};
 use multipath::{BondConfig, BondError};
 use std::{io, net::SocketAddr};
@@ -63,19 +63,19 @@ pub enum ConfigError {
 
 impl Listen {
     pub(super) fn check(&self) -> Result<(), String> {
-        if self.way == Way::Transparent && (self.accept_proxy || self.send_proxy.is_some()) {
+        if self.mode == ListenMode::Transparent && (self.accept_proxy || self.send_proxy.is_some()) {
             return Err("transparent connections keep their addresses and need no PROXY protocol: leave it out".into());
         }
-        if self.way == Way::Bond && self.accept_proxy {
+        if self.mode == ListenMode::Bond && self.accept_proxy {
             return Err("streams of a bond tell who their client is without the PROXY protocol: leave accept_proxy out".into());
         }
-        if self.way == Way::Bond && self.destinations.has_lists() {
+        if self.mode == ListenMode::Bond && self.destinations.has_lists() {
             return Err("destinations of a bond are set for all its listeners: move allow and deny to [bond]".into());
         }
-        if self.way != Way::Socks5 && self.destinations.has_lists() {
+        if self.mode != ListenMode::Socks5 && self.destinations.has_lists() {
             return Err("allow and deny are for clients that name their destination (socks5): leave them out".into());
         }
-        if self.way != Way::Socks5 && self.users.are_required() {
+        if self.mode != ListenMode::Socks5 && self.users.are_required() {
             return Err("users are for clients that name their destination (socks5): leave them out".into());
         }
         self.destinations.check_prefixes()
@@ -131,13 +131,13 @@ impl Config {
     /// doubtful, and the cure.
     pub fn open_listeners(&self) -> Vec<(SocketAddr, &'static str, &'static str)> {
         let mut found = Vec::new();
-        for Listen { at, way, destinations, users, .. } in self.listen.iter().filter(|listen| !listen.at.ip().is_loopback()) {
+        for Listen { at, mode, destinations, users, .. } in self.listen.iter().filter(|listen| !listen.at.ip().is_loopback()) {
             let of_bond = self.bond.as_ref().map(|bond| &bond.destinations);
-            match way {
-                Way::Socks5 if destinations.allow.is_empty() && !users.are_required() => {
+            match mode {
+                ListenMode::Socks5 if destinations.allow.is_empty() && !users.are_required() => {
                     found.push((*at, ListenerAccess::OPEN, ListenerAccess::CLOSE));
                 }
-                Way::Bond if of_bond.is_none_or(|destinations| destinations.allow.is_empty()) => found.push((
+                ListenMode::Bond if of_bond.is_none_or(|destinations| destinations.allow.is_empty()) => found.push((
                     *at,
                     "every peer that has the bond's key can connect to every host that this one reaches",
                     "limit its destinations (allow of [bond], --allow PREFIX)",

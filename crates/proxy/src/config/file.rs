@@ -197,7 +197,7 @@ impl<'de> Deserialize<'de> for Listen {
 
 #[cfg(test)]
 mod tests {
-    use super::super::types::Way;
+    use super::super::types::ListenMode;
     use super::*;
     use intercept::leg;
 
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!((name.as_str(), metrics), ("gateway", Some("127.0.0.1:9155".parse().unwrap())));
         assert_eq!((config.threads, config.buffer, config.max_flows), (2, Some(Bytes(4 << 20)), Some(9000)));
         assert_eq!(config.listen.len(), 4);
-        assert_eq!((config.listen[3].way, config.networks.len()), (Way::Bond, 2));
+        assert_eq!((config.listen[3].mode, config.networks.len()), (ListenMode::Bond, 2));
         let bond = config.bond.unwrap();
         assert_eq!((bond.tls, bond.spares, bond.connection_window), (true, 2, Some(Bytes(4 << 20))));
         assert_eq!((config.networks[1].name.as_str(), config.networks[1].tier), ("mobile", 1));

@@ -105,21 +105,21 @@ impl Config {
 pub struct Listen {
     /// Where. For transparent listening an unspecified IPv6 address stands for both families.
     pub at: SocketAddr,
-    /// How it is known where a connection goes on to.
-    pub way: Way,
+    /// How it learns where a connection goes on to.
+    pub mode: ListenMode,
     /// Each connection begins with a PROXY protocol header, version 1 or 2, that tells who the client is.
     pub accept_proxy: bool,
     /// Each far leg is to begin with such a header.
     pub send_proxy: Option<ProxyVersion>,
-    /// Where clients of [`Way::Socks5`] may go. [`BondConfig`] has the same of a bond.
+    /// Where clients of [`ListenMode::Socks5`] may go. [`BondConfig`] has the same of a bond.
     pub destinations: Destinations,
-    /// Who may use a listener of [`Way::Socks5`].
+    /// Who may use a listener of [`ListenMode::Socks5`].
     pub users: Users,
 }
 
-/// How it is known where a connection goes on to.
+/// How a listener learns where its connections go on to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum ListenMode {
     /// Connections routed through this machine, taken by TPROXY; they go on to where they were going, from where they came.
     Transparent,
     /// To this address.
@@ -143,41 +143,41 @@ pub enum ProxyVersion {
 impl Listen {
     /// Routed connections, taken here.
     pub fn transparent(at: SocketAddr) -> Self {
-        Listen::new(at, Way::Transparent)
+        Listen::new(at, ListenMode::Transparent)
     }
 
-    fn new(at: SocketAddr, way: Way) -> Self {
-        Listen { at, way, accept_proxy: false, send_proxy: None, destinations: Destinations::default(), users: Users::default() }
+    fn new(at: SocketAddr, mode: ListenMode) -> Self {
+        Listen { at, mode, accept_proxy: false, send_proxy: None, destinations: Destinations::default(), users: Users::default() }
     }
 
     /// Connections to `at` go on to `to`.
     pub fn forward(at: SocketAddr, to: SocketAddr) -> Self {
-        Listen::new(at, Way::Forward(to))
+        Listen::new(at, ListenMode::Forward(to))
     }
 
     /// Clients say where to.
     pub fn socks5(at: SocketAddr) -> Self {
-        Listen::new(at, Way::Socks5)
+        Listen::new(at, ListenMode::Socks5)
     }
 
     /// The other end of a bond.
     pub fn bond(at: SocketAddr) -> Self {
-        Listen::new(at, Way::Bond)
+        Listen::new(at, ListenMode::Bond)
     }
 
     /// Its address, and where its connections go on to.
     pub fn at(&self) -> ListenAt {
-        let to = match self.way {
-            Way::Transparent => Destination::Original,
-            Way::Forward(to) => Destination::Fixed(to),
-            Way::Socks5 | Way::Bond => Destination::Named,
+        let to = match self.mode {
+            ListenMode::Transparent => Destination::Original,
+            ListenMode::Forward(to) => Destination::Fixed(to),
+            ListenMode::Socks5 | ListenMode::Bond => Destination::Named,
         };
         ListenAt { at: self.at, to }
     }
 
     /// Whether its connections are parts of streams, which a carrier takes.
     pub(crate) fn takes_streams(&self) -> bool {
-        self.way == Way::Bond
+        self.mode == ListenMode::Bond
     }
 }
 
