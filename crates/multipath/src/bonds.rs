@@ -1,7 +1,8 @@
 //! All streams and connections of the bond of one event loop.
 //!
-//! `arrivals` has connections until they belong to a stream, `streams` has what becomes of streams,
-//! `timeouts` ends what takes too long or has gone silent, `view` shows what there is.
+//! The event loop calls [`Bonds::on_event`] for each event of the bond's sockets, then [`Bonds::turn`]
+//! once, then [`Bonds::take_ended`]. It waits no longer than [`Bonds::wait`] says, and not at all while
+//! [`Bonds::is_busy`].
 
 mod arrivals;
 mod streams;
@@ -10,14 +11,14 @@ mod view;
 
 use crate::{
     channel::Channel,
-    handshake::{Entrance, Keeper},
+    handshake::{Credentials, Handshake},
     host::{Host, Preface},
-    life::Bonded,
-    linger::Farewell,
+    life::BondedConnection,
+    linger::Linger,
     networks::Networks,
     settings::Network,
     stream::Stream,
-    zero_copy::Pipes,
+    zero_copy::PipePool,
 };
 use intercept::leg;
 use relay::{Ending, FlowRecord, Readiness, Scratch};
@@ -36,59 +37,64 @@ use std::{
 };
 use units::Span;
 
-/// How often connections are looked after.
-const CARE: Duration = Duration::from_millis(250);
+/// How often timeouts are checked.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What an event may belong to.
+/// What a socket that epoll watches is used for.
 #[derive(Debug)]
 enum Entry {
-    /// On its way in: dialled over this network, or accepted at a listener that has its servers told of clients so.
-    Entrance(Box<Entrance>, Origin),
-    /// Ready, over this network; *connect*.
-    Spare(Channel, usize, u32),
-    /// Ready, of no stream yet; *serve*. What it has said until now.
-    Guest(Channel, u32, Option<Preface>, Vec<u8>),
+    /// A connection whose ends do not know each other yet.
+    Handshake(Box<Handshake>, Origin),
+    /// A ready connection over this network, and the window of the other end; *connect*.
+    Pooled(Channel, usize, u32),
+    /// An authenticated connection that has joined no stream yet, the window of the other end, and what
+    /// it has sent of its frame; *serve*.
+    Pending(Channel, u32, Option<Preface>, Vec<u8>),
+    /// A connection of the stream in this slot.
     Member(usize),
+    /// The plain leg of the stream in this slot.
     Plain(usize),
-    /// Has something left to say.
-    Farewell(Box<Farewell>),
+    /// A connection whose stream is over, with bytes left to send.
+    Linger(Box<Linger>),
 }
 
-/// Where a connection comes from.
+/// Where a connection in its handshake comes from.
 #[derive(Debug, Clone, Copy)]
 enum Origin {
+    /// Dialled over this network.
     Dialled(usize),
+    /// Accepted at a listener with this preface for servers.
     Accepted(Option<Preface>),
 }
 
-/// All that a worker has of bonds.
+/// The bond of one event loop: its streams, their connections, and the connections kept ready.
 #[derive(Debug)]
 pub struct Bonds {
     host: Box<dyn Host>,
-    keeper: Keeper,
+    credentials: Credentials,
     epoll: OwnedFd,
-    /// Which bit marks its events.
+    /// The bit that marks the events of its sockets.
     mark: u64,
-    pipes: Pipes,
+    pipes: PipePool,
     entries: Vec<Option<Entry>>,
     free: Vec<usize>,
-    /// Free from the next round on: events already fetched may still name them.
+    /// Free from the next turn on: events already fetched may still name them.
     freed: Vec<usize>,
-    streams: Vec<Option<Box<Bonded>>>,
+    streams: Vec<Option<Box<BondedConnection>>>,
     free_streams: Vec<usize>,
     by_id: BTreeMap<u128, usize>,
     past: VecDeque<u128>,
     networks: Networks,
-    strangers: VecDeque<usize>,
-    guests: usize,
+    unauthenticated: VecDeque<usize>,
+    pending: usize,
     timers: BinaryHeap<Reverse<(Span, usize)>>,
     again: VecDeque<usize>,
     ended: Vec<FlowRecord>,
-    /// Strangers that were turned away.
+    /// Connections that were turned away without having shown that they have the key.
     refused: u64,
     epoch: Instant,
     now: Instant,
-    next_care: Instant,
+    next_check: Instant,
     draining: bool,
 }
 
@@ -99,15 +105,15 @@ impl Bonds {
     /// When the bond has no key, or cannot encrypt.
     pub fn new(host: Box<dyn Host>, networks: &[Network], epoll: OwnedFd, mark: u64) -> Result<Self, String> {
         let bond = host.bond();
-        let keeper = Keeper::of(bond)?;
+        let credentials = Credentials::of(bond)?;
         let now = Instant::now();
         Ok(Bonds {
             networks: Networks::new(networks, bond, now),
             host,
-            keeper,
+            credentials,
             epoll,
             mark,
-            pipes: Pipes::new(Pipes::most(leg::open_files())),
+            pipes: PipePool::new(PipePool::most(leg::open_files())),
             entries: Vec::new(),
             free: Vec::new(),
             freed: Vec::new(),
@@ -115,15 +121,15 @@ impl Bonds {
             free_streams: Vec::new(),
             by_id: BTreeMap::new(),
             past: VecDeque::new(),
-            strangers: VecDeque::new(),
-            guests: 0,
+            unauthenticated: VecDeque::new(),
+            pending: 0,
             timers: BinaryHeap::new(),
             again: VecDeque::new(),
             ended: Vec::new(),
             refused: 0,
             epoch: now,
             now,
-            next_care: now,
+            next_check: now,
             draining: false,
         })
     }
@@ -138,11 +144,11 @@ impl Bonds {
         self.by_id.len()
     }
 
-    /// Takes nothing new, and keeps nothing ready.
+    /// Takes no new streams, and keeps no connections ready.
     pub fn drain(&mut self) {
         self.draining = true;
         for index in 0..self.entries.len() {
-            if matches!(self.entries[index], Some(Entry::Spare(..))) {
+            if matches!(self.entries[index], Some(Entry::Pooled(..))) {
                 self.drop_entry(index);
             }
         }
@@ -151,7 +157,7 @@ impl Bonds {
 
     /// Whether nothing is left that must end by itself.
     pub fn is_over(&self) -> bool {
-        self.stream_count() == 0 && !self.entries.iter().flatten().any(|entry| matches!(entry, Entry::Farewell(_)))
+        self.stream_count() == 0 && !self.entries.iter().flatten().any(|entry| matches!(entry, Entry::Linger(_)))
     }
 
     fn time(&self) -> Span {
@@ -179,9 +185,9 @@ impl Bonds {
     fn drop_entry(&mut self, index: usize) {
         if let Some(entry) = self.entries.get_mut(index).and_then(Option::take) {
             match entry {
-                Entry::Guest(..) => self.guests -= 1,
-                Entry::Spare(_, network, _) => self.networks.forget(network, index),
-                Entry::Entrance(_, Origin::Dialled(network)) => self.networks.dialled(network),
+                Entry::Pending(..) => self.pending -= 1,
+                Entry::Pooled(_, network, _) => self.networks.forget(network, index),
+                Entry::Handshake(_, Origin::Dialled(network)) => self.networks.dialled(network),
                 _ => {}
             }
             self.freed.push(index);
@@ -192,27 +198,28 @@ impl Bonds {
         epoll::add(&self.epoll, socket, EventData::new_u64(self.mark | index as u64), Readiness::INTEREST)
     }
 
-    /// Has epoll look at a socket afresh.
+    /// Has epoll report the socket's state again.
     fn rearm(&self, index: usize, socket: &Socket) -> Result<(), Errno> {
         epoll::modify(&self.epoll, socket, EventData::new_u64(self.mark | index as u64), Readiness::INTEREST)
     }
 
-    /// What epoll said.
+    /// Takes in what epoll told of the socket with this index.
     pub fn on_event(&mut self, index: usize, events: Readiness, scratch: &mut Scratch) {
         self.now = scratch.now;
         match self.entries.get_mut(index).and_then(Option::as_mut) {
             None => {}
-            Some(Entry::Entrance(..)) => self.on_entrance(index, scratch),
-            Some(Entry::Spare(channel, network, _)) => {
+            Some(Entry::Handshake(..)) => self.on_handshake(index, scratch),
+            Some(Entry::Pooled(channel, network, _)) => {
                 let network = *network;
-                // It is to say nothing: either it has ended, or it is none of ours. Encryption has words of its own.
+                // No data is due before it joins a stream: it has ended, or the peer is not one of ours.
+                // TLS may have messages of its own.
                 let said = channel.receive(&mut [IoSliceMut::new(&mut [0; 1])]);
                 if (events.readable || events.failed) && said != Err(Errno::AGAIN) {
                     self.networks.closed(network, index, self.now);
                     self.drop_entry(index);
                 }
             }
-            Some(Entry::Guest(..)) => self.on_guest(index, scratch),
+            Some(Entry::Pending(..)) => self.on_pending(index, scratch),
             Some(Entry::Member(slot)) => {
                 let slot = *slot;
                 if let Some(bonded) = self.streams[slot].as_mut() {
@@ -232,14 +239,14 @@ impl Bonds {
                     }
                 }
             }
-            Some(Entry::Farewell(farewell)) => {
-                let parting = farewell.go_on();
-                self.part(index, parting);
+            Some(Entry::Linger(linger)) => {
+                let step = linger.proceed();
+                self.after_linger(index, step);
             }
         }
     }
 
-    /// Ends all.
+    /// Ends all streams.
     pub fn stop(&mut self) {
         for slot in 0..self.streams.len() {
             self.end(slot, Ending::Stopped);
@@ -256,21 +263,21 @@ impl Bonds {
         self.refused
     }
 
-    /// Whether somebody has more to do now.
+    /// Whether a stream has more to do at once.
     pub fn is_busy(&self) -> bool {
         !self.again.is_empty()
     }
 
-    /// How long until something is to be done.
+    /// How long until something is due; none: until the next event.
     pub fn wait(&self) -> Option<Duration> {
         let now = Instant::now();
         let timer = self.timers.peek().map(|Reverse((at, _))| (self.epoch + Duration::from_nanos(at.0)).saturating_duration_since(now));
         let cares = self.stream_count() > 0 || self.networks.len() > 0 || !self.entries.iter().all(Option::is_none);
-        let care = cares.then(|| self.next_care.saturating_duration_since(now));
+        let care = cares.then(|| self.next_check.saturating_duration_since(now));
         [timer, care].into_iter().flatten().min()
     }
 
-    /// What is due now.
+    /// Does what is due, and dials what the networks lack of connections.
     pub fn turn(&mut self, scratch: &mut Scratch) {
         self.now = scratch.now;
         for _ in 0..self.again.len() {
@@ -289,9 +296,9 @@ impl Bonds {
                 self.proceed(slot, scratch);
             }
         }
-        if self.now >= self.next_care {
-            self.next_care = self.now + CARE;
-            self.take_care();
+        if self.now >= self.next_check {
+            self.next_check = self.now + CHECK_INTERVAL;
+            self.check_timeouts();
         }
         self.dial_networks();
         self.free.append(&mut self.freed);

@@ -1,6 +1,6 @@
-//! What a bond's connection is made of: a socket, and TLS over it where that is wanted.
+//! A connection of a bond: a socket, and TLS over it where that is wanted.
 
-use crate::{tls::Tls, zero_copy::Parcel};
+use crate::{tls::Tls, zero_copy::PipeChunk};
 use rustix::{
     fd::{AsFd, BorrowedFd},
     io::Errno,
@@ -40,10 +40,10 @@ impl Channel {
         }
     }
 
-    /// Sends some of a parcel, which only goes in the clear.
-    pub(crate) fn pour(&mut self, parcel: &mut Parcel) -> Result<usize, Errno> {
+    /// Sends some of a chunk, which only goes in the clear.
+    pub(crate) fn pour(&mut self, chunk: &mut PipeChunk) -> Result<usize, Errno> {
         match self {
-            Channel::Clear(socket) => parcel.pour(socket),
+            Channel::Clear(socket) => chunk.pour(socket),
             Channel::Encrypted(_) => Err(Errno::OPNOTSUPP),
         }
     }

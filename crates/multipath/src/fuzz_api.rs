@@ -1,7 +1,7 @@
 //! What the fuzz targets try of this crate that is private to it. Not an API.
 
 use crate::{
-    handshake::{Entrance, Keeper, Step, Unfit},
+    handshake::{Credentials, Handshake, HandshakeError, HandshakeStep},
     tls::Encryption,
 };
 use bond::{Dialled, Key};
@@ -20,17 +20,17 @@ const TURNS: usize = 40;
 
 /// One side of a connection, as far as it has come.
 enum Side {
-    Waits(Box<Entrance>),
+    Waits(Box<Handshake>),
     In(u32),
-    Refused(Unfit),
+    Refused(HandshakeError),
 }
 
 impl Side {
-    fn step(self, keeper: &Keeper) -> Side {
+    fn step(self, credentials: &Credentials) -> Side {
         match self {
-            Side::Waits(entrance) => match entrance.step(keeper) {
-                Ok(Step::Waits(entrance)) => Side::Waits(entrance),
-                Ok(Step::In(_, window)) => Side::In(window),
+            Side::Waits(handshake) => match handshake.step(credentials) {
+                Ok(HandshakeStep::Pending(handshake)) => Side::Waits(handshake),
+                Ok(HandshakeStep::Done(_, window)) => Side::In(window),
                 Err(why) => Side::Refused(why),
             },
             done => done,
@@ -38,11 +38,11 @@ impl Side {
     }
 }
 
-fn keeper(encrypts: bool, window: u32) -> Keeper {
+fn credentials(encrypts: bool, window: u32) -> Credentials {
     static ENCRYPTION: OnceLock<Encryption> = OnceLock::new();
     let key = Key::new(b"a secret of thirty-two bytes, two").expect("it is long enough");
     let encryption = || ENCRYPTION.get_or_init(|| Encryption::new().expect("a certificate can be made")).clone();
-    Keeper { key, encryption: encrypts.then(encryption), window }
+    Credentials { key, encryption: encrypts.then(encryption), window }
 }
 
 fn pair() -> (Socket, Socket) {
@@ -50,7 +50,7 @@ fn pair() -> (Socket, Socket) {
     (one, other)
 }
 
-/// Sends bytes; false where nobody hears them any more.
+/// Sends bytes; false: the other end is closed.
 fn write(socket: &Socket, bytes: &[u8]) -> bool {
     match send(socket, bytes, SendFlags::NOSIGNAL) {
         Ok(sent) => {
@@ -69,92 +69,94 @@ fn hear(mut socket: &Socket) -> Vec<u8> {
     bytes
 }
 
-/// Strangers, peers that have the key and break TLS, and whoever stands between two ends.
+/// Unauthenticated peers, peers that have the key and break TLS, and a man in the middle.
 ///
 /// # Panics
-/// When somebody without the key gets in or hears anything, when broken TLS gets in, or when two
+/// When a peer without the key gets in or is sent anything, when broken TLS gets in, or when two
 /// ends between which nothing is changed do not get in.
 pub fn handshake(data: &[u8]) {
     let Some((&first, bytes)) = data.split_first() else { return };
     let encrypts = first & 4 != 0;
     match first & 3 {
-        0 => accepts_stranger(bytes, encrypts),
-        1 => dials_stranger(bytes, encrypts),
+        0 => accepts_unauthenticated(bytes, encrypts),
+        1 => dials_unauthenticated(bytes, encrypts),
         2 => peer_with_key(bytes),
         _ => between(bytes, encrypts),
     }
 }
 
 /// Says bytes in pieces to one end, which goes on after each.
-fn say(mut side: Side, keeper: &Keeper, to: &Socket, bytes: &[u8], piece: usize) -> Side {
+fn say(mut side: Side, credentials: &Credentials, to: &Socket, bytes: &[u8], piece: usize) -> Side {
     for piece in bytes.chunks(piece) {
         // One that is closed hears no more.
         if !write(to, piece) {
             break;
         }
-        side = side.step(keeper);
+        side = side.step(credentials);
     }
     side
 }
 
-/// A connection comes from somebody without the key.
-fn accepts_stranger(mut bytes: &[u8], encrypts: bool) {
-    let ((own, theirs), keeper) = (pair(), keeper(encrypts, WINDOWS[0]));
+/// A connection comes from a peer without the key.
+fn accepts_unauthenticated(mut bytes: &[u8], encrypts: bool) {
+    let ((own, theirs), credentials) = (pair(), credentials(encrypts, WINDOWS[0]));
     let [piece] = take(&mut bytes);
-    let side = Side::Waits(Box::new(Entrance::accepted(own, Instant::now())));
-    let side = say(side, &keeper, &theirs, bytes, 1 + usize::from(piece));
-    assert!(hear(&theirs).is_empty(), "a stranger is answered");
+    let side = Side::Waits(Box::new(Handshake::accepted(own, Instant::now())));
+    let side = say(side, &credentials, &theirs, bytes, 1 + usize::from(piece));
+    assert!(hear(&theirs).is_empty(), "an unauthenticated peer is answered");
     match side {
-        Side::Waits(entrance) => assert!(entrance.is_stranger() && bytes.len() < size_of::<bond::Hello>()),
-        Side::In(_) => panic!("a stranger is in"),
-        Side::Refused(why) => assert!(matches!(why, Unfit::Refused(_)), "{why}"),
+        Side::Waits(handshake) => assert!(handshake.is_unauthenticated() && bytes.len() < size_of::<bond::Hello>()),
+        Side::In(_) => panic!("an unauthenticated peer is in"),
+        Side::Refused(why) => assert!(matches!(why, HandshakeError::Refused(_)), "{why}"),
     }
 }
 
-/// A connection leads to somebody without the key.
-fn dials_stranger(mut bytes: &[u8], encrypts: bool) {
-    let ((own, theirs), keeper) = (pair(), keeper(encrypts, WINDOWS[0]));
+/// A connection leads to a peer without the key.
+fn dials_unauthenticated(mut bytes: &[u8], encrypts: bool) {
+    let ((own, theirs), credentials) = (pair(), credentials(encrypts, WINDOWS[0]));
     let [piece] = take(&mut bytes);
-    let side = Side::Waits(Box::new(Entrance::dialled(own, Instant::now()))).step(&keeper);
+    let side = Side::Waits(Box::new(Handshake::dialled(own, Instant::now()))).step(&credentials);
     assert_eq!(hear(&theirs).len(), size_of::<bond::Hello>());
-    let side = say(side, &keeper, &theirs, bytes, 1 + usize::from(piece));
-    assert!(hear(&theirs).is_empty(), "a stranger gets a proof");
+    let side = say(side, &credentials, &theirs, bytes, 1 + usize::from(piece));
+    assert!(hear(&theirs).is_empty(), "an unauthenticated peer gets a proof");
     match side {
         Side::Waits(_) => assert!(bytes.len() < size_of::<bond::Challenge>()),
-        Side::In(_) => panic!("a stranger is believed"),
-        Side::Refused(why) => assert!(matches!(why, Unfit::Refused(_)), "{why}"),
+        Side::In(_) => panic!("an unauthenticated peer is believed"),
+        Side::Refused(why) => assert!(matches!(why, HandshakeError::Refused(_)), "{why}"),
     }
 }
 
 /// A peer has the key, and then speaks TLS of any kind.
 fn peer_with_key(mut bytes: &[u8]) {
-    let ((own, theirs), keeper) = (pair(), keeper(true, WINDOWS[0]));
+    let ((own, theirs), credentials) = (pair(), credentials(true, WINDOWS[0]));
     let [piece] = take(&mut bytes);
-    let mut side = Side::Waits(Box::new(Entrance::accepted(own, Instant::now())));
-    let (dialled, hello) = Dialled::new(&keeper.key, [1; 32], b"encrypted");
+    let mut side = Side::Waits(Box::new(Handshake::accepted(own, Instant::now())));
+    let (dialled, hello) = Dialled::new(&credentials.key, [1; 32], b"encrypted");
     assert!(write(&theirs, &hello));
-    side = side.step(&keeper);
-    let challenge = hear(&theirs).as_slice().try_into().expect("whoever has the key is answered");
+    side = side.step(&credentials);
+    let challenge = hear(&theirs).as_slice().try_into().expect("a peer that has the key is answered");
     let (proof, window) = dialled.answer(&challenge, WINDOWS[1]).expect("the key is the same");
     assert_eq!(window, WINDOWS[0]);
     assert!(write(&theirs, &proof));
-    side = side.step(&keeper);
+    side = side.step(&credentials);
     assert!(matches!(side, Side::Waits(_)), "it does not wait for TLS");
-    side = say(side, &keeper, &theirs, bytes, 1 + 4 * usize::from(piece));
+    side = say(side, &credentials, &theirs, bytes, 1 + 4 * usize::from(piece));
     assert!(!matches!(side, Side::In(_)), "it gets in without knowing the channel");
 }
 
 /// Both ends have the key; what one says reaches the other changed, in pieces, late, or not at all.
 fn between(mut bytes: &[u8], encrypts: bool) {
-    let keepers = WINDOWS.map(|window| keeper(encrypts, window));
+    let credentials = WINDOWS.map(|window| credentials(encrypts, window));
     let ((own, here), (theirs, there)) = (pair(), pair());
-    let mut sides =
-        [Side::Waits(Box::new(Entrance::dialled(own, Instant::now()))), Side::Waits(Box::new(Entrance::accepted(theirs, Instant::now())))];
+    let mut sides = [
+        Side::Waits(Box::new(Handshake::dialled(own, Instant::now()))),
+        Side::Waits(Box::new(Handshake::accepted(theirs, Instant::now()))),
+    ];
     let (wires, mut changed) = ([here, there], false);
     let mut on_the_way = [Vec::new(), Vec::new()];
     for turn in 0..TURNS {
-        for (index, keeper) in keepers.iter().enumerate() {
-            let side = std::mem::replace(&mut sides[index], Side::In(0)).step(keeper);
+        for (index, credentials) in credentials.iter().enumerate() {
+            let side = std::mem::replace(&mut sides[index], Side::In(0)).step(credentials);
             sides[index] = side;
             on_the_way[index].extend(hear(&wires[index]));
             let [choice, place, value] = if turn < TURNS / 2 { take(&mut bytes) } else { [0; 3] };
@@ -188,7 +190,7 @@ fn between(mut bytes: &[u8], encrypts: bool) {
         match side {
             Side::In(window) => assert_eq!(*window, WINDOWS[1 - index], "it believes another window"),
             Side::Waits(_) => assert!(changed, "two ends that understand each other are not in"),
-            Side::Refused(why) => assert!(changed || matches!(why, Unfit::Failed(Errno::PIPE)), "{why}"),
+            Side::Refused(why) => assert!(changed || matches!(why, HandshakeError::Failed(Errno::PIPE)), "{why}"),
         }
     }
 }

@@ -1,5 +1,6 @@
-//! A connection whose ends do not know each other yet: they show that they share a key, and begin to encrypt where that is wanted. Nothing is said to
-//! whoever has not the key, and nothing is read beyond what is expected: what follows is for those who come after.
+//! A connection whose ends do not know each other yet: they prove that they share a key, and begin to
+//! encrypt where that is wanted. A peer without the key gets no answer. Nothing is read beyond what is
+//! expected: the bytes that follow belong to a stream.
 
 use crate::{channel::Channel, settings::BondConfig, tls::Encryption};
 use bond::{Accepted, Challenge, Dialled, Hello, Key, Nonce, Proof, Refused};
@@ -15,21 +16,21 @@ use std::{
     time::Instant,
 };
 
-/// What an end needs to know another one.
+/// What an end needs for a handshake.
 #[derive(Debug, Clone)]
-pub(crate) struct Keeper {
+pub(crate) struct Credentials {
     pub(crate) key: Key,
     pub(crate) encryption: Option<Encryption>,
-    /// What it tells the other end of its window, bytes.
+    /// The window that it tells the other end, bytes.
     pub(crate) window: u32,
 }
 
-impl Keeper {
+impl Credentials {
     /// As a bond's configuration says.
     pub(crate) fn of(bond: &BondConfig) -> Result<Self, String> {
         let key = bond.key.clone().ok_or("the bond has no key")?;
         let encryption = if bond.tls { Some(Encryption::new()?) } else { None };
-        Ok(Keeper { key, encryption, window: bond.window.0 as u32 })
+        Ok(Credentials { key, encryption, window: bond.window.0 as u32 })
     }
 
     /// What both ends must agree on besides the key.
@@ -38,9 +39,9 @@ impl Keeper {
     }
 }
 
-/// Why a connection leads nowhere.
+/// Why a handshake failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unfit {
+pub(crate) enum HandshakeError {
     #[error(transparent)]
     Refused(#[from] Refused),
     #[error("{0}")]
@@ -49,23 +50,23 @@ pub(crate) enum Unfit {
     Closed,
 }
 
-/// What is waited for.
+/// What a handshake waits for.
 #[derive(Debug)]
 enum Stage {
     Connected,
     Challenge(Box<Dialled>),
     Hello,
     Proof(Box<Accepted>),
-    /// The first word in a channel that is encrypted; whether the own has been said.
+    /// The tag of the TLS channel (RFC 9266); whether the own has been sent.
     Bound {
         said: bool,
         window: u32,
     },
 }
 
-/// A connection on its way in.
+/// A handshake in progress. [`step`](Self::step) is to be called after each event of its socket.
 #[derive(Debug)]
-pub(crate) struct Entrance {
+pub(crate) struct Handshake {
     channel: Channel,
     dialled: bool,
     stage: Stage,
@@ -73,13 +74,13 @@ pub(crate) struct Entrance {
     pub(crate) since: Instant,
 }
 
-/// What it has come to.
+/// What a step came to.
 #[derive(Debug)]
-pub(crate) enum Step {
-    /// More must come.
-    Waits(Box<Entrance>),
-    /// It is in; the other end's window is so large.
-    In(Channel, u32),
+pub(crate) enum HandshakeStep {
+    /// More must arrive.
+    Pending(Box<Handshake>),
+    /// Both ends know each other; the window of the other end, bytes.
+    Done(Channel, u32),
 }
 
 fn nonce() -> Result<Nonce, Errno> {
@@ -91,31 +92,31 @@ fn nonce() -> Result<Nonce, Errno> {
     Ok(nonce)
 }
 
-/// A number that nobody can guess.
+/// A number that cannot be guessed.
 pub(crate) fn unguessable() -> Result<u128, Errno> {
     nonce().map(|bytes| bytes.iter().fold(0, |number, byte| number << 8 | u128::from(*byte)))
 }
 
-impl Entrance {
+impl Handshake {
     pub(crate) fn dialled(socket: Socket, since: Instant) -> Self {
-        Entrance { channel: Channel::Clear(socket), dialled: true, stage: Stage::Connected, got: Vec::new(), since }
+        Handshake { channel: Channel::Clear(socket), dialled: true, stage: Stage::Connected, got: Vec::new(), since }
     }
 
     pub(crate) fn accepted(socket: Socket, since: Instant) -> Self {
-        Entrance { channel: Channel::Clear(socket), dialled: false, stage: Stage::Hello, got: Vec::new(), since }
+        Handshake { channel: Channel::Clear(socket), dialled: false, stage: Stage::Hello, got: Vec::new(), since }
     }
 
     pub(crate) fn socket(&self) -> &Socket {
         self.channel.socket()
     }
 
-    /// Whether the other end has shown nothing yet.
-    pub(crate) fn is_stranger(&self) -> bool {
+    /// Whether the other end has sent nothing yet.
+    pub(crate) fn is_unauthenticated(&self) -> bool {
         matches!(self.stage, Stage::Hello)
     }
 
-    /// Goes on as far as it can.
-    pub(crate) fn step(mut self: Box<Self>, keeper: &Keeper) -> Result<Step, Unfit> {
+    /// Carries the handshake on as far as it goes without waiting.
+    pub(crate) fn step(mut self: Box<Self>, credentials: &Credentials) -> Result<HandshakeStep, HandshakeError> {
         loop {
             match mem::replace(&mut self.stage, Stage::Hello) {
                 Stage::Connected => {
@@ -125,38 +126,39 @@ impl Entrance {
                     }
                     if sys::is_unanswered(self.socket()) {
                         self.stage = Stage::Connected;
-                        return Ok(Step::Waits(self));
+                        return Ok(HandshakeStep::Pending(self));
                     }
-                    let (dialled, hello) = Dialled::new(&keeper.key, nonce()?, keeper.binding());
+                    let (dialled, hello) = Dialled::new(&credentials.key, nonce()?, credentials.binding());
                     self.say(&hello)?;
                     self.stage = Stage::Challenge(Box::new(dialled));
                 }
                 Stage::Challenge(dialled) => {
                     let Some(challenge) = self.hear::<{ size_of::<Challenge>() }>()? else {
                         self.stage = Stage::Challenge(dialled);
-                        return Ok(Step::Waits(self));
+                        return Ok(HandshakeStep::Pending(self));
                     };
-                    let (proof, window) = dialled.answer(&challenge, keeper.window)?;
+                    let (proof, window) = dialled.answer(&challenge, credentials.window)?;
                     self.say(&proof)?;
-                    match self.encrypt(keeper, window)? {
-                        Step::Waits(waits) => self = waits,
+                    match self.encrypt(credentials, window)? {
+                        HandshakeStep::Pending(waits) => self = waits,
                         step => return Ok(step),
                     }
                 }
                 Stage::Hello => {
-                    let Some(hello) = self.hear::<{ size_of::<Hello>() }>()? else { return Ok(Step::Waits(self)) };
-                    let (accepted, challenge) = Accepted::new(&keeper.key, &hello, nonce()?, keeper.binding(), keeper.window)?;
+                    let Some(hello) = self.hear::<{ size_of::<Hello>() }>()? else { return Ok(HandshakeStep::Pending(self)) };
+                    let (accepted, challenge) =
+                        Accepted::new(&credentials.key, &hello, nonce()?, credentials.binding(), credentials.window)?;
                     self.say(&challenge)?;
                     self.stage = Stage::Proof(Box::new(accepted));
                 }
                 Stage::Proof(accepted) => {
                     let Some(proof) = self.hear::<{ size_of::<Proof>() }>()? else {
                         self.stage = Stage::Proof(accepted);
-                        return Ok(Step::Waits(self));
+                        return Ok(HandshakeStep::Pending(self));
                     };
                     let window = accepted.prove(&proof)?;
-                    match self.encrypt(keeper, window)? {
-                        Step::Waits(waits) => self = waits,
+                    match self.encrypt(credentials, window)? {
+                        HandshakeStep::Pending(waits) => self = waits,
                         step => return Ok(step),
                     }
                 }
@@ -171,17 +173,17 @@ impl Entrance {
                     let heard = self.hear::<32>()?;
                     let binding = if let Channel::Encrypted(tls) = &self.channel { tls.binding() } else { None };
                     if let Some(binding) = binding.filter(|_| !said) {
-                        self.say(&keeper.key.bound(self.dialled, &binding))?;
+                        self.say(&credentials.key.bound(self.dialled, &binding))?;
                         said = true;
                     }
                     match (heard, binding) {
                         (Some(tag), Some(binding)) => {
-                            keeper.key.is_bound(!self.dialled, &binding, &tag)?;
-                            return Ok(Step::In(self.channel, window));
+                            credentials.key.is_bound(!self.dialled, &binding, &tag)?;
+                            return Ok(HandshakeStep::Done(self.channel, window));
                         }
                         _ => {
                             self.stage = Stage::Bound { said, window };
-                            return Ok(Step::Waits(self));
+                            return Ok(HandshakeStep::Pending(self));
                         }
                     }
                 }
@@ -190,20 +192,20 @@ impl Entrance {
     }
 
     /// It is in, or begins to encrypt.
-    fn encrypt(self, keeper: &Keeper, window: u32) -> Result<Step, Unfit> {
-        let Entrance { channel, dialled, since, .. } = self;
-        match (channel, &keeper.encryption) {
+    fn encrypt(self, credentials: &Credentials, window: u32) -> Result<HandshakeStep, HandshakeError> {
+        let Handshake { channel, dialled, since, .. } = self;
+        match (channel, &credentials.encryption) {
             (Channel::Clear(socket), Some(encryption)) => {
                 let channel = Channel::Encrypted(Box::new(encryption.over(socket, dialled)?));
                 let stage = Stage::Bound { said: false, window };
-                Ok(Step::Waits(Box::new(Entrance { channel, dialled, stage, got: Vec::new(), since })))
+                Ok(HandshakeStep::Pending(Box::new(Handshake { channel, dialled, stage, got: Vec::new(), since })))
             }
-            (channel, _) => Ok(Step::In(channel, window)),
+            (channel, _) => Ok(HandshakeStep::Done(channel, window)),
         }
     }
 
     /// Says all of it: so little fits into any socket.
-    fn say(&mut self, bytes: &[u8]) -> Result<(), Unfit> {
+    fn say(&mut self, bytes: &[u8]) -> Result<(), HandshakeError> {
         match self.channel.send(&[IoSlice::new(bytes)], false) {
             Ok(sent) if sent == bytes.len() => Ok(()),
             Ok(_) => Err(Errno::NOBUFS.into()),
@@ -212,15 +214,15 @@ impl Entrance {
     }
 
     /// The next `N` bytes, once all are there, and not a byte more.
-    fn hear<const N: usize>(&mut self) -> Result<Option<[u8; N]>, Unfit> {
+    fn hear<const N: usize>(&mut self) -> Result<Option<[u8; N]>, HandshakeError> {
         while self.got.len() < N {
             let mut bytes = [0; N];
             let room = N - self.got.len();
             match self.channel.receive(&mut [IoSliceMut::new(&mut bytes[..room])]) {
-                Ok(0) => return Err(Unfit::Closed),
+                Ok(0) => return Err(HandshakeError::Closed),
                 Ok(count) => self.got.extend_from_slice(&bytes[..count]),
                 Err(Errno::AGAIN) => return Ok(None),
-                Err(Errno::CONNRESET | Errno::PIPE) => return Err(Unfit::Closed),
+                Err(Errno::CONNRESET | Errno::PIPE) => return Err(HandshakeError::Closed),
                 Err(why) => return Err(why.into()),
             }
         }

@@ -79,7 +79,7 @@ pub(crate) struct Wants {
 
 /// A connection of which one leg is a bond.
 #[derive(Debug)]
-pub(crate) struct Bonded {
+pub(crate) struct BondedConnection {
     pub(crate) role: Role,
     life: Life,
     pub(crate) plain: Option<Socket>,
@@ -164,7 +164,7 @@ fn kind(why: Why) -> io::ErrorKind {
     }
 }
 
-impl Bonded {
+impl BondedConnection {
     /// At the end that dials: a client has come, and wants to go there.
     pub(crate) fn call(
         near: Socket,
@@ -191,7 +191,7 @@ impl Bonded {
     }
 
     fn new(role: Role, life: Life, id: u128, stream: Stream, now: Instant) -> Self {
-        Bonded {
+        BondedConnection {
             role,
             life,
             plain: None,
@@ -476,7 +476,7 @@ impl Bonded {
         Ok(())
     }
 
-    /// Whether all is done: a last FIN that nobody waits for is the kernel's business.
+    /// Whether all is done. A last FIN that is not acknowledged yet is left to the kernel.
     fn is_over(&mut self) -> Result<bool, Ending> {
         if !(self.passed && self.delivered && self.ended && self.stream.outbound.is_done()) {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! A connection whose stream is over, and that has something left to say.
+//! A connection whose stream is over, with bytes left to send.
 
 use crate::channel::Channel;
 use rustix::io::Errno;
@@ -9,26 +9,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the other end has to hear it, and to end too.
+/// How long the other end has to read them, and to close.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How much of what still comes is read before others have their turn: as often as a buffer of so many bytes is filled.
+/// How many reads of how many bytes are made in a turn.
 const TURNS: usize = 16;
 const TURN_BYTES: usize = 16 * 1024;
 
-/// What a turn has come to.
+/// What a turn came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Parting {
+pub(crate) enum LingerStep {
     Over,
-    /// There is more to read, of which epoll would not tell again.
+    /// There is more to read; epoll would not tell of it again by itself.
     Again,
-    /// Until something comes, or can be said.
+    /// It waits for an event.
     Waits,
 }
 
-/// A connection that says its last, and goes when the other end does: one that was closed at once would be reset by what still comes, and what it had said
-/// be lost with it.
+/// Sends the last bytes, shuts down, and reads until the other end closes. A socket that is closed while
+/// data still arrives is reset, and the reset would discard what the other end has not read yet.
 #[derive(Debug)]
-pub(crate) struct Farewell {
+pub(crate) struct Linger {
     channel: Channel,
     bytes: Vec<u8>,
     said: usize,
@@ -36,9 +36,9 @@ pub(crate) struct Farewell {
     until: Instant,
 }
 
-impl Farewell {
+impl Linger {
     pub(crate) fn new(channel: Channel, bytes: Vec<u8>, now: Instant) -> Self {
-        Farewell { channel, bytes, said: 0, is_shut: false, until: now + PATIENCE }
+        Linger { channel, bytes, said: 0, is_shut: false, until: now + PATIENCE }
     }
 
     pub(crate) fn is_late(&self, now: Instant) -> bool {
@@ -49,32 +49,32 @@ impl Farewell {
         self.channel.socket()
     }
 
-    /// Goes on.
-    pub(crate) fn go_on(&mut self) -> Parting {
+    /// Sends and reads as far as the turn goes.
+    pub(crate) fn proceed(&mut self) -> LingerStep {
         while self.said < self.bytes.len() {
             match self.channel.send(&[IoSlice::new(&self.bytes[self.said..])], false) {
                 Ok(count) => self.said += count,
                 Err(Errno::AGAIN) => break,
-                Err(_) => return Parting::Over,
+                Err(_) => return LingerStep::Over,
             }
         }
         if !self.is_shut && self.said == self.bytes.len() && self.channel.flush().is_ok() {
             self.is_shut = true;
             let _ = self.channel.socket().set_linger(None);
             if self.channel.socket().shutdown(Shutdown::Write).is_err() {
-                return Parting::Over;
+                return LingerStep::Over;
             }
         }
-        // What comes is of no interest any more.
+        // What arrives is discarded.
         let mut bytes = [0; TURN_BYTES];
         for _ in 0..TURNS {
             match self.channel.receive(&mut [IoSliceMut::new(&mut bytes)]) {
-                Ok(0) => return Parting::Over,
+                Ok(0) => return LingerStep::Over,
                 Ok(_) => {}
-                Err(Errno::AGAIN) => return Parting::Waits,
-                Err(_) => return Parting::Over,
+                Err(Errno::AGAIN) => return LingerStep::Waits,
+                Err(_) => return LingerStep::Over,
             }
         }
-        Parting::Again
+        LingerStep::Again
     }
 }

@@ -1,8 +1,9 @@
-//! One of the connections that carry a stream: what is to be said over it waits here for its turn, and what comes over it goes to its place.
+//! One of the connections that carry a stream: frames and pieces wait here to be sent over it, and what
+//! arrives over it goes to its place in the stream.
 
 use crate::{
     channel::Channel,
-    zero_copy::{self, Incoming, Load, Parcel},
+    zero_copy::{self, Incoming, PieceSource, PipeChunk},
 };
 use bond::{BadFrame, Breach, Buffer, ConnId, Frame, Header, Inbound, Look, NoMemory, Piece, Reader, Room, Step, StreamError};
 use intercept::sys::{self, TcpInfo};
@@ -27,14 +28,14 @@ const RECOVERY: u8 = 3;
 /// So many parts are sent at once.
 const PARTS: usize = 24;
 
-/// Something to be said: a header, and for a piece its bytes. These are the stream's, or in a parcel; where they are in several places the others follow,
+/// Something to be said: a header, and for a piece its bytes. These are the stream's, or in a chunk; where they are in several places the others follow,
 /// without a header.
 #[derive(Debug)]
 struct Said {
     header: Option<Header>,
     offset: u64,
     len: usize,
-    parcel: Option<Parcel>,
+    chunk: Option<PipeChunk>,
 }
 
 impl Said {
@@ -95,7 +96,7 @@ pub(crate) struct Member {
     pub(crate) hung_up: bool,
     reader: Reader,
     /// Of its pieces, all or some, no byte is copied.
-    brings_parcels: bool,
+    brings_chunks: bool,
     out: VecDeque<Said>,
     /// How much of the first of these has gone.
     gone: usize,
@@ -121,7 +122,7 @@ impl Member {
             readable: true,
             hung_up: false,
             reader: Reader::default(),
-            brings_parcels: false,
+            brings_chunks: false,
             out: VecDeque::new(),
             gone: 0,
             own: 0,
@@ -167,26 +168,26 @@ impl Member {
         self.push(Some(frame.header()), 0, 0, None);
     }
 
-    /// It is to carry this piece, which begins in a parcel, or with so many bytes of the stream's buffer; [`carry_on`](Member::carry_on) has the rest.
-    pub(crate) fn carry(&mut self, piece: &Piece, load: Load) {
+    /// It is to carry this piece, which begins in a chunk, or with so many bytes of the stream's buffer; [`carry_on`](Member::carry_on) has the rest.
+    pub(crate) fn carry(&mut self, piece: &Piece, source: PieceSource) {
         let header = Frame::Piece { offset: piece.offset, len: piece.len }.header();
-        self.push_load(Some(header), piece.offset, load);
+        self.push_source(Some(header), piece.offset, source);
     }
 
     /// More of the piece that it is to carry, from `offset` on.
-    pub(crate) fn carry_on(&mut self, offset: u64, load: Load) {
-        self.push_load(None, offset, load);
+    pub(crate) fn carry_on(&mut self, offset: u64, source: PieceSource) {
+        self.push_source(None, offset, source);
     }
 
-    fn push_load(&mut self, header: Option<Header>, offset: u64, load: Load) {
-        match load {
-            Load::Buffer(len) => self.push(header, offset, len as usize, None),
-            Load::Parcel(parcel) => self.push(header, offset, parcel.len(), Some(parcel)),
+    fn push_source(&mut self, header: Option<Header>, offset: u64, source: PieceSource) {
+        match source {
+            PieceSource::Buffer(len) => self.push(header, offset, len as usize, None),
+            PieceSource::Chunk(chunk) => self.push(header, offset, chunk.len(), Some(chunk)),
         }
     }
 
-    fn push(&mut self, header: Option<Header>, offset: u64, len: usize, parcel: Option<Parcel>) {
-        let said = Said { header, offset, len, parcel };
+    fn push(&mut self, header: Option<Header>, offset: u64, len: usize, chunk: Option<PipeChunk>) {
+        let said = Said { header, offset, len, chunk };
         self.own += said.header().len() + len;
         self.out.push_back(said);
     }
@@ -203,9 +204,9 @@ impl Member {
             Err(why) => return Err(why.into()),
         }
         while let Some(first) = self.out.front_mut() {
-            let is_parcel = self.gone >= first.header().len() && first.parcel.is_some();
-            let sent = match first.parcel.as_mut().filter(|_| is_parcel) {
-                Some(parcel) => self.channel.pour(parcel),
+            let is_chunk = self.gone >= first.header().len() && first.chunk.is_some();
+            let sent = match first.chunk.as_mut().filter(|_| is_chunk) {
+                Some(chunk) => self.channel.pour(chunk),
                 None => self.send_parts(buffer),
             };
             match sent {
@@ -217,7 +218,7 @@ impl Member {
         Ok(true)
     }
 
-    /// Sends what is to be said from the first on, up to a parcel and its header.
+    /// Sends what is to be said from the first on, up to a chunk and its header.
     fn send_parts(&mut self, buffer: &Buffer) -> Result<usize, Errno> {
         let mut parts = [IoSlice::new(&[]); PARTS];
         let (mut count, mut skip, mut more) = (0, self.gone, false);
@@ -227,7 +228,7 @@ impl Member {
             }
             let header = &said.header()[skip.min(said.header().len())..];
             let begun = skip.saturating_sub(said.header().len());
-            more = said.parcel.is_some();
+            more = said.chunk.is_some();
             let own = if more { 0 } else { said.len - begun };
             let bytes = buffer.get(said.offset + begun as u64, own as u64);
             let whole = iter::once(header).filter(|header| !header.is_empty()).chain(bytes);
@@ -269,8 +270,8 @@ impl Member {
             }
             all.extend_from_slice(&said.header()[gone.min(said.header().len())..]);
             gone = gone.saturating_sub(said.header().len());
-            match said.parcel {
-                Some(parcel) => all.extend(parcel.read()?),
+            match said.chunk {
+                Some(chunk) => all.extend(chunk.read()?),
                 None => buffer.get(said.offset + gone as u64, (said.len - gone) as u64).for_each(|part| all.extend_from_slice(part)),
             }
             gone = 0;
@@ -301,12 +302,12 @@ impl Member {
                 self.received += count as u64;
                 inbound.came(now, conn, offset, count as u64)?;
                 self.clamp_again()?;
-                (read, self.brings_parcels) = (read + count, true);
+                (read, self.brings_chunks) = (read + count, true);
                 continue;
             }
             let mut spill = [0; SPILL];
             // Behind what was not copied there may be more of that, of which no more than the header is to be copied.
-            let (spilled, behind) = if self.brings_parcels { (Header::PIECE, Header::PIECE) } else { (SPILL, BEHIND) };
+            let (spilled, behind) = if self.brings_chunks { (Header::PIECE, Header::PIECE) } else { (SPILL, BEHIND) };
             let (mut direct, mut room) = (0, spilled);
             let received = match self.reader.payload() {
                 Some((offset, left)) => {
@@ -372,7 +373,7 @@ impl Member {
                 Step::More => {}
                 Step::Said(Frame::Piece { offset, len }) => {
                     inbound.begin(offset, len)?;
-                    self.brings_parcels &= len >= zero_copy::LEAST as u64;
+                    self.brings_chunks &= len >= zero_copy::LEAST as u64;
                 }
                 Step::Said(frame) => hear(inbound, frame)?,
                 Step::Payload { offset, left } => {
@@ -391,7 +392,7 @@ impl Member {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::zero_copy::{Outgoing, Pipes};
+    use crate::zero_copy::{Outgoing, PipePool};
     use socket2::Socket;
     use std::{
         io::{Read as _, Write as _},
@@ -412,9 +413,9 @@ mod tests {
         const LEN: usize = 200_000;
         let payload: Vec<u8> = (0..LEN as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let header = Frame::Piece { offset: 0, len: LEN as u64 }.header();
-        // It is left when only its beginning, in a parcel, has gone, and when some of what follows in the buffer has.
+        // It is left when only its beginning, in a chunk, has gone, and when some of what follows in the buffer has.
         for enough in [1, LEN / 2 + 10_000] {
-            let (mut buffer, mut outgoing) = (Buffer::new(1 << 20), Outgoing::new(Pipes::new(8)));
+            let (mut buffer, mut outgoing) = (Buffer::new(1 << 20), Outgoing::new(PipePool::new(8)));
             let (mut client, plain) = pair(1 << 20);
             client.write_all(&payload[..LEN / 2]).unwrap();
             while sys::received(&plain) < LEN / 2 {
@@ -429,7 +430,7 @@ mod tests {
             let mut member = Member::new(Channel::Clear(Socket::from(near.try_clone().unwrap())), 0, 0, None);
             let piece = Piece { conn: ConnId(0), offset: 0, len: LEN as u64, again: false };
             let (first, second) = [0, LEN as u64 / 2].map(|at| outgoing.give(at, LEN as u64 - at, 0, &mut buffer).unwrap()).into();
-            assert!(matches!((&first, &second), (Load::Parcel(_), Load::Buffer(_))), "{first:?} {second:?}");
+            assert!(matches!((&first, &second), (PieceSource::Chunk(_), PieceSource::Buffer(_))), "{first:?} {second:?}");
             member.carry(&piece, first);
             member.carry_on(LEN as u64 / 2, second);
             member.say(&Frame::Done);

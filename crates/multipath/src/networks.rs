@@ -1,10 +1,11 @@
-//! The networks of the end that dials: connections that are kept ready over each, and who waits for one.
+//! The networks of the end that dials: the pool of ready connections over each, and the streams that wait
+//! for one.
 //!
-//! A network that nothing gets through is tried again and again, at longer and longer intervals; one that was silent and comes back, or an interface that
-//! appears, is found soon.
+//! A network over which no connection can be made is tried again at longer and longer intervals, up to
+//! [`LAST_PAUSE`], so that a network that comes back is found soon.
 
 use crate::{
-    handshake::Unfit,
+    handshake::HandshakeError,
     settings::{BondConfig, Network},
 };
 use intercept::{leg, sys::TcpInfo};
@@ -25,9 +26,9 @@ const UNWANTED: Duration = Duration::from_millis(250);
 /// How long its network is doubted.
 const DOUBT: Duration = Duration::from_secs(10);
 /// How long a connection may take to be ready, when the last one took no time: a handshake's first retransmission, and as much again.
-const LEAST_PATIENCE: Duration = Duration::from_secs(4);
+const LEAST_READY_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long it may take at most: five round trips of several seconds each, as over a satellite behind a full queue.
-pub(crate) const MOST_PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const MOST_READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connections dialled at once over one network.
 const MOST_DIALLED: usize = 32;
 /// A connection that owes an answer for so long is silent, and for so many of its timeouts.
@@ -155,7 +156,7 @@ impl Networks {
         self.forget(network, index);
         if is_unwanted {
             self.all[network].unwanted = Some(now);
-            self.failed(network, &Unfit::Closed, now);
+            self.failed(network, &HandshakeError::Closed, now);
         }
     }
 
@@ -202,7 +203,7 @@ impl Networks {
     }
 
     /// One could not be had.
-    pub(crate) fn failed(&mut self, network: usize, why: &Unfit, now: Instant) {
+    pub(crate) fn failed(&mut self, network: usize, why: &HandshakeError, now: Instant) {
         let state = &mut self.all[network];
         state.next = now + (FIRST_PAUSE * 2u32.saturating_pow(state.failures)).min(LAST_PAUSE);
         state.failures = (state.failures + 1).min(16);
@@ -212,9 +213,9 @@ impl Networks {
     }
 
     /// How long a connection over this network may take to be ready: the longer, the more have not been.
-    pub(crate) fn patience(&self, network: usize) -> Duration {
+    pub(crate) fn ready_timeout(&self, network: usize) -> Duration {
         let State { took, failures, .. } = self.all[network];
-        ((LEAST_PATIENCE + 3 * took) * (1 + failures)).min(MOST_PATIENCE)
+        ((LEAST_READY_TIMEOUT + 3 * took) * (1 + failures)).min(MOST_READY_TIMEOUT)
     }
 
     /// Begins to connect where another connection is needed; none: nowhere.
@@ -305,14 +306,14 @@ mod tests {
     #[test]
     fn one_that_takes_long_is_given_longer() {
         let (mut all, now) = (networks(&["127.0.0.1"], 1), Instant::now());
-        assert_eq!(all.patience(0), LEAST_PATIENCE);
-        all.failed(0, &Unfit::Closed, now);
-        assert_eq!(all.patience(0), 2 * LEAST_PATIENCE);
-        (0..20).for_each(|_| all.failed(0, &Unfit::Closed, now));
-        assert_eq!(all.patience(0), MOST_PATIENCE);
+        assert_eq!(all.ready_timeout(0), LEAST_READY_TIMEOUT);
+        all.failed(0, &HandshakeError::Closed, now);
+        assert_eq!(all.ready_timeout(0), 2 * LEAST_READY_TIMEOUT);
+        (0..20).for_each(|_| all.failed(0, &HandshakeError::Closed, now));
+        assert_eq!(all.ready_timeout(0), MOST_READY_TIMEOUT);
         all.dial(now + LAST_PAUSE).unwrap().1.unwrap();
         all.ready(0, 1, 1 << 20, now, now + Duration::from_secs(5));
-        assert_eq!(all.patience(0), LEAST_PATIENCE + Duration::from_secs(15));
+        assert_eq!(all.ready_timeout(0), LEAST_READY_TIMEOUT + Duration::from_secs(15));
     }
 
     #[test]
@@ -323,7 +324,7 @@ mod tests {
             while all.dial(now).is_some() {
                 tries += 1;
                 all.dialled(0);
-                all.failed(0, &Unfit::Closed, now);
+                all.failed(0, &HandshakeError::Closed, now);
             }
             now += Duration::from_millis(50);
         }

@@ -1,6 +1,6 @@
 //! A bond as it is wanted: its networks, its key, who gets what.
 
-use crate::zero_copy::Pipes;
+use crate::zero_copy::PipePool;
 use bond::{Key, Scheduler};
 use intercept::{
     Destinations, Interface, Prefix,
@@ -143,7 +143,7 @@ impl BondConfig {
 
     /// The descriptors that an event loop needs for a bond over so many networks; whether it also `accepts` connections of the other end.
     pub fn descriptors(&self, networks: usize, accepts: bool) -> BondDescriptors {
-        let pipes = if self.tls { 0 } else { Pipes::most(leg::open_files()) };
+        let pipes = if self.tls { 0 } else { PipePool::most(leg::open_files()) };
         let accepted = if accepts { Self::most_unauthenticated() } else { 0 };
         BondDescriptors {
             per_stream: 1 + networks.max(if accepts { Self::USUAL_NETWORKS } else { 1 }),

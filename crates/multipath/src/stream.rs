@@ -1,8 +1,9 @@
-//! A stream over its connections: the bytes that were not acknowledged, those that came before their turn, and what is said about them.
+//! A stream over its connections: the bytes that were not acknowledged, those that arrived out of order,
+//! and the frames about them.
 
 use crate::{
     member::{Lost, Member},
-    zero_copy::{self, Incoming, Load, Outgoing, Pipes},
+    zero_copy::{self, Incoming, Outgoing, PieceSource, PipePool},
 };
 use bond::{Buffer, ConnId, Frame, Inbound, NoMemory, Outbound, Piece, Scheduler, Seen, Settings, StreamError};
 use rustix::{
@@ -21,7 +22,7 @@ const PARTS: usize = 8;
 pub(crate) struct Stream {
     pub(crate) outbound: Outbound,
     pub(crate) inbound: Inbound,
-    /// What the other end has not acknowledged, or was not sent, where it is not in parcels, and how far all of it goes.
+    /// What the other end has not acknowledged, or was not sent, where it is not in chunks, and how far all of it goes.
     buffer: Buffer,
     written: u64,
     /// Absent where bytes have to be looked at, or go over each connection.
@@ -68,7 +69,7 @@ pub(crate) struct Turn {
 
 impl Stream {
     /// Of a window at each end. Where what it carries need not be looked at it carries it in `pipes`.
-    pub(crate) fn new(settings: Settings, window: usize, theirs: u64, pipes: Option<Pipes>) -> Self {
+    pub(crate) fn new(settings: Settings, window: usize, theirs: u64, pipes: Option<PipePool>) -> Self {
         Stream {
             outbound: Outbound::new(settings, theirs),
             inbound: Inbound::new(window),
@@ -298,20 +299,20 @@ impl Stream {
     fn carry(&mut self, piece: &Piece) -> Result<(), Errno> {
         let Some(member) = self.members.get_mut(piece.conn.0).and_then(Option::as_mut) else { return Ok(()) };
         let (Some(outgoing), acked) = (&mut self.outgoing, self.outbound.acked()) else {
-            member.carry(piece, Load::Buffer(piece.len));
+            member.carry(piece, PieceSource::Buffer(piece.len));
             return Ok(());
         };
         if piece.again {
             outgoing.copy(piece.offset, piece.len, acked, &mut self.buffer)?;
-            member.carry(piece, Load::Buffer(piece.len));
+            member.carry(piece, PieceSource::Buffer(piece.len));
             return Ok(());
         }
         let (mut at, end) = (piece.offset, piece.offset + piece.len);
         while at < end {
-            let load = outgoing.give(at, end - at, acked, &mut self.buffer)?;
-            let (from, len) = (at, load.len());
+            let source = outgoing.give(at, end - at, acked, &mut self.buffer)?;
+            let (from, len) = (at, source.len());
             at += len;
-            if from == piece.offset { member.carry(piece, load) } else { member.carry_on(from, load) }
+            if from == piece.offset { member.carry(piece, source) } else { member.carry_on(from, source) }
         }
         Ok(())
     }

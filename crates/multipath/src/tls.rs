@@ -1,5 +1,6 @@
-//! TLS over a bond's connection. Certificates prove nothing here: the two ends know each other by their key before TLS begins, and then that nobody
-//! stands in between, since each says a tag of what only the two ends of this channel know (RFC 9266).
+//! TLS over a bond's connection. Certificates prove nothing here: the two ends know each other by their
+//! key before TLS begins. Each then sends a tag of what only the two ends of this channel know
+//! (RFC 9266), which excludes a man in the middle.
 
 use rustix::{
     fd::AsFd as _,
@@ -30,7 +31,7 @@ pub(crate) struct Encryption {
 }
 
 impl Encryption {
-    /// With a certificate of its own, which nobody is asked to believe.
+    /// With a self-signed certificate, which is not verified.
     pub(crate) fn new() -> Result<Self, String> {
         let said = |what: &str, why: &dyn std::fmt::Display| format!("cannot {what} for the bond's encryption: {why}");
         let provider = Arc::new(ring::default_provider());
@@ -44,7 +45,7 @@ impl Encryption {
             .with_protocol_versions(&[&TLS13])
             .map_err(|why| said("set TLS up", &why))?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+            .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
             .with_no_client_auth();
         Ok(Encryption { dials: Arc::new(dials), accepts: Arc::new(accepts) })
     }
@@ -163,11 +164,11 @@ impl Tls {
     }
 }
 
-/// Believes any certificate; not any signature: whoever shows a certificate has its key.
+/// Accepts any certificate, but verifies the signature: the peer has the certificate's key.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,

@@ -1,8 +1,8 @@
-//! Tries a network of a bond: connects over it, and has the other end show that it has the key and
-//! speaks TLS where that is wanted. The connection is then closed, as one that is kept ready may be.
+//! Tries a network of a bond: connects over it, and has the other end prove that it has the key and
+//! speaks TLS where that is wanted. The connection is then closed, as pooled ones may be.
 
 use crate::{
-    handshake::{Entrance, Keeper, Step, Unfit},
+    handshake::{Credentials, Handshake, HandshakeError, HandshakeStep},
     networks::connect,
     settings::{BondConfig, Network},
 };
@@ -14,10 +14,10 @@ use std::{
 
 /// How long the handshake took, or why it failed and the cure.
 pub fn try_network(bond: &BondConfig, network: &Network, limit: Duration) -> Result<Duration, (String, String)> {
-    let keeper = Keeper::of(bond).map_err(|why| (why, "give the bond a key".to_owned()))?;
+    let credentials = Credentials::of(bond).map_err(|why| (why, "give the bond a key".to_owned()))?;
     let begun = Instant::now();
     let socket = connect(network, bond.connection_window).map_err(|why| unconnected(network, &why))?;
-    let mut entrance = Box::new(Entrance::dialled(socket, begun));
+    let mut handshake = Box::new(Handshake::dialled(socket, begun));
     let mut awaited = PollFlags::OUT;
     loop {
         let left = limit.saturating_sub(begun.elapsed());
@@ -28,16 +28,16 @@ pub fn try_network(bond: &BondConfig, network: &Network, limit: Duration) -> Res
         // Looks again from time to time: TLS may have to send what the socket had no room for.
         let wait = left.min(Duration::from_millis(100));
         let timeout = Timespec { tv_sec: wait.as_secs() as _, tv_nsec: wait.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(entrance.socket(), awaited)], Some(&timeout)) {
+        match poll(&mut [PollFd::new(handshake.socket(), awaited)], Some(&timeout)) {
             Ok(0) if awaited == PollFlags::OUT => continue,
             Ok(_) => awaited = PollFlags::IN,
             Err(rustix::io::Errno::INTR) => continue,
             Err(why) => return Err((format!("cannot wait for the connection: {why}"), "see `tandem doctor`".into())),
         }
-        match entrance.step(&keeper) {
-            Ok(Step::Waits(waits)) => entrance = waits,
-            Ok(Step::In(..)) => return Ok(begun.elapsed()),
-            Err(Unfit::Failed(why)) => return Err(unconnected(network, &why.into())),
+        match handshake.step(&credentials) {
+            Ok(HandshakeStep::Pending(waits)) => handshake = waits,
+            Ok(HandshakeStep::Done(..)) => return Ok(begun.elapsed()),
+            Err(HandshakeError::Failed(why)) => return Err(unconnected(network, &why.into())),
             Err(why) => {
                 let cure = "start `tandem bond serve` there with this key and, at both ends or at neither, --tls";
                 return Err((why.to_string(), cure.into()));

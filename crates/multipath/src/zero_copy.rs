@@ -1,7 +1,9 @@
-//! Bytes of a stream that are never copied: they go from the plain leg to the connections, and from these to the plain leg, by reference, through pipes.
-//! Of what goes to the connections a second reference is kept until the other end has it; what has to go again is copied then.
+//! The zero-copy path of a stream: bytes go from the plain leg to the connections, and from these to the
+//! plain leg, by reference, through pipes. A second reference to what goes to the connections is kept
+//! until the other end has acknowledged it; bytes that have to be sent again are copied then.
 //!
-//! A [`Parcel`] is a pipe with bytes in it. All parcels of a worker share its [`Pipes`]; where there is none left, bytes are copied.
+//! A [`PipeChunk`] is a pipe with bytes in it. All chunks of an event loop share its [`PipePool`]; when
+//! that has no pipe left, bytes are copied.
 
 use bond::{Buffer, Inbound, NoMemory};
 use intercept::sys;
@@ -17,17 +19,19 @@ use std::{
     rc::Rc,
 };
 
-/// So much is taken at once, at the most: as much as the longest piece, which then is a parcel as it came.
+/// Most bytes that are taken at once: as many as the longest piece, so that a piece is one chunk.
 const MOST_TAKEN: usize = 512 * 1024;
-/// No more parcels wait to be given out, and no more of what came: they would be small, or somebody is slow, and others want pipes too.
+/// Most chunks that wait to be sent, and most that wait for the plain leg. More would be small, or the
+/// receiver is slow, and other streams want pipes too.
 const MOST_FRESH: usize = 4;
 const MOST_INCOMING: usize = 16;
-/// What is less is cheaper to copy; and a pipe full of small parts of pages takes much more memory than it has bytes.
+/// Fewer bytes are cheaper to copy, and a pipe full of small parts of pages takes much more memory than
+/// it has bytes.
 pub(crate) const LEAST: usize = 64 * 1024;
 
-/// Pipes of a worker, empty and in use.
+/// The pipes of an event loop, empty and in use.
 #[derive(Debug, Clone)]
-pub(crate) struct Pipes(Rc<RefCell<Pool>>);
+pub(crate) struct PipePool(Rc<RefCell<Pool>>);
 
 #[derive(Debug)]
 struct Pool {
@@ -38,34 +42,35 @@ struct Pool {
     sink: Option<OwnedFd>,
 }
 
-impl Pipes {
+impl PipePool {
     /// Idle, empty pipes kept for reuse; more are closed.
     const FREE: usize = 16;
-    /// In use, where a process may have many descriptors: two for each.
+    /// Most pipes in use; each takes two descriptors.
     const MOST: usize = 128;
 
-    /// How many of a process that may have so many open files.
+    /// Most pipes in use by an event loop that may have so many open files.
     pub(crate) fn most(open_files: u64) -> usize {
         Self::MOST.min(open_files as usize / 32)
     }
 
     pub(crate) fn new(most: usize) -> Self {
         let sink = open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).ok();
-        Pipes(Rc::new(RefCell::new(Pool { free: Vec::new(), lent: 0, most, sink })))
+        PipePool(Rc::new(RefCell::new(Pool { free: Vec::new(), lent: 0, most, sink })))
     }
 
-    /// A parcel with nothing in it.
-    fn lend(&self) -> Option<Parcel> {
+    /// A chunk with nothing in it.
+    fn lend(&self) -> Option<PipeChunk> {
         let mut pool = self.0.borrow_mut();
         if pool.lent >= pool.most {
             return None;
         }
         let pipe = pool.free.pop().or_else(|| Pipe::new().ok().filter(Pipe::is_large))?;
         pool.lent += 1;
-        Some(Parcel { pipe: Some(pipe), len: 0, pipes: self.clone() })
+        Some(PipeChunk { pipe: Some(pipe), len: 0, pipes: self.clone() })
     }
 
-    /// Whoever moves nothing keeps no pipes ready: they are of the share that all processes of a user have.
+    /// Closes the empty pipes while none is in use: the limit of pipe pages is one for all processes of a
+    /// user.
     pub(crate) fn rest(&self) {
         let mut pool = self.0.borrow_mut();
         if pool.lent == 0 {
@@ -95,24 +100,25 @@ impl Pool {
     }
 }
 
-/// Some bytes, in a pipe that goes back to where it is from.
+/// Some bytes in a pipe, which goes back to its pool afterwards.
 #[derive(Debug)]
-pub(crate) struct Parcel {
+pub(crate) struct PipeChunk {
     pipe: Option<Pipe>,
     len: usize,
-    pipes: Pipes,
+    pipes: PipePool,
 }
 
-impl Parcel {
+impl PipeChunk {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
     fn pipe(&self) -> &Pipe {
-        self.pipe.as_ref().expect("a parcel has its pipe for as long as it lives")
+        self.pipe.as_ref().expect("a chunk has its pipe for as long as it lives")
     }
 
-    /// Takes what a socket has, `most` bytes at the most; it has nothing yet. False: nothing came, and whoever copies finds out why.
+    /// Takes what a socket has, `most` bytes at the most, into an empty chunk. False: nothing came; a read
+    /// tells why.
     fn fill(&mut self, source: impl AsFd, most: u64) -> Result<bool, Errno> {
         match self.pipe().fill(source, MOST_TAKEN.min(most as usize)) {
             Ok(Filled::Bytes(count)) => {
@@ -148,13 +154,13 @@ impl Parcel {
     }
 
     /// Gives another, which has nothing yet, the same bytes once more, by reference; whether it has got all.
-    fn share(&self, twin: &mut Parcel) -> bool {
+    fn share(&self, twin: &mut PipeChunk) -> bool {
         twin.len = self.pipe().share(twin.pipe(), self.len).unwrap_or(0);
         twin.len == self.len
     }
 
-    /// The first of its bytes, at most so many, as a parcel of their own.
-    fn split(&mut self, most: usize) -> Option<Parcel> {
+    /// The first of its bytes, at most so many, as a chunk of their own.
+    fn split(&mut self, most: usize) -> Option<PipeChunk> {
         let mut first = self.pipes.lend()?;
         first.len = self.pipe().pass(first.pipe(), most).unwrap_or(0);
         self.len -= first.len;
@@ -162,7 +168,7 @@ impl Parcel {
     }
 }
 
-impl Drop for Parcel {
+impl Drop for PipeChunk {
     fn drop(&mut self) {
         if let Some(pipe) = self.pipe.take() {
             self.pipes.take_back(pipe, self.len);
@@ -170,53 +176,54 @@ impl Drop for Parcel {
     }
 }
 
-/// Where the next bytes of a stream are.
+/// Where the next bytes of a piece are.
 #[derive(Debug)]
-pub(crate) enum Load {
-    /// Here.
-    Parcel(Parcel),
-    /// So many of them, in the stream's buffer.
+pub(crate) enum PieceSource {
+    /// In this chunk.
+    Chunk(PipeChunk),
+    /// So many of them in the stream's buffer.
     Buffer(u64),
 }
 
-impl Load {
+impl PieceSource {
     pub(crate) fn len(&self) -> u64 {
         match self {
-            Load::Parcel(parcel) => parcel.len as u64,
-            Load::Buffer(len) => *len,
+            PieceSource::Chunk(chunk) => chunk.len as u64,
+            PieceSource::Buffer(len) => *len,
         }
     }
 }
 
-/// A parcel's place in the stream.
+/// A chunk's place in the stream.
 #[derive(Debug)]
 struct Placed {
     start: u64,
-    parcel: Parcel,
+    chunk: PipeChunk,
 }
 
 impl Placed {
     fn end(&self) -> u64 {
-        self.start + self.parcel.len as u64
+        self.start + self.chunk.len as u64
     }
 }
 
-/// Whether a socket has so much that it had better not be copied, where `most` bytes are wanted.
+/// Whether a socket has enough for the zero-copy path, where `most` bytes are wanted.
 fn has_much(source: impl AsFd, most: u64) -> bool {
     most >= LEAST as u64 && sys::received(source) >= LEAST
 }
 
-/// What a stream has in parcels of what it sends: what nobody was given yet, and all that the other end has not acknowledged. What is in neither, or has to
-/// go again, is in the stream's buffer.
+/// The chunks of what a stream sends: `fresh` ones that no connection was given yet, and `kept` ones that
+/// the other end has not acknowledged. Bytes that are in neither, or have to be sent again, are in the
+/// stream's buffer.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    pipes: Pipes,
+    pipes: PipePool,
     fresh: VecDeque<Placed>,
     kept: VecDeque<Placed>,
 }
 
 impl Outgoing {
-    pub(crate) fn new(pipes: Pipes) -> Self {
+    pub(crate) fn new(pipes: PipePool) -> Self {
         Outgoing { pipes, fresh: VecDeque::new(), kept: VecDeque::new() }
     }
 
@@ -225,38 +232,38 @@ impl Outgoing {
         if self.fresh.len() >= MOST_FRESH || !has_much(&source, most) {
             return Ok(None);
         }
-        let (Some(mut parcel), Some(mut twin)) = (self.pipes.lend(), self.pipes.lend()) else { return Ok(None) };
-        if !parcel.fill(source, most)? {
+        let (Some(mut chunk), Some(mut twin)) = (self.pipes.lend(), self.pipes.lend()) else { return Ok(None) };
+        if !chunk.fill(source, most)? {
             return Ok(None);
         }
-        let count = parcel.len;
-        if count >= LEAST && parcel.share(&mut twin) {
-            self.fresh.push_back(Placed { start: offset, parcel });
-            self.kept.push_back(Placed { start: offset, parcel: twin });
+        let count = chunk.len;
+        if count >= LEAST && chunk.share(&mut twin) {
+            self.fresh.push_back(Placed { start: offset, chunk });
+            self.kept.push_back(Placed { start: offset, chunk: twin });
         } else {
-            buffer.put(offset, &parcel.read()?).map_err(|NoMemory| Errno::NOMEM)?;
+            buffer.put(offset, &chunk.read()?).map_err(|NoMemory| Errno::NOMEM)?;
         }
         Ok(Some(count))
     }
 
-    /// Where the bytes from `offset` on are, of which nobody was given any: as many of `len` as are in one place.
-    pub(crate) fn give(&mut self, offset: u64, len: u64, acked: u64, buffer: &mut Buffer) -> Result<Load, Errno> {
-        let Some(first) = self.fresh.front_mut() else { return Ok(Load::Buffer(len)) };
+    /// Where the bytes from `offset` on are, none of which was given out yet: as many of `len` as are in one place.
+    pub(crate) fn give(&mut self, offset: u64, len: u64, acked: u64, buffer: &mut Buffer) -> Result<PieceSource, Errno> {
+        let Some(first) = self.fresh.front_mut() else { return Ok(PieceSource::Buffer(len)) };
         if first.start > offset {
-            return Ok(Load::Buffer(len.min(first.start - offset)));
+            return Ok(PieceSource::Buffer(len.min(first.start - offset)));
         }
-        debug_assert_eq!(first.start, offset, "parcels are given out in their order");
-        if len < first.parcel.len as u64 {
-            if let Some(part) = first.parcel.split(len as usize) {
+        debug_assert_eq!(first.start, offset, "chunks are given out in their order");
+        if len < first.chunk.len as u64 {
+            if let Some(part) = first.chunk.split(len as usize) {
                 first.start += part.len as u64;
-                return Ok(Load::Parcel(part));
+                return Ok(PieceSource::Chunk(part));
             }
             let end = first.end();
             self.fresh.pop_front();
             self.copy(offset, end - offset, acked, buffer)?;
-            return Ok(Load::Buffer(len));
+            return Ok(PieceSource::Buffer(len));
         }
-        Ok(self.fresh.pop_front().map_or(Load::Buffer(len), |first| Load::Parcel(first.parcel)))
+        Ok(self.fresh.pop_front().map_or(PieceSource::Buffer(len), |first| PieceSource::Chunk(first.chunk)))
     }
 
     /// Sees to it that these bytes, as far as the other end has not acknowledged them, are in the buffer. After an error some of
@@ -264,15 +271,15 @@ impl Outgoing {
     pub(crate) fn copy(&mut self, offset: u64, len: u64, acked: u64, buffer: &mut Buffer) -> Result<(), Errno> {
         let is_of_it = |placed: &Placed| placed.start < offset + len && offset < placed.end();
         while let Some(index) = self.kept.iter().position(is_of_it) {
-            let Some(Placed { start, parcel }) = self.kept.remove(index) else { break };
-            let bytes = parcel.read()?;
+            let Some(Placed { start, chunk }) = self.kept.remove(index) else { break };
+            let bytes = chunk.read()?;
             let old = (acked.saturating_sub(start) as usize).min(bytes.len());
             buffer.put(start + old as u64, &bytes[old..]).map_err(|NoMemory| Errno::NOMEM)?;
         }
         Ok(())
     }
 
-    /// The same of all of them, whether somebody was given them or not.
+    /// The same of all of them, whether they were given out or not.
     pub(crate) fn copy_all(&mut self, acked: u64, buffer: &mut Buffer) -> Result<(), Errno> {
         self.copy(acked, u64::MAX - acked, acked, buffer)?;
         self.fresh.clear();
@@ -287,56 +294,57 @@ impl Outgoing {
     }
 }
 
-/// What a stream has in parcels of what came, by its place in the stream. The rest is where its receiving end has it.
+/// The chunks of what a stream has received, by their place in the stream. Other bytes are in the
+/// receiving end's own buffer.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    pipes: Pipes,
-    parcels: BTreeMap<u64, Parcel>,
+    pipes: PipePool,
+    chunks: BTreeMap<u64, PipeChunk>,
 }
 
 impl Incoming {
-    pub(crate) fn new(pipes: Pipes) -> Self {
-        Incoming { pipes, parcels: BTreeMap::new() }
+    pub(crate) fn new(pipes: PipePool) -> Self {
+        Incoming { pipes, chunks: BTreeMap::new() }
     }
 
     /// Takes what a socket has of a piece from `offset` on, of which `left` bytes are to come, and tells how much; none: it had better be copied.
     pub(crate) fn take(&mut self, source: impl AsFd, offset: u64, left: u64, inbound: &mut Inbound) -> Result<Option<usize>, Errno> {
         let most = inbound.wanted(offset, left);
-        if self.parcels.len() >= MOST_INCOMING || !has_much(&source, most) {
+        if self.chunks.len() >= MOST_INCOMING || !has_much(&source, most) {
             return Ok(None);
         }
-        let Some(mut parcel) = self.pipes.lend() else { return Ok(None) };
-        if !parcel.fill(source, most)? {
+        let Some(mut chunk) = self.pipes.lend() else { return Ok(None) };
+        if !chunk.fill(source, most)? {
             return Ok(None);
         }
-        let count = parcel.len;
+        let count = chunk.len;
         if count >= LEAST {
-            self.parcels.insert(offset, parcel);
+            self.chunks.insert(offset, chunk);
         } else {
-            inbound.put(offset, &parcel.read()?).map_err(|NoMemory| Errno::NOMEM)?;
+            inbound.put(offset, &chunk.read()?).map_err(|NoMemory| Errno::NOMEM)?;
         }
         Ok(Some(count))
     }
 
-    /// Where the first parcel begins.
+    /// Where the first chunk begins.
     pub(crate) fn first(&self) -> Option<u64> {
-        self.parcels.first_key_value().map(|(start, _)| *start)
+        self.chunks.first_key_value().map(|(start, _)| *start)
     }
 
-    /// Gives a socket some of the first parcel, and tells how much; [`Errno::AGAIN`]: nothing now.
+    /// Gives a socket some of the first chunk, and tells how much; [`Errno::AGAIN`]: nothing now.
     pub(crate) fn pour(&mut self, socket: impl AsFd) -> Result<usize, Errno> {
-        let Some((start, mut parcel)) = self.parcels.pop_first() else { return Ok(0) };
-        let poured = parcel.pour(socket);
-        if parcel.len > 0 {
-            self.parcels.insert(start + poured.unwrap_or(0) as u64, parcel);
+        let Some((start, mut chunk)) = self.chunks.pop_first() else { return Ok(0) };
+        let poured = chunk.pour(socket);
+        if chunk.len > 0 {
+            self.chunks.insert(start + poured.unwrap_or(0) as u64, chunk);
         }
         poured
     }
 
     /// Copies all to where the receiving end has the rest. After an error some of it is lost, and the stream must end.
     pub(crate) fn copy(&mut self, inbound: &mut Inbound) -> Result<(), Errno> {
-        while let Some((start, parcel)) = self.parcels.pop_first() {
-            inbound.put(start, &parcel.read()?).map_err(|NoMemory| Errno::NOMEM)?;
+        while let Some((start, chunk)) = self.chunks.pop_first() {
+            inbound.put(start, &chunk.read()?).map_err(|NoMemory| Errno::NOMEM)?;
         }
         Ok(())
     }
@@ -378,15 +386,15 @@ mod tests {
         }
     }
 
-    /// What a load has.
-    fn look(load: Load, at: u64, buffer: &Buffer) -> Vec<u8> {
-        match load {
-            Load::Buffer(len) => buffer.get(at, len).collect::<Vec<_>>().concat(),
-            Load::Parcel(mut parcel) => {
+    /// What a source has.
+    fn look(source: PieceSource, at: u64, buffer: &Buffer) -> Vec<u8> {
+        match source {
+            PieceSource::Buffer(len) => buffer.get(at, len).collect::<Vec<_>>().concat(),
+            PieceSource::Chunk(mut chunk) => {
                 let (one, mut other) = pair();
-                let len = parcel.len();
-                while parcel.len() > 0 {
-                    parcel.pour(&one).unwrap();
+                let len = chunk.len();
+                while chunk.len() > 0 {
+                    chunk.pour(&one).unwrap();
                 }
                 let mut bytes = vec![0; len];
                 other.read_exact(&mut bytes).unwrap();
@@ -399,7 +407,7 @@ mod tests {
     fn what_is_little_or_has_no_pipe_is_copied() {
         let (mut one, other) = pair();
         let mut buffer = Buffer::new(WINDOW);
-        let mut outgoing = Outgoing::new(Pipes::new(4));
+        let mut outgoing = Outgoing::new(PipePool::new(4));
         send(&mut one, &other, &bytes(0, LEAST - 1));
         assert_eq!(outgoing.take(&other, 0, 1 << 20, &mut buffer), Ok(None));
         send(&mut one, &other, &bytes(LEAST as u64 - 1, 4 * LEAST));
@@ -425,7 +433,7 @@ mod tests {
     fn what_came_before_its_turn_waits_for_it() {
         let (mut one, other) = pair();
         let (near, mut far) = pair();
-        let (mut incoming, mut inbound) = (Incoming::new(Pipes::new(8)), Inbound::new(WINDOW));
+        let (mut incoming, mut inbound) = (Incoming::new(PipePool::new(8)), Inbound::new(WINDOW));
         let (first, second) = (bytes(0, LEAST), bytes(LEAST as u64, LEAST));
         for (at, part) in [(LEAST, &second), (0, &first)] {
             send(&mut one, &other, part);
@@ -446,15 +454,15 @@ mod tests {
     #[test]
     fn a_pipe_that_was_not_empty_is_emptied_for_the_next() {
         let (mut one, other) = pair();
-        let pipes = Pipes::new(1);
+        let pipes = PipePool::new(1);
         for round in 0..3 {
             let sent = bytes(round, LEAST);
             send(&mut one, &other, &sent);
-            let mut parcel = pipes.lend().unwrap();
-            assert_eq!((parcel.fill(&other, LEAST as u64), parcel.len), (Ok(true), LEAST));
+            let mut chunk = pipes.lend().unwrap();
+            assert_eq!((chunk.fill(&other, LEAST as u64), chunk.len), (Ok(true), LEAST));
             assert!(pipes.lend().is_none());
             if round != 1 {
-                assert!(parcel.read().unwrap() == sent);
+                assert!(chunk.read().unwrap() == sent);
             }
         }
         assert_eq!(pipes.0.borrow().free.len(), 1);
@@ -464,7 +472,7 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Step {
-        /// Comes, and is taken in parcels or copied.
+        /// Comes, and is taken in chunks or copied.
         Come(usize, bool),
         Give(usize),
         /// A part of what was given goes again: where, of all of it, and how much.
@@ -488,7 +496,7 @@ mod tests {
         #[test]
         fn what_is_given_is_what_came(pipes in 1usize..12, steps in prop::collection::vec(step(), 1..40)) {
             let (mut one, mut other) = pair();
-            let (mut outgoing, mut buffer) = (Outgoing::new(Pipes::new(pipes)), Buffer::new(WINDOW));
+            let (mut outgoing, mut buffer) = (Outgoing::new(PipePool::new(pipes)), Buffer::new(WINDOW));
             let (mut acked, mut given, mut written) = (0u64, 0u64, 0u64);
             for step in steps {
                 match step {
@@ -510,10 +518,10 @@ mod tests {
                     Step::Give(len) => {
                         let end = (given + len as u64).min(written);
                         while given < end {
-                            let load = outgoing.give(given, end - given, acked, &mut buffer).unwrap();
-                            let len = load.len();
+                            let source = outgoing.give(given, end - given, acked, &mut buffer).unwrap();
+                            let len = source.len();
                             prop_assert!(len > 0 && len <= end - given);
-                            prop_assert!(look(load, given, &buffer) == bytes(given, len as usize));
+                            prop_assert!(look(source, given, &buffer) == bytes(given, len as usize));
                             given += len;
                         }
                     }
@@ -521,7 +529,7 @@ mod tests {
                         let at = acked + ((given - acked) as f64 * at) as u64;
                         let len = (len as u64).min(given - at);
                         outgoing.copy(at, len, acked, &mut buffer).unwrap();
-                        prop_assert!(look(Load::Buffer(len), at, &buffer) == bytes(at, len as usize));
+                        prop_assert!(look(PieceSource::Buffer(len), at, &buffer) == bytes(at, len as usize));
                     }
                     Step::Acknowledge(part) => {
                         acked += ((given - acked) as f64 * part) as u64;

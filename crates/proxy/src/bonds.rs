@@ -135,7 +135,7 @@ impl Carrier for BondCarrier {
     }
 
     fn accept(&mut self, socket: Socket, listen: &Listen) {
-        self.bonds.greet(socket, listen.send_proxy.map(preface));
+        self.bonds.accept(socket, listen.send_proxy.map(preface));
     }
 
     fn on_event(&mut self, index: usize, readiness: Readiness, scratch: &mut Scratch) {

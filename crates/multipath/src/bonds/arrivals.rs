@@ -1,10 +1,11 @@
-//! Connections until they are of a stream: dialled and accepted ones, those that are ready, those that say of which stream they are.
+//! Connections until they belong to a stream: their handshakes, the pool of ready ones, and the frame
+//! by which an accepted one joins its stream.
 
 use super::{Bonds, Entry, Origin};
 use crate::{
-    handshake::{Entrance, Step, Unfit},
+    handshake::{Handshake, HandshakeError, HandshakeStep},
     host::Preface,
-    life::Bonded,
+    life::BondedConnection,
     member::Member,
     settings::BondConfig,
 };
@@ -15,64 +16,68 @@ use rustix::io::Errno;
 use socket2::{Socket, TcpKeepalive};
 use std::{io::IoSliceMut, net::SocketAddr, time::Duration};
 
-/// Connections that have, and are of no stream yet.
-const MOST_GUESTS: usize = 4096;
-/// Connections of a stream: twice as many as there can be networks.
+/// Most accepted connections that have completed their handshake and have not joined a stream yet.
+const MOST_PENDING: usize = 4096;
+/// Most connections of a stream: twice as many as there can be networks.
 const MOST_MEMBERS: usize = 2 * BondConfig::MOST_NETWORKS;
 
 impl Bonds {
-    /// A connection has come to a listener for bonds.
-    pub fn greet(&mut self, socket: Socket, preface: Option<Preface>) {
+    /// Takes a connection that was accepted at a listener for bonds; `preface` is what servers get before
+    /// the bytes of its streams.
+    pub fn accept(&mut self, socket: Socket, preface: Option<Preface>) {
         if self.draining {
             return;
         }
-        if self.strangers.len() >= BondConfig::most_unauthenticated() {
-            // Of those that have shown nothing the oldest; where all have shown something, which may have been overheard, the oldest of all.
-            let place = self.strangers.iter().position(|index| self.is_stranger(*index)).unwrap_or(0);
-            if let Some(oldest) = self.strangers.remove(place)
-                && self.is_arriving(oldest)
+        if self.unauthenticated.len() >= BondConfig::most_unauthenticated() {
+            // The oldest peer that has sent nothing yet goes. Where all have sent something, which may be
+            // a replay, the oldest of all.
+            let place = self.unauthenticated.iter().position(|index| self.is_unauthenticated(*index)).unwrap_or(0);
+            if let Some(oldest) = self.unauthenticated.remove(place)
+                && self.is_handshaking(oldest)
             {
                 self.refused += 1;
                 self.drop_entry(oldest);
             }
         }
         let _ = socket.set_linger(None);
-        let entrance = Box::new(Entrance::accepted(socket, self.now));
-        let index = self.enter(Entry::Entrance(entrance, Origin::Accepted(preface)));
-        self.strangers.push_back(index);
-        if let Some(Some(Entry::Entrance(entrance, _))) = self.entries.get(index)
-            && self.watch(index, entrance.socket()).is_err()
+        let handshake = Box::new(Handshake::accepted(socket, self.now));
+        let index = self.enter(Entry::Handshake(handshake, Origin::Accepted(preface)));
+        self.unauthenticated.push_back(index);
+        if let Some(Some(Entry::Handshake(handshake, _))) = self.entries.get(index)
+            && self.watch(index, handshake.socket()).is_err()
         {
             self.drop_entry(index);
         }
     }
 
-    pub(crate) fn is_stranger(&self, index: usize) -> bool {
-        matches!(&self.entries[index], Some(Entry::Entrance(entrance, Origin::Accepted(_))) if entrance.is_stranger())
+    /// Whether this accepted connection has sent nothing yet.
+    pub(crate) fn is_unauthenticated(&self, index: usize) -> bool {
+        matches!(&self.entries[index], Some(Entry::Handshake(handshake, Origin::Accepted(_))) if handshake.is_unauthenticated())
     }
 
-    /// Whether it was accepted, and is not in.
-    pub(crate) fn is_arriving(&self, index: usize) -> bool {
-        matches!(&self.entries[index], Some(Entry::Entrance(_, Origin::Accepted(_))))
+    /// Whether this accepted connection has not completed its handshake.
+    pub(crate) fn is_handshaking(&self, index: usize) -> bool {
+        matches!(&self.entries[index], Some(Entry::Handshake(_, Origin::Accepted(_))))
     }
 
-    pub(crate) fn on_entrance(&mut self, index: usize, scratch: &mut Scratch) {
-        let Some(Entry::Entrance(entrance, origin)) = self.entries[index].take() else { return };
-        let since = entrance.since;
-        match entrance.step(&self.keeper) {
-            Ok(Step::Waits(entrance)) => self.entries[index] = Some(Entry::Entrance(entrance, origin)),
-            Ok(Step::In(channel, window)) => match origin {
+    /// Carries a handshake on.
+    pub(crate) fn on_handshake(&mut self, index: usize, scratch: &mut Scratch) {
+        let Some(Entry::Handshake(handshake, origin)) = self.entries[index].take() else { return };
+        let since = handshake.since;
+        match handshake.step(&self.credentials) {
+            Ok(HandshakeStep::Pending(handshake)) => self.entries[index] = Some(Entry::Handshake(handshake, origin)),
+            Ok(HandshakeStep::Done(channel, window)) => match origin {
                 Origin::Dialled(network) => {
-                    self.entries[index] = Some(Entry::Spare(channel, network, window));
+                    self.entries[index] = Some(Entry::Pooled(channel, network, window));
                     self.networks.ready(network, index, window, since, self.now);
                     self.hand_out(network, scratch);
                 }
-                Origin::Accepted(preface) if self.guests < MOST_GUESTS && !self.draining => {
-                    self.guests += 1;
+                Origin::Accepted(preface) if self.pending < MOST_PENDING && !self.draining => {
+                    self.pending += 1;
                     keep_alive(channel.socket(), Duration::from_secs(60));
                     self.tune(channel.socket());
-                    self.entries[index] = Some(Entry::Guest(channel, window, preface, Vec::new()));
-                    self.on_guest(index, scratch);
+                    self.entries[index] = Some(Entry::Pending(channel, window, preface, Vec::new()));
+                    self.on_pending(index, scratch);
                 }
                 Origin::Accepted(_) => self.freed.push(index),
             },
@@ -116,9 +121,9 @@ impl Bonds {
         }
     }
 
-    /// One that has the key says of which stream it is.
-    pub(crate) fn on_guest(&mut self, index: usize, scratch: &mut Scratch) {
-        let Some(Entry::Guest(mut channel, window, preface, mut heard)) = self.entries[index].take() else { return };
+    /// Reads the frame by which an authenticated connection joins its stream.
+    pub(crate) fn on_pending(&mut self, index: usize, scratch: &mut Scratch) {
+        let Some(Entry::Pending(mut channel, window, preface, mut heard)) = self.entries[index].take() else { return };
         let joins = loop {
             let mut byte = [0; 20];
             let room = Frame::JOIN - heard.len();
@@ -131,13 +136,13 @@ impl Bonds {
                     }
                 }
                 Err(Errno::AGAIN) => {
-                    self.entries[index] = Some(Entry::Guest(channel, window, preface, heard));
+                    self.entries[index] = Some(Entry::Pending(channel, window, preface, heard));
                     return;
                 }
                 Err(_) => break None,
             }
         };
-        self.guests -= 1;
+        self.pending -= 1;
         match joins {
             Some(Said::Said(Frame::Join { stream, known, network, tier })) => {
                 self.entries[index] = Some(Entry::Member(usize::MAX));
@@ -145,13 +150,13 @@ impl Bonds {
                 self.admit(member, (stream, known, tier), window, preface, scratch);
             }
             _ => {
-                // It has ended, or speaks of something else before a stream.
+                // It has ended, or has sent another frame first.
                 self.freed.push(index);
             }
         }
     }
 
-    /// A connection says of which stream it is: of one there is, or the first of one.
+    /// Adds a connection to its stream, which it begins where it is the first.
     pub(crate) fn admit(
         &mut self,
         member: Member,
@@ -165,13 +170,13 @@ impl Bonds {
             Some(slot) => *slot,
             None if known || self.draining || self.past.contains(&id) => {
                 let why = if self.draining { bond::Why::Stopped } else { bond::Why::Reset };
-                return self.say_farewell(member, Frame::Reset(why as u8).header().to_vec());
+                return self.linger(member, Frame::Reset(why as u8).header().to_vec());
             }
             None if self.stream_count() >= self.host.most_streams() => {
-                return self.say_farewell(member, Frame::Reset(bond::Why::NoRoom as u8).header().to_vec());
+                return self.linger(member, Frame::Reset(bond::Why::NoRoom as u8).header().to_vec());
             }
             None => {
-                let bonded = Bonded::called(preface, id, self.stream_over(window), self.now).with_shares(self.host.shares());
+                let bonded = BondedConnection::called(preface, id, self.stream_over(window), self.now).with_shares(self.host.shares());
                 self.settle(bonded)
             }
         };
@@ -189,23 +194,23 @@ impl Bonds {
         self.proceed(slot, scratch);
     }
 
-    /// Keeps connections ready over the networks.
+    /// Dials what the networks lack of connections.
     pub(crate) fn dial_networks(&mut self) {
         while let Some((network, socket)) = self.networks.dial(self.now) {
             match socket {
                 Ok(socket) => {
-                    let entrance = Box::new(Entrance::dialled(socket, self.now));
-                    let index = self.enter(Entry::Entrance(entrance, Origin::Dialled(network)));
-                    if let Some(Some(Entry::Entrance(entrance, _))) = self.entries.get(index)
-                        && let Err(why) = self.watch(index, entrance.socket())
+                    let handshake = Box::new(Handshake::dialled(socket, self.now));
+                    let index = self.enter(Entry::Handshake(handshake, Origin::Dialled(network)));
+                    if let Some(Some(Entry::Handshake(handshake, _))) = self.entries.get(index)
+                        && let Err(why) = self.watch(index, handshake.socket())
                     {
                         self.drop_entry(index);
-                        self.networks.failed(network, &Unfit::Failed(why), self.now);
+                        self.networks.failed(network, &HandshakeError::Failed(why), self.now);
                     }
                 }
                 Err(why) => {
                     let why = Errno::from_io_error(&why).unwrap_or(Errno::IO);
-                    self.networks.failed(network, &Unfit::Failed(why), self.now);
+                    self.networks.failed(network, &HandshakeError::Failed(why), self.now);
                 }
             }
         }

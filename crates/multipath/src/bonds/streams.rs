@@ -1,11 +1,11 @@
-//! What becomes of streams: how they begin at either end, get their connections, move on, and end.
+//! The streams of a bond: how they begin at either end, get their connections, proceed and end.
 
 use super::{Bonds, Entry};
 use crate::{
     handshake,
     host::StreamStart,
-    life::{Bonded, Role, Wants},
-    linger::{Farewell, Parting},
+    life::{BondedConnection, Role, Wants},
+    linger::{Linger, LingerStep},
     member::{Lost, Member},
     settings::BondConfig,
 };
@@ -21,7 +21,8 @@ use socket2::Socket;
 use std::{cmp::Reverse, io, mem, net::SocketAddr};
 use units::Span;
 
-/// Streams that are over are remembered: a connection that comes late for one must not begin another.
+/// How many ended streams are remembered: a connection that arrives late for one of them must not
+/// begin another.
 const REMEMBERED: usize = 8192;
 
 impl Bonds {
@@ -41,7 +42,8 @@ impl Bonds {
         let theirs = self.networks.window().unwrap_or(BondConfig::LEAST_WINDOW.0 as u32);
         let stream = self.stream_over(theirs);
         let call = Call { client, to };
-        let bonded = Bonded::call(near, &call, [&preface, &heard], id, stream, profile, self.now).map_err(|NoMemory| Ending::NoRoom)?;
+        let bonded =
+            BondedConnection::call(near, &call, [&preface, &heard], id, stream, profile, self.now).map_err(|NoMemory| Ending::NoRoom)?;
         let bonded = bonded.with_shares(self.host.shares()).with_reply(reply);
         let slot = self.settle(bonded);
         for network in 0..self.networks.len() {
@@ -53,7 +55,7 @@ impl Bonds {
     }
 
     /// A slot for a stream.
-    pub(crate) fn settle(&mut self, bonded: Bonded) -> usize {
+    pub(crate) fn settle(&mut self, bonded: BondedConnection) -> usize {
         let slot = self.free_streams.pop().unwrap_or_else(|| {
             self.streams.push(None);
             self.streams.len() - 1
@@ -91,13 +93,13 @@ impl Bonds {
 
     /// A connection that is ready becomes one of a stream.
     pub(crate) fn join(&mut self, index: usize, slot: usize) {
-        let Some(Entry::Spare(channel, network, window)) = self.entries[index].take() else { return };
+        let Some(Entry::Pooled(channel, network, window)) = self.entries[index].take() else { return };
         self.entries[index] = Some(Entry::Member(slot));
         let (tier, time, bound) = (self.networks.tier(network), self.time(), self.host.bond().connection_window);
         let Some(bonded) = self.streams[slot].as_mut() else { return };
         let mut member = Member::new(channel, network as u8, index, bound);
         member.say(&Frame::Join { stream: bonded.id, known: bonded.known, network: network as u8, tier });
-        // One that has been silent: this one takes its place.
+        // The new connection replaces a silent one over the same network.
         let old = bonded.stream.lose_over(network as u8);
         let _ = bonded.stream.outbound.acknowledge(0, window.into());
         bonded.stream.add(time, member, tier);
@@ -134,7 +136,7 @@ impl Bonds {
                 self.schedule(slot);
             }
             Err(ending) => {
-                // A connection may have said the last word, and closed.
+                // The other end may have sent its last frame over a connection, and closed it.
                 let now = self.now;
                 for (member, why) in wants.turn.lost {
                     self.drop_entry(member.entry);
@@ -157,7 +159,7 @@ impl Bonds {
     pub(crate) fn schedule(&mut self, slot: usize) {
         let now = self.time();
         let Some(bonded) = self.streams[slot].as_mut() else { return };
-        // After now: who always wanted its turn at once would leave the others none.
+        // After now: a stream whose turn was always due at once would starve the others.
         if let Some(at) = bonded.wakes(now).map(|at| at.max(now + Span(1)))
             && bonded.scheduled.is_none_or(|scheduled| at < scheduled)
         {
@@ -178,7 +180,7 @@ impl Bonds {
             tracing::debug!(network = self.networks.name(network), "a connection of a stream is lost: {why}");
             self.want(network, slot);
         }
-        // What takes its place has something to say, and the others may have to carry what it had.
+        // Its replacement has frames to send, and the others may have to carry what it had.
         self.give_turn(slot);
     }
 
@@ -260,32 +262,32 @@ impl Bonds {
             self.drop_entry(bonded.entry);
         }
         for (member, bytes) in bonded.release(ending) {
-            self.say_farewell(member, bytes);
+            self.linger(member, bytes);
         }
         self.ended.push(record);
     }
 
-    /// A connection goes when it has said this.
-    pub(crate) fn say_farewell(&mut self, member: Member, bytes: Vec<u8>) {
+    /// Closes a connection once these bytes have been sent over it.
+    pub(crate) fn linger(&mut self, member: Member, bytes: Vec<u8>) {
         let index = member.entry;
-        let mut farewell = Box::new(Farewell::new(member.channel, bytes, self.now));
-        let parting = farewell.go_on();
-        self.entries[index] = Some(Entry::Farewell(farewell));
-        self.part(index, parting);
+        let mut linger = Box::new(Linger::new(member.channel, bytes, self.now));
+        let step = linger.proceed();
+        self.entries[index] = Some(Entry::Linger(linger));
+        self.after_linger(index, step);
     }
 
-    /// What becomes of a connection that has said its last, after a turn.
-    pub(crate) fn part(&mut self, index: usize, parting: Parting) {
-        match parting {
-            Parting::Over => self.drop_entry(index),
-            Parting::Again => {
-                if let Some(Some(Entry::Farewell(farewell))) = self.entries.get(index)
-                    && self.rearm(index, farewell.socket()).is_err()
+    /// Acts on what a turn of a lingering connection came to.
+    pub(crate) fn after_linger(&mut self, index: usize, step: LingerStep) {
+        match step {
+            LingerStep::Over => self.drop_entry(index),
+            LingerStep::Again => {
+                if let Some(Some(Entry::Linger(linger))) = self.entries.get(index)
+                    && self.rearm(index, linger.socket()).is_err()
                 {
                     self.drop_entry(index);
                 }
             }
-            Parting::Waits => {}
+            LingerStep::Waits => {}
         }
     }
 }

@@ -1,56 +1,59 @@
-//! Who takes too long, and who has gone silent.
+//! Ends what takes too long or has gone silent.
 
 use super::{Bonds, Entry, Origin};
 use crate::{
-    handshake::Unfit,
+    handshake::HandshakeError,
     life::Role,
-    networks::{self, MOST_PATIENCE},
+    networks::{self, MOST_READY_TIMEOUT},
 };
 use intercept::sys;
 use relay::Ending;
 use rustix::io::Errno;
 use std::{io, mem, time::Duration};
 
-/// A stream whose last connection was closed by the other end waits so long for another: the other end is likely gone.
+/// How long a stream waits for another connection when the other end has closed its last one: the
+/// other end is likely gone.
 const CLOSED_GRACE: Duration = Duration::from_secs(5);
 
-/// What has not moved for so long stands still.
+/// A stream that has moved nothing for so long gives its pipes back.
 const STANDS_STILL: Duration = Duration::from_secs(1);
 
 impl Bonds {
-    /// Now and then: who takes too long, who has gone silent.
-    pub(crate) fn take_care(&mut self) {
+    /// Checks all handshakes, lingering connections, networks and streams.
+    pub(crate) fn check_timeouts(&mut self) {
         let now = self.now;
-        for index in mem::take(&mut self.strangers) {
+        for index in mem::take(&mut self.unauthenticated) {
             match &self.entries[index] {
-                Some(Entry::Entrance(entrance, Origin::Accepted(_))) if now - entrance.since >= MOST_PATIENCE => {
+                Some(Entry::Handshake(handshake, Origin::Accepted(_))) if now - handshake.since >= MOST_READY_TIMEOUT => {
                     self.refused += 1;
                     self.drop_entry(index);
                 }
-                Some(Entry::Entrance(_, Origin::Accepted(_))) => self.strangers.push_back(index),
-                // It is in, or gone.
+                Some(Entry::Handshake(_, Origin::Accepted(_))) => self.unauthenticated.push_back(index),
+                // It has completed its handshake, or is gone.
                 _ => {}
             }
         }
         for index in 0..self.entries.len() {
             match &self.entries[index] {
-                Some(Entry::Entrance(entrance, Origin::Dialled(network))) if now - entrance.since >= self.networks.patience(*network) => {
+                Some(Entry::Handshake(handshake, Origin::Dialled(network)))
+                    if now - handshake.since >= self.networks.ready_timeout(*network) =>
+                {
                     let network = *network;
                     self.drop_entry(index);
-                    self.networks.failed(network, &Unfit::Failed(Errno::TIMEDOUT), now);
+                    self.networks.failed(network, &HandshakeError::Failed(Errno::TIMEDOUT), now);
                 }
-                Some(Entry::Farewell(farewell)) if farewell.is_late(now) => self.drop_entry(index),
+                Some(Entry::Linger(linger)) if linger.is_late(now) => self.drop_entry(index),
                 _ => {}
             }
         }
         self.networks.look(now);
         self.pipes.rest();
         for slot in 0..self.streams.len() {
-            self.care_for(slot);
+            self.check_stream(slot);
         }
     }
 
-    pub(crate) fn care_for(&mut self, slot: usize) {
+    pub(crate) fn check_stream(&mut self, slot: usize) {
         let (now, outage, idle, connect) = (self.now, self.host.bond().outage, self.host.idle_timeout(), self.host.connect_timeout());
         let Some(bonded) = self.streams[slot].as_mut() else { return };
         bonded.keep_alive();
@@ -85,7 +88,7 @@ impl Bonds {
         if !is_over && bonded.stream.unacknowledged() == 0 && bonded.idle(now) > Duration::from_secs(10) {
             bonded.stream.forget();
         }
-        // A connection that nothing comes back over is tried anew, from the end that can.
+        // The end that can dial replaces a connection over which nothing comes back.
         if let Role::Connect { .. } = bonded.role {
             let silent: Vec<usize> = bonded
                 .stream

@@ -1,7 +1,7 @@
 //! What is shown of a bond: its networks, what is believed of each, what went over it, and who waited for whom.
 
 use super::Bonds;
-use crate::life::{Bonded, Role};
+use crate::life::{BondedConnection, Role};
 use intercept::{leg, sys::TcpInfo};
 use relay::{DirectionStats, FlowStats, MultipathView, PathView};
 
@@ -26,7 +26,7 @@ impl Bonds {
     }
 
     /// A stream as it is now, or as it was last, without what takes a look at its queues.
-    pub(crate) fn stats_of(&self, bonded: &Bonded, looks: bool) -> FlowStats {
+    pub(crate) fn stats_of(&self, bonded: &BondedConnection, looks: bool) -> FlowStats {
         let plain = bonded.plain.as_ref().and_then(|plain| intercept::sys::tcp_info(plain).ok()).unwrap_or_default();
         let control = if looks { bonded.plain.as_ref().map(leg::controller_of).unwrap_or_default() } else { String::new() };
         let (bond, paths) = self.paths_of(bonded, looks);
@@ -64,7 +64,7 @@ impl Bonds {
     }
 
     /// The networks of a stream, and all of them as if they were one connection.
-    fn paths_of(&self, bonded: &Bonded, looks: bool) -> (TcpInfo, Vec<PathView>) {
+    fn paths_of(&self, bonded: &BondedConnection, looks: bool) -> (TcpInfo, Vec<PathView>) {
         let mut paths: Vec<(u8, PathView)> = Vec::new();
         let mut whole = TcpInfo { min_rtt_us: u32::MAX, last_data_recv_ms: u32::MAX, snd_ssthresh: u32::MAX / 2, ..TcpInfo::default() };
         let name = |network: u8| match bonded.role {
