@@ -21,18 +21,15 @@ use crate::{
     zero_copy::PipePool,
 };
 use intercept::leg;
-use relay::{Ending, FlowRecord, Readiness, Scratch};
-use rustix::{
-    event::epoll::{self, EventData},
-    fd::OwnedFd,
-    io::Errno,
-};
+use relay::{Ending, FlowRecord, Reactor, Readiness, Scratch, Slab, Token};
+use rustix::io::Errno;
 use socket2::Socket;
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, VecDeque},
     io::IoSliceMut,
     mem,
+    rc::Rc,
     time::{Duration, Instant},
 };
 use units::Span;
@@ -72,16 +69,10 @@ enum Origin {
 pub struct Bonds {
     host: Box<dyn Host>,
     credentials: Credentials,
-    epoll: OwnedFd,
-    /// The bit that marks the events of its sockets.
-    mark: u64,
+    reactor: Rc<Reactor>,
     pipes: PipePool,
-    entries: Vec<Option<Entry>>,
-    free: Vec<usize>,
-    /// Free from the next turn on: events already fetched may still name them.
-    freed: Vec<usize>,
-    streams: Vec<Option<Box<BondedConnection>>>,
-    free_streams: Vec<usize>,
+    entries: Slab<Entry>,
+    streams: Slab<Box<BondedConnection>>,
     by_id: BTreeMap<u128, usize>,
     past: VecDeque<u128>,
     networks: Networks,
@@ -99,11 +90,11 @@ pub struct Bonds {
 }
 
 impl Bonds {
-    /// Over these networks, for an event loop whose epoll marks their events with `mark`.
+    /// Over these networks; `reactor` tells of the sockets' events by [`Token::Carrier`].
     ///
     /// # Errors
     /// When the bond has no key, or cannot encrypt.
-    pub fn new(host: Box<dyn Host>, networks: &[Network], epoll: OwnedFd, mark: u64) -> Result<Self, String> {
+    pub fn new(host: Box<dyn Host>, networks: &[Network], reactor: Rc<Reactor>) -> Result<Self, String> {
         let bond = host.bond();
         let credentials = Credentials::of(bond)?;
         let now = Instant::now();
@@ -111,14 +102,10 @@ impl Bonds {
             networks: Networks::new(networks, bond, now),
             host,
             credentials,
-            epoll,
-            mark,
+            reactor,
             pipes: PipePool::new(PipePool::most(leg::open_files())),
-            entries: Vec::new(),
-            free: Vec::new(),
-            freed: Vec::new(),
-            streams: Vec::new(),
-            free_streams: Vec::new(),
+            entries: Slab::default(),
+            streams: Slab::default(),
             by_id: BTreeMap::new(),
             past: VecDeque::new(),
             unauthenticated: VecDeque::new(),
@@ -147,8 +134,8 @@ impl Bonds {
     /// Takes no new streams, and keeps no connections ready.
     pub fn drain(&mut self) {
         self.draining = true;
-        for index in 0..self.entries.len() {
-            if matches!(self.entries[index], Some(Entry::Pooled(..))) {
+        for index in 0..self.entries.bound() {
+            if matches!(self.entries.get(index), Some(Entry::Pooled(..))) {
                 self.drop_entry(index);
             }
         }
@@ -157,7 +144,7 @@ impl Bonds {
 
     /// Whether nothing is left that must end by itself.
     pub fn is_over(&self) -> bool {
-        self.stream_count() == 0 && !self.entries.iter().flatten().any(|entry| matches!(entry, Entry::Linger(_)))
+        self.stream_count() == 0 && !self.entries.iter().any(|(_, entry)| matches!(entry, Entry::Linger(_)))
     }
 
     fn time(&self) -> Span {
@@ -169,44 +156,30 @@ impl Bonds {
         Stream::new(bond.settings, bond.window.0 as usize, theirs.into(), (!bond.tls).then(|| self.pipes.clone()))
     }
 
-    fn enter(&mut self, entry: Entry) -> usize {
-        match self.free.pop() {
-            Some(index) => {
-                self.entries[index] = Some(entry);
-                index
-            }
-            None => {
-                self.entries.push(Some(entry));
-                self.entries.len() - 1
-            }
-        }
-    }
-
     fn drop_entry(&mut self, index: usize) {
-        if let Some(entry) = self.entries.get_mut(index).and_then(Option::take) {
+        if let Some(entry) = self.entries.remove(index) {
             match entry {
                 Entry::Pending(..) => self.pending -= 1,
                 Entry::Pooled(_, network, _) => self.networks.forget(network, index),
                 Entry::Handshake(_, Origin::Dialled(network)) => self.networks.dialled(network),
                 _ => {}
             }
-            self.freed.push(index);
         }
     }
 
     fn watch(&self, index: usize, socket: &Socket) -> Result<(), Errno> {
-        epoll::add(&self.epoll, socket, EventData::new_u64(self.mark | index as u64), Readiness::INTEREST)
+        self.reactor.watch(socket, Token::Carrier(index), Readiness::INTEREST)
     }
 
     /// Has epoll report the socket's state again.
     fn rearm(&self, index: usize, socket: &Socket) -> Result<(), Errno> {
-        epoll::modify(&self.epoll, socket, EventData::new_u64(self.mark | index as u64), Readiness::INTEREST)
+        self.reactor.rearm(socket, Token::Carrier(index), Readiness::INTEREST)
     }
 
     /// Takes in what epoll told of the socket with this index.
     pub fn on_event(&mut self, index: usize, events: Readiness, scratch: &mut Scratch) {
         self.now = scratch.now;
-        match self.entries.get_mut(index).and_then(Option::as_mut) {
+        match self.entries.get_mut(index) {
             None => {}
             Some(Entry::Handshake(..)) => self.on_handshake(index, scratch),
             Some(Entry::Pooled(channel, network, _)) => {
@@ -222,7 +195,7 @@ impl Bonds {
             Some(Entry::Pending(..)) => self.on_pending(index, scratch),
             Some(Entry::Member(slot)) => {
                 let slot = *slot;
-                if let Some(bonded) = self.streams[slot].as_mut() {
+                if let Some(bonded) = self.streams.get_mut(slot) {
                     if let Some(member) = bonded.stream.member(index) {
                         member.readable |= events.readable || events.failed || events.hung_up;
                         member.hung_up |= events.hung_up || events.failed;
@@ -232,7 +205,7 @@ impl Bonds {
             }
             Some(Entry::Plain(slot)) => {
                 let slot = *slot;
-                if let Some(bonded) = self.streams[slot].as_mut() {
+                if let Some(bonded) = self.streams.get_mut(slot) {
                     match bonded.on_events(events) {
                         Ok(()) => self.proceed(slot, scratch),
                         Err(ending) => self.end(slot, ending),
@@ -248,7 +221,7 @@ impl Bonds {
 
     /// Ends all streams.
     pub fn stop(&mut self) {
-        for slot in 0..self.streams.len() {
+        for slot in 0..self.streams.bound() {
             self.end(slot, Ending::Stopped);
         }
     }
@@ -272,7 +245,7 @@ impl Bonds {
     pub fn wait(&self) -> Option<Duration> {
         let now = Instant::now();
         let timer = self.timers.peek().map(|Reverse((at, _))| (self.epoch + Duration::from_nanos(at.0)).saturating_duration_since(now));
-        let cares = self.stream_count() > 0 || self.networks.len() > 0 || !self.entries.iter().all(Option::is_none);
+        let cares = self.stream_count() > 0 || self.networks.len() > 0 || !self.entries.is_empty();
         let care = cares.then(|| self.next_check.saturating_duration_since(now));
         [timer, care].into_iter().flatten().min()
     }
@@ -282,7 +255,7 @@ impl Bonds {
         self.now = scratch.now;
         for _ in 0..self.again.len() {
             let Some(slot) = self.again.pop_front() else { break };
-            if let Some(bonded) = self.streams[slot].as_mut() {
+            if let Some(bonded) = self.streams.get_mut(slot) {
                 bonded.in_again = false;
                 self.proceed(slot, scratch);
             }
@@ -290,7 +263,7 @@ impl Bonds {
         let time = self.time();
         while let Some(Reverse((at, slot))) = self.timers.peek().copied().filter(|Reverse((at, _))| *at <= time) {
             self.timers.pop();
-            let Some(bonded) = self.streams[slot].as_mut() else { continue };
+            let Some(bonded) = self.streams.get_mut(slot) else { continue };
             if bonded.scheduled == Some(at) {
                 bonded.scheduled = None;
                 self.proceed(slot, scratch);
@@ -301,6 +274,7 @@ impl Bonds {
             self.check_timeouts();
         }
         self.dial_networks();
-        self.free.append(&mut self.freed);
+        self.entries.end_turn();
+        self.streams.end_turn();
     }
 }

@@ -31,9 +31,9 @@ pub(crate) fn open(config: &Arc<Config>, context: CarrierContext) -> Result<Opti
     if config.bond.is_none() {
         return Ok(None);
     }
-    let CarrierContext { epoll, mark, names, worker } = context;
+    let CarrierContext { reactor, names, worker } = context;
     let host = BondHost { config: config.clone(), routes: Rc::new(Routes::open().ok()), names, worker };
-    let bonds = Bonds::new(Box::new(host.clone()), &config.networks, epoll, mark)?;
+    let bonds = Bonds::new(Box::new(host.clone()), &config.networks, reactor)?;
     Ok(Some(Box::new(BondCarrier { bonds, host })))
 }
 

@@ -8,19 +8,19 @@ use crate::{
     meter::Totals,
     resolver::Question,
 };
-use relay::{Ending, FlowRecord, FlowStats, Readiness, Scratch};
-use rustix::fd::OwnedFd;
+use relay::{Ending, FlowRecord, FlowStats, Reactor, Readiness, Scratch};
 use socket2::Socket;
 use std::{
     fmt, io,
     net::SocketAddr,
+    rc::Rc,
     sync::{Arc, mpsc},
     time::Duration,
 };
 
 /// Carries connections of which one leg consists of several TCP connections.
 ///
-/// Its sockets are watched by the worker's epoll. After each wait the worker calls
+/// Its sockets are watched by the worker's reactor. After each wait the worker calls
 /// [`on_event`](Self::on_event) for each event of them, then [`turn`](Self::turn) once, then
 /// [`take_ended`](Self::take_ended). It waits no longer than [`wait`](Self::wait) says, and not at all
 /// while the carrier [is busy](Self::is_busy).
@@ -77,10 +77,8 @@ pub(crate) trait Carrier: fmt::Debug {
 /// What a carrier gets of its worker.
 #[derive(Debug)]
 pub(crate) struct CarrierContext {
-    /// The worker's epoll.
-    pub(crate) epoll: OwnedFd,
-    /// The bit that marks events of the carrier's sockets.
-    pub(crate) mark: u64,
+    /// The worker's reactor. It tells of the carrier's sockets by [`Token::Carrier`](relay::Token::Carrier).
+    pub(crate) reactor: Rc<Reactor>,
     /// Where it asks for the addresses of names.
     pub(crate) names: mpsc::Sender<Question>,
     /// The worker's number.

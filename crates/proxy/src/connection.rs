@@ -38,7 +38,7 @@ use intercept::{
     leg::{self, Call, LegProfile, Shares, Silence, Source},
     sys,
 };
-use relay::{Direction, DirectionStats, Ending, Fault, FlowStats, Limits, Pumped, Readiness, Scratch};
+use relay::{Direction, DirectionStats, Ending, Fault, FlowStats, Limits, Pumped, Readiness, Scratch, Side};
 use rustix::{
     fd::{AsFd, BorrowedFd},
     io::Errno,
@@ -60,13 +60,6 @@ enum Life {
     Relaying,
     /// Both FINs have been passed on; the last acknowledgements are awaited.
     Settling,
-}
-
-/// One of the two legs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
-    Near,
-    Far,
 }
 
 /// What a connection wants after an event.
@@ -414,10 +407,9 @@ impl Connection {
 
     /// The ending that a fault makes in the direction that comes from `from`.
     fn faulted(&self, from: Side, fault: Fault) -> Ending {
-        let other = if from == Side::Near { Side::Far } else { Side::Near };
         match fault {
             Fault::Source(why) => self.failed(from, &why),
-            Fault::Destination(why) => self.failed(other, &why),
+            Fault::Destination(why) => self.failed(from.other(), &why),
             Fault::Own => Ending::NoRoom,
         }
     }

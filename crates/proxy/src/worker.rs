@@ -9,7 +9,7 @@ pub(crate) mod sys;
 use crate::{
     carrier::{Carrier, CarrierContext, OpenCarrier},
     config::{Config, ListenMode},
-    connection::{Connection, Side, Start, Wants, refuse_socks},
+    connection::{Connection, Start, Wants, refuse_socks},
     error::StartError,
     flow_log::{self, Lines},
     gate::GateCommand,
@@ -20,20 +20,14 @@ use crate::{
     resolver::{Answer, Asker, Question},
 };
 use intercept::{Arrival, Routes, listener::BACKLOG};
-use pending_clients::PendingClients;
-use relay::{Ending, FlowRecord, FlowStats, Readiness, Scratch};
-use rustix::{
-    event::{
-        Timespec,
-        epoll::{self, CreateFlags, EventData, EventFlags},
-    },
-    fd::OwnedFd,
-    io::Errno,
-};
+use pending_clients::{PendingClient, PendingQueue};
+use relay::{Ending, Events, FlowRecord, FlowStats, Reactor, Readiness, Scratch, Side, Slab, Token};
+use rustix::{event::epoll::EventFlags, fd::OwnedFd, io::Errno};
 use std::{
     collections::VecDeque,
     io, mem,
     net::SocketAddr,
+    rc::Rc,
     sync::{Arc, mpsc},
     time::{Duration, Instant},
 };
@@ -107,35 +101,31 @@ const LISTENER_PAUSE: Duration = Duration::from_secs(1);
 /// How often connections that wait for something without an event get a turn.
 const TICK: Duration = Duration::from_millis(2);
 
-/// What an event belongs to. Connections come two tokens each, after the waker and the listeners.
-#[derive(Debug, Clone, Copy)]
-enum Token {
-    Waker,
-    Listener(usize),
-    Connection(usize, Side),
-    Carrier(usize),
+/// A connection of a worker.
+// Nearly all are split: a box would cost each of them an allocation, and each event an indirection.
+#[allow(clippy::large_enum_variant)]
+enum Flow {
+    /// Its client has not said yet where it goes.
+    Pending(Box<PendingClient>),
+    /// It is split.
+    Split(Connection),
 }
 
-impl Token {
-    const LISTENER: u64 = 1 << 62;
-    const CARRIER: u64 = 1 << 61;
-
-    fn pack(self) -> EventData {
-        EventData::new_u64(match self {
-            Token::Waker => u64::MAX,
-            Token::Listener(index) => Self::LISTENER | index as u64,
-            Token::Carrier(index) => Self::CARRIER | index as u64,
-            Token::Connection(slot, side) => (slot as u64) << 1 | u64::from(side == Side::Far),
-        })
+impl Flow {
+    fn pending(&self) -> Option<&PendingClient> {
+        if let Flow::Pending(pending) = self { Some(pending) } else { None }
     }
 
-    fn unpack(data: EventData) -> Self {
-        match data.u64() {
-            u64::MAX => Token::Waker,
-            value if value & Self::LISTENER != 0 => Token::Listener((value & !Self::LISTENER) as usize),
-            value if value & Self::CARRIER != 0 => Token::Carrier((value & !Self::CARRIER) as usize),
-            value => Token::Connection((value >> 1) as usize, if value & 1 == 1 { Side::Far } else { Side::Near }),
-        }
+    fn pending_mut(&mut self) -> Option<&mut PendingClient> {
+        if let Flow::Pending(pending) = self { Some(pending) } else { None }
+    }
+
+    fn split(&self) -> Option<&Connection> {
+        if let Flow::Split(connection) = self { Some(connection) } else { None }
+    }
+
+    fn split_mut(&mut self) -> Option<&mut Connection> {
+        if let Flow::Split(connection) = self { Some(connection) } else { None }
     }
 }
 
@@ -143,20 +133,17 @@ impl Token {
 pub(crate) struct Worker {
     config: Arc<Config>,
     context: WorkerContext,
-    epoll: OwnedFd,
+    reactor: Rc<Reactor>,
     waker: OwnedFd,
     listeners: Vec<WorkerListener>,
     /// Asked only where the policy speaks of interfaces.
     routes: Option<Routes>,
-    connections: Vec<Option<Connection>>,
+    flows: Slab<Flow>,
     /// Has the connections of which one leg consists of several, where there can be any.
     carrier: Option<Box<dyn Carrier>>,
-    /// Clients that have not said yet where they go, by slot.
-    clients: PendingClients,
+    /// Clients that have not said yet where they go, in the order of arrival.
+    pending: PendingQueue,
     serial: u64,
-    free: Vec<usize>,
-    /// Slots that ended in this round: events already fetched may still name them, so they are reused only in the next.
-    ended: Vec<usize>,
     /// Connections that have more to do than one turn allows.
     again: VecDeque<usize>,
     /// Connections that wait for something without an event, and when they get their next turn.
@@ -197,19 +184,18 @@ impl Worker {
         let failed = |what| move |why| StartError::System { what, why };
         let listeners = listeners::open(&config, context.number)?;
         let mut worker = Self::watch(config, waker, listeners, context).map_err(failed("set up epoll for a worker"))?;
-        let epoll = worker.epoll.try_clone().map_err(failed("share epoll with the bond"))?;
-        let (names, number) = (worker.context.names.clone(), worker.context.number);
-        let context = CarrierContext { epoll, mark: Token::CARRIER, names, worker: number };
+        let (reactor, names, number) = (worker.reactor.clone(), worker.context.names.clone(), worker.context.number);
+        let context = CarrierContext { reactor, names, worker: number };
         let carrier = (worker.context.open_carrier)(&worker.config, context);
         worker.carrier = carrier.map_err(|why| failed("set the bond up")(io::Error::other(why)))?;
         Ok(worker)
     }
 
     fn watch(config: Arc<Config>, waker: OwnedFd, listeners: Vec<WorkerListener>, context: WorkerContext) -> io::Result<Self> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &waker, Token::Waker.pack(), EventFlags::IN)?;
+        let reactor = Rc::new(Reactor::new()?);
+        reactor.watch(&waker, Token::Waker, EventFlags::IN)?;
         for (index, listener) in listeners.iter().enumerate() {
-            epoll::add(&epoll, &listener.socket.socket, Token::Listener(index).pack(), EventFlags::IN)?;
+            reactor.watch(&listener.socket.socket, Token::Listener(index), EventFlags::IN)?;
         }
         let (now, hard_limit) = (Instant::now(), config.hard_limit_of_a_worker());
         Ok(Worker {
@@ -218,15 +204,13 @@ impl Worker {
             soft_limit: config.soft_limit_of_a_worker(),
             config,
             context,
-            epoll,
+            reactor,
             waker,
             listeners,
-            connections: Vec::new(),
+            flows: Slab::default(),
             carrier: None,
-            clients: PendingClients::default(),
+            pending: PendingQueue::default(),
             serial: 0,
-            free: Vec::new(),
-            ended: Vec::new(),
             again: VecDeque::new(),
             ticking: Vec::new(),
             next_tick: now,
@@ -249,7 +233,7 @@ impl Worker {
     }
 
     fn alive(&self) -> usize {
-        self.connections.len() - self.free.len() - self.ended.len() + self.carrier.as_ref().map_or(0, |carrier| carrier.count())
+        self.flows.len() + self.carrier.as_ref().map_or(0, |carrier| carrier.count())
     }
 
     /// Runs until told to stop, or drained.
@@ -257,30 +241,25 @@ impl Worker {
     /// # Errors
     /// When epoll fails: nothing more can be heard of any connection.
     pub(crate) fn run(mut self) -> Result<(), Errno> {
-        let mut events = Vec::with_capacity(256);
+        let mut events = Events::with_capacity(256);
         while !(self.draining
             && self.alive() == 0
             && self.listeners_close_at.is_none()
             && self.carrier.as_ref().is_none_or(|carrier| carrier.is_over()))
         {
-            events.clear();
-            let timeout = self.timeout();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno),
-            }
+            self.reactor.wait(&mut events, self.timeout())?;
             self.context.turns.turn();
             self.scratch.now = Instant::now();
-            for event in &events {
-                match Token::unpack(event.data) {
+            for (token, flags) in events.iter() {
+                match token {
                     Token::Waker => {
                         if !self.handle_commands() {
                             return Ok(());
                         }
                     }
                     Token::Listener(index) => self.accept(index),
-                    Token::Connection(slot, side) => self.on_events(slot, side, event.flags),
-                    Token::Carrier(index) => self.on_carrier_event(index, event.flags),
+                    Token::Leg(slot, side) => self.on_events(slot, side, flags),
+                    Token::Carrier(index) => self.on_carrier_event(index, flags),
                 }
             }
             for _ in 0..self.again.len() {
@@ -316,17 +295,17 @@ impl Worker {
             if let Some(lines) = &mut self.lines {
                 lines.hand_over_old(self.scratch.now);
             }
-            self.free.append(&mut self.ended);
+            self.flows.end_turn();
         }
         Ok(())
     }
 
     /// How long to wait: not at all while somebody has more to do, a tick while somebody waits for the clock.
-    fn timeout(&self) -> Option<Timespec> {
+    fn timeout(&self) -> Option<Duration> {
         if !self.again.is_empty() || !self.surveys.is_empty() || self.carrier.as_ref().is_some_and(|carrier| carrier.is_busy()) {
-            return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
+            return Some(Duration::ZERO);
         }
-        let connects = !self.dialling.is_empty() || !self.dialling_long.is_empty() || !self.clients.is_empty();
+        let connects = !self.dialling.is_empty() || !self.dialling_long.is_empty() || !self.pending.is_empty();
         let reasons = [
             (!self.ticking.is_empty()).then(|| self.next_tick.saturating_duration_since(Instant::now())),
             self.lines.as_ref().filter(|lines| !lines.is_empty()).map(|_| flow_log::AGE),
@@ -336,8 +315,7 @@ impl Worker {
             self.listeners_resume_at.map(|at| at.saturating_duration_since(Instant::now())),
             self.carrier.as_ref().and_then(|carrier| carrier.wait()),
         ];
-        let wait = reasons.into_iter().flatten().min()?;
-        Some(Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) })
+        reasons.into_iter().flatten().min()
     }
 
     /// Carries out the commands in its inbox; false: it is to end.
@@ -377,7 +355,7 @@ impl Worker {
                     }
                 }
                 Command::Stop => {
-                    for slot in 0..self.connections.len() {
+                    for slot in 0..self.flows.bound() {
                         self.end(slot, Ending::Stopped);
                     }
                     if let Some(carrier) = &mut self.carrier {
@@ -395,7 +373,7 @@ impl Worker {
     fn totals(&self) -> Totals {
         let mut totals = self.totals.clone();
         totals.flows = self.alive() as u64;
-        for connection in self.connections.iter().flatten() {
+        for connection in self.flows.iter().filter_map(|(_, flow)| flow.split()) {
             let (up, down) = connection.carried();
             totals.up += up;
             totals.down += down;
@@ -413,11 +391,11 @@ impl Worker {
                 // Who asked may have gone away.
                 let _ = survey.reply.send(carrier.stats());
             }
-            let end = self.connections.len().min(survey.next + SURVEYED);
-            let flows = self.connections.get(survey.next..end).unwrap_or_default();
-            let flows = flows.iter().flatten().map(|connection| connection.stats(self.scratch.now)).collect();
+            let end = self.flows.bound().min(survey.next + SURVEYED);
+            let connections = (survey.next..end).filter_map(|slot| self.flows.get(slot)?.split());
+            let flows = connections.map(|connection| connection.stats(self.scratch.now)).collect();
             survey.next = end;
-            if survey.reply.send(flows).is_ok() && end < self.connections.len() {
+            if survey.reply.send(flows).is_ok() && end < self.flows.bound() {
                 self.surveys.push(survey);
             }
         }
@@ -459,19 +437,11 @@ impl Worker {
                 let keep_source = listen.mode == ListenMode::Transparent;
                 let (others, heard) = (Vec::new(), Vec::new());
                 let start = Start { near: socket, client, server, others, keep_source, preface, heard, socks: false };
-                let slot = self.slot();
-                self.begin(slot, start);
+                self.begin(start);
             }
             None => self.await_greeting(socket, client, listen.clone()),
         }
         self.update_full();
-    }
-
-    fn slot(&mut self) -> usize {
-        self.free.pop().unwrap_or_else(|| {
-            self.connections.push(None);
-            self.connections.len() - 1
-        })
     }
 
     /// Whether a rule refuses a connection; where the firewall's rules are the proxy's own, they have
@@ -481,8 +451,8 @@ impl Worker {
         self.config.policy.is_refused(client, server, |address| routes?.interface_to(address))
     }
 
-    /// Begins to split a connection, in a slot that is its own, or gives it to the carrier.
-    fn begin(&mut self, slot: usize, start: Start) {
+    /// Begins to split a connection, or gives it to the carrier.
+    fn begin(&mut self, start: Start) {
         let (client, server) = (start.client, start.server);
         if self.is_refused(client, server) {
             let ending = Ending::FarNotReached(io::ErrorKind::PermissionDenied);
@@ -490,27 +460,26 @@ impl Worker {
             if start.socks {
                 refuse_socks(&start.near, ending);
             }
-            self.ended.push(slot);
             return self.record(FlowRecord { last: FlowStats::unbegun(client, server), ending });
         }
         if self.is_carried(client, Some(server)) {
-            return self.begin_carried(slot, start, RequestedServer::Address(server));
+            return self.begin_carried(start, RequestedServer::Address(server));
         }
         let routes = self.routes.as_ref();
         match Connection::begin(&self.config, start, |address| routes?.interface_to(address), self.scratch.now) {
             Ok(connection) => {
-                self.dialling.push_back((connection.born(), slot));
                 if let Some(interval) = connection.silence_interval() {
                     self.next_connections_check = self.next_connections_check.min(self.scratch.now + interval);
                 }
-                self.connections[slot] = Some(connection);
+                let born = connection.born();
+                let slot = self.flows.insert(Flow::Split(connection));
+                self.dialling.push_back((born, slot));
                 self.watch_leg(slot, Side::Far);
             }
             Err((ending, socks)) => {
                 if let Some(near) = socks {
                     refuse_socks(&near, ending);
                 }
-                self.ended.push(slot);
                 self.record(FlowRecord { last: FlowStats::unbegun(client, server), ending });
             }
         }
@@ -526,8 +495,8 @@ impl Worker {
         let limit = self.config.idle_timeout;
         let mut pause = limit.map_or(CONNECTIONS_CHECK, |limit| CONNECTIONS_CHECK.min(limit / 4));
         let mut over = Vec::new();
-        for (slot, connection) in self.connections.iter_mut().enumerate() {
-            let Some(connection) = connection.as_mut().filter(|connection| !connection.is_dialling()) else { continue };
+        for (slot, flow) in self.flows.iter_mut() {
+            let Some(connection) = flow.split_mut().filter(|connection| !connection.is_dialling()) else { continue };
             connection.keep_alive();
             pause = pause.min(connection.silence_interval().unwrap_or(CONNECTIONS_CHECK));
             if let Some(ending) = connection.ended_in_silence(now) {
@@ -544,16 +513,16 @@ impl Worker {
 
     /// Lets epoll watch a leg; its first event tells how things stand.
     fn watch_leg(&mut self, slot: usize, side: Side) {
-        let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };
+        let Some(connection) = self.flows.get_mut(slot).and_then(Flow::split_mut) else { return };
         connection.watches_near |= side == Side::Near;
-        if let Err(errno) = epoll::add(&self.epoll, connection.socket(side), Token::Connection(slot, side).pack(), Readiness::INTEREST) {
+        if let Err(errno) = self.reactor.watch(connection.socket(side), Token::Leg(slot, side), Readiness::INTEREST) {
             tracing::error!("cannot watch a connection: {errno}");
             self.end(slot, Ending::NoRoom);
         }
     }
 
     fn on_events(&mut self, slot: usize, side: Side, flags: EventFlags) {
-        if self.clients.has(slot) {
+        if let Some(Flow::Pending(_)) = self.flows.get(slot) {
             return self.on_client(slot);
         }
         let events = Readiness::of(flags);
@@ -562,7 +531,7 @@ impl Worker {
 
     /// Lets a connection act, then does what it wants.
     fn advance(&mut self, slot: usize, act: impl FnOnce(&mut Connection, &mut Scratch) -> Result<Wants, Ending>) {
-        let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };
+        let Some(connection) = self.flows.get_mut(slot).and_then(Flow::split_mut) else { return };
         match act(connection, &mut self.scratch) {
             Ok(wants) => {
                 if wants.again && !mem::replace(&mut connection.in_again, true) {
@@ -582,8 +551,8 @@ impl Worker {
                     if !look {
                         continue;
                     }
-                    let token = Token::Connection(slot, side).pack();
-                    if let Err(errno) = epoll::modify(&self.epoll, connection.socket(side), token, Readiness::INTEREST) {
+                    let rearmed = self.reactor.rearm(connection.socket(side), Token::Leg(slot, side), Readiness::INTEREST);
+                    if let Err(errno) = rearmed {
                         // No event would tell of room any more: the flow would stand still.
                         tracing::error!("cannot watch a connection: {errno}");
                         return self.end(slot, Ending::NoRoom);
@@ -595,15 +564,14 @@ impl Worker {
     }
 
     fn end(&mut self, slot: usize, ending: Ending) {
-        let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };
+        let Some(connection) = self.flows.get_mut(slot).and_then(Flow::split_mut) else { return };
         let routes = self.routes.as_ref();
         if matches!(ending, Ending::FarNotReached(_)) && connection.dial_another(&self.config, |address| routes?.interface_to(address)) {
             return self.watch_leg(slot, Side::Far);
         }
         connection.release(ending, &mut self.scratch);
         let record = FlowRecord { last: connection.last_stats(self.scratch.now), ending };
-        self.connections[slot] = None;
-        self.ended.push(slot);
+        self.flows.remove(slot);
         self.record(record);
         self.after_end();
     }
@@ -627,7 +595,7 @@ impl Worker {
                     break;
                 }
                 // One that takes data before it is connected is watched already.
-                if self.connections.get(slot).is_some_and(|it| it.as_ref().is_some_and(|it| !it.watches_near)) {
+                if self.flows.get(slot).and_then(Flow::split).is_some_and(|connection| !connection.watches_near) {
                     self.watch_leg(slot, Side::Near);
                 }
                 self.dialling_long.push((begun, slot));
@@ -650,7 +618,7 @@ impl Worker {
 
     /// How long a connection may take that has been dialling since then; none when it no longer is.
     fn still_dials(&self, begun: Instant, slot: usize) -> Option<Duration> {
-        let connection = self.connections.get(slot)?.as_ref()?;
+        let connection = self.flows.get(slot)?.split()?;
         (connection.is_dialling() && connection.born() == begun).then(|| connection.connect_timeout())
     }
 }

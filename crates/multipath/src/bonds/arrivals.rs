@@ -41,9 +41,9 @@ impl Bonds {
         }
         let _ = socket.set_linger(None);
         let handshake = Box::new(Handshake::accepted(socket, self.now));
-        let index = self.enter(Entry::Handshake(handshake, Origin::Accepted(preface)));
+        let index = self.entries.insert(Entry::Handshake(handshake, Origin::Accepted(preface)));
         self.unauthenticated.push_back(index);
-        if let Some(Some(Entry::Handshake(handshake, _))) = self.entries.get(index)
+        if let Some(Entry::Handshake(handshake, _)) = self.entries.get(index)
             && self.watch(index, handshake.socket()).is_err()
         {
             self.drop_entry(index);
@@ -52,23 +52,23 @@ impl Bonds {
 
     /// Whether this accepted connection has sent nothing yet.
     pub(crate) fn is_unauthenticated(&self, index: usize) -> bool {
-        matches!(&self.entries[index], Some(Entry::Handshake(handshake, Origin::Accepted(_))) if handshake.is_unauthenticated())
+        matches!(self.entries.get(index), Some(Entry::Handshake(handshake, Origin::Accepted(_))) if handshake.is_unauthenticated())
     }
 
     /// Whether this accepted connection has not completed its handshake.
     pub(crate) fn is_handshaking(&self, index: usize) -> bool {
-        matches!(&self.entries[index], Some(Entry::Handshake(_, Origin::Accepted(_))))
+        matches!(self.entries.get(index), Some(Entry::Handshake(_, Origin::Accepted(_))))
     }
 
     /// Carries a handshake on.
     pub(crate) fn on_handshake(&mut self, index: usize, scratch: &mut Scratch) {
-        let Some(Entry::Handshake(handshake, origin)) = self.entries[index].take() else { return };
+        let Some(Entry::Handshake(handshake, origin)) = self.entries.take(index) else { return };
         let since = handshake.since;
         match handshake.step(&self.credentials) {
-            Ok(HandshakeStep::Pending(handshake)) => self.entries[index] = Some(Entry::Handshake(handshake, origin)),
+            Ok(HandshakeStep::Pending(handshake)) => self.entries.put(index, Entry::Handshake(handshake, origin)),
             Ok(HandshakeStep::Done(channel, window)) => match origin {
                 Origin::Dialled(network) => {
-                    self.entries[index] = Some(Entry::Pooled(channel, network, window));
+                    self.entries.put(index, Entry::Pooled(channel, network, window));
                     self.networks.ready(network, index, window, since, self.now);
                     self.hand_out(network, scratch);
                 }
@@ -76,13 +76,13 @@ impl Bonds {
                     self.pending += 1;
                     keep_alive(channel.socket(), Duration::from_secs(60));
                     self.tune(channel.socket());
-                    self.entries[index] = Some(Entry::Pending(channel, window, preface, Vec::new()));
+                    self.entries.put(index, Entry::Pending(channel, window, preface, Vec::new()));
                     self.on_pending(index, scratch);
                 }
-                Origin::Accepted(_) => self.freed.push(index),
+                Origin::Accepted(_) => self.entries.release(index),
             },
             Err(why) => {
-                self.freed.push(index);
+                self.entries.release(index);
                 match origin {
                     Origin::Dialled(network) => {
                         self.networks.dialled(network);
@@ -111,7 +111,7 @@ impl Bonds {
     /// Gives a connection that has just become ready to a stream that waits for one.
     pub(crate) fn hand_out(&mut self, network: usize, scratch: &mut Scratch) {
         while let Some((slot, id)) = self.networks.next_wanting(network) {
-            if self.streams.get(slot).and_then(Option::as_ref).is_some_and(|bonded| bonded.id == id)
+            if self.streams.get(slot).is_some_and(|bonded| bonded.id == id)
                 && let Some(index) = self.networks.take(network)
             {
                 self.join(index, slot);
@@ -123,7 +123,7 @@ impl Bonds {
 
     /// Reads the frame by which an authenticated connection joins its stream.
     pub(crate) fn on_pending(&mut self, index: usize, scratch: &mut Scratch) {
-        let Some(Entry::Pending(mut channel, window, preface, mut heard)) = self.entries[index].take() else { return };
+        let Some(Entry::Pending(mut channel, window, preface, mut heard)) = self.entries.take(index) else { return };
         let joins = loop {
             let mut byte = [0; 20];
             let room = Frame::JOIN - heard.len();
@@ -136,7 +136,7 @@ impl Bonds {
                     }
                 }
                 Err(Errno::AGAIN) => {
-                    self.entries[index] = Some(Entry::Pending(channel, window, preface, heard));
+                    self.entries.put(index, Entry::Pending(channel, window, preface, heard));
                     return;
                 }
                 Err(_) => break None,
@@ -145,13 +145,13 @@ impl Bonds {
         self.pending -= 1;
         match joins {
             Some(Said::Said(Frame::Join { stream, known, network, tier })) => {
-                self.entries[index] = Some(Entry::Member(usize::MAX));
+                self.entries.put(index, Entry::Member(usize::MAX));
                 let member = Member::new(channel, network, index, self.host.bond().connection_window);
                 self.admit(member, (stream, known, tier), window, preface, scratch);
             }
             _ => {
                 // It has ended, or has sent another frame first.
-                self.freed.push(index);
+                self.entries.release(index);
             }
         }
     }
@@ -180,15 +180,14 @@ impl Bonds {
                 self.settle(bonded)
             }
         };
-        let Some(bonded) = self.streams[slot].as_mut() else { return };
+        let Some(bonded) = self.streams.get_mut(slot) else { return };
         let old = bonded.stream.lose_over(member.network);
         if bonded.stream.members().count() < MOST_MEMBERS {
             bonded.stream.add(time, member, tier);
             bonded.alone = None;
-            self.entries[index] = Some(Entry::Member(slot));
+            self.entries.put(index, Entry::Member(slot));
         } else {
-            self.freed.push(index);
-            self.entries[index] = None;
+            self.entries.remove(index);
         }
         old.into_iter().for_each(|old| self.drop_entry(old.entry));
         self.proceed(slot, scratch);
@@ -200,8 +199,8 @@ impl Bonds {
             match socket {
                 Ok(socket) => {
                     let handshake = Box::new(Handshake::dialled(socket, self.now));
-                    let index = self.enter(Entry::Handshake(handshake, Origin::Dialled(network)));
-                    if let Some(Some(Entry::Handshake(handshake, _))) = self.entries.get(index)
+                    let index = self.entries.insert(Entry::Handshake(handshake, Origin::Dialled(network)));
+                    if let Some(Entry::Handshake(handshake, _)) = self.entries.get(index)
                         && let Err(why) = self.watch(index, handshake.socket())
                     {
                         self.drop_entry(index);

@@ -15,8 +15,7 @@ use intercept::{
     leg::{self, Call as Dial},
     sys,
 };
-use relay::{Ending, FlowRecord, Readiness, Scratch, UNKNOWN_ADDRESS};
-use rustix::event::epoll::{self, EventData};
+use relay::{Ending, FlowRecord, Readiness, Scratch, Token, UNKNOWN_ADDRESS};
 use socket2::Socket;
 use std::{cmp::Reverse, io, mem, net::SocketAddr};
 use units::Span;
@@ -56,24 +55,19 @@ impl Bonds {
 
     /// A slot for a stream.
     pub(crate) fn settle(&mut self, bonded: BondedConnection) -> usize {
-        let slot = self.free_streams.pop().unwrap_or_else(|| {
-            self.streams.push(None);
-            self.streams.len() - 1
-        });
-        self.by_id.insert(bonded.id, slot);
-        self.streams[slot] = Some(Box::new(bonded));
+        let id = bonded.id;
+        let slot = self.streams.insert(Box::new(bonded));
+        self.by_id.insert(id, slot);
         slot
     }
 
     /// Lets epoll watch a stream's plain leg.
     pub(crate) fn watch_plain(&mut self, slot: usize) {
-        let entry = self.enter(Entry::Plain(slot));
-        let Some(bonded) = self.streams[slot].as_mut() else { return };
+        let entry = self.entries.insert(Entry::Plain(slot));
+        let Some(bonded) = self.streams.get_mut(slot) else { return };
         bonded.entry = entry;
-        let watched = bonded
-            .plain
-            .as_ref()
-            .map_or(Ok(()), |plain| epoll::add(&self.epoll, plain, EventData::new_u64(self.mark | entry as u64), Readiness::INTEREST));
+        let watch = |plain: &Socket| self.reactor.watch(plain, Token::Carrier(entry), Readiness::INTEREST);
+        let watched = bonded.plain.as_ref().map_or(Ok(()), watch);
         if watched.is_err() {
             self.end(slot, Ending::NoRoom);
         }
@@ -84,7 +78,7 @@ impl Bonds {
         match self.networks.take(network) {
             Some(index) => self.join(index, slot),
             None => {
-                if let Some(bonded) = &self.streams[slot] {
+                if let Some(bonded) = self.streams.get(slot) {
                     self.networks.want(network, slot, bonded.id);
                 }
             }
@@ -93,10 +87,10 @@ impl Bonds {
 
     /// A connection that is ready becomes one of a stream.
     pub(crate) fn join(&mut self, index: usize, slot: usize) {
-        let Some(Entry::Pooled(channel, network, window)) = self.entries[index].take() else { return };
-        self.entries[index] = Some(Entry::Member(slot));
+        let Some(Entry::Pooled(channel, network, window)) = self.entries.take(index) else { return };
+        self.entries.put(index, Entry::Member(slot));
         let (tier, time, bound) = (self.networks.tier(network), self.time(), self.host.bond().connection_window);
-        let Some(bonded) = self.streams[slot].as_mut() else { return };
+        let Some(bonded) = self.streams.get_mut(slot) else { return };
         let mut member = Member::new(channel, network as u8, index, bound);
         member.say(&Frame::Join { stream: bonded.id, known: bonded.known, network: network as u8, tier });
         // The new connection replaces a silent one over the same network.
@@ -110,7 +104,7 @@ impl Bonds {
     /// Lets a stream move on, then does what it wants.
     pub(crate) fn proceed(&mut self, slot: usize, scratch: &mut Scratch) {
         let now = self.time();
-        let Some(bonded) = self.streams[slot].as_mut() else { return };
+        let Some(bonded) = self.streams.get_mut(slot) else { return };
         let mut wants = Wants::default();
         match bonded.proceed(now, scratch, &mut wants) {
             Ok(()) => {
@@ -118,7 +112,7 @@ impl Bonds {
                     self.on_lost(slot, member, why);
                 }
                 for index in wants.turn.rearm {
-                    let stream = self.streams[slot].as_ref().map(|bonded| &bonded.stream);
+                    let stream = self.streams.get(slot).map(|bonded| &bonded.stream);
                     if let Some((_, member)) = stream.and_then(|stream| stream.members().find(|(_, member)| member.entry == index)) {
                         // Without its event the stream would stand still.
                         if let Err(errno) = self.rearm(index, member.channel.socket()) {
@@ -140,7 +134,9 @@ impl Bonds {
                 let now = self.now;
                 for (member, why) in wants.turn.lost {
                     self.drop_entry(member.entry);
-                    self.streams[slot].iter_mut().for_each(|bonded| bonded.note_loss(why, now));
+                    if let Some(bonded) = self.streams.get_mut(slot) {
+                        bonded.note_loss(why, now);
+                    }
                 }
                 self.end(slot, ending);
             }
@@ -148,7 +144,7 @@ impl Bonds {
     }
 
     pub(crate) fn give_turn(&mut self, slot: usize) {
-        if let Some(bonded) = self.streams[slot].as_mut()
+        if let Some(bonded) = self.streams.get_mut(slot)
             && !mem::replace(&mut bonded.in_again, true)
         {
             self.again.push_back(slot);
@@ -158,7 +154,7 @@ impl Bonds {
     /// Sees to it that a stream has its turn when it is due.
     pub(crate) fn schedule(&mut self, slot: usize) {
         let now = self.time();
-        let Some(bonded) = self.streams[slot].as_mut() else { return };
+        let Some(bonded) = self.streams.get_mut(slot) else { return };
         // After now: a stream whose turn was always due at once would starve the others.
         if let Some(at) = bonded.wakes(now).map(|at| at.max(now + Span(1)))
             && bonded.scheduled.is_none_or(|scheduled| at < scheduled)
@@ -174,7 +170,7 @@ impl Bonds {
         self.drop_entry(member.entry);
         drop(member);
         let now = self.now;
-        let Some(bonded) = self.streams[slot].as_mut() else { return };
+        let Some(bonded) = self.streams.get_mut(slot) else { return };
         bonded.note_loss(why, now);
         if let (Role::Connect { .. }, false) = (bonded.role, self.draining && bonded.stream.outbound.is_done()) {
             tracing::debug!(network = self.networks.name(network), "a connection of a stream is lost: {why}");
@@ -189,7 +185,7 @@ impl Bonds {
         match target {
             Target::Address(server) => self.dial_one_of(slot, vec![server]),
             Target::Name(name, port) => {
-                let Some(bonded) = &self.streams[slot] else { return };
+                let Some(bonded) = self.streams.get(slot) else { return };
                 self.host.look_up(name, port, slot, bonded.id as u64);
             }
         }
@@ -197,7 +193,7 @@ impl Bonds {
 
     /// *Serve*: a name has been looked up that [`Host::look_up`](crate::Host::look_up) was asked for.
     pub fn on_resolved(&mut self, slot: usize, serial: u64, addresses: io::Result<Vec<SocketAddr>>) {
-        if self.streams.get(slot).and_then(Option::as_ref).is_none_or(|bonded| bonded.id as u64 != serial) {
+        if self.streams.get(slot).is_none_or(|bonded| bonded.id as u64 != serial) {
             return;
         }
         match addresses {
@@ -211,7 +207,7 @@ impl Bonds {
         let mut ending = Ending::FarNotReached(io::ErrorKind::NotFound);
         while !servers.is_empty() {
             let server = canonical(servers.remove(0));
-            let Some(client) = self.streams[slot].as_ref().map(|bonded| bonded.client) else { return };
+            let Some(client) = self.streams.get(slot).map(|bonded| bonded.client) else { return };
             if let Err(why) = self.host.bond().destinations.check(server) {
                 tracing::info!(%client, "a stream of the bond is refused: {why}");
                 ending = Ending::undialled(&why);
@@ -227,7 +223,7 @@ impl Bonds {
             match call.dial(|| Ok(0)) {
                 Ok(far) => {
                     let profile = profile.clone();
-                    let Some(bonded) = self.streams[slot].as_mut() else { return };
+                    let Some(bonded) = self.streams.get_mut(slot) else { return };
                     bonded.dials(far, server, &profile, self.now);
                     bonded.others = servers;
                     return self.watch_plain(slot);
@@ -240,7 +236,7 @@ impl Bonds {
 
     /// A stream has ended.
     pub(crate) fn end(&mut self, slot: usize, ending: Ending) {
-        if let Some(bonded) = self.streams[slot].as_mut()
+        if let Some(bonded) = self.streams.get_mut(slot)
             && matches!((bonded.role, ending), (Role::Serve { .. }, Ending::FarNotReached(_)))
             && !bonded.others.is_empty()
         {
@@ -249,8 +245,7 @@ impl Bonds {
             self.drop_entry(entry);
             return self.dial_one_of(slot, others);
         }
-        let Some(mut bonded) = self.streams[slot].take() else { return };
-        self.free_streams.push(slot);
+        let Some(mut bonded) = self.streams.remove(slot) else { return };
         self.by_id.remove(&bonded.id);
         self.networks.unwant(slot, bonded.id);
         self.past.push_back(bonded.id);
@@ -272,7 +267,7 @@ impl Bonds {
         let index = member.entry;
         let mut linger = Box::new(Linger::new(member.channel, bytes, self.now));
         let step = linger.proceed();
-        self.entries[index] = Some(Entry::Linger(linger));
+        self.entries.put(index, Entry::Linger(linger));
         self.after_linger(index, step);
     }
 
@@ -281,7 +276,7 @@ impl Bonds {
         match step {
             LingerStep::Over => self.drop_entry(index),
             LingerStep::Again => {
-                if let Some(Some(Entry::Linger(linger))) = self.entries.get(index)
+                if let Some(Entry::Linger(linger)) = self.entries.get(index)
                     && self.rearm(index, linger.socket()).is_err()
                 {
                     self.drop_entry(index);

@@ -23,7 +23,7 @@ impl Bonds {
     pub(crate) fn check_timeouts(&mut self) {
         let now = self.now;
         for index in mem::take(&mut self.unauthenticated) {
-            match &self.entries[index] {
+            match self.entries.get(index) {
                 Some(Entry::Handshake(handshake, Origin::Accepted(_))) if now - handshake.since >= MOST_READY_TIMEOUT => {
                     self.refused += 1;
                     self.drop_entry(index);
@@ -33,8 +33,8 @@ impl Bonds {
                 _ => {}
             }
         }
-        for index in 0..self.entries.len() {
-            match &self.entries[index] {
+        for index in 0..self.entries.bound() {
+            match self.entries.get(index) {
                 Some(Entry::Handshake(handshake, Origin::Dialled(network)))
                     if now - handshake.since >= self.networks.ready_timeout(*network) =>
                 {
@@ -48,14 +48,14 @@ impl Bonds {
         }
         self.networks.look(now);
         self.pipes.rest();
-        for slot in 0..self.streams.len() {
+        for slot in 0..self.streams.bound() {
             self.check_stream(slot);
         }
     }
 
     pub(crate) fn check_stream(&mut self, slot: usize) {
         let (now, outage, idle, connect) = (self.now, self.host.bond().outage, self.host.idle_timeout(), self.host.connect_timeout());
-        let Some(bonded) = self.streams[slot].as_mut() else { return };
+        let Some(bonded) = self.streams.get_mut(slot) else { return };
         bonded.keep_alive();
         let ending = if let Some((since, closed)) = bonded.alone {
             let limit = match (bonded.known, closed) {

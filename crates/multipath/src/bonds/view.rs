@@ -8,17 +8,17 @@ use relay::{DirectionStats, FlowStats, MultipathView, PathView};
 impl Bonds {
     /// Every stream as it is now.
     pub fn stats(&self) -> Vec<FlowStats> {
-        self.streams.iter().flatten().map(|bonded| self.stats_of(bonded, true)).collect()
+        self.streams.iter().map(|(_, bonded)| self.stats_of(bonded, true)).collect()
     }
 
     /// The bonds of those that are not over, as they are now.
     pub fn views(&self) -> impl Iterator<Item = MultipathView> {
-        self.streams.iter().flatten().filter_map(|bonded| self.stats_of(bonded, false).multipath)
+        self.streams.iter().filter_map(|(_, bonded)| self.stats_of(bonded, false).multipath)
     }
 
     /// Bytes carried so far by those that are not over, up and down.
     pub fn carried(&self) -> (u64, u64) {
-        let both = self.streams.iter().flatten().map(|bonded| match bonded.role {
+        let both = self.streams.iter().map(|(_, bonded)| match bonded.role {
             Role::Connect { .. } => (bonded.taken, bonded.given),
             Role::Serve { .. } => (bonded.given, bonded.taken),
         });

@@ -1,13 +1,14 @@
 //! How many connections a worker admits. At its soft limit it tells the gate that it is full; at its
 //! hard limit its listeners stop accepting.
 
-use super::{LISTENER_PAUSE, Token, Worker};
+use super::{LISTENER_PAUSE, Worker};
 use crate::gate::GateCommand;
 use intercept::{
     Listener,
     listener::{BACKLOG, LEAST_BACKLOG},
 };
-use rustix::event::epoll::{self, EventFlags};
+use relay::Token;
+use rustix::event::epoll::EventFlags;
 use std::{io, mem};
 
 impl Worker {
@@ -65,7 +66,7 @@ impl Worker {
         let flags = if pause { EventFlags::empty() } else { EventFlags::IN };
         let mut changed = Ok(());
         for (index, listener) in self.listeners.iter().enumerate() {
-            changed = changed.and(epoll::modify(&self.epoll, &listener.socket.socket, Token::Listener(index).pack(), flags));
+            changed = changed.and(self.reactor.rearm(&listener.socket.socket, Token::Listener(index), flags));
         }
         // A listener that stays watched although it is paused only costs turns of the loop.
         if let (Err(errno), false) = (changed, pause) {

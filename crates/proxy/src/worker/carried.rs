@@ -13,9 +13,8 @@ impl Worker {
         self.carrier.is_some() && self.config.policy.is_bonded(client, server, |address| routes?.interface_to(address))
     }
 
-    /// Begins a connection that the carrier takes; its slot is free again.
-    pub(super) fn begin_carried(&mut self, slot: usize, start: Start, to: RequestedServer) {
-        self.ended.push(slot);
+    /// Begins a connection that the carrier takes.
+    pub(super) fn begin_carried(&mut self, start: Start, to: RequestedServer) {
         let (client, server) = (start.client, start.server);
         let Some(carrier) = &mut self.carrier else { return };
         if let Err(ending) = carrier.begin(start, to) {

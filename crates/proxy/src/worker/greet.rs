@@ -1,16 +1,16 @@
 //! Clients that have not said yet where they go: those of SOCKS5, and those behind a PROXY header.
 
-use super::{Token, Worker, pending_clients::PendingClient};
+use super::{Flow, Worker, pending_clients::PendingClient};
 use crate::{
     config::{Listen, ListenMode},
-    connection::{Side, Start, refuse_socks},
+    connection::{Start, refuse_socks},
     greeting::{Greeting, GreetingStep, RequestedServer, proxy_header, socks_reply},
     resolver::{Asker, Question},
 };
 use intercept::canonical;
-use relay::{Ending, FlowRecord, FlowStats, UNKNOWN_ADDRESS};
+use relay::{Ending, FlowRecord, FlowStats, Side, Slab, Token, UNKNOWN_ADDRESS};
 use rustix::{
-    event::epoll::{self, EventFlags},
+    event::epoll::EventFlags,
     io::Errno,
     net::{RecvFlags, SendFlags, recv, send},
 };
@@ -21,18 +21,29 @@ impl Worker {
     /// Takes in a client that is to say where it goes.
     pub(super) fn await_greeting(&mut self, socket: Socket, client: SocketAddr, listen: Listen) {
         let greeting = Greeting::new(listen.accept_proxy, listen.mode == ListenMode::Socks5).with_users(&listen.users);
-        let slot = self.slot();
         self.serial += 1;
-        if epoll::add(&self.epoll, &socket, Token::Connection(slot, Side::Near).pack(), EventFlags::IN).is_err() {
-            self.ended.push(slot);
+        let serial = self.serial;
+        let slot = self.flows.insert(Flow::Pending(Box::new(PendingClient { socket, client, greeting, listen, serial })));
+        let Some(pending) = self.flows.get(slot).and_then(Flow::pending) else { return };
+        if self.reactor.watch(&pending.socket, Token::Leg(slot, Side::Near), EventFlags::IN).is_err() {
+            self.flows.remove(slot);
             return;
         }
-        self.clients.insert(slot, PendingClient { socket, client, greeting, listen, serial: self.serial, since: self.scratch.now });
+        let flows = &self.flows;
+        self.pending.push((slot, serial, self.scratch.now), |slot, serial| is_pending(flows, slot, serial));
+    }
+
+    /// Takes a pending client out of its slot.
+    fn take_pending(&mut self, slot: usize) -> Option<PendingClient> {
+        self.flows.get(slot)?.pending()?;
+        let Flow::Pending(pending) = self.flows.remove(slot)? else { return None };
+        self.pending.remove_one();
+        Some(*pending)
     }
 
     /// A client that has not said yet where it goes says something, or goes away.
     pub(super) fn on_client(&mut self, slot: usize) {
-        let Some(pending) = self.clients.get_mut(slot) else { return };
+        let Some(pending) = self.flows.get_mut(slot).and_then(Flow::pending_mut) else { return };
         let mut bytes = [0; 2048];
         let heard = match recv(&pending.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
             Ok((_, 0)) => return self.drop_client(slot, "it went away", &[]),
@@ -65,7 +76,7 @@ impl Worker {
 
     /// The name has been looked up that a client wants to go to.
     pub(super) fn on_resolved(&mut self, slot: usize, serial: u64, addresses: io::Result<Vec<SocketAddr>>) {
-        if self.clients.get(slot).is_none_or(|pending| pending.serial != serial) {
+        if !is_pending(&self.flows, slot, serial) {
             return;
         }
         match addresses {
@@ -78,7 +89,7 @@ impl Worker {
     /// A client has named its destination. Of several addresses only those are dialled that its
     /// listener permits.
     fn begin_where_permitted(&mut self, slot: usize, servers: Vec<SocketAddr>) {
-        let Some(pending) = self.clients.get(slot) else { return };
+        let Some(pending) = self.flows.get(slot).and_then(Flow::pending) else { return };
         let client = pending.greeting.client.unwrap_or(pending.client);
         // Only a single address is sure to go over the bond, whose other end has its own defaults.
         let over_bond = servers.len() == 1 && self.is_carried(client, servers.first().copied().map(canonical));
@@ -102,34 +113,33 @@ impl Worker {
 
     /// Tells a client of SOCKS5 that it may not go there.
     fn refuse_client(&mut self, slot: usize, server: SocketAddr, why: &io::Error) {
-        let Some(pending) = self.clients.remove(slot) else { return };
+        let Some(pending) = self.take_pending(slot) else { return };
         let client = pending.greeting.client.unwrap_or(pending.client);
         tracing::info!(%client, "not split: {why}");
         let ending = Ending::undialled(why);
         refuse_socks(&pending.socket, ending);
-        self.ended.push(slot);
         self.record(FlowRecord { last: FlowStats::unbegun(client, server), ending });
         self.after_end();
     }
 
     /// A client has said where it goes: from now on it is a connection.
     pub(super) fn begin_greeted(&mut self, slot: usize, mut servers: Vec<SocketAddr>) {
-        let Some(pending) = self.clients.remove(slot) else { return };
-        let _ = epoll::delete(&self.epoll, &pending.socket);
+        let Some(pending) = self.take_pending(slot) else { return };
+        let _ = self.reactor.unwatch(&pending.socket);
         let listen = pending.listen;
         let server = servers.remove(0);
         let client = pending.greeting.client.unwrap_or(pending.client);
         let preface = listen.send_proxy.map_or(Vec::new(), |version| proxy_header(version, client, server));
         let heard = pending.greeting.rest();
         let socks = listen.mode == ListenMode::Socks5;
-        self.begin(slot, Start { near: pending.socket, client, server, others: servers, keep_source: false, preface, heard, socks });
+        self.begin(Start { near: pending.socket, client, server, others: servers, keep_source: false, preface, heard, socks });
     }
 
     /// A client goes to a name: over a bond, at whose other end it is looked up, or when it has been looked up.
     fn begin_by_name(&mut self, slot: usize, name: String, port: u16) {
-        let Some(pending) = self.clients.get(slot) else { return };
+        let Some(pending) = self.flows.get(slot).and_then(Flow::pending) else { return };
         // What it says meanwhile waits in the kernel.
-        let _ = epoll::delete(&self.epoll, &pending.socket);
+        let _ = self.reactor.unwatch(&pending.socket);
         let client = pending.greeting.client.unwrap_or(pending.client);
         if !self.is_carried(client, None) {
             let _ = self.context.names.send(Question {
@@ -145,33 +155,37 @@ impl Worker {
             let why = format!("{name} is looked up at the other end of the bond, so allow and deny cannot be applied to its addresses");
             return self.refuse_client(slot, UNKNOWN_ADDRESS, &io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
-        let (Some(pending), to) = (self.clients.remove(slot), RequestedServer::Name(name, port)) else { return };
+        let (Some(pending), to) = (self.take_pending(slot), RequestedServer::Name(name, port)) else { return };
         let socks = pending.listen.mode == ListenMode::Socks5;
         let (server, others, preface, heard) = (UNKNOWN_ADDRESS, Vec::new(), Vec::new(), pending.greeting.rest());
         let start = Start { near: pending.socket, client, server, others, keep_source: false, preface, heard, socks };
-        self.begin_carried(slot, start, to);
+        self.begin_carried(start, to);
     }
 
     /// Gives up a client that did not say where it goes.
     pub(super) fn drop_client(&mut self, slot: usize, why: &str, say: &[u8]) {
-        let Some(pending) = self.clients.remove(slot) else { return };
+        let Some(pending) = self.take_pending(slot) else { return };
         tracing::info!(client = %pending.client, "not split: {why}");
         if !say.is_empty() {
             let _ = self::say(&pending.socket, say);
             let _ = pending.socket.set_linger(None);
         }
         self.totals.ended[Ending::NoGreeting.index()] += 1;
-        self.ended.push(slot);
         self.after_end();
     }
 
     /// Gives up clients that have not said where they go for as long as a connect may take.
     pub(super) fn check_clients(&mut self) {
         let Some(since) = self.scratch.now.checked_sub(self.config.connect_timeout) else { return };
-        while let Some(slot) = self.clients.late(since) {
+        while let Some(slot) = self.pending.late(since, |slot, serial| is_pending(&self.flows, slot, serial)) {
             self.drop_client(slot, "it took too long to say where it goes", &[]);
         }
     }
+}
+
+/// Whether the client of a slot is the one with this serial number, and has not said yet where it goes.
+fn is_pending(flows: &Slab<Flow>, slot: usize, serial: u64) -> bool {
+    flows.get(slot).and_then(Flow::pending).is_some_and(|pending| pending.serial == serial)
 }
 
 /// Sends what a client's socket takes at once, and tells how much that was.
