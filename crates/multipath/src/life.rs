@@ -23,16 +23,14 @@ use crate::{
 };
 use bond::{Answer, Call, Frame, NoMemory, StreamError, Target, Why};
 use intercept::{
-    ReceiveBound,
-    leg::{self, LegProfile, Shares, Silence},
+    leg::{self, Shares},
     sys,
 };
-use relay::{Ending, Readiness, Scratch, UNKNOWN_ADDRESS};
-use rustix::{fd::AsFd as _, io::Errno};
-use socket2::Socket;
+use relay::{Ending, PlainLeg, Readiness, Scratch, UNKNOWN_ADDRESS};
+use rustix::io::Errno;
 use std::{
     io, mem,
-    net::{Shutdown, SocketAddr},
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 use units::Span;
@@ -82,7 +80,7 @@ pub(crate) struct Wants {
 pub(crate) struct BondedConnection {
     pub(crate) role: Role,
     life: Life,
-    pub(crate) plain: Option<Socket>,
+    pub(crate) plain: Option<PlainLeg>,
     /// Where events of the plain leg find it.
     pub(crate) entry: usize,
     pub(crate) stream: Stream,
@@ -98,11 +96,6 @@ pub(crate) struct BondedConnection {
     pub(crate) asked: Instant,
     /// What the plain leg gets before the stream's bytes.
     preface: Vec<u8>,
-    readable: bool,
-    writable: bool,
-    hung_up: bool,
-    /// It has sent urgent data, at which a read stops early.
-    urgent: bool,
     /// The plain leg has sent its last byte, and it has been read.
     ended: bool,
     /// It has been sent a FIN.
@@ -112,12 +105,9 @@ pub(crate) struct BondedConnection {
     pub(crate) taken: u64,
     pub(crate) given: u64,
     tuned: bool,
-    shares: Option<Shares>,
-    /// Of the plain leg's receive queue.
-    receive_bound: ReceiveBound,
-    silence: Silence,
+    /// Most that the plain leg's send queue has unsent, once it carries a stream.
+    unsent: Option<usize>,
     moved: (Instant, u64),
-    kept_alive: bool,
     /// Since when it has had no connection, and whether the last one was closed by the other end.
     pub(crate) alone: Option<(Instant, bool)>,
     pub(crate) in_again: bool,
@@ -127,6 +117,16 @@ pub(crate) struct BondedConnection {
     tick: Option<Span>,
     pause: Span,
     unacknowledged: usize,
+}
+
+/// The ending that an error of the plain leg makes, or a want of memory.
+fn plain_failed(role: Role, life: Life, why: &io::Error) -> Ending {
+    match role {
+        _ if why.kind() == io::ErrorKind::OutOfMemory => Ending::NoRoom,
+        Role::Connect { .. } => Ending::NearFailed(why.kind()),
+        Role::Serve { .. } if life == Life::Dialling && why.kind() != io::ErrorKind::ConnectionReset => Ending::FarNotReached(why.kind()),
+        Role::Serve { .. } => Ending::FarFailed(why.kind()),
+    }
 }
 
 /// The reason that the other end is told.
@@ -167,17 +167,16 @@ fn kind(why: Why) -> io::ErrorKind {
 impl BondedConnection {
     /// At the end that dials: a client has come, and wants to go there.
     pub(crate) fn call(
-        near: Socket,
+        near: PlainLeg,
         call: &Call,
         [preface, heard]: [&[u8]; 2],
         id: u128,
         stream: Stream,
-        profile: &LegProfile,
         now: Instant,
     ) -> Result<Self, NoMemory> {
         let server = if let Target::Address(server) = call.to { server } else { UNKNOWN_ADDRESS };
         let mut this = Self::new(Role::Connect { reply: None }, Life::Calling, id, stream, now);
-        (this.client, this.server, this.plain, this.silence) = (call.client, server, Some(near), Silence::of(profile));
+        (this.client, this.server, this.plain) = (call.client, server, Some(near));
         this.stream.write(&call.encode())?;
         this.stream.write(preface)?;
         this.stream.write(heard)?;
@@ -205,21 +204,14 @@ impl BondedConnection {
             born: now,
             asked: now,
             preface: Vec::new(),
-            readable: true,
-            writable: true,
-            hung_up: false,
-            urgent: false,
             ended: false,
             passed: false,
             delivered: false,
             taken: 0,
             given: 0,
             tuned: false,
-            shares: None,
-            receive_bound: ReceiveBound::default(),
-            silence: Silence::of(&LegProfile::default()),
+            unsent: None,
             moved: (now, 0),
-            kept_alive: false,
             alone: Some((now, false)),
             in_again: false,
             scheduled: None,
@@ -229,10 +221,9 @@ impl BondedConnection {
         }
     }
 
-    /// What it holds of its own buffers, beyond the window.
+    /// How much its plain leg takes unsent.
     pub(crate) fn with_shares(mut self, shares: Option<Shares>) -> Self {
-        self.shares = shares;
-        self.receive_bound = ReceiveBound::inherited(shares.map(|shares| shares.receive));
+        self.unsent = shares.map(|shares| shares.unsent);
         self
     }
 
@@ -245,13 +236,10 @@ impl BondedConnection {
     }
 
     /// *Serve*: the server is being dialled.
-    pub(crate) fn dials(&mut self, far: Socket, server: SocketAddr, profile: &LegProfile, now: Instant) {
+    pub(crate) fn dials(&mut self, far: PlainLeg, server: SocketAddr, now: Instant) {
         let Role::Serve { preface } = self.role else { return };
         self.preface = preface.map_or(Vec::new(), |preface| preface(self.client, server));
-        (self.plain, self.server, self.silence, self.life) = (Some(far), server, Silence::of(profile), Life::Dialling);
-        // Nothing is known of this socket, whatever was of one that was refused.
-        (self.readable, self.writable, self.hung_up, self.urgent) = (false, false, false, false);
-        (self.kept_alive, self.asked) = (false, now);
+        (self.plain, self.server, self.life, self.asked) = (Some(far), server, Life::Dialling, now);
     }
 
     /// Whether it is not known yet that the server was reached.
@@ -266,21 +254,16 @@ impl BondedConnection {
 
     /// What epoll said of the plain leg.
     pub(crate) fn on_events(&mut self, events: Readiness) -> Result<(), Ending> {
-        self.readable |= events.readable || events.failed;
-        self.hung_up |= events.hung_up;
-        self.urgent |= events.urgent;
-        self.writable |= events.writable || events.failed;
-        if events.failed
-            && let Some(why) = self.plain.as_ref().and_then(|plain| plain.take_error().unwrap_or_else(Some))
-        {
+        let Some(plain) = &mut self.plain else { return Ok(()) };
+        if let Some(why) = plain.take_in(events) {
             return Err(self.failed(&why));
         }
-        if self.life == Life::Dialling && events.writable && self.plain.is_some() {
+        if self.life == Life::Dialling && events.writable {
             self.life = Life::Relaying;
-            self.readable = true;
+            plain.readable = true;
             self.stream.write(&Answer(self.server).encode()).map_err(|NoMemory| Ending::NoRoom)?;
-            if let Some(plain) = self.plain.as_ref().filter(|_| self.preface.is_empty() && self.stream.inbound.ready() == 0) {
-                leg::acknowledge(plain);
+            if self.preface.is_empty() && self.stream.inbound.ready() == 0 {
+                leg::acknowledge(plain.socket());
             }
         }
         Ok(())
@@ -288,14 +271,7 @@ impl BondedConnection {
 
     /// The ending that an error of the plain leg makes, or a want of memory.
     pub(crate) fn failed(&self, why: &io::Error) -> Ending {
-        match self.role {
-            _ if why.kind() == io::ErrorKind::OutOfMemory => Ending::NoRoom,
-            Role::Connect { .. } => Ending::NearFailed(why.kind()),
-            Role::Serve { .. } if self.life == Life::Dialling && why.kind() != io::ErrorKind::ConnectionReset => {
-                Ending::FarNotReached(why.kind())
-            }
-            Role::Serve { .. } => Ending::FarFailed(why.kind()),
-        }
+        plain_failed(self.role, self.life, why)
     }
 
     /// The ending that the other end of the bond makes.
@@ -367,34 +343,37 @@ impl BondedConnection {
 
     /// Whether the plain leg may have something that had better be taken now.
     fn is_to_take(&self) -> bool {
-        self.plain.is_some() && self.life != Life::Dialling && self.readable && !self.ended && self.stream.wants()
+        let readable = self.plain.as_ref().is_some_and(|plain| plain.readable);
+        readable && self.life != Life::Dialling && !self.ended && self.stream.wants()
     }
 
     /// Takes what the plain leg has sent; true: there is more.
     fn take(&mut self) -> Result<bool, Ending> {
-        let Some(plain) = &self.plain else { return Ok(false) };
-        if self.life == Life::Dialling || !self.stream.wants() {
-            self.receive_bound.pause(plain.as_fd()).map_err(|why| self.failed(&why))?;
+        let (role, life) = (self.role, self.life);
+        let failed = |why: &io::Error| plain_failed(role, life, why);
+        let Some(plain) = &mut self.plain else { return Ok(false) };
+        if life == Life::Dialling || !self.stream.wants() {
+            plain.pause_receive().map_err(|why| failed(&why))?;
             return Ok(false);
         }
         let mut taken = 0;
-        while self.is_to_take() {
+        while plain.readable && !self.ended && self.stream.wants() {
             if taken >= TURN_BYTES {
                 self.taken += taken as u64;
                 return Ok(true);
             }
             // What was told before this read, holds after it.
-            let hung_up = self.hung_up;
-            self.receive_bound.resume(plain.as_fd()).map_err(|why| self.failed(&why))?;
-            match self.stream.take(plain) {
+            let hung_up = plain.hung_up;
+            plain.resume_receive().map_err(|why| failed(&why))?;
+            match self.stream.take(&*plain) {
                 Ok(Taken::Ended) => self.ended = true,
                 Ok(Taken::Bytes { count, more }) => {
                     taken += count;
-                    self.readable = more || hung_up || self.urgent;
+                    plain.readable = more || hung_up || plain.urgent;
                 }
-                Err(Errno::AGAIN) => (self.readable, self.urgent) = (false, false),
+                Err(Errno::AGAIN) => (plain.readable, plain.urgent) = (false, false),
                 Err(Errno::INTR) => {}
-                Err(errno) => return Err(self.failed(&errno.into())),
+                Err(errno) => return Err(failed(&errno.into())),
             }
             if self.ended {
                 self.stream.outbound.close();
@@ -407,9 +386,10 @@ impl BondedConnection {
 
     /// Gives the plain leg what has come; true: there is more.
     fn give(&mut self, now: Span) -> Result<bool, Ending> {
-        let Some(plain) = self.plain.as_ref().filter(|_| self.life == Life::Relaying) else { return Ok(false) };
+        let (role, life) = (self.role, self.life);
+        let Some(plain) = self.plain.as_mut().filter(|_| life == Life::Relaying) else { return Ok(false) };
         let mut given = 0;
-        while self.writable {
+        while plain.writable {
             if self.preface.is_empty() && self.stream.inbound.ready() == 0 {
                 break;
             }
@@ -417,11 +397,11 @@ impl BondedConnection {
                 self.given += given as u64;
                 return Ok(true);
             }
-            match self.stream.give(now, plain, &mut self.preface) {
+            match self.stream.give(now, &*plain, &mut self.preface) {
                 Ok(count) => given += count,
-                Err(Errno::AGAIN) => self.writable = false,
+                Err(Errno::AGAIN) => plain.writable = false,
                 Err(Errno::INTR) => {}
-                Err(errno) => return Err(self.failed(&errno.into())),
+                Err(errno) => return Err(plain_failed(role, life, &errno.into())),
             }
         }
         self.given += given as u64;
@@ -435,8 +415,8 @@ impl BondedConnection {
             return Ok(());
         }
         self.tuned = true;
-        if let (Some(shares), Some(plain)) = (self.shares, &self.plain) {
-            let tuned = sys::set_notsent_lowat(plain, shares.unsent);
+        if let (Some(unsent), Some(plain)) = (self.unsent, &self.plain) {
+            let tuned = sys::set_notsent_lowat(plain, unsent);
             tuned.map_err(|why| self.failed(&why))?;
         }
         Ok(())
@@ -450,22 +430,17 @@ impl BondedConnection {
         }
         let Some(plain) = &self.plain else { return Ok(()) };
         if !self.passed {
-            let hung_up = || sys::has_hung_up(plain).map_err(|why| self.failed(&why));
-            let has_ended = self.ended || self.hung_up || hung_up()?;
+            let has_ended = self.ended || plain.has_hung_up().map_err(|why| self.failed(&why))?;
             let waits = has_ended && !self.stream.outbound.is_done();
             if !waits {
-                if let Err(why) = plain.shutdown(Shutdown::Write)
-                    && why.kind() != io::ErrorKind::NotConnected
-                {
-                    return Err(self.failed(&why));
-                }
+                plain.shut_down().map_err(|why| self.failed(&why))?;
                 self.passed = true;
             } else if matches!(self.role, Role::Serve { .. }) {
                 return Ok(());
             }
         }
         if !self.delivered {
-            let unacknowledged = sys::unacknowledged(plain).map_err(|why| self.failed(&why))?;
+            let unacknowledged = plain.unacknowledged().map_err(|why| self.failed(&why))?;
             self.delivered = unacknowledged == 0;
             if self.delivered {
                 self.stream.inbound.deliver();
@@ -482,9 +457,9 @@ impl BondedConnection {
             return Ok(false);
         }
         let Some(plain) = &self.plain else { return Ok(true) };
-        let left = sys::unacknowledged(plain).map_err(|why| self.failed(&why))?;
+        let left = plain.unacknowledged().map_err(|why| self.failed(&why))?;
         if left <= 1 {
-            let _ = plain.set_linger(None);
+            plain.close_gracefully();
         } else {
             self.look_again(left);
         }
@@ -508,7 +483,7 @@ impl BondedConnection {
     /// It has ended like this: its plain leg is told, and what its connections are still to carry is returned.
     pub(crate) fn release(&mut self, ending: Ending) -> Vec<(Member, Vec<u8>)> {
         if let (Role::Connect { reply: Some(reply) }, Life::Calling, Some(plain)) = (self.role, self.life, &self.plain) {
-            (reply.refuse)(plain, ending);
+            (reply.refuse)(plain.socket(), ending);
         }
         let last = if ending == Ending::Finished { Frame::Done } else { Frame::Reset(why(ending) as u8) };
         self.stream.part(Some(&last))
@@ -523,15 +498,15 @@ impl BondedConnection {
 
     /// Has the plain leg's peer asked now and then whether it is still there.
     pub(crate) fn keep_alive(&mut self) {
-        if let Some(plain) = self.plain.as_ref().filter(|_| !mem::replace(&mut self.kept_alive, true)) {
-            let _ = plain.set_keepalive(true);
+        if let Some(plain) = &mut self.plain {
+            plain.keep_alive();
         }
     }
 
     /// How it has ended, if its plain leg's peer has been silent for too long.
     pub(crate) fn ended_in_silence(&mut self, now: Instant) -> Option<Ending> {
-        let is_too_long = self.plain.as_ref().is_some_and(|plain| self.silence.is_too_long(plain, now));
-        is_too_long.then(|| self.failed(&io::ErrorKind::TimedOut.into()))
+        let is_silent = self.plain.as_mut().is_some_and(|plain| plain.is_silent(now));
+        is_silent.then(|| self.failed(&io::ErrorKind::TimedOut.into()))
     }
 
     /// How long nothing has moved, as far as was looked.

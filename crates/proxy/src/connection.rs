@@ -35,10 +35,10 @@ use crate::{
     greeting::{socks_code, socks_reply},
 };
 use intercept::{
-    leg::{self, Call, LegProfile, Shares, Silence, Source},
+    leg::{self, Call, LegProfile, Shares, Source},
     sys,
 };
-use relay::{Direction, DirectionStats, Ending, Fault, FlowStats, Limits, Pumped, Readiness, Scratch, Side};
+use relay::{Direction, DirectionStats, Ending, Fault, FlowStats, Limits, PlainLeg, Pumped, Readiness, Scratch, Side, dial_first};
 use rustix::{
     fd::{AsFd, BorrowedFd},
     io::Errno,
@@ -46,10 +46,9 @@ use rustix::{
 use socket2::Socket;
 use std::{
     io, mem,
-    net::{IpAddr, Shutdown, SocketAddr},
+    net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
 };
-use units::Bytes;
 
 /// Where a connection is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,8 +96,8 @@ pub(crate) struct Start {
 /// A split connection: two legs, two directions. Dropping it resets whatever of it is still open.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    near: Socket,
-    far: Socket,
+    near: PlainLeg,
+    far: PlainLeg,
     client: SocketAddr,
     server: SocketAddr,
     others: Vec<SocketAddr>,
@@ -115,9 +114,6 @@ pub(crate) struct Connection {
     owes_ack: bool,
     /// When it was last seen to have moved something, and how much it had moved by then.
     moved: (Instant, u64),
-    kept_alive: bool,
-    near_silence: Silence,
-    far_silence: Silence,
     /// Whether epoll watches the near socket: not before the far leg is up, if that is soon.
     pub(crate) watches_near: bool,
     /// Whether it is among those that want a turn, or a tick.
@@ -131,8 +127,17 @@ pub(crate) struct Connection {
 
 /// What a direction from a leg of profile `source` to one of profile `destination` keeps to besides B.
 fn limits(source: &LegProfile, destination: &LegProfile) -> Limits {
-    let bytes = |bytes: Option<Bytes>| bytes.map(|bytes| bytes.0 as usize);
-    Limits { receive: bytes(source.receive_buffer), unsent: bytes(destination.not_sent) }
+    Limits { receive: receive_buffer(source), unsent: destination.not_sent.map(|bytes| bytes.0 as usize) }
+}
+
+fn receive_buffer(profile: &LegProfile) -> Option<usize> {
+    profile.receive_buffer.map(|bytes| bytes.0 as usize)
+}
+
+/// A leg of this profile, whose socket has been tuned by it.
+fn leg_of(socket: Socket, profile: &LegProfile, shares: Option<Shares>) -> PlainLeg {
+    let share = shares.map(|shares| shares.receive);
+    PlainLeg::new(socket, profile, receive_buffer(profile).into_iter().chain(share).min())
 }
 
 impl Connection {
@@ -144,7 +149,7 @@ impl Connection {
         mut route: impl FnMut(IpAddr) -> Option<String>,
         now: Instant,
     ) -> Result<Self, (Ending, Option<Socket>)> {
-        let Start { near, client, mut server, mut others, keep_source, preface, heard, socks } = start;
+        let Start { near, client, server, mut others, keep_source, preface, heard, socks } = start;
         let answer = if socks { socks_reply(0) } else { Vec::new() };
         let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
         let (near_profile, far_profile) = config.policy.legs_of(client, server, &mut route);
@@ -154,20 +159,21 @@ impl Connection {
         }
         // A SOCKS client speaks when it has heard that its server was reached: there is nothing to send before that.
         let fast_open = far_profile.fast_open && !socks;
-        let far = loop {
-            let call = Call { profile: far_profile, shares, from: source, to: server, fast_open };
-            match call.dial(|| sys::dscp_of_syn(&near)) {
-                Ok(far) => break far,
-                Err(_) if !others.is_empty() => server = others.remove(0),
-                Err(why) => {
-                    let ending = Ending::undialled(&why);
-                    return Err((ending, socks.then_some(near)));
-                }
-            }
+        let dial = |to| {
+            let call = Call { profile: far_profile, shares, from: source, to, fast_open };
+            call.dial(|| sys::dscp_of_syn(&near)).map_err(|why| Ending::undialled(&why))
+        };
+        let dialled = match dial(server) {
+            Err(_) if !others.is_empty() => dial_first(&mut others, dial),
+            first => first.map(|far| (server, far)),
+        };
+        let (server, far) = match dialled {
+            Ok(dialled) => dialled,
+            Err(ending) => return Err((ending, socks.then_some(near))),
         };
         Ok(Connection {
-            near,
-            far,
+            near: leg_of(near, near_profile, shares),
+            far: leg_of(far, far_profile, shares),
             client,
             server,
             others,
@@ -180,9 +186,6 @@ impl Connection {
             syn_unanswered: fast_open,
             owes_ack: !fast_open,
             moved: (now, 0),
-            kept_alive: false,
-            near_silence: Silence::of(near_profile),
-            far_silence: Silence::of(far_profile),
             watches_near: false,
             in_again: false,
             in_ticking: false,
@@ -193,19 +196,20 @@ impl Connection {
 
     /// Dials the next address that the server's name has, where there is one.
     pub(crate) fn dial_another(&mut self, config: &Config, mut route: impl FnMut(IpAddr) -> Option<String>) -> bool {
-        while self.life == Life::Dialling && !self.others.is_empty() {
-            let next = self.others.remove(0);
-            let (_, profile) = config.policy.legs_of(self.client, next, &mut route);
-            let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
-            let call = Call { profile, shares, from: self.source, to: next, fast_open: self.syn_waits };
-            if let Ok(far) = call.dial(|| sys::dscp_of_syn(&self.near)) {
-                (self.far, self.server, self.far_silence) = (far, next, Silence::of(profile));
-                // Nothing is known of this socket: that the last one was refused reads like an end.
-                (self.down.readable, self.down.hung_up, self.down.urgent, self.up.writable) = (true, false, false, true);
-                return true;
-            }
+        if self.life != Life::Dialling {
+            return false;
         }
-        false
+        let shares = config.buffer.map(|buffer| Shares::of(buffer.0 as usize));
+        let dialled = dial_first(&mut self.others, |to| {
+            let (_, profile) = config.policy.legs_of(self.client, to, &mut route);
+            let call = Call { profile, shares, from: self.source, to, fast_open: self.syn_waits };
+            let far = call.dial(|| sys::dscp_of_syn(&self.near)).map_err(|why| Ending::undialled(&why))?;
+            Ok(leg_of(far, profile, shares))
+        });
+        let Ok((server, far)) = dialled else { return false };
+        // Nothing is known of this socket: that the last one was refused reads like an end.
+        (self.server, self.far) = (server, far);
+        true
     }
 
     /// How long its far leg may take to connect.
@@ -213,27 +217,24 @@ impl Connection {
         self.connect_timeout
     }
 
-    /// Has both peers asked now and then whether they are still there: one that is gone without a word is found out some day.
+    /// Has both peers asked now and then whether they are still there: one that has vanished is found out
+    /// some day.
     pub(crate) fn keep_alive(&mut self) {
-        if !mem::replace(&mut self.kept_alive, true) {
-            for leg in [&self.near, &self.far] {
-                // A leg that has just ended will say so by itself.
-                let _ = leg.set_keepalive(true);
-            }
-        }
+        self.near.keep_alive();
+        self.far.keep_alive();
     }
 
     /// How often to look whether a peer has gone silent, where that is asked for.
     pub(crate) fn silence_interval(&self) -> Option<Duration> {
-        [&self.near_silence, &self.far_silence].into_iter().filter_map(Silence::interval).min()
+        [&self.near, &self.far].into_iter().filter_map(PlainLeg::silence_interval).min()
     }
 
     /// How it has ended, if a peer has been silent for too long.
     pub(crate) fn ended_in_silence(&mut self, now: Instant) -> Option<Ending> {
-        if self.near_silence.is_too_long(&self.near, now) {
+        if self.near.is_silent(now) {
             return Some(Ending::NearFailed(io::ErrorKind::TimedOut));
         }
-        self.far_silence.is_too_long(&self.far, now).then_some(Ending::FarFailed(io::ErrorKind::TimedOut))
+        self.far.is_silent(now).then_some(Ending::FarFailed(io::ErrorKind::TimedOut))
     }
 
     /// How long nothing has moved, as far as was looked.
@@ -246,6 +247,10 @@ impl Connection {
     }
 
     pub(crate) fn socket(&self, side: Side) -> &Socket {
+        self.leg(side).socket()
+    }
+
+    fn leg(&self, side: Side) -> &PlainLeg {
         match side {
             Side::Near => &self.near,
             Side::Far => &self.far,
@@ -264,17 +269,11 @@ impl Connection {
 
     /// Takes in what epoll said of one leg, then moves what can be moved. An error is how the connection ended.
     pub(crate) fn on_events(&mut self, side: Side, events: Readiness, scratch: &mut Scratch) -> Result<Wants, Ending> {
-        let (source_of, destination_of) = match side {
-            Side::Near => (&mut self.up, &mut self.down),
-            Side::Far => (&mut self.down, &mut self.up),
+        let leg = match side {
+            Side::Near => &mut self.near,
+            Side::Far => &mut self.far,
         };
-        source_of.readable |= events.readable || events.failed;
-        source_of.hung_up |= events.hung_up;
-        source_of.urgent |= events.urgent;
-        destination_of.writable |= events.writable || events.failed;
-        if events.failed
-            && let Some(why) = self.take_error(side)
-        {
+        if let Some(why) = leg.take_in(events) {
             return Err(self.failed(side, &why));
         }
         if self.life == Life::Dialling {
@@ -296,8 +295,8 @@ impl Connection {
         if self.life == Life::Dialling {
             return Ok(wants);
         }
-        let up = self.up.pump(self.near.as_fd(), self.far.as_fd(), scratch).map_err(|fault| self.faulted(Side::Near, fault))?;
-        let down = self.down.pump(self.far.as_fd(), self.near.as_fd(), scratch).map_err(|fault| self.faulted(Side::Far, fault))?;
+        let up = self.up.pump(&mut self.near, &mut self.far, scratch).map_err(|fault| self.faulted(Side::Near, fault))?;
+        let down = self.down.pump(&mut self.far, &mut self.near, scratch).map_err(|fault| self.faulted(Side::Far, fault))?;
         wants.again = up == Pumped::Again || down == Pumped::Again;
         wants.look_far = up == Pumped::WaitsForRoom;
         wants.look_near = down == Pumped::WaitsForRoom;
@@ -305,7 +304,7 @@ impl Connection {
         self.syn_unanswered = self.syn_unanswered && sys::is_unanswered(&self.far);
         self.pass_fins(&mut wants)?;
         if mem::take(&mut self.owes_ack) && self.up.has_moved_nothing() {
-            leg::acknowledge(&self.far);
+            leg::acknowledge(self.far.socket());
         }
         if self.up.passed && self.down.passed {
             self.life = Life::Settling;
@@ -321,7 +320,7 @@ impl Connection {
         let (near, far) = (self.unacknowledged(Side::Near)?, self.unacknowledged(Side::Far)?);
         if near + far == 1 {
             // To be closed in peace, not reset.
-            let _ = self.socket(if near == 1 { Side::Near } else { Side::Far }).set_linger(None);
+            self.leg(if near == 1 { Side::Near } else { Side::Far }).close_gracefully();
         }
         Ok(near + far <= 1)
     }
@@ -353,8 +352,7 @@ impl Connection {
                 // Shutting down now would give up the connect, and what its SYN carries. The answer raises an event.
                 continue;
             }
-            let hung_up = |side| sys::has_hung_up(self.socket(side)).map_err(|why| self.failed(side, &why));
-            let to_has_ended = opposite.ended || opposite.hung_up || hung_up(to)?;
+            let to_has_ended = opposite.ended || self.leg(to).has_hung_up().map_err(|why| self.failed(to, &why))?;
             if to_has_ended && !self.delivered(from)? {
                 // An acknowledgement of data alone raises no event.
                 wants.tick |= !opposite.passed && opposite.finished();
@@ -362,14 +360,10 @@ impl Connection {
             }
             if opposite.passed && self.acknowledged(to)? {
                 // Nothing is left to wait for: the close itself is the last FIN.
-                let _ = self.socket(to).set_linger(None);
+                self.leg(to).close_gracefully();
                 return Err(Ending::Finished);
             }
-            if let Err(why) = self.socket(to).shutdown(Shutdown::Write)
-                && why.kind() != io::ErrorKind::NotConnected
-            {
-                return Err(self.failed(to, &why));
-            }
+            self.leg(to).shut_down().map_err(|why| self.failed(to, &why))?;
             if from == Side::Near { self.up.passed = true } else { self.down.passed = true }
         }
         Ok(())
@@ -388,11 +382,7 @@ impl Connection {
     }
 
     fn unacknowledged(&self, side: Side) -> Result<usize, Ending> {
-        sys::unacknowledged(self.socket(side)).map_err(|why| self.failed(side, &why))
-    }
-
-    fn take_error(&self, side: Side) -> Option<io::Error> {
-        self.socket(side).take_error().unwrap_or_else(Some)
+        self.leg(side).unacknowledged().map_err(|why| self.failed(side, &why))
     }
 
     /// The ending that an error on `side` makes.
@@ -419,7 +409,7 @@ impl Connection {
         self.up.release(scratch);
         self.down.release(scratch);
         if self.socks && self.life == Life::Dialling {
-            refuse_socks(&self.near, ending);
+            refuse_socks(self.near.socket(), ending);
         }
     }
 
@@ -455,7 +445,7 @@ impl Connection {
             memory.drops
         };
         let mut stats = self.last_stats(now);
-        stats.control = [&self.near, &self.far].map(leg::controller_of);
+        stats.control = [&self.near, &self.far].map(|leg| leg::controller_of(leg.socket()));
         stats.drops =
             [queues(&mut stats.up, self.near.as_fd(), self.far.as_fd()), queues(&mut stats.down, self.far.as_fd(), self.near.as_fd())];
         stats

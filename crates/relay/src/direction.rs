@@ -8,11 +8,11 @@
 
 use crate::{
     pipe::{Filled, Pipe},
+    plain_leg::PlainLeg,
     scratch::Scratch,
 };
-use intercept::{ReceiveBound, leg::Shares, sys};
+use intercept::{leg::Shares, sys};
 use rustix::{
-    fd::{AsFd, BorrowedFd},
     io::Errno,
     net::{RecvFlags, SendFlags, recv, send},
 };
@@ -73,25 +73,15 @@ pub struct Limits {
 pub struct Direction {
     shares: Option<Shares>,
     limits: Limits,
-    /// Of the source's receive queue.
-    receive_bound: ReceiveBound,
     /// How much of what it moves no source has sent.
     preface: usize,
     manner: Manner,
     /// The sockets have been given their shares of the bound.
     tuned: bool,
-    /// The source has more to read, as far as is known.
-    pub readable: bool,
-    /// The destination takes more, as far as is known.
-    pub writable: bool,
-    /// The source has sent its FIN: what is in its receive queue is all there will be.
-    pub hung_up: bool,
     /// The source has sent its last byte, and it has been read.
     pub ended: bool,
     /// The end of file has been passed on to the destination.
     pub passed: bool,
-    /// The source has sent urgent data, at which splice stops for good.
-    pub urgent: bool,
     /// Bytes given to the destination, its preface too.
     moved: u64,
     pipe: Option<Pipe>,
@@ -105,20 +95,14 @@ impl Direction {
     /// source already.
     pub fn new(shares: Option<Shares>, limits: Limits, preface: Vec<u8>, heard: Vec<u8>) -> Self {
         let manner = if shares.is_some_and(|shares| shares.pipe == 0) { Manner::Small } else { Manner::Messages };
-        let share = shares.map(|shares| shares.receive);
         Direction {
             shares,
             limits,
-            receive_bound: ReceiveBound::inherited(limits.receive.into_iter().chain(share).min()),
             preface: preface.len(),
             manner,
             tuned: false,
-            readable: true,
-            writable: true,
-            hung_up: false,
             ended: false,
             passed: false,
-            urgent: false,
             moved: 0,
             pipe: None,
             in_pipe: 0,
@@ -155,25 +139,25 @@ impl Direction {
     }
 
     /// Moves what can be moved.
-    pub fn pump(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, scratch: &mut Scratch) -> Result<Pumped, Fault> {
-        if !self.writable || (self.in_hand() == 0 && (self.ended || !self.readable)) {
-            self.leave(source)?;
+    pub fn pump(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, scratch: &mut Scratch) -> Result<Pumped, Fault> {
+        if !destination.writable || (self.in_hand() == 0 && (self.ended || !source.readable)) {
+            self.leave(source, destination)?;
             return Ok(Pumped::Waits);
         }
         let (before, mut spliced) = (self.moved, false);
         for _ in 0..TURN_ROUNDS {
             if !self.rest.is_empty() {
                 self.send_rest(destination)?;
-            } else if self.in_pipe == 0 && (self.ended || !self.readable) {
+            } else if self.in_pipe == 0 && (self.ended || !source.readable) {
                 break;
             } else if self.manner == Manner::Small {
                 if !self.copy_within_bound(source, destination, scratch)? {
-                    self.leave(source)?;
+                    self.leave(source, destination)?;
                     return Ok(Pumped::WaitsForRoom);
                 }
-            } else if self.in_pipe == 0 && (self.manner == Manner::Messages || self.urgent) {
+            } else if self.in_pipe == 0 && (self.manner == Manner::Messages || source.urgent) {
                 let room = scratch.buffer.len();
-                if self.copy(source, destination, &mut scratch.buffer[..room])? == room && !self.urgent {
+                if self.copy(source, destination, &mut scratch.buffer[..room])? == room && !source.urgent {
                     self.manner = Manner::Bulk;
                 }
             } else {
@@ -185,7 +169,7 @@ impl Direction {
             if !self.tuned && self.moved > TUNE_FROM {
                 self.tune(source, destination)?;
             }
-            if spliced || !self.writable || self.moved - before > TURN_BYTES {
+            if spliced || !destination.writable || self.moved - before > TURN_BYTES {
                 break;
             }
         }
@@ -193,34 +177,34 @@ impl Direction {
             // An idle connection keeps no memory.
             self.rest = Vec::new();
         }
-        self.leave(source)?;
-        let could_read = !self.ended && self.readable;
-        Ok(if self.writable && (could_read || self.in_hand() > 0) { Pumped::Again } else { Pumped::Waits })
+        self.leave(source, destination)?;
+        let could_read = !self.ended && source.readable;
+        Ok(if destination.writable && (could_read || self.in_hand() > 0) { Pumped::Again } else { Pumped::Waits })
     }
 
     /// Leaves in the source's receive queue what the destination does not take.
-    fn leave(&mut self, source: BorrowedFd<'_>) -> Result<(), Fault> {
-        if self.writable || self.ended {
+    fn leave(&mut self, source: &mut PlainLeg, destination: &PlainLeg) -> Result<(), Fault> {
+        if destination.writable || self.ended {
             return Ok(());
         }
-        self.receive_bound.pause(source).map_err(Fault::Source)
+        source.pause_receive().map_err(Fault::Source)
     }
 
     /// Bounds what the destination takes unsent: short connections are spared the call.
-    fn tune(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>) -> Result<(), Fault> {
+    fn tune(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg) -> Result<(), Fault> {
         self.tuned = true;
         let Some(shares) = self.shares.filter(|_| self.manner != Manner::Small) else { return Ok(()) };
         // What a profile asks for stays, where it is less.
         if self.limits.receive.is_some_and(|bytes| bytes > shares.receive) {
-            self.receive_bound.set(source, shares.receive).map_err(Fault::Source)?;
+            source.bound_receive(shares.receive).map_err(Fault::Source)?;
         }
         if self.limits.unsent.is_none_or(|bytes| bytes > shares.unsent) {
-            sys::set_notsent_lowat(destination, shares.unsent).map_err(Fault::Destination)?;
+            sys::set_notsent_lowat(&*destination, shares.unsent).map_err(Fault::Destination)?;
         }
         Ok(())
     }
 
-    fn splice(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, scratch: &mut Scratch) -> Result<(), Fault> {
+    fn splice(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, scratch: &mut Scratch) -> Result<(), Fault> {
         let kept = self.pipe.take();
         scratch.lent -= usize::from(kept.is_some());
         let pipe = match kept {
@@ -228,9 +212,9 @@ impl Direction {
             None => scratch.take_pipe().map_err(|_| Fault::Own)?,
         };
         if self.in_pipe == 0 {
-            self.receive_bound.resume(source).map_err(Fault::Source)?;
-            match pipe.fill(source, self.shares.map_or(Pipe::ROOM, |shares| shares.pipe)) {
-                Ok(Filled::AtUrgentMark) => self.urgent = true,
+            source.resume_receive().map_err(Fault::Source)?;
+            match pipe.fill(&*source, self.shares.map_or(Pipe::ROOM, |shares| shares.pipe)) {
+                Ok(Filled::AtUrgentMark) => source.urgent = true,
                 Ok(Filled::Ended) => self.ended = true,
                 Ok(Filled::Bytes(count)) => {
                     self.in_pipe = count;
@@ -238,19 +222,19 @@ impl Direction {
                         self.manner = Manner::Messages;
                     }
                 }
-                Err(Errno::AGAIN) => self.readable = false,
+                Err(Errno::AGAIN) => source.readable = false,
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(Fault::Source(errno.into())),
             }
         }
         while self.in_pipe > 0 {
-            match pipe.pour(destination, self.in_pipe) {
+            match pipe.pour(&*destination, self.in_pipe) {
                 Ok(count) => {
                     self.in_pipe -= count;
                     self.moved += count as u64;
                 }
                 Err(Errno::AGAIN | Errno::INPROGRESS) => {
-                    self.writable = false;
+                    destination.writable = false;
                     break;
                 }
                 Err(Errno::INTR) => {}
@@ -271,19 +255,19 @@ impl Direction {
     }
 
     /// Copies what fits into `buffer`, and tells how much that was.
-    fn copy(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Fault> {
+    fn copy(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, buffer: &mut [u8]) -> Result<usize, Fault> {
         // What was told before this read, holds after it; what comes during it, is told by another event.
-        let hung_up = self.hung_up;
-        self.receive_bound.resume(source).map_err(Fault::Source)?;
-        match recv(source, &mut *buffer, RecvFlags::DONTWAIT) {
+        let hung_up = source.hung_up;
+        source.resume_receive().map_err(Fault::Source)?;
+        match recv(&*source, &mut *buffer, RecvFlags::DONTWAIT) {
             Ok((_, 0)) => {
                 self.ended = true;
                 Ok(0)
             }
             Ok((_, count)) => {
-                if count < buffer.len() && !self.urgent {
+                if count < buffer.len() && !source.urgent {
                     // There was no more. Only at an urgent mark a read stops early, and that was told before, or will be.
-                    self.readable = false;
+                    source.readable = false;
                     self.ended = hung_up;
                 }
                 let sent = self.send(destination, &buffer[..count])?;
@@ -291,9 +275,9 @@ impl Direction {
                 Ok(count)
             }
             Err(Errno::AGAIN) => {
-                self.readable = false;
+                source.readable = false;
                 // Splice can go again.
-                self.urgent = false;
+                source.urgent = false;
                 Ok(0)
             }
             Err(Errno::INTR) => Ok(0),
@@ -302,19 +286,19 @@ impl Direction {
     }
 
     /// Copies as much as the bound leaves room for; false when that is nothing.
-    fn copy_within_bound(&mut self, source: BorrowedFd<'_>, destination: BorrowedFd<'_>, scratch: &mut Scratch) -> Result<bool, Fault> {
-        let unsent = sys::unsent(destination).map_err(Fault::Destination)?;
+    fn copy_within_bound(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, scratch: &mut Scratch) -> Result<bool, Fault> {
+        let unsent = sys::unsent(&*destination).map_err(Fault::Destination)?;
         let most_unsent = self.shares.map_or(usize::MAX, |shares| shares.unsent);
         let room = most_unsent.saturating_sub(unsent).min(scratch.buffer.len());
         if room == 0 {
-            self.writable = false;
+            destination.writable = false;
             return Ok(false);
         }
         self.copy(source, destination, &mut scratch.buffer[..room])?;
         Ok(true)
     }
 
-    fn send_rest(&mut self, destination: BorrowedFd<'_>) -> Result<(), Fault> {
+    fn send_rest(&mut self, destination: &mut PlainLeg) -> Result<(), Fault> {
         let rest = mem::take(&mut self.rest);
         let sent = self.send(destination, &rest)?;
         self.rest = rest;
@@ -323,8 +307,8 @@ impl Direction {
     }
 
     /// Sends what the destination takes, and notes when it takes no more.
-    fn send(&mut self, destination: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Fault> {
-        match send(destination.as_fd(), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+    fn send(&mut self, destination: &mut PlainLeg, bytes: &[u8]) -> Result<usize, Fault> {
+        match send(&*destination, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(count) => {
                 self.moved += count as u64;
                 Ok(count)
@@ -332,7 +316,7 @@ impl Direction {
             Err(Errno::INTR) => Ok(0),
             // In progress: a SYN that could have carried the bytes has gone without them.
             Err(Errno::AGAIN | Errno::INPROGRESS) => {
-                self.writable = false;
+                destination.writable = false;
                 Ok(0)
             }
             Err(errno) => Err(Fault::Destination(errno.into())),

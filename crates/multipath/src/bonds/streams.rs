@@ -15,8 +15,7 @@ use intercept::{
     leg::{self, Call as Dial},
     sys,
 };
-use relay::{Ending, FlowRecord, Readiness, Scratch, Token, UNKNOWN_ADDRESS};
-use socket2::Socket;
+use relay::{Ending, FlowRecord, PlainLeg, Readiness, Scratch, Token, UNKNOWN_ADDRESS, dial_first};
 use std::{cmp::Reverse, io, mem, net::SocketAddr};
 use units::Span;
 
@@ -41,9 +40,9 @@ impl Bonds {
         let theirs = self.networks.window().unwrap_or(BondConfig::LEAST_WINDOW.0 as u32);
         let stream = self.stream_over(theirs);
         let call = Call { client, to };
-        let bonded =
-            BondedConnection::call(near, &call, [&preface, &heard], id, stream, profile, self.now).map_err(|NoMemory| Ending::NoRoom)?;
-        let bonded = bonded.with_shares(self.host.shares()).with_reply(reply);
+        let near = PlainLeg::new(near, profile, self.receive_share());
+        let bonded = BondedConnection::call(near, &call, [&preface, &heard], id, stream, self.now);
+        let bonded = bonded.map_err(|NoMemory| Ending::NoRoom)?.with_shares(self.host.shares()).with_reply(reply);
         let slot = self.settle(bonded);
         for network in 0..self.networks.len() {
             self.want(network, slot);
@@ -66,7 +65,7 @@ impl Bonds {
         let entry = self.entries.insert(Entry::Plain(slot));
         let Some(bonded) = self.streams.get_mut(slot) else { return };
         bonded.entry = entry;
-        let watch = |plain: &Socket| self.reactor.watch(plain, Token::Carrier(entry), Readiness::INTEREST);
+        let watch = |plain: &PlainLeg| self.reactor.watch(plain, Token::Carrier(entry), Readiness::INTEREST);
         let watched = bonded.plain.as_ref().map_or(Ok(()), watch);
         if watched.is_err() {
             self.end(slot, Ending::NoRoom);
@@ -202,36 +201,39 @@ impl Bonds {
         }
     }
 
-    /// *Serve*: dials the first of these that can be.
+    /// Most bytes in a plain leg's receive queue.
+    fn receive_share(&self) -> Option<usize> {
+        self.host.shares().map(|shares| shares.receive)
+    }
+
+    /// *Serve*: dials the first of these servers that can be dialled.
     pub(crate) fn dial_one_of(&mut self, slot: usize, mut servers: Vec<SocketAddr>) {
-        let mut ending = Ending::FarNotReached(io::ErrorKind::NotFound);
-        while !servers.is_empty() {
-            let server = canonical(servers.remove(0));
-            let Some(client) = self.streams.get(slot).map(|bonded| bonded.client) else { return };
-            if let Err(why) = self.host.bond().destinations.check(server) {
-                tracing::info!(%client, "a stream of the bond is refused: {why}");
-                ending = Ending::undialled(&why);
-                continue;
+        let Some(client) = self.streams.get(slot).map(|bonded| bonded.client) else { return };
+        match dial_first(&mut servers, |server| self.dial_plain(client, canonical(server))) {
+            Ok((server, far)) => {
+                let Some(bonded) = self.streams.get_mut(slot) else { return };
+                bonded.dials(far, canonical(server), self.now);
+                bonded.others = servers;
+                self.watch_plain(slot);
             }
-            if self.host.is_refused(client, server) {
-                tracing::info!(%client, %server, "a stream of the bond is refused by a rule");
-                ending = Ending::FarNotReached(io::ErrorKind::PermissionDenied);
-                continue;
-            }
-            let (_, profile) = self.host.leg_profiles(client, server);
-            let call = Dial { profile, shares: self.host.shares(), from: None, to: server, fast_open: false };
-            match call.dial(|| Ok(0)) {
-                Ok(far) => {
-                    let profile = profile.clone();
-                    let Some(bonded) = self.streams.get_mut(slot) else { return };
-                    bonded.dials(far, server, &profile, self.now);
-                    bonded.others = servers;
-                    return self.watch_plain(slot);
-                }
-                Err(why) => ending = Ending::undialled(&why),
-            }
+            Err(ending) => self.end(slot, ending),
         }
-        self.end(slot, ending);
+    }
+
+    /// *Serve*: dials a server for a client, where that may go there.
+    fn dial_plain(&self, client: SocketAddr, server: SocketAddr) -> Result<PlainLeg, Ending> {
+        if let Err(why) = self.host.bond().destinations.check(server) {
+            tracing::info!(%client, "a stream of the bond is refused: {why}");
+            return Err(Ending::undialled(&why));
+        }
+        if self.host.is_refused(client, server) {
+            tracing::info!(%client, %server, "a stream of the bond is refused by a rule");
+            return Err(Ending::FarNotReached(io::ErrorKind::PermissionDenied));
+        }
+        let (_, profile) = self.host.leg_profiles(client, server);
+        let call = Dial { profile, shares: self.host.shares(), from: None, to: server, fast_open: false };
+        let far = call.dial(|| Ok(0)).map_err(|why| Ending::undialled(&why))?;
+        Ok(PlainLeg::new(far, profile, self.receive_share()))
     }
 
     /// A stream has ended.

@@ -28,7 +28,8 @@ impl Bonds {
     /// A stream as it is now, or as it was last, without what takes a look at its queues.
     pub(crate) fn stats_of(&self, bonded: &BondedConnection, looks: bool) -> FlowStats {
         let plain = bonded.plain.as_ref().and_then(|plain| intercept::sys::tcp_info(plain).ok()).unwrap_or_default();
-        let control = if looks { bonded.plain.as_ref().map(leg::controller_of).unwrap_or_default() } else { String::new() };
+        let control =
+            if looks { bonded.plain.as_ref().map(|plain| leg::controller_of(plain.socket())).unwrap_or_default() } else { String::new() };
         let (bond, paths) = self.paths_of(bonded, looks);
         let (waiting, most_waiting) = (bonded.stream.inbound.waiting().1, bonded.stream.inbound.most_held());
         let (received, unsent) = if looks { bonded.plain_queues() } else { (0, 0) };
