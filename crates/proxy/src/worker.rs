@@ -2,8 +2,11 @@
 
 mod admission;
 mod carried;
+mod dialling;
 mod greet;
+mod mailbox;
 mod pending_clients;
+mod survey;
 pub(crate) mod sys;
 
 use crate::{
@@ -20,6 +23,7 @@ use crate::{
     resolver::{Answer, Asker, Question},
 };
 use intercept::{Arrival, Routes, listener::BACKLOG};
+pub(crate) use mailbox::{Command, Mailbox};
 use pending_clients::{PendingClient, PendingQueue};
 use relay::{Ending, Events, FlowRecord, FlowStats, Reactor, Readiness, Scratch, Side, Slab, Token};
 use rustix::{event::epoll::EventFlags, fd::OwnedFd, io::Errno};
@@ -31,39 +35,6 @@ use std::{
     sync::{Arc, mpsc},
     time::{Duration, Instant},
 };
-
-/// What a worker may be told.
-#[derive(Debug)]
-pub(crate) enum Command {
-    /// Tell every flow, some at a time.
-    Flows(mpsc::Sender<Vec<FlowStats>>),
-    /// Tell what all flows came to, those that are not over too.
-    Totals(mpsc::Sender<Totals>),
-    /// New flows by this from now on.
-    Reload(Arc<Config>),
-    /// A name has been looked up.
-    Resolved(Answer),
-    /// Take no new connections; end when the last one has.
-    Drain,
-    /// Reset every connection and end.
-    Stop,
-}
-
-/// Where a worker is told things.
-#[derive(Debug, Clone)]
-pub(crate) struct Mailbox {
-    pub(crate) commands: mpsc::Sender<Command>,
-    /// Owned by threads of the main descriptor table: a worker must never hold one.
-    pub(crate) waker: Arc<OwnedFd>,
-}
-
-impl Mailbox {
-    pub(crate) fn send(&self, command: Command) {
-        // A worker that is gone has nothing left to be told.
-        let _ = self.commands.send(command);
-        sys::signal(&self.waker);
-    }
-}
 
 /// Who hears of each flow that ends.
 pub(crate) type OnEnd = Arc<dyn Fn(FlowRecord) + Send + Sync>;
@@ -90,8 +61,6 @@ struct Survey {
 /// How long a draining worker whose gate is shut still accepts connections whose handshake had begun
 /// before: a handshake at this round trip time.
 const DRAIN_GRACE: Duration = Duration::from_secs(1);
-/// How many slots a survey looks at before traffic has its turn again.
-const SURVEYED: usize = 128;
 /// How often connects are checked against their limit.
 const CONNECT_TICK: Duration = Duration::from_millis(200);
 /// The longest time between two checks of the established connections.
@@ -369,38 +338,6 @@ impl Worker {
         true
     }
 
-    /// What all flows came to, those that are not over too.
-    fn totals(&self) -> Totals {
-        let mut totals = self.totals.clone();
-        totals.flows = self.alive() as u64;
-        for connection in self.flows.iter().filter_map(|(_, flow)| flow.split()) {
-            let (up, down) = connection.carried();
-            totals.up += up;
-            totals.down += down;
-        }
-        if let Some(carrier) = &self.carrier {
-            carrier.add_to(&mut totals);
-        }
-        totals
-    }
-
-    /// Tells some more of the flows to whoever asked.
-    fn survey(&mut self) {
-        for mut survey in mem::take(&mut self.surveys) {
-            if let Some(carrier) = self.carrier.as_ref().filter(|_| survey.next == 0) {
-                // Who asked may have gone away.
-                let _ = survey.reply.send(carrier.stats());
-            }
-            let end = self.flows.bound().min(survey.next + SURVEYED);
-            let connections = (survey.next..end).filter_map(|slot| self.flows.get(slot)?.split());
-            let flows = connections.map(|connection| connection.stats(self.scratch.now)).collect();
-            survey.next = end;
-            if survey.reply.send(flows).is_ok() && end < self.flows.bound() {
-                self.surveys.push(survey);
-            }
-        }
-    }
-
     fn accept(&mut self, index: usize) {
         // A bounded batch, so that a flood of connections does not stall those there are.
         for _ in 0..64 {
@@ -583,42 +520,5 @@ impl Worker {
             lines.add(&record, self.scratch.now);
         }
         (self.context.on_end)(record);
-    }
-
-    /// Gives up far legs that have been connecting for too long. Of those that have been at it for a while the near leg is
-    /// watched too: its end may have gone.
-    fn check_dialling(&mut self) {
-        let now = self.scratch.now;
-        while let Some(&(begun, slot)) = self.dialling.front() {
-            if self.still_dials(begun, slot).is_some() {
-                if now - begun < CONNECT_TICK {
-                    break;
-                }
-                // One that takes data before it is connected is watched already.
-                if self.flows.get(slot).and_then(Flow::split).is_some_and(|connection| !connection.watches_near) {
-                    self.watch_leg(slot, Side::Near);
-                }
-                self.dialling_long.push((begun, slot));
-            }
-            self.dialling.pop_front();
-        }
-        if self.dialling_long.is_empty() || now < self.next_check {
-            return;
-        }
-        self.next_check = now + CONNECT_TICK;
-        for (begun, slot) in mem::take(&mut self.dialling_long) {
-            let Some(limit) = self.still_dials(begun, slot) else { continue };
-            if now - begun < limit {
-                self.dialling_long.push((begun, slot));
-            } else {
-                self.end(slot, Ending::FarNotReached(io::ErrorKind::TimedOut));
-            }
-        }
-    }
-
-    /// How long a connection may take that has been dialling since then; none when it no longer is.
-    fn still_dials(&self, begun: Instant, slot: usize) -> Option<Duration> {
-        let connection = self.flows.get(slot)?.split()?;
-        (connection.is_dialling() && connection.born() == begun).then(|| connection.connect_timeout())
     }
 }

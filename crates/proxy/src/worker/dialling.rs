@@ -1,0 +1,47 @@
+//! Far legs that are connecting, and how long that may take.
+
+use super::{CONNECT_TICK, Flow, Worker};
+use relay::{Ending, Side};
+use std::{
+    io, mem,
+    time::{Duration, Instant},
+};
+
+impl Worker {
+    /// Gives up far legs that have been connecting for too long. Of those that have been at it for a while the near leg is
+    /// watched too: its end may have gone.
+    pub(super) fn check_dialling(&mut self) {
+        let now = self.scratch.now;
+        while let Some(&(begun, slot)) = self.dialling.front() {
+            if self.still_dials(begun, slot).is_some() {
+                if now - begun < CONNECT_TICK {
+                    break;
+                }
+                // One that takes data before it is connected is watched already.
+                if self.flows.get(slot).and_then(Flow::split).is_some_and(|connection| !connection.watches_near) {
+                    self.watch_leg(slot, Side::Near);
+                }
+                self.dialling_long.push((begun, slot));
+            }
+            self.dialling.pop_front();
+        }
+        if self.dialling_long.is_empty() || now < self.next_check {
+            return;
+        }
+        self.next_check = now + CONNECT_TICK;
+        for (begun, slot) in mem::take(&mut self.dialling_long) {
+            let Some(limit) = self.still_dials(begun, slot) else { continue };
+            if now - begun < limit {
+                self.dialling_long.push((begun, slot));
+            } else {
+                self.end(slot, Ending::FarNotReached(io::ErrorKind::TimedOut));
+            }
+        }
+    }
+
+    /// How long a connection may take that has been dialling since then; none when it no longer is.
+    fn still_dials(&self, begun: Instant, slot: usize) -> Option<Duration> {
+        let connection = self.flows.get(slot)?.split()?;
+        (connection.is_dialling() && connection.born() == begun).then(|| connection.connect_timeout())
+    }
+}
