@@ -1,8 +1,8 @@
 //! All streams and connections of the bond of one event loop.
 //!
-//! The event loop calls [`Bonds::on_event`] for each event of the bond's sockets, then [`Bonds::turn`]
-//! once, then [`Bonds::take_ended`]. It waits no longer than [`Bonds::wait`] says, and not at all while
-//! [`Bonds::is_busy`].
+//! The event loop calls [`Bonds::on_event`] for each event of the bond's sockets, then
+//! [`Bonds::turn`] once, then [`Bonds::take_ended`]. It waits no longer than [`Bonds::wait`] says,
+//! and not at all while [`Bonds::is_busy`].
 
 mod arrivals;
 mod streams;
@@ -44,8 +44,8 @@ enum Entry {
     Handshake(Box<Handshake>, Origin),
     /// A ready connection over this network, and the window of the other end; *connect*.
     Pooled(Channel, usize, u32),
-    /// An authenticated connection that has joined no stream yet, the window of the other end, and what
-    /// it has sent of its frame; *serve*.
+    /// An authenticated connection that has joined no stream yet, the window of the other end, and
+    /// what it has sent of its frame; *serve*.
     Pending(Channel, u32, Option<Preface>, Vec<u8>),
     /// A connection of the stream in this slot.
     Member(usize),
@@ -184,8 +184,8 @@ impl Bonds {
             Some(Entry::Handshake(..)) => self.on_handshake(index, scratch),
             Some(Entry::Pooled(channel, network, _)) => {
                 let network = *network;
-                // No data is due before it joins a stream: it has ended, or the peer is not one of ours.
-                // TLS may have messages of its own.
+                // No data is due before it joins a stream: it has ended, or the peer is not one of
+                // ours. TLS may have messages of its own.
                 let said = channel.receive(&mut [IoSliceMut::new(&mut [0; 1])]);
                 if (events.readable || events.failed) && said != Err(Errno::AGAIN) {
                     self.networks.closed(network, index, self.now);

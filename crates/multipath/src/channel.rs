@@ -24,7 +24,8 @@ impl Channel {
         }
     }
 
-    /// Sends some of what is in `parts`, and tells how much; [`Errno::AGAIN`]: nothing now. Where there is `more` it may wait for that.
+    /// Sends some of what is in `parts`, and tells how much; [`Errno::AGAIN`]: nothing now. Where
+    /// there is `more` it may wait for that.
     pub(crate) fn send(&mut self, parts: &[IoSlice<'_>], more: bool) -> Result<usize, Errno> {
         match self {
             Channel::Clear(socket) => {
@@ -48,7 +49,8 @@ impl Channel {
         }
     }
 
-    /// Receives into `parts`, and tells how much; 0: the other end has closed it, [`Errno::AGAIN`]: nothing now.
+    /// Receives into `parts`, and tells how much; 0: the other end has closed it, [`Errno::AGAIN`]:
+    /// nothing now.
     pub(crate) fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         match self {
             Channel::Clear(socket) => loop {

@@ -1,6 +1,6 @@
-//! A connection whose ends do not know each other yet: they prove that they share a key, and begin to
-//! encrypt where that is wanted. A peer without the key gets no answer. Nothing is read beyond what is
-//! expected: the bytes that follow belong to a stream.
+//! A connection whose ends do not know each other yet: they prove that they share a key, and begin
+//! to encrypt where that is wanted. A peer without the key gets no answer. Nothing is read beyond
+//! what is expected: the bytes that follow belong to a stream.
 
 use crate::{channel::Channel, settings::BondConfig, tls::Encryption};
 use bond::{Accepted, Challenge, Dialled, Hello, Key, Nonce, Proof, Refused};

@@ -30,13 +30,15 @@ pub trait Host: fmt::Debug {
     /// How many streams there may be at once.
     fn most_streams(&self) -> usize;
 
-    /// Has a name looked up. The answer is to be passed to [`Bonds::on_resolved`] with the same `stream` and `serial`.
+    /// Has a name looked up. The answer is to be passed to [`Bonds::on_resolved`] with the same
+    /// `stream` and `serial`.
     ///
     /// [`Bonds::on_resolved`]: crate::Bonds::on_resolved
     fn look_up(&self, name: String, port: u16, stream: usize, serial: u64);
 }
 
-/// What a server is to get before the bytes of a stream, from the addresses of the client and of the server.
+/// What a server is to get before the bytes of a stream, from the addresses of the client and of
+/// the server.
 pub type Preface = fn(client: SocketAddr, server: SocketAddr) -> Vec<u8>;
 
 /// How a client is answered that waits to hear whether its server was reached.

@@ -1,9 +1,10 @@
-//! The life of a connection of which one leg is a bond: the far leg at the end that dials the bond (*connect*), the near leg at the end that
-//! accepts it (*serve*). The other leg is plain.
+//! The life of a connection of which one leg is a bond: the far leg at the end that dials the bond
+//! (*connect*), the near leg at the end that accepts it (*serve*). The other leg is plain.
 //!
-//! The rules are those of a connection of two plain legs (see `connection`): an end that has sent its own FIN and then reads end of file may
-//! conclude that the other end's TCP has acknowledged every byte and that FIN. Here each end of the bond knows one plain leg, and is told of the
-//! other by [`Done`](bond::Frame::Done): all that was sent was delivered, and acknowledged.
+//! The rules are those of a connection of two plain legs (see `connection`): an end that has sent
+//! its own FIN and then reads end of file may conclude that the other end's TCP has acknowledged
+//! every byte and that FIN. Here each end of the bond knows one plain leg, and is told of the other
+//! by [`Done`](bond::Frame::Done): all that was sent was delivered, and acknowledged.
 //!
 //! | event | at the end of the bond that it comes to |
 //! |---|---|
@@ -41,7 +42,8 @@ const TURN_BYTES: usize = 2 << 20;
 const LONGEST_CALL: u64 = 2048;
 /// A direction that has moved so much has its plain socket tuned for a stream.
 const TUNE_FROM: u64 = 32 * 1024;
-/// How soon to look whether something was acknowledged, which raises no event: at first, and at last, while nothing is.
+/// How soon to look whether something was acknowledged, which raises no event: at first, and at
+/// last, while nothing is.
 const TICK: Span = Span(2_000_000);
 const LAST_TICK: Span = Span(250_000_000);
 
@@ -113,7 +115,8 @@ pub(crate) struct BondedConnection {
     pub(crate) in_again: bool,
     /// When its turn is due, as the clock has been told.
     pub(crate) scheduled: Option<Span>,
-    /// When to look at the plain leg again, from now on, and what it had not acknowledged when it was last looked at.
+    /// When to look at the plain leg again, from now on, and what it had not acknowledged when it
+    /// was last looked at.
     tick: Option<Span>,
     pause: Span,
     unacknowledged: usize,
@@ -307,7 +310,8 @@ impl BondedConnection {
         wants.turn.again |= took || gave;
         self.pass_end()?;
         self.stream.say(now, &mut wants.turn).map_err(|why| self.failed(&why.into()))?;
-        // What was given out has made room for what the plain leg still has, and nothing else may tell of that before a round trip is over.
+        // What was given out has made room for what the plain leg still has, and nothing else may
+        // tell of that before a round trip is over.
         wants.turn.again |= self.is_to_take();
         if self.is_over()? {
             return Err(Ending::Finished);
@@ -466,8 +470,8 @@ impl BondedConnection {
         Ok(left <= 1)
     }
 
-    /// The plain leg has not acknowledged so much: it is looked at again soon, and ever later where nothing changes. A client that does not read may keep it so
-    /// for as long as it likes.
+    /// The plain leg has not acknowledged so much: it is looked at again soon, and ever later where
+    /// nothing changes. A client that does not read may keep it so for as long as it likes.
     fn look_again(&mut self, unacknowledged: usize) {
         let changed = mem::replace(&mut self.unacknowledged, unacknowledged) != unacknowledged;
         self.pause = if changed { TICK } else { (self.pause * 2).min(LAST_TICK) };
@@ -480,7 +484,8 @@ impl BondedConnection {
         [tick, self.stream.wakes(now)].into_iter().flatten().min()
     }
 
-    /// It has ended like this: its plain leg is told, and what its connections are still to carry is returned.
+    /// It has ended like this: its plain leg is told, and what its connections are still to carry
+    /// is returned.
     pub(crate) fn release(&mut self, ending: Ending) -> Vec<(Member, Vec<u8>)> {
         if let (Role::Connect { reply: Some(reply) }, Life::Calling, Some(plain)) = (self.role, self.life, &self.plain) {
             (reply.refuse)(plain.socket(), ending);

@@ -25,8 +25,9 @@ pub(crate) enum LingerStep {
     Waits,
 }
 
-/// Sends the last bytes, shuts down, and reads until the other end closes. A socket that is closed while
-/// data still arrives is reset, and the reset would discard what the other end has not read yet.
+/// Sends the last bytes, shuts down, and reads until the other end closes. A socket that is closed
+/// while data still arrives is reset, and the reset would discard what the other end has not read
+/// yet.
 #[derive(Debug)]
 pub(crate) struct Linger {
     channel: Channel,

@@ -1,5 +1,5 @@
-//! One of the connections that carry a stream: frames and pieces wait here to be sent over it, and what
-//! arrives over it goes to its place in the stream.
+//! One of the connections that carry a stream: frames and pieces wait here to be sent over it, and
+//! what arrives over it goes to its place in the stream.
 
 use crate::{
     channel::Channel,
@@ -23,13 +23,14 @@ const BEHIND: usize = 32;
 const TURN_BYTES: usize = 1 << 20;
 /// Until so much was acknowledged a connection is judged by its least round trip.
 const JUDGED: u64 = 32 * 1024;
-/// From this state of the kernel's TCP on (`TCP_CA_Recovery`, `TCP_CA_Loss`) it sends again what was lost.
+/// From this state of the kernel's TCP on (`TCP_CA_Recovery`, `TCP_CA_Loss`) it sends again what
+/// was lost.
 const RECOVERY: u8 = 3;
 /// So many parts are sent at once.
 const PARTS: usize = 24;
 
-/// Something to be said: a header, and for a piece its bytes. These are the stream's, or in a chunk; where they are in several places the others follow,
-/// without a header.
+/// Something to be said: a header, and for a piece its bytes. These are the stream's, or in a
+/// chunk; where they are in several places the others follow, without a header.
 #[derive(Debug)]
 struct Said {
     header: Option<Header>,
@@ -140,7 +141,8 @@ impl Member {
         let us = |us: u32| Span(u64::from(us) * 1000);
         let window = (u64::from(info.snd_cwnd) * u64::from(info.snd_mss)).min(u64::from(info.snd_wnd).max(u64::from(info.snd_mss)));
         let (delivered, unsent) = (info.bytes_acked, u64::from(info.notsent_bytes));
-        // A handshake may have waited for a radio to wake up, or a processor: the least round trip says more than the mean of a few.
+        // A handshake may have waited for a radio to wake up, or a processor: the least round trip
+        // says more than the mean of a few.
         let rtt = if delivered < JUDGED { info.rtt_us.min(info.min_rtt_us) } else { info.rtt_us };
         // The timeout as it is, not as it has become by being waited for in vain.
         let rto = us(info.rto_us >> info.backoff.min(16)).max(us(info.rtt_us));
@@ -154,7 +156,8 @@ impl Member {
 
     /// It is to raise an event when less than so much waits.
     pub(crate) fn wake_below(&mut self, bytes: u64) {
-        // The kernel wakes who waits for it at half of it. Never above what was asked for: it would be asked again at once, and again.
+        // The kernel wakes who waits for it at half of it. Never above what was asked for: it would
+        // be asked again at once, and again.
         let most = 2 * bytes;
         if self.lowat < most / 2 || self.lowat > most {
             let wanted = most - most / 8;
@@ -168,7 +171,8 @@ impl Member {
         self.push(Some(frame.header()), 0, 0, None);
     }
 
-    /// It is to carry this piece, which begins in a chunk, or with so many bytes of the stream's buffer; [`carry_on`](Member::carry_on) has the rest.
+    /// It is to carry this piece, which begins in a chunk, or with so many bytes of the stream's
+    /// buffer; [`carry_on`](Member::carry_on) has the rest.
     pub(crate) fn carry(&mut self, piece: &Piece, source: PieceSource) {
         let header = Frame::Piece { offset: piece.offset, len: piece.len }.header();
         self.push_source(Some(header), piece.offset, source);
@@ -196,7 +200,8 @@ impl Member {
         !self.out.is_empty()
     }
 
-    /// Sends what it can, the bytes of pieces out of `buffer`; false: it has to wait before it can send more.
+    /// Sends what it can, the bytes of pieces out of `buffer`; false: it has to wait before it can
+    /// send more.
     pub(crate) fn send(&mut self, buffer: &Buffer) -> Result<bool, Lost> {
         match self.channel.flush() {
             Ok(()) => {}
@@ -257,8 +262,9 @@ impl Member {
         }
     }
 
-    /// What must still go after it was begun, bytes out of `buffer`; what was not begun is forgotten.
-    /// After an error nothing more may be sent: it would be taken for the rest of what was begun.
+    /// What must still go after it was begun, bytes out of `buffer`; what was not begun is
+    /// forgotten. After an error nothing more may be sent: it would be taken for the rest of what
+    /// was begun.
     pub(crate) fn begun(&mut self, buffer: &Buffer) -> Result<Vec<u8>, Errno> {
         let (out, mut gone) = (std::mem::take(&mut self.out), std::mem::take(&mut self.gone));
         self.own = 0;
@@ -279,8 +285,8 @@ impl Member {
         Ok(all)
     }
 
-    /// Reads what has come, as far as its turn goes; payload goes to its place, or to `incoming` where there is much, `hear` hears the rest. False: there
-    /// may be more.
+    /// Reads what has come, as far as its turn goes; payload goes to its place, or to `incoming`
+    /// where there is much, `hear` hears the rest. False: there may be more.
     pub(crate) fn receive(
         &mut self,
         now: Span,
@@ -306,7 +312,8 @@ impl Member {
                 continue;
             }
             let mut spill = [0; SPILL];
-            // Behind what was not copied there may be more of that, of which no more than the header is to be copied.
+            // Behind what was not copied there may be more of that, of which no more than the
+            // header is to be copied.
             let (spilled, behind) = if self.brings_chunks { (Header::PIECE, Header::PIECE) } else { (SPILL, BEHIND) };
             let (mut direct, mut room) = (0, spilled);
             let received = match self.reader.payload() {
@@ -352,7 +359,8 @@ impl Member {
         Ok(true)
     }
 
-    /// Bounds the window, where that is wanted: the kernel forgets it whenever a segment larger than any before comes.
+    /// Bounds the window, where that is wanted: the kernel forgets it whenever a segment larger
+    /// than any before comes.
     fn clamp_again(&self) -> Result<(), Errno> {
         let clamp = |window: Bytes| sys::clamp_window(&self.channel, window.0 as usize);
         self.window.map_or(Ok(()), clamp).map_err(|why| Errno::from_io_error(&why).unwrap_or(Errno::IO))
@@ -413,7 +421,8 @@ mod tests {
         const LEN: usize = 200_000;
         let payload: Vec<u8> = (0..LEN as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let header = Frame::Piece { offset: 0, len: LEN as u64 }.header();
-        // It is left when only its beginning, in a chunk, has gone, and when some of what follows in the buffer has.
+        // It is left when only its beginning, in a chunk, has gone, and when some of what follows
+        // in the buffer has.
         for enough in [1, LEN / 2 + 10_000] {
             let (mut buffer, mut outgoing) = (Buffer::new(1 << 20), Outgoing::new(PipePool::new(8)));
             let (mut client, plain) = pair(1 << 20);

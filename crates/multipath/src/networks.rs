@@ -1,8 +1,8 @@
-//! The networks of the end that dials: the pool of ready connections over each, and the streams that wait
-//! for one.
+//! The networks of the end that dials: the pool of ready connections over each, and the streams
+//! that wait for one.
 //!
-//! A network over which no connection can be made is tried again at longer and longer intervals, up to
-//! [`LAST_PAUSE`], so that a network that comes back is found soon.
+//! A network over which no connection can be made is tried again at longer and longer intervals, up
+//! to [`LAST_PAUSE`], so that a network that comes back is found soon.
 
 use crate::{
     handshake::HandshakeError,
@@ -25,9 +25,11 @@ const LAST_PAUSE: Duration = Duration::from_secs(5);
 const UNWANTED: Duration = Duration::from_millis(250);
 /// How long its network is doubted.
 const DOUBT: Duration = Duration::from_secs(10);
-/// How long a connection may take to be ready, when the last one took no time: a handshake's first retransmission, and as much again.
+/// How long a connection may take to be ready, when the last one took no time: a handshake's first
+/// retransmission, and as much again.
 const LEAST_READY_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long it may take at most: five round trips of several seconds each, as over a satellite behind a full queue.
+/// How long it may take at most: five round trips of several seconds each, as over a satellite
+/// behind a full queue.
 pub(crate) const MOST_READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connections dialled at once over one network.
 const MOST_DIALLED: usize = 32;
@@ -138,7 +140,8 @@ impl Networks {
         self.all[network].wanting.pop_front()
     }
 
-    /// A stream's connection over this network is silent: another is to take its place, a fresh one. Those that are too old to tell are returned.
+    /// A stream's connection over this network is silent: another is to take its place, a fresh
+    /// one. Those that are too old to tell are returned.
     pub(crate) fn suspect(&mut self, network: usize, slot: usize, id: u128, now: Instant) -> Vec<usize> {
         self.want(network, slot, id);
         let silence = Duration::from_millis(SILENCE_MS.into());
@@ -147,8 +150,9 @@ impl Networks {
         old
     }
 
-    /// A ready connection was closed by the other end. One that takes no more of them closes them as soon as they come: its network is tried again at longer
-    /// and longer intervals then, as one that nothing gets through.
+    /// A ready connection was closed by the other end. One that takes no more of them closes them
+    /// as soon as they come: its network is tried again at longer and longer intervals then, as one
+    /// that nothing gets through.
     pub(crate) fn closed(&mut self, network: usize, index: usize, now: Instant) {
         let state = &mut self.all[network];
         let soon = UNWANTED + 2 * state.took;
@@ -212,7 +216,8 @@ impl Networks {
         }
     }
 
-    /// How long a connection over this network may take to be ready: the longer, the more have not been.
+    /// How long a connection over this network may take to be ready: the longer, the more have not
+    /// been.
     pub(crate) fn ready_timeout(&self, network: usize) -> Duration {
         let State { took, failures, .. } = self.all[network];
         ((LEAST_READY_TIMEOUT + 3 * took) * (1 + failures)).min(MOST_READY_TIMEOUT)

@@ -59,9 +59,11 @@ pub struct BondConfig {
     pub tls: bool,
     /// How a stream is shared out, by this end.
     pub settings: bond::Settings,
-    /// What is held of a stream in each direction: what was sent and not acknowledged by the other end, or came before its turn.
+    /// What is held of a stream in each direction: what was sent and not acknowledged by the other
+    /// end, or came before its turn.
     pub window: Bytes,
-    /// Most that the other end may have under way over a connection, its receive window; absent: what the kernel finds right.
+    /// Most that the other end may have under way over a connection, its receive window; absent:
+    /// what the kernel finds right.
     pub connection_window: Option<Bytes>,
     /// Connections that are kept ready over each network, by each worker.
     pub spares: usize,
@@ -136,12 +138,14 @@ impl BondConfig {
         (self.key_file.clone(), self.tls, self.window, self.connection_window, self.spares)
     }
 
-    /// How many connections a listener for bonds keeps that have not shown yet that they have the key.
+    /// How many connections a listener for bonds keeps that have not shown yet that they have the
+    /// key.
     pub(crate) fn most_unauthenticated() -> usize {
         (leg::open_files() / 8).min(1024) as usize
     }
 
-    /// The descriptors that an event loop needs for a bond over so many networks; whether it also `accepts` connections of the other end.
+    /// The descriptors that an event loop needs for a bond over so many networks; whether it also
+    /// `accepts` connections of the other end.
     pub fn descriptors(&self, networks: usize, accepts: bool) -> BondDescriptors {
         let pipes = if self.tls { 0 } else { PipePool::most(leg::open_files()) };
         let accepted = if accepts { Self::most_unauthenticated() } else { 0 };
@@ -195,7 +199,8 @@ pub struct Network {
     pub source: Option<IpAddr>,
     /// Where the other end listens, over this network.
     pub to: SocketAddr,
-    /// Cheap networks have low numbers; a scheduler that knows tiers uses dear ones only when cheap ones are full.
+    /// Cheap networks have low numbers; a scheduler that knows tiers uses dear ones only when cheap
+    /// ones are full.
     pub tier: u8,
     /// How its connections are tuned.
     pub profile: LegProfile,
@@ -238,7 +243,8 @@ impl NetworkSpec {
 impl FromStr for NetworkSpec {
     type Err = String;
 
-    /// `wlan0`, or `192.0.2.7`, and after it `tier=1`, `to=198.51.100.1:7000`, `name=mobile`, keys of a leg's profile.
+    /// `wlan0`, or `192.0.2.7`, and after it `tier=1`, `to=198.51.100.1:7000`, `name=mobile`, keys
+    /// of a leg's profile.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut parts = text.split(',').map(str::trim);
         let first = parts.next().unwrap_or_default();

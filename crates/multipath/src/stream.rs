@@ -1,5 +1,5 @@
-//! A stream over its connections: the bytes that were not acknowledged, those that arrived out of order,
-//! and the frames about them.
+//! A stream over its connections: the bytes that were not acknowledged, those that arrived out of
+//! order, and the frames about them.
 
 use crate::{
     member::{Lost, Member},
@@ -22,7 +22,8 @@ const PARTS: usize = 8;
 pub(crate) struct Stream {
     pub(crate) outbound: Outbound,
     pub(crate) inbound: Inbound,
-    /// What the other end has not acknowledged, or was not sent, where it is not in chunks, and how far all of it goes.
+    /// What the other end has not acknowledged, or was not sent, where it is not in chunks, and how
+    /// far all of it goes.
     buffer: Buffer,
     written: u64,
     /// Absent where bytes have to be looked at, or go over each connection.
@@ -68,7 +69,8 @@ pub(crate) struct Turn {
 }
 
 impl Stream {
-    /// Of a window at each end. Where what it carries need not be looked at it carries it in `pipes`.
+    /// Of a window at each end. Where what it carries need not be looked at it carries it in
+    /// `pipes`.
     pub(crate) fn new(settings: Settings, window: usize, theirs: u64, pipes: Option<PipePool>) -> Self {
         Stream {
             outbound: Outbound::new(settings, theirs),
@@ -174,7 +176,8 @@ impl Stream {
         }
     }
 
-    /// Gives the plain leg some of what has come, after what is left of its preface, and tells how much of the stream that was.
+    /// Gives the plain leg some of what has come, after what is left of its preface, and tells how
+    /// much of the stream that was.
     pub(crate) fn give(&mut self, now: Span, plain: impl AsFd, preface: &mut Vec<u8>) -> Result<usize, Errno> {
         let until = self.incoming.as_ref().and_then(Incoming::first);
         let here = until.map_or(u64::MAX, |until| until - self.inbound.first());
@@ -213,7 +216,8 @@ impl Stream {
         self.written - self.outbound.acked()
     }
 
-    /// Hears what has come. Unless it `relays`, what the ends say to each other may be among it, and is looked at.
+    /// Hears what has come. Unless it `relays`, what the ends say to each other may be among it,
+    /// and is looked at.
     pub(crate) fn hear(&mut self, now: Span, relays: bool, scratch: &mut [u8], turn: &mut Turn) -> Result<(), StreamError> {
         for index in 0..self.members.len() {
             let Some(member) = self.members[index].as_mut().filter(|member| member.readable) else { continue };
@@ -336,7 +340,8 @@ impl Stream {
         parted
     }
 
-    /// A stream that stands still leaves its pipes to others. An error means that the stream must end.
+    /// A stream that stands still leaves its pipes to others. An error means that the stream must
+    /// end.
     pub(crate) fn leave_pipes(&mut self) -> Result<(), Errno> {
         let acked = self.outbound.acked();
         if let Some(outgoing) = &mut self.outgoing {

@@ -1,6 +1,6 @@
-//! TLS over a bond's connection. Certificates prove nothing here: the two ends know each other by their
-//! key before TLS begins. Each then sends a tag of what only the two ends of this channel know
-//! (RFC 9266), which excludes a man in the middle.
+//! TLS over a bond's connection. Certificates prove nothing here: the two ends know each other by
+//! their key before TLS begins. Each then sends a tag of what only the two ends of this channel
+//! know (RFC 9266), which excludes a man in the middle.
 
 use rustix::{
     fd::AsFd as _,

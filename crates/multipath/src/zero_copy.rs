@@ -1,9 +1,10 @@
-//! The zero-copy path of a stream: bytes go from the plain leg to the connections, and from these to the
-//! plain leg, by reference, through pipes. A second reference to what goes to the connections is kept
-//! until the other end has acknowledged it; bytes that have to be sent again are copied then.
+//! The zero-copy path of a stream: bytes go from the plain leg to the connections, and from these
+//! to the plain leg, by reference, through pipes. A second reference to what goes to the
+//! connections is kept until the other end has acknowledged it; bytes that have to be sent again
+//! are copied then.
 //!
-//! A [`PipeChunk`] is a pipe with bytes in it. All chunks of an event loop share its [`PipePool`]; when
-//! that has no pipe left, bytes are copied.
+//! A [`PipeChunk`] is a pipe with bytes in it. All chunks of an event loop share its [`PipePool`];
+//! when that has no pipe left, bytes are copied.
 
 use bond::{Buffer, Inbound, NoMemory};
 use intercept::sys;
@@ -21,12 +22,12 @@ use std::{
 
 /// Most bytes that are taken at once: as many as the longest piece, so that a piece is one chunk.
 const MOST_TAKEN: usize = 512 * 1024;
-/// Most chunks that wait to be sent, and most that wait for the plain leg. More would be small, or the
-/// receiver is slow, and other streams want pipes too.
+/// Most chunks that wait to be sent, and most that wait for the plain leg. More would be small, or
+/// the receiver is slow, and other streams want pipes too.
 const MOST_FRESH: usize = 4;
 const MOST_INCOMING: usize = 16;
-/// Fewer bytes are cheaper to copy, and a pipe full of small parts of pages takes much more memory than
-/// it has bytes.
+/// Fewer bytes are cheaper to copy, and a pipe full of small parts of pages takes much more memory
+/// than it has bytes.
 pub(crate) const LEAST: usize = 64 * 1024;
 
 /// The pipes of an event loop, empty and in use.
@@ -69,8 +70,8 @@ impl PipePool {
         Some(PipeChunk { pipe: Some(pipe), len: 0, pipes: self.clone() })
     }
 
-    /// Closes the empty pipes while none is in use: the limit of pipe pages is one for all processes of a
-    /// user.
+    /// Closes the empty pipes while none is in use: the limit of pipe pages is one for all
+    /// processes of a user.
     pub(crate) fn rest(&self) {
         let mut pool = self.0.borrow_mut();
         if pool.lent == 0 {
@@ -117,8 +118,8 @@ impl PipeChunk {
         self.pipe.as_ref().expect("a chunk has its pipe for as long as it lives")
     }
 
-    /// Takes what a socket has, `most` bytes at the most, into an empty chunk. False: nothing came; a read
-    /// tells why.
+    /// Takes what a socket has, `most` bytes at the most, into an empty chunk. False: nothing came;
+    /// a read tells why.
     fn fill(&mut self, source: impl AsFd, most: u64) -> Result<bool, Errno> {
         match self.pipe().fill(source, MOST_TAKEN.min(most as usize)) {
             Ok(Filled::Bytes(count)) => {
@@ -153,7 +154,8 @@ impl PipeChunk {
         Ok(bytes)
     }
 
-    /// Gives another, which has nothing yet, the same bytes once more, by reference; whether it has got all.
+    /// Gives another, which has nothing yet, the same bytes once more, by reference; whether it has
+    /// got all.
     fn share(&self, twin: &mut PipeChunk) -> bool {
         twin.len = self.pipe().share(twin.pipe(), self.len).unwrap_or(0);
         twin.len == self.len
@@ -212,9 +214,9 @@ fn has_much(source: impl AsFd, most: u64) -> bool {
     most >= LEAST as u64 && sys::received(source) >= LEAST
 }
 
-/// The chunks of what a stream sends: `fresh` ones that no connection was given yet, and `kept` ones that
-/// the other end has not acknowledged. Bytes that are in neither, or have to be sent again, are in the
-/// stream's buffer.
+/// The chunks of what a stream sends: `fresh` ones that no connection was given yet, and `kept`
+/// ones that the other end has not acknowledged. Bytes that are in neither, or have to be sent
+/// again, are in the stream's buffer.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pipes: PipePool,
@@ -227,7 +229,8 @@ impl Outgoing {
         Outgoing { pipes, fresh: VecDeque::new(), kept: VecDeque::new() }
     }
 
-    /// Takes what a socket has, `most` bytes at the most, as the stream's from `offset` on, and tells how much; none: it had better be copied.
+    /// Takes what a socket has, `most` bytes at the most, as the stream's from `offset` on, and
+    /// tells how much; none: it had better be copied.
     pub(crate) fn take(&mut self, source: impl AsFd, offset: u64, most: u64, buffer: &mut Buffer) -> Result<Option<usize>, Errno> {
         if self.fresh.len() >= MOST_FRESH || !has_much(&source, most) {
             return Ok(None);
@@ -246,7 +249,8 @@ impl Outgoing {
         Ok(Some(count))
     }
 
-    /// Where the bytes from `offset` on are, none of which was given out yet: as many of `len` as are in one place.
+    /// Where the bytes from `offset` on are, none of which was given out yet: as many of `len` as
+    /// are in one place.
     pub(crate) fn give(&mut self, offset: u64, len: u64, acked: u64, buffer: &mut Buffer) -> Result<PieceSource, Errno> {
         let Some(first) = self.fresh.front_mut() else { return Ok(PieceSource::Buffer(len)) };
         if first.start > offset {
@@ -266,8 +270,8 @@ impl Outgoing {
         Ok(self.fresh.pop_front().map_or(PieceSource::Buffer(len), |first| PieceSource::Chunk(first.chunk)))
     }
 
-    /// Sees to it that these bytes, as far as the other end has not acknowledged them, are in the buffer. After an error some of
-    /// them are lost, and the stream must end.
+    /// Sees to it that these bytes, as far as the other end has not acknowledged them, are in the
+    /// buffer. After an error some of them are lost, and the stream must end.
     pub(crate) fn copy(&mut self, offset: u64, len: u64, acked: u64, buffer: &mut Buffer) -> Result<(), Errno> {
         let is_of_it = |placed: &Placed| placed.start < offset + len && offset < placed.end();
         while let Some(index) = self.kept.iter().position(is_of_it) {
@@ -307,7 +311,8 @@ impl Incoming {
         Incoming { pipes, chunks: BTreeMap::new() }
     }
 
-    /// Takes what a socket has of a piece from `offset` on, of which `left` bytes are to come, and tells how much; none: it had better be copied.
+    /// Takes what a socket has of a piece from `offset` on, of which `left` bytes are to come, and
+    /// tells how much; none: it had better be copied.
     pub(crate) fn take(&mut self, source: impl AsFd, offset: u64, left: u64, inbound: &mut Inbound) -> Result<Option<usize>, Errno> {
         let most = inbound.wanted(offset, left);
         if self.chunks.len() >= MOST_INCOMING || !has_much(&source, most) {
@@ -341,7 +346,8 @@ impl Incoming {
         poured
     }
 
-    /// Copies all to where the receiving end has the rest. After an error some of it is lost, and the stream must end.
+    /// Copies all to where the receiving end has the rest. After an error some of it is lost, and
+    /// the stream must end.
     pub(crate) fn copy(&mut self, inbound: &mut Inbound) -> Result<(), Errno> {
         while let Some((start, chunk)) = self.chunks.pop_first() {
             inbound.put(start, &chunk.read()?).map_err(|NoMemory| Errno::NOMEM)?;
@@ -492,7 +498,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
-        /// Whatever way bytes were taken, and however they are given out, once or again, they are what came.
+        /// Whatever way bytes were taken, and however they are given out, once or again, they are
+        /// what came.
         #[test]
         fn what_is_given_is_what_came(pipes in 1usize..12, steps in prop::collection::vec(step(), 1..40)) {
             let (mut one, mut other) = pair();

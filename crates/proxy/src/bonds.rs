@@ -85,7 +85,8 @@ impl Host for BondHost {
     }
 }
 
-/// What a server gets before a stream's bytes where its listener is to tell it the client's address.
+/// What a server gets before a stream's bytes where its listener is to tell it the client's
+/// address.
 fn preface(version: ProxyVersion) -> Preface {
     match version {
         ProxyVersion::V1 => |client, server| proxy_header(ProxyVersion::V1, client, server),

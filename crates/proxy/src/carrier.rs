@@ -1,5 +1,5 @@
-//! What a worker knows of connections that it does not relay itself: those of which one leg consists
-//! of several TCP connections.
+//! What a worker knows of connections that it does not relay itself: those of which one leg
+//! consists of several TCP connections.
 
 use crate::{
     config::{Config, Listen},
@@ -22,8 +22,8 @@ use std::{
 ///
 /// Its sockets are watched by the worker's reactor. After each wait the worker calls
 /// [`on_event`](Self::on_event) for each event of them, then [`turn`](Self::turn) once, then
-/// [`take_ended`](Self::take_ended). It waits no longer than [`wait`](Self::wait) says, and not at all
-/// while the carrier [is busy](Self::is_busy).
+/// [`take_ended`](Self::take_ended). It waits no longer than [`wait`](Self::wait) says, and not at
+/// all while the carrier [is busy](Self::is_busy).
 pub(crate) trait Carrier: fmt::Debug {
     /// How many connections it carries.
     fn count(&self) -> usize;
@@ -77,7 +77,8 @@ pub(crate) trait Carrier: fmt::Debug {
 /// What a carrier gets of its worker.
 #[derive(Debug)]
 pub(crate) struct CarrierContext {
-    /// The worker's reactor. It tells of the carrier's sockets by [`Token::Carrier`](relay::Token::Carrier).
+    /// The worker's reactor. It tells of the carrier's sockets by
+    /// [`Token::Carrier`](relay::Token::Carrier).
     pub(crate) reactor: Rc<Reactor>,
     /// Where it asks for the addresses of names.
     pub(crate) names: mpsc::Sender<Question>,

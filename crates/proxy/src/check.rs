@@ -20,9 +20,10 @@ use std::{
 /// How long the networks of a bond may take to connect and to show that they have the key.
 const DIAL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Tries everything that a proxy with this configuration would need, in the network namespace of the
-/// calling thread. `name` is what the proxy is called, if it has a name: one that runs already holds
-/// the ports and the firewall's table, and is no fault. `metrics` is where metrics are to be served.
+/// Tries everything that a proxy with this configuration would need, in the network namespace of
+/// the calling thread. `name` is what the proxy is called, if it has a name: one that runs already
+/// holds the ports and the firewall's table, and is no fault. `metrics` is where metrics are to be
+/// served.
 ///
 /// Takes ten seconds at most where a network of a bond does not answer.
 pub fn try_start(config: &Config, name: Option<&str>, metrics: Option<SocketAddr>) -> Vec<Trial> {

@@ -11,22 +11,24 @@
 //! | both legs acknowledged⁴  | –                                 | –                                               | ends `Finished`       |
 //! | idle for too long³       | – (the connect times out)         | both legs reset                                 | both legs reset       |
 //!
-//! ¹ A clean close means delivered: an end that has sent its own FIN and then reads end of file may conclude that the other
-//! end's TCP has acknowledged every byte and that FIN. So a FIN is passed on to an end that has finished sending only when
-//! the opposite leg has nothing left unacknowledged. To an end that has not finished sending it passes at once: half-close
-//! works as ever. When both ends finish before either has been told of the other, one must be told first: it is told when the
-//! other has acknowledged all its bytes, its FIN then follows.
+//! ¹ A clean close means delivered: an end that has sent its own FIN and then reads end of file may
+//! conclude that the other end's TCP has acknowledged every byte and that FIN. So a FIN is passed
+//! on to an end that has finished sending only when the opposite leg has nothing left
+//! unacknowledged. To an end that has not finished sending it passes at once: half-close works as
+//! ever. When both ends finish before either has been told of the other, one must be told first: it
+//! is told when the other has acknowledged all its bytes, its FIN then follows.
 //!
-//! ² The other leg is over by then, and its clean end stands: the second FIN is passed only when the end that was told first has
-//! acknowledged everything, the first FIN too.
+//! ² The other leg is over by then, and its clean end stands: the second FIN is passed only when
+//! the end that was told first has acknowledged everything, the first FIN too.
 //!
-//! ³ Where a limit is set. An end that has gone without a word is found out by keepalive, or by what it does not acknowledge: its
-//! leg has then failed.
+//! ³ Where a limit is set. An end that has gone without a word is found out by keepalive, or by
+//! what it does not acknowledge: its leg has then failed.
 //!
-//! ⁴ But for the last FIN: the end that is to have it has acknowledged every byte, the other needs to know no more, and the kernel
-//! sees to it that it arrives.
+//! ⁴ But for the last FIN: the end that is to have it has acknowledged every byte, the other needs
+//! to know no more, and the kernel sees to it that it arrives.
 //!
-//! A SOCKS client whose far end is not reached gets the protocol's answer and an end of file instead of a reset.
+//! A SOCKS client whose far end is not reached gets the protocol's answer and an end of file
+//! instead of a reset.
 //!
 //! `tests/life.rs` has a test for each cell.
 
@@ -108,7 +110,8 @@ pub(crate) struct Connection {
     connect_timeout: Duration,
     /// The far leg's SYN waits for data to carry (TCP Fast Open).
     syn_waits: bool,
-    /// The far leg takes data though its SYN has not been answered, as far as was looked (TCP Fast Open).
+    /// The far leg takes data though its SYN has not been answered, as far as was looked (TCP Fast
+    /// Open).
     syn_unanswered: bool,
     /// The far leg's handshake has not been acknowledged yet.
     owes_ack: bool,
@@ -125,7 +128,8 @@ pub(crate) struct Connection {
     down: Direction,
 }
 
-/// What a direction from a leg of profile `source` to one of profile `destination` keeps to besides B.
+/// What a direction from a leg of profile `source` to one of profile `destination` keeps to besides
+/// B.
 fn limits(source: &LegProfile, destination: &LegProfile) -> Limits {
     Limits { receive: receive_buffer(source), unsent: destination.not_sent.map(|bytes| bytes.0 as usize) }
 }
@@ -141,8 +145,8 @@ fn leg_of(socket: Socket, profile: &LegProfile, shares: Option<Shares>) -> Plain
 }
 
 impl Connection {
-    /// Begins to dial the far leg of a connection that came in. `route` tells the interface that leads to an address. A failure
-    /// resets the near leg, or refuses it as SOCKS does.
+    /// Begins to dial the far leg of a connection that came in. `route` tells the interface that
+    /// leads to an address. A failure resets the near leg, or refuses it as SOCKS does.
     pub(crate) fn begin(
         config: &Config,
         start: Start,
@@ -157,7 +161,8 @@ impl Connection {
         if let Err(why) = leg::apply(&near, near_profile, || sys::dscp_of_syn(&near)) {
             return Err((Ending::NearFailed(why.kind()), None));
         }
-        // A SOCKS client speaks when it has heard that its server was reached: there is nothing to send before that.
+        // A SOCKS client speaks when it has heard that its server was reached: there is nothing to
+        // send before that.
         let fast_open = far_profile.fast_open && !socks;
         let dial = |to| {
             let call = Call { profile: far_profile, shares, from: source, to, fast_open };
@@ -217,8 +222,8 @@ impl Connection {
         self.connect_timeout
     }
 
-    /// Has both peers asked now and then whether they are still there: one that has vanished is found out
-    /// some day.
+    /// Has both peers asked now and then whether they are still there: one that has vanished is
+    /// found out some day.
     pub(crate) fn keep_alive(&mut self) {
         self.near.keep_alive();
         self.far.keep_alive();
@@ -267,7 +272,8 @@ impl Connection {
         self.born
     }
 
-    /// Takes in what epoll said of one leg, then moves what can be moved. An error is how the connection ended.
+    /// Takes in what epoll said of one leg, then moves what can be moved. An error is how the
+    /// connection ended.
     pub(crate) fn on_events(&mut self, side: Side, events: Readiness, scratch: &mut Scratch) -> Result<Wants, Ending> {
         let leg = match side {
             Side::Near => &mut self.near,
@@ -315,7 +321,8 @@ impl Connection {
         Ok(wants)
     }
 
-    /// Whether both ends have acknowledged everything, but for a last FIN that nobody waits for: of that the kernel takes care.
+    /// Whether both ends have acknowledged everything, but for a last FIN that nobody waits for: of
+    /// that the kernel takes care.
     fn settled(&self) -> Result<bool, Ending> {
         let (near, far) = (self.unacknowledged(Side::Near)?, self.unacknowledged(Side::Far)?);
         if near + far == 1 {
@@ -328,7 +335,8 @@ impl Connection {
     /// A moment has passed without an event that it may have waited for.
     pub(crate) fn tick(&mut self, scratch: &mut Scratch) -> Result<Wants, Ending> {
         if mem::take(&mut self.syn_waits) && self.syn_unanswered {
-            // Nothing came that it could have carried: it must go without, or a server that speaks first never would.
+            // Nothing came that it could have carried: it must go without, or a server that speaks
+            // first never would.
             match rustix::net::send(&self.far, &[], rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL) {
                 Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::INPROGRESS) => {}
                 // A refusal that is told here is told nowhere else.
@@ -349,7 +357,8 @@ impl Connection {
                 continue;
             }
             if to == Side::Far && self.syn_unanswered {
-                // Shutting down now would give up the connect, and what its SYN carries. The answer raises an event.
+                // Shutting down now would give up the connect, and what its SYN carries. The answer
+                // raises an event.
                 continue;
             }
             let to_has_ended = opposite.ended || self.leg(to).has_hung_up().map_err(|why| self.failed(to, &why))?;
@@ -369,14 +378,15 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether `side`, which has finished sending, has acknowledged everything it can have been sent: all bytes, and the FIN
-    /// where that has been passed on already.
+    /// Whether `side`, which has finished sending, has acknowledged everything it can have been
+    /// sent: all bytes, and the FIN where that has been passed on already.
     fn delivered(&self, side: Side) -> Result<bool, Ending> {
         let direction = if side == Side::Near { &self.down } else { &self.up };
         Ok(direction.finished() && self.acknowledged(side)?)
     }
 
-    /// Whether `side` has acknowledged all it was given, a FIN too. What a reset threw away never counts as acknowledged.
+    /// Whether `side` has acknowledged all it was given, a FIN too. What a reset threw away never
+    /// counts as acknowledged.
     fn acknowledged(&self, side: Side) -> Result<bool, Ending> {
         self.unacknowledged(side).map(|bytes| bytes == 0)
     }
@@ -389,7 +399,8 @@ impl Connection {
     fn failed(&self, side: Side, why: &io::Error) -> Ending {
         match side {
             Side::Near => Ending::NearFailed(why.kind()),
-            // A far end that refuses says so by another error: this one was reached, before we heard of it.
+            // A far end that refuses says so by another error: this one was reached, before we
+            // heard of it.
             Side::Far if self.is_dialling() && why.kind() != io::ErrorKind::ConnectionReset => Ending::FarNotReached(why.kind()),
             Side::Far => Ending::FarFailed(why.kind()),
         }

@@ -1,5 +1,6 @@
-//! One line a flow at its end, on standard error, as `key=value` pairs. Workers hand over lines in batches to a thread of the log's own, so
-//! that whoever reads the log slowly holds up no traffic; what it can't take is dropped, and counted in the log itself.
+//! One line a flow at its end, on standard error, as `key=value` pairs. Workers hand over lines in
+//! batches to a thread of the log's own, so that whoever reads the log slowly holds up no traffic;
+//! what it can't take is dropped, and counted in the log itself.
 
 use relay::FlowRecord;
 use std::{

@@ -1,5 +1,5 @@
-//! Opens and shuts the way from the firewall to the proxy: shut, new connections pass unsplit. A thread of its own, since the
-//! firewall takes its time to answer; workers only drop a note.
+//! Opens and shuts the way from the firewall to the proxy: shut, new connections pass unsplit. A
+//! thread of its own, since the firewall takes its time to answer; workers only drop a note.
 
 use crate::{config::Config, failure::Failure};
 use intercept::{
@@ -58,8 +58,8 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Starts it; it ends, and takes the rules away, when nobody can send it notes any more. When the
-    /// rules are lost and cannot be installed again, it says so to `failures`, and ends.
+    /// Starts it; it ends, and takes the rules away, when nobody can send it notes any more. When
+    /// the rules are lost and cannot be installed again, it says so to `failures`, and ends.
     pub(crate) fn start(
         rules: Installed,
         memory_limit: Option<u64>,
@@ -163,7 +163,8 @@ impl Gate {
     }
 }
 
-/// TCP memory in use on this host, in bytes: of all its network namespaces, as the kernel accounts it.
+/// TCP memory in use on this host, in bytes: of all its network namespaces, as the kernel accounts
+/// it.
 pub(crate) fn tcp_memory() -> Option<u64> {
     let text = fs::read_to_string("/proc/net/sockstat").ok()?;
     let words: Vec<&str> = text.lines().find(|line| line.starts_with("TCP:"))?.split_whitespace().collect();

@@ -1,12 +1,13 @@
-//! What a client says before its data: a PROXY protocol header, a SOCKS request; and what is said before data to a far end.
-//! Pure: bytes in, bytes out.
+//! What a client says before its data: a PROXY protocol header, a SOCKS request; and what is said
+//! before data to a far end. Pure: bytes in, bytes out.
 
 use crate::config::ProxyVersion;
 use intercept::Users;
 use ppp::{v1, v2};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// No greeting is longer (a PROXY header of version 2 may be, with extensions nobody has a use for here).
+/// No greeting is longer (a PROXY header of version 2 may be, with extensions nobody has a use for
+/// here).
 pub(crate) const LONGEST: usize = 4096;
 /// No line of the PROXY protocol's version 1 is longer (section 2.1).
 const LONGEST_LINE: usize = 107;
@@ -239,8 +240,8 @@ fn counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(usize::from(*count))
 }
 
-/// A SOCKS reply (RFC 1928 §6): 0 connected, else why not. The address it is to carry is of no use to a client; like others we
-/// tell none.
+/// A SOCKS reply (RFC 1928 §6): 0 connected, else why not. The address it is to carry is of no use
+/// to a client; like others we tell none.
 pub(crate) fn socks_reply(code: u8) -> Vec<u8> {
     vec![5, code, 0, 1, 0, 0, 0, 0, 0, 0]
 }
@@ -411,7 +412,8 @@ mod tests {
             }
         }
         assert!(talk(Greeting::new(true, false), b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 3).is_err());
-        // Over though it lacks something, or without end: refused then, not when it has taken too long.
+        // Over though it lacks something, or without end: refused then, not when it has taken too
+        // long.
         let long = [v2::PROTOCOL_PREFIX, &[0x21, 0x11, 0xff, 0xff, 0]].concat();
         for wrong in [b"PROXY TCP4 192.0.2.1\r\n".to_vec(), [b"PROXY TCP4 ", &[b'1'; 100][..]].concat(), b"P\rPXY ".to_vec(), long] {
             for step in [1, wrong.len()] {

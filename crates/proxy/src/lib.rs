@@ -1,14 +1,17 @@
 //! Splits TCP connections.
 //!
-//! The way of a byte: the crate `intercept` brings a connection to one of the `listeners` → a `greeting`, where the client names its
-//! destination → the crate `relay` (splice, bounded, back-pressured) between the legs that `intercept` dials and tunes → `connection`
-//! (its life and its close); `meter` looks on. `gate` lets the firewall pass connections by when there is no room.
-//! One worker a thread, each with its own listeners and its own epoll; workers share nothing on the data path.
+//! The way of a byte: the crate `intercept` brings a connection to one of the `listeners` → a
+//! `greeting`, where the client names its destination → the crate `relay` (splice, bounded,
+//! back-pressured) between the legs that `intercept` dials and tunes → `connection` (its life and
+//! its close); `meter` looks on. `gate` lets the firewall pass connections by when there is no
+//! room. One worker a thread, each with its own listeners and its own epoll; workers share nothing
+//! on the data path.
 //!
-//! A far leg may be a *bond*, one stream over several connections, and so may the near leg where such
-//! streams come out: the crate `multipath` has them, and a worker drives them as a `carrier`.
+//! A far leg may be a *bond*, one stream over several connections, and so may the near leg where
+//! such streams come out: the crate `multipath` has them, and a worker drives them as a `carrier`.
 //!
-//! The accepted connection is the *near leg*, the dialled one the *far leg*, whichever way the data flows.
+//! The accepted connection is the *near leg*, the dialled one the *far leg*, whichever way the data
+//! flows.
 
 mod bonds;
 mod carrier;

@@ -22,7 +22,8 @@ pub enum Limiter {
     Receiver,
 }
 
-/// Who keeps a direction from going faster; `legs` are what the source's and the destination's leg are called.
+/// Who keeps a direction from going faster; `legs` are what the source's and the destination's leg
+/// are called.
 fn limiter(direction: &DirectionStats, source: &TcpInfo, destination: &TcpInfo, legs: [Limiter; 2]) -> Limiter {
     let in_flight = u64::from(destination.unacked) * u64::from(destination.snd_mss);
     if direction.unsent > 0 || direction.in_hand > 0 {
@@ -59,11 +60,12 @@ pub struct LegView {
     pub mss_bytes: u32,
     /// Segments sent again.
     pub retransmits: u32,
-    /// Retransmission timeouts; absent where the kernel does not count them (before Linux 6.7), and of a bond.
+    /// Retransmission timeouts; absent where the kernel does not count them (before Linux 6.7), and
+    /// of a bond.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<u16>,
-    /// Segments that this leg's socket has dropped: duplicates, outside of its window, or for lack of
-    /// room in its receive buffer.
+    /// Segments that this leg's socket has dropped: duplicates, outside of its window, or for lack
+    /// of room in its receive buffer.
     #[serde(default)]
     pub drops: u32,
     /// What the peer acknowledged lately, bit/s.
@@ -167,7 +169,8 @@ pub struct Totals {
     /// Connections to listeners for a bond that have not shown that they have its key.
     #[serde(default)]
     pub refused: u64,
-    /// What went over each network of a bond: at the end that dials by its name, at the other by its number.
+    /// What went over each network of a bond: at the end that dials by its name, at the other by
+    /// its number.
     #[serde(default)]
     pub networks: BTreeMap<String, NetworkTotals>,
 }
@@ -181,7 +184,8 @@ pub struct NetworkTotals {
     pub sent: u64,
     /// Payload that came over them.
     pub received: u64,
-    /// For how long what came over other networks waited for what came over this one, seconds, of all streams together.
+    /// For how long what came over other networks waited for what came over this one, seconds, of
+    /// all streams together.
     pub waited_s: f64,
 }
 

@@ -29,7 +29,8 @@ type Labels = [(&'static str, &'static str); 1];
 /// [`OpenError::Listen`] when the address cannot be used.
 pub fn serve(proxy: &Arc<Proxy>, at: SocketAddr) -> Result<Server, OpenError> {
     let proxy = Arc::downgrade(proxy);
-    // The proxy is held no longer than the page takes to make: it ends when its last reference is dropped.
+    // The proxy is held no longer than the page takes to make: it ends when its last reference is
+    // dropped.
     Server::start(at, move || Some(text(&proxy.upgrade()?.status()))).map_err(|why| OpenError::metrics(at, why))
 }
 
@@ -88,7 +89,8 @@ fn text(status: &Status) -> String {
     text
 }
 
-/// What went over the networks of a bond: few, and named by the operator, or by the other end, which has the key.
+/// What went over the networks of a bond: few, and named by the operator, or by the other end,
+/// which has the key.
 fn networks(registry: &mut Registry, networks: &BTreeMap<String, NetworkTotals>) {
     type Labels = Vec<(&'static str, String)>;
     let (carried, waited, connections) =

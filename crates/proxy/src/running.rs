@@ -51,7 +51,8 @@ struct Handle {
 }
 
 impl Handle {
-    /// Starts a worker, and returns when it listens. When it ends later without having been told to, it says so to `failures`.
+    /// Starts a worker, and returns when it listens. When it ends later without having been told
+    /// to, it says so to `failures`.
     fn start(
         config: &Arc<Config>,
         failures: mpsc::Sender<Failure>,
@@ -73,7 +74,8 @@ impl Handle {
             match worker {
                 Ok(worker) => {
                     let _ = tell.send(Ok(()));
-                    // The worker is gone after a panic, and with it all that its state could be wrong in.
+                    // The worker is gone after a panic, and with it all that its state could be
+                    // wrong in.
                     let why = match panic::catch_unwind(panic::AssertUnwindSafe(|| worker.run())) {
                         Ok(Ok(())) => return ended.end(),
                         Ok(Err(why)) => format!("cannot wait for events: {why}"),
@@ -94,8 +96,9 @@ impl Handle {
 }
 
 impl Proxy {
-    /// Starts in the network namespace of the calling thread; returns when every listener listens and every rule is in place.
-    /// `on_end` hears of each flow that ends, on the worker's thread: it must not block.
+    /// Starts in the network namespace of the calling thread; returns when every listener listens
+    /// and every rule is in place. `on_end` hears of each flow that ends, on the worker's thread:
+    /// it must not block.
     pub fn start(mut config: Config, on_end: impl Fn(FlowRecord) + Send + Sync + 'static) -> Result<Self, StartError> {
         leg::raise_open_files();
         config.without_absent_families();
@@ -107,7 +110,8 @@ impl Proxy {
         let rules = config.rules();
         let (failed_parts, failures) = mpsc::channel();
         let failures = Mutex::new(Some(failures));
-        // What has been started is stopped when a later step fails; declared first, it outlives what its threads listen to.
+        // What has been started is stopped when a later step fails; declared first, it outlives
+        // what its threads listen to.
         let mut proxy = Proxy {
             workers: Vec::new(),
             config: Mutex::new(config.clone()),
@@ -201,13 +205,15 @@ impl Proxy {
         Some(self.ask(GateCommand::Counted)?.and_then(|counted| Ok(counted?)))
     }
 
-    /// Changes the prefixes whose connections bypass, whichever end is in them; returns the list as it then is.
+    /// Changes the prefixes whose connections bypass, whichever end is in them; returns the list as
+    /// it then is.
     pub fn bypass(&self, change: Change) -> Result<Vec<Prefix>, ChangeError> {
         let answer = self.ask(|reply| GateCommand::Bypass(change, reply)).ok_or(ChangeError::NoRules)?;
         Ok(answer??)
     }
 
-    /// Takes another configuration for flows that come from now on: all of it, or nothing and an error.
+    /// Takes another configuration for flows that come from now on: all of it, or nothing and an
+    /// error.
     pub fn reload(&self, mut config: Config) -> Result<(), ChangeError> {
         config.without_absent_families();
         let controllers = config.prepare()?;
@@ -263,7 +269,8 @@ impl Proxy {
             // Whatever has ended it was told to those who ask for failures.
             let _ = thread.join();
         }
-        // Those who sent notes and lines are gone: these end too, and the gate takes the rules with it.
+        // Those who sent notes and lines are gone: these end too, and the gate takes the rules with
+        // it.
         let gate = self.gate.take().map(|(notes, gate)| {
             drop(notes);
             gate

@@ -1,4 +1,5 @@
-//! A worker: one thread, its listeners, its epoll, its connections. It shares nothing with the others.
+//! A worker: one thread, its listeners, its epoll, its connections. It shares nothing with the
+//! others.
 
 mod admission;
 mod carried;
@@ -58,8 +59,8 @@ struct Survey {
     reply: mpsc::Sender<Vec<FlowStats>>,
 }
 
-/// How long a draining worker whose gate is shut still accepts connections whose handshake had begun
-/// before: a handshake at this round trip time.
+/// How long a draining worker whose gate is shut still accepts connections whose handshake had
+/// begun before: a handshake at this round trip time.
 const DRAIN_GRACE: Duration = Duration::from_secs(1);
 /// How often connects are checked against their limit.
 const CONNECT_TICK: Duration = Duration::from_millis(200);
@@ -140,8 +141,8 @@ pub(crate) struct Worker {
     accept_paused: bool,
     /// How many may wait to be accepted at a listener.
     backlog: usize,
-    /// Listeners are not watched until a connection ends: for want of descriptors, or because the worker
-    /// is full and nothing can pass unsplit.
+    /// Listeners are not watched until a connection ends: for want of descriptors, or because the
+    /// worker is full and nothing can pass unsplit.
     listeners_paused: bool,
     /// When they are watched again though no connection has ended: other processes may have freed
     /// descriptors.
@@ -269,7 +270,8 @@ impl Worker {
         Ok(())
     }
 
-    /// How long to wait: not at all while somebody has more to do, a tick while somebody waits for the clock.
+    /// How long to wait: not at all while somebody has more to do, a tick while somebody waits for
+    /// the clock.
     fn timeout(&self) -> Option<Duration> {
         if !self.again.is_empty() || !self.surveys.is_empty() || self.carrier.as_ref().is_some_and(|carrier| carrier.is_busy()) {
             return Some(Duration::ZERO);
@@ -346,7 +348,8 @@ impl Worker {
                 Ok(Some(arrival)) => self.on_arrival(index, arrival),
                 Ok(None) => return,
                 Err(why) => {
-                    // Level-triggered, a listener that can't accept would spin: it rests until a descriptor is free.
+                    // Level-triggered, a listener that can't accept would spin: it rests until a
+                    // descriptor is free.
                     tracing::error!("cannot accept a connection: {why}; it waits until another ends, or for a second");
                     self.pause_listeners(true);
                     self.listeners_resume_at = Some(self.scratch.now + LISTENER_PAUSE);
@@ -381,8 +384,8 @@ impl Worker {
         self.update_full();
     }
 
-    /// Whether a rule refuses a connection; where the firewall's rules are the proxy's own, they have
-    /// already reset the transparent ones.
+    /// Whether a rule refuses a connection; where the firewall's rules are the proxy's own, they
+    /// have already reset the transparent ones.
     fn is_refused(&self, client: SocketAddr, server: SocketAddr) -> bool {
         let routes = self.routes.as_ref();
         self.config.policy.is_refused(client, server, |address| routes?.interface_to(address))
@@ -422,8 +425,8 @@ impl Worker {
         }
     }
 
-    /// Now and then: has lasting connections kept alive, which short ones are spared, and ends those whose peer has gone silent or in
-    /// which nothing has moved for too long.
+    /// Now and then: has lasting connections kept alive, which short ones are spared, and ends
+    /// those whose peer has gone silent or in which nothing has moved for too long.
     fn check_connections(&mut self) {
         let now = self.scratch.now;
         if now < self.next_connections_check {

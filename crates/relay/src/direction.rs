@@ -1,10 +1,12 @@
 //! Moves bytes one way through a connection, never more than the bound allows.
 //!
-//! A direction copies while what comes is small, which is cheapest for messages. When a read fills its room it is *bulk*
-//! and is spliced: in large lengths, through a pipe borrowed for the moment, or for as long as the destination leaves bytes in it. Small bounds
-//! are always copied, since a pipe and a 64 KiB segment are too coarse for them, and so is urgent data, which splice never
-//! passes (it goes on as ordinary data). What the destination can't take stays in the source's receive queue, so that the
-//! source is held by its advertised window. Whether an end of file is passed on, and when, is the connection's business.
+//! A direction copies while what comes is small, which is cheapest for messages. When a read fills
+//! its room it is *bulk* and is spliced: in large lengths, through a pipe borrowed for the moment,
+//! or for as long as the destination leaves bytes in it. Small bounds are always copied, since a
+//! pipe and a 64 KiB segment are too coarse for them, and so is urgent data, which splice never
+//! passes (it goes on as ordinary data). What the destination can't take stays in the source's
+//! receive queue, so that the source is held by its advertised window. Whether an end of file is
+//! passed on, and when, is the connection's business.
 
 use crate::{
     pipe::{Filled, Pipe},
@@ -42,7 +44,8 @@ pub enum Fault {
 pub enum Pumped {
     /// It waits for an event.
     Waits,
-    /// It waits for room in the destination's send queue, which only a fresh look by epoll will announce.
+    /// It waits for room in the destination's send queue, which only a fresh look by epoll will
+    /// announce.
     WaitsForRoom,
     /// There is more to do, but others have waited long enough.
     Again,
@@ -91,8 +94,8 @@ pub struct Direction {
 }
 
 impl Direction {
-    /// One that gives `preface`, which no source has sent, to the destination before all else, and then what has been `heard` of the
-    /// source already.
+    /// One that gives `preface`, which no source has sent, to the destination before all else, and
+    /// then what has been `heard` of the source already.
     pub fn new(shares: Option<Shares>, limits: Limits, preface: Vec<u8>, heard: Vec<u8>) -> Self {
         let manner = if shares.is_some_and(|shares| shares.pipe == 0) { Manner::Small } else { Manner::Messages };
         Direction {
@@ -161,8 +164,9 @@ impl Direction {
                     self.manner = Manner::Bulk;
                 }
             } else {
-                // Once a turn: what comes meanwhile is worth more when there is more of it. (SO_RCVLOWAT would wait for that, but
-                // has the kernel acknowledge every packet until then.)
+                // Once a turn: what comes meanwhile is worth more when there is more of it.
+                // (SO_RCVLOWAT would wait for that, but has the kernel acknowledge every packet
+                // until then.)
                 self.splice(source, destination, scratch)?;
                 spliced = true;
             }
@@ -256,7 +260,8 @@ impl Direction {
 
     /// Copies what fits into `buffer`, and tells how much that was.
     fn copy(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, buffer: &mut [u8]) -> Result<usize, Fault> {
-        // What was told before this read, holds after it; what comes during it, is told by another event.
+        // What was told before this read, holds after it; what comes during it, is told by another
+        // event.
         let hung_up = source.hung_up;
         source.resume_receive().map_err(Fault::Source)?;
         match recv(&*source, &mut *buffer, RecvFlags::DONTWAIT) {
@@ -266,7 +271,8 @@ impl Direction {
             }
             Ok((_, count)) => {
                 if count < buffer.len() && !source.urgent {
-                    // There was no more. Only at an urgent mark a read stops early, and that was told before, or will be.
+                    // There was no more. Only at an urgent mark a read stops early, and that was
+                    // told before, or will be.
                     source.readable = false;
                     self.ended = hung_up;
                 }

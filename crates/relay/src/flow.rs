@@ -33,7 +33,8 @@ pub struct FlowStats {
     pub down: DirectionStats,
     /// Segments that each leg's socket has dropped, near and far.
     pub drops: [u32; 2],
-    /// The paths of a leg that consists of several connections; its [`TcpInfo`] then stands for all of them together.
+    /// The paths of a leg that consists of several connections; its [`TcpInfo`] then stands for all
+    /// of them together.
     pub multipath: Option<MultipathView>,
 }
 
@@ -102,7 +103,8 @@ pub struct MultipathView {
 /// What went over one network of a leg that consists of several connections.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PathView {
-    /// What it is called: at the end that dials by its name, at the other by its number there, from 1.
+    /// What it is called: at the end that dials by its name, at the other by its number there, from
+    /// 1.
     pub network: String,
     /// Whether a connection is there.
     pub up: bool,

@@ -1,9 +1,9 @@
 //! Moves bytes between two sockets and bounds how many it holds.
 //!
-//! [`Direction`] relays one way, by `splice` through a [`Pipe`] or by copying, with the pipes and the
-//! buffer in [`Scratch`] that all connections of an event loop share. [`Reactor`] is the epoll of such a
-//! loop, [`Slab`] has what its events belong to. The split connections of the crate `proxy` and the
-//! bonded ones of the crate `multipath` both build on these.
+//! [`Direction`] relays one way, by `splice` through a [`Pipe`] or by copying, with the pipes and
+//! the buffer in [`Scratch`] that all connections of an event loop share. [`Reactor`] is the epoll
+//! of such a loop, [`Slab`] has what its events belong to. The split connections of the crate
+//! `proxy` and the bonded ones of the crate `multipath` both build on these.
 //!
 //! When an end of file is passed on, what a failure of a leg means, and which connections exist is
 //! left to them.

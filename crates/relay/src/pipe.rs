@@ -1,4 +1,5 @@
-//! A pipe, through which bytes go from one socket to another by reference: their pages are passed on, never copied.
+//! A pipe, through which bytes go from one socket to another by reference: their pages are passed
+//! on, never copied.
 
 use rustix::{
     fd::{AsFd, OwnedFd},
@@ -26,17 +27,18 @@ pub enum Filled {
     Bytes(usize),
     /// The source has sent its last byte, and it has been read.
     Ended,
-    /// Urgent data is next, which splice never passes, or it is not known whether the source has ended:
-    /// a read tells.
+    /// Urgent data is next, which splice never passes, or it is not known whether the source has
+    /// ended: a read tells.
     AtUrgentMark,
 }
 
 impl Pipe {
-    /// Room in a pipe: as much as an unprivileged process may have. A packet takes a slot whatever its size, so that a pipe
-    /// of this size may hold far less.
+    /// Room in a pipe: as much as an unprivileged process may have. A packet takes a slot whatever
+    /// its size, so that a pipe of this size may hold far less.
     pub const ROOM: usize = 1 << 20;
 
-    /// As large as it gets: past its share of pipe pages (fs.pipe-user-pages-soft) a user gets small pipes, which are slower, no more.
+    /// As large as it gets: past its share of pipe pages (fs.pipe-user-pages-soft) a user gets
+    /// small pipes, which are slower, no more.
     pub fn new() -> io::Result<Self> {
         let (read, write) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
         let size = fcntl_setpipe_size(&write, Self::ROOM).unwrap_or(0);
@@ -48,7 +50,8 @@ impl Pipe {
         self.size >= Self::ROOM
     }
 
-    /// Takes what a socket has, `most` bytes at the most. Where the pipe was empty [`Errno::AGAIN`] can only mean an empty receive queue.
+    /// Takes what a socket has, `most` bytes at the most. Where the pipe was empty [`Errno::AGAIN`]
+    /// can only mean an empty receive queue.
     pub fn fill(&self, source: impl AsFd, most: usize) -> Result<Filled, Errno> {
         match splice(&source, None, &self.write, None, most, FLAGS)? {
             // Splice says so at an urgent mark too, once a FIN has come.
@@ -58,7 +61,8 @@ impl Pipe {
         }
     }
 
-    /// Gives some of its bytes away, `most` at the most: to a socket, another pipe, or whatever takes them.
+    /// Gives some of its bytes away, `most` at the most: to a socket, another pipe, or whatever
+    /// takes them.
     pub fn pour(&self, destination: impl AsFd, most: usize) -> Result<usize, Errno> {
         splice(&self.read, None, destination, None, most, FLAGS)
     }
@@ -85,8 +89,8 @@ impl Pipe {
     }
 }
 
-/// Whether there is surely nothing more to read. A look that fails proves nothing: to take it for an
-/// end of file would end the other leg cleanly before its last byte.
+/// Whether there is surely nothing more to read. A look that fails proves nothing: to take it for
+/// an end of file would end the other leg cleanly before its last byte.
 fn has_ended(source: impl AsFd) -> bool {
     matches!(recv(source, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT), Ok((_, 0)))
 }

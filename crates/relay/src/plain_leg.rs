@@ -63,8 +63,8 @@ impl PlainLeg {
         if readiness.failed { self.socket.take_error().unwrap_or_else(Some) } else { None }
     }
 
-    /// Has the kernel ask the peer now and then whether it is still there (SO_KEEPALIVE), so that a peer
-    /// that vanished is found out some day.
+    /// Has the kernel ask the peer now and then whether it is still there (SO_KEEPALIVE), so that a
+    /// peer that vanished is found out some day.
     pub fn keep_alive(&mut self) {
         if !mem::replace(&mut self.kept_alive, true) {
             // A leg that has just ended will say so by itself.
@@ -106,8 +106,8 @@ impl PlainLeg {
         self.receive_bound.set(self.socket.as_fd(), bytes)
     }
 
-    /// Bytes that the peer has not acknowledged; a FIN counts as one. What a reset discarded never counts
-    /// as acknowledged.
+    /// Bytes that the peer has not acknowledged; a FIN counts as one. What a reset discarded never
+    /// counts as acknowledged.
     ///
     /// # Errors
     /// The socket's.
@@ -146,8 +146,8 @@ impl AsFd for PlainLeg {
     }
 }
 
-/// Dials the first of these servers that can be dialled, and returns its address and what `dial` made. It
-/// and the servers before it are taken off the list.
+/// Dials the first of these servers that can be dialled, and returns its address and what `dial`
+/// made. It and the servers before it are taken off the list.
 ///
 /// # Errors
 /// Why the last one could not be dialled.

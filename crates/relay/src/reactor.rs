@@ -95,7 +95,8 @@ impl Reactor {
         epoll::delete(&self.epoll, socket)
     }
 
-    /// Waits for events, for `timeout` at the most; none: without a limit. A signal ends the wait too.
+    /// Waits for events, for `timeout` at the most; none: without a limit. A signal ends the wait
+    /// too.
     ///
     /// # Errors
     /// When epoll fails: no event of any socket will be told of any more.

@@ -1,4 +1,5 @@
-//! What all connections of an event loop share: empty pipes, and a buffer for bytes that are copied.
+//! What all connections of an event loop share: empty pipes, and a buffer for bytes that are
+//! copied.
 
 use crate::pipe::Pipe;
 use std::{io, time::Instant};
@@ -23,8 +24,8 @@ impl Default for Scratch {
 impl Scratch {
     /// Idle pipes kept for reuse; more are closed.
     const KEPT: usize = 8;
-    /// Pipes that may stay with stalled directions. The bytes of further ones are copied out, so that
-    /// stalled flows do not cost descriptors.
+    /// Pipes that may stay with stalled directions. The bytes of further ones are copied out, so
+    /// that stalled flows do not cost descriptors.
     pub(crate) const LENT: usize = 64;
     /// Size of the buffer, bytes. A read that fills it is bulk data, no message.
     const BUFFER: usize = 16 * 1024;

@@ -1,8 +1,8 @@
 //! Values by index, for what events refer to.
 
 /// Values by index. The index of a value that was removed is given to another only after
-/// [`end_turn`](Self::end_turn): events that were fetched in the same turn may still carry it, and then
-/// find nothing.
+/// [`end_turn`](Self::end_turn): events that were fetched in the same turn may still carry it, and
+/// then find nothing.
 ///
 /// ```
 /// use relay::Slab;
@@ -65,8 +65,8 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// Takes a value out and keeps its index: [`put`](Self::put) or [`release`](Self::release) is to be
-    /// called next. Until then the value counts as there.
+    /// Takes a value out and keeps its index: [`put`](Self::put) or [`release`](Self::release) is
+    /// to be called next. Until then the value counts as there.
     pub fn take(&mut self, index: usize) -> Option<T> {
         self.slots.get_mut(index)?.take()
     }

@@ -1,5 +1,5 @@
-//! Connections until they belong to a stream: their handshakes, the pool of ready ones, and the frame
-//! by which an accepted one joins its stream.
+//! Connections until they belong to a stream: their handshakes, the pool of ready ones, and the
+//! frame by which an accepted one joins its stream.
 
 use super::{Bonds, Entry, Origin};
 use crate::{
@@ -22,15 +22,15 @@ const MOST_PENDING: usize = 4096;
 const MOST_MEMBERS: usize = 2 * BondConfig::MOST_NETWORKS;
 
 impl Bonds {
-    /// Takes a connection that was accepted at a listener for bonds; `preface` is what servers get before
-    /// the bytes of its streams.
+    /// Takes a connection that was accepted at a listener for bonds; `preface` is what servers get
+    /// before the bytes of its streams.
     pub fn accept(&mut self, socket: Socket, preface: Option<Preface>) {
         if self.draining {
             return;
         }
         if self.unauthenticated.len() >= BondConfig::most_unauthenticated() {
-            // The oldest peer that has sent nothing yet goes. Where all have sent something, which may be
-            // a replay, the oldest of all.
+            // The oldest peer that has sent nothing yet goes. Where all have sent something, which
+            // may be a replay, the oldest of all.
             let place = self.unauthenticated.iter().position(|index| self.is_unauthenticated(*index)).unwrap_or(0);
             if let Some(oldest) = self.unauthenticated.remove(place)
                 && self.is_handshaking(oldest)

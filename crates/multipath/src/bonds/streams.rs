@@ -72,7 +72,8 @@ impl Bonds {
         }
     }
 
-    /// A stream is to have a connection over a network: one that is ready, or the next that will be.
+    /// A stream is to have a connection over a network: one that is ready, or the next that will
+    /// be.
     pub(crate) fn want(&mut self, network: usize, slot: usize) {
         match self.networks.take(network) {
             Some(index) => self.join(index, slot),
@@ -190,7 +191,8 @@ impl Bonds {
         }
     }
 
-    /// *Serve*: a name has been looked up that [`Host::look_up`](crate::Host::look_up) was asked for.
+    /// *Serve*: a name has been looked up that [`Host::look_up`](crate::Host::look_up) was asked
+    /// for.
     pub fn on_resolved(&mut self, slot: usize, serial: u64, addresses: io::Result<Vec<SocketAddr>>) {
         if self.streams.get(slot).is_none_or(|bonded| bonded.id as u64 != serial) {
             return;

@@ -1,4 +1,5 @@
-//! What is shown of a bond: its networks, what is believed of each, what went over it, and who waited for whom.
+//! What is shown of a bond: its networks, what is believed of each, what went over it, and who
+//! waited for whom.
 
 use super::Bonds;
 use crate::life::{BondedConnection, Role};
@@ -109,7 +110,8 @@ impl Bonds {
     }
 }
 
-/// What one connection more makes of all as if they were one: what goes at the same time adds up, what is far away is as far as the nearest.
+/// What one connection more makes of all as if they were one: what goes at the same time adds up,
+/// what is far away is as far as the nearest.
 fn add(whole: &mut TcpInfo, one: &TcpInfo) {
     whole.rtt_us = if whole.rtt_us == 0 { one.rtt_us } else { whole.rtt_us.min(one.rtt_us) };
     whole.min_rtt_us = whole.min_rtt_us.min(one.min_rtt_us);

@@ -5,8 +5,8 @@ use intercept::leg;
 use multipath::BondDescriptors;
 
 impl Config {
-    /// Descriptors of a worker that are not for flows: listeners, pipes, connections that arrive while
-    /// the gate shuts.
+    /// Descriptors of a worker that are not for flows: listeners, pipes, connections that arrive
+    /// while the gate shuts.
     const RESERVED_FILES: u64 = 400;
 
     /// How many flows a worker has descriptors for: two each, or as many as its bond needs.
@@ -17,8 +17,8 @@ impl Config {
         (leg::open_files().saturating_sub(Self::RESERVED_FILES + needed.shared as u64) / needed.per_stream as u64).max(1) as usize
     }
 
-    /// How many flows a worker can have at all. Those beyond the soft limit arrive before the firewall
-    /// lets connections pass.
+    /// How many flows a worker can have at all. Those beyond the soft limit arrive before the
+    /// firewall lets connections pass.
     pub(crate) fn hard_limit_of_a_worker(&self) -> usize {
         self.flows_of_a_worker() + Self::RESERVED_FILES as usize / 4
     }

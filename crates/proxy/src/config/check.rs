@@ -93,7 +93,8 @@ impl Config {
         self.prepare().map(drop)
     }
 
-    /// As [`Config::check`]; what the profiles need of the kernel is there for as long as the result is.
+    /// As [`Config::check`]; what the profiles need of the kernel is there for as long as the
+    /// result is.
     pub(crate) fn prepare(&self) -> Result<Controllers, ConfigError> {
         if self.listen.is_empty() {
             return Err(ConfigError::NoListener);
@@ -126,8 +127,8 @@ impl Config {
         Ok(Controllers::of(self.profiles()).map_err(InterceptionError::from)?)
     }
 
-    /// Listeners for named destinations (SOCKS5, bonds) that are reachable from other hosts and limit
-    /// neither clients (`users`) nor destinations (`allow`): the address of each, why that is
+    /// Listeners for named destinations (SOCKS5, bonds) that are reachable from other hosts and
+    /// limit neither clients (`users`) nor destinations (`allow`): the address of each, why that is
     /// doubtful, and the cure.
     pub fn open_listeners(&self) -> Vec<(SocketAddr, &'static str, &'static str)> {
         let mut found = Vec::new();
@@ -148,7 +149,8 @@ impl Config {
         found
     }
 
-    /// What of this configuration differs from `other` in a way that only a restart can bring about.
+    /// What of this configuration differs from `other` in a way that only a restart can bring
+    /// about.
     pub fn needs_restart(&self, other: &Config) -> Option<&'static str> {
         let differs = [
             ("listen", !self.listen.iter().map(Listen::fixed).eq(other.listen.iter().map(Listen::fixed))),

@@ -67,13 +67,15 @@ impl Service {
         Ok(service)
     }
 
-    /// What of `other`, beyond its configuration, differs in a way that only a restart can bring about.
+    /// What of `other`, beyond its configuration, differs in a way that only a restart can bring
+    /// about.
     pub fn needs_restart(&self, other: &Service) -> Option<&'static str> {
         let differs = [("name", self.name != other.name), ("metrics", self.metrics != other.metrics)];
         differs.iter().find(|(_, differs)| *differs).map(|(key, _)| *key)
     }
 
-    /// Reads the text of one; `origin` is what its errors call it. A bond's key and files of users are not read.
+    /// Reads the text of one; `origin` is what its errors call it. A bond's key and files of users
+    /// are not read.
     pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
         let file: File = toml_file::read_toml(text, origin, File::check)?;
         let mut service = Service::default();

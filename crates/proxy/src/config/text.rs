@@ -23,10 +23,10 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 impl FromStr for Listen {
     type Err = String;
 
-    /// `transparent=[::]:5000`, `forward=127.0.0.1:8080=192.0.2.10:80`, `socks5=127.0.0.1:1080` or `bond=[::]:7000`; all but the first with
-    /// `,send-proxy=v2`, the second and third with `,accept-proxy` where wanted, the third with
-    /// `,allow=PREFIX` and `,deny=PREFIX`, as often as wanted, and with `,users=FILE` or
-    /// `,user=NAME:PASSWORD`.
+    /// `transparent=[::]:5000`, `forward=127.0.0.1:8080=192.0.2.10:80`, `socks5=127.0.0.1:1080` or
+    /// `bond=[::]:7000`; all but the first with `,send-proxy=v2`, the second and third with
+    /// `,accept-proxy` where wanted, the third with `,allow=PREFIX` and `,deny=PREFIX`, as often as
+    /// wanted, and with `,users=FILE` or `,user=NAME:PASSWORD`.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut parts = text.split(',');
         let way = parts.next().unwrap_or_default();

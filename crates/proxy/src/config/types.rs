@@ -17,7 +17,8 @@ pub struct Config {
     pub bond: Option<BondConfig>,
     /// The networks over which far legs are bonds; none: all far legs are plain connections.
     pub networks: Vec<Network>,
-    /// B: payload held in each direction of a connection; none: as much as the kernel's own buffers take.
+    /// B: payload held in each direction of a connection; none: as much as the kernel's own buffers
+    /// take.
     pub buffer: Option<Bytes>,
     /// Worker threads.
     pub threads: usize,
@@ -27,8 +28,8 @@ pub struct Config {
     pub idle_timeout: Option<Duration>,
     /// Connections at once; more pass unsplit. None: as many as open files allow.
     pub max_flows: Option<usize>,
-    /// TCP memory of this host above which connections pass unsplit; none: where the kernel itself begins to save
-    /// (the second value of `net.ipv4.tcp_mem`).
+    /// TCP memory of this host above which connections pass unsplit; none: where the kernel itself
+    /// begins to save (the second value of `net.ipv4.tcp_mem`).
     pub memory: Option<Bytes>,
     /// Whether the proxy installs the rules that bring it traffic; else the operator does.
     pub install_rules: bool,
@@ -94,7 +95,8 @@ impl Config {
         Controllers::rename(self.policy.profiles_mut().chain(self.networks.iter_mut().map(|network| &mut network.profile)));
     }
 
-    /// The rules this configuration needs; none when it takes no routed traffic or the operator brings it.
+    /// The rules this configuration needs; none when it takes no routed traffic or the operator
+    /// brings it.
     pub fn rules(&self) -> Option<Rules> {
         self.interception().rules()
     }
@@ -107,7 +109,8 @@ pub struct Listen {
     pub at: SocketAddr,
     /// How it learns where a connection goes on to.
     pub mode: ListenMode,
-    /// Each connection begins with a PROXY protocol header, version 1 or 2, that tells who the client is.
+    /// Each connection begins with a PROXY protocol header, version 1 or 2, that tells who the
+    /// client is.
     pub accept_proxy: bool,
     /// Each far leg is to begin with such a header.
     pub send_proxy: Option<ProxyVersion>,
@@ -120,7 +123,8 @@ pub struct Listen {
 /// How a listener learns where its connections go on to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListenMode {
-    /// Connections routed through this machine, taken by TPROXY; they go on to where they were going, from where they came.
+    /// Connections routed through this machine, taken by TPROXY; they go on to where they were
+    /// going, from where they came.
     Transparent,
     /// To this address.
     Forward(SocketAddr),

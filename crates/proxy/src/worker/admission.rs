@@ -1,5 +1,5 @@
-//! How many connections a worker admits. At its soft limit it tells the gate that it is full; at its
-//! hard limit its listeners stop accepting.
+//! How many connections a worker admits. At its soft limit it tells the gate that it is full; at
+//! its hard limit its listeners stop accepting.
 
 use super::{LISTENER_PAUSE, Worker};
 use crate::gate::GateCommand;
@@ -28,9 +28,10 @@ impl Worker {
         }
     }
 
-    /// The firewall takes its time to shut the gate. Connections that arrive meanwhile are split as long
-    /// as there are descriptors: the backlogs admit no more. At the hard limit the listeners stop
-    /// accepting. Clients retransmit their SYN after one second and are then forwarded unsplit.
+    /// The firewall takes its time to shut the gate. Connections that arrive meanwhile are split as
+    /// long as there are descriptors: the backlogs admit no more. At the hard limit the listeners
+    /// stop accepting. Clients retransmit their SYN after one second and are then forwarded
+    /// unsplit.
     pub(super) fn enforce_hard_limit(&mut self) {
         let (alive, hard_limit) = (self.alive(), self.hard_limit);
         let most = (hard_limit.saturating_sub(alive) / self.listeners.len().max(1)).clamp(LEAST_BACKLOG, BACKLOG);
@@ -51,8 +52,8 @@ impl Worker {
         }
     }
 
-    /// Connections whose handshake is complete and that wait to be accepted: they can no longer pass
-    /// unsplit. Counted only when the worker is close to its soft limit, else 0.
+    /// Connections whose handshake is complete and that wait to be accepted: they can no longer
+    /// pass unsplit. Counted only when the worker is close to its soft limit, else 0.
     pub(super) fn waiting_connections(&self) -> usize {
         if self.context.gate.is_none() || self.alive() + BACKLOG < self.soft_limit {
             return 0;

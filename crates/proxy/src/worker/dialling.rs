@@ -8,8 +8,8 @@ use std::{
 };
 
 impl Worker {
-    /// Gives up far legs that have been connecting for too long. Of those that have been at it for a while the near leg is
-    /// watched too: its end may have gone.
+    /// Gives up far legs that have been connecting for too long. Of those that have been at it for
+    /// a while the near leg is watched too: its end may have gone.
     pub(super) fn check_dialling(&mut self) {
         let now = self.scratch.now;
         while let Some(&(begun, slot)) = self.dialling.front() {

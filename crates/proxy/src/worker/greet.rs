@@ -56,8 +56,8 @@ impl Worker {
             match heard {
                 Ok(GreetingStep::More) => return,
                 Ok(GreetingStep::Reply(bytes)) => {
-                    // A few bytes, which the empty queue of a new connection always takes; a client that never
-                    // hears them would wait.
+                    // A few bytes, which the empty queue of a new connection always takes; a client
+                    // that never hears them would wait.
                     if say(&pending.socket, &bytes) != Ok(bytes.len()) {
                         return self.drop_client(slot, "it cannot be answered", &[]);
                     }
@@ -135,7 +135,8 @@ impl Worker {
         self.begin(Start { near: pending.socket, client, server, others: servers, keep_source: false, preface, heard, socks });
     }
 
-    /// A client goes to a name: over a bond, at whose other end it is looked up, or when it has been looked up.
+    /// A client goes to a name: over a bond, at whose other end it is looked up, or when it has
+    /// been looked up.
     fn begin_by_name(&mut self, slot: usize, name: String, port: u16) {
         let Some(pending) = self.flows.get(slot).and_then(Flow::pending) else { return };
         // What it says meanwhile waits in the kernel.
@@ -183,7 +184,8 @@ impl Worker {
     }
 }
 
-/// Whether the client of a slot is the one with this serial number, and has not said yet where it goes.
+/// Whether the client of a slot is the one with this serial number, and has not said yet where it
+/// goes.
 fn is_pending(flows: &Slab<Flow>, slot: usize, serial: u64) -> bool {
     flows.get(slot).and_then(Flow::pending).is_some_and(|pending| pending.serial == serial)
 }

@@ -20,8 +20,8 @@ pub(super) struct PendingClient {
 /// without a look at the others.
 #[derive(Debug, Default)]
 pub(super) struct PendingQueue {
-    /// Slot, serial number and time of arrival. Those of clients that are pending no longer stay until
-    /// they are passed over.
+    /// Slot, serial number and time of arrival. Those of clients that are pending no longer stay
+    /// until they are passed over.
     arrivals: VecDeque<(usize, u64, Instant)>,
     count: usize,
 }
@@ -32,11 +32,11 @@ impl PendingQueue {
         self.count == 0
     }
 
-    /// Puts a client in the queue. `is_pending` tells whether the client of a slot still is the one with
-    /// this serial number.
+    /// Puts a client in the queue. `is_pending` tells whether the client of a slot still is the one
+    /// with this serial number.
     pub(super) fn push(&mut self, (slot, serial, since): (usize, u64, Instant), is_pending: impl Fn(usize, u64) -> bool) {
-        // Clients that are pending no longer keep their place behind a silent one; at most half of the
-        // places are such.
+        // Clients that are pending no longer keep their place behind a silent one; at most half of
+        // the places are such.
         if self.arrivals.len() > 2 * self.count + 64 {
             self.arrivals.retain(|(slot, serial, _)| is_pending(*slot, *serial));
         }
