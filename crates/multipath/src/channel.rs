@@ -9,7 +9,7 @@ use rustix::{
 use socket2::Socket;
 use std::io::{IoSlice, IoSliceMut};
 
-/// A connection, in the clear or encrypted. Nothing of it ever waits.
+/// A connection, in the clear or encrypted. No call blocks.
 #[derive(Debug)]
 pub(crate) enum Channel {
     Clear(Socket),
@@ -24,8 +24,8 @@ impl Channel {
         }
     }
 
-    /// Sends some of what is in `parts`, and tells how much; [`Errno::AGAIN`]: nothing now. Where
-    /// there is `more` it may wait for that.
+    /// Sends some of `parts` and returns how many bytes; [`Errno::AGAIN`]: none now. With `more` to
+    /// come, the last segment may wait for it.
     pub(crate) fn send(&mut self, parts: &[IoSlice<'_>], more: bool) -> Result<usize, Errno> {
         match self {
             Channel::Clear(socket) => {
@@ -41,7 +41,7 @@ impl Channel {
         }
     }
 
-    /// Sends some of a chunk, which only goes in the clear.
+    /// Sends some of a chunk; only possible in the clear.
     pub(crate) fn pour(&mut self, chunk: &mut PipeChunk) -> Result<usize, Errno> {
         match self {
             Channel::Clear(socket) => chunk.pour(socket),
@@ -49,8 +49,8 @@ impl Channel {
         }
     }
 
-    /// Receives into `parts`, and tells how much; 0: the other end has closed it, [`Errno::AGAIN`]:
-    /// nothing now.
+    /// Receives into `parts` and returns how many bytes; 0: the other end has closed it,
+    /// [`Errno::AGAIN`]: none now.
     pub(crate) fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         match self {
             Channel::Clear(socket) => loop {
@@ -63,7 +63,7 @@ impl Channel {
         }
     }
 
-    /// Sends what is left in its own hands; [`Errno::AGAIN`]: not all now.
+    /// Sends what TLS still holds; [`Errno::AGAIN`]: not all now.
     pub(crate) fn flush(&mut self) -> Result<(), Errno> {
         match self {
             Channel::Clear(_) => Ok(()),
@@ -71,7 +71,7 @@ impl Channel {
         }
     }
 
-    /// What it has taken and still has in its own hands, bytes.
+    /// Bytes that TLS has taken and not sent.
     pub(crate) fn pending(&self) -> usize {
         if let Channel::Encrypted(tls) = self { tls.pending() } else { 0 }
     }

@@ -36,14 +36,14 @@ use std::{
 };
 use units::Span;
 
-/// How much may be moved before others have their turn.
+/// How many bytes may be moved in a turn, so that other streams get theirs.
 const TURN_BYTES: usize = 2 << 20;
-/// What an end of the bond says to the other, before any stream, is no longer.
+/// The longest call or answer, bytes.
 const LONGEST_CALL: u64 = 2048;
-/// A direction that has moved so much has its plain socket tuned for a stream.
+/// Once a direction has moved so many bytes, its plain socket is tuned for bulk data.
 const TUNE_FROM: u64 = 32 * 1024;
-/// How soon to look whether something was acknowledged, which raises no event: at first, and at
-/// last, while nothing is.
+/// How soon to check whether the plain leg's peer has acknowledged, which raises no event: at
+/// first, and at most while nothing changes.
 const TICK: Span = Span(2_000_000);
 const LAST_TICK: Span = Span(250_000_000);
 
@@ -61,7 +61,7 @@ pub(crate) enum Role {
 enum Life {
     /// *Connect*: whether the server was reached is not known yet.
     Calling,
-    /// *Serve*: where it wants to go is not known yet.
+    /// *Serve*: the call that names the server has not arrived yet.
     Called,
     /// *Serve*: the server's name is looked up, or it is being dialled.
     Dialling,
@@ -73,7 +73,7 @@ enum Life {
 #[derive(Debug, Default)]
 pub(crate) struct Wants {
     pub(crate) turn: Turn,
-    /// *Serve*: this is to be dialled.
+    /// *Serve*: the server to dial.
     pub(crate) dial: Option<Target>,
 }
 
@@ -83,27 +83,27 @@ pub(crate) struct BondedConnection {
     pub(crate) role: Role,
     life: Life,
     pub(crate) plain: Option<PlainLeg>,
-    /// Where events of the plain leg find it.
+    /// Index of the plain leg among the bond's sockets.
     pub(crate) entry: usize,
     pub(crate) stream: Stream,
     pub(crate) id: u128,
-    /// Something was heard of the other end.
+    /// The other end has sent or acknowledged something.
     pub(crate) known: bool,
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,
-    /// Where else it may go.
+    /// Further addresses of the server.
     pub(crate) others: Vec<SocketAddr>,
     pub(crate) born: Instant,
-    /// When its far end was last asked for: the other end of the bond, or a server.
+    /// When its far end was last dialled: the other end of the bond, or a server.
     pub(crate) asked: Instant,
     /// What the plain leg gets before the stream's bytes.
     preface: Vec<u8>,
     /// The plain leg has sent its last byte, and it has been read.
     ended: bool,
-    /// It has been sent a FIN.
+    /// A FIN has been passed on to the plain leg.
     passed: bool,
     delivered: bool,
-    /// Bytes read from the plain leg, and written to it, without what no stream carried.
+    /// Bytes of the stream read from the plain leg, and written to it.
     pub(crate) taken: u64,
     pub(crate) given: u64,
     tuned: bool,
@@ -113,16 +113,16 @@ pub(crate) struct BondedConnection {
     /// Since when it has had no connection, and whether the last one was closed by the other end.
     pub(crate) alone: Option<(Instant, bool)>,
     pub(crate) in_again: bool,
-    /// When its turn is due, as the clock has been told.
+    /// When its turn is due, as the timers have it.
     pub(crate) scheduled: Option<Span>,
-    /// When to look at the plain leg again, from now on, and what it had not acknowledged when it
-    /// was last looked at.
+    /// How long until the plain leg's acknowledgements are checked again, the current pause between
+    /// checks, and the bytes that were unacknowledged at the last check.
     tick: Option<Span>,
     pause: Span,
     unacknowledged: usize,
 }
 
-/// The ending that an error of the plain leg makes, or a want of memory.
+/// The ending that an error of the plain leg, or a lack of memory, leads to.
 fn plain_failed(role: Role, life: Life, why: &io::Error) -> Ending {
     match role {
         _ if why.kind() == io::ErrorKind::OutOfMemory => Ending::NoRoom,
@@ -132,7 +132,7 @@ fn plain_failed(role: Role, life: Life, why: &io::Error) -> Ending {
     }
 }
 
-/// The reason that the other end is told.
+/// The reason that the other end is told for an ending.
 pub(crate) fn why(ending: Ending) -> Why {
     use io::ErrorKind as Kind;
     match ending {
@@ -151,7 +151,7 @@ pub(crate) fn why(ending: Ending) -> Why {
     }
 }
 
-/// What the other end's reason is to this one.
+/// The kind of error that the other end's reason stands for.
 fn kind(why: Why) -> io::ErrorKind {
     use io::ErrorKind as Kind;
     match why {
@@ -168,7 +168,7 @@ fn kind(why: Why) -> io::ErrorKind {
 }
 
 impl BondedConnection {
-    /// At the end that dials: a client has come, and wants to go there.
+    /// At the end that dials: begins a stream for a client.
     pub(crate) fn call(
         near: PlainLeg,
         call: &Call,
@@ -187,7 +187,7 @@ impl BondedConnection {
         Ok(this)
     }
 
-    /// At the end that accepts: the first connection of a stream has come.
+    /// At the end that accepts: begins a stream whose first connection has arrived.
     pub(crate) fn called(preface: Option<Preface>, id: u128, stream: Stream, now: Instant) -> Self {
         Self::new(Role::Serve { preface }, Life::Called, id, stream, now)
     }
@@ -224,13 +224,13 @@ impl BondedConnection {
         }
     }
 
-    /// How much its plain leg takes unsent.
+    /// Bounds what its plain leg takes unsent.
     pub(crate) fn with_shares(mut self, shares: Option<Shares>) -> Self {
         self.unsent = shares.map(|shares| shares.unsent);
         self
     }
 
-    /// Its client waits for this answer.
+    /// Sets the answer that its client waits for.
     pub(crate) fn with_reply(mut self, reply: Option<ClientReply>) -> Self {
         if let Role::Connect { reply: awaited } = &mut self.role {
             *awaited = reply;
@@ -250,12 +250,12 @@ impl BondedConnection {
         self.life != Life::Relaying
     }
 
-    /// Whether it is still to hear where it goes.
+    /// Whether the call that names the server has not arrived yet.
     pub(crate) fn is_called(&self) -> bool {
         self.life == Life::Called
     }
 
-    /// What epoll said of the plain leg.
+    /// Takes in what epoll told of the plain leg.
     pub(crate) fn on_events(&mut self, events: Readiness) -> Result<(), Ending> {
         let Some(plain) = &mut self.plain else { return Ok(()) };
         if let Some(why) = plain.take_in(events) {
@@ -272,12 +272,12 @@ impl BondedConnection {
         Ok(())
     }
 
-    /// The ending that an error of the plain leg makes, or a want of memory.
+    /// The ending that an error of the plain leg, or a lack of memory, leads to.
     pub(crate) fn failed(&self, why: &io::Error) -> Ending {
         plain_failed(self.role, self.life, why)
     }
 
-    /// The ending that the other end of the bond makes.
+    /// The ending that a failure of the bond, or of its other end, leads to.
     pub(crate) fn bond_failed(&self, why: io::ErrorKind) -> Ending {
         match self.role {
             Role::Connect { .. } if self.life == Life::Calling => Ending::FarNotReached(why),
@@ -286,7 +286,8 @@ impl BondedConnection {
         }
     }
 
-    /// Moves what can be moved. An error is how it has ended; what it wants holds then, too.
+    /// Moves what can be moved. An error is how the connection has ended; `wants` is valid then,
+    /// too.
     pub(crate) fn proceed(&mut self, now: Span, scratch: &mut Scratch, wants: &mut Wants) -> Result<(), Ending> {
         let relays = self.life == Life::Relaying;
         let heard = scratch.with_buffer(|scratch| self.stream.hear(now, relays, scratch, &mut wants.turn));
@@ -310,8 +311,8 @@ impl BondedConnection {
         wants.turn.again |= took || gave;
         self.pass_end()?;
         self.stream.say(now, &mut wants.turn).map_err(|why| self.failed(&why.into()))?;
-        // What was given out has made room for what the plain leg still has, and nothing else may
-        // tell of that before a round trip is over.
+        // Sending has made room for bytes that the plain leg already has. No event would tell of
+        // them before a round trip is over.
         wants.turn.again |= self.is_to_take();
         if self.is_over()? {
             return Err(Ending::Finished);
@@ -340,12 +341,12 @@ impl BondedConnection {
         Ok(Some(to))
     }
 
-    /// The beginning of what has come and was not read.
+    /// The first bytes that have arrived and were not read.
     fn heard(&self) -> Vec<u8> {
         self.stream.inbound.readable(LONGEST_CALL).flatten().copied().collect()
     }
 
-    /// Whether the plain leg may have something that had better be taken now.
+    /// Whether the plain leg may have bytes that the stream wants now.
     fn is_to_take(&self) -> bool {
         let readable = self.plain.as_ref().is_some_and(|plain| plain.readable);
         readable && self.life != Life::Dialling && !self.ended && self.stream.wants()
@@ -366,7 +367,7 @@ impl BondedConnection {
                 self.taken += taken as u64;
                 return Ok(true);
             }
-            // What was told before this read, holds after it.
+            // Only a FIN reported before this read is known to follow the bytes read.
             let hung_up = plain.hung_up;
             plain.resume_receive().map_err(|why| failed(&why))?;
             match self.stream.take(&*plain) {
@@ -388,7 +389,7 @@ impl BondedConnection {
         Ok(false)
     }
 
-    /// Gives the plain leg what has come; true: there is more.
+    /// Writes what has arrived to the plain leg; true: there is more.
     fn give(&mut self, now: Span) -> Result<bool, Ending> {
         let (role, life) = (self.role, self.life);
         let Some(plain) = self.plain.as_mut().filter(|_| life == Life::Relaying) else { return Ok(false) };
@@ -413,7 +414,7 @@ impl BondedConnection {
         Ok(false)
     }
 
-    /// Bounds what the plain socket takes unsent, once it carries a stream.
+    /// Bounds what the plain socket takes unsent, once it carries bulk data.
     fn tune(&mut self) -> Result<(), Ending> {
         if self.tuned || self.taken.max(self.given) < TUNE_FROM {
             return Ok(());
@@ -426,7 +427,7 @@ impl BondedConnection {
         Ok(())
     }
 
-    /// Passes the stream's end on to the plain leg, and says so when all was delivered.
+    /// Passes the stream's end on to the plain leg, and sends *done* once all was acknowledged.
     fn pass_end(&mut self) -> Result<(), Ending> {
         self.tick = None;
         if !self.stream.inbound.is_read() || !self.preface.is_empty() || self.life != Life::Relaying {
@@ -470,22 +471,22 @@ impl BondedConnection {
         Ok(left <= 1)
     }
 
-    /// The plain leg has not acknowledged so much: it is looked at again soon, and ever later where
-    /// nothing changes. A client that does not read may keep it so for as long as it likes.
+    /// Schedules the next check of the plain leg's unacknowledged bytes. The pause doubles while
+    /// nothing changes: a client that does not read can keep this up for long.
     fn look_again(&mut self, unacknowledged: usize) {
         let changed = mem::replace(&mut self.unacknowledged, unacknowledged) != unacknowledged;
         self.pause = if changed { TICK } else { (self.pause * 2).min(LAST_TICK) };
         self.tick = Some(self.pause);
     }
 
-    /// When its turn is due, if nothing happens before.
+    /// When its turn is due if no event comes first.
     pub(crate) fn wakes(&self, now: Span) -> Option<Span> {
         let tick = self.tick.map(|pause| now + pause);
         [tick, self.stream.wakes(now)].into_iter().flatten().min()
     }
 
-    /// It has ended like this: its plain leg is told, and what its connections are still to carry
-    /// is returned.
+    /// Ends it: answers a waiting client, and returns its connections with the bytes they still
+    /// have to carry.
     pub(crate) fn release(&mut self, ending: Ending) -> Vec<(Member, Vec<u8>)> {
         if let (Role::Connect { reply: Some(reply) }, Life::Calling, Some(plain)) = (self.role, self.life, &self.plain) {
             (reply.refuse)(plain.socket(), ending);
@@ -494,7 +495,7 @@ impl BondedConnection {
         self.stream.part(Some(&last))
     }
 
-    /// A connection of it is gone.
+    /// Notes that a connection was lost.
     pub(crate) fn note_loss(&mut self, why: Lost, now: Instant) {
         if self.stream.members().next().is_none() {
             self.alone = Some((now, why == Lost::Closed));
@@ -514,7 +515,7 @@ impl BondedConnection {
         is_silent.then(|| self.failed(&io::ErrorKind::TimedOut.into()))
     }
 
-    /// How long nothing has moved, as far as was looked.
+    /// How long nothing has moved, as of the checks.
     pub(crate) fn idle(&mut self, now: Instant) -> Duration {
         let moved = self.taken + self.given;
         if moved != self.moved.1 {
@@ -523,7 +524,7 @@ impl BondedConnection {
         now - self.moved.0
     }
 
-    /// Bytes in the plain leg's hands: of its receive queue, and not sent yet.
+    /// Bytes in the plain leg's receive queue, and unsent ones in its send queue.
     pub(crate) fn plain_queues(&self) -> (usize, usize) {
         self.plain.as_ref().map_or((0, 0), |plain| (sys::received(plain), sys::unsent(plain).unwrap_or(0)))
     }

@@ -15,22 +15,21 @@ use std::{
 };
 use units::{Bytes, Span};
 
-/// What is read at once of what is no payload: some frames.
+/// How many bytes are read at once where no payload is expected: some frames.
 const SPILL: usize = 512;
-/// What is read at once behind payload: the next piece's header.
+/// How many bytes are read at once behind payload: the next piece's header.
 const BEHIND: usize = 32;
-/// How much may be read before others have their turn.
+/// How many bytes may be read in a turn, so that others get theirs.
 const TURN_BYTES: usize = 1 << 20;
-/// Until so much was acknowledged a connection is judged by its least round trip.
+/// Until so many bytes were acknowledged, a connection's RTT is taken to be its least.
 const JUDGED: u64 = 32 * 1024;
-/// From this state of the kernel's TCP on (`TCP_CA_Recovery`, `TCP_CA_Loss`) it sends again what
-/// was lost.
+/// From this state on (`TCP_CA_Recovery`, `TCP_CA_Loss`) the kernel's TCP retransmits.
 const RECOVERY: u8 = 3;
-/// So many parts are sent at once.
+/// Most slices of a vectored send.
 const PARTS: usize = 24;
 
-/// Something to be said: a header, and for a piece its bytes. These are the stream's, or in a
-/// chunk; where they are in several places the others follow, without a header.
+/// Something to send: a frame's header, and for a piece its bytes, which are in the stream's buffer
+/// or in a chunk. Where a piece is in several places, the others follow without a header.
 #[derive(Debug)]
 struct Said {
     header: Option<Header>,
@@ -45,7 +44,7 @@ impl Said {
     }
 }
 
-/// How a connection has ended.
+/// How a connection was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Lost {
     /// The other end has closed or reset it.
@@ -53,7 +52,7 @@ pub(crate) enum Lost {
     Closed,
     #[error("{0}")]
     Failed(Errno),
-    /// What came over it is no frame, or breaks the rules.
+    /// What arrived over it is no frame.
     #[error(transparent)]
     BadFrame(#[from] BadFrame),
     #[error(transparent)]
@@ -86,30 +85,31 @@ impl From<Errno> for Lost {
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) channel: Channel,
-    /// Which of the networks of who dialled it goes over.
+    /// The number of its network at the end that dials.
     pub(crate) network: u8,
-    /// Where events find it.
+    /// Its index among the bond's sockets.
     pub(crate) entry: usize,
-    /// What the other end may have under way over it.
+    /// Bound of its receive window.
     window: Option<Bytes>,
     pub(crate) readable: bool,
     /// The other end has closed it: what there is to read is all there will be.
     pub(crate) hung_up: bool,
     reader: Reader,
-    /// Of its pieces, all or some, no byte is copied.
+    /// Its pieces take the zero-copy path, wholly or in part.
     brings_chunks: bool,
     out: VecDeque<Said>,
-    /// How much of the first of these has gone.
+    /// How much of the first of these has been sent.
     gone: usize,
-    /// What has not gone of these in all, bytes.
+    /// Bytes of these that have not been sent.
     own: usize,
-    /// What it was told to wake up for, TCP_NOTSENT_LOWAT.
+    /// The TCP_NOTSENT_LOWAT that it was given.
     lowat: u64,
-    /// What was looked up last.
+    /// TCP_INFO as of the last look.
     pub(crate) info: TcpInfo,
-    /// Payload that came over it.
+    /// Payload that arrived over it.
     pub(crate) received: u64,
-    /// For how long what came over others waited for what came over it.
+    /// How long data that arrived over others waited for data that arrived over it (head-of-line
+    /// blocking).
     pub(crate) waited: Span,
 }
 
@@ -134,30 +134,30 @@ impl Member {
         }
     }
 
-    /// What the scheduler is to know of it.
+    /// Its state, for the scheduler.
     pub(crate) fn look(&mut self) -> Look {
         self.info = sys::tcp_info(&self.channel).unwrap_or_default();
         let info = &self.info;
         let us = |us: u32| Span(u64::from(us) * 1000);
         let window = (u64::from(info.snd_cwnd) * u64::from(info.snd_mss)).min(u64::from(info.snd_wnd).max(u64::from(info.snd_mss)));
         let (delivered, unsent) = (info.bytes_acked, u64::from(info.notsent_bytes));
-        // A handshake may have waited for a radio to wake up, or a processor: the least round trip
-        // says more than the mean of a few.
+        // The RTT of the handshake may include the wake-up of a radio, or a busy processor: the
+        // least RTT says more than the mean of a few.
         let rtt = if delivered < JUDGED { info.rtt_us.min(info.min_rtt_us) } else { info.rtt_us };
-        // The timeout as it is, not as it has become by being waited for in vain.
+        // The retransmission timeout without its exponential backoff.
         let rto = us(info.rto_us >> info.backoff.min(16)).max(us(info.rtt_us));
         Look { delivered, unsent: unsent + self.waiting(), window, srtt: us(rtt), rto, mends: info.ca_state >= RECOVERY }
     }
 
-    /// What waits in this process's own hands, bytes.
+    /// Bytes that wait in this process.
     fn waiting(&self) -> u64 {
         (self.own + self.channel.pending()) as u64
     }
 
-    /// It is to raise an event when less than so much waits.
+    /// Has it raise an event when fewer than so many bytes wait.
     pub(crate) fn wake_below(&mut self, bytes: u64) {
-        // The kernel wakes who waits for it at half of it. Never above what was asked for: it would
-        // be asked again at once, and again.
+        // The kernel raises the event at half of the limit. Never above what was asked for, or the
+        // scheduler would ask again at once.
         let most = 2 * bytes;
         if self.lowat < most / 2 || self.lowat > most {
             let wanted = most - most / 8;
@@ -166,19 +166,19 @@ impl Member {
         }
     }
 
-    /// It is to say this.
+    /// Queues a frame.
     pub(crate) fn say(&mut self, frame: &Frame) {
         self.push(Some(frame.header()), 0, 0, None);
     }
 
-    /// It is to carry this piece, which begins in a chunk, or with so many bytes of the stream's
-    /// buffer; [`carry_on`](Member::carry_on) has the rest.
+    /// Queues a piece that begins at this source; the rest is queued by
+    /// [`carry_on`](Member::carry_on).
     pub(crate) fn carry(&mut self, piece: &Piece, source: PieceSource) {
         let header = Frame::Piece { offset: piece.offset, len: piece.len }.header();
         self.push_source(Some(header), piece.offset, source);
     }
 
-    /// More of the piece that it is to carry, from `offset` on.
+    /// Queues more of the last piece, from `offset` on.
     pub(crate) fn carry_on(&mut self, offset: u64, source: PieceSource) {
         self.push_source(None, offset, source);
     }
@@ -200,8 +200,7 @@ impl Member {
         !self.out.is_empty()
     }
 
-    /// Sends what it can, the bytes of pieces out of `buffer`; false: it has to wait before it can
-    /// send more.
+    /// Sends what the socket takes, the bytes of pieces out of `buffer`; false: more is queued.
     pub(crate) fn send(&mut self, buffer: &Buffer) -> Result<bool, Lost> {
         match self.channel.flush() {
             Ok(()) => {}
@@ -223,7 +222,7 @@ impl Member {
         Ok(true)
     }
 
-    /// Sends what is to be said from the first on, up to a chunk and its header.
+    /// Sends what is queued, up to a chunk and its header.
     fn send_parts(&mut self, buffer: &Buffer) -> Result<usize, Errno> {
         let mut parts = [IoSlice::new(&[]); PARTS];
         let (mut count, mut skip, mut more) = (0, self.gone, false);
@@ -262,9 +261,8 @@ impl Member {
         }
     }
 
-    /// What must still go after it was begun, bytes out of `buffer`; what was not begun is
-    /// forgotten. After an error nothing more may be sent: it would be taken for the rest of what
-    /// was begun.
+    /// The rest of what was sent in part, bytes out of `buffer`; what was not begun is dropped.
+    /// After an error nothing more may be sent: the other end would take it for that rest.
     pub(crate) fn begun(&mut self, buffer: &Buffer) -> Result<Vec<u8>, Errno> {
         let (out, mut gone) = (std::mem::take(&mut self.out), std::mem::take(&mut self.gone));
         self.own = 0;
@@ -285,8 +283,8 @@ impl Member {
         Ok(all)
     }
 
-    /// Reads what has come, as far as its turn goes; payload goes to its place, or to `incoming`
-    /// where there is much, `hear` hears the rest. False: there may be more.
+    /// Reads what has arrived, as far as its turn goes. Payload goes to its place, or to `incoming`
+    /// where there is much; other frames go to `hear`. False: there may be more.
     pub(crate) fn receive(
         &mut self,
         now: Span,
@@ -312,13 +310,13 @@ impl Member {
                 continue;
             }
             let mut spill = [0; SPILL];
-            // Behind what was not copied there may be more of that, of which no more than the
-            // header is to be copied.
+            // The next piece may take the zero-copy path too: then only its header may be read
+            // here.
             let (spilled, behind) = if self.brings_chunks { (Header::PIECE, Header::PIECE) } else { (SPILL, BEHIND) };
             let (mut direct, mut room) = (0, spilled);
             let received = match self.reader.payload() {
                 Some((offset, left)) => {
-                    // Right to where it belongs, and with it the next header.
+                    // Straight into its place, and the next header with it.
                     let place = match inbound.room(offset, left)? {
                         Room::Into(place) => place,
                         Room::Skip(len) => {
@@ -351,7 +349,7 @@ impl Member {
                 inbound.came(now, conn, offset, in_place as u64)?;
             }
             self.interpret(now, conn, &spill[..count - in_place], inbound, &mut hear)?;
-            // A socket that gave less than was asked for has no more, and will tell when it has.
+            // A short read means that the socket is empty; an event tells when it is not.
             if count < direct + room && !self.hung_up && matches!(self.channel, Channel::Clear(_)) {
                 self.readable = false;
             }
@@ -359,8 +357,8 @@ impl Member {
         Ok(true)
     }
 
-    /// Bounds the window, where that is wanted: the kernel forgets it whenever a segment larger
-    /// than any before comes.
+    /// Clamps the window again, where it is bounded: the kernel resets the clamp when a segment
+    /// arrives that is larger than any before.
     fn clamp_again(&self) -> Result<(), Errno> {
         let clamp = |window: Bytes| sys::clamp_window(&self.channel, window.0 as usize);
         self.window.map_or(Ok(()), clamp).map_err(|why| Errno::from_io_error(&why).unwrap_or(Errno::IO))
@@ -421,8 +419,7 @@ mod tests {
         const LEN: usize = 200_000;
         let payload: Vec<u8> = (0..LEN as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let header = Frame::Piece { offset: 0, len: LEN as u64 }.header();
-        // It is left when only its beginning, in a chunk, has gone, and when some of what follows
-        // in the buffer has.
+        // Stops once in the chunk that the piece begins with, once in the buffer behind it.
         for enough in [1, LEN / 2 + 10_000] {
             let (mut buffer, mut outgoing) = (Buffer::new(1 << 20), Outgoing::new(PipePool::new(8)));
             let (mut client, plain) = pair(1 << 20);

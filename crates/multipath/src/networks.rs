@@ -18,57 +18,60 @@ use std::{
 };
 use units::Bytes;
 
-/// Between tries of a network that nothing gets through: at first, and at last.
+/// Pause between attempts over a network that fails: at first, and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
-/// A ready connection that is closed so soon, and twice what it took to be ready, was not wanted.
+/// A ready connection that the other end closes within this time, plus twice the time that it took
+/// to become ready, was not wanted.
 const UNWANTED: Duration = Duration::from_millis(250);
-/// How long its network is doubted.
+/// How long its network counts as failing.
 const DOUBT: Duration = Duration::from_secs(10);
-/// How long a connection may take to be ready, when the last one took no time: a handshake's first
-/// retransmission, and as much again.
+/// The least time that a connection is given to become ready: the first retransmission of a
+/// handshake, and as much again.
 const LEAST_READY_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long it may take at most: five round trips of several seconds each, as over a satellite
+/// The most time that it is given: five round trips of several seconds each, as over a satellite
 /// behind a full queue.
 pub(crate) const MOST_READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Connections dialled at once over one network.
+/// Most connections dialled at once over one network.
 const MOST_DIALLED: usize = 32;
-/// A connection that owes an answer for so long is silent, and for so many of its timeouts.
+/// A connection is silent when its peer has left data unacknowledged for so long, and for so many
+/// retransmission timeouts.
 const SILENCE_MS: u32 = 1000;
 const SILENT_TIMEOUTS: u32 = 2;
 
-/// A network, and what is there of it.
+/// A network and its connections that belong to no stream.
 #[derive(Debug)]
 struct State {
     network: Network,
     /// Ready connections, the oldest first, and since when they are.
     ready: VecDeque<(usize, Instant)>,
-    /// How many are on their way.
+    /// How many connections are being dialled.
     dialling: usize,
-    /// Streams that wait for one.
+    /// Streams that wait for a connection, by slot and id.
     wanting: VecDeque<(usize, u128)>,
     failures: u32,
     next: Instant,
-    /// How long the last one took to be ready.
+    /// How long the last connection took to become ready.
     took: Duration,
     is_up: Option<bool>,
-    /// When one that was ready was last closed as soon as it was: others show nothing for a while.
+    /// When a ready connection was last not wanted. Until some time later, further ready ones do
+    /// not count as success.
     unwanted: Option<Instant>,
 }
 
-/// All of them.
+/// All networks of the end that dials.
 #[derive(Debug)]
 pub(crate) struct Networks {
     all: Vec<State>,
     spares: usize,
-    /// What the other end may have under way over a connection.
+    /// Bound of a connection's receive window.
     connection_window: Option<Bytes>,
-    /// What the other end last said of its window.
+    /// The window that the other end last announced.
     window: Option<u32>,
     draining: bool,
 }
 
-/// Whether a connection has sent something, and nothing comes back.
+/// Whether a connection has sent data and nothing comes back.
 pub(crate) fn is_silent(info: &TcpInfo) -> bool {
     let timeouts = (info.rto_us / 1000).saturating_mul(SILENT_TIMEOUTS);
     info.unacked > 0 && info.backoff > 0 && info.last_ack_recv_ms > SILENCE_MS.max(timeouts.min(5 * SILENCE_MS))
@@ -117,12 +120,12 @@ impl Networks {
         self.all.iter_mut().for_each(|state| state.wanting.clear());
     }
 
-    /// A connection that is ready, the freshest first.
+    /// Takes a ready connection, the freshest first.
     pub(crate) fn take(&mut self, network: usize) -> Option<usize> {
         self.all[network].ready.pop_back().map(|(index, _)| index)
     }
 
-    /// A stream waits for one.
+    /// Notes that a stream waits for a connection.
     pub(crate) fn want(&mut self, network: usize, slot: usize, id: u128) {
         let wanting = &mut self.all[network].wanting;
         if !wanting.contains(&(slot, id)) {
@@ -130,18 +133,18 @@ impl Networks {
         }
     }
 
-    /// A stream that may wait for some is over.
+    /// Forgets a stream that is over.
     pub(crate) fn unwant(&mut self, slot: usize, id: u128) {
         self.all.iter_mut().for_each(|state| state.wanting.retain(|wanting| *wanting != (slot, id)));
     }
 
-    /// The next stream that waits for one.
+    /// The next stream that waits for a connection.
     pub(crate) fn next_wanting(&mut self, network: usize) -> Option<(usize, u128)> {
         self.all[network].wanting.pop_front()
     }
 
-    /// A stream's connection over this network is silent: another is to take its place, a fresh
-    /// one. Those that are too old to tell are returned.
+    /// A stream's connection over this network is silent: a new one is to replace it. Returns ready
+    /// connections that are too old to show that the network works.
     pub(crate) fn suspect(&mut self, network: usize, slot: usize, id: u128, now: Instant) -> Vec<usize> {
         self.want(network, slot, id);
         let silence = Duration::from_millis(SILENCE_MS.into());
@@ -150,9 +153,9 @@ impl Networks {
         old
     }
 
-    /// A ready connection was closed by the other end. One that takes no more of them closes them
-    /// as soon as they come: its network is tried again at longer and longer intervals then, as one
-    /// that nothing gets through.
+    /// A ready connection was closed by the other end. An end that takes no more connections closes
+    /// them at once: its network is then tried again at longer and longer intervals, as one that
+    /// fails.
     pub(crate) fn closed(&mut self, network: usize, index: usize, now: Instant) {
         let state = &mut self.all[network];
         let soon = UNWANTED + 2 * state.took;
@@ -164,7 +167,7 @@ impl Networks {
         }
     }
 
-    /// Now and then: networks that were doubted are so no more.
+    /// Checks whether networks that counted as failing work again.
     pub(crate) fn look(&mut self, now: Instant) {
         for network in 0..self.all.len() {
             let State { unwanted, ready, .. } = &self.all[network];
@@ -174,17 +177,17 @@ impl Networks {
         }
     }
 
-    /// A ready connection is no more.
+    /// Removes a ready connection.
     pub(crate) fn forget(&mut self, network: usize, index: usize) {
         self.all[network].ready.retain(|(ready, _)| *ready != index);
     }
 
-    /// One that was on its way is no more.
+    /// A connection that was being dialled has failed or was dropped.
     pub(crate) fn dialled(&mut self, network: usize) {
         self.all[network].dialling -= 1;
     }
 
-    /// One that was on its way since then is ready.
+    /// A connection that was dialled at `since` is ready.
     pub(crate) fn ready(&mut self, network: usize, index: usize, window: u32, since: Instant, now: Instant) {
         let state = &mut self.all[network];
         state.took = now - since;
@@ -194,7 +197,7 @@ impl Networks {
         self.trust(network, now);
     }
 
-    /// Something gets through this network, and was not closed lately as soon as it did.
+    /// Counts the network as working, unless a ready connection was not wanted lately.
     fn trust(&mut self, network: usize, now: Instant) {
         let state = &mut self.all[network];
         if state.unwanted.is_some_and(|at| now - at < DOUBT) {
@@ -206,7 +209,7 @@ impl Networks {
         }
     }
 
-    /// One could not be had.
+    /// A connection could not be made, or was not wanted.
     pub(crate) fn failed(&mut self, network: usize, why: &HandshakeError, now: Instant) {
         let state = &mut self.all[network];
         state.next = now + (FIRST_PAUSE * 2u32.saturating_pow(state.failures)).min(LAST_PAUSE);
@@ -216,14 +219,13 @@ impl Networks {
         }
     }
 
-    /// How long a connection over this network may take to be ready: the longer, the more have not
-    /// been.
+    /// How long a connection over this network may take to become ready: longer after each failure.
     pub(crate) fn ready_timeout(&self, network: usize) -> Duration {
         let State { took, failures, .. } = self.all[network];
         ((LEAST_READY_TIMEOUT + 3 * took) * (1 + failures)).min(MOST_READY_TIMEOUT)
     }
 
-    /// Begins to connect where another connection is needed; none: nowhere.
+    /// Begins to connect over a network that lacks connections; none: no network does.
     pub(crate) fn dial(&mut self, now: Instant) -> Option<(usize, io::Result<Socket>)> {
         if self.draining && self.all.iter().all(|state| state.wanting.is_empty()) {
             return None;
@@ -231,7 +233,7 @@ impl Networks {
         let spares = if self.draining { 0 } else { self.spares };
         let lacks = |state: &State| {
             let wanted = (spares + state.wanting.len()).min(MOST_DIALLED);
-            // One that nothing gets through is tried by one connection at a time.
+            // A network that fails is tried by one connection at a time.
             let most = if state.failures > 0 { wanted.min(1) } else { wanted };
             now >= state.next && state.ready.len() + state.dialling < most
         };
@@ -258,7 +260,7 @@ pub(crate) fn connect(network: &Network, window: Option<Bytes>) -> io::Result<So
     }
     let probe = TcpKeepalive::new().with_time(Duration::from_secs(20)).with_interval(Duration::from_secs(5)).with_retries(3);
     socket.set_tcp_keepalive(&probe)?;
-    // Which may say otherwise.
+    // The profile may override what was set so far.
     leg::apply(&socket, &network.profile, || Ok(0))?;
     if let Some(mss) = network.profile.mss {
         socket.set_tcp_mss(u32::from(mss))?;
@@ -349,7 +351,8 @@ mod tests {
             now += Duration::from_millis(50);
         }
         assert!((10..=20).contains(&tries), "{tries}");
-        // One that is not closed is believed after a while, and others are made ready beside it.
+        // A connection that is not closed for a while counts as success, and others are dialled
+        // beside it.
         now += LAST_PAUSE;
         all.dial(now).unwrap().1.unwrap();
         all.ready(0, 100, 1 << 20, now, now);

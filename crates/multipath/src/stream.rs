@@ -14,7 +14,7 @@ use rustix::{
 use std::{io::IoSlice, iter};
 use units::Span;
 
-/// So many parts are sent at once.
+/// Most slices of a vectored send.
 const PARTS: usize = 8;
 
 /// A stream, at one of its ends.
@@ -22,24 +22,24 @@ const PARTS: usize = 8;
 pub(crate) struct Stream {
     pub(crate) outbound: Outbound,
     pub(crate) inbound: Inbound,
-    /// What the other end has not acknowledged, or was not sent, where it is not in chunks, and how
-    /// far all of it goes.
+    /// Bytes that were not acknowledged, except those in chunks; and the offset at which all bytes
+    /// taken so far end.
     buffer: Buffer,
     written: u64,
-    /// Absent where bytes have to be looked at, or go over each connection.
+    /// Chunks to send; none where TLS needs the bytes, or they go over each connection.
     outgoing: Option<Outgoing>,
-    /// Absent where bytes have to be looked at.
+    /// Chunks that arrived; none where TLS needs the bytes.
     incoming: Option<Incoming>,
     members: Vec<Option<Member>>,
-    /// Why the other end has given it up.
+    /// The reason by which the other end has given the stream up.
     pub(crate) reset: Option<u8>,
-    /// Since when something that came waits for something that has not.
+    /// Since when data waits that arrived out of order.
     waits_since: Option<Span>,
-    /// What was waited for connections that are gone, and what they carried: by network.
+    /// What lost connections carried, and how long others waited for them, by network.
     past: Vec<(u8, Past)>,
 }
 
-/// What the connections over a network came to that are gone.
+/// What the lost connections over a network came to.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Past {
     pub(crate) sent: u64,
@@ -53,7 +53,7 @@ pub(crate) struct Past {
 pub(crate) enum Taken {
     /// So many bytes, and whether there were more.
     Bytes { count: usize, more: bool },
-    /// The last one was taken before.
+    /// The plain leg has ended; all its bytes were taken before.
     Ended,
 }
 
@@ -62,15 +62,15 @@ pub(crate) enum Taken {
 pub(crate) struct Turn {
     /// There is more to do.
     pub(crate) again: bool,
-    /// These are to raise an event when they can take more.
+    /// Connections that are to raise an event when they can take more.
     pub(crate) rearm: Vec<usize>,
-    /// These are gone.
+    /// Connections that were lost.
     pub(crate) lost: Vec<(Member, Lost)>,
 }
 
 impl Stream {
-    /// Of a window at each end. Where what it carries need not be looked at it carries it in
-    /// `pipes`.
+    /// A stream with these windows at this end and the other. With `pipes` it uses the zero-copy
+    /// path.
     pub(crate) fn new(settings: Settings, window: usize, theirs: u64, pipes: Option<PipePool>) -> Self {
         Stream {
             outbound: Outbound::new(settings, theirs),
@@ -86,7 +86,7 @@ impl Stream {
         }
     }
 
-    /// Takes a connection in; what it is to say first is said already.
+    /// Adds a connection; the frame that joins it to the stream is queued already.
     pub(crate) fn add(&mut self, now: Span, mut member: Member, tier: u8) -> ConnId {
         let conn = self.outbound.add(now, tier);
         self.inbound.add(conn);
@@ -98,7 +98,7 @@ impl Stream {
         conn
     }
 
-    /// Gives a connection up.
+    /// Removes a connection.
     pub(crate) fn lose(&mut self, conn: ConnId) -> Option<Member> {
         let mut member = self.members.get_mut(conn.0).and_then(Option::take)?;
         member.look();
@@ -120,7 +120,7 @@ impl Stream {
         Some(member)
     }
 
-    /// Gives the connection over a network up, where there is one.
+    /// Removes the connection over a network, if there is one.
     pub(crate) fn lose_over(&mut self, network: u8) -> Option<Member> {
         let conn = self.members().find(|(_, member)| member.network == network).map(|(conn, _)| conn)?;
         self.lose(conn)
@@ -134,7 +134,7 @@ impl Stream {
         self.members.iter_mut().flatten().find(|member| member.entry == entry)
     }
 
-    /// What the connections over each network came to that are gone.
+    /// What the lost connections over each network came to.
     pub(crate) fn past(&self) -> &[(u8, Past)] {
         &self.past
     }
@@ -143,21 +143,21 @@ impl Stream {
         self.outbound.seen(conn)
     }
 
-    /// How many bytes it takes now.
+    /// How many bytes its window has room for.
     pub(crate) fn room(&self) -> u64 {
         self.buffer.window() - (self.written - self.outbound.acked())
     }
 
-    /// Whether it had better take more now.
+    /// Whether it wants more bytes now.
     pub(crate) fn wants(&self) -> bool {
         let room = self.room();
         room > 0 && self.outbound.wants(room)
     }
 
-    /// Takes what the plain leg has sent, as far as there is room in one place.
+    /// Takes what the plain leg has sent, as far as there is contiguous room.
     pub(crate) fn take(&mut self, plain: impl AsFd) -> Result<Taken, Errno> {
         let room = self.room();
-        // Slow streams have short pieces, and leave the pipes to others.
+        // Slow streams have short pieces, which are copied: the pipes are for others.
         if self.outbound.piece() >= zero_copy::LEAST as u64
             && let Some(outgoing) = &mut self.outgoing
             && let Some(count) = outgoing.take(&plain, self.written, room, &mut self.buffer)?
@@ -176,8 +176,8 @@ impl Stream {
         }
     }
 
-    /// Gives the plain leg some of what has come, after what is left of its preface, and tells how
-    /// much of the stream that was.
+    /// Writes some of what has arrived to the plain leg, after what is left of its preface; returns
+    /// how many bytes of the stream that were.
     pub(crate) fn give(&mut self, now: Span, plain: impl AsFd, preface: &mut Vec<u8>) -> Result<usize, Errno> {
         let until = self.incoming.as_ref().and_then(Incoming::first);
         let here = until.map_or(u64::MAX, |until| until - self.inbound.first());
@@ -204,7 +204,7 @@ impl Stream {
         self.outbound.offer(bytes as u64);
     }
 
-    /// Takes a few bytes, for which there is room.
+    /// Takes a few bytes; there must be room.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), NoMemory> {
         self.buffer.put(self.written, bytes)?;
         self.wrote(bytes.len());
@@ -216,8 +216,8 @@ impl Stream {
         self.written - self.outbound.acked()
     }
 
-    /// Hears what has come. Unless it `relays`, what the ends say to each other may be among it,
-    /// and is looked at.
+    /// Reads what has arrived over all connections. Unless it `relays`, a call or an answer may be
+    /// among it, which must not be in chunks.
     pub(crate) fn hear(&mut self, now: Span, relays: bool, scratch: &mut [u8], turn: &mut Turn) -> Result<(), StreamError> {
         for index in 0..self.members.len() {
             let Some(member) = self.members[index].as_mut().filter(|member| member.readable) else { continue };
@@ -239,7 +239,7 @@ impl Stream {
             });
             let (next, waiting) = self.inbound.waiting();
             if let Some(since) = self.waits_since.filter(|_| next > before) {
-                // The others waited for this one.
+                // Data of others waited for this connection.
                 member.waited += now - since;
                 self.waits_since = None;
             }
@@ -256,8 +256,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Shares out what there is to send, and says what there is to say.
-    /// An error means that the stream must end.
+    /// Shares out what there is to send, and sends frames and pieces. An error means that the
+    /// stream must end.
     pub(crate) fn say(&mut self, now: Span, turn: &mut Turn) -> Result<(), Errno> {
         if self.outbound.waits() {
             for (index, member) in self.members.iter_mut().enumerate() {
@@ -280,7 +280,7 @@ impl Stream {
                 member.say(&frame);
             }
             if !member.has_something_to_say() {
-                // Of an encrypted one something may be left that was said before.
+                // TLS may hold bytes that were sent before.
                 let _ = member.channel.flush();
             } else if let Err(why) = member.send(&self.buffer) {
                 turn.lost.extend(self.lose(conn).map(|member| (member, why)));
@@ -321,12 +321,13 @@ impl Stream {
         Ok(())
     }
 
-    /// When something is to be done, if nothing happens before.
+    /// When something is due if no event comes first.
     pub(crate) fn wakes(&self, now: Span) -> Option<Span> {
         [self.outbound.next_check(now), self.inbound.next_say()].into_iter().flatten().min()
     }
 
-    /// It is over: each connection, and what must still go over it, `last` after what was begun.
+    /// Ends it: returns each connection and the bytes it still has to carry, `last` after what was
+    /// begun.
     pub(crate) fn part(&mut self, last: Option<&Frame>) -> Vec<(Member, Vec<u8>)> {
         let mut parted = Vec::new();
         for index in 0..self.members.len() {
@@ -340,7 +341,7 @@ impl Stream {
         parted
     }
 
-    /// A stream that stands still leaves its pipes to others. An error means that the stream must
+    /// Copies what is in chunks and gives their pipes back. An error means that the stream must
     /// end.
     pub(crate) fn leave_pipes(&mut self) -> Result<(), Errno> {
         let acked = self.outbound.acked();
@@ -350,7 +351,7 @@ impl Stream {
         self.incoming.as_mut().map_or(Ok(()), |incoming| incoming.copy(&mut self.inbound))
     }
 
-    /// An idle stream keeps no memory that it has no bytes in.
+    /// Frees memory that has no bytes in it, for an idle stream.
     pub(crate) fn forget(&mut self) {
         if self.unacknowledged() == 0 {
             self.buffer.forget();
