@@ -70,10 +70,10 @@ pub(crate) struct Wants {
     pub(crate) again: bool,
     /// The near socket watched from now on.
     pub(crate) watch_near: bool,
-    /// A fresh look by epoll at the near or the far socket.
+    /// The near or the far socket reported again by epoll (rearmed).
     pub(crate) look_near: bool,
     pub(crate) look_far: bool,
-    /// Another turn in a moment: it waits for something that raises no event.
+    /// Another turn after a tick: it waits for something that raises no event.
     pub(crate) tick: bool,
 }
 
@@ -83,13 +83,13 @@ pub(crate) struct Start {
     pub(crate) near: Socket,
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,
-    /// Where else it may go when the server can't be reached.
+    /// Further addresses of the server, to be tried when this one can't be reached.
     pub(crate) others: Vec<SocketAddr>,
     /// Whether the far leg is to come from the client's own address.
     pub(crate) keep_source: bool,
     /// What the server gets before the client's bytes.
     pub(crate) preface: Vec<u8>,
-    /// What the client has said already that is for the server.
+    /// What the client has sent already that is for the server.
     pub(crate) heard: Vec<u8>,
     /// Whether the client waits for a SOCKS reply.
     pub(crate) socks: bool,
@@ -110,16 +110,16 @@ pub(crate) struct Connection {
     connect_timeout: Duration,
     /// The far leg's SYN waits for data to carry (TCP Fast Open).
     syn_waits: bool,
-    /// The far leg takes data though its SYN has not been answered, as far as was looked (TCP Fast
+    /// The far leg takes data although its SYN was not answered yet, as of the last check (TCP Fast
     /// Open).
     syn_unanswered: bool,
     /// The far leg's handshake has not been acknowledged yet.
     owes_ack: bool,
     /// When it was last seen to have moved something, and how much it had moved by then.
     moved: (Instant, u64),
-    /// Whether epoll watches the near socket: not before the far leg is up, if that is soon.
+    /// Whether epoll watches the near socket. That begins when the far leg is up, or takes long.
     pub(crate) watches_near: bool,
-    /// Whether it is among those that want a turn, or a tick.
+    /// Whether it is queued for another turn, or for a tick.
     pub(crate) in_again: bool,
     pub(crate) in_ticking: bool,
     /// From near to far.
@@ -128,8 +128,7 @@ pub(crate) struct Connection {
     down: Direction,
 }
 
-/// What a direction from a leg of profile `source` to one of profile `destination` keeps to besides
-/// B.
+/// The limits, besides B, of a direction between legs of these profiles.
 fn limits(source: &LegProfile, destination: &LegProfile) -> Limits {
     Limits { receive: receive_buffer(source), unsent: destination.not_sent.map(|bytes| bytes.0 as usize) }
 }
@@ -161,8 +160,7 @@ impl Connection {
         if let Err(why) = leg::apply(&near, near_profile, || sys::dscp_of_syn(&near)) {
             return Err((Ending::NearFailed(why.kind()), None));
         }
-        // A SOCKS client speaks when it has heard that its server was reached: there is nothing to
-        // send before that.
+        // A SOCKS client sends data only after the reply that its server was reached.
         let fast_open = far_profile.fast_open && !socks;
         let dial = |to| {
             let call = Call { profile: far_profile, shares, from: source, to, fast_open };
@@ -212,7 +210,7 @@ impl Connection {
             Ok(leg_of(far, profile, shares))
         });
         let Ok((server, far)) = dialled else { return false };
-        // Nothing is known of this socket: that the last one was refused reads like an end.
+        // A new leg: the refusal of the last one reads like an end of file, which must not be kept.
         (self.server, self.far) = (server, far);
         true
     }
@@ -242,7 +240,7 @@ impl Connection {
         self.far.is_silent(now).then_some(Ending::FarFailed(io::ErrorKind::TimedOut))
     }
 
-    /// How long nothing has moved, as far as was looked.
+    /// How long nothing has moved, as of the checks.
     pub(crate) fn idle(&mut self, now: Instant) -> Duration {
         let moved = self.up.carried() + self.down.carried();
         if moved != self.moved.1 {
@@ -272,8 +270,8 @@ impl Connection {
         self.born
     }
 
-    /// Takes in what epoll said of one leg, then moves what can be moved. An error is how the
-    /// connection ended.
+    /// Takes in what epoll told of one leg, then moves what can be moved. An error is how the
+    /// connection has ended.
     pub(crate) fn on_events(&mut self, side: Side, events: Readiness, scratch: &mut Scratch) -> Result<Wants, Ending> {
         let leg = match side {
             Side::Near => &mut self.near,
@@ -288,7 +286,7 @@ impl Connection {
             }
             self.life = Life::Relaying;
             if !self.watches_near {
-                // Its first event tells what it has brought meanwhile.
+                // Its first event tells what has arrived meanwhile.
                 return Ok(Wants { watch_near: true, tick: self.syn_waits, ..Wants::default() });
             }
         }
@@ -321,25 +319,25 @@ impl Connection {
         Ok(wants)
     }
 
-    /// Whether both ends have acknowledged everything, but for a last FIN that nobody waits for: of
-    /// that the kernel takes care.
+    /// Whether both ends have acknowledged everything, except one last FIN: the kernel retransmits
+    /// that after the close.
     fn settled(&self) -> Result<bool, Ending> {
         let (near, far) = (self.unacknowledged(Side::Near)?, self.unacknowledged(Side::Far)?);
         if near + far == 1 {
-            // To be closed in peace, not reset.
+            // Closed in the background, not reset.
             self.leg(if near == 1 { Side::Near } else { Side::Far }).close_gracefully();
         }
         Ok(near + far <= 1)
     }
 
-    /// A moment has passed without an event that it may have waited for.
+    /// To be called a tick after it was wanted.
     pub(crate) fn tick(&mut self, scratch: &mut Scratch) -> Result<Wants, Ending> {
         if mem::take(&mut self.syn_waits) && self.syn_unanswered {
-            // Nothing came that it could have carried: it must go without, or a server that speaks
+            // No data came that the SYN could carry. It is sent without, or a server that sends
             // first never would.
             match rustix::net::send(&self.far, &[], rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL) {
                 Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::INPROGRESS) => {}
-                // A refusal that is told here is told nowhere else.
+                // A refusal reported here is reported nowhere else.
                 Err(errno) => return Err(self.failed(Side::Far, &errno.into())),
             }
         }
@@ -363,12 +361,12 @@ impl Connection {
             }
             let to_has_ended = opposite.ended || self.leg(to).has_hung_up().map_err(|why| self.failed(to, &why))?;
             if to_has_ended && !self.delivered(from)? {
-                // An acknowledgement of data alone raises no event.
+                // An acknowledgement alone raises no event.
                 wants.tick |= !opposite.passed && opposite.finished();
                 continue;
             }
             if opposite.passed && self.acknowledged(to)? {
-                // Nothing is left to wait for: the close itself is the last FIN.
+                // Nothing is left to wait for: closing sends the last FIN.
                 self.leg(to).close_gracefully();
                 return Err(Ending::Finished);
             }
@@ -399,8 +397,8 @@ impl Connection {
     fn failed(&self, side: Side, why: &io::Error) -> Ending {
         match side {
             Side::Near => Ending::NearFailed(why.kind()),
-            // A far end that refuses says so by another error: this one was reached, before we
-            // heard of it.
+            // A far end that refuses causes another error. After this one it had been reached,
+            // though no event told so yet.
             Side::Far if self.is_dialling() && why.kind() != io::ErrorKind::ConnectionReset => Ending::FarNotReached(why.kind()),
             Side::Far => Ending::FarFailed(why.kind()),
         }
@@ -415,7 +413,7 @@ impl Connection {
         }
     }
 
-    /// Gives back what it borrowed, and tells a client that waits for an answer how it ended.
+    /// Gives borrowed pipes back, and answers a SOCKS client that still waits.
     pub(crate) fn release(&mut self, ending: Ending, scratch: &mut Scratch) {
         self.up.release(scratch);
         self.down.release(scratch);
@@ -424,7 +422,7 @@ impl Connection {
         }
     }
 
-    /// The flow as it is now, without what takes a look at its queues.
+    /// The flow as it is now, without the lengths of its queues.
     pub(crate) fn last_stats(&self, now: Instant) -> FlowStats {
         let direction = |direction: &Direction| DirectionStats {
             moved: direction.carried(),
@@ -450,7 +448,7 @@ impl Connection {
         let queues = |stats: &mut DirectionStats, source: BorrowedFd<'_>, destination: BorrowedFd<'_>| {
             let memory = sys::receive_memory(source).unwrap_or_default();
             stats.received = sys::received(source);
-            // What is in order can be read. Only packets beyond a hole take memory and cannot.
+            // Data in order can be read. Only packets beyond a hole take memory and cannot.
             stats.has_hole = stats.received == 0 && memory.used > 0;
             stats.unsent = sys::unsent(destination).unwrap_or(0);
             memory.drops
@@ -468,7 +466,7 @@ impl Connection {
     }
 }
 
-/// Tells a SOCKS client that its far end was not reached, and lets its leg end in peace.
+/// Tells a SOCKS client that its far end was not reached; its leg is closed, not reset.
 pub(crate) fn refuse_socks(near: &Socket, ending: Ending) {
     let code = if let Ending::FarNotReached(why) = ending { socks_code(why) } else { 1 };
     let _ = rustix::net::send(near, &socks_reply(code), rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL);

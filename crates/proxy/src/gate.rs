@@ -1,5 +1,6 @@
-//! Opens and shuts the way from the firewall to the proxy: shut, new connections pass unsplit. A
-//! thread of its own, since the firewall takes its time to answer; workers only drop a note.
+//! Opens and shuts the way from the firewall to the proxy: shut, new connections pass unsplit. It
+//! has a thread of its own, because the firewall takes its time to answer; workers only send a
+//! command.
 
 use crate::{config::Config, failure::Failure};
 use intercept::{
@@ -18,7 +19,7 @@ use std::{
 pub(crate) enum GateCommand {
     /// A worker has no room for more flows, or has it again.
     Full(bool),
-    /// No new connections from now on; the answer comes when none can come any more.
+    /// No new connections from now on; answered when none can arrive any more.
     Shut(mpsc::Sender<()>),
     /// Another limit of TCP memory.
     Memory(Option<u64>),
@@ -58,8 +59,8 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Starts it; it ends, and takes the rules away, when nobody can send it notes any more. When
-    /// the rules are lost and cannot be installed again, it says so to `failures`, and ends.
+    /// Starts it. It ends, and removes the rules, when all senders of commands are gone. When the
+    /// rules are lost and cannot be installed again, it reports that to `failures`, and ends.
     pub(crate) fn start(
         rules: Installed,
         memory_limit: Option<u64>,
@@ -102,7 +103,7 @@ impl Gate {
     }
 
     fn handle(&mut self, note: GateCommand) {
-        // Whoever asked may be gone: nothing is lost with the answer.
+        // The asking thread may be gone; then nobody needs the answer.
         match note {
             GateCommand::Full(true) => self.full_workers += 1,
             GateCommand::Full(false) => self.full_workers = self.full_workers.saturating_sub(1),
@@ -139,7 +140,7 @@ impl Gate {
     }
 
     fn look_at_memory(&mut self) {
-        // Open again only when there is some room, lest it swing.
+        // Hysteresis: open again only when there is some room.
         let short = self
             .memory_limit
             .zip(tcp_memory())

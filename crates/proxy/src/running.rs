@@ -34,9 +34,9 @@ use std::{
 pub struct Proxy {
     workers: Vec<Handle>,
     config: Mutex<Arc<Config>>,
-    /// What the legs have of the kernel: their controllers, and the links that they leave through.
+    /// What the legs need of the kernel: controllers, and the shaped or watched links.
     kernel: Mutex<(Controllers, Option<Egress>)>,
-    /// The way from the firewall, where that is ours.
+    /// The gate's channel and thread, where the firewall's rules are ours.
     gate: Option<(mpsc::Sender<GateCommand>, thread::JoinHandle<()>)>,
     log: Option<thread::JoinHandle<()>>,
     failures: Mutex<Option<mpsc::Receiver<Failure>>>,
@@ -52,7 +52,7 @@ struct Handle {
 
 impl Handle {
     /// Starts a worker, and returns when it listens. When it ends later without having been told
-    /// to, it says so to `failures`.
+    /// to, it reports that to `failures`.
     fn start(
         config: &Arc<Config>,
         failures: mpsc::Sender<Failure>,
@@ -74,8 +74,7 @@ impl Handle {
             match worker {
                 Ok(worker) => {
                     let _ = tell.send(Ok(()));
-                    // The worker is gone after a panic, and with it all that its state could be
-                    // wrong in.
+                    // A panic drops the worker, so that no inconsistent state survives.
                     let why = match panic::catch_unwind(panic::AssertUnwindSafe(|| worker.run())) {
                         Ok(Ok(())) => return ended.end(),
                         Ok(Err(why)) => format!("cannot wait for events: {why}"),
@@ -97,8 +96,8 @@ impl Handle {
 
 impl Proxy {
     /// Starts in the network namespace of the calling thread; returns when every listener listens
-    /// and every rule is in place. `on_end` hears of each flow that ends, on the worker's thread:
-    /// it must not block.
+    /// and every rule is in place. `on_end` is called for each flow that ends, on the worker's
+    /// thread: it must not block.
     pub fn start(mut config: Config, on_end: impl Fn(FlowRecord) + Send + Sync + 'static) -> Result<Self, StartError> {
         leg::raise_open_files();
         config.without_absent_families();
@@ -110,8 +109,8 @@ impl Proxy {
         let rules = config.rules();
         let (failed_parts, failures) = mpsc::channel();
         let failures = Mutex::new(Some(failures));
-        // What has been started is stopped when a later step fails; declared first, it outlives
-        // what its threads listen to.
+        // Dropped when a later step fails, which stops what has been started. Declared before the
+        // channels, so that it outlives what its threads receive from.
         let mut proxy = Proxy {
             workers: Vec::new(),
             config: Mutex::new(config.clone()),
@@ -153,8 +152,8 @@ impl Proxy {
         Ok(proxy)
     }
 
-    /// Where the proxy says that a part of it has failed for good: whoever runs it should then end
-    /// it. The other end is gone when the proxy has ended. None when it was asked for before.
+    /// Receives when a part of the proxy has failed for good: the process should then end.
+    /// Disconnected once the proxy has ended. None when it was taken before.
     pub fn failures(&self) -> Option<mpsc::Receiver<Failure>> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -180,7 +179,7 @@ impl Proxy {
         flows
     }
 
-    /// What all flows came to, those that are not over too.
+    /// The totals of all flows, those that are not over too.
     pub fn totals(&self) -> Totals {
         let (reply, answers) = mpsc::channel();
         self.send_all(|| Command::Totals(reply.clone()));
@@ -192,7 +191,7 @@ impl Proxy {
         totals
     }
 
-    /// Asks the gate; none when there is none.
+    /// Asks the gate; none: there is none.
     fn ask<T>(&self, note: impl FnOnce(mpsc::Sender<T>) -> GateCommand) -> Option<Result<T, ChangeError>> {
         let (notes, _) = self.gate.as_ref()?;
         let (reply, answer) = mpsc::channel();
@@ -212,8 +211,7 @@ impl Proxy {
         Ok(answer??)
     }
 
-    /// Takes another configuration for flows that come from now on: all of it, or nothing and an
-    /// error.
+    /// Takes another configuration for new flows: all of it, or nothing and an error.
     pub fn reload(&self, mut config: Config) -> Result<(), ChangeError> {
         config.without_absent_families();
         let controllers = config.prepare()?;
@@ -226,7 +224,7 @@ impl Proxy {
             Some(egress) => egress.change(config.profiles())?,
             none => *none = Egress::of(config.profiles())?,
         }
-        // Connections that have one of the controllers that go keep it.
+        // Connections keep a controller that is removed.
         kernel.0 = controllers;
         config.rename_controllers();
         if let Some(answer) = self.ask(|reply| GateCommand::Policy(config.policy.rules.clone(), reply)) {
@@ -241,13 +239,13 @@ impl Proxy {
         Ok(())
     }
 
-    /// Takes no new connections (they pass unsplit), and returns when those there are have ended.
+    /// Takes no new connections (they pass unsplit), and returns when the present ones have ended.
     pub fn drain(&mut self) {
         self.begin_drain();
         self.join();
     }
 
-    /// Takes no new connections from now on; those there are go on.
+    /// Takes no new connections from now on; the present ones continue.
     pub fn begin_drain(&self) {
         self.ask(GateCommand::Shut);
         self.send_all(|| Command::Drain);
@@ -266,11 +264,11 @@ impl Proxy {
     fn join(&mut self) {
         let threads = self.workers.iter_mut().filter_map(|worker| worker.thread.take());
         for thread in threads.collect::<Vec<_>>() {
-            // Whatever has ended it was told to those who ask for failures.
+            // A panic has been reported as a failure.
             let _ = thread.join();
         }
-        // Those who sent notes and lines are gone: these end too, and the gate takes the rules with
-        // it.
+        // The senders of commands and lines are gone, so that these threads end; the gate removes
+        // the rules.
         let gate = self.gate.take().map(|(notes, gate)| {
             drop(notes);
             gate

@@ -37,7 +37,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Who hears of each flow that ends.
+/// Called for each flow that ends.
 pub(crate) type OnEnd = Arc<dyn Fn(FlowRecord) + Send + Sync>;
 
 /// What connects a worker to the rest of the proxy.
@@ -53,7 +53,7 @@ pub(crate) struct WorkerContext {
     pub(crate) open_carrier: OpenCarrier,
 }
 
-/// Flows that are being told, from this slot on.
+/// An answer in progress to the question for all flows: it goes on from slot `next`.
 struct Survey {
     next: usize,
     reply: mpsc::Sender<Vec<FlowStats>>,
@@ -62,7 +62,7 @@ struct Survey {
 /// How long a draining worker whose gate is shut still accepts connections whose handshake had
 /// begun before: a handshake at this round trip time.
 const DRAIN_GRACE: Duration = Duration::from_secs(1);
-/// How often connects are checked against their limit.
+/// How often connecting far legs are checked against their timeouts.
 const CONNECT_TICK: Duration = Duration::from_millis(200);
 /// The longest time between two checks of the established connections.
 const CONNECTIONS_CHECK: Duration = Duration::from_secs(5);
@@ -106,22 +106,23 @@ pub(crate) struct Worker {
     reactor: Rc<Reactor>,
     waker: OwnedFd,
     listeners: Vec<WorkerListener>,
-    /// Asked only where the policy speaks of interfaces.
+    /// Needed only where the policy has interfaces.
     routes: Option<Routes>,
     flows: Slab<Flow>,
-    /// Has the connections of which one leg consists of several, where there can be any.
+    /// Carries the connections of which one leg consists of several; none: there are none.
     carrier: Option<Box<dyn Carrier>>,
     /// Clients that have not said yet where they go, in the order of arrival.
     pending: PendingQueue,
     serial: u64,
     /// Connections that have more to do than one turn allows.
     again: VecDeque<usize>,
-    /// Connections that wait for something without an event, and when they get their next turn.
+    /// Connections that wait for something that raises no event, and when they get their next turn.
     ticking: Vec<usize>,
     next_tick: Instant,
-    /// When connects were begun, oldest first.
+    /// Far legs that are connecting, and since when, the oldest first.
     dialling: VecDeque<(Instant, usize)>,
-    /// Those that take their time, and when to look at them next.
+    /// Those that have been connecting for at least [`CONNECT_TICK`], and when they are checked
+    /// next.
     dialling_long: Vec<(Instant, usize)>,
     next_check: Instant,
     next_connections_check: Instant,
@@ -139,7 +140,7 @@ pub(crate) struct Worker {
     hard_limit: usize,
     /// At the hard limit the kernel must complete no further handshakes.
     accept_paused: bool,
-    /// How many may wait to be accepted at a listener.
+    /// The backlog of each listener.
     backlog: usize,
     /// Listeners are not watched until a connection ends: for want of descriptors, or because the
     /// worker is full and nothing can pass unsplit.
@@ -270,8 +271,8 @@ impl Worker {
         Ok(())
     }
 
-    /// How long to wait: not at all while somebody has more to do, a tick while somebody waits for
-    /// the clock.
+    /// How long to wait for events: not at all while a connection has more to do, until the next
+    /// tick while one waits for something that raises no event.
     fn timeout(&self) -> Option<Duration> {
         if !self.again.is_empty() || !self.surveys.is_empty() || self.carrier.as_ref().is_some_and(|carrier| carrier.is_busy()) {
             return Some(Duration::ZERO);
@@ -341,15 +342,15 @@ impl Worker {
     }
 
     fn accept(&mut self, index: usize) {
-        // A bounded batch, so that a flood of connections does not stall those there are.
+        // A bounded batch, so that a flood of new connections does not stall the established ones.
         for _ in 0..64 {
             let Some(listener) = self.listeners.get(index) else { return };
             match listener.accept() {
                 Ok(Some(arrival)) => self.on_arrival(index, arrival),
                 Ok(None) => return,
                 Err(why) => {
-                    // Level-triggered, a listener that can't accept would spin: it rests until a
-                    // descriptor is free.
+                    // The listener is level-triggered: unless it is paused, the loop would spin
+                    // until a descriptor is free.
                     tracing::error!("cannot accept a connection: {why}; it waits until another ends, or for a second");
                     self.pause_listeners(true);
                     self.listeners_resume_at = Some(self.scratch.now + LISTENER_PAUSE);
@@ -425,8 +426,8 @@ impl Worker {
         }
     }
 
-    /// Now and then: has lasting connections kept alive, which short ones are spared, and ends
-    /// those whose peer has gone silent or in which nothing has moved for too long.
+    /// Checks all connections from time to time: switches keepalive on, which short connections are
+    /// spared, and ends those whose peer has gone silent or that have been idle for too long.
     fn check_connections(&mut self) {
         let now = self.scratch.now;
         if now < self.next_connections_check {
@@ -493,7 +494,7 @@ impl Worker {
                     }
                     let rearmed = self.reactor.rearm(connection.socket(side), Token::Leg(slot, side), Readiness::INTEREST);
                     if let Err(errno) = rearmed {
-                        // No event would tell of room any more: the flow would stand still.
+                        // Without this event the flow would stall.
                         tracing::error!("cannot watch a connection: {errno}");
                         return self.end(slot, Ending::NoRoom);
                     }
@@ -516,7 +517,7 @@ impl Worker {
         self.after_end();
     }
 
-    /// Tells of a flow that has ended whoever wants to know.
+    /// Counts, logs and reports a flow that has ended.
     fn record(&mut self, record: FlowRecord) {
         self.totals.add(&record);
         if let Some(lines) = self.lines.as_mut().filter(|_| self.config.log_flows) {

@@ -20,12 +20,12 @@ use rustix::{
 };
 use std::{io, mem};
 
-/// How many bytes, and how often, a direction may move before others get their turn.
+/// How many bytes, in how many rounds, a direction may move in a turn.
 const TURN_BYTES: u64 = 2 << 20;
 const TURN_ROUNDS: usize = 64;
-/// Less than this in a splice is a message.
+/// A splice of fewer bytes is a message.
 const SMALL: usize = 4096;
-/// A direction that has moved so much has its sockets tuned for a stream.
+/// Once a direction has moved so many bytes, its sockets are tuned for bulk data.
 const TUNE_FROM: u64 = 32 * 1024;
 
 /// Which socket an error came from.
@@ -44,10 +44,9 @@ pub enum Fault {
 pub enum Pumped {
     /// It waits for an event.
     Waits,
-    /// It waits for room in the destination's send queue, which only a fresh look by epoll will
-    /// announce.
+    /// It waits for room in the destination's send queue, which epoll announces only once rearmed.
     WaitsForRoom,
-    /// There is more to do, but others have waited long enough.
+    /// There is more to do in another turn.
     Again,
 }
 
@@ -62,7 +61,7 @@ enum Manner {
     Small,
 }
 
-/// What the profiles of the two legs ask for by themselves.
+/// Limits that the profiles of the two legs set.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Limits {
     /// Of the source's receive queue.
@@ -76,26 +75,26 @@ pub struct Limits {
 pub struct Direction {
     shares: Option<Shares>,
     limits: Limits,
-    /// How much of what it moves no source has sent.
+    /// Bytes of the preface, which no source has sent.
     preface: usize,
     manner: Manner,
-    /// The sockets have been given their shares of the bound.
+    /// The sockets have been tuned for bulk data.
     tuned: bool,
     /// The source has sent its last byte, and it has been read.
     pub ended: bool,
     /// The end of file has been passed on to the destination.
     pub passed: bool,
-    /// Bytes given to the destination, its preface too.
+    /// Bytes given to the destination, the preface included.
     moved: u64,
     pipe: Option<Pipe>,
     in_pipe: usize,
-    /// What a destination did not take at once of what was copied.
+    /// Copied bytes that the destination did not take at once.
     rest: Vec<u8>,
 }
 
 impl Direction {
-    /// One that gives `preface`, which no source has sent, to the destination before all else, and
-    /// then what has been `heard` of the source already.
+    /// A direction that first gives the destination `preface`, which no source has sent, and then
+    /// `heard`, which was read from the source already.
     pub fn new(shares: Option<Shares>, limits: Limits, preface: Vec<u8>, heard: Vec<u8>) -> Self {
         let manner = if shares.is_some_and(|shares| shares.pipe == 0) { Manner::Small } else { Manner::Messages };
         Direction {
@@ -118,25 +117,25 @@ impl Direction {
         self.moved.saturating_sub(self.preface as u64)
     }
 
-    /// Whether the destination has been given nothing yet, no preface either.
+    /// Whether the destination has been given nothing yet, not even a preface.
     pub fn has_moved_nothing(&self) -> bool {
         self.moved == 0
     }
 
-    /// Bytes in the proxy's own hands.
+    /// Bytes that are in neither socket.
     pub fn in_hand(&self) -> usize {
         self.in_pipe + self.rest.len()
     }
 
-    /// Whether everything that will ever come has been given to the destination.
+    /// Whether all bytes up to the source's end have been given to the destination.
     pub fn finished(&self) -> bool {
         self.ended && self.in_hand() == 0
     }
 
-    /// Gives what it borrowed back; what it still holds is lost.
+    /// Gives its pipe back; bytes that are still in it are lost.
     pub fn release(&mut self, scratch: &mut Scratch) {
         if self.pipe.take().is_some() {
-            // Not empty: of no use to anybody else.
+            // It is not empty, and cannot be used again.
             scratch.lent -= 1;
         }
     }
@@ -164,9 +163,8 @@ impl Direction {
                     self.manner = Manner::Bulk;
                 }
             } else {
-                // Once a turn: what comes meanwhile is worth more when there is more of it.
-                // (SO_RCVLOWAT would wait for that, but has the kernel acknowledge every packet
-                // until then.)
+                // Once a turn: a later splice moves more bytes at once. (SO_RCVLOWAT would wait for
+                // them, but has the kernel acknowledge every packet until then.)
                 self.splice(source, destination, scratch)?;
                 spliced = true;
             }
@@ -194,11 +192,11 @@ impl Direction {
         source.pause_receive().map_err(Fault::Source)
     }
 
-    /// Bounds what the destination takes unsent: short connections are spared the call.
+    /// Bounds what the destination takes unsent. Short connections are spared the system calls.
     fn tune(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg) -> Result<(), Fault> {
         self.tuned = true;
         let Some(shares) = self.shares.filter(|_| self.manner != Manner::Small) else { return Ok(()) };
-        // What a profile asks for stays, where it is less.
+        // A lower limit of a profile stays.
         if self.limits.receive.is_some_and(|bytes| bytes > shares.receive) {
             source.bound_receive(shares.receive).map_err(Fault::Source)?;
         }
@@ -258,10 +256,10 @@ impl Direction {
         Ok(())
     }
 
-    /// Copies what fits into `buffer`, and tells how much that was.
+    /// Copies what fits into `buffer`; returns how many bytes.
     fn copy(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, buffer: &mut [u8]) -> Result<usize, Fault> {
-        // What was told before this read, holds after it; what comes during it, is told by another
-        // event.
+        // Only a FIN reported before this read is known to follow the bytes read; a later one
+        // raises another event.
         let hung_up = source.hung_up;
         source.resume_receive().map_err(Fault::Source)?;
         match recv(&*source, &mut *buffer, RecvFlags::DONTWAIT) {
@@ -271,8 +269,8 @@ impl Direction {
             }
             Ok((_, count)) => {
                 if count < buffer.len() && !source.urgent {
-                    // There was no more. Only at an urgent mark a read stops early, and that was
-                    // told before, or will be.
+                    // A short read means that there is no more: a read stops early only at an
+                    // urgent mark, of which an event tells.
                     source.readable = false;
                     self.ended = hung_up;
                 }
@@ -282,7 +280,7 @@ impl Direction {
             }
             Err(Errno::AGAIN) => {
                 source.readable = false;
-                // Splice can go again.
+                // Behind the urgent mark splice works again.
                 source.urgent = false;
                 Ok(0)
             }
@@ -291,7 +289,7 @@ impl Direction {
         }
     }
 
-    /// Copies as much as the bound leaves room for; false when that is nothing.
+    /// Copies as much as the bound leaves room for; false: there is none.
     fn copy_within_bound(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, scratch: &mut Scratch) -> Result<bool, Fault> {
         let unsent = sys::unsent(&*destination).map_err(Fault::Destination)?;
         let most_unsent = self.shares.map_or(usize::MAX, |shares| shares.unsent);
@@ -312,7 +310,7 @@ impl Direction {
         Ok(())
     }
 
-    /// Sends what the destination takes, and notes when it takes no more.
+    /// Sends what the destination takes; clears `writable` when it takes no more.
     fn send(&mut self, destination: &mut PlainLeg, bytes: &[u8]) -> Result<usize, Fault> {
         match send(&*destination, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(count) => {
@@ -320,7 +318,7 @@ impl Direction {
                 Ok(count)
             }
             Err(Errno::INTR) => Ok(0),
-            // In progress: a SYN that could have carried the bytes has gone without them.
+            // EINPROGRESS: the SYN was sent without the bytes that it could have carried.
             Err(Errno::AGAIN | Errno::INPROGRESS) => {
                 destination.writable = false;
                 Ok(0)

@@ -1,5 +1,5 @@
-//! A pipe, through which bytes go from one socket to another by reference: their pages are passed
-//! on, never copied.
+//! A pipe, through which bytes go from one socket to another by reference: pages are passed on, not
+//! copied.
 
 use rustix::{
     fd::{AsFd, OwnedFd},
@@ -9,10 +9,10 @@ use rustix::{
 };
 use std::io;
 
-/// Never SPLICE_F_MORE: the last bytes before a pause would wait for more that does not come.
+/// Not SPLICE_F_MORE: the last bytes before a pause would wait for more that does not come.
 const FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
 
-/// A pipe. Nothing of it ever waits, where sockets do not.
+/// A pipe. No call blocks, where the sockets do not.
 #[derive(Debug)]
 pub struct Pipe {
     read: OwnedFd,
@@ -20,7 +20,7 @@ pub struct Pipe {
     size: usize,
 }
 
-/// What came of filling a pipe.
+/// What filling a pipe came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Filled {
     /// So many bytes came.
@@ -33,12 +33,12 @@ pub enum Filled {
 }
 
 impl Pipe {
-    /// Room in a pipe: as much as an unprivileged process may have. A packet takes a slot whatever
-    /// its size, so that a pipe of this size may hold far less.
+    /// Size of a pipe, bytes: the most that an unprivileged process may have. Each packet takes a
+    /// slot whatever its size, so that such a pipe may hold far less.
     pub const ROOM: usize = 1 << 20;
 
-    /// As large as it gets: past its share of pipe pages (fs.pipe-user-pages-soft) a user gets
-    /// small pipes, which are slower, no more.
+    /// A pipe of [`ROOM`](Self::ROOM), or a smaller one, which is only slower, once the user's
+    /// processes have used up their share of pipe pages (fs.pipe-user-pages-soft).
     pub fn new() -> io::Result<Self> {
         let (read, write) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
         let size = fcntl_setpipe_size(&write, Self::ROOM).unwrap_or(0);
@@ -50,19 +50,18 @@ impl Pipe {
         self.size >= Self::ROOM
     }
 
-    /// Takes what a socket has, `most` bytes at the most. Where the pipe was empty [`Errno::AGAIN`]
-    /// can only mean an empty receive queue.
+    /// Takes what a socket has, `most` bytes at the most. If the pipe was empty, [`Errno::AGAIN`]
+    /// means an empty receive queue.
     pub fn fill(&self, source: impl AsFd, most: usize) -> Result<Filled, Errno> {
         match splice(&source, None, &self.write, None, most, FLAGS)? {
-            // Splice says so at an urgent mark too, once a FIN has come.
+            // Splice returns 0 at an urgent mark too, once a FIN has come.
             0 if has_ended(&source) => Ok(Filled::Ended),
             0 => Ok(Filled::AtUrgentMark),
             count => Ok(Filled::Bytes(count)),
         }
     }
 
-    /// Gives some of its bytes away, `most` at the most: to a socket, another pipe, or whatever
-    /// takes them.
+    /// Moves some of its bytes, `most` at the most, to a socket, another pipe or a file.
     pub fn pour(&self, destination: impl AsFd, most: usize) -> Result<usize, Errno> {
         splice(&self.read, None, destination, None, most, FLAGS)
     }
@@ -72,12 +71,12 @@ impl Pipe {
         self.pour(&other.write, most)
     }
 
-    /// Gives another pipe the first of its bytes, and keeps them; tells how many.
+    /// Gives another pipe its first bytes by reference and keeps them; returns how many.
     pub fn share(&self, other: &Pipe, most: usize) -> Result<usize, Errno> {
         tee(&self.read, &other.write, most, FLAGS)
     }
 
-    /// Copies the first of its bytes out, as many as there is room for: it must have so many.
+    /// Copies its first bytes out, as many as `room` has; it must have so many.
     pub fn read(&self, mut room: &mut [u8]) -> Result<(), Errno> {
         while !room.is_empty() {
             match rustix::io::read(&self.read, &mut *room)? {
@@ -89,8 +88,8 @@ impl Pipe {
     }
 }
 
-/// Whether there is surely nothing more to read. A look that fails proves nothing: to take it for
-/// an end of file would end the other leg cleanly before its last byte.
+/// Whether the source has ended for certain. A read that fails proves nothing: to take it for an
+/// end of file would close the other leg cleanly before its last byte.
 fn has_ended(source: impl AsFd) -> bool {
     matches!(recv(source, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT), Ok((_, 0)))
 }

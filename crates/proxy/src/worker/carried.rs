@@ -1,4 +1,5 @@
-//! Connections that a carrier takes: the worker brings them in, and hears of those that have ended.
+//! Connections that the carrier takes: the worker hands them over, and records those that have
+//! ended.
 
 use super::Worker;
 use crate::{connection::Start, greeting::RequestedServer};
@@ -29,7 +30,7 @@ impl Worker {
         }
     }
 
-    /// What of the carrier is due, and what has ended of its connections.
+    /// Lets the carrier do what is due, and records its connections that have ended.
     pub(super) fn turn_of_carrier(&mut self) {
         if let Some(carrier) = &mut self.carrier {
             carrier.turn(&mut self.scratch);

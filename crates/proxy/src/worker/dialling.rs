@@ -8,8 +8,8 @@ use std::{
 };
 
 impl Worker {
-    /// Gives up far legs that have been connecting for too long. Of those that have been at it for
-    /// a while the near leg is watched too: its end may have gone.
+    /// Gives up far legs that have been connecting for too long. Once one has been connecting for
+    /// [`CONNECT_TICK`], its near leg is watched too: the client may give up.
     pub(super) fn check_dialling(&mut self) {
         let now = self.scratch.now;
         while let Some(&(begun, slot)) = self.dialling.front() {
@@ -17,7 +17,7 @@ impl Worker {
                 if now - begun < CONNECT_TICK {
                     break;
                 }
-                // One that takes data before it is connected is watched already.
+                // With TCP Fast Open the near leg is watched already.
                 if self.flows.get(slot).and_then(Flow::split).is_some_and(|connection| !connection.watches_near) {
                     self.watch_leg(slot, Side::Near);
                 }
@@ -39,7 +39,8 @@ impl Worker {
         }
     }
 
-    /// How long a connection may take that has been dialling since then; none when it no longer is.
+    /// How long the far leg of a connection that was begun then may take; none: it connects no
+    /// longer.
     fn still_dials(&self, begun: Instant, slot: usize) -> Option<Duration> {
         let connection = self.flows.get(slot)?.split()?;
         (connection.is_dialling() && connection.born() == begun).then(|| connection.connect_timeout())

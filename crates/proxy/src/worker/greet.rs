@@ -41,7 +41,7 @@ impl Worker {
         Some(*pending)
     }
 
-    /// A client that has not said yet where it goes says something, or goes away.
+    /// Reads what a pending client has sent, and goes on with its greeting.
     pub(super) fn on_client(&mut self, slot: usize) {
         let Some(pending) = self.flows.get_mut(slot).and_then(Flow::pending_mut) else { return };
         let mut bytes = [0; 2048];
@@ -56,8 +56,8 @@ impl Worker {
             match heard {
                 Ok(GreetingStep::More) => return,
                 Ok(GreetingStep::Reply(bytes)) => {
-                    // A few bytes, which the empty queue of a new connection always takes; a client
-                    // that never hears them would wait.
+                    // A few bytes, which the empty send queue of a new connection always takes. A
+                    // client that never received them would wait.
                     if say(&pending.socket, &bytes) != Ok(bytes.len()) {
                         return self.drop_client(slot, "it cannot be answered", &[]);
                     }
@@ -74,7 +74,7 @@ impl Worker {
         }
     }
 
-    /// The name has been looked up that a client wants to go to.
+    /// The name that a client wants to connect to has been looked up.
     pub(super) fn on_resolved(&mut self, slot: usize, serial: u64, addresses: io::Result<Vec<SocketAddr>>) {
         if !is_pending(&self.flows, slot, serial) {
             return;
@@ -86,8 +86,7 @@ impl Worker {
         }
     }
 
-    /// A client has named its destination. Of several addresses only those are dialled that its
-    /// listener permits.
+    /// A client has named its destination. Only addresses that its listener permits are dialled.
     fn begin_where_permitted(&mut self, slot: usize, servers: Vec<SocketAddr>) {
         let Some(pending) = self.flows.get(slot).and_then(Flow::pending) else { return };
         let client = pending.greeting.client.unwrap_or(pending.client);
@@ -111,7 +110,7 @@ impl Worker {
         }
     }
 
-    /// Tells a client of SOCKS5 that it may not go there.
+    /// Tells a SOCKS5 client that it may not connect to a server.
     fn refuse_client(&mut self, slot: usize, server: SocketAddr, why: &io::Error) {
         let Some(pending) = self.take_pending(slot) else { return };
         let client = pending.greeting.client.unwrap_or(pending.client);
@@ -122,7 +121,7 @@ impl Worker {
         self.after_end();
     }
 
-    /// A client has said where it goes: from now on it is a connection.
+    /// A client's greeting is complete: begins its connection.
     pub(super) fn begin_greeted(&mut self, slot: usize, mut servers: Vec<SocketAddr>) {
         let Some(pending) = self.take_pending(slot) else { return };
         let _ = self.reactor.unwatch(&pending.socket);
@@ -135,11 +134,11 @@ impl Worker {
         self.begin(Start { near: pending.socket, client, server, others: servers, keep_source: false, preface, heard, socks });
     }
 
-    /// A client goes to a name: over a bond, at whose other end it is looked up, or when it has
-    /// been looked up.
+    /// A client wants to connect to a name: over a bond, whose other end looks it up, or once it
+    /// has been looked up here.
     fn begin_by_name(&mut self, slot: usize, name: String, port: u16) {
         let Some(pending) = self.flows.get(slot).and_then(Flow::pending) else { return };
-        // What it says meanwhile waits in the kernel.
+        // What it sends meanwhile stays in its receive queue.
         let _ = self.reactor.unwatch(&pending.socket);
         let client = pending.greeting.client.unwrap_or(pending.client);
         if !self.is_carried(client, None) {
@@ -175,7 +174,7 @@ impl Worker {
         self.after_end();
     }
 
-    /// Gives up clients that have not said where they go for as long as a connect may take.
+    /// Gives up clients whose greeting has taken as long as a connect may.
     pub(super) fn check_clients(&mut self) {
         let Some(since) = self.scratch.now.checked_sub(self.config.connect_timeout) else { return };
         while let Some(slot) = self.pending.late(since, |slot, serial| is_pending(&self.flows, slot, serial)) {
@@ -190,7 +189,7 @@ fn is_pending(flows: &Slab<Flow>, slot: usize, serial: u64) -> bool {
     flows.get(slot).and_then(Flow::pending).is_some_and(|pending| pending.serial == serial)
 }
 
-/// Sends what a client's socket takes at once, and tells how much that was.
+/// Sends what a client's socket takes at once; returns how many bytes.
 fn say(socket: &Socket, bytes: &[u8]) -> Result<usize, Errno> {
     loop {
         match send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {

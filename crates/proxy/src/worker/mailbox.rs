@@ -6,14 +6,14 @@ use relay::FlowStats;
 use rustix::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 
-/// What a worker may be told.
+/// What a worker may be told to do.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Tell every flow, some at a time.
+    /// Report every flow, some at a time.
     Flows(mpsc::Sender<Vec<FlowStats>>),
-    /// Tell what all flows came to, those that are not over too.
+    /// Report the totals of all flows, those that are not over too.
     Totals(mpsc::Sender<Totals>),
-    /// New flows by this from now on.
+    /// Take this configuration for new flows.
     Reload(Arc<Config>),
     /// A name has been looked up.
     Resolved(Answer),
@@ -23,7 +23,7 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// Where a worker is told things.
+/// Where a worker gets its commands.
 #[derive(Debug, Clone)]
 pub(crate) struct Mailbox {
     pub(crate) commands: mpsc::Sender<Command>,
@@ -33,7 +33,7 @@ pub(crate) struct Mailbox {
 
 impl Mailbox {
     pub(crate) fn send(&self, command: Command) {
-        // A worker that is gone has nothing left to be told.
+        // A worker that has ended needs no more commands.
         let _ = self.commands.send(command);
         sys::signal(&self.waker);
     }

@@ -1,14 +1,14 @@
-//! What a worker tells of its flows.
+//! What a worker reports of its flows.
 
 use super::Worker;
 use crate::meter::Totals;
 use std::mem;
 
-/// How many slots a survey looks at before traffic has its turn again.
+/// How many slots a survey covers in a turn, so that traffic gets its own.
 const SURVEYED: usize = 128;
 
 impl Worker {
-    /// What all flows came to, those that are not over too.
+    /// The totals of all flows, those that are not over too.
     pub(super) fn totals(&self) -> Totals {
         let mut totals = self.totals.clone();
         totals.flows = self.alive() as u64;
@@ -23,11 +23,11 @@ impl Worker {
         totals
     }
 
-    /// Tells some more of the flows to whoever asked.
+    /// Reports some more of the flows that were asked for.
     pub(super) fn survey(&mut self) {
         for mut survey in mem::take(&mut self.surveys) {
             if let Some(carrier) = self.carrier.as_ref().filter(|_| survey.next == 0) {
-                // Who asked may have gone away.
+                // The asking thread may have given up.
                 let _ = survey.reply.send(carrier.stats());
             }
             let end = self.flows.bound().min(survey.next + SURVEYED);
