@@ -12,7 +12,7 @@ mod view;
 use crate::{
     channel::Channel,
     handshake::{Credentials, Handshake},
-    host::{Host, Preface},
+    host::{BondHost, Preface},
     life::BondedConnection,
     linger::Linger,
     networks::Networks,
@@ -39,9 +39,9 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What a socket that epoll watches is used for.
 #[derive(Debug)]
-enum Entry {
+enum BondSocket {
     /// A connection whose ends do not know each other yet.
-    Handshake(Box<Handshake>, Origin),
+    Handshake(Box<Handshake>, HandshakeOrigin),
     /// A ready connection over this network, and the window of the other end; *connect*.
     Pooled(Channel, usize, u32),
     /// An authenticated connection that has joined no stream yet, the window of the other end, and
@@ -57,7 +57,7 @@ enum Entry {
 
 /// Where a connection in its handshake comes from.
 #[derive(Debug, Clone, Copy)]
-enum Origin {
+enum HandshakeOrigin {
     /// Dialled over this network.
     Dialled(usize),
     /// Accepted at a listener with this preface for servers.
@@ -67,11 +67,11 @@ enum Origin {
 /// The bond of one event loop: its streams, their connections, and the connections kept ready.
 #[derive(Debug)]
 pub struct Bonds {
-    host: Box<dyn Host>,
+    host: Box<dyn BondHost>,
     credentials: Credentials,
     reactor: Rc<Reactor>,
     pipes: PipePool,
-    entries: Slab<Entry>,
+    entries: Slab<BondSocket>,
     streams: Slab<Box<BondedConnection>>,
     by_id: BTreeMap<u128, usize>,
     past: VecDeque<u128>,
@@ -94,7 +94,7 @@ impl Bonds {
     ///
     /// # Errors
     /// When the bond has no key, or cannot encrypt.
-    pub fn new(host: Box<dyn Host>, networks: &[Network], reactor: Rc<Reactor>) -> Result<Self, String> {
+    pub fn new(host: Box<dyn BondHost>, networks: &[Network], reactor: Rc<Reactor>) -> Result<Self, String> {
         let bond = host.bond();
         let credentials = Credentials::of(bond)?;
         let now = Instant::now();
@@ -122,7 +122,7 @@ impl Bonds {
     }
 
     /// Takes another configuration, for streams that begin from now on.
-    pub fn reload(&mut self, host: Box<dyn Host>) {
+    pub fn reload(&mut self, host: Box<dyn BondHost>) {
         self.host = host;
     }
 
@@ -135,7 +135,7 @@ impl Bonds {
     pub fn drain(&mut self) {
         self.draining = true;
         for index in 0..self.entries.bound() {
-            if matches!(self.entries.get(index), Some(Entry::Pooled(..))) {
+            if matches!(self.entries.get(index), Some(BondSocket::Pooled(..))) {
                 self.drop_entry(index);
             }
         }
@@ -144,7 +144,7 @@ impl Bonds {
 
     /// Whether nothing is left that must end by itself.
     pub fn is_over(&self) -> bool {
-        self.stream_count() == 0 && !self.entries.iter().any(|(_, entry)| matches!(entry, Entry::Linger(_)))
+        self.stream_count() == 0 && !self.entries.iter().any(|(_, entry)| matches!(entry, BondSocket::Linger(_)))
     }
 
     fn time(&self) -> Span {
@@ -159,9 +159,9 @@ impl Bonds {
     fn drop_entry(&mut self, index: usize) {
         if let Some(entry) = self.entries.remove(index) {
             match entry {
-                Entry::Pending(..) => self.pending -= 1,
-                Entry::Pooled(_, network, _) => self.networks.forget(network, index),
-                Entry::Handshake(_, Origin::Dialled(network)) => self.networks.dialled(network),
+                BondSocket::Pending(..) => self.pending -= 1,
+                BondSocket::Pooled(_, network, _) => self.networks.forget(network, index),
+                BondSocket::Handshake(_, HandshakeOrigin::Dialled(network)) => self.networks.dialled(network),
                 _ => {}
             }
         }
@@ -181,8 +181,8 @@ impl Bonds {
         self.now = scratch.now;
         match self.entries.get_mut(index) {
             None => {}
-            Some(Entry::Handshake(..)) => self.on_handshake(index, scratch),
-            Some(Entry::Pooled(channel, network, _)) => {
+            Some(BondSocket::Handshake(..)) => self.on_handshake(index, scratch),
+            Some(BondSocket::Pooled(channel, network, _)) => {
                 let network = *network;
                 // No data is due before it joins a stream: it has ended, or the peer is not one of
                 // ours. TLS may have messages of its own.
@@ -192,8 +192,8 @@ impl Bonds {
                     self.drop_entry(index);
                 }
             }
-            Some(Entry::Pending(..)) => self.on_pending(index, scratch),
-            Some(Entry::Member(slot)) => {
+            Some(BondSocket::Pending(..)) => self.on_pending(index, scratch),
+            Some(BondSocket::Member(slot)) => {
                 let slot = *slot;
                 if let Some(bonded) = self.streams.get_mut(slot) {
                     if let Some(member) = bonded.stream.member(index) {
@@ -203,7 +203,7 @@ impl Bonds {
                     self.proceed(slot, scratch);
                 }
             }
-            Some(Entry::Plain(slot)) => {
+            Some(BondSocket::Plain(slot)) => {
                 let slot = *slot;
                 if let Some(bonded) = self.streams.get_mut(slot) {
                     match bonded.on_events(events) {
@@ -212,7 +212,7 @@ impl Bonds {
                     }
                 }
             }
-            Some(Entry::Linger(linger)) => {
+            Some(BondSocket::Linger(linger)) => {
                 let step = linger.proceed();
                 self.after_linger(index, step);
             }

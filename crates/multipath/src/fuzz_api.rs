@@ -1,7 +1,7 @@
 //! What the fuzz targets try of this crate that is private to it. Not an API.
 
 use crate::{
-    handshake::{Credentials, Handshake, HandshakeError, HandshakeStep},
+    handshake::{Credentials, Handshake, HandshakeFailure, HandshakeStep},
     tls::Encryption,
 };
 use bond::{Dialled, Key};
@@ -19,19 +19,19 @@ const WINDOWS: [u32; 2] = [7000, 9000];
 const TURNS: usize = 40;
 
 /// One side of a connection, as far as it has come.
-enum Side {
+enum HandshakeEnd {
     Waits(Box<Handshake>),
     In(u32),
-    Refused(HandshakeError),
+    Refused(HandshakeFailure),
 }
 
-impl Side {
-    fn step(self, credentials: &Credentials) -> Side {
+impl HandshakeEnd {
+    fn step(self, credentials: &Credentials) -> HandshakeEnd {
         match self {
-            Side::Waits(handshake) => match handshake.step(credentials) {
-                Ok(HandshakeStep::Pending(handshake)) => Side::Waits(handshake),
-                Ok(HandshakeStep::Done(_, window)) => Side::In(window),
-                Err(why) => Side::Refused(why),
+            HandshakeEnd::Waits(handshake) => match handshake.step(credentials) {
+                Ok(HandshakeStep::Pending(handshake)) => HandshakeEnd::Waits(handshake),
+                Ok(HandshakeStep::Done(_, window)) => HandshakeEnd::In(window),
+                Err(why) => HandshakeEnd::Refused(why),
             },
             done => done,
         }
@@ -86,7 +86,7 @@ pub fn handshake(data: &[u8]) {
 }
 
 /// Says bytes in pieces to one end, which goes on after each.
-fn say(mut side: Side, credentials: &Credentials, to: &Socket, bytes: &[u8], piece: usize) -> Side {
+fn say(mut side: HandshakeEnd, credentials: &Credentials, to: &Socket, bytes: &[u8], piece: usize) -> HandshakeEnd {
     for piece in bytes.chunks(piece) {
         // One that is closed hears no more.
         if !write(to, piece) {
@@ -101,13 +101,13 @@ fn say(mut side: Side, credentials: &Credentials, to: &Socket, bytes: &[u8], pie
 fn accepts_unauthenticated(mut bytes: &[u8], encrypts: bool) {
     let ((own, theirs), credentials) = (pair(), credentials(encrypts, WINDOWS[0]));
     let [piece] = take(&mut bytes);
-    let side = Side::Waits(Box::new(Handshake::accepted(own, Instant::now())));
+    let side = HandshakeEnd::Waits(Box::new(Handshake::accepted(own, Instant::now())));
     let side = say(side, &credentials, &theirs, bytes, 1 + usize::from(piece));
     assert!(hear(&theirs).is_empty(), "an unauthenticated peer is answered");
     match side {
-        Side::Waits(handshake) => assert!(handshake.is_unauthenticated() && bytes.len() < size_of::<bond::Hello>()),
-        Side::In(_) => panic!("an unauthenticated peer is in"),
-        Side::Refused(why) => assert!(matches!(why, HandshakeError::Refused(_)), "{why}"),
+        HandshakeEnd::Waits(handshake) => assert!(handshake.is_unauthenticated() && bytes.len() < size_of::<bond::Hello>()),
+        HandshakeEnd::In(_) => panic!("an unauthenticated peer is in"),
+        HandshakeEnd::Refused(why) => assert!(matches!(why, HandshakeFailure::Refused(_)), "{why}"),
     }
 }
 
@@ -115,14 +115,14 @@ fn accepts_unauthenticated(mut bytes: &[u8], encrypts: bool) {
 fn dials_unauthenticated(mut bytes: &[u8], encrypts: bool) {
     let ((own, theirs), credentials) = (pair(), credentials(encrypts, WINDOWS[0]));
     let [piece] = take(&mut bytes);
-    let side = Side::Waits(Box::new(Handshake::dialled(own, Instant::now()))).step(&credentials);
+    let side = HandshakeEnd::Waits(Box::new(Handshake::dialled(own, Instant::now()))).step(&credentials);
     assert_eq!(hear(&theirs).len(), size_of::<bond::Hello>());
     let side = say(side, &credentials, &theirs, bytes, 1 + usize::from(piece));
     assert!(hear(&theirs).is_empty(), "an unauthenticated peer gets a proof");
     match side {
-        Side::Waits(_) => assert!(bytes.len() < size_of::<bond::Challenge>()),
-        Side::In(_) => panic!("an unauthenticated peer is believed"),
-        Side::Refused(why) => assert!(matches!(why, HandshakeError::Refused(_)), "{why}"),
+        HandshakeEnd::Waits(_) => assert!(bytes.len() < size_of::<bond::Challenge>()),
+        HandshakeEnd::In(_) => panic!("an unauthenticated peer is believed"),
+        HandshakeEnd::Refused(why) => assert!(matches!(why, HandshakeFailure::Refused(_)), "{why}"),
     }
 }
 
@@ -130,7 +130,7 @@ fn dials_unauthenticated(mut bytes: &[u8], encrypts: bool) {
 fn peer_with_key(mut bytes: &[u8]) {
     let ((own, theirs), credentials) = (pair(), credentials(true, WINDOWS[0]));
     let [piece] = take(&mut bytes);
-    let mut side = Side::Waits(Box::new(Handshake::accepted(own, Instant::now())));
+    let mut side = HandshakeEnd::Waits(Box::new(Handshake::accepted(own, Instant::now())));
     let (dialled, hello) = Dialled::new(&credentials.key, [1; 32], b"encrypted");
     assert!(write(&theirs, &hello));
     side = side.step(&credentials);
@@ -139,9 +139,9 @@ fn peer_with_key(mut bytes: &[u8]) {
     assert_eq!(window, WINDOWS[0]);
     assert!(write(&theirs, &proof));
     side = side.step(&credentials);
-    assert!(matches!(side, Side::Waits(_)), "it does not wait for TLS");
+    assert!(matches!(side, HandshakeEnd::Waits(_)), "it does not wait for TLS");
     side = say(side, &credentials, &theirs, bytes, 1 + 4 * usize::from(piece));
-    assert!(!matches!(side, Side::In(_)), "it gets in without knowing the channel");
+    assert!(!matches!(side, HandshakeEnd::In(_)), "it gets in without knowing the channel");
 }
 
 /// Both ends have the key; what one says reaches the other changed, in pieces, late, or not at all.
@@ -149,14 +149,14 @@ fn between(mut bytes: &[u8], encrypts: bool) {
     let credentials = WINDOWS.map(|window| credentials(encrypts, window));
     let ((own, here), (theirs, there)) = (pair(), pair());
     let mut sides = [
-        Side::Waits(Box::new(Handshake::dialled(own, Instant::now()))),
-        Side::Waits(Box::new(Handshake::accepted(theirs, Instant::now()))),
+        HandshakeEnd::Waits(Box::new(Handshake::dialled(own, Instant::now()))),
+        HandshakeEnd::Waits(Box::new(Handshake::accepted(theirs, Instant::now()))),
     ];
     let (wires, mut changed) = ([here, there], false);
     let mut on_the_way = [Vec::new(), Vec::new()];
     for turn in 0..TURNS {
         for (index, credentials) in credentials.iter().enumerate() {
-            let side = std::mem::replace(&mut sides[index], Side::In(0)).step(credentials);
+            let side = std::mem::replace(&mut sides[index], HandshakeEnd::In(0)).step(credentials);
             sides[index] = side;
             on_the_way[index].extend(hear(&wires[index]));
             let [choice, place, value] = if turn < TURNS / 2 { take(&mut bytes) } else { [0; 3] };
@@ -188,9 +188,9 @@ fn between(mut bytes: &[u8], encrypts: bool) {
     }
     for (index, side) in sides.iter().enumerate() {
         match side {
-            Side::In(window) => assert_eq!(*window, WINDOWS[1 - index], "it believes another window"),
-            Side::Waits(_) => assert!(changed, "two ends that understand each other are not in"),
-            Side::Refused(why) => assert!(changed || matches!(why, HandshakeError::Failed(Errno::PIPE)), "{why}"),
+            HandshakeEnd::In(window) => assert_eq!(*window, WINDOWS[1 - index], "it believes another window"),
+            HandshakeEnd::Waits(_) => assert!(changed, "two ends that understand each other are not in"),
+            HandshakeEnd::Refused(why) => assert!(changed || matches!(why, HandshakeFailure::Failed(Errno::PIPE)), "{why}"),
         }
     }
 }

@@ -41,7 +41,7 @@ impl Credentials {
 
 /// Why a handshake failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum HandshakeError {
+pub(crate) enum HandshakeFailure {
     #[error(transparent)]
     Refused(#[from] Refused),
     #[error("{0}")]
@@ -116,7 +116,7 @@ impl Handshake {
     }
 
     /// Carries the handshake on as far as it goes without waiting.
-    pub(crate) fn step(mut self: Box<Self>, credentials: &Credentials) -> Result<HandshakeStep, HandshakeError> {
+    pub(crate) fn step(mut self: Box<Self>, credentials: &Credentials) -> Result<HandshakeStep, HandshakeFailure> {
         loop {
             match mem::replace(&mut self.stage, Stage::Hello) {
                 Stage::Connected => {
@@ -192,7 +192,7 @@ impl Handshake {
     }
 
     /// It is in, or begins to encrypt.
-    fn encrypt(self, credentials: &Credentials, window: u32) -> Result<HandshakeStep, HandshakeError> {
+    fn encrypt(self, credentials: &Credentials, window: u32) -> Result<HandshakeStep, HandshakeFailure> {
         let Handshake { channel, dialled, since, .. } = self;
         match (channel, &credentials.encryption) {
             (Channel::Clear(socket), Some(encryption)) => {
@@ -205,7 +205,7 @@ impl Handshake {
     }
 
     /// Says all of it: so little fits into any socket.
-    fn say(&mut self, bytes: &[u8]) -> Result<(), HandshakeError> {
+    fn say(&mut self, bytes: &[u8]) -> Result<(), HandshakeFailure> {
         match self.channel.send(&[IoSlice::new(bytes)], false) {
             Ok(sent) if sent == bytes.len() => Ok(()),
             Ok(_) => Err(Errno::NOBUFS.into()),
@@ -214,15 +214,15 @@ impl Handshake {
     }
 
     /// The next `N` bytes, once all are there, and not a byte more.
-    fn hear<const N: usize>(&mut self) -> Result<Option<[u8; N]>, HandshakeError> {
+    fn hear<const N: usize>(&mut self) -> Result<Option<[u8; N]>, HandshakeFailure> {
         while self.got.len() < N {
             let mut bytes = [0; N];
             let room = N - self.got.len();
             match self.channel.receive(&mut [IoSliceMut::new(&mut bytes[..room])]) {
-                Ok(0) => return Err(HandshakeError::Closed),
+                Ok(0) => return Err(HandshakeFailure::Closed),
                 Ok(count) => self.got.extend_from_slice(&bytes[..count]),
                 Err(Errno::AGAIN) => return Ok(None),
-                Err(Errno::CONNRESET | Errno::PIPE) => return Err(HandshakeError::Closed),
+                Err(Errno::CONNRESET | Errno::PIPE) => return Err(HandshakeFailure::Closed),
                 Err(why) => return Err(why.into()),
             }
         }

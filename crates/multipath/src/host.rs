@@ -8,7 +8,7 @@ use socket2::Socket;
 use std::{fmt, net::SocketAddr, time::Duration};
 
 /// The configuration and the services of the proxy that a bond is part of.
-pub trait Host: fmt::Debug {
+pub trait BondHost: fmt::Debug {
     /// The bond as it is configured now.
     fn bond(&self) -> &BondConfig;
 

@@ -3,7 +3,7 @@
 //!
 //! The crate `bond` decides which connection carries the next piece and what is sent again; this
 //! crate does it. [`Bonds`] has all streams of one event loop and shares that loop's epoll. What it
-//! needs of the proxy around it (profiles, limits, name lookups) it asks of a [`Host`].
+//! needs of the proxy around it (profiles, limits, name lookups) it asks of a [`BondHost`].
 //!
 //! The way of a byte at the end that dials: [`BondConfig`] and [`Network`] (`settings`) say what is
 //! wanted; `networks` keeps connections ready, over each of which `handshake` has proven that both
@@ -34,6 +34,6 @@ mod zero_copy;
 
 pub use bond::Target;
 pub use bonds::Bonds;
-pub use host::{ClientReply, Host, Preface, StreamStart};
+pub use host::{BondHost, ClientReply, Preface, StreamStart};
 pub use settings::{BondConfig, BondDescriptors, BondError, BondKeys, Network, NetworkSpec};
 pub use trial::try_network;

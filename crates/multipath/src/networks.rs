@@ -5,7 +5,7 @@
 //! to [`LAST_PAUSE`], so that a network that comes back is found soon.
 
 use crate::{
-    handshake::HandshakeError,
+    handshake::HandshakeFailure,
     settings::{BondConfig, Network},
 };
 use intercept::{leg, sys::TcpInfo};
@@ -163,7 +163,7 @@ impl Networks {
         self.forget(network, index);
         if is_unwanted {
             self.all[network].unwanted = Some(now);
-            self.failed(network, &HandshakeError::Closed, now);
+            self.failed(network, &HandshakeFailure::Closed, now);
         }
     }
 
@@ -210,7 +210,7 @@ impl Networks {
     }
 
     /// A connection could not be made, or was not wanted.
-    pub(crate) fn failed(&mut self, network: usize, why: &HandshakeError, now: Instant) {
+    pub(crate) fn failed(&mut self, network: usize, why: &HandshakeFailure, now: Instant) {
         let state = &mut self.all[network];
         state.next = now + (FIRST_PAUSE * 2u32.saturating_pow(state.failures)).min(LAST_PAUSE);
         state.failures = (state.failures + 1).min(16);
@@ -314,9 +314,9 @@ mod tests {
     fn one_that_takes_long_is_given_longer() {
         let (mut all, now) = (networks(&["127.0.0.1"], 1), Instant::now());
         assert_eq!(all.ready_timeout(0), LEAST_READY_TIMEOUT);
-        all.failed(0, &HandshakeError::Closed, now);
+        all.failed(0, &HandshakeFailure::Closed, now);
         assert_eq!(all.ready_timeout(0), 2 * LEAST_READY_TIMEOUT);
-        (0..20).for_each(|_| all.failed(0, &HandshakeError::Closed, now));
+        (0..20).for_each(|_| all.failed(0, &HandshakeFailure::Closed, now));
         assert_eq!(all.ready_timeout(0), MOST_READY_TIMEOUT);
         all.dial(now + LAST_PAUSE).unwrap().1.unwrap();
         all.ready(0, 1, 1 << 20, now, now + Duration::from_secs(5));
@@ -331,7 +331,7 @@ mod tests {
             while all.dial(now).is_some() {
                 tries += 1;
                 all.dialled(0);
-                all.failed(0, &HandshakeError::Closed, now);
+                all.failed(0, &HandshakeFailure::Closed, now);
             }
             now += Duration::from_millis(50);
         }

@@ -2,7 +2,7 @@
 //! speaks TLS where that is wanted. The connection is then closed, as pooled ones may be.
 
 use crate::{
-    handshake::{Credentials, Handshake, HandshakeError, HandshakeStep},
+    handshake::{Credentials, Handshake, HandshakeFailure, HandshakeStep},
     networks::connect,
     settings::{BondConfig, Network},
 };
@@ -37,7 +37,7 @@ pub fn try_network(bond: &BondConfig, network: &Network, limit: Duration) -> Res
         match handshake.step(&credentials) {
             Ok(HandshakeStep::Pending(waits)) => handshake = waits,
             Ok(HandshakeStep::Done(..)) => return Ok(begun.elapsed()),
-            Err(HandshakeError::Failed(why)) => return Err(unconnected(network, &why.into())),
+            Err(HandshakeFailure::Failed(why)) => return Err(unconnected(network, &why.into())),
             Err(why) => {
                 let cure = "start `tandem bond serve` there with this key and, at both ends or at neither, --tls";
                 return Err((why.to_string(), cure.into()));

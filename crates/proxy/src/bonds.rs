@@ -1,7 +1,7 @@
 //! Bonds as carriers of a worker: each side is told of the other what it needs.
 
 use crate::{
-    carrier::{Carrier, CarrierContext},
+    carrier::{CarrierContext, StreamCarrier},
     config::{Config, Listen, ProxyVersion},
     connection::{Start, refuse_socks},
     greeting::{RequestedServer, proxy_header, socks_reply},
@@ -12,7 +12,7 @@ use intercept::{
     Routes,
     leg::{LegProfile, Shares},
 };
-use multipath::{BondConfig, Bonds, ClientReply, Host, Preface, StreamStart, Target};
+use multipath::{BondConfig, BondHost, Bonds, ClientReply, Preface, StreamStart, Target};
 use relay::{Ending, FlowRecord, FlowStats, Readiness, Scratch};
 use socket2::Socket;
 use std::{
@@ -27,26 +27,26 @@ use std::{
 ///
 /// # Errors
 /// When the bond has no key, or cannot encrypt.
-pub(crate) fn open(config: &Arc<Config>, context: CarrierContext) -> Result<Option<Box<dyn Carrier>>, String> {
+pub(crate) fn open(config: &Arc<Config>, context: CarrierContext) -> Result<Option<Box<dyn StreamCarrier>>, String> {
     if config.bond.is_none() {
         return Ok(None);
     }
     let CarrierContext { reactor, names, worker } = context;
-    let host = BondHost { config: config.clone(), routes: Rc::new(Routes::open().ok()), names, worker };
+    let host = ProxyHost { config: config.clone(), routes: Rc::new(Routes::open().ok()), names, worker };
     let bonds = Bonds::new(Box::new(host.clone()), &config.networks, reactor)?;
     Ok(Some(Box::new(BondCarrier { bonds, host })))
 }
 
 /// What a bond is told of its proxy.
 #[derive(Debug, Clone)]
-struct BondHost {
+struct ProxyHost {
     config: Arc<Config>,
     routes: Rc<Option<Routes>>,
     names: mpsc::Sender<Question>,
     worker: usize,
 }
 
-impl Host for BondHost {
+impl BondHost for ProxyHost {
     fn bond(&self) -> &BondConfig {
         // Without a bond there is no host; a reload cannot take the bond away.
         static DEFAULT: LazyLock<BondConfig> = LazyLock::new(BondConfig::default);
@@ -101,10 +101,10 @@ const SOCKS_REPLY: ClientReply = ClientReply { reached: || socks_reply(0), refus
 #[derive(Debug)]
 struct BondCarrier {
     bonds: Bonds,
-    host: BondHost,
+    host: ProxyHost,
 }
 
-impl Carrier for BondCarrier {
+impl StreamCarrier for BondCarrier {
     fn count(&self) -> usize {
         self.bonds.stream_count()
     }

@@ -24,7 +24,7 @@ use std::{
 /// [`on_event`](Self::on_event) for each event of them, then [`turn`](Self::turn) once, then
 /// [`take_ended`](Self::take_ended). It waits no longer than [`wait`](Self::wait) says, and not at
 /// all while the carrier [is busy](Self::is_busy).
-pub(crate) trait Carrier: fmt::Debug {
+pub(crate) trait StreamCarrier: fmt::Debug {
     /// How many connections it carries.
     fn count(&self) -> usize;
 
@@ -87,4 +87,4 @@ pub(crate) struct CarrierContext {
 }
 
 /// Opens the carrier that a configuration asks for; none: it asks for none.
-pub(crate) type OpenCarrier = fn(&Arc<Config>, CarrierContext) -> Result<Option<Box<dyn Carrier>>, String>;
+pub(crate) type OpenCarrier = fn(&Arc<Config>, CarrierContext) -> Result<Option<Box<dyn StreamCarrier>>, String>;

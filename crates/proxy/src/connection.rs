@@ -40,7 +40,9 @@ use intercept::{
     leg::{self, Call, LegProfile, Shares, Source},
     sys,
 };
-use relay::{Direction, DirectionStats, Ending, Fault, FlowStats, Limits, PlainLeg, Pumped, Readiness, Scratch, Side, dial_first};
+use relay::{
+    Direction, DirectionLimits, DirectionStats, Ending, Fault, FlowStats, LegSide, PlainLeg, Pumped, Readiness, Scratch, dial_first,
+};
 use rustix::{
     fd::{AsFd, BorrowedFd},
     io::Errno,
@@ -129,8 +131,8 @@ pub(crate) struct Connection {
 }
 
 /// The limits, besides B, of a direction between legs of these profiles.
-fn limits(source: &LegProfile, destination: &LegProfile) -> Limits {
-    Limits { receive: receive_buffer(source), unsent: destination.not_sent.map(|bytes| bytes.0 as usize) }
+fn limits(source: &LegProfile, destination: &LegProfile) -> DirectionLimits {
+    DirectionLimits { receive: receive_buffer(source), unsent: destination.not_sent.map(|bytes| bytes.0 as usize) }
 }
 
 fn receive_buffer(profile: &LegProfile) -> Option<usize> {
@@ -249,14 +251,14 @@ impl Connection {
         now - self.moved.0
     }
 
-    pub(crate) fn socket(&self, side: Side) -> &Socket {
+    pub(crate) fn socket(&self, side: LegSide) -> &Socket {
         self.leg(side).socket()
     }
 
-    fn leg(&self, side: Side) -> &PlainLeg {
+    fn leg(&self, side: LegSide) -> &PlainLeg {
         match side {
-            Side::Near => &self.near,
-            Side::Far => &self.far,
+            LegSide::Near => &self.near,
+            LegSide::Far => &self.far,
         }
     }
 
@@ -272,16 +274,16 @@ impl Connection {
 
     /// Takes in what epoll told of one leg, then moves what can be moved. An error is how the
     /// connection has ended.
-    pub(crate) fn on_events(&mut self, side: Side, events: Readiness, scratch: &mut Scratch) -> Result<Wants, Ending> {
+    pub(crate) fn on_events(&mut self, side: LegSide, events: Readiness, scratch: &mut Scratch) -> Result<Wants, Ending> {
         let leg = match side {
-            Side::Near => &mut self.near,
-            Side::Far => &mut self.far,
+            LegSide::Near => &mut self.near,
+            LegSide::Far => &mut self.far,
         };
         if let Some(why) = leg.take_in(events) {
             return Err(self.failed(side, &why));
         }
         if self.life == Life::Dialling {
-            if side == Side::Near || !events.writable || events.failed {
+            if side == LegSide::Near || !events.writable || events.failed {
                 return Ok(Wants::default());
             }
             self.life = Life::Relaying;
@@ -299,8 +301,8 @@ impl Connection {
         if self.life == Life::Dialling {
             return Ok(wants);
         }
-        let up = self.up.pump(&mut self.near, &mut self.far, scratch).map_err(|fault| self.faulted(Side::Near, fault))?;
-        let down = self.down.pump(&mut self.far, &mut self.near, scratch).map_err(|fault| self.faulted(Side::Far, fault))?;
+        let up = self.up.pump(&mut self.near, &mut self.far, scratch).map_err(|fault| self.faulted(LegSide::Near, fault))?;
+        let down = self.down.pump(&mut self.far, &mut self.near, scratch).map_err(|fault| self.faulted(LegSide::Far, fault))?;
         wants.again = up == Pumped::Again || down == Pumped::Again;
         wants.look_far = up == Pumped::WaitsForRoom;
         wants.look_near = down == Pumped::WaitsForRoom;
@@ -322,10 +324,10 @@ impl Connection {
     /// Whether both ends have acknowledged everything, except one last FIN: the kernel retransmits
     /// that after the close.
     fn settled(&self) -> Result<bool, Ending> {
-        let (near, far) = (self.unacknowledged(Side::Near)?, self.unacknowledged(Side::Far)?);
+        let (near, far) = (self.unacknowledged(LegSide::Near)?, self.unacknowledged(LegSide::Far)?);
         if near + far == 1 {
             // Closed in the background, not reset.
-            self.leg(if near == 1 { Side::Near } else { Side::Far }).close_gracefully();
+            self.leg(if near == 1 { LegSide::Near } else { LegSide::Far }).close_gracefully();
         }
         Ok(near + far <= 1)
     }
@@ -338,7 +340,7 @@ impl Connection {
             match rustix::net::send(&self.far, &[], rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL) {
                 Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::INPROGRESS) => {}
                 // A refusal reported here is reported nowhere else.
-                Err(errno) => return Err(self.failed(Side::Far, &errno.into())),
+                Err(errno) => return Err(self.failed(LegSide::Far, &errno.into())),
             }
         }
         self.proceed(scratch)
@@ -346,15 +348,15 @@ impl Connection {
 
     /// Passes on each end of file whose time has come.
     fn pass_fins(&mut self, wants: &mut Wants) -> Result<(), Ending> {
-        for (from, to) in [(Side::Near, Side::Far), (Side::Far, Side::Near)] {
+        for (from, to) in [(LegSide::Near, LegSide::Far), (LegSide::Far, LegSide::Near)] {
             let (this, opposite) = match from {
-                Side::Near => (&self.up, &self.down),
-                Side::Far => (&self.down, &self.up),
+                LegSide::Near => (&self.up, &self.down),
+                LegSide::Far => (&self.down, &self.up),
             };
             if !this.finished() || this.passed {
                 continue;
             }
-            if to == Side::Far && self.syn_unanswered {
+            if to == LegSide::Far && self.syn_unanswered {
                 // Shutting down now would give up the connect, and what its SYN carries. The answer
                 // raises an event.
                 continue;
@@ -371,41 +373,41 @@ impl Connection {
                 return Err(Ending::Finished);
             }
             self.leg(to).shut_down().map_err(|why| self.failed(to, &why))?;
-            if from == Side::Near { self.up.passed = true } else { self.down.passed = true }
+            if from == LegSide::Near { self.up.passed = true } else { self.down.passed = true }
         }
         Ok(())
     }
 
     /// Whether `side`, which has finished sending, has acknowledged everything it can have been
     /// sent: all bytes, and the FIN where that has been passed on already.
-    fn delivered(&self, side: Side) -> Result<bool, Ending> {
-        let direction = if side == Side::Near { &self.down } else { &self.up };
+    fn delivered(&self, side: LegSide) -> Result<bool, Ending> {
+        let direction = if side == LegSide::Near { &self.down } else { &self.up };
         Ok(direction.finished() && self.acknowledged(side)?)
     }
 
     /// Whether `side` has acknowledged all it was given, a FIN too. What a reset threw away never
     /// counts as acknowledged.
-    fn acknowledged(&self, side: Side) -> Result<bool, Ending> {
+    fn acknowledged(&self, side: LegSide) -> Result<bool, Ending> {
         self.unacknowledged(side).map(|bytes| bytes == 0)
     }
 
-    fn unacknowledged(&self, side: Side) -> Result<usize, Ending> {
+    fn unacknowledged(&self, side: LegSide) -> Result<usize, Ending> {
         self.leg(side).unacknowledged().map_err(|why| self.failed(side, &why))
     }
 
     /// The ending that an error on `side` makes.
-    fn failed(&self, side: Side, why: &io::Error) -> Ending {
+    fn failed(&self, side: LegSide, why: &io::Error) -> Ending {
         match side {
-            Side::Near => Ending::NearFailed(why.kind()),
+            LegSide::Near => Ending::NearFailed(why.kind()),
             // A far end that refuses causes another error. After this one it had been reached,
             // though no event told so yet.
-            Side::Far if self.is_dialling() && why.kind() != io::ErrorKind::ConnectionReset => Ending::FarNotReached(why.kind()),
-            Side::Far => Ending::FarFailed(why.kind()),
+            LegSide::Far if self.is_dialling() && why.kind() != io::ErrorKind::ConnectionReset => Ending::FarNotReached(why.kind()),
+            LegSide::Far => Ending::FarFailed(why.kind()),
         }
     }
 
     /// The ending that a fault makes in the direction that comes from `from`.
-    fn faulted(&self, from: Side, fault: Fault) -> Ending {
+    fn faulted(&self, from: LegSide, fault: Fault) -> Ending {
         match fault {
             Fault::Source(why) => self.failed(from, &why),
             Fault::Destination(why) => self.failed(from.other(), &why),

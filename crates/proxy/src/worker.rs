@@ -11,7 +11,7 @@ mod survey;
 pub(crate) mod sys;
 
 use crate::{
-    carrier::{Carrier, CarrierContext, OpenCarrier},
+    carrier::{CarrierContext, OpenCarrier, StreamCarrier},
     config::{Config, ListenMode},
     connection::{Connection, Start, Wants, refuse_socks},
     error::StartError,
@@ -26,7 +26,7 @@ use crate::{
 use intercept::{Arrival, Routes, listener::BACKLOG};
 pub(crate) use mailbox::{Command, Mailbox};
 use pending_clients::{PendingClient, PendingQueue};
-use relay::{Ending, Events, FlowRecord, FlowStats, Reactor, Readiness, Scratch, Side, Slab, Token};
+use relay::{Ending, EventBatch, FlowRecord, FlowStats, LegSide, Reactor, Readiness, Scratch, Slab, Token};
 use rustix::{event::epoll::EventFlags, fd::OwnedFd, io::Errno};
 use std::{
     collections::VecDeque,
@@ -74,28 +74,28 @@ const TICK: Duration = Duration::from_millis(2);
 /// A connection of a worker.
 // Nearly all are split: a box would cost each of them an allocation, and each event an indirection.
 #[allow(clippy::large_enum_variant)]
-enum Flow {
+enum WorkerSlot {
     /// Its client has not said yet where it goes.
     Pending(Box<PendingClient>),
     /// It is split.
     Split(Connection),
 }
 
-impl Flow {
+impl WorkerSlot {
     fn pending(&self) -> Option<&PendingClient> {
-        if let Flow::Pending(pending) = self { Some(pending) } else { None }
+        if let WorkerSlot::Pending(pending) = self { Some(pending) } else { None }
     }
 
     fn pending_mut(&mut self) -> Option<&mut PendingClient> {
-        if let Flow::Pending(pending) = self { Some(pending) } else { None }
+        if let WorkerSlot::Pending(pending) = self { Some(pending) } else { None }
     }
 
     fn split(&self) -> Option<&Connection> {
-        if let Flow::Split(connection) = self { Some(connection) } else { None }
+        if let WorkerSlot::Split(connection) = self { Some(connection) } else { None }
     }
 
     fn split_mut(&mut self) -> Option<&mut Connection> {
-        if let Flow::Split(connection) = self { Some(connection) } else { None }
+        if let WorkerSlot::Split(connection) = self { Some(connection) } else { None }
     }
 }
 
@@ -108,9 +108,9 @@ pub(crate) struct Worker {
     listeners: Vec<WorkerListener>,
     /// Needed only where the policy has interfaces.
     routes: Option<Routes>,
-    flows: Slab<Flow>,
+    flows: Slab<WorkerSlot>,
     /// Carries the connections of which one leg consists of several; none: there are none.
-    carrier: Option<Box<dyn Carrier>>,
+    carrier: Option<Box<dyn StreamCarrier>>,
     /// Clients that have not said yet where they go, in the order of arrival.
     pending: PendingQueue,
     serial: u64,
@@ -212,7 +212,7 @@ impl Worker {
     /// # Errors
     /// When epoll fails: nothing more can be heard of any connection.
     pub(crate) fn run(mut self) -> Result<(), Errno> {
-        let mut events = Events::with_capacity(256);
+        let mut events = EventBatch::with_capacity(256);
         while !(self.draining
             && self.alive() == 0
             && self.listeners_close_at.is_none()
@@ -413,9 +413,9 @@ impl Worker {
                     self.next_connections_check = self.next_connections_check.min(self.scratch.now + interval);
                 }
                 let born = connection.born();
-                let slot = self.flows.insert(Flow::Split(connection));
+                let slot = self.flows.insert(WorkerSlot::Split(connection));
                 self.dialling.push_back((born, slot));
-                self.watch_leg(slot, Side::Far);
+                self.watch_leg(slot, LegSide::Far);
             }
             Err((ending, socks)) => {
                 if let Some(near) = socks {
@@ -453,17 +453,17 @@ impl Worker {
     }
 
     /// Lets epoll watch a leg; its first event tells how things stand.
-    fn watch_leg(&mut self, slot: usize, side: Side) {
-        let Some(connection) = self.flows.get_mut(slot).and_then(Flow::split_mut) else { return };
-        connection.watches_near |= side == Side::Near;
+    fn watch_leg(&mut self, slot: usize, side: LegSide) {
+        let Some(connection) = self.flows.get_mut(slot).and_then(WorkerSlot::split_mut) else { return };
+        connection.watches_near |= side == LegSide::Near;
         if let Err(errno) = self.reactor.watch(connection.socket(side), Token::Leg(slot, side), Readiness::INTEREST) {
             tracing::error!("cannot watch a connection: {errno}");
             self.end(slot, Ending::NoRoom);
         }
     }
 
-    fn on_events(&mut self, slot: usize, side: Side, flags: EventFlags) {
-        if let Some(Flow::Pending(_)) = self.flows.get(slot) {
+    fn on_events(&mut self, slot: usize, side: LegSide, flags: EventFlags) {
+        if let Some(WorkerSlot::Pending(_)) = self.flows.get(slot) {
             return self.on_client(slot);
         }
         let events = Readiness::of(flags);
@@ -472,7 +472,7 @@ impl Worker {
 
     /// Lets a connection act, then does what it wants.
     fn advance(&mut self, slot: usize, act: impl FnOnce(&mut Connection, &mut Scratch) -> Result<Wants, Ending>) {
-        let Some(connection) = self.flows.get_mut(slot).and_then(Flow::split_mut) else { return };
+        let Some(connection) = self.flows.get_mut(slot).and_then(WorkerSlot::split_mut) else { return };
         match act(connection, &mut self.scratch) {
             Ok(wants) => {
                 if wants.again && !mem::replace(&mut connection.in_again, true) {
@@ -485,10 +485,10 @@ impl Worker {
                     self.ticking.push(slot);
                 }
                 if wants.watch_near {
-                    self.watch_leg(slot, Side::Near);
+                    self.watch_leg(slot, LegSide::Near);
                     return;
                 }
-                for (look, side) in [(wants.look_near, Side::Near), (wants.look_far, Side::Far)] {
+                for (look, side) in [(wants.look_near, LegSide::Near), (wants.look_far, LegSide::Far)] {
                     if !look {
                         continue;
                     }
@@ -505,10 +505,10 @@ impl Worker {
     }
 
     fn end(&mut self, slot: usize, ending: Ending) {
-        let Some(connection) = self.flows.get_mut(slot).and_then(Flow::split_mut) else { return };
+        let Some(connection) = self.flows.get_mut(slot).and_then(WorkerSlot::split_mut) else { return };
         let routes = self.routes.as_ref();
         if matches!(ending, Ending::FarNotReached(_)) && connection.dial_another(&self.config, |address| routes?.interface_to(address)) {
-            return self.watch_leg(slot, Side::Far);
+            return self.watch_leg(slot, LegSide::Far);
         }
         connection.release(ending, &mut self.scratch);
         let record = FlowRecord { last: connection.last_stats(self.scratch.now), ending };

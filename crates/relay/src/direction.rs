@@ -61,9 +61,9 @@ enum Manner {
     Small,
 }
 
-/// Limits that the profiles of the two legs set.
+/// DirectionLimits that the profiles of the two legs set.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Limits {
+pub struct DirectionLimits {
     /// Of the source's receive queue.
     pub receive: Option<usize>,
     /// Of the unsent part of the destination's send queue.
@@ -74,7 +74,7 @@ pub struct Limits {
 #[derive(Debug)]
 pub struct Direction {
     shares: Option<Shares>,
-    limits: Limits,
+    limits: DirectionLimits,
     /// Bytes of the preface, which no source has sent.
     preface: usize,
     manner: Manner,
@@ -95,7 +95,7 @@ pub struct Direction {
 impl Direction {
     /// A direction that first gives the destination `preface`, which no source has sent, and then
     /// `heard`, which was read from the source already.
-    pub fn new(shares: Option<Shares>, limits: Limits, preface: Vec<u8>, heard: Vec<u8>) -> Self {
+    pub fn new(shares: Option<Shares>, limits: DirectionLimits, preface: Vec<u8>, heard: Vec<u8>) -> Self {
         let manner = if shares.is_some_and(|shares| shares.pipe == 0) { Manner::Small } else { Manner::Messages };
         Direction {
             shares,

@@ -2,19 +2,19 @@
 
 /// One of the two legs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum LegSide {
     /// The accepted connection.
     Near,
     /// The dialled connection.
     Far,
 }
 
-impl Side {
+impl LegSide {
     /// The other leg.
     pub fn other(self) -> Self {
         match self {
-            Side::Near => Side::Far,
-            Side::Far => Side::Near,
+            LegSide::Near => LegSide::Far,
+            LegSide::Far => LegSide::Near,
         }
     }
 }

@@ -19,13 +19,13 @@ mod readiness;
 mod scratch;
 mod slab;
 
-pub use direction::{Direction, Fault, Limits, Pumped};
+pub use direction::{Direction, DirectionLimits, Fault, Pumped};
 pub use ending::Ending;
 pub use flow::{DirectionStats, FlowRecord, FlowStats, MultipathView, PathView, UNKNOWN_ADDRESS};
-pub use leg_side::Side;
+pub use leg_side::LegSide;
 pub use pipe::{Filled, Pipe};
 pub use plain_leg::{PlainLeg, dial_first};
-pub use reactor::{Events, Reactor, Token};
+pub use reactor::{EventBatch, Reactor, Token};
 pub use readiness::Readiness;
 pub use scratch::Scratch;
 pub use slab::Slab;

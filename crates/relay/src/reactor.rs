@@ -1,6 +1,6 @@
 //! The epoll of an event loop: which sockets it watches, and what the events of each belong to.
 
-use crate::leg_side::Side;
+use crate::leg_side::LegSide;
 use rustix::{
     event::{
         Timespec,
@@ -19,7 +19,7 @@ pub enum Token {
     /// The listener with this index.
     Listener(usize),
     /// A leg of the connection in this slot.
-    Leg(usize, Side),
+    Leg(usize, LegSide),
     /// The socket in this slot of what carries connections over several sockets each.
     Carrier(usize),
 }
@@ -37,8 +37,8 @@ impl Token {
         let (tag, index) = match self {
             Token::Waker => (WAKER, 0),
             Token::Listener(index) => (LISTENER, index),
-            Token::Leg(index, Side::Near) => (NEAR, index),
-            Token::Leg(index, Side::Far) => (FAR, index),
+            Token::Leg(index, LegSide::Near) => (NEAR, index),
+            Token::Leg(index, LegSide::Far) => (FAR, index),
             Token::Carrier(index) => (CARRIER, index),
         };
         EventData::new_u64(tag << TAG_SHIFT | index as u64)
@@ -48,8 +48,8 @@ impl Token {
         let (tag, index) = (data.u64() >> TAG_SHIFT, (data.u64() & ((1 << TAG_SHIFT) - 1)) as usize);
         match tag {
             LISTENER => Token::Listener(index),
-            NEAR => Token::Leg(index, Side::Near),
-            FAR => Token::Leg(index, Side::Far),
+            NEAR => Token::Leg(index, LegSide::Near),
+            FAR => Token::Leg(index, LegSide::Far),
             CARRIER => Token::Carrier(index),
             _ => Token::Waker,
         }
@@ -100,7 +100,7 @@ impl Reactor {
     ///
     /// # Errors
     /// When epoll fails: no event of any socket will be told of any more.
-    pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> Result<(), Errno> {
+    pub fn wait(&self, events: &mut EventBatch, timeout: Option<Duration>) -> Result<(), Errno> {
         events.buffer.clear();
         let timeout = timeout.map(|limit| Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) });
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events.buffer), timeout.as_ref()) {
@@ -111,14 +111,14 @@ impl Reactor {
 }
 
 /// The events of one wait.
-pub struct Events {
+pub struct EventBatch {
     buffer: Vec<epoll::Event>,
 }
 
-impl Events {
+impl EventBatch {
     /// Room for so many; more are told by the next wait.
     pub fn with_capacity(events: usize) -> Self {
-        Events { buffer: Vec::with_capacity(events) }
+        EventBatch { buffer: Vec::with_capacity(events) }
     }
 
     /// Each event: what it belongs to, and what it tells.
@@ -135,7 +135,8 @@ mod tests {
     fn an_event_tells_what_it_belongs_to() {
         let most = ((1u64 << TAG_SHIFT) - 1) as usize;
         for index in [0, 1, most] {
-            for token in [Token::Listener(index), Token::Leg(index, Side::Near), Token::Leg(index, Side::Far), Token::Carrier(index)] {
+            for token in [Token::Listener(index), Token::Leg(index, LegSide::Near), Token::Leg(index, LegSide::Far), Token::Carrier(index)]
+            {
                 assert_eq!(Token::unpack(token.pack()), token);
             }
         }

@@ -1,9 +1,9 @@
 //! Connections until they belong to a stream: their handshakes, the pool of ready ones, and the
 //! frame by which an accepted one joins its stream.
 
-use super::{Bonds, Entry, Origin};
+use super::{BondSocket, Bonds, HandshakeOrigin};
 use crate::{
-    handshake::{Handshake, HandshakeError, HandshakeStep},
+    handshake::{Handshake, HandshakeFailure, HandshakeStep},
     host::Preface,
     life::BondedConnection,
     member::Member,
@@ -41,9 +41,9 @@ impl Bonds {
         }
         let _ = socket.set_linger(None);
         let handshake = Box::new(Handshake::accepted(socket, self.now));
-        let index = self.entries.insert(Entry::Handshake(handshake, Origin::Accepted(preface)));
+        let index = self.entries.insert(BondSocket::Handshake(handshake, HandshakeOrigin::Accepted(preface)));
         self.unauthenticated.push_back(index);
-        if let Some(Entry::Handshake(handshake, _)) = self.entries.get(index)
+        if let Some(BondSocket::Handshake(handshake, _)) = self.entries.get(index)
             && self.watch(index, handshake.socket()).is_err()
         {
             self.drop_entry(index);
@@ -52,43 +52,43 @@ impl Bonds {
 
     /// Whether this accepted connection has sent nothing yet.
     pub(crate) fn is_unauthenticated(&self, index: usize) -> bool {
-        matches!(self.entries.get(index), Some(Entry::Handshake(handshake, Origin::Accepted(_))) if handshake.is_unauthenticated())
+        matches!(self.entries.get(index), Some(BondSocket::Handshake(handshake, HandshakeOrigin::Accepted(_))) if handshake.is_unauthenticated())
     }
 
     /// Whether this accepted connection has not completed its handshake.
     pub(crate) fn is_handshaking(&self, index: usize) -> bool {
-        matches!(self.entries.get(index), Some(Entry::Handshake(_, Origin::Accepted(_))))
+        matches!(self.entries.get(index), Some(BondSocket::Handshake(_, HandshakeOrigin::Accepted(_))))
     }
 
     /// Carries a handshake on.
     pub(crate) fn on_handshake(&mut self, index: usize, scratch: &mut Scratch) {
-        let Some(Entry::Handshake(handshake, origin)) = self.entries.take(index) else { return };
+        let Some(BondSocket::Handshake(handshake, origin)) = self.entries.take(index) else { return };
         let since = handshake.since;
         match handshake.step(&self.credentials) {
-            Ok(HandshakeStep::Pending(handshake)) => self.entries.put(index, Entry::Handshake(handshake, origin)),
+            Ok(HandshakeStep::Pending(handshake)) => self.entries.put(index, BondSocket::Handshake(handshake, origin)),
             Ok(HandshakeStep::Done(channel, window)) => match origin {
-                Origin::Dialled(network) => {
-                    self.entries.put(index, Entry::Pooled(channel, network, window));
+                HandshakeOrigin::Dialled(network) => {
+                    self.entries.put(index, BondSocket::Pooled(channel, network, window));
                     self.networks.ready(network, index, window, since, self.now);
                     self.hand_out(network, scratch);
                 }
-                Origin::Accepted(preface) if self.pending < MOST_PENDING && !self.draining => {
+                HandshakeOrigin::Accepted(preface) if self.pending < MOST_PENDING && !self.draining => {
                     self.pending += 1;
                     keep_alive(channel.socket(), Duration::from_secs(60));
                     self.tune(channel.socket());
-                    self.entries.put(index, Entry::Pending(channel, window, preface, Vec::new()));
+                    self.entries.put(index, BondSocket::Pending(channel, window, preface, Vec::new()));
                     self.on_pending(index, scratch);
                 }
-                Origin::Accepted(_) => self.entries.release(index),
+                HandshakeOrigin::Accepted(_) => self.entries.release(index),
             },
             Err(why) => {
                 self.entries.release(index);
                 match origin {
-                    Origin::Dialled(network) => {
+                    HandshakeOrigin::Dialled(network) => {
                         self.networks.dialled(network);
                         self.networks.failed(network, &why, self.now);
                     }
-                    Origin::Accepted(_) => {
+                    HandshakeOrigin::Accepted(_) => {
                         self.refused += 1;
                         tracing::debug!("the bond's listener turned a connection away: {why}");
                     }
@@ -123,7 +123,7 @@ impl Bonds {
 
     /// Reads the frame by which an authenticated connection joins its stream.
     pub(crate) fn on_pending(&mut self, index: usize, scratch: &mut Scratch) {
-        let Some(Entry::Pending(mut channel, window, preface, mut heard)) = self.entries.take(index) else { return };
+        let Some(BondSocket::Pending(mut channel, window, preface, mut heard)) = self.entries.take(index) else { return };
         let joins = loop {
             let mut byte = [0; 20];
             let room = Frame::JOIN - heard.len();
@@ -136,7 +136,7 @@ impl Bonds {
                     }
                 }
                 Err(Errno::AGAIN) => {
-                    self.entries.put(index, Entry::Pending(channel, window, preface, heard));
+                    self.entries.put(index, BondSocket::Pending(channel, window, preface, heard));
                     return;
                 }
                 Err(_) => break None,
@@ -145,7 +145,7 @@ impl Bonds {
         self.pending -= 1;
         match joins {
             Some(Said::Said(Frame::Join { stream, known, network, tier })) => {
-                self.entries.put(index, Entry::Member(usize::MAX));
+                self.entries.put(index, BondSocket::Member(usize::MAX));
                 let member = Member::new(channel, network, index, self.host.bond().connection_window);
                 self.admit(member, (stream, known, tier), window, preface, scratch);
             }
@@ -185,7 +185,7 @@ impl Bonds {
         if bonded.stream.members().count() < MOST_MEMBERS {
             bonded.stream.add(time, member, tier);
             bonded.alone = None;
-            self.entries.put(index, Entry::Member(slot));
+            self.entries.put(index, BondSocket::Member(slot));
         } else {
             self.entries.remove(index);
         }
@@ -199,17 +199,17 @@ impl Bonds {
             match socket {
                 Ok(socket) => {
                     let handshake = Box::new(Handshake::dialled(socket, self.now));
-                    let index = self.entries.insert(Entry::Handshake(handshake, Origin::Dialled(network)));
-                    if let Some(Entry::Handshake(handshake, _)) = self.entries.get(index)
+                    let index = self.entries.insert(BondSocket::Handshake(handshake, HandshakeOrigin::Dialled(network)));
+                    if let Some(BondSocket::Handshake(handshake, _)) = self.entries.get(index)
                         && let Err(why) = self.watch(index, handshake.socket())
                     {
                         self.drop_entry(index);
-                        self.networks.failed(network, &HandshakeError::Failed(why), self.now);
+                        self.networks.failed(network, &HandshakeFailure::Failed(why), self.now);
                     }
                 }
                 Err(why) => {
                     let why = Errno::from_io_error(&why).unwrap_or(Errno::IO);
-                    self.networks.failed(network, &HandshakeError::Failed(why), self.now);
+                    self.networks.failed(network, &HandshakeFailure::Failed(why), self.now);
                 }
             }
         }

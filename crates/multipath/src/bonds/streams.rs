@@ -1,6 +1,6 @@
 //! The streams of a bond: how they begin at either end, get their connections, proceed and end.
 
-use super::{Bonds, Entry};
+use super::{BondSocket, Bonds};
 use crate::{
     handshake,
     host::StreamStart,
@@ -62,7 +62,7 @@ impl Bonds {
 
     /// Lets epoll watch a stream's plain leg.
     pub(crate) fn watch_plain(&mut self, slot: usize) {
-        let entry = self.entries.insert(Entry::Plain(slot));
+        let entry = self.entries.insert(BondSocket::Plain(slot));
         let Some(bonded) = self.streams.get_mut(slot) else { return };
         bonded.entry = entry;
         let watch = |plain: &PlainLeg| self.reactor.watch(plain, Token::Carrier(entry), Readiness::INTEREST);
@@ -87,8 +87,8 @@ impl Bonds {
 
     /// A connection that is ready becomes one of a stream.
     pub(crate) fn join(&mut self, index: usize, slot: usize) {
-        let Some(Entry::Pooled(channel, network, window)) = self.entries.take(index) else { return };
-        self.entries.put(index, Entry::Member(slot));
+        let Some(BondSocket::Pooled(channel, network, window)) = self.entries.take(index) else { return };
+        self.entries.put(index, BondSocket::Member(slot));
         let (tier, time, bound) = (self.networks.tier(network), self.time(), self.host.bond().connection_window);
         let Some(bonded) = self.streams.get_mut(slot) else { return };
         let mut member = Member::new(channel, network as u8, index, bound);
@@ -191,7 +191,7 @@ impl Bonds {
         }
     }
 
-    /// *Serve*: a name has been looked up that [`Host::look_up`](crate::Host::look_up) was asked
+    /// *Serve*: a name has been looked up that [`BondHost::look_up`](crate::BondHost::look_up) was asked
     /// for.
     pub fn on_resolved(&mut self, slot: usize, serial: u64, addresses: io::Result<Vec<SocketAddr>>) {
         if self.streams.get(slot).is_none_or(|bonded| bonded.id as u64 != serial) {
@@ -271,7 +271,7 @@ impl Bonds {
         let index = member.entry;
         let mut linger = Box::new(Linger::new(member.channel, bytes, self.now));
         let step = linger.proceed();
-        self.entries.put(index, Entry::Linger(linger));
+        self.entries.put(index, BondSocket::Linger(linger));
         self.after_linger(index, step);
     }
 
@@ -280,7 +280,7 @@ impl Bonds {
         match step {
             LingerStep::Over => self.drop_entry(index),
             LingerStep::Again => {
-                if let Some(Entry::Linger(linger)) = self.entries.get(index)
+                if let Some(BondSocket::Linger(linger)) = self.entries.get(index)
                     && self.rearm(index, linger.socket()).is_err()
                 {
                     self.drop_entry(index);

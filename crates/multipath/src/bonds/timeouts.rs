@@ -1,8 +1,8 @@
 //! Ends what takes too long or has gone silent.
 
-use super::{Bonds, Entry, Origin};
+use super::{BondSocket, Bonds, HandshakeOrigin};
 use crate::{
-    handshake::HandshakeError,
+    handshake::HandshakeFailure,
     life::Role,
     networks::{self, MOST_READY_TIMEOUT},
 };
@@ -24,25 +24,25 @@ impl Bonds {
         let now = self.now;
         for index in mem::take(&mut self.unauthenticated) {
             match self.entries.get(index) {
-                Some(Entry::Handshake(handshake, Origin::Accepted(_))) if now - handshake.since >= MOST_READY_TIMEOUT => {
+                Some(BondSocket::Handshake(handshake, HandshakeOrigin::Accepted(_))) if now - handshake.since >= MOST_READY_TIMEOUT => {
                     self.refused += 1;
                     self.drop_entry(index);
                 }
-                Some(Entry::Handshake(_, Origin::Accepted(_))) => self.unauthenticated.push_back(index),
+                Some(BondSocket::Handshake(_, HandshakeOrigin::Accepted(_))) => self.unauthenticated.push_back(index),
                 // It has completed its handshake, or is gone.
                 _ => {}
             }
         }
         for index in 0..self.entries.bound() {
             match self.entries.get(index) {
-                Some(Entry::Handshake(handshake, Origin::Dialled(network)))
+                Some(BondSocket::Handshake(handshake, HandshakeOrigin::Dialled(network)))
                     if now - handshake.since >= self.networks.ready_timeout(*network) =>
                 {
                     let network = *network;
                     self.drop_entry(index);
-                    self.networks.failed(network, &HandshakeError::Failed(Errno::TIMEDOUT), now);
+                    self.networks.failed(network, &HandshakeFailure::Failed(Errno::TIMEDOUT), now);
                 }
-                Some(Entry::Linger(linger)) if linger.is_late(now) => self.drop_entry(index),
+                Some(BondSocket::Linger(linger)) if linger.is_late(now) => self.drop_entry(index),
                 _ => {}
             }
         }

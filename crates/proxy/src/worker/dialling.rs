@@ -1,7 +1,7 @@
 //! Far legs that are connecting, and how long that may take.
 
-use super::{CONNECT_TICK, Flow, Worker};
-use relay::{Ending, Side};
+use super::{CONNECT_TICK, Worker, WorkerSlot};
+use relay::{Ending, LegSide};
 use std::{
     io, mem,
     time::{Duration, Instant},
@@ -18,8 +18,8 @@ impl Worker {
                     break;
                 }
                 // With TCP Fast Open the near leg is watched already.
-                if self.flows.get(slot).and_then(Flow::split).is_some_and(|connection| !connection.watches_near) {
-                    self.watch_leg(slot, Side::Near);
+                if self.flows.get(slot).and_then(WorkerSlot::split).is_some_and(|connection| !connection.watches_near) {
+                    self.watch_leg(slot, LegSide::Near);
                 }
                 self.dialling_long.push((begun, slot));
             }

@@ -1,6 +1,6 @@
 //! Clients that have not said yet where they go: those of SOCKS5, and those behind a PROXY header.
 
-use super::{Flow, Worker, pending_clients::PendingClient};
+use super::{Worker, WorkerSlot, pending_clients::PendingClient};
 use crate::{
     config::{Listen, ListenMode},
     connection::{Start, refuse_socks},
@@ -8,7 +8,7 @@ use crate::{
     resolver::{Asker, Question},
 };
 use intercept::canonical;
-use relay::{Ending, FlowRecord, FlowStats, Side, Slab, Token, UNKNOWN_ADDRESS};
+use relay::{Ending, FlowRecord, FlowStats, LegSide, Slab, Token, UNKNOWN_ADDRESS};
 use rustix::{
     event::epoll::EventFlags,
     io::Errno,
@@ -23,9 +23,9 @@ impl Worker {
         let greeting = Greeting::new(listen.accept_proxy, listen.mode == ListenMode::Socks5).with_users(&listen.users);
         self.serial += 1;
         let serial = self.serial;
-        let slot = self.flows.insert(Flow::Pending(Box::new(PendingClient { socket, client, greeting, listen, serial })));
-        let Some(pending) = self.flows.get(slot).and_then(Flow::pending) else { return };
-        if self.reactor.watch(&pending.socket, Token::Leg(slot, Side::Near), EventFlags::IN).is_err() {
+        let slot = self.flows.insert(WorkerSlot::Pending(Box::new(PendingClient { socket, client, greeting, listen, serial })));
+        let Some(pending) = self.flows.get(slot).and_then(WorkerSlot::pending) else { return };
+        if self.reactor.watch(&pending.socket, Token::Leg(slot, LegSide::Near), EventFlags::IN).is_err() {
             self.flows.remove(slot);
             return;
         }
@@ -36,14 +36,14 @@ impl Worker {
     /// Takes a pending client out of its slot.
     fn take_pending(&mut self, slot: usize) -> Option<PendingClient> {
         self.flows.get(slot)?.pending()?;
-        let Flow::Pending(pending) = self.flows.remove(slot)? else { return None };
+        let WorkerSlot::Pending(pending) = self.flows.remove(slot)? else { return None };
         self.pending.remove_one();
         Some(*pending)
     }
 
     /// Reads what a pending client has sent, and goes on with its greeting.
     pub(super) fn on_client(&mut self, slot: usize) {
-        let Some(pending) = self.flows.get_mut(slot).and_then(Flow::pending_mut) else { return };
+        let Some(pending) = self.flows.get_mut(slot).and_then(WorkerSlot::pending_mut) else { return };
         let mut bytes = [0; 2048];
         let heard = match recv(&pending.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
             Ok((_, 0)) => return self.drop_client(slot, "it went away", &[]),
@@ -88,7 +88,7 @@ impl Worker {
 
     /// A client has named its destination. Only addresses that its listener permits are dialled.
     fn begin_where_permitted(&mut self, slot: usize, servers: Vec<SocketAddr>) {
-        let Some(pending) = self.flows.get(slot).and_then(Flow::pending) else { return };
+        let Some(pending) = self.flows.get(slot).and_then(WorkerSlot::pending) else { return };
         let client = pending.greeting.client.unwrap_or(pending.client);
         // Only a single address is sure to go over the bond, whose other end has its own defaults.
         let over_bond = servers.len() == 1 && self.is_carried(client, servers.first().copied().map(canonical));
@@ -137,7 +137,7 @@ impl Worker {
     /// A client wants to connect to a name: over a bond, whose other end looks it up, or once it
     /// has been looked up here.
     fn begin_by_name(&mut self, slot: usize, name: String, port: u16) {
-        let Some(pending) = self.flows.get(slot).and_then(Flow::pending) else { return };
+        let Some(pending) = self.flows.get(slot).and_then(WorkerSlot::pending) else { return };
         // What it sends meanwhile stays in its receive queue.
         let _ = self.reactor.unwatch(&pending.socket);
         let client = pending.greeting.client.unwrap_or(pending.client);
@@ -185,8 +185,8 @@ impl Worker {
 
 /// Whether the client of a slot is the one with this serial number, and has not said yet where it
 /// goes.
-fn is_pending(flows: &Slab<Flow>, slot: usize, serial: u64) -> bool {
-    flows.get(slot).and_then(Flow::pending).is_some_and(|pending| pending.serial == serial)
+fn is_pending(flows: &Slab<WorkerSlot>, slot: usize, serial: u64) -> bool {
+    flows.get(slot).and_then(WorkerSlot::pending).is_some_and(|pending| pending.serial == serial)
 }
 
 /// Sends what a client's socket takes at once; returns how many bytes.
