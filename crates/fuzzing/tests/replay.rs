@@ -76,7 +76,7 @@ macro_rules! targets {
 
 targets! {
     call: 5000,
-    entrance: 500,
+    handshake: 500,
     exchange: 20,
     frames: 5000,
     greeting: 5000,

@@ -2,11 +2,15 @@
 //! (`intercept::check`), descriptors, open listeners, and the networks of a bond, which are
 //! dialled.
 
-use crate::{Config, Listen, bonded, control::Remote};
+use crate::{
+    config::{Config, Listen},
+    control::Remote,
+};
 use intercept::{
     check::{Trial, TrialResult, try_controllers, try_firewall, try_forwarding, try_interfaces, try_port, try_routed},
     leg,
 };
+use multipath::try_network;
 use std::{
     net::{Ipv6Addr, SocketAddr},
     thread,
@@ -16,9 +20,10 @@ use std::{
 /// How long the networks of a bond may take to connect and to show that they have the key.
 const DIAL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Tries everything that a proxy with this configuration would need, in the network namespace of the
-/// calling thread. `name` is what the proxy is called, if it has a name: one that runs already holds
-/// the ports and the firewall's table, and is no fault. `metrics` is where metrics are to be served.
+/// Tries everything that a proxy with this configuration would need, in the network namespace of
+/// the calling thread. `name` is what the proxy is called, if it has a name: one that runs already
+/// holds the ports and the firewall's table, and is no fault. `metrics` is where metrics are to be
+/// served.
 ///
 /// Takes ten seconds at most where a network of a bond does not answer.
 pub fn try_start(config: &Config, name: Option<&str>, metrics: Option<SocketAddr>) -> Vec<Trial> {
@@ -81,7 +86,7 @@ fn try_files(config: &Config) -> Trial {
 fn try_networks(config: &Config) -> Vec<Trial> {
     let Some(bond) = &config.bond else { return Vec::new() };
     thread::scope(|scope| {
-        let dials: Vec<_> = config.networks.iter().map(|network| scope.spawn(|| bonded::try_network(bond, network, DIAL_LIMIT))).collect();
+        let dials: Vec<_> = config.networks.iter().map(|network| scope.spawn(|| try_network(bond, network, DIAL_LIMIT))).collect();
         let trials = config.networks.iter().zip(dials).map(|(network, dial)| {
             let proven = if bond.tls { "key and TLS are" } else { "the key is" };
             let result = match dial.join() {

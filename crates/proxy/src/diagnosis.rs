@@ -1,7 +1,10 @@
-//! What is likely wrong around a proxy, from what it counts and what its flows do; and whether a host's settings are enough for
-//! a link. Pure.
+//! What is likely wrong around a proxy, from what it counts and what its flows do; and whether a
+//! host's settings are enough for a link. Pure.
 
-use crate::{FlowView, Limiter, control::Status};
+use crate::{
+    control::Status,
+    meter::{FlowView, Limiter},
+};
 use intercept::{Counted, ReceiveCounters, rules::MARK};
 use units::{Bytes, Rate, Span};
 
@@ -126,7 +129,8 @@ pub fn of_link(rate: Rate, rtt: Span, bounds: Bounds) -> Vec<Finding> {
         said: if found.0 >= wanted {
             Ok(format!("{found} is enough for {rate} at {rtt}"))
         } else {
-            // What is counted besides payload goes with it: at the bound a connection does as much less than the link.
+            // What is counted besides payload goes with it: at the bound a connection does as much
+            // less than the link.
             let at_most = Rate((rate.0 as f64 * found.0 as f64 / wanted as f64) as u64);
             Err(format!(
                 "{found} holds a connection to about {at_most} of {rate} at {rtt}: {why}; sysctl -w {setting}=\"4096 131072 {wanted}\""
@@ -157,7 +161,7 @@ pub fn bounds_of_host() -> Option<Bounds> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Totals;
+    use crate::meter::Totals;
 
     fn status(ended: [u64; 9], oneway: u64) -> Status {
         Status {

@@ -1,7 +1,8 @@
-//! One line a flow at its end, on standard error, as `key=value` pairs. Workers hand over lines in batches to a thread of the log's own, so
-//! that whoever reads the log slowly holds up no traffic; what it can't take is dropped, and counted in the log itself.
+//! One line for each flow at its end, on standard error, as `key=value` pairs. Workers hand over
+//! lines in batches to the log's own thread, so that a slow reader of the log stalls no traffic.
+//! Batches that it cannot take are dropped, and counted in the log itself.
 
-use crate::meter::FlowRecord;
+use relay::FlowRecord;
 use std::{
     fmt::Write as _,
     io::{self, Write as _},
@@ -20,7 +21,7 @@ pub(crate) const AGE: Duration = Duration::from_millis(100);
 /// Where batches go.
 pub(crate) type Batches = SyncSender<String>;
 
-/// Starts the thread that writes; it ends when nobody can hand it batches any more.
+/// Starts the thread that writes; it ends when all senders of batches are gone.
 pub(crate) fn start() -> io::Result<(Batches, thread::JoinHandle<()>)> {
     let (batches, waiting) = mpsc::sync_channel::<String>(WAITING);
     let write = move || {
@@ -36,7 +37,7 @@ pub(crate) fn start() -> io::Result<(Batches, thread::JoinHandle<()>)> {
 pub(crate) struct Lines {
     batches: Batches,
     lines: String,
-    /// The time as it is written, and of when it is.
+    /// A time, and its text.
     time: (Instant, String),
     since: Instant,
     dropped: u64,
@@ -56,7 +57,7 @@ impl Lines {
         if self.lines.is_empty() {
             self.since = now;
         }
-        // Many end in the same moment.
+        // Many flows end in the same turn: their time is formatted once.
         if now != self.time.0 {
             self.time = (now, written(SystemTime::now()));
         }

@@ -1,12 +1,9 @@
 //! What the fuzz targets try of this crate that is private to it. Not an API.
 
-pub use crate::bonded::fuzz_api::entrance;
-
 use crate::{
     config::ProxyVersion,
-    greeting::{Greeting, Heard, LONGEST, proxy_header},
+    greeting::{Greeting, GreetingStep, LONGEST, RequestedServer, proxy_header},
 };
-use bond::Target;
 use intercept::fuzz_api::{name, take};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -18,7 +15,7 @@ enum Outcome {
     /// What was said in all.
     Refused(Vec<u8>),
     /// What was said, where to, for whom, and the data behind it.
-    Over(Vec<u8>, Option<Target>, Option<SocketAddr>, Vec<u8>),
+    Over(Vec<u8>, Option<RequestedServer>, Option<SocketAddr>, Vec<u8>),
 }
 
 /// Greets with `bytes` in pieces of `step`.
@@ -28,13 +25,13 @@ fn greet(mut greeting: Greeting, bytes: &[u8], step: usize) -> Outcome {
     while let Some(piece) = pieces.next() {
         let mut piece = piece;
         loop {
-            match greeting.hear(std::mem::take(&mut piece)) {
-                Ok(Heard::More) => break,
-                Ok(Heard::Say(bytes)) => {
+            match greeting.receive(std::mem::take(&mut piece)) {
+                Ok(GreetingStep::More) => break,
+                Ok(GreetingStep::Reply(bytes)) => {
                     said.extend(bytes);
                     assert!(said.len() <= 2, "it says more than which method it takes");
                 }
-                Ok(Heard::Over(target)) => {
+                Ok(GreetingStep::Done(target)) => {
                     let client = greeting.client;
                     let mut rest = greeting.rest();
                     pieces.for_each(|piece| rest.extend(piece));
@@ -91,8 +88,10 @@ fn round_trip(mut choices: &[u8], step: usize) {
     request.extend(server.port().to_be_bytes());
     let to = match target {
         // Some clients write addresses as names.
-        Some(name) => name.parse().map_or(Target::Name(name, server.port()), |ip| Target::Address(SocketAddr::new(ip, server.port()))),
-        None => Target::Address(server),
+        Some(name) => name
+            .parse()
+            .map_or(RequestedServer::Name(name, server.port()), |ip| RequestedServer::Address(SocketAddr::new(ip, server.port()))),
+        None => RequestedServer::Address(server),
     };
     for version in [ProxyVersion::V1, ProxyVersion::V2] {
         let bytes = [proxy_header(version, client, server), request.clone(), rest.to_vec()].concat();

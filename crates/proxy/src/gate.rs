@@ -1,5 +1,6 @@
-//! Opens and shuts the way from the firewall to the proxy: shut, new connections pass unsplit. A thread of its own, since the
-//! firewall takes its time to answer; workers only drop a note.
+//! Opens and shuts the way from the firewall to the proxy: shut, new connections pass unsplit. It
+//! has a thread of its own, because the firewall takes its time to answer; workers only send a
+//! command.
 
 use crate::{config::Config, failure::Failure};
 use intercept::{
@@ -13,12 +14,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the gate may be told.
+/// What the gate may be told to do, or asked.
 #[derive(Debug)]
-pub(crate) enum Note {
+pub(crate) enum GateCommand {
     /// A worker has no room for more flows, or has it again.
     Full(bool),
-    /// No new connections from now on; the answer comes when none can come any more.
+    /// No new connections from now on; answered when none can arrive any more.
     Shut(mpsc::Sender<()>),
     /// Another limit of TCP memory.
     Memory(Option<u64>),
@@ -58,12 +59,12 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Starts it; it ends, and takes the rules away, when nobody can send it notes any more. When the
-    /// rules are lost and cannot be installed again, it says so to `failures`, and ends.
+    /// Starts it. It ends, and removes the rules, when all senders of commands are gone. When the
+    /// rules are lost and cannot be installed again, it reports that to `failures`, and ends.
     pub(crate) fn start(
         rules: Installed,
         memory_limit: Option<u64>,
-        notes: mpsc::Receiver<Note>,
+        notes: mpsc::Receiver<GateCommand>,
         failures: mpsc::Sender<Failure>,
     ) -> std::io::Result<thread::JoinHandle<()>> {
         let gate = Gate { rules, memory_limit, short_of_memory: false, full_workers: 0, shut: false };
@@ -78,11 +79,11 @@ impl Gate {
         })
     }
 
-    fn run(mut self, notes: &mpsc::Receiver<Note>) -> Result<(), RulesLost> {
+    fn run(mut self, notes: &mpsc::Receiver<GateCommand>) -> Result<(), RulesLost> {
         let (mut looked, mut checked) = (Instant::now(), Instant::now());
         loop {
             match notes.recv_timeout(CHECK.saturating_sub(checked.elapsed())) {
-                Ok(note) => self.heed(note),
+                Ok(note) => self.handle(note),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
             }
@@ -101,24 +102,24 @@ impl Gate {
         }
     }
 
-    fn heed(&mut self, note: Note) {
-        // Whoever asked may be gone: nothing is lost with the answer.
+    fn handle(&mut self, note: GateCommand) {
+        // The asking thread may be gone; then nobody needs the answer.
         match note {
-            Note::Full(true) => self.full_workers += 1,
-            Note::Full(false) => self.full_workers = self.full_workers.saturating_sub(1),
-            Note::Shut(done) => {
+            GateCommand::Full(true) => self.full_workers += 1,
+            GateCommand::Full(false) => self.full_workers = self.full_workers.saturating_sub(1),
+            GateCommand::Shut(done) => {
                 self.shut = true;
                 self.turn();
                 let _ = done.send(());
                 return;
             }
-            Note::Memory(limit) => {
+            GateCommand::Memory(limit) => {
                 self.memory_limit = limit;
                 return;
             }
-            Note::Policy(policy, answer) => return drop(answer.send(self.rules.set_policy(policy))),
-            Note::Counted(answer) => return drop(answer.send(self.rules.counted())),
-            Note::Bypass(change, answer) => return drop(answer.send(self.change_bypass(change))),
+            GateCommand::Policy(policy, answer) => return drop(answer.send(self.rules.set_policy(policy))),
+            GateCommand::Counted(answer) => return drop(answer.send(self.rules.counted())),
+            GateCommand::Bypass(change, answer) => return drop(answer.send(self.change_bypass(change))),
         }
         self.turn();
     }
@@ -139,7 +140,7 @@ impl Gate {
     }
 
     fn look_at_memory(&mut self) {
-        // Open again only when there is some room, lest it swing.
+        // Hysteresis: open again only when there is some room.
         let short = self
             .memory_limit
             .zip(tcp_memory())
@@ -163,7 +164,8 @@ impl Gate {
     }
 }
 
-/// TCP memory in use on this host, in bytes: of all its network namespaces, as the kernel accounts it.
+/// TCP memory in use on this host, in bytes: of all its network namespaces, as the kernel accounts
+/// it.
 pub(crate) fn tcp_memory() -> Option<u64> {
     let text = fs::read_to_string("/proc/net/sockstat").ok()?;
     let words: Vec<&str> = text.lines().find(|line| line.starts_with("TCP:"))?.split_whitespace().collect();

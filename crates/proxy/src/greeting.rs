@@ -1,13 +1,13 @@
-//! What a client says before its data: a PROXY protocol header, a SOCKS request; and what is said before data to a far end.
-//! Pure: bytes in, bytes out.
+//! What a client says before its data: a PROXY protocol header, a SOCKS request; and what is said
+//! before data to a far end. Pure: bytes in, bytes out.
 
 use crate::config::ProxyVersion;
-use bond::Target;
 use intercept::Users;
 use ppp::{v1, v2};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// No greeting is longer (a PROXY header of version 2 may be, with extensions nobody has a use for here).
+/// No greeting is longer (a PROXY header of version 2 may be, with extensions nobody has a use for
+/// here).
 pub(crate) const LONGEST: usize = 4096;
 /// No line of the PROXY protocol's version 1 is longer (section 2.1).
 const LONGEST_LINE: usize = 107;
@@ -22,15 +22,24 @@ const V2_LOCAL: u8 = 0x20;
 const NO_AUTHENTICATION: u8 = 0;
 const PASSWORD: u8 = 2;
 
-/// What a greeting has come to.
+/// Where a SOCKS client wants to go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RequestedServer {
+    /// To this address.
+    Address(SocketAddr),
+    /// To a name, and a port.
+    Name(String, u16),
+}
+
+/// What came of the bytes received so far.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum GreetingStep {
     /// More must come.
     More,
     /// This is to be said to the client; then more must come, or has already.
-    Say(Vec<u8>),
+    Reply(Vec<u8>),
     /// It is over; where to, when the client has said so.
-    Over(Option<Target>),
+    Done(Option<RequestedServer>),
 }
 
 /// Why a greeting leads nowhere.
@@ -87,8 +96,8 @@ impl Greeting {
         self.heard
     }
 
-    /// Takes in what came. To be called again, with nothing, after [`Heard::Say`].
-    pub(crate) fn hear(&mut self, bytes: &[u8]) -> Result<Heard, Refusal> {
+    /// Takes in what came. After [`GreetingStep::Reply`] it is to be called again, with no bytes.
+    pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<GreetingStep, Refusal> {
         self.heard.extend_from_slice(bytes);
         loop {
             let heard = match self.stage {
@@ -96,10 +105,10 @@ impl Greeting {
                 Stage::SocksMethods => self.socks_methods()?,
                 Stage::SocksPassword => self.socks_password()?,
                 Stage::SocksRequest => self.socks_request()?,
-                Stage::Nothing => return Ok(Heard::Over(None)),
+                Stage::Nothing => return Ok(GreetingStep::Done(None)),
             };
             match heard {
-                Some(Heard::More) if self.heard.len() > LONGEST => return Err(refuse("a greeting without end", &[])),
+                Some(GreetingStep::More) if self.heard.len() > LONGEST => return Err(refuse("a greeting without end", &[])),
                 Some(heard) => return Ok(heard),
                 None => {}
             }
@@ -107,22 +116,22 @@ impl Greeting {
     }
 
     /// PROXY protocol, sections 2.1 and 2.2 of its specification.
-    fn proxy_header(&mut self, then_socks: bool) -> Result<Option<Heard>, Refusal> {
+    fn proxy_header(&mut self, then_socks: bool) -> Result<Option<GreetingStep>, Refusal> {
         let is_begun = |prefix: &[u8]| prefix.starts_with(&self.heard[..self.heard.len().min(prefix.len())]);
         // Parsed once it is whole, so that the result does not depend on segmentation.
         let parsed = if is_begun(b"PROXY ") {
             let line = &self.heard[..self.heard.len().min(LONGEST_LINE)];
             match line.iter().position(|byte| *byte == b'\n') {
                 Some(end) => v1::Header::try_from(&line[..=end]).ok().map(|header| (of_v1(&header.addresses), end + 1)),
-                None if line.len() < LONGEST_LINE => return Ok(Some(Heard::More)),
+                None if line.len() < LONGEST_LINE => return Ok(Some(GreetingStep::More)),
                 None => None,
             }
         } else if is_begun(v2::PROTOCOL_PREFIX) {
-            let Some((fixed, rest)) = self.heard.split_at_checked(V2_FIXED) else { return Ok(Some(Heard::More)) };
+            let Some((fixed, rest)) = self.heard.split_at_checked(V2_FIXED) else { return Ok(Some(GreetingStep::More)) };
             let length = V2_FIXED + usize::from(u16::from_be_bytes([fixed[V2_FIXED - 2], fixed[V2_FIXED - 1]]));
             match fixed[v2::PROTOCOL_PREFIX.len()] {
                 _ if length > LONGEST => None,
-                _ if V2_FIXED + rest.len() < length => return Ok(Some(Heard::More)),
+                _ if V2_FIXED + rest.len() < length => return Ok(Some(GreetingStep::More)),
                 // A connection of the proxy itself, as for health checks, whatever addresses
                 // follow.
                 V2_LOCAL => Some((None, length)),
@@ -141,15 +150,15 @@ impl Greeting {
     }
 
     /// RFC 1928 §3.
-    fn socks_methods(&mut self) -> Result<Option<Heard>, Refusal> {
+    fn socks_methods(&mut self) -> Result<Option<GreetingStep>, Refusal> {
         match self.heard.first() {
-            None => return Ok(Some(Heard::More)),
+            None => return Ok(Some(GreetingStep::More)),
             Some(5) => {}
             Some(4) => return Err(refuse("SOCKS version 4; this is version 5", &[0, 91, 0, 0, 0, 0, 0, 0])),
             Some(_) => return Err(refuse("not SOCKS", &[])),
         }
-        let Some(count) = self.heard.get(1).map(|count| usize::from(*count)) else { return Ok(Some(Heard::More)) };
-        let Some(methods) = self.heard.get(2..2 + count) else { return Ok(Some(Heard::More)) };
+        let Some(count) = self.heard.get(1).map(|count| usize::from(*count)) else { return Ok(Some(GreetingStep::More)) };
+        let Some(methods) = self.heard.get(2..2 + count) else { return Ok(Some(GreetingStep::More)) };
         let (method, next, lacks) = if self.users.are_required() {
             (PASSWORD, Stage::SocksPassword, "a SOCKS client that offers no user and password")
         } else {
@@ -160,30 +169,30 @@ impl Greeting {
         }
         self.heard.drain(..2 + count);
         self.stage = next;
-        Ok(Some(Heard::Say(vec![5, method])))
+        Ok(Some(GreetingStep::Reply(vec![5, method])))
     }
 
     /// RFC 1929 §2.
-    fn socks_password(&mut self) -> Result<Option<Heard>, Refusal> {
-        let [version, rest @ ..] = self.heard.as_slice() else { return Ok(Some(Heard::More)) };
+    fn socks_password(&mut self) -> Result<Option<GreetingStep>, Refusal> {
+        let [version, rest @ ..] = self.heard.as_slice() else { return Ok(Some(GreetingStep::More)) };
         if *version != 1 {
             return Err(refuse("a SOCKS client that says no user and password where it must", &[1, 1]));
         }
-        let Some((name, rest)) = counted(rest) else { return Ok(Some(Heard::More)) };
-        let Some((password, _)) = counted(rest) else { return Ok(Some(Heard::More)) };
+        let Some((name, rest)) = counted(rest) else { return Ok(Some(GreetingStep::More)) };
+        let Some((password, _)) = counted(rest) else { return Ok(Some(GreetingStep::More)) };
         if !self.users.have(name, password) {
             return Err(refuse("a wrong user or password", &[1, 1]));
         }
         let all = 1 + 1 + name.len() + 1 + password.len();
         self.heard.drain(..all);
         self.stage = Stage::SocksRequest;
-        Ok(Some(Heard::Say(vec![1, 0])))
+        Ok(Some(GreetingStep::Reply(vec![1, 0])))
     }
 
     /// RFC 1928 §4.
-    fn socks_request(&mut self) -> Result<Option<Heard>, Refusal> {
+    fn socks_request(&mut self) -> Result<Option<GreetingStep>, Refusal> {
         let heard = &self.heard;
-        let [version, command, _, kind, body @ ..] = heard.as_slice() else { return Ok(Some(Heard::More)) };
+        let [version, command, _, kind, body @ ..] = heard.as_slice() else { return Ok(Some(GreetingStep::More)) };
         if *version != 5 {
             return Err(refuse("not SOCKS", &[]));
         }
@@ -194,34 +203,34 @@ impl Greeting {
             (1, _) => 4,
             (4, _) => 16,
             (3, Some(length)) => 1 + usize::from(*length),
-            (3, None) => return Ok(Some(Heard::More)),
+            (3, None) => return Ok(Some(GreetingStep::More)),
             _ => return Err(refuse("a SOCKS address of unknown kind", &socks_reply(8))),
         };
-        let (Some(address), Some(port)) = (body.get(..length), body.get(length..length + 2)) else { return Ok(Some(Heard::More)) };
+        let (Some(address), Some(port)) = (body.get(..length), body.get(length..length + 2)) else { return Ok(Some(GreetingStep::More)) };
         let port = u16::from_be_bytes([port[0], port[1]]);
         let target = match address.len() {
             4 if *kind == 1 => {
-                Target::Address(SocketAddr::new(Ipv4Addr::from(<[u8; 4]>::try_from(address).unwrap_or_default()).into(), port))
+                RequestedServer::Address(SocketAddr::new(Ipv4Addr::from(<[u8; 4]>::try_from(address).unwrap_or_default()).into(), port))
             }
             16 if *kind == 4 => {
-                Target::Address(SocketAddr::new(Ipv6Addr::from(<[u8; 16]>::try_from(address).unwrap_or_default()).into(), port))
+                RequestedServer::Address(SocketAddr::new(Ipv6Addr::from(<[u8; 16]>::try_from(address).unwrap_or_default()).into(), port))
             }
             _ => named(&address[1..], port)?,
         };
         let all = 4 + length + 2;
         self.heard.drain(..all);
         self.stage = Stage::Nothing;
-        Ok(Some(Heard::Over(Some(target))))
+        Ok(Some(GreetingStep::Done(Some(target))))
     }
 }
 
 /// The target that a name is; some clients write addresses as names.
-fn named(name: &[u8], port: u16) -> Result<Target, Refusal> {
+fn named(name: &[u8], port: u16) -> Result<RequestedServer, Refusal> {
     let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty() && !name.contains('\0'));
     let name = name.ok_or_else(|| refuse("a SOCKS request for a name that is none", &socks_reply(1)))?;
     Ok(match name.parse::<IpAddr>() {
-        Ok(address) => Target::Address(SocketAddr::new(address, port)),
-        Err(_) => Target::Name(name.into(), port),
+        Ok(address) => RequestedServer::Address(SocketAddr::new(address, port)),
+        Err(_) => RequestedServer::Name(name.into(), port),
     })
 }
 
@@ -231,8 +240,8 @@ fn counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(usize::from(*count))
 }
 
-/// A SOCKS reply (RFC 1928 §6): 0 connected, else why not. The address it is to carry is of no use to a client; like others we
-/// tell none.
+/// A SOCKS reply (RFC 1928 §6): 0 connected, else why not. The address it is to carry is of no use
+/// to a client; like others we tell none.
 pub(crate) fn socks_reply(code: u8) -> Vec<u8> {
     vec![5, code, 0, 1, 0, 0, 0, 0, 0, 0]
 }
@@ -296,7 +305,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// What was said to the client, where it goes, who it is, and what it sent besides.
-    type Talk = (Vec<u8>, Option<Target>, Option<SocketAddr>, Vec<u8>);
+    type Talk = (Vec<u8>, Option<RequestedServer>, Option<SocketAddr>, Vec<u8>);
 
     /// Feeds `bytes` in pieces of `step`.
     fn talk(mut greeting: Greeting, bytes: &[u8], step: usize) -> Result<Talk, Refusal> {
@@ -304,16 +313,16 @@ mod tests {
         let mut pieces = bytes.chunks(step);
         let mut piece = pieces.next().unwrap_or_default();
         loop {
-            match greeting.hear(piece)? {
-                Heard::More => match pieces.next() {
+            match greeting.receive(piece)? {
+                GreetingStep::More => match pieces.next() {
                     Some(next) => piece = next,
                     None => return Err(refuse("it never ended", &[])),
                 },
-                Heard::Say(bytes) => {
+                GreetingStep::Reply(bytes) => {
                     said.extend(bytes);
                     piece = &[];
                 }
-                Heard::Over(target) => {
+                GreetingStep::Done(target) => {
                     let client = greeting.client;
                     let mut rest = greeting.rest();
                     pieces.for_each(|piece| rest.extend(piece));
@@ -331,9 +340,9 @@ mod tests {
         for step in 1..TO_ADDRESS.len() {
             let (said, target, client, rest) = talk(Greeting::new(false, true), TO_ADDRESS, step).unwrap();
             assert_eq!((said, client, rest), (vec![5, 0], None, b"GET".to_vec()));
-            assert_eq!(target, Some(Target::Address("192.0.2.1:80".parse().unwrap())));
+            assert_eq!(target, Some(RequestedServer::Address("192.0.2.1:80".parse().unwrap())));
             let (_, target, _, _) = talk(Greeting::new(false, true), TO_NAME, step).unwrap();
-            assert_eq!(target, Some(Target::Name("host".into(), 443)));
+            assert_eq!(target, Some(RequestedServer::Name("host".into(), 443)));
         }
     }
 
@@ -366,7 +375,7 @@ mod tests {
         for step in 1..bytes.len() {
             let (said, target, _, rest) = talk(guarded(), &bytes, step).unwrap();
             assert_eq!((said, rest), (vec![5, 2, 1, 0], b"GET".to_vec()));
-            assert_eq!(target, Some(Target::Address("192.0.2.1:80".parse().unwrap())));
+            assert_eq!(target, Some(RequestedServer::Address("192.0.2.1:80".parse().unwrap())));
         }
     }
 
@@ -403,7 +412,8 @@ mod tests {
             }
         }
         assert!(talk(Greeting::new(true, false), b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 3).is_err());
-        // Over though it lacks something, or without end: refused then, not when it has taken too long.
+        // Over though it lacks something, or without end: refused then, not when it has taken too
+        // long.
         let long = [v2::PROTOCOL_PREFIX, &[0x21, 0x11, 0xff, 0xff, 0]].concat();
         for wrong in [b"PROXY TCP4 192.0.2.1\r\n".to_vec(), [b"PROXY TCP4 ", &[b'1'; 100][..]].concat(), b"P\rPXY ".to_vec(), long] {
             for step in [1, wrong.len()] {

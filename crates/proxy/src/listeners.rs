@@ -1,9 +1,6 @@
 //! A worker's listeners: those of interception, with what the configuration says of each.
 
-use crate::{
-    bonded,
-    config::{Config, Listen, Way},
-};
+use crate::config::{Config, Listen};
 use intercept::{Arrival, Listener, ListenerOptions, OpenError, leg::Shares, listener::BACKLOG};
 use std::io;
 
@@ -17,28 +14,34 @@ pub(crate) struct WorkerListener {
 /// Opens one worker's listeners; all workers share the ports.
 pub(crate) fn open(config: &Config, worker: usize) -> Result<Vec<WorkerListener>, OpenError> {
     let mut listeners = Vec::new();
-    for listen in config.listen.iter().filter(|listen| bonded::is_listener_of(listen.way, worker)) {
-        for socket in Listener::open(&listen.at(), &options(config, listen.way))? {
+    // The connections of a stream have to meet: the first worker alone takes them.
+    for listen in config.listen.iter().filter(|listen| worker == 0 || !listen.takes_streams()) {
+        for socket in Listener::open(&listen.at(), &options(config, listen))? {
             listeners.push(WorkerListener { listen: Listen { at: socket.listen.at, ..listen.clone() }, socket });
         }
     }
     Ok(listeners)
 }
 
-fn options(config: &Config, way: Way) -> ListenerOptions {
+fn options(config: &Config, listen: &Listen) -> ListenerOptions {
     ListenerOptions {
         shares_port: config.threads > 1,
-        shares: config.buffer.filter(|_| way != Way::Bond).map(|buffer| Shares::of(buffer.0 as usize)),
-        window: config.bond.as_ref().and_then(|bond| bond.connection_window).filter(|_| way == Way::Bond).map(|window| window.0 as usize),
+        shares: config.buffer.filter(|_| !listen.takes_streams()).map(|buffer| Shares::of(buffer.0 as usize)),
+        window: config
+            .bond
+            .as_ref()
+            .and_then(|bond| bond.connection_window)
+            .filter(|_| listen.takes_streams())
+            .map(|window| window.0 as usize),
         mss: config.policy.near.mss,
-        backlog: BACKLOG.min(config.brim_of_a_worker()),
+        backlog: BACKLOG.min(config.hard_limit_of_a_worker()),
     }
 }
 
 impl WorkerListener {
     /// Takes the users that a configuration has for it, for clients from now on.
     pub(crate) fn take_users(&mut self, config: &Config) {
-        let same = |listen: &&Listen| (listen.at, listen.way) == (self.listen.at, self.listen.way);
+        let same = |listen: &&Listen| (listen.at, listen.mode) == (self.listen.at, self.listen.mode);
         if let Some(listen) = config.listen.iter().find(same) {
             self.listen.users = listen.users.clone();
         }

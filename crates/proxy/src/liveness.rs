@@ -45,8 +45,8 @@ impl Liveness {
         Liveness(workers.map(|(turns, waker)| Watched { turns, waker, seen: None }).collect())
     }
 
-    /// Whether every worker that has not ended has turned its event loop since the last check; wakes
-    /// them all, so that idle ones turn theirs before the next.
+    /// Whether every worker that has not ended has turned its event loop since the last check;
+    /// wakes them all, so that idle ones turn theirs before the next.
     pub fn check(&mut self) -> bool {
         let mut all = true;
         for Watched { turns, waker, seen } in &mut self.0 {

@@ -1,66 +1,10 @@
 //! What is known of a flow: both legs, both directions.
 
-use crate::{bonded::BondView, ending::Ending};
 use intercept::sys::TcpInfo;
+use relay::{DirectionStats, Ending, FlowRecord, FlowStats, MultipathView};
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
-use units::{Bytes, Phase};
-
-/// A flow as it is now.
-#[derive(Debug, Clone)]
-pub struct FlowStats {
-    /// Who opened it.
-    pub client: SocketAddr,
-    /// Where it goes.
-    pub server: SocketAddr,
-    /// How long it has been here.
-    pub age: Duration,
-    /// The accepted connection.
-    pub near: TcpInfo,
-    /// The dialled one.
-    pub far: TcpInfo,
-    /// Their congestion controllers; empty of a flow that has ended.
-    pub control: [String; 2],
-    /// From client to server.
-    pub up: DirectionStats,
-    /// From server to client.
-    pub down: DirectionStats,
-    /// Segments that each leg's socket has dropped, near and far.
-    pub drops: [u32; 2],
-    /// The bond, where a leg is one; that leg then stands for all its connections together.
-    pub bond: Option<BondView>,
-}
-
-impl FlowStats {
-    /// A flow whose far leg could not even be dialled.
-    pub(crate) fn unbegun(client: SocketAddr, server: SocketAddr) -> Self {
-        let (near, far) = (TcpInfo::default(), TcpInfo::default());
-        let (up, down) = (DirectionStats::default(), DirectionStats::default());
-        FlowStats { client, server, age: Duration::ZERO, near, far, control: Default::default(), up, down, drops: [0; 2], bond: None }
-    }
-}
-
-/// One direction of a flow.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DirectionStats {
-    /// Bytes given to the destination's socket.
-    pub moved: u64,
-    /// Payload in the receive queue of the source.
-    pub received: usize,
-    /// What the source has sent beyond a segment that is missing waits for its retransmission.
-    pub has_hole: bool,
-    /// Payload in the proxy's own hands.
-    pub in_hand: usize,
-    /// Payload in the send queue of the destination, not sent yet.
-    pub unsent: usize,
-}
-
-impl DirectionStats {
-    /// What the proxy holds: the Q that B bounds.
-    pub fn held(&self) -> Bytes {
-        Bytes((self.received + self.in_hand + self.unsent) as u64)
-    }
-}
+use std::{collections::BTreeMap, net::SocketAddr};
+use units::Phase;
 
 /// Who keeps a direction from going faster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,37 +22,25 @@ pub enum Limiter {
     Receiver,
 }
 
-impl DirectionStats {
-    /// What this direction is doing, `source` being the leg that brings its bytes.
-    pub fn phase(&self, source: &TcpInfo) -> Phase {
-        if source.holds_back() {
-            Phase::Backpressure
-        } else if self.held() == Bytes(0) {
-            Phase::Starvation
-        } else {
-            Phase::Free
-        }
+/// Who keeps a direction from going faster; `legs` are what the source's and the destination's leg
+/// are called.
+fn limiter(direction: &DirectionStats, source: &TcpInfo, destination: &TcpInfo, legs: [Limiter; 2]) -> Limiter {
+    let in_flight = u64::from(destination.unacked) * u64::from(destination.snd_mss);
+    if direction.unsent > 0 || direction.in_hand > 0 {
+        // No room for another segment in the window that the receiver announced.
+        let window_full = in_flight + u64::from(destination.snd_mss) > u64::from(destination.snd_wnd);
+        return if window_full { Limiter::Receiver } else { legs[1] };
     }
-
-    /// Who keeps it from going faster; `legs` are what the source's and the destination's leg are called.
-    fn limiter(&self, source: &TcpInfo, destination: &TcpInfo, legs: [Limiter; 2]) -> Limiter {
-        let in_flight = u64::from(destination.unacked) * u64::from(destination.snd_mss);
-        if self.unsent > 0 || self.in_hand > 0 {
-            // No room for another segment in the window that the receiver announced.
-            let window_full = in_flight + u64::from(destination.snd_mss) > u64::from(destination.snd_wnd);
-            return if window_full { Limiter::Receiver } else { legs[1] };
-        }
-        if source.holds_back() {
-            return Limiter::ProxyBuffer;
-        }
-        if self.has_hole {
-            // The sender waits for its own recovery from the loss, however long that takes.
-            return legs[0];
-        }
-        // Nothing for two round trips: its sender has nothing to say.
-        let quiet_ms = source.last_data_recv_ms;
-        if u64::from(quiet_ms) > (u64::from(source.rtt_us) / 500).max(50) { Limiter::Sender } else { legs[0] }
+    if source.holds_back() {
+        return Limiter::ProxyBuffer;
     }
+    if direction.has_hole {
+        // The sender waits for its own recovery from the loss, however long that takes.
+        return legs[0];
+    }
+    // Nothing for two round trips: its sender has nothing to say.
+    let quiet_ms = source.last_data_recv_ms;
+    if u64::from(quiet_ms) > (u64::from(source.rtt_us) / 500).max(50) { Limiter::Sender } else { legs[0] }
 }
 
 /// A leg as it is shown.
@@ -128,11 +60,12 @@ pub struct LegView {
     pub mss_bytes: u32,
     /// Segments sent again.
     pub retransmits: u32,
-    /// Retransmission timeouts; absent where the kernel does not count them (before Linux 6.7), and of a bond.
+    /// Retransmission timeouts; absent where the kernel does not count them (before Linux 6.7), and
+    /// of a bond.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<u16>,
-    /// Segments that this leg's socket has dropped: duplicates, outside of its window, or for lack of
-    /// room in its receive buffer.
+    /// Segments that this leg's socket has dropped: duplicates, outside of its window, or for lack
+    /// of room in its receive buffer.
     #[serde(default)]
     pub drops: u32,
     /// What the peer acknowledged lately, bit/s.
@@ -191,8 +124,8 @@ pub struct FlowView {
     /// From server to client.
     pub down: DirectionView,
     /// The bond, where a leg is one; that leg then stands for all its connections together.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bond: Option<BondView>,
+    #[serde(rename = "bond", default, skip_serializing_if = "Option::is_none")]
+    pub multipath: Option<MultipathView>,
 }
 
 impl FlowView {
@@ -202,7 +135,7 @@ impl FlowView {
             bytes: stats.moved,
             held_bytes: stats.held().0,
             phase: stats.phase(source),
-            limited_by: stats.limiter(source, destination, legs),
+            limited_by: limiter(stats, source, destination, legs),
         };
         let legs = [Limiter::NearLeg, Limiter::FarLeg];
         FlowView {
@@ -213,18 +146,9 @@ impl FlowView {
             far: LegView::of(&flow.far, &flow.control[1], flow.drops[1]),
             up: direction(&flow.up, &flow.near, &flow.far, legs),
             down: direction(&flow.down, &flow.far, &flow.near, [legs[1], legs[0]]),
-            bond: flow.bond.clone(),
+            multipath: flow.multipath.clone(),
         }
     }
-}
-
-/// A flow that has ended.
-#[derive(Debug, Clone)]
-pub struct FlowRecord {
-    /// Its last state.
-    pub last: FlowStats,
-    /// How it ended.
-    pub ending: Ending,
 }
 
 /// What flows came to, all together.
@@ -245,7 +169,8 @@ pub struct Totals {
     /// Connections to listeners for a bond that have not shown that they have its key.
     #[serde(default)]
     pub refused: u64,
-    /// What went over each network of a bond: at the end that dials by its name, at the other by its number.
+    /// What went over each network of a bond: at the end that dials by its name, at the other by
+    /// its number.
     #[serde(default)]
     pub networks: BTreeMap<String, NetworkTotals>,
 }
@@ -259,7 +184,8 @@ pub struct NetworkTotals {
     pub sent: u64,
     /// Payload that came over them.
     pub received: u64,
-    /// For how long what came over other networks waited for what came over this one, seconds, of all streams together.
+    /// For how long what came over other networks waited for what came over this one, seconds, of
+    /// all streams together.
     pub waited_s: f64,
 }
 
@@ -276,14 +202,14 @@ impl Totals {
         self.down += record.last.down.moved;
         self.near_retransmits += u64::from(record.last.near.total_retrans);
         self.far_retransmits += u64::from(record.last.far.total_retrans);
-        if let Some(bond) = &record.last.bond {
-            self.add_bond(bond, false);
+        if let Some(paths) = &record.last.multipath {
+            self.add_paths(paths, false);
         }
     }
 
     /// Counts what went over the networks of a flow's bond, and its connections where it goes on.
-    pub(crate) fn add_bond(&mut self, bond: &BondView, goes_on: bool) {
-        for path in &bond.paths {
+    pub(crate) fn add_paths(&mut self, multipath: &MultipathView, goes_on: bool) {
+        for path in &multipath.paths {
             *self.networks.entry(path.network.clone()).or_default() += NetworkTotals {
                 connections: u64::from(goes_on && path.up),
                 sent: path.sent_bytes,

@@ -1,6 +1,6 @@
 //! What flows came to, for Prometheus: base units, no label a flow.
 
-use crate::{Ending, NetworkTotals, Proxy, control::Status, gate};
+use crate::{control::Status, gate, meter::NetworkTotals, running::Proxy};
 use intercept::OpenError;
 use metrics_server::Server;
 use prometheus_client::{
@@ -13,6 +13,7 @@ use prometheus_client::{
     },
     registry::{Registry, Unit},
 };
+use relay::Ending;
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
@@ -28,7 +29,8 @@ type Labels = [(&'static str, &'static str); 1];
 /// [`OpenError::Listen`] when the address cannot be used.
 pub fn serve(proxy: &Arc<Proxy>, at: SocketAddr) -> Result<Server, OpenError> {
     let proxy = Arc::downgrade(proxy);
-    // The proxy is held no longer than the page takes to make: it ends when its last reference is dropped.
+    // The proxy is held no longer than the page takes to make: it ends when its last reference is
+    // dropped.
     Server::start(at, move || Some(text(&proxy.upgrade()?.status()))).map_err(|why| OpenError::metrics(at, why))
 }
 
@@ -87,7 +89,8 @@ fn text(status: &Status) -> String {
     text
 }
 
-/// What went over the networks of a bond: few, and named by the operator, or by the other end, which has the key.
+/// What went over the networks of a bond: few, and named by the operator, or by the other end,
+/// which has the key.
 fn networks(registry: &mut Registry, networks: &BTreeMap<String, NetworkTotals>) {
     type Labels = Vec<(&'static str, String)>;
     let (carried, waited, connections) =
@@ -124,7 +127,7 @@ fn counters(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Totals;
+    use crate::meter::Totals;
     use intercept::Counted;
 
     #[test]

@@ -10,13 +10,22 @@ use std::{
 /// Names looked up at once.
 const THREADS: usize = 4;
 
-/// A name to look up, and who asks.
+/// Whose question it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// The client in this slot of the worker.
+    Client(usize),
+    /// The stream in this slot of the worker's carrier.
+    Stream(usize),
+}
+
+/// A name to look up.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) name: String,
     pub(crate) port: u16,
     pub(crate) worker: usize,
-    pub(crate) slot: usize,
+    pub(crate) asker: Asker,
     /// Tells this asker from a later one in the same slot.
     pub(crate) serial: u64,
 }
@@ -24,7 +33,7 @@ pub(crate) struct Question {
 /// What a name came to.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    pub(crate) slot: usize,
+    pub(crate) asker: Asker,
     pub(crate) serial: u64,
     pub(crate) addresses: io::Result<Vec<SocketAddr>>,
 }
@@ -37,9 +46,9 @@ pub(crate) fn start(questions: mpsc::Receiver<Question>, tell: impl Fn(usize, An
         let work = move || {
             loop {
                 let question = questions.lock().map(|questions| questions.recv());
-                let Ok(Ok(Question { name, port, worker, slot, serial })) = question else { return };
+                let Ok(Ok(Question { name, port, worker, asker, serial })) = question else { return };
                 let addresses = (name.as_str(), port).to_socket_addrs().map(Iterator::collect);
-                tell(worker, Answer { slot, serial, addresses });
+                tell(worker, Answer { asker, serial, addresses });
             }
         };
         thread::Builder::new().name("tandem-names".into()).spawn(work)?;

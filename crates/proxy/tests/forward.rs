@@ -1,4 +1,5 @@
-//! A forwarding proxy on loopback, where nobody needs privileges: bytes, half-closes, delivery before a clean end, draining.
+//! A forwarding proxy on loopback, where nobody needs privileges: bytes, half-closes, delivery
+//! before a clean end, draining.
 
 mod common;
 
@@ -104,8 +105,9 @@ fn there_is_no_clean_end_before_delivery() {
     server.shutdown(Shutdown::Write).unwrap();
     assert_eq!(client.read(&mut [0]).unwrap(), 0, "a half-close passes at once to an end that has not finished");
 
-    // The client finishes; all of it is in the proxy and in the server's socket, unread. The server ends its own direction:
-    // the client must not hear of it before the server's TCP has everything.
+    // The client finishes; all of it is in the proxy and in the server's socket, unread. The server
+    // ends its own direction: the client must not hear of it before the server's TCP has
+    // everything.
     let (mut client, server) = bench.connect();
     socket2::SockRef::from(&server).set_recv_buffer_size(4096).unwrap();
     client.write_all(&payload(180_000)).unwrap();
@@ -131,7 +133,8 @@ fn a_drained_proxy_ends_with_its_last_flow() {
     assert!(!bench.proxy.is_idle());
     client.write_all(b"still here").unwrap();
     server.read_exact(&mut [0; 10]).unwrap();
-    // Connections that came before the listener closed were never accepted: they end with the server.
+    // Connections that came before the listener closed were never accepted: they end with the
+    // server.
     drop((client, server, bench.server));
     bench.proxy.drain();
     assert!(bench.proxy.is_idle());

@@ -1,9 +1,11 @@
-//! The life of a connection, a test a cell: the table at the top of `connection.rs` says what is to come of each event in each
-//! state. A cell's test looks at the ending that is recorded and at what the other end reads.
+//! The life of a connection, a test a cell: the table at the top of `connection.rs` says what is to
+//! come of each event in each state. A cell's test looks at the ending that is recorded and at what
+//! the other end reads.
 //!
-//! Dialling lasts as long as a far end does not answer: its backlog is full, or a host of its own cuts it off. Settling lasts as
-//! long as one end acknowledges nothing: it does not read. Its opposite has been told of the end by then, after all it sent
-//! itself was acknowledged, so that its connection is over: there is nothing left of it to reset, and its clean end stands.
+//! Dialling lasts as long as a far end does not answer: its backlog is full, or a host of its own
+//! cuts it off. Settling lasts as long as one end acknowledges nothing: it does not read. Its
+//! opposite has been told of the end by then, after all it sent itself was acknowledged, so that
+//! its connection is over: there is nothing left of it to reset, and its clean end stands.
 
 mod common;
 
@@ -90,7 +92,8 @@ fn near_rst_while_dialling() {
     }
 }
 
-/// Nothing is to be sent to the near end while the far end does not answer: its silence shows when there is.
+/// Nothing is to be sent to the near end while the far end does not answer: its silence shows when
+/// there is.
 #[test]
 fn near_silent_while_dialling() {
     on_own_host("near_silent_while_dialling", || {
@@ -328,7 +331,8 @@ fn near_idle_while_relaying() {
 
 // ---- Settling
 
-/// Both FINs have been passed on; the near or the far end has not read, so that not all is acknowledged.
+/// Both FINs have been passed on; the near or the far end has not read, so that not all is
+/// acknowledged.
 struct Settling {
     bench: Bench,
     /// Who acknowledges no more, and who has finished and has been told so.
@@ -359,7 +363,8 @@ impl Settling {
         Settling { bench, unread, finished }
     }
 
-    /// What becomes of it when the end that does not read does `act`. The other's clean end stands: no error comes after it.
+    /// What becomes of it when the end that does not read does `act`. The other's clean end stands:
+    /// no error comes after it.
     fn ending_after(self, act: impl FnOnce(&Bench, TcpStream)) -> Ending {
         let Settling { bench, unread, mut finished } = self;
         act(&bench, unread);
@@ -482,7 +487,8 @@ fn a_byte_crosses_quickly() {
     }
 }
 
-/// The thread of this process, of those of proxies, that holds the listener at `at`: workers have descriptor tables of their own.
+/// The thread of this process, of those of proxies, that holds the listener at `at`: workers have
+/// descriptor tables of their own.
 fn worker_of(at: SocketAddr) -> PathBuf {
     let SocketAddr::V4(v4) = at else { unreachable!("tests listen on IPv4") };
     let local = format!("{:08X}:{:04X}", u32::from_ne_bytes(v4.ip().octets()), v4.port());
@@ -506,7 +512,8 @@ fn worker_of(at: SocketAddr) -> PathBuf {
 /// What a thread has used of a core.
 fn processor_time(task: &Path) -> Duration {
     let stat = fs::read_to_string(task.join("stat")).unwrap();
-    // After the name, which ends with a parenthesis: state, ten numbers, then user and system time in ticks.
+    // After the name, which ends with a parenthesis: state, ten numbers, then user and system time
+    // in ticks.
     let after_name = stat.rsplit(')').next().unwrap();
     let ticks: u64 = after_name.split_whitespace().skip(11).take(2).map(|word| word.parse::<u64>().unwrap()).sum();
     Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
@@ -567,7 +574,8 @@ enum Stop {
     InFullFlight,
 }
 
-/// What the proxy holds at most, and at last, of a sender that goes on for two seconds though the reader has stopped.
+/// What the proxy holds at most, and at last, of a sender that goes on for two seconds though the
+/// reader has stopped.
 fn held(buffer: u64, stop: Stop, upwards: bool) -> (u64, u64) {
     let bench = Bench::new(Some(Bytes(buffer)));
     let (client, server) = bench.connect();
@@ -605,7 +613,8 @@ fn a_stopped_reader_leaves_no_more_than_the_bound_in_the_proxy() {
     }
 }
 
-/// The window that an end offers grows with what the bound leaves room for, on either leg: it is what a far path is filled by.
+/// The window that an end offers grows with what the bound leaves room for, on either leg: it is
+/// what a far path is filled by.
 #[test]
 fn the_window_grows_with_the_bound() {
     for (buffer, least) in [(1 << 20, 256 << 10), (4 << 20, 1 << 20)] {

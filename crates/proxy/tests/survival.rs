@@ -1,7 +1,9 @@
-//! Many transfers at a time over loopback: whatever their ends do, a clean end means delivered. The law and the transfers are in
-//! `common/transfers.rs`; the same run over links that lose packets, in the lab's tests.
+//! Many transfers at a time over loopback: whatever their ends do, a clean end means delivered. The
+//! law and the transfers are in `common/transfers.rs`; the same run over links that lose packets,
+//! in the lab's tests.
 //!
-//! `TANDEM_TRANSFERS=10000 cargo test -p tandem-proxy --test survival -- --nocapture` makes more of them.
+//! `TANDEM_TRANSFERS=10000 cargo test -p tandem-proxy --test survival -- --nocapture` makes more of
+//! them.
 
 mod common;
 #[path = "common/transfers.rs"]

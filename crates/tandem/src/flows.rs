@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use intercept::{LinkView, Prefix};
 use proxy::{
-    BondView, Change, DirectionView, FlowView, LegView, Limiter, PathView, Phase,
+    Change, DirectionView, FlowView, LegView, Limiter, MultipathView, PathView, Phase,
     control::{AskError, Remote, Status},
 };
 use std::{
@@ -226,7 +226,7 @@ fn limiter(direction: &DirectionView) -> &'static str {
 
 /// A leg; of a bond, each of its networks.
 fn leg(leg: &LegView, flow: &FlowView) -> String {
-    if let Some(bond) = flow.bond.as_ref().filter(|_| leg.control.starts_with("bond")) {
+    if let Some(bond) = flow.multipath.as_ref().filter(|_| leg.control.starts_with("bond")) {
         return networks(bond);
     }
     let ssthresh = leg.ssthresh_pkt.map_or("–".to_string(), |segments| segments.to_string());
@@ -243,7 +243,7 @@ fn leg(leg: &LegView, flow: &FlowView) -> String {
 }
 
 /// What is believed of each network of a bond, and what part of the payload goes over it, that which goes more ways first.
-fn networks(bond: &BondView) -> String {
+fn networks(bond: &MultipathView) -> String {
     let sum = |of: fn(&PathView) -> u64| bond.paths.iter().map(of).sum::<u64>();
     let [sent, received] = [sum(|path| path.sent_bytes), sum(|path| path.received_bytes)];
     let share = |path: &PathView| if sent > received { (path.sent_bytes, sent) } else { (path.received_bytes, received) };

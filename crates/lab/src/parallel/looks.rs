@@ -2,7 +2,7 @@
 
 use super::network::Networks;
 use outcome::Series;
-use proxy::{BondView, FlowStats, PathView};
+use proxy::{FlowStats, MultipathView, PathView};
 use scenario::Opens;
 use std::time::{Duration, Instant};
 
@@ -116,12 +116,12 @@ fn mean(sum: f64, of: f64) -> Option<f64> {
     (of > 0.0).then_some(sum / of)
 }
 
-fn bonds(flows: &[FlowStats]) -> impl Iterator<Item = &BondView> {
-    flows.iter().filter_map(|flow| flow.bond.as_ref())
+fn bonds(flows: &[FlowStats]) -> impl Iterator<Item = &MultipathView> {
+    flows.iter().filter_map(|flow| flow.multipath.as_ref())
 }
 
 /// What a stream has of each network; networks count from 1.
-fn each(view: &BondView, networks: &mut [Seen], mut of: impl FnMut(&mut Seen, &PathView)) {
+fn each(view: &MultipathView, networks: &mut [Seen], mut of: impl FnMut(&mut Seen, &PathView)) {
     for path in &view.paths {
         let index = path.network.parse::<usize>().unwrap_or(0).wrapping_sub(1);
         if let Some(seen) = networks.get_mut(index) {

@@ -176,7 +176,7 @@ pub(crate) fn play(
 
 /// What an end of the bond tells of a stream that has ended: the end that dials (0), what went over which network; the end that receives, what waited.
 fn note(carried: &Mutex<Carried>, opens: Opens, end: usize, record: &FlowRecord) {
-    let Some(bond) = &record.last.bond else { return };
+    let Some(bond) = &record.last.multipath else { return };
     let mut carried = carried.lock().unwrap_or_else(PoisonError::into_inner);
     let dials = end == 0;
     if dials {

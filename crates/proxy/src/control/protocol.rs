@@ -1,6 +1,6 @@
 //! What is said over the control socket: one JSON request in a line, one answer in a line.
 
-use crate::{Proxy, Totals};
+use crate::{meter::Totals, running::Proxy};
 use intercept::{Counted, LinkView, Prefix, ReceiveCounters};
 use serde::{Deserialize, Serialize};
 use std::{

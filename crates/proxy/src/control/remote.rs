@@ -4,7 +4,7 @@ use super::{
     printable::{printable, printable_value},
     protocol::{LONGEST_ANSWER, Request, Status, is_name, read_line, socket_name, write_line},
 };
-use crate::{Change, FlowView};
+use crate::{gate::Change, meter::FlowView};
 use intercept::{
     Prefix,
     runtime_dir::{FindError, Places},

@@ -1,7 +1,13 @@
 //! The answering side of the control socket: a thread that accepts, and one for each asker.
 
 use super::protocol::{LONGEST_REQUEST, Request, is_name, read_line, socket_name, write_line};
-use crate::{Change, ChangeError, FlowView, Proxy, StartError, worker::sys};
+use crate::{
+    error::{ChangeError, StartError},
+    gate::Change,
+    meter::FlowView,
+    running::Proxy,
+    worker::sys,
+};
 use intercept::{
     OpenError,
     runtime_dir::{Access, Claim, ClaimError, Places},
@@ -139,7 +145,8 @@ fn answer(proxy: &Weak<Proxy>, asker: &UnixStream) -> io::Result<()> {
         Err(why) if why.kind() == io::ErrorKind::InvalidData => Err(why.to_string()),
         Err(why) => return Err(why),
     };
-    // The proxy is held no longer than the answer takes to make: it ends when its last reference is dropped.
+    // The proxy is held no longer than the answer takes to make: it ends when its last reference is
+    // dropped.
     let answer = request.map_err(|error| format!("cannot understand the request: {error}")).and_then(|request| {
         let proxy = proxy.upgrade().ok_or("the proxy is ending")?;
         heed(&proxy, request).map_err(|error| error.to_string())

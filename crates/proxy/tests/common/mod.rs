@@ -1,4 +1,5 @@
-//! What tests of the proxy share: a proxy before a server socket, ends that abort or do not answer, hosts to cut off.
+//! What tests of the proxy share: a proxy before a server socket, ends that abort or do not answer,
+//! hosts to cut off.
 #![allow(dead_code)]
 
 use proxy::{Config, Ending, FlowRecord, FlowStats, Listen, Proxy};
@@ -175,8 +176,9 @@ pub(crate) fn abort(end: TcpStream) {
     SockRef::from(&end).set_linger(Some(Duration::ZERO)).unwrap();
 }
 
-/// Runs `work` on a thread in a new network namespace, whose loopback interface is up and whose TCP gives up on a peer that
-/// went silent after about a second. Where that can't be done the test is skipped.
+/// Runs `work` on a thread in a new network namespace, whose loopback interface is up and whose TCP
+/// gives up on a peer that went silent after about a second. Where that can't be done the test is
+/// skipped.
 pub(crate) fn on_own_host(test: &str, work: impl FnOnce() + Send) {
     match own_host() {
         Ok(namespace) => thread::scope(|scope| {
@@ -211,7 +213,8 @@ fn own_host() -> Result<fs::File, String> {
     namespace.map_err(|why| format!("cannot open a network namespace: {why}"))
 }
 
-/// What becomes of packets to and from `port` on this host from now on: `drop`, or a rejection of those to it.
+/// What becomes of packets to and from `port` on this host from now on: `drop`, or a rejection of
+/// those to it.
 pub(crate) fn cut(port: u16, fate: &str) {
     for arguments in [
         "add table ip cut".to_string(),

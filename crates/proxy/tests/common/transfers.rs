@@ -1,24 +1,29 @@
-//! Transfers of random sizes, orders and ends, and the law they must keep: a clean end means delivered.
+//! Transfers of random sizes, orders and ends, and the law they must keep: a clean end means
+//! delivered.
 //!
-//! A transfer is a connection with a stream each way. Each of its ends is a thread that writes, reads, half-closes and, in some,
-//! aborts; what it is to do comes from the transfer's number alone. Afterwards what the two ends saw is judged:
+//! A transfer is a connection with a stream each way. Each of its ends is a thread that writes,
+//! reads, half-closes and, in some, aborts; what it is to do comes from the transfer's number
+//! alone. Afterwards what the two ends saw is judged:
 //!
 //! 1. What an end has read is how the other's stream begins, checksum for checksum.
 //! 2. An end that reads end of file has read all of it, and the other end has half-closed.
 //! 3. An end that half-closes, then reads end of file and closes has been read to the end by the other, who read end of file too.
 //! 4. Where nobody aborts, both ends read all and end without an error.
 //!
-//! So whatever was not read to its end ended in an error at its sender. To law 3 there is one exception, which no proxy is needed
-//! for: an end that half-closes, and gives up before it has read everything. Its end of file may be told before that (at once
-//! to an end that has not finished; else when its TCP has acknowledged all bytes, the note ¹ in `connection.rs`), and cannot be
-//! taken back. Such an end is exempt from law 3, and from nothing else. For it there is a law of its own, which is that note:
+//! So whatever was not read to its end ended in an error at its sender. To law 3 there is one
+//! exception, which no proxy is needed for: an end that half-closes, and gives up before it has
+//! read everything. Its end of file may be told before that (at once to an end that has not
+//! finished; else when its TCP has acknowledged all bytes, the note ¹ in `connection.rs`), and
+//! cannot be taken back. Such an end is exempt from law 3, and from nothing else. For it there is a
+//! law of its own, which is that note:
 //!
 //! 5. An end whose FIN the proxy has before the other half-closes never reads end of file while the other's TCP lacks bytes. In
-//!    some transfers one end *withholds*: it leaves more unread than its TCP takes, waits until the other's FIN is acknowledged,
-//!    half-closes and, after a while, aborts.
+//! some transfers one end *withholds*: it leaves more unread than its TCP takes, waits until the
+//! other's FIN is acknowledged, half-closes and, after a while, aborts.
 //!
-//! On a link that loses packets a reset can be lost: nobody repeats it. An end that waits for nothing but bytes then waits for
-//! ever (the proxy has no keepalive), as it would without a proxy. It is *unheard of*: no clean end either.
+//! On a link that loses packets a reset can be lost: nobody repeats it. An end that waits for
+//! nothing but bytes then waits for ever (the proxy has no keepalive), as it would without a proxy.
+//! It is *unheard of*: no clean end either.
 #![allow(dead_code)]
 
 use rand::RngExt;
@@ -48,12 +53,13 @@ const CHUNK: usize = 64 * 1024;
 const MOST: u64 = 10_000_000;
 /// The sweep goes around so many multiples of 64 KiB.
 const MULTIPLES: u64 = 16;
-/// Of an end that withholds: its receive buffer (the kernel doubles it), what it leaves unread, and for how long it waits for the
-/// other's FIN, since a small B never takes so much.
+/// Of an end that withholds: its receive buffer (the kernel doubles it), what it leaves unread, and
+/// for how long it waits for the other's FIN, since a small B never takes so much.
 const RECEIVES: usize = 32 * 1024;
 const LEFT_UNREAD: std::ops::Range<u64> = 140_000..180_000;
 const WITHHOLDS_AT_MOST: Duration = Duration::from_secs(3);
-/// TCP_INFO's number of the state in which our FIN is acknowledged; then come those in which all is over.
+/// TCP_INFO's number of the state in which our FIN is acknowledged; then come those in which all is
+/// over.
 const FIN_WAIT_2: u8 = 5;
 const CLOSED: u8 = 7;
 
@@ -141,7 +147,8 @@ impl Plan {
         Plan([part(0), part(1)])
     }
 
-    /// One end leaves more unread than its TCP takes, and less than a proxy of 256 KiB holds besides.
+    /// One end leaves more unread than its TCP takes, and less than a proxy of 256 KiB holds
+    /// besides.
     fn withholding(number: u64, rng: &mut Pcg64) -> Self {
         let plain = |own: u64, size| Part { seed: number * 2 + own, size, order: Order::AtOnce, abort: None, pause: None, withholds: None };
         let (one, read) = (rng.random_range(0..2), size(rng));
@@ -162,7 +169,8 @@ fn size(rng: &mut Pcg64) -> u64 {
     }
 }
 
-/// How an end gives up, such that it comes to it: it waits for no more than the other brings before it hears of an end.
+/// How an end gives up, such that it comes to it: it waits for no more than the other brings before
+/// it hears of an end.
 fn abort(rng: &mut Pcg64, [own, other]: [u64; 2], [order, others]: [Order; 2]) -> Abort {
     let half_closed = order == Order::AtOnce && rng.random_bool(0.25);
     // An answer does not come before an end of file.
@@ -250,7 +258,8 @@ struct Between {
     alone: AtomicBool,
     /// One of them has finished sending, and that was acknowledged.
     finished: AtomicBool,
-    /// How often either has read or written something: while one does, the other has nothing to complain of, however slow the machine.
+    /// How often either has read or written something: while one does, the other has nothing to
+    /// complain of, however slow the machine.
     moves: AtomicU64,
     /// Of a reset nothing may be heard.
     lossy: bool,
@@ -337,7 +346,8 @@ impl<'a> Player<'a> {
         self.seen.written == self.part.size && self.part.abort.is_some_and(|abort| self.seen.read == abort.read)
     }
 
-    /// Half-closes when the other's FIN has come for certain, then aborts. If it never gets that far, it just aborts.
+    /// Half-closes when the other's FIN has come for certain, then aborts. If it never gets that
+    /// far, it just aborts.
     fn withhold(&mut self, pause: Duration, between: &Between) -> io::Result<End> {
         let begun = Instant::now();
         while !between.finished.load(Relaxed) && begun.elapsed() < WITHHOLDS_AT_MOST {
@@ -495,7 +505,8 @@ pub(crate) struct Summary {
     pub(crate) completed: u64,
     /// One end or both gave up.
     pub(crate) aborted: u64,
-    /// Of these: after a half-close whose end of file the other had read by then, having finished itself.
+    /// Of these: after a half-close whose end of file the other had read by then, having finished
+    /// itself.
     pub(crate) told_before: u64,
     /// Of these: the one who gave up had withheld, and half-closed before.
     pub(crate) withheld: u64,
@@ -554,7 +565,8 @@ impl fmt::Display for Summary {
     }
 }
 
-/// Runs the transfers of these numbers, one in each slot at a time. `lossy` says that resets may be lost on the way.
+/// Runs the transfers of these numbers, one in each slot at a time. `lossy` says that resets may be
+/// lost on the way.
 pub(crate) fn run(numbers: std::ops::Range<u64>, slots: Vec<Slot<'_>>, lossy: bool) -> Summary {
     let (next, summary, begun) = (AtomicU64::new(numbers.start), Mutex::new(Summary::default()), Instant::now());
     thread::scope(|scope| {

@@ -1,0 +1,223 @@
+//! Connections until they belong to a stream: their handshakes, the pool of ready ones, and the
+//! frame by which an accepted one joins its stream.
+
+use super::{BondSocket, Bonds, HandshakeOrigin};
+use crate::{
+    handshake::{Handshake, HandshakeFailure, HandshakeStep},
+    host::Preface,
+    life::BondedConnection,
+    member::Member,
+    settings::BondConfig,
+};
+use bond::{Frame, Reader, Step as Said};
+use intercept::{leg, sys};
+use relay::{Scratch, UNKNOWN_ADDRESS};
+use rustix::io::Errno;
+use socket2::{Socket, TcpKeepalive};
+use std::{io::IoSliceMut, net::SocketAddr, time::Duration};
+
+/// Most accepted connections that have completed their handshake and have not joined a stream yet.
+const MOST_PENDING: usize = 4096;
+/// Most connections of a stream: twice as many as there can be networks.
+const MOST_MEMBERS: usize = 2 * BondConfig::MOST_NETWORKS;
+
+impl Bonds {
+    /// Takes a connection that was accepted at a listener for bonds; `preface` is what servers get
+    /// before the bytes of its streams.
+    pub fn accept(&mut self, socket: Socket, preface: Option<Preface>) {
+        if self.draining {
+            return;
+        }
+        if self.unauthenticated.len() >= BondConfig::most_unauthenticated() {
+            // The oldest peer that has sent nothing yet goes. Where all have sent something, which
+            // may be a replay, the oldest of all.
+            let place = self.unauthenticated.iter().position(|index| self.is_unauthenticated(*index)).unwrap_or(0);
+            if let Some(oldest) = self.unauthenticated.remove(place)
+                && self.is_handshaking(oldest)
+            {
+                self.refused += 1;
+                self.drop_entry(oldest);
+            }
+        }
+        let _ = socket.set_linger(None);
+        let handshake = Box::new(Handshake::accepted(socket, self.now));
+        let index = self.entries.insert(BondSocket::Handshake(handshake, HandshakeOrigin::Accepted(preface)));
+        self.unauthenticated.push_back(index);
+        if let Some(BondSocket::Handshake(handshake, _)) = self.entries.get(index)
+            && self.watch(index, handshake.socket()).is_err()
+        {
+            self.drop_entry(index);
+        }
+    }
+
+    /// Whether this accepted connection has sent nothing yet.
+    pub(crate) fn is_unauthenticated(&self, index: usize) -> bool {
+        matches!(self.entries.get(index), Some(BondSocket::Handshake(handshake, HandshakeOrigin::Accepted(_))) if handshake.is_unauthenticated())
+    }
+
+    /// Whether this accepted connection has not completed its handshake.
+    pub(crate) fn is_handshaking(&self, index: usize) -> bool {
+        matches!(self.entries.get(index), Some(BondSocket::Handshake(_, HandshakeOrigin::Accepted(_))))
+    }
+
+    /// Carries a handshake on.
+    pub(crate) fn on_handshake(&mut self, index: usize, scratch: &mut Scratch) {
+        let Some(BondSocket::Handshake(handshake, origin)) = self.entries.take(index) else { return };
+        let since = handshake.since;
+        match handshake.step(&self.credentials) {
+            Ok(HandshakeStep::Pending(handshake)) => self.entries.put(index, BondSocket::Handshake(handshake, origin)),
+            Ok(HandshakeStep::Done(channel, window)) => match origin {
+                HandshakeOrigin::Dialled(network) => {
+                    self.entries.put(index, BondSocket::Pooled(channel, network, window));
+                    self.networks.ready(network, index, window, since, self.now);
+                    self.hand_out(network, scratch);
+                }
+                HandshakeOrigin::Accepted(preface) if self.pending < MOST_PENDING && !self.draining => {
+                    self.pending += 1;
+                    keep_alive(channel.socket(), Duration::from_secs(60));
+                    self.tune(channel.socket());
+                    self.entries.put(index, BondSocket::Pending(channel, window, preface, Vec::new()));
+                    self.on_pending(index, scratch);
+                }
+                HandshakeOrigin::Accepted(_) => self.entries.release(index),
+            },
+            Err(why) => {
+                self.entries.release(index);
+                match origin {
+                    HandshakeOrigin::Dialled(network) => {
+                        self.networks.dialled(network);
+                        self.networks.failed(network, &why, self.now);
+                    }
+                    HandshakeOrigin::Accepted(_) => {
+                        self.refused += 1;
+                        tracing::debug!("the bond's listener turned a connection away: {why}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives a connection that was accepted the profile of where it leads.
+    pub(crate) fn tune(&self, socket: &Socket) {
+        let Some(peer) = socket.peer_addr().ok().and_then(|peer| peer.as_socket()) else { return };
+        // A listener for both families tells IPv4 addresses in the form of IPv6.
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        let (profile, _) = self.host.leg_profiles(peer, UNKNOWN_ADDRESS);
+        if let Err(why) = leg::apply(socket, profile, || sys::dscp_of_syn(socket)) {
+            tracing::warn!("a connection of the bond is not tuned as its profile says: {why}");
+        }
+    }
+
+    /// Gives a connection that has just become ready to a stream that waits for one.
+    pub(crate) fn hand_out(&mut self, network: usize, scratch: &mut Scratch) {
+        while let Some((slot, id)) = self.networks.next_wanting(network) {
+            if self.streams.get(slot).is_some_and(|bonded| bonded.id == id)
+                && let Some(index) = self.networks.take(network)
+            {
+                self.join(index, slot);
+                self.proceed(slot, scratch);
+                return;
+            }
+        }
+    }
+
+    /// Reads the frame by which an authenticated connection joins its stream.
+    pub(crate) fn on_pending(&mut self, index: usize, scratch: &mut Scratch) {
+        let Some(BondSocket::Pending(mut channel, window, preface, mut heard)) = self.entries.take(index) else { return };
+        let joins = loop {
+            let mut byte = [0; 20];
+            let room = Frame::JOIN - heard.len();
+            match channel.receive(&mut [IoSliceMut::new(&mut byte[..room])]) {
+                Ok(0) => break None,
+                Ok(count) => {
+                    heard.extend_from_slice(&byte[..count]);
+                    if heard.len() == Frame::JOIN {
+                        break Reader::default().read(&heard).ok().map(|(_, said)| said);
+                    }
+                }
+                Err(Errno::AGAIN) => {
+                    self.entries.put(index, BondSocket::Pending(channel, window, preface, heard));
+                    return;
+                }
+                Err(_) => break None,
+            }
+        };
+        self.pending -= 1;
+        match joins {
+            Some(Said::Said(Frame::Join { stream, known, network, tier })) => {
+                self.entries.put(index, BondSocket::Member(usize::MAX));
+                let member = Member::new(channel, network, index, self.host.bond().connection_window);
+                self.admit(member, (stream, known, tier), window, preface, scratch);
+            }
+            _ => {
+                // It has ended, or has sent another frame first.
+                self.entries.release(index);
+            }
+        }
+    }
+
+    /// Adds a connection to its stream, which it begins where it is the first.
+    pub(crate) fn admit(
+        &mut self,
+        member: Member,
+        (id, known, tier): (u128, bool, u8),
+        window: u32,
+        preface: Option<Preface>,
+        scratch: &mut Scratch,
+    ) {
+        let (index, time) = (member.entry, self.time());
+        let slot = match self.by_id.get(&id) {
+            Some(slot) => *slot,
+            None if known || self.draining || self.past.contains(&id) => {
+                let why = if self.draining { bond::Why::Stopped } else { bond::Why::Reset };
+                return self.linger(member, Frame::Reset(why as u8).header().to_vec());
+            }
+            None if self.stream_count() >= self.host.most_streams() => {
+                return self.linger(member, Frame::Reset(bond::Why::NoRoom as u8).header().to_vec());
+            }
+            None => {
+                let bonded = BondedConnection::called(preface, id, self.stream_over(window), self.now).with_shares(self.host.shares());
+                self.settle(bonded)
+            }
+        };
+        let Some(bonded) = self.streams.get_mut(slot) else { return };
+        let old = bonded.stream.lose_over(member.network);
+        if bonded.stream.members().count() < MOST_MEMBERS {
+            bonded.stream.add(time, member, tier);
+            bonded.alone = None;
+            self.entries.put(index, BondSocket::Member(slot));
+        } else {
+            self.entries.remove(index);
+        }
+        old.into_iter().for_each(|old| self.drop_entry(old.entry));
+        self.proceed(slot, scratch);
+    }
+
+    /// Dials what the networks lack of connections.
+    pub(crate) fn dial_networks(&mut self) {
+        while let Some((network, socket)) = self.networks.dial(self.now) {
+            match socket {
+                Ok(socket) => {
+                    let handshake = Box::new(Handshake::dialled(socket, self.now));
+                    let index = self.entries.insert(BondSocket::Handshake(handshake, HandshakeOrigin::Dialled(network)));
+                    if let Some(BondSocket::Handshake(handshake, _)) = self.entries.get(index)
+                        && let Err(why) = self.watch(index, handshake.socket())
+                    {
+                        self.drop_entry(index);
+                        self.networks.failed(network, &HandshakeFailure::Failed(why), self.now);
+                    }
+                }
+                Err(why) => {
+                    let why = Errno::from_io_error(&why).unwrap_or(Errno::IO);
+                    self.networks.failed(network, &HandshakeFailure::Failed(why), self.now);
+                }
+            }
+        }
+    }
+}
+
+/// Has a connection's other end asked whether it is still there.
+fn keep_alive(socket: &Socket, idle: Duration) {
+    let probe = TcpKeepalive::new().with_time(idle).with_interval(Duration::from_secs(10)).with_retries(5);
+    let _ = socket.set_tcp_keepalive(&probe);
+}

@@ -1,0 +1,292 @@
+//! The streams of a bond: how they begin at either end, get their connections, proceed and end.
+
+use super::{BondSocket, Bonds};
+use crate::{
+    handshake,
+    host::StreamStart,
+    life::{BondedConnection, Role, Wants},
+    linger::{Linger, LingerStep},
+    member::{Lost, Member},
+    settings::BondConfig,
+};
+use bond::{Call, Frame, NoMemory, Target};
+use intercept::{
+    canonical,
+    leg::{self, Call as Dial},
+    sys,
+};
+use relay::{Ending, FlowRecord, PlainLeg, Readiness, Scratch, Token, UNKNOWN_ADDRESS, dial_first};
+use std::{cmp::Reverse, io, mem, net::SocketAddr};
+use units::Span;
+
+/// How many ended streams are remembered: a connection that arrives late for one of them must not
+/// begin another.
+const REMEMBERED: usize = 8192;
+
+impl Bonds {
+    /// Begins a stream for a client.
+    ///
+    /// # Errors
+    /// How the connection has ended, when no stream can be begun for it.
+    pub fn begin(&mut self, start: StreamStart) -> Result<(), Ending> {
+        let StreamStart { near, client, to, preface, heard, reply } = start;
+        let server = if let Target::Address(server) = to { server } else { UNKNOWN_ADDRESS };
+        let (profile, _) = self.host.leg_profiles(client, server);
+        if let Err(why) = leg::apply(&near, profile, || sys::dscp_of_syn(&near)) {
+            return Err(Ending::NearFailed(why.kind()));
+        }
+        let Ok(id) = handshake::unguessable() else { return Err(Ending::NoRoom) };
+        // Until the other end says what its window is, it is taken for no larger than the least.
+        let theirs = self.networks.window().unwrap_or(BondConfig::LEAST_WINDOW.0 as u32);
+        let stream = self.stream_over(theirs);
+        let call = Call { client, to };
+        let near = PlainLeg::new(near, profile, self.receive_share());
+        let bonded = BondedConnection::call(near, &call, [&preface, &heard], id, stream, self.now);
+        let bonded = bonded.map_err(|NoMemory| Ending::NoRoom)?.with_shares(self.host.shares()).with_reply(reply);
+        let slot = self.settle(bonded);
+        for network in 0..self.networks.len() {
+            self.want(network, slot);
+        }
+        self.watch_plain(slot);
+        self.give_turn(slot);
+        Ok(())
+    }
+
+    /// A slot for a stream.
+    pub(crate) fn settle(&mut self, bonded: BondedConnection) -> usize {
+        let id = bonded.id;
+        let slot = self.streams.insert(Box::new(bonded));
+        self.by_id.insert(id, slot);
+        slot
+    }
+
+    /// Lets epoll watch a stream's plain leg.
+    pub(crate) fn watch_plain(&mut self, slot: usize) {
+        let entry = self.entries.insert(BondSocket::Plain(slot));
+        let Some(bonded) = self.streams.get_mut(slot) else { return };
+        bonded.entry = entry;
+        let watch = |plain: &PlainLeg| self.reactor.watch(plain, Token::Carrier(entry), Readiness::INTEREST);
+        let watched = bonded.plain.as_ref().map_or(Ok(()), watch);
+        if watched.is_err() {
+            self.end(slot, Ending::NoRoom);
+        }
+    }
+
+    /// A stream is to have a connection over a network: one that is ready, or the next that will
+    /// be.
+    pub(crate) fn want(&mut self, network: usize, slot: usize) {
+        match self.networks.take(network) {
+            Some(index) => self.join(index, slot),
+            None => {
+                if let Some(bonded) = self.streams.get(slot) {
+                    self.networks.want(network, slot, bonded.id);
+                }
+            }
+        }
+    }
+
+    /// A connection that is ready becomes one of a stream.
+    pub(crate) fn join(&mut self, index: usize, slot: usize) {
+        let Some(BondSocket::Pooled(channel, network, window)) = self.entries.take(index) else { return };
+        self.entries.put(index, BondSocket::Member(slot));
+        let (tier, time, bound) = (self.networks.tier(network), self.time(), self.host.bond().connection_window);
+        let Some(bonded) = self.streams.get_mut(slot) else { return };
+        let mut member = Member::new(channel, network as u8, index, bound);
+        member.say(&Frame::Join { stream: bonded.id, known: bonded.known, network: network as u8, tier });
+        // The new connection replaces a silent one over the same network.
+        let old = bonded.stream.lose_over(network as u8);
+        let _ = bonded.stream.outbound.acknowledge(0, window.into());
+        bonded.stream.add(time, member, tier);
+        bonded.alone = None;
+        old.into_iter().for_each(|old| self.drop_entry(old.entry));
+    }
+
+    /// Lets a stream move on, then does what it wants.
+    pub(crate) fn proceed(&mut self, slot: usize, scratch: &mut Scratch) {
+        let now = self.time();
+        let Some(bonded) = self.streams.get_mut(slot) else { return };
+        let mut wants = Wants::default();
+        match bonded.proceed(now, scratch, &mut wants) {
+            Ok(()) => {
+                for (member, why) in wants.turn.lost {
+                    self.on_lost(slot, member, why);
+                }
+                for index in wants.turn.rearm {
+                    let stream = self.streams.get(slot).map(|bonded| &bonded.stream);
+                    if let Some((_, member)) = stream.and_then(|stream| stream.members().find(|(_, member)| member.entry == index)) {
+                        // Without its event the stream would stand still.
+                        if let Err(errno) = self.rearm(index, member.channel.socket()) {
+                            tracing::error!("cannot watch a connection of the bond: {errno}");
+                            return self.end(slot, Ending::NoRoom);
+                        }
+                    }
+                }
+                if let Some(target) = wants.dial {
+                    self.dial(slot, target);
+                }
+                if wants.turn.again {
+                    self.give_turn(slot);
+                }
+                self.schedule(slot);
+            }
+            Err(ending) => {
+                // The other end may have sent its last frame over a connection, and closed it.
+                let now = self.now;
+                for (member, why) in wants.turn.lost {
+                    self.drop_entry(member.entry);
+                    if let Some(bonded) = self.streams.get_mut(slot) {
+                        bonded.note_loss(why, now);
+                    }
+                }
+                self.end(slot, ending);
+            }
+        }
+    }
+
+    pub(crate) fn give_turn(&mut self, slot: usize) {
+        if let Some(bonded) = self.streams.get_mut(slot)
+            && !mem::replace(&mut bonded.in_again, true)
+        {
+            self.again.push_back(slot);
+        }
+    }
+
+    /// Sees to it that a stream has its turn when it is due.
+    pub(crate) fn schedule(&mut self, slot: usize) {
+        let now = self.time();
+        let Some(bonded) = self.streams.get_mut(slot) else { return };
+        // After now: a stream whose turn was always due at once would starve the others.
+        if let Some(at) = bonded.wakes(now).map(|at| at.max(now + Span(1)))
+            && bonded.scheduled.is_none_or(|scheduled| at < scheduled)
+        {
+            bonded.scheduled = Some(at);
+            self.timers.push(Reverse((at, slot)));
+        }
+    }
+
+    /// A connection of a stream is gone.
+    pub(crate) fn on_lost(&mut self, slot: usize, member: Member, why: Lost) {
+        let network = usize::from(member.network);
+        self.drop_entry(member.entry);
+        drop(member);
+        let now = self.now;
+        let Some(bonded) = self.streams.get_mut(slot) else { return };
+        bonded.note_loss(why, now);
+        if let (Role::Connect { .. }, false) = (bonded.role, self.draining && bonded.stream.outbound.is_done()) {
+            tracing::debug!(network = self.networks.name(network), "a connection of a stream is lost: {why}");
+            self.want(network, slot);
+        }
+        // Its replacement has frames to send, and the others may have to carry what it had.
+        self.give_turn(slot);
+    }
+
+    /// *Serve*: a stream has said where it wants to go.
+    pub(crate) fn dial(&mut self, slot: usize, target: Target) {
+        match target {
+            Target::Address(server) => self.dial_one_of(slot, vec![server]),
+            Target::Name(name, port) => {
+                let Some(bonded) = self.streams.get(slot) else { return };
+                self.host.look_up(name, port, slot, bonded.id as u64);
+            }
+        }
+    }
+
+    /// *Serve*: a name has been looked up that [`BondHost::look_up`](crate::BondHost::look_up) was asked
+    /// for.
+    pub fn on_resolved(&mut self, slot: usize, serial: u64, addresses: io::Result<Vec<SocketAddr>>) {
+        if self.streams.get(slot).is_none_or(|bonded| bonded.id as u64 != serial) {
+            return;
+        }
+        match addresses {
+            Ok(addresses) if !addresses.is_empty() => self.dial_one_of(slot, addresses),
+            _ => self.end(slot, Ending::FarNotReached(io::ErrorKind::NotFound)),
+        }
+    }
+
+    /// Most bytes in a plain leg's receive queue.
+    fn receive_share(&self) -> Option<usize> {
+        self.host.shares().map(|shares| shares.receive)
+    }
+
+    /// *Serve*: dials the first of these servers that can be dialled.
+    pub(crate) fn dial_one_of(&mut self, slot: usize, mut servers: Vec<SocketAddr>) {
+        let Some(client) = self.streams.get(slot).map(|bonded| bonded.client) else { return };
+        match dial_first(&mut servers, |server| self.dial_plain(client, canonical(server))) {
+            Ok((server, far)) => {
+                let Some(bonded) = self.streams.get_mut(slot) else { return };
+                bonded.dials(far, canonical(server), self.now);
+                bonded.others = servers;
+                self.watch_plain(slot);
+            }
+            Err(ending) => self.end(slot, ending),
+        }
+    }
+
+    /// *Serve*: dials a server for a client, where that may go there.
+    fn dial_plain(&self, client: SocketAddr, server: SocketAddr) -> Result<PlainLeg, Ending> {
+        if let Err(why) = self.host.bond().destinations.check(server) {
+            tracing::info!(%client, "a stream of the bond is refused: {why}");
+            return Err(Ending::undialled(&why));
+        }
+        if self.host.is_refused(client, server) {
+            tracing::info!(%client, %server, "a stream of the bond is refused by a rule");
+            return Err(Ending::FarNotReached(io::ErrorKind::PermissionDenied));
+        }
+        let (_, profile) = self.host.leg_profiles(client, server);
+        let call = Dial { profile, shares: self.host.shares(), from: None, to: server, fast_open: false };
+        let far = call.dial(|| Ok(0)).map_err(|why| Ending::undialled(&why))?;
+        Ok(PlainLeg::new(far, profile, self.receive_share()))
+    }
+
+    /// A stream has ended.
+    pub(crate) fn end(&mut self, slot: usize, ending: Ending) {
+        if let Some(bonded) = self.streams.get_mut(slot)
+            && matches!((bonded.role, ending), (Role::Serve { .. }, Ending::FarNotReached(_)))
+            && !bonded.others.is_empty()
+        {
+            let (others, entry) = (mem::take(&mut bonded.others), bonded.entry);
+            bonded.plain = None;
+            self.drop_entry(entry);
+            return self.dial_one_of(slot, others);
+        }
+        let Some(mut bonded) = self.streams.remove(slot) else { return };
+        self.by_id.remove(&bonded.id);
+        self.networks.unwant(slot, bonded.id);
+        self.past.push_back(bonded.id);
+        if self.past.len() > REMEMBERED {
+            self.past.pop_front();
+        }
+        let record = FlowRecord { last: self.stats_of(&bonded, false), ending };
+        if bonded.entry != usize::MAX {
+            self.drop_entry(bonded.entry);
+        }
+        for (member, bytes) in bonded.release(ending) {
+            self.linger(member, bytes);
+        }
+        self.ended.push(record);
+    }
+
+    /// Closes a connection once these bytes have been sent over it.
+    pub(crate) fn linger(&mut self, member: Member, bytes: Vec<u8>) {
+        let index = member.entry;
+        let mut linger = Box::new(Linger::new(member.channel, bytes, self.now));
+        let step = linger.proceed();
+        self.entries.put(index, BondSocket::Linger(linger));
+        self.after_linger(index, step);
+    }
+
+    /// Acts on what a turn of a lingering connection came to.
+    pub(crate) fn after_linger(&mut self, index: usize, step: LingerStep) {
+        match step {
+            LingerStep::Over => self.drop_entry(index),
+            LingerStep::Again => {
+                if let Some(BondSocket::Linger(linger)) = self.entries.get(index)
+                    && self.rearm(index, linger.socket()).is_err()
+                {
+                    self.drop_entry(index);
+                }
+            }
+            LingerStep::Waits => {}
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Ends what takes too long or has gone silent.
+
+use super::{BondSocket, Bonds, HandshakeOrigin};
+use crate::{
+    handshake::HandshakeFailure,
+    life::Role,
+    networks::{self, MOST_READY_TIMEOUT},
+};
+use intercept::sys;
+use relay::Ending;
+use rustix::io::Errno;
+use std::{io, mem, time::Duration};
+
+/// How long a stream waits for another connection when the other end has closed its last one: the
+/// other end is likely gone.
+const CLOSED_GRACE: Duration = Duration::from_secs(5);
+
+/// A stream that has moved nothing for so long gives its pipes back.
+const STANDS_STILL: Duration = Duration::from_secs(1);
+
+impl Bonds {
+    /// Checks all handshakes, lingering connections, networks and streams.
+    pub(crate) fn check_timeouts(&mut self) {
+        let now = self.now;
+        for index in mem::take(&mut self.unauthenticated) {
+            match self.entries.get(index) {
+                Some(BondSocket::Handshake(handshake, HandshakeOrigin::Accepted(_))) if now - handshake.since >= MOST_READY_TIMEOUT => {
+                    self.refused += 1;
+                    self.drop_entry(index);
+                }
+                Some(BondSocket::Handshake(_, HandshakeOrigin::Accepted(_))) => self.unauthenticated.push_back(index),
+                // It has completed its handshake, or is gone.
+                _ => {}
+            }
+        }
+        for index in 0..self.entries.bound() {
+            match self.entries.get(index) {
+                Some(BondSocket::Handshake(handshake, HandshakeOrigin::Dialled(network)))
+                    if now - handshake.since >= self.networks.ready_timeout(*network) =>
+                {
+                    let network = *network;
+                    self.drop_entry(index);
+                    self.networks.failed(network, &HandshakeFailure::Failed(Errno::TIMEDOUT), now);
+                }
+                Some(BondSocket::Linger(linger)) if linger.is_late(now) => self.drop_entry(index),
+                _ => {}
+            }
+        }
+        self.networks.look(now);
+        self.pipes.rest();
+        for slot in 0..self.streams.bound() {
+            self.check_stream(slot);
+        }
+    }
+
+    pub(crate) fn check_stream(&mut self, slot: usize) {
+        let (now, outage, idle, connect) = (self.now, self.host.bond().outage, self.host.idle_timeout(), self.host.connect_timeout());
+        let Some(bonded) = self.streams.get_mut(slot) else { return };
+        bonded.keep_alive();
+        let ending = if let Some((since, closed)) = bonded.alone {
+            let limit = match (bonded.known, closed) {
+                (false, _) => connect,
+                (true, true) => CLOSED_GRACE.min(outage),
+                (true, false) => outage,
+            };
+            (now - since >= limit).then(|| bonded.bond_failed(io::ErrorKind::TimedOut))
+        } else if bonded.is_called() && now - bonded.asked >= connect {
+            Some(bonded.bond_failed(io::ErrorKind::TimedOut))
+        } else if bonded.is_dialling()
+            && now - bonded.asked >= connect + if matches!(bonded.role, Role::Serve { .. }) { Duration::ZERO } else { connect }
+        {
+            Some(Ending::FarNotReached(io::ErrorKind::TimedOut))
+        } else if idle.is_some_and(|limit| bonded.idle(now) >= limit) {
+            Some(Ending::Idle)
+        } else {
+            bonded.ended_in_silence(now)
+        };
+        if let Some(ending) = ending {
+            return self.end(slot, ending);
+        }
+        if bonded.idle(now) >= STANDS_STILL
+            && let Err(why) = bonded.stream.leave_pipes()
+        {
+            let ending = bonded.failed(&why.into());
+            return self.end(slot, ending);
+        }
+        let is_over = bonded.plain.is_none() && !bonded.is_dialling();
+        if !is_over && bonded.stream.unacknowledged() == 0 && bonded.idle(now) > Duration::from_secs(10) {
+            bonded.stream.forget();
+        }
+        // The end that can dial replaces a connection over which nothing comes back.
+        if let Role::Connect { .. } = bonded.role {
+            let silent: Vec<usize> = bonded
+                .stream
+                .members()
+                .filter(|(_, member)| networks::is_silent(&sys::tcp_info(&member.channel).unwrap_or_default()))
+                .map(|(_, member)| usize::from(member.network))
+                .collect();
+            let id = bonded.id;
+            for network in silent {
+                for stale in self.networks.suspect(network, slot, id, now) {
+                    self.drop_entry(stale);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What is shown of a bond: its networks, what is believed of each, what went over it, and who
+//! waited for whom.
+
+use super::Bonds;
+use crate::life::{BondedConnection, Role};
+use intercept::{leg, sys::TcpInfo};
+use relay::{DirectionStats, FlowStats, MultipathView, PathView};
+
+impl Bonds {
+    /// Every stream as it is now.
+    pub fn stats(&self) -> Vec<FlowStats> {
+        self.streams.iter().map(|(_, bonded)| self.stats_of(bonded, true)).collect()
+    }
+
+    /// The bonds of those that are not over, as they are now.
+    pub fn views(&self) -> impl Iterator<Item = MultipathView> {
+        self.streams.iter().filter_map(|(_, bonded)| self.stats_of(bonded, false).multipath)
+    }
+
+    /// Bytes carried so far by those that are not over, up and down.
+    pub fn carried(&self) -> (u64, u64) {
+        let both = self.streams.iter().map(|(_, bonded)| match bonded.role {
+            Role::Connect { .. } => (bonded.taken, bonded.given),
+            Role::Serve { .. } => (bonded.given, bonded.taken),
+        });
+        both.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
+    }
+
+    /// A stream as it is now, or as it was last, without what takes a look at its queues.
+    pub(crate) fn stats_of(&self, bonded: &BondedConnection, looks: bool) -> FlowStats {
+        let plain = bonded.plain.as_ref().and_then(|plain| intercept::sys::tcp_info(plain).ok()).unwrap_or_default();
+        let control =
+            if looks { bonded.plain.as_ref().map(|plain| leg::controller_of(plain.socket())).unwrap_or_default() } else { String::new() };
+        let (bond, paths) = self.paths_of(bonded, looks);
+        let (waiting, most_waiting) = (bonded.stream.inbound.waiting().1, bonded.stream.inbound.most_held());
+        let (received, unsent) = if looks { bonded.plain_queues() } else { (0, 0) };
+        let queued: u64 = paths.iter().map(|path| path.queued_bytes).sum();
+        let out = DirectionStats {
+            moved: bonded.taken,
+            received,
+            in_hand: bonded.stream.outbound.left() as usize,
+            unsent: queued as usize,
+            ..DirectionStats::default()
+        };
+        let back = DirectionStats {
+            moved: bonded.given,
+            in_hand: (waiting + bonded.stream.inbound.ready()) as usize,
+            unsent,
+            ..DirectionStats::default()
+        };
+        let bond_control = if looks { format!("bond of {}", paths.iter().filter(|path| path.up).count()) } else { String::new() };
+        let is_near = matches!(bonded.role, Role::Connect { .. });
+        let ([near, far], [up, down]) = if is_near { ([plain, bond], [out, back]) } else { ([bond, plain], [back, out]) };
+        FlowStats {
+            client: bonded.client,
+            server: bonded.server,
+            age: self.now - bonded.born,
+            near,
+            far,
+            control: if is_near { [control, bond_control] } else { [bond_control, control] },
+            up,
+            down,
+            drops: [0; 2],
+            multipath: Some(MultipathView { paths, waiting_bytes: waiting, most_waiting_bytes: most_waiting }),
+        }
+    }
+
+    /// The networks of a stream, and all of them as if they were one connection.
+    fn paths_of(&self, bonded: &BondedConnection, looks: bool) -> (TcpInfo, Vec<PathView>) {
+        let mut paths: Vec<(u8, PathView)> = Vec::new();
+        let mut whole = TcpInfo { min_rtt_us: u32::MAX, last_data_recv_ms: u32::MAX, snd_ssthresh: u32::MAX / 2, ..TcpInfo::default() };
+        let name = |network: u8| match bonded.role {
+            Role::Connect { .. } => self.networks.name(network.into()).to_owned(),
+            Role::Serve { .. } => (u32::from(network) + 1).to_string(),
+        };
+        for (conn, member) in bonded.stream.members() {
+            let info = intercept::sys::tcp_info(&member.channel).unwrap_or_default();
+            add(&mut whole, &info);
+            let Some(seen) = bonded.stream.seen(conn) else { continue };
+            let view = PathView {
+                network: name(member.network),
+                up: true,
+                stalled: seen.stalled,
+                score_s: Some(seen.score),
+                throughput_bps: seen.throughput.map(|bytes| 8.0 * bytes),
+                srtt_s: f64::from(info.rtt_us) / 1e6,
+                queued_bytes: u64::from(info.notsent_bytes),
+                sent_bytes: seen.given,
+                received_bytes: member.received,
+                waited_s: member.waited.secs(),
+                control: if looks { leg::controller_of(member.channel.socket()) } else { String::new() },
+                retransmits: info.total_retrans,
+            };
+            paths.push((member.network, view));
+        }
+        for (network, past) in bonded.stream.past() {
+            let place = paths.iter().position(|(other, _)| other == network).unwrap_or_else(|| {
+                paths.push((*network, PathView { network: name(*network), ..PathView::default() }));
+                paths.len() - 1
+            });
+            let view = &mut paths[place].1;
+            view.sent_bytes += past.sent;
+            view.received_bytes += past.received;
+            view.waited_s += past.waited.secs();
+            view.retransmits += past.retransmits;
+            whole.total_retrans += past.retransmits;
+        }
+        paths.sort_by_key(|(network, _)| *network);
+        (whole, paths.into_iter().map(|(_, view)| view).collect())
+    }
+}
+
+/// What one connection more makes of all as if they were one: what goes at the same time adds up,
+/// what is far away is as far as the nearest.
+fn add(whole: &mut TcpInfo, one: &TcpInfo) {
+    whole.rtt_us = if whole.rtt_us == 0 { one.rtt_us } else { whole.rtt_us.min(one.rtt_us) };
+    whole.min_rtt_us = whole.min_rtt_us.min(one.min_rtt_us);
+    whole.snd_mss = whole.snd_mss.max(one.snd_mss);
+    whole.rcv_mss = whole.rcv_mss.max(one.rcv_mss);
+    whole.snd_cwnd += one.snd_cwnd;
+    whole.unacked += one.unacked;
+    whole.total_retrans += one.total_retrans;
+    whole.delivery_rate += one.delivery_rate;
+    whole.snd_wnd = whole.snd_wnd.saturating_add(one.snd_wnd);
+    whole.rcv_wnd = whole.rcv_wnd.saturating_add(one.rcv_wnd);
+    whole.last_data_recv_ms = whole.last_data_recv_ms.min(one.last_data_recv_ms);
+}

@@ -1,0 +1,84 @@
+//! A connection of a bond: a socket, and TLS over it where that is wanted.
+
+use crate::{tls::Tls, zero_copy::PipeChunk};
+use rustix::{
+    fd::{AsFd, BorrowedFd},
+    io::Errno,
+    net::{SendAncillaryBuffer, SendFlags, sendmsg},
+};
+use socket2::Socket;
+use std::io::{IoSlice, IoSliceMut};
+
+/// A connection, in the clear or encrypted. No call blocks.
+#[derive(Debug)]
+pub(crate) enum Channel {
+    Clear(Socket),
+    Encrypted(Box<Tls>),
+}
+
+impl Channel {
+    pub(crate) fn socket(&self) -> &Socket {
+        match self {
+            Channel::Clear(socket) => socket,
+            Channel::Encrypted(tls) => tls.socket(),
+        }
+    }
+
+    /// Sends some of `parts` and returns how many bytes; [`Errno::AGAIN`]: none now. With `more` to
+    /// come, the last segment may wait for it.
+    pub(crate) fn send(&mut self, parts: &[IoSlice<'_>], more: bool) -> Result<usize, Errno> {
+        match self {
+            Channel::Clear(socket) => {
+                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
+                loop {
+                    match sendmsg(&*socket, parts, &mut SendAncillaryBuffer::default(), flags) {
+                        Err(Errno::INTR) => {}
+                        done => return done,
+                    }
+                }
+            }
+            Channel::Encrypted(tls) => tls.send(parts),
+        }
+    }
+
+    /// Sends some of a chunk; only possible in the clear.
+    pub(crate) fn pour(&mut self, chunk: &mut PipeChunk) -> Result<usize, Errno> {
+        match self {
+            Channel::Clear(socket) => chunk.pour(socket),
+            Channel::Encrypted(_) => Err(Errno::OPNOTSUPP),
+        }
+    }
+
+    /// Receives into `parts` and returns how many bytes; 0: the other end has closed it,
+    /// [`Errno::AGAIN`]: none now.
+    pub(crate) fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        match self {
+            Channel::Clear(socket) => loop {
+                match rustix::io::readv(&*socket, parts) {
+                    Err(Errno::INTR) => {}
+                    done => return done,
+                }
+            },
+            Channel::Encrypted(tls) => tls.receive(parts),
+        }
+    }
+
+    /// Sends what TLS still holds; [`Errno::AGAIN`]: not all now.
+    pub(crate) fn flush(&mut self) -> Result<(), Errno> {
+        match self {
+            Channel::Clear(_) => Ok(()),
+            Channel::Encrypted(tls) => tls.flush(),
+        }
+    }
+
+    /// Bytes that TLS has taken and not sent.
+    pub(crate) fn pending(&self) -> usize {
+        if let Channel::Encrypted(tls) = self { tls.pending() } else { 0 }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket().as_fd()
+    }
+}

@@ -1,0 +1,233 @@
+//! A connection whose ends do not know each other yet: they prove that they share a key, and begin
+//! to encrypt where that is wanted. A peer without the key gets no answer. Nothing is read beyond
+//! what is expected: the bytes that follow belong to a stream.
+
+use crate::{channel::Channel, settings::BondConfig, tls::Encryption};
+use bond::{Accepted, Challenge, Dialled, Hello, Key, Nonce, Proof, Refused};
+use intercept::sys;
+use rustix::{
+    io::Errno,
+    rand::{GetRandomFlags, getrandom},
+};
+use socket2::Socket;
+use std::{
+    io::{IoSlice, IoSliceMut},
+    mem,
+    time::Instant,
+};
+
+/// What an end needs for a handshake.
+#[derive(Debug, Clone)]
+pub(crate) struct Credentials {
+    pub(crate) key: Key,
+    pub(crate) encryption: Option<Encryption>,
+    /// The window that it tells the other end, bytes.
+    pub(crate) window: u32,
+}
+
+impl Credentials {
+    /// As a bond's configuration says.
+    pub(crate) fn of(bond: &BondConfig) -> Result<Self, String> {
+        let key = bond.key.clone().ok_or("the bond has no key")?;
+        let encryption = if bond.tls { Some(Encryption::new()?) } else { None };
+        Ok(Credentials { key, encryption, window: bond.window.0 as u32 })
+    }
+
+    /// What both ends must agree on besides the key.
+    fn binding(&self) -> &'static [u8] {
+        if self.encryption.is_some() { b"encrypted" } else { b"clear" }
+    }
+}
+
+/// Why a handshake failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HandshakeFailure {
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    #[error("{0}")]
+    Failed(#[from] Errno),
+    #[error("the other end closed it: it listens for something else, has another key, or is full")]
+    Closed,
+}
+
+/// What a handshake waits for.
+#[derive(Debug)]
+enum Stage {
+    Connected,
+    Challenge(Box<Dialled>),
+    Hello,
+    Proof(Box<Accepted>),
+    /// The tag of the TLS channel (RFC 9266); whether the own has been sent.
+    Bound {
+        said: bool,
+        window: u32,
+    },
+}
+
+/// A handshake in progress. [`step`](Self::step) is to be called after each event of its socket.
+#[derive(Debug)]
+pub(crate) struct Handshake {
+    channel: Channel,
+    dialled: bool,
+    stage: Stage,
+    got: Vec<u8>,
+    pub(crate) since: Instant,
+}
+
+/// What a step came to.
+#[derive(Debug)]
+pub(crate) enum HandshakeStep {
+    /// More must arrive.
+    Pending(Box<Handshake>),
+    /// Both ends know each other; the window of the other end, bytes.
+    Done(Channel, u32),
+}
+
+fn nonce() -> Result<Nonce, Errno> {
+    let mut nonce = Nonce::default();
+    let mut filled = 0;
+    while filled < nonce.len() {
+        filled += getrandom(&mut nonce[filled..], GetRandomFlags::empty())?;
+    }
+    Ok(nonce)
+}
+
+/// A number that cannot be guessed.
+pub(crate) fn unguessable() -> Result<u128, Errno> {
+    nonce().map(|bytes| bytes.iter().fold(0, |number, byte| number << 8 | u128::from(*byte)))
+}
+
+impl Handshake {
+    pub(crate) fn dialled(socket: Socket, since: Instant) -> Self {
+        Handshake { channel: Channel::Clear(socket), dialled: true, stage: Stage::Connected, got: Vec::new(), since }
+    }
+
+    pub(crate) fn accepted(socket: Socket, since: Instant) -> Self {
+        Handshake { channel: Channel::Clear(socket), dialled: false, stage: Stage::Hello, got: Vec::new(), since }
+    }
+
+    pub(crate) fn socket(&self) -> &Socket {
+        self.channel.socket()
+    }
+
+    /// Whether the other end has sent nothing yet.
+    pub(crate) fn is_unauthenticated(&self) -> bool {
+        matches!(self.stage, Stage::Hello)
+    }
+
+    /// Carries the handshake on as far as it goes without waiting.
+    pub(crate) fn step(mut self: Box<Self>, credentials: &Credentials) -> Result<HandshakeStep, HandshakeFailure> {
+        loop {
+            match mem::replace(&mut self.stage, Stage::Hello) {
+                Stage::Connected => {
+                    // One that was refused is closed, as is one that has not begun.
+                    if let Some(why) = self.socket().take_error().unwrap_or_else(Some) {
+                        return Err(Errno::from_io_error(&why).unwrap_or(Errno::IO).into());
+                    }
+                    if sys::is_unanswered(self.socket()) {
+                        self.stage = Stage::Connected;
+                        return Ok(HandshakeStep::Pending(self));
+                    }
+                    let (dialled, hello) = Dialled::new(&credentials.key, nonce()?, credentials.binding());
+                    self.say(&hello)?;
+                    self.stage = Stage::Challenge(Box::new(dialled));
+                }
+                Stage::Challenge(dialled) => {
+                    let Some(challenge) = self.hear::<{ size_of::<Challenge>() }>()? else {
+                        self.stage = Stage::Challenge(dialled);
+                        return Ok(HandshakeStep::Pending(self));
+                    };
+                    let (proof, window) = dialled.answer(&challenge, credentials.window)?;
+                    self.say(&proof)?;
+                    match self.encrypt(credentials, window)? {
+                        HandshakeStep::Pending(waits) => self = waits,
+                        step => return Ok(step),
+                    }
+                }
+                Stage::Hello => {
+                    let Some(hello) = self.hear::<{ size_of::<Hello>() }>()? else { return Ok(HandshakeStep::Pending(self)) };
+                    let (accepted, challenge) =
+                        Accepted::new(&credentials.key, &hello, nonce()?, credentials.binding(), credentials.window)?;
+                    self.say(&challenge)?;
+                    self.stage = Stage::Proof(Box::new(accepted));
+                }
+                Stage::Proof(accepted) => {
+                    let Some(proof) = self.hear::<{ size_of::<Proof>() }>()? else {
+                        self.stage = Stage::Proof(accepted);
+                        return Ok(HandshakeStep::Pending(self));
+                    };
+                    let window = accepted.prove(&proof)?;
+                    match self.encrypt(credentials, window)? {
+                        HandshakeStep::Pending(waits) => self = waits,
+                        step => return Ok(step),
+                    }
+                }
+                Stage::Bound { mut said, window } => {
+                    if let Channel::Encrypted(tls) = &mut self.channel {
+                        match tls.flush() {
+                            Ok(()) | Err(Errno::AGAIN) => {}
+                            Err(why) => return Err(why.into()),
+                        }
+                    }
+                    // Hearing carries the handshake on, too.
+                    let heard = self.hear::<32>()?;
+                    let binding = if let Channel::Encrypted(tls) = &self.channel { tls.binding() } else { None };
+                    if let Some(binding) = binding.filter(|_| !said) {
+                        self.say(&credentials.key.bound(self.dialled, &binding))?;
+                        said = true;
+                    }
+                    match (heard, binding) {
+                        (Some(tag), Some(binding)) => {
+                            credentials.key.is_bound(!self.dialled, &binding, &tag)?;
+                            return Ok(HandshakeStep::Done(self.channel, window));
+                        }
+                        _ => {
+                            self.stage = Stage::Bound { said, window };
+                            return Ok(HandshakeStep::Pending(self));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// It is in, or begins to encrypt.
+    fn encrypt(self, credentials: &Credentials, window: u32) -> Result<HandshakeStep, HandshakeFailure> {
+        let Handshake { channel, dialled, since, .. } = self;
+        match (channel, &credentials.encryption) {
+            (Channel::Clear(socket), Some(encryption)) => {
+                let channel = Channel::Encrypted(Box::new(encryption.over(socket, dialled)?));
+                let stage = Stage::Bound { said: false, window };
+                Ok(HandshakeStep::Pending(Box::new(Handshake { channel, dialled, stage, got: Vec::new(), since })))
+            }
+            (channel, _) => Ok(HandshakeStep::Done(channel, window)),
+        }
+    }
+
+    /// Says all of it: so little fits into any socket.
+    fn say(&mut self, bytes: &[u8]) -> Result<(), HandshakeFailure> {
+        match self.channel.send(&[IoSlice::new(bytes)], false) {
+            Ok(sent) if sent == bytes.len() => Ok(()),
+            Ok(_) => Err(Errno::NOBUFS.into()),
+            Err(why) => Err(why.into()),
+        }
+    }
+
+    /// The next `N` bytes, once all are there, and not a byte more.
+    fn hear<const N: usize>(&mut self) -> Result<Option<[u8; N]>, HandshakeFailure> {
+        while self.got.len() < N {
+            let mut bytes = [0; N];
+            let room = N - self.got.len();
+            match self.channel.receive(&mut [IoSliceMut::new(&mut bytes[..room])]) {
+                Ok(0) => return Err(HandshakeFailure::Closed),
+                Ok(count) => self.got.extend_from_slice(&bytes[..count]),
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::CONNRESET | Errno::PIPE) => return Err(HandshakeFailure::Closed),
+                Err(why) => return Err(why.into()),
+            }
+        }
+        let heard = <[u8; N]>::try_from(self.got.as_slice()).ok();
+        self.got.clear();
+        Ok(heard)
+    }
+}

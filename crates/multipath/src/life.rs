@@ -1,0 +1,531 @@
+//! The life of a connection of which one leg is a bond: the far leg at the end that dials the bond
+//! (*connect*), the near leg at the end that accepts it (*serve*). The other leg is plain.
+//!
+//! The rules are those of a connection of two plain legs (see `connection`): an end that has sent
+//! its own FIN and then reads end of file may conclude that the other end's TCP has acknowledged
+//! every byte and that FIN. Here each end of the bond knows one plain leg, and is told of the other
+//! by [`Done`](bond::Frame::Done): all that was sent was delivered, and acknowledged.
+//!
+//! | event | at the end of the bond that it comes to |
+//! |---|---|
+//! | the plain leg's FIN | told as the end of the stream |
+//! | the stream's end | a FIN to the plain leg, when that has not finished, or the other end has said *done*; else then |
+//! | the plain leg has acknowledged all, its FIN too | *done* is said |
+//! | both have ended, neither was told | *connect* says *done* for the bytes alone; *serve* passes the FIN, says *done*; *connect* passes its FIN |
+//! | *done* both ways, FINs acknowledged | ends `Finished` |
+//! | RST of the plain leg, its timeout, its far end not reached | the stream is given up, with the reason; the other end resets its plain leg |
+//! | a connection of the bond is lost or silent | what it had goes over the others; *connect* dials another |
+//! | all are lost | the stream waits for as long as is set, then its plain legs are reset |
+
+use crate::{
+    host::{ClientReply, Preface},
+    member::{Lost, Member},
+    stream::{Stream, Taken, Turn},
+};
+use bond::{Answer, Call, Frame, NoMemory, StreamError, Target, Why};
+use intercept::{
+    leg::{self, Shares},
+    sys,
+};
+use relay::{Ending, PlainLeg, Readiness, Scratch, UNKNOWN_ADDRESS};
+use rustix::io::Errno;
+use std::{
+    io, mem,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+use units::Span;
+
+/// How many bytes may be moved in a turn, so that other streams get theirs.
+const TURN_BYTES: usize = 2 << 20;
+/// The longest call or answer, bytes.
+const LONGEST_CALL: u64 = 2048;
+/// Once a direction has moved so many bytes, its plain socket is tuned for bulk data.
+const TUNE_FROM: u64 = 32 * 1024;
+/// How soon to check whether the plain leg's peer has acknowledged, which raises no event: at
+/// first, and at most while nothing changes.
+const TICK: Span = Span(2_000_000);
+const LAST_TICK: Span = Span(250_000_000);
+
+/// Which end of the bond this is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Role {
+    /// It has dialled; the answer that its client waits for, if any.
+    Connect { reply: Option<ClientReply> },
+    /// It has accepted; what its servers get before the bytes of a stream, if anything.
+    Serve { preface: Option<Preface> },
+}
+
+/// Where a connection is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    /// *Connect*: whether the server was reached is not known yet.
+    Calling,
+    /// *Serve*: the call that names the server has not arrived yet.
+    Called,
+    /// *Serve*: the server's name is looked up, or it is being dialled.
+    Dialling,
+    /// Bytes move both ways.
+    Relaying,
+}
+
+/// What a connection wants after its turn.
+#[derive(Debug, Default)]
+pub(crate) struct Wants {
+    pub(crate) turn: Turn,
+    /// *Serve*: the server to dial.
+    pub(crate) dial: Option<Target>,
+}
+
+/// A connection of which one leg is a bond.
+#[derive(Debug)]
+pub(crate) struct BondedConnection {
+    pub(crate) role: Role,
+    life: Life,
+    pub(crate) plain: Option<PlainLeg>,
+    /// Index of the plain leg among the bond's sockets.
+    pub(crate) entry: usize,
+    pub(crate) stream: Stream,
+    pub(crate) id: u128,
+    /// The other end has sent or acknowledged something.
+    pub(crate) known: bool,
+    pub(crate) client: SocketAddr,
+    pub(crate) server: SocketAddr,
+    /// Further addresses of the server.
+    pub(crate) others: Vec<SocketAddr>,
+    pub(crate) born: Instant,
+    /// When its far end was last dialled: the other end of the bond, or a server.
+    pub(crate) asked: Instant,
+    /// What the plain leg gets before the stream's bytes.
+    preface: Vec<u8>,
+    /// The plain leg has sent its last byte, and it has been read.
+    ended: bool,
+    /// A FIN has been passed on to the plain leg.
+    passed: bool,
+    delivered: bool,
+    /// Bytes of the stream read from the plain leg, and written to it.
+    pub(crate) taken: u64,
+    pub(crate) given: u64,
+    tuned: bool,
+    /// Most that the plain leg's send queue has unsent, once it carries a stream.
+    unsent: Option<usize>,
+    moved: (Instant, u64),
+    /// Since when it has had no connection, and whether the last one was closed by the other end.
+    pub(crate) alone: Option<(Instant, bool)>,
+    pub(crate) in_again: bool,
+    /// When its turn is due, as the timers have it.
+    pub(crate) scheduled: Option<Span>,
+    /// How long until the plain leg's acknowledgements are checked again, the current pause between
+    /// checks, and the bytes that were unacknowledged at the last check.
+    tick: Option<Span>,
+    pause: Span,
+    unacknowledged: usize,
+}
+
+/// The ending that an error of the plain leg, or a lack of memory, leads to.
+fn plain_failed(role: Role, life: Life, why: &io::Error) -> Ending {
+    match role {
+        _ if why.kind() == io::ErrorKind::OutOfMemory => Ending::NoRoom,
+        Role::Connect { .. } => Ending::NearFailed(why.kind()),
+        Role::Serve { .. } if life == Life::Dialling && why.kind() != io::ErrorKind::ConnectionReset => Ending::FarNotReached(why.kind()),
+        Role::Serve { .. } => Ending::FarFailed(why.kind()),
+    }
+}
+
+/// The reason that the other end is told for an ending.
+pub(crate) fn why(ending: Ending) -> Why {
+    use io::ErrorKind as Kind;
+    match ending {
+        Ending::FarNotReached(Kind::ConnectionRefused) => Why::Refused,
+        Ending::FarNotReached(Kind::NetworkUnreachable) => Why::NetworkUnreachable,
+        Ending::FarNotReached(Kind::HostUnreachable) => Why::HostUnreachable,
+        Ending::FarNotReached(Kind::TimedOut) => Why::TimedOut,
+        Ending::FarNotReached(Kind::NotFound) => Why::NoSuchName,
+        Ending::FarNotReached(Kind::PermissionDenied) => Why::NotAllowed,
+        Ending::NearFailed(Kind::TimedOut) | Ending::FarFailed(Kind::TimedOut) => Why::TimedOut,
+        Ending::NearFailed(_) | Ending::FarFailed(_) => Why::Reset,
+        Ending::NoRoom => Why::NoRoom,
+        Ending::Stopped => Why::Stopped,
+        Ending::Idle => Why::Idle,
+        Ending::Finished | Ending::NoGreeting | Ending::FarNotReached(_) => Why::Other,
+    }
+}
+
+/// The kind of error that the other end's reason stands for.
+fn kind(why: Why) -> io::ErrorKind {
+    use io::ErrorKind as Kind;
+    match why {
+        Why::Refused => Kind::ConnectionRefused,
+        Why::NetworkUnreachable => Kind::NetworkUnreachable,
+        Why::HostUnreachable => Kind::HostUnreachable,
+        Why::TimedOut | Why::Idle => Kind::TimedOut,
+        Why::NoSuchName => Kind::NotFound,
+        Why::NotAllowed => Kind::PermissionDenied,
+        Why::NoRoom => Kind::QuotaExceeded,
+        Why::Reset | Why::Stopped => Kind::ConnectionReset,
+        Why::Other => Kind::Other,
+    }
+}
+
+impl BondedConnection {
+    /// At the end that dials: begins a stream for a client.
+    pub(crate) fn call(
+        near: PlainLeg,
+        call: &Call,
+        [preface, heard]: [&[u8]; 2],
+        id: u128,
+        stream: Stream,
+        now: Instant,
+    ) -> Result<Self, NoMemory> {
+        let server = if let Target::Address(server) = call.to { server } else { UNKNOWN_ADDRESS };
+        let mut this = Self::new(Role::Connect { reply: None }, Life::Calling, id, stream, now);
+        (this.client, this.server, this.plain) = (call.client, server, Some(near));
+        this.stream.write(&call.encode())?;
+        this.stream.write(preface)?;
+        this.stream.write(heard)?;
+        this.taken = heard.len() as u64;
+        Ok(this)
+    }
+
+    /// At the end that accepts: begins a stream whose first connection has arrived.
+    pub(crate) fn called(preface: Option<Preface>, id: u128, stream: Stream, now: Instant) -> Self {
+        Self::new(Role::Serve { preface }, Life::Called, id, stream, now)
+    }
+
+    fn new(role: Role, life: Life, id: u128, stream: Stream, now: Instant) -> Self {
+        BondedConnection {
+            role,
+            life,
+            plain: None,
+            entry: usize::MAX,
+            stream,
+            id,
+            known: false,
+            client: UNKNOWN_ADDRESS,
+            server: UNKNOWN_ADDRESS,
+            others: Vec::new(),
+            born: now,
+            asked: now,
+            preface: Vec::new(),
+            ended: false,
+            passed: false,
+            delivered: false,
+            taken: 0,
+            given: 0,
+            tuned: false,
+            unsent: None,
+            moved: (now, 0),
+            alone: Some((now, false)),
+            in_again: false,
+            scheduled: None,
+            tick: None,
+            pause: TICK,
+            unacknowledged: 0,
+        }
+    }
+
+    /// Bounds what its plain leg takes unsent.
+    pub(crate) fn with_shares(mut self, shares: Option<Shares>) -> Self {
+        self.unsent = shares.map(|shares| shares.unsent);
+        self
+    }
+
+    /// Sets the answer that its client waits for.
+    pub(crate) fn with_reply(mut self, reply: Option<ClientReply>) -> Self {
+        if let Role::Connect { reply: awaited } = &mut self.role {
+            *awaited = reply;
+        }
+        self
+    }
+
+    /// *Serve*: the server is being dialled.
+    pub(crate) fn dials(&mut self, far: PlainLeg, server: SocketAddr, now: Instant) {
+        let Role::Serve { preface } = self.role else { return };
+        self.preface = preface.map_or(Vec::new(), |preface| preface(self.client, server));
+        (self.plain, self.server, self.life, self.asked) = (Some(far), server, Life::Dialling, now);
+    }
+
+    /// Whether it is not known yet that the server was reached.
+    pub(crate) fn is_dialling(&self) -> bool {
+        self.life != Life::Relaying
+    }
+
+    /// Whether the call that names the server has not arrived yet.
+    pub(crate) fn is_called(&self) -> bool {
+        self.life == Life::Called
+    }
+
+    /// Takes in what epoll told of the plain leg.
+    pub(crate) fn on_events(&mut self, events: Readiness) -> Result<(), Ending> {
+        let Some(plain) = &mut self.plain else { return Ok(()) };
+        if let Some(why) = plain.take_in(events) {
+            return Err(self.failed(&why));
+        }
+        if self.life == Life::Dialling && events.writable {
+            self.life = Life::Relaying;
+            plain.readable = true;
+            self.stream.write(&Answer(self.server).encode()).map_err(|NoMemory| Ending::NoRoom)?;
+            if self.preface.is_empty() && self.stream.inbound.ready() == 0 {
+                leg::acknowledge(plain.socket());
+            }
+        }
+        Ok(())
+    }
+
+    /// The ending that an error of the plain leg, or a lack of memory, leads to.
+    pub(crate) fn failed(&self, why: &io::Error) -> Ending {
+        plain_failed(self.role, self.life, why)
+    }
+
+    /// The ending that a failure of the bond, or of its other end, leads to.
+    pub(crate) fn bond_failed(&self, why: io::ErrorKind) -> Ending {
+        match self.role {
+            Role::Connect { .. } if self.life == Life::Calling => Ending::FarNotReached(why),
+            Role::Connect { .. } => Ending::FarFailed(why),
+            Role::Serve { .. } => Ending::NearFailed(why),
+        }
+    }
+
+    /// Moves what can be moved. An error is how the connection has ended; `wants` is valid then,
+    /// too.
+    pub(crate) fn proceed(&mut self, now: Span, scratch: &mut Scratch, wants: &mut Wants) -> Result<(), Ending> {
+        let relays = self.life == Life::Relaying;
+        let heard = scratch.with_buffer(|scratch| self.stream.hear(now, relays, scratch, &mut wants.turn));
+        heard.map_err(|why| {
+            tracing::warn!("{why}");
+            match why {
+                StreamError::Breach(_) => self.bond_failed(io::ErrorKind::InvalidData),
+                StreamError::NoMemory(_) => Ending::NoRoom,
+            }
+        })?;
+        self.known |= self.stream.inbound.waiting().0 > 0 || self.stream.outbound.acked() > 0;
+        if let Some(why) = self.stream.reset {
+            return Err(self.bond_failed(kind(why.into())));
+        }
+        match self.life {
+            Life::Calling => self.hear_answer(now)?,
+            Life::Called => wants.dial = self.hear_call(now)?,
+            Life::Dialling | Life::Relaying => {}
+        }
+        let (took, gave) = (self.take()?, self.give(now)?);
+        wants.turn.again |= took || gave;
+        self.pass_end()?;
+        self.stream.say(now, &mut wants.turn).map_err(|why| self.failed(&why.into()))?;
+        // Sending has made room for bytes that the plain leg already has. No event would tell of
+        // them before a round trip is over.
+        wants.turn.again |= self.is_to_take();
+        if self.is_over()? {
+            return Err(Ending::Finished);
+        }
+        Ok(())
+    }
+
+    fn hear_answer(&mut self, now: Span) -> Result<(), Ending> {
+        let answer = Answer::decode(&self.heard());
+        let answer = answer.map_err(|_| self.bond_failed(io::ErrorKind::InvalidData))?;
+        if let Some((Answer(server), len)) = answer {
+            self.stream.inbound.consume(now, len as u64);
+            (self.server, self.life) = (server, Life::Relaying);
+            if let Role::Connect { reply: Some(reply) } = self.role {
+                self.preface = (reply.reached)();
+            }
+        }
+        Ok(())
+    }
+
+    fn hear_call(&mut self, now: Span) -> Result<Option<Target>, Ending> {
+        let call = Call::decode(&self.heard());
+        let Some((Call { client, to }, len)) = call.map_err(|_| self.bond_failed(io::ErrorKind::InvalidData))? else { return Ok(None) };
+        self.stream.inbound.consume(now, len as u64);
+        (self.client, self.life) = (client, Life::Dialling);
+        Ok(Some(to))
+    }
+
+    /// The first bytes that have arrived and were not read.
+    fn heard(&self) -> Vec<u8> {
+        self.stream.inbound.readable(LONGEST_CALL).flatten().copied().collect()
+    }
+
+    /// Whether the plain leg may have bytes that the stream wants now.
+    fn is_to_take(&self) -> bool {
+        let readable = self.plain.as_ref().is_some_and(|plain| plain.readable);
+        readable && self.life != Life::Dialling && !self.ended && self.stream.wants()
+    }
+
+    /// Takes what the plain leg has sent; true: there is more.
+    fn take(&mut self) -> Result<bool, Ending> {
+        let (role, life) = (self.role, self.life);
+        let failed = |why: &io::Error| plain_failed(role, life, why);
+        let Some(plain) = &mut self.plain else { return Ok(false) };
+        if life == Life::Dialling || !self.stream.wants() {
+            plain.pause_receive().map_err(|why| failed(&why))?;
+            return Ok(false);
+        }
+        let mut taken = 0;
+        while plain.readable && !self.ended && self.stream.wants() {
+            if taken >= TURN_BYTES {
+                self.taken += taken as u64;
+                return Ok(true);
+            }
+            // Only a FIN reported before this read is known to follow the bytes read.
+            let hung_up = plain.hung_up;
+            plain.resume_receive().map_err(|why| failed(&why))?;
+            match self.stream.take(&*plain) {
+                Ok(Taken::Ended) => self.ended = true,
+                Ok(Taken::Bytes { count, more }) => {
+                    taken += count;
+                    plain.readable = more || hung_up || plain.urgent;
+                }
+                Err(Errno::AGAIN) => (plain.readable, plain.urgent) = (false, false),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(failed(&errno.into())),
+            }
+            if self.ended {
+                self.stream.outbound.close();
+            }
+        }
+        self.taken += taken as u64;
+        self.tune()?;
+        Ok(false)
+    }
+
+    /// Writes what has arrived to the plain leg; true: there is more.
+    fn give(&mut self, now: Span) -> Result<bool, Ending> {
+        let (role, life) = (self.role, self.life);
+        let Some(plain) = self.plain.as_mut().filter(|_| life == Life::Relaying) else { return Ok(false) };
+        let mut given = 0;
+        while plain.writable {
+            if self.preface.is_empty() && self.stream.inbound.ready() == 0 {
+                break;
+            }
+            if given >= TURN_BYTES {
+                self.given += given as u64;
+                return Ok(true);
+            }
+            match self.stream.give(now, &*plain, &mut self.preface) {
+                Ok(count) => given += count,
+                Err(Errno::AGAIN) => plain.writable = false,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(plain_failed(role, life, &errno.into())),
+            }
+        }
+        self.given += given as u64;
+        self.tune()?;
+        Ok(false)
+    }
+
+    /// Bounds what the plain socket takes unsent, once it carries bulk data.
+    fn tune(&mut self) -> Result<(), Ending> {
+        if self.tuned || self.taken.max(self.given) < TUNE_FROM {
+            return Ok(());
+        }
+        self.tuned = true;
+        if let (Some(unsent), Some(plain)) = (self.unsent, &self.plain) {
+            let tuned = sys::set_notsent_lowat(plain, unsent);
+            tuned.map_err(|why| self.failed(&why))?;
+        }
+        Ok(())
+    }
+
+    /// Passes the stream's end on to the plain leg, and sends *done* once all was acknowledged.
+    fn pass_end(&mut self) -> Result<(), Ending> {
+        self.tick = None;
+        if !self.stream.inbound.is_read() || !self.preface.is_empty() || self.life != Life::Relaying {
+            return Ok(());
+        }
+        let Some(plain) = &self.plain else { return Ok(()) };
+        if !self.passed {
+            let has_ended = self.ended || plain.has_hung_up().map_err(|why| self.failed(&why))?;
+            let waits = has_ended && !self.stream.outbound.is_done();
+            if !waits {
+                plain.shut_down().map_err(|why| self.failed(&why))?;
+                self.passed = true;
+            } else if matches!(self.role, Role::Serve { .. }) {
+                return Ok(());
+            }
+        }
+        if !self.delivered {
+            let unacknowledged = plain.unacknowledged().map_err(|why| self.failed(&why))?;
+            self.delivered = unacknowledged == 0;
+            if self.delivered {
+                self.stream.inbound.deliver();
+            } else {
+                self.look_again(unacknowledged);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all is done. A last FIN that is not acknowledged yet is left to the kernel.
+    fn is_over(&mut self) -> Result<bool, Ending> {
+        if !(self.passed && self.delivered && self.ended && self.stream.outbound.is_done()) {
+            return Ok(false);
+        }
+        let Some(plain) = &self.plain else { return Ok(true) };
+        let left = plain.unacknowledged().map_err(|why| self.failed(&why))?;
+        if left <= 1 {
+            plain.close_gracefully();
+        } else {
+            self.look_again(left);
+        }
+        Ok(left <= 1)
+    }
+
+    /// Schedules the next check of the plain leg's unacknowledged bytes. The pause doubles while
+    /// nothing changes: a client that does not read can keep this up for long.
+    fn look_again(&mut self, unacknowledged: usize) {
+        let changed = mem::replace(&mut self.unacknowledged, unacknowledged) != unacknowledged;
+        self.pause = if changed { TICK } else { (self.pause * 2).min(LAST_TICK) };
+        self.tick = Some(self.pause);
+    }
+
+    /// When its turn is due if no event comes first.
+    pub(crate) fn wakes(&self, now: Span) -> Option<Span> {
+        let tick = self.tick.map(|pause| now + pause);
+        [tick, self.stream.wakes(now)].into_iter().flatten().min()
+    }
+
+    /// Ends it: answers a waiting client, and returns its connections with the bytes they still
+    /// have to carry.
+    pub(crate) fn release(&mut self, ending: Ending) -> Vec<(Member, Vec<u8>)> {
+        if let (Role::Connect { reply: Some(reply) }, Life::Calling, Some(plain)) = (self.role, self.life, &self.plain) {
+            (reply.refuse)(plain.socket(), ending);
+        }
+        let last = if ending == Ending::Finished { Frame::Done } else { Frame::Reset(why(ending) as u8) };
+        self.stream.part(Some(&last))
+    }
+
+    /// Notes that a connection was lost.
+    pub(crate) fn note_loss(&mut self, why: Lost, now: Instant) {
+        if self.stream.members().next().is_none() {
+            self.alone = Some((now, why == Lost::Closed));
+        }
+    }
+
+    /// Has the plain leg's peer asked now and then whether it is still there.
+    pub(crate) fn keep_alive(&mut self) {
+        if let Some(plain) = &mut self.plain {
+            plain.keep_alive();
+        }
+    }
+
+    /// How it has ended, if its plain leg's peer has been silent for too long.
+    pub(crate) fn ended_in_silence(&mut self, now: Instant) -> Option<Ending> {
+        let is_silent = self.plain.as_mut().is_some_and(|plain| plain.is_silent(now));
+        is_silent.then(|| self.failed(&io::ErrorKind::TimedOut.into()))
+    }
+
+    /// How long nothing has moved, as of the checks.
+    pub(crate) fn idle(&mut self, now: Instant) -> Duration {
+        let moved = self.taken + self.given;
+        if moved != self.moved.1 {
+            self.moved = (now, moved);
+        }
+        now - self.moved.0
+    }
+
+    /// Bytes in the plain leg's receive queue, and unsent ones in its send queue.
+    pub(crate) fn plain_queues(&self) -> (usize, usize) {
+        self.plain.as_ref().map_or((0, 0), |plain| (sys::received(plain), sys::unsent(plain).unwrap_or(0)))
+    }
+}

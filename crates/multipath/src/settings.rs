@@ -1,0 +1,371 @@
+//! A bond as it is wanted: its networks, its key, who gets what.
+
+use crate::zero_copy::PipePool;
+use bond::{Key, Scheduler};
+use intercept::{
+    Destinations, Interface, Prefix,
+    leg::{self, LegProfile},
+    list,
+};
+use serde::{Deserialize, Deserializer, de};
+use std::{
+    fs, io,
+    net::{IpAddr, SocketAddr},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
+use units::{Bytes, Span};
+
+/// Why a bond cannot be used as it is configured.
+#[derive(Debug, thiserror::Error)]
+pub enum BondError {
+    /// It has no key.
+    #[error(
+        "the bond has no key: make one (openssl rand -hex 32 > bond.key; chmod 600 bond.key), give both ends the same, and name it: --key bond.key"
+    )]
+    NoKey,
+    /// The key can't be read, or is none.
+    #[error("cannot take the bond's key from {path}: {why}")]
+    KeyFile {
+        /// Which file.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A value can't be used.
+    #[error("the bond: {0}")]
+    Invalid(String),
+}
+
+/// Descriptors that a bond takes of an event loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BondDescriptors {
+    /// For each stream.
+    pub per_stream: usize,
+    /// For all streams together, and for connections that belong to none.
+    pub shared: usize,
+}
+
+/// A bond, at either end.
+#[derive(Debug, Clone)]
+pub struct BondConfig {
+    /// Where the key is that both ends share.
+    pub key_file: PathBuf,
+    /// The key, once it was [read](BondConfig::read_key).
+    pub key: Option<Key>,
+    /// Whether what the ends say to each other is encrypted; both must want it, or neither.
+    pub tls: bool,
+    /// How a stream is shared out, by this end.
+    pub settings: bond::Settings,
+    /// What is held of a stream in each direction: what was sent and not acknowledged by the other
+    /// end, or came before its turn.
+    pub window: Bytes,
+    /// Most that the other end may have under way over a connection, its receive window; absent:
+    /// what the kernel finds right.
+    pub connection_window: Option<Bytes>,
+    /// Connections that are kept ready over each network, by each worker.
+    pub spares: usize,
+    /// How long a stream waits without any connection.
+    pub outage: Duration,
+    /// Where streams may go that come out here.
+    pub destinations: Destinations,
+}
+
+impl Default for BondConfig {
+    fn default() -> Self {
+        BondConfig {
+            key_file: PathBuf::new(),
+            key: None,
+            tls: false,
+            settings: bond::Settings::new(Scheduler::Score),
+            window: Bytes(8 << 20),
+            connection_window: None,
+            spares: 2,
+            outage: Duration::from_secs(60),
+            destinations: Destinations::default(),
+        }
+    }
+}
+
+impl BondConfig {
+    /// The least window: some pieces.
+    pub const LEAST_WINDOW: Bytes = Bytes(128 * 1024);
+    /// The greatest, as the ends tell each other.
+    pub const MOST_WINDOW: Bytes = Bytes(1 << 30);
+    /// More networks are not told apart.
+    pub const MOST_NETWORKS: usize = 16;
+
+    /// Over how many networks the other end of a bond is taken to come.
+    const USUAL_NETWORKS: usize = 2;
+
+    /// Takes a scheduler by its name.
+    ///
+    /// # Errors
+    /// When there is no scheduler of that name.
+    pub fn schedule_by(&mut self, name: &str) -> Result<(), BondError> {
+        self.settings.scheduler = scheduler(name).map_err(BondError::Invalid)?;
+        Ok(())
+    }
+
+    /// Checks the bond and its networks.
+    ///
+    /// # Errors
+    /// When a value is out of its range, two networks have the same name, or there is no key.
+    pub fn check(&self, networks: &[Network]) -> Result<(), BondError> {
+        let wrong = |why: String| Err(BondError::Invalid(why));
+        if !(BondConfig::LEAST_WINDOW..=BondConfig::MOST_WINDOW).contains(&self.window) {
+            let (least, most) = (BondConfig::LEAST_WINDOW, BondConfig::MOST_WINDOW);
+            return wrong(format!("a window of {} can't be: give {least} to {most}", self.window));
+        }
+        if networks.len() > BondConfig::MOST_NETWORKS {
+            return wrong(format!("{} networks are more than {} that can be told apart", networks.len(), BondConfig::MOST_NETWORKS));
+        }
+        if let Err(why) = self.destinations.check_prefixes() {
+            return wrong(why);
+        }
+        for (index, network) in networks.iter().enumerate() {
+            if networks[..index].iter().any(|other| other.name == network.name) {
+                return wrong(format!("two networks are named {}: give each its own name", network.name));
+            }
+        }
+        if self.key.is_none() { Err(BondError::NoKey) } else { Ok(()) }
+    }
+
+    /// What of it can't be changed while it is in use.
+    pub fn fixed(&self) -> impl PartialEq + use<> {
+        (self.key_file.clone(), self.tls, self.window, self.connection_window, self.spares)
+    }
+
+    /// How many connections a listener for bonds keeps that have not shown yet that they have the
+    /// key.
+    pub(crate) fn most_unauthenticated() -> usize {
+        (leg::open_files() / 8).min(1024) as usize
+    }
+
+    /// The descriptors that an event loop needs for a bond over so many networks; whether it also
+    /// `accepts` connections of the other end.
+    pub fn descriptors(&self, networks: usize, accepts: bool) -> BondDescriptors {
+        let pipes = if self.tls { 0 } else { PipePool::most(leg::open_files()) };
+        let accepted = if accepts { Self::most_unauthenticated() } else { 0 };
+        BondDescriptors {
+            per_stream: 1 + networks.max(if accepts { Self::USUAL_NETWORKS } else { 1 }),
+            shared: networks * self.spares + 2 * pipes + accepted,
+        }
+    }
+
+    /// Reads the key; one that others can read too is none.
+    ///
+    /// # Errors
+    /// When no file is named, it cannot be read, everybody can read it, or what it has is no key.
+    pub fn read_key(&mut self) -> Result<(), BondError> {
+        let path = || self.key_file.display().to_string();
+        let unreadable = |why: io::Error| BondError::KeyFile { path: path(), why: why.to_string() };
+        if self.key_file == Path::new("") {
+            return Err(BondError::NoKey);
+        }
+        let mode = fs::metadata(&self.key_file).map_err(unreadable)?.permissions().mode();
+        if mode & 0o007 != 0 {
+            return Err(BondError::KeyFile { path: path(), why: "everybody on this machine can read it: chmod o= it".into() });
+        }
+        let secret = fs::read(&self.key_file).map_err(unreadable)?;
+        let key = Key::new(secret.trim_ascii()).map_err(|why| BondError::KeyFile { path: path(), why: why.to_string() })?;
+        self.key = Some(key);
+        Ok(())
+    }
+}
+
+/// Who gets what, by its name.
+fn scheduler(name: &str) -> Result<Scheduler, String> {
+    Ok(match name {
+        "score" => Scheduler::Score,
+        "round-robin" => Scheduler::RoundRobin,
+        "single" => Scheduler::Single,
+        "redundant" => Scheduler::Redundant,
+        "tiers" => Scheduler::Tiers,
+        _ => return Err(format!("{name:?} is no scheduler: it can be score, round-robin, single, redundant or tiers")),
+    })
+}
+
+/// A network that a bond uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Network {
+    /// What it is called where it is shown.
+    pub name: String,
+    /// The interface its connections leave through, whatever the routes say.
+    pub interface: Option<Interface>,
+    /// The address they come from.
+    pub source: Option<IpAddr>,
+    /// Where the other end listens, over this network.
+    pub to: SocketAddr,
+    /// Cheap networks have low numbers; a scheduler that knows tiers uses dear ones only when cheap
+    /// ones are full.
+    pub tier: u8,
+    /// How its connections are tuned.
+    pub profile: LegProfile,
+}
+
+/// A network as it is written: where the other end listens may be said for all at once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NetworkSpec {
+    name: Option<String>,
+    interface: Option<Interface>,
+    source: Option<IpAddr>,
+    to: Option<SocketAddr>,
+    tier: u8,
+    profile: LegProfile,
+}
+
+impl NetworkSpec {
+    /// The network itself; `to` is where the other end listens, where this does not say.
+    pub fn network(self, to: Option<SocketAddr>) -> Result<Network, String> {
+        let name = self.name.or_else(|| self.interface.as_ref().map(|it| it.0.clone())).or_else(|| self.source.map(|it| it.to_string()));
+        let name = name.ok_or("says neither through which interface nor from which source address: give one, or both")?;
+        let to = self.to.or(to).ok_or_else(|| format!("{name} does not say where the other end listens: give to = \"192.0.2.1:7000\""))?;
+        if self.source.is_some_and(|source| source.is_ipv4() != to.is_ipv4()) {
+            return Err(format!("{name} has a source of one IP version, and leads to an address of the other: make both alike"));
+        }
+        if self.profile.user_timeout.is_some() {
+            return Err(format!(
+                "{name} has a user_timeout: a bond finds out by itself that a network is silent, and keeps its connections, which may come back; \
+                 leave it out, and say by outage how long a stream waits when all are silent"
+            ));
+        }
+        let fine = |c: char| c.is_ascii_alphanumeric() || "-_.:@".contains(c);
+        if name.is_empty() || !name.chars().all(fine) {
+            return Err(format!("{name:?} is no name of a network: letters, digits, and any of - _ . : @"));
+        }
+        Ok(Network { name, interface: self.interface, source: self.source, to, tier: self.tier, profile: self.profile })
+    }
+}
+
+impl FromStr for NetworkSpec {
+    type Err = String;
+
+    /// `wlan0`, or `192.0.2.7`, and after it `tier=1`, `to=198.51.100.1:7000`, `name=mobile`, keys
+    /// of a leg's profile.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',').map(str::trim);
+        let first = parts.next().unwrap_or_default();
+        let mut table = toml::Table::new();
+        let key = if first.parse::<IpAddr>().is_ok() { "source" } else { "interface" };
+        table.insert(key.into(), first.into());
+        for part in parts.filter(|part| !part.is_empty()) {
+            let (key, value) = part.split_once('=').map_or((part, "true"), |(key, value)| (key.trim(), value.trim()));
+            let value = value.parse::<toml::Value>().unwrap_or_else(|_| value.into());
+            table.insert(key.replace('-', "_"), value);
+        }
+        table.try_into().map_err(|error: toml::de::Error| format!("{text:?} is no network: {}", error.message()))
+    }
+}
+
+impl<'de> Deserialize<'de> for NetworkSpec {
+    /// The keys of a profile stand beside its own.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize, Default)]
+        #[serde(default)]
+        struct Own {
+            name: Option<String>,
+            interface: Option<Interface>,
+            source: Option<IpAddr>,
+            to: Option<SocketAddr>,
+            tier: u8,
+        }
+        let mut table = toml::Table::deserialize(deserializer)?;
+        let own: toml::Table = ["name", "interface", "source", "to", "tier"].iter().filter_map(|key| table.remove_entry(*key)).collect();
+        let Own { name, interface, source, to, tier } =
+            own.try_into().map_err(|error: toml::de::Error| de::Error::custom(error.message()))?;
+        let profile = table.try_into().map_err(|error: toml::de::Error| de::Error::custom(error.message()))?;
+        Ok(NetworkSpec { name, interface, source, to, tier, profile })
+    }
+}
+
+/// The bond's part of a configuration file.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BondKeys {
+    key_file: Option<PathBuf>,
+    to: Option<SocketAddr>,
+    tls: bool,
+    scheduler: Option<String>,
+    window: Option<Bytes>,
+    connection_window: Option<Bytes>,
+    spares: Option<usize>,
+    outage: Option<Span>,
+    #[serde(deserialize_with = "list")]
+    allow: Vec<Prefix>,
+    #[serde(deserialize_with = "list")]
+    deny: Vec<Prefix>,
+    network: Vec<NetworkSpec>,
+}
+
+impl BondKeys {
+    /// The bond and its networks, or the key that is wrong and what is wrong with it.
+    ///
+    /// # Errors
+    /// The key of the file that is wrong, and what is wrong with it.
+    pub fn read(&self) -> Result<(BondConfig, Vec<Network>), (String, String)> {
+        let at = |key: &str| {
+            let key = key.to_owned();
+            move |why: String| (key, why)
+        };
+        let destinations = Destinations { allow: self.allow.clone(), deny: self.deny.clone() };
+        let mut bond = BondConfig { tls: self.tls, destinations, ..BondConfig::default() };
+        bond.key_file =
+            self.key_file.clone().ok_or_else(|| at("bond")("has no key_file: name the file that has the key of both ends".into()))?;
+        if let Some(name) = &self.scheduler {
+            bond.settings.scheduler = scheduler(name).map_err(at("bond.scheduler"))?;
+        }
+        bond.window = self.window.unwrap_or(bond.window);
+        bond.connection_window = self.connection_window;
+        bond.spares = self.spares.unwrap_or(bond.spares);
+        bond.outage = self.outage.map_or(bond.outage, Span::duration);
+        let network = |(index, spec): (usize, &NetworkSpec)| spec.clone().network(self.to).map_err(at(&format!("bond.network[{index}]")));
+        let networks = self.network.iter().enumerate().map(network).collect::<Result<_, _>>()?;
+        Ok((bond, networks))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_may_be_written_on_one_line() {
+        let to = Some("198.51.100.1:7000".parse().unwrap());
+        let network: NetworkSpec = "wlan0".parse().unwrap();
+        assert_eq!(
+            network.clone().network(None).unwrap_err(),
+            "wlan0 does not say where the other end listens: give to = \"192.0.2.1:7000\""
+        );
+        assert_eq!(network.network(to).unwrap().name, "wlan0");
+        let network: NetworkSpec = "192.0.2.7,name=mobile,tier=1,control=bbr,to=192.0.2.1:7001".parse().unwrap();
+        let network = network.network(to).unwrap();
+        assert_eq!((network.name.as_str(), network.tier, network.to.port()), ("mobile", 1, 7001));
+        assert_eq!((network.source, network.profile.control.as_deref()), (Some("192.0.2.7".parse().unwrap()), Some("bbr")));
+        let wrong = "wlan0,contrl=bbr".parse::<NetworkSpec>().unwrap_err();
+        assert!(wrong.contains("unknown field `contrl`"), "{wrong}");
+        let both: NetworkSpec = "2001:db8::7".parse().unwrap();
+        assert!(both.network(to).unwrap_err().contains("one IP version"));
+        let timed: NetworkSpec = "wlan0,user_timeout=2s".parse().unwrap();
+        assert!(timed.network(to).unwrap_err().contains("wlan0 has a user_timeout"));
+    }
+
+    #[test]
+    fn a_key_that_all_can_read_is_refused() {
+        let dir = std::env::temp_dir().join(format!("tandem-key-{}", std::process::id()));
+        fs::write(&dir, "0123456789abcdef0123\n").unwrap();
+        let mut bond = BondConfig { key_file: dir.clone(), ..BondConfig::default() };
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o644)).unwrap();
+        let open = bond.read_key().unwrap_err().to_string();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o600)).unwrap();
+        let read = bond.read_key();
+        fs::write(&dir, "short\n").unwrap();
+        let short = bond.read_key().unwrap_err().to_string();
+        fs::remove_file(&dir).unwrap();
+        assert!(open.contains("chmod o= it"), "{open}");
+        assert!(read.is_ok() && bond.key.is_some());
+        assert!(short.contains("has 5 bytes"), "{short}");
+    }
+}

@@ -1,0 +1,361 @@
+//! A stream over its connections: the bytes that were not acknowledged, those that arrived out of
+//! order, and the frames about them.
+
+use crate::{
+    member::{Lost, Member},
+    zero_copy::{self, Incoming, Outgoing, PieceSource, PipePool},
+};
+use bond::{Buffer, ConnId, Frame, Inbound, NoMemory, Outbound, Piece, Scheduler, Seen, Settings, StreamError};
+use rustix::{
+    fd::AsFd,
+    io::Errno,
+    net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg},
+};
+use std::{io::IoSlice, iter};
+use units::Span;
+
+/// Most slices of a vectored send.
+const PARTS: usize = 8;
+
+/// A stream, at one of its ends.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) outbound: Outbound,
+    pub(crate) inbound: Inbound,
+    /// Bytes that were not acknowledged, except those in chunks; and the offset at which all bytes
+    /// taken so far end.
+    buffer: Buffer,
+    written: u64,
+    /// Chunks to send; none where TLS needs the bytes, or they go over each connection.
+    outgoing: Option<Outgoing>,
+    /// Chunks that arrived; none where TLS needs the bytes.
+    incoming: Option<Incoming>,
+    members: Vec<Option<Member>>,
+    /// The reason by which the other end has given the stream up.
+    pub(crate) reset: Option<u8>,
+    /// Since when data waits that arrived out of order.
+    waits_since: Option<Span>,
+    /// What lost connections carried, and how long others waited for them, by network.
+    past: Vec<(u8, Past)>,
+}
+
+/// What the lost connections over a network came to.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Past {
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+    pub(crate) retransmits: u32,
+    pub(crate) waited: Span,
+}
+
+/// What came of taking what the plain leg has sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// So many bytes, and whether there were more.
+    Bytes { count: usize, more: bool },
+    /// The plain leg has ended; all its bytes were taken before.
+    Ended,
+}
+
+/// What a turn came to.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    /// There is more to do.
+    pub(crate) again: bool,
+    /// Connections that are to raise an event when they can take more.
+    pub(crate) rearm: Vec<usize>,
+    /// Connections that were lost.
+    pub(crate) lost: Vec<(Member, Lost)>,
+}
+
+impl Stream {
+    /// A stream with these windows at this end and the other. With `pipes` it uses the zero-copy
+    /// path.
+    pub(crate) fn new(settings: Settings, window: usize, theirs: u64, pipes: Option<PipePool>) -> Self {
+        Stream {
+            outbound: Outbound::new(settings, theirs),
+            inbound: Inbound::new(window),
+            buffer: Buffer::new(window),
+            written: 0,
+            outgoing: pipes.clone().filter(|_| settings.scheduler != Scheduler::Redundant).map(Outgoing::new),
+            incoming: pipes.map(Incoming::new),
+            members: Vec::new(),
+            reset: None,
+            waits_since: None,
+            past: Vec::new(),
+        }
+    }
+
+    /// Adds a connection; the frame that joins it to the stream is queued already.
+    pub(crate) fn add(&mut self, now: Span, mut member: Member, tier: u8) -> ConnId {
+        let conn = self.outbound.add(now, tier);
+        self.inbound.add(conn);
+        self.outbound.look(now, conn, member.look());
+        if self.members.len() <= conn.0 {
+            self.members.resize_with(conn.0 + 1, || None);
+        }
+        self.members[conn.0] = Some(member);
+        conn
+    }
+
+    /// Removes a connection.
+    pub(crate) fn lose(&mut self, conn: ConnId) -> Option<Member> {
+        let mut member = self.members.get_mut(conn.0).and_then(Option::take)?;
+        member.look();
+        let sent = self.outbound.seen(conn).map_or(0, |seen| seen.given);
+        self.outbound.lose(conn);
+        self.inbound.lose(conn);
+        let place = match self.past.iter().position(|(network, _)| *network == member.network) {
+            Some(place) => place,
+            None => {
+                self.past.push((member.network, Past::default()));
+                self.past.len() - 1
+            }
+        };
+        let past = &mut self.past[place].1;
+        past.sent += sent;
+        past.received += member.received;
+        past.retransmits += member.info.total_retrans;
+        past.waited += member.waited;
+        Some(member)
+    }
+
+    /// Removes the connection over a network, if there is one.
+    pub(crate) fn lose_over(&mut self, network: u8) -> Option<Member> {
+        let conn = self.members().find(|(_, member)| member.network == network).map(|(conn, _)| conn)?;
+        self.lose(conn)
+    }
+
+    pub(crate) fn members(&self) -> impl Iterator<Item = (ConnId, &Member)> {
+        self.members.iter().enumerate().filter_map(|(index, member)| Some((ConnId(index), member.as_ref()?)))
+    }
+
+    pub(crate) fn member(&mut self, entry: usize) -> Option<&mut Member> {
+        self.members.iter_mut().flatten().find(|member| member.entry == entry)
+    }
+
+    /// What the lost connections over each network came to.
+    pub(crate) fn past(&self) -> &[(u8, Past)] {
+        &self.past
+    }
+
+    pub(crate) fn seen(&self, conn: ConnId) -> Option<Seen> {
+        self.outbound.seen(conn)
+    }
+
+    /// How many bytes its window has room for.
+    pub(crate) fn room(&self) -> u64 {
+        self.buffer.window() - (self.written - self.outbound.acked())
+    }
+
+    /// Whether it wants more bytes now.
+    pub(crate) fn wants(&self) -> bool {
+        let room = self.room();
+        room > 0 && self.outbound.wants(room)
+    }
+
+    /// Takes what the plain leg has sent, as far as there is contiguous room.
+    pub(crate) fn take(&mut self, plain: impl AsFd) -> Result<Taken, Errno> {
+        let room = self.room();
+        // Slow streams have short pieces, which are copied: the pipes are for others.
+        if self.outbound.piece() >= zero_copy::LEAST as u64
+            && let Some(outgoing) = &mut self.outgoing
+            && let Some(count) = outgoing.take(&plain, self.written, room, &mut self.buffer)?
+        {
+            self.wrote(count);
+            return Ok(Taken::Bytes { count, more: true });
+        }
+        let space = self.buffer.get_mut(self.written, room).map_err(|NoMemory| Errno::NOMEM)?;
+        let asked = space.len();
+        match recv(plain, space, RecvFlags::DONTWAIT)? {
+            (_, 0) => Ok(Taken::Ended),
+            (_, count) => {
+                self.wrote(count);
+                Ok(Taken::Bytes { count, more: count == asked })
+            }
+        }
+    }
+
+    /// Writes some of what has arrived to the plain leg, after what is left of its preface; returns
+    /// how many bytes of the stream that were.
+    pub(crate) fn give(&mut self, now: Span, plain: impl AsFd, preface: &mut Vec<u8>) -> Result<usize, Errno> {
+        let until = self.incoming.as_ref().and_then(Incoming::first);
+        let here = until.map_or(u64::MAX, |until| until - self.inbound.first());
+        let given = match &mut self.incoming {
+            Some(incoming) if here == 0 && preface.is_empty() => incoming.pour(plain)?,
+            _ => {
+                let more = if here < self.inbound.ready() { SendFlags::MORE } else { SendFlags::empty() };
+                let mut parts = [IoSlice::new(&[]); PARTS];
+                let said = iter::once(&**preface).chain(self.inbound.readable(here));
+                let count = parts.iter_mut().zip(said).map(|(part, said)| *part = IoSlice::new(said)).count();
+                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | more;
+                let sent = sendmsg(plain, &parts[..count], &mut SendAncillaryBuffer::default(), flags)?;
+                let first = sent.min(preface.len());
+                preface.drain(..first);
+                sent - first
+            }
+        };
+        self.inbound.consume(now, given as u64);
+        Ok(given)
+    }
+
+    fn wrote(&mut self, bytes: usize) {
+        self.written += bytes as u64;
+        self.outbound.offer(bytes as u64);
+    }
+
+    /// Takes a few bytes; there must be room.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), NoMemory> {
+        self.buffer.put(self.written, bytes)?;
+        self.wrote(bytes.len());
+        Ok(())
+    }
+
+    /// What was written and not acknowledged.
+    pub(crate) fn unacknowledged(&self) -> u64 {
+        self.written - self.outbound.acked()
+    }
+
+    /// Reads what has arrived over all connections. Unless it `relays`, a call or an answer may be
+    /// among it, which must not be in chunks.
+    pub(crate) fn hear(&mut self, now: Span, relays: bool, scratch: &mut [u8], turn: &mut Turn) -> Result<(), StreamError> {
+        for index in 0..self.members.len() {
+            let Some(member) = self.members[index].as_mut().filter(|member| member.readable) else { continue };
+            let (conn, outbound, reset) = (ConnId(index), &mut self.outbound, &mut self.reset);
+            let before = self.inbound.waiting().0;
+            let incoming = self.incoming.as_mut().filter(|_| relays);
+            let heard = member.receive(now, conn, &mut self.inbound, incoming, scratch, |inbound, frame| {
+                match frame {
+                    Frame::End(end) => inbound.end(end)?,
+                    Frame::Ack { got, next, limit } => {
+                        outbound.receipt(now, conn, got)?;
+                        outbound.acknowledge(next, limit)?;
+                    }
+                    Frame::Done => outbound.delivered()?,
+                    Frame::Reset(why) => *reset = Some(why),
+                    Frame::Piece { .. } | Frame::Join { .. } => return Err(Lost::Failed(Errno::PROTO)),
+                }
+                Ok(())
+            });
+            let (next, waiting) = self.inbound.waiting();
+            if let Some(since) = self.waits_since.filter(|_| next > before) {
+                // Data of others waited for this connection.
+                member.waited += now - since;
+                self.waits_since = None;
+            }
+            self.waits_since = if waiting > 0 { self.waits_since.or(Some(now)) } else { None };
+            match heard {
+                Ok(done) => turn.again |= !done,
+                Err(Lost::Breach(why)) => return Err(why.into()),
+                Err(Lost::NoMemory(why)) => return Err(why.into()),
+                Err(why) => turn.lost.extend(self.lose(conn).map(|member| (member, why))),
+            }
+        }
+        self.buffer.trim(self.outbound.acked());
+        self.outgoing.iter_mut().for_each(|outgoing| outgoing.trim(self.outbound.acked()));
+        Ok(())
+    }
+
+    /// Shares out what there is to send, and sends frames and pieces. An error means that the
+    /// stream must end.
+    pub(crate) fn say(&mut self, now: Span, turn: &mut Turn) -> Result<(), Errno> {
+        if self.outbound.waits() {
+            for (index, member) in self.members.iter_mut().enumerate() {
+                if let Some(member) = member {
+                    self.outbound.look(now, ConnId(index), member.look());
+                }
+            }
+            self.outbound.check(now);
+            while let Some(piece) = self.outbound.give(now) {
+                self.carry(&piece)?;
+            }
+        }
+        for index in 0..self.members.len() {
+            let Some(member) = &mut self.members[index] else { continue };
+            let conn = ConnId(index);
+            if let Some(end) = self.outbound.end_to_tell(conn) {
+                member.say(&Frame::End(end));
+            }
+            if let Some(frame) = self.inbound.say(now, conn) {
+                member.say(&frame);
+            }
+            if !member.has_something_to_say() {
+                // TLS may hold bytes that were sent before.
+                let _ = member.channel.flush();
+            } else if let Err(why) = member.send(&self.buffer) {
+                turn.lost.extend(self.lose(conn).map(|member| (member, why)));
+            }
+        }
+        if self.outbound.left() > 0 {
+            for (index, member) in self.members.iter_mut().enumerate() {
+                let Some(member) = member else { continue };
+                let (conn, queue) = (ConnId(index), self.outbound.queue(ConnId(index)));
+                if self.outbound.seen(conn).is_some_and(|seen| seen.look.unsent >= queue) {
+                    member.wake_below(queue);
+                    turn.rearm.push(member.entry);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a connection a piece.
+    fn carry(&mut self, piece: &Piece) -> Result<(), Errno> {
+        let Some(member) = self.members.get_mut(piece.conn.0).and_then(Option::as_mut) else { return Ok(()) };
+        let (Some(outgoing), acked) = (&mut self.outgoing, self.outbound.acked()) else {
+            member.carry(piece, PieceSource::Buffer(piece.len));
+            return Ok(());
+        };
+        if piece.again {
+            outgoing.copy(piece.offset, piece.len, acked, &mut self.buffer)?;
+            member.carry(piece, PieceSource::Buffer(piece.len));
+            return Ok(());
+        }
+        let (mut at, end) = (piece.offset, piece.offset + piece.len);
+        while at < end {
+            let source = outgoing.give(at, end - at, acked, &mut self.buffer)?;
+            let (from, len) = (at, source.len());
+            at += len;
+            if from == piece.offset { member.carry(piece, source) } else { member.carry_on(from, source) }
+        }
+        Ok(())
+    }
+
+    /// When something is due if no event comes first.
+    pub(crate) fn wakes(&self, now: Span) -> Option<Span> {
+        [self.outbound.next_check(now), self.inbound.next_say()].into_iter().flatten().min()
+    }
+
+    /// Ends it: returns each connection and the bytes it still has to carry, `last` after what was
+    /// begun.
+    pub(crate) fn part(&mut self, last: Option<&Frame>) -> Vec<(Member, Vec<u8>)> {
+        let mut parted = Vec::new();
+        for index in 0..self.members.len() {
+            let Some(mut member) = self.lose(ConnId(index)) else { continue };
+            let bytes = member.begun(&self.buffer).map(|mut bytes| {
+                last.iter().for_each(|frame| bytes.extend_from_slice(&frame.header()));
+                bytes
+            });
+            parted.push((member, bytes.unwrap_or_default()));
+        }
+        parted
+    }
+
+    /// Copies what is in chunks and gives their pipes back. An error means that the stream must
+    /// end.
+    pub(crate) fn leave_pipes(&mut self) -> Result<(), Errno> {
+        let acked = self.outbound.acked();
+        if let Some(outgoing) = &mut self.outgoing {
+            outgoing.copy_all(acked, &mut self.buffer)?;
+        }
+        self.incoming.as_mut().map_or(Ok(()), |incoming| incoming.copy(&mut self.inbound))
+    }
+
+    /// Frees memory that has no bytes in it, for an idle stream.
+    pub(crate) fn forget(&mut self) {
+        if self.unacknowledged() == 0 {
+            self.buffer.forget();
+        }
+        self.inbound.forget();
+    }
+}

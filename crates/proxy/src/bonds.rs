@@ -1,0 +1,177 @@
+//! Bonds as carriers of a worker: each side is told of the other what it needs.
+
+use crate::{
+    carrier::{CarrierContext, StreamCarrier},
+    config::{Config, Listen, ProxyVersion},
+    connection::{Start, refuse_socks},
+    greeting::{RequestedServer, proxy_header, socks_reply},
+    meter::Totals,
+    resolver::{Asker, Question},
+};
+use intercept::{
+    Routes,
+    leg::{LegProfile, Shares},
+};
+use multipath::{BondConfig, BondHost, Bonds, ClientReply, Preface, StreamStart, Target};
+use relay::{Ending, FlowRecord, FlowStats, Readiness, Scratch};
+use socket2::Socket;
+use std::{
+    io,
+    net::SocketAddr,
+    rc::Rc,
+    sync::{Arc, LazyLock, mpsc},
+    time::Duration,
+};
+
+/// Opens the bond of a configuration; none: it has none.
+///
+/// # Errors
+/// When the bond has no key, or cannot encrypt.
+pub(crate) fn open(config: &Arc<Config>, context: CarrierContext) -> Result<Option<Box<dyn StreamCarrier>>, String> {
+    if config.bond.is_none() {
+        return Ok(None);
+    }
+    let CarrierContext { reactor, names, worker } = context;
+    let host = ProxyHost { config: config.clone(), routes: Rc::new(Routes::open().ok()), names, worker };
+    let bonds = Bonds::new(Box::new(host.clone()), &config.networks, reactor)?;
+    Ok(Some(Box::new(BondCarrier { bonds, host })))
+}
+
+/// What a bond is told of its proxy.
+#[derive(Debug, Clone)]
+struct ProxyHost {
+    config: Arc<Config>,
+    routes: Rc<Option<Routes>>,
+    names: mpsc::Sender<Question>,
+    worker: usize,
+}
+
+impl BondHost for ProxyHost {
+    fn bond(&self) -> &BondConfig {
+        // Without a bond there is no host; a reload cannot take the bond away.
+        static DEFAULT: LazyLock<BondConfig> = LazyLock::new(BondConfig::default);
+        self.config.bond.as_ref().unwrap_or(&DEFAULT)
+    }
+
+    fn leg_profiles(&self, client: SocketAddr, server: SocketAddr) -> (&LegProfile, &LegProfile) {
+        let routes = self.routes.as_ref().as_ref();
+        self.config.policy.legs_of(client, server, |address| routes?.interface_to(address))
+    }
+
+    fn is_refused(&self, client: SocketAddr, server: SocketAddr) -> bool {
+        let routes = self.routes.as_ref().as_ref();
+        self.config.policy.is_refused(client, server, |address| routes?.interface_to(address))
+    }
+
+    fn shares(&self) -> Option<Shares> {
+        self.config.buffer.map(|buffer| Shares::of(buffer.0 as usize))
+    }
+
+    fn connect_timeout(&self) -> Duration {
+        self.config.connect_timeout
+    }
+
+    fn idle_timeout(&self) -> Option<Duration> {
+        self.config.idle_timeout
+    }
+
+    fn most_streams(&self) -> usize {
+        self.config.soft_limit_of_a_worker()
+    }
+
+    fn look_up(&self, name: String, port: u16, stream: usize, serial: u64) {
+        // When the resolver is gone, the proxy is ending.
+        let _ = self.names.send(Question { name, port, worker: self.worker, asker: Asker::Stream(stream), serial });
+    }
+}
+
+/// What a server gets before a stream's bytes where its listener is to tell it the client's
+/// address.
+fn preface(version: ProxyVersion) -> Preface {
+    match version {
+        ProxyVersion::V1 => |client, server| proxy_header(ProxyVersion::V1, client, server),
+        ProxyVersion::V2 => |client, server| proxy_header(ProxyVersion::V2, client, server),
+    }
+}
+
+/// How SOCKS clients are answered.
+const SOCKS_REPLY: ClientReply = ClientReply { reached: || socks_reply(0), refuse: refuse_socks };
+
+/// The bond of a worker.
+#[derive(Debug)]
+struct BondCarrier {
+    bonds: Bonds,
+    host: ProxyHost,
+}
+
+impl StreamCarrier for BondCarrier {
+    fn count(&self) -> usize {
+        self.bonds.stream_count()
+    }
+
+    fn is_over(&self) -> bool {
+        self.bonds.is_over()
+    }
+
+    fn reload(&mut self, config: &Arc<Config>) {
+        self.host.config = config.clone();
+        self.bonds.reload(Box::new(self.host.clone()));
+    }
+
+    fn drain(&mut self) {
+        self.bonds.drain();
+    }
+
+    fn stop(&mut self) {
+        self.bonds.stop();
+    }
+
+    fn begin(&mut self, start: Start, to: RequestedServer) -> Result<(), Ending> {
+        let Start { near, client, preface, heard, socks, .. } = start;
+        let to = match to {
+            RequestedServer::Address(address) => Target::Address(address),
+            RequestedServer::Name(name, port) => Target::Name(name, port),
+        };
+        self.bonds.begin(StreamStart { near, client, to, preface, heard, reply: socks.then_some(SOCKS_REPLY) })
+    }
+
+    fn accept(&mut self, socket: Socket, listen: &Listen) {
+        self.bonds.accept(socket, listen.send_proxy.map(preface));
+    }
+
+    fn on_event(&mut self, index: usize, readiness: Readiness, scratch: &mut Scratch) {
+        self.bonds.on_event(index, readiness, scratch);
+    }
+
+    fn on_resolved(&mut self, stream: usize, serial: u64, addresses: io::Result<Vec<SocketAddr>>) {
+        self.bonds.on_resolved(stream, serial, addresses);
+    }
+
+    fn turn(&mut self, scratch: &mut Scratch) {
+        self.bonds.turn(scratch);
+    }
+
+    fn is_busy(&self) -> bool {
+        self.bonds.is_busy()
+    }
+
+    fn wait(&self) -> Option<Duration> {
+        self.bonds.wait()
+    }
+
+    fn take_ended(&mut self) -> Vec<FlowRecord> {
+        self.bonds.take_ended()
+    }
+
+    fn stats(&self) -> Vec<FlowStats> {
+        self.bonds.stats()
+    }
+
+    fn add_to(&self, totals: &mut Totals) {
+        let (up, down) = self.bonds.carried();
+        totals.up += up;
+        totals.down += down;
+        totals.refused += self.bonds.refused();
+        self.bonds.views().for_each(|view| totals.add_paths(&view, true));
+    }
+}

@@ -1,0 +1,262 @@
+//! The configuration file.
+
+use super::{
+    check::ConfigError,
+    types::{BufferSetting, Config, Listen, ProxyVersion},
+};
+use intercept::{Action, Destinations, ForwardPolicy, Leg, LegProfile, Policy, Prefix, Rule, Users, check_secrecy, list};
+use multipath::BondKeys;
+use serde::{Deserialize, Deserializer, de};
+use std::{fs, net::SocketAddr};
+use toml_file::{Fault, FileError};
+use units::{Bytes, Span};
+
+/// A configuration file. Keys that are absent leave the default as it is.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct File {
+    threads: Option<usize>,
+    buffer: Option<BufferSetting>,
+    connect_timeout: Option<Span>,
+    idle_timeout: Option<Span>,
+    max_flows: Option<usize>,
+    memory: Option<Bytes>,
+    install_rules: Option<bool>,
+    forward_policy: Option<ForwardPolicy>,
+    log_flows: Option<bool>,
+    name: Option<String>,
+    metrics: Option<SocketAddr>,
+    listen: Vec<Listen>,
+    near: LegProfile,
+    far: LegProfile,
+    leg: Vec<Leg>,
+    rule: Vec<Rule>,
+    bond: Option<BondKeys>,
+}
+
+/// A configuration, and how the program that runs the proxy is reached.
+#[derive(Debug, Clone)]
+pub struct Service {
+    /// What the proxy is to do.
+    pub config: Config,
+    /// What `tandem flows` and the like call this proxy; it is of its network namespace.
+    pub name: String,
+    /// Where metrics are served.
+    pub metrics: Option<SocketAddr>,
+}
+
+impl Default for Service {
+    fn default() -> Self {
+        Service { config: Config { log_flows: true, ..Config::default() }, name: "default".into(), metrics: None }
+    }
+}
+
+impl Service {
+    /// Reads a configuration file.
+    pub fn read(path: &std::path::Path) -> Result<Self, ConfigError> {
+        let origin = path.display().to_string();
+        let text = fs::read_to_string(path).map_err(|why| ConfigError::Unreadable { path: origin.clone(), why })?;
+        let mut service = Self::parse(&text, &origin).map_err(|error| ConfigError::File(Box::new(error)))?;
+        if let Some(bond) = &mut service.config.bond {
+            bond.read_key()?;
+        };
+        if service.config.listen.iter().any(|listen| listen.users.are_inline()) {
+            check_secrecy(path)?;
+        }
+        service.config.read_users()?;
+        Ok(service)
+    }
+
+    /// What of `other`, beyond its configuration, differs in a way that only a restart can bring
+    /// about.
+    pub fn needs_restart(&self, other: &Service) -> Option<&'static str> {
+        let differs = [("name", self.name != other.name), ("metrics", self.metrics != other.metrics)];
+        differs.iter().find(|(_, differs)| *differs).map(|(key, _)| *key)
+    }
+
+    /// Reads the text of one; `origin` is what its errors call it. A bond's key and files of users
+    /// are not read.
+    pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
+        let file: File = toml_file::read_toml(text, origin, File::check)?;
+        let mut service = Service::default();
+        let config = &mut service.config;
+        config.listen = file.listen;
+        let (bond, networks) = file.bond.as_ref().and_then(|keys| keys.read().ok()).unzip();
+        config.policy = Policy { rules: file.rule, legs: file.leg, near: file.near, far: file.far };
+        config.networks = networks.unwrap_or_default();
+        config.bond = bond;
+        config.buffer = file.buffer.map_or(config.buffer, BufferSetting::limit);
+        config.threads = file.threads.unwrap_or(config.threads);
+        config.connect_timeout = file.connect_timeout.map_or(config.connect_timeout, Span::duration);
+        config.idle_timeout = file.idle_timeout.map(Span::duration);
+        config.max_flows = file.max_flows;
+        config.memory = file.memory;
+        config.install_rules = file.install_rules.unwrap_or(config.install_rules);
+        config.forward_policy = file.forward_policy.unwrap_or(config.forward_policy);
+        config.log_flows = file.log_flows.unwrap_or(config.log_flows);
+        service.name = file.name.unwrap_or(service.name);
+        service.metrics = file.metrics;
+        Ok(service)
+    }
+}
+
+impl Config {
+    /// Reads the files of users that listeners have, again if they have been read.
+    ///
+    /// # Errors
+    /// When one cannot be read, others can read it too, or it has no users.
+    pub fn read_users(&mut self) -> Result<(), ConfigError> {
+        Ok(self.listen.iter_mut().try_for_each(|listen| listen.users.read())?)
+    }
+}
+
+impl File {
+    /// What is wrong though each key by itself is right.
+    fn check(&self) -> Result<(), Fault> {
+        let need = |ok: bool, path: String, message: &str| if ok { Ok(()) } else { Err(Fault::new(path, message)) };
+        need(self.threads != Some(0), "threads".into(), "is 0: nothing would ever be done; give at least 1")?;
+        let networks = self.bond.as_ref().map_or(Ok(Vec::new()), |keys| keys.read().map(|(_, networks)| networks));
+        let networks = networks.map_err(|(path, why)| Fault::new(path, &why))?;
+        let listens = self.listen.iter().position(Listen::takes_streams);
+        if let Some(index) = listens.filter(|_| self.bond.is_none()) {
+            need(false, format!("listen[{index}]"), "waits for the other end of a bond, and there is no [bond] with the key of both ends")?;
+        }
+        for (index, leg) in self.leg.iter().enumerate() {
+            need(
+                leg.name.is_some() || !leg.to.is_empty() || !leg.interface.is_empty(),
+                format!("leg[{index}]"),
+                "is for no leg: give it an interface, a prefix (to), or a name that a rule calls it by",
+            )?;
+            need(
+                leg.name.is_none() || self.leg[..index].iter().all(|other| other.name != leg.name),
+                format!("leg[{index}].name"),
+                "is the name of another leg too: give each its own",
+            )?;
+        }
+        for (index, rule) in self.rule.iter().enumerate() {
+            need(
+                rule.action != Action::Bond || !networks.is_empty(),
+                format!("rule[{index}].action"),
+                "is \"bond\", and there is no [[bond.network]] for one: give some",
+            )?;
+            for (key, name) in [("near", &rule.near), ("far", &rule.far)] {
+                let Some(name) = name else { continue };
+                let path = format!("rule[{index}].{key}");
+                need(
+                    rule.action == Action::Split,
+                    path.clone(),
+                    "is for what is split, and this rule lets connections bypass or refuses them: leave it out",
+                )?;
+                let known: Vec<&str> = self.leg.iter().filter_map(|leg| leg.name.as_deref()).collect();
+                let message = format!("no [[leg]] is named {name:?}; those with a name are: {}", known.join(", "));
+                need(known.contains(&name.as_str()), path, &message)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Deserialize<'de> for Listen {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Keys {
+            transparent: Option<SocketAddr>,
+            forward: Option<SocketAddr>,
+            socks5: Option<SocketAddr>,
+            bond: Option<SocketAddr>,
+            to: Option<SocketAddr>,
+            #[serde(default)]
+            accept_proxy: bool,
+            send_proxy: Option<ProxyVersion>,
+            #[serde(default, deserialize_with = "list")]
+            allow: Vec<Prefix>,
+            #[serde(default, deserialize_with = "list")]
+            deny: Vec<Prefix>,
+            #[serde(default)]
+            users: Users,
+        }
+        let keys = Keys::deserialize(deserializer)?;
+        let mut listen = match (keys.transparent, keys.forward, keys.socks5, keys.bond, keys.to) {
+            (Some(at), None, None, None, None) => Listen::transparent(at),
+            (None, Some(at), None, None, Some(to)) => Listen::forward(at, to),
+            (None, None, Some(at), None, None) => Listen::socks5(at),
+            (None, None, None, Some(at), None) => Listen::bond(at),
+            _ => {
+                return Err(de::Error::custom(
+                    "says neither transparent = \"[::]:5000\", nor forward = \"HERE:PORT\" with to = \"THERE:PORT\", nor socks5 = \"HERE:PORT\", \
+                     nor bond = \"HERE:PORT\"",
+                ));
+            }
+        };
+        (listen.accept_proxy, listen.send_proxy) = (keys.accept_proxy, keys.send_proxy);
+        listen.destinations = Destinations { allow: keys.allow, deny: keys.deny };
+        listen.users = keys.users;
+        listen.check().map_err(de::Error::custom)?;
+        Ok(listen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::types::ListenMode;
+    use super::*;
+    use intercept::leg;
+
+    const FILE: &str = include_str!("../../tests/proxy.toml");
+
+    #[test]
+    fn the_documentation_has_the_whole_file() {
+        assert!(include_str!("../../../../docs/operation.md").contains(FILE), "docs/operation.md shows another file than tests/proxy.toml");
+    }
+
+    #[test]
+    fn the_whole_file_is_read() {
+        let Service { config, name, metrics } = Service::parse(FILE, "proxy.toml").unwrap();
+        assert_eq!((name.as_str(), metrics), ("gateway", Some("127.0.0.1:9155".parse().unwrap())));
+        assert_eq!((config.threads, config.buffer, config.max_flows), (2, Some(Bytes(4 << 20)), Some(9000)));
+        assert_eq!(config.listen.len(), 4);
+        assert_eq!((config.listen[3].mode, config.networks.len()), (ListenMode::Bond, 2));
+        let bond = config.bond.unwrap();
+        assert_eq!((bond.tls, bond.spares, bond.connection_window), (true, 2, Some(Bytes(4 << 20))));
+        assert_eq!((config.networks[1].name.as_str(), config.networks[1].tier), ("mobile", 1));
+        assert_eq!(config.listen[1].send_proxy, Some(ProxyVersion::V2));
+        assert_eq!(config.policy.legs[0].profile.dscp, Some(leg::Dscp::Set(18)));
+        assert_eq!(config.policy.rules[0].action, Action::Bypass);
+        assert_eq!(config.policy.rules[1].far.as_deref(), Some("gentle"));
+    }
+
+    #[test]
+    fn a_wrong_file_is_named_by_line_and_key() {
+        let wrong = |from: &str, to: &str| {
+            assert!(FILE.contains(from), "{from}");
+            Service::parse(&FILE.replacen(from, to, 1), "proxy.toml").unwrap_err().to_string()
+        };
+        let cases = [
+            ("threads         = 2", "treads = 2", "treads: is no key here; it can be one of: threads, "),
+            ("\"af21\"", "\"af51\"", "leg[1]: \"af51\" is no code point: write "),
+            ("far   = \"gentle\"", "far   = \"genlte\"", "rule[2].far: no [[leg]] is named \"genlte\"; those with a name are: gentle"),
+            ("action = \"bypass\"", "action = \"bipass\"", "rule[1].action: unknown variant"),
+            ("\"score\"", "\"scor\"", "bond.scheduler: \"scor\" is no scheduler"),
+            ("interface = \"wlan0\"", "", "bond.network[1]: says neither through which interface"),
+            ("key_file  = \"/etc/tandem/bond.key\"", "", "bond: has no key_file"),
+            ("\"10.0.0.0/8\"", "\"10.0.0.0/80\"", "\"10.0.0.0/80\" is no address prefix"),
+            ("to      = \"192.0.2.10:80\"", "", "listen[2]: says neither transparent"),
+        ];
+        for (from, to, said) in cases {
+            let error = wrong(from, to);
+            assert!(error.starts_with("proxy.toml:") && error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn only_what_listeners_have_needs_a_restart() {
+        let old = Service::parse(FILE, "old").unwrap().config;
+        let new = |from: &str, to: &str| Service::parse(&FILE.replacen(from, to, 1), "new").unwrap().config.needs_restart(&old);
+        assert_eq!(new("threads         = 2", "threads = 3"), Some("threads"));
+        assert_eq!(new("[::]:5000", "[::]:5001"), Some("listen"));
+        assert_eq!(new("\"reno\"", "\"cubic\""), None);
+        assert_eq!(new("\"bbr\"", "\"reno\""), Some("bond.network"));
+        assert_eq!(new("\"4MiB\"", "\"8MiB\""), None);
+    }
+}

@@ -1,0 +1,113 @@
+//! The configuration's parts as flags write them.
+
+use super::types::{BufferSetting, Listen, ProxyVersion};
+use intercept::{AccessOptions, ListenerAccess};
+use std::{fmt, net::SocketAddr, str::FromStr};
+use units::UnitError;
+
+impl FromStr for ProxyVersion {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "v1" => Ok(ProxyVersion::V1),
+            "v2" => Ok(ProxyVersion::V2),
+            _ => Err(format!("{text:?} is no version of the PROXY protocol: it can be v1 or v2")),
+        }
+    }
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse::<SocketAddr>().map_err(|_| format!("{text:?} is not an address with a port: write 192.0.2.1:5000 or [2001:db8::1]:5000"))
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    /// `transparent=[::]:5000`, `forward=127.0.0.1:8080=192.0.2.10:80`, `socks5=127.0.0.1:1080` or
+    /// `bond=[::]:7000`; all but the first with `,send-proxy=v2`, the second and third with
+    /// `,accept-proxy` where wanted, the third with `,allow=PREFIX` and `,deny=PREFIX`, as often as
+    /// wanted, and with `,users=FILE` or `,user=NAME:PASSWORD`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',');
+        let way = parts.next().unwrap_or_default();
+        let mut listen = match way.split_once('=') {
+            Some(("transparent", at)) => Listen::transparent(address(at)?),
+            Some(("forward", both)) => {
+                let (at, to) = both
+                    .split_once('=')
+                    .ok_or_else(|| format!("{way:?} says where to listen but not where to go on to: write forward=HERE=THERE"))?;
+                Listen::forward(address(at)?, address(to)?)
+            }
+            Some(("socks5", at)) => Listen::socks5(address(at)?),
+            Some(("bond", at)) => Listen::bond(address(at)?),
+            _ => {
+                return Err(format!(
+                    "{way:?} is no way to listen: write transparent=ADDRESS:PORT, forward=ADDRESS:PORT=ADDRESS:PORT, socks5=ADDRESS:PORT or \
+                     bond=ADDRESS:PORT"
+                ));
+            }
+        };
+        let mut access = AccessOptions::default();
+        for part in parts {
+            match part.split_once('=').unwrap_or((part, "")) {
+                ("accept-proxy", "") => listen.accept_proxy = true,
+                ("send-proxy", version) => listen.send_proxy = Some(version.parse()?),
+                _ if access.take(part)? => {}
+                (option, _) => {
+                    // Without its value, which may be the rest of a password that has a comma.
+                    return Err(format!(
+                        "unknown listener option {option:?}: expected accept-proxy, send-proxy=v2, {}",
+                        AccessOptions::EXPECTED
+                    ));
+                }
+            }
+        }
+        let ListenerAccess { destinations, users } = access.finish()?;
+        (listen.destinations, listen.users) = (destinations, users);
+        listen.check()?;
+        Ok(listen)
+    }
+}
+
+impl FromStr for BufferSetting {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "unlimited" => Ok(BufferSetting::Unlimited),
+            // A scenario knows its links; a proxy does not know its own.
+            "auto" => Err("\"auto\" needs a scenario: give a size, or \"unlimited\"".into()),
+            _ => text.parse().map(BufferSetting::Bytes).map_err(|error: UnitError| error.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for BufferSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BufferSetting::Bytes(bytes) => write!(f, "{bytes}"),
+            BufferSetting::Unlimited => f.write_str("unlimited"),
+        }
+    }
+}
+units::impl_text!(BufferSetting);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ways_to_listen() {
+        assert_eq!("transparent=[::]:5000".parse(), Ok(Listen::transparent("[::]:5000".parse().unwrap())));
+        let forward = Listen::forward("127.0.0.1:80".parse().unwrap(), "[::1]:8080".parse().unwrap());
+        assert_eq!("forward=127.0.0.1:80=[::1]:8080".parse(), Ok(forward.clone()));
+        assert_eq!(
+            "forward=127.0.0.1:80=[::1]:8080,accept-proxy,send-proxy=v2".parse(),
+            Ok(Listen { accept_proxy: true, send_proxy: Some(ProxyVersion::V2), ..forward })
+        );
+        assert_eq!("socks5=[::1]:1080".parse(), Ok(Listen::socks5("[::1]:1080".parse().unwrap())));
+        let wrong = ["5000", "transparent=5000", "forward=127.0.0.1:80", "socks=[::]:1", "socks5=[::]:1,send-proxy=v3"];
+        for wrong in wrong.into_iter().chain(["transparent=[::]:1,accept-proxy"]) {
+            assert!(wrong.parse::<Listen>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Connections that the carrier takes: the worker hands them over, and records those that have
+//! ended.
+
+use super::Worker;
+use crate::{connection::Start, greeting::RequestedServer};
+use relay::{FlowRecord, FlowStats, Readiness};
+use rustix::event::epoll::EventFlags;
+use std::net::SocketAddr;
+
+impl Worker {
+    /// Whether the carrier takes a connection; its server may be known by name alone.
+    pub(super) fn is_carried(&self, client: SocketAddr, server: Option<SocketAddr>) -> bool {
+        let routes = self.routes.as_ref();
+        self.carrier.is_some() && self.config.policy.is_bonded(client, server, |address| routes?.interface_to(address))
+    }
+
+    /// Begins a connection that the carrier takes.
+    pub(super) fn begin_carried(&mut self, start: Start, to: RequestedServer) {
+        let (client, server) = (start.client, start.server);
+        let Some(carrier) = &mut self.carrier else { return };
+        if let Err(ending) = carrier.begin(start, to) {
+            self.record(FlowRecord { last: FlowStats::unbegun(client, server), ending });
+        }
+    }
+
+    /// What epoll told of a socket of the carrier.
+    pub(super) fn on_carrier_event(&mut self, index: usize, flags: EventFlags) {
+        if let Some(carrier) = &mut self.carrier {
+            carrier.on_event(index, Readiness::of(flags), &mut self.scratch);
+        }
+    }
+
+    /// Lets the carrier do what is due, and records its connections that have ended.
+    pub(super) fn turn_of_carrier(&mut self) {
+        if let Some(carrier) = &mut self.carrier {
+            carrier.turn(&mut self.scratch);
+        }
+        self.record_carried();
+    }
+
+    /// Records the carrier's connections that have ended.
+    pub(super) fn record_carried(&mut self) {
+        let ended = self.carrier.as_mut().map(|carrier| carrier.take_ended()).unwrap_or_default();
+        let has_ended = !ended.is_empty();
+        for record in ended {
+            self.record(record);
+        }
+        if has_ended {
+            self.after_end();
+        }
+    }
+}

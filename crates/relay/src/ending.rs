@@ -1,0 +1,71 @@
+//! How a connection ended.
+
+use std::{fmt, io};
+
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// Both ends closed, and all was delivered.
+    Finished,
+    /// The near end reset it, or fell silent.
+    NearFailed(io::ErrorKind),
+    /// The far end could not be reached, or refused.
+    FarNotReached(io::ErrorKind),
+    /// The far end reset it, or fell silent.
+    FarFailed(io::ErrorKind),
+    /// Nothing moved for as long as that is allowed.
+    Idle,
+    /// The client did not say where to, or said it wrong.
+    NoGreeting,
+    /// The proxy had no descriptor, or no memory, left for it.
+    NoRoom,
+    /// The proxy stopped.
+    Stopped,
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ending::Finished => write!(f, "finished"),
+            Ending::NearFailed(why) => write!(f, "near leg failed: {why}"),
+            Ending::FarNotReached(why) => write!(f, "far end not reached: {why}"),
+            Ending::FarFailed(why) => write!(f, "far leg failed: {why}"),
+            Ending::Idle => write!(f, "idle for too long"),
+            Ending::NoGreeting => write!(f, "no sensible greeting"),
+            Ending::NoRoom => write!(f, "no descriptor or memory left"),
+            Ending::Stopped => write!(f, "proxy stopped"),
+        }
+    }
+}
+
+impl Ending {
+    /// How a connection ends whose far leg could not be dialled.
+    pub fn undialled(why: &io::Error) -> Self {
+        let out_of_descriptors = matches!(why.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+        if out_of_descriptors { Ending::NoRoom } else { Ending::FarNotReached(why.kind()) }
+    }
+
+    /// Its kind, as metrics name it.
+    pub fn kind(&self) -> &'static str {
+        Self::KINDS[self.index()]
+    }
+
+    /// All kinds.
+    pub const KINDS: [&'static str; 9] =
+        ["finished", "near_failed", "far_not_reached", "far_timed_out", "far_failed", "idle", "no_greeting", "no_room", "stopped"];
+
+    /// The place of its kind in [`KINDS`](Self::KINDS).
+    pub fn index(&self) -> usize {
+        match self {
+            Ending::Finished => 0,
+            Ending::NearFailed(_) => 1,
+            Ending::FarNotReached(io::ErrorKind::TimedOut) => 3,
+            Ending::FarNotReached(_) => 2,
+            Ending::FarFailed(_) => 4,
+            Ending::Idle => 5,
+            Ending::NoGreeting => 6,
+            Ending::NoRoom => 7,
+            Ending::Stopped => 8,
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! What all connections of an event loop share: empty pipes, and a buffer for bytes that are
+//! copied.
+
+use crate::pipe::Pipe;
+use std::{io, time::Instant};
+
+/// Empty pipes and a buffer, shared by all connections of an event loop.
+#[derive(Debug)]
+pub struct Scratch {
+    pipes: Vec<Pipe>,
+    /// Pipes that hold bytes which a destination did not take.
+    pub(crate) lent: usize,
+    pub(crate) buffer: Vec<u8>,
+    /// When this turn of the event loop began.
+    pub now: Instant,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Scratch {
+    /// Idle pipes kept for reuse; more are closed.
+    const KEPT: usize = 8;
+    /// Pipes that may stay with stalled directions. The bytes of further ones are copied out, so
+    /// that stalled flows do not cost descriptors.
+    pub(crate) const LENT: usize = 64;
+    /// Size of the buffer, bytes. A read that fills it is bulk data, no message.
+    const BUFFER: usize = 16 * 1024;
+
+    /// Without pipes; they are made when they are first needed.
+    pub fn new() -> Self {
+        Scratch { pipes: Vec::new(), lent: 0, buffer: vec![0; Self::BUFFER], now: Instant::now() }
+    }
+
+    /// Lends the buffer for the time of a call.
+    pub fn with_buffer<T>(&mut self, work: impl FnOnce(&mut [u8]) -> T) -> T {
+        work(&mut self.buffer)
+    }
+
+    pub(crate) fn take_pipe(&mut self) -> io::Result<Pipe> {
+        self.pipes.pop().map_or_else(Pipe::new, Ok)
+    }
+
+    pub(crate) fn give_back(&mut self, pipe: Pipe) {
+        // A small pipe is closed: its successor may be large, once others leave their share.
+        if self.pipes.len() < Self::KEPT && pipe.is_large() {
+            self.pipes.push(pipe);
+        }
+    }
+}
