@@ -1,13 +1,13 @@
 //! Bodies of messages on their way: one task reads a source, another writes what it is handed.
 
 use crate::{
+    access_log::Record,
     blob::{End, Piece, Reader},
     budget::Share,
     counters::Counters,
     encode::Encoder,
     error_response::Error,
     negotiate::Coding,
-    record::Record,
     window::Window,
 };
 use bytes::Bytes;

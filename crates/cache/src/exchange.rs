@@ -1,20 +1,20 @@
 //! A request and its answer: from what is kept, or from its server.
 
 use crate::{
-    asked::Asked,
+    access_log::{From, Record},
     blob::Writer,
     body::{Body, Flow, GivesBack as _, Part, Sender, Source, send_rest},
     error_response::{Error, ErrorResponse},
     fields::{self, Target},
-    give::{Given, give},
-    house::{Caller, House},
     origin::Lease,
-    record::{From, Record},
+    proxy_auth::CHALLENGE,
     reply::{CACHE_STATUS, Reply},
-    rules::{self, Entry, Rules, Verdict, directive},
+    request::Asked,
+    response::{Given, give},
+    semantics::{self, Entry, Rules, Verdict, directive},
+    shared::{Caller, House},
     store::{Flight, Lead},
     tunnel::{self, Upgrade},
-    users::CHALLENGE,
 };
 use hyper::{
     Method, Request, Response, StatusCode, Version,
@@ -115,7 +115,7 @@ async fn handle(caller: &Arc<Caller>, mut asked: Asked, upgrade: hyper::upgrade:
         };
     }
     let plain = matches!(asked.parts.method, Method::GET | Method::HEAD) && asked.body.is_none();
-    if !plain || !house.config.keep || rules::is_for_the_origin(asked.headers()) {
+    if !plain || !house.config.keep || semantics::is_for_the_origin(asked.headers()) {
         return pass(caller, asked, record).await;
     }
     let (mut lead, mut waited) = (None, false);
@@ -256,7 +256,7 @@ async fn fresh(caller: &Arc<Caller>, asked: Asked, answer: Response<Incoming>, l
     if asked.is_head() || parts.status == StatusCode::NOT_MODIFIED {
         // Their length is that of what they speak of.
         if parts.status == StatusCode::NOT_MODIFIED {
-            crate::give::pass_not_modified(caller, &asked, &mut parts.headers);
+            crate::response::pass_not_modified(caller, &asked, &mut parts.headers);
         }
         let mut response = Response::from_parts(parts, Body::empty());
         said.into_iter().for_each(|length| drop(response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length))));
@@ -310,8 +310,8 @@ async fn passing(caller: &Caller, asked: &Asked, parts: hyper::http::response::P
     *response.status_mut() = parts.status;
     *response.headers_mut() = parts.headers;
     let (mut form, status) = ("", response.status());
-    crate::give::say_what_varies(caller, asked, status, response.headers_mut(), false);
-    if body && let Some(packing) = crate::give::compression(caller, asked, status, response.headers_mut(), flow.length) {
+    crate::response::say_what_varies(caller, asked, status, response.headers_mut(), false);
+    if body && let Some(packing) = crate::response::compression(caller, asked, status, response.headers_mut(), flow.length) {
         form = packing.coding.name();
         flow = flow.compressed(packing, caller.house.counters.clone());
     }

@@ -1,9 +1,9 @@
 //! The store-and-forward proxy ("TCP proxy" of Wei et al., §I): it first receives all data from a sender and only then forwards them, and does on
 //! the way what can be done with a whole message.
 //!
-//! The way of a message: the proxy's `ends` (the firewall brings it) → `near` (is it HTTP?) →
-//! `requests` (is there room for it, by the `limits`?) → `exchange` (who answers: `store`, by the
-//! `rules`, or `origin`) → `blob` (received as fast as it comes) → `give` (as the client wants it:
+//! The way of a message: the proxy's `ends` (the firewall brings it) → `client_connection` (is it HTTP?) →
+//! `admission` (is there room for it, by the `limits`?) → `exchange` (who answers: `store`, by the
+//! `semantics`, or `origin`) → `blob` (received as fast as it comes) → `response` (as the client wants it:
 //! a part, `encode`d, or as one of its `pictures`) → `body` (through a `window`). What is not HTTP
 //! goes through `raw`, what is no longer HTTP through `tunnel`. TLS is never opened.
 //!
@@ -13,41 +13,41 @@
 //!
 //! Other than in `proxy` a runtime (tokio) moves the bytes: here they are looked at, and a message costs more than a turn of a scheduler.
 
-mod asked;
+mod access_log;
+mod admission;
 mod blob;
 mod body;
 mod budget;
 mod check;
-mod clients;
+mod client_connection;
 mod config;
 mod counters;
 mod encode;
 mod error_response;
 mod exchange;
 mod fields;
-mod give;
-mod house;
-mod leg;
+pub mod fuzz_api;
+mod leg_stream;
 mod limits;
 pub mod metrics;
-mod near;
 mod negotiate;
 mod origin;
+mod per_client;
 mod picture_protocol;
 pub mod picture_worker;
 mod pictures;
-mod pool;
+mod proxy_auth;
 mod raw;
-mod record;
 mod reply;
-mod requests;
-mod rules;
+mod request;
+mod response;
+mod semantics;
+mod server_pool;
+mod shared;
 pub mod shrink;
 mod store;
-pub mod strange;
 mod transcoder;
 mod tunnel;
-mod users;
 mod window;
 mod worker_pool;
 
@@ -56,8 +56,8 @@ pub use config::{Config, ConfigError, Listen, Raw};
 pub use counters::Stats;
 pub use worker_pool::WorkerProgram;
 
-use house::House;
 use intercept::{Arrival, Ends, Listener, ListenerAccess, OpenError, RulesLost};
+use shared::House;
 use std::{
     io,
     net::SocketAddr,
@@ -267,7 +267,7 @@ impl Door {
         house.counters.connections.add(1);
         tokio::spawn(async move {
             let client = arrival.client;
-            if let Err(why) = near::serve(house, arrival, (access, is_transparent), stop).await {
+            if let Err(why) = client_connection::serve(house, arrival, (access, is_transparent), stop).await {
                 tracing::debug!(%client, "a connection broke off: {}", origin::told(&why));
             }
             drop((place, here));

@@ -5,7 +5,7 @@
 //! can take before it is admitted, and waits while that is not available. One pool bounds requests
 //! and connections alike.
 
-use crate::clients::Clients;
+use crate::per_client::Clients;
 use std::{
     net::IpAddr,
     sync::{

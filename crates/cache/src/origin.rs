@@ -1,13 +1,13 @@
 //! Connections to servers, and requests over them.
 
 use crate::{
+    admission::Exchange,
     body::{Body, GivesBack},
     error_response::{Error, ErrorResponse},
-    house::Caller,
-    leg::{self, Leg},
+    leg_stream::{self, Leg},
     limits::{CONNECTION, Reserved},
-    pool::{ServerConnection, Where},
-    requests::Exchange,
+    server_pool::{ServerConnection, Where},
+    shared::Caller,
 };
 use bytes::Bytes;
 use hyper::{Request, Response, StatusCode, body::Incoming, client::conn::http1, header::UPGRADE};
@@ -108,7 +108,7 @@ impl Caller {
     }
 
     async fn dial_one(&self, server: SocketAddr) -> io::Result<TcpStream> {
-        let stream = leg::stream(self.house.dialler.dial(self.source, server)?)?;
+        let stream = leg_stream::stream(self.house.dialler.dial(self.source, server)?)?;
         stream.ready(Interest::WRITABLE).await?;
         match stream.take_error()? {
             Some(why) => Err(why),

@@ -11,9 +11,9 @@ use crate::{
     blob::{Piece, Reader, Writer},
     config::Raw,
     error_response::Error,
-    house::{Caller, House},
-    leg::close_gently,
+    leg_stream::close_gently,
     limits::{ClientShare, Reserved},
+    shared::{Caller, House},
 };
 use bytes::Bytes;
 use socket2::SockRef;

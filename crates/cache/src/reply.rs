@@ -1,6 +1,6 @@
 //! What a request comes to.
 
-use crate::{body::Body, error_response::ErrorResponse, record::From};
+use crate::{access_log::From, body::Body, error_response::ErrorResponse};
 use hyper::{Response, header::HeaderName};
 
 /// `Cache-Status` (RFC 9211).

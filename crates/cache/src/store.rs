@@ -5,7 +5,7 @@ use crate::{
     blob::Room,
     budget::{Budget, Share},
     fields::Target,
-    rules::{Entry, Verdict},
+    semantics::{Entry, Verdict},
 };
 use hyper::{HeaderMap, Request};
 use std::{

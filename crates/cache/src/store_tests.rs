@@ -1,5 +1,5 @@
 use super::*;
-use crate::{blob::Writer, rules};
+use crate::{blob::Writer, semantics};
 use hyper::StatusCode;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -13,7 +13,7 @@ fn now() -> SystemTime {
 }
 
 fn asked(target: &Target, language: &str) -> Request<()> {
-    rules::question(target, &[(hyper::header::ACCEPT_LANGUAGE, language.parse().unwrap())].into_iter().collect())
+    semantics::question(target, &[(hyper::header::ACCEPT_LANGUAGE, language.parse().unwrap())].into_iter().collect())
 }
 
 /// An answer of so many bytes, kept where there is room.
@@ -23,7 +23,7 @@ async fn put(store: &Arc<Store>, target: &Target, language: &str, bytes: usize) 
     headers.insert("cache-control", "max-age=60".parse().unwrap());
     headers.insert("vary", "accept-language".parse().unwrap());
     let mut writer = Writer::new(store.clone(), Some(bytes as u64))?;
-    let rules = rules::Rules::of(&question, StatusCode::OK, &headers, now());
+    let rules = semantics::Rules::of(&question, StatusCode::OK, &headers, now());
     let entry = Arc::new(Entry::new(rules, StatusCode::OK, headers, writer.blob().clone()));
     if !writer.push(&vec![7; bytes]).await {
         return None;

@@ -2,7 +2,7 @@
 //! processor and memory for its pixels, each in a process of its own (`worker_pool`). Clients take
 //! turns; the queue is bounded.
 
-use crate::{clients::Clients, worker_pool::WorkerPool};
+use crate::{per_client::Clients, worker_pool::WorkerPool};
 use std::{net::IpAddr, sync::Arc};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 

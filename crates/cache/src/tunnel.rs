@@ -1,16 +1,16 @@
 //! What is no longer HTTP after a first exchange: CONNECT (RFC 9110 §9.3.6) and other protocols (§7.8). Both ways stream; nothing is looked at.
 
 use crate::{
-    asked::Asked,
     body::Body,
     config::Raw,
     error_response::ErrorResponse,
     fields,
-    house::Caller,
-    leg::Leg,
+    leg_stream::Leg,
     origin::{Lease, told},
-    pool::Where,
     raw,
+    request::Asked,
+    server_pool::Where,
+    shared::Caller,
 };
 use bytes::Bytes;
 use hyper::{

@@ -3,7 +3,7 @@
 
 use crate::{
     common::*,
-    forms::{photograph, serve_pictures},
+    transformations::{photograph, serve_pictures},
 };
 use cache::{Cache, WorkerProgram};
 use std::{

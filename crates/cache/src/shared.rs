@@ -5,7 +5,7 @@ use crate::{
     config::Config,
     counters::{Counters, Stats},
     limits::{ClientShare, Limits},
-    pool::{Owner, Pool},
+    server_pool::{Owner, Pool},
     store::Store,
     transcoder::Transcoder,
     worker_pool::WorkerPool,

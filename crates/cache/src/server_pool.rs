@@ -2,7 +2,7 @@
 //! since a server may identify a client by its connection. All are in one list, so that the oldest
 //! can be closed when a request waits for memory.
 
-use crate::{body::Body, clients};
+use crate::{body::Body, per_client};
 use hyper::client::conn::http1::SendRequest;
 use std::{
     collections::VecDeque,
@@ -110,7 +110,7 @@ impl Pool {
     /// Closes the oldest connection of one client, or of all; returns false when there is none.
     pub(crate) fn close_oldest(&self, client: Option<IpAddr>) -> bool {
         let mut idle = self.idle();
-        let is_theirs = |idle: &Idle| client.is_none_or(|client| clients::key(client) == clients::key(idle.owner.client));
+        let is_theirs = |idle: &Idle| client.is_none_or(|client| per_client::key(client) == per_client::key(idle.owner.client));
         let found = idle.iter().position(is_theirs);
         found.is_some_and(|at| idle.remove(at).is_some())
     }

@@ -1,14 +1,13 @@
 //! A request as it goes on to its server.
 
 use crate::{
+    admission::Exchange,
     blob::{End, Writer},
     body::{Body, Flow, Part, Source, read_out},
     fields::{self, Target},
-    house::Caller,
-    negotiate,
-    pool::Where,
-    requests::Exchange,
-    rules,
+    negotiate, semantics,
+    server_pool::Where,
+    shared::Caller,
 };
 use hyper::{
     HeaderMap, Method, Request, Uri,
@@ -71,7 +70,7 @@ impl Asked {
         {
             parts.headers.insert(COOKIE, cookie);
         }
-        let question = rules::question(&target, &parts.headers);
+        let question = semantics::question(&target, &parts.headers);
         fields::add_via(&mut parts.headers, parts.version, &caller.house.name);
         let had_body = body.is_some();
         Asked { parts, target, question, body, accepted, exchange, upgrade, wants_trailers, had_body }
@@ -92,7 +91,7 @@ impl Asked {
 
     /// Whether it asks for a part only, or only on a condition.
     pub(crate) fn is_special(&self) -> bool {
-        rules::CONDITIONS.iter().chain(&[RANGE]).any(|name| self.headers().contains_key(name))
+        semantics::CONDITIONS.iter().chain(&[RANGE]).any(|name| self.headers().contains_key(name))
     }
 
     /// It, without a body, for its server; with `validation` in the place of its own conditions where that is given.
@@ -117,7 +116,7 @@ impl Asked {
             headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         }
         if let Some(validation) = validation {
-            rules::CONDITIONS.iter().chain(&[RANGE]).for_each(|name| drop(headers.remove(name)));
+            semantics::CONDITIONS.iter().chain(&[RANGE]).for_each(|name| drop(headers.remove(name)));
             validation.iter().for_each(|(name, value)| drop(headers.insert(name, value.clone())));
         }
         *request.headers_mut() = headers;

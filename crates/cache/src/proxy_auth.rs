@@ -1,6 +1,6 @@
 //! Users of an explicit proxy, who say name and password with each request (RFC 9110 §11.7, RFC 7617).
 
-use crate::{error_response::ErrorResponse, house::Caller};
+use crate::{error_response::ErrorResponse, shared::Caller};
 use data_encoding::BASE64;
 use hyper::{
     HeaderMap, StatusCode,

@@ -1,13 +1,13 @@
 //! For those who try the cache with what they have made up: all that is understood of a message's fields, without a socket.
 
-use crate::{fields, near, negotiate, rules};
+use crate::{client_connection, fields, negotiate, semantics};
 use hyper::{HeaderMap, Method, Request, StatusCode, header::HeaderName};
 use std::time::{Duration, SystemTime};
 
 /// Understands a request and its answer: a line with the request's URI, its fields, an empty line, the answer's fields. Lines that are no fields are left out.
 pub fn message(bytes: &[u8]) {
-    near::kind(bytes, false);
-    near::kind(bytes, true);
+    client_connection::kind(bytes, false);
+    client_connection::kind(bytes, true);
     let text = String::from_utf8_lossy(bytes);
     let mut lines = text.lines();
     let uri = lines.next().unwrap_or_default();
@@ -22,14 +22,14 @@ pub fn message(bytes: &[u8]) {
         for name in answered.values().filter_map(|value| value.to_str().ok()) {
             target.beside(name);
         }
-        let question = rules::question(&target, &parts.headers);
+        let question = semantics::question(&target, &parts.headers);
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-        let rules = rules::Rules::of(&question, StatusCode::OK, &answered, now);
+        let rules = semantics::Rules::of(&question, StatusCode::OK, &answered, now);
         rules.may_be_stored(&answered);
         rules.is_worth_it(&answered, now);
     }
-    rules::is_there_already(&parts.headers, &answered);
-    if let rules::Part::Range(first, last) = rules::part(&parts, &answered, 1000) {
+    semantics::is_there_already(&parts.headers, &answered);
+    if let semantics::Part::Range(first, last) = semantics::part(&parts, &answered, 1000) {
         assert!(first <= last && last < 1000, "a part that is not in it");
     }
     negotiate::coding(&parts.headers);

@@ -244,5 +244,5 @@ fn holds_still(request: &HeaderMap, answer: &HeaderMap) -> bool {
 }
 
 #[cfg(test)]
-#[path = "rules_tests.rs"]
+#[path = "semantics_tests.rs"]
 mod tests;

@@ -4,11 +4,11 @@ use crate::{
     config::Raw,
     error_response::Error,
     exchange,
-    house::{Caller, House},
-    leg::{self, Leg},
+    leg_stream::{self, Leg},
     limits::WINDOW,
-    pool::Where,
     raw,
+    server_pool::Where,
+    shared::{Caller, House},
 };
 use bytes::{Bytes, BytesMut};
 use hyper::{
@@ -104,7 +104,7 @@ pub(crate) async fn serve(
     house.dialler.tune(&socket)?;
     // Where the server was translated (DNAT), servers see this host: nothing here tells whether they would answer the client directly.
     let source = server.filter(|_| is_transparent).and_then(|server| Source::of(&socket, client, server, |_| None));
-    let mut near = leg::stream(socket)?;
+    let mut near = leg_stream::stream(socket)?;
     let share = house.limits.of(client.ip());
     let owner = house.pool.owner(client.ip());
     let ListenerAccess { destinations, users } = access;

@@ -1,18 +1,18 @@
 //! An answer that is stored, or being stored, as the client wants it: all of it or a part, as it came, compressed, or as a smaller picture.
 
 use crate::{
-    asked::Asked,
+    access_log::From,
     blob::{End, Reader},
     body::{Body, Flow, Packing, read_out},
     error_response::ErrorResponse,
     fields,
-    house::Caller,
     limits::WINDOW,
     negotiate, picture_protocol,
     pictures::{Smaller, Wanted},
-    record::From,
     reply::{CACHE_STATUS, Reply},
-    rules::{self, Entry, Part, directive},
+    request::Asked,
+    semantics::{self, Entry, Part, directive},
+    shared::Caller,
     shrink::Kind,
 };
 use hyper::{
@@ -50,7 +50,7 @@ pub(crate) async fn give(caller: &Arc<Caller>, asked: &Asked, given: Given) -> R
     }
     fields::add_via(&mut headers, Version::HTTP_11, &house.name);
     say_what_varies(caller, asked, entry.status, &mut headers, true);
-    if entry.status == StatusCode::OK && rules::is_there_already(asked.headers(), &entry.headers) {
+    if entry.status == StatusCode::OK && semantics::is_there_already(asked.headers(), &entry.headers) {
         return Ok((not_modified(asked, headers), from, ""));
     }
     if house.config.hold && matches!(entry.blob.ended().await, End::Cut) {
@@ -58,7 +58,7 @@ pub(crate) async fn give(caller: &Arc<Caller>, asked: &Asked, given: Given) -> R
     }
     let other = other_kinds(caller, asked, &entry, &headers);
     // Who may have the beginning of a smaller picture is given all of one: a part of what that was made of would not fit to it.
-    let in_parts = asked.headers().contains_key(RANGE) && (other.is_none() || rules::has_this(asked.headers(), &entry.headers));
+    let in_parts = asked.headers().contains_key(RANGE) && (other.is_none() || semantics::has_this(asked.headers(), &entry.headers));
     if let Some((kind, kinds)) = other.as_ref().filter(|_| asked.is_get() && !in_parts)
         && let Some(smaller) = picture(caller, asked, &entry, *kind, kinds, &mut headers).await
     {
@@ -71,7 +71,7 @@ pub(crate) async fn give(caller: &Arc<Caller>, asked: &Asked, given: Given) -> R
         && entry.status == StatusCode::OK
         && let Some(length) = length
     {
-        match rules::part(&asked.parts, &entry.headers, length) {
+        match semantics::part(&asked.parts, &entry.headers, length) {
             Part::Whole => {}
             Part::Range(first, last) => {
                 *response.status_mut() = StatusCode::PARTIAL_CONTENT;

@@ -2,8 +2,8 @@
 
 use crate::{
     error_response::ErrorResponse,
-    house::Caller,
     limits::{CONNECTION, HEAD_COPIES, REQUEST, Reserved, WINDOW},
+    shared::Caller,
     window::Window,
 };
 use hyper::{HeaderMap, StatusCode};
