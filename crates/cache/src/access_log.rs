@@ -1,6 +1,7 @@
-//! What became of a request: one line in the log when its answer has been sent, and its part of the numbers.
+//! The access log: one line per response, written when the response has been sent, and the counters
+//! of responses.
 
-use crate::{counters::Counters, error_response::Error};
+use crate::{cache_status::CacheOutcome, counters::CacheCounters, error_response::Error};
 use hyper::{Method, StatusCode};
 use std::{
     net::SocketAddr,
@@ -11,108 +12,89 @@ use std::{
     time::Instant,
 };
 
-/// Where an answer came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum From {
-    Hit,
-    Revalidated,
-    Stale,
-    Miss,
-    Pass,
-    Refused,
-    Tunnel,
-}
-
-impl From {
-    const fn name(self) -> &'static str {
-        match self {
-            From::Hit => "hit",
-            From::Revalidated => "revalidated",
-            From::Stale => "stale",
-            From::Miss => "miss",
-            From::Pass => "pass",
-            From::Refused => "refused",
-            From::Tunnel => "tunnel",
-        }
-    }
-}
-
-/// See the module. The line is written when it is dropped.
+/// What is logged about a request. Dropping it writes the line and counts the response.
 #[derive(Debug)]
-pub(crate) struct Record {
-    counters: Arc<Counters>,
+pub(crate) struct AccessRecord {
+    counters: Arc<CacheCounters>,
     begun: Instant,
     client: SocketAddr,
     method: Method,
     pub(crate) uri: String,
     pub(crate) status: StatusCode,
-    pub(crate) from: From,
-    /// As what its body was sent: "" as it came.
+    pub(crate) outcome: CacheOutcome,
+    /// The form in which the body is sent: a content coding, `picture`, or empty for unchanged.
     pub(crate) form: &'static str,
-    /// What its origin sent for it.
-    pub(crate) came: Arc<AtomicU64>,
+    /// Bytes of the body that the origin server sent.
+    pub(crate) received: Arc<AtomicU64>,
+    /// Bytes of the body that were sent to the client.
     sent: u64,
-    pub(crate) whole: bool,
-    why: Option<String>,
+    /// Whether the whole body has been sent.
+    pub(crate) complete: bool,
+    failure: Option<String>,
 }
 
-impl Record {
-    pub(crate) fn new(counters: &Arc<Counters>, client: SocketAddr, method: Method, uri: String) -> Self {
-        Record {
+impl AccessRecord {
+    pub(crate) fn new(counters: &Arc<CacheCounters>, client: SocketAddr, method: Method, uri: String) -> Self {
+        AccessRecord {
             counters: counters.clone(),
             begun: Instant::now(),
             client,
             method,
             uri,
             status: StatusCode::OK,
-            from: From::Refused,
+            outcome: CacheOutcome::Refused,
             form: "",
-            came: Arc::default(),
+            received: Arc::default(),
             sent: 0,
-            whole: false,
-            why: None,
+            complete: false,
+            failure: None,
         }
     }
 
-    pub(crate) fn sent(&mut self, bytes: u64) {
+    /// Counts bytes of the body that are sent to the client.
+    pub(crate) fn add_sent(&mut self, bytes: u64) {
         self.sent += bytes;
         self.counters.client_bytes.add(bytes);
     }
 
-    /// Why the answer is not what was asked for, or not all of it.
-    pub(crate) fn broke(&mut self, why: &Error) {
-        self.why = Some(why.to_string());
+    /// Notes why the response is an error or incomplete.
+    pub(crate) fn set_failure(&mut self, why: &Error) {
+        self.failure = Some(why.to_string());
+    }
+
+    fn count(&mut self) {
+        let counters = &self.counters;
+        counters.requests.add(1);
+        match self.outcome {
+            CacheOutcome::Hit => counters.hits.add(1),
+            CacheOutcome::Revalidated => counters.revalidated.add(1),
+            CacheOutcome::Stale => counters.stale.add(1),
+            CacheOutcome::Miss => counters.misses.add(1),
+            CacheOutcome::Pass => counters.passed.add(1),
+            CacheOutcome::Refused => counters.refused.add(1),
+            CacheOutcome::Tunnel => counters.tunnels.add(1),
+        }
+        if !self.complete {
+            counters.aborted.add(1);
+            self.failure.get_or_insert_with(|| "the client closed the connection early".into());
+        }
     }
 }
 
-impl Drop for Record {
+impl Drop for AccessRecord {
     fn drop(&mut self) {
-        let counters = &self.counters;
-        counters.requests.add(1);
-        match self.from {
-            From::Hit => counters.hits.add(1),
-            From::Revalidated => counters.revalidated.add(1),
-            From::Stale => counters.stale.add(1),
-            From::Miss => counters.misses.add(1),
-            From::Pass => counters.passed.add(1),
-            From::Refused => counters.refused.add(1),
-            From::Tunnel => counters.tunnels.add(1),
-        }
-        if !self.whole {
-            counters.aborted.add(1);
-            self.why.get_or_insert_with(|| "the client broke off".into());
-        }
+        self.count();
         tracing::info!(
             client = %self.client,
             method = %self.method,
             uri = %self.uri,
             status = self.status.as_u16(),
-            cache = self.from.name(),
+            cache = self.outcome.name(),
             form = self.form,
-            origin_bytes = self.came.load(Ordering::Relaxed),
+            origin_bytes = self.received.load(Ordering::Relaxed),
             client_bytes = self.sent,
             seconds = format_args!("{:.3}", self.begun.elapsed().as_secs_f64()),
-            broke = self.why.as_deref().unwrap_or(""),
+            broke = self.failure.as_deref().unwrap_or(""),
             "request"
         );
     }

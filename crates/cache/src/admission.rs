@@ -1,83 +1,87 @@
-//! Admission of requests: each reserves the memory that it can take before it is answered.
+//! Admission of requests: each reserves the memory that it can take before it is handled.
 
 use crate::{
+    client::Client,
     error_response::ErrorResponse,
-    limits::{CONNECTION, HEAD_COPIES, REQUEST, Reserved, WINDOW},
-    shared::Caller,
-    window::Window,
+    limits::{BODY_WINDOW, CONNECTION_BYTES, HEADER_COPIES, REQUEST_BYTES, Reservation},
+    window::BodyWindow,
 };
 use hyper::{HeaderMap, StatusCode};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The reservation of a request in progress. Every piece of its bodies in memory shares it.
+/// Memory that a header field takes besides its name and its value, bytes.
+const FIELD_OVERHEAD: usize = 32;
+
+/// The reservation of a request in progress. Every buffer of its bodies keeps it alive.
 #[derive(Debug)]
-pub(crate) struct Exchange {
-    _reserved: Reserved,
-    /// The part for a connection to its server, until that is opened.
-    connection: Mutex<Option<Reserved>>,
+pub(crate) struct RequestReservation {
+    _request: Reservation,
+    /// The part for a connection to the server, until that is opened.
+    connection: Mutex<Option<Reservation>>,
 }
 
-impl Exchange {
-    fn take_connection(&self) -> Option<Reserved> {
+impl RequestReservation {
+    fn take_connection(&self) -> Option<Reservation> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Returns the part for a connection to its server, which it no longer needs.
+    /// Returns the part for a connection to the server, which is no longer needed.
     pub(crate) fn return_connection(&self) {
         drop(self.take_connection());
     }
 
     /// A window for one of its bodies.
-    pub(crate) fn window(self: &Arc<Self>) -> Window {
-        Window::new(self.clone())
+    pub(crate) fn window(self: &Arc<Self>) -> BodyWindow {
+        BodyWindow::new(self.clone())
     }
 }
 
-impl Caller {
-    /// Admits a request when there is room for it.
+impl Client {
+    /// Admits a request when there is memory for it.
     ///
     /// # Errors
     /// 503 when there is none for too long.
-    pub(crate) async fn admit(&self, headers: &HeaderMap, has_body: bool) -> Result<Arc<Exchange>, ErrorResponse> {
-        let upload = if has_body { WINDOW as u64 } else { 0 };
-        let mut reserved = self.reserve(REQUEST + upload + CONNECTION + HEAD_COPIES * size(headers)).await?;
-        let connection = Mutex::new(reserved.split(CONNECTION));
-        Ok(Arc::new(Exchange { _reserved: reserved, connection }))
+    pub(crate) async fn admit(&self, headers: &HeaderMap, has_body: bool) -> Result<Arc<RequestReservation>, ErrorResponse> {
+        let upload = if has_body { BODY_WINDOW as u64 } else { 0 };
+        let mut request = self.reserve(REQUEST_BYTES + upload + CONNECTION_BYTES + HEADER_COPIES * size_of_fields(headers)).await?;
+        let connection = Mutex::new(request.split(CONNECTION_BYTES));
+        Ok(Arc::new(RequestReservation { _request: request, connection }))
     }
 
-    /// Reserves `bytes` of the client's share; closes idle connections to servers to that end.
+    /// Reserves `bytes` of the client's share, and closes idle connections to servers when they are
+    /// not available at once.
     ///
     /// # Errors
     /// 503 when they are not available for too long.
-    pub(crate) async fn reserve(&self, bytes: u64) -> Result<Reserved, ErrorResponse> {
-        if let Some(reserved) = self.share.try_reserve(bytes) {
-            return Ok(reserved);
+    pub(crate) async fn reserve(&self, bytes: u64) -> Result<Reservation, ErrorResponse> {
+        if let Some(reservation) = self.share.try_reserve(bytes) {
+            return Ok(reservation);
         }
-        self.house.counters.waited.add(1);
-        // Their reservations are returned when their tasks have ended, shortly after.
-        let whose = self.share.lacks(bytes).then(|| self.client.ip());
-        (0..bytes.div_ceil(CONNECTION)).all(|_| self.house.pool.close_oldest(whose));
+        self.shared.counters.waited.add(1);
+        // The reservations of the connections are returned shortly after, when their tasks end.
+        let owner = self.share.lacks(bytes).then(|| self.address.ip());
+        (0..bytes.div_ceil(CONNECTION_BYTES)).all(|_| self.shared.server_pool.close_oldest(owner));
         let refused = || {
-            let text = "too many requests are in progress, of this client or in all: ask again later".into();
+            let text = "too many requests are in progress, of this client or of all clients: try again later";
             ErrorResponse::new(StatusCode::SERVICE_UNAVAILABLE, text)
         };
         self.share.reserve(bytes).await.ok_or_else(refused)
     }
 
-    /// The reservation of a new connection to a server: the part that the request has for it, or
-    /// another one when that is in use already.
+    /// The reservation of a new connection to a server: the request's part for one, or, when that
+    /// is in use already, a further one.
     ///
     /// # Errors
-    /// As [`Caller::reserve`].
-    pub(crate) async fn connection(&self, exchange: &Exchange) -> Result<Reserved, ErrorResponse> {
-        match exchange.take_connection() {
-            Some(reserved) => Ok(reserved),
-            None => self.reserve(CONNECTION).await,
+    /// As [`Client::reserve`].
+    pub(crate) async fn reserve_connection(&self, request: &RequestReservation) -> Result<Reservation, ErrorResponse> {
+        match request.take_connection() {
+            Some(reservation) => Ok(reservation),
+            None => self.reserve(CONNECTION_BYTES).await,
         }
     }
 }
 
-/// Bytes that header fields take, with an allowance for the map.
-fn size(headers: &HeaderMap) -> u64 {
-    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum::<usize>() as u64
+/// Memory that header fields take, bytes.
+fn size_of_fields(headers: &HeaderMap) -> u64 {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD_OVERHEAD).sum::<usize>() as u64
 }

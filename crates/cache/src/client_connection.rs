@@ -1,14 +1,17 @@
-//! A connection that came in: is it HTTP, and of which version?
+//! Serves one connection of a client: detects its protocol, and hands it to hyper or to the raw
+//! relay.
 
 use crate::{
-    config::Raw,
-    error_response::Error,
+    client::Client,
+    config::RawMode,
+    error_response::{Error, ErrorResponse},
     exchange,
-    leg_stream::{self, Leg},
-    limits::WINDOW,
+    leg_stream::{self, LegStream},
+    limits::BODY_WINDOW,
+    protocol::{ClientProtocol, detect},
     raw,
-    server_pool::Where,
-    shared::{Caller, House},
+    server_pool::ServerAddress,
+    shared::Shared,
 };
 use bytes::{Bytes, BytesMut};
 use hyper::{
@@ -18,7 +21,7 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use intercept::{Arrival, ListenerAccess, Source};
 use socket2::{SockRef, Socket};
-use std::{io, pin::Pin, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 use tokio::{
     io::AsyncReadExt as _,
     net::TcpStream,
@@ -26,265 +29,194 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// How HTTP/2 begins (RFC 9113 §3.4).
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// How long a client of a protocol in which it speaks first takes to do so; then its server is asked.
-const SPEAKS: Duration = Duration::from_millis(300);
-/// For how long it may stay unclear what a connection is.
-const UNCLEAR: Duration = Duration::from_secs(2);
-/// A request line that is longer is HTTP's, or nobody's.
-const LINE: usize = 8 * 1024;
-/// What a header section may take, and how many fields it may have.
-const HEADERS: (usize, usize) = (64 * 1024, 200);
+/// How long a client may send nothing before its server is dialled: in some protocols the server
+/// sends first.
+const FIRST_BYTE_TIMEOUT: Duration = Duration::from_millis(300);
+/// How long the protocol may stay undecided after the first byte.
+const DETECTION_TIMEOUT: Duration = Duration::from_secs(2);
+/// Size of the buffer for the first bytes. It grows.
+const FIRST_BYTES: usize = 4096;
+/// Size of a request's header section, bytes at most.
+const MAX_HEADER_BYTES: usize = 64 * 1024;
+/// Fields of a request, at most.
+const MAX_HEADER_FIELDS: usize = 200;
 /// Concurrent requests of one HTTP/2 connection: about half of a client's share by default.
-const STREAMS: u32 = 32;
-/// Receive windows of HTTP/2, bytes: of a request (the protocol's default), and of a connection.
-const RECEIVING: (u32, u32) = (64 * 1024, 128 * 1024);
+const MAX_STREAMS: u32 = 32;
+/// Receive window of an HTTP/2 stream, bytes: about the protocol's default.
+const STREAM_WINDOW: u32 = 64 * 1024;
+/// Receive window of an HTTP/2 connection, bytes.
+const CONNECTION_WINDOW: u32 = 128 * 1024;
+/// Interval at which a connection is checked for a reset by its client.
+const RESET_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether a client is still there.
-const LOOK: Duration = Duration::from_secs(1);
+/// Tells when the cache drains: no more requests are accepted then.
+pub(crate) type DrainSignal = watch::Receiver<bool>;
 
-/// What a connection begins as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Http1,
-    Http2,
-    Tls,
-    Other,
-    /// What there is could become several of these.
-    Unclear,
+/// What a connection inherits from its listener.
+#[derive(Debug, Clone)]
+pub(crate) struct ListenerSettings {
+    pub(crate) access: ListenerAccess,
+    pub(crate) is_transparent: bool,
 }
 
-/// What a client's first bytes make of its connection; `all` when no more will come.
-pub(crate) fn kind(first: &[u8], all: bool) -> Kind {
-    let so_far = &first[..first.len().min(PREFACE.len())];
-    if so_far == PREFACE {
-        return Kind::Http2;
-    }
-    if !first.is_empty() && PREFACE.starts_with(so_far) && !all {
-        return Kind::Unclear;
-    }
-    // A TLS record with a handshake in it, of any version (RFC 8446 §5.1).
-    if first.starts_with(&[0x16, 0x03]) {
-        return Kind::Tls;
-    }
-    let method = first.iter().take_while(|byte| byte.is_ascii_uppercase() || **byte == b'-').count();
-    let rest = &first[method..];
-    let may_be = match rest {
-        [] => method <= 20,
-        [b' '] => method > 0,
-        [b' ', b'/' | b'*' | b'h' | b'H', ..] => method > 0,
-        // A tunnel's target is a host.
-        [b' ', ..] => &first[..method] == b"CONNECT",
-        _ => false,
-    };
-    if !may_be {
-        return Kind::Other;
-    }
-    match first.iter().position(|byte| *byte == b'\n') {
-        Some(end) => {
-            let line = first[..end].trim_ascii_end();
-            if line.ends_with(b" HTTP/1.1") || line.ends_with(b" HTTP/1.0") { Kind::Http1 } else { Kind::Other }
-        }
-        None if first.len() >= LINE => Kind::Http1,
-        None if all => Kind::Other,
-        None => Kind::Unclear,
-    }
-}
-
-/// Serves a connection until its end, or until `stop` says that no more requests are wanted. Its
-/// listener has this access, and is transparent or not.
-pub(crate) async fn serve(
-    house: Arc<House>,
-    arrival: Arrival,
-    (access, is_transparent): (ListenerAccess, bool),
-    stop: watch::Receiver<bool>,
-) -> Result<(), Error> {
-    let Arrival { socket, client, server } = arrival;
-    house.dialler.tune(&socket)?;
-    // Where the server was translated (DNAT), servers see this host: nothing here tells whether they would answer the client directly.
-    let source = server.filter(|_| is_transparent).and_then(|server| Source::of(&socket, client, server, |_| None));
-    let mut near = leg_stream::stream(socket)?;
-    let share = house.limits.of(client.ip());
-    let owner = house.pool.owner(client.ip());
-    let ListenerAccess { destinations, users } = access;
-    let caller = Arc::new(Caller { house, client, server, source, destinations, users, share, owner });
-    let mut first = BytesMut::with_capacity(4096);
+/// Serves a connection until its end, or until the requests in progress when `drain` fires have
+/// been served.
+///
+/// # Errors
+/// Why the connection failed.
+pub(crate) async fn serve(shared: Arc<Shared>, arrival: Arrival, settings: ListenerSettings, drain: DrainSignal) -> Result<(), Error> {
+    let Arrival { socket, client: address, server } = arrival;
+    shared.dialler.tune(&socket)?;
+    // A destination that was translated (DNAT) would see this host's address: whether it could
+    // reply to the client directly is unknown here.
+    let source = server.filter(|_| settings.is_transparent).and_then(|server| Source::of(&socket, address, server, |_| None));
+    let mut near = leg_stream::register(socket)?;
+    let ListenerAccess { destinations, users } = settings.access;
+    let share = shared.limits.share_of(address.ip());
+    let id = shared.server_pool.new_id(address.ip());
+    let client = Arc::new(Client { shared, address, server, source, destinations, users, share, id });
+    let mut first = BytesMut::with_capacity(FIRST_BYTES);
     match server {
-        Some(server) => sorted(caller, near, first, server, stop).await,
+        Some(server) => serve_any(client, near, first, server, drain).await,
         None => {
-            let limit = caller.house.config.patience;
-            match timeout(limit, begin(&mut near, &mut first)).await {
-                Ok(begun) => begun?,
+            let limit = client.shared.config.patience;
+            match timeout(limit, read_first_bytes(&mut near, &mut first)).await {
+                Ok(read) => read?,
                 Err(_) => return Ok(()),
             }
-            http(caller, near, first.freeze(), stop).await
+            serve_http(client, near, first.freeze(), drain).await
         }
     }
 }
 
-/// Reads until it is clear how the connection begins.
-async fn begin(near: &mut TcpStream, first: &mut BytesMut) -> io::Result<()> {
-    let mut all = false;
-    while !all && (first.is_empty() || kind(first, false) == Kind::Unclear) {
-        all = near.read_buf(first).await? == 0;
+/// Reads until the protocol is detected, or until the end of the stream.
+async fn read_first_bytes(near: &mut TcpStream, first: &mut BytesMut) -> io::Result<()> {
+    let mut at_eof = false;
+    while !at_eof && (first.is_empty() || detect(first, false) == ClientProtocol::Undecided) {
+        at_eof = near.read_buf(first).await? == 0;
     }
     Ok(())
 }
 
-/// A connection to a known server.
-async fn sorted(
-    caller: Arc<Caller>,
+/// Serves a connection of any protocol to a known server.
+async fn serve_any(
+    client: Arc<Client>,
     mut near: TcpStream,
     mut first: BytesMut,
-    server: std::net::SocketAddr,
-    stop: watch::Receiver<bool>,
+    server: SocketAddr,
+    drain: DrainSignal,
 ) -> Result<(), Error> {
-    let to = Where::At(server);
+    let server = ServerAddress::Socket(server);
     let mut far = None;
-    if timeout(SPEAKS, near.readable()).await.is_err() {
-        // Perhaps it is the server who speaks first; perhaps a browser keeps a connection ready.
-        let mut dialled = caller.dial(&to).await.map_err(|trouble| trouble.text)?;
+    if timeout(FIRST_BYTE_TIMEOUT, near.readable()).await.is_err() {
+        // Either the server sends first, or a browser has opened the connection for later use.
+        let mut dialled = client.dial(&server).await.map_err(text)?;
         tokio::select! {
-            spoken = dialled.readable() => {
-                spoken?;
-                return raw::relay(&caller, (near, Bytes::new()), (dialled, Bytes::new()), caller.house.config.raw).await;
+            readable = dialled.readable() => {
+                readable?;
+                return raw::relay(&client, (near, Bytes::new()), (dialled, Bytes::new()), client.shared.config.raw).await;
             }
-            heard = near.readable() => heard?,
+            readable = near.readable() => readable?,
         }
+        // The server may have closed its idle connection meanwhile.
         if dialled.take_error()?.is_some() {
-            dialled = caller.dial(&to).await.map_err(|trouble| trouble.text)?;
+            dialled = client.dial(&server).await.map_err(text)?;
         }
         far = Some(dialled);
     }
-    // Who says no more after half a line waits for an answer: it is not HTTP.
-    if let Ok(begun) = timeout(UNCLEAR, begin(&mut near, &mut first)).await {
-        begun?;
+    // A client that pauses in the middle of a line waits for a reply: the protocol is not HTTP.
+    if let Ok(read) = timeout(DETECTION_TIMEOUT, read_first_bytes(&mut near, &mut first)).await {
+        read?;
     }
     let first = first.freeze();
-    let raw = match kind(&first, true) {
-        // The server understands HTTP/2, and may understand nothing else.
-        Kind::Http2 if caller.house.config.raw == Raw::Stream => Raw::Stream,
-        Kind::Http1 | Kind::Http2 => {
+    let mode = match detect(&first, true) {
+        // The server supports HTTP/2, and perhaps not HTTP/1.1, which this proxy would use.
+        ClientProtocol::Http2 if client.shared.config.raw == RawMode::Stream => RawMode::Stream,
+        ClientProtocol::Http1 | ClientProtocol::Http2 => {
             if let Some(far) = far {
-                caller.adopt(to, far).await.map_err(|trouble| trouble.text)?;
+                client.adopt(server, far).await.map_err(text)?;
             }
-            return http(caller, near, first, stop).await;
+            return serve_http(client, near, first, drain).await;
         }
-        // Its end can be told from a lull only by who has its key, and its handshake would wait for one at every turn.
-        Kind::Tls => Raw::Stream,
-        Kind::Other | Kind::Unclear => caller.house.config.raw,
+        // Without its keys the end of a message cannot be told from a pause, and every round trip
+        // of the handshake would wait for one.
+        ClientProtocol::Tls => RawMode::Stream,
+        ClientProtocol::Other | ClientProtocol::Undecided => client.shared.config.raw,
     };
     let far = match far {
         Some(far) => far,
-        None => caller.dial(&to).await.map_err(|trouble| trouble.text)?,
+        None => client.dial(&server).await.map_err(text)?,
     };
-    raw::relay(&caller, (near, first), (far, Bytes::new()), raw).await
+    raw::relay(&client, (near, first), (far, Bytes::new()), mode).await
 }
 
-async fn http(caller: Arc<Caller>, near: TcpStream, first: Bytes, stop: watch::Receiver<bool>) -> Result<(), Error> {
-    let two = kind(&first, true) == Kind::Http2;
+/// The text of an error, for a connection on which no response can be sent.
+fn text(error: ErrorResponse) -> String {
+    error.text
+}
+
+/// Serves HTTP/1.1 or HTTP/2. `first` was read before.
+async fn serve_http(client: Arc<Client>, near: TcpStream, first: Bytes, drain: DrainSignal) -> Result<(), Error> {
+    let is_http2 = detect(&first, true) == ClientProtocol::Http2;
     // Uploads that have been received and not been read yet are in memory.
-    let _received = if two { Some(caller.reserve(u64::from(RECEIVING.1)).await.map_err(|trouble| trouble.text)?) } else { None };
-    let patience = caller.house.config.patience;
-    let look = SockRef::from(&near).try_clone()?;
-    let io = TokioIo::new(Leg::new(near, first, patience));
-    let service = service_fn(move |request| exchange::answer(caller.clone(), request));
+    let _receive_window = if is_http2 { Some(client.reserve(u64::from(CONNECTION_WINDOW)).await.map_err(text)?) } else { None };
+    let patience = client.shared.config.patience;
+    let socket = SockRef::from(&near).try_clone()?;
+    let io = TokioIo::new(LegStream::new(near, first, patience));
+    let service = service_fn(move |request| exchange::serve(client.clone(), request));
     let served = async {
-        if two {
+        if is_http2 {
             let connection = http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
-                .max_concurrent_streams(STREAMS)
-                .max_header_list_size(HEADERS.0 as u32)
-                .max_send_buf_size(WINDOW)
-                .initial_stream_window_size(RECEIVING.0)
-                .initial_connection_window_size(RECEIVING.1)
+                .max_concurrent_streams(MAX_STREAMS)
+                .max_header_list_size(MAX_HEADER_BYTES as u32)
+                .max_send_buf_size(BODY_WINDOW)
+                .initial_stream_window_size(STREAM_WINDOW)
+                .initial_connection_window_size(CONNECTION_WINDOW)
                 .keep_alive_interval(patience)
                 .serve_connection(io, service);
-            return until(connection, stop, http2::Connection::graceful_shutdown).await;
+            return serve_until_drained(connection, drain, http2::Connection::graceful_shutdown).await;
         }
-        // Not with hyper's `pipeline_flush`, which holds whatever it is given when nobody takes it.
+        // Without hyper's `pipeline_flush`: it buffers without bounds for a client that does not
+        // read.
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(patience)
-            .max_buf_size(HEADERS.0 + 64 * 1024)
-            .max_header_size(HEADERS.0)
-            .max_headers(HEADERS.1)
-            // A client may have said all it has to say and still want to hear.
+            .max_buf_size(MAX_HEADER_BYTES + 64 * 1024)
+            .max_header_size(MAX_HEADER_BYTES)
+            .max_headers(MAX_HEADER_FIELDS)
+            // A client may finish sending before it reads the response.
             .half_close(true)
             .title_case_headers(true)
             .serve_connection(io, service)
             .with_upgrades();
-        until(connection, stop, http1::UpgradeableConnection::graceful_shutdown).await
+        serve_until_drained(connection, drain, http1::UpgradeableConnection::graceful_shutdown).await
     };
     tokio::select! {
         served = served => Ok(served?),
-        () = reset(&look) => Err("the client reset its connection".into()),
+        () = until_reset(&socket) => Err("the client reset its connection".into()),
     }
 }
 
-/// Serves to the end, which is near when `stop` says so.
-async fn until<C: Future<Output = hyper::Result<()>>>(
+/// Serves a connection to its end, and shuts it down gracefully when the cache drains.
+async fn serve_until_drained<C: Future<Output = hyper::Result<()>>>(
     connection: C,
-    mut stop: watch::Receiver<bool>,
-    end: impl FnOnce(Pin<&mut C>),
+    mut drain: DrainSignal,
+    shut_down: impl FnOnce(Pin<&mut C>),
 ) -> hyper::Result<()> {
     tokio::pin!(connection);
     tokio::select! {
-        done = connection.as_mut() => return done,
-        _ = stop.wait_for(|stop| *stop) => end(connection.as_mut()),
+        served = connection.as_mut() => return served,
+        _ = drain.wait_for(|drains| *drains) => shut_down(connection.as_mut()),
     }
     connection.await
 }
 
-/// Waits until a connection has been reset, which nobody would notice who has nothing to write and expects nothing to read.
-async fn reset(look: &Socket) {
-    const CLOSE: u8 = 7;
-    while intercept::tcp_info(look).is_ok_and(|info| info.state != CLOSE) {
-        sleep(LOOK).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn what_connections_begin_as() {
-        for (first, is) in [
-            (&b"GET / HTTP/1.1\r\n"[..], Kind::Http1),
-            (b"CONNECT example.org:443 HTTP/1.1\r\n", Kind::Http1),
-            (b"M-SEARCH * HTTP/1.1\r\n", Kind::Http1),
-            (b"GET /x HTTP/1.0\n", Kind::Http1),
-            (PREFACE, Kind::Http2),
-            (b"PRI * HTTP/2.0\r\n\r\n", Kind::Unclear),
-            (b"\x16\x03\x01\x02\x00", Kind::Tls),
-            (b"EHLO example.org\r\n", Kind::Other),
-            (b"USER anonymous\r\n", Kind::Other),
-            (b"OPTIONS * RTSP/1.0\r\n", Kind::Other),
-            (b"SSH-2.0-OpenSSH\r\n", Kind::Other),
-            (b"\0\x01\x02", Kind::Other),
-            (b"GE", Kind::Unclear),
-            (b"GET /a/long/path", Kind::Unclear),
-        ] {
-            assert_eq!(kind(first, false), is, "{}", first.escape_ascii());
-        }
-        assert_eq!(kind(b"GET /a/long/path", true), Kind::Other);
-        assert_eq!(kind(b"", true), Kind::Other);
-    }
-
-    proptest! {
-        /// More bytes never change what was clear.
-        #[test]
-        fn what_is_clear_stays_so(first in "(GET|POST|PRI|EHLO|[A-Z]{1,4})( |/|\\* HTTP/2.0|h|x){0,3}[ -~]{0,20}(\r\n| HTTP/1.1\r\n)?", cut in 0_usize..40) {
-            let bytes = first.as_bytes();
-            let cut = cut.min(bytes.len());
-            let early = kind(&bytes[..cut], false);
-            if early != Kind::Unclear && cut > 0 {
-                prop_assert_eq!(kind(bytes, false), early);
-            }
-            prop_assert_ne!(kind(bytes, true), Kind::Unclear);
-        }
+/// Waits until a connection has been reset. hyper does not notice that while it neither reads nor
+/// writes.
+async fn until_reset(socket: &Socket) {
+    const TCP_CLOSE: u8 = 7;
+    while intercept::tcp_info(socket).is_ok_and(|info| info.state != TCP_CLOSE) {
+        sleep(RESET_POLL_INTERVAL).await;
     }
 }

@@ -1,46 +1,51 @@
-//! For those who try the cache with what they have made up: all that is understood of a message's fields, without a socket.
+//! For fuzzing: the parsing of messages, without sockets.
 
-use crate::{client_connection, fields, negotiate, semantics};
+use crate::{conditions, fields, negotiate, protocol, semantics, target::TargetResource};
 use hyper::{HeaderMap, Method, Request, StatusCode, header::HeaderName};
 use std::time::{Duration, SystemTime};
 
-/// Understands a request and its answer: a line with the request's URI, its fields, an empty line, the answer's fields. Lines that are no fields are left out.
+/// Parses a request and its response: a line with the request's URI, its fields, an empty line, the
+/// response's fields. Lines that are not fields are skipped.
+///
+/// # Panics
+/// When a requested range is outside the body.
 pub fn message(bytes: &[u8]) {
-    client_connection::kind(bytes, false);
-    client_connection::kind(bytes, true);
+    protocol::detect(bytes, false);
+    protocol::detect(bytes, true);
     let text = String::from_utf8_lossy(bytes);
     let mut lines = text.lines();
     let uri = lines.next().unwrap_or_default();
-    let asked = take(&mut lines);
-    let mut answered = take(&mut lines);
+    let request_fields = parse_fields(&mut lines);
+    let mut response_fields = parse_fields(&mut lines);
     let Ok(request) = Request::builder().method(Method::GET).uri(uri).body(()) else { return };
     let (mut parts, ()) = request.into_parts();
-    parts.headers = asked;
+    parts.headers = request_fields;
     let request = Request::from_parts(parts.clone(), ());
     let servers = [None, "192.0.2.1:80".parse().ok()];
-    for target in servers.into_iter().filter_map(|server| fields::Target::of(&request, server).ok()) {
-        for name in answered.values().filter_map(|value| value.to_str().ok()) {
-            target.beside(name);
+    for target in servers.into_iter().filter_map(|server| TargetResource::of(&request, server).ok()) {
+        for location in response_fields.values().filter_map(|value| value.to_str().ok()) {
+            target.same_origin(location);
         }
-        let question = semantics::question(&target, &parts.headers);
+        let presented = semantics::presented_request(&target, &parts.headers);
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-        let rules = semantics::Rules::of(&question, StatusCode::OK, &answered, now);
-        rules.may_be_stored(&answered);
-        rules.is_worth_it(&answered, now);
+        let rules = semantics::CachingRules::new(&presented, StatusCode::OK, &response_fields, now);
+        rules.is_storable(&response_fields);
+        rules.is_reusable(&response_fields, now);
     }
-    semantics::is_there_already(&parts.headers, &answered);
-    if let semantics::Part::Range(first, last) = semantics::part(&parts, &answered, 1000) {
-        assert!(first <= last && last < 1000, "a part that is not in it");
+    conditions::is_not_modified(&parts.headers, &response_fields);
+    if let conditions::RequestedRange::Bytes(first, last) = conditions::requested_range(&parts, &response_fields, 1000) {
+        assert!(first <= last && last < 1000, "the range {first}-{last} is outside a body of 1000 bytes");
     }
-    negotiate::coding(&parts.headers);
-    negotiate::told_of_codings(&parts.headers);
-    negotiate::accepts(&parts.headers, "image/webp", true);
-    negotiate::is_compressible(&negotiate::media_type(&answered));
-    fields::has_been_here(&parts.headers, "tandem");
-    fields::strip(&mut answered);
+    negotiate::preferred_coding(&parts.headers);
+    negotiate::canonical_accept_encoding(&parts.headers);
+    negotiate::accepts_by_name(&parts.headers, "image/webp");
+    negotiate::accepts(&parts.headers, "image/jpeg");
+    negotiate::is_compressible(&negotiate::media_type(&response_fields));
+    fields::via_lists(&parts.headers, "tandem");
+    fields::strip_hop_by_hop(&mut response_fields);
 }
 
-fn take<'a>(lines: &mut impl Iterator<Item = &'a str>) -> HeaderMap {
+fn parse_fields<'a>(lines: &mut impl Iterator<Item = &'a str>) -> HeaderMap {
     let fields = lines.take_while(|line| !line.is_empty()).filter_map(|line| line.split_once(':'));
     let mut headers = HeaderMap::new();
     for (name, value) in fields {
@@ -58,16 +63,16 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
         #[test]
-        fn nothing_is_too_strange(
+        fn unusual_fields_do_not_panic(
             uri in "(http://[a-z:\\[\\]@.0-9]{0,12}/?|/|\\*)[ -~]{0,10}",
-            asked in prop::collection::vec(field(), 0..8),
-            answered in prop::collection::vec(field(), 0..8),
+            request in prop::collection::vec(field(), 0..8),
+            response in prop::collection::vec(field(), 0..8),
         ) {
-            super::message(format!("{uri}\n{}\n\n{}\n", asked.join("\n"), answered.join("\n")).as_bytes());
+            super::message(format!("{uri}\n{}\n\n{}\n", request.join("\n"), response.join("\n")).as_bytes());
         }
 
         #[test]
-        fn nor_is_anything_else(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
             super::message(&bytes);
         }
     }

@@ -1,7 +1,7 @@
-//! A connection as the HTTP machinery sees it. As everywhere in the house it is closed with a reset unless it has been shut down: an end whose
-//! message has no length must not take a break for its end.
+//! A leg as a stream for hyper. As everywhere in Tandem it is reset when it is dropped before it
+//! was shut down: a peer that reads a body without a length must not take an abort for the end.
 
-use crate::limits::PIECE;
+use crate::limits::READ_BYTES;
 use bytes::{Buf as _, Bytes};
 use socket2::{SockRef, Socket};
 use std::{
@@ -16,96 +16,113 @@ use tokio::{
     time::{Sleep, timeout},
 };
 
-/// How long, and how much, a peer is still listened to after all has been said to it: closing on what it has sent would reset what it has not
-/// read yet.
-const FAREWELL: (Duration, u64) = (Duration::from_secs(5), 8 << 20);
+/// How long a leg that has been shut down is still read (linger). Closing it with unread data in
+/// its receive queue would send a reset, which could destroy what the peer has not read yet.
+const LINGER: Duration = Duration::from_secs(5);
+/// Bytes that are read and discarded in that time, at most.
+const LINGER_BYTES: u64 = 8 << 20;
+const LINGER_BUFFER: usize = 16 * 1024;
 
-/// See the module.
+/// A TCP connection, with bytes that were read from it before, and a timeout for writes.
 #[derive(Debug)]
-pub(crate) struct Leg {
+pub(crate) struct LegStream {
     stream: Option<TcpStream>,
-    /// What has been read of it before.
-    first: Bytes,
-    /// How long the peer may take nothing.
-    patience: Duration,
-    stalled: Option<Pin<Box<Sleep>>>,
-    shut: bool,
-    heard_all: bool,
+    /// Bytes that were read before: they are returned first.
+    read_ahead: Bytes,
+    /// How long a write may be blocked.
+    write_timeout: Duration,
+    /// Runs while a write is blocked.
+    write_deadline: Option<Pin<Box<Sleep>>>,
+    /// Whether it has been shut down for writing.
+    is_shut: bool,
+    /// Whether the peer's FIN has been read.
+    at_eof: bool,
 }
 
-/// A socket that does not block, for tokio.
-pub(crate) fn stream(socket: Socket) -> io::Result<TcpStream> {
+/// Registers a non-blocking socket with the runtime.
+///
+/// # Errors
+/// When the socket cannot be registered.
+pub(crate) fn register(socket: Socket) -> io::Result<TcpStream> {
     TcpStream::from_std(socket.into())
 }
 
-/// Lets a connection close as others do, once all has been said.
-pub(crate) fn close_gently(stream: &TcpStream) -> io::Result<()> {
+/// Lets a connection close with a FIN instead of a reset.
+///
+/// # Errors
+/// When the socket option cannot be set.
+pub(crate) fn disable_reset_on_close(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_linger(None)
 }
 
-impl Leg {
-    pub(crate) fn new(stream: TcpStream, first: Bytes, patience: Duration) -> Self {
-        Leg { stream: Some(stream), first, patience, stalled: None, shut: false, heard_all: false }
+impl LegStream {
+    /// A stream that returns `read_ahead` first, and fails when a write is blocked for
+    /// `write_timeout`.
+    pub(crate) fn new(stream: TcpStream, read_ahead: Bytes, write_timeout: Duration) -> Self {
+        LegStream { stream: Some(stream), read_ahead, write_timeout, write_deadline: None, is_shut: false, at_eof: false }
     }
 
-    /// It, after more that has been read of it before.
-    pub(crate) fn after(mut self, read: Bytes) -> Self {
-        self.first = [read, std::mem::take(&mut self.first)].concat().into();
+    /// Puts back bytes that were read from it.
+    pub(crate) fn unread(mut self, bytes: Bytes) -> Self {
+        self.read_ahead = [bytes, std::mem::take(&mut self.read_ahead)].concat().into();
         self
     }
 
-    /// The connection, and what has been read of it and not been taken.
+    /// The connection, and the bytes that were read ahead. None after the stream has been taken.
     pub(crate) fn into_parts(mut self) -> Option<(TcpStream, Bytes)> {
-        Some((self.stream.take()?, std::mem::take(&mut self.first)))
+        Some((self.stream.take()?, std::mem::take(&mut self.read_ahead)))
     }
 
     fn stream(&mut self) -> io::Result<Pin<&mut TcpStream>> {
         self.stream.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// What came of a write, unless nothing comes of it for too long.
-    fn watched<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    /// The outcome of a write, or an error when writes are blocked for too long.
+    fn with_write_timeout<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if outcome.is_ready() {
-            self.stalled = None;
+            self.write_deadline = None;
             return outcome;
         }
-        let patience = self.patience;
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
-        match stalled.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes nothing"))),
+        let write_timeout = self.write_timeout;
+        let deadline = self.write_deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(write_timeout)));
+        match deadline.as_mut().poll(cx) {
+            Poll::Ready(()) => {
+                let text = format!("the peer has read nothing for {} s", write_timeout.as_secs_f64());
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, text)))
+            }
             Poll::Pending => Poll::Pending,
         }
     }
 }
 
-impl AsyncRead for Leg {
+impl AsyncRead for LegStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if !self.first.is_empty() {
-            let length = self.first.len().min(buffer.remaining());
-            buffer.put_slice(&self.first[..length]);
-            self.first.advance(length);
+        if !self.read_ahead.is_empty() {
+            let length = self.read_ahead.len().min(buffer.remaining());
+            buffer.put_slice(&self.read_ahead[..length]);
+            self.read_ahead.advance(length);
             return Poll::Ready(Ok(()));
         }
-        // hyper's read buffer grows to twice what one read returns: see `limits::CONNECTION`.
-        let most = buffer.remaining().min(PIECE);
-        let mut piece = ReadBuf::new(buffer.initialize_unfilled_to(most));
-        let outcome = self.stream()?.poll_read(cx, &mut piece);
-        let length = piece.filled().len();
+        // hyper's read buffer grows to twice what one read returns: see `limits::CONNECTION_BYTES`.
+        let most = buffer.remaining().min(READ_BYTES);
+        let mut part = ReadBuf::new(buffer.initialize_unfilled_to(most));
+        let outcome = self.stream()?.poll_read(cx, &mut part);
+        let length = part.filled().len();
         buffer.advance(length);
-        self.heard_all |= matches!(outcome, Poll::Ready(Ok(()))) && length == 0 && most > 0;
+        self.at_eof |= matches!(outcome, Poll::Ready(Ok(()))) && length == 0 && most > 0;
         outcome
     }
 }
 
-impl AsyncWrite for Leg {
+impl AsyncWrite for LegStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let outcome = self.stream()?.poll_write(cx, bytes);
-        self.watched(cx, outcome)
+        self.with_write_timeout(cx, outcome)
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, pieces: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        let outcome = self.stream()?.poll_write_vectored(cx, pieces);
-        self.watched(cx, outcome)
+    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, slices: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let outcome = self.stream()?.poll_write_vectored(cx, slices);
+        self.with_write_timeout(cx, outcome)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -118,28 +135,32 @@ impl AsyncWrite for Leg {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(stream) = &self.stream {
-            close_gently(stream)?;
+            disable_reset_on_close(stream)?;
         }
-        self.shut = true;
+        self.is_shut = true;
         self.stream()?.poll_shutdown(cx)
     }
 }
 
-impl Drop for Leg {
+impl Drop for LegStream {
     fn drop(&mut self) {
-        let Some(mut stream) = self.stream.take().filter(|_| self.shut && !self.heard_all) else { return };
+        let Some(stream) = self.stream.take().filter(|_| self.is_shut && !self.at_eof) else { return };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                let (mut left, mut part) = (FAREWELL.1, vec![0; 16 * 1024]);
-                let listen = async {
-                    while let Ok(length @ 1..) = stream.read(&mut part).await
-                        && left > 0
-                    {
-                        left = left.saturating_sub(length as u64);
-                    }
-                };
-                let _ = timeout(FAREWELL.0, listen).await;
-            });
+            runtime.spawn(linger(stream));
         }
     }
+}
+
+/// Reads and discards what the peer still sends, within bounds, then closes the connection.
+async fn linger(mut stream: TcpStream) {
+    let mut buffer = vec![0; LINGER_BUFFER];
+    let mut remaining = LINGER_BYTES;
+    let discard = async {
+        while let Ok(length @ 1..) = stream.read(&mut buffer).await
+            && remaining > 0
+        {
+            remaining = remaining.saturating_sub(length as u64);
+        }
+    };
+    let _ = timeout(LINGER, discard).await;
 }

@@ -1,16 +1,17 @@
-//! A request as it goes on to its server.
+//! A client's request, and the request that is forwarded to its server.
 
 use crate::{
-    admission::Exchange,
-    blob::{End, Writer},
-    body::{Body, Flow, Part, Source, read_out},
-    fields::{self, Target},
-    negotiate, semantics,
-    server_pool::Where,
-    shared::Caller,
+    admission::RequestReservation,
+    blob::{BlobEnd, BlobWriter},
+    body::{BodyPart, BodyStream, IncomingBody, MessageBody, send_rest, stream_blob},
+    client::Client,
+    conditions::PRECONDITIONS,
+    fields, negotiate, semantics,
+    server_pool::ServerAddress,
+    target::TargetResource,
 };
 use hyper::{
-    HeaderMap, Method, Request, Uri,
+    HeaderMap, Method, Request, StatusCode, Uri,
     body::{Body as _, Incoming},
     header::{
         ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderName, HeaderValue, RANGE, TE, TRANSFER_ENCODING, UPGRADE,
@@ -23,60 +24,63 @@ use std::{
 };
 use tokio::{sync::oneshot, time::timeout};
 
-/// How long a client that wants to be asked for its body waits for its server to do so, before it is asked here.
-const EXPECTED: Duration = Duration::from_secs(1);
+/// How long the server of a request with `Expect: 100-continue` may take to send a 100. Then the
+/// client gets one from this proxy (RFC 9110 §10.1.1).
+const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A request that came.
-pub(crate) struct Asked {
+/// A request as received, without hop-by-hop fields.
+pub(crate) struct ClientRequest {
     pub(crate) parts: Parts,
-    pub(crate) target: Target,
-    /// As the rules of caching are asked about it.
-    pub(crate) question: Request<()>,
-    /// None when it has none, or when it has gone on.
+    pub(crate) target: TargetResource,
+    /// The request that the caching rules see.
+    pub(crate) presented: Request<()>,
+    /// None when it has none, or when that has been forwarded.
     pub(crate) body: Option<Incoming>,
-    /// The codings that the client accepts, before its server is told of them in other words.
-    pub(crate) accepted: HeaderMap,
-    /// Its reservation.
-    pub(crate) exchange: Arc<Exchange>,
-    /// Protocol that the connection is to go on with.
+    /// `Accept-Encoding` as received. In `parts` it may have a canonical spelling.
+    pub(crate) accept_encoding: HeaderMap,
+    pub(crate) reservation: Arc<RequestReservation>,
+    /// The protocol to which the client asks to switch.
     pub(crate) upgrade: Option<HeaderValue>,
-    wants_trailers: bool,
+    accepts_trailers: bool,
     had_body: bool,
 }
 
-impl Asked {
-    /// Where it goes on to.
-    pub(crate) fn destination(&self, caller: &Caller) -> Where {
-        Where::of(caller.server, &self.target.authority, 80)
-    }
-
-    pub(crate) fn new(caller: &Caller, mut parts: Parts, body: Incoming, target: Target, exchange: Arc<Exchange>) -> Self {
+impl ClientRequest {
+    pub(crate) fn new(
+        client: &Client,
+        mut parts: Parts,
+        body: Incoming,
+        target: TargetResource,
+        reservation: Arc<RequestReservation>,
+    ) -> Self {
         let body = (!body.is_end_stream()).then_some(body);
-        let names = |field: &HeaderName, word: &str| negotiate::tokens(&parts.headers, field).any(|token| token.eq_ignore_ascii_case(word));
-        let upgrade = parts.headers.get(UPGRADE).filter(|_| names(&CONNECTION, "upgrade")).cloned();
-        // HTTP/2 in clear text begins otherwise, and need not be understood further on.
-        let upgrade = upgrade.filter(|to| !to.as_bytes().eq_ignore_ascii_case(b"h2c"));
-        let wants_trailers = names(&TE, "trailers");
-        let accepted = parts.headers.get_all(ACCEPT_ENCODING).iter().map(|value| (ACCEPT_ENCODING, value.clone())).collect();
-        fields::strip(&mut parts.headers);
+        let lists = |field: &HeaderName, word: &str| {
+            negotiate::list_elements(&parts.headers, field).any(|element| element.eq_ignore_ascii_case(word))
+        };
+        let upgrade = parts.headers.get(UPGRADE).filter(|_| lists(&CONNECTION, "upgrade")).cloned();
+        // The upgrade to clear-text HTTP/2 is obsolete (RFC 9113 §3.1), and not forwarded.
+        let upgrade = upgrade.filter(|protocol| !protocol.as_bytes().eq_ignore_ascii_case(b"h2c"));
+        let accepts_trailers = lists(&TE, "trailers");
+        let accept_encoding = parts.headers.get_all(ACCEPT_ENCODING).iter().map(|value| (ACCEPT_ENCODING, value.clone())).collect();
+        fields::strip_hop_by_hop(&mut parts.headers);
         parts.headers.remove(HOST);
-        if let Some(codings) = negotiate::told_of_codings(&parts.headers) {
+        if let Some(codings) = negotiate::canonical_accept_encoding(&parts.headers) {
             parts.headers.insert(ACCEPT_ENCODING, codings);
         }
-        // HTTP/2 may send them apart, HTTP/1.1 may not (RFC 9113 §8.2.3).
-        let crumbs: Vec<&[u8]> = parts.headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
-        if crumbs.len() > 1
-            && let Ok(cookie) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]))
-        {
-            parts.headers.insert(COOKIE, cookie);
-        }
-        let question = semantics::question(&target, &parts.headers);
-        fields::add_via(&mut parts.headers, parts.version, &caller.house.name);
+        join_cookies(&mut parts.headers);
+        let presented = semantics::presented_request(&target, &parts.headers);
+        fields::add_via(&mut parts.headers, parts.version, &client.shared.pseudonym);
         let had_body = body.is_some();
-        Asked { parts, target, question, body, accepted, exchange, upgrade, wants_trailers, had_body }
+        ClientRequest { parts, target, presented, body, accept_encoding, reservation, upgrade, accepts_trailers, had_body }
     }
 
-    /// Whether its answer may be for others: a body would have its say in what it asks for.
+    /// The server that the request is forwarded to.
+    pub(crate) fn server(&self, client: &Client) -> ServerAddress {
+        client.server_of(&self.target)
+    }
+
+    /// Whether the response may be stored for others: a GET without a body, which could change the
+    /// response.
     pub(crate) fn is_get(&self) -> bool {
         self.parts.method == Method::GET && !self.had_body
     }
@@ -85,128 +89,157 @@ impl Asked {
         self.parts.method == Method::HEAD
     }
 
+    /// Its fields, as they are forwarded.
     pub(crate) fn headers(&self) -> &HeaderMap {
         &self.parts.headers
     }
 
-    /// Whether it asks for a part only, or only on a condition.
-    pub(crate) fn is_special(&self) -> bool {
-        semantics::CONDITIONS.iter().chain(&[RANGE]).any(|name| self.headers().contains_key(name))
+    /// Whether it is conditional, or asks for a range.
+    pub(crate) fn is_conditional_or_range(&self) -> bool {
+        PRECONDITIONS.iter().chain(&[RANGE]).any(|name| self.headers().contains_key(name))
     }
 
-    /// It, without a body, for its server; with `validation` in the place of its own conditions where that is given.
-    pub(crate) fn bare(&self, validation: Option<&[(HeaderName, HeaderValue)]>) -> Request<Body> {
-        let mut request = Request::new(Body::empty());
-        *request.method_mut() = self.parts.method.clone();
-        *request.uri_mut() = self.target.origin_form().unwrap_or_else(|| Uri::from_static("/"));
+    /// The request for the server, without a body. `validation`, if given, replaces its own
+    /// conditions.
+    pub(crate) fn without_body(&self, validation: Option<&[(HeaderName, HeaderValue)]>) -> Request<MessageBody> {
         let mut headers = self.parts.headers.clone();
         if let Some(host) = self.target.host() {
             headers.insert(HOST, host);
         }
-        // Of a method that is expected to have a body some servers want to hear that it has none (RFC 9110 §8.6).
+        // A method that usually has a body needs a length to say that it has none (RFC 9110 §8.6).
         if !self.had_body && matches!(self.parts.method, Method::POST | Method::PUT | Method::PATCH) {
             headers.insert(CONTENT_LENGTH, HeaderValue::from(0));
         }
-        if self.wants_trailers {
+        if self.accepts_trailers {
             headers.insert(TE, HeaderValue::from_static("trailers"));
             headers.insert(CONNECTION, HeaderValue::from_static("te"));
         }
-        if let Some(to) = &self.upgrade {
-            headers.insert(UPGRADE, to.clone());
+        if let Some(protocol) = &self.upgrade {
+            headers.insert(UPGRADE, protocol.clone());
             headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         }
         if let Some(validation) = validation {
-            semantics::CONDITIONS.iter().chain(&[RANGE]).for_each(|name| drop(headers.remove(name)));
+            PRECONDITIONS.iter().chain(&[RANGE]).for_each(|name| drop(headers.remove(name)));
             validation.iter().for_each(|(name, value)| drop(headers.insert(name, value.clone())));
         }
+        let mut request = Request::new(MessageBody::empty());
+        *request.method_mut() = self.parts.method.clone();
+        *request.uri_mut() = self.target.origin_form().unwrap_or_else(|| Uri::from_static("/"));
         *request.headers_mut() = headers;
         request
     }
 
-    /// It, with its body, for its server; and since when nothing of that has moved.
-    pub(crate) async fn whole(&mut self, caller: &Caller) -> (Request<Body>, impl Fn() -> Duration + use<>) {
-        let moved = Arc::new(Mutex::new(Instant::now()));
-        let look = moved.clone();
-        let waited = move || look.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
-        let mut request = self.bare(None);
-        let Some(body) = self.body.take() else { return (request, waited) };
-        let patience = caller.house.config.patience;
-        let window = self.exchange.window();
-        let source = Source { body, lease: None, patience, counters: caller.house.counters.clone(), came: None, window };
-        let flow = if caller.house.config.hold {
-            // The client is asked for all of it here and now.
-            request.headers_mut().remove(EXPECT);
-            stored(caller, source).await
-        } else if request.headers().contains_key(EXPECT) {
-            let (tell, told) = oneshot::channel();
-            let tell = Mutex::new(Some(tell));
-            hyper::ext::on_informational(&mut request, move |answer| {
-                if answer.status() == hyper::StatusCode::CONTINUE
-                    && let Some(tell) = tell.lock().unwrap_or_else(PoisonError::into_inner).take()
-                {
-                    let _ = tell.send(());
-                }
-            });
-            // When it has been answered without its body nobody takes that any more.
-            source.flow_from(async move { !matches!(timeout(EXPECTED, told).await, Ok(Err(_))) })
-        } else {
-            source.flow()
+    /// The request for the server, with its body; and a function that returns for how long the body
+    /// has made no progress.
+    pub(crate) async fn with_body(&mut self, client: &Client) -> (Request<MessageBody>, impl Fn() -> Duration + use<>) {
+        let last_progress = Arc::new(Mutex::new(Instant::now()));
+        let clock = last_progress.clone();
+        let stalled_for = move || clock.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
+        let mut request = self.without_body(None);
+        let Some(body) = self.body.take() else { return (request, stalled_for) };
+        let source = IncomingBody {
+            body,
+            connection: None,
+            timeout: client.shared.config.patience,
+            counters: client.shared.counters.clone(),
+            received: None,
+            window: self.reservation.window(),
         };
-        if flow.length.is_none() {
-            // Said outright, since there are methods that are not expected to have a body.
+        let stream = if client.shared.config.hold {
+            // The body is received before the request is forwarded: the client gets its 100 from
+            // here.
+            request.headers_mut().remove(EXPECT);
+            hold(client, source).await
+        } else if request.headers().contains_key(EXPECT) {
+            source.into_stream_when(expects_body(&mut request))
+        } else {
+            source.into_stream()
+        };
+        if stream.length.is_none() {
+            // Set explicitly, since not every method is expected to have a body.
             request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
-        let body = Body::flow(watched(flow, moved));
-        (request.map(|_| body), waited)
+        let body = MessageBody::stream(track_progress(stream, last_progress));
+        (request.map(|_| body), stalled_for)
     }
 }
 
-/// A flow whose every part is noted when it is taken.
-fn watched(mut source: Flow, moved: Arc<Mutex<Instant>>) -> Flow {
-    let (sender, flow) = Flow::channel(source.length);
+/// Joins several `Cookie` fields, which HTTP/2 permits and HTTP/1.1 does not (RFC 9113 §8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let cookies: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if cookies.len() > 1
+        && let Ok(joined) = HeaderValue::from_bytes(&cookies.join(&b"; "[..]))
+    {
+        headers.insert(COOKIE, joined);
+    }
+}
+
+/// Waits until the server of `request` wants its body: it has sent a 100, or nothing for a while.
+/// Returns false when it has sent its final response without a 100.
+fn expects_body(request: &mut Request<MessageBody>) -> impl Future<Output = bool> + Send + use<> {
+    let (sender, receiver) = oneshot::channel();
+    let sender = Mutex::new(Some(sender));
+    hyper::ext::on_informational(request, move |response| {
+        if response.status() == StatusCode::CONTINUE
+            && let Some(sender) = sender.lock().unwrap_or_else(PoisonError::into_inner).take()
+        {
+            let _ = sender.send(());
+        }
+    });
+    // hyper drops the callback with the sender once the final response is there.
+    async move { !matches!(timeout(CONTINUE_TIMEOUT, receiver).await, Ok(Err(_))) }
+}
+
+/// Passes a stream on, and notes the time at which each part is taken.
+fn track_progress(mut source: BodyStream, last_progress: Arc<Mutex<Instant>>) -> BodyStream {
+    let (sender, stream) = BodyStream::channel(source.length);
     tokio::spawn(async move {
         loop {
             let part = tokio::select! {
                 part = source.next() => part,
                 () = sender.closed() => return,
             };
-            let last = !matches!(part, Ok(Part::Bytes(_)));
-            let taken = sender.send(part).await;
-            *moved.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-            if taken.is_err() || last {
+            let is_last = !matches!(part, Ok(BodyPart::Data(_)));
+            let sent = sender.send(part).await;
+            *last_progress.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+            if sent.is_err() || is_last {
                 return;
             }
         }
     });
-    flow
+    stream
 }
 
-/// What comes, once all of it has come; what is too much for that, from when there is no more room.
-async fn stored(caller: &Caller, mut source: Source) -> Flow {
-    let (length, window) = (source.length(), source.window.another());
-    let Some(mut writer) = Writer::new(caller.house.room(), length) else { return source.flow() };
+/// Receives a whole body before it is forwarded. What exceeds the storage is streamed.
+async fn hold(client: &Client, mut source: IncomingBody) -> BodyStream {
+    let announced_length = source.length();
+    let window = source.window.sibling();
+    let Some(mut writer) = BlobWriter::new(client.shared.quota(), announced_length) else { return source.into_stream() };
     let reader = writer.blob().reader();
     let blob = writer.blob().clone();
-    let beyond = loop {
+    let overflow = loop {
         match source.next().await {
-            Ok(Part::Bytes(bytes)) => {
-                if !writer.push(&bytes).await {
-                    break Some(rest(source, Part::Bytes(bytes)));
+            Ok(BodyPart::Data(bytes)) => {
+                if !writer.append(&bytes).await {
+                    break Some(stream_rest(source, BodyPart::Data(bytes)));
                 }
             }
-            Ok(Part::End(trailers)) => break writer.finish(trailers).await.err().map(|trailers| rest(source, Part::End(trailers))),
+            Ok(BodyPart::End(trailers)) => {
+                let unstored = writer.finish(trailers).await.err();
+                break unstored.map(|trailers| stream_rest(source, BodyPart::End(trailers)));
+            }
             Err(_) => break None,
         }
     };
-    let length = if matches!(blob.end(), Some(End::Whole(_))) { Some(blob.length()) } else { length };
-    let mut flow = read_out(reader, 0, None, beyond, window);
-    flow.length = length;
-    flow
+    let length = if matches!(blob.end(), Some(BlobEnd::Complete(_))) { Some(blob.length()) } else { announced_length };
+    let mut stream = stream_blob(reader, 0, None, overflow, window);
+    stream.length = length;
+    stream
 }
 
-/// What did not fit into a blob: this part, and all that comes after it.
-fn rest(mut source: Source, first: Part) -> Flow {
-    let (sender, flow) = Flow::channel(None);
-    tokio::spawn(async move { crate::body::send_rest(&mut source, first, &sender).await });
-    flow
+/// Streams what did not fit into a blob: `first`, and everything after it.
+fn stream_rest(mut source: IncomingBody, first: BodyPart) -> BodyStream {
+    let (sender, stream) = BodyStream::channel(None);
+    tokio::spawn(async move { send_rest(&mut source, first, &sender).await });
+    stream
 }

@@ -1,19 +1,22 @@
-//! An answer that is stored, or being stored, as the client wants it: all of it or a part, as it came, compressed, or as a smaller picture.
+//! The response to a client: a stored response, whole or in part, unchanged, compressed or as a
+//! smaller picture.
 
 use crate::{
-    access_log::From,
-    blob::{End, Reader},
-    body::{Body, Flow, Packing, read_out},
+    blob::{BlobEnd, BlobReader, Medium},
+    body::{BodyStream, Compression, MessageBody, stream_blob},
+    cache_status::{CACHE_STATUS, CacheOutcome},
+    client::Client,
+    conditions::{self, RequestedRange},
     error_response::ErrorResponse,
     fields,
-    limits::WINDOW,
-    negotiate, picture_protocol,
-    pictures::{Smaller, Wanted},
-    reply::{CACHE_STATUS, Reply},
-    request::Asked,
-    semantics::{self, Entry, Part, directive},
-    shared::Caller,
-    shrink::Kind,
+    limits::BODY_WINDOW,
+    negotiate,
+    picture_protocol::MAX_PICTURE_BYTES,
+    pictures::{PictureRequest, Unchanged},
+    reply::{Reply, ReplyResult},
+    request::ClientRequest,
+    semantics::{StoredResponse, cache_directive},
+    shrink::PictureFormat,
 };
 use hyper::{
     HeaderMap, Response, StatusCode, Version,
@@ -24,265 +27,310 @@ use hyper::{
 };
 use std::{sync::Arc, time::SystemTime};
 
-/// Bodies that are smaller are not compressed.
-const LEAST: u64 = 256;
+/// Size of a body that is compressed, bytes at least.
+const MIN_COMPRESSED_BYTES: u64 = 256;
 
-/// An answer, and where it is read.
-pub(crate) struct Given {
-    pub(crate) entry: Arc<Entry>,
-    pub(crate) from: From,
-    /// What of it is read from its beginning; it is held from the moment on at which the answer was found.
-    pub(crate) reader: Reader,
-    /// What did not fit.
-    pub(crate) beyond: Option<Flow>,
+/// A response that is in the store, or on its way there.
+pub(crate) struct SelectedResponse {
+    pub(crate) stored: Arc<StoredResponse>,
+    pub(crate) outcome: CacheOutcome,
+    /// Reads the body from its beginning. It prevents the eviction of the response.
+    pub(crate) reader: BlobReader,
+    /// The part of the body that did not fit into the storage.
+    pub(crate) overflow: Option<BodyStream>,
 }
 
-/// See the module.
-pub(crate) async fn give(caller: &Arc<Caller>, asked: &Asked, given: Given) -> Reply {
-    let Given { entry, from, reader, beyond } = given;
-    let (house, now) = (&caller.house, SystemTime::now());
-    let mut headers = entry.headers.clone();
-    if from != From::Miss {
-        headers.insert(AGE, HeaderValue::from(entry.age(now)));
+impl SelectedResponse {
+    /// A response from the store.
+    pub(crate) fn new(stored: Arc<StoredResponse>, outcome: CacheOutcome) -> Self {
+        SelectedResponse { reader: stored.blob.reader(), stored, outcome, overflow: None }
     }
-    if let Ok(value) = HeaderValue::from_str(&format!("{}; {}", house.name, status_of(from, &entry, now))) {
+}
+
+/// The formats of a picture that this client can get.
+struct PictureFormats {
+    original: PictureFormat,
+    /// Those that it may be transcoded to, the best first; at least one.
+    accepted: Vec<PictureFormat>,
+}
+
+/// Makes the response to `request` from a stored response.
+///
+/// # Errors
+/// 502 when responses are held until they are complete, and the server broke off.
+pub(crate) async fn respond(client: &Arc<Client>, request: &ClientRequest, selected: SelectedResponse) -> ReplyResult {
+    let SelectedResponse { stored, outcome, reader, overflow } = selected;
+    let mut headers = response_headers(client, request, &stored, outcome);
+    if stored.status == StatusCode::OK && conditions::is_not_modified(request.headers(), &stored.headers) {
+        return Ok(Reply::unchanged(not_modified(request, headers), outcome));
+    }
+    if client.shared.config.hold && matches!(stored.blob.ended().await, BlobEnd::Aborted) {
+        return Err(ErrorResponse::new(StatusCode::BAD_GATEWAY, "the server broke off in the middle of its response"));
+    }
+    let formats = picture_formats(client, request, &stored, &headers);
+    // A client may have the beginning of a smaller picture: a range of the original would not fit
+    // to it. It gets a range only if it names the entity tag of the original.
+    let wants_range = request.headers().contains_key(RANGE)
+        && (formats.is_none() || conditions::if_range_matches_etag(request.headers(), &stored.headers));
+    if let Some(formats) = formats.as_ref().filter(|_| request.is_get() && !wants_range)
+        && let Some(response) = picture(client, request, &stored, formats, &mut headers).await
+    {
+        return Ok(Reply { response, outcome, form: "picture" });
+    }
+    if wants_range
+        && stored.status == StatusCode::OK
+        && let Some(length) = stored.blob.known_length()
+    {
+        match conditions::requested_range(&request.parts, &stored.headers, length) {
+            RequestedRange::Whole => {}
+            RequestedRange::Bytes(first, last) => {
+                let body = stream_blob(reader, first, Some(last + 1 - first), None, request.reservation.window());
+                return Ok(Reply::unchanged(partial_content(headers, (first, last), length, body), outcome));
+            }
+            RequestedRange::Unsatisfiable => return Ok(Reply::unchanged(range_not_satisfiable(headers, length), outcome)),
+        }
+    }
+    Ok(whole(client, request, SelectedResponse { stored, outcome, reader, overflow }, headers, formats.is_some()))
+}
+
+/// The fields of a response from the store, before its form is chosen.
+fn response_headers(client: &Client, request: &ClientRequest, stored: &StoredResponse, outcome: CacheOutcome) -> HeaderMap {
+    let pseudonym = &client.shared.pseudonym;
+    let now = SystemTime::now();
+    let mut headers = stored.headers.clone();
+    if outcome != CacheOutcome::Miss {
+        headers.insert(AGE, HeaderValue::from(stored.age(now)));
+    }
+    if let Ok(value) = HeaderValue::from_str(&format!("{pseudonym}; {}", cache_status(outcome, stored, now))) {
         headers.append(CACHE_STATUS, value);
     }
-    fields::add_via(&mut headers, Version::HTTP_11, &house.name);
-    say_what_varies(caller, asked, entry.status, &mut headers, true);
-    if entry.status == StatusCode::OK && semantics::is_there_already(asked.headers(), &entry.headers) {
-        return Ok((not_modified(asked, headers), from, ""));
-    }
-    if house.config.hold && matches!(entry.blob.ended().await, End::Cut) {
-        return Err(ErrorResponse { status: StatusCode::BAD_GATEWAY, text: "its server broke off in the middle of it".into() });
-    }
-    let other = other_kinds(caller, asked, &entry, &headers);
-    // Who may have the beginning of a smaller picture is given all of one: a part of what that was made of would not fit to it.
-    let in_parts = asked.headers().contains_key(RANGE) && (other.is_none() || semantics::has_this(asked.headers(), &entry.headers));
-    if let Some((kind, kinds)) = other.as_ref().filter(|_| asked.is_get() && !in_parts)
-        && let Some(smaller) = picture(caller, asked, &entry, *kind, kinds, &mut headers).await
-    {
-        return Ok((smaller, from, "picture"));
-    }
-    let length = entry.blob.known_length();
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = entry.status;
-    if in_parts
-        && entry.status == StatusCode::OK
-        && let Some(length) = length
-    {
-        match semantics::part(&asked.parts, &entry.headers, length) {
-            Part::Whole => {}
-            Part::Range(first, last) => {
-                *response.status_mut() = StatusCode::PARTIAL_CONTENT;
-                if let Ok(range) = HeaderValue::from_str(&format!("bytes {first}-{last}/{length}")) {
-                    headers.insert(CONTENT_RANGE, range);
-                }
-                *response.headers_mut() = headers;
-                *response.body_mut() = Body::flow(read_out(reader, first, Some(last + 1 - first), None, asked.exchange.window()));
-                return Ok((response, from, ""));
-            }
-            Part::Beyond => {
-                *response.status_mut() = StatusCode::RANGE_NOT_SATISFIABLE;
-                if let Ok(range) = HeaderValue::from_str(&format!("bytes */{length}")) {
-                    headers.insert(CONTENT_RANGE, range);
-                }
-                headers.remove(CONTENT_TYPE);
-                *response.headers_mut() = headers;
-                return Ok((response, from, ""));
-            }
-        }
-    }
-    let packing = compression(caller, asked, entry.status, &mut headers, length);
-    let form = packing.as_ref().map_or("", |packing| packing.coding.name());
-    if asked.is_head() {
-        if other.is_some() {
-            weaken(&mut headers);
-        }
-        if let Some(length) = length.filter(|_| packing.is_none() && other.is_none()) {
-            headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
-        }
-    } else {
-        let mut flow = read_out(reader, 0, None, beyond, asked.exchange.window());
-        // Trailers come with chunks alone.
-        flow.length = length.filter(|_| !matches!(entry.blob.end(), Some(End::Whole(Some(_)))));
-        if let Some(packing) = packing {
-            flow = flow.compressed(packing, house.counters.clone());
-        }
-        *response.body_mut() = Body::flow(flow);
-    }
-    *response.headers_mut() = headers;
-    Ok((response, from, form))
+    fields::add_via(&mut headers, Version::HTTP_11, pseudonym);
+    add_negotiated_vary(client, request, stored.status, &mut headers, true);
+    headers
 }
 
-/// What `Cache-Status` says of it.
-fn status_of(from: From, entry: &Entry, now: SystemTime) -> String {
-    let ttl = entry.time_to_live(now);
-    match from {
-        From::Hit => format!("hit; ttl={ttl}"),
-        From::Revalidated => format!("fwd=stale; fwd-status=304; ttl={ttl}"),
-        From::Stale => "hit; detail=stand-in".into(),
+/// The parameters of `Cache-Status` (RFC 9211 §2).
+fn cache_status(outcome: CacheOutcome, stored: &StoredResponse, now: SystemTime) -> String {
+    let ttl = stored.time_to_live(now);
+    match outcome {
+        CacheOutcome::Hit => format!("hit; ttl={ttl}"),
+        CacheOutcome::Revalidated => format!("fwd=stale; fwd-status=304; ttl={ttl}"),
+        CacheOutcome::Stale => "hit; detail=stand-in".into(),
         _ => "fwd=uri-miss".into(),
     }
 }
 
-/// A 304 of an origin's for a client that may have been given another form of what it is about.
-pub(crate) fn pass_not_modified(caller: &Caller, asked: &Asked, headers: &mut HeaderMap) {
-    keep_tag(asked, headers);
-    // What it says takes the place of what was said before.
-    if headers.contains_key(VARY) {
-        let config = &caller.house.config;
-        for (_, on) in [(config.compress, "accept-encoding"), (config.pictures.is_some(), "accept")].iter().filter(|(may, _)| *may) {
-            add_vary(headers, on);
+/// A 206 with the bytes from `first` to `last` of a body of `length` bytes.
+fn partial_content(mut headers: HeaderMap, (first, last): (u64, u64), length: u64, body: BodyStream) -> Response<MessageBody> {
+    if let Ok(range) = HeaderValue::from_str(&format!("bytes {first}-{last}/{length}")) {
+        headers.insert(CONTENT_RANGE, range);
+    }
+    make(StatusCode::PARTIAL_CONTENT, headers, MessageBody::stream(body))
+}
+
+/// A 416 for a body of `length` bytes.
+fn range_not_satisfiable(mut headers: HeaderMap, length: u64) -> Response<MessageBody> {
+    if let Ok(range) = HeaderValue::from_str(&format!("bytes */{length}")) {
+        headers.insert(CONTENT_RANGE, range);
+    }
+    headers.remove(CONTENT_TYPE);
+    make(StatusCode::RANGE_NOT_SATISFIABLE, headers, MessageBody::empty())
+}
+
+/// The whole response, compressed where possible. `may_be_picture`: other requests for it may get a
+/// smaller picture.
+fn whole(client: &Arc<Client>, request: &ClientRequest, selected: SelectedResponse, mut headers: HeaderMap, may_be_picture: bool) -> Reply {
+    let SelectedResponse { stored, outcome, reader, overflow } = selected;
+    let length = stored.blob.known_length();
+    let compression = compression(client, request, stored.status, &mut headers, length);
+    let form = compression.as_ref().map_or("", |compression| compression.coding.name());
+    let body = if request.is_head() {
+        if may_be_picture {
+            weaken_etag(&mut headers);
         }
-    }
+        if let Some(length) = length.filter(|_| compression.is_none() && !may_be_picture) {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+        }
+        MessageBody::empty()
+    } else {
+        let mut stream = stream_blob(reader, 0, None, overflow, request.reservation.window());
+        // Trailers need chunked coding, and so a body without a known length.
+        stream.length = length.filter(|_| !matches!(stored.blob.end(), Some(BlobEnd::Complete(Some(_)))));
+        if let Some(compression) = compression {
+            stream = stream.compressed(compression, client.shared.counters.clone());
+        }
+        MessageBody::stream(stream)
+    };
+    Reply { response: make(stored.status, headers, body), outcome, form }
 }
 
-/// The tag stays as the client has it: that of another form is weak.
-fn keep_tag(asked: &Asked, headers: &mut HeaderMap) {
-    if let Some(tag) = headers.get(ETAG).and_then(|tag| tag.to_str().ok())
-        && !negotiate::tokens(asked.headers(), &IF_NONE_MATCH).any(|asked| asked == tag)
-    {
-        weaken(headers);
-    }
-}
-
-fn not_modified(asked: &Asked, mut headers: HeaderMap) -> Response<Body> {
-    keep_tag(asked, &mut headers);
-    for name in [CONTENT_TYPE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH] {
-        headers.remove(name);
-    }
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::NOT_MODIFIED;
+fn make(status: StatusCode, headers: HeaderMap, body: MessageBody) -> Response<MessageBody> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
 }
 
-/// Marks what is no longer the same byte for byte.
-fn weaken(headers: &mut HeaderMap) {
-    let weak = headers.get(ETAG).filter(|tag| !tag.as_bytes().starts_with(b"W/")).and_then(|tag| {
-        let weak = [b"W/", tag.as_bytes()].concat();
+/// Adjusts a 304 of a server for a client that may have the response in another form.
+pub(crate) fn adjust_not_modified(client: &Client, request: &ClientRequest, headers: &mut HeaderMap) {
+    restore_etag(request, headers);
+    // The client replaces its stored `Vary` by that of the 304 (RFC 9111 §3.2).
+    if headers.contains_key(VARY) {
+        let config = &client.shared.config;
+        if config.compress {
+            add_vary(headers, "accept-encoding");
+        }
+        if config.pictures.is_some() {
+            add_vary(headers, "accept");
+        }
+    }
+}
+
+/// Makes the entity tag of a 304 that which the client has: weak, where it has another form.
+fn restore_etag(request: &ClientRequest, headers: &mut HeaderMap) {
+    if let Some(etag) = headers.get(ETAG).and_then(|etag| etag.to_str().ok())
+        && !negotiate::list_elements(request.headers(), &IF_NONE_MATCH).any(|asked| asked == etag)
+    {
+        weaken_etag(headers);
+    }
+}
+
+/// A 304 for a response with these fields (RFC 9110 §15.4.5).
+fn not_modified(request: &ClientRequest, mut headers: HeaderMap) -> Response<MessageBody> {
+    restore_etag(request, &mut headers);
+    for name in [CONTENT_TYPE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH] {
+        headers.remove(name);
+    }
+    make(StatusCode::NOT_MODIFIED, headers, MessageBody::empty())
+}
+
+/// Makes the entity tag weak and excludes ranges: the body is no longer the same byte for byte (RFC
+/// 9110 §8.8.1).
+fn weaken_etag(headers: &mut HeaderMap) {
+    let weak = headers.get(ETAG).filter(|etag| !etag.as_bytes().starts_with(b"W/")).and_then(|etag| {
+        let weak = [b"W/", etag.as_bytes()].concat();
         HeaderValue::from_bytes(&weak).ok()
     });
     weak.into_iter().for_each(|weak| drop(headers.insert(ETAG, weak)));
     headers.insert(ACCEPT_RANGES, HeaderValue::from_static("none"));
 }
 
-fn add_vary(headers: &mut HeaderMap, on: &'static str) {
-    if !negotiate::tokens(headers, &VARY).any(|name| name == "*" || name.eq_ignore_ascii_case(on)) {
-        headers.append(VARY, HeaderValue::from_static(on));
+fn add_vary(headers: &mut HeaderMap, field: &'static str) {
+    if !negotiate::list_elements(headers, &VARY).any(|name| name == "*" || name.eq_ignore_ascii_case(field)) {
+        headers.append(VARY, HeaderValue::from_static(field));
     }
 }
 
-/// Says by what of a request others may be given another form of it; pictures have others only where they are stored.
-pub(crate) fn say_what_varies(caller: &Caller, asked: &Asked, status: StatusCode, headers: &mut HeaderMap, is_stored: bool) {
-    let (config, kind) = (&caller.house.config, negotiate::media_type(headers));
-    if !may_transform(asked, status, headers) {
+/// Adds the request fields by which this proxy chooses the form of a response to `Vary`. Only
+/// stored pictures are transcoded.
+pub(crate) fn add_negotiated_vary(client: &Client, request: &ClientRequest, status: StatusCode, headers: &mut HeaderMap, is_stored: bool) {
+    if !may_transform(request, status, headers) {
         return;
     }
-    if config.compress && negotiate::is_compressible(&kind) {
+    let config = &client.shared.config;
+    let media_type = negotiate::media_type(headers);
+    if config.compress && negotiate::is_compressible(&media_type) {
         add_vary(headers, "accept-encoding");
     }
-    if is_stored && config.pictures.is_some() && status == StatusCode::OK && Kind::of(&kind).is_some() {
+    if is_stored && config.pictures.is_some() && status == StatusCode::OK && PictureFormat::of(&media_type).is_some() {
         add_vary(headers, "accept");
     }
 }
 
-/// Whether a body may be given another form (RFC 9110 §7.7): nobody forbids it, and nobody would notice a difference who was not to.
-fn may_transform(asked: &Asked, status: StatusCode, headers: &HeaderMap) -> bool {
-    const SEALS: [HeaderName; 5] = [
+/// Whether a body may be transformed (RFC 9110 §7.7): it is whole, not encoded yet, no digest
+/// covers it, and neither side forbids it.
+fn may_transform(request: &ClientRequest, status: StatusCode, headers: &HeaderMap) -> bool {
+    const DIGESTS: [HeaderName; 5] = [
         HeaderName::from_static("content-md5"),
         HeaderName::from_static("digest"),
         HeaderName::from_static("content-digest"),
         HeaderName::from_static("repr-digest"),
         HeaderName::from_static("signature"),
     ];
-    let as_it_is = negotiate::tokens(headers, &CONTENT_ENCODING).all(|coding| coding.eq_ignore_ascii_case("identity"));
+    let is_plain = negotiate::list_elements(headers, &CONTENT_ENCODING).all(|coding| coding.eq_ignore_ascii_case("identity"));
     status != StatusCode::PARTIAL_CONTENT
-        && as_it_is
+        && is_plain
         && !headers.contains_key(CONTENT_RANGE)
-        && SEALS.iter().all(|seal| !headers.contains_key(seal))
-        && [headers, asked.headers()].iter().all(|headers| directive(headers, "no-transform").is_none())
+        && DIGESTS.iter().all(|digest| !headers.contains_key(digest))
+        && [headers, request.headers()].iter().all(|headers| cache_directive(headers, "no-transform").is_none())
 }
 
-/// What a body is to be compressed with, if at all: if there is room for that. The fields say so then.
+/// How a body is to be compressed, with the memory for that reserved; `headers` then say so. None
+/// where it is not compressed. `length` is that of the body, bytes, where it is known.
 pub(crate) fn compression(
-    caller: &Caller,
-    asked: &Asked,
+    client: &Client,
+    request: &ClientRequest,
     status: StatusCode,
     headers: &mut HeaderMap,
     length: Option<u64>,
-) -> Option<Packing> {
-    let possible = caller.house.config.compress && negotiate::is_compressible(&negotiate::media_type(headers));
-    if !possible || !may_transform(asked, status, headers) {
+) -> Option<Compression> {
+    let is_compressible = client.shared.config.compress && negotiate::is_compressible(&negotiate::media_type(headers));
+    if !is_compressible || !may_transform(request, status, headers) {
         return None;
     }
-    if asked.headers().contains_key(RANGE) || length.is_some_and(|length| length < LEAST) {
+    if request.headers().contains_key(RANGE) || length.is_some_and(|length| length < MIN_COMPRESSED_BYTES) {
         return None;
     }
-    let coding = negotiate::coding(&asked.accepted)?;
-    let room = caller.house.room();
-    let mut share = room.shares().0;
-    if !room.take(&mut share, coding.memory() + WINDOW as u64, false) {
+    let coding = negotiate::preferred_coding(&request.accept_encoding)?;
+    let quota = client.shared.quota();
+    let mut share = quota.empty_shares().memory;
+    if !quota.try_resize(&mut share, coding.memory() + BODY_WINDOW as u64, Medium::Memory) {
         return None;
     }
     headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
-    weaken(headers);
-    Some(Packing { coding, share })
+    weaken_etag(headers);
+    Some(Compression { coding, share })
 }
 
-/// The kind that a picture is of, and those that it may be made into for this client; none where it stays as it is.
-fn other_kinds(caller: &Caller, asked: &Asked, entry: &Entry, headers: &HeaderMap) -> Option<(Kind, Vec<Kind>)> {
-    let kind = Kind::of(&negotiate::media_type(headers)).filter(|_| caller.house.config.pictures.is_some())?;
-    let too_large = entry.blob.known_length().is_some_and(|length| length > picture_protocol::LARGEST);
-    if entry.status != StatusCode::OK || !may_transform(asked, entry.status, headers) || too_large {
+/// The formats of a response that is a picture. None where it passes unchanged for this client.
+fn picture_formats(client: &Client, request: &ClientRequest, stored: &StoredResponse, headers: &HeaderMap) -> Option<PictureFormats> {
+    let original = PictureFormat::of(&negotiate::media_type(headers)).filter(|_| client.shared.config.pictures.is_some())?;
+    let too_large = stored.blob.known_length().is_some_and(|length| length > MAX_PICTURE_BYTES);
+    if stored.status != StatusCode::OK || !may_transform(request, stored.status, headers) || too_large {
         return None;
     }
-    let taken = |kind: Kind, by_name| negotiate::accepts(asked.headers(), kind.media_type(), by_name);
-    let mut kinds = Vec::new();
-    // WebP only for those who say that they know it.
-    if taken(Kind::WebP, true) {
-        kinds.push(Kind::WebP);
+    let mut accepted = Vec::new();
+    if negotiate::accepts_by_name(request.headers(), PictureFormat::WebP.media_type()) {
+        accepted.push(PictureFormat::WebP);
     }
-    if taken(Kind::Jpeg, false) {
-        kinds.push(Kind::Jpeg);
+    if negotiate::accepts(request.headers(), PictureFormat::Jpeg.media_type()) {
+        accepted.push(PictureFormat::Jpeg);
     }
-    (!kinds.is_empty()).then_some((kind, kinds))
+    (!accepted.is_empty()).then_some(PictureFormats { original, accepted })
 }
 
-/// The answer with a smaller picture, where one comes out smaller.
+/// The response with a smaller picture; takes `headers` then. None where the picture passes
+/// unchanged.
 async fn picture(
-    caller: &Arc<Caller>,
-    asked: &Asked,
-    entry: &Arc<Entry>,
-    kind: Kind,
-    kinds: &[Kind],
+    client: &Arc<Client>,
+    request: &ClientRequest,
+    stored: &Arc<StoredResponse>,
+    formats: &PictureFormats,
     headers: &mut HeaderMap,
-) -> Option<Response<Body>> {
-    let house = &caller.house;
-    if !matches!(entry.blob.ended().await, End::Whole(_)) || entry.blob.length() > picture_protocol::LARGEST {
+) -> Option<Response<MessageBody>> {
+    let shared = &client.shared;
+    if !matches!(stored.blob.ended().await, BlobEnd::Complete(_)) || stored.blob.length() > MAX_PICTURE_BYTES {
         return None;
     }
-    let wanted = Wanted { from: kind, kinds, client: caller.client.ip() };
-    let (made, small, new) = match entry.pictures.smaller(&entry.blob, wanted, &house.transcoder, &house.room()).await {
-        Smaller::Made(made, small, new) => (made, small, new),
-        Smaller::NoPlace => {
-            house.counters.pictures_skipped.add(1);
+    let wanted = PictureRequest { from: formats.original, accepted: &formats.accepted, client: client.address.ip() };
+    let smaller = match stored.pictures.smaller(&stored.blob, wanted, &shared.transcoder, &shared.quota()).await {
+        Ok(smaller) => smaller,
+        Err(why) => {
+            match why {
+                Unchanged::QueueFull => shared.counters.pictures_skipped.add(1),
+                Unchanged::WorkerFailed => shared.counters.pictures_failed.add(1),
+                Unchanged::NotSmaller => {}
+            }
             return None;
         }
-        Smaller::Failed => {
-            house.counters.pictures_failed.add(1);
-            return None;
-        }
-        Smaller::None => return None,
     };
-    if new {
-        house.counters.pictures.add(1);
+    if smaller.is_new {
+        shared.counters.pictures.add(1);
     }
-    house.counters.picture_bytes_saved.add(entry.blob.length() - small.length());
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(made.media_type()));
-    weaken(headers);
-    let mut response = Response::new(Body::flow(read_out(small.reader(), 0, Some(small.length()), None, asked.exchange.window())));
-    *response.headers_mut() = std::mem::take(headers);
-    Some(response)
+    shared.counters.picture_bytes_saved.add(stored.blob.length() - smaller.blob.length());
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(smaller.format.media_type()));
+    weaken_etag(headers);
+    let length = smaller.blob.length();
+    let body = stream_blob(smaller.blob.reader(), 0, Some(length), None, request.reservation.window());
+    Some(make(StatusCode::OK, std::mem::take(headers), MessageBody::stream(body)))
 }

@@ -1,98 +1,101 @@
 use super::*;
-use crate::{blob::Writer, budget::Budget};
-use proptest::prelude::*;
+use crate::blob::{BlobWriter, tests::FixedQuota};
 
 fn headers(fields: &[(&str, &str)]) -> HeaderMap {
     fields.iter().map(|(name, value)| (name.parse::<HeaderName>().unwrap(), value.parse().unwrap())).collect()
 }
 
-fn target() -> fields::Target {
-    fields::Target { server: None, authority: "a.example".into(), path: "/x".into() }
+fn target() -> TargetResource {
+    TargetResource { server: None, authority: "a.example".into(), path: "/x".into() }
 }
 
-fn asked(fields: &[(&str, &str)]) -> Request<()> {
-    question(&target(), &headers(fields))
+fn presented(fields: &[(&str, &str)]) -> Request<()> {
+    presented_request(&target(), &headers(fields))
 }
 
 fn at(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000 + seconds)
 }
 
-/// An answer that came at second 0.
-fn entry(request: &[(&str, &str)], answer: &[(&str, &str)]) -> Entry {
-    let room = Arc::new(crate::blob::tests::Fixed(Budget::new(1000), Budget::new(1000)));
-    let writer = Writer::new(room, None).unwrap();
-    let fields = headers(answer);
-    let rules = Rules::of(&asked(request), StatusCode::OK, &fields, at(0));
-    Entry::new(rules, StatusCode::OK, fields, writer.blob().clone())
+/// A response received at second 0.
+fn stored(request: &[(&str, &str)], response: &[(&str, &str)]) -> StoredResponse {
+    let writer = BlobWriter::new(FixedQuota::new(1000, 1000), None).unwrap();
+    let fields = headers(response);
+    let rules = CachingRules::new(&presented(request), StatusCode::OK, &fields, at(0));
+    StoredResponse::new(rules, StatusCode::OK, fields, writer.blob().clone())
 }
 
-fn storable(request: &[(&str, &str)], status: u16, answer: &[(&str, &str)]) -> bool {
-    let fields = headers(answer);
-    Rules::of(&asked(request), StatusCode::from_u16(status).unwrap(), &fields, at(0)).may_be_stored(&fields)
+fn storable(request: &[(&str, &str)], status: u16, response: &[(&str, &str)]) -> bool {
+    let fields = headers(response);
+    CachingRules::new(&presented(request), StatusCode::from_u16(status).unwrap(), &fields, at(0)).is_storable(&fields)
 }
 
 /// RFC 9111 §3.
 #[test]
-fn what_may_be_stored() {
+fn storable_responses() {
     assert!(storable(&[], 200, &[("cache-control", "max-age=60")]));
     assert!(storable(&[], 404, &[]));
     assert!(!storable(&[], 200, &[("cache-control", "private")]));
-    assert!(!storable(&[], 200, &[("Cache-Control", "Private")]), "directives have no case");
-    assert!(!storable(&[], 200, &[("cache-control", "max-age=60"), ("cache-control", "No-Store")]), "on a line of its own");
+    assert!(!storable(&[], 200, &[("Cache-Control", "Private")]), "directives are case-insensitive");
+    assert!(!storable(&[], 200, &[("cache-control", "max-age=60"), ("cache-control", "No-Store")]), "on a second line");
     assert!(!storable(&[("cache-control", "no-store")], 200, &[("cache-control", "max-age=60")]));
     assert!(!storable(&[("authorization", "Basic x")], 200, &[("cache-control", "max-age=60")]));
     assert!(storable(&[("authorization", "Basic x")], 200, &[("cache-control", "public, max-age=60")]));
     assert!(!storable(&[], 200, &[("cache-control", "max-age=60"), ("vary", "*")]));
-    assert!(!storable(&[], 200, &[("cache-control", "max-age=60"), ("cache-control", "x=\"ü\"")]), "what can't be read may forbid it");
+    assert!(
+        !storable(&[], 200, &[("cache-control", "max-age=60"), ("cache-control", "x=\"ü\"")]),
+        "a directive that cannot be read may forbid it"
+    );
     assert!(!storable(&[], 206, &[("cache-control", "max-age=60")]));
     assert!(!storable(&[], 500, &[]));
 }
 
 /// RFC 9111 §4.2.
 #[test]
-fn how_long_it_is_fresh() {
-    let entry = entry(&[], &[("cache-control", "s-maxage=60, max-age=5"), ("age", "10")]);
-    assert_eq!(entry.judge(&asked(&[]), at(49)), Verdict::Fresh);
-    assert_eq!(entry.age(at(49)), 59);
-    assert_eq!(entry.judge(&asked(&[]), at(51)), Verdict::Stale);
-    assert_eq!(entry.judge(&asked(&[("cache-control", "no-cache")]), at(1)), Verdict::Stale);
-    assert_eq!(entry.judge(&asked(&[("cache-control", "max-age=5")]), at(1)), Verdict::Stale);
-    // A stale one is for nobody: `s-maxage` forbids it (§5.2.2.10), and who may have one is asked about anyway.
-    assert_eq!(entry.judge(&asked(&[("cache-control", "max-stale=30")]), at(60)), Verdict::Stale);
+fn freshness_lifetime_and_age() {
+    let stored = stored(&[], &[("cache-control", "s-maxage=60, max-age=5"), ("age", "10")]);
+    assert_eq!(stored.freshness(&presented(&[]), at(49)), Freshness::Fresh);
+    assert_eq!(stored.age(at(49)), 59);
+    assert_eq!(stored.freshness(&presented(&[]), at(51)), Freshness::Stale);
+    assert_eq!(stored.freshness(&presented(&[("cache-control", "no-cache")]), at(1)), Freshness::Stale);
+    assert_eq!(stored.freshness(&presented(&[("cache-control", "max-age=5")]), at(1)), Freshness::Stale);
+    // Stale responses are validated although the client accepts them; `s-maxage` demands it
+    // (§5.2.2.10).
+    assert_eq!(stored.freshness(&presented(&[("cache-control", "max-stale=30")]), at(60)), Freshness::Stale);
 }
 
 #[test]
-fn an_answer_with_a_cookie_is_asked_for_anew() {
-    let one = entry(&[], &[("cache-control", "max-age=60"), ("set-cookie", "a=b")]);
-    assert_eq!(one.judge(&asked(&[]), at(1)), Verdict::Stale);
+fn a_response_with_a_cookie_is_validated() {
+    let one = stored(&[], &[("cache-control", "max-age=60"), ("set-cookie", "a=b")]);
+    assert_eq!(one.freshness(&presented(&[]), at(1)), Freshness::Stale);
 }
 
 /// RFC 9111 §4.1.
 #[test]
-fn a_variant_is_for_those_who_ask_alike() {
-    let entry = entry(&[("accept-language", "de")], &[("cache-control", "max-age=60"), ("vary", "Accept-Language"), ("vary", "x-kind")]);
-    assert_eq!(entry.judge(&asked(&[("accept-language", "de")]), at(1)), Verdict::Fresh);
-    assert_eq!(entry.judge(&asked(&[("accept-language", "en")]), at(1)), Verdict::Other);
-    assert_eq!(entry.judge(&asked(&[]), at(1)), Verdict::Other);
-    assert_eq!(entry.judge(&asked(&[("accept-language", "de"), ("x-kind", "1")]), at(1)), Verdict::Other);
+fn a_variant_answers_requests_with_equal_selecting_fields() {
+    let stored = stored(&[("accept-language", "de")], &[("cache-control", "max-age=60"), ("vary", "Accept-Language"), ("vary", "x-kind")]);
+    assert_eq!(stored.freshness(&presented(&[("accept-language", "de")]), at(1)), Freshness::Fresh);
+    assert_eq!(stored.freshness(&presented(&[("accept-language", "en")]), at(1)), Freshness::NotSelected);
+    assert_eq!(stored.freshness(&presented(&[]), at(1)), Freshness::NotSelected);
+    assert_eq!(stored.freshness(&presented(&[("accept-language", "de"), ("x-kind", "1")]), at(1)), Freshness::NotSelected);
 }
 
 #[test]
-fn extreme_ages_do_no_harm() {
+fn extreme_ages_do_not_panic() {
     for age in ["18446744073709551615", "-1", "x", "99999999999999999999999"] {
-        let entry =
-            entry(&[], &[("cache-control", "max-age=18446744073709551615"), ("age", age), ("expires", "Sun, 99 Nov 9999 00:00:00 GMT")]);
-        entry.judge(&asked(&[("cache-control", "max-stale=18446744073709551615, min-fresh=18446744073709551615")]), at(1));
-        entry.may_stand_in(&asked(&[("cache-control", "stale-if-error=18446744073709551615")]), at(1 << 40));
+        let stored =
+            stored(&[], &[("cache-control", "max-age=18446744073709551615"), ("age", age), ("expires", "Sun, 99 Nov 9999 00:00:00 GMT")]);
+        stored.freshness(&presented(&[("cache-control", "max-stale=18446744073709551615, min-fresh=18446744073709551615")]), at(1));
+        stored.may_serve_on_error(&presented(&[("cache-control", "stale-if-error=18446744073709551615")]), at(1 << 40));
     }
 }
 
 /// RFC 5861 §4.
 #[test]
-fn when_a_stale_one_may_stand_in() {
-    let of =
-        |answer: &str, request: &[(&str, &str)], second| entry(&[], &[("cache-control", answer)]).may_stand_in(&asked(request), at(second));
+fn stale_responses_are_served_on_error_if_permitted() {
+    let of = |response: &str, request: &[(&str, &str)], second| {
+        stored(&[], &[("cache-control", response)]).may_serve_on_error(&presented(request), at(second))
+    };
     assert!(of("max-age=10, stale-if-error=60", &[], 60));
     assert!(!of("max-age=10, stale-if-error=60", &[], 71));
     assert!(!of("max-age=10", &[], 20));
@@ -103,83 +106,16 @@ fn when_a_stale_one_may_stand_in() {
 
 /// RFC 9111 §3.2 and §4.3.4.
 #[test]
-fn a_304_makes_it_fresh_and_keeps_its_shape() {
+fn a_304_freshens_the_response_and_keeps_its_representation() {
     let old =
-        entry(&[], &[("cache-control", "max-age=1"), ("etag", "\"a\""), ("content-type", "text/plain"), ("x-old", "1"), ("age", "1")]);
-    let answer =
+        stored(&[], &[("cache-control", "max-age=1"), ("etag", "\"a\""), ("content-type", "text/plain"), ("x-old", "1"), ("age", "1")]);
+    let not_modified =
         headers(&[("cache-control", "max-age=60"), ("etag", "W/\"a\""), ("content-type", "text/html"), ("link", "<a>"), ("link", "<b>")]);
-    let new = old.freshened(&asked(&[]), &answer, at(100)).unwrap();
+    let new = old.freshened(&presented(&[]), &not_modified, at(100)).unwrap();
     assert_eq!(new.headers["content-type"], "text/plain");
     assert_eq!(new.headers["x-old"], "1");
     assert_eq!(new.headers.get_all("link").iter().count(), 2);
-    assert_eq!(new.judge(&asked(&[]), at(150)), Verdict::Fresh);
+    assert_eq!(new.freshness(&presented(&[]), at(150)), Freshness::Fresh);
     assert_eq!(new.age(at(150)), 50);
-    assert!(old.freshened(&asked(&[]), &headers(&[("etag", "\"b\"")]), at(100)).is_none(), "it is about another one");
-}
-
-/// RFC 9110 §13.
-#[test]
-fn who_has_it_already() {
-    let answer = headers(&[("etag", "\"a\""), ("last-modified", "Tue, 14 Nov 2023 22:00:00 GMT")]);
-    for (name, value, there) in [
-        ("if-none-match", "\"a\"", true),
-        ("if-none-match", "\"b\", W/\"a\"", true),
-        ("if-none-match", "*", true),
-        ("if-none-match", "\"b\"", false),
-        ("if-modified-since", "Tue, 14 Nov 2023 22:00:00 GMT", true),
-        ("if-modified-since", "Tue, 14 Nov 2023 21:59:59 GMT", false),
-        ("if-modified-since", "yesterday", false),
-    ] {
-        assert_eq!(is_there_already(&headers(&[(name, value)]), &answer), there, "{name}: {value}");
-    }
-    let both = headers(&[("if-none-match", "\"b\""), ("if-modified-since", "Tue, 14 Nov 2023 23:00:00 GMT")]);
-    assert!(!is_there_already(&both, &answer), "the tag decides");
-}
-
-fn part_of(range: &str, condition: Option<&str>, length: u64) -> Part {
-    let answer =
-        headers(&[("etag", "\"a\""), ("last-modified", "Tue, 14 Nov 2023 22:00:00 GMT"), ("date", "Tue, 14 Nov 2023 22:13:20 GMT")]);
-    let request = Request::builder().header(RANGE, range);
-    let request = condition.into_iter().fold(request, |request, condition| request.header(IF_RANGE, condition));
-    part(&request.body(()).unwrap().into_parts().0, &answer, length)
-}
-
-/// RFC 9110 §14.
-#[test]
-fn what_part_is_meant() {
-    for (range, meant) in [
-        ("bytes=0-0", Part::Range(0, 0)),
-        ("bytes=5-", Part::Range(5, 9)),
-        ("bytes=5-99", Part::Range(5, 9)),
-        ("bytes=-3", Part::Range(7, 9)),
-        ("bytes=-99", Part::Range(0, 9)),
-        ("bytes=10-", Part::Beyond),
-        ("bytes=-0", Part::Beyond),
-        ("bytes=5-4", Part::Whole),
-        ("bytes=0-1,3-4", Part::Whole),
-        ("lines=0-1", Part::Whole),
-        ("bytes=+1-2", Part::Whole),
-        ("bytes=99999999999999999999-", Part::Beyond),
-    ] {
-        assert_eq!(part_of(range, None, 10), meant, "{range}");
-    }
-    assert_eq!(part_of("bytes=0-", None, 0), Part::Beyond);
-}
-
-#[test]
-fn a_part_of_something_else_is_no_use() {
-    assert_eq!(part_of("bytes=0-1", Some("\"a\""), 10), Part::Range(0, 1));
-    for other in ["\"b\"", "W/\"a\"", "Tue, 14 Nov 2023 21:00:00 GMT", "nonsense"] {
-        assert_eq!(part_of("bytes=0-1", Some(other), 10), Part::Whole, "{other}");
-    }
-    assert_eq!(part_of("bytes=0-1", Some("Tue, 14 Nov 2023 22:00:00 GMT"), 10), Part::Range(0, 1));
-}
-
-proptest! {
-    #[test]
-    fn a_part_is_always_in_it(range in "bytes=[0-9]{0,22}-[0-9]{0,22}|[ -~]{0,20}", length in 0_u64..50) {
-        if let Part::Range(first, last) = part_of(&range, None, length) {
-            prop_assert!(first <= last && last < length);
-        }
-    }
+    assert!(old.freshened(&presented(&[]), &headers(&[("etag", "\"b\"")]), at(100)).is_none(), "the 304 is about a different response");
 }

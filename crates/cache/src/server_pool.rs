@@ -2,7 +2,7 @@
 //! since a server may identify a client by its connection. All are in one list, so that the oldest
 //! can be closed when a request waits for memory.
 
-use crate::{body::Body, per_client};
+use crate::{body::MessageBody, per_client::accounting_address};
 use hyper::client::conn::http1::SendRequest;
 use std::{
     collections::VecDeque,
@@ -15,108 +15,114 @@ use std::{
 };
 use tokio::task::AbortHandle;
 
-/// Idle connections kept for one client connection, and for how long.
-const IDLE: (usize, Duration) = (6, Duration::from_secs(50));
+/// Idle connections for one client connection, at most.
+const MAX_IDLE: usize = 6;
+/// How long a connection may be idle.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
 
-/// Where a request goes.
+/// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Where {
-    At(SocketAddr),
-    /// Host and port.
-    Named(String),
+pub(crate) enum ServerAddress {
+    Socket(SocketAddr),
+    /// Host and port, to be resolved.
+    Name(String),
 }
 
-impl Where {
-    pub(crate) fn of(server: Option<SocketAddr>, authority: &str, port: u16) -> Self {
+impl ServerAddress {
+    /// The address `server`, or, where that is none, the authority with `default_port`.
+    pub(crate) fn of(server: Option<SocketAddr>, authority: &str, default_port: u16) -> Self {
         match server {
-            Some(server) => Where::At(server),
+            Some(server) => ServerAddress::Socket(server),
             None => {
                 let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-                Where::Named(if has_port { authority.into() } else { format!("{authority}:{port}") })
+                ServerAddress::Name(if has_port { authority.into() } else { format!("{authority}:{default_port}") })
             }
         }
     }
 }
 
-impl std::fmt::Display for Where {
+impl std::fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Where::At(server) => server.fmt(f),
-            Where::Named(name) => f.write_str(name),
+            ServerAddress::Socket(server) => server.fmt(f),
+            ServerAddress::Name(name) => f.write_str(name),
         }
     }
 }
 
-/// A connection to a server: the handle that sends requests, and the task that does its input and
-/// output. The task owns the connection's reservation.
+/// An HTTP connection to a server: the handle that sends requests, and the task that does its input
+/// and output. The task owns the connection's reservation of memory.
 #[derive(Debug)]
 pub(crate) struct ServerConnection {
-    pub(crate) sender: SendRequest<Body>,
+    pub(crate) sender: SendRequest<MessageBody>,
     pub(crate) task: AbortHandle,
 }
 
-/// The client connection that a connection to a server was opened for.
+/// Identifies a client connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Owner {
-    /// Numbers the connections.
-    connection: u64,
+pub(crate) struct ClientConnectionId {
+    number: u64,
     client: IpAddr,
 }
 
 #[derive(Debug)]
-struct Idle {
-    owner: Owner,
-    to: Where,
-    line: ServerConnection,
+struct IdleConnection {
+    /// The client connection that it was opened for.
+    owner: ClientConnectionId,
+    server: ServerAddress,
+    connection: ServerConnection,
     since: Instant,
 }
 
-/// See the module.
+/// The idle connections of all clients.
 #[derive(Debug, Default)]
-pub(crate) struct Pool {
+pub(crate) struct ServerPool {
     /// The oldest first.
-    idle: Mutex<VecDeque<Idle>>,
-    owners: AtomicU64,
+    idle: Mutex<VecDeque<IdleConnection>>,
+    next_id: AtomicU64,
 }
 
-impl Pool {
+impl ServerPool {
     /// Returns an identifier for a new client connection.
-    pub(crate) fn owner(&self, client: IpAddr) -> Owner {
-        Owner { connection: self.owners.fetch_add(1, Ordering::Relaxed), client }
+    pub(crate) fn new_id(&self, client: IpAddr) -> ClientConnectionId {
+        ClientConnectionId { number: self.next_id.fetch_add(1, Ordering::Relaxed), client }
     }
 
-    /// Locks the list, without those that have ended or are too old.
-    fn idle(&self) -> MutexGuard<'_, VecDeque<Idle>> {
+    /// Locks the list, and removes connections that have ended or timed out.
+    fn idle(&self) -> MutexGuard<'_, VecDeque<IdleConnection>> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.retain(|idle| idle.since.elapsed() < IDLE.1 && !idle.line.sender.is_closed());
+        idle.retain(|idle| idle.since.elapsed() < IDLE_TIMEOUT && !idle.connection.sender.is_closed());
         idle
     }
 
-    /// Keeps a connection, unless its owner has enough.
-    pub(crate) fn keep(&self, owner: Owner, to: Where, line: ServerConnection) {
+    /// Adds a connection, or closes it when its owner has enough of them.
+    pub(crate) fn put(&self, owner: ClientConnectionId, server: ServerAddress, connection: ServerConnection) {
         let mut idle = self.idle();
-        if idle.iter().filter(|idle| idle.owner == owner).count() < IDLE.0 {
-            idle.push_back(Idle { owner, to, line, since: Instant::now() });
+        if idle.iter().filter(|idle| idle.owner == owner).count() < MAX_IDLE {
+            idle.push_back(IdleConnection { owner, server, connection, since: Instant::now() });
         }
     }
 
     /// Takes the newest of the owner's connections to a server.
-    pub(crate) fn take(&self, owner: Owner, to: &Where) -> Option<ServerConnection> {
+    pub(crate) fn take(&self, owner: ClientConnectionId, server: &ServerAddress) -> Option<ServerConnection> {
         let mut idle = self.idle();
-        let at = idle.iter().rposition(|idle| idle.owner == owner && idle.to == *to && idle.line.sender.is_ready())?;
-        idle.remove(at).map(|idle| idle.line)
+        let usable = |idle: &IdleConnection| idle.owner == owner && idle.server == *server && idle.connection.sender.is_ready();
+        let position = idle.iter().rposition(usable)?;
+        idle.remove(position).map(|idle| idle.connection)
     }
 
-    /// Closes the oldest connection of one client, or of all; returns false when there is none.
+    /// Closes the oldest connection of one client, or of all clients. Returns false when there is
+    /// none.
     pub(crate) fn close_oldest(&self, client: Option<IpAddr>) -> bool {
         let mut idle = self.idle();
-        let is_theirs = |idle: &Idle| client.is_none_or(|client| per_client::key(client) == per_client::key(idle.owner.client));
-        let found = idle.iter().position(is_theirs);
-        found.is_some_and(|at| idle.remove(at).is_some())
+        let client = client.map(accounting_address);
+        let matches = |idle: &IdleConnection| client.is_none_or(|client| client == accounting_address(idle.owner.client));
+        let position = idle.iter().position(matches);
+        position.is_some_and(|position| idle.remove(position).is_some())
     }
 
-    /// Closes the connections of an owner that has gone.
-    pub(crate) fn close_all(&self, owner: Owner) {
+    /// Closes the connections of an owner.
+    pub(crate) fn close_all(&self, owner: ClientConnectionId) {
         self.idle().retain(|idle| idle.owner != owner);
     }
 }

@@ -1,4 +1,4 @@
-//! The cache over loopback, between a client and an origin.
+//! The cache over loopback, between a client and an origin server.
 
 mod caching;
 mod common;
