@@ -1,7 +1,10 @@
-//! A run of bytes that one side appends to while others read it: small ones in memory, large ones in a file that has no name, so that
-//! nothing is left of it when the process goes, however it goes.
+//! A sequence of bytes that one task appends to while others read it. Small blobs are in memory,
+//! large ones in an unlinked temporary file: nothing is left of it, however the process ends.
 
-use crate::{budget::Share, limits::PIECE};
+use crate::{
+    budget::{Budget, BudgetShare},
+    limits::READ_BYTES,
+};
 use bytes::Bytes;
 use hyper::HeaderMap;
 use std::{
@@ -15,35 +18,42 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// What is written to a file at once.
-const TAIL: usize = 64 * 1024;
+/// Bytes that are collected in memory before they are written to the file.
+const FLUSH_BYTES: usize = 64 * 1024;
 
-/// What helps where a disk is full.
-const CURE: &str = "let TMPDIR name a directory with more room, or give --disk less";
+/// What an operator can do about a full disk.
+const DISK_CURE: &str = "set TMPDIR to a directory with more space, or lower --disk";
 
 /// How a blob ended.
 #[derive(Debug, Clone)]
-pub(crate) enum End {
-    /// All of it is there; a message's trailers.
-    Whole(Option<HeaderMap>),
-    /// There was no room for more: what is there is only the beginning.
+pub(crate) enum BlobEnd {
+    /// It has all bytes; with the trailers of the message, if any.
+    Complete(Option<HeaderMap>),
+    /// There was no room for more: it has only the beginning.
     Full,
     /// Its source broke off.
-    Cut,
+    Aborted,
 }
 
-/// What a reader finds.
+/// What a reader gets.
 #[derive(Debug)]
-pub(crate) enum Piece {
-    Bytes(Bytes),
-    /// Nothing more will come.
-    End(End),
+pub(crate) enum BlobPiece {
+    Data(Bytes),
+    /// No more data will come.
+    End(BlobEnd),
+}
+
+/// Where a blob's bytes are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Medium {
+    Memory,
+    Disk,
 }
 
 #[derive(Debug)]
-enum Place {
+enum Storage {
     Memory(Vec<u8>),
-    /// The file has its first `written` bytes, `tail` the rest.
+    /// The file has the first `written` bytes, `tail` the rest.
     Disk {
         file: Arc<File>,
         written: u64,
@@ -51,58 +61,74 @@ enum Place {
     },
 }
 
+/// What a blob takes of the budgets for memory and for disk.
 #[derive(Debug)]
-struct State {
-    place: Place,
-    length: u64,
-    end: Option<End>,
-    /// What it takes of the memory and of the disk.
-    shares: (Share, Share),
+pub(crate) struct StorageShares {
+    pub(crate) memory: BudgetShare,
+    pub(crate) disk: BudgetShare,
 }
 
-/// See the module.
+impl StorageShares {
+    /// Empty shares of both budgets.
+    pub(crate) fn empty(memory: &Arc<Budget>, disk: &Arc<Budget>) -> Self {
+        StorageShares { memory: memory.share(), disk: disk.share() }
+    }
+}
+
+#[derive(Debug)]
+struct BlobState {
+    storage: Storage,
+    length: u64,
+    end: Option<BlobEnd>,
+    shares: StorageShares,
+}
+
+/// The bytes that readers share. It is appended to by its only [`BlobWriter`].
 #[derive(Debug)]
 pub(crate) struct Blob {
-    state: Mutex<State>,
+    state: Mutex<BlobState>,
+    /// Notified when bytes have been appended, and at the end.
     changed: Notify,
     readers: AtomicUsize,
+    /// Notified when the last reader has been dropped.
     unread: Notify,
-    /// What it will have, where that was known from the beginning.
+    /// Its length at the end, where that was known from the beginning.
     expected: Option<u64>,
 }
 
 impl Blob {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BlobState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Bytes that have been appended so far.
     pub(crate) fn length(&self) -> u64 {
         self.state().length
     }
 
-    pub(crate) fn end(&self) -> Option<End> {
+    /// How it ended; none while more may be appended.
+    pub(crate) fn end(&self) -> Option<BlobEnd> {
         self.state().end.clone()
     }
 
-    /// What it has or will have, where that is known.
+    /// Its length at the end, bytes, where that is known already.
     pub(crate) fn known_length(&self) -> Option<u64> {
         let state = self.state();
-        if matches!(state.end, Some(End::Whole(_))) { Some(state.length) } else { self.expected }
+        if matches!(state.end, Some(BlobEnd::Complete(_))) { Some(state.length) } else { self.expected }
     }
 
-    /// Whether nobody reads it.
+    /// Whether it has no reader.
     pub(crate) fn is_idle(&self) -> bool {
         self.readers.load(Ordering::Acquire) == 0
     }
 
-    /// What it takes of the memory and of the disk.
-    pub(crate) fn held(&self) -> (u64, u64) {
-        let state = self.state();
-        (state.shares.0.bytes(), state.shares.1.bytes())
+    /// Bytes that it takes of the disk.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        self.state().shares.disk.bytes()
     }
 
     /// Waits until it has ended.
-    pub(crate) async fn ended(&self) -> End {
+    pub(crate) async fn ended(&self) -> BlobEnd {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -114,8 +140,8 @@ impl Blob {
         }
     }
 
-    /// Waits until nobody reads it.
-    pub(crate) async fn forsaken(&self) {
+    /// Waits until it has no reader.
+    pub(crate) async fn until_idle(&self) {
         loop {
             let unread = self.unread.notified();
             tokio::pin!(unread);
@@ -127,34 +153,37 @@ impl Blob {
         }
     }
 
-    /// All of it, once it is whole.
-    pub(crate) async fn all(self: &Arc<Self>) -> io::Result<Vec<u8>> {
+    /// Waits until it is complete, and returns all of it.
+    ///
+    /// # Errors
+    /// When its file cannot be read, or when it ends incomplete.
+    pub(crate) async fn read_all(self: &Arc<Self>) -> io::Result<Vec<u8>> {
         let mut reader = self.reader();
         let mut all = Vec::with_capacity(self.length() as usize);
         loop {
             match reader.next().await? {
-                Piece::Bytes(bytes) => all.extend_from_slice(&bytes),
-                Piece::End(End::Whole(_)) => return Ok(all),
-                Piece::End(end) => return Err(io::Error::other(format!("it is not whole: {end:?}"))),
+                BlobPiece::Data(bytes) => all.extend_from_slice(&bytes),
+                BlobPiece::End(BlobEnd::Complete(_)) => return Ok(all),
+                BlobPiece::End(end) => return Err(io::Error::other(format!("the stored body is incomplete: {end:?}"))),
             }
         }
     }
 
-    /// One that reads it from its beginning on.
-    pub(crate) fn reader(self: &Arc<Self>) -> Reader {
+    /// A reader at its beginning.
+    pub(crate) fn reader(self: &Arc<Self>) -> BlobReader {
         self.readers.fetch_add(1, Ordering::AcqRel);
-        Reader { blob: self.clone(), at: 0 }
+        BlobReader { blob: self.clone(), position: 0 }
     }
 }
 
-/// Where somebody is in a blob.
+/// A position in a blob. As long as a reader exists, the blob is not evicted.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct BlobReader {
     blob: Arc<Blob>,
-    at: u64,
+    position: u64,
 }
 
-impl Drop for Reader {
+impl Drop for BlobReader {
     fn drop(&mut self) {
         if self.blob.readers.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.blob.unread.notify_waiters();
@@ -162,221 +191,260 @@ impl Drop for Reader {
     }
 }
 
-impl Reader {
-    /// Goes on from there.
-    pub(crate) fn seek(&mut self, at: u64) {
-        self.at = at;
+impl BlobReader {
+    /// Continues at this offset, bytes.
+    pub(crate) fn seek(&mut self, position: u64) {
+        self.position = position;
     }
 
-    /// The next piece, as soon as there is one.
-    pub(crate) async fn next(&mut self) -> io::Result<Piece> {
+    /// Waits for the next piece, at most [`READ_BYTES`] long.
+    ///
+    /// # Errors
+    /// When the blob's file cannot be read.
+    pub(crate) async fn next(&mut self) -> io::Result<BlobPiece> {
         let blob = self.blob.clone();
         loop {
             let changed = blob.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if let Some(piece) = self.look().await? {
+            if let Some(piece) = self.try_next().await? {
                 return Ok(piece);
             }
             changed.await;
         }
     }
 
-    async fn look(&mut self) -> io::Result<Option<Piece>> {
-        let from_file = {
+    /// The next piece, if there is one already.
+    async fn try_next(&mut self) -> io::Result<Option<BlobPiece>> {
+        let (file, length) = {
             let state = self.blob.state();
-            if self.at >= state.length {
-                return Ok(state.end.clone().map(Piece::End));
+            if self.position >= state.length {
+                return Ok(state.end.clone().map(BlobPiece::End));
             }
-            let (bytes, begin) = match &state.place {
-                Place::Memory(bytes) => (bytes, 0),
-                Place::Disk { tail, written, .. } => (tail, *written),
+            let (bytes, begin) = match &state.storage {
+                Storage::Memory(bytes) => (bytes, 0),
+                Storage::Disk { tail, written, .. } => (tail, *written),
             };
-            match &state.place {
-                Place::Disk { file, written, .. } if self.at < *written => (file.clone(), PIECE.min((*written - self.at) as usize)),
+            match &state.storage {
+                Storage::Disk { file, written, .. } if self.position < *written => {
+                    (file.clone(), READ_BYTES.min((*written - self.position) as usize))
+                }
                 _ => {
-                    let rest = &bytes[(self.at - begin) as usize..];
-                    let piece = Bytes::copy_from_slice(&rest[..rest.len().min(PIECE)]);
-                    self.at += piece.len() as u64;
-                    return Ok(Some(Piece::Bytes(piece)));
+                    let rest = &bytes[(self.position - begin) as usize..];
+                    let piece = Bytes::copy_from_slice(&rest[..rest.len().min(READ_BYTES)]);
+                    self.position += piece.len() as u64;
+                    return Ok(Some(BlobPiece::Data(piece)));
                 }
             }
         };
-        let ((file, length), at) = (from_file, self.at);
+        let position = self.position;
         let read = move || {
             let mut bytes = vec![0; length];
-            file.read_exact_at(&mut bytes, at).map(|()| bytes)
+            file.read_exact_at(&mut bytes, position).map(|()| bytes)
         };
         let bytes = tokio::task::spawn_blocking(read).await.map_err(io::Error::other)??;
-        self.at += bytes.len() as u64;
-        Ok(Some(Piece::Bytes(bytes.into())))
+        self.position += bytes.len() as u64;
+        Ok(Some(BlobPiece::Data(bytes.into())))
     }
 }
 
-/// The room that blobs are given: it may make some by letting go of others.
-pub(crate) trait Room: Send + Sync {
-    /// Nothing taken yet, of the memory and of the disk.
-    fn shares(&self) -> (Share, Share);
-    /// Makes `share` this many bytes; on disk or in memory.
-    fn take(&self, share: &mut Share, bytes: u64, on_disk: bool) -> bool;
-    /// What a blob in memory may take at most; a larger one goes to disk.
-    fn spill_from(&self) -> u64;
-    /// What a blob may take at most.
-    fn largest(&self) -> u64;
+/// The storage that blobs are allocated from. It may evict stored responses to free some.
+pub(crate) trait StorageQuota: Send + Sync {
+    /// Shares of nothing, for a new blob.
+    fn empty_shares(&self) -> StorageShares;
+    /// Sets the size of a share of the memory or of the disk, bytes. Returns false, and changes
+    /// nothing, when there is no room and none can be freed.
+    fn try_resize(&self, share: &mut BudgetShare, bytes: u64, medium: Medium) -> bool;
+    /// Size of a blob in memory at most, bytes. A larger one is moved to disk.
+    fn spill_threshold(&self) -> u64;
+    /// Size of any blob at most, bytes.
+    fn max_blob_bytes(&self) -> u64;
 }
 
-/// The one side that appends. A blob whose writer is dropped before its end is cut.
-pub(crate) struct Writer {
+/// The only appender of a blob. When it is dropped before [`BlobWriter::finish`], the blob is
+/// aborted.
+pub(crate) struct BlobWriter {
     blob: Arc<Blob>,
-    room: Arc<dyn Room>,
+    quota: Arc<dyn StorageQuota>,
     ended: bool,
 }
 
-impl Writer {
-    /// Of an empty blob, for which there will be room up to `expected` bytes, where that is known. None when there can't be.
-    pub(crate) fn new(room: Arc<dyn Room>, expected: Option<u64>) -> Option<Self> {
-        let mut shares = room.shares();
+impl BlobWriter {
+    /// Creates an empty blob. Where its length is known, `expected` (bytes) reserves the room for
+    /// it. Returns none when there is no room.
+    pub(crate) fn new(quota: Arc<dyn StorageQuota>, expected: Option<u64>) -> Option<Self> {
+        let mut shares = quota.empty_shares();
         let wanted = expected.unwrap_or(0);
-        if wanted > room.largest() {
+        if wanted > quota.max_blob_bytes() {
             return None;
         }
-        let in_memory = wanted <= room.spill_from() && room.take(&mut shares.0, wanted, false);
-        if !in_memory && !room.take(&mut shares.1, wanted, true) {
+        let in_memory = wanted <= quota.spill_threshold() && quota.try_resize(&mut shares.memory, wanted, Medium::Memory);
+        if !in_memory && !quota.try_resize(&mut shares.disk, wanted, Medium::Disk) {
             return None;
         }
-        let place = if in_memory { Place::Memory(Vec::with_capacity(wanted as usize)) } else { on_disk(Vec::new()).ok()? };
-        let state = Mutex::new(State { place, length: 0, end: None, shares });
-        let blob = Blob { state, changed: Notify::new(), readers: AtomicUsize::new(0), unread: Notify::new(), expected };
-        Some(Writer { blob: Arc::new(blob), room, ended: false })
+        let storage = if in_memory { Storage::Memory(Vec::with_capacity(wanted as usize)) } else { on_disk(Vec::new()).ok()? };
+        let blob = Blob {
+            state: Mutex::new(BlobState { storage, length: 0, end: None, shares }),
+            changed: Notify::new(),
+            readers: AtomicUsize::new(0),
+            unread: Notify::new(),
+            expected,
+        };
+        Some(BlobWriter { blob: Arc::new(blob), quota, ended: false })
     }
 
+    /// The blob that it appends to.
     pub(crate) fn blob(&self) -> &Arc<Blob> {
         &self.blob
     }
 
-    /// Appends, or returns false and ends the blob when there is no room. A disk that takes no more is no room, too.
-    pub(crate) async fn push(&mut self, bytes: &[u8]) -> bool {
+    /// Appends `bytes`. Returns false, ends the blob as [`BlobEnd::Full`] and appends nothing, when
+    /// there is no room. A disk that refuses a write counts as full from the next call on: the
+    /// bytes that could not be written stay readable in memory.
+    pub(crate) async fn append(&mut self, bytes: &[u8]) -> bool {
         if self.ended {
             return false;
         }
-        let due = {
-            let mut state = self.blob.state();
-            let length = state.length + bytes.len() as u64;
-            if length > self.room.largest() || !self.make_room(&mut state, length) {
-                drop(state);
-                self.end(End::Full);
-                return false;
-            }
-            state.length = length;
-            match &mut state.place {
-                Place::Memory(held) => {
-                    held.extend_from_slice(bytes);
-                    false
-                }
-                Place::Disk { tail, .. } => {
-                    tail.extend_from_slice(bytes);
-                    tail.len() >= TAIL
-                }
-            }
+        let Some(flush_due) = self.append_to_memory(bytes) else {
+            self.end(BlobEnd::Full);
+            return false;
         };
         self.blob.changed.notify_waiters();
-        if due && let Err(why) = self.flush().await {
-            tracing::warn!("{} takes no more ({why}): what comes goes on as it comes; {CURE}", std::env::temp_dir().display());
-            // What was not written is read from where it waited.
-            self.end(End::Full);
+        if flush_due && let Err(why) = self.flush().await {
+            tracing::warn!(
+                "cannot write to a temporary file in {} ({why}): the rest of this body is streamed instead of stored; {DISK_CURE}",
+                std::env::temp_dir().display()
+            );
+            self.end(BlobEnd::Full);
         }
         true
     }
 
-    /// Puts the tail into the file.
+    /// Appends to the part that is in memory. Returns whether that is due to be written to the
+    /// file, or none when there is no room.
+    fn append_to_memory(&self, bytes: &[u8]) -> Option<bool> {
+        let mut state = self.blob.state();
+        let length = state.length + bytes.len() as u64;
+        if length > self.quota.max_blob_bytes() || !self.reserve(&mut state, length) {
+            return None;
+        }
+        state.length = length;
+        match &mut state.storage {
+            Storage::Memory(held) => {
+                held.extend_from_slice(bytes);
+                Some(false)
+            }
+            Storage::Disk { tail, .. } => {
+                tail.extend_from_slice(bytes);
+                Some(tail.len() >= FLUSH_BYTES)
+            }
+        }
+    }
+
+    /// Writes the tail to the file.
     async fn flush(&self) -> io::Result<()> {
-        let (file, at, bytes) = match &self.blob.state().place {
-            Place::Disk { file, written, tail } if !tail.is_empty() => (file.clone(), *written, Bytes::copy_from_slice(tail)),
+        let (file, position, bytes) = match &self.blob.state().storage {
+            Storage::Disk { file, written, tail } if !tail.is_empty() => (file.clone(), *written, Bytes::copy_from_slice(tail)),
             _ => return Ok(()),
         };
         let length = bytes.len();
-        let write = move || file.write_all_at(&bytes, at);
+        let write = move || file.write_all_at(&bytes, position);
         tokio::task::spawn_blocking(write).await.map_err(io::Error::other)??;
-        // Nobody else writes: what was in the tail is what has been written.
-        if let Place::Disk { written, tail, .. } = &mut self.blob.state().place {
+        // This is the only writer, so that the tail has not grown meanwhile.
+        if let Storage::Disk { written, tail, .. } = &mut self.blob.state().storage {
             *written += length as u64;
             *tail = Vec::new();
         }
         Ok(())
     }
 
-    /// Has the shares of `state` grow to hold `length` bytes, on disk when that is too much for memory.
-    fn make_room(&self, state: &mut State, length: u64) -> bool {
-        if let Place::Memory(held) = &mut state.place {
-            if length <= state.shares.0.bytes() {
-                return true;
-            }
-            // A vector doubles when it grows: that is what is taken.
-            let wanted = length.next_power_of_two().max(4096).min(self.room.spill_from());
-            if length <= self.room.spill_from() && self.room.take(&mut state.shares.0, wanted, false) {
-                held.reserve_exact(wanted as usize - held.len());
-                return true;
-            }
-            if !self.room.take(&mut state.shares.1, length, true) {
-                return false;
-            }
-            let held = std::mem::take(held);
-            match on_disk(held) {
-                Ok(place) => state.place = place,
-                Err(held) => {
-                    state.place = Place::Memory(held);
-                    state.shares.1.resize(0);
-                    return false;
-                }
-            }
-            state.shares.0.resize(0);
+    /// Grows the shares to hold `length` bytes, and moves the blob to disk when that is too much
+    /// for memory. Returns false when there is no room.
+    fn reserve(&self, state: &mut BlobState, length: u64) -> bool {
+        let Storage::Memory(held) = &mut state.storage else {
+            return length <= state.shares.disk.bytes() || self.quota.try_resize(&mut state.shares.disk, length, Medium::Disk);
+        };
+        if length <= state.shares.memory.bytes() {
             return true;
         }
-        length <= state.shares.1.bytes() || self.room.take(&mut state.shares.1, length, true)
+        // The buffer doubles when it grows; the share is the size of the buffer.
+        let capacity = length.next_power_of_two().max(4096).min(self.quota.spill_threshold());
+        if length <= self.quota.spill_threshold() && self.quota.try_resize(&mut state.shares.memory, capacity, Medium::Memory) {
+            held.reserve_exact(capacity as usize - held.len());
+            return true;
+        }
+        self.spill(state, length)
     }
 
-    /// All of it is there, or was: the error has the trailers, where there had been no room before.
+    /// Moves a blob from memory to disk, with room for `length` bytes there.
+    fn spill(&self, state: &mut BlobState, length: u64) -> bool {
+        let Storage::Memory(held) = &mut state.storage else { return true };
+        if !self.quota.try_resize(&mut state.shares.disk, length, Medium::Disk) {
+            return false;
+        }
+        match on_disk(std::mem::take(held)) {
+            Ok(storage) => {
+                state.storage = storage;
+                state.shares.memory.try_resize(0);
+                true
+            }
+            Err(held) => {
+                state.storage = Storage::Memory(held);
+                state.shares.disk.try_resize(0);
+                false
+            }
+        }
+    }
+
+    /// Ends the blob as complete.
+    ///
+    /// # Errors
+    /// Returns the trailers when the blob had ended as full before.
     pub(crate) async fn finish(mut self, trailers: Option<HeaderMap>) -> Result<(), Option<HeaderMap>> {
         if self.ended {
             return Err(trailers);
         }
-        // What the disk does not take of the last piece stays where it is.
+        // A tail that the disk does not take stays in memory.
         let _ = self.flush().await;
         {
             let mut state = self.blob.state();
             let length = state.length;
-            if let Place::Memory(held) = &mut state.place {
+            if let Storage::Memory(held) = &mut state.storage {
                 held.shrink_to_fit();
-                state.shares.0.resize(length);
+                state.shares.memory.try_resize(length);
             } else {
-                state.shares.1.resize(length);
+                state.shares.disk.try_resize(length);
             }
         }
-        self.end(End::Whole(trailers));
+        self.end(BlobEnd::Complete(trailers));
         Ok(())
     }
 
-    fn end(&mut self, end: End) {
+    fn end(&mut self, end: BlobEnd) {
         self.ended = true;
         self.blob.state().end.get_or_insert(end);
         self.blob.changed.notify_waiters();
     }
 }
 
-impl Drop for Writer {
+impl Drop for BlobWriter {
     fn drop(&mut self) {
         if !self.ended {
-            self.end(End::Cut);
+            self.end(BlobEnd::Aborted);
         }
     }
 }
 
-/// A file without a name, for what is in `tail` and what comes; gives it back where there can be none.
-fn on_disk(tail: Vec<u8>) -> Result<Place, Vec<u8>> {
+/// Storage in an unlinked file, with `tail` still to be written to it. Returns `tail` when the file
+/// cannot be created.
+fn on_disk(tail: Vec<u8>) -> Result<Storage, Vec<u8>> {
     match tempfile::tempfile() {
-        Ok(file) => Ok(Place::Disk { file: Arc::new(file), written: 0, tail }),
+        Ok(file) => Ok(Storage::Disk { file: Arc::new(file), written: 0, tail }),
         Err(why) => {
-            tracing::warn!("cannot make a file in {} ({why}): what comes goes on as it comes; {CURE}", std::env::temp_dir().display());
+            tracing::warn!(
+                "cannot create a temporary file in {} ({why}): this body is streamed instead of stored; {DISK_CURE}",
+                std::env::temp_dir().display()
+            );
             Err(tail)
         }
     }
@@ -385,24 +453,32 @@ fn on_disk(tail: Vec<u8>) -> Result<Place, Vec<u8>> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::budget::Budget;
     use proptest::prelude::*;
 
-    /// So much memory, so much disk, and nothing to let go of.
-    pub(crate) struct Fixed(pub(crate) Arc<Budget>, pub(crate) Arc<Budget>);
+    /// A quota of fixed budgets, memory and disk, that evicts nothing.
+    pub(crate) struct FixedQuota {
+        pub(crate) memory: Arc<Budget>,
+        pub(crate) disk: Arc<Budget>,
+    }
 
-    impl Room for Fixed {
-        fn shares(&self) -> (Share, Share) {
-            (self.0.share(), self.1.share())
+    impl FixedQuota {
+        pub(crate) fn new(memory: u64, disk: u64) -> Arc<Self> {
+            Arc::new(FixedQuota { memory: Budget::new(memory), disk: Budget::new(disk) })
         }
-        fn take(&self, share: &mut Share, bytes: u64, _: bool) -> bool {
-            share.resize(bytes)
+    }
+
+    impl StorageQuota for FixedQuota {
+        fn empty_shares(&self) -> StorageShares {
+            StorageShares::empty(&self.memory, &self.disk)
         }
-        fn spill_from(&self) -> u64 {
-            self.0.limit() / 2
+        fn try_resize(&self, share: &mut BudgetShare, bytes: u64, _: Medium) -> bool {
+            share.try_resize(bytes)
         }
-        fn largest(&self) -> u64 {
-            self.1.limit()
+        fn spill_threshold(&self) -> u64 {
+            self.memory.limit() / 2
+        }
+        fn max_blob_bytes(&self) -> u64 {
+            self.disk.limit()
         }
     }
 
@@ -410,88 +486,91 @@ pub(crate) mod tests {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
     }
 
+    /// Appends chunks of these sizes, with readers that start before the first chunk and before the
+    /// chunk `late`, and one that seeks to `seek`.
+    async fn write_and_read(quota: Arc<FixedQuota>, sizes: &[usize], expected: bool, late: usize, seek: u64) {
+        let all: Vec<u8> = (0..sizes.iter().sum()).map(|at: usize| (at % 251) as u8).collect();
+        let expected = expected.then_some(all.len() as u64);
+        let fits = all.len() <= 400_000;
+        let Some(mut writer) = BlobWriter::new(quota, expected) else {
+            assert!(!fits);
+            return;
+        };
+        let blob = writer.blob().clone();
+        let read_all = |blob: Arc<Blob>| tokio::spawn(async move { blob.read_all().await });
+        let mut readers = vec![read_all(blob.clone())];
+        let mut at = 0;
+        let mut full = false;
+        for (index, size) in sizes.iter().enumerate() {
+            if index == late {
+                readers.push(read_all(blob.clone()));
+            }
+            if !writer.append(&all[at..at + size]).await {
+                full = true;
+                break;
+            }
+            at += size;
+        }
+        assert_eq!(full, !fits);
+        if !full {
+            writer.finish(None).await.unwrap();
+        }
+        for reader in readers {
+            let read = reader.await.unwrap();
+            if full { assert!(read.is_err()) } else { assert!(read.unwrap() == all) }
+        }
+        let mut reader = blob.reader();
+        reader.seek(seek.min(at as u64));
+        match reader.next().await.unwrap() {
+            BlobPiece::Data(bytes) => assert_eq!(bytes[0], all[seek as usize]),
+            BlobPiece::End(end) => assert!(seek >= at as u64 && full == matches!(end, BlobEnd::Full), "{end:?}"),
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(60))]
-        /// Readers that come at any time read the same, whether it went to disk or not; what does not fit is told, and all is given back.
+        /// Readers that start at any time read the same bytes, in memory and on disk; a full blob
+        /// is reported as such; all shares are returned.
         #[test]
-        fn what_is_written_is_read(
+        fn readers_read_what_was_written(
             sizes in prop::collection::vec(0_usize..60_000, 0..14), expected in any::<bool>(), late in 0_usize..14, seek in 0_u64..100_000,
         ) {
-            let room = Arc::new(Fixed(Budget::new(100_000), Budget::new(400_000)));
-            let all: Vec<u8> = (0..sizes.iter().sum()).map(|at: usize| (at % 251) as u8).collect();
-            let (room_of_it, sizes_of_it, all_of_it) = (room.clone(), sizes.clone(), all.clone());
-            runtime().block_on(async move {
-                let expected = expected.then_some(all_of_it.len() as u64);
-                let fits = all_of_it.len() <= 400_000;
-                let Some(mut writer) = Writer::new(room_of_it, expected) else {
-                    assert!(!fits);
-                    return;
-                };
-                let blob = writer.blob().clone();
-                let mut readers = vec![tokio::spawn({ let blob = blob.clone(); async move { blob.all().await } })];
-                let (mut at, mut cut) = (0, false);
-                for (index, size) in sizes_of_it.iter().enumerate() {
-                    if index == late {
-                        let blob = blob.clone();
-                        readers.push(tokio::spawn(async move { blob.all().await }));
-                    }
-                    if !writer.push(&all_of_it[at..at + size]).await {
-                        cut = true;
-                        break;
-                    }
-                    at += size;
-                }
-                assert_eq!(cut, !fits);
-                if !cut {
-                    writer.finish(None).await.unwrap();
-                }
-                for reader in readers {
-                    let read = reader.await.unwrap();
-                    if cut { assert!(read.is_err()) } else { assert!(read.unwrap() == all_of_it) }
-                }
-                let mut reader = blob.reader();
-                reader.seek(seek.min(at as u64));
-                match reader.next().await.unwrap() {
-                    Piece::Bytes(bytes) => assert_eq!(bytes[0], all_of_it[seek as usize]),
-                    Piece::End(end) => assert!(seek >= at as u64 && cut == matches!(end, End::Full), "{end:?}"),
-                }
-            });
-            prop_assert_eq!((room.0.taken(), room.1.taken()), (0, 0));
+            let quota = FixedQuota::new(100_000, 400_000);
+            runtime().block_on(write_and_read(quota.clone(), &sizes, expected, late, seek));
+            prop_assert_eq!((quota.memory.used(), quota.disk.used()), (0, 0));
         }
     }
 
     #[test]
-    fn a_disk_that_is_full_is_no_room() {
+    fn a_full_disk_ends_the_blob_as_full() {
         runtime().block_on(async {
-            let room = Arc::new(Fixed(Budget::new(1000), Budget::new(1_000_000)));
-            let mut writer = Writer::new(room, Some(500_000)).unwrap();
+            let mut writer = BlobWriter::new(FixedQuota::new(1000, 1_000_000), Some(500_000)).unwrap();
             let full = File::options().read(true).write(true).open("/dev/full").unwrap();
-            writer.blob.state().place = Place::Disk { file: Arc::new(full), written: 0, tail: Vec::new() };
+            writer.blob.state().storage = Storage::Disk { file: Arc::new(full), written: 0, tail: Vec::new() };
             let mut reader = writer.blob().reader();
-            assert!(writer.push(&[1; 10_000]).await && writer.push(&[2; 100_000]).await, "what was taken is there");
-            assert!(!writer.push(&[3; 10]).await, "and no more is");
+            assert!(writer.append(&[1; 10_000]).await && writer.append(&[2; 100_000]).await, "accepted bytes stay readable");
+            assert!(!writer.append(&[3; 10]).await, "a full blob accepts no more");
             let mut read = Vec::new();
             let end = loop {
                 match reader.next().await.unwrap() {
-                    Piece::Bytes(bytes) => read.extend_from_slice(&bytes),
-                    Piece::End(end) => break end,
+                    BlobPiece::Data(bytes) => read.extend_from_slice(&bytes),
+                    BlobPiece::End(end) => break end,
                 }
             };
-            assert!(read == [vec![1; 10_000], vec![2; 100_000]].concat() && matches!(end, End::Full));
+            assert!(read == [vec![1; 10_000], vec![2; 100_000]].concat() && matches!(end, BlobEnd::Full));
             assert!(writer.finish(None).await.is_err());
         });
     }
 
     #[test]
-    fn a_writer_that_goes_cuts_it() {
+    fn dropping_the_writer_aborts_the_blob() {
         runtime().block_on(async {
-            let room = Arc::new(Fixed(Budget::new(1000), Budget::new(1000)));
-            let mut writer = Writer::new(room, None).unwrap();
-            assert!(writer.push(b"half").await);
+            let mut writer = BlobWriter::new(FixedQuota::new(1000, 1000), None).unwrap();
+            assert!(writer.append(b"half").await);
             let blob = writer.blob().clone();
             drop(writer);
-            assert!(matches!(blob.ended().await, End::Cut));
-            blob.forsaken().await;
+            assert!(matches!(blob.ended().await, BlobEnd::Aborted));
+            blob.until_idle().await;
         });
     }
 }

@@ -1,14 +1,15 @@
-//! Bodies of messages on their way: one task reads a source, another writes what it is handed.
+//! Bodies of messages in transit. One task reads a source and sends its parts over a channel; hyper
+//! polls the receiving end and writes what it gets.
 
 use crate::{
-    blob::{End, Piece, Reader},
-    budget::Share,
-    counters::Counters,
+    access_log::AccessRecord,
+    blob::{BlobEnd, BlobPiece, BlobReader},
+    budget::BudgetShare,
+    counters::CacheCounters,
     encode::Encoder,
     error_response::Error,
-    negotiate::Coding,
-    record::Record,
-    window::Window,
+    negotiate::ContentCoding,
+    window::BodyWindow,
 };
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
@@ -27,94 +28,107 @@ use std::{
 };
 use tokio::{sync::mpsc, time::timeout};
 
-/// Parts that wait between two tasks.
-const QUEUE: usize = 4;
+/// Parts that can be in the channel between two tasks.
+const CHANNEL_PARTS: usize = 4;
 
 /// A part of a body.
 #[derive(Debug)]
-pub(crate) enum Part {
-    Bytes(Bytes),
-    /// All has come, these trailers with it.
+pub(crate) enum BodyPart {
+    Data(Bytes),
+    /// The body is complete; with its trailers, if any.
     End(Option<HeaderMap>),
 }
 
-pub(crate) type Sender = mpsc::Sender<Result<Part, Error>>;
+pub(crate) type BodySender = mpsc::Sender<Result<BodyPart, Error>>;
 
-/// Where parts come from. Without an `End` they are not all.
+/// The receiving end of a body. A stream that ends without [`BodyPart::End`] is incomplete.
 #[derive(Debug)]
-pub(crate) struct Flow {
-    parts: mpsc::Receiver<Result<Part, Error>>,
-    /// How many bytes come, where that is known.
+pub(crate) struct BodyStream {
+    parts: mpsc::Receiver<Result<BodyPart, Error>>,
+    /// Bytes of the whole body, where that is known.
     pub(crate) length: Option<u64>,
 }
 
-impl Flow {
-    pub(crate) fn channel(length: Option<u64>) -> (Sender, Flow) {
-        let (sender, parts) = mpsc::channel(QUEUE);
-        (sender, Flow { parts, length })
+impl BodyStream {
+    /// Both ends of a body of this length (bytes), or of an unknown one.
+    pub(crate) fn channel(length: Option<u64>) -> (BodySender, BodyStream) {
+        let (sender, parts) = mpsc::channel(CHANNEL_PARTS);
+        (sender, BodyStream { parts, length })
     }
 
-    pub(crate) async fn next(&mut self) -> Result<Part, Error> {
-        self.parts.recv().await.unwrap_or_else(|| Err(gone()))
+    /// Waits for the next part.
+    ///
+    /// # Errors
+    /// The reason why the body broke off.
+    pub(crate) async fn next(&mut self) -> Result<BodyPart, Error> {
+        self.parts.recv().await.unwrap_or_else(|| Err(sender_gone()))
     }
 
-    /// The next part, where it is there already.
-    fn next_now(&mut self) -> Option<Result<Part, Error>> {
+    /// The next part, if it is there already.
+    fn try_next(&mut self) -> Option<Result<BodyPart, Error>> {
         self.parts.try_recv().ok()
     }
 
-    /// It compressed; what that saves is counted.
-    pub(crate) fn compressed(mut self, packing: Packing, counters: Arc<Counters>) -> Flow {
-        let (sender, flow) = Flow::channel(None);
+    /// The same body, compressed by a task of its own, which counts the bytes saved.
+    pub(crate) fn compressed(mut self, compression: Compression, counters: Arc<CacheCounters>) -> BodyStream {
+        let (sender, compressed) = BodyStream::channel(None);
         tokio::spawn(async move {
-            let Packing { coding, share } = packing;
-            let window = Window::new(Arc::new(share));
+            let Compression { coding, share } = compression;
+            let window = BodyWindow::new(Arc::new(share));
             tokio::select! {
                 Err(why) = compress(&mut self, coding, &sender, &counters, &window) => drop(sender.send(Err(why)).await),
                 () = sender.closed() => {}
             }
         });
-        flow
+        compressed
     }
 }
 
-/// How a body is compressed, and the room that this takes.
+/// How a body is to be compressed, and the memory reserved for that.
 #[derive(Debug)]
-pub(crate) struct Packing {
-    pub(crate) coding: Coding,
-    pub(crate) share: Share,
+pub(crate) struct Compression {
+    pub(crate) coding: ContentCoding,
+    pub(crate) share: BudgetShare,
 }
 
-fn gone() -> Error {
-    "its source is gone".into()
+fn sender_gone() -> Error {
+    "the task that reads the body has ended".into()
 }
 
-async fn compress(source: &mut Flow, coding: Coding, sender: &Sender, counters: &Counters, window: &Window) -> Result<(), Error> {
+/// Compresses `source` into `sender`. Flushes the encoder whenever no further part is there yet.
+async fn compress(
+    source: &mut BodyStream,
+    coding: ContentCoding,
+    sender: &BodySender,
+    counters: &CacheCounters,
+    window: &BodyWindow,
+) -> Result<(), Error> {
     let mut encoder = Encoder::new(coding)?;
-    let (mut before, mut after) = (0_u64, 0_u64);
-    let mut waiting = Some(source.next().await?);
+    let mut plain_bytes = 0_u64;
+    let mut compressed_bytes = 0_u64;
+    let mut lookahead = Some(source.next().await?);
     loop {
-        let part = match waiting.take() {
+        let part = match lookahead.take() {
             Some(part) => part,
             None => source.next().await?,
         };
         let (bytes, trailers) = match part {
-            Part::Bytes(bytes) => (bytes, None),
-            Part::End(trailers) => (Bytes::new(), Some(trailers)),
+            BodyPart::Data(bytes) => (bytes, None),
+            BodyPart::End(trailers) => (Bytes::new(), Some(trailers)),
         };
-        before += bytes.len() as u64;
-        waiting = source.next_now().transpose()?;
-        let flush = waiting.is_none() && trailers.is_none();
-        // Compressing takes longer than a task should keep others waiting.
+        plain_bytes += bytes.len() as u64;
+        lookahead = source.try_next().transpose()?;
+        let flush = lookahead.is_none() && trailers.is_none();
+        // Compression would block the thread that runs other tasks.
         let work = move || match trailers {
-            None => encoder.push(&bytes, flush).map(|out| (out, Ok(encoder))),
-            Some(trailers) => encoder.finish().map(|out| (out, Err(trailers))),
+            None => encoder.push(&bytes, flush).map(|output| (output, Ok(encoder))),
+            Some(trailers) => encoder.finish().map(|output| (output, Err(trailers))),
         };
-        let (out, rest) = tokio::task::spawn_blocking(work).await??;
-        after += out.len() as u64;
-        if !out.is_empty() {
-            let out = window.pass(out.into(), true).await;
-            if sender.send(Ok(Part::Bytes(out))).await.is_err() {
+        let (output, rest) = tokio::task::spawn_blocking(work).await??;
+        compressed_bytes += output.len() as u64;
+        if !output.is_empty() {
+            let output = window.admit(output.into()).await;
+            if sender.send(Ok(BodyPart::Data(output))).await.is_err() {
                 return Ok(());
             }
         }
@@ -122,113 +136,120 @@ async fn compress(source: &mut Flow, coding: Coding, sender: &Sender, counters: 
             Ok(same) => encoder = same,
             Err(trailers) => {
                 counters.compressed.add(1);
-                counters.compressed_bytes_saved.add(before.saturating_sub(after));
-                let _ = sender.send(Ok(Part::End(trailers))).await;
+                counters.compressed_bytes_saved.add(plain_bytes.saturating_sub(compressed_bytes));
+                let _ = sender.send(Ok(BodyPart::End(trailers))).await;
                 return Ok(());
             }
         }
     }
 }
 
-/// A connection that a body comes over, and that can be used again after its end.
-pub(crate) trait GivesBack: Send + Sync {
-    /// All of the body has come.
-    fn give_back(self: Box<Self>);
+/// A connection that can be reused once the body that it carries is complete.
+pub(crate) trait Recycle: Send + Sync {
+    /// Called when the whole body has been received. A connection that is dropped instead is
+    /// closed.
+    fn recycle(self: Box<Self>);
 }
 
-/// Something that comes in, and is counted as it does.
-pub(crate) struct Source {
+/// A body that is being received, with a timeout and counters.
+pub(crate) struct IncomingBody {
     pub(crate) body: Incoming,
-    /// The connection to give back at the end, where it is a server's.
-    pub(crate) lease: Option<Box<dyn GivesBack>>,
-    /// How long it may say nothing.
-    pub(crate) patience: Duration,
-    pub(crate) counters: Arc<Counters>,
-    /// What has come, where that is an answer.
-    pub(crate) came: Option<Arc<AtomicU64>>,
-    /// Bounds what is passed on as it comes.
-    pub(crate) window: Window,
+    /// The connection to recycle at the end, where the body comes from a server.
+    pub(crate) connection: Option<Box<dyn Recycle>>,
+    /// How long the sender may send nothing.
+    pub(crate) timeout: Duration,
+    pub(crate) counters: Arc<CacheCounters>,
+    /// Counts the bytes received, where this is a response.
+    pub(crate) received: Option<Arc<AtomicU64>>,
+    /// Bounds the bytes in transit when the body is streamed.
+    pub(crate) window: BodyWindow,
 }
 
-impl Source {
+impl IncomingBody {
+    /// Its length, bytes, where that is known.
     pub(crate) fn length(&self) -> Option<u64> {
         self.body.size_hint().exact()
     }
 
-    /// The next part; after the last the connection is given back.
-    pub(crate) async fn next(&mut self) -> Result<Part, Error> {
-        let frame = timeout(self.patience, self.body.frame()).await;
-        let end = match frame.map_err(|_| "it said nothing for too long")?.transpose()? {
-            None => Part::End(None),
+    /// Receives the next part. After the last one the connection is recycled.
+    ///
+    /// # Errors
+    /// When the sender broke off, or was silent for too long.
+    pub(crate) async fn next(&mut self) -> Result<BodyPart, Error> {
+        let frame = timeout(self.timeout, self.body.frame()).await;
+        let frame = frame.map_err(|_| format!("the sender was silent for {} s", self.timeout.as_secs_f64()))?;
+        let end = match frame.transpose()? {
+            None => BodyPart::End(None),
             Some(frame) => match frame.into_data() {
                 Ok(bytes) => {
-                    if let Some(came) = &self.came {
-                        came.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                    if let Some(received) = &self.received {
+                        received.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                         self.counters.origin_bytes.add(bytes.len() as u64);
                     }
-                    return Ok(Part::Bytes(bytes));
+                    return Ok(BodyPart::Data(bytes));
                 }
-                Err(other) => Part::End(other.into_trailers().ok()),
+                Err(other) => BodyPart::End(other.into_trailers().ok()),
             },
         };
-        if let Some(lease) = self.lease.take() {
-            lease.give_back();
+        if let Some(connection) = self.connection.take() {
+            connection.recycle();
         }
         Ok(end)
     }
 
-    /// What comes, as it comes.
-    pub(crate) fn flow(self) -> Flow {
-        self.flow_from(async { true })
+    /// Streams the body as it is received.
+    pub(crate) fn into_stream(self) -> BodyStream {
+        self.into_stream_when(async { true })
     }
 
-    /// What comes, as it comes, from when `wanted` says so; nothing ever, if it says no.
-    pub(crate) fn flow_from(mut self, wanted: impl Future<Output = bool> + Send + 'static) -> Flow {
-        let (sender, flow) = Flow::channel(self.length());
+    /// Streams the body from the moment at which `wanted` returns true. If it returns false, the
+    /// body is dropped and the stream stays empty.
+    pub(crate) fn into_stream_when(mut self, wanted: impl Future<Output = bool> + Send + 'static) -> BodyStream {
+        let (sender, stream) = BodyStream::channel(self.length());
         tokio::spawn(async move {
             let wanted = tokio::select! {
                 wanted = wanted => wanted,
                 () = sender.closed() => return,
             };
             if wanted {
-                send_on(&mut self, &sender).await;
+                send_all(&mut self, &sender).await;
             } else {
-                // Who sends it need not wait until it is taken.
+                // Dropping it first releases its sender, which would wait for the body to be read.
                 drop(self);
                 sender.closed().await;
             }
         });
-        flow
+        stream
     }
 }
 
-/// Sends this part, and all that still comes after it.
-pub(crate) async fn send_rest(source: &mut Source, first: Part, sender: &Sender) {
-    let last = matches!(first, Part::End(_));
-    if send(source, Ok(first), sender).await && !last {
-        send_on(source, sender).await;
+/// Sends `first`, and everything that `source` has after it.
+pub(crate) async fn send_rest(source: &mut IncomingBody, first: BodyPart, sender: &BodySender) {
+    let is_last = matches!(first, BodyPart::End(_));
+    if send(source, Ok(first), sender).await && !is_last {
+        send_all(source, sender).await;
     }
 }
 
-/// Sends all that still comes.
-pub(crate) async fn send_on(source: &mut Source, sender: &Sender) {
+/// Sends everything that `source` has.
+pub(crate) async fn send_all(source: &mut IncomingBody, sender: &BodySender) {
     loop {
         let part = tokio::select! {
             part = source.next() => part,
             () = sender.closed() => return,
         };
-        let last = !matches!(part, Ok(Part::Bytes(_)));
-        if !send(source, part, sender).await || last {
+        let is_last = !matches!(part, Ok(BodyPart::Data(_)));
+        if !send(source, part, sender).await || is_last {
             return;
         }
     }
 }
 
-/// Sends a part when the window has room for it; returns whether the receiver is still there.
-async fn send(source: &Source, part: Result<Part, Error>, sender: &Sender) -> bool {
+/// Sends a part once the window has space for it. Returns whether the receiver still exists.
+async fn send(source: &IncomingBody, part: Result<BodyPart, Error>, sender: &BodySender) -> bool {
     let part = match part {
-        Ok(Part::Bytes(bytes)) => tokio::select! {
-            bytes = source.window.pass(bytes, false) => Ok(Part::Bytes(bytes)),
+        Ok(BodyPart::Data(bytes)) => tokio::select! {
+            bytes = source.window.admit_copy(bytes) => Ok(BodyPart::Data(bytes)),
             () = sender.closed() => return false,
         },
         part => part,
@@ -236,132 +257,148 @@ async fn send(source: &Source, part: Result<Part, Error>, sender: &Sender) -> bo
     sender.send(part).await.is_ok()
 }
 
-/// What a blob has from `from` on, `length` bytes of it, or all, and then what did not fit into it.
-pub(crate) fn read_out(mut reader: Reader, from: u64, length: Option<u64>, mut beyond: Option<Flow>, window: Window) -> Flow {
-    let (sender, flow) = Flow::channel(length);
+/// Streams a blob from offset `from` (bytes): `length` bytes of it, or all. `overflow` continues a
+/// blob that ended as full.
+pub(crate) fn stream_blob(
+    mut reader: BlobReader,
+    from: u64,
+    length: Option<u64>,
+    mut overflow: Option<BodyStream>,
+    window: BodyWindow,
+) -> BodyStream {
+    let (sender, stream) = BodyStream::channel(length);
     reader.seek(from);
     tokio::spawn(async move {
-        let mut left = length.unwrap_or(u64::MAX);
+        let mut remaining = length.unwrap_or(u64::MAX);
         loop {
             let part = tokio::select! {
-                part = read_on(&mut reader, &mut beyond, &mut left, &window) => part,
+                part = next_blob_part(&mut reader, &mut overflow, &mut remaining, &window) => part,
                 () = sender.closed() => return,
             };
-            let last = !matches!(part, Ok(Part::Bytes(_)));
-            if sender.send(part).await.is_err() || last {
+            let is_last = !matches!(part, Ok(BodyPart::Data(_)));
+            if sender.send(part).await.is_err() || is_last {
                 return;
             }
-            if left == 0 && length.is_some() {
-                let _ = sender.send(Ok(Part::End(None))).await;
+            if remaining == 0 && length.is_some() {
+                let _ = sender.send(Ok(BodyPart::End(None))).await;
                 return;
             }
         }
     });
-    flow
+    stream
 }
 
-/// The next part of a blob, at most `left` bytes, or of what did not fit into it.
-async fn read_on(reader: &mut Reader, beyond: &mut Option<Flow>, left: &mut u64, window: &Window) -> Result<Part, Error> {
+/// The next part of a blob, at most `remaining` bytes, or of its overflow.
+async fn next_blob_part(
+    reader: &mut BlobReader,
+    overflow: &mut Option<BodyStream>,
+    remaining: &mut u64,
+    window: &BodyWindow,
+) -> Result<BodyPart, Error> {
     match reader.next().await? {
-        Piece::Bytes(mut bytes) => {
-            bytes.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
-            *left -= bytes.len() as u64;
-            Ok(Part::Bytes(window.pass(bytes, true).await))
+        BlobPiece::Data(mut bytes) => {
+            bytes.truncate(usize::try_from(*remaining).unwrap_or(usize::MAX));
+            *remaining -= bytes.len() as u64;
+            Ok(BodyPart::Data(window.admit(bytes).await))
         }
-        Piece::End(End::Whole(trailers)) => Ok(Part::End(trailers)),
-        Piece::End(End::Full) => match beyond {
-            Some(beyond) => beyond.next().await,
-            None => Err("it was larger than there is room for".into()),
+        BlobPiece::End(BlobEnd::Complete(trailers)) => Ok(BodyPart::End(trailers)),
+        BlobPiece::End(BlobEnd::Full) => match overflow {
+            Some(overflow) => overflow.next().await,
+            None => Err("the stored body is incomplete: there was no room for all of it".into()),
         },
-        Piece::End(End::Cut) => Err("its source broke off".into()),
+        BlobPiece::End(BlobEnd::Aborted) => Err("the sender of the body broke off".into()),
     }
 }
 
 #[derive(Debug)]
-enum What {
-    Nothing,
-    All(Bytes),
-    Flow(Flow),
+enum Content {
+    Empty,
+    Full(Bytes),
+    Stream(BodyStream),
 }
 
-/// The body of a message that is sent.
+/// The body of a message that hyper sends.
 #[derive(Debug)]
-pub(crate) struct Body {
-    what: What,
-    left: Option<u64>,
-    record: Option<Record>,
+pub(crate) struct MessageBody {
+    content: Content,
+    /// Bytes still to be sent, where that is known.
+    remaining: Option<u64>,
+    record: Option<AccessRecord>,
 }
 
-impl Body {
+impl MessageBody {
+    /// No body.
     pub(crate) fn empty() -> Self {
-        Body { what: What::Nothing, left: Some(0), record: None }
+        MessageBody { content: Content::Empty, remaining: Some(0), record: None }
     }
 
-    pub(crate) fn of(bytes: impl Into<Bytes>) -> Self {
+    /// A body that is in memory.
+    pub(crate) fn full(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
-        Body { left: Some(bytes.len() as u64), what: What::All(bytes), record: None }
+        MessageBody { remaining: Some(bytes.len() as u64), content: Content::Full(bytes), record: None }
     }
 
-    pub(crate) fn flow(flow: Flow) -> Self {
-        Body { left: flow.length, what: What::Flow(flow), record: None }
+    /// A body that is sent as it comes.
+    pub(crate) fn stream(stream: BodyStream) -> Self {
+        MessageBody { remaining: stream.length, content: Content::Stream(stream), record: None }
     }
 
-    /// Has what goes through it, and how it ends, written down.
-    pub(crate) fn recorded(mut self, mut record: Record) -> Self {
-        // Nobody asks for what there is nothing of.
-        record.whole = matches!(self.what, What::Nothing) || self.left == Some(0);
+    /// Counts the bytes sent and the outcome in `record`.
+    pub(crate) fn recorded(mut self, mut record: AccessRecord) -> Self {
+        // hyper does not poll an empty body.
+        record.complete = matches!(self.content, Content::Empty) || self.remaining == Some(0);
         self.record = Some(record);
         self
     }
 
-    fn done(&mut self) {
-        self.what = What::Nothing;
+    fn complete(&mut self) {
+        self.content = Content::Empty;
         if let Some(record) = &mut self.record {
-            record.whole = true;
+            record.complete = true;
         }
     }
 }
 
-impl hyper::body::Body for Body {
+impl hyper::body::Body for MessageBody {
     type Data = Bytes;
     type Error = Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        let part = match &mut self.what {
-            What::Nothing => {
-                self.done();
+        let part = match &mut self.content {
+            Content::Empty => {
+                self.complete();
                 return Poll::Ready(None);
             }
-            What::All(bytes) => {
+            Content::Full(bytes) => {
                 let bytes = std::mem::take(bytes);
-                self.what = What::Nothing;
-                Ok(Part::Bytes(bytes))
+                self.content = Content::Empty;
+                Ok(BodyPart::Data(bytes))
             }
-            What::Flow(flow) => match flow.parts.poll_recv(cx) {
+            Content::Stream(stream) => match stream.parts.poll_recv(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(part) => part.unwrap_or_else(|| Err(gone())),
+                Poll::Ready(part) => part.unwrap_or_else(|| Err(sender_gone())),
             },
         };
         match part {
-            Ok(Part::Bytes(bytes)) => {
+            Ok(BodyPart::Data(bytes)) => {
                 let length = bytes.len() as u64;
-                if let Some(left) = &mut self.left {
-                    *left = left.saturating_sub(length);
+                if let Some(remaining) = &mut self.remaining {
+                    *remaining = remaining.saturating_sub(length);
                 }
-                let last = self.left == Some(0);
+                let is_last = self.remaining == Some(0);
                 if let Some(record) = &mut self.record {
-                    record.sent(length);
-                    record.whole |= last;
+                    record.add_sent(length);
+                    record.complete |= is_last;
                 }
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
-            Ok(Part::End(trailers)) => {
-                self.done();
+            Ok(BodyPart::End(trailers)) => {
+                self.complete();
                 Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
             }
             Err(why) => {
                 if let Some(record) = &mut self.record {
-                    record.broke(&why);
+                    record.set_failure(&why);
                 }
                 Poll::Ready(Some(Err(why)))
             }
@@ -369,10 +406,10 @@ impl hyper::body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self.what, What::Nothing)
+        matches!(self.content, Content::Empty)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+        self.remaining.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }

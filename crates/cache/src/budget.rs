@@ -1,67 +1,72 @@
-//! How much may be held, in memory and on disk, by all that the process holds together.
+//! Byte budgets: how much memory or disk everything in the process may hold together.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
 
-/// A bound in bytes, and what has been taken of it.
+/// An upper bound in bytes, and how much of it is in use.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: u64,
-    taken: AtomicU64,
+    used: AtomicU64,
 }
 
 impl Budget {
+    /// A budget of `limit` bytes, all of them free.
     pub(crate) fn new(limit: u64) -> Arc<Self> {
-        Arc::new(Budget { limit, taken: AtomicU64::new(0) })
+        Arc::new(Budget { limit, used: AtomicU64::new(0) })
     }
 
-    pub(crate) fn taken(&self) -> u64 {
-        self.taken.load(Ordering::Relaxed)
+    /// Bytes in use.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
     }
 
+    /// Bytes that can be in use at most.
     pub(crate) fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// A share of nothing, to grow.
-    pub(crate) fn share(self: &Arc<Self>) -> Share {
-        Share { budget: self.clone(), bytes: 0 }
+    /// An empty share, to be grown with [`BudgetShare::try_resize`].
+    pub(crate) fn share(self: &Arc<Self>) -> BudgetShare {
+        BudgetShare { budget: self.clone(), bytes: 0 }
     }
 }
 
-/// What somebody has taken of a budget. Dropping it gives all back.
+/// The part of a [`Budget`] that one owner uses. Dropping it returns its bytes.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct BudgetShare {
     budget: Arc<Budget>,
     bytes: u64,
 }
 
-impl Share {
+impl BudgetShare {
+    /// Size of the share, bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Makes it this many bytes, or leaves it as it is when there is no room for that.
-    pub(crate) fn resize(&mut self, bytes: u64) -> bool {
+    /// Sets the size of the share. Returns false, and changes nothing, when the budget has not
+    /// enough free bytes. Shrinking always succeeds.
+    pub(crate) fn try_resize(&mut self, bytes: u64) -> bool {
         if bytes > self.bytes {
             let more = bytes - self.bytes;
-            let fits = |taken: u64| taken.checked_add(more).filter(|taken| *taken <= self.budget.limit);
-            if self.budget.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_err() {
+            let fits = |used: u64| used.checked_add(more).filter(|used| *used <= self.budget.limit);
+            if self.budget.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_err() {
                 return false;
             }
         } else {
-            self.budget.taken.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+            self.budget.used.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
         }
         self.bytes = bytes;
         true
     }
 }
 
-impl Drop for Share {
+impl Drop for BudgetShare {
     fn drop(&mut self) {
-        self.resize(0);
+        self.try_resize(0);
     }
 }
 
@@ -72,18 +77,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_more_than_the_limit_and_all_comes_back(wanted in prop::collection::vec((0_usize..4, 0_u64..100), 0..60)) {
+        fn shares_never_exceed_the_limit_and_return_their_bytes(
+            steps in prop::collection::vec((0_usize..4, 0_u64..100), 0..60),
+        ) {
             let budget = Budget::new(120);
-            let mut shares: Vec<Share> = (0..4).map(|_| budget.share()).collect();
-            for (index, bytes) in wanted {
+            let mut shares: Vec<BudgetShare> = (0..4).map(|_| budget.share()).collect();
+            for (index, bytes) in steps {
                 let before = shares[index].bytes();
-                let fits = budget.taken() - before + bytes <= 120;
-                prop_assert_eq!(shares[index].resize(bytes), fits);
+                let fits = budget.used() - before + bytes <= 120;
+                prop_assert_eq!(shares[index].try_resize(bytes), fits);
                 prop_assert_eq!(shares[index].bytes(), if fits { bytes } else { before });
-                prop_assert_eq!(budget.taken(), shares.iter().map(Share::bytes).sum::<u64>());
+                prop_assert_eq!(budget.used(), shares.iter().map(BudgetShare::bytes).sum::<u64>());
             }
             drop(shares);
-            prop_assert_eq!(budget.taken(), 0);
+            prop_assert_eq!(budget.used(), 0);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Tries what a start would need of this host, and changes nothing of it.
+//! Tries on this host what a start would need, without changing anything.
 
 use crate::Config;
 use intercept::{
@@ -7,11 +7,12 @@ use intercept::{
 };
 use std::net::SocketAddr;
 
-/// Descriptors that are not for connections: files on disk, idle connections, picture workers.
+/// Descriptors that are not for connections of clients: files on disk, idle connections to servers,
+/// picture workers.
 const RESERVED_FILES: u64 = 400;
 
-/// Tries everything that a cache with this configuration would need, in the network namespace of
-/// the calling thread. `metrics` is where metrics are to be served.
+/// Tries what a cache with this configuration would need, in the network namespace of the calling
+/// thread. `metrics` is the address at which metrics are to be served.
 pub fn try_start(config: &Config, metrics: Option<SocketAddr>) -> Vec<Trial> {
     let mut interception = config.interception();
     interception.without_absent_families();
@@ -26,22 +27,23 @@ pub fn try_start(config: &Config, metrics: Option<SocketAddr>) -> Vec<Trial> {
     trials.extend(metrics.map(|at| try_port("serve metrics at", at, false, None)));
     let open = config.open_listeners().into_iter();
     trials.extend(
-        open.map(|(at, why, cure)| Trial::new("keep strangers from", format!("the listener at {at}"), TrialResult::doubtful(why, cure))),
+        open.map(|(at, why, cure)| Trial::new("restrict access to", format!("the listener at {at}"), TrialResult::doubtful(why, cure))),
     );
     trials
 }
 
-/// A connection has two descriptors: the client's and the server's.
+/// Whether the limit of descriptors is enough for `max_connections`: each connection takes two, one
+/// for each leg.
 fn try_files(config: &Config) -> Trial {
     let (files, wanted) = (leg::open_files(), config.max_connections as u64);
     let most = files.saturating_sub(RESERVED_FILES) / 2;
     let result = if most < wanted {
         TrialResult::doubtful(
-            format!("the limit of {files} open files is enough for {most} connections, {wanted} are let in (--max-connections)"),
-            "raise it (ulimit -Hn 65536, LimitNOFILE=), or let in fewer",
+            format!("the limit of {files} open files is enough for {most} connections, --max-connections is {wanted}"),
+            "raise it (ulimit -Hn 65536, LimitNOFILE=), or lower --max-connections",
         )
     } else {
-        TrialResult::works(format!("enough for {most} connections, of which {wanted} are let in (--max-connections)"))
+        TrialResult::works(format!("enough for {most} connections, --max-connections is {wanted}"))
     };
     Trial::new("find descriptors in", format!("the limit of {files} open files"), result)
 }

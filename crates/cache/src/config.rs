@@ -1,6 +1,6 @@
-//! What a cache is to do.
+//! The configuration of a cache.
 
-use crate::{shrink::Wish, store::Bounds, worker_pool::WorkerProgram};
+use crate::{shrink::ShrinkOptions, store::StoreLimits, worker_pool::WorkerProgram};
 use intercept::{
     AccessOptions, Action, Destination, ForwardPolicy, Interception, InterceptionError, LegProfile, ListenAt, ListenerAccess, Policy,
     Ports, Rule, UsersError,
@@ -8,65 +8,75 @@ use intercept::{
 use std::{net::SocketAddr, str::FromStr, time::Duration};
 use units::Bytes;
 
-/// Where connections come in.
+/// A listener, by how it learns the destination of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
-    /// Connections routed through this machine, taken by TPROXY.
+    /// Connections that are routed through this host, intercepted by TPROXY, at this address. Each
+    /// goes on to its original destination.
     Transparent(SocketAddr),
-    /// Connections to the first address go on to the second.
+    /// Connections to the first address are forwarded to the second.
     Forward(SocketAddr, SocketAddr),
-    /// An explicit HTTP proxy: its address, its clients and where they may go.
+    /// An explicit HTTP proxy: its address, which clients may use it, and which destinations they
+    /// may name.
     Http(SocketAddr, ListenerAccess),
 }
 
 impl FromStr for Listen {
     type Err = String;
 
-    /// `transparent=[::]:5000`, `forward=127.0.0.1:8080=192.0.2.10:80` or `http=127.0.0.1:3128`;
-    /// the last with `,allow=PREFIX` and `,deny=PREFIX`, as often as wanted, and with `,users=FILE`
-    /// or `,user=NAME:PASSWORD`.
+    /// Parses `transparent=[::]:5000`, `forward=127.0.0.1:8080=192.0.2.10:80` or
+    /// `http=127.0.0.1:3128`. The last may be followed by any number of `,allow=PREFIX` and
+    /// `,deny=PREFIX`, and by `,users=FILE` or `,user=NAME:PASSWORD`.
+    ///
+    /// # Errors
+    /// What cannot be parsed, and what was expected.
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            format!("{text:?} is no way to listen: write transparent=ADDRESS:PORT, forward=ADDRESS:PORT=ADDRESS:PORT or http=ADDRESS:PORT")
+        let unknown = || {
+            format!(
+                "cannot parse listener {text:?}: expected transparent=ADDRESS:PORT, forward=ADDRESS:PORT=ADDRESS:PORT or http=ADDRESS:PORT"
+            )
         };
-        let address = |text: &str| {
-            text.parse::<SocketAddr>()
-                .map_err(|_| format!("{text:?} is not an address with a port: write 192.0.2.1:5000 or [2001:db8::1]:5000"))
-        };
-        match text.split_once('=').ok_or_else(wrong)? {
-            ("transparent", at) => Ok(Listen::Transparent(address(at)?)),
-            ("http", rest) => {
-                let mut options = rest.split(',');
-                let at = address(options.next().unwrap_or_default())?;
-                let mut access = AccessOptions::default();
-                for option in options {
-                    if !access.take(option)? {
-                        // Without its value, which may be the rest of a password that has a comma.
-                        let name = option.split('=').next().unwrap_or_default();
-                        return Err(format!("unknown listener option {name:?}: expected {}", AccessOptions::EXPECTED));
-                    }
-                }
-                Ok(Listen::Http(at, access.finish()?))
-            }
+        match text.split_once('=').ok_or_else(unknown)? {
+            ("transparent", at) => Ok(Listen::Transparent(parse_address(at)?)),
+            ("http", rest) => parse_http_listener(rest),
             ("forward", both) => {
                 let (at, to) = both
                     .split_once('=')
-                    .ok_or_else(|| format!("{text:?} says where to listen but not where to go on to: write forward=HERE=THERE"))?;
-                Ok(Listen::Forward(address(at)?, address(to)?))
+                    .ok_or_else(|| format!("listener {text:?} has no destination: expected forward=ADDRESS:PORT=ADDRESS:PORT"))?;
+                Ok(Listen::Forward(parse_address(at)?, parse_address(to)?))
             }
-            _ => Err(wrong()),
+            _ => Err(unknown()),
         }
     }
 }
 
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| format!("cannot parse address {text:?}: expected an address and a port, 192.0.2.1:5000 or [2001:db8::1]:5000"))
+}
+
+/// Parses what follows `http=`: the address and the access options.
+fn parse_http_listener(text: &str) -> Result<Listen, String> {
+    let mut options = text.split(',');
+    let at = parse_address(options.next().unwrap_or_default())?;
+    let mut access = AccessOptions::default();
+    for option in options {
+        if !access.take(option)? {
+            // The value is left out: it may be the rest of a password that contains a comma.
+            let name = option.split('=').next().unwrap_or_default();
+            return Err(format!("unknown listener option {name:?}: expected {}", AccessOptions::EXPECTED));
+        }
+    }
+    Ok(Listen::Http(at, access.finish()?))
+}
+
 impl Listen {
-    /// Which clients may use it, and which destinations they may name. The default, without limits, for
-    /// a listener whose clients name no destination.
+    /// Which clients may use it, and which destinations they may name. Without limits where clients
+    /// name no destination.
     pub(crate) fn access(&self) -> ListenerAccess {
         if let Listen::Http(_, access) = self { access.clone() } else { ListenerAccess::default() }
     }
 
-    /// Its address, and where its connections go on to.
+    /// Its address, and how the destination of its connections is found.
     pub fn at(&self) -> ListenAt {
         let (at, to) = match self {
             Listen::Transparent(at) => (*at, Destination::Original),
@@ -81,73 +91,77 @@ impl Listen {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A value that must be more than 0 is 0.
-    #[error("{0} is 0, with which nothing would get through: give more, or leave it out")]
+    #[error("{0} is 0, which would let nothing through: set it to more than 0, or leave it out")]
     Zero(&'static str),
-    /// Interception cannot work so.
+    /// Interception cannot work with these settings.
     #[error(transparent)]
     Interception(#[from] InterceptionError),
-    /// There is no listener.
+    /// No listener is configured.
     #[error("the cache has no listener: give at least one, such as --listen transparent=[::]:5000")]
     NoListener,
 }
 
-/// What becomes of connections that are not clear-text HTTP.
+/// How connections are relayed that are neither clear-text HTTP nor TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Raw {
-    /// Each direction is stored and forwarded: when its sender has finished, or has said nothing for so long; none: only when it has finished.
-    Store(Option<Duration>),
-    /// They are sent on as they come.
+pub enum RawMode {
+    /// Each direction is stored, and forwarded when its sender has finished, or has paused for this
+    /// long. None: only when it has finished.
+    StoreAndForward(Option<Duration>),
+    /// Bytes are forwarded as they are received.
     Stream,
 }
 
-/// What a cache is to do.
+/// The configuration of a cache. [`Config::check`] says what cannot work.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where connections come in.
+    /// The listeners; at least one.
     pub listen: Vec<Listen>,
-    /// Ports of servers whose connections a transparent listener takes; the others bypass.
+    /// Server ports whose connections a transparent listener intercepts. Other ports bypass it.
     pub ports: Vec<Ports>,
-    /// How accepted legs are tuned …
+    /// Profile of the near leg: accepted sockets.
     pub near: LegProfile,
-    /// … and dialled ones.
+    /// Profile of the far leg: dialled sockets.
     pub far: LegProfile,
-    /// What is held in memory at most. Three quarters of it are for messages that are stored, one
-    /// is for requests in progress and connections to servers.
+    /// Upper bound of the memory for messages. Three quarters of it are for stored messages, one
+    /// quarter is for requests in progress and connections to servers.
     pub memory: Bytes,
-    /// The share of that quarter that one client address may have, in percent. An IPv6 client
-    /// counts by its /64.
+    /// The share of that quarter that one client address may have, percent. An IPv6 client counts
+    /// by its /64.
     pub client_share: u8,
-    /// What is held on disk at most.
+    /// Upper bound of the disk space for stored messages.
     pub disk: Bytes,
-    /// What is held of one message, or one direction of a connection, at most: more is sent on as it comes.
+    /// Size up to which one message, or one direction of a connection, is stored. What is larger is
+    /// streamed.
     pub largest: Bytes,
-    /// Whether answers are kept for those who ask later.
+    /// Whether responses are stored for later requests (RFC 9111).
     pub keep: bool,
-    /// Whether messages are forwarded only when they are whole.
+    /// Whether a message is forwarded only when it has been received completely.
     pub hold: bool,
-    /// Whether bodies are compressed for clients that accept it.
+    /// Whether bodies are compressed for clients that accept that.
     pub compress: bool,
-    /// The quality, 1 to 100, of the pictures that JPEG and PNG ones are made into; none: they stay as they are.
+    /// The quality, 1 to 100, to which JPEG and PNG pictures are transcoded. None: pictures pass
+    /// unchanged.
     pub pictures: Option<u8>,
-    /// Pictures with more pixels stay as they are.
+    /// Pictures with more pixels pass unchanged.
     pub most_pixels: u64,
-    /// How long a picture may take to be made smaller; one that takes longer passes unchanged.
+    /// How long the transcoding of a picture may take. One that takes longer passes unchanged.
     pub picture_timeout: Duration,
-    /// The program that is run as a picture worker: it decodes pictures and encodes smaller ones.
+    /// The program of the picture workers, which decode and encode pictures.
     pub picture_worker: WorkerProgram,
-    /// What becomes of connections that are not HTTP.
-    pub raw: Raw,
-    /// How long a server may take to be reached, and a request may wait for room before that.
+    /// How connections are relayed that are not HTTP.
+    pub raw: RawMode,
+    /// How long it may take to connect to a server. A request also waits for memory this long.
     pub connect_timeout: Duration,
-    /// How long an end that owes something may say nothing.
+    /// How long a peer may be silent, or may read nothing, when it is its turn.
     pub patience: Duration,
-    /// Connections at once; more pass unsplit, or wait.
+    /// Connections at a time. Further ones pass unsplit (transparent listeners), or wait in the
+    /// listen queue.
     pub max_connections: usize,
-    /// Worker threads.
+    /// Threads of the async runtime.
     pub threads: usize,
-    /// Whether the rules that bring traffic to a transparent listener are installed here.
+    /// Whether the cache installs the firewall rules of its transparent listeners.
     pub install_rules: bool,
-    /// Whether other programs' forward chains decide what may be taken.
+    /// Whether forward chains of other programs decide what may be intercepted.
     pub forward_policy: ForwardPolicy,
 }
 
@@ -169,7 +183,7 @@ impl Default for Config {
             most_pixels: 24_000_000,
             picture_timeout: Duration::from_secs(30),
             picture_worker: WorkerProgram::default(),
-            raw: Raw::Store(Some(Duration::from_millis(500))),
+            raw: RawMode::StoreAndForward(Some(Duration::from_millis(500))),
             connect_timeout: Duration::from_secs(30),
             patience: Duration::from_secs(60),
             max_connections: 4096,
@@ -181,15 +195,18 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads the files of users that listeners have.
+    /// Reads the user files of the listeners.
     ///
     /// # Errors
-    /// When one cannot be read, others can read it too, or it has no users.
+    /// When a file cannot be read, is readable by other users of this host, or names no user.
     pub fn read_users(&mut self) -> Result<(), UsersError> {
         self.listen.iter_mut().try_for_each(|listen| if let Listen::Http(_, access) = listen { access.users.read() } else { Ok(()) })
     }
 
-    /// Finds what can't work before anything is set up.
+    /// Checks the configuration before anything is set up.
+    ///
+    /// # Errors
+    /// The first setting that cannot work.
     pub fn check(&self) -> Result<(), ConfigError> {
         let zeros = [
             ("connect_timeout", self.connect_timeout.is_zero()),
@@ -198,7 +215,7 @@ impl Config {
             ("max_connections", self.max_connections == 0),
             ("memory", self.memory.0 == 0),
             ("client_share", self.client_share == 0),
-            ("lull", self.raw == Raw::Store(Some(Duration::ZERO))),
+            ("lull", self.raw == RawMode::StoreAndForward(Some(Duration::ZERO))),
         ];
         if let Some((key, _)) = zeros.iter().find(|(_, zero)| *zero) {
             return Err(ConfigError::Zero(key));
@@ -209,7 +226,7 @@ impl Config {
         Ok(self.interception().prepare().map(drop)?)
     }
 
-    /// What interception is to do.
+    /// What `intercept` is to set up: listeners, firewall rules, leg profiles.
     pub fn interception(&self) -> Interception {
         let transparent = self.listen.iter().any(|listen| matches!(listen, Listen::Transparent(_)));
         let rules = if transparent && self.install_rules && !self.ports.is_empty() {
@@ -225,8 +242,8 @@ impl Config {
         }
     }
 
-    /// Explicit proxies that are reachable from other hosts and limit neither clients nor
-    /// destinations: the address of each, why that is doubtful, and the cure.
+    /// Explicit proxies that other hosts can reach and that limit neither clients nor destinations:
+    /// the address of each, why that is doubtful, and the cure.
     pub fn open_listeners(&self) -> Vec<(SocketAddr, &'static str, &'static str)> {
         let open = self.listen.iter().filter_map(|listen| match listen {
             Listen::Http(at, access) if !at.ip().is_loopback() && access.is_open() => Some(*at),
@@ -235,15 +252,19 @@ impl Config {
         open.map(|at| (at, ListenerAccess::OPEN, ListenerAccess::CLOSE)).collect()
     }
 
-    pub(crate) fn bounds(&self) -> Bounds {
-        // So many large ones fit into memory that others do too.
-        let spill_from = (self.memory.0 / 64).clamp(4096, 1 << 20);
-        // The rest is for requests in progress: `Limits::new`.
-        Bounds { memory: self.memory.0 - self.memory.0 / 4, disk: self.disk.0, largest: self.largest.0, spill_from }
+    pub(crate) fn store_limits(&self) -> StoreLimits {
+        StoreLimits {
+            // The last quarter is for requests in progress: `MemoryLimits::new`.
+            memory: self.memory.0 - self.memory.0 / 4,
+            disk: self.disk.0,
+            max_blob_bytes: self.largest.0,
+            // Dozens of bodies of the largest size in memory must fit side by side.
+            spill_threshold: (self.memory.0 / 64).clamp(4096, 1 << 20),
+        }
     }
 
-    pub(crate) fn wish(&self) -> Wish {
-        Wish { quality: self.pictures.unwrap_or(100), most_pixels: self.most_pixels }
+    pub(crate) fn shrink_options(&self) -> ShrinkOptions {
+        ShrinkOptions { quality: self.pictures.unwrap_or(100), most_pixels: self.most_pixels }
     }
 }
 
@@ -253,7 +274,7 @@ mod tests {
     use intercept::Destinations;
 
     #[test]
-    fn the_ways_to_listen() {
+    fn listeners_are_parsed() {
         assert_eq!("http=127.0.0.1:3128".parse(), Ok(Listen::Http("127.0.0.1:3128".parse().unwrap(), ListenerAccess::default())));
         let limited: Listen = "http=127.0.0.1:3128,allow=10.0.0.0/8,allow=::1,deny=10.1.2.3".parse().unwrap();
         let Listen::Http(_, ListenerAccess { destinations: Destinations { allow, deny }, .. }) = limited else { panic!("{limited:?}") };
@@ -261,11 +282,13 @@ mod tests {
         assert_eq!("transparent=[::]:5000".parse(), Ok(Listen::Transparent("[::]:5000".parse().unwrap())));
         let forward = Listen::Forward("127.0.0.1:1".parse().unwrap(), "[::1]:2".parse().unwrap());
         assert_eq!("forward=127.0.0.1:1=[::1]:2".parse(), Ok(forward));
-        for (text, said) in
-            [("socks5=1.2.3.4:5", "is no way to listen"), ("http=here", "is not an address"), ("forward=1.2.3.4:5", "not where to go")]
-        {
+        for (text, expected) in [
+            ("socks5=1.2.3.4:5", "cannot parse listener"),
+            ("http=here", "cannot parse address"),
+            ("forward=1.2.3.4:5", "has no destination"),
+        ] {
             let error = text.parse::<Listen>().unwrap_err();
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 

@@ -1,12 +1,12 @@
-//! What has been done, in numbers.
+//! Counters of what the cache has done.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that only grows.
+/// A count that only grows.
 #[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
+pub(crate) struct EventCounter(AtomicU64);
 
-impl Counter {
+impl EventCounter {
     pub(crate) fn add(&self, number: u64) {
         self.0.fetch_add(number, Ordering::Relaxed);
     }
@@ -18,27 +18,28 @@ impl Counter {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Numbers as they change.
+        /// The counters of a running cache.
         #[derive(Debug, Default)]
-        pub(crate) struct Counters {
-            $(pub(crate) $name: Counter,)*
+        pub(crate) struct CacheCounters {
+            $(pub(crate) $name: EventCounter,)*
         }
 
-        /// Numbers as they are.
+        /// What a cache has done since its start, and what it holds.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
         pub struct Stats {
             $($(#[$doc])* pub $name: u64,)*
-            /// Answers that are kept.
+            /// Responses in the store.
             pub kept: u64,
-            /// Bytes of memory that they, and what is on its way, take.
+            /// Bytes of memory that stored responses and messages in transit take.
             pub memory_bytes: u64,
-            /// Bytes of disk.
+            /// Bytes of disk that stored responses and messages in transit take.
             pub disk_bytes: u64,
             /// Bytes of memory that requests in progress and connections to servers reserve.
             pub reserved_bytes: u64,
         }
 
-        impl Counters {
+        impl CacheCounters {
+            /// The counters; the fields of [`Stats`] that are no counters are 0.
             pub(crate) fn stats(&self) -> Stats {
                 Stats { $($name: self.$name.get(),)* ..Stats::default() }
             }
@@ -47,50 +48,50 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Connections that came in.
+    /// Accepted connections.
     connections,
     /// Requests that were answered, or refused.
     requests,
-    /// Answers that came from what is kept, without a word to the origin.
+    /// Responses from the store, without asking the origin server.
     hits,
-    /// … and after its origin had said that they still hold.
+    /// Responses from the store that the origin server had confirmed (304).
     revalidated,
-    /// … and though they were stale, since the origin did not answer.
+    /// Stale responses from the store, served since the origin server failed (`stale-if-error`).
     stale,
-    /// Answers that were fetched and could have been kept.
+    /// Responses from an origin server that may have been stored.
     misses,
-    /// Answers that no cache has business with.
+    /// Responses from an origin server that could not be stored.
     passed,
-    /// Requests that were refused here, or whose origin was not reached.
+    /// Requests that were refused by this proxy, or whose origin server was not reached.
     refused,
-    /// Requests for which there was no room at once: they waited, or were refused.
+    /// Requests that had to wait for memory, including those that were then refused.
     waited,
-    /// Requests that waited for another's answer.
+    /// Requests that waited for the response to an equal request (collapsed forwarding).
     collapsed,
-    /// Bodies from origins.
+    /// Bytes of bodies from origin servers.
     origin_bytes,
-    /// Bodies to clients.
+    /// Bytes of bodies to clients.
     client_bytes,
-    /// Pictures that were made smaller.
+    /// Pictures that were transcoded to a smaller one.
     pictures,
-    /// What was not sent to clients because of that.
+    /// Bytes that were not sent to clients thanks to smaller pictures.
     picture_bytes_saved,
-    /// Pictures that passed unchanged because too many waited to be made smaller.
+    /// Pictures that passed unchanged because the transcoding queue was full.
     pictures_skipped,
-    /// Pictures that passed unchanged because the process that was to make them smaller failed.
+    /// Pictures that passed unchanged because their worker process failed.
     pictures_failed,
     /// Bodies that were compressed.
     compressed,
-    /// What was not sent to clients because of that.
+    /// Bytes that were not sent to clients thanks to compression.
     compressed_bytes_saved,
-    /// Answers that broke off on either side.
+    /// Responses that were not sent completely: the client or the origin server broke off.
     aborted,
     /// Tunnels (CONNECT, Upgrade).
     tunnels,
-    /// Connections that are not HTTP.
+    /// Connections that were relayed as bytes: protocols other than HTTP, and tunnels of HTTP/1.1.
     raw_connections,
-    /// What they carried, both ways.
+    /// Bytes that such connections and all tunnels carried, both directions.
     raw_bytes,
-    /// Directions of them that no longer fitted and were sent on as they came.
+    /// Directions of such connections that exceeded the storage and were streamed from then on.
     overflows,
 }

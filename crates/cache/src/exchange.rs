@@ -1,25 +1,34 @@
-//! A request and its answer: from what is kept, or from its server.
+//! Handles one request: chooses between the store and the origin server, and returns the response.
 
 use crate::{
-    asked::Asked,
-    blob::Writer,
-    body::{Body, Flow, GivesBack as _, Part, Sender, Source, send_rest},
+    access_log::AccessRecord,
+    blob::BlobWriter,
+    body::{BodyPart, BodySender, BodyStream, IncomingBody, MessageBody, Recycle as _, send_rest},
+    cache_status::{CACHE_STATUS, CacheOutcome},
+    client::Client,
+    conditions,
     error_response::{Error, ErrorResponse},
-    fields::{self, Target},
-    give::{Given, give},
-    house::{Caller, House},
-    origin::Lease,
-    record::{From, Record},
-    reply::{CACHE_STATUS, Reply},
-    rules::{self, Entry, Rules, Verdict, directive},
-    store::{Flight, Lead},
+    fields,
+    origin::{OriginResponse, describe},
+    proxy_auth::CHALLENGE,
+    reply::{Reply, ReplyResult},
+    request::ClientRequest,
+    response::{self, SelectedResponse, respond},
+    semantics::{CachingRules, Freshness, StoredResponse, cache_directive},
+    shared::Shared,
+    store::{CollapsedFetch, FetchLeader},
+    target::TargetResource,
     tunnel::{self, Upgrade},
-    users::CHALLENGE,
 };
 use hyper::{
-    Method, Request, Response, StatusCode, Version,
+    HeaderMap, Method, Request, Response, StatusCode, Version,
     body::{Body as _, Incoming},
-    header::{CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_TYPE, HeaderValue, LOCATION, MAX_FORWARDS, SET_COOKIE},
+    header::{
+        AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_TYPE, COOKIE, DATE, HeaderName, HeaderValue,
+        LOCATION, MAX_FORWARDS, PROXY_AUTHENTICATE, RETRY_AFTER, SET_COOKIE, VIA,
+    },
+    http::response::Parts,
+    upgrade::OnUpgrade,
 };
 use std::{
     sync::Arc,
@@ -27,361 +36,467 @@ use std::{
 };
 use tokio::time::timeout;
 
-/// How long those who ask for the same wait for the first one's answer to come, before they ask themselves.
-const PATIENCE_WITH_OTHERS: Duration = Duration::from_secs(10);
-/// What is still fetched though nobody waits for it any more: the next who asks will find it.
-const LITTLE: u64 = 256 * 1024;
-/// `Retry-After` of a 503 of its own, seconds.
-const RETRY_AFTER: u64 = 5;
+/// How long a collapsed request waits for the response to the leading one. Then it asks the origin
+/// server itself.
+const COLLAPSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A response that no client reads any more is still fetched if at most this many bytes are
+/// missing: a later request will find it in the store.
+const FETCH_TO_END_BYTES: u64 = 256 * 1024;
+/// `Retry-After` of a 503 of this proxy, seconds.
+const RETRY_AFTER_SECONDS: u64 = 5;
 
-/// Answers a request. The error ends the connection.
-pub(crate) async fn answer(caller: Arc<Caller>, mut request: Request<Incoming>) -> Result<Response<Body>, Error> {
-    let house = &caller.house;
-    let mut record = Record::new(&house.counters, caller.client, request.method().clone(), request.uri().to_string());
-    let outcome = if let Err(unknown) = caller.authenticate(request.headers()) {
-        Err(unknown)
-    } else if request.method() == Method::CONNECT {
-        tunnel::connect(&caller, request).await.map(|response| (response, From::Tunnel, ""))
-    } else {
-        let target = Target::of(&request, caller.server).map_err(|text| ErrorResponse { status: StatusCode::BAD_REQUEST, text });
-        match target {
-            Err(trouble) => Err(trouble),
-            Ok(target) => {
-                record.uri = target.uri();
-                let upgrade = hyper::upgrade::on(&mut request);
-                let (parts, body) = request.into_parts();
-                match caller.admit(&parts.headers, !body.is_end_stream()).await {
-                    Ok(exchange) => {
-                        let asked = Asked::new(&caller, parts, body, target, exchange.clone());
-                        let outcome = handle(&caller, asked, upgrade, &record).await;
-                        exchange.return_connection();
-                        outcome
-                    }
-                    Err(trouble) => Err(trouble),
-                }
-            }
+/// Handles a request of a client.
+///
+/// # Errors
+/// None: failures are responses with an error status. (hyper closes the connection on an error.)
+pub(crate) async fn serve(client: Arc<Client>, request: Request<Incoming>) -> Result<Response<MessageBody>, Error> {
+    let shared = &client.shared;
+    let mut record = AccessRecord::new(&shared.counters, client.address, request.method().clone(), request.uri().to_string());
+    let reply = match dispatch(&client, request, &mut record).await {
+        Ok(reply) => reply,
+        Err(error) => {
+            record.set_failure(&error.text.clone().into());
+            Reply::unchanged(error_page(error), CacheOutcome::Refused)
         }
     };
-    let (mut response, from, form) = outcome.unwrap_or_else(|trouble| {
-        let why: Error = trouble.text.clone().into();
-        record.broke(&why);
-        (page(trouble), From::Refused, "")
-    });
-    (record.status, record.from, record.form) = (response.status(), from, form);
-    if matches!(from, From::Refused | From::Pass) {
-        let word = if from == From::Pass { "fwd=bypass" } else { "detail=refused" };
-        if let Ok(value) = HeaderValue::from_str(&format!("{}; {word}", house.name)) {
-            response.headers_mut().append(CACHE_STATUS, value);
-        }
+    let Reply { mut response, outcome, form } = reply;
+    record.status = response.status();
+    record.outcome = outcome;
+    record.form = form;
+    let parameter = match outcome {
+        CacheOutcome::Refused => Some("detail=refused"),
+        CacheOutcome::Pass => Some("fwd=bypass"),
+        _ => None,
+    };
+    if let Some(parameter) = parameter
+        && let Ok(value) = HeaderValue::from_str(&format!("{}; {parameter}", shared.pseudonym))
+    {
+        response.headers_mut().append(CACHE_STATUS, value);
     }
     Ok(response.map(|body| body.recorded(record)))
 }
 
-/// What is said to a client whose request is not answered.
-fn page(trouble: ErrorResponse) -> Response<Body> {
-    let mut response = Response::new(Body::of(format!("tandem cache: {}\n", trouble.text)));
-    *response.status_mut() = trouble.status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    response.headers_mut().insert(hyper::header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    if trouble.status == StatusCode::SERVICE_UNAVAILABLE {
-        response.headers_mut().insert(hyper::header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER));
+/// Authenticates and admits a request, then handles it as a tunnel or as a message.
+async fn dispatch(client: &Arc<Client>, mut request: Request<Incoming>, record: &mut AccessRecord) -> ReplyResult {
+    client.authenticate(request.headers())?;
+    if request.method() == Method::CONNECT {
+        let response = tunnel::connect(client, request).await?;
+        return Ok(Reply::unchanged(response, CacheOutcome::Tunnel));
     }
-    if trouble.status == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
-        response.headers_mut().insert(hyper::header::PROXY_AUTHENTICATE, CHALLENGE);
-    }
-    if trouble.status == StatusCode::BAD_REQUEST {
-        // Who is not understood once may not be understood where its request ends either.
-        response.headers_mut().insert(hyper::header::CONNECTION, HeaderValue::from_static("close"));
+    let target = TargetResource::of(&request, client.server).map_err(|text| ErrorResponse::new(StatusCode::BAD_REQUEST, text))?;
+    record.uri = target.uri();
+    let upgrade = hyper::upgrade::on(&mut request);
+    let (parts, body) = request.into_parts();
+    let reservation = client.admit(&parts.headers, !body.is_end_stream()).await?;
+    let request = ClientRequest::new(client, parts, body, target, reservation.clone());
+    let reply = handle(client, request, upgrade, record).await;
+    reservation.return_connection();
+    reply
+}
+
+/// The response to a request that cannot be answered otherwise.
+fn error_page(error: ErrorResponse) -> Response<MessageBody> {
+    let mut response = Response::new(MessageBody::full(format!("tandem cache: {}\n", error.text)));
+    *response.status_mut() = error.status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    match error.status {
+        StatusCode::SERVICE_UNAVAILABLE => {
+            headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECONDS));
+        }
+        StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
+            headers.insert(PROXY_AUTHENTICATE, CHALLENGE);
+        }
+        StatusCode::BAD_REQUEST => {
+            // Where an invalid request ends is uncertain too: what follows must not be parsed as
+            // the next one (request smuggling, RFC 9112 §11.2).
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        _ => {}
     }
     response
 }
 
-async fn handle(caller: &Arc<Caller>, mut asked: Asked, upgrade: hyper::upgrade::OnUpgrade, record: &Record) -> Reply {
-    let house = &caller.house;
-    if fields::has_been_here(&request_via(&asked), &house.name) {
-        let text = "the request has come back here: this cache is on its own way to the server".into();
-        return Err(ErrorResponse { status: StatusCode::LOOP_DETECTED, text });
+async fn handle(client: &Arc<Client>, mut request: ClientRequest, upgrade: OnUpgrade, record: &AccessRecord) -> ReplyResult {
+    if fields::via_lists(&received_via(&request), &client.shared.pseudonym) {
+        let text = "the request has come back to this proxy: the route to the server is a loop";
+        return Err(ErrorResponse::new(StatusCode::LOOP_DETECTED, text));
     }
-    if let Some(response) = last_hop(&mut asked)? {
-        return Ok((response, From::Refused, ""));
+    if let Some(response) = end_at_last_hop(&mut request)? {
+        return Ok(Reply::unchanged(response, CacheOutcome::Refused));
     }
-    if asked.upgrade.is_some() {
-        return match tunnel::upgrade(caller, asked, upgrade).await? {
-            Upgrade::Switched(response) => Ok((*response, From::Tunnel, "")),
+    if request.upgrade.is_some() {
+        return match tunnel::upgrade(client, request, upgrade).await? {
+            Upgrade::Switched(response) => Ok(Reply::unchanged(*response, CacheOutcome::Tunnel)),
             Upgrade::Declined(declined) => {
-                let (asked, answer, lease) = *declined;
-                fresh(caller, asked, answer, lease, None, record).await
+                let (request, origin) = *declined;
+                forward_response(client, request, origin, None, record).await
             }
         };
     }
-    let plain = matches!(asked.parts.method, Method::GET | Method::HEAD) && asked.body.is_none();
-    if !plain || !house.config.keep || rules::is_for_the_origin(asked.headers()) {
-        return pass(caller, asked, record).await;
+    let is_cacheable = matches!(request.parts.method, Method::GET | Method::HEAD) && request.body.is_none();
+    if !is_cacheable || !client.shared.config.keep || conditions::has_origin_preconditions(request.headers()) {
+        return pass(client, request, record).await;
     }
-    let (mut lead, mut waited) = (None, false);
-    let stale = loop {
-        let now = SystemTime::now();
-        let stale = match house.store.look(&asked.target, &asked.question, now) {
-            Some((entry, Verdict::Fresh)) => {
-                let reader = entry.blob.reader();
-                return give(caller, &asked, Given { entry, from: From::Hit, reader, beyond: None }).await;
-            }
-            found => found.map(|(entry, _)| entry),
-        };
-        if directive(asked.headers(), "only-if-cached").is_some() {
-            let text = "it is not kept here, or is stale, and the request wants nothing else".into();
-            return Err(ErrorResponse { status: StatusCode::GATEWAY_TIMEOUT, text });
-        }
-        if waited || !may_join(&asked) {
-            break stale;
-        }
-        match house.store.fly(&asked.target) {
-            Flight::Lead(leads) => {
-                lead = Some(leads);
-                break stale;
-            }
-            Flight::Follow(mut flight) => {
-                house.counters.collapsed.add(1);
-                // It ends by the leader's letting go.
-                let _ = timeout(PATIENCE_WITH_OTHERS, flight.changed()).await;
-                waited = true;
-            }
-        }
-    };
-    fetch(caller, asked, stale, lead, record).await
+    match look_up(client, &request).await? {
+        Lookup::Fresh(selected) => respond(client, &request, selected).await,
+        Lookup::Fetch { stale, leader } => fetch(client, request, stale, leader, record).await,
+    }
 }
 
-/// The way a request came, without this cache, which has been added to it.
-fn request_via(asked: &Asked) -> hyper::HeaderMap {
-    let hops: Vec<&HeaderValue> = asked.headers().get_all(hyper::header::VIA).iter().collect();
-    hops[..hops.len().saturating_sub(1)].iter().map(|value| (hyper::header::VIA, (*value).clone())).collect()
+/// `Via` as received: without this proxy, which has been appended.
+fn received_via(request: &ClientRequest) -> HeaderMap {
+    let hops: Vec<&HeaderValue> = request.headers().get_all(VIA).iter().collect();
+    hops[..hops.len().saturating_sub(1)].iter().map(|value| (VIA, (*value).clone())).collect()
 }
 
-/// Whether others may wait for its answer: what comes is likely to be for all.
-fn may_join(asked: &Asked) -> bool {
-    let fields = asked.headers();
-    let personal = [hyper::header::AUTHORIZATION, hyper::header::COOKIE].iter().any(|name| fields.contains_key(name));
-    asked.is_get() && !asked.is_special() && !personal && ["no-store", "no-cache"].iter().all(|name| directive(fields, name).is_none())
-}
-
-/// Requests that are counted on their way (RFC 9110 §7.6.2): the answer to one that ends here.
-fn last_hop(asked: &mut Asked) -> Result<Option<Response<Body>>, ErrorResponse> {
-    let counted = matches!(asked.parts.method, Method::OPTIONS | Method::TRACE);
-    let left = asked.headers().get(MAX_FORWARDS).filter(|_| counted).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    match left {
+/// Counts `Max-Forwards` of OPTIONS and TRACE down (RFC 9110 §7.6.2). Returns the response to a
+/// request that ends here.
+///
+/// # Errors
+/// 405 for a TRACE that ends here.
+fn end_at_last_hop(request: &mut ClientRequest) -> Result<Option<Response<MessageBody>>, ErrorResponse> {
+    let is_counted = matches!(request.parts.method, Method::OPTIONS | Method::TRACE);
+    let value = request.headers().get(MAX_FORWARDS).filter(|_| is_counted);
+    let forwards = value.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    match forwards {
         None => Ok(None),
-        Some(0) if asked.parts.method == Method::OPTIONS => Ok(Some(Response::new(Body::empty()))),
-        Some(0) => Err(ErrorResponse { status: StatusCode::METHOD_NOT_ALLOWED, text: "TRACE is not answered here".into() }),
-        Some(left) => {
-            asked.parts.headers.insert(MAX_FORWARDS, HeaderValue::from(left - 1));
+        Some(0) if request.parts.method == Method::OPTIONS => Ok(Some(Response::new(MessageBody::empty()))),
+        Some(0) => Err(ErrorResponse::new(StatusCode::METHOD_NOT_ALLOWED, "this proxy does not answer TRACE")),
+        Some(forwards) => {
+            request.parts.headers.insert(MAX_FORWARDS, HeaderValue::from(forwards - 1));
             Ok(None)
         }
     }
 }
 
-/// What no cache has business with, or what changes things.
-async fn pass(caller: &Arc<Caller>, mut asked: Asked, record: &Record) -> Reply {
-    let to = asked.destination(caller);
-    let bare = asked.body.is_none();
-    let (request, waited) = asked.whole(caller).await;
-    let again = (bare && asked.parts.method.is_idempotent()).then_some(|| asked.bare(None));
-    let (answer, lease) = caller.send(&asked.exchange, &to, request, again, waited).await?;
-    let done = answer.status().is_success() || answer.status().is_redirection();
-    if done && !fields::is_safe(&asked.parts.method) {
-        let named = [LOCATION, CONTENT_LOCATION].into_iter().filter_map(|name| answer.headers().get(name)?.to_str().ok());
-        named.filter_map(|location| asked.target.beside(location)).for_each(|target| caller.house.store.invalidate(&target));
-        caller.house.store.invalidate(&asked.target);
-    }
-    fresh(caller, asked, answer, lease, None, record).await
+/// What the store has for a request.
+enum Lookup {
+    Fresh(SelectedResponse),
+    /// The origin server must be asked.
+    Fetch {
+        /// A stored response to be validated.
+        stale: Option<Arc<StoredResponse>>,
+        /// Set where equal requests may wait for the response to this one.
+        leader: Option<FetchLeader>,
+    },
 }
 
-/// What is not kept, or has to be asked for again.
-async fn fetch(caller: &Arc<Caller>, asked: Asked, stale: Option<Arc<Entry>>, lead: Option<Lead>, record: &Record) -> Reply {
-    let (to, house) = (asked.destination(caller), &caller.house);
-    let stale = stale.filter(|_| asked.is_get());
-    let validation: Option<Vec<_>> = stale.as_ref().map(|entry| entry.validation().collect());
+/// Looks a request up in the store. If an equal request is being fetched, waits for that first.
+///
+/// # Errors
+/// 504 when the client wants a stored response only, and there is none that is fresh.
+async fn look_up(client: &Client, request: &ClientRequest) -> Result<Lookup, ErrorResponse> {
+    let shared = &client.shared;
+    let mut has_waited = false;
+    loop {
+        let stale = match shared.store.lookup(&request.target, &request.presented, SystemTime::now()) {
+            Some((stored, Freshness::Fresh)) => return Ok(Lookup::Fresh(SelectedResponse::new(stored, CacheOutcome::Hit))),
+            found => found.map(|(stored, _)| stored),
+        };
+        if cache_directive(request.headers(), "only-if-cached").is_some() {
+            let text = "the request wants a stored response only (only-if-cached), and there is none that is fresh";
+            return Err(ErrorResponse::new(StatusCode::GATEWAY_TIMEOUT, text));
+        }
+        if has_waited || !may_collapse(request) {
+            return Ok(Lookup::Fetch { stale, leader: None });
+        }
+        match shared.store.join_fetch(&request.target) {
+            CollapsedFetch::Leader(leader) => return Ok(Lookup::Fetch { stale, leader: Some(leader) }),
+            CollapsedFetch::Follower(mut fetch) => {
+                shared.counters.collapsed.add(1);
+                // It returns when the leader is dropped.
+                let _ = timeout(COLLAPSE_TIMEOUT, fetch.changed()).await;
+                has_waited = true;
+            }
+        }
+    }
+}
+
+/// Whether equal requests may wait for the response to this one: the response is likely to be for
+/// all clients.
+fn may_collapse(request: &ClientRequest) -> bool {
+    let headers = request.headers();
+    let is_personal = [AUTHORIZATION, COOKIE].iter().any(|name| headers.contains_key(name));
+    request.is_get()
+        && !request.is_conditional_or_range()
+        && !is_personal
+        && ["no-store", "no-cache"].iter().all(|name| cache_directive(headers, name).is_none())
+}
+
+/// Forwards a request that the store cannot answer. A successful unsafe request invalidates stored
+/// responses (RFC 9111 §4.4).
+async fn pass(client: &Arc<Client>, mut request: ClientRequest, record: &AccessRecord) -> ReplyResult {
+    let server = request.server(client);
+    let is_repeatable = request.body.is_none() && request.parts.method.is_idempotent();
+    let (forwarded, stalled_for) = request.with_body(client).await;
+    let again = is_repeatable.then_some(|| request.without_body(None));
+    let origin = client.send(&request.reservation, &server, forwarded, again, stalled_for).await?;
+    let status = origin.response.status();
+    if (status.is_success() || status.is_redirection()) && !fields::is_safe(&request.parts.method) {
+        let store = &client.shared.store;
+        let headers = origin.response.headers();
+        let locations = [LOCATION, CONTENT_LOCATION].into_iter().filter_map(|name| headers.get(name)?.to_str().ok());
+        locations.filter_map(|location| request.target.same_origin(location)).for_each(|target| store.invalidate(&target));
+        store.invalidate(&request.target);
+    }
+    forward_response(client, request, origin, None, record).await
+}
+
+/// Sends a request without a body. `validation` replaces its conditions.
+async fn send_without_body(
+    client: &Arc<Client>,
+    request: &ClientRequest,
+    validation: Option<&[(HeaderName, HeaderValue)]>,
+) -> Result<OriginResponse, ErrorResponse> {
     let begun = Instant::now();
-    let again = || asked.bare(validation.as_deref());
-    let sent = caller.send(&asked.exchange, &to, again(), Some(again), move || begun.elapsed()).await;
+    let make = || request.without_body(validation);
+    client.send(&request.reservation, &request.server(client), make(), Some(make), move || begun.elapsed()).await
+}
+
+/// Fetches a response, or validates the stale one that is stored.
+async fn fetch(
+    client: &Arc<Client>,
+    request: ClientRequest,
+    stale: Option<Arc<StoredResponse>>,
+    leader: Option<FetchLeader>,
+    record: &AccessRecord,
+) -> ReplyResult {
+    let stale = stale.filter(|_| request.is_get());
+    let validation: Option<Vec<_>> = stale.as_ref().map(|stored| stored.validation_fields().collect());
+    let sent = send_without_body(client, &request, validation.as_deref()).await;
     let now = SystemTime::now();
-    let stand_in = stale.as_ref().filter(|entry| entry.may_stand_in(&asked.question, now));
-    let (mut answer, lease) = match (sent, stand_in) {
-        (Ok((answer, _)), Some(entry)) if answer.status().is_server_error() => return stand(caller, &asked, entry).await,
-        (Err(_), Some(entry)) => return stand(caller, &asked, entry).await,
-        (sent, _) => sent?,
-    };
-    let Some(old) = stale.filter(|_| answer.status() == StatusCode::NOT_MODIFIED) else {
-        return fresh(caller, asked, answer, lease, lead, record).await;
-    };
-    fields::strip(answer.headers_mut());
-    // Its cookies are for this client, and no part of what is kept.
-    let cookies = fields::take_all(answer.headers_mut(), &SET_COOKIE);
-    Box::new(lease).give_back();
-    let Some(entry) = old.freshened(&asked.question, answer.headers(), now) else {
-        // It is about another answer than the one that was asked about.
-        house.store.forget(&asked.target, &old);
-        let begun = Instant::now();
-        let bare = || asked.bare(Some(&[]));
-        let (answer, lease) = caller.send(&asked.exchange, &to, bare(), Some(bare), move || begun.elapsed()).await?;
-        return fresh(caller, asked, answer, lease, lead, record).await;
-    };
-    let entry = Arc::new(entry);
-    house.store.keep(&asked.target, &asked.question, &entry, now);
-    drop(lead);
-    let reader = entry.blob.reader();
-    let (mut response, from, form) = give(caller, &asked, Given { entry, from: From::Revalidated, reader, beyond: None }).await?;
-    if !cookies.is_empty() {
-        response.headers_mut().remove(SET_COOKIE);
-        response.headers_mut().extend(cookies.into_iter().map(|cookie| (SET_COOKIE, cookie)));
+    let has_failed = sent.as_ref().map_or(true, |origin| origin.response.status().is_server_error());
+    if has_failed && let Some(stored) = stale.as_ref().filter(|stored| stored.may_serve_on_error(&request.presented, now)) {
+        return respond(client, &request, SelectedResponse::new(stored.clone(), CacheOutcome::Stale)).await;
     }
-    Ok((response, from, form))
+    let origin = sent?;
+    match stale.filter(|_| origin.response.status() == StatusCode::NOT_MODIFIED) {
+        Some(stale) => revalidate(client, request, &stale, origin, leader, record, now).await,
+        None => forward_response(client, request, origin, leader, record).await,
+    }
 }
 
-async fn stand(caller: &Arc<Caller>, asked: &Asked, entry: &Arc<Entry>) -> Reply {
-    let (entry, reader) = (entry.clone(), entry.blob.reader());
-    give(caller, asked, Given { entry, from: From::Stale, reader, beyond: None }).await
+/// Handles a 304 for a stale response: freshens it and sends it.
+async fn revalidate(
+    client: &Arc<Client>,
+    request: ClientRequest,
+    stale: &Arc<StoredResponse>,
+    origin: OriginResponse,
+    leader: Option<FetchLeader>,
+    record: &AccessRecord,
+    now: SystemTime,
+) -> ReplyResult {
+    let store = &client.shared.store;
+    let OriginResponse { mut response, lease } = origin;
+    fields::strip_hop_by_hop(response.headers_mut());
+    // Its cookies are for this client only, and not stored.
+    let cookies = fields::remove_all(response.headers_mut(), &SET_COOKIE);
+    Box::new(lease).recycle();
+    let Some(freshened) = stale.freshened(&request.presented, response.headers(), now) else {
+        // The 304 is about a different response: ask again, unconditionally.
+        store.remove(&request.target, stale);
+        let origin = send_without_body(client, &request, Some(&[])).await?;
+        return forward_response(client, request, origin, leader, record).await;
+    };
+    let freshened = Arc::new(freshened);
+    store.insert(&request.target, &request.presented, &freshened, now);
+    drop(leader);
+    let mut reply = respond(client, &request, SelectedResponse::new(freshened, CacheOutcome::Revalidated)).await?;
+    if !cookies.is_empty() {
+        let headers = reply.response.headers_mut();
+        headers.remove(SET_COOKIE);
+        headers.extend(cookies.into_iter().map(|cookie| (SET_COOKIE, cookie)));
+    }
+    Ok(reply)
 }
 
-/// An answer that has just come.
-async fn fresh(caller: &Arc<Caller>, asked: Asked, answer: Response<Incoming>, lease: Lease, lead: Option<Lead>, record: &Record) -> Reply {
-    let (house, now) = (&caller.house, SystemTime::now());
-    let (mut parts, body) = answer.into_parts();
-    let said = fields::length(&parts.headers);
-    fields::strip(&mut parts.headers);
-    if !parts.headers.contains_key(hyper::header::DATE)
+/// Forwards the response of an origin server, and stores it where that is permitted.
+async fn forward_response(
+    client: &Arc<Client>,
+    request: ClientRequest,
+    origin: OriginResponse,
+    leader: Option<FetchLeader>,
+    record: &AccessRecord,
+) -> ReplyResult {
+    let shared = &client.shared;
+    let now = SystemTime::now();
+    let OriginResponse { response, lease } = origin;
+    let (mut parts, body) = response.into_parts();
+    let content_length = fields::content_length(&parts.headers);
+    fields::strip_hop_by_hop(&mut parts.headers);
+    add_date(&mut parts.headers, now);
+    if request.is_head() || parts.status == StatusCode::NOT_MODIFIED {
+        Box::new(lease).recycle();
+        return Ok(forward_head(client, &request, parts, content_length));
+    }
+    let source = IncomingBody {
+        body,
+        connection: Some(Box::new(lease)),
+        timeout: shared.config.patience,
+        counters: shared.counters.clone(),
+        received: Some(record.received.clone()),
+        window: request.reservation.window(),
+    };
+    let rules = CachingRules::new(&request.presented, parts.status, &parts.headers, now);
+    let is_whole = !matches!(parts.status, StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE);
+    let is_storable = request.is_get() && is_whole && rules.is_storable(&parts.headers);
+    let keep = shared.config.keep && rules.is_reusable(&parts.headers, now);
+    let length = source.length();
+    // A response that may not be stored is never on disk, and in memory only until it is sent.
+    let Some(writer) = is_storable.then(|| BlobWriter::new(shared.quota(), length)).flatten() else {
+        drop(leader);
+        return Ok(stream_response(client, &request, parts, source));
+    };
+    let stored = Arc::new(StoredResponse::new(rules, parts.status, parts.headers, writer.blob().clone()));
+    let mut selected = SelectedResponse::new(stored.clone(), CacheOutcome::Miss);
+    // A body of known length has its room reserved: others may read it while it is received. One of
+    // unknown length is added to the store when it is complete, and collapsed requests wait for
+    // that.
+    let keep_later = keep && length.is_none();
+    let fill = CacheFill {
+        shared: shared.clone(),
+        target: request.target.clone(),
+        presented: request.presented.clone(),
+        is_kept: keep && length.is_some() && shared.store.insert(&request.target, &request.presented, &stored, now),
+        stored,
+        keep_later,
+        leader: leader.filter(|_| keep_later),
+    };
+    let (sender, overflow) = BodyStream::channel(None);
+    tokio::spawn(fill.run(source, writer, sender));
+    selected.overflow = Some(overflow);
+    respond(client, &request, selected).await
+}
+
+/// Adds `Date` where a server has sent none (RFC 9110 §6.6.1).
+fn add_date(headers: &mut HeaderMap, now: SystemTime) {
+    if !headers.contains_key(DATE)
         && let Ok(date) = HeaderValue::from_str(&httpdate::fmt_http_date(now))
     {
-        parts.headers.insert(hyper::header::DATE, date);
+        headers.insert(DATE, date);
     }
-    if asked.is_head() || parts.status == StatusCode::NOT_MODIFIED {
-        // Their length is that of what they speak of.
-        if parts.status == StatusCode::NOT_MODIFIED {
-            crate::give::pass_not_modified(caller, &asked, &mut parts.headers);
-        }
-        let mut response = Response::from_parts(parts, Body::empty());
-        said.into_iter().for_each(|length| drop(response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length))));
-        fields::add_via(response.headers_mut(), Version::HTTP_11, &house.name);
-        Box::new(lease).give_back();
-        return Ok((response, From::Pass, ""));
-    }
-    let source = Source {
-        body,
-        lease: Some(Box::new(lease)),
-        patience: house.config.patience,
-        counters: house.counters.clone(),
-        came: Some(record.came.clone()),
-        window: asked.exchange.window(),
-    };
-    let rules = Rules::of(&asked.question, parts.status, &parts.headers, now);
-    let whole = !matches!(parts.status, StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE);
-    let storable = asked.is_get() && whole && rules.may_be_stored(&parts.headers);
-    let worth_it = house.config.keep && rules.is_worth_it(&parts.headers, now);
-    // What may not be stored is never on disk, and in memory no longer than it takes to send it on.
-    let length = source.length();
-    let Some(writer) = storable.then(|| Writer::new(house.room(), length)).flatten() else {
-        drop(lead);
-        return passing(caller, &asked, parts, source).await;
-    };
-    let blob = writer.blob().clone();
-    let entry = Arc::new(Entry::new(rules, parts.status, parts.headers, blob.clone()));
-    let reader = blob.reader();
-    // One whose length is known has its room already, so that others may read it while it comes; others wait until another is whole.
-    let kept = worth_it && length.is_some() && house.store.keep(&asked.target, &asked.question, &entry, now);
-    let keep_later = worth_it && length.is_none();
-    let (sender, beyond) = Flow::channel(None);
-    let filling = Filling {
-        house: house.clone(),
-        target: asked.target.clone(),
-        question: asked.question.clone(),
-        entry: entry.clone(),
-        kept,
-        keep_later,
-        lead: lead.filter(|_| keep_later),
-    };
-    tokio::spawn(filling.fill(source, writer, sender));
-    give(caller, &asked, Given { entry, from: From::Miss, reader, beyond: Some(beyond) }).await
 }
 
-/// An answer that goes on as it comes.
-async fn passing(caller: &Caller, asked: &Asked, parts: hyper::http::response::Parts, source: Source) -> Reply {
-    let body = !source.body.is_end_stream();
-    let mut flow = source.flow();
-    let mut response = Response::new(());
-    *response.status_mut() = parts.status;
-    *response.headers_mut() = parts.headers;
-    let (mut form, status) = ("", response.status());
-    crate::give::say_what_varies(caller, asked, status, response.headers_mut(), false);
-    if body && let Some(packing) = crate::give::compression(caller, asked, status, response.headers_mut(), flow.length) {
-        form = packing.coding.name();
-        flow = flow.compressed(packing, caller.house.counters.clone());
+/// Forwards a response that has no body: to HEAD, or a 304. Its `Content-Length` is that of the
+/// body that a GET would have.
+fn forward_head(client: &Client, request: &ClientRequest, mut parts: Parts, content_length: Option<u64>) -> Reply {
+    if parts.status == StatusCode::NOT_MODIFIED {
+        response::adjust_not_modified(client, request, &mut parts.headers);
     }
-    fields::add_via(response.headers_mut(), Version::HTTP_11, &caller.house.name);
-    let body = if body { Body::flow(flow) } else { Body::empty() };
-    Ok((response.map(|()| body), From::Pass, form))
+    if let Some(length) = content_length {
+        parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    fields::add_via(&mut parts.headers, Version::HTTP_11, &client.shared.pseudonym);
+    Reply::unchanged(Response::from_parts(parts, MessageBody::empty()), CacheOutcome::Pass)
 }
 
-/// An answer that is being stored.
-struct Filling {
-    house: Arc<House>,
-    target: Target,
-    question: Request<()>,
-    entry: Arc<Entry>,
-    /// It is found by others already.
-    kept: bool,
-    /// It is to be, when it is whole.
+/// Forwards a response as it is received, compressed where possible.
+fn stream_response(client: &Client, request: &ClientRequest, parts: Parts, source: IncomingBody) -> Reply {
+    let has_body = !source.body.is_end_stream();
+    let mut stream = source.into_stream();
+    let status = parts.status;
+    let mut headers = parts.headers;
+    let mut form = "";
+    response::add_negotiated_vary(client, request, status, &mut headers, false);
+    if has_body && let Some(compression) = response::compression(client, request, status, &mut headers, stream.length) {
+        form = compression.coding.name();
+        stream = stream.compressed(compression, client.shared.counters.clone());
+    }
+    fields::add_via(&mut headers, Version::HTTP_11, &client.shared.pseudonym);
+    let mut response = Response::new(if has_body { MessageBody::stream(stream) } else { MessageBody::empty() });
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    Reply { response, outcome: CacheOutcome::Pass, form }
+}
+
+/// Receives a response into its blob.
+struct CacheFill {
+    shared: Arc<Shared>,
+    target: TargetResource,
+    presented: Request<()>,
+    stored: Arc<StoredResponse>,
+    /// It is in the store already.
+    is_kept: bool,
+    /// It is to be added to the store when it is complete.
     keep_later: bool,
-    /// Those who wait for it to be whole.
-    lead: Option<Lead>,
+    /// Collapsed requests wait until it is complete.
+    leader: Option<FetchLeader>,
 }
 
-impl Filling {
-    /// Fetches as fast as it comes, whoever reads it how fast; what does not fit goes to the first reader, as fast as that takes it.
-    async fn fill(self, mut source: Source, mut writer: Writer, beyond: Sender) {
-        let blob = writer.blob().clone();
+/// How a fill ended.
+enum FillEnd {
+    Complete,
+    /// There was no room for this part, and for those after it.
+    Full(BodyPart),
+    Failed(Error),
+}
+
+impl CacheFill {
+    /// Receives as fast as the server sends, independent of the speed of readers. What does not fit
+    /// goes to the first reader, as `overflow`, at the speed of that reader.
+    async fn run(self, mut source: IncomingBody, writer: BlobWriter, overflow: BodySender) {
+        let end = self.receive(&mut source, writer).await;
+        match end {
+            FillEnd::Complete if self.keep_later => {
+                self.shared.store.insert(&self.target, &self.presented, &self.stored, SystemTime::now());
+            }
+            FillEnd::Complete => {}
+            FillEnd::Full(part) => {
+                tracing::debug!("there is no room to store all of {}: it is streamed", self.target.uri());
+                self.remove();
+                drop(self.leader);
+                send_rest(&mut source, part, &overflow).await;
+            }
+            FillEnd::Failed(why) => tracing::debug!("the response for {} broke off: {}", self.target.uri(), describe(&why)),
+        }
+    }
+
+    /// Receives until the end. A response that fails is removed from the store before its blob is
+    /// aborted (by dropping the writer), so that no later request finds an aborted one.
+    async fn receive(&self, source: &mut IncomingBody, mut writer: BlobWriter) -> FillEnd {
+        let blob = self.stored.blob.clone();
         let length = source.length();
-        let mut watched = true;
-        let outcome: Result<(), Error> = loop {
+        let mut stop_when_idle = true;
+        loop {
             let part = tokio::select! {
                 part = source.next() => part,
-                () = blob.forsaken(), if watched => {
-                    let left = length.map(|length| length - blob.length().min(length));
-                    if self.kept && left.is_some_and(|left| left <= LITTLE) {
-                        watched = false;
+                () = blob.until_idle(), if stop_when_idle => {
+                    let missing = length.map(|length| length - blob.length().min(length));
+                    if self.is_kept && missing.is_some_and(|missing| missing <= FETCH_TO_END_BYTES) {
+                        stop_when_idle = false;
                         continue;
                     }
-                    // Nobody can find it any more; somebody may have a moment ago.
-                    self.house.store.forget(&self.target, &self.entry);
+                    // From here on no request can find it, but one may have found it a moment ago.
+                    self.remove();
                     if blob.is_idle() {
-                        break Err("nobody wants it any more".into());
+                        return FillEnd::Failed("no client reads it any more".into());
                     }
                     continue;
                 }
             };
-            let rest = match part {
-                Ok(Part::Bytes(bytes)) => {
-                    if writer.push(&bytes).await {
-                        continue;
+            match part {
+                Ok(BodyPart::Data(bytes)) => {
+                    if !writer.append(&bytes).await {
+                        return FillEnd::Full(BodyPart::Data(bytes));
                     }
-                    Part::Bytes(bytes)
                 }
-                Ok(Part::End(trailers)) => match writer.finish(trailers).await {
-                    Ok(()) => break Ok(()),
-                    Err(trailers) => Part::End(trailers),
-                },
-                Err(why) => break Err(why),
-            };
-            tracing::debug!("{} is larger than there is room for: it goes on as it comes", self.target.uri());
-            self.house.store.forget(&self.target, &self.entry);
-            drop(self.lead);
-            return send_rest(&mut source, rest, &beyond).await;
-        };
-        match outcome {
-            Ok(()) if self.keep_later => drop(self.house.store.keep(&self.target, &self.question, &self.entry, SystemTime::now())),
-            Ok(()) => {}
-            Err(why) => {
-                tracing::debug!("{} broke off: {}", self.target.uri(), crate::origin::told(&why));
-                self.house.store.forget(&self.target, &self.entry);
+                Ok(BodyPart::End(trailers)) => {
+                    return match writer.finish(trailers).await {
+                        Ok(()) => FillEnd::Complete,
+                        Err(trailers) => FillEnd::Full(BodyPart::End(trailers)),
+                    };
+                }
+                Err(why) => {
+                    self.remove();
+                    return FillEnd::Failed(why);
+                }
             }
         }
+    }
+
+    fn remove(&self) {
+        self.shared.store.remove(&self.target, &self.stored);
     }
 }

@@ -1,4 +1,4 @@
-//! What has been done, for Prometheus: base units, no label a client or a server.
+//! Metrics for Prometheus, in base units. No label names a client or a server.
 
 use crate::{Cache, Stats};
 use intercept::OpenError;
@@ -10,24 +10,24 @@ use prometheus_client::{
 };
 use std::{net::SocketAddr, sync::Arc};
 
-type Labels = [(&'static str, &'static str); 1];
+type MetricLabels = [(&'static str, &'static str); 1];
 
-/// Serves metrics at `http://AT/metrics` until what it returns is dropped.
+/// Serves metrics at `http://AT/metrics` until the server returned is dropped.
 ///
 /// # Errors
 /// [`OpenError::Listen`] when the address cannot be used.
 pub fn serve(cache: &Arc<Cache>, at: SocketAddr) -> Result<Server, OpenError> {
     let cache = Arc::downgrade(cache);
-    // The cache is held no longer than the page takes to make: it ends when its last reference is dropped.
+    // A weak reference: the cache must end when its owner drops it.
     Server::start(at, move || Some(text(&cache.upgrade()?.stats()))).map_err(|why| OpenError::metrics(at, why))
 }
 
-/// Numbers as Prometheus reads them.
+/// The metrics in the OpenMetrics text format.
 fn text(stats: &Stats) -> String {
     let mut registry = Registry::with_prefix("tandem_cache");
     registry.register("build", "The program", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
-    let mut count = |name: &str, help: &str, unit: Option<Unit>, values: &[(Labels, u64)]| {
-        let family = Family::<Labels, Counter>::default();
+    let mut count = |name: &str, help: &str, unit: Option<Unit>, values: &[(MetricLabels, u64)]| {
+        let family = Family::<MetricLabels, Counter>::default();
         for (labels, value) in values {
             family.get_or_create(labels).inc_by(*value);
         }
@@ -45,11 +45,16 @@ fn text(stats: &Stats) -> String {
         ([("from", "refused")], stats.refused),
         ([("from", "tunnel")], stats.tunnels),
     ];
-    count("answers", "Answers, by where they came from", None, &answers);
-    count("aborted", "Answers that broke off, on either side", None, &[([("what", "answers")], stats.aborted)]);
+    count("answers", "Responses to clients, by where they came from", None, &answers);
+    count(
+        "aborted",
+        "Responses that were not sent completely because the client or the server broke off",
+        None,
+        &[([("what", "answers")], stats.aborted)],
+    );
     count(
         "connections",
-        "Connections that came in",
+        "Accepted connections",
         None,
         &[([("kind", "all")], stats.connections), ([("kind", "raw")], stats.raw_connections)],
     );
@@ -58,11 +63,16 @@ fn text(stats: &Stats) -> String {
         ([("what", "to_clients")], stats.client_bytes),
         ([("what", "raw")], stats.raw_bytes),
     ];
-    count("carried", "Bodies from origins and to clients; what was not HTTP, both ways", Some(Unit::Bytes), &carried);
+    count(
+        "carried",
+        "Bytes of bodies from origin servers and to clients; bytes of other protocols and tunnels, both directions",
+        Some(Unit::Bytes),
+        &carried,
+    );
     let saved = [([("by", "pictures")], stats.picture_bytes_saved), ([("by", "compression")], stats.compressed_bytes_saved)];
-    count("saved", "What was not sent to clients because it was made smaller", Some(Unit::Bytes), &saved);
+    count("saved", "Bytes that were not sent to clients thanks to smaller pictures and compression", Some(Unit::Bytes), &saved);
     let made = [([("what", "pictures")], stats.pictures), ([("what", "compressed")], stats.compressed)];
-    count("transformed", "Pictures that were made smaller, bodies that were compressed", None, &made);
+    count("transformed", "Pictures that were transcoded to smaller ones, bodies that were compressed", None, &made);
     let events = [
         ([("event", "collapsed")], stats.collapsed),
         ([("event", "overflow")], stats.overflows),
@@ -70,16 +80,27 @@ fn text(stats: &Stats) -> String {
         ([("event", "picture_skipped")], stats.pictures_skipped),
         ([("event", "picture_failed")], stats.pictures_failed),
     ];
-    let help = "Requests that waited for another's answer; directions that no longer fitted; requests that waited for room; pictures that \
-                passed unchanged since too many waited, or since the process that was to make them smaller failed";
+    let help = "Requests that waited for the response to an equal request (collapsed); directions of connections that exceeded the storage \
+                and were streamed (overflow); requests that waited for memory (waited); pictures that passed unchanged because the queue \
+                was full (picture_skipped) or their worker failed (picture_failed)";
     count("events", help, None, &events);
-    registry.register("kept", "Answers that are kept", ConstGauge::new(stats.kept));
-    registry.register_with_unit("memory", "Memory that messages take", Unit::Bytes, ConstGauge::new(stats.memory_bytes));
+    registry.register("kept", "Responses in the store", ConstGauge::new(stats.kept));
+    registry.register_with_unit(
+        "memory",
+        "Memory that stored responses and messages in transit take",
+        Unit::Bytes,
+        ConstGauge::new(stats.memory_bytes),
+    );
     let reserved = ConstGauge::new(stats.reserved_bytes);
     registry.register_with_unit("reserved", "Memory that requests in progress and connections to servers reserve", Unit::Bytes, reserved);
-    registry.register_with_unit("disk", "Disk that messages take", Unit::Bytes, ConstGauge::new(stats.disk_bytes));
+    registry.register_with_unit(
+        "disk",
+        "Disk space that stored responses and messages in transit take",
+        Unit::Bytes,
+        ConstGauge::new(stats.disk_bytes),
+    );
     let mut text = String::new();
-    // Writing to a string can't fail.
+    // Writing to a string cannot fail.
     let _ = encode(&mut text, &registry);
     text
 }
@@ -89,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_as_metrics() {
+    fn stats_are_encoded_as_metrics() {
         let text = text(&Stats {
             hits: 3,
             client_bytes: 7,

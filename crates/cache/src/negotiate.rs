@@ -1,111 +1,124 @@
-//! What a client accepts (RFC 9110 §12.5), and which of it it is given.
+//! Proactive content negotiation (RFC 9110 §12.5): which codings and media types a client accepts.
 
 use hyper::{
     HeaderMap,
     header::{ACCEPT, ACCEPT_ENCODING, HeaderName, HeaderValue},
 };
 
-/// The elements of a list field, over all of its lines, without the space around them.
-pub(crate) fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+/// The elements of a list-based field (RFC 9110 §5.6.1), over all of its lines, trimmed.
+pub(crate) fn list_elements<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     let lines = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     lines.flat_map(|line| line.split(',')).map(str::trim).filter(|token| !token.is_empty())
 }
 
-/// A content coding that bodies are compressed with here.
+/// A content coding (RFC 9110 §8.4.1) that this proxy can apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Coding {
+pub(crate) enum ContentCoding {
     Brotli,
     Zstd,
     Gzip,
 }
 
-impl Coding {
-    /// Those that make text smallest first.
-    pub(crate) const ALL: [Coding; 3] = [Coding::Brotli, Coding::Zstd, Coding::Gzip];
+impl ContentCoding {
+    /// All codings, those that compress text best first.
+    pub(crate) const ALL: [ContentCoding; 3] = [ContentCoding::Brotli, ContentCoding::Zstd, ContentCoding::Gzip];
 
+    /// Its name in `Content-Encoding`.
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Coding::Brotli => "br",
-            Coding::Zstd => "zstd",
-            Coding::Gzip => "gzip",
+            ContentCoding::Brotli => "br",
+            ContentCoding::Zstd => "zstd",
+            ContentCoding::Gzip => "gzip",
         }
     }
 
-    /// What one that compresses takes of the memory, at most, bytes.
+    /// Memory that an encoder takes, bytes at most.
     pub(crate) const fn memory(self) -> u64 {
         match self {
-            Coding::Brotli => 4 << 20,
-            Coding::Zstd => 5 << 20,
-            Coding::Gzip => 512 << 10,
+            ContentCoding::Brotli => 4 << 20,
+            ContentCoding::Zstd => 5 << 20,
+            ContentCoding::Gzip => 512 << 10,
         }
     }
 }
 
-/// An element and its weight in thousandths; one that says nothing has all of it, one that can't be understood none.
-fn weighed(token: &str) -> (String, u32) {
-    let mut parts = token.split(';').map(str::trim);
-    let what = parts.next().unwrap_or_default().to_ascii_lowercase();
+/// An element in lower case and its weight (`q`, RFC 9110 §12.4.2) in thousandths: 1000 where it
+/// has none, 0 where that cannot be parsed.
+fn weighted(element: &str) -> (String, u32) {
+    let mut parts = element.split(';').map(str::trim);
+    let name = parts.next().unwrap_or_default().to_ascii_lowercase();
     let weight = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
     let weight = weight.map_or(1.0, |text| text.trim().parse::<f64>().ok().filter(|weight| (0.0..=1.0).contains(weight)).unwrap_or(0.0));
-    (what, (weight * 1000.0).round() as u32)
+    (name, (weight * 1000.0).round() as u32)
 }
 
-/// The coding that a client likes best, and of those that it likes as much the smallest; none where it would rather have none.
-pub(crate) fn coding(headers: &HeaderMap) -> Option<Coding> {
-    let wanted: Vec<(String, u32)> = tokens(headers, &ACCEPT_ENCODING).map(weighed).collect();
-    let of = |name: &str| wanted.iter().find(|(what, _)| what == name || (name == "gzip" && what == "x-gzip")).map(|(_, weight)| *weight);
-    let rest = of("*").unwrap_or(0);
-    let identity = of("identity").unwrap_or(0);
-    let best = Coding::ALL.into_iter().map(|coding| (coding, of(coding.name()).unwrap_or(rest)));
-    let best = best.filter(|(_, weight)| *weight > 0 && *weight >= identity);
-    // The first of equals.
-    best.rev().max_by_key(|(_, weight)| *weight).map(|(coding, _)| coding)
+fn weighted_list(headers: &HeaderMap, name: &HeaderName) -> Vec<(String, u32)> {
+    list_elements(headers, name).map(weighted).collect()
 }
 
-/// What a server is told of a client's codings: those of the better known that it accepts at all, always in the same words, so that one answer
-/// is good for many clients. None where that would say something else than the client did.
-pub(crate) fn told_of_codings(headers: &HeaderMap) -> Option<HeaderValue> {
-    let wanted: Vec<(String, u32)> = tokens(headers, &ACCEPT_ENCODING).map(weighed).collect();
-    let plain =
-        wanted.iter().all(|(what, weight)| *weight == 1000 && ["gzip", "deflate", "br", "zstd", "identity"].contains(&what.as_str()));
-    let known = ["gzip", "deflate", "br", "zstd"].into_iter().filter(|name| wanted.iter().any(|(what, _)| what == name));
-    let known: Vec<&str> = known.collect();
-    (plain && !known.is_empty()).then(|| HeaderValue::from_str(&known.join(", ")).ok()).flatten()
+/// The coding with the highest weight in `Accept-Encoding` (RFC 9110 §12.5.3); of equal ones that
+/// which compresses best. None where the client prefers identity.
+pub(crate) fn preferred_coding(headers: &HeaderMap) -> Option<ContentCoding> {
+    let accepted = weighted_list(headers, &ACCEPT_ENCODING);
+    let weight_of = |coding: &str| {
+        let names = |name: &str| name == coding || (coding == "gzip" && name == "x-gzip");
+        accepted.iter().find(|(name, _)| names(name)).map(|(_, weight)| *weight)
+    };
+    let any_other = weight_of("*").unwrap_or(0);
+    let identity = weight_of("identity").unwrap_or(0);
+    let codings = ContentCoding::ALL.into_iter().map(|coding| (coding, weight_of(coding.name()).unwrap_or(any_other)));
+    let acceptable = codings.filter(|(_, weight)| *weight > 0 && *weight >= identity);
+    // `max_by_key` returns the last of equal elements; the first one is wanted.
+    acceptable.rev().max_by_key(|(_, weight)| *weight).map(|(coding, _)| coding)
 }
 
-/// Whether a client takes a media type: whether it names it, or names it or all that are like it.
-pub(crate) fn accepts(headers: &HeaderMap, kind: &str, by_name: bool) -> bool {
-    let mut wanted: Vec<(String, u32)> = tokens(headers, &ACCEPT).map(weighed).collect();
-    if wanted.is_empty() {
-        return !by_name;
-    }
-    let family = format!("{}/*", kind.split('/').next().unwrap_or_default());
-    let near = |what: &str| match what {
-        _ if what == kind => 3,
-        _ if by_name => 0,
-        _ if what == family => 2,
+/// `Accept-Encoding` in a canonical spelling and order, for the server: clients that accept the
+/// same codings then share one stored response. None where that would change the meaning.
+pub(crate) fn canonical_accept_encoding(headers: &HeaderMap) -> Option<HeaderValue> {
+    const COMMON: [&str; 4] = ["gzip", "deflate", "br", "zstd"];
+    let accepted = weighted_list(headers, &ACCEPT_ENCODING);
+    let is_expressible = accepted.iter().all(|(name, weight)| *weight == 1000 && (name == "identity" || COMMON.contains(&name.as_str())));
+    let listed: Vec<&str> = COMMON.into_iter().filter(|coding| accepted.iter().any(|(name, _)| name == coding)).collect();
+    (is_expressible && !listed.is_empty()).then(|| HeaderValue::from_str(&listed.join(", ")).ok()).flatten()
+}
+
+/// Whether a client accepts a media type, by name or by a wildcard; without `Accept` it does (RFC
+/// 9110 §12.5.1).
+pub(crate) fn accepts(headers: &HeaderMap, media_type: &str) -> bool {
+    let accepted = weighted_list(headers, &ACCEPT);
+    let wildcard = format!("{}/*", media_type.split('/').next().unwrap_or_default());
+    let precedence = |range: &str| match range {
+        _ if range == media_type => 3,
+        _ if range == wildcard => 2,
         "*/*" => 1,
         _ => 0,
     };
-    // The most exact decides.
-    wanted.retain(|(what, _)| near(what) > 0);
-    wanted.iter().max_by_key(|(what, _)| near(what)).is_some_and(|(_, weight)| *weight > 0)
+    // The most specific media range decides.
+    let matching = accepted.iter().filter(|(range, _)| precedence(range) > 0);
+    accepted.is_empty() || matching.max_by_key(|(range, _)| precedence(range)).is_some_and(|(_, weight)| *weight > 0)
 }
 
-/// A media type without its parameters, in lower case.
+/// Whether a client names a media type in `Accept`. Wildcards do not count: clients that send `*/*`
+/// need not know the type.
+pub(crate) fn accepts_by_name(headers: &HeaderMap, media_type: &str) -> bool {
+    let accepted = weighted_list(headers, &ACCEPT);
+    accepted.iter().rfind(|(name, _)| name == media_type).is_some_and(|(_, weight)| *weight > 0)
+}
+
+/// The media type in `Content-Type`, without its parameters, in lower case.
 pub(crate) fn media_type(headers: &HeaderMap) -> String {
     let value = headers.get(hyper::header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// Whether things of a media type become smaller by compression.
-pub(crate) fn is_compressible(kind: &str) -> bool {
-    // A stream of events has to come at once, event by event.
-    if kind == "text/event-stream" {
+/// Whether data of a media type is usually not compressed yet.
+pub(crate) fn is_compressible(media_type: &str) -> bool {
+    // Each event must reach the client at once.
+    if media_type == "text/event-stream" {
         return false;
     }
-    let (family, name) = kind.split_once('/').unwrap_or_default();
-    let known = [
+    let (kind, subtype) = media_type.split_once('/').unwrap_or_default();
+    let applications = [
         "json",
         "javascript",
         "x-javascript",
@@ -119,12 +132,12 @@ pub(crate) fn is_compressible(kind: &str) -> bool {
         "x-tar",
         "vnd.ms-fontobject",
     ];
-    family == "text"
-        || name.ends_with("+json")
-        || name.ends_with("+xml")
-        || (family == "application" && known.contains(&name))
-        || (family == "font" && ["ttf", "otf", "collection"].contains(&name))
-        || (family == "image" && ["bmp", "x-icon", "vnd.microsoft.icon", "x-ms-bmp"].contains(&name))
+    kind == "text"
+        || subtype.ends_with("+json")
+        || subtype.ends_with("+xml")
+        || (kind == "application" && applications.contains(&subtype))
+        || (kind == "font" && ["ttf", "otf", "collection"].contains(&subtype))
+        || (kind == "image" && ["bmp", "x-icon", "vnd.microsoft.icon", "x-ms-bmp"].contains(&subtype))
 }
 
 #[cfg(test)]
@@ -137,27 +150,27 @@ mod tests {
     }
 
     #[test]
-    fn the_coding_a_client_likes_best() {
-        for (said, given) in [
-            ("gzip, deflate, br, zstd", Some(Coding::Brotli)),
-            ("gzip, zstd", Some(Coding::Zstd)),
-            ("gzip;q=1.0, br;q=0.5", Some(Coding::Gzip)),
-            ("br;q=0, *", Some(Coding::Zstd)),
+    fn the_coding_with_the_highest_weight_is_preferred() {
+        for (accepted, expected) in [
+            ("gzip, deflate, br, zstd", Some(ContentCoding::Brotli)),
+            ("gzip, zstd", Some(ContentCoding::Zstd)),
+            ("gzip;q=1.0, br;q=0.5", Some(ContentCoding::Gzip)),
+            ("br;q=0, *", Some(ContentCoding::Zstd)),
             ("*;q=0", None),
             ("identity, gzip;q=0.5", None),
             ("deflate", None),
-            ("x-gzip", Some(Coding::Gzip)),
+            ("x-gzip", Some(ContentCoding::Gzip)),
             ("gzip;q=nonsense", None),
             ("", None),
         ] {
-            assert_eq!(coding(&with(ACCEPT_ENCODING, said)), given, "{said}");
+            assert_eq!(preferred_coding(&with(ACCEPT_ENCODING, accepted)), expected, "{accepted}");
         }
-        assert_eq!(coding(&HeaderMap::new()), None);
+        assert_eq!(preferred_coding(&HeaderMap::new()), None);
     }
 
     #[test]
-    fn servers_are_told_the_same_in_the_same_words() {
-        for (said, told) in [
+    fn equal_accept_encodings_get_the_same_spelling() {
+        for (accepted, expected) in [
             ("br, gzip,deflate", Some("gzip, deflate, br")),
             ("deflate, gzip, br", Some("gzip, deflate, br")),
             ("gzip;q=0.5, br", None),
@@ -165,30 +178,32 @@ mod tests {
             ("*", None),
             ("identity", None),
         ] {
-            assert_eq!(told_of_codings(&with(ACCEPT_ENCODING, said)), told.map(HeaderValue::from_static), "{said}");
+            assert_eq!(canonical_accept_encoding(&with(ACCEPT_ENCODING, accepted)), expected.map(HeaderValue::from_static), "{accepted}");
         }
     }
 
     #[test]
-    fn what_pictures_a_client_takes() {
+    fn media_types_are_accepted_by_name_or_wildcard() {
         let chromium = with(ACCEPT, "image/avif,image/webp,image/apng,image/svg+xml,image/*,*/*;q=0.8");
-        assert!(accepts(&chromium, "image/webp", true) && accepts(&chromium, "image/jpeg", false));
+        assert!(accepts_by_name(&chromium, "image/webp") && accepts(&chromium, "image/jpeg"));
         let curl = with(ACCEPT, "*/*");
-        assert!(!accepts(&curl, "image/webp", true) && accepts(&curl, "image/jpeg", false));
+        assert!(!accepts_by_name(&curl, "image/webp") && accepts(&curl, "image/jpeg"));
         let picky = with(ACCEPT, "image/*, image/jpeg;q=0");
-        assert!(!accepts(&picky, "image/jpeg", false) && accepts(&picky, "image/png", false));
-        assert!(accepts(&HeaderMap::new(), "image/jpeg", false) && !accepts(&HeaderMap::new(), "image/webp", true));
+        assert!(!accepts(&picky, "image/jpeg") && accepts(&picky, "image/png"));
+        assert!(accepts(&HeaderMap::new(), "image/jpeg") && !accepts_by_name(&HeaderMap::new(), "image/webp"));
     }
 
     proptest! {
         #[test]
-        fn nothing_said_is_too_strange(said in "[ -~]{0,60}") {
-            let headers = with(ACCEPT_ENCODING, &said);
-            if let Some(coding) = coding(&headers) {
-                prop_assert!(said.to_lowercase().contains(coding.name()) || said.contains('*'));
+        fn arbitrary_values_do_not_panic(value in "[ -~]{0,60}") {
+            let headers = with(ACCEPT_ENCODING, &value);
+            if let Some(coding) = preferred_coding(&headers) {
+                prop_assert!(value.to_lowercase().contains(coding.name()) || value.contains('*'));
             }
-            told_of_codings(&headers);
-            accepts(&with(ACCEPT, &said), "image/webp", true);
+            canonical_accept_encoding(&headers);
+            let headers = with(ACCEPT, &value);
+            accepts(&headers, "image/webp");
+            accepts_by_name(&headers, "image/webp");
         }
     }
 }

@@ -1,13 +1,13 @@
-//! Connections to servers, and requests over them.
+//! Connections to origin servers, and requests over them.
 
 use crate::{
-    body::{Body, GivesBack},
+    admission::RequestReservation,
+    body::{MessageBody, Recycle},
+    client::Client,
     error_response::{Error, ErrorResponse},
-    house::Caller,
-    leg::{self, Leg},
-    limits::{CONNECTION, Reserved},
-    pool::{ServerConnection, Where},
-    requests::Exchange,
+    leg_stream::{self, LegStream},
+    limits::{CONNECTION_BYTES, Reservation},
+    server_pool::{ServerAddress, ServerConnection},
 };
 use bytes::Bytes;
 use hyper::{Request, Response, StatusCode, body::Incoming, client::conn::http1, header::UPGRADE};
@@ -19,96 +19,136 @@ use tokio::{
     time::timeout,
 };
 
-/// How long a server that has answered still takes what is left of a request of which nothing moves.
-const SAYS_ALL: Duration = Duration::from_secs(5);
-/// What a server's header section may take, and how many fields it may have.
-const HEADERS: (usize, usize) = (64 * 1024, 200);
+/// How long a request may make no progress after its response is complete. Then the connection is
+/// closed.
+const REQUEST_TAIL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Size of a response's header section, bytes at most.
+const MAX_HEADER_BYTES: usize = 64 * 1024;
+/// Fields of a response, at most.
+const MAX_HEADER_FIELDS: usize = 200;
 
-/// A connection that is in use, to be given back when its answer has come. It ends where that is not waited for.
-pub(crate) struct Lease {
-    caller: Arc<Caller>,
-    to: Where,
-    line: Option<ServerConnection>,
-    /// How long nothing of the request has moved.
-    waited: Arc<dyn Fn() -> Duration + Send + Sync>,
+/// Returns for how long a request body has made no progress.
+pub(crate) type StallClock = Arc<dyn Fn() -> Duration + Send + Sync>;
+
+/// A connection to a server that is in use. It is recycled once the response is complete, and
+/// closed when it is dropped before.
+pub(crate) struct ConnectionLease {
+    client: Arc<Client>,
+    server: ServerAddress,
+    connection: Option<ServerConnection>,
+    stalled_for: StallClock,
 }
 
-impl Lease {
-    /// Releases the connection to a tunnel, which speaks another protocol on it.
-    pub(crate) fn leave(mut self) {
-        self.line = None;
+impl ConnectionLease {
+    /// Leaves the connection to a tunnel, which uses another protocol on it.
+    pub(crate) fn detach(mut self) {
+        self.connection = None;
     }
 }
 
-impl GivesBack for Lease {
-    fn give_back(mut self: Box<Self>) {
-        let Some(mut line) = self.line.take() else { return };
-        let (caller, to, waited) = (self.caller.clone(), self.to.clone(), self.waited.clone());
+impl Recycle for ConnectionLease {
+    fn recycle(mut self: Box<Self>) {
+        let Some(mut connection) = self.connection.take() else { return };
+        let client = self.client.clone();
+        let server = self.server.clone();
+        let stalled_for = self.stalled_for.clone();
         tokio::spawn(async move {
-            // The other half of the connection has to hear of the end first; and who was answered early may still say all that was to be said.
+            // The connection is ready once its task has read the end of the response, and the
+            // request has been sent. A server may respond before it has read the whole request.
             loop {
-                match timeout(SAYS_ALL, line.sender.ready()).await {
+                match timeout(REQUEST_TAIL_TIMEOUT, connection.sender.ready()).await {
                     Ok(Ok(())) => break,
                     Ok(Err(_)) => return,
-                    // What is left of the request nobody wants, or nobody sends.
-                    Err(_) if waited() >= SAYS_ALL => return line.task.abort(),
+                    // The client sends no more of the request, or the server reads no more.
+                    Err(_) if stalled_for() >= REQUEST_TAIL_TIMEOUT => return connection.task.abort(),
                     Err(_) => {}
                 }
             }
-            // Otherwise a request waits for the memory that it takes.
-            if !caller.share.is_waited_for() {
-                caller.house.pool.keep(caller.owner, to, line);
+            // If a request waits for memory, the connection is closed instead, to release its own.
+            if !client.share.is_waited_for() {
+                client.shared.server_pool.put(client.id, server, connection);
             }
         });
     }
 }
 
-impl Drop for Lease {
+impl Drop for ConnectionLease {
     fn drop(&mut self) {
-        if let Some(line) = &self.line {
-            line.task.abort();
+        if let Some(connection) = &self.connection {
+            connection.task.abort();
         }
     }
 }
 
-impl Caller {
+/// The head of a response, and the connection on which its body follows.
+pub(crate) struct OriginResponse {
+    pub(crate) response: Response<Incoming>,
+    pub(crate) lease: ConnectionLease,
+}
+
+/// A request that failed.
+struct FailedRequest {
+    response: ErrorResponse,
+    /// The request, where nothing of it was sent: it can be sent again.
+    unsent: Option<Box<Request<MessageBody>>>,
+}
+
+impl FailedRequest {
+    fn sent(status: StatusCode, text: String) -> Self {
+        FailedRequest { response: ErrorResponse::new(status, text), unsent: None }
+    }
+}
+
+impl Client {
     /// Connects to a server.
-    pub(crate) async fn dial(&self, to: &Where) -> Result<TcpStream, ErrorResponse> {
-        let limit = self.house.config.connect_timeout;
-        let cannot = |status, why: &dyn std::fmt::Display| ErrorResponse::new(status, format!("cannot connect to {to}: {why}"));
-        let late = || cannot(StatusCode::GATEWAY_TIMEOUT, &format!("no answer in {} s", limit.as_secs_f64()));
+    ///
+    /// # Errors
+    /// 502 when it is not reached, 504 when that takes too long, 403 when the listener does not
+    /// allow the destination.
+    pub(crate) async fn dial(&self, server: &ServerAddress) -> Result<TcpStream, ErrorResponse> {
+        let limit = self.shared.config.connect_timeout;
         let attempt = async {
-            let (mut servers, mut failure) = (Vec::new(), io::Error::other("the name has no address"));
-            match to {
-                Where::At(server) => servers.push(*server),
-                Where::Named(name) => {
-                    let found = lookup_host(name.as_str()).await.map_err(|why| cannot(StatusCode::BAD_GATEWAY, &why))?;
-                    for server in found {
-                        match self.destinations.check(server) {
-                            Ok(()) => servers.push(server),
-                            Err(why) => failure = why,
-                        }
-                    }
-                    if servers.is_empty() && failure.kind() == io::ErrorKind::PermissionDenied {
-                        tracing::info!(client = %self.client, "{to} is refused: {failure}");
-                        // The reason could tell a client the addresses of this host.
-                        return Err(cannot(StatusCode::FORBIDDEN, &"this proxy does not allow that destination"));
-                    }
-                }
-            }
-            for server in servers {
-                match self.dial_one(server).await {
+            let mut failure = io::Error::other("the name has no address");
+            for address in self.resolve(server).await? {
+                match self.dial_address(address).await {
                     Ok(stream) => return Ok(stream),
                     Err(why) => failure = why,
                 }
             }
-            Err(cannot(StatusCode::BAD_GATEWAY, &failure))
+            Err(cannot_connect(StatusCode::BAD_GATEWAY, server, &failure))
         };
+        let late = || cannot_connect(StatusCode::GATEWAY_TIMEOUT, server, &format!("no answer in {} s", limit.as_secs_f64()));
         timeout(limit, attempt).await.unwrap_or_else(|_| Err(late()))
     }
 
-    async fn dial_one(&self, server: SocketAddr) -> io::Result<TcpStream> {
-        let stream = leg::stream(self.house.dialler.dial(self.source, server)?)?;
+    /// The addresses of a server that the listener allows.
+    async fn resolve(&self, server: &ServerAddress) -> Result<Vec<SocketAddr>, ErrorResponse> {
+        let name = match server {
+            ServerAddress::Socket(address) => return Ok(vec![*address]),
+            ServerAddress::Name(name) => name,
+        };
+        let found = lookup_host(name.as_str()).await.map_err(|why| cannot_connect(StatusCode::BAD_GATEWAY, server, &why))?;
+        let mut allowed = Vec::new();
+        let mut refusal = None;
+        for address in found {
+            match self.destinations.check(address) {
+                Ok(()) => allowed.push(address),
+                Err(why) => refusal = Some(why),
+            }
+        }
+        match refusal.filter(|_| allowed.is_empty()) {
+            None => Ok(allowed),
+            Some(why) if why.kind() == io::ErrorKind::PermissionDenied => {
+                tracing::info!(client = %self.address, "{server} is refused: {why}");
+                // The reason could reveal addresses of this host to the client.
+                Err(cannot_connect(StatusCode::FORBIDDEN, server, &"this proxy does not allow that destination"))
+            }
+            Some(why) => Err(cannot_connect(StatusCode::BAD_GATEWAY, server, &why)),
+        }
+    }
+
+    async fn dial_address(&self, server: SocketAddr) -> io::Result<TcpStream> {
+        let stream = leg_stream::register(self.shared.dialler.dial(self.source, server)?)?;
         stream.ready(Interest::WRITABLE).await?;
         match stream.take_error()? {
             Some(why) => Err(why),
@@ -119,23 +159,33 @@ impl Caller {
         }
     }
 
-    /// Uses an open connection for the first request to `to`, if it can be reserved.
-    pub(crate) async fn adopt(&self, to: Where, stream: TcpStream) -> Result<(), ErrorResponse> {
-        let Some(reserved) = self.share.try_reserve(CONNECTION) else { return Ok(()) };
-        let line = self.shake_hands(&to, stream, reserved).await?;
-        self.house.pool.keep(self.owner, to, line);
+    /// Puts an open connection into the pool, for the client's first request. Closes it instead
+    /// where its memory cannot be reserved.
+    ///
+    /// # Errors
+    /// 502 when the HTTP connection cannot be set up.
+    pub(crate) async fn adopt(&self, server: ServerAddress, stream: TcpStream) -> Result<(), ErrorResponse> {
+        let Some(reservation) = self.share.try_reserve(CONNECTION_BYTES) else { return Ok(()) };
+        let connection = self.start_http(&server, stream, reservation).await?;
+        self.shared.server_pool.put(self.id, server, connection);
         Ok(())
     }
 
-    async fn shake_hands(&self, to: &Where, stream: TcpStream, reserved: Reserved) -> Result<ServerConnection, ErrorResponse> {
-        let io = TokioIo::new(Leg::new(stream, Bytes::new(), self.house.config.patience));
+    async fn start_http(
+        &self,
+        server: &ServerAddress,
+        stream: TcpStream,
+        reservation: Reservation,
+    ) -> Result<ServerConnection, ErrorResponse> {
+        let io = TokioIo::new(LegStream::new(stream, Bytes::new(), self.shared.config.patience));
         let mut builder = http1::Builder::new();
-        builder.max_buf_size(HEADERS.0 + 64 * 1024).max_header_size(HEADERS.0).max_headers(HEADERS.1);
-        let shaken = builder.handshake(io).await;
-        let (sender, connection) =
-            shaken.map_err(|why| ErrorResponse::new(StatusCode::BAD_GATEWAY, format!("cannot speak to {to}: {why}")))?;
+        builder.max_buf_size(MAX_HEADER_BYTES + 64 * 1024).max_header_size(MAX_HEADER_BYTES).max_headers(MAX_HEADER_FIELDS);
+        let (sender, connection) = builder
+            .handshake(io)
+            .await
+            .map_err(|why| ErrorResponse::new(StatusCode::BAD_GATEWAY, format!("cannot start HTTP with {server}: {why}")))?;
         let task = tokio::spawn(async move {
-            let _held_to_the_end = reserved;
+            let _held_until_the_end = reservation;
             if let Err(why) = connection.with_upgrades().await {
                 tracing::debug!("a connection to a server ended: {why}");
             }
@@ -143,92 +193,99 @@ impl Caller {
         Ok(ServerConnection { sender, task: task.abort_handle() })
     }
 
-    /// Sends a request and waits for what comes before the answer's body. `again` makes the same
-    /// request once more, where that does no harm: a server may close a connection just when it is
-    /// used again. `exchange` has the reservation of a new connection.
+    /// Sends a request, and waits for the head of its final response.
+    ///
+    /// `again` makes the same request once more where it may be repeated: a server may close an
+    /// idle connection at the moment at which it is reused. `reservation` has the memory for a new
+    /// connection. `stalled_for` says for how long the request body has made no progress.
+    ///
+    /// # Errors
+    /// 502 when the server is not reached or its response is invalid, 503 when there is no memory
+    /// for a connection, 504 when a timeout expires, 403 as [`Client::dial`].
     pub(crate) async fn send(
         self: &Arc<Self>,
-        exchange: &Exchange,
-        to: &Where,
-        request: Request<Body>,
-        again: Option<impl Fn() -> Request<Body>>,
-        waited: impl Fn() -> Duration + Send + Sync + 'static,
-    ) -> Result<(Response<Incoming>, Lease), ErrorResponse> {
-        let mut request = request;
-        let waited: Arc<dyn Fn() -> Duration + Send + Sync> = Arc::new(waited);
-        if let Some(line) = self.house.pool.take(self.owner, to) {
-            match self.exchange(self.lease(to, line, &waited), request).await {
-                Ok(answer) => return Ok(answer),
-                Err((_, Some(unsent))) => request = *unsent,
-                Err((trouble, None)) => match &again {
-                    Some(again) if trouble.status == StatusCode::BAD_GATEWAY => request = again(),
-                    _ => return Err(trouble),
+        reservation: &RequestReservation,
+        server: &ServerAddress,
+        mut request: Request<MessageBody>,
+        again: Option<impl Fn() -> Request<MessageBody>>,
+        stalled_for: impl Fn() -> Duration + Send + Sync + 'static,
+    ) -> Result<OriginResponse, ErrorResponse> {
+        let stalled_for: StallClock = Arc::new(stalled_for);
+        let lease = |connection| ConnectionLease {
+            client: self.clone(),
+            server: server.clone(),
+            connection: Some(connection),
+            stalled_for: stalled_for.clone(),
+        };
+        if let Some(connection) = self.shared.server_pool.take(self.id, server) {
+            match self.exchange(lease(connection), request).await {
+                Ok(response) => return Ok(response),
+                Err(FailedRequest { unsent: Some(unsent), .. }) => request = *unsent,
+                Err(FailedRequest { response, unsent: None }) => match &again {
+                    Some(again) if response.status == StatusCode::BAD_GATEWAY => request = again(),
+                    _ => return Err(response),
                 },
             }
         }
-        let reserved = self.connection(exchange).await?;
-        let stream = self.dial(to).await?;
-        let line = self.shake_hands(to, stream, reserved).await?;
-        self.exchange(self.lease(to, line, &waited), request).await.map_err(|(trouble, _)| trouble)
+        let reserved = self.reserve_connection(reservation).await?;
+        let stream = self.dial(server).await?;
+        let connection = self.start_http(server, stream, reserved).await?;
+        self.exchange(lease(connection), request).await.map_err(|failed| failed.response)
     }
 
-    fn lease(self: &Arc<Self>, to: &Where, line: ServerConnection, waited: &Arc<dyn Fn() -> Duration + Send + Sync>) -> Lease {
-        Lease { caller: self.clone(), to: to.clone(), line: Some(line), waited: waited.clone() }
-    }
-
-    async fn exchange(
-        &self,
-        mut lease: Lease,
-        request: Request<Body>,
-    ) -> Result<(Response<Incoming>, Lease), (ErrorResponse, Option<Box<Request<Body>>>)> {
-        let patience = self.house.config.patience;
-        let may_switch = request.headers().contains_key(UPGRADE);
-        let (to, waited) = (lease.to.clone(), lease.waited.clone());
-        let Some(line) = &mut lease.line else { unreachable!("it was leased with its connection") };
-        let answer = line.sender.try_send_request(request);
-        tokio::pin!(answer);
-        let answer = loop {
-            // While the request is still being sent there is no answer to wait for.
-            let left = patience.saturating_sub(waited());
-            match timeout(left.max(Duration::from_millis(10)), &mut answer).await {
-                Ok(answer) => break answer,
-                Err(_) if waited() >= patience => {
-                    let text = format!("{to} has not answered in {} s", patience.as_secs_f64());
-                    return Err((ErrorResponse::new(StatusCode::GATEWAY_TIMEOUT, text), None));
+    /// Sends a request over a connection, and waits for the head of its final response.
+    async fn exchange(&self, mut lease: ConnectionLease, request: Request<MessageBody>) -> Result<OriginResponse, FailedRequest> {
+        let patience = self.shared.config.patience;
+        let asks_for_upgrade = request.headers().contains_key(UPGRADE);
+        let server = lease.server.clone();
+        let stalled_for = lease.stalled_for.clone();
+        let Some(connection) = &mut lease.connection else { unreachable!("a lease has its connection until it is recycled") };
+        let response = connection.sender.try_send_request(request);
+        tokio::pin!(response);
+        let response = loop {
+            // The timeout starts when the request body makes no more progress.
+            let remaining = patience.saturating_sub(stalled_for());
+            match timeout(remaining.max(Duration::from_millis(10)), &mut response).await {
+                Ok(response) => break response,
+                Err(_) if stalled_for() >= patience => {
+                    let text = format!("{server} has not answered in {} s", patience.as_secs_f64());
+                    return Err(FailedRequest::sent(StatusCode::GATEWAY_TIMEOUT, text));
                 }
                 Err(_) => {}
             }
         };
-        match answer {
-            // RFC 9110 §7.8: to a protocol that the request asked for. Nobody would speak any other with it.
-            Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS && !may_switch => {
-                Err((ErrorResponse::new(StatusCode::BAD_GATEWAY, format!("{to} changed the protocol, which it was not asked to")), None))
+        match response {
+            // RFC 9110 §15.2.2: a server must not switch protocols unless the request asks for it.
+            Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS && !asks_for_upgrade => {
+                let text = format!("{server} switched the protocol although the request did not ask for that");
+                Err(FailedRequest::sent(StatusCode::BAD_GATEWAY, text))
             }
-            Ok(answer) => Ok((answer, lease)),
+            Ok(response) => Ok(OriginResponse { response, lease }),
             Err(mut failure) => {
                 let unsent = failure.take_message().map(Box::new);
-                let why = failure.into_error();
-                Err((
-                    ErrorResponse::new(StatusCode::BAD_GATEWAY, format!("{to} gave no answer that can be understood: {}", chain(&why))),
-                    unsent,
-                ))
+                let text = format!("{server} sent no valid response: {}", chain(&failure.into_error()));
+                Err(FailedRequest { response: ErrorResponse::new(StatusCode::BAD_GATEWAY, text), unsent })
             }
         }
     }
 }
 
-/// An error with what is behind it.
-pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+fn cannot_connect(status: StatusCode, server: &ServerAddress, why: &dyn std::fmt::Display) -> ErrorResponse {
+    ErrorResponse::new(status, format!("cannot connect to {server}: {why}"))
+}
+
+/// An error and its sources, separated by colons.
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
-    let mut behind = error.source();
-    while let Some(error) = behind {
+    let mut source = error.source();
+    while let Some(error) = source {
         text = format!("{text}: {error}");
-        behind = error.source();
+        source = error.source();
     }
     text
 }
 
-/// As [`Error`], for those who only log it.
-pub(crate) fn told(error: &Error) -> String {
+/// An error and its sources, for the log.
+pub(crate) fn describe(error: &Error) -> String {
     chain(error.as_ref())
 }

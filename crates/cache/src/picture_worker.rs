@@ -1,17 +1,17 @@
-//! The process in which pictures are decoded and encoded. Pictures come from anywhere and libwebp
-//! is C: a decoder that has been taken over by a picture must find nothing that it could use.
+//! The process that decodes and encodes pictures. Pictures are untrusted and libwebp is written in
+//! C: a picture that compromises the decoder must gain nothing.
 //!
 //! The cache starts the process with a Unix stream socket as standard input. The process gives up
-//! its privileges (`sandbox`), says hello, and then makes pictures smaller one after another until
-//! the socket is closed. What goes over the socket is in `picture_protocol`.
+//! its privileges (`sandbox`), sends a hello, and then transcodes one picture after another until
+//! the socket is closed. `picture_protocol` has the messages.
 
 mod filter;
 pub mod sandbox;
 mod sys;
 
 use crate::{
-    picture_protocol::{Hello, LARGEST, LONGEST_REASON, Reply, Request},
-    shrink::{Wish, shrink},
+    picture_protocol::{MAX_PICTURE_BYTES, MAX_REASON_BYTES, TranscodeReply, TranscodeRequest, WorkerHello},
+    shrink::{ShrinkOptions, shrink},
 };
 use rustix::{
     io::{Errno, read, write},
@@ -19,49 +19,49 @@ use rustix::{
     stdio::stdin,
     thread::set_name,
 };
-use sandbox::{Limits, enter};
+use sandbox::{SandboxLimits, enter};
 use std::{io, panic};
 
-/// Address space for a pixel: 16 bits of four channels as decoded, once more turned upright, what
-/// decoders hold beside them (16 bytes at most), and the copies of 8 bits that encoders take.
+/// Address space per pixel, bytes: four channels of 16 bits as decoded, a copy with the orientation
+/// applied, the decoder's own buffers (at most 16), and copies of 8 bits a channel for the encoder.
 const BYTES_PER_PIXEL: u64 = 48;
-/// Address space besides: the picture as it came, what is made of it, stacks, the allocator's own.
-const BYTES_BESIDES: u64 = 6 * LARGEST + (64 << 20);
+/// Further address space, bytes: the original, the result, stacks, the allocator.
+const BASE_BYTES: u64 = 6 * MAX_PICTURE_BYTES + (64 << 20);
 
-/// Runs a picture worker until its socket, standard input, is closed. `cpu_seconds` bounds the
-/// processor time of its life.
+/// Runs a picture worker until its socket, which is standard input, is closed. `cpu_seconds` bounds
+/// the processor time of the process.
 ///
 /// # Errors
-/// When standard input is not a socket, when the process cannot give up its privileges, or when
-/// what it is asked for makes no sense.
-pub fn run(wish: Wish, cpu_seconds: u64) -> io::Result<()> {
+/// When standard input is not a socket, when the process cannot give up its privileges, or when a
+/// request is invalid.
+pub fn run(options: ShrinkOptions, cpu_seconds: u64) -> io::Result<()> {
     let socket = stdin();
     if socket_type(socket) != Ok(SocketType::STREAM) {
-        let why = "a picture worker is started by `tandem cache`, with a socket as standard input: do not start it by hand";
+        let why = "standard input is not a socket: picture workers are started by `tandem cache`, not by hand";
         return Err(io::Error::other(why));
     }
-    // It was started as /proc/self/exe, and would be listed as `exe`.
+    // Started as /proc/self/exe, it would be listed as `exe`.
     set_name(c"tandem-picture")?;
-    // Standard error leads nowhere, and a backtrace would read files.
+    // Standard error is /dev/null, and a backtrace would need to read files.
     panic::set_hook(Box::new(|_| {}));
-    let memory = wish.most_pixels.saturating_mul(BYTES_PER_PIXEL).saturating_add(BYTES_BESIDES);
-    let protections = enter(Limits { memory, cpu_seconds })?;
-    send(&Hello { filtered: protections.filtered }.encode())?;
+    let memory = options.most_pixels.saturating_mul(BYTES_PER_PIXEL).saturating_add(BASE_BYTES);
+    let protections = enter(SandboxLimits { memory, cpu_seconds })?;
+    send(&WorkerHello { filtered: protections.filtered }.encode())?;
     let mut header = [0; 8];
     while receive(&mut header)? {
-        let request = Request::decode(header).ok_or_else(|| io::Error::other("the request makes no sense"))?;
+        let request = TranscodeRequest::decode(header).ok_or_else(|| io::Error::other("a request for a picture worker is invalid"))?;
         let mut picture = vec![0; request.length];
         if !receive(&mut picture)? {
             break;
         }
-        match shrink(&picture, request.from, request.to, wish) {
+        match shrink(&picture, request.from, request.to, options) {
             Ok(small) => {
-                send(&Reply::Smaller(small.len()).encode())?;
+                send(&TranscodeReply::Smaller(small.len()).encode())?;
                 send(&small)?;
             }
             Err(why) => {
-                let why = &why.as_bytes()[..why.len().min(LONGEST_REASON)];
-                send(&Reply::Unchanged(why.len()).encode())?;
+                let why = &why.as_bytes()[..why.len().min(MAX_REASON_BYTES)];
+                send(&TranscodeReply::Unchanged(why.len()).encode())?;
                 send(why)?;
             }
         }
@@ -69,7 +69,7 @@ pub fn run(wish: Wish, cpu_seconds: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Fills `bytes`. Returns false when the socket is closed before the first of them.
+/// Fills `bytes`. Returns false when the socket is closed before the first byte.
 fn receive(bytes: &mut [u8]) -> io::Result<bool> {
     let mut filled = 0;
     while filled < bytes.len() {

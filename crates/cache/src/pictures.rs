@@ -1,139 +1,180 @@
-//! The smaller pictures that have been made of one, kept with it, so that each is made once.
+//! Smaller versions of one stored picture, kept with it, so that each is made only once.
 
 use crate::{
-    blob::{Blob, Room, Writer},
-    shrink::Kind,
+    blob::{Blob, BlobWriter, StorageQuota},
+    shrink::PictureFormat,
     transcoder::Transcoder,
-    worker_pool::{Failed, WorkerPool},
+    worker_pool::{TranscodeError, WorkerPool},
 };
 use std::{
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// See the module.
+/// The versions that have been tried.
 #[derive(Debug, Default)]
-pub(crate) struct Pictures {
-    made: Mutex<Vec<(Kind, Option<Arc<Blob>>)>>,
+pub(crate) struct PictureVariants {
+    tried: Mutex<Vec<TriedFormat>>,
+    /// Held while a version is being made.
     making: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug)]
+struct TriedFormat {
+    format: PictureFormat,
+    /// None where the picture could not be made smaller in this format.
+    smaller: Option<Arc<Blob>>,
 }
 
 /// What a client wants of a picture.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted<'a> {
-    pub(crate) from: Kind,
-    /// The kinds that the client accepts, the best first.
-    pub(crate) kinds: &'a [Kind],
+pub(crate) struct PictureRequest<'a> {
+    /// The format of the original.
+    pub(crate) from: PictureFormat,
+    /// The formats that the client accepts, the best first.
+    pub(crate) accepted: &'a [PictureFormat],
     pub(crate) client: IpAddr,
 }
 
-/// The outcome.
+/// A smaller version of a picture.
 #[derive(Debug)]
-pub(crate) enum Smaller {
-    /// A smaller picture; the flag says that it has just been made.
-    Made(Kind, Arc<Blob>, bool),
-    /// None comes out smaller.
-    None,
-    /// Too many wait already, of this client or in all.
-    NoPlace,
-    /// The process that was to make it failed, or did not start.
-    Failed,
+pub(crate) struct SmallerPicture {
+    pub(crate) format: PictureFormat,
+    pub(crate) blob: Arc<Blob>,
+    /// Whether this request made it.
+    pub(crate) is_new: bool,
 }
 
-impl Pictures {
-    fn made(&self) -> MutexGuard<'_, Vec<(Kind, Option<Arc<Blob>>)>> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+/// Why a picture passes unchanged.
+#[derive(Debug)]
+pub(crate) enum Unchanged {
+    /// No accepted format makes it smaller.
+    NotSmaller,
+    /// Too many pictures wait already, of this client or of all clients.
+    QueueFull,
+    /// The worker process failed, or did not start.
+    WorkerFailed,
+}
+
+impl PictureVariants {
+    fn tried(&self) -> MutexGuard<'_, Vec<TriedFormat>> {
+        self.tried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nobody reads them.
+    /// Whether no version has a reader.
     pub(crate) fn are_idle(&self) -> bool {
-        self.made().iter().all(|(_, blob)| blob.as_ref().is_none_or(|blob| blob.is_idle()))
+        self.tried().iter().all(|tried| tried.smaller.as_ref().is_none_or(|blob| blob.is_idle()))
     }
 
-    pub(crate) fn take_disk(&self) -> bool {
-        self.made().iter().any(|(_, blob)| blob.as_ref().is_some_and(|blob| blob.held().1 > 0))
+    /// Whether a version is stored on disk.
+    pub(crate) fn use_disk(&self) -> bool {
+        self.tried().iter().any(|tried| tried.smaller.as_ref().is_some_and(|blob| blob.disk_bytes() > 0))
     }
 
-    /// The outcome for `kinds` where it is known: the first that came out smaller, if any. Returns
-    /// none when a kind has not been tried yet.
-    fn known(&self, kinds: &[Kind]) -> Option<Smaller> {
-        let made = self.made();
-        for to in kinds {
-            match made.iter().find(|(kind, _)| kind == to) {
-                Some((_, Some(blob))) => return Some(Smaller::Made(*to, blob.clone(), false)),
-                Some((_, None)) => {}
-                None => return None,
+    /// The first of the accepted formats that came out smaller. None when the answer depends on a
+    /// format that has not been tried yet.
+    fn known(&self, accepted: &[PictureFormat]) -> Option<Result<SmallerPicture, Unchanged>> {
+        let tried = self.tried();
+        for format in accepted {
+            let found = tried.iter().find(|tried| tried.format == *format)?;
+            if let Some(blob) = &found.smaller {
+                return Some(Ok(SmallerPicture { format: *format, blob: blob.clone(), is_new: false }));
             }
         }
-        Some(Smaller::None)
+        Some(Err(Unchanged::NotSmaller))
     }
 
-    /// Makes `original`, which must be whole, into the first of the wanted kinds that comes out
-    /// smaller, unless that has been done before.
-    pub(crate) async fn smaller(&self, original: &Arc<Blob>, wanted: Wanted<'_>, transcoder: &Transcoder, room: &Arc<dyn Room>) -> Smaller {
+    /// Returns `original`, which must be complete, in the first accepted format that makes it
+    /// smaller; transcodes it where that has not been tried yet.
+    ///
+    /// # Errors
+    /// Why the picture passes unchanged.
+    pub(crate) async fn smaller(
+        &self,
+        original: &Arc<Blob>,
+        request: PictureRequest<'_>,
+        transcoder: &Transcoder,
+        quota: &Arc<dyn StorageQuota>,
+    ) -> Result<SmallerPicture, Unchanged> {
         loop {
-            if let Some(known) = self.known(wanted.kinds) {
+            if let Some(known) = self.known(request.accepted) {
                 return known;
             }
-            // It waits for its own client's turn, even where another client waits to make the same
-            // picture: that one's turn may come much later.
-            let Some(place) = transcoder.place(wanted.client).await else { return Smaller::NoPlace };
+            // The request waits for its own client's turn even if another client's request waits to
+            // make the same version: the other client's turn may come much later.
+            let Some(permit) = transcoder.admit(request.client).await else { return Err(Unchanged::QueueFull) };
             let Ok(_making) = self.making.try_lock() else {
-                // Another task makes it right now. The place is free for other pictures meanwhile.
-                drop(place);
+                // Another task makes it right now. The permit is free for other pictures meanwhile.
+                drop(permit);
                 drop(self.making.lock().await);
                 continue;
             };
-            if let Some(known) = self.known(wanted.kinds) {
+            if let Some(known) = self.known(request.accepted) {
                 return known;
             }
-            return self.make(original, wanted, &transcoder.workers, room).await;
+            return self.make(original, request, &transcoder.workers, quota).await;
         }
     }
 
-    /// Makes the first of the wanted kinds that comes out smaller, and keeps the outcome of each.
-    async fn make(&self, original: &Arc<Blob>, wanted: Wanted<'_>, workers: &WorkerPool, room: &Arc<dyn Room>) -> Smaller {
-        let bytes = match original.all().await {
+    /// Tries the accepted formats in turn until one makes the picture smaller, and keeps the
+    /// outcome of each.
+    async fn make(
+        &self,
+        original: &Arc<Blob>,
+        request: PictureRequest<'_>,
+        workers: &WorkerPool,
+        quota: &Arc<dyn StorageQuota>,
+    ) -> Result<SmallerPicture, Unchanged> {
+        let bytes = match original.read_all().await {
             Ok(bytes) => bytes,
             Err(why) => {
-                tracing::debug!("a picture stays as it is: {why}");
-                return Smaller::None;
+                tracing::debug!("a picture passes unchanged: {why}");
+                return Err(Unchanged::NotSmaller);
             }
         };
-        for to in wanted.kinds.iter().copied() {
-            if self.made().iter().any(|(kind, _)| *kind == to) {
+        for format in request.accepted.iter().copied() {
+            if self.tried().iter().any(|tried| tried.format == format) {
                 continue;
             }
-            let small = match workers.transcode(&bytes, wanted.from, to).await {
-                Ok(small) => small,
-                Err(Failed::NotStarted(_)) => return Smaller::Failed,
-                // It would do the same to the next worker, whatever is to be made of it.
-                Err(Failed::Broken(_)) => {
-                    let known: Vec<Kind> = self.made().iter().map(|(kind, _)| *kind).collect();
-                    let unknown = wanted.kinds.iter().filter(|kind| !known.contains(kind));
-                    self.made().extend(unknown.map(|kind| (*kind, None)));
-                    return Smaller::Failed;
+            let transcoded = match workers.transcode(&bytes, request.from, format).await {
+                Ok(transcoded) => transcoded,
+                Err(TranscodeError::NotStarted(_)) => return Err(Unchanged::WorkerFailed),
+                Err(TranscodeError::WorkerFailed(_)) => {
+                    // It would make the next worker fail as well, whatever the format.
+                    self.give_up(request.accepted);
+                    return Err(Unchanged::WorkerFailed);
                 }
             };
-            let stored = match small {
-                Ok(small) => stored(&small, room).await,
+            let stored = match transcoded {
+                Ok(smaller) => store(&smaller, quota).await,
                 Err(why) => Err(why),
             };
-            let blob = stored.inspect_err(|why| tracing::debug!("a picture stays as it is: {why}")).ok();
-            self.made().push((to, blob.clone()));
-            if let Some(blob) = blob {
-                return Smaller::Made(to, blob, true);
+            let smaller = stored.inspect_err(|why| tracing::debug!("a picture passes unchanged: {why}")).ok();
+            self.tried().push(TriedFormat { format, smaller: smaller.clone() });
+            if let Some(blob) = smaller {
+                return Ok(SmallerPicture { format, blob, is_new: true });
             }
         }
-        Smaller::None
+        Err(Unchanged::NotSmaller)
+    }
+
+    /// Marks the formats that have not been tried yet as failed.
+    fn give_up(&self, formats: &[PictureFormat]) {
+        let mut tried = self.tried();
+        for format in formats {
+            if tried.iter().all(|tried| tried.format != *format) {
+                tried.push(TriedFormat { format: *format, smaller: None });
+            }
+        }
     }
 }
 
-async fn stored(small: &[u8], room: &Arc<dyn Room>) -> Result<Arc<Blob>, String> {
-    let no_room = || "there is no room for another one".to_string();
-    let mut writer = Writer::new(room.clone(), Some(small.len() as u64)).ok_or_else(no_room)?;
+/// Stores a transcoded picture.
+async fn store(picture: &[u8], quota: &Arc<dyn StorageQuota>) -> Result<Arc<Blob>, String> {
+    let no_room = || "there is no room to store a smaller version".to_string();
+    let mut writer = BlobWriter::new(quota.clone(), Some(picture.len() as u64)).ok_or_else(no_room)?;
     let blob = writer.blob().clone();
-    if !writer.push(small).await || writer.finish(None).await.is_err() {
+    if !writer.append(picture).await || writer.finish(None).await.is_err() {
         return Err(no_room());
     }
     Ok(blob)

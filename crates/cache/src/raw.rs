@@ -1,19 +1,23 @@
-//! Store and forward for any TCP, as Wei et al. found it (§I, §III-C): what an end sends is received as fast as it comes, and forwarded when it
-//! is whole. Whole it is when its sender has finished, or, since most protocols wait for answers on connections that stay open, when the sender has
-//! said nothing for a while. A lull that was none costs nothing but that some of it goes on early.
+//! Store and forward for any TCP connection, as the TCP proxies that Wei et al. found (§I, §III-C):
+//! a message is received at full speed, and forwarded when it is complete. It is complete when its
+//! sender has finished, or, since most protocols wait for a reply on a connection that stays open,
+//! when the sender has paused for a while. A pause in the middle of a message only makes a part of
+//! it be forwarded early.
 //!
-//! What is more than there is room for goes on as it comes, as through the proxy: a reset would break what worked before.
+//! What exceeds the storage is streamed, as by the proxy. A reset would break connections that
+//! worked without the cache.
 //!
-//! Ends are told of ends as through the proxy (`proxy/src/connection.rs`): a clean close means delivered, and a failure of one leg is a reset of the
-//! other.
+//! Connections end as in the proxy (`proxy/src/connection.rs`): a clean close means that everything
+//! was delivered, and the failure of one leg resets the other.
 
 use crate::{
-    blob::{Piece, Reader, Writer},
-    config::Raw,
+    blob::{BlobPiece, BlobReader, BlobWriter},
+    client::Client,
+    config::RawMode,
     error_response::Error,
-    house::{Caller, House},
-    leg::close_gently,
-    limits::{ClientShare, Reserved},
+    leg_stream::disable_reset_on_close,
+    limits::{ClientShare, Reservation},
+    shared::Shared,
 };
 use bytes::Bytes;
 use socket2::SockRef;
@@ -31,58 +35,78 @@ use tokio::{
     time::{interval, sleep, timeout},
 };
 
-/// Runs that may wait to be forwarded: what is stored of them is accounted for.
-const RUNS: usize = 16;
-/// Bytes that are read at once when they can be reserved, and when they cannot.
-const PIECE: usize = 32 * 1024;
-const LEAST: usize = 4 * 1024;
-/// How often acknowledgements are looked for when an end waits for one.
-const LOOK: Duration = Duration::from_millis(5);
-/// How often it is looked whether a leg has failed of which nothing is wanted.
-const WATCH: Duration = Duration::from_secs(1);
+/// Stored messages that may wait to be forwarded. Their bytes count towards the store's limits.
+const MAX_QUEUED: usize = 16;
+/// Bytes of one read when memory for them can be reserved.
+const READ_BYTES: usize = 32 * 1024;
+/// Bytes of one read without a reservation.
+const MIN_READ_BYTES: usize = 4 * 1024;
+/// Interval at which a leg is polled for acknowledgements that its peer's close waits for.
+const ACK_POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Interval at which both legs are checked for failures that no read or write reports.
+const FAILURE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is forwarded.
-enum Run {
-    /// What was stored, from its beginning.
-    Stored(Reader),
-    /// What did not fit, its place (a direction has one), and its reservation.
-    Piece(Bytes, OwnedSemaphorePermit, Option<Reserved>),
-    /// Its sender has finished.
+/// What the receiving half of a direction hands to the forwarding half.
+enum ForwardItem {
+    /// A stored message.
+    Stored(BlobReader),
+    /// Bytes to be streamed, the direction's only permit for that, and the reservation of the
+    /// bytes.
+    Streamed(Bytes, OwnedSemaphorePermit, Option<Reservation>),
+    /// The sender has finished.
     Finish,
 }
 
-/// How far a direction has come.
+/// The state of one direction.
 #[derive(Debug, Default)]
-struct Progress {
-    /// Its source has finished sending.
-    heard_all: AtomicBool,
-    /// All of that has been written to the other leg.
-    said_all: AtomicBool,
+struct DirectionState {
+    /// The FIN of its source has been received.
+    source_finished: AtomicBool,
+    /// Everything received has been written to its sink.
+    all_written: AtomicBool,
+    /// Bytes written to its sink.
     bytes: AtomicU64,
 }
 
-/// Carries both directions until both ends have finished; an error is a reset of both legs.
-/// What has been read of either before goes first.
+/// A direction as its two halves see it.
+#[derive(Clone, Copy)]
+struct Direction<'a> {
+    source: &'a TcpStream,
+    sink: &'a TcpStream,
+    state: &'a DirectionState,
+    /// The state of the opposite direction.
+    opposite: &'a DirectionState,
+}
+
+type ItemSender = mpsc::Sender<ForwardItem>;
+
+/// Relays both directions until both ends have finished. Bytes that were read from a leg before go
+/// first.
+///
+/// # Errors
+/// When a leg fails. Both legs are then reset.
 pub(crate) async fn relay(
-    caller: &Arc<Caller>,
-    (near, said): (TcpStream, Bytes),
-    (far, answered): (TcpStream, Bytes),
-    raw: Raw,
+    client: &Arc<Client>,
+    (near, near_bytes): (TcpStream, Bytes),
+    (far, far_bytes): (TcpStream, Bytes),
+    mode: RawMode,
 ) -> Result<(), Error> {
-    let house = &caller.house;
-    house.counters.raw_connections.add(1);
-    let (up, down) = (Progress::default(), Progress::default());
+    let shared = &client.shared;
+    shared.counters.raw_connections.add(1);
+    let up = DirectionState::default();
+    let down = DirectionState::default();
     let both = async {
-        let upward = carry(caller, (&near, &far), said, raw, (&up, &down));
-        let downward = carry(caller, (&far, &near), answered, raw, (&down, &up));
+        let upward = carry(client, Direction { source: &near, sink: &far, state: &up, opposite: &down }, near_bytes, mode);
+        let downward = carry(client, Direction { source: &far, sink: &near, state: &down, opposite: &up }, far_bytes, mode);
         tokio::try_join!(upward, downward).map(drop)
     };
     let outcome = tokio::select! {
         outcome = both => outcome,
-        failure = watch(&near, &far) => Err(failure),
+        failure = watch_for_failure(&near, &far) => Err(failure),
     };
-    let (sent, received) = (up.bytes.load(Ordering::Relaxed), down.bytes.load(Ordering::Relaxed));
-    house.counters.raw_bytes.add(sent + received);
+    let sent = up.bytes.load(Ordering::Relaxed);
+    let received = down.bytes.load(Ordering::Relaxed);
+    shared.counters.raw_bytes.add(sent + received);
     tracing::info!(up = sent, down = received, ending = if outcome.is_ok() { "finished" } else { "failed" }, "connection");
     if outcome.is_err() {
         for leg in [&near, &far] {
@@ -92,9 +116,9 @@ pub(crate) async fn relay(
     Ok(outcome?)
 }
 
-/// Finds out a leg that has failed while nothing was asked of it.
-async fn watch(near: &TcpStream, far: &TcpStream) -> io::Error {
-    let mut ticks = interval(WATCH);
+/// Returns when a leg has failed, even if it is neither read nor written.
+async fn watch_for_failure(near: &TcpStream, far: &TcpStream) -> io::Error {
+    let mut ticks = interval(FAILURE_POLL_INTERVAL);
     loop {
         ticks.tick().await;
         if has_failed(near) || has_failed(far) {
@@ -103,60 +127,47 @@ async fn watch(near: &TcpStream, far: &TcpStream) -> io::Error {
     }
 }
 
-/// Whether a leg has failed. One that has been closed from both ends has not.
+/// Whether a leg has failed. One that both ends have closed has not.
 fn has_failed(leg: &TcpStream) -> bool {
     !matches!(leg.take_error(), Ok(None))
 }
 
-async fn carry(
-    caller: &Arc<Caller>,
-    (source, sink): (&TcpStream, &TcpStream),
-    first: Bytes,
-    raw: Raw,
-    (own, other): (&Progress, &Progress),
-) -> io::Result<()> {
-    let (queue, runs) = mpsc::channel(RUNS);
-    let store = async {
-        match raw {
-            Raw::Store(lull) => store(&caller.house, &caller.share, source, first, lull, &queue).await,
-            Raw::Stream => stream(&caller.share, source, first, None, &queue).await.map(drop),
+/// Relays one direction. `first` was read from its source before.
+async fn carry(client: &Arc<Client>, direction: Direction<'_>, first: Bytes, mode: RawMode) -> io::Result<()> {
+    let (sender, items) = mpsc::channel(MAX_QUEUED);
+    let receive = async {
+        match mode {
+            RawMode::StoreAndForward(lull) => store(&client.shared, &client.share, direction.source, first, lull, &sender).await,
+            RawMode::Stream => stream(&client.share, direction.source, first, None, &sender).await.map(drop),
         }?;
-        own.heard_all.store(true, Ordering::Release);
-        drop(queue.send(Run::Finish).await);
+        direction.state.source_finished.store(true, Ordering::Release);
+        drop(sender.send(ForwardItem::Finish).await);
         Ok(())
     };
-    tokio::try_join!(store, forward(runs, source, sink, own, other)).map(drop)
+    tokio::try_join!(receive, forward(items, direction)).map(drop)
 }
 
-/// Receives all that comes and hands it on in runs.
+/// Receives until the source has finished, and hands on each message when it is complete: after a
+/// pause of `lull`, or at the end. What does not fit into the storage is streamed.
 async fn store(
-    house: &Arc<House>,
+    shared: &Arc<Shared>,
     share: &ClientShare,
     source: &TcpStream,
     first: Bytes,
     lull: Option<Duration>,
-    queue: &mpsc::Sender<Run>,
+    sender: &ItemSender,
 ) -> io::Result<()> {
-    let mut writer: Option<Writer> = None;
-    let mut piece = first;
+    let mut writer: Option<BlobWriter> = None;
+    let mut bytes = first;
     loop {
-        if !piece.is_empty() {
-            let stored = match &mut writer {
-                Some(writer) => writer.push(&piece).await,
-                None => match Writer::new(house.room(), None) {
-                    Some(new) => writer.insert(new).push(&piece).await,
-                    None => false,
-                },
-            };
-            if !stored {
-                house.counters.overflows.add(1);
-                tracing::info!("a direction of a connection is larger than there is room for: it goes on as it comes");
-                if let Some(full) = writer.take() {
-                    hand(queue, Run::Stored(full.blob().reader())).await?;
-                }
-                if stream(share, source, std::mem::take(&mut piece), lull, queue).await? {
-                    return Ok(());
-                }
+        if !bytes.is_empty() && !append(&mut writer, shared, &bytes).await {
+            shared.counters.overflows.add(1);
+            tracing::info!("there is no room to store all of one direction of a connection: it is streamed");
+            if let Some(full) = writer.take() {
+                hand_on(sender, ForwardItem::Stored(full.blob().reader())).await?;
+            }
+            if stream(share, source, std::mem::take(&mut bytes), lull, sender).await? {
+                return Ok(());
             }
         }
         let next = read(source);
@@ -164,78 +175,88 @@ async fn store(
             Some(lull) => timeout(lull, next).await.ok().transpose()?,
             None => Some(next.await?),
         };
-        let ended = next.as_ref().is_none_or(Bytes::is_empty);
-        if ended && let Some(whole) = writer.take() {
-            let reader = whole.blob().reader();
-            // What the disk had no room for is still there to be read.
-            let _ = whole.finish(None).await;
-            hand(queue, Run::Stored(reader)).await?;
+        // The message ends with a pause (none), or with the end of the stream (empty).
+        let is_complete = next.as_ref().is_none_or(Bytes::is_empty);
+        if is_complete && let Some(complete) = writer.take() {
+            let reader = complete.blob().reader();
+            // Bytes that the disk did not take are still readable.
+            let _ = complete.finish(None).await;
+            hand_on(sender, ForwardItem::Stored(reader)).await?;
         }
         match next {
-            Some(bytes) if bytes.is_empty() => return Ok(()),
-            next => piece = next.unwrap_or_default(),
+            Some(next) if next.is_empty() => return Ok(()),
+            next => bytes = next.unwrap_or_default(),
         }
     }
 }
 
-/// Hands on what comes, as it comes; until the end, which it returns, or until a lull.
-async fn stream(
-    share: &ClientShare,
-    source: &TcpStream,
-    first: Bytes,
-    lull: Option<Duration>,
-    queue: &mpsc::Sender<Run>,
-) -> io::Result<bool> {
-    let places = Arc::new(Semaphore::new(1));
-    let (mut piece, mut reserved) = (first, None);
+/// Appends to the message that is being stored, or to a new one. Returns false when there is no
+/// room.
+async fn append(writer: &mut Option<BlobWriter>, shared: &Arc<Shared>, bytes: &[u8]) -> bool {
+    match writer {
+        Some(writer) => writer.append(bytes).await,
+        None => match BlobWriter::new(shared.quota(), None) {
+            Some(new) => writer.insert(new).append(bytes).await,
+            None => false,
+        },
+    }
+}
+
+/// Hands bytes on as they are received. Returns true when the source has finished, false after a
+/// pause of `lull`.
+async fn stream(share: &ClientShare, source: &TcpStream, first: Bytes, lull: Option<Duration>, sender: &ItemSender) -> io::Result<bool> {
+    let permits = Arc::new(Semaphore::new(1));
+    let mut bytes = first;
+    let mut reservation = None;
     loop {
-        if !piece.is_empty() {
-            let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
-            hand(queue, Run::Piece(piece, place, reserved)).await?;
+        if !bytes.is_empty() {
+            let permit = permits.clone().acquire_owned().await.map_err(io::Error::other)?;
+            hand_on(sender, ForwardItem::Streamed(bytes, permit, reservation)).await?;
         }
-        // Backpressure: nothing is read before the previous piece has been written.
-        drop(places.acquire().await.map_err(io::Error::other)?);
+        // Backpressure: nothing is read before the previous bytes have been written.
+        drop(permits.acquire().await.map_err(io::Error::other)?);
         let next = match lull {
-            Some(lull) => timeout(lull, read_within(share, source)).await.ok().transpose()?,
-            None => Some(read_within(share, source).await?),
+            Some(lull) => timeout(lull, read_reserved(share, source)).await.ok().transpose()?,
+            None => Some(read_reserved(share, source).await?),
         };
         match next {
             None => return Ok(false),
-            Some((bytes, _)) if bytes.is_empty() => return Ok(true),
-            Some(next) => (piece, reserved) = next,
+            Some((next, _)) if next.is_empty() => return Ok(true),
+            Some(next) => (bytes, reservation) = next,
         }
     }
 }
 
-async fn hand(queue: &mpsc::Sender<Run>, run: Run) -> io::Result<()> {
-    queue.send(run).await.map_err(|_| io::ErrorKind::BrokenPipe.into())
+async fn hand_on(sender: &ItemSender, item: ForwardItem) -> io::Result<()> {
+    sender.send(item).await.map_err(|_| io::ErrorKind::BrokenPipe.into())
 }
 
-/// What has come; nothing at its end.
+/// Reads what has been received; nothing at the end of the stream.
 async fn read(source: &TcpStream) -> io::Result<Bytes> {
     loop {
         source.readable().await?;
-        if let Some(bytes) = try_read(source, PIECE)? {
+        if let Some(bytes) = try_read(source, READ_BYTES)? {
             return Ok(bytes);
         }
     }
 }
 
-/// As [`read`], with a reservation for what is read. Without one it reads a little, so that the
-/// connection makes progress.
-async fn read_within(share: &ClientShare, source: &TcpStream) -> io::Result<(Bytes, Option<Reserved>)> {
+/// As [`read`], with a reservation for the bytes. Without one only a few bytes are read, so that
+/// the connection still makes progress.
+async fn read_reserved(share: &ClientShare, source: &TcpStream) -> io::Result<(Bytes, Option<Reservation>)> {
     loop {
         source.readable().await?;
-        let reserved = share.try_reserve_spare(PIECE as u64);
-        if let Some(bytes) = try_read(source, if reserved.is_some() { PIECE } else { LEAST })? {
-            return Ok((bytes, reserved));
+        let reservation = share.try_reserve_spare(READ_BYTES as u64);
+        let limit = if reservation.is_some() { READ_BYTES } else { MIN_READ_BYTES };
+        if let Some(bytes) = try_read(source, limit)? {
+            return Ok((bytes, reservation));
         }
     }
 }
 
-/// What can be read now; none when nothing has come.
-fn try_read(source: &TcpStream, most: usize) -> io::Result<Option<Bytes>> {
-    let mut bytes = vec![0; most];
+/// Reads at most `limit` bytes. None when there is nothing to read yet.
+fn try_read(source: &TcpStream, limit: usize) -> io::Result<Option<Bytes>> {
+    let mut bytes = vec![0; limit];
     match source.try_read(&mut bytes) {
         Ok(length) => {
             bytes.truncate(length);
@@ -247,32 +268,36 @@ fn try_read(source: &TcpStream, most: usize) -> io::Result<Option<Bytes>> {
     }
 }
 
-/// Writes what is handed on, and the end.
-async fn forward(mut runs: mpsc::Receiver<Run>, source: &TcpStream, sink: &TcpStream, own: &Progress, other: &Progress) -> io::Result<()> {
-    while let Some(run) = runs.recv().await {
-        match run {
-            Run::Piece(bytes, _place, _reserved) => write(sink, &bytes, own).await?,
-            Run::Stored(mut reader) => {
-                while let Piece::Bytes(bytes) = reader.next().await? {
-                    write(sink, &bytes, own).await?;
+/// Writes what is handed on, and at last the FIN.
+async fn forward(mut items: mpsc::Receiver<ForwardItem>, direction: Direction<'_>) -> io::Result<()> {
+    let Direction { sink, state, .. } = direction;
+    while let Some(item) = items.recv().await {
+        match item {
+            ForwardItem::Streamed(bytes, _permit, _reservation) => write(sink, &bytes, state).await?,
+            ForwardItem::Stored(mut reader) => {
+                while let BlobPiece::Data(bytes) = reader.next().await? {
+                    write(sink, &bytes, state).await?;
                 }
             }
-            Run::Finish => {
-                own.said_all.store(true, Ordering::Release);
-                // To an end that has finished itself the end is told when the other has acknowledged all that it sent.
-                while other.heard_all.load(Ordering::Acquire) && !(other.said_all.load(Ordering::Acquire) && has_acknowledged(source)?) {
-                    sleep(LOOK).await;
-                }
-                close_gently(sink)?;
-                SockRef::from(sink).shutdown(std::net::Shutdown::Write)?;
-                return Ok(());
-            }
+            ForwardItem::Finish => return finish(direction).await,
         }
     }
     Err(io::ErrorKind::BrokenPipe.into())
 }
 
-/// Whether the peer has everything that was sent to it.
+/// Sends a FIN to the sink. If the sink has finished too, that would tell it that everything it
+/// sent was delivered: the FIN then waits until the source has acknowledged all of that.
+async fn finish(direction: Direction<'_>) -> io::Result<()> {
+    let Direction { source, sink, state, opposite } = direction;
+    state.all_written.store(true, Ordering::Release);
+    while opposite.source_finished.load(Ordering::Acquire) && !(opposite.all_written.load(Ordering::Acquire) && has_acknowledged(source)?) {
+        sleep(ACK_POLL_INTERVAL).await;
+    }
+    disable_reset_on_close(sink)?;
+    SockRef::from(sink).shutdown(std::net::Shutdown::Write)
+}
+
+/// Whether the peer of a leg has acknowledged everything that was written to it.
 fn has_acknowledged(leg: &TcpStream) -> io::Result<bool> {
     if has_failed(leg) {
         return Err(io::ErrorKind::ConnectionReset.into());
@@ -281,12 +306,12 @@ fn has_acknowledged(leg: &TcpStream) -> io::Result<bool> {
     Ok(info.unacked == 0 && info.notsent_bytes == 0)
 }
 
-async fn write(sink: &TcpStream, mut bytes: &[u8], own: &Progress) -> io::Result<()> {
+async fn write(sink: &TcpStream, mut bytes: &[u8], state: &DirectionState) -> io::Result<()> {
     while !bytes.is_empty() {
         sink.writable().await?;
         match sink.try_write(bytes) {
             Ok(length) => {
-                own.bytes.fetch_add(length as u64, Ordering::Relaxed);
+                state.bytes.fetch_add(length as u64, Ordering::Relaxed);
                 bytes = &bytes[length..];
             }
             Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}

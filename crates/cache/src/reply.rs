@@ -1,11 +1,22 @@
-//! What a request comes to.
+//! The outcome of handling one request.
 
-use crate::{body::Body, error_response::ErrorResponse, record::From};
-use hyper::{Response, header::HeaderName};
+use crate::{body::MessageBody, cache_status::CacheOutcome, error_response::ErrorResponse};
+use hyper::Response;
 
-/// `Cache-Status` (RFC 9211).
-pub(crate) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
+/// A response, and what is logged about it.
+pub(crate) struct Reply {
+    pub(crate) response: Response<MessageBody>,
+    pub(crate) outcome: CacheOutcome,
+    /// The form in which the body is sent: a content coding, `picture`, or empty for unchanged.
+    pub(crate) form: &'static str,
+}
 
-/// The response to a request, where it came from, and the form in which its body is sent ("" as it
-/// came); or the error that the client is told.
-pub(crate) type Reply = Result<(Response<Body>, From, &'static str), ErrorResponse>;
+impl Reply {
+    /// A response whose body is sent unchanged.
+    pub(crate) fn unchanged(response: Response<MessageBody>, outcome: CacheOutcome) -> Self {
+        Reply { response, outcome, form: "" }
+    }
+}
+
+/// A reply, or the error that the client gets instead.
+pub(crate) type ReplyResult = Result<Reply, ErrorResponse>;

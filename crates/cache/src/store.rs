@@ -1,11 +1,12 @@
-//! What is kept: answers by what they answer, within bounds; the least recently used go first. And who is fetching what, so that many who ask
-//! for the same at once cost its origin one request.
+//! The store of responses, by target resource, within bounds; the least recently used are evicted
+//! first. It also collapses requests: equal requests at the same time cost the origin server one
+//! request.
 
 use crate::{
-    blob::Room,
-    budget::{Budget, Share},
-    fields::Target,
-    rules::{Entry, Verdict},
+    blob::{Medium, StorageQuota, StorageShares},
+    budget::{Budget, BudgetShare},
+    semantics::{Freshness, StoredResponse},
+    target::TargetResource,
 };
 use hyper::{HeaderMap, Request};
 use std::{
@@ -15,185 +16,210 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// Answers of one URI that are kept side by side (`Vary`).
-const VARIANTS: usize = 16;
-/// What an entry takes of the memory besides its fields and its body.
-const OVERHEAD: u64 = 1024;
+/// Responses for one target that are stored at the same time (`Vary`).
+const MAX_VARIANTS: usize = 16;
+/// Memory that a response takes besides its fields and its body, bytes.
+const RESPONSE_OVERHEAD: u64 = 1024;
+/// Memory that a header field takes besides its name and its value, bytes.
+const FIELD_OVERHEAD: usize = 64;
 
-/// The bounds.
+/// The bounds of the store, bytes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
+pub(crate) struct StoreLimits {
     pub(crate) memory: u64,
     pub(crate) disk: u64,
-    pub(crate) largest: u64,
-    pub(crate) spill_from: u64,
+    /// Size of a body that is stored, at most.
+    pub(crate) max_blob_bytes: u64,
+    /// Size of a body that stays in memory, at most.
+    pub(crate) spill_threshold: u64,
 }
 
-/// An answer that is kept.
+/// What the store holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StoreUsage {
+    pub(crate) memory_bytes: u64,
+    pub(crate) disk_bytes: u64,
+    /// Responses that can be found.
+    pub(crate) responses: u64,
+}
+
 #[derive(Debug)]
-struct Kept {
-    /// When it was last used, in uses.
-    used: u64,
-    entry: Arc<Entry>,
-    /// What its fields take of the memory.
-    _share: Share,
+struct StoreEntry {
+    /// Its key in [`StoreIndex::order`].
+    last_use: u64,
+    response: Arc<StoredResponse>,
+    /// The memory that its fields take.
+    _share: BudgetShare,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    entries: HashMap<Target, Vec<Kept>>,
-    /// By when they were last used.
-    order: BTreeMap<u64, Target>,
+struct StoreIndex {
+    entries: HashMap<TargetResource, Vec<StoreEntry>>,
+    /// The targets of all entries, by their last use.
+    order: BTreeMap<u64, TargetResource>,
+    /// Counts lookups and insertions: the clock of `last_use`.
     uses: u64,
-    flights: HashMap<Target, watch::Receiver<()>>,
+    /// Fetches that other requests may wait for.
+    fetches: HashMap<TargetResource, watch::Receiver<()>>,
 }
 
-/// See the module.
+impl StoreIndex {
+    /// Removes the entries of a target for which `which` holds.
+    fn remove_where(&mut self, target: &TargetResource, which: impl Fn(&StoreEntry) -> bool) {
+        let Some(variants) = self.entries.get_mut(target) else { return };
+        variants.retain(|entry| {
+            let remove = which(entry);
+            if remove {
+                self.order.remove(&entry.last_use);
+            }
+            !remove
+        });
+        if variants.is_empty() {
+            self.entries.remove(target);
+        }
+    }
+
+    fn next_use(&mut self) -> u64 {
+        self.uses += 1;
+        self.uses
+    }
+}
+
+/// The store that all connections share.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct ResponseStore {
     memory: Arc<Budget>,
     disk: Arc<Budget>,
-    bounds: Bounds,
-    inner: Mutex<Inner>,
+    limits: StoreLimits,
+    index: Mutex<StoreIndex>,
 }
 
-/// Whether somebody fetches the same already.
+/// How a request takes part in the fetch of a response (collapsed forwarding).
 #[derive(Debug)]
-pub(crate) enum Flight {
-    /// Nobody did: others wait until this is dropped.
-    Lead(Lead),
-    /// Somebody does: this ends when it is known what came.
-    Follow(watch::Receiver<()>),
+pub(crate) enum CollapsedFetch {
+    /// It asks the origin server. Equal requests wait until the leader is dropped.
+    Leader(FetchLeader),
+    /// Another request asks already. The channel closes once its response is known.
+    Follower(watch::Receiver<()>),
 }
 
-/// See [`Flight::Lead`].
+/// See [`CollapsedFetch::Leader`].
 #[derive(Debug)]
-pub(crate) struct Lead {
-    store: Arc<Store>,
-    target: Target,
-    _known: watch::Sender<()>,
+pub(crate) struct FetchLeader {
+    store: Arc<ResponseStore>,
+    target: TargetResource,
+    _done: watch::Sender<()>,
 }
 
-impl Drop for Lead {
+impl Drop for FetchLeader {
     fn drop(&mut self) {
-        self.store.inner().flights.remove(&self.target);
+        self.store.index().fetches.remove(&self.target);
     }
 }
 
-impl Store {
-    pub(crate) fn new(bounds: Bounds) -> Arc<Self> {
-        let (memory, disk) = (Budget::new(bounds.memory), Budget::new(bounds.disk));
-        Arc::new(Store { memory, disk, bounds, inner: Mutex::default() })
+impl ResponseStore {
+    pub(crate) fn new(limits: StoreLimits) -> Arc<Self> {
+        let memory = Budget::new(limits.memory);
+        let disk = Budget::new(limits.disk);
+        Arc::new(ResponseStore { memory, disk, limits, index: Mutex::default() })
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn index(&self) -> MutexGuard<'_, StoreIndex> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is taken of the memory and of the disk, and how many answers are kept.
-    pub(crate) fn taken(&self) -> (u64, u64, u64) {
-        (self.memory.taken(), self.disk.taken(), self.inner().order.len() as u64)
+    /// What is stored now. Messages in transit that are stored temporarily count too.
+    pub(crate) fn usage(&self) -> StoreUsage {
+        StoreUsage { memory_bytes: self.memory.used(), disk_bytes: self.disk.used(), responses: self.index().order.len() as u64 }
     }
 
-    /// The answer to a request that is kept, fresh or stale.
-    pub(crate) fn look(&self, target: &Target, question: &Request<()>, now: SystemTime) -> Option<(Arc<Entry>, Verdict)> {
-        let mut inner = self.inner();
-        let Inner { entries, order, uses, .. } = &mut *inner;
-        let kept = entries.get_mut(target)?;
-        let judged = kept.iter_mut().map(|kept| (kept.entry.judge(question, now), kept));
-        // The newest of those that are as good.
-        let usable = judged.rev().filter(|(verdict, _)| *verdict != Verdict::Other);
-        let (verdict, kept) = usable.min_by_key(|(verdict, _)| *verdict != Verdict::Fresh)?;
-        order.remove(&kept.used);
-        *uses += 1;
-        kept.used = *uses;
-        order.insert(*uses, target.clone());
-        Some((kept.entry.clone(), verdict))
+    /// The stored response that answers `presented`, fresh or stale. A fresh one is preferred, then
+    /// the newest.
+    pub(crate) fn lookup(
+        &self,
+        target: &TargetResource,
+        presented: &Request<()>,
+        now: SystemTime,
+    ) -> Option<(Arc<StoredResponse>, Freshness)> {
+        let mut index = self.index();
+        let this_use = index.next_use();
+        let StoreIndex { entries, order, .. } = &mut *index;
+        let variants = entries.get_mut(target)?;
+        let judged = variants.iter_mut().map(|entry| (entry.response.freshness(presented, now), entry));
+        let selected = judged.rev().filter(|(freshness, _)| *freshness != Freshness::NotSelected);
+        let (freshness, entry) = selected.min_by_key(|(freshness, _)| *freshness != Freshness::Fresh)?;
+        order.remove(&entry.last_use);
+        entry.last_use = this_use;
+        order.insert(this_use, target.clone());
+        Some((entry.response.clone(), freshness))
     }
 
-    /// Keeps an answer in the place of those to the same request; whether there was room for it.
-    pub(crate) fn keep(&self, target: &Target, question: &Request<()>, entry: &Arc<Entry>, now: SystemTime) -> bool {
-        let fields = |headers: &HeaderMap| headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 64).sum::<usize>() as u64;
+    /// Stores a response, and removes those that answer the same request. Returns false, and stores
+    /// nothing, when there is no room for its fields.
+    pub(crate) fn insert(&self, target: &TargetResource, presented: &Request<()>, response: &Arc<StoredResponse>, now: SystemTime) -> bool {
         let mut share = self.memory.share();
-        // Its own fields and those of the request, twice: the rules have them too.
-        let bytes = OVERHEAD + 2 * (fields(&entry.headers) + fields(question.headers()) + target.path.len() as u64);
-        if !self.take(&mut share, bytes, false) {
+        // The fields of the response and of the request, twice: the caching rules have a copy.
+        let fields = size_of_fields(&response.headers) + size_of_fields(presented.headers());
+        let bytes = RESPONSE_OVERHEAD + 2 * (fields + target.path.len() as u64);
+        if !self.try_resize(&mut share, bytes, Medium::Memory) {
             return false;
         }
-        let mut inner = self.inner();
-        let Inner { entries, order, uses, .. } = &mut *inner;
-        let kept = entries.entry(target.clone()).or_default();
-        kept.retain(|old| {
-            let stays = old.entry.judge(question, now) == Verdict::Other;
-            if !stays {
-                order.remove(&old.used);
-            }
-            stays
-        });
-        if kept.len() >= VARIANTS {
-            order.remove(&kept.remove(0).used);
+        let mut index = self.index();
+        index.remove_where(target, |old| old.response.freshness(presented, now) != Freshness::NotSelected);
+        let last_use = index.next_use();
+        let StoreIndex { entries, order, .. } = &mut *index;
+        let variants = entries.entry(target.clone()).or_default();
+        if variants.len() >= MAX_VARIANTS {
+            order.remove(&variants.remove(0).last_use);
         }
-        *uses += 1;
-        kept.push(Kept { used: *uses, entry: entry.clone(), _share: share });
-        order.insert(*uses, target.clone());
+        variants.push(StoreEntry { last_use, response: response.clone(), _share: share });
+        order.insert(last_use, target.clone());
         true
     }
 
-    /// Forgets an answer, where it is still kept.
-    pub(crate) fn forget(&self, target: &Target, entry: &Arc<Entry>) {
-        self.forget_those(target, |kept| Arc::ptr_eq(kept, entry));
+    /// Removes a response, if it is still stored.
+    pub(crate) fn remove(&self, target: &TargetResource, response: &Arc<StoredResponse>) {
+        self.index().remove_where(target, |entry| Arc::ptr_eq(&entry.response, response));
     }
 
-    /// Forgets all answers for a target (RFC 9111 §4.4).
-    pub(crate) fn invalidate(&self, target: &Target) {
-        self.forget_those(target, |_| true);
+    /// Removes all responses for a target (invalidation, RFC 9111 §4.4).
+    pub(crate) fn invalidate(&self, target: &TargetResource) {
+        self.index().remove_where(target, |_| true);
     }
 
-    fn forget_those(&self, target: &Target, which: impl Fn(&Arc<Entry>) -> bool) {
-        let mut inner = self.inner();
-        let Inner { entries, order, .. } = &mut *inner;
-        let Some(kept) = entries.get_mut(target) else { return };
-        kept.retain(|kept| {
-            let goes = which(&kept.entry);
-            if goes {
-                order.remove(&kept.used);
-            }
-            !goes
-        });
-        if kept.is_empty() {
-            entries.remove(target);
+    /// Joins the fetch of a target, as its leader if there is none yet.
+    pub(crate) fn join_fetch(self: &Arc<Self>, target: &TargetResource) -> CollapsedFetch {
+        let mut index = self.index();
+        if let Some(fetch) = index.fetches.get(target) {
+            return CollapsedFetch::Follower(fetch.clone());
         }
+        let (done, fetch) = watch::channel(());
+        index.fetches.insert(target.clone(), fetch);
+        CollapsedFetch::Leader(FetchLeader { store: self.clone(), target: target.clone(), _done: done })
     }
 
-    /// Joins those who want the same, or leads them.
-    pub(crate) fn fly(self: &Arc<Self>, target: &Target) -> Flight {
-        let mut inner = self.inner();
-        if let Some(flight) = inner.flights.get(target) {
-            return Flight::Follow(flight.clone());
-        }
-        let (known, flight) = watch::channel(());
-        inner.flights.insert(target.clone(), flight);
-        Flight::Lead(Lead { store: self.clone(), target: target.clone(), _known: known })
-    }
-
-    /// Lets go of the answer used least recently of those that take some of the memory, or of the disk, and that nobody reads.
-    fn let_go(&self, on_disk: bool) -> bool {
-        let mut inner = self.inner();
-        let Inner { entries, order, .. } = &mut *inner;
-        let frees = |entry: &Entry| {
-            let idle = entry.blob.end().is_some() && entry.blob.is_idle() && entry.pictures.are_idle();
-            idle && (!on_disk || entry.blob.held().1 > 0 || entry.pictures.take_disk())
+    /// Evicts the least recently used response that is complete, has no reader, and frees space on
+    /// `medium`. Returns false when there is none.
+    fn evict_one(&self, medium: Medium) -> bool {
+        let mut index = self.index();
+        let StoreIndex { entries, order, .. } = &mut *index;
+        // Every response takes memory, for its fields.
+        let evictable = |response: &StoredResponse| {
+            let idle = response.blob.end().is_some() && response.blob.is_idle() && response.pictures.are_idle();
+            idle && (medium == Medium::Memory || response.blob.disk_bytes() > 0 || response.pictures.use_disk())
         };
-        let of = |used: &u64, target: &Target| entries.get(target)?.iter().position(|kept| kept.used == *used && frees(&kept.entry));
-        let Some((used, target, index)) =
-            order.iter().find_map(|(used, target)| of(used, target).map(|index| (*used, target.clone(), index)))
+        let position = |last_use: u64, target: &TargetResource| {
+            entries.get(target)?.iter().position(|entry| entry.last_use == last_use && evictable(&entry.response))
+        };
+        let Some((last_use, target, position)) =
+            order.iter().find_map(|(last_use, target)| position(*last_use, target).map(|position| (*last_use, target.clone(), position)))
         else {
             return false;
         };
-        order.remove(&used);
-        if let Some(kept) = entries.get_mut(&target) {
-            kept.remove(index);
-            if kept.is_empty() {
+        order.remove(&last_use);
+        if let Some(variants) = entries.get_mut(&target) {
+            variants.remove(position);
+            if variants.is_empty() {
                 entries.remove(&target);
             }
         }
@@ -201,30 +227,38 @@ impl Store {
     }
 }
 
-impl Room for Store {
-    fn shares(&self) -> (Share, Share) {
-        (self.memory.share(), self.disk.share())
+/// Memory that header fields take, bytes.
+fn size_of_fields(headers: &HeaderMap) -> u64 {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD_OVERHEAD).sum::<usize>() as u64
+}
+
+impl StorageQuota for ResponseStore {
+    fn empty_shares(&self) -> StorageShares {
+        StorageShares::empty(&self.memory, &self.disk)
     }
 
-    fn take(&self, share: &mut Share, bytes: u64, on_disk: bool) -> bool {
-        let limit = if on_disk { self.disk.limit() } else { self.memory.limit() };
-        if bytes > limit {
+    fn try_resize(&self, share: &mut BudgetShare, bytes: u64, medium: Medium) -> bool {
+        let budget = match medium {
+            Medium::Memory => &self.memory,
+            Medium::Disk => &self.disk,
+        };
+        if bytes > budget.limit() {
             return false;
         }
-        while !share.resize(bytes) {
-            if !self.let_go(on_disk) {
+        while !share.try_resize(bytes) {
+            if !self.evict_one(medium) {
                 return false;
             }
         }
         true
     }
 
-    fn spill_from(&self) -> u64 {
-        self.bounds.spill_from
+    fn spill_threshold(&self) -> u64 {
+        self.limits.spill_threshold
     }
 
-    fn largest(&self) -> u64 {
-        self.bounds.largest
+    fn max_blob_bytes(&self) -> u64 {
+        self.limits.max_blob_bytes
     }
 }
 

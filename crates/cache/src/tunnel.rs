@@ -1,16 +1,17 @@
-//! What is no longer HTTP after a first exchange: CONNECT (RFC 9110 §9.3.6) and other protocols (§7.8). Both ways stream; nothing is looked at.
+//! Tunnels: CONNECT (RFC 9110 §9.3.6) and protocol upgrades (§7.8). Both directions are streamed
+//! without being parsed.
 
 use crate::{
-    asked::Asked,
-    body::Body,
-    config::Raw,
+    body::MessageBody,
+    client::Client,
+    config::RawMode,
     error_response::ErrorResponse,
     fields,
-    house::Caller,
-    leg::Leg,
-    origin::{Lease, told},
-    pool::Where,
+    leg_stream::LegStream,
+    origin::{OriginResponse, describe},
     raw,
+    request::ClientRequest,
+    server_pool::ServerAddress,
 };
 use bytes::Bytes;
 use hyper::{
@@ -22,97 +23,100 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use std::{sync::Arc, time::Instant};
 
-/// Opens a tunnel to where a client of an explicit proxy wants it.
-pub(crate) async fn connect(caller: &Arc<Caller>, mut request: Request<Incoming>) -> Result<Response<Body>, ErrorResponse> {
-    let refused = |status, text: &str| ErrorResponse { status, text: text.into() };
-    if caller.server.is_some() {
-        return Err(refused(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "tunnels (CONNECT) are opened by an explicit proxy alone: listen as http=HERE:PORT",
-        ));
-    }
-    let to = request.uri().authority().filter(|to| to.port_u16().is_some() && !to.host().is_empty());
-    let Some(to) = to.map(|to| Where::of(None, to.as_str(), 0)) else {
-        return Err(refused(StatusCode::BAD_REQUEST, "CONNECT wants a host and a port"));
-    };
-    // A connection of HTTP/1.1 becomes the tunnel. One of HTTP/2 can have many, each with a
-    // connection to a server.
-    let reserved = if request.version() == Version::HTTP_2 { Some(caller.admit(request.headers(), false).await?) } else { None };
-    let far = caller.dial(&to).await?;
-    let near = on(&mut request);
-    let caller = caller.clone();
-    tokio::spawn(async move {
-        let _held_to_the_end = reserved;
-        match near.await {
-            Ok(near) => join(&caller, near, Leg::new(far, Bytes::new(), caller.house.config.patience)).await,
-            Err(why) => tracing::debug!("a tunnel to {to} did not open: {why}"),
-        }
-    });
-    Ok(Response::new(Body::empty()))
-}
-
-/// What a server answers to the wish for another protocol.
-pub(crate) enum Upgrade {
-    /// It agrees; the response tells the client so.
-    Switched(Box<Response<Body>>),
-    /// It answers the request as it stands.
-    Declined(Box<(Asked, Response<Incoming>, Lease)>),
-}
-
-/// Passes the wish for another protocol on, and that protocol where the server agrees.
+/// Opens a tunnel for a client of an explicit proxy.
 ///
 /// # Errors
-/// The server is not reached.
-pub(crate) async fn upgrade(caller: &Arc<Caller>, mut asked: Asked, near: OnUpgrade) -> Result<Upgrade, ErrorResponse> {
-    let to = asked.destination(caller);
-    let begun = Instant::now();
-    if asked.body.is_some() {
-        // It is not clear to which protocol a body would belong.
-        asked.upgrade = None;
+/// 405 where this is no explicit proxy, 400 where the request names no host and port, and the
+/// errors of [`Client::dial`].
+pub(crate) async fn connect(client: &Arc<Client>, mut request: Request<Incoming>) -> Result<Response<MessageBody>, ErrorResponse> {
+    if client.server.is_some() {
+        let text = "only an explicit proxy opens tunnels (CONNECT): add a listener http=ADDRESS:PORT";
+        return Err(ErrorResponse::new(StatusCode::METHOD_NOT_ALLOWED, text));
     }
-    let (request, _) = asked.whole(caller).await;
-    let none: Option<fn() -> Request<Body>> = None;
-    let (mut answer, lease) = caller.send(&asked.exchange, &to, request, none, move || begun.elapsed()).await?;
-    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(Upgrade::Declined(Box::new((asked, answer, lease))));
-    }
-    let far = on(&mut answer);
-    let of = caller.clone();
+    let authority = request.uri().authority().filter(|authority| authority.port_u16().is_some() && !authority.host().is_empty());
+    let Some(server) = authority.map(|authority| ServerAddress::of(None, authority.as_str(), 0)) else {
+        return Err(ErrorResponse::new(StatusCode::BAD_REQUEST, "CONNECT needs a host and a port"));
+    };
+    // A connection of HTTP/1.1 becomes the tunnel. One of HTTP/2 can have many tunnels, each with a
+    // connection to a server.
+    let reservation = if request.version() == Version::HTTP_2 { Some(client.admit(request.headers(), false).await?) } else { None };
+    let far = client.dial(&server).await?;
+    let near = on(&mut request);
+    let client = client.clone();
     tokio::spawn(async move {
-        // The connection is the tunnel's now.
-        lease.leave();
-        match tokio::try_join!(near, far) {
-            Ok((near, far)) => match far.downcast::<TokioIo<Leg>>() {
-                Ok(Parts { io, read_buf, .. }) => join(&of, near, io.into_inner().after(read_buf)).await,
-                Err(_) => tracing::error!("a connection with {to} is none of ours"),
-            },
-            Err(why) => tracing::debug!("a connection with {to} did not change its protocol: {why}"),
+        let _held_until_the_end = reservation;
+        match near.await {
+            Ok(near) => join(&client, near, LegStream::new(far, Bytes::new(), client.shared.config.patience)).await,
+            Err(why) => tracing::debug!("a tunnel to {server} was not opened: {why}"),
         }
     });
-    let protocol = answer.headers().get(UPGRADE).cloned();
-    let (mut parts, _) = answer.into_parts();
-    fields::strip(&mut parts.headers);
-    protocol.into_iter().for_each(|protocol| drop(parts.headers.insert(UPGRADE, protocol)));
-    parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-    fields::add_via(&mut parts.headers, Version::HTTP_11, &caller.house.name);
-    Ok(Upgrade::Switched(Box::new(Response::from_parts(parts, Body::empty()))))
+    Ok(Response::new(MessageBody::empty()))
 }
 
-/// Carries both ways until both ends have finished.
-async fn join(caller: &Arc<Caller>, near: Upgraded, far: Leg) {
-    let outcome = match near.downcast::<TokioIo<Leg>>() {
-        Ok(Parts { io, read_buf, .. }) => match (io.into_inner().after(read_buf).into_parts(), far.into_parts()) {
-            (Some(near), Some(far)) => raw::relay(caller, near, far, Raw::Stream).await,
+/// A server's answer to a request to switch the protocol.
+pub(crate) enum Upgrade {
+    /// It agrees. The response is for the client.
+    Switched(Box<Response<MessageBody>>),
+    /// It answers the request without switching.
+    Declined(Box<(ClientRequest, OriginResponse)>),
+}
+
+/// Forwards a request to switch the protocol, and opens a tunnel if the server agrees.
+///
+/// # Errors
+/// When the server cannot be reached, or sends no valid response.
+pub(crate) async fn upgrade(client: &Arc<Client>, mut request: ClientRequest, near: OnUpgrade) -> Result<Upgrade, ErrorResponse> {
+    let server = request.server(client);
+    let begun = Instant::now();
+    if request.body.is_some() {
+        // It is unclear to which protocol a body would belong: only the request is forwarded.
+        request.upgrade = None;
+    }
+    let (forwarded, _) = request.with_body(client).await;
+    let not_repeatable: Option<fn() -> Request<MessageBody>> = None;
+    let mut origin = client.send(&request.reservation, &server, forwarded, not_repeatable, move || begun.elapsed()).await?;
+    if origin.response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return Ok(Upgrade::Declined(Box::new((request, origin))));
+    }
+    let far = on(&mut origin.response);
+    let OriginResponse { response, lease } = origin;
+    let tunnel_client = client.clone();
+    tokio::spawn(async move {
+        lease.detach();
+        match tokio::try_join!(near, far) {
+            Ok((near, far)) => match far.downcast::<TokioIo<LegStream>>() {
+                Ok(Parts { io, read_buf, .. }) => join(&tunnel_client, near, io.into_inner().unread(read_buf)).await,
+                Err(_) => tracing::error!("the upgraded connection to {server} has an unexpected type: its tunnel is closed"),
+            },
+            Err(why) => tracing::debug!("a connection to {server} did not switch its protocol: {why}"),
+        }
+    });
+    let protocol = response.headers().get(UPGRADE).cloned();
+    let (mut parts, _) = response.into_parts();
+    fields::strip_hop_by_hop(&mut parts.headers);
+    if let Some(protocol) = protocol {
+        parts.headers.insert(UPGRADE, protocol);
+    }
+    parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    fields::add_via(&mut parts.headers, Version::HTTP_11, &client.shared.pseudonym);
+    Ok(Upgrade::Switched(Box::new(Response::from_parts(parts, MessageBody::empty()))))
+}
+
+/// Relays both directions until both ends have finished.
+async fn join(client: &Arc<Client>, near: Upgraded, mut far: LegStream) {
+    let outcome = match near.downcast::<TokioIo<LegStream>>() {
+        Ok(Parts { io, read_buf, .. }) => match (io.into_inner().unread(read_buf).into_parts(), far.into_parts()) {
+            (Some(near), Some(far)) => raw::relay(client, near, far, RawMode::Stream).await,
             _ => return,
         },
-        // A stream of HTTP/2.
+        // A stream of an HTTP/2 connection.
         Err(near) => {
-            let (mut near, mut far) = (TokioIo::new(near), far);
-            let carried = tokio::io::copy_bidirectional(&mut near, &mut far).await;
-            carried.map(|(up, down)| caller.house.counters.raw_bytes.add(up + down)).map_err(Into::into)
+            let mut near = TokioIo::new(near);
+            let copied = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+            copied.map(|(up, down)| client.shared.counters.raw_bytes.add(up + down)).map_err(Into::into)
         }
     };
     if let Err(why) = outcome {
-        tracing::debug!("a tunnel broke off: {}", told(&why));
+        tracing::debug!("a tunnel broke off: {}", describe(&why));
     }
 }

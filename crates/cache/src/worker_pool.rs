@@ -1,15 +1,15 @@
-//! The picture workers of a cache: processes that make pictures smaller, kept for the next picture.
+//! A pool of picture workers: processes that transcode pictures, reused for further pictures.
 //!
-//! A worker has one picture at a time. One that dies, takes too long or answers nonsense costs its
-//! picture, which stays as it is, and is replaced when the next picture comes. The caller bounds
-//! how many pictures are in progress, and so the number of workers.
+//! A worker has one picture at a time. If it dies, takes too long or violates the protocol, its
+//! picture passes unchanged, and a new worker is started for the next one. The caller bounds the
+//! number of pictures in progress, and thereby the number of workers.
 
 mod starter;
 mod worker;
 
 pub use starter::WorkerProgram;
 
-use crate::shrink::{Kind, Wish};
+use crate::shrink::{PictureFormat, ShrinkOptions};
 use starter::Starter;
 use std::{
     sync::{
@@ -19,86 +19,88 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::time::timeout;
-use worker::Worker;
+use worker::{PictureWorker, Transcoded};
 
 /// How long a worker may take until it is ready.
-const START: Duration = Duration::from_secs(10);
-/// A worker that has been busy for so long in all is replaced. It bounds what one that a picture
-/// has taken over can do to the pictures after it.
-const LIFE: Duration = Duration::from_secs(60);
-/// Failures are warned of so often at most; pictures could cause any number of them.
-const WARN_EVERY: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// A worker that has been busy for this long in total is replaced. This bounds what a worker that a
+/// picture has compromised can do to later pictures.
+const MAX_BUSY: Duration = Duration::from_secs(60);
+/// Interval between warnings about failures, at least: clients can cause any number of failures.
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// The workers that wait for a picture, and the means to start more.
 #[derive(Debug)]
 pub(crate) struct WorkerPool {
     starter: Starter,
-    /// Workers that wait for a picture, the one that was used last at the end.
-    idle: Mutex<Vec<Worker>>,
-    patience: Duration,
+    /// Idle workers, the most recently used at the end.
+    idle: Mutex<Vec<PictureWorker>>,
+    /// How long a picture may take.
+    timeout: Duration,
     begun: Instant,
-    /// Milliseconds since `begun` at which the next failure is warned of.
+    /// Milliseconds since `begun` from which the next failure is a warning.
     warn_from: AtomicU64,
 }
 
-/// Why a picture was not tried, or not to its end.
+/// Why no worker has processed a picture.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failed {
-    /// It may be tried again.
+pub(crate) enum TranscodeError {
+    /// The picture may be tried again.
     #[error("cannot start a picture worker: {0}")]
     NotStarted(String),
-    /// The picture is to blame, as far as can be known.
+    /// The picture is presumed to be the cause.
     #[error("a picture worker {0}")]
-    Broken(String),
+    WorkerFailed(String),
 }
 
-/// What a worker makes of a picture: a smaller one, or the reason why it stays as it is.
-pub(crate) type Made = Result<Vec<u8>, String>;
-
 impl WorkerPool {
-    /// `patience` is how long a picture may take.
-    pub(crate) fn new(program: WorkerProgram, wish: Wish, patience: Duration) -> Self {
-        let life = LIFE + patience + Duration::from_secs(1);
+    /// A pool without workers; they are started when pictures come. A picture may take `timeout`.
+    pub(crate) fn new(program: WorkerProgram, options: ShrinkOptions, timeout: Duration) -> Self {
+        let cpu_limit = MAX_BUSY + timeout + Duration::from_secs(1);
         WorkerPool {
-            starter: Starter::new(program, wish, life.as_secs()),
+            starter: Starter::new(program, options, cpu_limit.as_secs()),
             idle: Mutex::default(),
-            patience,
+            timeout,
             begun: Instant::now(),
             warn_from: AtomicU64::new(0),
         }
     }
 
-    /// Makes a picture smaller. When the future is dropped, the worker that has the picture ends.
-    pub(crate) async fn transcode(&self, picture: &[u8], from: Kind, to: Kind) -> Result<Made, Failed> {
-        let made = self.try_transcode(picture, from, to).await;
-        if let Err(why) = &made {
-            self.tell(why);
+    /// Has a worker transcode a picture. When the future is dropped, that worker is killed.
+    ///
+    /// # Errors
+    /// When no worker starts, or the worker fails. The failure has been logged.
+    pub(crate) async fn transcode(&self, picture: &[u8], from: PictureFormat, to: PictureFormat) -> Result<Transcoded, TranscodeError> {
+        let transcoded = self.try_transcode(picture, from, to).await;
+        if let Err(why) = &transcoded {
+            self.log_failure(why);
         }
-        made
+        transcoded
     }
 
-    async fn try_transcode(&self, picture: &[u8], from: Kind, to: Kind) -> Result<Made, Failed> {
+    async fn try_transcode(&self, picture: &[u8], from: PictureFormat, to: PictureFormat) -> Result<Transcoded, TranscodeError> {
         let mut worker = match self.take_idle() {
             Some(worker) => worker,
             None => self.start().await?,
         };
         let begun = Instant::now();
-        let made = match timeout(self.patience, worker.transcode(picture, from, to)).await {
-            Ok(Ok(made)) => made,
-            Ok(Err(why)) => return Err(Failed::Broken(format!("failed with a picture of {} bytes: {why}", picture.len()))),
+        let bytes = picture.len();
+        let transcoded = match timeout(self.timeout, worker.transcode(picture, from, to)).await {
+            Ok(Ok(transcoded)) => transcoded,
+            Ok(Err(why)) => return Err(TranscodeError::WorkerFailed(format!("failed with a picture of {bytes} bytes: {why}"))),
             Err(_) => {
-                return Err(Failed::Broken(format!("took more than {:?} for a picture of {} bytes", self.patience, picture.len())));
+                return Err(TranscodeError::WorkerFailed(format!("took more than {:?} for a picture of {bytes} bytes", self.timeout)));
             }
         };
         worker.busy += begun.elapsed();
-        if worker.busy < LIFE {
+        if worker.busy < MAX_BUSY {
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
         }
-        Ok(made)
+        Ok(transcoded)
     }
 
-    /// Takes a worker that is still there; forgets those that are not.
-    fn take_idle(&self) -> Option<Worker> {
+    /// Takes an idle worker, and drops those that have ended.
+    fn take_idle(&self) -> Option<PictureWorker> {
         loop {
             let worker = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
             if worker.is_ready() {
@@ -107,30 +109,30 @@ impl WorkerPool {
         }
     }
 
-    async fn start(&self) -> Result<Worker, Failed> {
-        let started = timeout(START, Worker::start(&self.starter)).await;
+    async fn start(&self) -> Result<PictureWorker, TranscodeError> {
+        let started = timeout(START_TIMEOUT, PictureWorker::start(&self.starter)).await;
         let (worker, hello) = match started {
-            Ok(started) => started.map_err(|why| Failed::NotStarted(why.to_string()))?,
-            Err(_) => return Err(Failed::NotStarted(format!("it was not ready after {START:?}"))),
+            Ok(started) => started.map_err(|why| TranscodeError::NotStarted(why.to_string()))?,
+            Err(_) => return Err(TranscodeError::NotStarted(format!("it was not ready after {START_TIMEOUT:?}"))),
         };
         if !hello.filtered {
             static ONCE: Once = Once::new();
             ONCE.call_once(|| {
                 tracing::warn!(
-                    "picture workers: their system calls are not filtered, as this kernel or architecture has no filter for them; they \
-                     have no privileges all the same (--no-shrink leaves pictures as they are)"
+                    "system calls of picture workers are not filtered: this kernel or architecture does not support it. The workers still \
+                     have no privileges. --no-shrink switches them off"
                 );
             });
         }
         Ok(worker)
     }
 
-    fn tell(&self, why: &Failed) {
+    fn log_failure(&self, why: &TranscodeError) {
         let now = self.begun.elapsed();
-        let until = (now + WARN_EVERY).as_millis() as u64;
-        let due = |from| (now.as_millis() as u64 >= from).then_some(until);
+        let next = (now + WARN_INTERVAL).as_millis() as u64;
+        let due = |from| (now.as_millis() as u64 >= from).then_some(next);
         if self.warn_from.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok() {
-            tracing::warn!("{why}; the picture passes unchanged (said at most once in {WARN_EVERY:?})");
+            tracing::warn!("{why}; the picture passes unchanged (further failures within {WARN_INTERVAL:?} are logged as debug messages)");
         } else {
             tracing::debug!("{why}; the picture passes unchanged");
         }

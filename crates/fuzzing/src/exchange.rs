@@ -1,5 +1,5 @@
-//! Whole connections through the cache: what clients say and what servers answer, any bytes, in any pieces. Nothing panics, every connection comes to its
-//! end, and no more is held than may be.
+//! Whole connections through the cache: clients send and servers answer arbitrary bytes, in pieces
+//! of any size. Nothing panics, every connection ends, and the memory stays within its limit.
 
 use cache::{Cache, Config, Listen};
 use socket2::SockRef;
@@ -15,37 +15,38 @@ use std::{
 };
 use units::Bytes;
 
-/// Between what a client says, what is answered, what the next client says, …
-const NEXT: u8 = 0xff;
-/// Connections of clients in one run, at most.
-const CLIENTS: usize = 4;
+/// Separates what a client sends, what the server answers, what the next client sends, …
+const SEPARATOR: u8 = 0xff;
+/// Client connections in one run, at most.
+const MAX_CLIENTS: usize = 4;
 const MEMORY: u64 = 1 << 20;
-/// Much longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Much longer than any step of a run.
+const DEADLINE: Duration = Duration::from_secs(20);
 
-/// How the ends behave.
+/// How an end behaves.
 #[derive(Clone, Copy)]
-struct Manner {
-    /// Bytes that are written at once.
-    piece: usize,
-    /// It resets its connection when it has said all, or closes it.
-    aborts: bool,
+struct EndBehaviour {
+    /// Bytes of one write.
+    write_bytes: usize,
+    /// Whether it resets its connection at the end, instead of closing it.
+    resets: bool,
 }
 
-/// Says all it has to say. That nobody listens is no failure.
-fn say(stream: &mut TcpStream, bytes: &[u8], manner: Manner) {
+/// Sends `bytes` and ends the sending direction. Failed writes are ignored: the peer may have
+/// closed the connection.
+fn send(stream: &mut TcpStream, bytes: &[u8], behaviour: EndBehaviour) {
     stream.set_nodelay(true).expect("a socket can be set");
-    let said = bytes.chunks(manner.piece).try_for_each(|piece| stream.write_all(piece));
-    if said.is_ok() && manner.aborts {
+    let sent = bytes.chunks(behaviour.write_bytes).try_for_each(|piece| stream.write_all(piece));
+    if sent.is_ok() && behaviour.resets {
         let _ = SockRef::from(&*stream).set_linger(Some(Duration::ZERO));
     } else {
         let _ = stream.shutdown(Shutdown::Write);
     }
 }
 
-/// Hears until the other end has finished; false if it does not.
-fn hear(stream: &mut TcpStream) -> bool {
-    stream.set_read_timeout(Some(PATIENCE)).expect("a socket can be set");
+/// Reads until the peer ends the connection. Returns false if it does not.
+fn read_to_end(stream: &mut TcpStream) -> bool {
+    stream.set_read_timeout(Some(DEADLINE)).expect("a socket can be set");
     let mut part = [0; 16 * 1024];
     loop {
         match stream.read(&mut part) {
@@ -56,8 +57,8 @@ fn hear(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// A server that answers each connection with the next of `answers`, whatever it is asked.
-fn serve(listener: &TcpListener, answers: &[Vec<u8>], manner: Manner, over: &AtomicBool) {
+/// A server that answers each connection with the next of `answers`, whatever the request.
+fn serve(listener: &TcpListener, answers: &[Vec<u8>], behaviour: EndBehaviour, over: &AtomicBool) {
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
         while let Ok((mut stream, _)) = listener.accept() {
@@ -66,36 +67,38 @@ fn serve(listener: &TcpListener, answers: &[Vec<u8>], manner: Manner, over: &Ato
             }
             let answer = answers.get(next.fetch_add(1, Ordering::Relaxed)).map_or(&[][..], Vec::as_slice);
             scope.spawn(move || {
-                stream.set_read_timeout(Some(PATIENCE)).expect("a socket can be set");
+                stream.set_read_timeout(Some(DEADLINE)).expect("a socket can be set");
                 let _ = stream.read(&mut [0; 16 * 1024]);
-                say(&mut stream, answer, manner);
-                if !manner.aborts {
-                    // A cache that does not come to an end with it keeps a client waiting, or a connection.
-                    hear(&mut stream);
+                send(&mut stream, answer, behaviour);
+                if !behaviour.resets {
+                    // If the cache does not end the connection, a client or the cache waits
+                    // forever.
+                    read_to_end(&mut stream);
                 }
             });
         }
     });
 }
 
-fn wait(what: &str, come: impl Fn() -> bool) {
+fn wait(what: &str, holds: impl Fn() -> bool) {
     let begun = Instant::now();
-    while !come() {
-        assert!(begun.elapsed() < PATIENCE, "{what}");
+    while !holds() {
+        assert!(begun.elapsed() < DEADLINE, "{what}");
         thread::sleep(Duration::from_micros(100));
     }
 }
 
-/// See the top of this file.
+/// Runs connections through a cache, as described at the top of this file.
 ///
 /// # Panics
-/// When what it says there is not so.
+/// When a connection does not end, or the memory exceeds its limit.
 pub fn exchange(data: &[u8]) {
     let Some((&flags, rest)) = data.split_first() else { return };
-    let parts: Vec<Vec<u8>> = rest.split(|byte| *byte == NEXT).take(2 * CLIENTS).map(<[u8]>::to_vec).collect();
-    let said: Vec<&Vec<u8>> = parts.iter().step_by(2).collect();
+    let parts: Vec<Vec<u8>> = rest.split(|byte| *byte == SEPARATOR).take(2 * MAX_CLIENTS).map(<[u8]>::to_vec).collect();
+    let requests: Vec<&Vec<u8>> = parts.iter().step_by(2).collect();
     let answers: Vec<Vec<u8>> = parts.iter().skip(1).step_by(2).cloned().collect();
-    let manner = |aborts: u8| Manner { piece: if flags & 1 == 0 { usize::MAX } else { 7 }, aborts: flags & aborts != 0 };
+    let write_bytes = if flags & 1 == 0 { usize::MAX } else { 7 };
+    let behaviour = |reset_flag: u8| EndBehaviour { write_bytes, resets: flags & reset_flag != 0 };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a port");
     let server = listener.local_addr().expect("it has an address");
     let config = Config {
@@ -111,18 +114,18 @@ pub fn exchange(data: &[u8]) {
     };
     let over = Arc::new(AtomicBool::new(false));
     thread::scope(|scope| {
-        scope.spawn(|| serve(&listener, &answers, manner(4), &over));
+        scope.spawn(|| serve(&listener, &answers, behaviour(4), &over));
         let cache = Cache::start(config).expect("it starts");
-        for said in said {
+        for request in requests {
             let mut client = TcpStream::connect(cache.addresses()[0]).expect("it listens");
-            say(&mut client, said, manner(2));
+            send(&mut client, request, behaviour(2));
             if flags & 2 == 0 {
-                assert!(hear(&mut client), "a client waits for ever");
+                assert!(read_to_end(&mut client), "a client waits forever");
             }
         }
         cache.begin_drain();
         wait("a connection never ends", || cache.is_idle());
-        assert!(cache.stats().memory_bytes <= MEMORY, "it holds {} bytes in memory", cache.stats().memory_bytes);
+        assert!(cache.stats().memory_bytes <= MEMORY, "the cache holds {} bytes in memory", cache.stats().memory_bytes);
         drop(cache);
         over.store(true, Ordering::Release);
         // Wakes the server.

@@ -16,7 +16,7 @@ mod recipe;
 mod segments;
 mod trace;
 
-pub use cache::strange::message;
+pub use cache::fuzz_api::message;
 pub use call::call;
 pub use exchange::exchange;
 pub use frames::frames;

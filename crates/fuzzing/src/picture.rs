@@ -1,17 +1,17 @@
-//! Pictures from anywhere. The first byte says which kind they are said to be.
+//! Untrusted pictures. The first byte chooses the claimed and the wanted format.
 
-use cache::shrink::{Kind, Wish, shrink};
+use cache::shrink::{PictureFormat, ShrinkOptions, shrink};
 
-/// Makes a picture smaller.
+/// Transcodes a picture.
 ///
 /// # Panics
-/// When it is not smaller.
+/// When the result is not smaller.
 pub fn picture(bytes: &[u8]) {
     let Some((first, picture)) = bytes.split_first() else { return };
-    let from = if first & 1 == 0 { Kind::Jpeg } else { Kind::Png };
-    let to = if first & 2 == 0 { Kind::Jpeg } else { Kind::WebP };
-    // So few pixels that a run makes thousands of them.
-    if let Ok(small) = shrink(picture, from, to, Wish { quality: 25, most_pixels: 1 << 16 }) {
+    let from = if first & 1 == 0 { PictureFormat::Jpeg } else { PictureFormat::Png };
+    let to = if first & 2 == 0 { PictureFormat::Jpeg } else { PictureFormat::WebP };
+    // Few pixels, so that a run tries thousands of pictures.
+    if let Ok(small) = shrink(picture, from, to, ShrinkOptions { quality: 25, most_pixels: 1 << 16 }) {
         assert!(small.len() < picture.len());
     }
 }

@@ -5,7 +5,10 @@ use crate::{
     check::{self, Check},
     service::tell_manager,
 };
-use cache::{Cache as Running, Config, ConfigError, Listen, Raw, StartError, Stats, WorkerProgram, metrics, picture_worker, shrink::Wish};
+use cache::{
+    Cache as Running, Config, ConfigError, Listen, RawMode, StartError, Stats, WorkerProgram, metrics, picture_worker,
+    shrink::ShrinkOptions,
+};
 use clap::Args;
 use intercept::{ForwardPolicy, LegProfile, Ports};
 use sd_notify::NotifyState;
@@ -16,81 +19,87 @@ use signal_hook::{
 use std::{net::SocketAddr, sync::Arc, thread, time::Duration};
 use units::{Bytes, Span};
 
-/// How often the firewall's rules and signals are looked at.
-const CHECK: Duration = Duration::from_millis(100);
+/// Interval at which the firewall rules and signals are checked.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// The same while the cache drains.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Receives all, then forwards: web pages from what it keeps, compressed, with smaller pictures; other connections when their sender pauses
-/// or has finished. TLS passes as it is.
+/// Stores and forwards: HTTP in clear text from its cache, compressed, with smaller pictures; other
+/// connections message by message. TLS passes unchanged.
 ///
-/// Until SIGTERM or Ctrl-C; then it takes no new connections and waits for those there are. A second one resets these. What it has done it
-/// says at its end.
+/// Runs until SIGTERM or Ctrl-C, then accepts no new connections and waits for the existing ones to
+/// end. A second signal resets them. At its end it prints what it has done.
 #[derive(Debug, Args)]
 pub(crate) struct Cache {
     #[arg(
         long,
-        value_name = "WAY",
+        value_name = "LISTENER",
         required = true,
-        help = "Where connections come in: transparent=[::]:5000, forward=HERE:PORT=THERE:PORT or, for clients that know of a proxy, \
-                http=HERE:PORT (that with ,allow=PREFIX and ,deny=PREFIX: where clients may go; ,users=FILE: who may use it)"
+        help = "A listener: transparent=[::]:5000 for routed connections, forward=ADDRESS:PORT=ADDRESS:PORT to one server, or \
+                http=ADDRESS:PORT as an explicit HTTP proxy (with ,allow=PREFIX and ,deny=PREFIX for the destinations, ,users=FILE for \
+                the users)"
     )]
     listen: Vec<Listen>,
-    /// Ports of servers whose connections a transparent listener takes: 80, or 8000-8999
+    /// Server ports whose connections a transparent listener intercepts: 80, or 8000-8999
     #[arg(long, value_name = "PORTS", value_delimiter = ',', default_value = "80")]
     ports: Vec<Ports>,
-    /// Profile of the accepted leg, as KEY=VALUE,…: control=cubic,keepalive=10min
+    /// Profile of the accepted (near) leg, as KEY=VALUE,…: control=cubic,keepalive=10min
     #[arg(long, value_name = "PROFILE", default_value = "")]
     near: LegProfile,
-    /// Profile of the dialled leg
+    /// Profile of the dialled (far) leg
     #[arg(long, value_name = "PROFILE", default_value = "")]
     far: LegProfile,
-    /// What is held in memory at most: three quarters of it are for messages that are stored, one
-    /// is for requests in progress
+    /// Memory for messages, at most: three quarters for stored messages, one quarter for requests
+    /// in progress
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     memory: Bytes,
     /// The share of the memory for requests in progress that one client address may have, in
     /// percent: 100 where all clients come from one address
     #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u8).range(1..=100))]
     client_share: u8,
-    /// What is held on disk at most, in files without a name in $TMPDIR
+    /// Disk space for stored messages, at most, in unlinked files in $TMPDIR
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     disk: Bytes,
-    /// What is held of one message, or one direction of a connection, at most: more goes on as it comes
+    /// Size up to which a message, or a direction of a connection, is stored: larger ones are
+    /// streamed
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     largest: Bytes,
-    /// Keeps no answers for those who ask later
+    /// Stores no responses for later requests
     #[arg(long)]
     no_keep: bool,
-    /// Forwards messages of HTTP only when they are whole; else answers are received as fast as they come, and sent on meanwhile
+    /// Forwards HTTP messages only when they are complete; otherwise responses are received at full
+    /// speed and sent on meanwhile
     #[arg(long)]
     hold: bool,
-    /// Compresses nothing
+    /// Does not compress bodies
     #[arg(long)]
     no_compress: bool,
-    /// The quality of the pictures that JPEG and PNG ones are made into, 1 to 100
+    /// The quality to which JPEG and PNG pictures are transcoded, 1 to 100
     #[arg(long, value_name = "QUALITY", default_value_t = 25, value_parser = clap::value_parser!(u8).range(1..=100), conflicts_with = "no_shrink")]
     pictures: u8,
-    /// Leaves pictures as they are
+    /// Does not transcode pictures
     #[arg(long)]
     no_shrink: bool,
-    /// Pictures with more pixels stay as they are
+    /// Pictures with more pixels pass unchanged
     #[arg(long, value_name = "N", default_value_t = 24_000_000)]
     most_pixels: u64,
-    /// How long a picture may take to be made smaller; one that takes longer passes unchanged
+    /// How long the transcoding of a picture may take; one that takes longer passes unchanged
     #[arg(long, value_name = "TIME", default_value = "30s")]
     picture_timeout: Span,
-    /// How long the sender of a connection that is not HTTP says nothing when what it has said goes on; "never": only when it has finished
+    /// Pause after which the data of a connection that is not HTTP is forwarded; "never": only when
+    /// its sender has finished
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = lull, conflicts_with = "stream")]
-    lull: Raw,
-    /// Connections that are not HTTP go on as they come
+    lull: RawMode,
+    /// Forwards connections that are not HTTP without storing them
     #[arg(long)]
     stream: bool,
-    /// How long a server may take to be reached, and a request may wait for room before that
+    /// How long it may take to connect to a server, and how long a request may wait for memory
     #[arg(long, value_name = "TIME", default_value = "30s")]
     connect_timeout: Span,
-    /// How long an end that owes something may say nothing
+    /// How long a peer may be silent, or may read nothing, when it is its turn
     #[arg(long, value_name = "TIME", default_value = "60s")]
     patience: Span,
-    /// Connections at once; more pass unsplit, or wait
+    /// Connections at a time; further ones pass unsplit (transparent listeners), or wait
     #[arg(long, value_name = "N", default_value_t = 4096)]
     max_connections: usize,
     /// Worker threads
@@ -99,31 +108,31 @@ pub(crate) struct Cache {
     /// Serves metrics for Prometheus at http://ADDRESS/metrics
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
-    /// Installs no rules: the operator's own firewall brings the traffic
+    /// Installs no firewall rules: the operator's own rules redirect the connections
     #[arg(long)]
     no_rules: bool,
     /// What the forward chains of other programs decide: heed (take only what they let pass; the
     /// first connection of a client to a port of a server passes as it is) or ignore
     #[arg(long, value_name = "POLICY", default_value_t)]
     forward_policy: ForwardPolicy,
-    /// Prints the rules and ends
+    /// Prints the firewall rules and ends
     #[arg(long)]
     dry_run: bool,
-    /// Tries what a start would need, says what cannot work, and ends; "--check=config" looks at the
-    /// configuration alone
+    /// Tries what a start would need, says what cannot work, and ends; "--check=config" looks at
+    /// the configuration alone
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     check: Option<Check>,
-    /// Says at the end as JSON what has been done
+    /// Prints what was done as JSON at the end
     #[arg(long)]
     json: bool,
 }
 
-/// The process in which `tandem cache` has pictures decoded, without any privilege
+/// The process that decodes pictures for `tandem cache`, without any privilege
 #[derive(Debug, Args)]
 pub(crate) struct PictureWorker {
-    /// The quality of what is made, 1 to 100
+    /// The quality of transcoded pictures, 1 to 100
     quality: u8,
-    /// Pictures with more pixels stay as they are
+    /// Pictures with more pixels pass unchanged
     most_pixels: u64,
     /// Processor time that the process may use, seconds
     cpu_seconds: u64,
@@ -131,15 +140,15 @@ pub(crate) struct PictureWorker {
 
 impl PictureWorker {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let wish = Wish { quality: self.quality, most_pixels: self.most_pixels };
-        picture_worker::run(wish, self.cpu_seconds).map_err(|why| Failure::Failed(why.to_string()))
+        let options = ShrinkOptions { quality: self.quality, most_pixels: self.most_pixels };
+        picture_worker::run(options, self.cpu_seconds).map_err(|why| Failure::Failed(why.to_string()))
     }
 }
 
-fn lull(text: &str) -> Result<Raw, String> {
+fn lull(text: &str) -> Result<RawMode, String> {
     match text {
-        "never" => Ok(Raw::Store(None)),
-        text => text.parse::<Span>().map(|lull| Raw::Store(Some(lull.duration()))).map_err(|error| error.to_string()),
+        "never" => Ok(RawMode::StoreAndForward(None)),
+        text => text.parse::<Span>().map(|lull| RawMode::StoreAndForward(Some(lull.duration()))).map_err(|error| error.to_string()),
     }
 }
 
@@ -167,18 +176,18 @@ impl Cache {
         let check = || cache.check_rules().map_err(|lost| Failure::Failed(lost.to_string()));
         while signals.pending().next().is_none() {
             check()?;
-            thread::sleep(CHECK);
+            thread::sleep(CHECK_INTERVAL);
         }
-        tracing::info!("no new connections from now on; waiting for these to end (a second signal resets them)");
+        tracing::info!("no new connections are accepted; waiting for the existing ones to end (a second signal resets them)");
         tell_manager(&[NotifyState::Stopping]);
         cache.begin_drain();
         while !cache.is_idle() && signals.pending().next().is_none() {
             check()?;
-            thread::sleep(Duration::from_millis(20));
+            thread::sleep(DRAIN_INTERVAL);
         }
         self.print(&cache.stats())?;
         drop(metrics);
-        // Resets what is left and takes the rules away.
+        // Resets the remaining connections and removes the firewall rules.
         drop(cache);
         Ok(())
     }
@@ -200,7 +209,7 @@ impl Cache {
             most_pixels: self.most_pixels,
             picture_timeout: self.picture_timeout.duration(),
             picture_worker: WorkerProgram::default(),
-            raw: if self.stream { Raw::Stream } else { self.lull },
+            raw: if self.stream { RawMode::Stream } else { self.lull },
             connect_timeout: self.connect_timeout.duration(),
             patience: self.patience.duration(),
             max_connections: self.max_connections,
@@ -210,7 +219,7 @@ impl Cache {
         }
     }
 
-    /// Says what works but is likely not meant.
+    /// Warns of settings that work but are probably unintended.
     fn warn(&self) {
         let files = std::env::temp_dir();
         if let Ok(room) = rustix::fs::statvfs(&files)
@@ -218,7 +227,10 @@ impl Cache {
         {
             let left = Bytes(room.f_bavail.saturating_mul(room.f_frsize));
             let at = files.display();
-            tracing::warn!("{at} has room for {left}, less than --disk {}: let TMPDIR name another directory, or give less", self.disk);
+            tracing::warn!(
+                "{at} has {left} free, less than --disk {}: set TMPDIR to a directory with more space, or lower --disk",
+                self.disk
+            );
         }
         self.config().open_listeners().iter().for_each(|(at, why, cure)| tracing::warn!("listener at {at}: {why}; {cure}"));
     }
@@ -233,14 +245,19 @@ impl Cache {
         outln!(
             "{requests} requests: {hits} hits, {revalidated} revalidated, {stale} stale, {misses} misses, {passed} passed, {refused} refused"
         );
-        outln!("{} from origins, {} to clients", Bytes(stats.origin_bytes), Bytes(stats.client_bytes));
+        outln!("{} from servers, {} to clients", Bytes(stats.origin_bytes), Bytes(stats.client_bytes));
         outln!(
             "{} saved by {} smaller pictures, {} by compression",
             Bytes(stats.picture_bytes_saved),
             stats.pictures,
             Bytes(stats.compressed_bytes_saved)
         );
-        outln!("{} connections, {} of them not HTTP, which carried {}", stats.connections, stats.raw_connections, Bytes(stats.raw_bytes));
+        outln!(
+            "{} connections; {} were relayed as raw bytes and carried {}",
+            stats.connections,
+            stats.raw_connections,
+            Bytes(stats.raw_bytes)
+        );
         Ok(())
     }
 }

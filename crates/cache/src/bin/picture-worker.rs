@@ -1,4 +1,4 @@
-//! A picture worker, for the tests of this crate. Its arguments are those that the cache appends.
+//! A picture worker for the tests of this crate. Its arguments are those that the cache appends.
 
 use std::{env, process::ExitCode};
 
@@ -6,7 +6,7 @@ fn main() -> ExitCode {
     let numbers: Vec<u64> = env::args().skip(1).filter_map(|argument| argument.parse().ok()).collect();
     let [quality, most_pixels, cpu_seconds] = numbers[..] else { return ExitCode::from(2) };
     let Ok(quality) = u8::try_from(quality) else { return ExitCode::from(2) };
-    match cache::picture_worker::run(cache::shrink::Wish { quality, most_pixels }, cpu_seconds) {
+    match cache::picture_worker::run(cache::shrink::ShrinkOptions { quality, most_pixels }, cpu_seconds) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }

@@ -1,12 +1,15 @@
-//! The system calls that a picture worker may make. Any other one ends the process (SIGSYS).
+//! The system calls that a picture worker may make. Any other call kills the process (SIGSYS).
 //!
-//! `seccompiler` knows x86_64, aarch64 and riscv64. On other architectures, of those that Tandem is
-//! built for armv7, there is no filter; everything else in `sandbox` holds there too.
+//! `seccompiler` supports x86_64, aarch64 and riscv64. On armv7, for which Tandem is built too,
+//! there is no filter; everything else in `sandbox` applies there as well.
 
 use std::io;
 
-/// Filters the system calls of this thread, for good. Returns false where this architecture or
-/// kernel has no filter.
+/// Filters the system calls of this thread from now on. Returns false where the architecture or the
+/// kernel does not support filters.
+///
+/// # Errors
+/// When the filter cannot be built or installed.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) fn apply() -> io::Result<bool> {
     use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
@@ -28,7 +31,7 @@ pub(crate) fn apply() -> io::Result<bool> {
     }
 }
 
-/// The system calls, and on which conditions: any of a call's rules, or none needed.
+/// The allowed system calls. One with rules is allowed if any of them matches its arguments.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn rules() -> Result<Vec<(i64, Vec<seccompiler::SeccompRule>)>, seccompiler::BackendError> {
     use seccompiler::{SeccompCmpArgLen::Dword, SeccompCmpOp, SeccompCondition, SeccompRule};
@@ -39,7 +42,7 @@ fn rules() -> Result<Vec<(i64, Vec<seccompiler::SeccompRule>)>, seccompiler::Bac
     let not_executable = || if_argument(2, SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64), 0);
     let own_process = u64::from(std::process::id());
     let any = [
-        // The socket and, for messages of a panic, standard error.
+        // The socket, and standard error for panic messages.
         libc::SYS_read,
         libc::SYS_write,
         // Memory.
@@ -47,11 +50,11 @@ fn rules() -> Result<Vec<(i64, Vec<seccompiler::SeccompRule>)>, seccompiler::Bac
         libc::SYS_munmap,
         libc::SYS_mremap,
         libc::SYS_madvise,
-        // Locks, seeds of hash tables, clocks.
+        // Locks, hash seeds, clocks.
         libc::SYS_futex,
         libc::SYS_getrandom,
         libc::SYS_clock_gettime,
-        // The end, orderly or by abort.
+        // Exit and abort.
         libc::SYS_exit,
         libc::SYS_exit_group,
         libc::SYS_sigaltstack,
@@ -63,12 +66,12 @@ fn rules() -> Result<Vec<(i64, Vec<seccompiler::SeccompRule>)>, seccompiler::Bac
     let mut rules: Vec<_> = any.into_iter().map(|call| (call, Vec::new())).collect();
     rules.push((libc::SYS_mmap, vec![not_executable()?]));
     rules.push((libc::SYS_mprotect, vec![not_executable()?]));
-    // What `abort` ends with; no other process can be signalled.
+    // For `abort`; other processes cannot be signalled.
     rules.push((libc::SYS_tgkill, vec![if_argument(0, SeccompCmpOp::Eq, own_process)?]));
     Ok(rules)
 }
 
-/// There is no filter for this architecture.
+/// There is no filter for this architecture: returns false.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) fn apply() -> io::Result<bool> {
     Ok(false)

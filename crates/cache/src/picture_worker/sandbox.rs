@@ -1,4 +1,4 @@
-//! How a process gives up everything that it does not need to make pictures smaller.
+//! Gives up all privileges and resources that transcoding pictures does not need.
 
 use super::{filter, sys};
 use rustix::{
@@ -14,46 +14,50 @@ use rustix::{
 };
 use std::{fs, io};
 
-/// The user and group `nobody`, by which Linux shows those that have no number of their own.
+/// The user and group `nobody`: the kernel's overflow ID.
 const NOBODY: u32 = 65534;
 
-/// What the process may use.
+/// Resource limits of a sandboxed process.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Bytes of address space beyond what is mapped already.
+pub struct SandboxLimits {
+    /// Address space in addition to what is mapped already, bytes.
     pub memory: u64,
-    /// Seconds of processor time in the process's life.
+    /// Processor time of the process, seconds.
     pub cpu_seconds: u64,
 }
 
-/// What holds besides what holds everywhere.
+/// Protections that not every host supports.
 #[derive(Debug, Clone, Copy)]
 pub struct Protections {
-    /// Whether system calls are filtered; not on all architectures, nor by all kernels.
+    /// Whether system calls are filtered. Some architectures and kernels do not support that.
     pub filtered: bool,
 }
 
-/// Gives up privileges for good: descriptors beyond standard input, output and error; the file
-/// system outside the current directory and root's identity, where the process may change them;
-/// all capabilities; what setuid programs and file capabilities could give back; resources beyond
-/// the limits; and, by a filter, all system calls but a few. From now on the process cannot be
-/// traced, and ends with the thread that started it.
+/// Sandboxes the process irrevocably. It gives up:
 ///
-/// The process must have one thread only, and must not need descriptors that it has open.
+/// - descriptors other than standard input, output and error
+/// - the file system outside the current directory, and the identity of root, where it may change
+///   them
+/// - all capabilities, and new privileges by setuid programs and file capabilities
+/// - resources beyond the limits
+/// - all system calls but a few, by a filter
+///
+/// From then on it cannot be traced, and is killed when the thread that started it ends. The
+/// process must have only one thread, and must not use the closed descriptors again.
 ///
 /// # Errors
-/// When one of these steps fails that needs no privilege: the process must then do nothing further.
-pub fn enter(limits: Limits) -> io::Result<Protections> {
+/// When a step fails that needs no privilege. The process must then exit.
+pub fn enter(limits: SandboxLimits) -> io::Result<Protections> {
     let mapped = mapped()?;
     sys::close_from(3).map_err(failed("close descriptors"))?;
-    // The cache starts it in an empty directory that has been removed.
+    // The current directory is empty and has been removed.
     ignore_unprivileged(chroot(".")).map_err(failed("make the current directory the root"))?;
     leave_user();
     drop_capabilities().map_err(failed("drop capabilities"))?;
     set_no_new_privs(true).map_err(failed("renounce new privileges"))?;
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("forbid traces and dumps"))?;
-    // After the change of the user, which resets it.
-    set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed("ask for a signal when the cache ends"))?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("forbid tracing and core dumps"))?;
+    // After the change of the user, which clears it.
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed("request to be killed with the cache"))?;
     for (resource, limit) in [
         (Resource::As, mapped.saturating_add(limits.memory)),
         (Resource::Cpu, limits.cpu_seconds),
@@ -63,7 +67,7 @@ pub fn enter(limits: Limits) -> io::Result<Protections> {
         (Resource::Nofile, 0),
         (Resource::Nproc, 0),
     ] {
-        limit_to(resource, limit).map_err(failed("limit its resources"))?;
+        limit_to(resource, limit).map_err(failed("set resource limits"))?;
     }
     Ok(Protections { filtered: filter::apply()? })
 }
@@ -72,7 +76,7 @@ fn failed<E: std::fmt::Display>(attempt: &'static str) -> impl Fn(E) -> io::Erro
     move |why| io::Error::other(format!("a picture worker cannot {attempt}: {why}"))
 }
 
-/// Only root may, and what only root may do is needed only of root.
+/// Ignores a lack of permission, for steps that only a privileged process can take, and needs to.
 fn ignore_unprivileged(done: rustix::io::Result<()>) -> rustix::io::Result<()> {
     match done {
         Err(Errno::PERM) => Ok(()),
@@ -80,20 +84,20 @@ fn ignore_unprivileged(done: rustix::io::Result<()>) -> rustix::io::Result<()> {
     }
 }
 
-/// Bytes of address space that are mapped.
+/// Address space that is mapped, bytes.
 fn mapped() -> io::Result<u64> {
     let text = fs::read_to_string("/proc/self/statm").map_err(failed("read /proc/self/statm"))?;
     let pages: Option<u64> = text.split_whitespace().next().and_then(|pages| pages.parse().ok());
-    let pages = pages.ok_or_else(|| io::Error::other("/proc/self/statm does not begin with a number"))?;
+    let pages = pages.ok_or_else(|| io::Error::other("/proc/self/statm does not start with a number"))?;
     Ok(pages.saturating_mul(rustix::param::page_size() as u64))
 }
 
-/// Becomes `nobody`, where the process may. Root owns files even without capabilities, and the
-/// number of root's processes has no limit. Where it may not, it is not root, or `nobody` has no
-/// number in its user namespace.
+/// Changes the user and the groups to `nobody`, where the process may. Root owns files even without
+/// capabilities, and `RLIMIT_NPROC` does not apply to it. A process that may not is not root, or
+/// its user namespace does not map `nobody`.
 fn leave_user() {
     let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
-    // The bounding set can be changed only as long as there are capabilities.
+    // The bounding set can be changed only while the process has capabilities.
     for number in 0..64 {
         let _ = remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number));
     }
@@ -108,7 +112,7 @@ fn drop_capabilities() -> rustix::io::Result<()> {
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
 }
 
-/// Lowers a limit, both the soft and the hard one.
+/// Sets the soft and the hard limit, never above the current hard limit.
 fn limit_to(resource: Resource, limit: u64) -> rustix::io::Result<()> {
     let limit = getrlimit(resource).maximum.map_or(limit, |most| most.min(limit));
     setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) })

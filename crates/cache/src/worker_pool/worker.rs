@@ -1,12 +1,9 @@
-//! One picture worker, seen from the cache.
+//! The cache's side of one picture worker.
 
-use super::{
-    Made,
-    starter::{Started, Starter},
-};
+use super::starter::{StartedWorker, Starter};
 use crate::{
-    picture_protocol::{Header, Hello, Reply, Request},
-    shrink::Kind,
+    picture_protocol::{FrameHeader, TranscodeReply, TranscodeRequest, WorkerHello},
+    shrink::PictureFormat,
 };
 use rustix::{
     io::Errno,
@@ -18,80 +15,90 @@ use tokio::{
     net::UnixStream,
 };
 
-/// A process that has nothing to do. Dropping it kills it.
+/// What a worker returns: a smaller picture, or the reason why the picture passes unchanged.
+pub(crate) type Transcoded = Result<Vec<u8>, String>;
+
+/// A worker process. Dropping it kills the process.
 #[derive(Debug)]
-pub(crate) struct Worker {
+pub(crate) struct PictureWorker {
     socket: UnixStream,
-    process: Process,
-    /// How long it has had pictures in all.
+    process: WorkerProcess,
+    /// How long it has been busy in total.
     pub(crate) busy: Duration,
 }
 
 /// Kills and reaps the process when it is dropped.
 #[derive(Debug)]
-struct Process {
+struct WorkerProcess {
     child: Option<Child>,
     starter: Starter,
 }
 
-impl Drop for Process {
+impl Drop for WorkerProcess {
     fn drop(&mut self) {
         if let Some(child) = self.child.take() {
-            self.starter.end(child);
+            self.starter.kill(child);
         }
     }
 }
 
-impl Worker {
-    /// Starts one and waits until it is ready.
-    pub(crate) async fn start(starter: &Starter) -> io::Result<(Self, Hello)> {
-        let (child, socket): Started = starter.start().await?;
-        let process = Process { child: Some(child), starter: starter.clone() };
-        let mut worker = Worker { socket: UnixStream::from_std(socket)?, process, busy: Duration::ZERO };
-        let header = match worker.header().await {
+impl PictureWorker {
+    /// Starts a worker and waits until it is ready.
+    ///
+    /// # Errors
+    /// When the process cannot be started, ends early, or does not begin with a hello.
+    pub(crate) async fn start(starter: &Starter) -> io::Result<(Self, WorkerHello)> {
+        let StartedWorker { child, socket } = starter.start().await?;
+        let process = WorkerProcess { child: Some(child), starter: starter.clone() };
+        let mut worker = PictureWorker { socket: UnixStream::from_std(socket)?, process, busy: Duration::ZERO };
+        let header = match worker.receive_header().await {
             Err(why) if why.kind() == io::ErrorKind::UnexpectedEof => return Err(worker.ended("before it was ready")),
             other => other?,
         };
-        let hello = Hello::decode(header).ok_or_else(|| io::Error::other("its first words make no sense"))?;
+        let hello = WorkerHello::decode(header).ok_or_else(|| io::Error::other("its hello is invalid"))?;
         Ok((worker, hello))
     }
 
-    /// Whether it waits for a picture: it has said nothing more, nor ended.
+    /// Whether it waits for a picture: its socket is open, with nothing to read.
     pub(crate) fn is_ready(&self) -> bool {
         recv(&self.socket, &mut [0; 1][..], RecvFlags::DONTWAIT | RecvFlags::PEEK).is_err_and(|why| why == Errno::AGAIN)
     }
 
-    /// Has a picture made smaller. After an error, or when the future has been dropped, the worker
-    /// is of no use any more.
-    pub(crate) async fn transcode(&mut self, picture: &[u8], from: Kind, to: Kind) -> io::Result<Made> {
+    /// Has a picture transcoded. After an error, or when the future has been dropped, the worker
+    /// must not be used again.
+    ///
+    /// # Errors
+    /// When the worker ends or violates the protocol.
+    pub(crate) async fn transcode(&mut self, picture: &[u8], from: PictureFormat, to: PictureFormat) -> io::Result<Transcoded> {
         match self.exchange(picture, from, to).await {
             Err(why) if matches!(why.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
-                Err(self.ended("in the middle of it"))
+                Err(self.ended("before it had replied"))
             }
             other => other,
         }
     }
 
-    async fn exchange(&mut self, picture: &[u8], from: Kind, to: Kind) -> io::Result<Made> {
-        let request = Request { from, to, length: picture.len() };
+    async fn exchange(&mut self, picture: &[u8], from: PictureFormat, to: PictureFormat) -> io::Result<Transcoded> {
+        let request = TranscodeRequest { from, to, length: picture.len() };
         self.socket.write_all(&request.encode()).await?;
         self.socket.write_all(picture).await?;
-        let nonsense = || io::Error::other("its answer makes no sense");
-        match Reply::decode(self.header().await?, picture.len()).ok_or_else(nonsense)? {
-            Reply::Smaller(length) => {
+        let invalid = || io::Error::other("its reply is invalid");
+        match TranscodeReply::decode(self.receive_header().await?, picture.len()).ok_or_else(invalid)? {
+            TranscodeReply::Smaller(length) => {
                 let small = self.receive(length).await?;
-                if to.begins(&small) { Ok(Ok(small)) } else { Err(nonsense()) }
+                if to.has_signature(&small) { Ok(Ok(small)) } else { Err(invalid()) }
             }
-            Reply::Unchanged(length) => {
+            TranscodeReply::Unchanged(length) => {
                 let why = self.receive(length).await?;
-                // It is logged: what a picture may have put there must not steer a terminal.
+                // The reason is logged: a picture must not be able to send control sequences to a
+                // terminal.
                 Ok(Err(String::from_utf8_lossy(&why).chars().filter(|letter| !letter.is_control()).collect()))
             }
         }
     }
 
-    async fn header(&mut self) -> io::Result<Header> {
-        let mut header = Header::default();
+    async fn receive_header(&mut self) -> io::Result<FrameHeader> {
+        let mut header = FrameHeader::default();
         self.socket.read_exact(&mut header).await?;
         Ok(header)
     }
@@ -102,7 +109,7 @@ impl Worker {
         Ok(bytes)
     }
 
-    /// How it ended, where that is known already.
+    /// An error that says when the process ended, and with which status if that is known already.
     fn ended(&mut self, when: &str) -> io::Error {
         let status = self.process.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
         io::Error::other(match status {

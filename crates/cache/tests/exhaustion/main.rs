@@ -1,5 +1,5 @@
-//! Memory that a hostile client can make the process take. This is a test binary of its own, since
-//! it measures its process.
+//! The memory that a hostile client can make the process use. This is a test binary of its own,
+//! since it measures its own process.
 
 use cache::{Cache, Config, Listen};
 use http_body_util::Empty;
@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 
 const MEMORY: u64 = 64 << 20;
 
-/// A server that sends for as long as it is read: `/kept/…` may be kept, the rest may not.
+/// A server with large responses: those below `/kept/` can be stored, others cannot.
 fn origin() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -47,14 +47,14 @@ fn origin() -> SocketAddr {
     at
 }
 
-/// Memory of this process that is resident, bytes.
+/// Resident memory of this process, bytes.
 fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = text.split_whitespace().nth(1).unwrap().parse().unwrap();
     pages * rustix::param::page_size() as u64
 }
 
-/// Waits until no more is fetched.
+/// Waits until the cache fetches no more.
 fn settle(cache: &Cache) {
     let begun = Instant::now();
     let mut last = u64::MAX;
@@ -68,8 +68,8 @@ fn settle(cache: &Cache) {
     }
 }
 
-/// How many bytes another client gets for its request.
-fn other(at: SocketAddr, path: &str) -> u64 {
+/// Bytes that a second client receives for its request.
+fn second_client_receives(at: SocketAddr, path: &str) -> u64 {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).unwrap();
     socket.connect(&at.into()).unwrap();
@@ -79,9 +79,9 @@ fn other(at: SocketAddr, path: &str) -> u64 {
     std::io::copy(&mut stream, &mut std::io::sink()).unwrap()
 }
 
-/// Two HTTP/2 connections with a hundred requests each and receive windows of zero.
+/// The client has two HTTP/2 connections with a hundred requests each and receive windows of zero.
 #[test]
-fn one_client_does_not_exhaust_the_memory() {
+fn one_client_cannot_exhaust_the_memory() {
     let origin = origin();
     let listen = vec![Listen::Forward("127.0.0.1:0".parse().unwrap(), origin)];
     let cache = Cache::start(Config { listen, memory: units::Bytes(MEMORY), ..Config::default() }).unwrap();
@@ -104,7 +104,7 @@ fn one_client_does_not_exhaust_the_memory() {
                 held.push(client.spawn(async move {
                     let request = Request::get(uri).body(Empty::<Bytes>::new()).unwrap();
                     let answer = sender.send_request(request).await;
-                    // It is never read.
+                    // The body is never read.
                     std::future::pending::<()>().await;
                     drop(answer);
                 }));
@@ -115,13 +115,13 @@ fn one_client_does_not_exhaust_the_memory() {
         let grown = after.saturating_sub(before);
         eprintln!("{what}: {} MB resident, {} MB more than before; {stats:?}", after / 1_000_000, grown / 1_000_000);
         assert!(stats.memory_bytes + stats.reserved_bytes <= MEMORY, "{stats:?}");
-        // The client's share of requests in progress is a sixteenth. Stored answers may take the
+        // The client's share for requests in progress is a sixteenth; stored responses may take the
         // rest. Clients and servers run in this process, too.
         let bound = if what == "passed" { MEMORY / 2 } else { MEMORY };
         assert!(grown < bound, "{what}: {grown} bytes more than before");
-        // Others are served meanwhile, whether there is room to store their answers or not.
+        // Others are served meanwhile, even if there is no room to store their responses.
         for path in ["/kept/other", "/kept/yet-another"] {
-            let got = other(at, path);
+            let got = second_client_receives(at, path);
             assert!(got > 14 * 0x10000, "{what}: another client has got {got} bytes of {path}");
         }
         held.iter().for_each(tokio::task::JoinHandle::abort);

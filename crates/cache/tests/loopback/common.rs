@@ -1,4 +1,4 @@
-//! An origin that answers as a test wants it, a cache before it, and a client.
+//! An origin server with scripted responses, a cache in front of it, and a client.
 
 use bytes::Bytes;
 use cache::{Cache, Config, Listen, WorkerProgram};
@@ -31,38 +31,38 @@ use tokio::{
     sync::Semaphore,
 };
 
-/// How long anything may take at most that is to happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// How long an expected event may take.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
-/// What a body does next.
-pub(crate) enum Step {
+/// A step of a scripted body.
+pub(crate) enum BodyStep {
     Send(Vec<u8>),
-    /// Waits until somebody adds a permit.
+    /// Waits for a permit.
     Gate(Arc<Semaphore>),
     Trailers(HeaderMap),
-    Break,
+    Abort,
 }
 
-/// A body that goes by steps. Without a length it is sent in chunks.
-pub(crate) struct Steps {
-    steps: VecDeque<Step>,
+/// A body that executes steps. Without a length it is sent in chunked coding.
+pub(crate) struct ScriptedBody {
+    steps: VecDeque<BodyStep>,
     length: Option<u64>,
     waiting: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     alive: Option<Arc<AtomicUsize>>,
 }
 
-impl Steps {
-    pub(crate) fn new(steps: Vec<Step>, length: Option<u64>) -> Self {
-        Steps { steps: steps.into(), length, waiting: None, alive: None }
+impl ScriptedBody {
+    pub(crate) fn new(steps: Vec<BodyStep>, length: Option<u64>) -> Self {
+        ScriptedBody { steps: steps.into(), length, waiting: None, alive: None }
     }
 
     pub(crate) fn all(bytes: impl Into<Vec<u8>>) -> Self {
         let bytes = bytes.into();
         let length = Some(bytes.len() as u64);
-        Steps::new(if bytes.is_empty() { vec![] } else { vec![Step::Send(bytes)] }, length)
+        ScriptedBody::new(if bytes.is_empty() { vec![] } else { vec![BodyStep::Send(bytes)] }, length)
     }
 
-    /// Counts it in `alive` for as long as it is.
+    /// Counts it in `alive` until it is dropped.
     pub(crate) fn counted(mut self, alive: &Arc<AtomicUsize>) -> Self {
         alive.fetch_add(1, Ordering::SeqCst);
         self.alive = Some(alive.clone());
@@ -70,7 +70,7 @@ impl Steps {
     }
 }
 
-impl Drop for Steps {
+impl Drop for ScriptedBody {
     fn drop(&mut self) {
         if let Some(alive) = &self.alive {
             alive.fetch_sub(1, Ordering::SeqCst);
@@ -78,7 +78,7 @@ impl Drop for Steps {
     }
 }
 
-impl Body for Steps {
+impl Body for ScriptedBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -92,10 +92,10 @@ impl Body for Steps {
             }
             return Poll::Ready(match self.steps.pop_front() {
                 None => None,
-                Some(Step::Send(bytes)) => Some(Ok(Frame::data(bytes.into()))),
-                Some(Step::Trailers(trailers)) => Some(Ok(Frame::trailers(trailers))),
-                Some(Step::Break) => Some(Err(io::Error::other("the test wants it so"))),
-                Some(Step::Gate(gate)) => {
+                Some(BodyStep::Send(bytes)) => Some(Ok(Frame::data(bytes.into()))),
+                Some(BodyStep::Trailers(trailers)) => Some(Ok(Frame::trailers(trailers))),
+                Some(BodyStep::Abort) => Some(Err(io::Error::other("aborted by the test"))),
+                Some(BodyStep::Gate(gate)) => {
                     self.waiting = Some(Box::pin(async move { gate.acquire().await.unwrap().forget() }));
                     continue;
                 }
@@ -112,8 +112,8 @@ impl Body for Steps {
     }
 }
 
-/// An answer with these fields.
-pub(crate) fn answer(status: u16, fields: &[(&str, &str)], body: Steps) -> Response<Steps> {
+/// A response with these fields.
+pub(crate) fn answer(status: u16, fields: &[(&str, &str)], body: ScriptedBody) -> Response<ScriptedBody> {
     let mut response = Response::new(body);
     *response.status_mut() = status.try_into().unwrap();
     for (name, value) in fields {
@@ -123,8 +123,8 @@ pub(crate) fn answer(status: u16, fields: &[(&str, &str)], body: Steps) -> Respo
 }
 
 /// A request for a path with these fields.
-pub(crate) fn request(method: &str, path: &str, fields: &[(&str, &str)]) -> Request<Steps> {
-    let mut request = Request::new(Steps::all(""));
+pub(crate) fn request(method: &str, path: &str, fields: &[(&str, &str)]) -> Request<ScriptedBody> {
+    let mut request = Request::new(ScriptedBody::all(""));
     *request.method_mut() = method.parse().unwrap();
     *request.uri_mut() = path.parse().unwrap();
     for (name, value) in fields {
@@ -133,14 +133,14 @@ pub(crate) fn request(method: &str, path: &str, fields: &[(&str, &str)]) -> Requ
     request
 }
 
-pub(crate) struct Origin {
+pub(crate) struct TestOrigin {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<Request<Bytes>>>>,
     _runtime: Runtime,
 }
 
-impl Origin {
-    pub(crate) fn start(answer: impl Fn(&Request<Bytes>) -> Response<Steps> + Send + Sync + 'static) -> Self {
+impl TestOrigin {
+    pub(crate) fn start(answer: impl Fn(&Request<Bytes>) -> Response<ScriptedBody> + Send + Sync + 'static) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
@@ -163,10 +163,10 @@ impl Origin {
                 tokio::spawn(server::Builder::new().serve_connection(TokioIo::new(stream), service));
             }
         });
-        Origin { address, seen, _runtime: runtime }
+        TestOrigin { address, seen, _runtime: runtime }
     }
 
-    /// What it has been asked.
+    /// The requests that it has received.
     pub(crate) fn seen(&self) -> Vec<Request<Bytes>> {
         self.seen.lock().unwrap().clone()
     }
@@ -176,13 +176,13 @@ impl Origin {
     }
 }
 
-/// This crate's own picture worker: a test's program is none.
+/// This crate's own picture worker: the test program, which is the default, is none.
 pub(crate) fn picture_worker() -> WorkerProgram {
     WorkerProgram { program: env!("CARGO_BIN_EXE_tandem-picture-worker").into(), arguments: Vec::new() }
 }
 
-/// A cache before `origin`.
-pub(crate) fn before(origin: SocketAddr, change: impl FnOnce(&mut Config)) -> Cache {
+/// A cache with two listeners: one that forwards to `origin`, and an explicit proxy.
+pub(crate) fn cache_for(origin: SocketAddr, change: impl FnOnce(&mut Config)) -> Cache {
     let listen = vec![
         Listen::Forward("127.0.0.1:0".parse().unwrap(), origin),
         "http=127.0.0.1:0,allow=127.0.0.0/8,allow=0.0.0.0/0".parse().unwrap(),
@@ -192,68 +192,69 @@ pub(crate) fn before(origin: SocketAddr, change: impl FnOnce(&mut Config)) -> Ca
     Cache::start(config).unwrap()
 }
 
-/// What came back.
+/// A response as received.
 #[derive(Debug)]
-pub(crate) struct Reply {
+pub(crate) struct TestReply {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
-    /// What came of the body, and whether that is all.
+    /// The bytes of the body that were received.
     pub(crate) body: Vec<u8>,
+    /// Whether the body is complete.
     pub(crate) whole: bool,
     pub(crate) trailers: Option<HeaderMap>,
 }
 
-impl Reply {
+impl TestReply {
     pub(crate) fn field(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    /// What the cache says of it.
-    pub(crate) fn is(&self, word: &str) -> bool {
+    /// Whether `Cache-Status` contains `word`.
+    pub(crate) fn cache_status_contains(&self, word: &str) -> bool {
         self.headers.get_all("cache-status").iter().any(|value| value.to_str().unwrap().contains(word))
     }
 }
 
-pub(crate) struct Client(Runtime);
+pub(crate) struct TestClient(Runtime);
 
-impl Client {
+impl TestClient {
     pub(crate) fn new() -> Self {
-        Client(tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap())
+        TestClient(tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap())
     }
 
-    /// Asks on a connection of its own.
-    pub(crate) fn ask(&self, at: SocketAddr, request: Request<Steps>) -> Reply {
-        self.0.block_on(Self::asks(None, at, request))
+    /// Sends a request on a new connection.
+    pub(crate) fn ask(&self, at: SocketAddr, request: Request<ScriptedBody>) -> TestReply {
+        self.0.block_on(Self::send(None, at, request))
     }
 
-    /// As [`Client::ask`], from an address of its own.
-    pub(crate) fn ask_from(&self, from: [u8; 4], at: SocketAddr, request: Request<Steps>) -> Reply {
-        self.0.block_on(Self::asks(Some(from), at, request))
+    /// As [`TestClient::ask`], from this address.
+    pub(crate) fn ask_from(&self, from: [u8; 4], at: SocketAddr, request: Request<ScriptedBody>) -> TestReply {
+        self.0.block_on(Self::send(Some(from), at, request))
     }
 
-    pub(crate) fn get_from(&self, from: [u8; 4], at: SocketAddr, path: &str, fields: &[(&str, &str)]) -> Reply {
+    pub(crate) fn get_from(&self, from: [u8; 4], at: SocketAddr, path: &str, fields: &[(&str, &str)]) -> TestReply {
         self.ask_from(from, at, request("GET", path, fields))
     }
 
-    /// Has something done while others are.
+    /// Runs a future in the background.
     pub(crate) fn start(&self, what: impl Future<Output = ()> + Send + 'static) -> tokio::task::JoinHandle<()> {
         self.0.spawn(what)
     }
 
-    pub(crate) fn get(&self, at: SocketAddr, path: &str, fields: &[(&str, &str)]) -> Reply {
+    pub(crate) fn get(&self, at: SocketAddr, path: &str, fields: &[(&str, &str)]) -> TestReply {
         self.ask(at, request("GET", path, fields))
     }
 
-    /// Asks while others do.
-    pub(crate) fn spawn(&self, at: SocketAddr, request: Request<Steps>) -> tokio::task::JoinHandle<Reply> {
-        self.0.spawn(Self::asks(None, at, request))
+    /// As [`TestClient::ask`], in the background.
+    pub(crate) fn spawn(&self, at: SocketAddr, request: Request<ScriptedBody>) -> tokio::task::JoinHandle<TestReply> {
+        self.0.spawn(Self::send(None, at, request))
     }
 
     pub(crate) fn wait<T>(&self, what: impl Future<Output = T>) -> T {
-        self.0.block_on(async { tokio::time::timeout(PATIENCE, what).await.expect("it takes too long") })
+        self.0.block_on(async { tokio::time::timeout(DEADLINE, what).await.expect("the deadline has passed") })
     }
 
-    async fn asks(from: Option<[u8; 4]>, at: SocketAddr, mut request: Request<Steps>) -> Reply {
+    async fn send(from: Option<[u8; 4]>, at: SocketAddr, mut request: Request<ScriptedBody>) -> TestReply {
         if !request.headers().contains_key("host") {
             request.headers_mut().insert("host", at.to_string().parse().unwrap());
         }
@@ -266,7 +267,8 @@ impl Client {
         tokio::spawn(connection);
         let whole = async {
             let (parts, mut body) = sender.send_request(request).await.unwrap().into_parts();
-            let mut reply = Reply { status: parts.status.as_u16(), headers: parts.headers, body: Vec::new(), whole: false, trailers: None };
+            let mut reply =
+                TestReply { status: parts.status.as_u16(), headers: parts.headers, body: Vec::new(), whole: false, trailers: None };
             loop {
                 match body.frame().await {
                     None => {
@@ -281,15 +283,15 @@ impl Client {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, whole).await.expect("no answer")
+        tokio::time::timeout(DEADLINE, whole).await.expect("no response before the deadline")
     }
 }
 
-/// Waits until something holds.
+/// Waits until `holds` returns true; fails with `what` if it does not.
 pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
     let begun = std::time::Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "{what}");
+        assert!(begun.elapsed() < DEADLINE, "{what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

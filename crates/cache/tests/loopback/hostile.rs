@@ -1,4 +1,4 @@
-//! Ends that mean harm, or know no better.
+//! Malicious and broken clients and servers.
 
 use crate::common::*;
 use std::{
@@ -11,15 +11,15 @@ use std::{
 
 fn connect(at: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(at).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream.set_write_timeout(Some(DEADLINE)).unwrap();
     stream
 }
 
-/// What comes back for these bytes, up to the end of the connection.
-fn say(at: SocketAddr, bytes: &[u8]) -> String {
+/// Sends these bytes, and returns what is received until the connection ends.
+fn send_bytes(at: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = connect(at);
-    // It may be ended before all has been said.
+    // The cache may close the connection before all bytes have been sent.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut all = Vec::new();
@@ -27,8 +27,8 @@ fn say(at: SocketAddr, bytes: &[u8]) -> String {
     String::from_utf8_lossy(&all).into_owned()
 }
 
-/// A server that writes the same to everybody and keeps what it has read.
-fn parrot(says: Vec<u8>) -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
+/// A server that sends the same response to every request, and records what it has read.
+fn fixed_response_server(says: Vec<u8>) -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (at, heard) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
     let kept = heard.clone();
@@ -53,9 +53,9 @@ fn parrot(says: Vec<u8>) -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
 }
 
 #[test]
-fn garbage_is_refused_by_an_http_proxy() {
-    let origin = Origin::start(|_| answer(200, &[], Steps::all("")));
-    let cache = before(origin.address, |_| {});
+fn invalid_requests_are_refused_by_an_http_proxy() {
+    let origin = TestOrigin::start(|_| answer(200, &[], ScriptedBody::all("")));
+    let cache = cache_for(origin.address, |_| {});
     let at = cache.addresses()[1];
     for garbage in [
         &b"\0\x01\x02\x03\r\n\r\n"[..],
@@ -64,21 +64,22 @@ fn garbage_is_refused_by_an_http_proxy() {
         b"GET http://a/ HTTP/1.1\r\nno colon\r\n\r\n",
         b"\x16\x03\x01\x02\x00",
     ] {
-        let said = say(at, garbage);
-        assert!(said.is_empty() || said.starts_with("HTTP/1.1 400"), "{said}");
+        let received = send_bytes(at, garbage);
+        assert!(received.is_empty() || received.starts_with("HTTP/1.1 400"), "{received}");
     }
     assert_eq!(origin.count(), 0);
     assert!(
-        say(at, format!("GET http://{}/ HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", origin.address).as_bytes())
+        send_bytes(at, format!("GET http://{}/ HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", origin.address).as_bytes())
             .starts_with("HTTP/1.1 200")
     );
 }
 
-/// RFC 9112 §6.3, §11.2: whatever two ends could understand differently is refused, or made plain.
+/// RFC 9112 §6.3, §11.2: framing that two recipients could parse differently is refused or
+/// normalised.
 #[test]
-fn no_request_is_smuggled() {
-    let origin = Origin::start(|request| answer(200, &[], Steps::all(request.body().to_vec())));
-    let cache = before(origin.address, |_| {});
+fn requests_cannot_be_smuggled() {
+    let origin = TestOrigin::start(|request| answer(200, &[], ScriptedBody::all(request.body().to_vec())));
+    let cache = cache_for(origin.address, |_| {});
     let at = cache.addresses()[0];
     let smuggled = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
     for (framing, body) in [
@@ -91,16 +92,16 @@ fn no_request_is_smuggled() {
         ("Transfer-Encoding: chunked\r\n", "g\r\n"),
         ("Host: b\r\n", ""),
     ] {
-        let said = say(at, format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n{body}{smuggled}").as_bytes());
-        assert!(!said.starts_with("HTTP/1.1 200"), "{framing:?}: {said}");
+        let received = send_bytes(at, format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n{body}{smuggled}").as_bytes());
+        assert!(!received.starts_with("HTTP/1.1 200"), "{framing:?}: {received}");
     }
     assert!(origin.seen().iter().all(|request| request.uri().path() != "/smuggled"), "{:?}", origin.seen());
-    // Both: the coding counts, and the length is gone further on.
+    // With both, the coding takes precedence, and the length is not forwarded.
     let both = format!(
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n5\r\nhello\r\n0\r\n\r\n{smuggled}"
     );
-    let said = say(at, both.as_bytes());
-    assert!(said.contains("hello") || said.starts_with("HTTP/1.1 400"), "{said}");
+    let received = send_bytes(at, both.as_bytes());
+    assert!(received.contains("hello") || received.starts_with("HTTP/1.1 400"), "{received}");
     for request in origin.seen() {
         let fields = request.headers();
         assert!(!(fields.contains_key("content-length") && fields.contains_key("transfer-encoding")), "{request:?}");
@@ -109,7 +110,7 @@ fn no_request_is_smuggled() {
 }
 
 #[test]
-fn answers_that_could_be_two_are_none() {
+fn ambiguous_responses_are_rejected() {
     for says in [
         &b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!"[..],
         b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\nhello",
@@ -118,85 +119,88 @@ fn answers_that_could_be_two_are_none() {
         b"HTTP/1.1 200 OK\r\nX: ",
         b"",
     ] {
-        let (at, _) = parrot(says.to_vec());
-        let (cache, client) = (before(at, |_| {}), Client::new());
+        let (at, _) = fixed_response_server(says.to_vec());
+        let (cache, client) = (cache_for(at, |_| {}), TestClient::new());
         let reply = client.get(cache.addresses()[0], "/", &[]);
         assert_eq!(reply.status, 502, "{}: {reply:?}", says.escape_ascii());
     }
 }
 
-/// RFC 9110 §15.2.2: only who asks for another protocol gets one.
+/// RFC 9110 §15.2.2: a server may switch protocols only if the request asks for it.
 #[test]
-fn a_protocol_that_was_not_asked_for_is_no_answer() {
-    let (origin, _) = parrot(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\nhello".to_vec());
-    let cache = before(origin, |_| {});
+fn an_unrequested_protocol_switch_is_rejected() {
+    let (origin, _) =
+        fixed_response_server(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\nhello".to_vec());
+    let cache = cache_for(origin, |_| {});
     for request in [
         "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n\r\n\r\n",
-        // Of a request with a body it is not clear to which protocol that belongs: such a wish is not passed on.
+        // It is unclear to which protocol a request body belongs: such an upgrade is not forwarded.
         "POST / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: echo\r\nContent-Length: 4\r\n\r\n\r\n\r\n",
-        // A body that breaks off while the answer comes.
+        // A request body that is aborted while the response is received.
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n\r\n\r\nno end",
     ] {
-        let said = say(cache.addresses()[0], request.as_bytes());
-        assert!(said.starts_with("HTTP/1.1 502") && !said.contains("hello"), "{request}: {said}");
+        let received = send_bytes(cache.addresses()[0], request.as_bytes());
+        assert!(received.starts_with("HTTP/1.1 502") && !received.contains("hello"), "{request}: {received}");
     }
     cache.begin_drain();
     eventually("a connection does not end", || cache.is_idle());
 }
 
-/// A server that answers a request that expects to be asked for its body without asking, says more than it should, and leaves its connection open.
+/// A server that responds to `Expect: 100-continue` without a 100, sends bytes after its response,
+/// and leaves the connection open.
 #[test]
-fn a_body_that_is_not_asked_for_keeps_nobody() {
+fn an_unread_request_body_does_not_keep_connections_open() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let cache = before(listener.local_addr().unwrap(), |_| {});
+    let cache = cache_for(listener.local_addr().unwrap(), |_| {});
     let server = thread::spawn(move || {
         let mut stream = listener.accept().unwrap().0;
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
         let _ = stream.read(&mut [0; 4096]).unwrap();
         stream.write_all(b"HTTP/1.1 417 Expectation Failed\r\nContent-Length: 0\r\n\r\nmore").unwrap();
-        // Reset or closed: not open for ever.
+        // The connection is reset or closed.
         stream.read(&mut [0; 1]).map_err(|why| why.kind())
     });
     let request = "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\nbody";
-    let said = say(cache.addresses()[0], request.as_bytes());
-    assert!(said.starts_with("HTTP/1.1 417"), "{said}");
+    let received = send_bytes(cache.addresses()[0], request.as_bytes());
+    assert!(received.starts_with("HTTP/1.1 417"), "{received}");
     assert!(matches!(server.join().unwrap(), Ok(0) | Err(std::io::ErrorKind::ConnectionReset)));
     cache.begin_drain();
     eventually("a connection does not end", || cache.is_idle());
 }
 
 #[test]
-fn header_sections_without_an_end_end_it() {
+fn endless_header_sections_are_rejected() {
     let endless: Vec<u8> = (0..5000).flat_map(|number| format!("X-{number}: {}\r\n", "y".repeat(50)).into_bytes()).collect();
-    let (at, _) = parrot([b"HTTP/1.1 200 OK\r\n".to_vec(), endless.clone()].concat());
-    let (cache, client) = (before(at, |_| {}), Client::new());
+    let (at, _) = fixed_response_server([b"HTTP/1.1 200 OK\r\n".to_vec(), endless.clone()].concat());
+    let (cache, client) = (cache_for(at, |_| {}), TestClient::new());
     assert_eq!(client.get(cache.addresses()[0], "/", &[]).status, 502);
-    let said = say(cache.addresses()[1], &[b"GET http://a/ HTTP/1.1\r\n".to_vec(), endless].concat());
-    assert!(said.is_empty() || said.starts_with("HTTP/1.1 431"), "{said}");
-    let long = say(cache.addresses()[1], format!("GET http://a/{} HTTP/1.1\r\n\r\n", "x".repeat(200_000)).as_bytes());
+    let received = send_bytes(cache.addresses()[1], &[b"GET http://a/ HTTP/1.1\r\n".to_vec(), endless].concat());
+    assert!(received.is_empty() || received.starts_with("HTTP/1.1 431"), "{received}");
+    let long = send_bytes(cache.addresses()[1], format!("GET http://a/{} HTTP/1.1\r\n\r\n", "x".repeat(200_000)).as_bytes());
     assert!(long.is_empty() || long.starts_with("HTTP/1.1 4"), "{long}");
 }
 
 #[test]
-fn who_is_too_slow_is_left() {
+fn slow_peers_time_out() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (cache, client) = (before(silent.local_addr().unwrap(), |config| config.patience = Duration::from_millis(200)), Client::new());
-    // A client that never finishes what it asks.
+    let (cache, client) =
+        (cache_for(silent.local_addr().unwrap(), |config| config.patience = Duration::from_millis(200)), TestClient::new());
+    // A client that never completes its request.
     let mut slow = connect(cache.addresses()[1]);
     slow.write_all(b"GET http://a/ HTTP/1.1\r\nX: ").unwrap();
     let mut all = Vec::new();
     let _ = slow.read_to_end(&mut all);
     assert!(all.is_empty() || all.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&all));
-    // A server that never answers.
+    // A server that never responds.
     let late = client.get(cache.addresses()[0], "/", &[]);
     assert!(late.status == 504 && String::from_utf8_lossy(&late.body).contains("has not answered in 0.2 s"), "{late:?}");
     drop(silent);
 }
 
 #[test]
-fn half_a_line_is_not_waited_for() {
-    // A protocol whose first message could be the beginning of a request, and who says that waits for an answer.
+fn an_incomplete_request_line_is_relayed() {
+    // A protocol whose first message could be the beginning of a request, and needs a reply.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -205,7 +209,7 @@ fn half_a_line_is_not_waited_for() {
         stream.read_exact(&mut word).unwrap();
         stream.write_all(&word).unwrap();
     });
-    let cache = before(at, |_| {});
+    let cache = cache_for(at, |_| {});
     let mut client = connect(cache.addresses()[0]);
     client.write_all(b"PING").unwrap();
     let mut word = [0; 4];
@@ -214,10 +218,10 @@ fn half_a_line_is_not_waited_for() {
 }
 
 #[test]
-fn a_body_without_an_end_takes_no_more_than_there_is() {
+fn an_endless_body_stays_within_the_limits() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
-    // Sends for ever, as fast as it is taken.
+    // Sends without end, as fast as the cache reads.
     thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
@@ -241,7 +245,7 @@ fn a_body_without_an_end_takes_no_more_than_there_is() {
         config.disk = units::Bytes(2_000_000);
         config.largest = units::Bytes(1_500_000);
     };
-    let cache = before(at, limit);
+    let cache = cache_for(at, limit);
     for path in ["/kept", "/passed"] {
         let mut client = connect(cache.addresses()[0]);
         write!(client, "GET {path} HTTP/1.1\r\nHost: a\r\nAccept: image/webp\r\n\r\n").unwrap();
@@ -251,21 +255,21 @@ fn a_body_without_an_end_takes_no_more_than_there_is() {
             let stats = cache.stats();
             assert!(stats.memory_bytes <= 1_000_000 && stats.disk_bytes <= 2_000_000, "{stats:?}");
         }
-        // What nobody takes is not fetched either.
-        eventually("it waits", || {
+        // When the client stops reading, the cache stops fetching.
+        eventually("the cache does not stop fetching", || {
             let before = cache.stats().origin_bytes;
             thread::sleep(Duration::from_millis(100));
             before == cache.stats().origin_bytes
         });
         assert!(cache.stats().origin_bytes < 100_000_000, "{:?}", cache.stats());
     }
-    eventually("nothing is left of it", || cache.stats().memory_bytes == 0 && cache.stats().disk_bytes == 0);
+    eventually("storage is not released", || cache.stats().memory_bytes == 0 && cache.stats().disk_bytes == 0);
 }
 
 #[test]
-fn what_is_on_disk_has_no_name() {
-    let origin = Origin::start(|_| answer(200, &[("cache-control", "max-age=60")], Steps::all(vec![7; 3_000_000])));
-    let (cache, client) = (before(origin.address, |_| {}), Client::new());
+fn files_on_disk_are_unlinked() {
+    let origin = TestOrigin::start(|_| answer(200, &[("cache-control", "max-age=60")], ScriptedBody::all(vec![7; 3_000_000])));
+    let (cache, client) = (cache_for(origin.address, |_| {}), TestClient::new());
     client.get(cache.addresses()[0], "/", &[]);
     assert_eq!(cache.stats().disk_bytes, 3_000_000);
     let paths = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
@@ -274,17 +278,18 @@ fn what_is_on_disk_has_no_name() {
     assert!(!names.is_empty() && names.iter().all(|name| name.ends_with("(deleted)")), "{names:?}");
 }
 
-/// Requests with bytes changed, cut and put together at random, always the same ones: the cache answers the next one as if nothing had been.
+/// Requests with bytes changed, cut off and spliced, by a fixed random sequence: the cache still
+/// answers valid requests.
 #[test]
-fn broken_requests_do_no_harm() {
-    let origin = Origin::start(|request| {
+fn damaged_requests_do_not_affect_later_ones() {
+    let origin = TestOrigin::start(|request| {
         answer(
             200,
             &[("cache-control", "max-age=60"), ("content-type", "text/html")],
-            Steps::all(vec![b'a'; request.uri().path().len() * 100]),
+            ScriptedBody::all(vec![b'a'; request.uri().path().len() * 100]),
         )
     });
-    let (cache, client) = (before(origin.address, |config| config.patience = Duration::from_secs(2)), Client::new());
+    let (cache, client) = (cache_for(origin.address, |config| config.patience = Duration::from_secs(2)), TestClient::new());
     let seeds = [
         format!("GET http://{}/a HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip;q=0.3, br\r\nRange: bytes=0-9\r\n\r\n", origin.address),
         format!(
@@ -317,13 +322,13 @@ fn broken_requests_do_no_harm() {
                 }
             }
         }
-        say(cache.addresses()[1], &bytes);
+        send_bytes(cache.addresses()[1], &bytes);
         if round % 50 == 0 {
             let fine = client.get(cache.addresses()[0], "/fine", &[]);
             assert!(fine.status == 200 && fine.body.len() == 500, "after round {round}: {fine:?}");
         }
     }
-    eventually("all of them have ended", || {
+    eventually("storage is not released", || {
         let stats = cache.stats();
         stats.memory_bytes < 1 << 20
     });

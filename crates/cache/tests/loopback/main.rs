@@ -1,12 +1,12 @@
-//! The cache over loopback, between a client and an origin.
+//! The cache over loopback, between a client and an origin server.
 
-mod bounds;
 mod caching;
 mod common;
 mod destinations;
-mod forms;
 mod hostile;
 mod raw;
+mod shares;
+mod transformations;
 mod users;
 mod wire;
 mod workers;

@@ -1,7 +1,7 @@
-//! What is not HTTP: stored and forwarded.
+//! Store and forward for protocols other than HTTP.
 
 use crate::common::*;
-use cache::{Cache, Config, Raw};
+use cache::{Cache, Config, RawMode};
 use std::{
     io::{ErrorKind, Read as _, Write as _},
     net::{Shutdown, TcpListener, TcpStream},
@@ -9,13 +9,13 @@ use std::{
     time::Duration,
 };
 
-const LULL: Raw = Raw::Store(Some(Duration::from_millis(50)));
-const NEVER: Raw = Raw::Store(None);
+const LULL: RawMode = RawMode::StoreAndForward(Some(Duration::from_millis(50)));
+const NEVER: RawMode = RawMode::StoreAndForward(None);
 
-/// A cache, its client and its server, connected.
-fn between(raw: Raw, hello: &[u8], change: impl FnOnce(&mut Config)) -> (Cache, TcpStream, TcpStream) {
+/// A cache with a connected client and server. The client has sent `hello`.
+fn connected(raw: RawMode, hello: &[u8], change: impl FnOnce(&mut Config)) -> (Cache, TcpStream, TcpStream) {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
-    let cache = before(server.local_addr().unwrap(), |config| {
+    let cache = cache_for(server.local_addr().unwrap(), |config| {
         config.raw = raw;
         change(config);
     });
@@ -23,13 +23,13 @@ fn between(raw: Raw, hello: &[u8], change: impl FnOnce(&mut Config)) -> (Cache, 
     client.write_all(hello).unwrap();
     let (far, _) = server.accept().unwrap();
     for stream in [&client, &far] {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream.set_write_timeout(Some(DEADLINE)).unwrap();
     }
     (cache, client, far)
 }
 
-fn nothing_yet(stream: &mut TcpStream) {
+fn assert_nothing_received(stream: &mut TcpStream) {
     stream.set_nonblocking(true).unwrap();
     assert_eq!(stream.read(&mut [0]).map_err(|why| why.kind()), Err(ErrorKind::WouldBlock));
     stream.set_nonblocking(false).unwrap();
@@ -45,28 +45,30 @@ fn file(bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn nothing_goes_on_before_all_is_there() {
-    let (cache, mut client, mut server) = between(NEVER, b"\0", |_| {});
+fn nothing_is_forwarded_before_the_sender_has_finished() {
+    let (cache, mut client, mut server) = connected(NEVER, b"\0", |_| {});
     client.write_all(&file(3_000_000)).unwrap();
-    eventually("all of it is stored", || cache.stats().disk_bytes + cache.stats().memory_bytes >= 3_000_001);
-    nothing_yet(&mut server);
+    eventually("not all of it is stored", || cache.stats().disk_bytes + cache.stats().memory_bytes >= 3_000_001);
+    assert_nothing_received(&mut server);
     client.shutdown(Shutdown::Write).unwrap();
     let came = all(&mut server).unwrap();
     assert!(came[0] == 0 && came[1..] == file(3_000_000));
-    // The other way as well.
+    // The other direction as well.
     server.write_all(&file(500_000)).unwrap();
-    eventually("all of it is stored", || cache.stats().memory_bytes + cache.stats().disk_bytes >= 500_000);
-    nothing_yet(&mut client);
+    eventually("not all of it is stored", || cache.stats().memory_bytes + cache.stats().disk_bytes >= 500_000);
+    assert_nothing_received(&mut client);
     drop(server);
     assert!(all(&mut client).unwrap() == file(500_000));
-    eventually("nothing is left", || cache.stats().memory_bytes + cache.stats().disk_bytes == 0 && cache.stats().raw_bytes == 3_500_001);
+    eventually("storage is not released", || {
+        cache.stats().memory_bytes + cache.stats().disk_bytes == 0 && cache.stats().raw_bytes == 3_500_001
+    });
 }
 
 #[test]
-fn a_conversation_goes_on_at_each_lull() {
-    let (_cache, mut client, mut server) = between(LULL, b"\x01hello", |_| {});
-    let mut said = [0; 6];
-    server.read_exact(&mut said).unwrap();
+fn messages_are_forwarded_at_each_lull() {
+    let (_cache, mut client, mut server) = connected(LULL, b"\x01hello", |_| {});
+    let mut received = [0; 6];
+    server.read_exact(&mut received).unwrap();
     for round in 0..5_u8 {
         server.write_all(&[round; 100]).unwrap();
         client.read_exact(&mut [0; 100]).unwrap();
@@ -80,22 +82,22 @@ fn a_conversation_goes_on_at_each_lull() {
 #[test]
 fn a_server_may_speak_first() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
-    let cache = before(server.local_addr().unwrap(), |config| config.raw = LULL);
+    let cache = cache_for(server.local_addr().unwrap(), |config| config.raw = LULL);
     let mut client = TcpStream::connect(cache.addresses()[0]).unwrap();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.set_read_timeout(Some(DEADLINE)).unwrap();
     let (mut far, _) = server.accept().unwrap();
     far.write_all(b"220 at your service\r\n").unwrap();
-    let mut said = [0; 21];
-    client.read_exact(&mut said).unwrap();
-    assert_eq!(&said, b"220 at your service\r\n");
+    let mut received = [0; 21];
+    client.read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"220 at your service\r\n");
 }
 
 #[test]
 fn a_silent_client_may_still_speak_http() {
-    let origin = Origin::start(|_| answer(200, &[("cache-control", "max-age=60")], Steps::all("body")));
-    let cache = before(origin.address, |_| {});
+    let origin = TestOrigin::start(|_| answer(200, &[("cache-control", "max-age=60")], ScriptedBody::all("body")));
+    let cache = cache_for(origin.address, |_| {});
     let mut client = TcpStream::connect(cache.addresses()[0]).unwrap();
-    // Until its server has been dialled on suspicion.
+    // Until the cache has dialled the server, which might send first.
     thread::sleep(Duration::from_millis(600));
     client.write_all(b"GET / HTTP/1.0\r\nHost: a\r\n\r\n").unwrap();
     assert!(all(&mut client).unwrap().ends_with(b"body"));
@@ -103,29 +105,29 @@ fn a_silent_client_may_still_speak_http() {
 }
 
 #[test]
-fn tls_passes_at_once_and_unopened() {
-    let (_cache, mut client, mut server) = between(NEVER, b"\x16\x03\x01\x00\x05hello", |_| {});
-    let mut said = [0; 10];
-    server.read_exact(&mut said).unwrap();
-    assert_eq!(&said, b"\x16\x03\x01\x00\x05hello");
+fn tls_is_streamed_unchanged() {
+    let (_cache, mut client, mut server) = connected(NEVER, b"\x16\x03\x01\x00\x05hello", |_| {});
+    let mut received = [0; 10];
+    server.read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"\x16\x03\x01\x00\x05hello");
     server.write_all(b"answer").unwrap();
     client.read_exact(&mut [0; 6]).unwrap();
 }
 
 #[test]
-fn what_is_too_large_goes_on_as_it_comes() {
+fn what_exceeds_the_storage_is_streamed() {
     let limit = |config: &mut Config| {
         config.memory = units::Bytes(300_000);
         config.disk = units::Bytes(1_000_000);
         config.largest = units::Bytes(1_000_000);
     };
-    let (cache, mut client, mut server) = between(NEVER, b"\0", limit);
+    let (cache, mut client, mut server) = connected(NEVER, b"\0", limit);
     let mut sender = client.try_clone().unwrap();
     let sends = thread::spawn(move || {
         sender.write_all(&file(20_000_000)).unwrap();
         sender.shutdown(Shutdown::Write).unwrap();
     });
-    eventually("it overflows", || cache.stats().overflows == 1);
+    eventually("it does not overflow", || cache.stats().overflows == 1);
     let came = all(&mut server).unwrap();
     sends.join().unwrap();
     assert!(came.len() == 20_000_001 && came[1..] == file(20_000_000));
@@ -136,24 +138,24 @@ fn what_is_too_large_goes_on_as_it_comes() {
 }
 
 #[test]
-fn a_failure_of_one_leg_is_a_reset_of_the_other() {
-    // What is dropped with something unread in it is reset.
+fn a_failure_of_one_leg_resets_the_other() {
+    // Resets `victim`, and expects a reset at `other`.
     let abort = |mut victim: TcpStream, cache: &Cache, other: &mut TcpStream| {
         let socket = socket2::Socket::from(victim.try_clone().unwrap());
         socket.set_linger(Some(Duration::ZERO)).unwrap();
         let _ = victim.flush();
         drop((socket, victim));
         assert_eq!(all(other).map_err(|why| why.kind()), Err(ErrorKind::ConnectionReset));
-        eventually("nothing is left", || cache.stats().memory_bytes == 0);
+        eventually("storage is not released", || cache.stats().memory_bytes == 0);
     };
-    for raw in [NEVER, LULL, Raw::Stream] {
-        let (cache, client, mut server) = between(raw, b"\0", |_| {});
+    for raw in [NEVER, LULL, RawMode::Stream] {
+        let (cache, client, mut server) = connected(raw, b"\0", |_| {});
         abort(client, &cache, &mut server);
-        let (cache, mut client, server) = between(raw, b"\0", |_| {});
+        let (cache, mut client, server) = connected(raw, b"\0", |_| {});
         abort(server, &cache, &mut client);
     }
-    // Also when it had finished, and the other one takes nothing.
-    let (_cache, mut client, server) = between(NEVER, b"\0", |_| {});
+    // Also when the client has finished, and the server reads nothing.
+    let (_cache, mut client, server) = connected(NEVER, b"\0", |_| {});
     client.write_all(&file(100_000)).unwrap();
     client.shutdown(Shutdown::Write).unwrap();
     let socket = socket2::Socket::from(server);
@@ -164,40 +166,40 @@ fn a_failure_of_one_leg_is_a_reset_of_the_other() {
 
 #[test]
 fn a_clean_close_means_delivered() {
-    let (cache, mut client, mut server) = between(NEVER, b"\0", |_| {});
+    let (cache, mut client, mut server) = connected(NEVER, b"\0", |_| {});
     client.write_all(&file(5_000_000)).unwrap();
     client.shutdown(Shutdown::Write).unwrap();
-    // Who has finished first is told when the other has everything; so it must be clear who has.
-    eventually("all of it is stored", || cache.stats().memory_bytes + cache.stats().disk_bytes >= 5_000_001);
+    // The client must finish first: only the later FIN waits until everything is acknowledged.
+    eventually("not all of it is stored", || cache.stats().memory_bytes + cache.stats().disk_bytes >= 5_000_001);
     thread::sleep(Duration::from_millis(200));
     server.shutdown(Shutdown::Write).unwrap();
-    // The server has finished, and takes nothing: the client must not be told a clean end yet.
+    // The server has finished, and reads nothing: the client must not get a FIN yet.
     client.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     let early = client.read(&mut [0]).map_err(|why| why.kind());
     assert_eq!(early, Err(ErrorKind::WouldBlock));
     assert!(all(&mut server).unwrap().len() == 5_000_001);
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.set_read_timeout(Some(DEADLINE)).unwrap();
     assert_eq!(all(&mut client).unwrap(), b"");
 }
 
 #[test]
-fn it_ends_when_all_have_ended() {
-    let (cache, mut client, mut server) = between(LULL, b"\0", |_| {});
+fn a_draining_cache_is_idle_after_the_last_connection() {
+    let (cache, mut client, mut server) = connected(LULL, b"\0", |_| {});
     cache.begin_drain();
-    eventually("nobody is let in", || TcpStream::connect(cache.addresses()[0]).is_err());
+    eventually("connections are still accepted", || TcpStream::connect(cache.addresses()[0]).is_err());
     assert!(!cache.is_idle());
     client.write_all(b"still").unwrap();
-    let mut said = [0; 6];
-    server.read_exact(&mut said).unwrap();
+    let mut received = [0; 6];
+    server.read_exact(&mut received).unwrap();
     drop(client);
     assert_eq!(all(&mut server).unwrap(), b"");
     drop(server);
-    eventually("it is idle", || cache.is_idle());
+    eventually("the cache does not become idle", || cache.is_idle());
 }
 
 #[test]
-fn a_cache_that_goes_resets_what_it_carries() {
-    let (cache, mut client, _server) = between(NEVER, b"\0", |_| {});
+fn dropping_the_cache_resets_its_connections() {
+    let (cache, mut client, _server) = connected(NEVER, b"\0", |_| {});
     drop(cache);
     assert_eq!(all(&mut client).map_err(|why| why.kind()), Err(ErrorKind::ConnectionReset));
 }

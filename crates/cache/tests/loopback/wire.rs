@@ -1,4 +1,4 @@
-//! What is between the two ends of a connection: framing, trailers, expectations, tunnels, HTTP/2.
+//! Messages on the wire: framing, trailers, expectations, tunnels, HTTP/2.
 
 use crate::common::*;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -10,11 +10,11 @@ use std::{
 
 fn connect(at: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(at).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
     stream
 }
 
-/// The lines up to an empty one.
+/// The lines of a header section.
 fn head(reader: &mut impl std::io::BufRead) -> Vec<String> {
     let mut lines = Vec::new();
     loop {
@@ -26,18 +26,19 @@ fn head(reader: &mut impl std::io::BufRead) -> Vec<String> {
     }
 }
 
-/// A server by hand, for one connection.
-fn by_hand(serve: impl FnOnce(TcpStream) + Send + 'static) -> (SocketAddr, thread::JoinHandle<()>) {
+/// A server for one connection.
+fn serve_once(serve: impl FnOnce(TcpStream) + Send + 'static) -> (SocketAddr, thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     (at, thread::spawn(move || serve(listener.accept().unwrap().0)))
 }
 
 #[test]
-fn fields_of_a_connection_end_with_it() {
-    let origin =
-        Origin::start(|_| answer(200, &[("keep-alive", "timeout=9"), ("x-own", "1"), ("proxy-connection", "x")], Steps::all("body")));
-    let (cache, client) = (before(origin.address, |_| {}), Client::new());
+fn hop_by_hop_fields_are_not_forwarded() {
+    let origin = TestOrigin::start(|_| {
+        answer(200, &[("keep-alive", "timeout=9"), ("x-own", "1"), ("proxy-connection", "x")], ScriptedBody::all("body"))
+    });
+    let (cache, client) = (cache_for(origin.address, |_| {}), TestClient::new());
     let fields = [
         ("connection", "x-secret"),
         ("x-secret", "1"),
@@ -56,10 +57,10 @@ fn fields_of_a_connection_end_with_it() {
 }
 
 #[test]
-fn what_servers_want_to_hear_is_said() {
-    let origin = Origin::start(|_| answer(200, &[], Steps::all("")));
-    let (cache, client) = (before(origin.address, |_| {}), Client::new());
-    // That a request that may have a body has none; and cookies in one field, which HTTP/2 may send apart.
+fn requests_are_normalized_for_servers() {
+    let origin = TestOrigin::start(|_| answer(200, &[], ScriptedBody::all("")));
+    let (cache, client) = (cache_for(origin.address, |_| {}), TestClient::new());
+    // A length of zero for methods that usually have a body, and cookies joined in one field.
     for method in ["POST", "PUT", "PATCH", "GET", "DELETE"] {
         client.ask(cache.addresses()[0], request(method, "/", &[("cookie", "a=1"), ("cookie", "b=2")]));
         let seen = origin.seen().pop().unwrap();
@@ -67,19 +68,19 @@ fn what_servers_want_to_hear_is_said() {
         assert_eq!(length, if ["GET", "DELETE"].contains(&method) { None } else { Some("0") }, "{method}");
         assert_eq!(seen.headers().get_all("cookie").iter().collect::<Vec<_>>(), ["a=1; b=2"], "{method}");
     }
-    eventually("all came whole", || cache.stats().client_bytes == 0 && cache.stats().requests == 5);
+    eventually("not all responses are counted as complete", || cache.stats().client_bytes == 0 && cache.stats().requests == 5);
     assert_eq!(cache.stats().aborted, 0);
 }
 
 #[test]
-fn chunks_and_trailers_come_through() {
-    let origin = Origin::start(|request| {
+fn chunks_and_trailers_are_forwarded() {
+    let origin = TestOrigin::start(|request| {
         let trailers = [("x-sum".parse().unwrap(), "42".parse().unwrap())].into_iter().collect();
-        let steps = vec![Step::Send(b"one".to_vec()), Step::Send(b"two".to_vec()), Step::Trailers(trailers)];
+        let steps = vec![BodyStep::Send(b"one".to_vec()), BodyStep::Send(b"two".to_vec()), BodyStep::Trailers(trailers)];
         let control = if request.uri().path() == "/kept" { "max-age=60" } else { "no-store" };
-        answer(200, &[("cache-control", control), ("trailer", "x-sum")], Steps::new(steps, None))
+        answer(200, &[("cache-control", control), ("trailer", "x-sum")], ScriptedBody::new(steps, None))
     });
-    let (cache, client) = (before(origin.address, |_| {}), Client::new());
+    let (cache, client) = (cache_for(origin.address, |_| {}), TestClient::new());
     for path in ["/passed", "/kept", "/kept"] {
         let reply = client.get(cache.addresses()[0], path, &[("te", "trailers")]);
         assert!(reply.whole && reply.body == b"onetwo", "{path}: {reply:?}");
@@ -89,30 +90,30 @@ fn chunks_and_trailers_come_through() {
 }
 
 #[test]
-fn uploads_arrive_whole_with_and_without_a_length() {
-    let origin = Origin::start(|request| answer(200, &[], Steps::all(request.body().to_vec())));
+fn uploads_are_complete_with_and_without_a_length() {
+    let origin = TestOrigin::start(|request| answer(200, &[], ScriptedBody::all(request.body().to_vec())));
     for hold in [false, true] {
-        let (cache, client) = (before(origin.address, |config| config.hold = hold), Client::new());
+        let (cache, client) = (cache_for(origin.address, |config| config.hold = hold), TestClient::new());
         let upload: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 253) as u8).collect();
         for length in [None, Some(upload.len() as u64)] {
-            let steps = upload.chunks(10_000).map(|piece| Step::Send(piece.to_vec())).collect();
-            let request = request("POST", "/", &[]).map(|_| Steps::new(steps, length));
+            let steps = upload.chunks(10_000).map(|piece| BodyStep::Send(piece.to_vec())).collect();
+            let request = request("POST", "/", &[]).map(|_| ScriptedBody::new(steps, length));
             let reply = client.ask(cache.addresses()[0], request);
             assert!(reply.whole && reply.body == upload, "hold {hold}, {length:?}");
         }
-        // A request may have a body whatever its method.
-        let request =
-            request("GET", "/", &[("transfer-encoding", "chunked")]).map(|_| Steps::new(vec![Step::Send(b"strange".to_vec())], None));
-        assert_eq!(client.ask(cache.addresses()[0], request).body, b"strange");
+        // A GET with a body.
+        let request = request("GET", "/", &[("transfer-encoding", "chunked")])
+            .map(|_| ScriptedBody::new(vec![BodyStep::Send(b"upload".to_vec())], None));
+        assert_eq!(client.ask(cache.addresses()[0], request).body, b"upload");
     }
 }
 
 #[test]
-fn a_client_that_wants_to_be_asked_for_its_body_is_asked_by_its_server() {
+fn expect_continue_is_answered_by_the_server() {
     for (answers, continues) in
         [("HTTP/1.1 417 Expectation Failed\r\nContent-Length: 0\r\n\r\n", false), ("HTTP/1.1 100 Continue\r\n\r\n", true)]
     {
-        let (at, server) = by_hand(move |stream| {
+        let (at, server) = serve_once(move |stream| {
             let mut reader = BufReader::new(stream);
             let lines = head(&mut reader);
             assert!(lines.iter().any(|line| line.eq_ignore_ascii_case("expect: 100-continue")), "{lines:?}");
@@ -124,7 +125,7 @@ fn a_client_that_wants_to_be_asked_for_its_body_is_asked_by_its_server() {
                 reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
             }
         });
-        let cache = before(at, |_| {});
+        let cache = cache_for(at, |_| {});
         let mut client = BufReader::new(connect(cache.addresses()[0]));
         client.get_mut().write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n").unwrap();
         let first = head(&mut client);
@@ -133,16 +134,17 @@ fn a_client_that_wants_to_be_asked_for_its_body_is_asked_by_its_server() {
             client.get_mut().write_all(b"hello").unwrap();
             assert_eq!(head(&mut client)[0], "HTTP/1.1 200 OK");
         } else {
-            assert_eq!(first[0], "HTTP/1.1 417 Expectation Failed", "without a word of going on");
+            assert_eq!(first[0], "HTTP/1.1 417 Expectation Failed", "no 100 is sent");
         }
         server.join().unwrap();
     }
 }
 
 #[test]
-fn requests_in_a_row_are_answered_in_a_row() {
-    let origin = Origin::start(|request| answer(200, &[("cache-control", "max-age=60")], Steps::all(request.uri().path().to_string())));
-    let cache = before(origin.address, |_| {});
+fn pipelined_requests_are_answered_in_order() {
+    let origin =
+        TestOrigin::start(|request| answer(200, &[("cache-control", "max-age=60")], ScriptedBody::all(request.uri().path().to_string())));
+    let cache = cache_for(origin.address, |_| {});
     let mut client = BufReader::new(connect(cache.addresses()[0]));
     let all: String = (0..20).map(|number| format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n")).collect();
     client.get_mut().write_all(all.as_bytes()).unwrap();
@@ -156,9 +158,11 @@ fn requests_in_a_row_are_answered_in_a_row() {
 }
 
 #[test]
-fn a_client_that_has_said_all_still_hears_all() {
-    let origin = Origin::start(|_| answer(200, &[("cache-control", "no-store")], Steps::new(vec![Step::Send(vec![1; 300_000])], None)));
-    let cache = before(origin.address, |_| {});
+fn a_half_closed_client_gets_the_whole_response() {
+    let origin = TestOrigin::start(|_| {
+        answer(200, &[("cache-control", "no-store")], ScriptedBody::new(vec![BodyStep::Send(vec![1; 300_000])], None))
+    });
+    let cache = cache_for(origin.address, |_| {});
     let mut client = connect(cache.addresses()[0]);
     client.write_all(b"GET / HTTP/1.0\r\nHost: a\r\n\r\n").unwrap();
     client.shutdown(std::net::Shutdown::Write).unwrap();
@@ -168,13 +172,13 @@ fn a_client_that_has_said_all_still_hears_all() {
 }
 
 #[test]
-fn a_break_is_seen_where_only_the_end_of_the_connection_ends_a_body() {
-    let (at, server) = by_hand(|mut stream| {
+fn an_abort_of_a_close_delimited_body_is_a_reset() {
+    let (at, server) = serve_once(|mut stream| {
         head(&mut BufReader::new(&stream));
         stream.write_all(b"HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n").unwrap();
-        // A chunk that never comes.
+        // The last chunk is never sent.
     });
-    let cache = before(at, |_| {});
+    let cache = cache_for(at, |_| {});
     let mut client = connect(cache.addresses()[0]);
     client.write_all(b"GET / HTTP/1.0\r\nHost: a\r\n\r\n").unwrap();
     let mut all = Vec::new();
@@ -184,38 +188,38 @@ fn a_break_is_seen_where_only_the_end_of_the_connection_ends_a_body() {
 }
 
 #[test]
-fn another_protocol_gets_its_tunnel() {
-    let (at, server) = by_hand(|stream| {
+fn an_upgrade_opens_a_tunnel() {
+    let (at, server) = serve_once(|stream| {
         let mut reader = BufReader::new(stream);
         let lines = head(&mut reader);
         assert!(lines.iter().any(|line| line.eq_ignore_ascii_case("upgrade: echo")), "{lines:?}");
-        // The first words of the new protocol come with the answer.
+        // The first bytes of the new protocol follow the response at once.
         reader.get_mut().write_all(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: echo\r\nConnection: upgrade\r\n\r\nhello ").unwrap();
-        let mut said = String::new();
-        reader.read_to_string(&mut said).unwrap();
-        reader.get_mut().write_all(said.to_uppercase().as_bytes()).unwrap();
+        let mut received = String::new();
+        reader.read_to_string(&mut received).unwrap();
+        reader.get_mut().write_all(received.to_uppercase().as_bytes()).unwrap();
     });
-    let cache = before(at, |_| {});
+    let cache = cache_for(at, |_| {});
     let mut client = BufReader::new(connect(cache.addresses()[0]));
     client.get_mut().write_all(b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\n").unwrap();
     let lines = head(&mut client);
     assert!(lines[0].starts_with("HTTP/1.1 101") && lines.iter().any(|line| line.eq_ignore_ascii_case("upgrade: echo")), "{lines:?}");
     client.get_mut().write_all(b"world").unwrap();
     client.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
-    let mut said = String::new();
-    client.read_to_string(&mut said).unwrap();
-    assert_eq!(said, "hello WORLD");
+    let mut received = String::new();
+    client.read_to_string(&mut received).unwrap();
+    assert_eq!(received, "hello WORLD");
     server.join().unwrap();
-    eventually("it is counted", || cache.stats().tunnels == 1 && cache.stats().raw_bytes == 16);
+    eventually("the tunnel is not counted", || cache.stats().tunnels == 1 && cache.stats().raw_bytes == 16);
 }
 
 #[test]
-fn an_explicit_proxy_is_asked_for_whole_uris_and_tunnels() {
-    let origin = Origin::start(|request| answer(200, &[("cache-control", "max-age=60")], Steps::all(request.uri().to_string())));
-    let (cache, client) = (before(origin.address, |_| {}), Client::new());
+fn an_explicit_proxy_takes_absolute_uris_and_connect() {
+    let origin = TestOrigin::start(|request| answer(200, &[("cache-control", "max-age=60")], ScriptedBody::all(request.uri().to_string())));
+    let (cache, client) = (cache_for(origin.address, |_| {}), TestClient::new());
     let at = cache.addresses()[1];
     let whole = client.get(at, &format!("http://{}/x?y", origin.address), &[]);
-    assert_eq!((whole.status, &whole.body[..]), (200, &b"/x?y"[..]), "the server is asked for the path");
+    assert_eq!((whole.status, &whole.body[..]), (200, &b"/x?y"[..]), "the server gets the path");
     let path_only = client.get(at, "/x", &[]);
     assert!(path_only.status == 400 && String::from_utf8_lossy(&path_only.body).contains("this is a proxy"), "{path_only:?}");
     assert_eq!(client.get(at, "ftp://a.example/", &[]).status, 400);
@@ -226,38 +230,38 @@ fn an_explicit_proxy_is_asked_for_whole_uris_and_tunnels() {
     write!(tunnel.get_mut(), "CONNECT {} HTTP/1.1\r\nHost: a\r\n\r\n", origin.address).unwrap();
     assert!(head(&mut tunnel)[0].starts_with("HTTP/1.1 200"));
     write!(tunnel.get_mut(), "GET /inside HTTP/1.0\r\n\r\n").unwrap();
-    let mut said = String::new();
-    tunnel.read_to_string(&mut said).unwrap();
-    assert!(said.ends_with("\r\n\r\n/inside"), "{said}");
-    // Not where it is known already where connections go.
+    let mut received = String::new();
+    tunnel.read_to_string(&mut received).unwrap();
+    assert!(received.ends_with("\r\n\r\n/inside"), "{received}");
+    // A listener with a fixed destination refuses CONNECT.
     let mut other = BufReader::new(connect(cache.addresses()[0]));
     write!(other.get_mut(), "CONNECT {} HTTP/1.1\r\nHost: a\r\n\r\n", origin.address).unwrap();
     assert!(head(&mut other)[0].starts_with("HTTP/1.1 405"));
 }
 
-/// RFC 9112 §3.2.1: a target without a path is asked for as `/`, with its query.
+/// RFC 9112 §3.2.1: an empty path is forwarded as `/`, with the query.
 #[test]
-fn a_query_without_a_path_stays() {
-    let origin = Origin::start(|request| answer(200, &[("cache-control", "max-age=60")], Steps::all(request.uri().to_string())));
-    let (cache, client) = (before(origin.address, |_| {}), Client::new());
+fn a_query_without_a_path_is_forwarded() {
+    let origin = TestOrigin::start(|request| answer(200, &[("cache-control", "max-age=60")], ScriptedBody::all(request.uri().to_string())));
+    let (cache, client) = (cache_for(origin.address, |_| {}), TestClient::new());
     for (target, asked) in [("?q=1", "/?q=1"), ("", "/"), ("?", "/?"), ("/?q=1", "/?q=1")] {
         let mut stream = connect(cache.addresses()[1]);
         let host = origin.address;
         write!(stream, "GET http://{host}{target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
-        let mut said = String::new();
-        stream.read_to_string(&mut said).unwrap();
-        assert!(said.ends_with(&format!("\r\n\r\n{asked}")), "{target:?}: {said}");
+        let mut received = String::new();
+        stream.read_to_string(&mut received).unwrap();
+        assert!(received.ends_with(&format!("\r\n\r\n{asked}")), "{target:?}: {received}");
     }
-    // Both spellings are one resource.
-    assert!(client.get(cache.addresses()[1], &format!("http://{}/?q=1", origin.address), &[]).is("hit"));
+    // Both spellings are the same resource.
+    assert!(client.get(cache.addresses()[1], &format!("http://{}/?q=1", origin.address), &[]).cache_status_contains("hit"));
 }
 
 #[test]
-fn a_request_that_comes_back_is_stopped() {
-    let (cache, client) = (before("127.0.0.1:1".parse().unwrap(), |_| {}), Client::new());
+fn request_loops_are_detected() {
+    let (cache, client) = (cache_for("127.0.0.1:1".parse().unwrap(), |_| {}), TestClient::new());
     let at = cache.addresses()[1];
     let reply = client.get(at, &format!("http://{at}/"), &[]);
-    // Sent to itself it comes without a host to go to; whole, it would come round.
+    // The request that the proxy sends to itself has no absolute URI. A loop shows in `Via`.
     assert_eq!(reply.status, 400, "{reply:?}");
     let via = reply.field("via").to_string();
     let own = reply.field("cache-status").split(';').next().unwrap().to_string();
@@ -266,12 +270,12 @@ fn a_request_that_comes_back_is_stopped() {
 }
 
 #[test]
-fn requests_that_are_counted_end_where_they_are_to() {
-    let origin = Origin::start(|request| {
+fn max_forwards_is_counted_down() {
+    let origin = TestOrigin::start(|request| {
         let left = request.headers().get("max-forwards").map_or("none", |value| value.to_str().unwrap());
-        answer(200, &[], Steps::all(left.to_string()))
+        answer(200, &[], ScriptedBody::all(left.to_string()))
     });
-    let (cache, client) = (before(origin.address, |_| {}), Client::new());
+    let (cache, client) = (cache_for(origin.address, |_| {}), TestClient::new());
     let ask = |method, left| client.ask(cache.addresses()[0], request(method, "/", &[("max-forwards", left)]));
     assert_eq!(ask("OPTIONS", "3").body, b"2");
     assert_eq!((ask("OPTIONS", "0").status, ask("TRACE", "0").status), (200, 405));
@@ -280,10 +284,14 @@ fn requests_that_are_counted_end_where_they_are_to() {
 
 #[test]
 fn http_2_in_clear_text() {
-    let origin = Origin::start(|request| {
-        answer(200, &[("cache-control", "max-age=60"), ("connection", "x"), ("x", "1")], Steps::all(request.uri().path().to_string()))
+    let origin = TestOrigin::start(|request| {
+        answer(
+            200,
+            &[("cache-control", "max-age=60"), ("connection", "x"), ("x", "1")],
+            ScriptedBody::all(request.uri().path().to_string()),
+        )
     });
-    let (cache, client) = (before(origin.address, |_| {}), Client::new());
+    let (cache, client) = (cache_for(origin.address, |_| {}), TestClient::new());
     let at = cache.addresses()[0];
     client.wait(async {
         let stream = tokio::net::TcpStream::connect(at).await.unwrap();
@@ -307,30 +315,30 @@ fn http_2_in_clear_text() {
         }
     });
     assert_eq!(origin.count(), 10);
-    // What HTTP/2 has brought is good for HTTP/1.1.
-    assert!(client.get(at, "/3", &[]).is("hit"));
+    // A response fetched over HTTP/2 answers requests of HTTP/1.1.
+    assert!(client.get(at, "/3", &[]).cache_status_contains("hit"));
 }
 
 #[test]
-fn what_is_held_is_forwarded_when_it_is_whole() {
+fn held_messages_are_forwarded_when_complete() {
     let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
     let waits = gate.clone();
-    let origin = Origin::start(move |request| {
-        let last = if request.uri().path() == "/breaks" { Step::Break } else { Step::Send(b"b".to_vec()) };
-        let steps = vec![Step::Send(b"a".to_vec()), Step::Gate(waits.clone()), last];
-        answer(200, &[("cache-control", "max-age=60")], Steps::new(steps, None))
+    let origin = TestOrigin::start(move |request| {
+        let last = if request.uri().path() == "/breaks" { BodyStep::Abort } else { BodyStep::Send(b"b".to_vec()) };
+        let steps = vec![BodyStep::Send(b"a".to_vec()), BodyStep::Gate(waits.clone()), last];
+        answer(200, &[("cache-control", "max-age=60")], ScriptedBody::new(steps, None))
     });
-    let (cache, client) = (before(origin.address, |config| config.hold = true), Client::new());
+    let (cache, client) = (cache_for(origin.address, |config| config.hold = true), TestClient::new());
     let mut early = connect(cache.addresses()[0]);
     early.write_all(b"GET /whole HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    eventually("its first half has come", || cache.stats().origin_bytes == 1);
+    eventually("the first half is not received", || cache.stats().origin_bytes == 1);
     early.set_nonblocking(true).unwrap();
-    assert_eq!(early.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "nothing goes on before the rest");
+    assert_eq!(early.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "nothing is sent before the body is complete");
     gate.add_permits(1);
     early.set_nonblocking(false).unwrap();
     let lines = head(&mut BufReader::new(early));
-    assert!(lines.iter().any(|line| line.eq_ignore_ascii_case("content-length: 2")), "its length is known by then: {lines:?}");
+    assert!(lines.iter().any(|line| line.eq_ignore_ascii_case("content-length: 2")), "the length is known by then: {lines:?}");
     gate.add_permits(1);
     let broken = client.get(cache.addresses()[0], "/breaks", &[]);
-    assert_eq!(broken.status, 502, "instead of half of it");
+    assert_eq!(broken.status, 502, "not half of the response");
 }

@@ -1,9 +1,8 @@
-//! Programs in the place of picture workers that die, say nothing or say nonsense: each costs one
-//! picture, which passes unchanged.
+//! Faulty picture workers: each failure makes one picture pass unchanged.
 
 use crate::{
     common::*,
-    forms::{photograph, serve_pictures},
+    transformations::{photograph, serve_pictures},
 };
 use cache::{Cache, WorkerProgram};
 use std::{
@@ -13,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-/// A program of shell commands, which have the socket as standard input.
+/// A shell script with these commands. Their standard input is the socket.
 fn program(directory: &Path, commands: &str) -> PathBuf {
     let path = directory.join("worker");
     fs::write(&path, format!("#!/bin/sh\n{commands}\n")).unwrap();
@@ -21,19 +20,19 @@ fn program(directory: &Path, commands: &str) -> PathBuf {
     path
 }
 
-fn with_worker(origin: &Origin, program: PathBuf, timeout: Duration) -> Cache {
-    before(origin.address, |config| {
+fn with_worker(origin: &TestOrigin, program: PathBuf, timeout: Duration) -> Cache {
+    cache_for(origin.address, |config| {
         config.picture_worker = WorkerProgram { program, arguments: Vec::new() };
         config.picture_timeout = timeout;
     })
 }
 
-/// Asks for three pictures, of which each must pass unchanged.
+/// Requests three pictures, each of which must pass unchanged.
 fn all_pass_unchanged(commands: &str, timeout: Duration) {
     let directory = tempfile::tempdir().unwrap();
     let original = photograph(200, 150);
     let origin = serve_pictures(&original);
-    let (cache, client) = (with_worker(&origin, program(directory.path(), commands), timeout), Client::new());
+    let (cache, client) = (with_worker(&origin, program(directory.path(), commands), timeout), TestClient::new());
     for path in ["/1", "/2", "/3"] {
         let reply = client.get(cache.addresses()[0], path, &[("accept", "image/webp,*/*")]);
         assert!(reply.whole && reply.body == original, "{commands}: {path}");
@@ -44,7 +43,7 @@ fn all_pass_unchanged(commands: &str, timeout: Duration) {
 }
 
 const LONG: Duration = Duration::from_secs(60);
-/// A worker that is ready for pictures, and its answer to the first.
+/// Commands of a worker: sends its hello and reads the first request header. Its reply follows.
 const READY: &str = r"printf 'tandem1\001' >&0; head -c 8 >/dev/null;";
 
 #[test]
@@ -53,11 +52,11 @@ fn workers_that_do_not_start() {
     all_pass_unchanged("printf 'HTTP/1.1 200 OK' >&0; sleep 60", LONG);
     let original = photograph(200, 150);
     let origin = serve_pictures(&original);
-    let (cache, client) = (with_worker(&origin, "/nonexistent".into(), LONG), Client::new());
+    let (cache, client) = (with_worker(&origin, "/nonexistent".into(), LONG), TestClient::new());
     for _ in 0..2 {
         assert!(client.get(cache.addresses()[0], "/", &[]).body == original);
     }
-    // It is not the picture's fault: it is tried again.
+    // The picture is not the cause: it is tried again.
     assert_eq!(cache.stats().pictures_failed, 2);
 }
 
@@ -73,23 +72,23 @@ fn workers_that_hang() {
 }
 
 #[test]
-fn workers_that_say_nonsense() {
-    // Neither a code of theirs, nor a length within bounds, nor a picture.
+fn workers_that_violate_the_protocol() {
+    // An unknown code, a length out of bounds, no picture.
     all_pass_unchanged(&format!("{READY} cat /dev/zero >&0"), LONG);
     all_pass_unchanged(&format!(r"{READY} printf '\001\000\000\000\377\377\377\377' >&0; cat /dev/zero >&0"), LONG);
     all_pass_unchanged(&format!(r"{READY} printf '\001\000\000\000\014\000\000\000<script></sc' >&0; sleep 600"), LONG);
-    // Half an answer.
+    // Half a reply.
     all_pass_unchanged(&format!(r"{READY} printf '\001\000\000\000\014\000\000\000RIFF' >&0; exit 0"), LONG);
 }
 
 #[test]
-fn the_same_process_makes_one_picture_after_another() {
+fn a_worker_process_is_reused() {
     let original = photograph(200, 150);
     let origin = serve_pictures(&original);
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("log");
     let starts = format!("echo started >> {}; exec {} $*", log.display(), picture_worker().program.display());
-    let (cache, client) = (with_worker(&origin, program(directory.path(), &starts), LONG), Client::new());
+    let (cache, client) = (with_worker(&origin, program(directory.path(), &starts), LONG), TestClient::new());
     for number in 0..10 {
         let reply = client.get(cache.addresses()[0], &format!("/{number}"), &[]);
         assert!(reply.body.len() * 3 < original.len());

@@ -1,8 +1,8 @@
-//! What a process in the picture workers' sandbox can still do. The tests start this program again,
-//! which enters the sandbox as a picture worker does and then makes one attempt, as a decoder that
-//! has been taken over would.
+//! What a process in the sandbox of the picture workers can still do. The tests run this program
+//! again: it enters the sandbox as a picture worker does, then makes one attempt, as a compromised
+//! decoder would.
 
-use cache::picture_worker::sandbox::{Limits, Protections, enter};
+use cache::picture_worker::sandbox::{Protections, SandboxLimits, enter};
 use rustix::{
     fs::{Mode, OFlags, open},
     net::{AddressFamily, SocketType},
@@ -16,20 +16,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Names the attempt, for [`in_the_sandbox`].
+/// Environment variable with the attempt, for [`attempt_in_the_sandbox`].
 const ATTEMPT: &str = "SANDBOX_TEST_ATTEMPT";
-/// Exit statuses of an attempt; with others the test harness has failed.
+/// Exit statuses of an attempt; others mean that the test harness has failed.
 const DONE: i32 = 40;
 const REFUSED: i32 = 41;
 const SIGSYS: i32 = 31;
 const SIGKILL: i32 = 9;
 const MIB: usize = 1 << 20;
 
-/// Makes the attempt that the environment names. Alone it does nothing.
+/// Makes the attempt that the environment names. Without one it does nothing.
 #[test]
-fn in_the_sandbox() {
+fn attempt_in_the_sandbox() {
     let Ok(attempt) = env::var(ATTEMPT) else { return };
-    let limits = Limits { memory: 64 << 20, cpu_seconds: 1 };
+    let limits = SandboxLimits { memory: 64 << 20, cpu_seconds: 1 };
     let outside = attempt.strip_prefix("outside: ");
     if outside.is_none() {
         let Protections { filtered } = enter(limits).unwrap_or_else(|why| panic!("{why}"));
@@ -60,14 +60,14 @@ fn parent() -> i32 {
 #[allow(unsafe_code)]
 fn executable_memory() -> bool {
     let (length, protection) = (4096, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC);
-    // SAFETY: a new mapping without a wanted address touches no other memory.
+    // SAFETY: a new mapping at an address that the kernel chooses affects no other memory.
     let mapped = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
     mapped != libc::MAP_FAILED
 }
 
 fn attempt(what: &str) -> ExitStatus {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", "in_the_sandbox", "--nocapture"]).env(ATTEMPT, what);
+    command.args(["--exact", "attempt_in_the_sandbox", "--nocapture"]).env(ATTEMPT, what);
     command.env("SANDBOX_TEST_PARENT", std::process::id().to_string());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap()
 }
@@ -76,14 +76,14 @@ fn attempt(what: &str) -> ExitStatus {
 fn skip(test: &str) -> bool {
     let has = cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) && rustix::thread::secure_computing_mode().is_ok();
     if !has {
-        testing::skipped(test, &"there is no filter of system calls here");
+        testing::skipped(test, &"system calls cannot be filtered here");
     }
     !has
 }
 
 #[test]
-fn what_a_decoder_needs_none_of_ends_the_process() {
-    if skip("what_a_decoder_needs_none_of_ends_the_process") {
+fn forbidden_system_calls_kill_the_process() {
+    if skip("forbidden_system_calls_kill_the_process") {
         return;
     }
     for what in ["open", "socket", "fork", "signal", "thread", "executable memory"] {
@@ -93,18 +93,18 @@ fn what_a_decoder_needs_none_of_ends_the_process() {
 }
 
 #[test]
-fn it_leaves_memory_and_time_within_bounds() {
-    if skip("it_leaves_memory_and_time_within_bounds") {
+fn memory_and_time_are_limited() {
+    if skip("memory_and_time_are_limited") {
         return;
     }
     assert_eq!(attempt("nothing").code(), Some(DONE));
     assert_eq!(attempt("memory").code(), Some(DONE));
     assert_eq!(attempt("outside: much memory").code(), Some(DONE));
     assert_eq!(attempt("much memory").code(), Some(REFUSED));
-    assert_eq!(attempt("spin").signal(), Some(SIGKILL), "it has a second of processor time");
+    assert_eq!(attempt("spin").signal(), Some(SIGKILL), "the limit is a second of processor time");
 }
 
-/// A real worker, as the kernel shows it.
+/// A real worker, as the kernel reports it.
 #[test]
 fn a_worker_has_no_privileges() {
     use std::os::{fd::OwnedFd, unix::net::UnixStream};
@@ -132,11 +132,11 @@ fn a_worker_has_no_privileges() {
         assert!(field("Uid").split_whitespace().all(|id| id == "65534"), "{status}");
         assert_eq!((field("Groups").as_str(), field("CapBnd").as_str()), ("", "0000000000000000"));
     }
-    // It ends with its socket.
+    // It ends when its socket is closed.
     drop(ours);
     let begun = Instant::now();
     while worker.try_wait().unwrap().is_none() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it lives on without its socket");
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not end without its socket");
         thread::sleep(Duration::from_millis(5));
     }
     assert!(worker.wait().unwrap().success());

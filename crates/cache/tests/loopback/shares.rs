@@ -1,4 +1,4 @@
-//! Shares: what one client can take of the cache, and that others are served meanwhile.
+//! The share of the cache that one client can use. Other clients are served meanwhile.
 
 use crate::common::*;
 use cache::Cache;
@@ -15,8 +15,8 @@ use std::{
     time::Duration,
 };
 
-/// A server that sends endless answers, and the number of open connections to it.
-fn endless() -> (SocketAddr, Arc<AtomicUsize>) {
+/// A server that sends endless responses, and the number of open connections to it.
+fn endless_server() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (at, open) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
     let count = open.clone();
@@ -45,9 +45,9 @@ fn endless() -> (SocketAddr, Arc<AtomicUsize>) {
     (at, open)
 }
 
-/// Opens HTTP/2 connections with receive windows of zero and makes requests on them. The tasks hold
-/// the answers until they are aborted.
-fn stuck(client: &Client, at: SocketAddr, connections: usize, streams: usize) -> Vec<tokio::task::JoinHandle<()>> {
+/// Opens HTTP/2 connections with receive windows of zero and sends requests on them. The tasks hold
+/// the responses until they are aborted.
+fn stalled_requests(client: &TestClient, at: SocketAddr, connections: usize, streams: usize) -> Vec<tokio::task::JoinHandle<()>> {
     let mut held = Vec::new();
     for connection in 0..connections {
         let sender = client.wait(async {
@@ -62,7 +62,7 @@ fn stuck(client: &Client, at: SocketAddr, connections: usize, streams: usize) ->
             let (mut sender, path) = (sender.clone(), format!("http://{at}/{connection}/{stream}"));
             held.push(client.start(async move {
                 let answer = sender.send_request(request("GET", &path, &[])).await;
-                // The answer is never read.
+                // The body is never read.
                 std::future::pending::<()>().await;
                 drop(answer);
             }));
@@ -71,7 +71,7 @@ fn stuck(client: &Client, at: SocketAddr, connections: usize, streams: usize) ->
     held
 }
 
-/// Waits until a number has stopped growing.
+/// Waits until a number stops growing, and returns it.
 fn settled(number: impl Fn() -> usize) -> usize {
     let mut last = number();
     for _ in 0..50 {
@@ -86,10 +86,10 @@ fn settled(number: impl Fn() -> usize) -> usize {
 }
 
 #[test]
-fn one_client_takes_its_share_of_servers_and_no_more() {
-    let (origin, open) = endless();
-    let (cache, hostile, honest) = (before(origin, |_| {}), Client::new(), Client::new());
-    let held = stuck(&hostile, cache.addresses()[0], 4, 100);
+fn connections_to_servers_are_limited_per_client() {
+    let (origin, open) = endless_server();
+    let (cache, hostile, honest) = (cache_for(origin, |_| {}), TestClient::new(), TestClient::new());
+    let held = stalled_requests(&hostile, cache.addresses()[0], 4, 100);
     let servers = settled(|| open.load(Ordering::SeqCst));
     eprintln!("{servers} connections to servers for one client; {:?}", cache.stats());
     assert!(servers <= 64, "{servers} connections to servers for one client");
@@ -98,78 +98,79 @@ fn one_client_takes_its_share_of_servers_and_no_more() {
         let reply = honest.get_from([127, 0, 0, 2], cache.addresses()[0], "/short", &[]);
         assert!(reply.status == 200 && reply.body == b"short", "{reply:?}");
     }
-    // Its connections to servers end with it.
+    // Its connections to servers are closed with its own.
     held.iter().for_each(tokio::task::JoinHandle::abort);
     drop(hostile);
     eventually("connections to servers stay open", || open.load(Ordering::SeqCst) <= 10);
 }
 
-/// A connection from 127.0.0.1 that has made a request. It reads the answer only if the test does.
-fn asking(at: SocketAddr, path: &str) -> TcpStream {
+/// A connection from 127.0.0.1 on which a request has been sent. The response is read only by the
+/// test.
+fn connection_with_request(at: SocketAddr, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(at).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     stream
 }
 
-/// A cache that bounds each client to four requests at once.
-fn small(origin: SocketAddr, wait: Duration) -> Cache {
-    before(origin, |config| {
+/// A cache with room for four requests of each client at a time.
+fn small_cache(origin: SocketAddr, wait: Duration) -> Cache {
+    cache_for(origin, |config| {
         config.memory = units::Bytes(1 << 20);
         config.connect_timeout = wait;
     })
 }
 
 #[test]
-fn requests_beyond_a_share_are_told_to_come_later() {
-    let (origin, open) = endless();
-    let (cache, client) = (small(origin, Duration::from_millis(200)), Client::new());
+fn requests_beyond_a_share_get_503() {
+    let (origin, open) = endless_server();
+    let (cache, client) = (small_cache(origin, Duration::from_millis(200)), TestClient::new());
     let at = cache.addresses()[0];
-    let mut held: Vec<_> = (0..3).map(|_| asking(at, "/")).collect();
-    eventually("they are asked for", || open.load(Ordering::SeqCst) == 3);
-    // More than the rest of the share is refused, after it has waited.
-    held.extend((0..3).map(|_| asking(at, "/")));
+    let mut held: Vec<_> = (0..3).map(|_| connection_with_request(at, "/")).collect();
+    eventually("the server gets no requests", || open.load(Ordering::SeqCst) == 3);
+    // What exceeds the share is refused, after it has waited.
+    held.extend((0..3).map(|_| connection_with_request(at, "/")));
     let refused = client.get(at, "/short", &[]);
-    assert!(refused.status == 503 && refused.field("retry-after") == "5" && refused.is("detail=refused"), "{refused:?}");
-    assert!(String::from_utf8_lossy(&refused.body).contains("ask again later") && cache.stats().waited > 0, "{refused:?}");
+    assert!(refused.status == 503 && refused.field("retry-after") == "5" && refused.cache_status_contains("detail=refused"), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.body).contains("try again later") && cache.stats().waited > 0, "{refused:?}");
     assert!(open.load(Ordering::SeqCst) <= 4);
     // Another client has its own share.
     let served = client.get_from([127, 0, 0, 2], at, "/short", &[]);
     assert!(served.status == 200 && served.body == b"short", "{served:?}");
     drop(held);
-    eventually("the share is not given back", || client.get(at, "/short", &[]).status == 200);
+    eventually("the share is not returned", || client.get(at, "/short", &[]).status == 200);
     eventually("something stays reserved", || cache.stats().reserved_bytes == 0);
 }
 
 #[test]
 fn requests_beyond_a_share_wait_for_their_turn() {
-    let (origin, open) = endless();
-    let (cache, client) = (small(origin, PATIENCE), Client::new());
+    let (origin, open) = endless_server();
+    let (cache, client) = (small_cache(origin, DEADLINE), TestClient::new());
     let at = cache.addresses()[0];
-    let held: Vec<_> = (0..6).map(|_| asking(at, "/")).collect();
-    eventually("they wait", || cache.stats().waited > 0 && open.load(Ordering::SeqCst) >= 3);
+    let held: Vec<_> = (0..6).map(|_| connection_with_request(at, "/")).collect();
+    eventually("no request waits", || cache.stats().waited > 0 && open.load(Ordering::SeqCst) >= 3);
     let waits = client.spawn(at, request("GET", "/short", &[]));
-    eventually("it waits", || cache.stats().waited > 2);
+    eventually("the request does not wait", || cache.stats().waited > 2);
     drop(held);
     let served = client.wait(waits).unwrap();
     assert!(served.status == 200 && served.body == b"short", "{served:?}");
 }
 
 #[test]
-fn idle_connections_to_servers_give_way() {
-    let (origin, open) = endless();
-    let cache = small(origin, PATIENCE);
-    // Each keeps its connection to the server after its answer. The share has room for eight of
+fn idle_connections_to_servers_are_closed_for_requests() {
+    let (origin, open) = endless_server();
+    let cache = small_cache(origin, DEADLINE);
+    // Each client connection keeps its connection to the server. The share has room for eight of
     // them.
     let mut kept = Vec::new();
     for _ in 0..20 {
-        let mut stream = asking(cache.addresses()[0], "/short");
-        let mut said = Vec::new();
-        while !said.ends_with(b"\r\n\r\nshort") {
+        let mut stream = connection_with_request(cache.addresses()[0], "/short");
+        let mut received = Vec::new();
+        while !received.ends_with(b"\r\n\r\nshort") {
             let mut part = [0; 1024];
             let length = stream.read(&mut part).unwrap();
-            said.extend_from_slice(&part[..length]);
-            assert!(length > 0 && said.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&said));
+            received.extend_from_slice(&part[..length]);
+            assert!(length > 0 && received.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&received));
         }
         kept.push(stream);
     }
@@ -177,8 +178,8 @@ fn idle_connections_to_servers_give_way() {
     assert!(cache.stats().reserved_bytes <= 256 << 10);
 }
 
-/// A server that speaks first, and without end.
-fn talking() -> SocketAddr {
+/// A server that sends first, and without end.
+fn flooding_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -192,30 +193,30 @@ fn talking() -> SocketAddr {
 
 #[test]
 fn connections_that_are_not_http_leave_half_to_requests() {
-    let (talking, (origin, _)) = (talking(), endless());
-    let cache = before(talking, |config| {
+    let (talking, (origin, _)) = (flooding_server(), endless_server());
+    let cache = cache_for(talking, |config| {
         config.memory = units::Bytes(4 << 20);
-        config.raw = cache::Raw::Stream;
+        config.raw = cache::RawMode::Stream;
         config.connect_timeout = Duration::from_millis(500);
     });
-    // Their clients read nothing. Half of the share is 128 KiB: four pieces.
+    // The clients read nothing. Half of the share is 128 KiB: four reads.
     let mut held: Vec<_> = (0..20).map(|_| TcpStream::connect(cache.addresses()[0]).unwrap()).collect();
-    eventually("what is not taken is not counted", || cache.stats().reserved_bytes == 128 << 10);
+    eventually("unread bytes are not reserved", || cache.stats().reserved_bytes == 128 << 10);
     thread::sleep(Duration::from_millis(200));
     assert!(cache.stats().reserved_bytes <= 128 << 10, "{:?}", cache.stats());
-    let served = Client::new().get(cache.addresses()[1], &format!("http://{origin}/short"), &[]);
+    let served = TestClient::new().get(cache.addresses()[1], &format!("http://{origin}/short"), &[]);
     assert!(served.status == 200 && served.body == b"short", "{served:?}");
-    // Those without a reservation go on, too.
+    // Connections without a reservation make progress too.
     for stream in &mut held {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
         std::io::copy(&mut stream.take(20 << 20), &mut std::io::sink()).unwrap();
     }
     drop(held);
     eventually("something stays reserved", || cache.stats().reserved_bytes == 0);
 }
 
-/// A picture that takes a while to be made smaller.
-fn drawing() -> Vec<u8> {
+/// A picture whose transcoding takes a while.
+fn slow_picture() -> Vec<u8> {
     let (width, height) = (1400_u32, 1000_u32);
     let pixels: Vec<u8> =
         (0..width * height).flat_map(|at| [(at % width / 6) as u8, (at / width / 4) as u8, (at.wrapping_mul(at) % 97) as u8]).collect();
@@ -225,15 +226,16 @@ fn drawing() -> Vec<u8> {
 }
 
 #[test]
-fn pictures_of_one_client_do_not_delay_anothers() {
-    let png = drawing();
-    let origin =
-        Origin::start(move |_| answer(200, &[("cache-control", "max-age=60"), ("content-type", "image/png")], Steps::all(png.clone())));
-    let (cache, busy, other) = (before(origin.address, |_| {}), Client::new(), Client::new());
+fn pictures_of_one_client_do_not_delay_those_of_another() {
+    let png = slow_picture();
+    let origin = TestOrigin::start(move |_| {
+        answer(200, &[("cache-control", "max-age=60"), ("content-type", "image/png")], ScriptedBody::all(png.clone()))
+    });
+    let (cache, busy, other) = (cache_for(origin.address, |_| {}), TestClient::new(), TestClient::new());
     let at = cache.addresses()[0];
     let ask = |path: &str| request("GET", path, &[("accept", "image/webp")]);
     let asked: Vec<_> = (0..8).map(|number| busy.spawn(at, ask(&format!("/{number}")))).collect();
-    eventually("all of them have come", || origin.count() == 8 && cache.stats().pictures >= 1);
+    eventually("not all requests have arrived", || origin.count() == 8 && cache.stats().pictures >= 1);
     let reply = other.ask_from([127, 0, 0, 2], at, ask("/other"));
     let made = cache.stats().pictures;
     eprintln!("{made} pictures made until the other client had its own");
@@ -247,18 +249,19 @@ fn pictures_of_one_client_do_not_delay_anothers() {
 
 #[test]
 fn pictures_beyond_the_bound_pass_unchanged() {
-    let png = drawing();
+    let png = slow_picture();
     let sent = png.clone();
-    let origin =
-        Origin::start(move |_| answer(200, &[("cache-control", "max-age=60"), ("content-type", "image/png")], Steps::all(sent.clone())));
-    let (cache, client) = (before(origin.address, |_| {}), Client::new());
+    let origin = TestOrigin::start(move |_| {
+        answer(200, &[("cache-control", "max-age=60"), ("content-type", "image/png")], ScriptedBody::all(sent.clone()))
+    });
+    let (cache, client) = (cache_for(origin.address, |_| {}), TestClient::new());
     let ask = |number: usize| request("GET", &format!("/{number}"), &[("accept", "image/webp")]);
     let asked: Vec<_> = (0..30).map(|number| client.spawn(cache.addresses()[0], ask(number))).collect();
-    let replies: Vec<Reply> = asked.into_iter().map(|one| client.wait(one).unwrap()).collect();
+    let replies: Vec<TestReply> = asked.into_iter().map(|one| client.wait(one).unwrap()).collect();
     let unchanged = replies.iter().filter(|reply| reply.field("content-type") == "image/png").count();
     eprintln!("{unchanged} of 30 pictures unchanged");
     assert!(unchanged > 0 && unchanged < 30, "{unchanged} of 30 pictures unchanged");
     assert!(replies.iter().all(|reply| reply.status == 200 && (reply.field("content-type") == "image/webp" || reply.body == png)));
-    // A picture that was skipped is made when it is asked for again.
-    eventually("it is never made", || client.ask(cache.addresses()[0], ask(29)).field("content-type") == "image/webp");
+    // A picture that was skipped is transcoded when it is requested again.
+    eventually("the picture is never transcoded", || client.ask(cache.addresses()[0], ask(29)).field("content-type") == "image/webp");
 }
