@@ -6,7 +6,7 @@ use crate::{
     run,
 };
 use clap::Args;
-use experiments::advise::{self, Advice, Advisor, Aim, Bound, Finding, Verdict, Way};
+use papers::advise::{self, Advice, Advisor, Aim, Bound, Finding, Verdict, Way};
 use outcome::{Engine, Outcome};
 use scenario::{Assignment, Variant};
 use std::path::PathBuf;

@@ -5,7 +5,7 @@ use crate::{
     answer::{self, Manner, Question},
 };
 use clap::{Args, builder::NonEmptyStringValueParser};
-use experiments::{
+use papers::{
     ALIKE, BOUNDED, Claim, Entry, Experiment, Judgement, Line, Mean, Model, Origin, PaperError, Part, Player, Printed, Ratio, Row, Sheet,
     Verdict,
 };
@@ -57,14 +57,14 @@ impl From<PaperError> for Failure {
 impl Paper {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let Some(id) = &self.id else { return list(self.json) };
-        match experiments::Paper::find(id)? {
+        match papers::Paper::find(id)? {
             (paper, Entry::Experiment(experiment)) => self.experiment(id, &paper, &experiment),
             (paper, Entry::Model(model)) => self.model(id, &paper, &model),
         }
     }
 
     /// What equations answer by themselves.
-    fn model(&self, id: &str, paper: &experiments::Paper, model: &Model) -> Result<(), Failure> {
+    fn model(&self, id: &str, paper: &papers::Paper, model: &Model) -> Result<(), Failure> {
         let of_scenarios =
             [!self.on.is_empty(), self.seeds.is_some(), !self.case.is_empty(), self.series, !self.from.is_empty(), self.page.is_some()];
         if of_scenarios.contains(&true) {
@@ -86,7 +86,7 @@ impl Paper {
     }
 
     /// Scenarios, and what their outcomes say.
-    fn experiment(&self, id: &str, paper: &experiments::Paper, experiment: &Experiment) -> Result<(), Failure> {
+    fn experiment(&self, id: &str, paper: &papers::Paper, experiment: &Experiment) -> Result<(), Failure> {
         let players = match (&self.on[..], self.from.first()) {
             ([], None) => experiment.players(),
             ([], Some(_)) => experiment.on.clone(),
@@ -192,9 +192,9 @@ fn unanswered(player: Player, left_out: &[(String, String)]) -> Vec<String> {
 }
 
 fn list(json: bool) -> Result<(), Failure> {
-    let papers = experiments::papers()?;
+    let papers = papers::papers()?;
     if json {
-        let of = |paper: &experiments::Paper| -> Vec<serde_json::Value> {
+        let of = |paper: &papers::Paper| -> Vec<serde_json::Value> {
             let one = |(id, title, awaits): (&str, &str, Option<&str>)| {
                 serde_json::json!({
                     "id": format!("{}/{id}", paper.key), "title": title, "paper": paper.title, "authors": paper.authors, "awaits": awaits,
