@@ -2,7 +2,8 @@
 //!
 //! An outcome that is not valid counts nowhere: its figures are the machine's.
 
-use crate::{Bound, Experiment, Part, Printed, Variation};
+use crate::{Experiment, Part, Printed, Variation};
+use bound::Bound;
 use outcome::{Engine, Outcome, half_width};
 
 /// A mean over seeds.

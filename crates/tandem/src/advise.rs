@@ -5,8 +5,8 @@ use crate::{
     answer::{self, Manner, Question},
     run,
 };
+use advise::{Advice, Advisor, Aim, Bound, Finding, Verdict, Way};
 use clap::Args;
-use papers::advise::{self, Advice, Advisor, Aim, Bound, Finding, Verdict, Way};
 use outcome::{Engine, Outcome};
 use scenario::{Assignment, Variant};
 use std::path::PathBuf;

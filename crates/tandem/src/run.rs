@@ -115,7 +115,7 @@ impl Run {
         match name {
             EngineName::Sim => Box::new(sim::Sim::default()),
             EngineName::Theory => Box::new(theory::Theory),
-            EngineName::Bound => Box::new(papers::Bound),
+            EngineName::Bound => Box::new(bound::Bound),
             EngineName::Lab => {
                 let capture = self.pcap.as_ref().map(|directory| {
                     let case = if variant.case.is_empty() { String::new() } else { format!("-{}", variant.case) };
