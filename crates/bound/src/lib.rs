@@ -1,9 +1,13 @@
-//! The bound that fair sharing sets: how soon files can be through a bottleneck when packets of all flows take turns at it, a lost packet is
-//! known exactly one round trip after it was sent and goes first then, and nothing else ever holds a sender up but the handshake and the
-//! receiver's first window. No congestion controller is fair and sooner.
+//! The bound that fair sharing sets: how soon files can pass a bottleneck if the packets of all flows
+//! take turns, a lost packet is known exactly one round trip after it was sent and is retransmitted
+//! first, and a sender waits for nothing else than the handshake and the receiver's first window.
+//! No congestion controller is fair and faster.
 //!
-//! Unfair ones can have a lesser mean: equal files one after the other end a third sooner in the mean than all at once, with the last
-//! one at the same time. So means are compared together with the end of the last file and with fairness.
+//! Unfair ones can have a lower mean: equal files one after the other end a third sooner in the mean
+//! than all at once, and the last one at the same time. Means are therefore compared together with
+//! the end of the last file and with fairness.
+//!
+//! [`FairShareBound`] is an engine. It knows one bottleneck and its losses, no queues and no buffers.
 
 use link::{Losses, Time};
 use outcome::{Engine, EngineError, FlowOutcome, Outcome, Progress};
@@ -13,14 +17,15 @@ use units::{PKT, Span};
 
 /// Headers of a full packet: IPv4, and TCP with timestamps.
 const HEADERS: u64 = 52;
-/// A SYN's window is not scaled (RFC 7323 §2.2): no receiver can offer more for the first round trip.
+/// The window of a SYN is not scaled (RFC 7323 §2.2), so that no receiver can advertise more for the
+/// first round trip.
 const FIRST_WINDOW: u64 = 65_535;
 
-/// The engine that knows the bound of a scenario with one bottleneck.
+/// The engine that computes the bound of a scenario with one bottleneck.
 #[derive(Debug, Default, Clone, Copy)]
-pub struct Bound;
+pub struct FairShareBound;
 
-impl Engine for Bound {
+impl Engine for FairShareBound {
     fn name(&self) -> &'static str {
         "bound"
     }
@@ -30,33 +35,33 @@ impl Engine for Bound {
             return EngineError::cannot(
                 "bound",
                 "network",
-                "it knows of one bottleneck; the ideal split is theory's, with scheduler = \"fluid\"",
+                "it has one bottleneck; for the ideal split ask theory (--on theory) with scheduler = \"fluid\"",
             );
         }
         if !scenario.cross.is_empty() {
-            return EngineError::cannot("bound", "cross", "it knows of no other traffic than the flows");
+            return EngineError::cannot("bound", "cross", "it has no traffic but the flows");
         }
         if scenario.flows.iter().any(|flow| flow.bytes.is_none()) {
-            return EngineError::cannot("bound", "flow.bytes", "it tells when a flow ends, and one without a size does not");
+            return EngineError::cannot("bound", "flow.bytes", "it computes when flows end, and a flow without a size does not end");
         }
         if scenario.flows.iter().any(|flow| flow.window.is_some()) {
-            return EngineError::cannot("bound", "flow.window", "it knows no windows but the first");
+            return EngineError::cannot("bound", "flow.window", "it has no receive window but the first");
         }
         if scenario.flows.iter().any(|flow| flow.send_buffer.is_some()) {
-            return EngineError::cannot("bound", "flow.send_buffer", "its senders hold as much as the path does");
+            return EngineError::cannot("bound", "flow.send_buffer", "its senders have unlimited buffers");
         }
         if scenario.flows.iter().any(|flow| flow.fast_open) || scenario.splits.iter().any(|split| split.fast_open) {
-            return EngineError::cannot("bound", "flow.fast_open", "its flows begin with a handshake of the whole path");
+            return EngineError::cannot("bound", "flow.fast_open", "its flows begin with a handshake over the whole path");
         }
         if scenario.flows.iter().any(|flow| flow.offers.is_some()) {
-            return EngineError::cannot("bound", "flow.offers", "its flows have all they are to send at once");
+            return EngineError::cannot("bound", "flow.offers", "its flows have all of their data at the start");
         }
         if scenario.links.iter().any(|link| !link.changes.is_empty()) {
-            return EngineError::cannot("bound", "link.changes", "its links stay as they are");
+            return EngineError::cannot("bound", "link.changes", "its links do not change");
         }
         let bottleneck = scenario.bottleneck();
         if (0..).zip(&scenario.links).any(|(index, link)| index != bottleneck && link.loss.is_some()) {
-            return EngineError::cannot("bound", "link.loss", "it knows losses on the slowest link alone");
+            return EngineError::cannot("bound", "link.loss", "it has losses on the slowest link only");
         }
         Ok(())
     }
@@ -69,23 +74,23 @@ impl Engine for Bound {
     }
 }
 
-/// A flow on its way through.
+/// A flow through the bottleneck.
 #[derive(Debug)]
 struct Flow {
     spec: FlowSpec,
     /// Round trip of the leg that the bottleneck lies on.
     round_trip: Span,
-    /// When its first byte can be there.
+    /// When its first byte can reach the bottleneck.
     ready: Time,
-    /// Payload that has not been sent once.
+    /// Payload that has not been sent yet, bytes.
     left: u64,
-    /// Payload sent in the first round trip.
+    /// Payload sent in the first round trip, bytes.
     first_flight: u64,
-    /// When the first acknowledgement of data comes; none before anything was sent.
+    /// When the first acknowledgement of data arrives; none before data was sent.
     first_ack: Option<Time>,
-    /// Payload of lost packets, and when each loss is known.
+    /// Lost packets: when each loss is known, and the payload, bytes.
     lost: VecDeque<(Time, u64)>,
-    /// When the last byte so far is with the receiver.
+    /// When the last byte so far reaches the receiver.
     end: Time,
 }
 
@@ -94,12 +99,13 @@ struct Bottleneck {
     flows: Vec<Flow>,
     losses: Losses,
     rate: units::Rate,
-    /// From leaving the bottleneck's queue to the receiver.
+    /// Delay from the bottleneck's queue to the receiver.
     onward: Span,
-    /// When it can take the next packet.
+    /// When it can send the next packet.
     free: Time,
-    /// Whose turn it is.
+    /// Index of the flow whose turn it is.
     turn: usize,
+    /// IP bytes sent so far.
     carried: u64,
 }
 
@@ -114,7 +120,7 @@ impl Bottleneck {
             Flow {
                 spec,
                 round_trip,
-                // A handshake first.
+                // After the handshake.
                 ready: Time::default() + spec.start + path + access,
                 left: spec.bytes.map_or(0, |bytes| bytes.0),
                 first_flight: 0,
@@ -179,17 +185,17 @@ impl Bottleneck {
 }
 
 impl Flow {
-    /// When it next has something to send; none when all is through.
+    /// When it next has a packet to send; none if everything has been sent and nothing is lost.
     fn next(&self) -> Option<Time> {
-        let again = self.lost.front().map(|(known, _)| *known);
-        let fresh = (self.left > 0).then(|| match self.first_ack {
+        let retransmission = self.lost.front().map(|(known, _)| *known);
+        let new_data = (self.left > 0).then(|| match self.first_ack {
             Some(ack) if self.first_flight + PKT.0 - HEADERS > FIRST_WINDOW => ack,
             _ => self.ready,
         });
-        again.into_iter().chain(fresh).min()
+        retransmission.into_iter().chain(new_data).min()
     }
 
-    /// Takes the payload of the next packet: what was lost goes first.
+    /// Takes the payload of the next packet: retransmissions go first.
     fn take(&mut self, now: Time) -> u64 {
         if self.lost.front().is_some_and(|(known, _)| *known <= now) {
             return self.lost.pop_front().map_or(0, |(_, payload)| payload);
@@ -226,14 +232,14 @@ mod tests {
              [[split]]\nafter = 1\n[[flow]]\n{flows}\n"
         );
         let scenario = &ScenarioFile::parse(&text, "t").unwrap().variants(&[]).unwrap()[0].scenario;
-        Bound.run(scenario, 1, &()).unwrap()
+        FairShareBound.run(scenario, 1, &()).unwrap()
     }
 
-    /// 12 Mbit/s carry a full packet of 1448 bytes in a millisecond.
+    /// Payload of a full packet, which takes 1 ms at 12 Mbit/s.
     const SEGMENT: u64 = 1448;
 
     #[test]
-    fn one_flow_waits_for_its_first_window_and_then_for_the_link_alone() {
+    fn one_flow_waits_for_its_first_window_and_then_only_for_the_link() {
         let end = |segments: u64| play(&format!("bytes = \"{}B\"", segments * SEGMENT), "").flows[0].end_s.unwrap();
         // Handshake 0.802 s, one packet, 0.4 s on the way.
         assert!((end(1) - 1.203).abs() < 1e-9, "{}", end(1));
@@ -247,14 +253,14 @@ mod tests {
     fn flows_take_turns() {
         let outcome = play(&format!("count = 4\nbytes = \"{}B\"", 1000 * SEGMENT), "");
         let ends: Vec<f64> = outcome.flows.iter().map(|flow| flow.end_s.unwrap()).collect();
-        // Apart by one packet each.
+        // One packet after each other.
         assert!(ends.windows(2).all(|pair| (pair[1] - pair[0] - 0.001).abs() < 1e-9), "{ends:?}");
-        // Four first windows of 45 packets, silence until the first is acknowledged, then 3820 packets.
+        // Four first windows of 45 packets, a pause until the first ACK, then 3820 packets.
         assert!((ends[3] - (0.802 + 0.001 + 0.8 + 3.82 + 0.4)).abs() < 1e-9, "{ends:?}");
     }
 
     #[test]
-    fn a_loss_costs_its_packet_and_a_last_one_a_round_trip() {
+    fn a_loss_costs_a_packet_and_the_last_one_a_round_trip() {
         let clean = play(&format!("bytes = \"{}B\"", 5000 * SEGMENT), "");
         let lossy = play(&format!("bytes = \"{}B\"", 5000 * SEGMENT), "loss = { per_packet = 0.01 }");
         let later = lossy.completion_s().unwrap() - clean.completion_s().unwrap();
@@ -262,14 +268,14 @@ mod tests {
     }
 
     #[test]
-    fn what_it_does_not_know_it_says() {
+    fn a_flow_without_a_size_is_refused() {
         let text = "name = \"t\"\nduration = \"1s\"\n[[link]]\nrate = \"1Gbit\"\ndelay = \"1ms\"\n[[flow]]\n";
         let scenario = &ScenarioFile::parse(text, "t").unwrap().variants(&[]).unwrap()[0].scenario;
-        assert!(matches!(Bound.can_answer(scenario), Err(EngineError::CannotAnswer { .. })));
+        assert!(matches!(FairShareBound.can_answer(scenario), Err(EngineError::CannotAnswer { .. })));
     }
 
     proptest! {
-        /// No more than the link carries, and everything arrives.
+        /// It sends no more than the link carries, and every byte arrives.
         #[test]
         fn it_never_sends_more_than_the_link_carries(count in 1..20_u32, segments in 1..400_u64, p in 0.0..0.3) {
             let outcome = play(&format!("count = {count}\nbytes = \"{}B\"", segments * SEGMENT), &format!("loss = {{ per_packet = {p:.3} }}"));

@@ -1,13 +1,13 @@
 //! `tandem flows` and `tandem bypass`: what the running proxy does, and a word in its ear.
 
-use crate::Failure;
+use crate::{Failure, output};
 use clap::{Args, Subcommand};
-use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use intercept::{LinkView, Prefix};
 use proxy::{
     BondView, Change, DirectionView, FlowView, LegView, Limiter, PathView, Phase,
     control::{AskError, Remote, Status},
 };
+use report::{Alignment, TextColumn, TextStyle, TextTable};
 use std::{
     io::{IsTerminal as _, Write as _, stdout},
     thread,
@@ -69,7 +69,7 @@ impl Flows {
             let text = if self.json {
                 serde_json::to_string(&flows).unwrap_or_default() + "\n"
             } else {
-                table(&flows, &remote.status().map_err(failed)?)
+                table(&flows, &remote.status().map_err(failed)?, output::width())
             };
             // On a terminal each look takes the place of the one before.
             let clear = if self.watch.is_some() && !self.json && stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
@@ -99,45 +99,16 @@ impl Bypass {
     }
 }
 
-/// The flows that move most first, and a line about all.
-fn table(flows: &[FlowView], status: &Status) -> String {
+/// The flows that carried most first, and a line about all of them, for a terminal of `width`
+/// characters.
+fn table(flows: &[FlowView], status: &Status, width: Option<usize>) -> String {
     let mut sorted: Vec<&FlowView> = flows.iter().collect();
     sorted.sort_by_key(|flow| std::cmp::Reverse(flow.up.bytes + flow.down.bytes));
-    let mut table = Table::new();
-    table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─')));
-    table.set_header(["client", "server", "age", "", "bytes", "held", "phase", "limited by", "near leg", "far leg"]);
-    for flow in sorted {
-        // The direction that moves more, and the other only when it moves as well.
-        let mut directions = [("up", &flow.up), ("down", &flow.down)];
-        directions.sort_by_key(|(_, direction)| std::cmp::Reverse(direction.bytes));
-        for (index, (way, direction)) in directions.into_iter().filter(|(_, it)| it.bytes > 0).enumerate() {
-            let first = |text: String| if index == 0 { text } else { String::new() };
-            table.add_row([
-                first(flow.client.to_string()),
-                first(flow.server.to_string()),
-                first(age(flow.age_s)),
-                way.into(),
-                human(direction.bytes),
-                human(direction.held_bytes),
-                phase(direction).into(),
-                limiter(direction).into(),
-                first(leg(&flow.near, flow)),
-                first(leg(&flow.far, flow)),
-            ]);
-        }
-        if flow.up.bytes + flow.down.bytes == 0 {
-            let empty = || String::new();
-            let row = [flow.client.to_string(), flow.server.to_string(), age(flow.age_s), empty(), "0".into()];
-            table.add_row(row.into_iter().chain([empty(), empty(), empty(), leg(&flow.near, flow), leg(&flow.far, flow)]));
-        }
-    }
-    for index in [2, 4, 5] {
-        if let Some(column) = table.column_mut(index) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+    let both = flow_table(&sorted, false);
+    // Two addresses take half of a terminal: in a narrow one they share a column.
+    let drawn = if both.fits(width) { both } else { flow_table(&sorted, true) };
     let totals = &status.totals;
-    let mut text = if flows.is_empty() { String::new() } else { format!("{table}\n\n") };
+    let mut text = String::new();
     text += &format!(
         "{} flows now, {} ended; carried {} up, {} down",
         totals.flows,
@@ -159,7 +130,47 @@ fn table(flows: &[FlowView], status: &Status) -> String {
     for link in &status.links {
         text += &about(link);
     }
-    text
+    let table = if flows.is_empty() { String::new() } else { drawn.render(width) + "\n" };
+    table + &report::wrap(&text, width)
+}
+
+/// A row for each direction of a flow that carried something. `joined`: client and server share a
+/// column.
+fn flow_table(flows: &[&FlowView], joined: bool) -> TextTable {
+    let words = |head: &str| TextColumn::new(head, Alignment::Left);
+    let number = |head: &str| TextColumn::new(head, Alignment::Right);
+    let mut columns = if joined { vec![words("client → server")] } else { vec![words("client"), words("server")] };
+    columns.extend([number("age").droppable(4), words(""), number("bytes"), number("held").droppable(2)]);
+    columns.extend([words("phase").droppable(3), words("limited by").droppable(1), words("near leg"), words("far leg")]);
+    let mut table = TextTable::new(TextStyle::Open, columns);
+    for flow in flows {
+        let ends = match joined {
+            true => vec![format!("{} → {}", flow.client, flow.server)],
+            false => vec![flow.client.to_string(), flow.server.to_string()],
+        };
+        let legs = [leg(&flow.near, flow), leg(&flow.far, flow)];
+        // The direction that carried more, and the other one only if it carried something as well.
+        let mut directions = [("up", &flow.up), ("down", &flow.down)];
+        directions.sort_by_key(|(_, direction)| std::cmp::Reverse(direction.bytes));
+        let mut first = true;
+        for (name, direction) in directions.into_iter().filter(|(_, direction)| direction.bytes > 0) {
+            let only_first = |text: String| if first { text } else { String::new() };
+            let mut row: Vec<String> = ends.iter().cloned().map(only_first).collect();
+            row.extend([only_first(age(flow.age_s)), name.into(), human(direction.bytes), human(direction.held_bytes)]);
+            row.extend([phase(direction).into(), limiter(direction).into()]);
+            row.extend(legs.iter().cloned().map(only_first));
+            table.push(row);
+            first = false;
+        }
+        if first {
+            let empty = String::new;
+            let mut row = ends;
+            row.extend([age(flow.age_s), empty(), "0".into(), empty(), empty(), empty()]);
+            row.extend(legs);
+            table.push(row);
+        }
+    }
+    table
 }
 
 /// A line about a link whose capacity is known.

@@ -21,7 +21,6 @@ macro_rules! outln {
 }
 
 mod advise;
-mod answer;
 mod bond;
 mod cache;
 mod check;
@@ -33,10 +32,12 @@ mod evidence;
 mod flows;
 mod lab;
 mod manual;
+mod output;
 mod paper;
 mod probe;
 mod proxy;
 mod run;
+mod runs;
 mod service;
 mod watchdog;
 

@@ -1,49 +1,49 @@
-//! Packets and equations with the same losses: a simulated run from a time on, and the path of the equations from the state that it is in then.
-//! What both share of chance goes out of their ratio, so that it is known far better than either.
+//! Packets and equations with the same losses: a simulated run from a time on, and the path of the
+//! equations from the state of the run at that time. The randomness that both share cancels in their
+//! ratio, whose error is therefore far smaller than that of either.
 
-use crate::{PaperError, index::PAPERS};
+use crate::{embedded, error::PaperError};
 use link::Time;
 use outcome::Outcome;
-use scenario::{Assignment, Loss, Purpose, Scenario, ScenarioFile, stream};
+use scenario::{Loss, Purpose, Scenario, stream};
 use sim::Sim;
 use theory::{Aimd, Follows, Losses, Phase, Split, State};
 use units::PKT;
 
-/// Payload of a full packet.
+/// Payload of a full packet, bytes.
 pub(super) const PAYLOAD: f64 = 1448.0;
 
 /// The scenario in a file under `papers/`, with these changes.
 pub(super) fn setting(path: &str, sets: &[String]) -> Result<Scenario, PaperError> {
-    let wrong = |what: String| PaperError::Wrong { experiment: format!("papers/{path}"), what };
-    let text = PAPERS.get_file(path).and_then(include_dir::File::contents_utf8).ok_or_else(|| wrong("there is no such file".into()))?;
-    let sets: Vec<Assignment> = sets.iter().map(|set| set.parse()).collect::<Result<_, String>>().map_err(wrong)?;
-    Ok(ScenarioFile::parse(text, path)?.variants(&sets)?.remove(0).scenario)
+    Ok(embedded::variants(&format!("papers/{path}"), path, sets.iter())?.remove(0).scenario)
 }
 
-/// A simulated run of one flow without an end, split at most once, of which what comes before a time does not count.
-pub(super) struct Run {
+/// A simulated run of one endless flow, split at most once, which counts from a time on.
+pub(super) struct PairedRun {
     scenario: Scenario,
     seed: u64,
     from_s: f64,
     until_s: f64,
-    /// Up to where it counts, and up to its end: the same packets in both.
+    /// Until it counts.
     before: Outcome,
+    /// Until its end: the same packets, and more.
     whole: Outcome,
 }
 
-/// The equations over the same stretch.
-pub(super) struct Followed {
-    /// Packets a second that leave the last leg.
+/// The path of the equations over the same time.
+pub(super) struct EquationPath {
+    /// Packets per second that leave the last leg.
     pub(super) rate: f64,
     /// Shares of time: free, starvation, backpressure.
     pub(super) phases: [f64; 3],
-    /// At the times of the run's looks.
+    /// The state at each sample of the run.
     pub(super) states: Vec<State>,
 }
 
-impl Run {
-    /// Plays a file under `papers/` with these changes, from 0 to the second of these times (s); what counts begins at the first.
-    pub(super) fn play(path: &str, sets: &[&str], [from_s, until_s]: [f64; 2], seed: u64) -> Result<Run, PaperError> {
+impl PairedRun {
+    /// Plays the file at `path` under `papers/` with these changes until `until_s`; it counts from
+    /// `from_s` on.
+    pub(super) fn play(path: &str, sets: &[&str], [from_s, until_s]: [f64; 2], seed: u64) -> Result<PairedRun, PaperError> {
         let to = |end_s: f64| -> Result<(Scenario, Outcome), PaperError> {
             let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).chain([format!("duration={end_s}s")]).collect();
             let scenario = setting(path, &sets)?;
@@ -53,15 +53,15 @@ impl Run {
         };
         let (_, before) = to(from_s)?;
         let (scenario, whole) = to(until_s)?;
-        Ok(Run { scenario, seed, from_s, until_s, before, whole })
+        Ok(PairedRun { scenario, seed, from_s, until_s, before, whole })
     }
 
-    /// Of how much it was at either end, so much a second.
+    /// The increase of a number over the time that counts, per second.
     fn per_s(&self, of: impl Fn(&Outcome) -> f64) -> f64 {
         (of(&self.whole) - of(&self.before)) / (self.until_s - self.from_s)
     }
 
-    /// Packets a second that a leg sent, those that were lost and those sent again among them.
+    /// Packets per second that a leg sent, lost packets and retransmissions included.
     pub(super) fn sent(&self, leg: usize) -> f64 {
         self.per_s(|outcome| outcome.links[leg].packets as f64)
     }
@@ -76,7 +76,7 @@ impl Run {
         [0, 1, 2].map(|phase| (whole[phase] - before[phase]) / (self.until_s - self.from_s))
     }
 
-    /// A number over time: of the whole run where it counts.
+    /// A series from `from_s` on: `(time, value)`.
     fn curve(outcome: &Outcome, what: &str, leg: Option<usize>, from_s: f64) -> Vec<(f64, f64)> {
         let whose = |whose: &str| match leg {
             Some(leg) => whose == format!("flow 0 leg {}", leg + 1) || (leg == 0 && whose == "flow 0"),
@@ -86,24 +86,25 @@ impl Run {
         found.map_or_else(Vec::new, |found| found.t.iter().copied().zip(found.v.iter().copied()).filter(|(t, _)| *t >= from_s).collect())
     }
 
-    /// The window of a leg at each look, packets.
+    /// The window of a leg at each sample, packets.
     pub(super) fn windows(&self, leg: usize) -> Vec<(f64, f64)> {
-        Run::curve(&self.whole, "cwnd", Some(leg), self.from_s)
+        PairedRun::curve(&self.whole, "cwnd", Some(leg), self.from_s)
     }
 
-    /// What the proxy holds at each look, packets.
+    /// The proxy's buffer at each sample, packets.
     pub(super) fn held(&self) -> Vec<f64> {
-        Run::curve(&self.whole, "held", None, self.from_s).into_iter().map(|(_, bytes)| bytes / PAYLOAD).collect()
+        PairedRun::curve(&self.whole, "held", None, self.from_s).into_iter().map(|(_, bytes)| bytes / PAYLOAD).collect()
     }
 
-    /// The connection as the equations have it, with what its links carry and its buffer. Losses per packet go by what is sent, as they do there.
+    /// The connection in the equations, with the capacities of its links and its buffer. Losses per
+    /// packet count sent packets, as in the simulation.
     pub(super) fn equations(&self) -> Result<Split, PaperError> {
         let legs = self.scenario.legs();
         let leg = |at: usize| -> Result<Aimd, PaperError> {
             let losses = match self.scenario.links[at].loss {
                 Some(Loss::PerSecond(rate)) => Losses::PerSecond(rate),
                 Some(Loss::PerPacket(rate)) => Losses::PerPacket(rate),
-                other => return Err(self.wrong(format!("losses of another kind on a leg: {other:?}"))),
+                other => return Err(self.wrong(format!("the equations have no losses of this kind: {other:?}"))),
             };
             Ok(Aimd::new(self.scenario.base_rtt(legs[at]).secs(), losses)?)
         };
@@ -118,11 +119,11 @@ impl Run {
         })
     }
 
-    /// Where the run stands when it begins to count, as the equations have it.
+    /// The state of the run when it begins to count.
     fn state(&self, split: &Split) -> Result<State, PaperError> {
-        let last = |what: &str, leg: Option<usize>| Run::curve(&self.before, what, leg, 0.0).last().map(|(_, value)| *value);
+        let last = |what: &str, leg: Option<usize>| PairedRun::curve(&self.before, what, leg, 0.0).last().map(|(_, value)| *value);
         let [r1, r2] = split.rtts_s();
-        let none = || self.wrong("the simulator shows no windows".into());
+        let none = || self.wrong("the simulator has no series of windows".into());
         let x = last("cwnd", Some(0)).ok_or_else(none)? / r1;
         if self.scenario.legs().len() == 1 {
             return Ok(State { x, y: split.alone_means()[1], q: 0.0 });
@@ -130,17 +131,20 @@ impl Run {
         Ok(State { x, y: last("cwnd", Some(1)).ok_or_else(none)? / r2, q: last("held", None).ok_or_else(none)? / PAYLOAD })
     }
 
-    /// Follows the run by the equations, loss by loss.
-    pub(super) fn follow(&self) -> Result<Followed, PaperError> {
+    /// Solves the equations with the run's losses.
+    pub(super) fn follow(&self) -> Result<EquationPath, PaperError> {
         let split = self.equations()?;
         let losses = [0, 1].map(|leg| self.losses(leg));
         let mut path = split.path_with_losses(self.state(&split)?, [&losses[0], &losses[1]]);
-        let looks: Vec<f64> = self.windows(0).into_iter().map(|(t, _)| t - self.from_s).collect();
-        let (mut gone, mut sent, mut phases, mut states) = (0.0, 0.0, [0.0; 3], Vec::new());
+        let samples: Vec<f64> = self.windows(0).into_iter().map(|(t, _)| t - self.from_s).collect();
+        let mut gone = 0.0;
+        let mut sent = 0.0;
+        let mut phases = [0.0; 3];
+        let mut states = Vec::new();
         while gone < self.until_s - self.from_s {
             let segment = path.step();
-            while let Some(look) = looks.get(states.len()).filter(|look| **look < gone + segment.span) {
-                states.push(segment.at((look - gone).max(0.0)));
+            while let Some(sample) = samples.get(states.len()).filter(|sample| **sample < gone + segment.span) {
+                states.push(segment.at((sample - gone).max(0.0)));
             }
             gone += segment.span;
             sent += segment.sent;
@@ -150,12 +154,13 @@ impl Run {
                 Phase::Backpressure => 2,
             }] += segment.span;
         }
-        Ok(Followed { rate: sent / gone, phases: phases.map(|time| time / gone), states })
+        Ok(EquationPath { rate: sent / gone, phases: phases.map(|time| time / gone), states })
     }
 
-    /// A leg's losses since the run counts: when they were, s, or after how many packets. Some more than it had, so that the equations come to its end.
+    /// A leg's losses since the run counts: their times, s, or how many packets came before. More than
+    /// the run had, so that the equations reach its end.
     fn losses(&self, leg: usize) -> Vec<f64> {
-        /// From one packet to the next, ns, where losses go by time: far less than a loss waits for one.
+        /// The time between packets for losses per second, ns: far less than the time between losses.
         const STEP: u64 = 100_000;
         let Some(loss) = self.scenario.links.get(leg).and_then(|link| link.loss) else { return Vec::new() };
         let mut process = link::Losses::new(Some(loss), stream(self.seed, Purpose::Losses, leg as u64));

@@ -1,12 +1,13 @@
 //! The CAN model beside the tables of Hoekstra, van der Mei and Bosman.
 
-use super::{Line, Sheet, exact, rows};
-use crate::PaperError;
+use super::table::{ComputedRow, ComputedTable, exact};
+use crate::{embedded::csv_rows, error::PaperError};
 use serde::Deserialize;
 use theory::{Can, Mean, Number, Sizes, TheoryError, Waits, Wlan};
 
-/// Jobs of all classes that a simulated cell is a mean of; more where the load is high, and means come slowly.
+/// The number of jobs of all classes in a simulated cell …
 const JOBS: f64 = 6e6;
+/// … and where the load is high, so that means converge slowly.
 const JOBS_BUSY: f64 = 3e7;
 /// The mean service time of the test lab's files, s.
 const BETA_S: f64 = 3.03;
@@ -24,7 +25,7 @@ struct Cell {
 }
 
 impl Cell {
-    /// The laws that the cell's name stands for, and what they are called here.
+    /// The size laws that the cell's name can stand for, with their names here.
     fn laws(&self) -> Result<Vec<(&'static str, Sizes)>, TheoryError> {
         Ok(match self.size_law.as_str() {
             "deterministic" => vec![("deterministic", Sizes::DETERMINISTIC)],
@@ -48,35 +49,36 @@ fn mean(number: Option<Number>) -> Mean {
     number.map_or(exact(f64::NAN), |number| Mean { mean: number.value, half: number.error })
 }
 
-/// Why a cell that does not round to the print does not.
-fn why(name: &str, line: &Line) -> &'static str {
-    match (line.holds, name) {
+/// Why a cell does not round to the printed number.
+fn deviation(name: &str, row: &ComputedRow) -> &'static str {
+    match (row.holds, name) {
         (Some(true), _) => "",
-        (_, "exponential") => "printed low: the chain is solved to ten digits here",
-        (_, "Pareto-2 as stated, 1/(4x²)") => "not the law that the row follows",
-        (_, "Pareto-2 as Lomax, (1 + x)⁻²") => "its variance is infinite: intervals are too narrow",
-        _ => "outside of the interval",
+        (_, "exponential") => "the printed number is low: the chain is solved to ten digits here",
+        (_, "Pareto-2 as stated, 1/(4x²)") => "not the law that the printed row follows",
+        (_, "Pareto-2 as Lomax, (1 + x)⁻²") => "its variance is infinite, so that intervals are too narrow",
+        _ => "outside the interval",
     }
 }
 
 /// One of Tables I to III.
-pub(super) fn table(number: &str) -> Result<Sheet, PaperError> {
-    let cells: Vec<Cell> = rows("hoekstra/tables-1-2-3.csv")?;
-    let mut lines = Vec::new();
+pub(super) fn table(number: &str) -> Result<ComputedTable, PaperError> {
+    let cells: Vec<Cell> = csv_rows("hoekstra/tables-1-2-3.csv")?;
+    let mut rows = Vec::new();
     for cell in cells.iter().filter(|cell| cell.table == number) {
         for (name, sizes) in cell.laws()? {
             let of = vec![cell.rho0.to_string(), cell.rho1.to_string(), cell.rho2.to_string(), name.to_owned()];
-            let line = Line::new(of, cell.here(&sizes)?, if sizes == Sizes::EXPONENTIAL { 8 } else { 3 }).beside(&cell.printed);
-            let reason = why(name, &line);
-            lines.push(line.because(reason));
+            let row =
+                ComputedRow::new(of, cell.here(&sizes)?, if sizes == Sizes::EXPONENTIAL { 8 } else { 3 }).compared_with(&cell.printed);
+            let note = deviation(name, &row);
+            rows.push(row.with_note(note));
         }
     }
     let notes = vec![
-        "Exponential rows: the chain of Remark 3, solved; the others: played with 6 or (at a load above 0.85) 30 million jobs, ± half the 95 % interval."
+        "Exponential rows: the chain of Remark 3, solved. Others: simulated with 6 or (at a load above 0.85) 30 million jobs, ± half the 95 % interval."
             .into(),
-        "Pareto-2: the rows do not follow the law that the paper states, but the Lomax law of the same family as its Pareto-3.".into(),
+        "Pareto-2: the printed rows do not follow the law that the paper states, but the Lomax law, of the same family as its Pareto-3.".into(),
     ];
-    Ok(Sheet { head: vec!["ρ0", "ρ1", "ρ2", "sizes"], lines, notes })
+    Ok(ComputedTable { head: vec!["ρ0", "ρ1", "ρ2", "sizes"], rows, notes })
 }
 
 /// A row of Tables V and VI.
@@ -93,10 +95,10 @@ struct Lab {
     s2: String,
 }
 
-/// Tables V and VI: the column `opt`, which is the model's.
-pub(super) fn lab(which: &[String]) -> Result<Sheet, PaperError> {
-    let mut lines = Vec::new();
-    for row in rows::<Lab>("hoekstra/tables-5-6.csv")? {
+/// Tables V and VI: the column `opt`, which the model computes.
+pub(super) fn lab(which: &[String]) -> Result<ComputedTable, PaperError> {
+    let mut rows = Vec::new();
+    for row in csv_rows::<Lab>("hoekstra/tables-5-6.csv")? {
         let means = Can::new(row.rho0, &[row.rho1, row.rho2])?.solve();
         for name in which {
             let (class, printed) = match name.as_str() {
@@ -107,39 +109,40 @@ pub(super) fn lab(which: &[String]) -> Result<Sheet, PaperError> {
             let Some(sojourn) = means.sojourn_s[class] else { continue };
             let here = Mean { mean: sojourn.value * BETA_S, half: sojourn.error * BETA_S };
             let of = vec![row.rho0.to_string(), row.rho1.to_string(), row.rho2.to_string(), format!("E[{name}]")];
-            lines.push(Line::new(of, here, 3).beside(printed));
+            rows.push(ComputedRow::new(of, here, 3).compared_with(printed));
         }
     }
     let notes = vec![
         "Printed: the column opt. With β = 3.03 s in both networks and the nominal loads the chain is below every printed value, by up to \
          2.5 %; no single other parameter fits all rows: (1.2; 0, 0) is a plain M/M/1, 1.25 β."
             .into(),
-        "The column exp, which was measured, is the lab's to repeat.".into(),
+        "The column exp was measured; the lab can repeat it.".into(),
     ];
-    Ok(Sheet { head: vec!["ρ0", "ρ1", "ρ2", "of"], lines, notes })
+    Ok(ComputedTable { head: vec!["ρ0", "ρ1", "ρ2", "of"], rows, notes })
 }
 
-/// What Table IV's parameters make of a network, beside the throughput that the paper takes.
-pub(super) fn wlan() -> Result<Sheet, PaperError> {
+/// The network that follows from the parameters of Table IV, beside the throughput that the paper
+/// assumes.
+pub(super) fn wlan() -> Result<ComputedTable, PaperError> {
     let wlan = Wlan::table_4();
-    let line = |what: &str, value: f64, decimals: usize| Line::new(vec![what.to_owned()], exact(value), decimals);
-    let mut lines = vec![
-        line("a full segment keeps the network busy, µs", wlan.segment_s() * 1e6, 3),
-        line("a TCP acknowledgement, µs", wlan.tcp_ack_s() * 1e6, 3),
-        line("mean backoff, µs", wlan.backoff_s() * 1e6, 1),
+    let row = |what: &str, value: f64, decimals: usize| ComputedRow::new(vec![what.to_owned()], exact(value), decimals);
+    let mut rows = vec![
+        row("a full segment keeps the network busy, µs", wlan.segment_s() * 1e6, 3),
+        row("a TCP acknowledgement, µs", wlan.tcp_ack_s() * 1e6, 3),
+        row("mean backoff, µs", wlan.backoff_s() * 1e6, 1),
     ];
     for (segments, what) in [(1.0, "an acknowledgement a segment"), (2.0, "one for two segments")] {
-        for (waits, who) in [(Waits::All, "both ends wait in turn"), (Waits::Segments, "the client waits meanwhile")] {
+        for (waits, order) in [(Waits::All, "both ends wait in turn"), (Waits::Segments, "the client waits meanwhile")] {
             let value = wlan.throughput_bps(segments, waits)? / 1e6;
-            lines.push(line(&format!("throughput, Mbit/s: {what}, {who}"), value, 2));
+            rows.push(row(&format!("throughput, Mbit/s: {what}, {order}"), value, 2));
         }
     }
     let notes = vec![
-        "The paper takes 5.28 Mbit/s from a model whose source is not public; the derivation is ours, and has it between the last two. It is an input \
-         to everything else."
+        "The paper takes 5.28 Mbit/s from a model whose source is not public. The derivation here is our own: its last two rows enclose that value, which \
+         is an input to everything else."
             .into(),
     ];
-    Ok(Sheet { head: vec!["of"], lines, notes })
+    Ok(ComputedTable { head: vec!["of"], rows, notes })
 }
 
 #[cfg(test)]
@@ -147,15 +150,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_the_exponential_cells_all_but_four_round_to_the_print() {
-        let cells: Vec<Cell> = rows("hoekstra/tables-1-2-3.csv").unwrap();
+    fn all_exponential_cells_but_four_round_to_the_printed_number() {
+        let cells: Vec<Cell> = csv_rows("hoekstra/tables-1-2-3.csv").unwrap();
         let exponential: Vec<&Cell> = cells.iter().filter(|cell| cell.size_law == "exponential").collect();
         assert_eq!(exponential.len(), 28);
         let mut low = Vec::new();
         for cell in exponential {
-            let line = Line::new(vec![], cell.here(&Sizes::EXPONENTIAL).unwrap(), 8).beside(&cell.printed);
-            if line.holds == Some(false) {
-                let off = line.differs_percent().unwrap();
+            let row = ComputedRow::new(vec![], cell.here(&Sizes::EXPONENTIAL).unwrap(), 8).compared_with(&cell.printed);
+            if row.holds == Some(false) {
+                let off = row.differs_percent().unwrap();
                 assert!((0.0..0.2).contains(&off), "{cell:?}: {off}");
                 low.push((cell.rho0, cell.rho1, cell.rho2));
             }
@@ -164,10 +167,10 @@ mod tests {
     }
 
     #[test]
-    fn the_labs_optimum_is_up_to_two_and_a_half_percent_above_ours() {
-        let sheet = lab(&["S0".into(), "S1".into(), "S2".into()]).unwrap();
-        assert_eq!(sheet.lines.len(), 15 + 13 + 14);
-        let off: Vec<f64> = sheet.lines.iter().filter_map(Line::differs_percent).collect();
+    fn the_printed_optimum_is_up_to_two_and_a_half_percent_above_ours() {
+        let table = lab(&["S0".into(), "S1".into(), "S2".into()]).unwrap();
+        assert_eq!(table.rows.len(), 15 + 13 + 14);
+        let off: Vec<f64> = table.rows.iter().filter_map(ComputedRow::differs_percent).collect();
         assert!(off.iter().all(|percent| (-2.6..0.0).contains(percent)), "{off:?}");
     }
 }

@@ -1,67 +1,68 @@
-//! Numbers as people read them: three significant digits, a unit that fits. Which numbers, and in what order, is not decided here.
+//! Numbers for readers: three significant digits and a suitable unit.
 
-/// What stands where there is no number.
+/// Stands where there is no number.
 pub(crate) const NONE: &str = "–";
 
-/// What kind of quantity a number is, and so in which units it can be said.
+/// The kind of a quantity, which decides its units.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Kind {
-    /// Seconds, said in seconds from one second on.
+pub(crate) enum QuantityKind {
+    /// Seconds; shown in seconds from one second on.
     Time,
-    /// Seconds, said in milliseconds up to ten seconds: round-trip times are compared in milliseconds.
+    /// Seconds; shown in milliseconds up to ten seconds, since round-trip times are compared in
+    /// milliseconds.
     Delay,
-    /// Bits a second.
+    /// Bits per second.
     Rate,
     /// Bytes.
     Bytes,
-    /// A fraction, said in percent.
+    /// A fraction; shown in percent.
     Share,
-    /// Things counted, or anything else that is said as it is.
+    /// A count, or any other number that is shown as it is.
     Count,
 }
 
-/// A unit and how many base units it holds.
+/// A unit and its size in base units.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Scale {
     pub(crate) unit: &'static str,
     pub(crate) per: f64,
 }
 
-impl Kind {
+impl QuantityKind {
     /// Its units, largest first.
     fn scales(self) -> &'static [Scale] {
         const fn s(unit: &'static str, per: f64) -> Scale {
             Scale { unit, per }
         }
         match self {
-            Kind::Time => const { &[s("s", 1.0), s("ms", 1e-3), s("µs", 1e-6)] },
-            Kind::Delay => const { &[s("ms", 1e-3), s("µs", 1e-6)] },
-            Kind::Rate => const { &[s("Gbit/s", 1e9), s("Mbit/s", 1e6), s("kbit/s", 1e3), s("bit/s", 1.0)] },
-            Kind::Bytes => const { &[s("GB", 1e9), s("MB", 1e6), s("kB", 1e3), s("B", 1.0)] },
-            Kind::Share => const { &[s("%", 1e-2)] },
-            Kind::Count => const { &[s("", 1.0)] },
+            QuantityKind::Time => const { &[s("s", 1.0), s("ms", 1e-3), s("µs", 1e-6)] },
+            QuantityKind::Delay => const { &[s("ms", 1e-3), s("µs", 1e-6)] },
+            QuantityKind::Rate => const { &[s("Gbit/s", 1e9), s("Mbit/s", 1e6), s("kbit/s", 1e3), s("bit/s", 1.0)] },
+            QuantityKind::Bytes => const { &[s("GB", 1e9), s("MB", 1e6), s("kB", 1e3), s("B", 1.0)] },
+            QuantityKind::Share => const { &[s("%", 1e-2)] },
+            QuantityKind::Count => const { &[s("", 1.0)] },
         }
     }
 
-    /// The largest unit that suits all of `values`, so that a column or an axis is in one unit and can be compared at a glance.
+    /// The largest unit that suits all of `values`, so that a column or an axis has a single unit.
     pub(crate) fn scale(self, values: impl IntoIterator<Item = f64>) -> Scale {
         let sizes: Vec<f64> = values.into_iter().map(f64::abs).filter(|size| size.is_finite() && *size > 0.0).collect();
         let scales = self.scales();
         let largest = sizes.iter().copied().fold(0.0, f64::max);
         if largest == 0.0 {
-            // Nothing to judge by: the unit people would expect, never the smallest.
-            return scales[usize::from(matches!(self, Kind::Rate | Kind::Bytes))];
+            // Without values: the unit that readers expect.
+            return scales[usize::from(matches!(self, QuantityKind::Rate | QuantityKind::Bytes))];
         }
-        if self == Kind::Delay && largest >= 10.0 {
-            return Kind::Time.scale([largest]);
+        if self == QuantityKind::Delay && largest >= 10.0 {
+            return QuantityKind::Time.scale([largest]);
         }
-        // A value below a ten-thousandth of the largest is next to nothing in any unit, and must not push the others into a smaller one.
+        // A value below a ten-thousandth of the largest must not push the others into a smaller unit.
         let smallest = sizes.iter().copied().filter(|size| *size > largest * 1e-4).fold(largest, f64::min);
         *scales.iter().find(|scale| largest >= scale.per && smallest >= scale.per * 0.1).unwrap_or(&scales[scales.len() - 1])
     }
 }
 
-/// Decimals with which `value` shows three significant digits.
+/// The decimals with which `value` has three significant digits.
 fn decimals(value: f64) -> usize {
     if value == 0.0 {
         return 0;
@@ -71,7 +72,7 @@ fn decimals(value: f64) -> usize {
     (2 - exponent).clamp(0, 9) as usize
 }
 
-/// `value` with three significant digits, or all of its whole ones.
+/// `value` with three significant digits, or with all digits before the point.
 pub(crate) fn three(value: f64) -> String {
     if !value.is_finite() {
         return NONE.into();
@@ -79,22 +80,23 @@ pub(crate) fn three(value: f64) -> String {
     format!("{value:.*}", decimals(value))
 }
 
-/// The same without the zeros at the end, for numbers in running text that claim no precision.
+/// The same without trailing zeros, for running text.
 pub(crate) fn short(value: f64) -> String {
     let text = three(value);
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').into() } else { text }
 }
 
-/// A count: whole when it is whole, a mean over seeds otherwise.
+/// A count, without decimals if it is whole; a mean over seeds may not be.
 pub(crate) fn count(value: f64) -> String {
     if value.fract() == 0.0 { format!("{value:.0}") } else { three(value) }
 }
 
-/// `mean` with half the width of its interval, in as many decimals as the mean has, or more when none of the half would be left.
+/// `mean` with half the width of its interval, with the decimals of the mean, or more if the half would
+/// round to zero.
 pub(crate) fn spread(mean: f64, half: Option<f64>) -> String {
     match half {
         Some(half) if half.is_finite() && mean.is_finite() => {
-            // Below a ten-thousandth of the mean it is float error, or might as well be.
+            // Below a ten-thousandth of the mean it may be rounding error.
             let first_digit = if half > mean.abs() * 1e-4 { decimals(half).saturating_sub(2) } else { 0 };
             format!("{} ± {half:.*}", three(mean), decimals(mean).max(first_digit))
         }
@@ -126,14 +128,14 @@ mod tests {
 
     #[test]
     fn one_unit_suits_the_whole_column() {
-        let unit = |kind: Kind, values: &[f64]| kind.scale(values.iter().copied()).unit;
-        assert_eq!(unit(Kind::Rate, &[1e9, 10e6]), "Mbit/s");
-        assert_eq!(unit(Kind::Rate, &[2e9, 1e9]), "Gbit/s");
-        assert_eq!(unit(Kind::Time, &[0.4, 22.0]), "s");
-        assert_eq!(unit(Kind::Time, &[0.0004, 22.0]), "s");
-        assert_eq!(unit(Kind::Delay, &[1.2, 0.8]), "ms");
-        assert_eq!(unit(Kind::Delay, &[12.0, 0.8]), "s");
-        assert_eq!(unit(Kind::Bytes, &[]), "MB");
-        assert_eq!(unit(Kind::Bytes, &[12.0]), "B");
+        let unit = |kind: QuantityKind, values: &[f64]| kind.scale(values.iter().copied()).unit;
+        assert_eq!(unit(QuantityKind::Rate, &[1e9, 10e6]), "Mbit/s");
+        assert_eq!(unit(QuantityKind::Rate, &[2e9, 1e9]), "Gbit/s");
+        assert_eq!(unit(QuantityKind::Time, &[0.4, 22.0]), "s");
+        assert_eq!(unit(QuantityKind::Time, &[0.0004, 22.0]), "s");
+        assert_eq!(unit(QuantityKind::Delay, &[1.2, 0.8]), "ms");
+        assert_eq!(unit(QuantityKind::Delay, &[12.0, 0.8]), "s");
+        assert_eq!(unit(QuantityKind::Bytes, &[]), "MB");
+        assert_eq!(unit(QuantityKind::Bytes, &[12.0]), "B");
     }
 }
