@@ -40,7 +40,7 @@ impl EnginePlan {
         (self, left_out)
     }
 
-    /// The cases whose names begin with one of `prefixes`; all of them if there are none.
+    /// Keeps the cases whose names begin with one of `prefixes`; all of them if there are none.
     pub fn select_cases(&mut self, prefixes: &[String]) {
         let is_wanted = |variant: &Variant| prefixes.is_empty() || prefixes.iter().any(|prefix| variant.case.starts_with(prefix));
         self.variants.retain(is_wanted);

@@ -122,3 +122,56 @@ fn in_unit(objective: Objective, value: f64) -> f64 {
         Objective::GoodputBps => value / 1e6,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use units::Rate;
+
+    fn assessment(after: Option<usize>, control: &str, gain: f64, half: f64) -> Assessment {
+        let capacity = (control == "share").then_some(Rate(10_000_000));
+        Assessment {
+            way: Candidate { after, control: control.into(), capacity },
+            gain,
+            half,
+            value: 10.0 / gain,
+            drops: 1234.0,
+            queue_max_bytes: 1e6,
+            jain: Some(0.987),
+            by_equations: Some(1.5),
+        }
+    }
+
+    fn advice() -> Advice {
+        let now = assessment(None, "cubic", 1.0, 0.0);
+        let split = assessment(Some(1), "share", 4.0, 0.3);
+        let sender = assessment(None, "hybla", 1.6, 0.1);
+        let findings = vec![split.clone(), sender.clone(), now.clone()];
+        Advice { verdict: AdviceVerdict::Split, aim: Objective::MeanFlowS, seeds: 10, now, split, sender: Some(sender), findings }
+    }
+
+    #[test]
+    fn advice_names_the_place_the_controller_the_buffer_and_the_gain() {
+        let buffers = [BufferResult { buffer_bytes: 65_536, leaves: 0.99, half: 0.001 }];
+        let text = advice_text(&advice(), &buffers, None);
+        for part in [
+            "Split it after link 1, with share at the proxy, configured with the next link's capacity of 10Mbit; a buffer of ",
+            "a flow takes 2.50 s instead of 10.00 s in the mean, 4.00 ± 0.30 times as good (10 seeds)",
+            "Without a proxy, with hybla at the sender: ",
+            "as it is: end to end, cubic",
+        ] {
+            assert!(text.contains(part), "{part} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn advice_fits_80_characters_and_breaks_no_word() {
+        let buffers = [BufferResult { buffer_bytes: 65_536, leaves: 0.99, half: 0.001 }];
+        let text = advice_text(&advice(), &buffers, Some(80));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let unwrapped = advice_text(&advice(), &buffers, None);
+        let known: Vec<&str> = unwrapped.split_whitespace().collect();
+        let is_line = |word: &str| word.starts_with('─');
+        assert!(text.split_whitespace().all(|word| is_line(word) || known.contains(&word)), "{text}");
+    }
+}

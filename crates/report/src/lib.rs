@@ -40,7 +40,7 @@ pub use paper_tables::{
 };
 pub use plain_table::PlainTable;
 pub use quantity::Quantity;
-pub use terminal::{Alignment, TextColumn, TextStyle, TextTable, wrap};
+pub use terminal::{Alignment, TextColumn, TextStyle, TextTable, reflow, wrap};
 
 use outcome::Outcome;
 

@@ -1,8 +1,8 @@
 //! Tables for the terminal: thin lines and no colours, so that they read the same in a pipe, a log
 //! and a bug report.
 //!
-//! A table that is wider than the terminal is made narrower in three steps: heads and cells of words
-//! wrap at blanks, never inside a word; if that is not enough, columns are left out, the least
+//! A table that is wider than the terminal is made narrower step by step: heads wrap at blanks, then
+//! cells of words do, never inside a word; if that is not enough, columns are left out, the least
 //! important first, and a line below the table names them; what remains is written as it is, even if
 //! it is still too wide.
 
@@ -46,7 +46,7 @@ pub enum TextStyle {
     Grid,
     /// Words: a line above and below.
     Words,
-    /// A line below the header alone.
+    /// A line below the header alone, columns close together.
     Open,
 }
 
@@ -54,8 +54,8 @@ impl TextStyle {
     /// Blanks before and behind a cell.
     fn padding(self) -> (usize, usize) {
         match self {
-            TextStyle::Grid => (1, 0),
-            TextStyle::Words | TextStyle::Open => (1, 1),
+            TextStyle::Grid | TextStyle::Open => (1, 0),
+            TextStyle::Words => (1, 1),
         }
     }
 
@@ -80,6 +80,8 @@ pub struct TextTable {
 struct Needs {
     /// Without wrapping.
     natural: usize,
+    /// If only the head wraps.
+    cells: usize,
     /// With a line break at every blank.
     least: usize,
 }
@@ -122,26 +124,34 @@ impl TextTable {
         }
         let left_out: Vec<String> = (0..self.columns.len()).filter(|at| !kept.contains(at)).map(|at| self.name(at)).collect();
         if !left_out.is_empty() {
-            out += &wrap(&format!("Left out to fit the width: {}.", left_out.join(", ")), width);
+            out += &wrap(&format!("Left out to fit the width: {}.", left_out.join("; ")), width);
             out.push('\n');
         }
         out
     }
 
-    /// A column's head on one line.
+    /// A column's head on one line, with the unit in parentheses.
     fn name(&self, at: usize) -> String {
-        self.columns[at].head.split_whitespace().collect::<Vec<_>>().join(" ")
+        match self.columns[at].head.split_once('\n') {
+            Some((name, unit)) => format!("{name} ({unit})"),
+            None => self.columns[at].head.clone(),
+        }
     }
 
     fn needs(&self) -> Vec<Needs> {
         let of = |(at, column): (usize, &TextColumn)| {
             let cells = || self.rows.iter().map(|row| row[at].as_str());
             let natural = cells().chain([column.head.as_str()]).map(widest_line).max().unwrap_or(0);
+            let head = widest_word(&column.head);
             let least_of_cell = match column.alignment {
                 Alignment::Left => widest_word,
                 Alignment::Right => widest_line,
             };
-            Needs { natural, least: cells().map(least_of_cell).max().unwrap_or(0).max(widest_word(&column.head)) }
+            Needs {
+                natural,
+                cells: cells().map(widest_line).max().unwrap_or(0).max(head),
+                least: cells().map(least_of_cell).max().unwrap_or(0).max(head),
+            }
         };
         self.columns.iter().enumerate().map(of).collect()
     }
@@ -189,13 +199,15 @@ impl TextTable {
     }
 }
 
-/// Widths that share `space`: columns with a small natural width get it, the others share the rest
-/// alike, each at least what its longest word needs.
+/// Widths that share `space`. If it is enough for all cells, only heads wrap. Otherwise columns with
+/// a small natural width get it and the others share the rest alike, each at least what its longest
+/// word needs.
 fn shared(needs: &[Needs], space: usize) -> Vec<usize> {
     let widths = |most: usize| -> Vec<usize> { needs.iter().map(|needs| needs.natural.min(most).max(needs.least)).collect() };
     let widest = needs.iter().map(|needs| needs.natural).max().unwrap_or(0);
     let most = (0..=widest).rev().find(|most| widths(*most).iter().sum::<usize>() <= space).unwrap_or(0);
-    let mut widths = widths(most);
+    let cells: Vec<usize> = needs.iter().map(|needs| needs.cells).collect();
+    let mut widths = if cells.iter().sum::<usize>() <= space { cells } else { widths(most) };
     let mut left = space.saturating_sub(widths.iter().sum());
     for (width, needs) in widths.iter_mut().zip(needs) {
         let more = (needs.natural - *width).min(left);
@@ -219,6 +231,15 @@ pub fn wrap(text: &str, width: Option<usize>) -> String {
         format!("{first}{}", lines.join(&format!("\n{rest}")))
     };
     text.split('\n').map(wrapped).collect::<Vec<_>>().join("\n")
+}
+
+/// Paragraphs, which empty lines separate, filled to `width` characters; absent: unchanged.
+pub fn reflow(text: &str, width: Option<usize>) -> String {
+    if width.is_none() {
+        return text.to_owned();
+    }
+    let paragraph = |text: &str| wrap(&text.split_whitespace().collect::<Vec<_>>().join(" "), width);
+    text.split("\n\n").map(paragraph).collect::<Vec<_>>().join("\n\n")
 }
 
 /// The lines of `text`, wrapped at blanks. A line that fits keeps its blanks as they are.
@@ -284,12 +305,36 @@ mod tests {
 
     #[test]
     fn many_columns_fit_120_characters() {
-        assert_snapshot!(many_columns().render(Some(120)), @"");
+        assert_snapshot!(many_columns().render(Some(120)), @r"
+    ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     case                               done in   mean flow      goodput  utilization  retransmits      proxy held  valid
+                                              s           s       Mbit/s            %               mean / max, kB
+    ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     end to end with cubic at the    37.5 ± 0.6  22.1 ± 0.3  5.36 ± 0.10   53.9 ± 0.0         1213       127 / 410  ✗ 1 of 2
+     sender
+     split after link 1 with         37.5 ± 0.6  22.1 ± 0.3  5.36 ± 0.10   53.9 ± 0.0         1213       127 / 410  ✗ 1 of 2
+     bbr-of-another-kernel
+    ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    Left out to fit the width: phases (free/starv./backp., %).
+    ");
     }
 
     #[test]
     fn many_columns_fit_80_characters() {
-        assert_snapshot!(many_columns().render(Some(80)), @"");
+        assert_snapshot!(many_columns().render(Some(80)), @r"
+    ────────────────────────────────────────────────────────────────────────────────
+     case                      done in   mean flow      goodput  utilization  valid
+                                     s           s       Mbit/s            %
+    ────────────────────────────────────────────────────────────────────────────────
+     end to end with cubic  37.5 ± 0.6  22.1 ± 0.3  5.36 ± 0.10   53.9 ± 0.0  ✗ 1 of
+     at the sender                                                            2
+     split after link 1     37.5 ± 0.6  22.1 ± 0.3  5.36 ± 0.10   53.9 ± 0.0  ✗ 1 of
+     with                                                                     2
+     bbr-of-another-kernel
+    ────────────────────────────────────────────────────────────────────────────────
+    Left out to fit the width: retransmits; proxy held (mean / max, kB); phases
+    (free/starv./backp., %).
+    ");
     }
 
     #[test]
@@ -322,8 +367,29 @@ mod tests {
         ] {
             table.push(cells.map(str::to_owned).into());
         }
-        assert_snapshot!(table.render(Some(80)), @"");
-        assert_snapshot!(table.render(Some(120)), @"");
+        assert_snapshot!(table.render(Some(80)), @r"
+    ────────────────────────────────────────────────────────────────────────────────
+         command            need                         found, or the cure
+    ────────────────────────────────────────────────────────────────────────────────
+     ✓   demo, run, proxy   interception (nftables       installed and removed in a
+                            TPROXY, routing rules)       namespace
+     ~   run, lab           real-time scheduling         the emulator shares the
+                                                         processor with everything
+                                                         else and may be late under
+                                                         load: run as root, or with
+                                                         CAP_SYS_NICE
+    ────────────────────────────────────────────────────────────────────────────────
+    ");
+        assert_snapshot!(table.render(Some(120)), @r"
+    ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+         command            need                                            found, or the cure
+    ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     ✓   demo, run, proxy   interception (nftables TPROXY, routing rules)   installed and removed in a namespace
+     ~   run, lab           real-time scheduling                            the emulator shares the processor with
+                                                                            everything else and may be late under load: run
+                                                                            as root, or with CAP_SYS_NICE
+    ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    ");
     }
 
     #[test]
@@ -340,5 +406,7 @@ mod tests {
         assert_eq!(wrap("one two three\n* four five six", Some(9)), "one two\nthree\n* four\n  five\n  six");
         assert_eq!(wrap("a  b", Some(9)), "a  b");
         assert_eq!(wrap("one two three", None), "one two three");
+        assert_eq!(reflow("one\ntwo three\n\nfour", Some(9)), "one two\nthree\n\nfour");
+        assert_eq!(reflow("one\ntwo", None), "one\ntwo");
     }
 }

@@ -157,13 +157,72 @@ fn sweep() -> Vec<Outcome> {
 
 #[test]
 fn a_sweep_of_one_key_has_a_column_for_it() {
-    assert_snapshot!(table(&sweep(), Some(120)), @"");
+    assert_snapshot!(table(&sweep(), Some(120)), @r"
+    ─────────────────────────────────────────────────────────────────────────────────────────────────────
+     per_packet  done in  goodput  utilization  retransmits      proxy held                 phases  valid
+                       s   Mbit/s            %               mean / max, MB  free/starv./backp., %
+    ─────────────────────────────────────────────────────────────────────────────────────────────────────
+     0              38.4     5.20         53.9          212               –                      –  ✓
+     0.001          24.2     8.26         85.6          148   0.127 / 0.410            72 / 4 / 24  ✓
+     0.01           23.5     8.50         88.1          631               –                      –  ✓
+     0.1            21.9     9.13         94.6          574    0.384 / 1.24            72 / 4 / 24  ✓
+    ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    ");
 }
 
 #[test]
 fn the_demonstration_fits_80_and_120_characters() {
-    assert_snapshot!(table(&samples::demo(), Some(80)), @"");
-    assert_snapshot!(table(&samples::demo(), Some(120)), @"");
-    assert_snapshot!(links_table(&samples::demo()[..2], Some(80)), @"");
-    assert_snapshot!(links_table(&samples::demo()[..2], Some(120)), @"");
+    assert_snapshot!(table(&samples::demo(), Some(80)), @r"
+    ────────────────────────────────────────────────────────────────────────────────
+     case           done in  goodput  utilization  retransmits     proxy held  valid
+                          s   Mbit/s            %                 mean / max,
+                                                                           MB
+    ────────────────────────────────────────────────────────────────────────────────
+     end-to-end        38.4     5.20         53.9          212              –  ✓
+     cubic
+     split             24.2     8.26         85.6          148  0.127 / 0.410  ✓
+     cubic/cubic
+     end-to-end        23.5     8.50         88.1          631              –  ✓
+     bbr
+     split             21.9     9.13         94.6          574   0.384 / 1.24  ✓
+     cubic/bbr
+    ────────────────────────────────────────────────────────────────────────────────
+    Left out to fit the width: phases (free/starv./backp., %).
+    ");
+    assert_snapshot!(table(&samples::demo(), Some(120)), @r"
+    ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     case               done in  goodput  utilization  retransmits      proxy held                 phases  valid
+                              s   Mbit/s            %               mean / max, MB  free/starv./backp., %
+    ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     end-to-end cubic      38.4     5.20         53.9          212               –                      –  ✓
+     split cubic/cubic     24.2     8.26         85.6          148   0.127 / 0.410            72 / 4 / 24  ✓
+     end-to-end bbr        23.5     8.50         88.1          631               –                      –  ✓
+     split cubic/bbr       21.9     9.13         94.6          574    0.384 / 1.24            72 / 4 / 24  ✓
+    ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    ");
+    assert_snapshot!(links_table(&samples::demo()[..2], Some(80)), @r"
+    ────────────────────────────────────────────────────────────────────────────────
+     case               link     rate  delivered  delay   loss   seen  queue  queue,
+                                asked     Mbit/s  asked  asked      %  drops     max
+                               Mbit/s                ms      %                    kB
+    ────────────────────────────────────────────────────────────────────────────────
+     end-to-end cubic      1     1000          –   5.00      –      0      0    45.0
+     end-to-end cubic      2     10.0       9.99    400  0.100  0.104    212    1000
+     split cubic/cubic     1     1000          –   5.00      –      0      0    45.0
+     split cubic/cubic     2     10.0       9.99    400  0.100  0.104    148    1000
+    ────────────────────────────────────────────────────────────────────────────────
+    Left out to fit the width: delivered (ms); late, p99 (µs).
+    ");
+    assert_snapshot!(links_table(&samples::demo()[..2], Some(120)), @r"
+    ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     case               link  rate asked  delivered  delay asked  delivered  late, p99  loss asked   seen      queue  queue,
+                                  Mbit/s     Mbit/s           ms         ms         µs           %      %      drops     max
+                                                                                                                          kB
+    ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     end-to-end cubic      1        1000          –         5.00       5.04       90.0           –      0          0    45.0
+     end-to-end cubic      2        10.0       9.99          400        400       90.0       0.100  0.104        212    1000
+     split cubic/cubic     1        1000          –         5.00       5.04       90.0           –      0          0    45.0
+     split cubic/cubic     2        10.0       9.99          400        400       90.0       0.100  0.104        148    1000
+    ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    ");
 }

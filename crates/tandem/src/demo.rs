@@ -56,7 +56,7 @@ impl Demo {
             outln!("{:#}", json!({ "rows": outcomes.into_iter().map(row).collect::<Vec<_>>(), "left_out": left_out }));
         } else {
             let width = output::width();
-            outln!("{}\n", report::wrap(scenario.about.trim(), width));
+            outln!("{}\n", report::reflow(scenario.about.trim(), width));
             out!("{}", report::table(&outcomes, width));
             outln!();
             for finding in &findings {

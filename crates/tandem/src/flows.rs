@@ -285,3 +285,45 @@ fn networks(bond: &BondView) -> String {
     }
     if lines.is_empty() { "no network yet".into() } else { lines.join("\n") }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn flow(client: &str, server: &str) -> FlowView {
+        let leg = |control: &str| -> Value {
+            json!({
+                "control": control, "rtt_s": 0.6001, "min_rtt_s": 0.5993, "cwnd_pkt": 700, "ssthresh_pkt": 350, "mss_bytes": 1448,
+                "retransmits": 12, "drops": 0, "delivery_bps": 8.2e6,
+            })
+        };
+        let direction =
+            |bytes: u64| json!({ "bytes": bytes, "held_bytes": 250_000, "phase": "backpressure", "limited_by": "proxy_buffer" });
+        let flow = json!({
+            "client": client, "server": server, "age_s": 12.3, "near": leg("cubic"), "far": leg("td_share"),
+            "up": direction(77), "down": direction(3_000_205),
+        });
+        serde_json::from_value(flow).unwrap()
+    }
+
+    fn widest(text: &str) -> usize {
+        text.lines().map(|line| line.chars().count()).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn the_table_fits_the_terminal_without_breaking_words() {
+        let flow = flow("192.168.100.200:54321", "203.0.113.200:443");
+        let wide = flow_table(&[&flow], false).render(None);
+        let known: Vec<&str> = wide.split_whitespace().collect();
+        for width in [80, 120] {
+            let text = flow_table(&[&flow], true).render(Some(width));
+            assert!(widest(&text) <= width, "{width}:\n{text}");
+            let table = text.split("Left out").next().unwrap();
+            let is_whole = |word: &str| word == "→" || word.starts_with('─') || known.contains(&word);
+            assert!(table.split_whitespace().all(is_whole), "{width}:\n{text}");
+            assert!(table.contains("limited"), "the last column to go:\n{text}");
+            assert!(table.contains("192.168.100.200:54321") && table.contains("203.0.113.200:443"), "{text}");
+        }
+    }
+}
