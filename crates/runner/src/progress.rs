@@ -55,12 +55,19 @@ fn shortened(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
     }
-    let cut: String = text.chars().take(most.saturating_sub(1)).collect();
-    let at_word = match cut.rfind(' ') {
-        Some(end) => cut[..end].trim_end_matches([',', ' ']),
-        None => &cut,
-    };
-    format!("{at_word}…")
+    let room = most.saturating_sub(1);
+    let mut kept = String::new();
+    for word in text.split(' ') {
+        let candidate = if kept.is_empty() { word.to_owned() } else { format!("{kept} {word}") };
+        if candidate.trim_end_matches(',').chars().count() > room {
+            break;
+        }
+        kept = candidate;
+    }
+    if kept.is_empty() {
+        kept = text.chars().take(room).collect();
+    }
+    format!("{}…", kept.trim_end_matches(','))
 }
 
 /// The progress of one run.
