@@ -6,6 +6,7 @@ use papers::{
     BOUNDED_NUMBERS, BoundComparison, CaseRow, Claim, ClaimVerdict, ClaimedRatio, ComputedRow, ComputedTable, EngineKind, EnginePlan,
     EntryName, Experiment, JudgedClaim, Judgement, Paper, PrintedValue, ResultSource, SAME_WITHIN, SeedMean,
 };
+use scenario::short_case;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
@@ -180,7 +181,7 @@ pub fn printed_table(experiment: &Experiment, outcomes: &[Outcome]) -> PlainTabl
     let columns = SourceColumns::of(sources.iter());
     let row = |printed: &PrintedValue| {
         let quantity = Quantity::named(&printed.number);
-        let mut cells = vec![format!("{}, {}", printed.case, quantity.head), quantity.write(printed.value)];
+        let mut cells = vec![format!("{}, {}", short_case(&printed.case), quantity.head), quantity.write(printed.value)];
         cells.extend(sources.iter().map(|source| spread(quantity, printed.here(source, outcomes))));
         cells.push(printed.note.clone());
         cells
@@ -229,9 +230,10 @@ fn verdict(judged: &JudgedClaim<'_>) -> String {
 fn ratio_of(claim: &Claim) -> String {
     let Claim { number, case, than, over, .. } = claim;
     let head = Quantity::named(number).head;
+    let ratio = |case: &str, than: &str| format!("{} ÷ {}", short_case(case), short_case(than));
     match over {
-        None => format!("{head}: {case} ÷ {than}"),
-        Some(pair) => format!("{head}: ({case} ÷ {than}) ÷ ({} ÷ {})", pair.case, pair.than),
+        None => format!("{head}: {}", ratio(case, than)),
+        Some(pair) => format!("{head}: ({}) ÷ ({})", ratio(case, than), ratio(&pair.case, &pair.than)),
     }
 }
 
