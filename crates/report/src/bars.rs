@@ -1,23 +1,25 @@
-//! A bar chart as an SVG file of its own, for a README. The bars of a page are drawn by `headline`.
+//! A bar chart as a standalone SVG file, for a README. `headline` draws the bars of a page.
 
-use crate::human::{NONE, three};
 use crate::markup::escape;
+use crate::number_format::{NONE, three};
 use std::fmt::Write;
 
 const WIDTH: f64 = 760.0;
 const ROW: f64 = 36.0;
 const HEAD: f64 = 48.0;
 
-/// It stands alone, so it brings its colours for light and dark (Okabe and Ito's, blue and sky blue exchanged on dark ground).
+/// The colours for light and dark backgrounds: those of Okabe and Ito, with blue and sky blue exchanged
+/// on dark ones.
 const STYLE: &str = "text{font:15px system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif;fill:#1f2328}\
     .t{font-weight:600;font-size:16px}.v{font-variant-numeric:tabular-nums}.b{stroke:#8c959f;stroke-width:1}\
     .c0{fill:#0072b2}.c1{fill:#d55e00}.c2{fill:#009e73}.c3{fill:#cc79a7}.c4{fill:#e69f00}.c5{fill:#56b4e9}.c6{fill:#7a7a7a}\
     @media(prefers-color-scheme:dark){text{fill:#e6edf3}.c0{fill:#56b4e9}.c5{fill:#2f81c4}}";
 
-/// Horizontal bars, each with its label before it and its value in `unit` behind it. A value that is not finite has no bar and reads "–".
+/// Horizontal bars, each with its label before it and its value in `unit` behind it. A value that is
+/// not finite has no bar and reads "–".
 pub fn svg_bars(title: &str, unit: &str, bars: &[(String, f64)]) -> String {
     let written = |value: f64| if value.is_finite() { format!("{} {unit}", three(value)) } else { NONE.into() };
-    // SVG does not measure text for us. Eight pixels a letter is more than the fonts above need at this size.
+    // SVG does not measure text. Eight pixels per letter is more than the fonts above need at this size.
     let room = |longest: Option<usize>| longest.unwrap_or(0) as f64 * 8.0;
     let left = (room(bars.iter().map(|(label, _)| label.chars().count()).max()) + 12.0).min(WIDTH * 0.5);
     let right = room(bars.iter().map(|(_, value)| written(*value).chars().count()).max()) + 12.0;

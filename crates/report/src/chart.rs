@@ -1,29 +1,31 @@
-//! Draws a plot over time as a fragment of a page. Lines are SVG that stretches with the page; words and numbers are HTML beside it, so that
-//! they keep their size on a phone and in print. Colours are classes, which the page's style fills in for light and dark.
+//! Draws a plot over time as a fragment of a page. Lines are SVG that stretches with the page; words
+//! and numbers are HTML, so that they keep their size on a phone and in print. Colours are classes,
+//! which the page's style defines for light and dark backgrounds.
 
-use crate::curves::{Figure, Line};
+use crate::curves::{CurveLine, Figure};
 use crate::group::Group;
-use crate::human::three;
 use crate::markup::escape;
+use crate::number_format::three;
 use std::fmt::Write;
 
-/// The plane of the lines: whole coordinates, finer than any screen, and short to write.
+/// The size of the plot in coordinates: integers finer than any screen, which are short to write.
 const WIDTH: f64 = 2000.0;
 const HEIGHT: f64 = 1000.0;
 
-/// Colours before they come round again.
+/// The number of colours before they repeat.
 const COLOURS: usize = 7;
 
-/// The classes that give what belongs to group `index` its colour. Past the last colour they come again, dotted.
+/// The classes for the colour of group `index`. Past the last colour they repeat, with dotted lines.
 pub(crate) fn colour(index: usize) -> String {
     format!("c{}{}", index % COLOURS, if index >= COLOURS { " again" } else { "" })
 }
 
-/// The figure. `end` is the end of the time axis, the same in all figures of a page so that they can be read one above the other.
+/// The figure. `end` is the end of the time axis, the same in all figures of a page so that they can be
+/// compared one above the other.
 pub(crate) fn draw(figure: &Figure, groups: &[Group<'_>], end: f64) -> String {
     let largest = figure.lines.iter().flat_map(|line| &line.points).fold(0.0, |most: f64, (_, v)| most.max(*v)) / figure.scale.per;
     let rise = step(largest, 6.0);
-    // A little air above the highest point, rather than up to the next tick: that could waste half the height.
+    // A margin above the highest point instead of the next tick, which could waste half the height.
     let top = if largest > 0.0 { largest * 1.05 } else { 1.0 };
     let mut out = format!("<figure>\n{}{}", caption(figure), legend(figure, groups));
     let _ = writeln!(
@@ -40,7 +42,7 @@ pub(crate) fn draw(figure: &Figure, groups: &[Group<'_>], end: f64) -> String {
     let times = ticks(pace, end);
     for (index, (at, text)) in times.iter().enumerate() {
         let _ = write!(grid, "M{:.0} 0v{HEIGHT}", at / end * WIDTH);
-        // Counted from the last, which carries the unit: narrow pages leave out every second, but never the zero.
+        // Counted from the last, which has the unit: narrow pages leave out every second tick, never zero.
         let from_last = times.len() - 1 - index;
         let class = if from_last % 2 == 1 && index > 0 { "x odd" } else { "x" };
         let unit = if from_last == 0 { " s" } else { "" };
@@ -53,7 +55,7 @@ pub(crate) fn draw(figure: &Figure, groups: &[Group<'_>], end: f64) -> String {
     out + "</svg>\n</div>\n</figure>\n"
 }
 
-fn polyline(line: &Line, end: f64, top: f64) -> String {
+fn polyline(line: &CurveLine, end: f64, top: f64) -> String {
     let mut class = colour(line.group);
     class.push_str(if line.thin { " thin" } else { "" });
     class.push_str(if line.dashed { " dashed" } else { "" });
@@ -73,7 +75,7 @@ fn caption(figure: &Figure) -> String {
     format!("<figcaption><strong>{}</strong>{unit}{remarks}</figcaption>\n", escape(&figure.title))
 }
 
-/// Which colour is which case. Not there when there is only one.
+/// The colour of each case; empty if there is only one.
 fn legend(figure: &Figure, groups: &[Group<'_>]) -> String {
     if groups.len() < 2 {
         return String::new();
@@ -87,7 +89,7 @@ fn legend(figure: &Figure, groups: &[Group<'_>]) -> String {
     out + "</ul>\n"
 }
 
-/// The figure in words, for those who do not see it.
+/// The figure in words, for screen readers.
 fn spoken(figure: &Figure, groups: &[Group<'_>], end: f64) -> String {
     let mut out = format!("{} over time, {}, 0 to {} s.", figure.title, figure.scale.unit, three(end));
     for (index, group) in groups.iter().enumerate() {
@@ -102,7 +104,7 @@ fn spoken(figure: &Figure, groups: &[Group<'_>], end: f64) -> String {
     out
 }
 
-/// A step of 1, 2, 2.5 or 5 times a power of ten with which `largest` has at most about `count` steps.
+/// A step of 1, 2, 2.5 or 5 times a power of ten, with which `largest` has about `count` steps at most.
 fn step(largest: f64, count: f64) -> f64 {
     if largest <= 0.0 || !largest.is_finite() {
         return 1.0;
@@ -112,7 +114,7 @@ fn step(largest: f64, count: f64) -> f64 {
     [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().map(|nice| nice * power).find(|nice| *nice >= rough * (1.0 - 1e-9)).unwrap_or(10.0 * power)
 }
 
-/// The ticks from zero to `last`, and how they are written: all with as many decimals as the step needs.
+/// The ticks from zero to `last`, and their text, with the decimals that the step needs.
 fn ticks(step: f64, last: f64) -> Vec<(f64, String)> {
     let decimals = (0..9).find(|decimals| (step * 10f64.powi(*decimals)).fract().abs() < 1e-6).unwrap_or(0) as usize;
     let count = (last / step + 1e-9).floor() as usize;
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_come_round_dotted() {
+    fn colours_repeat_dotted() {
         assert_eq!([0, 6, 7].map(colour), ["c0", "c6", "c0 again"]);
     }
 }

@@ -1,64 +1,65 @@
-//! Which lines the plots show, and through which points. How they are drawn is left to `chart`.
+//! Which lines the plots show, and their points. `chart` draws them.
 
 use crate::group::Group;
-use crate::human::{Kind, Scale, short};
+use crate::number_format::{QuantityKind, Scale, short};
 use outcome::{Outcome, Series};
 
-/// More points than this a line has no use for: it would be drawn finer than a screen shows.
+/// The most points of a line: more would be finer than a screen.
 const POINTS: usize = 600;
-/// So many points all lines of one case may have together, so that a page of many flows stays light.
+/// The most points of all lines of a case together, so that a page with many flows stays small.
 const POINTS_OF_CASE: usize = 3600;
-/// Goodput is shown as the mean over so many spells: in single samples one sees packets, not goodput.
-const SPELLS: usize = 240;
+/// Goodput is shown as means over this many intervals: single samples show packets, not goodput.
+const INTERVALS: usize = 240;
 
 /// One plot.
 #[derive(Debug)]
 pub(crate) struct Figure {
     pub(crate) title: String,
     pub(crate) scale: Scale,
-    /// What a reader must know to read the lines.
+    /// What a reader must know about the lines.
     pub(crate) remarks: Vec<String>,
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<CurveLine>,
 }
 
 /// One line of a plot, in base units.
 #[derive(Debug)]
-pub(crate) struct Line {
-    /// Index of its group, which gives its colour.
+pub(crate) struct CurveLine {
+    /// Index of its group, which decides its colour.
     pub(crate) group: usize,
     pub(crate) name: String,
-    /// A leg, or a network, after the first.
+    /// Whether it belongs to a leg, or a network, after the first.
     pub(crate) dashed: bool,
-    /// One of many of its group.
+    /// Whether it is one of many of its group.
     pub(crate) thin: bool,
+    /// Time, s, and value.
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// What is known of a `Series.what`: its title, and what its numbers are.
-const KNOWN: [(&str, &str, Kind); 18] = [
-    ("goodput", "Goodput, as the receivers read it", Kind::Rate),
-    ("flow_goodput", "Goodput of each flow", Kind::Rate),
-    ("cwnd", "Congestion window of the sending leg", Kind::Count),
-    ("rtt", "Smoothed RTT of the sending leg", Kind::Delay),
-    ("in_flight", "Data in flight", Kind::Bytes),
-    ("held", "Payload held by the proxy", Kind::Bytes),
-    ("queue", "Queue at the bottleneck", Kind::Bytes),
-    ("retransmits", "Segments sent again, so far", Kind::Count),
-    // Of a bond (Hoekstra et al., (7) and (8)).
-    ("carried", "Payload given to each network", Kind::Rate),
-    ("score", "Score of each network: Q/G + sRTT/2", Kind::Delay),
-    ("throughput", "Smoothed throughput of each network, G", Kind::Rate),
-    ("unsent", "What waits to be sent over each network, Q", Kind::Bytes),
-    ("waiting", "Payload that came before its turn", Kind::Bytes),
-    ("waited", "For how long others' payload has waited for each network's, so far", Kind::Delay),
-    // Of a traced connection (Wei et al., Figure 3).
-    ("sent", "Sender throughput", Kind::Rate),
-    ("received", "Throughput at the receiver", Kind::Rate),
-    ("offered", "Window offered to the sender", Kind::Bytes),
-    ("delay", "End-to-end delay, by when a byte was sent", Kind::Delay),
+/// The known values of `Series.what`, with a title and the kind of the numbers.
+const KNOWN: [(&str, &str, QuantityKind); 18] = [
+    ("goodput", "Goodput, as the receivers read it", QuantityKind::Rate),
+    ("flow_goodput", "Goodput of each flow", QuantityKind::Rate),
+    ("cwnd", "Congestion window of the sending leg", QuantityKind::Count),
+    ("rtt", "Smoothed RTT of the sending leg", QuantityKind::Delay),
+    ("in_flight", "Data in flight", QuantityKind::Bytes),
+    ("held", "Payload held by the proxy", QuantityKind::Bytes),
+    ("queue", "Queue at the bottleneck", QuantityKind::Bytes),
+    ("retransmits", "Segments retransmitted, so far", QuantityKind::Count),
+    // A bond (Hoekstra et al., (7) and (8)).
+    ("carried", "Payload given to each network", QuantityKind::Rate),
+    ("score", "Score of each network: Q/G + sRTT/2", QuantityKind::Delay),
+    ("throughput", "Smoothed throughput of each network, G", QuantityKind::Rate),
+    ("unsent", "Data that waits to be sent over each network, Q", QuantityKind::Bytes),
+    ("waiting", "Payload that arrived out of order", QuantityKind::Bytes),
+    ("waited", "Time that payload of the other networks waited for each network, so far", QuantityKind::Delay),
+    // A traced connection (Wei et al., Figure 3).
+    ("sent", "Sender throughput", QuantityKind::Rate),
+    ("received", "Throughput at the receiver", QuantityKind::Rate),
+    ("offered", "Window offered to the sender", QuantityKind::Bytes),
+    ("delay", "End-to-end delay, by when a byte was sent", QuantityKind::Delay),
 ];
 
-/// A plot for each thing of which there are numbers over time: the known ones in an order that tells the story, then others.
+/// A plot for each kind of series: the known ones in the order of the list above, then others.
 pub(crate) fn figures(groups: &[Group<'_>]) -> Vec<Figure> {
     let mut whats: Vec<&str> = KNOWN.map(|(what, ..)| what).to_vec();
     for series in groups.iter().filter_map(shown).flat_map(|outcome| &outcome.series) {
@@ -69,14 +70,14 @@ pub(crate) fn figures(groups: &[Group<'_>]) -> Vec<Figure> {
     whats.into_iter().filter_map(|what| figure(groups, what)).collect()
 }
 
-/// The outcome whose numbers over time stand for its group. Lines of several seeds over one another would show none.
+/// The outcome whose series represent its group: the lines of several seeds would cover each other.
 pub(crate) fn shown<'a>(group: &Group<'a>) -> Option<&'a Outcome> {
     group.outcomes.iter().copied().find(|outcome| !outcome.series.is_empty())
 }
 
 fn figure(groups: &[Group<'_>], what: &str) -> Option<Figure> {
     let mut lines = Vec::new();
-    let mut spell: f64 = 0.0;
+    let mut interval_s: f64 = 0.0;
     let mut unit = None;
     let mut seeds = Vec::new();
     for (index, group) in groups.iter().enumerate() {
@@ -94,14 +95,14 @@ fn figure(groups: &[Group<'_>], what: &str) -> Option<Figure> {
             let samples = samples(series);
             let points = match what {
                 "goodput" | "flow_goodput" | "carried" => {
-                    let (points, seconds) = averaged(&samples, SPELLS.min(most));
-                    spell = spell.max(seconds);
+                    let (points, seconds) = averaged(&samples, INTERVALS.min(most));
+                    interval_s = interval_s.max(seconds);
                     points
                 }
                 _ => thinned(&samples, most),
             };
             let name = if chosen.len() == 1 { group.label.clone() } else { format!("{}, {}", group.label, series.whose) };
-            let line = Line { group: index, name, dashed: is_later(&series.whose), thin: chosen.len() > 3, points };
+            let line = CurveLine { group: index, name, dashed: is_later(&series.whose), thin: chosen.len() > 3, points };
             if !line.points.is_empty() {
                 lines.push(line);
             }
@@ -113,12 +114,12 @@ fn figure(groups: &[Group<'_>], what: &str) -> Option<Figure> {
         None => (what.to_string(), kind_of(unit)),
     };
     let mut scale = kind.scale([lines.iter().flat_map(|line| &line.points).fold(0.0, |most: f64, (_, v)| most.max(*v))]);
-    if kind == Kind::Count {
+    if kind == QuantityKind::Count {
         scale.unit = if matches!(what, "cwnd" | "retransmits") || unit == "pkt" { "segments" } else { "" };
     }
     let mut remarks = Vec::new();
-    if spell > 0.0 {
-        remarks.push(format!("means over {} s", short(spell)));
+    if interval_s > 0.0 {
+        remarks.push(format!("means over {} s", short(interval_s)));
         if what != "carried" {
             remarks.push("above the link's rate where data that had waited for a retransmission is read at once".into());
         }
@@ -136,7 +137,8 @@ fn figure(groups: &[Group<'_>], what: &str) -> Option<Figure> {
     (!lines.is_empty()).then_some(Figure { title, scale, remarks, lines })
 }
 
-/// The series of `what` to draw: the sum of all where there is one; the queue of the bottleneck; else every one.
+/// The series of `what` to draw: the sum over all if there is one; for queues that of the bottleneck;
+/// otherwise every series.
 fn chosen<'a>(outcome: &'a Outcome, what: &str) -> Vec<&'a Series> {
     let of: Vec<&Series> = outcome.series.iter().filter(|series| series.what == what).collect();
     let slowest = outcome.links.iter().min_by(|a, b| a.rate_bps.total_cmp(&b.rate_bps)).map(|link| format!("link {}", link.link));
@@ -157,12 +159,12 @@ fn is_later(whose: &str) -> bool {
     ["leg ", "network "].into_iter().filter_map(number).any(|number| number > 1)
 }
 
-fn kind_of(unit: &str) -> Kind {
+fn kind_of(unit: &str) -> QuantityKind {
     match unit {
-        "bit/s" => Kind::Rate,
-        "s" => Kind::Delay,
-        "B" => Kind::Bytes,
-        _ => Kind::Count,
+        "bit/s" => QuantityKind::Rate,
+        "s" => QuantityKind::Delay,
+        "B" => QuantityKind::Bytes,
+        _ => QuantityKind::Count,
     }
 }
 
@@ -170,34 +172,35 @@ fn samples(series: &Series) -> Vec<(f64, f64)> {
     series.t.iter().copied().zip(series.v.iter().copied()).filter(|(t, v)| t.is_finite() && v.is_finite()).collect()
 }
 
-/// At most `most` points, the least and the largest of each stretch, so that no spike is lost.
+/// At most `most` points: the smallest and the largest of each section, so that no spike is lost.
 fn thinned(samples: &[(f64, f64)], most: usize) -> Vec<(f64, f64)> {
     if samples.len() <= most {
         return samples.to_vec();
     }
-    let stretch = samples.len().div_ceil(most / 2);
+    let section_len = samples.len().div_ceil(most / 2);
     let mut points = Vec::with_capacity(most);
-    for stretch in samples.chunks(stretch) {
+    for section in samples.chunks(section_len) {
         let of = |pick: Option<(usize, &(f64, f64))>| pick.map_or(0, |(at, _)| at);
-        let least = of(stretch.iter().enumerate().min_by(|a, b| a.1.1.total_cmp(&b.1.1)));
-        let largest = of(stretch.iter().enumerate().max_by(|a, b| a.1.1.total_cmp(&b.1.1)));
-        points.push(stretch[least.min(largest)]);
+        let least = of(section.iter().enumerate().min_by(|a, b| a.1.1.total_cmp(&b.1.1)));
+        let largest = of(section.iter().enumerate().max_by(|a, b| a.1.1.total_cmp(&b.1.1)));
+        points.push(section[least.min(largest)]);
         if least != largest {
-            points.push(stretch[least.max(largest)]);
+            points.push(section[least.max(largest)]);
         }
     }
     points
 }
 
-/// Means over at most `most` spells, and how long a spell is; zero when there are so few samples that they are left alone.
+/// Means over at most `most` intervals, and the length of an interval, s; with fewer samples these
+/// themselves, and zero.
 fn averaged(samples: &[(f64, f64)], most: usize) -> (Vec<(f64, f64)>, f64) {
     if samples.len() <= most {
         return (samples.to_vec(), 0.0);
     }
     let size = samples.len().div_ceil(most);
-    let mean = |spell: &[(f64, f64)]| {
-        let n = spell.len() as f64;
-        (spell.iter().map(|(t, _)| t).sum::<f64>() / n, spell.iter().map(|(_, v)| v).sum::<f64>() / n)
+    let mean = |interval: &[(f64, f64)]| {
+        let n = interval.len() as f64;
+        (interval.iter().map(|(t, _)| t).sum::<f64>() / n, interval.iter().map(|(_, v)| v).sum::<f64>() / n)
     };
     let period = (samples[samples.len() - 1].0 - samples[0].0) / (samples.len() - 1) as f64;
     (samples.chunks(size).map(mean).collect(), period * size as f64)
@@ -227,9 +230,9 @@ mod tests {
     }
 
     #[test]
-    fn averaging_keeps_the_mean_and_tells_the_spell() {
-        let (points, spell) = averaged(&ramp(1000), 250);
-        assert_eq!((points.len(), spell, points[0]), (250, 4.0, (1.5, 1.5)));
+    fn averaging_keeps_the_mean_and_returns_the_interval() {
+        let (points, interval_s) = averaged(&ramp(1000), 250);
+        assert_eq!((points.len(), interval_s, points[0]), (250, 4.0, (1.5, 1.5)));
         assert_eq!(averaged(&ramp(10), 250), (ramp(10), 0.0));
     }
 

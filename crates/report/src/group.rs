@@ -1,26 +1,27 @@
-//! Outcomes that differ only in their seed, put together. What is shown of them is left to others.
+//! Outcomes grouped by scenario, engine and case: those of a group differ only in their seed.
 
 use crate::markup::plain;
 use outcome::{FlowOutcome, Outcome};
+use scenario::short_case;
 
 /// The outcomes of one scenario, engine and case.
 #[derive(Debug)]
 pub(crate) struct Group<'a> {
-    /// How a reader tells it from the other groups: its case, and whatever else differs.
+    /// Its name among the groups: the case with short keys, and what else differs.
     pub(crate) label: String,
-    /// One for each seed.
+    /// An outcome for each seed.
     pub(crate) outcomes: Vec<&'a Outcome>,
 }
 
 /// A mean over seeds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Number {
+pub(crate) struct SeedNumber {
     pub(crate) mean: f64,
-    /// Half the width of its 95 % interval.
+    /// Half the width of its 95 % interval; absent where there is one seed.
     pub(crate) half: Option<f64>,
 }
 
-/// Groups in the order in which they first come up.
+/// The groups in order of first appearance.
 pub(crate) fn groups(outcomes: &[Outcome]) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for outcome in outcomes {
@@ -39,7 +40,7 @@ fn key(outcome: &Outcome) -> (&str, &str, &str) {
     (&outcome.scenario, &outcome.engine, &outcome.case)
 }
 
-/// Whether `of` is not the same in all groups: what is the same need not be said in each row.
+/// Whether `of` differs between groups: what is the same needs no column.
 pub(crate) fn differs(groups: &[Group<'_>], of: impl Fn(&Outcome) -> &str) -> bool {
     groups.iter().any(|group| of(group.outcomes[0]) != of(groups[0].outcomes[0]))
 }
@@ -50,7 +51,7 @@ fn label(groups: &[Group<'_>], outcome: &Outcome) -> String {
         parts.push(plain(&outcome.scenario));
     }
     if !outcome.case.is_empty() {
-        parts.push(plain(&outcome.case));
+        parts.push(plain(&short_case(&outcome.case)));
     }
     if differs(groups, |outcome| &outcome.engine) {
         parts.push(plain(&outcome.engine));
@@ -59,16 +60,17 @@ fn label(groups: &[Group<'_>], outcome: &Outcome) -> String {
 }
 
 impl Group<'_> {
-    /// The mean of a number over the seeds; absent when a seed lacks it, since a mean over the others would flatter.
+    /// The mean of a number over the seeds; absent if a seed lacks it, since a mean over the others
+    /// would be biased.
     pub(crate) fn mean(&self, of: impl Fn(&Outcome) -> Option<f64>) -> Option<f64> {
         let values: Option<Vec<f64>> = self.outcomes.iter().map(|outcome| of(outcome)).collect();
         values.map(|values| values.iter().sum::<f64>() / values.len() as f64)
     }
 
-    /// The same with its interval, which `ci95` has under `name`.
-    pub(crate) fn number(&self, name: &str, of: impl Fn(&Outcome) -> Option<f64>) -> Option<Number> {
+    /// The mean with its interval, which `ci95` has under `name`.
+    pub(crate) fn number(&self, name: &str, of: impl Fn(&Outcome) -> Option<f64>) -> Option<SeedNumber> {
         let half = self.outcomes.iter().find_map(|outcome| outcome.ci95.get(name).copied());
-        self.mean(of).map(|mean| Number { mean, half })
+        self.mean(of).map(|mean| SeedNumber { mean, half })
     }
 
     /// The largest over the seeds.
@@ -76,19 +78,19 @@ impl Group<'_> {
         self.outcomes.iter().filter_map(|outcome| of(outcome)).reduce(f64::max)
     }
 
-    /// How long it took; absent when a flow had not ended, or when there were none.
-    pub(crate) fn completion(&self) -> Option<Number> {
+    /// The time to the last byte; absent if a flow had not ended or there were no flows.
+    pub(crate) fn completion(&self) -> Option<SeedNumber> {
         self.number("completion_s", Outcome::completion_s)
     }
 
-    /// Flows that were to end and had not, and all flows, over all seeds.
+    /// The number of flows that should have ended and had not, and of all flows, over all seeds.
     pub(crate) fn unended(&self) -> (usize, usize) {
         let flows = || self.outcomes.iter().flat_map(|outcome| &outcome.flows);
         let endless = |flow: &FlowOutcome| flow.asked_bytes.is_none() && flow.error.is_none();
         (flows().filter(|flow| flow.end_s.is_none() && !endless(flow)).count(), flows().count())
     }
 
-    /// Seeds whose numbers hold.
+    /// The number of seeds whose outcome is valid.
     pub(crate) fn valid(&self) -> usize {
         self.outcomes.iter().filter(|outcome| outcome.valid).count()
     }

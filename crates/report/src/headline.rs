@@ -1,22 +1,23 @@
-//! The picture at the head of a page: how long each case took, as bars. In HTML rather than SVG, so that long names wrap.
+//! The bars at the head of a page: the time to the last byte of each case. They are HTML instead of SVG,
+//! so that long names wrap.
 
 use crate::chart::colour;
 use crate::grid::written;
 use crate::group::Group;
-use crate::human::Kind;
 use crate::markup::escape;
+use crate::number_format::QuantityKind;
 use crate::results::not_done;
 use std::fmt::Write;
 
-/// A bar for each group, as long as its last byte was late; empty when no group came to an end.
+/// A bar for each group, proportional to its time; empty if no group came to an end.
 pub(crate) fn draw(groups: &[Group<'_>]) -> String {
     let times: Vec<_> = groups.iter().map(Group::completion).collect();
-    // Room for the upper ends of the intervals, too.
+    // With space for the upper ends of the intervals.
     let longest = times.iter().flatten().map(|time| time.mean + time.half.unwrap_or(0.0)).fold(0.0, f64::max);
     if longest <= 0.0 || !longest.is_finite() {
         return String::new();
     }
-    let scale = Kind::Time.scale(times.iter().flatten().map(|time| time.mean));
+    let scale = QuantityKind::Time.scale(times.iter().flatten().map(|time| time.mean));
     let mut bars = String::new();
     let mut spoken = format!("Time to the last byte, {}.", scale.unit);
     for (index, (group, time)) in groups.iter().zip(&times).enumerate() {

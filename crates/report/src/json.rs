@@ -1,10 +1,10 @@
-//! Outcomes as JSON. The field names are those of `Outcome`: nothing is renamed or rounded here.
+//! Outcomes as JSON, with the field names of `Outcome`: nothing is renamed or rounded.
 
 use outcome::Outcome;
 use serde_json::Value;
 
-/// A pretty list, one entry for each outcome. Numbers over time are left out unless `series`. Numbers that are not finite are `null`, as JSON
-/// has no others. Ends with a newline.
+/// An indented list with an entry for each outcome. Numbers over time are left out unless `series`.
+/// Numbers that are not finite are `null`, since JSON has none. Ends with a newline.
 pub fn json(outcomes: &[Outcome], series: bool) -> String {
     let entry = |outcome: &Outcome| {
         let mut value = serde_json::to_value(outcome).expect("an outcome has only text keys");
@@ -69,7 +69,7 @@ mod tests {
         let text = json(std::slice::from_ref(&outcome), false);
         assert!(!text.contains("series"));
         let back: Vec<Outcome> = serde_json::from_str(&text).unwrap();
-        // Not compared whole: serde_json reads a float back to within its last bit only.
+        // Not compared as a whole: serde_json reads floats back to within their last bit.
         assert_eq!((&back[0].case, back[0].flows.len(), &back[0].ci95), (&outcome.case, 1, &outcome.ci95));
         assert_eq!(json(&back, true), json(&back, false));
     }

@@ -1,18 +1,25 @@
-//! Outcomes as people and programs read them: a table for the terminal, JSON, and a web page that opens offline.
+//! Outcomes and what follows from them as text: tables for the terminal and for Markdown, JSON, and
+//! a web page that opens offline.
 //!
-//! Outcomes in, text out. Where the text goes is the caller's business; what the numbers mean was settled by the engine.
+//! Outcomes, advice and the papers' results come in, text goes out. The caller writes it, and passes
+//! the terminal's width where there is a terminal. The meaning of the numbers was settled by the
+//! engine.
 
+mod advice;
 mod bars;
 mod cases;
 mod chart;
 mod curves;
+mod demo;
 mod grid;
 mod group;
 mod headline;
-mod human;
 mod json;
 mod markup;
+mod number_format;
 mod page;
+mod paper_tables;
+mod plain_table;
 mod quantity;
 mod remarks;
 mod results;
@@ -22,39 +29,40 @@ mod terminal;
 #[cfg(test)]
 mod tests;
 
+pub use advice::{advice_json, advice_text};
 pub use bars::svg_bars;
 pub use cases::case_columns;
+pub use demo::demo_findings;
 pub use json::json;
 pub use page::{WordsTable, page, page_of_words};
+pub use paper_tables::{
+    claims_table, computed_json, computed_table, numbers_table, paper_findings, paper_list, paper_list_json, paper_remarks, printed_table,
+};
+pub use plain_table::PlainTable;
 pub use quantity::Quantity;
+pub use terminal::{Alignment, TextColumn, TextStyle, TextTable, reflow, wrap};
 
 use outcome::Outcome;
 
-/// A table for the terminal, a row for each engine and case, with the warnings below it. Seeds are put together as their mean, with half the
-/// width of its 95 % interval where `ci95` has it. Ends with a newline; empty when there are no outcomes.
-pub fn table(outcomes: &[Outcome]) -> String {
+/// A table for a terminal of `width` characters (absent: without a limit), a row for each engine and
+/// case, with the warnings below it. Seeds are combined into their mean, with half the width of its
+/// 95 % interval where `ci95` has it. Ends with a newline; empty if there are no outcomes.
+pub fn table(outcomes: &[Outcome], width: Option<usize>) -> String {
     let groups = group::groups(outcomes);
-    let mut out = terminal::render(&results::results(&groups));
-    out.extend(results::footnote(&groups).map(|line| line + "\n"));
-    out.extend(remarks::remarks(&groups).into_iter().map(|remark| format!("{remark}\n")));
+    let mut out = results::results(&groups).render(width);
+    let lines = results::footnote(&groups).into_iter().chain(remarks::remarks(&groups).into_iter().map(|remark| remark.to_string()));
+    out.extend(lines.map(|line| wrap(&line, width) + "\n"));
     out
 }
 
-/// What was asked of each link beside what it delivered, for the terminal. Ends with a newline; empty when no outcome has links.
-pub fn links_table(outcomes: &[Outcome]) -> String {
-    terminal::render(&results::links(&group::groups(outcomes)))
+/// The links as configured beside what they did, for a terminal of `width` characters. Ends with a
+/// newline; empty if no outcome has links.
+pub fn links_table(outcomes: &[Outcome], width: Option<usize>) -> String {
+    results::links(&group::groups(outcomes)).render(width)
 }
 
-/// Words in columns under `header`, wrapped to a terminal's width, in the style of the other tables. Ends with a newline.
-pub fn words_table(header: &[&str], rows: &[Vec<String>]) -> String {
-    terminal::words(header, rows, 118)
-}
-
-/// The same as a table of Markdown, for a document.
-pub fn markdown_table(header: &[&str], rows: &[Vec<String>]) -> String {
-    let line = |cells: Vec<&str>| format!("| {} |\n", cells.iter().map(|cell| cell.replace('|', "\\|")).collect::<Vec<_>>().join(" | "));
-    let mut out = line(header.to_vec());
-    out += &line(vec!["---"; header.len()]);
-    out.extend(rows.iter().map(|row| line(row.iter().map(String::as_str).collect())));
-    out
+/// Words in columns under `header`, wrapped to a terminal of `width` characters (absent: 118). Ends
+/// with a newline.
+pub fn words_table(header: &[&str], rows: &[Vec<String>], width: Option<usize>) -> String {
+    PlainTable::new(header, rows.to_vec()).text(width)
 }

@@ -1,6 +1,7 @@
-//! Foreign text made safe: for the terminal, and for markup. Names of cases come from files that others write.
+//! Makes foreign text safe for the terminal and for markup: names of cases come from files that others
+//! wrote.
 
-/// `text` on one line and without control characters, which would break a table or drive a terminal.
+/// `text` on one line and without control characters, which would break a table or control a terminal.
 pub(crate) fn plain(text: &str) -> String {
     text.chars()
         .map(|c| match c {
@@ -11,7 +12,7 @@ pub(crate) fn plain(text: &str) -> String {
         .collect()
 }
 
-/// `text` for element content and quoted attributes of HTML and XML.
+/// `text` escaped for element content and quoted attributes of HTML and XML.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -22,7 +23,7 @@ pub(crate) fn escape(text: &str) -> String {
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
             '\n' | '\t' => out.push(c),
-            // XML has no way to write these, not even as a reference.
+            // XML cannot contain these, not even as a reference.
             c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push('\u{fffd}'),
             c => out.push(c),
         }
@@ -35,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_gets_out_of_text_or_an_attribute() {
+    fn nothing_escapes_from_text_or_an_attribute() {
         assert_eq!(escape("<script a='b' c=\"d\">&\u{1b}[1m"), "&lt;script a=&#39;b&#39; c=&quot;d&quot;&gt;&amp;\u{fffd}[1m");
         assert_eq!(plain("two\nlines\u{1b}[31m"), "two lines\u{fffd}[31m");
     }

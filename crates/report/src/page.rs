@@ -1,10 +1,14 @@
-//! One page that opens without a network: findings, table, plots, and what was asked of the links. It is HTML that is also XML, so that
-//! a test can hold it to being well formed.
+//! A page that opens offline: findings, table, plots, and the links as configured. It is HTML that is
+//! also XML, so that a test can check that it is well formed.
 
-use crate::grid::Grid;
-use crate::group::{Group, differs, groups};
-use crate::markup::escape;
-use crate::{chart, curves, headline, remarks, results};
+use crate::{
+    chart, curves,
+    grid::Grid,
+    group::{Group, differs, groups},
+    headline,
+    markup::escape,
+    remarks, results,
+};
 use outcome::Outcome;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -12,8 +16,9 @@ use std::fmt::Write;
 const STYLE: &str = include_str!("page.css");
 const HOVER: &str = include_str!("page.js");
 
-/// The page: `title`, `about` (paragraphs are parted by empty lines), `notes` as the findings, then everything in `outcomes`. It loads nothing
-/// and says all without its script, which only reads values off the plots.
+/// A page with `title`, `about` (paragraphs separated by empty lines), `notes` as the findings, then
+/// everything in `outcomes`. It loads nothing, and is complete without its script, which only shows
+/// values in the plots.
 pub fn page(title: &str, about: &str, notes: &[String], outcomes: &[Outcome]) -> String {
     let groups = groups(outcomes);
     let body = [measured(&groups), plots(&groups), links(&groups), warnings(&groups)].concat();
@@ -23,15 +28,15 @@ pub fn page(title: &str, about: &str, notes: &[String], outcomes: &[Outcome]) ->
 /// A table of words for a page.
 #[derive(Debug, Clone)]
 pub struct WordsTable<'a> {
-    /// What stands over it.
+    /// Its heading.
     pub heading: String,
     /// The columns' names.
     pub header: &'a [&'a str],
-    /// As many cells each.
+    /// A cell for each column.
     pub rows: Vec<Vec<String>>,
 }
 
-/// A page of numbers over time alone, and of words: no outcome's figures are shown but its series.
+/// A page of plots and tables of words: of the outcomes it shows only the series.
 pub fn page_of_words(title: &str, about: &str, notes: &[String], outcomes: &[Outcome], tables: &[WordsTable<'_>]) -> String {
     let body = plots(&groups(outcomes)) + &tables.iter().map(words).collect::<String>();
     whole(title, about, notes, &body)
@@ -67,7 +72,7 @@ fn whole(title: &str, about: &str, notes: &[String], body: &str) -> String {
 }
 
 fn head(title: &str) -> String {
-    // The policy holds the page to its promise: a browser would refuse to load anything for it.
+    // With this policy a browser refuses to load anything for the page.
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\"/>\n\
@@ -99,7 +104,7 @@ fn measured(groups: &[Group<'_>]) -> String {
     )
 }
 
-/// What all rows have in common, which the table therefore leaves out.
+/// What all rows have in common, which the table leaves out.
 fn origin(groups: &[Group<'_>]) -> Vec<String> {
     let one = groups[0].outcomes[0];
     let mut said = Vec::new();
@@ -153,13 +158,13 @@ fn warnings(groups: &[Group<'_>]) -> String {
     out + "</ul>\n</section>\n"
 }
 
-/// The grid; `keyed` when its rows are the groups, which then show their colours in the plots.
+/// The grid. `keyed`: its rows are the groups, and show the colours that these have in the plots.
 fn table(name: &str, grid: &Grid, keyed: bool) -> String {
     let class = |words: bool| if words { " class=\"words\"" } else { "" };
     let mut out = format!("<div class=\"scroll\" role=\"region\" aria-label=\"{name}\" tabindex=\"0\">\n<table>\n<thead><tr>");
     for column in &grid.columns {
         let unit = if column.unit.is_empty() { String::new() } else { format!(" <small>{}</small>", escape(&column.unit)) };
-        let _ = write!(out, "<th scope=\"col\"{}>{}{unit}</th>", class(column.words), column.name);
+        let _ = write!(out, "<th scope=\"col\"{}>{}{unit}</th>", class(column.words), escape(&column.name));
     }
     out.push_str("</tr></thead>\n<tbody>\n");
     for row in 0..grid.rows() {
@@ -172,7 +177,7 @@ fn table(name: &str, grid: &Grid, keyed: bool) -> String {
                 text
             };
             let key = if keyed && at == 0 { format!("<i class=\"{}\"></i>", chart::colour(row)) } else { String::new() };
-            // A row is headed by its first words; a table that has none has no heads of rows.
+            // The first cell of a row is its head if it has words.
             let (open, close) = if at == 0 && column.words { ("<th scope=\"row\"", "</th>") } else { ("<td", "</td>") };
             let _ = write!(out, "{open}{}>{key}{text}{close}", class(column.words));
         }
@@ -222,14 +227,14 @@ mod tests {
                 "Data in flight",
                 "Payload held by the proxy",
                 "Queue at the bottleneck",
-                "Segments sent again, so far"
+                "Segments retransmitted, so far"
             ]
         );
         for figure in all(&document, "figure") {
             let picture = figure.descendants().find(|node| node.attribute("role") == Some("img")).expect("a picture");
             assert!(picture.attribute("aria-label").is_some_and(|label| label.contains("split cubic/bbr")));
         }
-        // The far legs of the two split cases, in each of cwnd, RTT and data in flight.
+        // The far legs of the two split cases: cwnd, RTT and data in flight.
         let dashed = |node: &Node<'_, '_>| node.attribute("class").is_some_and(|class| class.contains("dashed"));
         assert_eq!(all(&document, "polyline").into_iter().filter(dashed).count(), 6);
     }

@@ -1,14 +1,14 @@
-//! An outcome's numbers by their names: what a column of one is called, and how a value is written there. The unit is fixed, so that columns of
-//! several tables, and of a paper, can be compared.
+//! The numbers of an outcome by their names: the head of their column, and the format of a value. The
+//! unit is fixed, so that columns of several tables, and of a paper, can be compared.
 
-use crate::human::NONE;
+use crate::number_format::NONE;
 
 /// How a number of an outcome is shown.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Quantity {
     /// The head of its column, with the unit.
     pub head: &'static str,
-    /// How many base units the unit holds.
+    /// The size of the unit in base units.
     per: f64,
     decimals: usize,
 }
@@ -17,8 +17,8 @@ impl Quantity {
     /// A ratio of two numbers.
     pub const RATIO: Quantity = Quantity { head: "ratio", per: 1.0, decimals: 3 };
 
-    /// Of the number that [`Outcome::number`](outcome::Outcome::number) has under `name`; one that
-    /// is not known is shown as it is.
+    /// The number that [`Outcome::number`](outcome::Outcome::number) has under `name`. An unknown one
+    /// is shown as it is.
     pub fn named(name: &str) -> Quantity {
         let (head, per, decimals) = match name {
             "mean_flow_s" => ("mean, s", 1.0, 2),
@@ -53,12 +53,13 @@ impl Quantity {
         Quantity { head, per, decimals }
     }
 
-    /// A value, in its unit.
+    /// A value in the unit.
     pub fn write(&self, value: f64) -> String {
         if value.is_finite() { format!("{:.*}", self.decimals, value / self.per) } else { NONE.into() }
     }
 
-    /// A mean with half the width of its interval, which is left out where it is not finite; a dash where there is none.
+    /// A mean with half the width of its interval, which is left out if it is not finite; a dash for no
+    /// mean.
     pub fn spread(&self, mean: Option<(f64, f64)>) -> String {
         match mean {
             None => NONE.into(),

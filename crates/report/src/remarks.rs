@@ -1,17 +1,18 @@
-//! What a reader must know before using the numbers: warnings, outcomes that do not hold, flows that failed. Each is said once.
+//! What a reader must know before using the numbers: warnings, outcomes that are not valid, flows that
+//! failed. Each is reported once.
 
 use crate::group::Group;
 use crate::markup::plain;
 use std::fmt;
 
-/// One remark and all it is about.
+/// A remark and the groups that it is about.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Remark {
-    /// Whether numbers do not hold because of it.
+    /// Whether it makes outcomes invalid.
     pub(crate) grave: bool,
-    /// The groups it is about.
+    /// The labels of the groups.
     pub(crate) about: Vec<String>,
-    /// What it says.
+    /// Its text.
     pub(crate) text: String,
 }
 
@@ -21,7 +22,7 @@ impl fmt::Display for Remark {
     }
 }
 
-/// All remarks, the grave ones first.
+/// All remarks, grave ones first.
 pub(crate) fn remarks(groups: &[Group<'_>]) -> Vec<Remark> {
     let mut remarks: Vec<Remark> = Vec::new();
     let mut add = |grave: bool, group: &Group<'_>, text: String| match remarks.iter_mut().find(|remark| remark.text == text) {
@@ -43,15 +44,15 @@ pub(crate) fn remarks(groups: &[Group<'_>]) -> Vec<Remark> {
             }
         }
         for (error, flows) in errors(group) {
-            let who = if flows == 1 { "a flow".into() } else { format!("{flows} flows") };
-            add(false, group, format!("{who} failed: {error}"));
+            let failed = if flows == 1 { "a flow".into() } else { format!("{flows} flows") };
+            add(false, group, format!("{failed} failed: {error}"));
         }
     }
     remarks.sort_by_key(|remark| !remark.grave);
     remarks
 }
 
-/// Errors of flows, and how many had each.
+/// The errors of flows, with the number of flows that had each.
 fn errors(group: &Group<'_>) -> Vec<(String, usize)> {
     let mut errors: Vec<(String, usize)> = Vec::new();
     for error in group.outcomes.iter().flat_map(|outcome| &outcome.flows).filter_map(|flow| flow.error.as_deref()).map(plain) {

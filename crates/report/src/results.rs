@@ -1,9 +1,14 @@
-//! Which columns a table of outcomes has: the results, and what links were asked for and delivered. A column nobody needs is left out.
+//! Which columns a table of outcomes has: the results, and what the links were configured to do and
+//! did. A column is there only if an outcome has something for it. Columns have ranks: in a narrow
+//! terminal those with the highest rank are left out first.
 
-use crate::grid::{Grid, written};
-use crate::group::{Group, Number, differs};
-use crate::human::{Kind, NONE, count, three};
-use crate::markup::plain;
+use crate::{
+    cases::case_columns,
+    grid::{Grid, written},
+    group::{Group, SeedNumber, differs},
+    markup::plain,
+    number_format::{NONE, QuantityKind, count, three},
+};
 use outcome::{LinkOutcome, OVER_CAN, Outcome, ProxyOutcome, SOJOURNS};
 use std::collections::BTreeSet;
 
@@ -18,20 +23,21 @@ pub(crate) fn results(groups: &[Group<'_>]) -> Grid {
     }
     if any(|outcome| outcome.flows.len() > 1) {
         let numbers: Vec<_> = groups.iter().map(|group| group.number("mean_flow_s", Outcome::mean_flow_s)).collect();
-        grid.numbers("mean flow", Kind::Time, &numbers);
+        grid.numbers("mean flow", QuantityKind::Time, &numbers).droppable(2);
     }
     if any(|outcome| outcome.jain.is_some()) {
         let cell = |group: &Group<'_>| group.mean(|outcome| outcome.jain).map_or(NONE.into(), |jain| format!("{jain:.3}"));
-        grid.written("Jain", "", groups.iter().map(cell).collect());
+        grid.written("Jain", "", groups.iter().map(cell).collect()).droppable(4);
     }
     sojourns(&mut grid, groups);
     let goodput: Vec<_> = groups.iter().map(|group| group.number("goodput_bps", |outcome| Some(outcome.goodput_bps))).collect();
-    grid.numbers("goodput", Kind::Rate, &goodput);
+    grid.numbers("goodput", QuantityKind::Rate, &goodput);
     let used: Vec<_> = groups.iter().map(|group| group.number("utilization", |outcome| Some(outcome.utilization))).collect();
-    grid.numbers("utilization", Kind::Share, &used);
+    grid.numbers("utilization", QuantityKind::Share, &used).droppable(5);
     if any(has_legs) {
         let retransmits = |group: &Group<'_>| group.mean(|outcome| has_legs(outcome).then(|| outcome.retransmits() as f64));
-        grid.written("retransmits", "", groups.iter().map(|group| retransmits(group).map_or(NONE.into(), count)).collect());
+        let cells = groups.iter().map(|group| retransmits(group).map_or(NONE.into(), count)).collect();
+        grid.written("retransmits", "", cells).droppable(6);
     }
     if any(|outcome| outcome.proxy.is_some()) {
         proxy(&mut grid, groups);
@@ -40,7 +46,7 @@ pub(crate) fn results(groups: &[Group<'_>]) -> Grid {
     grid
 }
 
-/// What "±" means, when it is there.
+/// The meaning of "±", if it occurs.
 pub(crate) fn footnote(groups: &[Group<'_>]) -> Option<String> {
     if !groups.iter().flat_map(|group| &group.outcomes).any(|outcome| !outcome.ci95.is_empty()) {
         return None;
@@ -55,7 +61,8 @@ pub(crate) fn footnote(groups: &[Group<'_>]) -> Option<String> {
     Some(format!("Means over {seeds}; ± is half the width of the 95 % interval of the mean."))
 }
 
-/// A row for each link of each group, every number a mean over the seeds but the lateness, of which the worst counts.
+/// A row for each link of each group. Numbers are means over the seeds, except for lateness and the
+/// largest queue, which are the worst.
 pub(crate) fn links(groups: &[Group<'_>]) -> Grid {
     let mut of: Vec<&Group<'_>> = Vec::new();
     let mut link: Vec<usize> = Vec::new();
@@ -72,31 +79,33 @@ pub(crate) fn links(groups: &[Group<'_>]) -> Grid {
     let worst = |get: fn(&LinkOutcome) -> Option<f64>| -> Vec<Option<f64>> {
         of.iter().zip(&link).map(|(group, number)| group.max(|outcome| find(outcome, *number).and_then(get))).collect()
     };
-    let scale = |kind: Kind, columns: &[&[Option<f64>]]| kind.scale(columns.iter().flat_map(|column| column.iter().flatten().copied()));
+    let scale =
+        |kind: QuantityKind, columns: &[&[Option<f64>]]| kind.scale(columns.iter().flat_map(|column| column.iter().flatten().copied()));
 
     let mut grid = Grid::default();
     names(&mut grid, groups, &of);
     grid.written("link", "", link.iter().map(ToString::to_string).collect());
     let (asked, delivered) = (every(|link| Some(link.rate_bps)), every(|link| link.delivered_rate_bps));
-    let unit = scale(Kind::Rate, &[&asked, &delivered]);
+    let unit = scale(QuantityKind::Rate, &[&asked, &delivered]);
     grid.scaled("rate asked", unit, &asked);
-    grid.scaled("delivered", unit, &delivered);
+    grid.scaled("delivered", unit, &delivered).droppable(2);
     let (asked, delivered) = (every(|link| Some(link.delay_s)), every(|link| link.delivered_delay_s));
-    let unit = scale(Kind::Delay, &[&asked, &delivered]);
-    grid.scaled("delay asked", unit, &asked);
-    grid.scaled("delivered", unit, &delivered);
+    let unit = scale(QuantityKind::Delay, &[&asked, &delivered]);
+    grid.scaled("delay asked", unit, &asked).droppable(6);
+    grid.scaled("delivered", unit, &delivered).droppable(6);
     let late = worst(|link| Some(link.late_p99_s));
-    grid.scaled("late, p99", scale(Kind::Delay, &[&late]), &late);
+    grid.scaled("late, p99", scale(QuantityKind::Delay, &[&late]), &late).droppable(7);
     let (asked, seen) = (every(|link| link.loss_asked), every(loss_seen));
     if asked.iter().chain(&seen).flatten().any(|share| *share > 0.0) {
-        let unit = scale(Kind::Share, &[&asked, &seen]);
-        grid.scaled("loss asked", unit, &asked);
-        grid.scaled("seen", unit, &seen);
+        let unit = scale(QuantityKind::Share, &[&asked, &seen]);
+        grid.scaled("loss asked", unit, &asked).droppable(5);
+        grid.scaled("seen", unit, &seen).droppable(5);
     }
     let drops = every(|link| Some(link.queue_drops as f64));
-    grid.written("queue drops", "", drops.into_iter().map(|drops| drops.map_or(NONE.into(), count)).collect());
+    let cells = drops.into_iter().map(|drops| drops.map_or(NONE.into(), count)).collect();
+    grid.written("queue drops", "", cells).droppable(3);
     let queue = worst(|link| Some(link.queue_max_bytes as f64));
-    grid.scaled("queue, max", scale(Kind::Bytes, &[&queue]), &queue);
+    grid.scaled("queue, max", scale(QuantityKind::Bytes, &[&queue]), &queue).droppable(4);
     grid
 }
 
@@ -104,7 +113,7 @@ fn find(outcome: &Outcome, number: usize) -> Option<&LinkOutcome> {
     outcome.links.iter().find(|link| link.link == number)
 }
 
-/// Share of the packets that came which the loss process dropped.
+/// The share of arriving packets that the loss process dropped.
 fn loss_seen(link: &LinkOutcome) -> Option<f64> {
     (link.packets > 0).then(|| link.losses as f64 / link.packets as f64)
 }
@@ -113,14 +122,18 @@ fn has_legs(outcome: &Outcome) -> bool {
     outcome.flows.iter().any(|flow| !flow.legs.is_empty())
 }
 
-/// Scenario, case and engine of `rows`, as far as they tell `groups` apart.
+/// Adds the scenario, case and engine of `rows`, as far as they distinguish `groups`.
 fn names(grid: &mut Grid, groups: &[Group<'_>], rows: &[&Group<'_>]) {
     let cells = |of: fn(&Outcome) -> &str| rows.iter().map(|row| plain(of(row.outcomes[0]))).collect();
     if differs(groups, |outcome| &outcome.scenario) {
         grid.words("scenario", cells(|outcome| &outcome.scenario));
     }
     if groups.iter().any(|group| !group.outcomes[0].case.is_empty()) {
-        grid.words("case", cells(|outcome| &outcome.case));
+        let names: Vec<&str> = rows.iter().map(|row| row.outcomes[0].case.as_str()).collect();
+        let (heads, cases) = case_columns(&names);
+        for (at, head) in heads.into_iter().enumerate() {
+            grid.words(plain(&head), cases.iter().map(|row| plain(&row[at])).collect());
+        }
     }
     if differs(groups, |outcome| &outcome.engine) {
         grid.words("engine", cells(|outcome| &outcome.engine));
@@ -129,7 +142,7 @@ fn names(grid: &mut Grid, groups: &[Group<'_>], rows: &[&Group<'_>]) {
 
 fn done_in(grid: &mut Grid, groups: &[Group<'_>]) {
     let times: Vec<_> = groups.iter().map(Group::completion).collect();
-    let scale = Kind::Time.scale(times.iter().flatten().map(|number| number.mean));
+    let scale = QuantityKind::Time.scale(times.iter().flatten().map(|number| number.mean));
     let cells = groups.iter().zip(&times).map(|(group, time)| not_done(group).unwrap_or_else(|| written(*time, scale)));
     grid.written("done in", scale.unit, cells.collect());
 }
@@ -149,22 +162,23 @@ fn sojourns(grid: &mut Grid, groups: &[Group<'_>]) {
         return;
     }
     let time = |group: &Group<'_>, class: usize| group.number(SOJOURNS[class], |outcome| outcome.number(SOJOURNS[class]));
-    let unit = Kind::Time.scale(groups.iter().flat_map(|group| (0..classes).filter_map(|class| Some(time(group, class)?.mean))));
+    let unit = QuantityKind::Time.scale(groups.iter().flat_map(|group| (0..classes).filter_map(|class| Some(time(group, class)?.mean))));
     grid.written("foreground", unit.unit, groups.iter().map(|group| written(time(group, 0), unit)).collect());
     if classes > 1 {
         let cell = |group: &Group<'_>| -> String {
             let mean = |class| time(group, class).map_or(NONE.into(), |time| three(time.mean / unit.per));
             (1..classes).map(mean).collect::<Vec<String>>().join(" / ")
         };
-        grid.written("background", unit.unit, groups.iter().map(cell).collect());
+        grid.written("background", unit.unit, groups.iter().map(cell).collect()).droppable(1);
     }
     let over = |group: &Group<'_>| group.number(OVER_CAN[0], |outcome| outcome.number(OVER_CAN[0]));
     if groups.iter().any(|group| over(group).is_some()) {
-        let ratio = |number: Number| match number.half {
+        let ratio = |number: SeedNumber| match number.half {
             Some(half) if half.is_finite() => format!("{:.3} ± {half:.3}", number.mean),
             _ => format!("{:.3}", number.mean),
         };
-        grid.written("over ideal", "ratio", groups.iter().map(|group| over(group).map_or(NONE.into(), ratio)).collect());
+        let cells = groups.iter().map(|group| over(group).map_or(NONE.into(), ratio)).collect();
+        grid.written("over ideal", "ratio", cells).droppable(3);
     }
 }
 
@@ -176,11 +190,11 @@ fn proxy(grid: &mut Grid, groups: &[Group<'_>]) {
             mean.zip(group.max(|outcome| Some(outcome.proxy.as_ref()?.buffer_bytes.max)))
         })
         .collect();
-    // The largest rules: a mean near nothing beside a large maximum is near nothing in the unit of the maximum, too.
-    let scale = Kind::Bytes.scale(held.iter().flatten().map(|(_, max)| *max));
+    // The unit suits the maxima: a small mean beside a large maximum may read as nearly zero.
+    let scale = QuantityKind::Bytes.scale(held.iter().flatten().map(|(_, max)| *max));
     let cell = |(mean, max): (f64, f64)| format!("{} / {}", three(mean / scale.per), three(max / scale.per));
     let cells = held.into_iter().map(|held| held.map_or(NONE.into(), cell)).collect();
-    grid.written("proxy held", &format!("mean / max, {}", scale.unit), cells);
+    grid.written("proxy held", &format!("mean / max, {}", scale.unit), cells).droppable(7);
 
     let share = |group: &Group<'_>, of: fn(&ProxyOutcome) -> f64| {
         group.mean(|outcome| outcome.proxy.as_ref().map(of)).map(|share| format!("{:.0}", share * 100.0))
@@ -194,7 +208,7 @@ fn proxy(grid: &mut Grid, groups: &[Group<'_>]) {
         Some(format!("{free} / {starved} / {held_back}"))
     };
     let cells = groups.iter().map(|group| phases(group).unwrap_or(NONE.into())).collect();
-    grid.written("phases", "free/starv./backp., %", cells);
+    grid.written("phases", "free/starv./backp., %", cells).droppable(8);
 }
 
 fn valid(group: &Group<'_>) -> String {

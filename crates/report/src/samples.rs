@@ -1,4 +1,4 @@
-//! Made-up outcomes for tests: plausible shapes and round numbers, no measurements.
+//! Invented outcomes for tests: plausible shapes and round numbers, no measurements.
 
 use outcome::{Dist, FlowOutcome, LegOutcome, LinkOutcome, NetworkOutcome, Outcome, Phases, ProxyOutcome, ReorderOutcome, Series};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ pub(crate) fn demo() -> Vec<Outcome> {
     ]
 }
 
-/// An outcome in which no field is absent or empty, but the error.
+/// An outcome in which every field but the error is present.
 pub(crate) fn full() -> Outcome {
     Outcome {
         warnings: vec!["the machine was busy".into()],
@@ -88,7 +88,7 @@ fn link(number: usize, rate: f64, delay: f64, loss: Option<f64>, drops: u64) -> 
     }
 }
 
-/// Shapes that look like what they stand for: slow start, a sawtooth or BBR's cycle, a buffer that fills and drains.
+/// Series with plausible shapes: slow start, a sawtooth or BBR's cycle, a buffer that fills and drains.
 fn series(bbr: bool, split: bool, end: f64, goodput: f64, held: Option<f64>, retransmits: f64) -> Vec<Series> {
     let t: Vec<f64> = (0..(end / 0.05) as usize).map(|i| f64::from(i as u32) * 0.05).collect();
     let mut state: u64 = 7 + retransmits as u64;

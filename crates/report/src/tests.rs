@@ -1,12 +1,12 @@
-//! The tables of the terminal, as they are seen.
+//! The tables of the terminal as they look.
 
-use crate::{links_table, markdown_table, samples, table};
+use crate::{PlainTable, links_table, samples, table};
 use insta::assert_snapshot;
 use outcome::{FlowOutcome, Outcome, add_ci95};
 
 #[test]
 fn the_four_cases_of_a_demonstration() {
-    assert_snapshot!(table(&samples::demo()), @r"
+    assert_snapshot!(table(&samples::demo(), None), @r"
     ────────────────────────────────────────────────────────────────────────────────────────────────────────────
      case               done in  goodput  utilization  retransmits      proxy held                 phases  valid
                               s   Mbit/s            %               mean / max, MB  free/starv./backp., %
@@ -20,8 +20,8 @@ fn the_four_cases_of_a_demonstration() {
 }
 
 #[test]
-fn asked_against_delivered() {
-    assert_snapshot!(links_table(&samples::demo()[..2]), @r"
+fn links_as_configured_and_as_delivered() {
+    assert_snapshot!(links_table(&samples::demo()[..2], None), @r"
     ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
      case               link  rate asked  delivered  delay asked  delivered  late, p99  loss asked   seen  queue drops  queue, max
                                   Mbit/s     Mbit/s           ms         ms         µs           %      %                       kB
@@ -32,11 +32,11 @@ fn asked_against_delivered() {
      split cubic/cubic     2        10.0       9.99          400        400       90.0       0.100  0.104          148        1000
     ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
     ");
-    assert_eq!(links_table(&[]), "");
+    assert_eq!(links_table(&[], None), "");
 }
 
 #[test]
-fn seeds_are_put_together() {
+fn seeds_are_combined() {
     let mut outcomes = Vec::new();
     for seed in 1..=5 {
         for mut outcome in samples::demo().drain(..2) {
@@ -48,7 +48,7 @@ fn seeds_are_put_together() {
         }
     }
     add_ci95(&mut outcomes);
-    assert_snapshot!(table(&outcomes), @r"
+    assert_snapshot!(table(&outcomes, None), @r"
     ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────
      case                  done in      goodput  utilization  retransmits      proxy held                 phases  valid
                                  s       Mbit/s            %               mean / max, kB  free/starv./backp., %
@@ -61,7 +61,7 @@ fn seeds_are_put_together() {
 }
 
 #[test]
-fn what_does_not_hold_says_why_once() {
+fn the_reason_why_an_outcome_is_not_valid_comes_once() {
     let mut outcomes = samples::demo();
     let late = "link 2 handed packets over 9.2 ms late (99th percentile)";
     for outcome in &mut outcomes[..2] {
@@ -71,7 +71,7 @@ fn what_does_not_hold_says_why_once() {
     outcomes[2].valid = false;
     outcomes[3].warnings = vec!["the kernel has no bbr: ours was taken".into(), "two\nlines \u{1b}[31m".into()];
     outcomes.push(Outcome { seed: 2, valid: true, warnings: Vec::new(), ..outcomes[0].clone() });
-    assert_snapshot!(table(&outcomes), @r"
+    assert_snapshot!(table(&outcomes, None), @r"
     ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
      case               done in  goodput  utilization  retransmits      proxy held                 phases  valid
                               s   Mbit/s            %               mean / max, MB  free/starv./backp., %
@@ -99,7 +99,7 @@ fn flows_that_did_not_end_are_counted() {
         flow.end_s = None;
         flow.error = Some("connect: connection refused".into());
     }
-    assert_snapshot!(table(&outcomes), @r"
+    assert_snapshot!(table(&outcomes, None), @r"
     ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
      case                         done in  mean flow  goodput  utilization  retransmits      proxy held                 phases  valid
                                         s          s   Mbit/s            %               mean / max, kB  free/starv./backp., %
@@ -122,7 +122,7 @@ fn engines_and_parallel_networks_get_their_columns() {
         sojourn_s: sojourn.map(Some).into(),
         ..Outcome::default()
     };
-    assert_snapshot!(table(&[answer("theory", [2.41, 4.43, 4.97]), answer("sim", [2.44, 4.4, 5.01])]), @r"
+    assert_snapshot!(table(&[answer("theory", [2.41, 4.43, 4.97]), answer("sim", [2.44, 4.4, 5.01])], None), @r"
     ─────────────────────────────────────────────────────────────
      engine  foreground   background  goodput  utilization  valid
                       s            s   Mbit/s            %
@@ -131,17 +131,98 @@ fn engines_and_parallel_networks_get_their_columns() {
      sim           2.44  4.40 / 5.01     5.10         48.0  ✓
     ─────────────────────────────────────────────────────────────
     ");
-    assert_eq!(table(&[]), "");
+    assert_eq!(table(&[], None), "");
     let mut own = answer("sim", [2.44, 4.4, 5.01]);
     own.sojourn_s[1] = None;
     own.ci95.insert("sojourn_0_s".into(), 0.052);
-    let table = table(&[own]);
+    let table = table(&[own], None);
     assert!(table.contains("2.44 ± 0.05") && table.contains("– / 5.01"), "{table}");
     assert!(table.ends_with("± is half the width of the 95 % interval that the engine itself gives its mean.\n"), "{table}");
 }
 
 #[test]
 fn a_table_of_markdown_keeps_its_columns() {
-    let rows = [vec!["a|b".to_owned(), "1".to_owned()]];
-    assert_eq!(markdown_table(&["what", "n"], &rows), "| what | n |\n| --- | --- |\n| a\\|b | 1 |\n");
+    let table = PlainTable::new(&["what", "n"], vec![vec!["a|b".to_owned(), "1".to_owned()]]);
+    assert_eq!(table.markdown(), "| what | n |\n| --- | --- |\n| a\\|b | 1 |\n");
+}
+
+/// A sweep over one key, and flows whose names are long.
+fn sweep() -> Vec<Outcome> {
+    let mut outcomes = samples::demo();
+    for (outcome, loss) in outcomes.iter_mut().zip(["0", "0.001", "0.01", "0.1"]) {
+        outcome.case = format!("link.2.loss.per_packet={loss}");
+    }
+    outcomes
+}
+
+#[test]
+fn a_sweep_of_one_key_has_a_column_for_it() {
+    assert_snapshot!(table(&sweep(), Some(120)), @r"
+    ─────────────────────────────────────────────────────────────────────────────────────────────────────
+     per_packet  done in  goodput  utilization  retransmits      proxy held                 phases  valid
+                       s   Mbit/s            %               mean / max, MB  free/starv./backp., %
+    ─────────────────────────────────────────────────────────────────────────────────────────────────────
+     0              38.4     5.20         53.9          212               –                      –  ✓
+     0.001          24.2     8.26         85.6          148   0.127 / 0.410            72 / 4 / 24  ✓
+     0.01           23.5     8.50         88.1          631               –                      –  ✓
+     0.1            21.9     9.13         94.6          574    0.384 / 1.24            72 / 4 / 24  ✓
+    ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    ");
+}
+
+#[test]
+fn the_demonstration_fits_80_and_120_characters() {
+    assert_snapshot!(table(&samples::demo(), Some(80)), @r"
+    ────────────────────────────────────────────────────────────────────────────────
+     case           done in  goodput  utilization  retransmits     proxy held  valid
+                          s   Mbit/s            %                 mean / max,
+                                                                           MB
+    ────────────────────────────────────────────────────────────────────────────────
+     end-to-end        38.4     5.20         53.9          212              –  ✓
+     cubic
+     split             24.2     8.26         85.6          148  0.127 / 0.410  ✓
+     cubic/cubic
+     end-to-end        23.5     8.50         88.1          631              –  ✓
+     bbr
+     split             21.9     9.13         94.6          574   0.384 / 1.24  ✓
+     cubic/bbr
+    ────────────────────────────────────────────────────────────────────────────────
+    Left out to fit the width: phases (free/starv./backp., %).
+    ");
+    assert_snapshot!(table(&samples::demo(), Some(120)), @r"
+    ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     case               done in  goodput  utilization  retransmits      proxy held                 phases  valid
+                              s   Mbit/s            %               mean / max, MB  free/starv./backp., %
+    ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     end-to-end cubic      38.4     5.20         53.9          212               –                      –  ✓
+     split cubic/cubic     24.2     8.26         85.6          148   0.127 / 0.410            72 / 4 / 24  ✓
+     end-to-end bbr        23.5     8.50         88.1          631               –                      –  ✓
+     split cubic/bbr       21.9     9.13         94.6          574    0.384 / 1.24            72 / 4 / 24  ✓
+    ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    ");
+    assert_snapshot!(links_table(&samples::demo()[..2], Some(80)), @r"
+    ────────────────────────────────────────────────────────────────────────────────
+     case               link     rate  delivered  delay   loss   seen  queue  queue,
+                                asked     Mbit/s  asked  asked      %  drops     max
+                               Mbit/s                ms      %                    kB
+    ────────────────────────────────────────────────────────────────────────────────
+     end-to-end cubic      1     1000          –   5.00      –      0      0    45.0
+     end-to-end cubic      2     10.0       9.99    400  0.100  0.104    212    1000
+     split cubic/cubic     1     1000          –   5.00      –      0      0    45.0
+     split cubic/cubic     2     10.0       9.99    400  0.100  0.104    148    1000
+    ────────────────────────────────────────────────────────────────────────────────
+    Left out to fit the width: delivered (ms); late, p99 (µs).
+    ");
+    assert_snapshot!(links_table(&samples::demo()[..2], Some(120)), @r"
+    ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     case               link  rate asked  delivered  delay asked  delivered  late, p99  loss asked   seen      queue  queue,
+                                  Mbit/s     Mbit/s           ms         ms         µs           %      %      drops     max
+                                                                                                                          kB
+    ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+     end-to-end cubic      1        1000          –         5.00       5.04       90.0           –      0          0    45.0
+     end-to-end cubic      2        10.0       9.99          400        400       90.0       0.100  0.104        212    1000
+     split cubic/cubic     1        1000          –         5.00       5.04       90.0           –      0          0    45.0
+     split cubic/cubic     2        10.0       9.99          400        400       90.0       0.100  0.104        148    1000
+    ────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+    ");
 }

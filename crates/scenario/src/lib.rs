@@ -3,6 +3,7 @@
 //! This crate knows neither sockets nor clocks nor files: text comes in as a string, randomness
 //! from the seed. What an engine answers is in `outcome`.
 
+mod case_name;
 mod check;
 mod explicit;
 mod file;
@@ -18,6 +19,7 @@ mod sources;
 mod split;
 mod tcp;
 
+pub use case_name::{case_parts, short_case, short_keys};
 pub use explicit::Explicit;
 pub use file::{Assignment, ScenarioFile, Variant};
 pub use flows::{Draw, FlowGroup, FlowSpec, Opens};

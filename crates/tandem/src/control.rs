@@ -1,11 +1,14 @@
 //! `tandem control`: congestion controllers in this kernel.
 
-use crate::Failure;
+use crate::{Failure, output};
 use clap::{Args, Subcommand};
-use comfy_table::{ContentArrangement, LineStyle, Table, TableStyle};
 use control::Controller;
 use kernel::{Error, Loaded, User};
+use report::{Alignment, TextColumn, TextStyle, TextTable};
 use serde::Serialize;
+
+/// The width of the list where the output is no terminal.
+const DEFAULT_WIDTH: usize = 140;
 
 /// Congestion controllers in this kernel, beside its own: any program may use them (`iperf3 -C td_hybla`)
 #[derive(Debug, Args)]
@@ -79,7 +82,7 @@ impl Control {
                 if self.json {
                     outln!("{}", serde_json::to_string(&rows).unwrap_or_default());
                 } else {
-                    outln!("{}", table(&rows));
+                    out!("{}", table(&rows).render(Some(output::width().unwrap_or(DEFAULT_WIDTH))));
                 }
                 Ok(())
             }
@@ -166,14 +169,12 @@ fn row(controller: Controller, loaded: Option<&Loaded>) -> Row {
     }
 }
 
-fn table(rows: &[Row]) -> Table {
-    let mut table = Table::new();
-    table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─')));
-    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(140);
-    table.set_header(["name", "what", "in kernel", "used by", "tunables"]);
+fn table(rows: &[Row]) -> TextTable {
+    let heads = ["name", "what", "in kernel", "used by", "tunables"];
+    let mut table = TextTable::new(TextStyle::Open, heads.map(|head| TextColumn::new(head, Alignment::Left)).into());
     for row in rows {
         let tunables = row.tunables.iter().map(|it| format!("{}={}", it.name, it.value)).collect::<Vec<_>>().join(" ");
-        table.add_row([row.name.clone(), row.what.into(), row.in_kernel.into(), row.users.join(", "), tunables]);
+        table.push(vec![row.name.clone(), row.what.into(), row.in_kernel.into(), row.users.join(", "), tunables]);
     }
     table
 }

@@ -3,9 +3,9 @@
 mod page;
 
 use crate::{
-    Failure, answer,
+    Failure,
     evidence::{method, says, strength},
-    probe,
+    output, probe,
 };
 use clap::{Args, Subcommand};
 use detect::{CaptureFile, CaptureTally, ConnectionFinding, Evidence, FindingOptions, SplitVerdict, TraceConditions};
@@ -93,7 +93,7 @@ impl Trace {
                 .into_iter()
                 .filter_map(|(end, path)| Some(format!("at the {end}: {}", path.as_ref()?.display())))
                 .collect();
-            answer::write_page(path, &page::page(&found, &traces.join(", ")))?;
+            output::write_page(path, &page::page(&found, &traces.join(", ")))?;
         }
         if !self.series {
             found.iter_mut().for_each(|finding| finding.character.series = None);
@@ -115,7 +115,7 @@ impl Trace {
         let row = |finding: &ConnectionFinding| {
             vec![name(finding), finding.bytes.to_string(), finding.verdict.to_string(), finding.reason.clone()]
         };
-        let mut text = report::words_table(&["connection", "bytes", "verdict", "why"], &shown.iter().map(row).collect::<Vec<_>>());
+        let mut text = output::words_table(&["connection", "bytes", "verdict", "why"], &shown.iter().map(row).collect::<Vec<_>>());
         if self.verbose {
             text.extend(shown.iter().map(listing));
         }
@@ -165,7 +165,7 @@ fn listing(finding: &ConnectionFinding) -> String {
     let row = |piece: &Evidence| vec![says(piece.says).into(), strength(piece).into(), method(piece), piece.text.clone()];
     let rows: Vec<Vec<String>> = finding.evidence.iter().map(row).collect();
     if !rows.is_empty() {
-        text += &report::words_table(&["says", "strength", "method", "observation"], &rows);
+        text += &output::words_table(&["says", "strength", "method", "observation"], &rows);
     }
     if let Some(clocks) = &finding.clocks {
         text += &format!(

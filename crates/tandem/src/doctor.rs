@@ -1,6 +1,6 @@
 //! `tandem doctor`: what this machine can do, and the cure for what it can't. Each need is tried, not guessed.
 
-use crate::{Failure, service::usage};
+use crate::{Failure, output, service::usage};
 use clap::Args;
 use intercept::check::{Trial, TrialResult};
 use proxy::{
@@ -216,7 +216,7 @@ fn print_needs(needs: &[Need]) {
         [mark, need.command, &need.need, if need.ok { &need.found } else { &need.cure }].map(str::to_owned).into()
     };
     let rows: Vec<Vec<String>> = needs.iter().map(row).collect();
-    out!("{}", report::words_table(&["", "command", "need", "found, or the cure"], &rows));
+    out!("{}", output::words_table(&["", "command", "need", "found, or the cure"], &rows));
 }
 
 /// Beyond this the emulator's thread did not get its processor in time.
@@ -278,7 +278,7 @@ fn print_measured(measured: &[Measured]) {
         "packets",
         "late p99",
     ];
-    out!("\nthe link emulator, measured from outside:\n{}", report::words_table(&header, &rows));
+    out!("\nthe link emulator, measured from outside:\n{}", output::words_table(&header, &rows));
     // What was not sent can't be delivered, and who is late is not the link.
     let slow = |row: &&Measured| row.offered_rate_bps < 1.01 * row.rate_bps as f64 || row.late_p99_s > MOST_LATE_S;
     if let Some(row) = measured.iter().find(slow) {

@@ -1,8 +1,8 @@
-//! A piece of evidence in the words of tables.
+//! Words for a piece of evidence in tables.
 
 use detect::{Evidence, Indication, Strength};
 
-/// What it says.
+/// What it indicates.
 pub(crate) fn says(says: Indication) -> &'static str {
     match says {
         Indication::EndToEnd => "end-to-end",
@@ -13,7 +13,7 @@ pub(crate) fn says(says: Indication) -> &'static str {
     }
 }
 
-/// How much it counts; nothing where it says nothing.
+/// Its strength; empty if it indicates nothing.
 pub(crate) fn strength(piece: &Evidence) -> &'static str {
     match (piece.says, piece.strength) {
         (Indication::Nothing, _) => "",
@@ -23,7 +23,7 @@ pub(crate) fn strength(piece: &Evidence) -> &'static str {
     }
 }
 
-/// Name of the method, as in JSON.
+/// The name of the method, as in JSON.
 pub(crate) fn method(piece: &Evidence) -> String {
     serde_json::to_value(piece.method).ok().and_then(|name| name.as_str().map(String::from)).unwrap_or_default()
 }

@@ -1,13 +1,13 @@
 //! `tandem flows` and `tandem bypass`: what the running proxy does, and a word in its ear.
 
-use crate::Failure;
+use crate::{Failure, output};
 use clap::{Args, Subcommand};
-use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use intercept::{LinkView, Prefix};
 use proxy::{
     Change, DirectionView, FlowView, LegView, Limiter, MultipathView, PathView, Phase,
     control::{AskError, Remote, Status},
 };
+use report::{Alignment, TextColumn, TextStyle, TextTable};
 use std::{
     io::{IsTerminal as _, Write as _, stdout},
     thread,
@@ -69,7 +69,7 @@ impl Flows {
             let text = if self.json {
                 serde_json::to_string(&flows).unwrap_or_default() + "\n"
             } else {
-                table(&flows, &remote.status().map_err(failed)?)
+                table(&flows, &remote.status().map_err(failed)?, output::width())
             };
             // On a terminal each look takes the place of the one before.
             let clear = if self.watch.is_some() && !self.json && stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
@@ -99,45 +99,16 @@ impl Bypass {
     }
 }
 
-/// The flows that move most first, and a line about all.
-fn table(flows: &[FlowView], status: &Status) -> String {
+/// The flows that carried most first, and a line about all of them, for a terminal of `width`
+/// characters.
+fn table(flows: &[FlowView], status: &Status, width: Option<usize>) -> String {
     let mut sorted: Vec<&FlowView> = flows.iter().collect();
     sorted.sort_by_key(|flow| std::cmp::Reverse(flow.up.bytes + flow.down.bytes));
-    let mut table = Table::new();
-    table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─')));
-    table.set_header(["client", "server", "age", "", "bytes", "held", "phase", "limited by", "near leg", "far leg"]);
-    for flow in sorted {
-        // The direction that moves more, and the other only when it moves as well.
-        let mut directions = [("up", &flow.up), ("down", &flow.down)];
-        directions.sort_by_key(|(_, direction)| std::cmp::Reverse(direction.bytes));
-        for (index, (way, direction)) in directions.into_iter().filter(|(_, it)| it.bytes > 0).enumerate() {
-            let first = |text: String| if index == 0 { text } else { String::new() };
-            table.add_row([
-                first(flow.client.to_string()),
-                first(flow.server.to_string()),
-                first(age(flow.age_s)),
-                way.into(),
-                human(direction.bytes),
-                human(direction.held_bytes),
-                phase(direction).into(),
-                limiter(direction).into(),
-                first(leg(&flow.near, flow)),
-                first(leg(&flow.far, flow)),
-            ]);
-        }
-        if flow.up.bytes + flow.down.bytes == 0 {
-            let empty = || String::new();
-            let row = [flow.client.to_string(), flow.server.to_string(), age(flow.age_s), empty(), "0".into()];
-            table.add_row(row.into_iter().chain([empty(), empty(), empty(), leg(&flow.near, flow), leg(&flow.far, flow)]));
-        }
-    }
-    for index in [2, 4, 5] {
-        if let Some(column) = table.column_mut(index) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+    let both = flow_table(&sorted, false);
+    // Two addresses take half of a terminal: in a narrow one they share a column.
+    let drawn = if both.fits(width) { both } else { flow_table(&sorted, true) };
     let totals = &status.totals;
-    let mut text = if flows.is_empty() { String::new() } else { format!("{table}\n\n") };
+    let mut text = String::new();
     text += &format!(
         "{} flows now, {} ended; carried {} up, {} down",
         totals.flows,
@@ -159,7 +130,47 @@ fn table(flows: &[FlowView], status: &Status) -> String {
     for link in &status.links {
         text += &about(link);
     }
-    text
+    let table = if flows.is_empty() { String::new() } else { drawn.render(width) + "\n" };
+    table + &report::wrap(&text, width)
+}
+
+/// A row for each direction of a flow that carried something. `joined`: client and server share a
+/// column.
+fn flow_table(flows: &[&FlowView], joined: bool) -> TextTable {
+    let words = |head: &str| TextColumn::new(head, Alignment::Left);
+    let number = |head: &str| TextColumn::new(head, Alignment::Right);
+    let mut columns = if joined { vec![words("client → server")] } else { vec![words("client"), words("server")] };
+    columns.extend([number("age").droppable(4), words(""), number("bytes"), number("held").droppable(2)]);
+    columns.extend([words("phase").droppable(3), words("limited by").droppable(1), words("near leg"), words("far leg")]);
+    let mut table = TextTable::new(TextStyle::Open, columns);
+    for flow in flows {
+        let ends = match joined {
+            true => vec![format!("{} → {}", flow.client, flow.server)],
+            false => vec![flow.client.to_string(), flow.server.to_string()],
+        };
+        let legs = [leg(&flow.near, flow), leg(&flow.far, flow)];
+        // The direction that carried more, and the other one only if it carried something as well.
+        let mut directions = [("up", &flow.up), ("down", &flow.down)];
+        directions.sort_by_key(|(_, direction)| std::cmp::Reverse(direction.bytes));
+        let mut first = true;
+        for (name, direction) in directions.into_iter().filter(|(_, direction)| direction.bytes > 0) {
+            let only_first = |text: String| if first { text } else { String::new() };
+            let mut row: Vec<String> = ends.iter().cloned().map(only_first).collect();
+            row.extend([only_first(age(flow.age_s)), name.into(), human(direction.bytes), human(direction.held_bytes)]);
+            row.extend([phase(direction).into(), limiter(direction).into()]);
+            row.extend(legs.iter().cloned().map(only_first));
+            table.push(row);
+            first = false;
+        }
+        if first {
+            let empty = String::new;
+            let mut row = ends;
+            row.extend([age(flow.age_s), empty(), "0".into(), empty(), empty(), empty()]);
+            row.extend(legs);
+            table.push(row);
+        }
+    }
+    table
 }
 
 /// A line about a link whose capacity is known.
@@ -273,4 +284,46 @@ fn networks(bond: &MultipathView) -> String {
         lines.push(format!("{} wait for their turn", human(bond.waiting_bytes)));
     }
     if lines.is_empty() { "no network yet".into() } else { lines.join("\n") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn flow(client: &str, server: &str) -> FlowView {
+        let leg = |control: &str| -> Value {
+            json!({
+                "control": control, "rtt_s": 0.6001, "min_rtt_s": 0.5993, "cwnd_pkt": 700, "ssthresh_pkt": 350, "mss_bytes": 1448,
+                "retransmits": 12, "drops": 0, "delivery_bps": 8.2e6,
+            })
+        };
+        let direction =
+            |bytes: u64| json!({ "bytes": bytes, "held_bytes": 250_000, "phase": "backpressure", "limited_by": "proxy_buffer" });
+        let flow = json!({
+            "client": client, "server": server, "age_s": 12.3, "near": leg("cubic"), "far": leg("td_share"),
+            "up": direction(77), "down": direction(3_000_205),
+        });
+        serde_json::from_value(flow).unwrap()
+    }
+
+    fn widest(text: &str) -> usize {
+        text.lines().map(|line| line.chars().count()).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn the_table_fits_the_terminal_without_breaking_words() {
+        let flow = flow("192.168.100.200:54321", "203.0.113.200:443");
+        let wide = flow_table(&[&flow], false).render(None);
+        let known: Vec<&str> = wide.split_whitespace().collect();
+        for width in [80, 120] {
+            let text = flow_table(&[&flow], true).render(Some(width));
+            assert!(widest(&text) <= width, "{width}:\n{text}");
+            let table = text.split("Left out").next().unwrap();
+            let is_whole = |word: &str| word == "→" || word.starts_with('─') || known.contains(&word);
+            assert!(table.split_whitespace().all(is_whole), "{width}:\n{text}");
+            assert!(table.contains("limited"), "the last column to go:\n{text}");
+            assert!(table.contains("192.168.100.200:54321") && table.contains("203.0.113.200:443"), "{text}");
+        }
+    }
 }

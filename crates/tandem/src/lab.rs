@@ -1,12 +1,13 @@
-//! `tandem lab`: holds a scenario's network up, so that anybody's programs can be tried in it.
+//! `tandem lab`: keeps a scenario's network up, so that other programs can be tried in it.
 
-use crate::{Failure, answer, run};
+use crate::{Failure, runs};
 use clap::Args;
 use lab::{Extras, Network};
+use outcome::Engine;
 use scenario::Assignment;
 use std::{path::PathBuf, sync::atomic::Ordering::Relaxed, thread, time::Duration};
 
-/// Builds the hosts, links and proxies of a scenario, says how to run programs in them, and holds them up until Ctrl-C.
+/// Builds the hosts, links and proxies of a scenario, says how to run programs in them, and keeps them up until Ctrl-C.
 /// The scenario's own flows are not started.
 #[derive(Debug, Args)]
 pub(crate) struct Lab {
@@ -22,13 +23,10 @@ pub(crate) struct Lab {
 
 impl Lab {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let variants = run::pick(run::read(&self.file, &self.sets)?, self.case.as_slice())?;
+        let variants = runs::select_cases(runs::read_variants(&self.file, &self.sets)?, self.case.as_slice())?;
         let variant = &variants[0];
-        let engine = lab::Lab::default();
-        if let Err(error) = outcome::Engine::can_answer(&engine, &variant.scenario) {
-            return Err(answer::part(vec![Err(error)]).1.unwrap_or(Failure::Silent(1)));
-        }
-        let interrupted = answer::interruption();
+        lab::Lab::default().can_answer(&variant.scenario).map_err(runs::failure)?;
+        let interrupted = runner::interrupt_flag();
         let extras = Extras { published: true, ..Extras::default() };
         let network = Network::build(&variant.scenario, variant.scenario.seed, &extras, |_, _| {})
             .map_err(|error| Failure::Failed(error.to_string()))?;
@@ -41,7 +39,7 @@ impl Lab {
             let line = format!("{:<10} ip netns exec {:<28} {addresses}", host.name(), host.published_name().unwrap_or_default());
             outln!("{}", line.trim_end());
         }
-        outln!("\nuntil Ctrl-C");
+        outln!("\nup until Ctrl-C");
         while !interrupted.load(Relaxed) {
             thread::sleep(Duration::from_millis(50));
         }

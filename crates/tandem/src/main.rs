@@ -1,9 +1,9 @@
-//! The one binary: a file a subcommand, no logic of its own beyond asking the rooms below and printing what they say.
+//! The binary: a file for each subcommand, which parses arguments, calls the crates below, and prints.
 
-// `out!` and `outln!` below do without its panic where a reader has gone.
+// Use `out!` and `outln!` below: `print!` panics where the reader has closed the pipe.
 #![warn(clippy::print_stdout)]
 
-/// Prints to standard output. Who reads no further (`tandem … | head`) has read enough: that is no failure, and no panic.
+/// Prints to standard output. A closed pipe (`tandem … | head`) is neither a failure nor a panic.
 macro_rules! out {
     ($($what:tt)*) => {{
         use std::io::Write as _;
@@ -11,7 +11,7 @@ macro_rules! out {
     }};
 }
 
-/// The same, with an end of the line.
+/// Prints to standard output, with a newline.
 macro_rules! outln {
     () => { out!("\n") };
     ($($what:tt)*) => {{
@@ -21,7 +21,6 @@ macro_rules! outln {
 }
 
 mod advise;
-mod answer;
 mod bond;
 mod cache;
 mod check;
@@ -33,10 +32,12 @@ mod evidence;
 mod flows;
 mod lab;
 mod manual;
+mod output;
 mod paper;
 mod probe;
 mod proxy;
 mod run;
+mod runs;
 mod service;
 mod watchdog;
 
@@ -81,16 +82,16 @@ enum Command {
     Manual(manual::Manual),
 }
 
-/// Why a command ended without what it was asked for; each has its exit status.
+/// Why a command failed; each kind has its exit status.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It was tried and failed.
+    /// It was tried and failed: status 1.
     Failed(String),
-    /// The command line or a file is wrong.
+    /// The command line or a file is wrong: status 2.
     Usage(String),
-    /// There is no answer to be had.
+    /// There is no answer: status 3.
     CannotTell(String),
-    /// Everything has been said already.
+    /// This status; the message has been printed already.
     Silent(u8),
 }
 
@@ -123,7 +124,7 @@ fn main() -> ExitCode {
         }))
         .with_writer(std::io::stderr)
         .with_target(false)
-        // It would say on stderr, by a macro that panics, that stderr cannot be written to: its disk may be full.
+        // The subscriber reports failures to write to stderr with a macro that panics if that write fails, too.
         .log_internal_errors(false)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .init();
@@ -151,7 +152,7 @@ fn main() -> ExitCode {
             let text = failure.to_string();
             if !text.is_empty() {
                 use std::io::Write as _;
-                // Where stderr cannot be written to, the status says enough.
+                // If stderr cannot be written to, there is still the exit status.
                 let _ = writeln!(std::io::stderr(), "tandem: {text}");
             }
             ExitCode::from(failure.status())

@@ -3,6 +3,7 @@
 use crate::{
     Failure,
     evidence::{method, says, strength},
+    output,
 };
 use clap::Args;
 use detect::{Evidence, SplitVerdict};
@@ -188,7 +189,7 @@ fn place(row: &ProbeRow) -> String {
 fn text(probed: &ProbeReport, verbose: bool) -> String {
     let row = |row: &ProbeRow| [name(row), vec![row.verdict.to_string(), place(row), row.reason.clone()]].concat();
     let rows: Vec<Vec<String>> = probed.rows.iter().map(row).collect();
-    let mut text = report::words_table(&["port", "application", "direction", "verdict", "where", "why"], &rows);
+    let mut text = output::words_table(&["port", "application", "direction", "verdict", "where", "why"], &rows);
     let mut missing: Vec<&String> = probed.rows.iter().flat_map(|row| &row.missing).collect();
     missing.sort();
     missing.dedup();
@@ -225,6 +226,6 @@ fn way(probed: &ProbeReport) -> String {
 fn listing(row: &ProbeRow) -> String {
     let piece = |piece: &Evidence| vec![says(piece.says).into(), strength(piece).into(), method(piece), piece.text.clone()];
     let rows: Vec<Vec<String>> = row.evidence.iter().map(piece).collect();
-    let table = if rows.is_empty() { String::new() } else { report::words_table(&["says", "strength", "method", "observation"], &rows) };
+    let table = if rows.is_empty() { String::new() } else { output::words_table(&["says", "strength", "method", "observation"], &rows) };
     format!("\nport {}\n{table}", name(row).join(" "))
 }

@@ -115,7 +115,7 @@ fn outcomes(json: &str) -> Vec<(String, String, Value)> {
 fn plays() -> Vec<Play> {
     let mut plays: Vec<Play> = scenario_files().iter().map(|file| Play::of(file, &[])).collect();
     let papers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../papers").canonicalize().unwrap();
-    for paper in experiments::papers().unwrap() {
+    for paper in papers::papers().unwrap() {
         for experiment in &paper.experiments {
             let file = papers.join(&paper.key).join(&experiment.file);
             let varied = experiment.variations.iter().map(|variation| [&experiment.sets[..], &variation.sets].concat());

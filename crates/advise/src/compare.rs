@@ -1,0 +1,92 @@
+//! Comparison of outcomes, seed by seed.
+
+use crate::advice::{AdviceError, Assessment, Candidate, Objective};
+use outcome::{Outcome, half_width};
+
+/// The case of the path as it is.
+pub(crate) const AS_IS: &str = "as it is";
+/// Candidates whose gain is at least this fraction of the best gain count as equally good.
+const NEAR_BEST: f64 = 0.97;
+
+/// The valid outcomes of a case, in the order of their seeds.
+pub(crate) fn of_case<'a>(outcomes: &'a [Outcome], case: &str) -> Vec<&'a Outcome> {
+    let mut found: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.case == case && outcome.valid).collect();
+    found.sort_by_key(|outcome| outcome.seed);
+    found
+}
+
+/// The mean flow time if every flow of every outcome has ended, else goodput.
+pub(crate) fn objective_of(outcomes: &[Outcome]) -> Objective {
+    let all_ended = outcomes.iter().all(|outcome| outcome.mean_flow_s().is_some());
+    if all_ended { Objective::MeanFlowS } else { Objective::GoodputBps }
+}
+
+fn value_of(objective: Objective, outcome: &Outcome) -> Option<f64> {
+    match objective {
+        Objective::MeanFlowS => outcome.mean_flow_s(),
+        Objective::GoodputBps => Some(outcome.goodput_bps),
+    }
+    .filter(|value| *value > 0.0)
+}
+
+/// How many times as good `then` is as `now`: the geometric mean over the seeds that both have, and
+/// half the width of its 95 % interval.
+pub(crate) fn ratio(objective: Objective, now: &[&Outcome], then: &[&Outcome]) -> Option<(f64, f64)> {
+    let pair = |now: &&Outcome| {
+        let then = then.iter().find(|then| then.seed == now.seed)?;
+        let log = (value_of(objective, then)? / value_of(objective, now)?).ln();
+        Some(if objective == Objective::MeanFlowS { -log } else { log })
+    };
+    let logs: Vec<f64> = now.iter().filter_map(pair).collect();
+    if logs.is_empty() {
+        return None;
+    }
+    let gain = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
+    Some((gain, gain * half_width(&logs)))
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0), |(sum, count), value| (sum + value, count + 1));
+    (count > 0).then(|| sum / f64::from(count))
+}
+
+/// The gain of a case over the path as it is, both according to the equations.
+pub(crate) fn gain_by_equations(equations: &[Outcome], case: &str) -> Option<f64> {
+    let rate = |case: &str| equations.iter().find(|outcome| outcome.case == case).map(|outcome| outcome.goodput_bps);
+    Some(rate(case)? / rate(AS_IS)?)
+}
+
+/// What the outcomes `then` of a candidate show, compared with `now`.
+pub(crate) fn assessment(
+    objective: Objective,
+    candidate: &Candidate,
+    now: &[&Outcome],
+    then: &[&Outcome],
+    case: &str,
+    by_equations: Option<f64>,
+) -> Result<Assessment, AdviceError> {
+    let missing = || AdviceError::NoAnswer(case.into());
+    let (gain, half) = ratio(objective, now, then).ok_or_else(missing)?;
+    let mean_of = |number: &dyn Fn(&Outcome) -> Option<f64>| mean(then.iter().filter_map(|outcome| number(outcome)));
+    Ok(Assessment {
+        way: candidate.clone(),
+        gain,
+        half: if case == AS_IS { 0.0 } else { half },
+        value: mean_of(&|outcome| value_of(objective, outcome)).ok_or_else(missing)?,
+        drops: mean_of(&|outcome| Some(outcome.queue_drops() as f64)).unwrap_or(0.0),
+        queue_max_bytes: mean_of(&|outcome| Some(outcome.queue_max() as f64)).unwrap_or(0.0),
+        jain: mean_of(&|outcome| outcome.jain),
+        by_equations,
+    })
+}
+
+/// The best of several: among those nearly as good as the best, the one with the fewest drops,
+/// which hit other traffic too; at equal drops (to a packet), one that needs no capacity.
+pub(crate) fn best_of<'a>(assessments: impl Iterator<Item = &'a Assessment> + Clone) -> Option<&'a Assessment> {
+    let most = assessments.clone().map(|assessment| assessment.gain).fold(0.0, f64::max);
+    assessments.filter(|assessment| assessment.gain >= NEAR_BEST * most).min_by(|a, b| {
+        let drops = |assessment: &Assessment| assessment.drops.round();
+        let needs_capacity = |assessment: &Assessment| assessment.way.capacity.is_some();
+        drops(a).total_cmp(&drops(b)).then(needs_capacity(a).cmp(&needs_capacity(b))).then(b.gain.total_cmp(&a.gain))
+    })
+}

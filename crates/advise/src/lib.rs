@@ -1,0 +1,21 @@
+//! Advice on a path: whether to split it, where, with which controller at the proxy and how much
+//! buffer, with the numbers behind the answer.
+//!
+//! [`Advisor::candidates`] lists the variants to compare: the path as it is, end to end with each
+//! other controller at the sender, and split at each place with each controller at the proxy. The
+//! caller runs all of them with the same seeds, so that a gain is a mean over pairs, and hands the
+//! outcomes to [`Advisor::advice`]. For the chosen candidate [`Advisor::buffers`] lists the buffer
+//! sizes to try and [`Advisor::buffer_results`] evaluates them.
+//!
+//! Queues keep the size that they have end to end: a limit given in BDP would shrink on a shorter
+//! leg, and its effect would be attributed to the proxy. Candidates have one proxy, no chains.
+//!
+//! This crate runs nothing and formats nothing: crate `runner` runs the variants, crate `report`
+//! formats the advice.
+
+mod advice;
+mod advisor;
+mod compare;
+
+pub use advice::{Advice, AdviceError, AdviceVerdict, Assessment, BufferResult, Candidate, Objective, sufficient};
+pub use advisor::Advisor;

@@ -1,0 +1,285 @@
+//! What a paper claims, and whether it holds: the ratio of a number in one case to the same number in
+//! another, seed by seed.
+
+use crate::{seed_mean::SeedMean, source::ResultSource};
+use outcome::Outcome;
+use serde::Deserialize;
+use std::fmt;
+
+/// A claim: a number is less in one case than in another, or more, or the same.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// What the paper says, and where; empty: it says nothing, and the ratio is reported all the same.
+    #[serde(default)]
+    pub says: String,
+    /// The name of the number in an outcome.
+    pub number: String,
+    /// The case in the numerator.
+    pub case: String,
+    /// The case in the denominator.
+    pub than: String,
+    /// Two further cases whose ratio the first ratio is divided by: for claims about the gain of one
+    /// scheme compared with the gain of another.
+    #[serde(default)]
+    pub over: Option<CasePair>,
+    /// The claimed ratio: a number (below 1 is less, above 1 is more), or `less` or `more` where
+    /// only the direction is claimed, `same` for no difference, `not-more` for no gain. Absent:
+    /// nothing is claimed.
+    #[serde(default)]
+    pub ratio: ClaimedRatio,
+}
+
+/// Two cases, for the ratio of the first to the second.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CasePair {
+    /// The case in the numerator.
+    pub case: String,
+    /// The case in the denominator.
+    pub than: String,
+}
+
+/// What is claimed of a ratio.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClaimedRatio {
+    /// Nothing: the direction is reported.
+    #[default]
+    Nothing,
+    /// Below 1.
+    Less,
+    /// Above 1.
+    More,
+    /// 1, within [`SAME_WITHIN`].
+    Same,
+    /// Not above 1 by more than [`SAME_WITHIN`].
+    NotMore,
+    /// This value.
+    #[serde(untagged)]
+    Is(f64),
+}
+
+/// The relative difference below which a paper's "no difference" holds. The papers print no number
+/// for that: they show curves.
+pub const SAME_WITHIN: f64 = 0.05;
+
+/// What the measurements say about a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClaimVerdict {
+    /// It holds, with the claimed size of the effect or more.
+    Holds,
+    /// The direction holds, with a smaller effect than claimed.
+    Weaker,
+    /// The interval contains both.
+    Open,
+    /// The direction is reversed.
+    Reversed,
+    /// There is a difference where none is claimed, or none where one is claimed.
+    Differs,
+    /// Nothing is claimed; the ratio is below 1.
+    Less,
+    /// Nothing is claimed; the ratio is above 1.
+    More,
+}
+
+impl fmt::Display for ClaimVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ClaimVerdict::Holds => "holds",
+            ClaimVerdict::Weaker => "holds, but weaker",
+            ClaimVerdict::Open => "cannot tell",
+            ClaimVerdict::Reversed => "the other way round",
+            ClaimVerdict::Differs => "does not hold",
+            ClaimVerdict::Less => "less",
+            ClaimVerdict::More => "more",
+        })
+    }
+}
+
+/// The measured ratio of a claim.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Judgement {
+    /// Over the seeds that have the number in all cases.
+    pub ratio: SeedMean,
+    /// What follows.
+    pub verdict: ClaimVerdict,
+}
+
+impl Claim {
+    /// The cases that it names.
+    pub(crate) fn cases(&self) -> impl Iterator<Item = &String> {
+        [&self.case, &self.than].into_iter().chain(self.over.iter().flat_map(|pair| [&pair.case, &pair.than]))
+    }
+
+    /// Judges the claim by the valid outcomes of one source; none if no seed has the number in all
+    /// cases.
+    pub fn judge(&self, source: &ResultSource, outcomes: &[Outcome]) -> Option<Judgement> {
+        let number = |outcome: &Outcome| outcome.number(&self.number).filter(|value| *value > 0.0);
+        let of = |case: &str, seed: u64| source.valid(case, outcomes).find(|outcome| outcome.seed == seed).and_then(number);
+        let over = |seed: u64| self.over.as_ref().map_or(Some(1.0), |pair| Some(of(&pair.case, seed)? / of(&pair.than, seed)?));
+        let numerators = source.valid(&self.case, outcomes);
+        let ratios: Vec<f64> =
+            numerators.filter_map(|outcome| Some(number(outcome)? / of(&self.than, outcome.seed)? / over(outcome.seed)?)).collect();
+        let ratio = SeedMean::of(&ratios)?;
+        Some(Judgement { ratio, verdict: self.ratio.verdict(ratio.mean, ratio.half) })
+    }
+}
+
+impl ClaimedRatio {
+    fn verdict(self, ratio: f64, half: f64) -> ClaimVerdict {
+        let (low, high) = (ratio - half, ratio + half);
+        // A claim of "more" is judged as a claim of "less", mirrored at 1.
+        let mirrored = (2.0 - high, 2.0 - low);
+        match self {
+            ClaimedRatio::Nothing if high < 1.0 => ClaimVerdict::Less,
+            ClaimedRatio::Nothing if low > 1.0 => ClaimVerdict::More,
+            ClaimedRatio::Nothing => ClaimVerdict::Open,
+            ClaimedRatio::Less => below((low, high), 1.0),
+            ClaimedRatio::More => below(mirrored, 1.0),
+            ClaimedRatio::Is(claimed) if claimed <= 1.0 => below((low, high), claimed),
+            ClaimedRatio::Is(claimed) => below(mirrored, 2.0 - claimed),
+            ClaimedRatio::Same if low > 1.0 - SAME_WITHIN && high < 1.0 + SAME_WITHIN => ClaimVerdict::Holds,
+            ClaimedRatio::Same if high < 1.0 - SAME_WITHIN || low > 1.0 + SAME_WITHIN => ClaimVerdict::Differs,
+            ClaimedRatio::NotMore if high < 1.0 + SAME_WITHIN => ClaimVerdict::Holds,
+            ClaimedRatio::NotMore if low > 1.0 + SAME_WITHIN => ClaimVerdict::Differs,
+            ClaimedRatio::Same | ClaimedRatio::NotMore => ClaimVerdict::Open,
+        }
+    }
+}
+
+/// What an interval says about the claim that a ratio is `claimed`, which is at most 1.
+fn below((low, high): (f64, f64), claimed: f64) -> ClaimVerdict {
+    match () {
+        () if low > 1.0 => ClaimVerdict::Reversed,
+        // An effect is claimed, and next to none is seen.
+        () if low > claimed && low > 1.0 - SAME_WITHIN => ClaimVerdict::Differs,
+        () if high >= 1.0 => ClaimVerdict::Open,
+        () if low > claimed => ClaimVerdict::Weaker,
+        () => ClaimVerdict::Holds,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(ratio: ClaimedRatio, ours: &[f64], theirs: &[f64]) -> Option<Judgement> {
+        let outcome = |case: &str, seed: usize, value: &f64| Outcome {
+            case: case.into(),
+            engine: "lab".into(),
+            seed: seed as u64,
+            valid: true,
+            goodput_bps: *value,
+            ..Outcome::default()
+        };
+        let mut outcomes: Vec<Outcome> = ours.iter().enumerate().map(|(seed, value)| outcome("ours", seed, value)).collect();
+        outcomes.extend(theirs.iter().enumerate().map(|(seed, value)| outcome("theirs", seed, value)));
+        let claim =
+            Claim { says: String::new(), number: "goodput_bps".into(), case: "ours".into(), than: "theirs".into(), over: None, ratio };
+        claim.judge(&ResultSource { engine: "lab".into(), variation: String::new() }, &outcomes)
+    }
+
+    fn verdict(ratio: ClaimedRatio, ours: &[f64]) -> ClaimVerdict {
+        judged(ratio, ours, &[10.0, 10.0, 10.0]).unwrap().verdict
+    }
+
+    #[test]
+    fn a_claim_is_judged_by_its_interval() {
+        assert_eq!(verdict(ClaimedRatio::Is(0.75), &[7.4, 7.5, 7.6]), ClaimVerdict::Holds);
+        assert_eq!(verdict(ClaimedRatio::Is(0.75), &[5.0, 5.1, 5.2]), ClaimVerdict::Holds);
+        assert_eq!(verdict(ClaimedRatio::Is(0.75), &[9.0, 9.1, 9.2]), ClaimVerdict::Weaker);
+        assert_eq!(verdict(ClaimedRatio::Is(0.75), &[9.0, 10.0, 11.2]), ClaimVerdict::Open);
+        assert_eq!(verdict(ClaimedRatio::Less, &[11.0, 11.1, 11.2]), ClaimVerdict::Reversed);
+        assert_eq!(verdict(ClaimedRatio::More, &[11.0, 11.1, 11.2]), ClaimVerdict::Holds);
+        assert_eq!(verdict(ClaimedRatio::Is(1.5), &[11.0, 11.1, 11.2]), ClaimVerdict::Weaker);
+        assert_eq!(verdict(ClaimedRatio::Is(1.5), &[9.9, 10.0, 10.1]), ClaimVerdict::Differs);
+        assert_eq!(verdict(ClaimedRatio::Is(1.5), &[10.1, 10.1, 10.1]), ClaimVerdict::Differs);
+        assert_eq!(verdict(ClaimedRatio::Is(1.5), &[8.0, 8.1, 8.2]), ClaimVerdict::Reversed);
+        assert_eq!(verdict(ClaimedRatio::More, &[9.0, 9.1, 9.2]), ClaimVerdict::Reversed);
+    }
+
+    #[test]
+    fn no_difference_and_nothing_can_be_claimed() {
+        assert_eq!(verdict(ClaimedRatio::Same, &[10.0, 10.1, 10.2]), ClaimVerdict::Holds);
+        assert_eq!(verdict(ClaimedRatio::Same, &[11.0, 11.1, 11.2]), ClaimVerdict::Differs);
+        assert_eq!(verdict(ClaimedRatio::Same, &[8.0, 8.1, 8.2]), ClaimVerdict::Differs);
+        assert_eq!(verdict(ClaimedRatio::Same, &[9.0, 10.0, 11.0]), ClaimVerdict::Open);
+        assert_eq!(verdict(ClaimedRatio::NotMore, &[8.0, 8.1, 8.2]), ClaimVerdict::Holds);
+        assert_eq!(verdict(ClaimedRatio::NotMore, &[11.0, 11.1, 11.2]), ClaimVerdict::Differs);
+        assert_eq!(verdict(ClaimedRatio::Nothing, &[11.0, 11.1, 11.2]), ClaimVerdict::More);
+        assert_eq!(verdict(ClaimedRatio::Nothing, &[9.0, 9.1, 9.2]), ClaimVerdict::Less);
+        assert_eq!(verdict(ClaimedRatio::Nothing, &[9.0, 10.0, 11.0]), ClaimVerdict::Open);
+    }
+
+    #[test]
+    fn engines_are_judged_apart() {
+        let outcome = |engine: &str, case: &str, goodput_bps: f64| Outcome {
+            engine: engine.into(),
+            case: case.into(),
+            valid: true,
+            goodput_bps,
+            ..Outcome::default()
+        };
+        let outcomes = [
+            outcome("sim", "a", 2.0),
+            outcome("lab", "a", 1.0),
+            outcome("sim", "b", 1.0),
+            outcome("lab", "b, with more", 4.0),
+            outcome("lab", "a, with more", 2.0),
+        ];
+        let claim = Claim {
+            says: String::new(),
+            number: "goodput_bps".into(),
+            case: "a".into(),
+            than: "b".into(),
+            over: None,
+            ratio: ClaimedRatio::Less,
+        };
+        let ratio = |engine: &str, variation: &str| {
+            claim.judge(&ResultSource { engine: engine.into(), variation: variation.into() }, &outcomes).map(|judged| judged.ratio.mean)
+        };
+        assert_eq!([ratio("sim", ""), ratio("lab", ""), ratio("lab", "with more")], [Some(2.0), None, Some(0.5)]);
+    }
+
+    #[test]
+    fn a_gain_is_compared_with_another_seed_by_seed() {
+        let outcome = |case: &str, seed: u64, goodput_bps: f64| Outcome {
+            engine: "sim".into(),
+            case: case.into(),
+            seed,
+            valid: true,
+            goodput_bps,
+            ..Outcome::default()
+        };
+        // The gain of one is twice the other's with either seed, although the seed changes all numbers.
+        let all = |seed: u64, speed: f64| {
+            [("a", 6.0), ("b", 2.0), ("c", 3.0), ("d", 2.0)].map(|(case, value)| outcome(case, seed, value * speed))
+        };
+        let outcomes: Vec<Outcome> = all(1, 1.0).into_iter().chain(all(2, 10.0)).collect();
+        let over = Some(CasePair { case: "c".into(), than: "d".into() });
+        let claim = Claim {
+            says: String::new(),
+            number: "goodput_bps".into(),
+            case: "a".into(),
+            than: "b".into(),
+            over,
+            ratio: ClaimedRatio::More,
+        };
+        let source = ResultSource { engine: "sim".into(), variation: String::new() };
+        let judged = claim.judge(&source, &outcomes).unwrap();
+        assert_eq!((judged.ratio, judged.verdict), (SeedMean { mean: 2.0, half: 0.0, seeds: 2 }, ClaimVerdict::Holds));
+        assert!(claim.cases().eq(["a", "b", "c", "d"]));
+        // A seed that lacks one of the four does not count.
+        assert_eq!(claim.judge(&source, &outcomes[..7]).unwrap().ratio.seeds, 1);
+        assert_eq!(claim.judge(&source, &outcomes[..3]), None);
+    }
+
+    #[test]
+    fn a_seed_is_compared_with_itself_and_one_seed_leaves_it_open() {
+        let both = judged(ClaimedRatio::Less, &[5.0, 50.0], &[10.0, 100.0]).unwrap();
+        assert_eq!(both.ratio, SeedMean { mean: 0.5, half: 0.0, seeds: 2 });
+        assert_eq!(judged(ClaimedRatio::Less, &[5.0], &[10.0]).unwrap().verdict, ClaimVerdict::Open);
+        assert_eq!(judged(ClaimedRatio::Less, &[5.0], &[]), None);
+    }
+}

@@ -1,0 +1,35 @@
+//! The papers' tables and figures. Each is a scenario file together with what the paper printed and
+//! claimed; the data are in the folder `papers/`, one folder for each paper, and are embedded in the
+//! program.
+//!
+//! [`papers`] and [`Paper::find`] are the index. An [`Experiment`] is answered by outcomes:
+//! [`Paper::plans`] lists what each engine plays, and [`Experiment::rows`], [`PrintedValue::here`]
+//! and [`Experiment::judge`] evaluate the outcomes. An [`EquationTable`] is answered by equations
+//! alone ([`EquationTable::compute`]).
+//!
+//! This crate executes no plan and formats no table: crates `runner` and `report` do.
+
+mod claim;
+mod embedded;
+mod engine_kind;
+mod equations;
+mod error;
+mod experiment;
+mod index;
+mod plan;
+mod rows;
+mod seed_mean;
+mod source;
+mod variation;
+
+pub use claim::{CasePair, Claim, ClaimVerdict, ClaimedRatio, Judgement, SAME_WITHIN};
+pub use engine_kind::EngineKind;
+pub use equations::{ComputedRow, ComputedTable, EquationTable, Question};
+pub use error::PaperError;
+pub use experiment::{EngineOverride, Experiment, PrintedValue};
+pub use index::{Entry, EntryName, Paper, papers};
+pub use plan::{EnginePlan, LeftOutCase};
+pub use rows::{BOUNDED_NUMBERS, BoundComparison, CaseRow, JudgedClaim};
+pub use seed_mean::SeedMean;
+pub use source::ResultSource;
+pub use variation::Variation;

@@ -1,0 +1,21 @@
+//! Many runs side by side: engines, variants of a scenario, and seeds.
+//!
+//! [`plan`] lists the runs, [`run_all`] executes them on several threads and returns the answers in
+//! the order of the list, whatever the order in which they end. Engines in virtual time get a thread
+//! a core. Engines in real time get as many as the machine can carry without falling behind
+//! ([`Engine::runs_in_real_time`](outcome::Engine::runs_in_real_time)), each on a core of its own
+//! where that saves processor time. [`sort_answers`] separates outcomes from errors.
+//!
+//! This crate does not know which engines there are or what a command does with the outcomes.
+
+mod answers;
+mod cores;
+mod interrupt;
+mod plan;
+mod pool;
+mod progress;
+
+pub use answers::sort_answers;
+pub use interrupt::interrupt_flag;
+pub use plan::{PlannedRun, RunOrder, SeedRange, plan};
+pub use pool::{RunOptions, run_all};

@@ -1,0 +1,61 @@
+//! The name of a case in parts: a case of the file, and a value for each key that was swept.
+
+/// The parts of a case's name, as [`ScenarioFile::variants`](crate::ScenarioFile::variants) makes
+/// it: the name in the file, with an empty key, then each swept key with its value. The name in the
+/// file is left out if it is empty.
+pub fn case_parts(case: &str) -> Vec<(&str, &str)> {
+    let mut parts: Vec<(&str, &str)> = Vec::new();
+    let (mut start, mut text_start) = (0, 0);
+    for piece in case.split(", ") {
+        let end = start + piece.len();
+        match (piece.split_once('=').filter(|(key, _)| !key.contains([' ', '{'])), parts.last_mut()) {
+            (Some((key, value)), _) => {
+                text_start = start + key.len() + 1;
+                parts.push((key, value));
+            }
+            // A name and a value can contain commas, too: this piece continues the part before it.
+            (None, Some((_, text))) => *text = &case[text_start..end],
+            (None, None) if piece.is_empty() => {}
+            (None, None) => parts.push(("", piece)),
+        }
+        start = end + 2;
+    }
+    parts
+}
+
+/// Short names for keys: the last word of each, or the whole key where others end with that word.
+pub fn short_keys<'a>(keys: &[&'a str]) -> Vec<&'a str> {
+    let last_word = |key: &'a str| key.rsplit('.').next().unwrap_or(key);
+    let is_unique = |word: &str| keys.iter().filter(|key| last_word(key) == word).count() == 1;
+    keys.iter().map(|key| if is_unique(last_word(key)) { last_word(key) } else { key }).collect()
+}
+
+/// A case's name with short keys: `split, per_packet=0.01`.
+pub fn short_case(case: &str) -> String {
+    let parts = case_parts(case);
+    let keys: Vec<&str> = parts.iter().map(|(key, _)| *key).collect();
+    let short = |(key, (_, value)): (&str, &(&str, &str))| if key.is_empty() { (*value).to_owned() } else { format!("{key}={value}") };
+    short_keys(&keys).into_iter().zip(&parts).map(short).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_the_case_of_the_file_and_the_swept_keys() {
+        assert_eq!(case_parts("split, link.2.rate=5Mbit, seed=3"), [("", "split"), ("link.2.rate", "5Mbit"), ("seed", "3")]);
+        assert_eq!(case_parts("split after link 1, share"), [("", "split after link 1, share")]);
+        assert_eq!(case_parts("1.2 0.0, bond.scheduler=score"), [("", "1.2 0.0"), ("bond.scheduler", "score")]);
+        assert_eq!(case_parts("split.1.buffer=1pkt"), [("split.1.buffer", "1pkt")]);
+        assert_eq!(case_parts("link.1.loss={ gilbert = { p = 1, r = 2 } }"), [("link.1.loss", "{ gilbert = { p = 1, r = 2 } }")]);
+        assert_eq!(case_parts(""), []);
+    }
+
+    #[test]
+    fn a_key_is_shortened_where_that_is_unambiguous() {
+        assert_eq!(short_case("split, link.2.loss.per_packet=0.01"), "split, per_packet=0.01");
+        assert_eq!(short_case("link.1.rate=1Mbit, link.2.rate=2Mbit, duration=1s"), "link.1.rate=1Mbit, link.2.rate=2Mbit, duration=1s");
+        assert_eq!(short_case("as it is"), "as it is");
+    }
+}
