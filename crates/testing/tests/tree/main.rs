@@ -2,3 +2,5 @@
 //! seconds.
 
 mod documents;
+mod imports;
+mod rooms;
