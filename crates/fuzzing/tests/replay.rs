@@ -1,12 +1,20 @@
 //! The fuzz targets on a stable compiler: each with its seeds, with inputs that are made from them,
-//! and with random ones; always the same.
+//! and with random ones; always the same. With `TANDEM_FUZZ_SECONDS` each goes on for that many
+//! seconds with inputs that no run had before. An input that fails is printed.
 
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
-use std::{fs, path::Path};
+use std::{
+    env, fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
 
 /// The longest input.
 const LONGEST: usize = 2000;
+/// How long each target goes on with new inputs, in seconds.
+const SECONDS: &str = "TANDEM_FUZZ_SECONDS";
 
 /// The seeds of a target.
 fn seeds(target: &str) -> Vec<Vec<u8>> {
@@ -36,21 +44,61 @@ fn changed(seed: &[u8], random: &mut Pcg64) -> Vec<u8> {
     bytes
 }
 
-/// Runs a target on its seeds, and on so many inputs more.
-fn replay(name: &str, target: fn(&[u8]), inputs: usize) {
-    let (seeds, mut random) = (seeds(name), Pcg64::seed_from_u64(1));
-    seeds.iter().for_each(|seed| target(seed));
-    for input in 0..inputs {
-        let bytes = match seeds.get(input % (seeds.len() + 1)) {
-            Some(seed) => changed(seed, &mut random),
+/// An input under trial, which is printed when the target panics.
+struct Input<'a> {
+    target: &'a str,
+    bytes: &'a [u8],
+}
+
+impl Drop for Input<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("{} fails on this input: b\"{}\"", self.target, self.bytes.escape_ascii());
+        }
+    }
+}
+
+/// A target and what its inputs are made from.
+struct Replay {
+    name: &'static str,
+    target: fn(&[u8]),
+    seeds: Vec<Vec<u8>>,
+}
+
+impl Replay {
+    fn run_once(&self, bytes: &[u8]) {
+        let _printed = Input { target: self.name, bytes };
+        (self.target)(bytes);
+    }
+
+    /// The input of this number: a changed seed, by turns, or random bytes.
+    fn input(&self, number: usize, random: &mut Pcg64) -> Vec<u8> {
+        match self.seeds.get(number % (self.seeds.len() + 1)) {
+            Some(seed) => changed(seed, random),
             None => {
                 let mut bytes = vec![0; random.random_range(0..LONGEST)];
                 random.fill_bytes(&mut bytes);
                 bytes
             }
-        };
-        target(&bytes);
+        }
     }
+}
+
+/// Runs a target on its seeds, on so many inputs more, and for as long as the environment says.
+fn replay(name: &'static str, target: fn(&[u8]), inputs: usize) {
+    let replay = Replay { name, target, seeds: seeds(name) };
+    replay.seeds.iter().for_each(|seed| replay.run_once(seed));
+    let mut random = Pcg64::seed_from_u64(1);
+    (0..inputs).for_each(|number| replay.run_once(&replay.input(number, &mut random)));
+    let seconds = env::var(SECONDS).ok().map(|text| text.parse().expect("a number of seconds"));
+    let (begun, seconds) = (Instant::now(), Duration::from_secs(seconds.unwrap_or(0)));
+    let mut random = Pcg64::seed_from_u64(rand::random());
+    let mut number = 0;
+    while begun.elapsed() < seconds {
+        replay.run_once(&replay.input(number, &mut random));
+        number += 1;
+    }
+    println!("{name}: {} seeds, {inputs} fixed inputs, {number} new ones", replay.seeds.len());
 }
 
 macro_rules! targets {
@@ -70,6 +118,10 @@ macro_rules! targets {
             let mut here = vec![$(stringify!($name)),*];
             here.sort_unstable();
             assert_eq!(there, here);
+            let manifest = include_str!("../../../fuzz/Cargo.toml");
+            for name in here {
+                assert!(manifest.contains(&format!("path = \"fuzz_targets/{name}.rs\"")), "fuzz/Cargo.toml has no program {name}");
+            }
         }
     };
 }

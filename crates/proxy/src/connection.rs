@@ -30,7 +30,7 @@
 //! A SOCKS client whose far end is not reached gets the protocol's answer and an end of file
 //! instead of a reset.
 //!
-//! `tests/life.rs` has a test for each cell.
+//! `tests/it/life.rs` has a test for each cell.
 
 use crate::{
     config::Config,

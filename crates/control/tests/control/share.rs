@@ -1,0 +1,206 @@
+//! What `share` promises, on the link of Li and Yousefi'zadeh (10 Mbit/s, 800 ms), whether the queue is the sender's own or further on.
+
+use crate::path::{self, Job, Path, Seen, file, greedy, satellite};
+use control::Controller;
+
+const RATE: u64 = 1_250_000;
+/// Wire bytes of a round trip.
+const BDP: u64 = 1_000_000;
+
+fn share() -> Controller {
+    Controller::named("share").unwrap()
+}
+
+fn both(mut check: impl FnMut(Path)) {
+    for local in [true, false] {
+        check(Path { local, ..satellite() });
+    }
+}
+
+/// Five flows that begin one after the other.
+fn five() -> Vec<Job> {
+    (0..5).map(|i| greedy(i * 700_000)).collect()
+}
+
+fn run(path: &Path, jobs: &[Job], seconds: f64) -> Seen {
+    path::run(share(), None, path, jobs, seconds)
+}
+
+#[test]
+fn five_files_are_within_three_per_cent_of_the_fair_bound() {
+    let starts = [0, 700_000, 1_900_000, 3_100_000, 4_800_000];
+    let jobs: Vec<_> = starts.iter().map(|start| file(*start, 5_000_000)).collect();
+    // A handshake and a way there; all bytes at the link's rate, which stands idle once, in the round trip in which the first receiver lets
+    // only 64 kB be in flight; and where packets are lost, a round trip for those of the last.
+    let wire = 25_000_000.0 * 1514.0 / 1448.0;
+    for loss in [0.0, 0.001, 0.01] {
+        both(|path| {
+            let seen = run(&Path { loss, ..path.clone() }, &jobs, 100.0);
+            let end = seen.ends.iter().map(|end| end.unwrap()).fold(0.0, f64::max);
+            let last_round = if loss > 0.0 { 0.8 } else { 0.0 };
+            let bound = 0.8 + 0.4 + 0.75 + wire / (1.0 - loss) / RATE as f64 + last_round;
+            assert!(end < bound * 1.03, "end {end} of {bound}, loss {loss}, local {}", path.local);
+            assert!(seen.jain(8.0, 17.0) > 0.995, "{}", seen.jain(8.0, 17.0));
+            assert_eq!(seen.drops, 0);
+        });
+    }
+}
+
+#[test]
+fn the_link_is_full_without_a_standing_queue() {
+    both(|path| {
+        let seen = run(&path, &five(), 60.0);
+        assert!(seen.utilization(20.0, 59.0, RATE) > 0.95);
+        assert!(seen.queue(20.0, 59.0) < BDP / 20, "{}", seen.queue(20.0, 59.0));
+        assert_eq!(seen.drops, 0);
+    });
+}
+
+#[test]
+fn timers_that_are_late_cost_a_shaper_nothing() {
+    // A packet of each of five flows is 6 ms.
+    for late_us in [0, 5_000, 10_000] {
+        let seen = run(&Path { local: true, late_us, ..satellite() }, &five(), 60.0);
+        assert!(seen.utilization(20.0, 59.0, RATE) > 0.995, "{late_us}: {}", seen.utilization(20.0, 59.0, RATE));
+        assert!(seen.queue(20.0, 59.0) < BDP / 50, "{late_us}: {}", seen.queue(20.0, 59.0));
+    }
+}
+
+#[test]
+fn what_newcomers_made_too_much_is_not_taken_back_where_it_was_never_sent() {
+    // From the first receiver's first window on; the wait for that of the second is in it.
+    let busy = |local| run(&Path { local, ..satellite() }, &five(), 20.0).utilization(2.6, 10.0, RATE);
+    let (own, further_on) = (busy(true), busy(false));
+    assert!(own > further_on - 0.005, "{own}, where the queue is further on {further_on}");
+}
+
+#[test]
+fn newcomers_have_their_share_within_three_round_trips() {
+    both(|path| {
+        let jobs: Vec<_> = (0..4).map(|i| greedy(i * 20_000_000)).collect();
+        let seen = run(&path, &jobs, 85.0);
+        for newcomer in 1..4 {
+            // The handshake and the receiver's first 64 kB take a round trip each, what it then sends is acknowledged one later.
+            let at = f64::from(newcomer) * 20.0 + 0.8 + 3.0 * 0.8;
+            let rates = &seen.rates(at, at + 4.0)[..=newcomer as usize];
+            let jain = rates.iter().sum::<f64>().powi(2) / (rates.len() as f64 * rates.iter().map(|r| r * r).sum::<f64>());
+            assert!(jain > 0.99, "{jain} for {newcomer}: {rates:?}");
+        }
+    });
+}
+
+#[test]
+fn weights_are_kept() {
+    both(|path| {
+        let jobs = [greedy(0), Job { weight: 3, ..greedy(0) }];
+        let rates = run(&path, &jobs, 41.0).rates(10.0, 40.0);
+        assert!((rates[1] / rates[0] - 3.0).abs() < 0.05, "{rates:?}");
+    });
+}
+
+#[test]
+fn what_an_application_leaves_the_others_take() {
+    both(|path| {
+        let mut jobs: Vec<_> = (0..4).map(|i| greedy(i * 700_000)).collect();
+        // 1 Mbit/s, in bursts of 50 ms.
+        jobs.push(Job { chunks: Some((4, 46_336)), ..greedy(0) });
+        let seen = run(&path, &jobs, 61.0);
+        let rates = seen.rates(20.0, 60.0);
+        assert!((rates[4] * 8.0 / 1e6 - 1.0).abs() < 0.02, "{rates:?}");
+        // The room to grow that it is given is in nobody's way.
+        assert!(seen.utilization(20.0, 60.0, RATE) > 0.985, "{rates:?}");
+    });
+}
+
+#[test]
+fn idle_flows_cost_nothing_and_come_back_at_once() {
+    both(|path| {
+        // The second sends 2 MB every 20 seconds.
+        let jobs = [greedy(0), Job { chunks: Some((1400, 20_000_000)), ..greedy(0) }];
+        let seen = run(&path, &jobs, 61.0);
+        assert!(seen.utilization(10.0, 60.0, RATE) > 0.97, "{:?}", seen.rates(10.0, 60.0));
+        // Of the 60 s after its first, it had three turns.
+        assert!(seen.delivered[1].last() >= Some(&4190), "{:?}", seen.delivered[1].last());
+        assert_eq!(seen.drops, 0);
+    });
+}
+
+#[test]
+fn a_capacity_five_per_cent_too_high_leaves_no_standing_queue() {
+    both(|path| {
+        let seen = run(&Path { capacity: RATE * 105 / 100, ..path }, &five(), 120.0);
+        assert!(seen.utilization(40.0, 119.0, RATE) > 0.97);
+        assert!(seen.queue(40.0, 119.0) < BDP / 10, "{}", seen.queue(40.0, 119.0));
+        assert_eq!(seen.drops, 0);
+    });
+}
+
+#[test]
+fn a_capacity_too_low_costs_what_it_takes_away() {
+    both(|path| {
+        let seen = run(&Path { capacity: RATE * 95 / 100, ..path }, &five(), 60.0);
+        assert!(seen.utilization(20.0, 59.0, RATE) > 0.94);
+    });
+}
+
+#[test]
+fn with_a_short_queue_further_on_losses_tell_that_the_capacity_is_too_high() {
+    let path = Path { capacity: RATE * 105 / 100, buffer: 30_000, ..satellite() };
+    let seen = run(&path, &five(), 120.0);
+    // Sending 5 % too much for two minutes would lose 5000.
+    assert!(seen.drops < 1000, "{}", seen.drops);
+    assert!(seen.utilization(40.0, 119.0, RATE) > 0.95);
+    assert!(seen.jain(40.0, 119.0) > 0.99);
+}
+
+#[test]
+fn the_links_own_losses_are_no_reason_to_send_less() {
+    both(|path| {
+        for loss in [0.01, 0.05] {
+            let seen = run(&Path { loss, ..path.clone() }, &five(), 120.0);
+            assert!(seen.utilization(20.0, 119.0, RATE) > (1.0 - loss) * 0.97, "{loss}: {}", seen.utilization(20.0, 119.0, RATE));
+        }
+    });
+}
+
+#[test]
+fn half_the_capacity_gone_and_come_again() {
+    let rate = vec![(0, RATE), (20_000_000, RATE / 2), (60_000_000, RATE)];
+    both(|path| {
+        let seen = run(&Path { rate: rate.clone(), ..path }, &five(), 121.0);
+        assert!(seen.utilization(30.0, 60.0, RATE / 2) > 0.97);
+        assert!(seen.queue(35.0, 60.0) < BDP / 10, "{}", seen.queue(35.0, 60.0));
+        assert!(seen.utilization(80.0, 120.0, RATE) > 0.97);
+    });
+}
+
+#[test]
+fn other_traffic_is_made_room_for() {
+    both(|path| {
+        let seen = run(&Path { other: Some((20_000_000, 40_000_000, RATE / 2)), ..path }, &five(), 61.0);
+        assert_eq!(seen.drops, 0);
+        assert!(seen.utilization(25.0, 40.0, RATE / 2) > 0.95);
+        assert!(seen.utilization(42.0, 60.0, RATE) > 0.97);
+    });
+}
+
+#[test]
+fn four_hundred_flows_lose_nothing() {
+    both(|path| {
+        let jobs: Vec<_> = (0..400).map(|i| greedy(i * 10_000)).collect();
+        let seen = run(&path, &jobs, 61.0);
+        assert_eq!(seen.drops, 0);
+        assert!(seen.utilization(20.0, 60.0, RATE) > 0.97);
+        assert!(seen.jain(20.0, 60.0) > 0.98, "{}", seen.jain(20.0, 60.0));
+    });
+}
+
+#[test]
+fn a_link_that_was_all_but_gone_is_found_again() {
+    // A flow sends three segments a second then, and receivers hold each of their ACKs back.
+    let rate = vec![(0, RATE), (20_000_000, RATE / 50), (50_000_000, RATE)];
+    both(|path| {
+        let seen = run(&Path { rate: rate.clone(), held_us: 100_000, ..path }, &five(), 160.0);
+        assert!(seen.utilization(100.0, 159.0, RATE) > 0.95, "{}", seen.utilization(100.0, 159.0, RATE));
+    });
+}

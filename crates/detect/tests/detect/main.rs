@@ -1,0 +1,8 @@
+//! The detector on traces that the tests make: formats, evidence, verdicts.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod evidence;
+mod formats;
+mod verdicts;

@@ -1,0 +1,201 @@
+//! Small scenarios, played: what goes in comes out, and the figures make physical sense.
+//!
+//! A run during which the machine did not keep up says so (`valid`), and its figures are the machine's: it is played again, and where no
+//! run ever counts, the test is skipped and named.
+
+use crate::{ALONE, common};
+use lab::Lab;
+use outcome::{Engine, EngineError, Outcome};
+use scenario::{Scenario, ScenarioFile};
+use std::{
+    sync::PoisonError,
+    time::{Duration, Instant},
+};
+
+/// How long to wait for a machine that has something else to do.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn scenario(text: &str) -> Scenario {
+    ScenarioFile::parse(text, "test").unwrap().variants(&[]).unwrap().remove(0).scenario
+}
+
+/// Plays until a run counts; nothing, and a note, where none does.
+fn play(test: &str, text: &str) -> Option<Outcome> {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let begun = Instant::now();
+    loop {
+        let outcome = Lab::default().run(&scenario(text), 1, &()).unwrap();
+        assert!(outcome.flows.iter().all(|flow| flow.error.is_none()), "{:?}", outcome.warnings);
+        if outcome.valid {
+            return Some(outcome);
+        }
+        if begun.elapsed() > PATIENCE {
+            testing::skipped(test, &format!("this machine never kept up: {}", outcome.warnings.join("; ")));
+            return None;
+        }
+    }
+}
+
+const LINKS: &str = "name = \"x\"\n[[link]]\nrate = \"50Mbit\"\ndelay = \"2ms\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"10ms\"\n";
+
+#[test]
+fn a_file_arrives_whole_end_to_end_and_split_up_and_down() {
+    const TEST: &str = "a_file_arrives_whole_end_to_end_and_split_up_and_down";
+    if common::skip(TEST) {
+        return;
+    }
+    for split in ["", "[[split]]\nafter = 1\n"] {
+        for opens in ["sender", "receiver"] {
+            let Some(outcome) = play(TEST, &format!("{LINKS}{split}[[flow]]\ncount = 2\nbytes = \"1MB\"\nopens = \"{opens}\"\n")) else {
+                return;
+            };
+            assert!(outcome.flows.iter().all(|flow| flow.bytes == 1_000_000 && flow.end_s.is_some()), "{split}{opens}");
+            // Payload can't be faster than the link less its headers.
+            assert!(outcome.goodput_bps > 1e6 && outcome.goodput_bps < 20e6 * 1448.0 / 1500.0, "{}", outcome.goodput_bps);
+            assert!(outcome.utilization > 0.1 && outcome.utilization <= 1.0, "{}", outcome.utilization);
+            let legs = if split.is_empty() { 1 } else { 2 };
+            for flow in &outcome.flows {
+                assert_eq!(flow.legs.len(), legs);
+                assert!(flow.legs.iter().all(|leg| leg.mean_rtt_s > 0.0), "{:?}", flow.legs);
+            }
+            // The far leg's round trip is 20 ms, the whole path's 24 ms.
+            let last = &outcome.flows[0].legs[legs - 1];
+            let base = if legs == 2 { 0.020 } else { 0.024 };
+            assert!(last.min_rtt_s >= base && last.min_rtt_s < base + 0.5, "{last:?}");
+            assert_eq!(outcome.proxy.is_some(), legs == 2);
+        }
+    }
+}
+
+/// Ten segments of payload take a flight from end to end where a connection begins with ten, and two round trips more where it begins with two (2, 4, 4);
+/// at a proxy both legs begin so.
+#[test]
+fn a_connection_begins_with_the_window_it_is_told() {
+    const TEST: &str = "a_connection_begins_with_the_window_it_is_told";
+    if common::skip(TEST) {
+        return;
+    }
+    let seconds = |text: String| -> Option<f64> {
+        let links = "name = \"x\"\n[[link]]\nrate = \"50Mbit\"\ndelay = \"50ms\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"100ms\"\n";
+        play(TEST, &format!("{links}{text}[[flow]]\nbytes = \"14kB\"\n"))?.mean_flow_s()
+    };
+    for (split, round_trip) in [("", 0.3), ("[[split]]\nafter = 1\n", 0.2)] {
+        let told = |window: u32| seconds(format!("{split}[tcp]\ninitial_window = {window}\n"));
+        let (Some(kernels), Some(ten), Some(two)) = (seconds(split.into()), told(10), told(2)) else { return };
+        assert!((ten - kernels).abs() < 0.04, "{ten} {kernels}");
+        assert!((two - ten - 2.0 * round_trip).abs() < 0.08, "{split}{two} {ten}");
+    }
+}
+
+#[test]
+fn a_chain_of_proxies_carries_a_file() {
+    const TEST: &str = "a_chain_of_proxies_carries_a_file";
+    if common::skip(TEST) {
+        return;
+    }
+    let Some(outcome) = play(
+        TEST,
+        "name = \"chain\"\n[[link]]\nrate = \"50Mbit\"\ndelay = \"1ms\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"5ms\"\n\
+         [[link]]\nrate = \"50Mbit\"\ndelay = \"1ms\"\n[[split]]\nafter = 1\n[[split]]\nafter = 2\n\
+         [control]\nsender = \"reno\"\nproxy = [\"cubic\", \"bbr\"]\n[[flow]]\nbytes = \"500kB\"\n",
+    ) else {
+        return;
+    };
+    let controls: Vec<&str> = outcome.flows[0].legs.iter().map(|leg| leg.control.as_str()).collect();
+    assert_eq!(controls, ["reno", "cubic", "bbr"]);
+}
+
+#[test]
+fn a_duration_ends_greedy_flows_and_cross_traffic_takes_its_part() {
+    const TEST: &str = "a_duration_ends_greedy_flows_and_cross_traffic_takes_its_part";
+    if common::skip(TEST) {
+        return;
+    }
+    let greedy = "duration = \"2s\"\nname = \"x\"\n[[link]]\nrate = \"10Mbit\"\ndelay = \"5ms\"\n[[flow]]\n";
+    let Some(alone) = play(TEST, greedy) else { return };
+    let Some(beside) = play(TEST, &format!("{greedy}[[cross]]\nlink = 1\nrate = \"6Mbit\"\n")) else { return };
+    assert!(alone.goodput_bps > beside.goodput_bps * 1.3, "{} {}", alone.goodput_bps, beside.goodput_bps);
+    assert!(beside.utilization > 0.6, "{}", beside.utilization);
+}
+
+#[test]
+fn the_bound_holds_while_the_far_leg_is_dialled() {
+    const TEST: &str = "the_bound_holds_while_the_far_leg_is_dialled";
+    if common::skip(TEST) {
+        return;
+    }
+    // Hosts of the lab have large default buffers, and a second is enough to fill them.
+    let text = "name = \"x\"\nduration = \"3s\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"1ms\"\n[[link]]\nrate = \"5Mbit\"\ndelay = \"400ms\"\n\
+                [[split]]\nafter = 1\nbuffer = \"1MB\"\n[[flow]]\n";
+    let Some(outcome) = play(TEST, text) else { return };
+    let most = outcome.proxy.unwrap().buffer_bytes.max;
+    assert!(most > 250e3 && most <= 1e6 + 65536.0, "{most} bytes held");
+}
+
+#[test]
+fn access_delay_lengthens_the_round_trip_of_its_flow() {
+    const TEST: &str = "access_delay_lengthens_the_round_trip_of_its_flow";
+    if common::skip(TEST) {
+        return;
+    }
+    let Some(outcome) = play(TEST, &format!("{LINKS}[[flow]]\nbytes = \"100kB\"\n[[flow]]\nbytes = \"100kB\"\naccess_delay = \"50ms\"\n"))
+    else {
+        return;
+    };
+    let rtt = |flow: usize| outcome.flows[flow].legs[0].min_rtt_s;
+    assert!(rtt(1) - rtt(0) > 0.09, "{} {}", rtt(0), rtt(1));
+}
+
+#[test]
+fn a_window_in_the_scenario_is_a_limit() {
+    const TEST: &str = "a_window_in_the_scenario_is_a_limit";
+    if common::skip(TEST) {
+        return;
+    }
+    let Some(outcome) =
+        play(TEST, "name = \"x\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"50ms\"\n[[flow]]\nbytes = \"400kB\"\nwindow = \"20kB\"\n")
+    else {
+        return;
+    };
+    // 20 kB a round trip of 100 ms are 1.6 Mbit/s.
+    assert!(outcome.goodput_bps < 1.7e6 && outcome.goodput_bps > 0.8e6, "{}", outcome.goodput_bps);
+}
+
+#[test]
+fn what_the_lab_cannot_answer_it_names() {
+    let refuse = |text: String| Lab::default().can_answer(&scenario(&text)).unwrap_err();
+    let flow = "[[flow]]\nbytes = \"1MB\"\n";
+    let key = |error: EngineError| match error {
+        EngineError::CannotAnswer { key, .. } => key,
+        other => panic!("{other}"),
+    };
+    assert_eq!(key(refuse(format!("{LINKS}queue = {{ kind = \"xcp\" }}\n{flow}"))), "link[2].queue.kind");
+    assert_eq!(key(refuse(format!("{LINKS}[[split]]\nafter = 1\nmode = \"store\"\n{flow}"))), "split[1].mode");
+    assert_eq!(key(refuse(format!("{LINKS}[[split]]\nafter = 1\nbackpressure = \"fluid\"\n{flow}"))), "split[1].backpressure");
+    assert_eq!(key(refuse(format!("{LINKS}[[split]]\nafter = 1\nbuffer = \"2pkt\"\n{flow}"))), "split[1].buffer");
+    assert_eq!(key(refuse(format!("{LINKS}[control]\nsender = \"xcp\"\n{flow}"))), "control.sender");
+    let told = refuse(format!("{LINKS}[control]\nsender = \"mpcp3-e2e-keep\"\n{flow}"));
+    assert!(told.to_string().ends_with("works with routers that take part, which are the simulator's: --on sim"), "{told}");
+    assert_eq!(key(told), "control.sender");
+    assert_eq!(key(refuse(format!("{LINKS}[tcp]\ninitial_window = 2\nsack = false\n{flow}"))), "tcp.sack");
+    let error = refuse(format!("{LINKS}[control]\nsender = \"cubik\"\n{flow}"));
+    assert!(matches!(&error, EngineError::WrongScenario { key, .. } if key == "control.sender"), "{error}");
+}
+
+#[test]
+fn a_link_carries_less_from_then_on_and_an_application_sends_what_it_offers() {
+    const TEST: &str = "a_link_carries_less_from_then_on_and_an_application_sends_what_it_offers";
+    if common::skip(TEST) {
+        return;
+    }
+    let link = "name = \"x\"\nduration = \"4s\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"5ms\"\n";
+    let Some(halved) = play(TEST, &format!("{link}changes = [{{ at = \"2s\", rate = \"5Mbit\" }}]\n[[flow]]\n")) else { return };
+    // 5 MB in the first half, 1.25 MB in the second, less start-up and headers.
+    assert!((3_500_000..6_100_000).contains(&halved.flows[0].bytes), "{}", halved.flows[0].bytes);
+    assert!(halved.utilization > 0.8 && halved.utilization <= 1.0, "{}", halved.utilization);
+    let Some(offered) = play(TEST, &format!("{link}[[flow]]\noffers = {{ bytes = \"50kB\", every = \"100ms\" }}\n[[flow]]\n")) else {
+        return;
+    };
+    assert!((1_700_000..=2_050_000).contains(&offered.flows[0].bytes), "{}", offered.flows[0].bytes);
+    assert!(offered.jain.is_some_and(|jain| jain < 0.99) && offered.queue_bytes.is_some());
+}

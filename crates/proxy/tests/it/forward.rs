@@ -1,0 +1,148 @@
+//! A forwarding proxy on loopback, where nobody needs privileges: bytes, half-closes, delivery
+//! before a clean end, draining.
+
+use crate::common::{Bench, CLOSE_WAIT, PATIENCE, kind, payload, wait_until};
+use proxy::{Config, Ending, Listen, Proxy};
+use std::{
+    io::{self, Read, Write},
+    net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+use units::Bytes;
+
+#[test]
+fn bytes_arrive_as_they_were_sent_both_ways_at_once() {
+    // Loopback's segments are of 64 KiB: less than a few of them is a test of patience.
+    for buffer in [Some(Bytes(200_000)), Some(Bytes(256 * 1024)), Some(Bytes(1 << 20)), None] {
+        let bench = Bench::new(buffer);
+        for length in [0, 1, 65_535, 65_536, 65_537, 3_000_001] {
+            let (client, server) = bench.connect();
+            let sent = payload(length);
+            let exchange = |end: TcpStream| {
+                let sent = sent.clone();
+                thread::spawn(move || {
+                    let (mut out, mut received) = (end.try_clone().unwrap(), Vec::new());
+                    let writer = thread::spawn(move || {
+                        out.write_all(&sent).unwrap();
+                        out.shutdown(Shutdown::Write).unwrap();
+                    });
+                    (&end).read_to_end(&mut received).unwrap();
+                    writer.join().unwrap();
+                    received
+                })
+            };
+            let (at_client, at_server) = (exchange(client), exchange(server));
+            assert!(at_client.join().unwrap() == sent && at_server.join().unwrap() == sent, "{buffer:?}, {length} bytes");
+            assert_eq!(bench.ending(), Ending::Finished);
+        }
+    }
+}
+
+#[test]
+fn a_half_close_leaves_the_other_direction_open() {
+    let bench = Bench::new(Some(Bytes(1 << 20)));
+    let (mut client, mut server) = bench.connect();
+    client.write_all(b"question").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut question = String::new();
+    server.read_to_string(&mut question).unwrap();
+    assert_eq!(question, "question");
+    server.write_all(b"answer").unwrap();
+    drop(server);
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "answer");
+    drop(client);
+    assert_eq!(bench.ending(), Ending::Finished);
+}
+
+#[test]
+fn a_byte_crosses_without_company() {
+    for buffer in [6000, 1 << 20] {
+        let bench = Bench::new(Some(Bytes(buffer)));
+        let (mut client, mut server) = bench.connect();
+        for _ in 0..100 {
+            client.write_all(b"?").unwrap();
+            server.read_exact(&mut [0]).unwrap();
+            server.write_all(b"!").unwrap();
+            client.read_exact(&mut [0]).unwrap();
+        }
+    }
+}
+
+#[test]
+fn urgent_data_stops_nothing() {
+    for buffer in [30_000, 1 << 20] {
+        let bench = Bench::new(Some(Bytes(buffer)));
+        let (mut client, mut server) = bench.connect();
+        let (before, after) = (payload(100_000), payload(300_001));
+        let sending = thread::spawn({
+            let (before, after) = (before.clone(), after.clone());
+            move || {
+                client.write_all(&before).unwrap();
+                socket2::SockRef::from(&client).send_out_of_band(b"!").unwrap();
+                client.write_all(&after).unwrap();
+                client.shutdown(Shutdown::Write).unwrap();
+                client
+            }
+        });
+        let mut received = Vec::new();
+        server.read_to_end(&mut received).unwrap();
+        assert!(received == [before, b"!".to_vec(), after].concat(), "{} bytes", received.len());
+        drop((sending.join().unwrap(), server));
+        assert_eq!(bench.ending(), Ending::Finished);
+    }
+}
+
+/// An end that has finished sending and then reads a clean end knows that all of it was delivered.
+#[test]
+fn there_is_no_clean_end_before_delivery() {
+    let bench = Bench::new(Some(Bytes(256 * 1024)));
+    let (mut client, server) = bench.connect();
+    server.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(client.read(&mut [0]).unwrap(), 0, "a half-close passes at once to an end that has not finished");
+
+    // The client finishes; all of it is in the proxy and in the server's socket, unread. The server
+    // ends its own direction: the client must not hear of it before the server's TCP has
+    // everything.
+    let (mut client, server) = bench.connect();
+    socket2::SockRef::from(&server).set_recv_buffer_size(4096).unwrap();
+    client.write_all(&payload(180_000)).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    wait_until(|| bench.proxy.flows().iter().any(|flow| flow.near.state == CLOSE_WAIT && flow.up.held().0 > 0));
+    server.shutdown(Shutdown::Write).unwrap();
+    wait_until(|| bench.proxy.flows().iter().any(|flow| flow.far.state == CLOSE_WAIT && flow.up.held().0 > 0));
+    client.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    assert_eq!(kind(client.read(&mut [0])), Err(io::ErrorKind::WouldBlock), "nothing is heard of the server's end");
+    // Closing with data unread is a reset, and so it arrives.
+    drop(server);
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(kind(client.read(&mut [0])), Err(io::ErrorKind::ConnectionReset));
+}
+
+#[test]
+fn a_drained_proxy_ends_with_its_last_flow() {
+    let mut bench = Bench::new(Some(Bytes(1 << 20)));
+    let (mut client, mut server) = bench.connect();
+    bench.proxy.begin_drain();
+    let begun = Instant::now();
+    while TcpStream::connect(bench.at).is_ok() && begun.elapsed() < PATIENCE {}
+    assert!(!bench.proxy.is_idle());
+    client.write_all(b"still here").unwrap();
+    server.read_exact(&mut [0; 10]).unwrap();
+    // Connections that came before the listener closed were never accepted: they end with the
+    // server.
+    drop((client, server, bench.server));
+    bench.proxy.drain();
+    assert!(bench.proxy.is_idle());
+}
+
+#[test]
+fn a_busy_address_is_named_with_its_cure() {
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let at = taken.local_addr().unwrap();
+    let config = Config { listen: vec![Listen::forward(at, (Ipv4Addr::LOCALHOST, 9).into())], ..Config::default() };
+    let error = Proxy::start(config, |_| {}).unwrap_err().to_string();
+    assert!(error.contains(&at.to_string()) && error.contains("another program listens there"), "{error}");
+}

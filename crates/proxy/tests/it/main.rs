@@ -1,0 +1,11 @@
+//! The proxy over loopback. `survival.rs`, beside this directory, is a program of its own because
+//! its transfers keep the processors busy, and these tests have deadlines.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod destinations;
+mod failures;
+mod forward;
+mod life;
+mod users;

@@ -1,0 +1,302 @@
+//! What becomes of streams when networks, connections or an end of the bond fail.
+
+use crate::{
+    bond::bench::{Bench, bytes, echo, nft, pair, pipes, read_all},
+    common::{skip, wait_until},
+};
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::{Shutdown, TcpStream},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Ports of the near host's connections to the other end of the bond, and how many bytes each has sent.
+fn connections(bench: &Bench) -> Vec<(String, u64)> {
+    let output = bench.near.command("ss").args(["-tinHO", "dport", "=", ":7000"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let of = |line: &str| {
+        let port = line.split_whitespace().nth(3)?.rsplit(':').next()?.to_owned();
+        let sent = line.split_whitespace().find_map(|word| word.strip_prefix("bytes_sent:"))?.parse().ok()?;
+        Some((port, sent))
+    };
+    text.lines().filter_map(of).collect()
+}
+
+#[test]
+fn an_other_end_that_is_not_there_yet_is_told_and_tried_again() {
+    if skip("an_other_end_that_is_not_there_yet_is_told_and_tried_again", &["ss"]) {
+        return;
+    }
+    let mut bench = Bench::hosts();
+    bench.connect(&["--listen", "forward=127.0.0.1:4000=127.0.0.1:8000"], &[]);
+    // Not only after the time that a handshake may take.
+    wait_until("the refusal is told", || bench.log("connect.log").contains("Connection refused"));
+    bench.serve(&[]);
+    let bench = bench.whole();
+    bench.server(echo);
+    let mut client = bench.call();
+    client.write_all(b"hello").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read_all(&mut client).unwrap(), b"hello");
+    assert!(!bench.log("connect.log").contains("timed out"), "{}", bench.log("connect.log"));
+}
+
+#[test]
+fn a_connection_that_is_reset_while_nothing_moves_is_replaced() {
+    if skip("a_connection_that_is_reset_while_nothing_moves_is_replaced", &["ss"]) {
+        return;
+    }
+    let bench = Bench::new(&["--network", "n1,to=10.0.1.2:7000"], &[]);
+    wait_until("the bond has its network", || bench.log("connect.log").contains("the bond has n1"));
+    let (mut client, mut server) = pair(&bench);
+    client.write_all(&bytes(50_000)).unwrap();
+    server.read_exact(&mut [0; 50_000]).unwrap();
+    let carries = || connections(&bench).into_iter().find(|(_, sent)| *sent > 50_000).map(|(port, _)| port);
+    wait_until("spares are ready", || connections(&bench).len() >= 3);
+    let port = carries().unwrap();
+    // Nothing is under way, and no timer of the stream's is due.
+    thread::sleep(Duration::from_secs(3));
+    let killed = bench.near.command("ss").args(["-KtnH", "sport", "=", &format!(":{port}")]).output().unwrap();
+    thread::sleep(Duration::from_millis(200));
+    if connections(&bench).iter().any(|(there, _)| *there == port) {
+        return testing::skipped(
+            "a_connection_that_is_reset_while_nothing_moves_is_replaced",
+            &format!("ss -K ends no connection: {killed:?}"),
+        );
+    }
+    // The other end waits for five seconds, and gives the stream up then.
+    thread::sleep(Duration::from_secs(7));
+    server.write_all(b"still here").unwrap();
+    let mut heard = [0; 10];
+    client.read_exact(&mut heard).unwrap();
+    assert_eq!(&heard, b"still here");
+}
+
+/// A download while something happens; how long nothing came at the longest.
+fn download_while(bench: &Bench, count: usize, happens: impl FnOnce(&Bench) + Send) -> Duration {
+    bench.server(move |mut stream| stream.write_all(&bytes(count)).unwrap());
+    let mut client = bench.call();
+    thread::scope(|scope| {
+        let reading = scope.spawn(move || {
+            let (mut all, mut longest, mut last) = (Vec::new(), Duration::ZERO, Instant::now());
+            let mut part = vec![0; 1 << 16];
+            loop {
+                let read = client.read(&mut part).unwrap();
+                longest = longest.max(last.elapsed());
+                last = Instant::now();
+                if read == 0 {
+                    return (all, longest);
+                }
+                all.extend_from_slice(&part[..read]);
+            }
+        });
+        happens(bench);
+        let (all, longest) = reading.join().unwrap();
+        assert!(all == bytes(count), "{} bytes came", all.len());
+        longest
+    })
+}
+
+/// How long a transfer may stand still when a network of a few ms is gone: two timeouts of 200 ms, which double meanwhile, and some for a slow machine.
+const STALL: Duration = Duration::from_secs(5);
+
+#[test]
+fn a_download_goes_on_when_a_network_is_gone() {
+    if skip("a_download_goes_on_when_a_network_is_gone", &["ss", "tc", "nft"]) {
+        return;
+    }
+    let down = |bench: &Bench| {
+        thread::sleep(Duration::from_millis(500));
+        bench.near.ip(&["link set n1 down".into()]).unwrap();
+    };
+    let hole = |bench: &Bench| {
+        thread::sleep(Duration::from_millis(500));
+        bench.lose(2, "");
+    };
+    let nearly = |bench: &Bench| {
+        thread::sleep(Duration::from_millis(500));
+        // Connections count their packets in the identification.
+        bench.lose(1, "ip id & 0xf != 0");
+    };
+    let slower = |bench: &Bench| {
+        for rate in ["4mbit", "40mbit", "1mbit"] {
+            thread::sleep(Duration::from_millis(400));
+            bench.shape(1, rate);
+        }
+    };
+    type Happens<'a> = &'a (dyn Fn(&Bench) + Sync);
+    let cases: [(&str, Happens<'_>); 4] = [("cut", &down), ("black hole", &hole), ("94 % loss", &nearly), ("other rates", &slower)];
+    for (what, happens) in cases {
+        let bench = Bench::new(&[], &[]).whole();
+        (1..=2).for_each(|network| bench.shape(network, "40mbit"));
+        let stall = download_while(&bench, 15_000_000, happens);
+        println!("{what}: nothing for {stall:?} at the longest");
+        assert!(stall < STALL, "{what}: nothing for {stall:?}");
+    }
+}
+
+#[test]
+fn what_was_never_copied_goes_again_when_a_network_falls_silent() {
+    if skip("what_was_never_copied_goes_again_when_a_network_falls_silent", &["ss", "nft"]) {
+        return;
+    }
+    // As fast as the machine is, both ways at once.
+    let bench = Bench::new(&[], &[]).whole();
+    bench.server(|stream| {
+        let _ = io::copy(&mut &stream, &mut &stream);
+        let _ = stream.shutdown(Shutdown::Write);
+    });
+    let (client, block, enough) = (bench.call(), bytes(1_000_003), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let said = scope.spawn(|| {
+            let mut blocks = 0;
+            while !enough.load(Ordering::Relaxed) {
+                (&client).write_all(&block).unwrap();
+                blocks += 1;
+            }
+            client.shutdown(Shutdown::Write).unwrap();
+            blocks * block.len()
+        });
+        let heard = scope.spawn(|| {
+            let (mut all, mut part) = (0, vec![0; block.len()]);
+            loop {
+                let expected = &block[all % block.len()..];
+                let read = (&client).read(&mut part[..expected.len()]).unwrap();
+                if read == 0 {
+                    return all;
+                }
+                assert!(part[..read] == expected[..read], "other bytes than were sent, {all} and following");
+                all += read;
+            }
+        });
+        for daemon in &bench.daemons {
+            wait_until("bytes are in pipes", || pipes(daemon.0.id()) > 4);
+        }
+        for network in [1, 2, 1] {
+            bench.lose(network, "");
+            wait_until("the network has fallen silent", || {
+                let path = &bench.flows()[0]["bond"]["paths"][network as usize - 1];
+                path["up"] == false || path["stalled"] == true
+            });
+            bench.heal();
+            wait_until("the network carries again", || {
+                let path = &bench.flows()[0]["bond"]["paths"][network as usize - 1];
+                path["up"] == true && path["stalled"] == false
+            });
+        }
+        enough.store(true, Ordering::Relaxed);
+        let (said, heard) = (said.join().unwrap(), heard.join().unwrap());
+        println!("{} MB each way", said / 1_000_000);
+        assert_eq!(said, heard);
+    });
+}
+
+#[test]
+fn a_network_that_comes_back_is_used_again() {
+    if skip("a_network_that_comes_back_is_used_again", &["ss", "tc", "nft"]) {
+        return;
+    }
+    let bench = Bench::new(&[], &[]).whole();
+    (1..=2).for_each(|network| bench.shape(network, "20mbit"));
+    let received = |bench: &Bench| bench.flows()[0]["bond"]["paths"][0]["received_bytes"].as_u64().unwrap_or(0);
+    let stall = download_while(&bench, 60_000_000, |bench| {
+        thread::sleep(Duration::from_millis(500));
+        bench.lose(1, "");
+        thread::sleep(Duration::from_secs(3));
+        let before = received(bench);
+        bench.heal();
+        wait_until("the first network carries again", || received(bench) > before + 500_000);
+    });
+    println!("nothing for {stall:?} at the longest");
+    assert!(stall < STALL, "nothing for {stall:?}");
+}
+
+#[test]
+fn a_network_is_given_up_in_silence_when_all_was_said() {
+    if skip("a_network_is_given_up_in_silence_when_all_was_said", &["ss", "tc", "nft"]) {
+        return;
+    }
+    let bench = Bench::new(&[], &[]).whole();
+    (1..=2).for_each(|network| bench.shape(network, "20mbit"));
+    bench.server(|mut stream| {
+        let mut part = vec![0; 400_000];
+        while stream.read_exact(&mut part).is_ok() && stream.write_all(&part).is_ok() {}
+    });
+    let (mut stream, said, mut heard) = (bench.call(), bytes(400_000), vec![0; 400_000]);
+    let mut talk = |stream: &mut TcpStream| {
+        stream.write_all(&said).unwrap();
+        stream.read_exact(&mut heard).unwrap();
+        assert!(said == heard);
+    };
+    talk(&mut stream);
+    bench.lose(1, "");
+    // What the first network has of it comes over the second, so that all is acknowledged, and the first one is silent.
+    talk(&mut stream);
+    wait_until("the silent one is given up", || {
+        let paths = &bench.flows()[0]["bond"]["paths"];
+        paths[0]["up"] == false || paths[0]["stalled"] == true
+    });
+    talk(&mut stream);
+    talk(&mut bench.call());
+}
+
+#[test]
+fn a_stream_outlives_all_its_networks_for_a_while() {
+    if skip("a_stream_outlives_all_its_networks_for_a_while", &["ss", "tc", "nft"]) {
+        return;
+    }
+    let bench = Bench::new(&[], &[]).whole();
+    (1..=2).for_each(|network| bench.shape(network, "20mbit"));
+    download_while(&bench, 10_000_000, |bench| {
+        thread::sleep(Duration::from_millis(500));
+        for host in [&bench.near, &bench.far] {
+            nft(host, "table inet hole { chain in { type filter hook input priority 0; iifname \"n*\" drop; }; }");
+        }
+        thread::sleep(Duration::from_secs(4));
+        bench.heal();
+    });
+}
+
+#[test]
+fn a_network_that_appears_later_is_used() {
+    if skip("a_network_that_appears_later_is_used", &["ss", "tc"]) {
+        return;
+    }
+    let mut bench = Bench::hosts();
+    bench.near.ip(&["link set n2 down".into()]).unwrap();
+    bench.serve(&[]);
+    bench.connect(&["--listen", "forward=127.0.0.1:4000=127.0.0.1:8000"], &[]);
+    wait_until("the bond has the first network", || bench.log("connect.log").contains("the bond has n1"));
+    bench.shape(1, "10mbit");
+    download_while(&bench, 20_000_000, |bench| {
+        thread::sleep(Duration::from_millis(300));
+        bench.near.ip(&["link set n2 up".into()]).unwrap();
+        wait_until("the second network carries", || {
+            let flows = bench.flows();
+            let paths = flows[0]["bond"]["paths"].as_array().cloned().unwrap_or_default();
+            flows.as_array().unwrap().is_empty()
+                || paths.iter().any(|path| path["network"] == "n2" && path["received_bytes"].as_u64() > Some(500_000))
+        });
+    });
+    assert!(bench.log("connect.log").contains("the bond has n2"), "{}", bench.log("connect.log"));
+}
+
+#[test]
+fn who_is_killed_leaves_resets_and_no_clean_end() {
+    if skip("who_is_killed_leaves_resets_and_no_clean_end", &["ss"]) {
+        return;
+    }
+    for killed in 0..2 {
+        let mut bench = Bench::new(&["--outage", "2s"], &["--outage", "2s"]).whole();
+        let (mut client, mut server) = pair(&bench);
+        client.write_all(b"hello").unwrap();
+        server.read_exact(&mut [0; 5]).unwrap();
+        bench.daemons.remove(killed);
+        for end in [&mut client, &mut server] {
+            let ended = end.read(&mut [0]).map_err(|why| why.kind());
+            assert_eq!(ended.unwrap_err(), ErrorKind::ConnectionReset, "{killed}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Those who do not belong, and what is asked wrongly.
+
+use crate::{
+    bond::bench::{Bench, bytes, echo, read_all},
+    common::{TANDEM, skip, wait_until},
+};
+use std::{
+    fs,
+    io::{ErrorKind, Read, Write},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream},
+    os::unix::fs::PermissionsExt as _,
+    process::Command,
+    time::Duration,
+};
+
+#[test]
+fn who_has_not_the_key_is_not_let_in() {
+    if skip("who_has_not_the_key_is_not_let_in", &["ss"]) {
+        return;
+    }
+    // Another key; encryption at one end alone.
+    for more in [&["--key", "other.key"][..], &["--tls"]] {
+        let bench = Bench::new(&["--connect-timeout", "1s"], more);
+        wait_until("it is told why", || bench.log("connect.log").matches("the bond has not n").count() >= 2);
+        let mut client = bench.call();
+        let ended = client.read(&mut [0]).map_err(|why| why.kind());
+        assert_eq!(ended.unwrap_err(), ErrorKind::ConnectionReset, "{more:?}");
+        assert!(bench.log("connect.log").contains("has another key"), "{}", bench.log("connect.log"));
+    }
+}
+
+/// What a process holds, kB.
+fn memory_of(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap().trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn strangers_learn_nothing_and_cost_little() {
+    if skip("strangers_learn_nothing_and_cost_little", &["ss"]) {
+        return;
+    }
+    let bench = Bench::new(&[], &[]).whole();
+    bench.server(echo);
+    let serve = bench.daemons[0].0.id();
+    let before = memory_of(serve);
+    let at = SocketAddr::from((Ipv4Addr::new(10, 0, 1, 2), 7000));
+    // A million of them take a minute or two: TANDEM_STRANGERS=1000000.
+    let count: u32 = std::env::var("TANDEM_STRANGERS").ok().and_then(|count| count.parse().ok()).unwrap_or(20_000);
+    let flood = || {
+        let mut held = Vec::new();
+        for round in 0..count {
+            let mut stream = TcpStream::connect(at).unwrap();
+            // Silent, with garbage, with the beginning of what is right, at the length of what is right. Who is let go meanwhile can't say it.
+            let _ = match round % 4 {
+                0 => Ok(()),
+                1 => stream.write_all(&bytes(1000)),
+                2 => stream.write_all(&[1; 64]),
+                _ => stream.write_all(&[1; 65]),
+            };
+            if held.len() < 3000 {
+                held.push(stream);
+            } else {
+                // So that its port can be used again at once.
+                socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+            }
+        }
+        held
+    };
+    let mut held = bench.near.enter(flood).unwrap();
+    // Those who were let go hear an end, or a reset, and not a byte.
+    let mut said = 0;
+    for stream in &mut held {
+        stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        let mut byte = [0; 1];
+        said += usize::from(matches!(stream.read(&mut byte), Ok(1)));
+    }
+    assert_eq!(said, 0, "a stranger heard something");
+    let grown = memory_of(serve).saturating_sub(before);
+    assert!(grown < 20_000, "{grown} kB more");
+    // And who has the key is served meanwhile.
+    let sent = bytes(100_000);
+    let mut client = bench.call();
+    client.write_all(&sent).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert!(read_all(&mut client).unwrap() == sent);
+}
+
+#[test]
+fn a_bad_question_is_answered_with_its_cure() {
+    let run = |arguments: &[&str]| {
+        let output = Command::new(TANDEM).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("key");
+    fs::write(&key, "too short").unwrap();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    let key = key.to_str().unwrap();
+    let serve = |more: &[&str]| run(&[&["bond", "serve", "--listen", "127.0.0.1:7000"], more].concat());
+    assert!(serve(&["--key", "/nowhere"]).contains("cannot take the bond's key from /nowhere: No such file"));
+    assert!(serve(&["--key", key]).contains("openssl rand -hex 32"));
+    fs::write(key, "0123456789abcdef").unwrap();
+    assert!(serve(&["--key", key, "--scheduler", "best"]).contains("it can be score, round-robin, single, redundant or tiers"));
+    assert!(serve(&["--key", key, "--window", "1kB"]).contains("a window of 1kB can't be"));
+    let connect = |more: &[&str]| run(&[&["bond", "connect", "--listen", "socks5=127.0.0.1:1080", "--key", key], more].concat());
+    assert!(connect(&["--network", "wlan0"]).contains("does not say where the other end listens"));
+    let twice = ["--to", "192.0.2.1:7000", "--network", "wlan0", "--network", "wlan0"];
+    assert!(connect(&twice).contains("two networks are named wlan0"));
+}

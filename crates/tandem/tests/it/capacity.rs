@@ -1,0 +1,142 @@
+//! Links whose capacity is told: Tandem's own controllers on them, the shaper, the monitor, and that all of it goes again.
+
+use crate::common::{
+    routed::{Routed, SERVER, echoes},
+    skip, wait_until,
+};
+use std::{
+    io::{Read, Write},
+    net::TcpListener,
+    thread,
+    time::Instant,
+};
+
+/// Whether this machine lacks what the controllers need.
+fn no_controllers(test: &str) -> bool {
+    match kernel::load("reno", &[]) {
+        Ok(_) => false,
+        Err(why) => {
+            testing::skipped(test, &why);
+            true
+        }
+    }
+}
+
+/// A server that reads all and tells how fast, from the second half megabyte on.
+fn gauge(routed: &Routed, port: u16) -> thread::JoinHandle<f64> {
+    let listener = routed.server.enter(|| TcpListener::bind((SERVER[0], port)).unwrap()).unwrap();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut buffer = vec![0; 1 << 16];
+        let (mut total, mut since) = (0usize, None);
+        loop {
+            let n = stream.read(&mut buffer).unwrap_or(0);
+            if n == 0 {
+                break;
+            }
+            total += n;
+            if total > 500_000 {
+                since.get_or_insert((Instant::now(), total));
+            }
+        }
+        let (since, before) = since.expect("half a megabyte came");
+        (total - before) as f64 * 8.0 / since.elapsed().as_secs_f64()
+    })
+}
+
+/// Sends four megabytes through the router, and tells how fast they arrived, bit/s.
+fn rate(routed: &Routed, port: u16) -> f64 {
+    let rate = gauge(routed, port);
+    let mut stream = routed.connect(SERVER[0], port).unwrap();
+    stream.write_all(&vec![7; 4_000_000]).unwrap();
+    drop(stream);
+    rate.join().unwrap()
+}
+
+#[test]
+fn legs_have_the_capacity_they_are_told_and_nothing_is_left() {
+    let test = "legs_have_the_capacity_they_are_told_and_nothing_is_left";
+    if skip(test, &["nft", "ip", "tc"]) || no_controllers(test) {
+        return;
+    }
+    let routed = Routed::new();
+    let before = routed.traces();
+    for controller in ["share", "xcp", "mpcp"] {
+        let weight = if controller == "share" { ",weight=3" } else { "" };
+        let far = format!("control={controller},capacity=20Mbit,link=far{weight}");
+        let mut proxy = routed.proxy(&["--far", &far]);
+        let got = rate(&routed, 80);
+        // Of 20 Mbit/s of IP 96.5 % is payload. Slow machines are late, not fast.
+        assert!(got < 20e6, "{controller}: {got}");
+        let links = routed.status().links;
+        assert_eq!((links.len(), links[0].link.as_str(), links[0].capacity_bps), (1, "far", 20_000_000), "{links:?}");
+        assert!(routed.traces()[4].contains("htb 7a6d:"), "{}", routed.traces()[4]);
+        proxy.signal("TERM");
+        assert!(proxy.0.wait().unwrap().success());
+        assert_eq!(routed.traces(), before, "after {controller}");
+    }
+}
+
+#[test]
+fn a_killed_proxys_shaper_is_in_nobodys_way_and_the_next_start_takes_it_over() {
+    let test = "a_killed_proxys_shaper_is_in_nobodys_way_and_the_next_start_takes_it_over";
+    if skip(test, &["nft", "ip", "tc"]) || no_controllers(test) {
+        return;
+    }
+    let routed = Routed::new();
+    let before = routed.traces();
+    let arguments = ["--far", "control=share,capacity=5Mbit,link=far"];
+    let mut proxy = routed.proxy(&arguments);
+    assert!(rate(&routed, 80) < 5e6);
+    proxy.0.kill().unwrap();
+    proxy.0.wait().unwrap();
+    // The kernel takes the rules away a moment later; from then on connections pass unsplit, at the speed of the link.
+    wait_until("traffic passes unsplit, and not as slowly", || rate(&routed, 81) > 20e6);
+    let mut proxy = routed.proxy(&arguments);
+    assert!(rate(&routed, 82) < 5e6);
+    proxy.signal("TERM");
+    assert!(proxy.0.wait().unwrap().success());
+    assert_eq!(routed.traces(), before);
+}
+
+#[test]
+fn a_capacity_may_change_while_flows_go_on() {
+    let test = "a_capacity_may_change_while_flows_go_on";
+    if skip(test, &["nft", "ip", "tc"]) || no_controllers(test) {
+        return;
+    }
+    let routed = Routed::new();
+    let text = |rate: &str| {
+        format!("[far]\ncontrol = \"share\"\ncapacity = \"{rate}\"\nlink = \"far\"\n[[listen]]\ntransparent = \"[::]:5000\"\n")
+    };
+    let proxy = routed.configured(text("20Mbit").trim_end_matches("[[listen]]\ntransparent = \"[::]:5000\"\n"));
+    routed.echo(90);
+    let mut stream = routed.connect(SERVER[0], 90).unwrap();
+    assert!(echoes(&mut stream));
+    routed.write(&text("3Mbit"));
+    proxy.signal("HUP");
+    wait_until("the capacity is what it is now", || routed.status().links.iter().any(|link| link.capacity_bps == 3_000_000));
+    assert!(echoes(&mut stream), "a flow that was there goes on");
+    assert!(rate(&routed, 80) < 3e6);
+}
+
+#[test]
+fn a_capacity_that_cannot_be_had_is_told_at_start() {
+    let test = "a_capacity_that_cannot_be_had_is_told_at_start";
+    if skip(test, &["nft", "ip"]) || no_controllers(test) {
+        return;
+    }
+    let routed = Routed::new();
+    for (far, said) in [
+        ("control=share", "far leg: control = \"share\" shares out what the link carries: say it, capacity = \"10Mbit\""),
+        ("control=share,capacity=10Mbit", "far leg: capacity = \"10Mbit\", but of which link?"),
+        ("control=share,capacity=10Mbit,link=nosuch", "far leg: there is no interface \"nosuch\""),
+        ("control=xcp,capacity=10Mbit,link=far,weight=3", "far leg: weight = 3 is heeded by control = \"share\" alone"),
+        ("control=share,capacity=10Mbit,link=far,weight=0", "weight"),
+        ("control=sharp,capacity=10Mbit", "there is no congestion controller \"sharp\": the kernel has "),
+    ] {
+        let output = routed.tandem(&["proxy", "--listen", "transparent=[::]:5000", "--far", far]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains(said), "{far}: {error}");
+    }
+}

@@ -1,0 +1,250 @@
+//! `--check` and `tandem doctor -c` on a router: what a start would need is tried, what cannot work
+//! is found, and nothing is changed.
+
+use crate::common::{
+    Daemon, TANDEM,
+    routed::{Routed, SERVER, ip, nft},
+    skip, wait_for_listener,
+};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Output};
+
+/// What a program printed, and its exit status.
+fn said(output: &Output) -> (i32, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap_or(-1), text(&output.stdout) + &text(&output.stderr))
+}
+
+/// Lines that begin with this mark.
+fn marked<'a>(text: &'a str, mark: &str) -> Vec<&'a str> {
+    text.lines().filter(|line| line.starts_with(mark)).collect()
+}
+
+const FOUND_FAILURE: &str = "\u{2717} ";
+const WARNING: &str = "~ ";
+
+impl Checks {
+    /// On a router that has all that a proxy needs; none where hosts cannot be made.
+    fn new(test: &str) -> Option<Self> {
+        if skip(test, &["nft", "ip"]) {
+            return None;
+        }
+        let routed = Routed::new();
+        Some(Checks { routed })
+    }
+
+    fn check(&self, arguments: &[&str]) -> (i32, String) {
+        said(&self.routed.tandem(&[&["proxy"], arguments, &["--check"]].concat()))
+    }
+
+    /// A configuration file with a transparent listener and this.
+    fn check_file(&self, text: &str) -> (i32, String) {
+        let path = self.routed.write(&format!("{text}\n[[listen]]\ntransparent = \"[::]:5000\"\n"));
+        self.check(&["-c", path.to_str().unwrap()])
+    }
+
+    /// Asserts that this, and nothing else, is found to fail.
+    fn must_find(&self, (status, text): (i32, String), parts: &[&str]) {
+        let failures = marked(&text, FOUND_FAILURE);
+        assert_eq!((status, failures.len()), (1, 1), "{text}");
+        assert!(parts.iter().all(|part| failures[0].contains(part)), "{parts:?}: {text}");
+        assert!(text.contains("this cannot work here: 1 of "), "{text}");
+    }
+}
+
+/// A router, and its checks.
+struct Checks {
+    routed: Routed,
+}
+
+#[test]
+fn a_configuration_that_works_passes_and_nothing_is_changed() {
+    let Some(checks) = Checks::new("a_configuration_that_works_passes_and_nothing_is_changed") else { return };
+    let before = checks.routed.traces();
+    let (status, text) = checks.check_file(
+        "metrics = \"127.0.0.1:9155\"\n[[leg]]\ninterface = \"far\"\n[[leg]]\ninterface = \"ppp*\"\n[[rule]]\nin = \"near\"\n\
+         to = \"10.99.2.0/24\"\n",
+    );
+    assert_eq!((status, marked(&text, FOUND_FAILURE).len(), marked(&text, WARNING).len()), (0, 0, 0), "{text}");
+    assert!(text.ends_with("the configuration can be used\n"), "{text}");
+    for tried in [
+        "interface far (leg[1]): far",
+        "ppp* (leg[2]): none now",
+        "firewall's rules: nft takes them",
+        "10.99.2.0/24 (to of rule[1]): through far",
+    ] {
+        assert!(text.contains(tried), "{tried}: {text}");
+    }
+    assert_eq!(checks.routed.traces(), before);
+}
+
+#[test]
+fn interfaces_that_are_not_there_are_found() {
+    let Some(checks) = Checks::new("interfaces_that_are_not_there_are_found") else { return };
+    for (text, by) in [
+        ("[[leg]]\ninterface = \"sat9\"\n", "(leg[1])"),
+        ("[[rule]]\nin = \"sat9\"\n", "(in of rule[1])"),
+        ("[[rule]]\nout = [\"far\", \"sat9\"]\n", "(out of rule[1])"),
+        ("[far]\nlink = \"sat9\"\n", "(link of far leg)"),
+        ("[far]\nlink = \"sat9\"\ncapacity = \"10Mbit\"\n", "(link of far leg)"),
+        ("[[leg]]\ninterface = \"sat9\"\n[[rule]]\nout = \"sat9\"\n", "(leg[1], out of rule[1])"),
+    ] {
+        checks.must_find(checks.check_file(text), &["sat9", by, "there is no such interface", "correct the name"]);
+        // What may change by the next moment is nothing to hold a configuration against.
+        let path = checks.routed.path("proxy.toml");
+        let output = checks.routed.tandem(&["proxy", "-c", path.to_str().unwrap(), "--check=config"]);
+        assert_eq!(said(&output), (0, "the configuration can be used\n".into()));
+    }
+}
+
+#[test]
+fn what_the_host_lacks_is_found() {
+    let Some(checks) = Checks::new("what_the_host_lacks_is_found") else { return };
+    let (router, listen) = (&checks.routed.router, &["--listen", "transparent=[::]:5000"][..]);
+    for (file, setting) in [("ipv4/ip_forward", "net.ipv4.ip_forward"), ("ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding")] {
+        router.sysctl(&[(file, "0".into())]).unwrap();
+        checks.must_find(checks.check(listen), &[&format!("{setting} is 0"), &format!("sysctl -w {setting}=1")]);
+        let (_, doctor) = said(&checks.routed.tandem(&["doctor"]));
+        assert!(doctor.lines().any(|line| line.contains('~') && line.contains("forward packets of")), "{doctor}");
+        router.sysctl(&[(file, "1".into())]).unwrap();
+    }
+    assert_eq!(checks.check(listen).0, 0);
+
+    // Neither clients nor servers there.
+    let rule = "[[rule]]\nfrom = \"10.99.1.0/24\"\nto = \"198.51.100.0/24\"\n";
+    checks.must_find(checks.check_file(rule), &["198.51.100.0/24 (to of rule[1])", "no route"]);
+    checks.must_find(checks.check(&["--listen", "forward=127.0.0.1:80=198.51.100.1:80"]), &["198.51.100.1:80", "no route"]);
+
+    // One network alone: it may be meant, but hardly.
+    ip(router, &["link set far down"]);
+    let (status, text) = checks.check(listen);
+    assert!(status == 0 && marked(&text, WARNING).iter().any(|line| line.contains("routes both ways")), "{text}");
+    ip(router, &["link set near down"]);
+    let (status, text) = checks.check(listen);
+    assert!(status == 1 && text.contains("no route but to this host itself"), "{text}");
+}
+
+#[test]
+fn ports_that_are_taken_are_found() {
+    let Some(checks) = Checks::new("ports_that_are_taken_are_found") else { return };
+    let (transparent, metrics) = (["--listen", "transparent=[::]:5000"], ["--metrics", "127.0.0.1:9155"]);
+    let other = checks.routed.router.enter(|| std::net::TcpListener::bind("0.0.0.0:5000").unwrap()).unwrap();
+    checks.must_find(checks.check(&transparent), &["listen at", ":5000", "Address already in use", "another program listens there"]);
+    drop(other);
+    let other = checks.routed.router.enter(|| std::net::TcpListener::bind("127.0.0.1:9155").unwrap()).unwrap();
+    checks.must_find(checks.check(&[&transparent[..], &metrics].concat()), &["serve metrics at 127.0.0.1:9155"]);
+    drop(other);
+    checks.must_find(checks.check(&["--listen", "socks5=198.51.100.1:1080"]), &["198.51.100.1:1080", "no such address"]);
+
+    // A proxy of that name that runs is no fault: it would read its file again. One of another name is.
+    let arguments = [&transparent[..], &metrics, &["--threads", "2"]].concat();
+    let _proxy = checks.routed.start(&arguments);
+    let (status, text) = checks.check(&arguments);
+    assert!(status == 0 && text.contains("in use while the proxy default runs"), "{text}");
+    let (status, text) = checks.check(&[&arguments[..], &["--name", "other"]].concat());
+    assert!(status == 1 && text.contains("Address already in use"), "{text}");
+}
+
+#[test]
+fn listeners_that_forward_to_themselves_are_refused() {
+    let Some(checks) = Checks::new("listeners_that_forward_to_themselves_are_refused") else { return };
+    // 10.99.1.2 and fd99:1::2 are the router's.
+    for listen in [
+        "forward=127.0.0.1:80=127.0.0.1:80",
+        "forward=[::]:80=10.99.1.2:80",
+        "forward=0.0.0.0:80=10.99.2.1:80",
+        "forward=[::]:80=[fd99:1::2]:80",
+        "forward=10.99.1.2:80=10.99.1.2:80",
+    ] {
+        for more in [&["--check"][..], &[]] {
+            let (status, text) = said(&checks.routed.tandem(&[&["proxy", "--listen", listen][..], more].concat()));
+            assert!(status == 2 && text.contains("forwards to") && text.contains("come back to it without end"), "{listen}: {text}");
+        }
+    }
+    assert_eq!(checks.check(&["--listen", "forward=[::]:80=10.99.2.2:80"]).0, 0, "the server's address");
+    assert_eq!(checks.check(&["--listen", "forward=10.99.1.2:80=10.99.2.1:80"]).0, 0, "another address of the router");
+}
+
+#[test]
+fn a_warning_is_no_failure() {
+    let Some(checks) = Checks::new("a_warning_is_no_failure") else { return };
+    let (status, text) = checks.check(&["--listen", "socks5=0.0.0.0:1080"]);
+    let warnings = marked(&text, WARNING);
+    assert_eq!((status, warnings.len()), (0, 1), "{text}");
+    assert!(warnings[0].contains("0.0.0.0:1080: every client that reaches this address") && warnings[0].contains(",users=FILE"), "{text}");
+    let cache = |listen: &str| said(&checks.routed.tandem(&["cache", "--listen", listen, "--check"]));
+    assert_eq!(marked(&cache("http=0.0.0.0:3128").1, WARNING).len(), 1);
+    assert_eq!(marked(&cache("http=0.0.0.0:3128,user=alice:secret").1, WARNING).len(), 0);
+    checks.must_find(cache("http=198.51.100.1:3128"), &["198.51.100.1:3128", "no such address"]);
+}
+
+#[test]
+fn doctor_tries_what_a_configuration_needs() {
+    let Some(checks) = Checks::new("doctor_tries_what_a_configuration_needs") else { return };
+    let doctor = |text: &str| {
+        let path = checks.routed.write(text);
+        let output = checks.routed.tandem(&["doctor", "--json", "-c", path.to_str().unwrap()]);
+        let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        found["needs"].as_array().unwrap().clone()
+    };
+    let lacks = |needs: &[serde_json::Value]| {
+        let failed = |need: &&serde_json::Value| need["ok"] == false && need["optional"] == false && need["command"] == "proxy";
+        needs.iter().filter(failed).map(|need| need["need"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let listen = "[[listen]]\ntransparent = \"[::]:5000\"\n";
+    assert_eq!(lacks(&doctor(listen)), [""; 0]);
+    assert_eq!(lacks(&doctor(&format!("{listen}[[leg]]\ninterface = \"sat9\"\n"))), ["find the interface sat9 (leg[1])"]);
+}
+
+/// A key file of this bond's own.
+fn key(checks: &Checks, name: &str) -> String {
+    let path = checks.routed.path(name);
+    fs::write(&path, format!("{name}, of more than sixteen bytes")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    path.to_str().unwrap().into()
+}
+
+#[test]
+fn a_bond_dials_each_of_its_networks() {
+    let Some(checks) = Checks::new("a_bond_dials_each_of_its_networks") else { return };
+    let (right, wrong) = (key(&checks, "right"), key(&checks, "wrong"));
+    let serve = |port: u16, more: &[&str]| {
+        let listen = format!("{}:{port}", SERVER[0]);
+        let mut command = checks.routed.server.command(TANDEM);
+        command.args(["bond", "serve", "--listen", &listen, "--key", &right, "--name", &port.to_string()]).args(more);
+        let daemon = Daemon::logging(&mut command, Path::new(&checks.routed.path("serve.log")));
+        wait_for_listener(&checks.routed.server, port);
+        daemon
+    };
+    let _servers = [serve(7000, &[]), serve(7001, &["--tls"])];
+    let connect = |networks: &[&str], port: u16, more: &[&str]| {
+        let to = format!("{}:{port}", SERVER[0]);
+        let networks = networks.iter().flat_map(|network| ["--network", network]);
+        let arguments = ["bond", "connect", "--listen", "socks5=127.0.0.1:1080", "--to", &to, "--check"].into_iter();
+        said(&checks.routed.tandem(&arguments.chain(networks).chain(more.iter().copied()).collect::<Vec<_>>()))
+    };
+    let (status, text) = connect(&["far", "10.99.2.1,name=by-source"], 7000, &["--key", &right]);
+    assert_eq!((status, marked(&text, FOUND_FAILURE).len()), (0, 0), "{text}");
+    assert!(text.matches("the key is proven").count() == 2 && text.ends_with("this can work here\n"), "{text}");
+    let (status, text) = connect(&["far"], 7001, &["--key", &right, "--tls"]);
+    assert!(status == 0 && text.contains("key and TLS are proven"), "{text}");
+
+    // Each network for itself: this one is not there, the other works.
+    let (status, text) = connect(&["sat9", "far"], 7000, &["--key", &right]);
+    let failures = marked(&text, FOUND_FAILURE);
+    assert!(status == 1 && failures.len() == 2 && text.contains("the key is proven"), "{text}");
+    assert!(failures.iter().all(|line| line.contains("sat9")) && text.contains("No such device"), "{text}");
+
+    let dial = "connect to the other end of the bond";
+    checks.must_find(connect(&["far"], 7000, &["--key", &wrong]), &[dial, "another key"]);
+    checks.must_find(connect(&["far"], 7000, &["--key", &right, "--tls"]), &[dial, "--tls"]);
+    checks.must_find(connect(&["far"], 7001, &["--key", &right]), &[dial, "--tls"]);
+    checks.must_find(connect(&["far"], 7002, &["--key", &right]), &[dial, "refused", "nothing listens at"]);
+    checks.must_find(connect(&["near"], 7000, &["--key", &right]), &[dial, "near at"]);
+    checks.must_find(connect(&["192.0.2.9"], 7000, &["--key", &right]), &[dial, "address of this host"]);
+
+    // One that never answers, and one that says nothing: both end by themselves.
+    nft(&checks.routed.server, "table inet silent { chain in { type filter hook input priority 0; tcp dport 7003 drop; }\n}\n");
+    checks.must_find(connect(&["far"], 7003, &["--key", &right]), &[dial, "no answer after 10 s"]);
+    let _deaf = checks.routed.listen(7004);
+    checks.must_find(connect(&["far"], 7004, &["--key", &right]), &[dial, "the handshake was not complete after 10 s"]);
+}

@@ -1,0 +1,378 @@
+//! The command line as a newcomer meets it: what it prints, and one clear message with its cure for each thing that can be
+//! wrong, with the right exit status.
+
+use crate::common::{TANDEM, scenario_files, skip};
+use std::{
+    fs,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+fn tandem(arguments: &[&str]) -> Output {
+    Command::new(TANDEM).args(arguments).output().unwrap()
+}
+
+fn status(output: &Output) -> i32 {
+    output.status.code().unwrap_or(-1)
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+const GOOD: &str = "name = \"small\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"1ms\"\n[[link]]\nrate = \"20Mbit\"\ndelay = \"5ms\"\n\
+                    [[split]]\nafter = 1\n[[flow]]\nbytes = \"200kB\"\n";
+
+/// A scenario file in a directory that goes with it.
+fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("scenario.toml");
+    fs::write(&path, text).unwrap();
+    (directory, path)
+}
+
+fn run_file(text: &str, more: &[&str]) -> Output {
+    let (_directory, path) = file(text);
+    let mut arguments = vec!["run", path.to_str().unwrap()];
+    arguments.extend(more);
+    tandem(&arguments)
+}
+
+#[test]
+fn a_wrong_scenario_is_named_by_line_and_key() {
+    let output = run_file(&GOOD.replace("20Mbit\"\ndelay = \"5ms", "20Mbot\"\ndelay = \"5ms"), &[]);
+    assert_eq!(status(&output), 2);
+    assert!(said(&output).contains("scenario.toml:6: link[2].rate: \"20Mbot\" ends in the unknown unit"), "{}", said(&output));
+    assert!(said(&output).contains("6 | rate = \"20Mbot\""), "{}", said(&output));
+
+    let output = run_file(GOOD, &["--set", "split.1.after=2"]);
+    assert_eq!(status(&output), 2);
+    assert!(
+        said(&output).contains("--set split.1.after=2: split[1].after: is 2, but a proxy stands between two links"),
+        "{}",
+        said(&output)
+    );
+
+    let output = tandem(&["run", "/nonexistent.toml"]);
+    assert_eq!(status(&output), 2);
+    assert!(said(&output).contains("cannot read the scenario /nonexistent.toml"), "{}", said(&output));
+
+    assert_eq!(status(&tandem(&["run"])), 2, "no file");
+    assert_eq!(status(&tandem(&["fly"])), 2, "no such command");
+}
+
+#[test]
+fn a_wrong_controller_is_named_with_those_there_are() {
+    let output = run_file(GOOD, &["--set", "control.proxy=cubik"]);
+    assert_eq!(status(&output), 2);
+    assert!(said(&output).contains("control.proxy: there is no controller \"cubik\"; this kernel has "), "{}", said(&output));
+
+    let output = tandem(&["proxy", "--listen", "transparent=[::]:5000", "--far", "control=cubik"]);
+    assert_eq!(status(&output), 2);
+    assert!(said(&output).contains("far leg: there is no congestion controller \"cubik\": the kernel has "), "{}", said(&output));
+
+    // Known, but in no kernel: another engine can tell, if there are routers.
+    let output = run_file(GOOD, &["--set", "control.proxy=xcp-e2e"]);
+    assert_eq!(status(&output), 3);
+    assert!(said(&output).contains("lab cannot answer control.proxy") && said(&output).contains("--on sim"), "{}", said(&output));
+    let output = run_file(GOOD, &["--on", "sim", "--set", "control.proxy=xcp-e2e"]);
+    assert_eq!(status(&output), 2);
+    assert!(said(&output).contains("control.proxy: \"xcp-e2e\" sends what xcp routers tell it to"), "{}", said(&output));
+}
+
+#[test]
+fn what_the_engine_cannot_answer_is_no_failure_but_no_answer() {
+    let output = run_file(GOOD, &["--set", "split.1.mode=store", "--json"]);
+    assert_eq!(status(&output), 3);
+    assert!(said(&output).contains("lab cannot answer split[1].mode"), "{}", said(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "[]");
+}
+
+#[test]
+fn without_privilege_it_says_so() {
+    if skip("without_privilege_it_says_so", &[]) {
+        return;
+    }
+    // The binary and the file where anybody may read them.
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    fs::copy(TANDEM, at("tandem")).unwrap();
+    fs::write(at("scenario.toml"), GOOD).unwrap();
+    fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let as_nobody = |arguments: &[&str]| {
+        Command::new(at("tandem")).args(arguments).current_dir(directory.path()).uid(65534).gid(65534).output().unwrap()
+    };
+    let output = as_nobody(&["run", "scenario.toml"]);
+    assert_eq!(status(&output), 1);
+    assert!(said(&output).contains("cannot make the host sender") && said(&output).contains("sudo"), "{}", said(&output));
+
+    let output = as_nobody(&["proxy", "--listen", "transparent=[::]:5000"]);
+    assert_eq!(status(&output), 1);
+    assert!(said(&output).contains("cannot listen on [::]:5000") && said(&output).contains("CAP_NET_ADMIN"), "{}", said(&output));
+
+    let allowed = fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control").unwrap();
+    if !allowed.split_whitespace().any(|name| name == "cubic") {
+        let output = as_nobody(&["proxy", "--listen", "forward=127.0.0.1:0=127.0.0.1:9", "--far", "control=cubic"]);
+        assert_eq!(status(&output), 2);
+        assert!(said(&output).contains("far leg: the congestion controller \"cubic\" may be used only with"), "{}", said(&output));
+    }
+
+    let output = as_nobody(&["doctor"]);
+    assert_eq!(status(&output), 1);
+    assert!(String::from_utf8_lossy(&output.stdout).contains('✗'), "{output:?}");
+}
+
+#[test]
+fn without_a_kernel_feature_or_a_program_it_says_so() {
+    if skip("without_a_kernel_feature_or_a_program_it_says_so", &["unshare"]) {
+        return;
+    }
+    let (_directory, path) = file(GOOD);
+    // A mount namespace in which the device is hidden.
+    let hide = |target: &str, command: &str| {
+        let script = format!("mount --bind /var/empty {target} 2>/dev/null || mount -t tmpfs none {target}; exec {TANDEM} {command}");
+        Command::new("unshare").args(["-m", "sh", "-c", &script]).output().unwrap()
+    };
+    let output = hide("/dev/net", &format!("run {}", path.display()));
+    assert_eq!(status(&output), 1);
+    assert!(
+        said(&output).contains("cannot make the TUN device link1 on host sender") && said(&output).contains("modprobe tun"),
+        "{}",
+        said(&output)
+    );
+
+    // No nft in the path.
+    let bin = tempfile::tempdir().unwrap();
+    let ip = ["/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip"].into_iter().find(|path| Path::new(path).exists()).unwrap();
+    std::os::unix::fs::symlink(ip, bin.path().join("ip")).unwrap();
+    let output = Command::new(TANDEM).arg("run").arg(&path).env("PATH", bin.path()).output().unwrap();
+    assert_eq!(status(&output), 1);
+    assert!(said(&output).contains("cannot run nft") && said(&output).contains("Debian package nftables"), "{}", said(&output));
+}
+
+#[test]
+fn a_port_in_use_is_named_with_its_cure() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = taken.local_addr().unwrap();
+    let output = tandem(&["proxy", "--listen", &format!("forward={at}=127.0.0.1:9")]);
+    assert_eq!(status(&output), 1);
+    assert!(
+        said(&output).contains(&format!("cannot listen on {at}")) && said(&output).contains("choose another port"),
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
+fn json_captures_and_a_page_come_out_of_a_run() {
+    if skip("json_captures_and_a_page_come_out_of_a_run", &[]) {
+        return;
+    }
+    let (directory, path) = file(GOOD);
+    let (page, captures) = (directory.path().join("pages/page.html"), directory.path().join("pcap"));
+    let run = Command::new(TANDEM)
+        .arg("run")
+        .arg(&path)
+        .args(["--json", "--series", "--seeds", "2", "--page"])
+        .arg(&page)
+        .arg("--pcap")
+        .arg(&captures)
+        .output()
+        .unwrap();
+    assert_eq!(status(&run), 0, "{}", said(&run));
+    let outcomes: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
+    assert_eq!(outcomes.as_array().map(Vec::len), Some(2));
+    for (seed, outcome) in (1..).zip(outcomes.as_array().unwrap()) {
+        assert_eq!(outcome["scenario"], "small");
+        assert_eq!(outcome["engine"], "lab");
+        assert_eq!(outcome["seed"], seed);
+        assert_eq!(outcome["flows"][0]["bytes"], 200_000);
+        assert!(outcome["flows"][0]["end_s"].as_f64().unwrap() > outcome["flows"][0]["start_s"].as_f64().unwrap());
+        assert_eq!(outcome["flows"][0]["legs"].as_array().map(Vec::len), Some(2));
+        assert!(outcome["proxy"]["buffer_bytes"]["p99"].is_number() && outcome["proxy"]["phases"]["free"].is_number());
+        assert!(outcome["ci95"]["goodput_bps"].is_number());
+        assert!(outcome["series"].as_array().is_some_and(|series| !series.is_empty()));
+    }
+    assert!(fs::read_to_string(&page).unwrap().contains("<svg"));
+    for host in ["sender", "proxy", "receiver"] {
+        let capture = captures.join(format!("small-seed1-{host}.pcapng"));
+        let length = fs::metadata(&capture).unwrap().len();
+        // The file went through every host, and the acknowledgements.
+        assert!(length > 200_000, "{}: {length} bytes", capture.display());
+    }
+}
+
+#[test]
+fn a_dry_run_prints_the_rules_and_leaves_none() {
+    let output = tandem(&["proxy", "--listen", "transparent=[::]:5000", "--dry-run"]);
+    assert_eq!(status(&output), 0, "{}", said(&output));
+    let text = String::from_utf8_lossy(&output.stdout);
+    for part in [
+        "nft 'add table inet tandem",
+        "flags owner",
+        "tproxy ip to :5000",
+        "tproxy ip6 to :5000",
+        "ip -4 rule add fwmark",
+        "ip -6 rule add iif lo",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+}
+
+#[test]
+fn the_doctor_finds_this_machine_fit() {
+    if skip("the_doctor_finds_this_machine_fit", &["nft", "ip"]) {
+        return;
+    }
+    let output = tandem(&["doctor", "--json"]);
+    assert_eq!(status(&output), 0, "{}", String::from_utf8_lossy(&output.stdout));
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(found["needs"].as_array().unwrap().len() >= 5);
+}
+
+/// Every scenario file of the project can be played as it is written.
+#[test]
+fn every_scenario_file_parses() {
+    let files = scenario_files();
+    assert!(!files.is_empty());
+    for path in files {
+        let text = fs::read_to_string(&path).unwrap();
+        scenario::ScenarioFile::parse(&text, &path.display().to_string()).unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+#[test]
+fn advice_is_to_split_where_that_pays_and_not_to_where_it_does_not() {
+    let path = |rate: &str, delay: &str| {
+        format!(
+            "name = \"x\"\n[[link]]\nrate = \"100Mbit\"\ndelay = \"5ms\"\n[[link]]\nrate = \"{rate}\"\ndelay = \"{delay}\"\n\
+             loss = {{ per_packet = 0.01 }}\n[[flow]]\nbytes = \"5MB\"\n"
+        )
+    };
+    let advice = |text: &str| {
+        let (_directory, file) = file(text);
+        let output = tandem(&["advise", file.to_str().unwrap(), "--seeds", "8", "--json"]);
+        assert_eq!(status(&output), 0, "{}", said(&output));
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let satellite = advice(&path("10Mbit", "300ms"));
+    assert_eq!((&satellite["advice"]["verdict"], &satellite["advice"]["split"]["way"]["after"]), (&"split".into(), &1.into()));
+    assert!(satellite["advice"]["split"]["gain"].as_f64().unwrap() > 2.0 && satellite["enough_bytes"].is_u64(), "{satellite}");
+    let lan = advice(&path("100Mbit", "100us").replace("loss = { per_packet = 0.01 }\n", ""));
+    assert_eq!((&lan["advice"]["verdict"], &lan["enough_bytes"]), (&"does_not_pay".into(), &serde_json::Value::Null), "{lan}");
+}
+
+#[test]
+fn advice_needs_a_path_of_two_links() {
+    let (_directory, file) = file("name = \"x\"\n[[link]]\nrate = \"10Mbit\"\ndelay = \"5ms\"\n[[flow]]\nbytes = \"1MB\"\n");
+    let output = tandem(&["advise", file.to_str().unwrap()]);
+    assert_eq!(status(&output), 2);
+    assert!(said(&output).contains("give the part before it and the part after it a [[link]] each"), "{}", said(&output));
+}
+
+/// A reader that closes its end at once.
+#[test]
+fn a_reader_that_has_read_enough_is_no_failure() {
+    for arguments in [&["completions", "bash"][..], &["paper"], &["control", "list"], &["doctor", "--help"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = Command::new(TANDEM).args(arguments).stdout(writer).output().unwrap();
+        assert_eq!((status(&output), said(&output)), (0, String::new()), "{arguments:?}");
+    }
+}
+
+#[test]
+fn papers_are_listed_and_found() {
+    let list = tandem(&["paper"]);
+    assert_eq!(status(&list), 0);
+    assert!(String::from_utf8_lossy(&list.stdout).contains("li/fig-3"));
+    let json: serde_json::Value = serde_json::from_slice(&tandem(&["paper", "--json"]).stdout).unwrap();
+    assert!(json.as_array().unwrap().iter().any(|experiment| experiment["id"] == "li/fig-4"));
+
+    let none = tandem(&["paper", "li/fig-99"]);
+    assert_eq!(status(&none), 2);
+    assert!(
+        said(&none).contains("there is no experiment \"li/fig-99\"; there are ") && said(&none).contains(", li/fig-3,"),
+        "{}",
+        said(&none)
+    );
+    // What the simulator answers needs no privilege.
+    let simulated = tandem(&["paper", "li/fig-6", "--case", "end-to-end xcp", "--seeds", "1", "--json"]);
+    assert_eq!(status(&simulated), 0, "{}", said(&simulated));
+    let json: serde_json::Value = serde_json::from_slice(&simulated.stdout).unwrap();
+    assert_eq!((&json[0]["engine"], &json[0]["flows"][0]["bytes"]), (&"sim".into(), &5_000_000.into()));
+
+    // Names of cases have commas.
+    let one = ["paper", "hoekstra/tables-5-6", "--on", "sim", "--case", "1.2 0.0 0.0, bond.scheduler=score", "--seeds", "1", "--json"];
+    let json: serde_json::Value = serde_json::from_slice(&tandem(&one).stdout).unwrap();
+    assert_eq!((json.as_array().map(Vec::len), &json[0]["case"]), (Some(1), &"1.2 0.0 0.0, bond.scheduler=score".into()));
+
+    // What equations answer is answered at once, and has no seeds.
+    let sheet: serde_json::Value = serde_json::from_slice(&tandem(&["paper", "wei/startup", "--json"]).stdout).unwrap();
+    assert_eq!(
+        (&sheet["id"], &sheet["lines"][1]["printed"], &sheet["lines"][1]["holds"]),
+        (&"wei/startup".into(), &"2.5".into(), &true.into())
+    );
+    let seeds = tandem(&["paper", "wei/startup", "--seeds", "3"]);
+    assert_eq!(status(&seeds), 2, "{}", said(&seeds));
+}
+
+/// Outcomes that an earlier run wrote become the same table and verdicts as new ones.
+#[test]
+fn earlier_outcomes_are_judged_as_new_ones() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("outcomes.json");
+    let outcome = |case: &str, seed: u64, seconds: f64| {
+        let flows = serde_json::json!([{ "id": 0, "bytes": 1, "start_s": 0.0, "end_s": seconds, "goodput_bps": 1.0, "legs": [] }]);
+        serde_json::json!({ "scenario": "li/fig-4", "case": case, "engine": "lab", "seed": seed, "valid": true, "warnings": [],
+            "goodput_bps": 1.0, "utilization": 0.9, "flows": flows })
+    };
+    let pairs = [(1, 20.0, 40.0), (2, 21.0, 42.5), (3, 22.0, 43.5)];
+    let outcomes: Vec<_> =
+        pairs.iter().flat_map(|(seed, mpcp, hybla)| [outcome("PEP mpcp", *seed, *mpcp), outcome("PEP hybla", *seed, *hybla)]).collect();
+    fs::write(&path, serde_json::to_string(&outcomes).unwrap()).unwrap();
+    let output = tandem(&["paper", "li/fig-4", "--from", path.to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(status(&output), 0, "{}", said(&output));
+    assert!(text.contains("21.00 ± ") && text.contains("holds") && text.contains("cannot tell"), "{text}");
+
+    fs::write(&path, "no outcomes").unwrap();
+    let output = tandem(&["paper", "li/fig-4", "--from", path.to_str().unwrap()]);
+    assert_eq!(status(&output), 2);
+    assert!(said(&output).contains("cannot read outcomes from"), "{}", said(&output));
+}
+
+/// An experiment of several engines: each is asked for by name, and what it says is told apart.
+#[test]
+fn a_paper_is_played_by_the_engines_asked_for() {
+    let unknown = tandem(&["paper", "joshi/base", "--on", "ns2"]);
+    assert_eq!(status(&unknown), 2);
+    assert!(said(&unknown).contains("there is no engine \"ns2\" for papers; there are theory, sim, lab"), "{}", said(&unknown));
+    let none = tandem(&["paper", "joshi/base", "--on", "theory"]);
+    assert_eq!(status(&none), 3, "{}", said(&none));
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("outcomes.json");
+    let case = ["paper", "baccelli/table-19.1", "--seeds", "1", "--case", "split.1.buffer=10pkt"];
+    let json = tandem(&[&case[..], &["--on", "theory,sim", "--json"]].concat());
+    assert_eq!(status(&json), 0, "{}", said(&json));
+    assert!(said(&json).contains("theory leaves out 1 of the cases: theory cannot answer split[1].backpressure"), "{}", said(&json));
+    fs::write(&path, &json.stdout).unwrap();
+    let engines: Vec<String> = serde_json::from_slice::<Vec<serde_json::Value>>(&json.stdout)
+        .unwrap()
+        .iter()
+        .map(|outcome| outcome["engine"].as_str().unwrap().to_owned())
+        .collect();
+    // As it stands by both, and varied twice by the simulator.
+    assert_eq!(engines, ["theory", "sim", "sim", "sim"]);
+
+    let from = |on: &[&str]| {
+        let output = tandem(&[&["paper", "baccelli/table-19.1", "--from", path.to_str().unwrap()], on].concat());
+        assert_eq!(status(&output), 0, "{}", said(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let both = from(&[]);
+    assert!(both.contains("theory") && both.contains("window") && both.contains("plays with --on lab"), "{both}");
+    assert!(!from(&["--on", "theory"]).contains("unused windows grow"), "the simulator's rows are left out");
+}

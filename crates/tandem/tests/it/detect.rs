@@ -1,0 +1,93 @@
+//! `tandem detect trace` as it is used: what it prints, and how it ends.
+
+#[path = "../../../detect/tests/common/mod.rs"]
+mod made;
+
+use made::{Middle, Transfer};
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Output},
+};
+
+const TANDEM: &str = env!("CARGO_BIN_EXE_tandem");
+
+/// The two traces of a transfer, in a directory that goes with them.
+fn traces(transfer: &Transfer) -> (tempfile::TempDir, [PathBuf; 2]) {
+    let directory = tempfile::tempdir().unwrap();
+    let paths = ["sender.pcap", "receiver.pcap"].map(|name| directory.path().join(name));
+    for (path, file) in paths.iter().zip(transfer.files()) {
+        fs::write(path, file).unwrap();
+    }
+    (directory, paths)
+}
+
+fn detect(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = Command::new(TANDEM).args(["detect", "trace"]).args(arguments).output().unwrap();
+    (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+#[test]
+fn both_ends_tell() {
+    for (transfer, verdict) in [(Transfer::default(), "end-to-end"), (Transfer::split(Middle::default()), "split-tcp")] {
+        let (_directory, [sender, receiver]) = traces(&transfer);
+        let files = ["--sender", sender.to_str().unwrap(), "--receiver", receiver.to_str().unwrap()];
+        let (status, said, complaint) = detect(&[&files[..], &["--json"]].concat());
+        assert_eq!((status, complaint.as_str()), (Some(0), ""));
+        let list: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(list[0]["verdict"], verdict);
+        let evidence = &list[0]["evidence"][0];
+        for key in ["method", "says", "strength", "value", "unit", "text"] {
+            assert!(!evidence[key].is_null(), "{key}: {evidence:#}");
+        }
+        assert!(list[0]["character"]["series"].is_null());
+        let (status, said, _) = detect(&[&files[..], &["--verbose"]].concat());
+        assert_eq!(status, Some(0));
+        for what in [verdict, "method-2", "acknowledgements", "end-to-end delay: ", "192.0.2.7:80 → 10.0.0.2:40000"] {
+            assert!(said.contains(what), "{what}\n{said}");
+        }
+    }
+}
+
+#[test]
+fn a_page_has_the_plots_and_the_evidence() {
+    let (directory, [sender, receiver]) = traces(&Transfer::split(Middle::default()));
+    let page = directory.path().join("page.html");
+    let files =
+        ["--sender", sender.to_str().unwrap(), "--receiver", receiver.to_str().unwrap(), "--page", page.to_str().unwrap(), "--json"];
+    let (status, said, _) = detect(&files);
+    assert_eq!(status, Some(0));
+    // The page's numbers are not in the JSON that was not asked for them.
+    assert!(serde_json::from_str::<serde_json::Value>(&said).unwrap()[0]["character"]["series"].is_null());
+    let page = fs::read_to_string(page).unwrap();
+    for what in
+        ["Sender throughput", "Throughput at the receiver", "Window offered to the sender", "End-to-end delay", "split-tcp", "method-2"]
+    {
+        assert!(page.contains(what), "{what}");
+    }
+}
+
+#[test]
+fn one_end_alone_can_not_tell_unless_acks_are_delayed() {
+    let (_directory, [sender, _]) = traces(&Transfer { ack_delay: 2.0, ..Transfer::split(Middle::default()) });
+    let sender = sender.to_str().unwrap();
+    let (status, said, complaint) = detect(&["--sender", sender]);
+    assert_eq!(status, Some(3));
+    assert!(
+        said.contains("cannot tell") && complaint.contains("cannot tell whether 192.0.2.7:80 → 10.0.0.2:40000 is split"),
+        "{said}{complaint}"
+    );
+    let (status, said, _) = detect(&["--sender", sender, "--ack-delay", "2s"]);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("split-tcp"), "{said}");
+}
+
+#[test]
+fn wrong_files_are_named() {
+    let (status, _, complaint) = detect(&[]);
+    assert_eq!(status, Some(2));
+    assert!(complaint.contains("--sender"), "{complaint}");
+    let (status, _, complaint) = detect(&["--sender", "/nonexistent.pcap"]);
+    assert_eq!(status, Some(2));
+    assert!(complaint.contains("could not read the trace /nonexistent.pcap: No such file"), "{complaint}");
+}

@@ -1,0 +1,38 @@
+//! The binary from outside: what it prints, and what it does to the hosts and networks that the
+//! tests make. One program for all of them, because linking the crates under test takes longer than
+//! compiling a test.
+//!
+//! Tests run in parallel. Each makes network namespaces of its own, and what it starts in the
+//! machine's namespace has a loopback address and a name of its own. A test that measures the whole
+//! machine, fills it, or compares its namespaces before and after is a program of its own, beside
+//! this directory.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bond;
+mod cache;
+mod capacity;
+mod check;
+mod clients;
+mod command_line;
+mod detect;
+mod events;
+mod forward;
+mod hazards;
+mod legs;
+mod modes;
+mod nat;
+mod no_owner;
+mod observers;
+mod openwrt;
+mod owner_killed;
+mod packaging;
+mod path_mtu;
+mod pictures;
+mod probe;
+mod routed;
+mod router;
+mod service;
+mod tutorials;
+mod watchdog;

@@ -1,0 +1,120 @@
+//! The process that owns the nftables table is killed, as by the kernel when memory is short: the
+//! proxy installs its rules again with the state they had, or ends with an error.
+
+use crate::common::{
+    Daemon, TANDEM,
+    routed::{Routed, SERVER, echoes, rules},
+    skip, wait_until,
+};
+use std::{env, fs, os::unix::fs::PermissionsExt as _, process::Command, time::Instant};
+
+/// Kills the `nft` child of a proxy.
+fn kill_owner(proxy: &Daemon) {
+    let threads = fs::read_dir(format!("/proc/{}/task", proxy.0.id())).unwrap();
+    // A thread may end meanwhile.
+    let children = threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("children")).unwrap_or_default());
+    let children = children.collect::<String>();
+    let owners: Vec<&str> = children.split_whitespace().collect();
+    assert_eq!(owners.len(), 1, "one child, the owner of the table: {children}");
+    assert!(Command::new("kill").arg("-9").args(owners).status().unwrap().success());
+}
+
+/// Kills the owner, and returns when the rules are there again.
+fn kill_and_wait(routed: &Routed, proxy: &Daemon, before: &str) {
+    kill_owner(proxy);
+    let begun = Instant::now();
+    wait_until("the table is gone", || rules(routed) != before);
+    wait_until("the rules are installed again", || rules(routed) == before);
+    println!("installed again {} ms after the kill", begun.elapsed().as_millis());
+}
+
+#[test]
+fn rules_are_installed_again_when_their_owner_is_killed() {
+    if skip("rules_are_installed_again_when_their_owner_is_killed", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    routed.echo(80);
+    let before = routed.traces();
+    let mut proxy = routed.proxy(&["--max-flows", "1"]);
+    let has = |prefix: &str| assert!(routed.tandem(&["bypass", "add", prefix]).status.success());
+    has(SERVER[0]);
+    let connect = |server: &str| {
+        let mut stream = routed.connect(server, 80).unwrap();
+        assert!(echoes(&mut stream));
+        stream
+    };
+    let held = {
+        let installed = rules(&routed);
+        for _ in 0..3 {
+            kill_and_wait(&routed, &proxy, &installed);
+        }
+        drop(connect(SERVER[0]));
+        let held = connect(SERVER[1]);
+        assert_eq!(routed.verdicts(), (1, 1, 0), "the list still lets bypass what is on it");
+        held
+    };
+    // With as many flows as there is room for, new ones pass unsplit, before and after.
+    wait_until("the proxy is full", || routed.log().contains("new connections pass unsplit"));
+    let full = rules(&routed);
+    kill_and_wait(&routed, &proxy, &full);
+    let unsplit = connect(SERVER[1]);
+    assert_eq!(routed.verdicts(), (0, 0, 1));
+    drop((held, unsplit));
+    wait_until("there is room again", || routed.log().contains("room again"));
+    drop(connect(SERVER[1]));
+    assert_eq!(routed.verdicts(), (1, 0, 1));
+    let told = routed.log();
+    assert_eq!(told.matches("the firewall's rules are lost").count(), 4, "{told}");
+    proxy.signal("TERM");
+    assert!(proxy.0.wait().unwrap().success());
+    assert_eq!(routed.traces(), before, "nothing is left after an orderly end");
+}
+
+#[test]
+fn a_proxy_that_cannot_install_its_rules_again_ends_with_an_error() {
+    if skip("a_proxy_that_cannot_install_its_rules_again_ends_with_an_error", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    routed.echo(80);
+    let nft = routed.path("nft");
+    let broken = routed.path("broken");
+    let script = format!("#!/bin/sh\nPATH=$REAL_PATH\ntest -e {} && exit 1\nexec nft \"$@\"\n", broken.display());
+    fs::write(&nft, script).unwrap();
+    fs::set_permissions(&nft, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = env::var("PATH").unwrap();
+    let mut command = routed.router.command(TANDEM);
+    command.args(["proxy", "--listen", "transparent=[::]:5000"]);
+    command.env("PATH", format!("{}:{path}", nft.parent().unwrap().display())).env("REAL_PATH", path + ":/usr/sbin:/sbin");
+    let mut proxy = Daemon::logging(&mut command, &routed.path("log"));
+    wait_until("the proxy is up", || routed.try_status().is_some());
+    fs::write(&broken, "").unwrap();
+    kill_owner(&proxy);
+    let mut ended = None;
+    wait_until("the proxy ends", || {
+        ended = proxy.0.try_wait().unwrap();
+        ended.is_some()
+    });
+    assert_eq!(ended.unwrap().code(), Some(1), "{}", routed.log());
+    assert!(routed.log().contains("cannot install the firewall's rules again"), "{}", routed.log());
+    assert!(SERVER.iter().all(|server| echoes(&mut routed.connect(server, 80).unwrap())), "connections pass unsplit");
+}
+
+#[test]
+fn the_cache_installs_its_rules_again_too() {
+    if skip("the_cache_installs_its_rules_again_too", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    let mut command = routed.router.command(TANDEM);
+    command.args(["cache", "--listen", "transparent=[::]:5000"]);
+    let mut cache = Daemon::logging(&mut command, &routed.path("log"));
+    wait_until("the cache is up", || routed.log().contains("storing and forwarding"));
+    let installed = rules(&routed);
+    assert!(installed.contains("tproxy"), "{installed}");
+    kill_and_wait(&routed, &cache, &installed);
+    cache.signal("TERM");
+    assert!(cache.0.wait().unwrap().success());
+    assert_eq!(rules(&routed), "", "nothing is left after an orderly end");
+}

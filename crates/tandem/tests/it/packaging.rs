@@ -1,0 +1,200 @@
+//! What is in `packaging/` fits the program: the example configuration can be used, the service needs no more privileges than its unit
+//! gives, and tells the service manager how it does.
+
+use crate::common::{Daemon, PATIENCE, TANDEM, skip, wait_until};
+use lab::Host;
+use std::{
+    fs,
+    os::unix::{fs::PermissionsExt, net::UnixDatagram},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+fn packaged(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(name)
+}
+
+/// The value of a directive in a unit.
+fn directive(unit: &str, name: &str) -> String {
+    let text = fs::read_to_string(packaged(unit)).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}=")));
+    line.unwrap_or_else(|| panic!("{unit} has no {name}")).into()
+}
+
+#[test]
+fn the_example_configuration_is_right() {
+    proxy::Service::read(&packaged("proxy.toml")).unwrap();
+}
+
+#[test]
+fn the_units_capabilities_are_enough() {
+    if skip("the_units_capabilities_are_enough", &["nft", "ip", "setpriv"]) {
+        return;
+    }
+    serve(&["tandem.service"], &[]);
+}
+
+#[test]
+fn with_those_of_the_drop_in_they_are_enough_for_a_capacity() {
+    const TEST: &str = "with_those_of_the_drop_in_they_are_enough_for_a_capacity";
+    if skip(TEST, &["nft", "ip", "tc", "setpriv"]) || skip_without_btf(TEST) {
+        return;
+    }
+    serve(&["tandem.service", "capacity.conf"], &["--far", "control=share,capacity=10Mbit,link=lo"]);
+}
+
+#[test]
+fn without_them_the_proxy_uses_a_controller_that_is_loaded_already() {
+    const TEST: &str = "without_them_the_proxy_uses_a_controller_that_is_loaded_already";
+    if skip(TEST, &["nft", "ip", "setpriv"]) || skip_without_btf(TEST) {
+        return;
+    }
+    // As tandem-controllers.service does it, with its capabilities.
+    let host = Host::new("kernel").unwrap();
+    let bounding = format!("-all,{}", directive("tandem-controllers.service", "CapabilityBoundingSet")).replace("CAP_", "+").to_lowercase();
+    let control = |action: &str| {
+        let mut command = host.command("setpriv");
+        command.args(["--no-new-privs", "--bounding-set", &bounding.replace(' ', ",")]).arg(TANDEM).args(["control", action, "vegas"]);
+        command.output().unwrap()
+    };
+    // Before it is loaded, an error tells how to.
+    let service = Service::new(&["tandem.service"]);
+    let refused = service.command(&["proxy", "--far", "control=td_vegas", "--listen", "transparent=[::]:5000"]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("`tandem control load vegas`"), "{said}");
+    drop(service);
+    let loaded = control("load");
+    assert!(loaded.status.success(), "{loaded:?}");
+    serve(&["tandem.service"], &["--far", "control=td_vegas"]);
+    let unloaded = control("unload");
+    assert!(unloaded.status.success(), "the proxy's end has not taken it away: {unloaded:?}");
+}
+
+#[test]
+fn the_units_capabilities_are_enough_for_the_cache() {
+    if skip("the_units_capabilities_are_enough_for_the_cache", &["nft", "ip", "setpriv"]) {
+        return;
+    }
+    let service = Service::new(&["tandem-cache.service"]);
+    let text = fs::read_to_string(packaged("cache.conf")).unwrap();
+    let value = text.lines().find_map(|line| line.strip_prefix("TANDEM_CACHE=")).unwrap();
+    let arguments: Vec<&str> = ["cache"].into_iter().chain(value.trim_matches('"').split_whitespace()).collect();
+    let mut cache = Daemon::start(&mut service.command(&arguments));
+    service.hear("READY=1");
+    assert!(service.table().contains("tproxy"));
+    cache.signal("TERM");
+    service.hear("STOPPING=1");
+    wait_until("it ends", || cache.0.try_wait().unwrap().is_some());
+    assert!(cache.0.wait().unwrap().success());
+    assert_eq!(service.table(), "");
+}
+
+fn skip_without_btf(test: &str) -> bool {
+    let has = Path::new("/sys/kernel/btf/vmlinux").exists();
+    if !has {
+        testing::skipped(test, &"this kernel has no BTF");
+    }
+    !has
+}
+
+/// A host on which programs run as a service of some units: as a user without any power but the
+/// units' capabilities, as systemd makes one.
+struct Service {
+    host: Host,
+    /// The program and its files, where anybody may read them.
+    directory: tempfile::TempDir,
+    runtime: tempfile::TempDir,
+    manager: UnixDatagram,
+    /// As `setpriv` takes them.
+    capabilities: String,
+}
+
+impl Service {
+    fn new(units: &[&str]) -> Self {
+        let host = Host::new("router").unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::copy(TANDEM, at("tandem")).unwrap();
+        fs::copy(packaged("proxy.toml"), at("proxy.toml")).unwrap();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let manager = UnixDatagram::bind(at("notify")).unwrap();
+        fs::set_permissions(at("notify"), fs::Permissions::from_mode(0o777)).unwrap();
+        manager.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut capabilities = Vec::new();
+        for unit in units {
+            let ambient = directive(unit, "AmbientCapabilities");
+            assert_eq!(ambient, directive(unit, "CapabilityBoundingSet"));
+            capabilities.extend(ambient.split_whitespace().map(|name| name.replace("CAP_", "+").to_lowercase()));
+        }
+        let capabilities = format!("-all,{}", capabilities.join(","));
+        // As the service manager makes it, but by another name: a service may run on this machine.
+        let of_unit = directive(units[0], "RuntimeDirectory");
+        let name = of_unit.strip_prefix("tandem/").expect("root trusts what is in /run/tandem");
+        let mode = u32::from_str_radix(&directive(units[0], "RuntimeDirectoryMode"), 8).unwrap();
+        fs::create_dir_all("/run/tandem").unwrap();
+        let runtime =
+            tempfile::Builder::new().prefix(name).permissions(fs::Permissions::from_mode(mode)).tempdir_in("/run/tandem").unwrap();
+        std::os::unix::fs::chown(runtime.path(), Some(65534), Some(65534)).unwrap();
+        Service { host, directory, runtime, manager, capabilities }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let (capabilities, directory) = (&self.capabilities, self.directory.path());
+        let mut command = self.host.command("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--bounding-set", capabilities]);
+        command.args(["--inh-caps", capabilities, "--ambient-caps", capabilities]).arg(directory.join("tandem")).args(arguments);
+        command.env("NOTIFY_SOCKET", directory.join("notify")).env("RUNTIME_DIRECTORY", self.runtime.path());
+        command
+    }
+
+    /// Waits until the service manager is told something.
+    fn hear(&self, wanted: &str) {
+        let mut said = [0; 4096];
+        let count = self.manager.recv(&mut said).unwrap_or_else(|why| panic!("waiting for {wanted}: {why}"));
+        let text = String::from_utf8_lossy(&said[..count]).into_owned();
+        assert!(text.contains(wanted), "{text:?} instead of {wanted}");
+    }
+
+    /// The host's firewall.
+    fn table(&self) -> String {
+        String::from_utf8(self.host.command("nft").args(["list", "ruleset"]).output().unwrap().stdout).unwrap()
+    }
+}
+
+/// The proxy's life as a service of these units, with flags.
+fn serve(units: &[&str], flags: &[&str]) {
+    let service = Service::new(units);
+    let configuration = service.directory.path().join("proxy.toml");
+    let mut arguments = vec!["proxy", "-c", configuration.to_str().unwrap()];
+    arguments.extend(flags);
+    let mut proxy = Daemon::start(&mut service.command(&arguments));
+    service.hear("READY=1");
+    assert_eq!(service.table().matches("tproxy").count(), 4);
+    let flows = service.host.command(TANDEM).arg("flows").output().unwrap();
+    assert!(flows.status.success(), "root finds the service: {flows:?}");
+    proxy.signal("HUP");
+    service.hear("RELOADING=1");
+    service.hear("READY=1");
+    proxy.signal("TERM");
+    service.hear("STOPPING=1");
+    wait_until("it ends", || proxy.0.try_wait().unwrap().is_some());
+    assert!(proxy.0.wait().unwrap().success());
+    assert_eq!(service.table(), "");
+    assert_eq!(fs::read_dir(service.runtime.path()).unwrap().count(), 0, "its socket is gone");
+    let rules = String::from_utf8(service.host.command("ip").arg("rule").output().unwrap().stdout).unwrap();
+    assert!(!rules.contains("0x5444"), "{rules}");
+}
+
+#[test]
+fn the_service_manager_understands_the_units() {
+    for unit in ["tandem.service", "tandem-cache.service", "tandem-controllers.service"] {
+        let Ok(output) = Command::new("systemd-analyze").arg("verify").arg(packaged(unit)).output() else {
+            return testing::skipped("the_service_manager_understands_the_units", &"systemd-analyze is not installed");
+        };
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        // Neither the program nor its manual need be installed where the unit looks for them.
+        let is_wrong = |line: &&str| line.contains(unit) && !line.contains("is not executable") && !line.contains("'man ");
+        let wrong: Vec<&str> = said.lines().filter(is_wrong).collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
+    }
+}

@@ -1,0 +1,213 @@
+//! The processes in which `tandem cache` has pictures decoded: they have no privileges, and what
+//! becomes of them costs one picture.
+
+use crate::common::{Daemon, PATIENCE, TANDEM, skip, wait_until};
+use jpeg_encoder::{ColorType, Encoder};
+use lab::Host;
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    thread,
+    time::Duration,
+};
+
+const ORIGIN: u16 = 8080;
+const CACHE: u16 = 3128;
+
+/// A host with an origin of pictures, all of which are `original`, and a cache before it.
+struct Gallery {
+    host: Host,
+    cache: Daemon,
+    original: Arc<Vec<u8>>,
+    _directory: tempfile::TempDir,
+}
+
+impl Gallery {
+    /// Pictures of `side` times `side` pixels, and a cache with these arguments besides.
+    fn new(side: u16, arguments: &[&str]) -> Self {
+        let host = Host::new("gallery").unwrap();
+        let original = Arc::new(photograph(side));
+        let origin = host.enter(|| TcpListener::bind((Ipv4Addr::LOCALHOST, ORIGIN))).unwrap().unwrap();
+        let sent = original.clone();
+        thread::spawn(move || {
+            for stream in origin.incoming().flatten() {
+                let picture = sent.clone();
+                thread::spawn(move || serve(&stream, &picture));
+            }
+        });
+        let directory = tempfile::tempdir().unwrap();
+        let log = directory.path().join("log");
+        let mut command = host.command(TANDEM);
+        command.args(["cache", "--listen", &format!("forward=127.0.0.1:{CACHE}=127.0.0.1:{ORIGIN}")]).args(arguments);
+        let cache = Daemon::logging(&mut command, &log);
+        wait_until("the cache is up", || fs::read_to_string(&log).unwrap().contains("storing and forwarding"));
+        Gallery { host, cache, original, _directory: directory }
+    }
+
+    /// Asks the cache for a picture, for a client that takes WebP.
+    fn get(&self, path: &str) -> Vec<u8> {
+        let mut stream = self.host.enter(|| TcpStream::connect((Ipv4Addr::LOCALHOST, CACHE))).unwrap().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: gallery\r\nAccept: image/webp\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let body = answer.windows(4).position(|at| at == b"\r\n\r\n").expect("an answer") + 4;
+        answer.split_off(body)
+    }
+
+    /// Whether a picture comes as it is, or else smaller. Anything else is wrong.
+    fn is_original(&self, path: &str) -> bool {
+        let body = self.get(path);
+        let smaller = body.starts_with(b"RIFF") && body.get(8..12) == Some(b"WEBP") && body.len() * 2 < self.original.len();
+        assert!(smaller || body == *self.original, "{path}: neither the picture nor a smaller one, {} bytes", body.len());
+        !smaller
+    }
+
+    /// The processes of picture workers.
+    fn workers(&self) -> Vec<u32> {
+        let parent = format!("PPid:\t{}", self.cache.0.id());
+        let processes = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let is_worker = |process: &u32| {
+            let read = |name: &str| fs::read_to_string(format!("/proc/{process}/{name}")).unwrap_or_default();
+            read("status").lines().any(|line| line == parent) && read("cmdline").contains("picture-worker")
+        };
+        processes.filter(is_worker).collect()
+    }
+
+    fn worker(&self) -> u32 {
+        let workers = self.workers();
+        assert_eq!(workers.len(), 1, "workers of one picture after another");
+        workers[0]
+    }
+}
+
+fn serve(mut stream: &TcpStream, picture: &[u8]) -> std::io::Result<()> {
+    let (mut heard, mut byte) = (Vec::new(), [0]);
+    while !heard.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte)?;
+        heard.push(byte[0]);
+    }
+    let head = "HTTP/1.1 200 OK\r\nCache-Control: max-age=600\r\nContent-Type: image/jpeg\r\nConnection: close\r\n";
+    write!(stream, "{head}Content-Length: {}\r\n\r\n", picture.len())?;
+    stream.write_all(picture)
+}
+
+/// Slopes and texture, as photographs have.
+fn photograph(side: u16) -> Vec<u8> {
+    let mut noise = 1_u32;
+    let mut pixels = Vec::new();
+    for y in 0..u32::from(side) {
+        for x in 0..u32::from(side) {
+            noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let wave = (f64::from(x) / 31.0).sin() * 50.0 + (f64::from(x + 2 * y) / 17.0).cos() * 30.0 + f64::from(noise >> 28);
+            pixels.extend([120.0, 140.0, 100.0].map(|base: f64| (base + wave) as u8));
+        }
+    }
+    let mut bytes = Vec::new();
+    Encoder::new(&mut bytes, 92).encode(&pixels, side, side, ColorType::Rgb).unwrap();
+    bytes
+}
+
+fn signal(process: u32, name: &str) {
+    // It may have ended meanwhile.
+    let _ = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).output().unwrap();
+}
+
+fn is_there(process: u32) -> bool {
+    fs::read_to_string(format!("/proc/{process}/status")).is_ok_and(|status| !status.contains("\nState:\tZ"))
+}
+
+#[test]
+fn pictures_are_decoded_by_a_process_without_privileges() {
+    if skip("pictures_are_decoded_by_a_process_without_privileges", &[]) {
+        return;
+    }
+    let gallery = Gallery::new(300, &[]);
+    assert!(!gallery.is_original("/1") && !gallery.is_original("/2"));
+    let worker = gallery.worker();
+    let status = fs::read_to_string(format!("/proc/{worker}/status")).unwrap();
+    let mut wanted = vec![
+        "Name:\ttandem-picture",
+        "CapEff:\t0000000000000000",
+        "CapPrm:\t0000000000000000",
+        "NoNewPrivs:\t1",
+        "Uid:\t65534\t65534\t65534\t65534",
+    ];
+    if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) && rustix::thread::secure_computing_mode().is_ok() {
+        wanted.push("Seccomp:\t2");
+    }
+    for line in wanted {
+        assert!(status.lines().any(|found| found == line), "{line} is not in\n{status}");
+    }
+    let link = |name: &str| fs::read_link(format!("/proc/{worker}/{name}")).unwrap().display().to_string();
+    assert_eq!(link("exe"), fs::canonicalize(TANDEM).unwrap().display().to_string(), "the same program");
+    assert!(link("cwd").ends_with(" (deleted)") && link("root") == link("cwd"), "{} {}", link("root"), link("cwd"));
+    let mut descriptors: Vec<_> = fs::read_dir(format!("/proc/{worker}/fd")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    descriptors.sort();
+    assert_eq!(descriptors, ["0", "1", "2"]);
+    assert_eq!(fs::read(format!("/proc/{worker}/environ")).unwrap(), b"");
+}
+
+#[test]
+fn one_that_stands_still_costs_its_picture() {
+    if skip("one_that_stands_still_costs_its_picture", &[]) {
+        return;
+    }
+    let gallery = Gallery::new(300, &["--picture-timeout", "2s"]);
+    assert!(!gallery.is_original("/1"));
+    let stopped = gallery.worker();
+    signal(stopped, "STOP");
+    // Nobody else decodes it.
+    assert!(gallery.is_original("/2"));
+    wait_until("the one that stood still is gone", || !is_there(stopped));
+    assert!(!gallery.is_original("/3"), "the next one has a new process");
+    assert_ne!(gallery.worker(), stopped);
+    assert!(gallery.is_original("/2"), "a picture that cost a process is not tried again");
+}
+
+#[test]
+fn one_that_is_killed_costs_its_picture() {
+    if skip("one_that_is_killed_costs_its_picture", &[]) {
+        return;
+    }
+    let gallery = Gallery::new(1500, &[]);
+    let end = AtomicBool::new(false);
+    let unchanged = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !end.load(SeqCst) {
+                gallery.workers().into_iter().for_each(|worker| signal(worker, "KILL"));
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        // A worker may be faster than those who kill it.
+        let unchanged = (0..50).any(|number| gallery.is_original(&format!("/{number}")));
+        end.store(true, SeqCst);
+        unchanged
+    });
+    assert!(unchanged, "pictures are made smaller by processes that are killed");
+    assert!(!gallery.is_original("/last"));
+    // One that is killed while it has nothing to do costs none.
+    signal(gallery.worker(), "KILL");
+    assert!(!gallery.is_original("/after"));
+}
+
+#[test]
+fn it_ends_with_the_cache() {
+    if skip("it_ends_with_the_cache", &[]) {
+        return;
+    }
+    let mut gallery = Gallery::new(300, &[]);
+    assert!(!gallery.is_original("/1"));
+    let worker = gallery.worker();
+    // It does not see that its socket is closed.
+    signal(worker, "STOP");
+    gallery.cache.0.kill().unwrap();
+    gallery.cache.0.wait().unwrap();
+    wait_until("the worker is gone", || !is_there(worker));
+}

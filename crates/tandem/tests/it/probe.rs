@@ -1,0 +1,281 @@
+//! `tandem detect probe` against hosts behind middles of every kind: from one end, and with `tandem detect respond` from both. What is split is found, and
+//! where; what is not is never said to be.
+
+use crate::common::{
+    Daemon, TANDEM,
+    middle::{Taker, plain, proxied},
+    skip, wait_until,
+};
+use lab::Host;
+use serde_json::Value;
+use std::{
+    fs,
+    process::{Command, Output},
+    thread,
+    time::Duration,
+};
+
+const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+
+/// What a probe printed as JSON; it must have come to its end.
+fn probed(output: &Output) -> Value {
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|why| panic!("{why}: {output:?}"))
+}
+
+/// The verdicts of its rows: port, application, direction, verdict.
+fn rows(probed: &Value) -> Vec<String> {
+    let word = |row: &Value, key: &str| row[key].as_str().unwrap_or("").to_string();
+    let all = probed["rows"].as_array().unwrap().iter();
+    all.map(|row| format!("{} {} {}: {}", row["port"], word(row, "application"), word(row, "direction"), word(row, "verdict"))).collect()
+}
+
+/// Has `probed` these rows?
+fn assert_rows(probed: &Value, expected: &[&str]) {
+    let evidence = |row: &Value| format!("{:#}", row["evidence"]);
+    let all: Vec<String> = probed["rows"].as_array().unwrap().iter().map(evidence).collect();
+    assert_eq!(rows(probed), expected, "{}", all.join("\n"));
+}
+
+fn hop(probed: &Value, row: usize) -> Option<u64> {
+    probed["rows"][row]["place"]["hop"].as_u64()
+}
+
+#[test]
+fn one_end_tells_of_a_plain_server() {
+    if skip("one_end_tells_of_a_plain_server", &["nft", "ip", "setpriv"]) {
+        return;
+    }
+    // Nobody listens at 443.
+    let middles = [
+        (plain(), ["80 any : end-to-end", "443 any : cannot tell"], None),
+        (proxied(), ["80 any : split-tcp", "443 any : split-tcp"], Some(1)),
+        (plain().with(Taker::PassesOn, "80"), ["80 any : split-tcp", "443 any : cannot tell"], Some(1)),
+    ];
+    for (middle, expected, place) in &middles {
+        middle.pages();
+        for prefix in [&[][..], &NOBODY] {
+            let output = middle.probe(prefix, &["--ports", "80,443", "--json"]);
+            let probed = probed(&output);
+            assert_rows(&probed, expected);
+            assert_eq!(hop(&probed, 0), *place, "{:#}", probed["rows"][0]);
+            let missing = probed["rows"][0]["missing"].to_string();
+            assert_eq!(missing.contains("could not open a packet socket"), !prefix.is_empty(), "{missing}");
+        }
+    }
+    // By IPv6 too, and with a name for what can't be told.
+    for (middle, expected, status) in [(&middles[0].0, "cannot tell", 3), (&middles[1].0, "split-tcp", 0)] {
+        let address = middle.addresses()[1].to_string();
+        let output = middle.client().command(TANDEM).args(["detect", "probe", &address, "--ports", "443"]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
+#[test]
+fn a_forwarding_router_is_no_splitter() {
+    if skip("a_forwarding_router_is_no_splitter", &["nft", "ip"]) {
+        return;
+    }
+    let middle = plain();
+    let _responder = middle.responder(&[], &["--ports", "80,21,5001"]);
+    let probed = probed(&middle.probe(&[], &["--responder", "--ports", "80,21,5001", "--json"]));
+    let expected = [
+        "80 HTTP data down: end-to-end",
+        "80 HTTP data up: end-to-end",
+        "80 HTTP image down: end-to-end",
+        "80 HTTP image up: end-to-end",
+        "21 FTP down: end-to-end",
+        "21 FTP up: end-to-end",
+        "5001 TCP down: end-to-end",
+        "5001 TCP up: end-to-end",
+    ];
+    assert_rows(&probed, &expected);
+    // The control run knows the way there and back, 40 ms.
+    let round_trip = probed["clocks"]["round_trip_s"].as_f64().unwrap();
+    assert!((0.040..0.080).contains(&round_trip), "{round_trip}");
+    // Method 3 was played: no ACK came before the receiver let data in.
+    let rows = probed["rows"].as_array().unwrap();
+    let held = |row: &Value| {
+        row["evidence"].as_array().unwrap().iter().any(|piece| piece["method"] == "method-3" && piece["says"] == "end-to-end")
+    };
+    assert!(rows.iter().all(held), "{probed:#}");
+    assert!(rows.iter().all(|row| row["missing"] == Value::Array(Vec::new())), "{probed:#}");
+}
+
+#[test]
+fn our_proxy_is_found_whatever_it_carries_and_the_evidence_stays() {
+    if skip("our_proxy_is_found_whatever_it_carries_and_the_evidence_stays", &["nft", "ip"]) {
+        return;
+    }
+    let middle = proxied();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("evidence.json");
+    let _responder = middle.responder(&[], &["--ports", "80,21,5001", "--token", "open sesame"]);
+    let arguments = ["--responder", "--ports", "80,21,5001", "--json", "--token", "open sesame", "--evidence", file.to_str().unwrap()];
+    let probed = probed(&middle.probe(&[], &arguments));
+    let expected = [
+        "80 HTTP data down: split-tcp",
+        "80 HTTP data up: split-tcp",
+        "80 HTTP image down: split-tcp",
+        "80 HTTP image up: split-tcp",
+        "21 FTP down: split-tcp",
+        "21 FTP up: split-tcp",
+        "5001 TCP down: split-tcp",
+        "5001 TCP up: split-tcp",
+    ];
+    assert_rows(&probed, &expected);
+    assert!((0..8).all(|row| hop(&probed, row) == Some(1)), "{probed:#}");
+    // One file has all of it: what was said, and traces from which `detect trace` says the same.
+    let kept: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    assert_eq!((&kept["format"], &kept["probed"]["rows"]), (&Value::from("tandem-probe-1"), &probed["rows"]));
+    let trace = |end: &str| {
+        let text = kept["traces"][end].as_str().unwrap();
+        let bytes: Vec<u8> = (0..text.len() / 2).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap()).collect();
+        let path = directory.path().join(format!("{end}.pcap"));
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    let traced = Command::new(TANDEM)
+        .args(["detect", "trace", "--json", "--sender"])
+        .arg(trace("prober"))
+        .arg("--receiver")
+        .arg(trace("responder"))
+        .output()
+        .unwrap();
+    let found: Value = serde_json::from_slice(&traced.stdout).unwrap();
+    let both: Vec<&Value> = found.as_array().unwrap().iter().filter(|one| !one["matched_by"].is_null()).collect();
+    assert!(both.len() >= 16 && both.iter().all(|one| one["verdict"] != "end-to-end"), "{found:#}");
+    assert_eq!(both[0]["verdict"], "split-tcp", "{:#}", both[0]);
+    // Who does not know the token is not helped, and told so.
+    let refused = middle.probe(&[], &["--responder", "--token", "open barley"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("will not help: the token is wrong"), "{refused:?}");
+}
+
+#[test]
+fn a_middle_may_do_another_thing_at_each_port() {
+    if skip("a_middle_may_do_another_thing_at_each_port", &["nft", "ip"]) {
+        return;
+    }
+    // The way a table like the paper's Table I comes about.
+    let middle = plain().with(Taker::Stores, "5001").with(Taker::Caches, "80").with(Taker::PassesOn, "5002");
+    let _responder = middle.responder(&[], &["--ports", "80,21,5001,5002"]);
+    let probed = probed(&middle.probe(&[], &["--responder", "--ports", "80,21,5001,5002", "--json"]));
+    let expected = [
+        "80 HTTP data down: tcp-proxy",
+        "80 HTTP data up: split-tcp",
+        "80 HTTP image down: tcp-proxy",
+        "80 HTTP image up: split-tcp",
+        "21 FTP down: end-to-end",
+        "21 FTP up: end-to-end",
+        "5001 TCP down: tcp-proxy",
+        "5001 TCP up: tcp-proxy",
+        "5002 TCP down: split-tcp",
+        "5002 TCP up: split-tcp",
+    ];
+    assert_rows(&probed, &expected);
+    let said = |row: usize, method: &str| {
+        let pieces = probed["rows"][row]["evidence"].as_array().unwrap().iter();
+        pieces
+            .filter(|piece| piece["method"] == method && piece["says"] != "nothing")
+            .map(|piece| piece["text"].to_string())
+            .collect::<String>()
+    };
+    assert!(said(0, "cache").contains("the responder was not asked"), "{:#}", probed["rows"][0]);
+    assert!(said(1, "payload").contains("Via: 1.1 middle"), "{:#}", probed["rows"][1]);
+}
+
+#[test]
+fn without_root_at_either_end_the_rest_still_tells() {
+    if skip("without_root_at_either_end_the_rest_still_tells", &["nft", "ip", "setpriv"]) {
+        return;
+    }
+    for (middle, verdict) in [(plain(), "end-to-end"), (plain().with(Taker::PassesOn, "5001"), "split-tcp")] {
+        let _responder = middle.responder(&NOBODY, &["--ports", "5001"]);
+        let probed = probed(&middle.probe(&NOBODY, &["--responder", "--ports", "5001", "--json"]));
+        assert_rows(&probed, &[&format!("5001 TCP down: {verdict}"), &format!("5001 TCP up: {verdict}")]);
+        let missing = probed["rows"][0]["missing"].to_string();
+        assert!(missing.contains("a trace at the responder") && missing.contains("a trace at the prober"), "{missing}");
+    }
+}
+
+/// Everything that could be left behind on a host.
+fn left(host: &Host) -> Vec<String> {
+    let output = |program: &str, arguments: &[&str]| {
+        let output = host.command(program).args(arguments).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    vec![
+        output("nft", &["-s", "list", "ruleset"]),
+        output("ip", &["rule"]),
+        output("ip", &["-6", "rule"]),
+        output("ip", &["route", "show", "table", "all"]),
+        output("ip", &["-brief", "link"]),
+        output("ip", &["-brief", "address"]),
+        // Packet sockets, raw ones, those that listen.
+        output("ss", &["-Hlnat0uw", "state", "all", "exclude", "time-wait"]),
+    ]
+}
+
+#[test]
+fn whoever_is_killed_leaves_nothing() {
+    if skip("whoever_is_killed_leaves_nothing", &["nft", "ip", "ss"]) {
+        return;
+    }
+    let middle = plain();
+    let hosts = [middle.client(), middle.server()];
+    let before = hosts.map(left);
+    let temporary = || {
+        fs::read_dir(std::env::temp_dir()).unwrap().flatten().filter(|entry| entry.file_name().to_string_lossy().contains("probe")).count()
+    };
+    let files = temporary();
+    let host = middle.addresses()[0].to_string();
+    for after in [50, 400, 1600, 4000, 7000] {
+        let responder = middle.responder(&[], &["--ports", "5001"]);
+        let arguments = ["detect", "probe", &host, "--responder", "--ports", "5001"];
+        let prober = Daemon::start(middle.client().command(TANDEM).args(arguments));
+        thread::sleep(Duration::from_millis(after));
+        // The one or the other first.
+        let both = if after % 400 == 0 { [prober, responder] } else { [responder, prober] };
+        both.into_iter().for_each(drop);
+        // What the kernel still has to say of their connections it says within moments.
+        wait_until("nothing is left", || hosts.map(left) == before);
+    }
+    assert_eq!(temporary(), files);
+    // A responder that was told to stop says so, and stops.
+    let mut responder = middle.responder(&[], &["--ports", "5001"]);
+    responder.signal("TERM");
+    assert!(responder.0.wait().unwrap().success());
+    assert_eq!(hosts.map(left), before);
+}
+
+#[test]
+fn what_can_not_be_done_is_said() {
+    let detect = |arguments: &[&str]| {
+        let Output { status, stderr, .. } = Command::new(TANDEM).arg("detect").args(arguments).output().unwrap();
+        (status.code(), String::from_utf8(stderr).unwrap())
+    };
+    for (arguments, status, words) in [
+        (&["probe"][..], 2, "<HOST>"),
+        (&["probe", "127.0.0.1", "--token", "x"], 2, "--responder"),
+        (&["probe", "127.0.0.1", "--evidence", "/nonexistent/file"], 2, "could not write the evidence to /nonexistent/file"),
+        (&["probe", "127.0.0.1", "--responder", "--bytes", "1GB"], 2, "--bytes is at most 4194304"),
+        (&["probe", "nobody.invalid"], 1, "could not find an address of nobody.invalid"),
+        (&["probe", "127.0.0.1", "--responder=1"], 1, "is `tandem detect respond` running there"),
+        (&["respond", "--listen", "192.0.2.1", "--ports", "5001"], 1, "could not listen at 192.0.2.1:7707"),
+    ] {
+        let (found, said) = detect(arguments);
+        assert_eq!(found, Some(status), "{arguments:?}: {said}");
+        assert!(said.contains(words) && said.trim().lines().count() <= 6, "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn a_neighbour_can_not_be_told() {
+    // No packet goes fewer hops than one.
+    let output = Command::new(TANDEM).args(["detect", "probe", "127.0.0.1", "--ports", "1", "--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert_rows(&probed(&output), &["1 any : cannot tell"]);
+}

@@ -1,0 +1,394 @@
+//! The proxy as a service: its configuration file, read at start and again while it runs; its metrics, its flows, its messages.
+
+use crate::common::{
+    PATIENCE, TANDEM, as_nobody, control_socket,
+    routed::{Routed, SERVER, echoes, end_of, seconds},
+    skip, wait_until,
+};
+use std::{
+    fs,
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
+    net::{Shutdown, TcpStream},
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+    path::Path,
+    process::{Command, Output, Stdio},
+    thread,
+};
+
+/// What a program said, and its exit status.
+fn said(output: &Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
+}
+
+/// The binary with few open files to begin with, as a shell gives them, but leave to have more.
+fn check(file: &Path, flags: &[&str]) -> (i32, String, String) {
+    let script = format!("ulimit -Sn 1024 && exec {TANDEM} \"$@\"");
+    let file = file.to_str().unwrap();
+    said(&Command::new("sh").args(["-c", &script, "sh", "proxy", "-c", file, "--check=config"]).args(flags).output().unwrap())
+}
+
+/// A configuration file in a directory that goes with it.
+fn file(text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("proxy.toml");
+    fs::write(&path, text).unwrap();
+    (directory, path)
+}
+
+const EVERY_KEY: &str = include_str!("../../../proxy/tests/proxy.toml");
+
+#[test]
+fn a_file_is_checked_without_being_used() {
+    let available = intercept::available_controllers();
+    let text = if available.iter().any(|name| name == "bbr") { EVERY_KEY.into() } else { EVERY_KEY.replace("\"bbr\"", "\"reno\"") };
+    let keys = tempfile::tempdir().unwrap();
+    let key = keys.path().join("bond.key");
+    fs::write(&key, "a key of more than sixteen bytes").unwrap();
+    fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let users = keys.path().join("users");
+    fs::write(&users, "alice:secret\n").unwrap();
+    fs::set_permissions(&users, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let text = text.replace("/etc/tandem/bond.key", key.to_str().unwrap()).replace("/etc/tandem/users", users.to_str().unwrap());
+    let (_directory, path) = file(&text);
+    assert_eq!(check(&path, &[]), (0, "the configuration can be used\n".into(), String::new()));
+
+    let wrong = |from: &str, to: &str| {
+        assert!(text.contains(from), "{from}");
+        let (_directory, path) = file(&text.replacen(from, to, 1));
+        let (status, out, error) = check(&path, &[]);
+        assert_eq!((status, out.as_str()), (2, ""), "{to}: {error}");
+        assert_eq!(error.lines().filter(|line| line.starts_with("tandem: ")).count(), 1, "{error}");
+        error
+    };
+    for (from, to, expected) in [
+        (users.to_str().unwrap(), "/nowhere/users", "cannot take users from /nowhere/users: No such file or directory"),
+        (
+            &format!("\"{}\"", users.display()),
+            "[\"alice:secret\"]",
+            "proxy.toml: it has passwords, and every user of this machine has access to it (it is world-readable): chmod o= it",
+        ),
+        (&format!("\"{}\"", users.display()), "[\"alice\"]", "a user is written NAME:PASSWORD; a colon is missing"),
+        (key.to_str().unwrap(), "/nowhere/bond.key", "cannot take the bond's key from /nowhere/bond.key: No such file or directory"),
+        ("threads         = 2", "treads          = 2", "proxy.toml:3: treads: is no key here"),
+        ("\"10.0.0.0/8\"", "\"10.0.0.0/99\"", "\"10.0.0.0/99\" is no address prefix"),
+        ("control    = \"reno\"", "control    = \"cubik\"", "gentle: there is no congestion controller \"cubik\": the kernel has "),
+        ("mark       = 7", "mark       = 21572", "gentle: the mark 0x5444 is the one by which this proxy's own rules know"),
+        ("max_flows       = 9000", "max_flows       = 90000000", "90000000 flows need more open files than the "),
+        ("max_flows       = 9000", "max_flows       = 0", "max_flows is 0, with which nothing would get through"),
+        ("idle_timeout    = \"12h\"", "idle_timeout    = \"0s\"", "idle_timeout is 0, with which nothing would get through"),
+        ("socks5 = \"127", "transparent = \"[::]:5001\"\n[[listen]]\nsocks5 = \"127", "there are 2 transparent listeners"),
+        ("install_rules   = true ", "install_rules   = false", "rule 1 lets connections bypass, but nothing here could let them"),
+        ("buffer          = \"4MiB\"", "buffer          = \"1kB\"", "a buffer of 1kB is less than this host can hold to"),
+    ] {
+        let error = wrong(from, to);
+        assert!(error.contains(expected), "{to}: {error}");
+    }
+
+    // What flags say counts before what the file says, and is as wrong.
+    let (_directory, path) = file(&text.replace("[far] ", "[far]\ncontrol = \"cubik\"\n"));
+    assert_eq!(check(&path, &[]).0, 2);
+    assert_eq!(check(&path, &["--far", "control=reno"]).0, 0);
+    for (flags, expected) in [
+        (["--far", "control=cubik"], "far leg: there is no congestion controller"),
+        (["--max-flows", "90000000"], "90000000 flows need more open files than the "),
+        (["--max-flows", "0"], "max_flows is 0"),
+        (["--idle-timeout", "0s"], "idle_timeout is 0"),
+    ] {
+        let (status, _, error) = check(&path, &flags);
+        assert!(status == 2 && error.contains(expected), "{flags:?}: {status}, {error}");
+    }
+    let (status, _, error) = check(Path::new("/nonexistent.toml"), &[]);
+    assert!(status == 2 && error.contains("cannot read the configuration /nonexistent.toml: No such file"), "{error}");
+}
+
+/// The far leg's controller of the flow of this client.
+fn far_control(routed: &Routed, client: &TcpStream) -> String {
+    let own = client.local_addr().unwrap();
+    let flow = routed.flows().into_iter().find(|flow| flow.client == own);
+    flow.expect("it is split").far.control
+}
+
+#[test]
+fn a_signal_reads_the_file_again_for_new_flows() {
+    if skip("a_signal_reads_the_file_again_for_new_flows", &["nft", "ip"]) {
+        return;
+    }
+    let Some(other) = intercept::available_controllers().into_iter().find(|name| name != "reno") else { return };
+    let routed = Routed::new();
+    routed.echo(80);
+    let text = |control: &str, listener: &str, more: &str| {
+        format!("{more}\n[[listen]]\ntransparent = \"{listener}\"\n[far]\ncontrol = \"{control}\"\n")
+    };
+    let path = routed.write(&text("reno", "[::]:5000", ""));
+    let proxy = routed.start(&["-c", path.to_str().unwrap()]);
+    let connect = || {
+        let mut stream = routed.connect(SERVER[0], 80).unwrap();
+        assert!(echoes(&mut stream));
+        stream
+    };
+    // Changes the file, and waits for what the proxy says to it.
+    let reload = |text: &str, expected: &str| {
+        let before = routed.log().len();
+        routed.write(text);
+        proxy.signal("HUP");
+        wait_until(expected, || routed.log()[before..].contains(expected));
+    };
+    let mut old = connect();
+    assert_eq!(far_control(&routed, &old), "reno");
+    reload(&text(&other, "[::]:5000", ""), "the configuration has been read again");
+    let mut new = connect();
+    assert_eq!(far_control(&routed, &new), other);
+    assert_eq!(far_control(&routed, &old), "reno", "what is there goes on as it was");
+
+    reload("[far]\ncontrl = \"reno\"\n", "the configuration stays as it was");
+    assert!(routed.log().contains("proxy.toml:2: far.contrl: "), "{}", routed.log());
+    reload(&text("cubik", "[::]:5000", ""), "there is no congestion controller \"cubik\"");
+    for (text, key) in [
+        (text("reno", "[::]:5001", ""), "listen"),
+        (text("reno", "[::]:5000", "threads = 2"), "threads"),
+        (text("reno", "[::]:5000", "name = \"other\""), "name"),
+        (text("reno", "[::]:5000", "metrics = \"127.0.0.1:9155\""), "metrics"),
+    ] {
+        reload(&text, &format!("the configuration stays as it was: {key} can't be changed while the proxy runs"));
+    }
+    let mut last = connect();
+    assert_eq!(far_control(&routed, &last), other, "nothing of those files has been taken");
+
+    // Rules follow too: nothing is split any more, and nothing that is there is disturbed.
+    let bypass = "[[rule]]\naction = \"bypass\"\n";
+    reload(&(text("reno", "[::]:5000", "") + bypass), "the configuration has been read again");
+    let before = routed.verdicts();
+    connect();
+    assert_eq!(routed.verdicts(), (before.0, before.1 + 1, before.2));
+    assert!([&mut old, &mut new, &mut last].into_iter().all(echoes));
+    // The memory limit as well: with none to spare, connections pass unsplit.
+    let _deaf = routed.listen(81);
+    let mut talker = routed.connect(SERVER[0], 81).unwrap();
+    talker.set_nonblocking(true).unwrap();
+    while talker.write(&[0; 100_000]).is_ok() {}
+    reload(&text("reno", "[::]:5000", "memory = \"1B\""), "TCP memory is short: new connections pass unsplit");
+    reload(&text("reno", "[::]:5000", ""), "room again: new connections are split");
+}
+
+#[test]
+fn metrics_add_up_to_the_byte() {
+    if skip("metrics_add_up_to_the_byte", &["nft", "ip", "curl"]) {
+        return;
+    }
+    let routed = Routed::new();
+    routed.echo(80);
+    let _proxy = routed.proxy(&["--metrics", "127.0.0.1:9155", "--bypass", "fd99:2::/64", "--threads", "2"]);
+    let scrape =
+        |path: &str| said(&routed.router.command("curl").args(["-sSi", &format!("http://127.0.0.1:9155{path}")]).output().unwrap()).1;
+    let number = |name: &str| {
+        let text = scrape("/metrics");
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name} in\n{text}"));
+        line.trim().parse::<u64>().unwrap()
+    };
+    let mut sent = 0;
+    for length in [1usize, 1000, 70_000, 3_000_000] {
+        for address in SERVER {
+            let mut client = routed.connect(address, 80).unwrap();
+            let mut writer = client.try_clone().unwrap();
+            let writing = thread::spawn(move || {
+                writer.write_all(&vec![7; length]).unwrap();
+                writer.shutdown(Shutdown::Write).unwrap();
+            });
+            let mut back = Vec::new();
+            client.read_to_end(&mut back).unwrap();
+            writing.join().unwrap();
+            assert_eq!(back.len(), length);
+        }
+        sent += length as u64;
+    }
+    let _idle = routed.connect(SERVER[0], 80).unwrap();
+    wait_until("the others are over", || number("tandem_flows_ended_total{ending=\"finished\"}") == 4 && number("tandem_flows ") == 1);
+    for (name, wanted) in [
+        ("tandem_carried_bytes_total{direction=\"up\"}", sent),
+        ("tandem_carried_bytes_total{direction=\"down\"}", sent),
+        ("tandem_connections_total{verdict=\"split\"}", 5),
+        ("tandem_connections_total{verdict=\"bypassed\"}", 4),
+        ("tandem_connections_total{verdict=\"unsplit\"}", 0),
+        ("tandem_flows_ended_total{ending=\"near_failed\"}", 0),
+    ] {
+        assert_eq!(number(name), wanted, "{name}");
+    }
+    let page = scrape("/metrics");
+    assert!(page.starts_with("HTTP/1.1 200 ") && page.contains("application/openmetrics-text") && page.ends_with("# EOF\n"), "{page}");
+    let elsewhere = scrape("/elsewhere");
+    assert!(elsewhere.starts_with("HTTP/1.1 404 ") && elsewhere.contains("metrics are at /metrics"), "{elsewhere}");
+    // The table says the same.
+    let (status, table, _) = said(&routed.tandem(&["flows"]));
+    assert_eq!(status, 0);
+    assert!(table.contains("1 flows now, 4 ended; ") && table.contains("5 split, 4 bypassed, 0 passed unsplit"), "{table}");
+}
+
+#[test]
+fn flows_are_shown_once_and_again() {
+    if skip("flows_are_shown_once_and_again", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    routed.echo(80);
+    let mut proxy = routed.proxy(&[]);
+    let mut streams = SERVER.map(|address| routed.connect(address, 80).unwrap());
+    assert!(streams.iter_mut().all(echoes));
+    let mut table = String::new();
+    wait_until("the clients have been quiet for a while", || {
+        table = said(&routed.tandem(&["flows"])).1;
+        table.contains(" sender ")
+    });
+    for part in ["client ", "limited by", "10.99.2.2:80", "[fd99:2::2]:80", "2 flows now, 0 ended"] {
+        assert!(table.contains(part), "{part} is not in\n{table}");
+    }
+    let flows = routed.flows();
+    assert_eq!(flows.len(), 2);
+    assert!(
+        flows.iter().all(|flow| (flow.up.bytes, flow.down.bytes) == (5, 5) && flow.near.rtt_s > 0.0 && flow.far.rtt_s > 0.0),
+        "{flows:?}"
+    );
+    // One line a look.
+    let mut watch = routed.router.command(TANDEM).args(["flows", "--json", "--watch", "50ms"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut looks = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let look = looks.next().unwrap().unwrap();
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&look).unwrap().as_array().map(Vec::len), Some(2));
+    drop(streams);
+    wait_until("it is seen that they are over", || looks.next().unwrap().unwrap() == "[]");
+    // It ends when the proxy does, and says so by its status.
+    proxy.signal("TERM");
+    let status = watch.wait().unwrap();
+    assert_eq!(status.code(), Some(1));
+    proxy.0.wait().unwrap();
+    let (status, out, error) = said(&routed.tandem(&["flows"]));
+    assert!(status == 1 && out.is_empty() && error.contains("no proxy named \"default\" runs in this network namespace"), "{error}");
+    assert!(error.contains("start it (tandem proxy)"), "{error}");
+}
+
+#[test]
+fn only_its_own_user_may_ask_a_proxy() {
+    if skip("only_its_own_user_may_ask_a_proxy", &["nft", "ip", "setpriv"]) {
+        return;
+    }
+    let routed = Routed::new();
+    let _proxy = routed.proxy(&[]);
+    // The binary where anybody may run it.
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = directory.path().join("tandem");
+    fs::copy(TANDEM, &program).unwrap();
+    let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    for question in [&["flows"][..], &["bypass", "add", "10.0.0.0/8"]] {
+        let output = routed.router.command("setpriv").args(nobody).arg(&program).args(question).output().unwrap();
+        let (status, out, error) = said(&output);
+        assert!(status == 1 && out.is_empty() && error.contains("only root and the proxy's own user may ask it"), "{error}");
+    }
+    assert_eq!(said(&routed.tandem(&["bypass"])).1, "no prefix bypasses beyond what the configuration says\n");
+    // Nor can anybody else keep it from answering: there is no connection for others.
+    let socket = control_socket(&routed.router, "default");
+    let refused = as_nobody(&routed.router, || UnixStream::connect(&socket).unwrap_err().kind());
+    assert_eq!(refused, ErrorKind::PermissionDenied);
+    // What is no question is answered too.
+    let mut stream = UnixStream::connect(&socket).unwrap();
+    stream.write_all(b"how are you?\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("cannot understand the request"), "{answer}");
+}
+
+#[test]
+fn a_second_proxy_is_told_what_is_taken() {
+    if skip("a_second_proxy_is_told_what_is_taken", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    let _first = routed.proxy(&["--metrics", "127.0.0.1:9155"]);
+    let refused = |arguments: &[&str]| {
+        let (status, _, error) = said(&routed.tandem(&[&["proxy"], arguments].concat()));
+        assert_eq!(status, 1, "{arguments:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+        error
+    };
+    let forward = ["--listen", "forward=127.0.0.1:7000=127.0.0.1:9"];
+    let error = refused(&forward);
+    assert!(
+        error.contains("cannot listen on the control socket \"default\"") && error.contains("give this one another (--name)"),
+        "{error}"
+    );
+    let error = refused(&[&forward[..], &["--name", "other", "--metrics", "127.0.0.1:9155"]].concat());
+    assert!(error.contains("cannot listen on 127.0.0.1:9155 for metrics") && error.contains("choose another port (--metrics)"), "{error}");
+    let error = refused(&["--listen", "forward=[::]:5000=127.0.0.1:9", "--name", "other"]);
+    assert!(error.contains("cannot listen on [::]:5000") && error.contains("choose another port"), "{error}");
+    let error = refused(&["--listen", "transparent=[::]:5001", "--name", "other"]);
+    assert!(error.contains("another process owns the nftables table") && error.contains("stop that proxy first"), "{error}");
+    // The first one has not been disturbed.
+    routed.echo(80);
+    assert!(echoes(&mut routed.connect(SERVER[0], 80).unwrap()));
+    assert_eq!(routed.verdicts(), (1, 0, 0));
+}
+
+#[test]
+fn without_nft_nothing_is_left_of_an_attempt() {
+    if skip("without_nft_nothing_is_left_of_an_attempt", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    let bin = tempfile::tempdir().unwrap();
+    let attempt = routed.router.command(TANDEM).args(["proxy", "--listen", "transparent=[::]:5000"]).env("PATH", bin.path()).output();
+    let (status, _, error) = said(&attempt.unwrap());
+    assert_eq!(status, 1, "{error}");
+    assert!(error.contains("cannot run nft: ") && error.contains("(Debian package nftables)"), "{error}");
+    let left = |program: &str, arguments: &[&str]| said(&routed.router.command(program).args(arguments).output().unwrap()).1;
+    assert_eq!(left("nft", &["list", "ruleset"]), "");
+    assert!(!left("ip", &["rule"]).contains("5444"));
+}
+
+#[test]
+fn connections_in_which_nothing_moves_are_reset() {
+    if skip("connections_in_which_nothing_moves_are_reset", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    let server = routed.listen(80);
+    let _proxy = routed.proxy(&["--idle-timeout", "2s"]);
+    for address in SERVER {
+        let mut client = routed.connect(address, 80).unwrap();
+        let (mut accepted, _) = server.accept().unwrap();
+        accepted.set_read_timeout(Some(PATIENCE)).unwrap();
+        // As long as something moves, whichever way, it stays.
+        for _ in 0..8 {
+            thread::sleep(std::time::Duration::from_millis(400));
+            accepted.write_all(b".").unwrap();
+            client.read_exact(&mut [0]).unwrap();
+        }
+        let (end, took) = seconds(|| end_of(&mut client));
+        assert_eq!(end, Err(ErrorKind::ConnectionReset), "{address}");
+        assert_eq!(end_of(&mut accepted), Err(ErrorKind::ConnectionReset), "{address}");
+        assert!((1.5..10.0).contains(&took), "{address}: {took:.1} s");
+    }
+    wait_until("both are counted", || routed.status().totals.ended_as("idle") == 2);
+}
+
+#[test]
+fn what_the_router_lacks_is_told_at_start() {
+    if skip("what_the_router_lacks_is_told_at_start", &["nft", "ip"]) {
+        return;
+    }
+    let routed = Routed::new();
+    routed.router.sysctl(&[("ipv4/ip_forward", "0".into())]).unwrap();
+    let early_demux = || {
+        let output = routed.router.command("cat").arg("/proc/sys/net/ipv4/tcp_early_demux").output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(early_demux(), "1\n");
+    let mut proxy = routed.proxy(&[]);
+    assert_eq!(early_demux(), "1\n");
+    assert!(routed.tandem(&["bypass", "add", "192.0.2.1"]).status.success());
+    assert_eq!(early_demux(), "0\n", "what was split until now may pass unsplit");
+    let missing = "this host does not forward packets, so that what is not split goes nowhere: sysctl -w net.ipv4.ip_forward=1";
+    assert!(routed.log().contains(missing), "{}", routed.log());
+    assert!(!routed.log().contains("net.ipv6.conf.all.forwarding"), "{}", routed.log());
+    assert!(Command::new("kill").args(["-TERM", &proxy.0.id().to_string()]).status().unwrap().success());
+    assert!(proxy.0.wait().unwrap().success());
+    assert_eq!(early_demux(), "1\n", "and puts it back");
+}

@@ -1,0 +1,6 @@
+//! The equations against the papers' lemmas and tables, closed forms, and other ways to compute them.
+
+mod buffer;
+mod can;
+mod lemmas;
+mod split;
