@@ -7,7 +7,8 @@
 //!
 //! 1. What an end has read is how the other's stream begins, checksum for checksum.
 //! 2. An end that reads end of file has read all of it, and the other end has half-closed.
-//! 3. An end that half-closes, then reads end of file and closes has been read to the end by the other, who read end of file too.
+//! 3. An end that half-closes, then reads end of file and closes has been read to the end by the
+//!    other, which read end of file too.
 //! 4. Where nobody aborts, both ends read all and end without an error.
 //!
 //! So whatever was not read to its end ended in an error at its sender. To law 3 there is one
@@ -17,9 +18,9 @@
 //! cannot be taken back. Such an end is exempt from law 3, and from nothing else. For it there is a
 //! law of its own, which is that note:
 //!
-//! 5. An end whose FIN the proxy has before the other half-closes never reads end of file while the other's TCP lacks bytes. In
-//! some transfers one end *withholds*: it leaves more unread than its TCP takes, waits until the
-//! other's FIN is acknowledged, half-closes and, after a while, aborts.
+//! 5. An end whose FIN the proxy has before the other half-closes never reads end of file while the
+//!    other's TCP lacks bytes. In some transfers one end *withholds*: it leaves more unread than its
+//!    TCP takes, waits until the other's FIN is acknowledged, half-closes and, after a while, aborts.
 //!
 //! On a link that loses packets a reset can be lost: nobody repeats it. An end that waits for
 //! nothing but bytes then waits for ever (the proxy has no keepalive), as it would without a proxy.
