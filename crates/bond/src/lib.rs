@@ -8,26 +8,26 @@
 //! stream is to be given up.
 
 mod buffer;
-mod call;
 mod frame;
-mod hello;
+mod handshake;
 mod inbound;
-mod order;
+mod open;
 mod outbound;
 mod path;
 mod ranges;
-mod schedule;
+mod resequencer;
+mod scheduler;
 mod score;
 
 pub use buffer::{Buffer, NoMemory};
-pub use call::{Answer, BadCall, Call, Target, Why};
 pub use frame::{BadFrame, Frame, Header, Reader, Step};
-pub use hello::{Accepted, Challenge, Dialled, Hello, Key, Nonce, Proof, Refused, VERSION};
+pub use handshake::{Accepted, Challenge, Dialled, Hello, Key, Nonce, Proof, Refused, VERSION};
 pub use inbound::{Inbound, MOST_DELAY, Room};
-pub use order::Order;
+pub use open::{Answer, BadCall, Call, Target, Why};
 pub use outbound::{ConnId, Outbound, Piece, Seen, Settings};
 pub use path::Look;
-pub use schedule::Scheduler;
+pub use resequencer::Order;
+pub use scheduler::Scheduler;
 pub use score::{Smoothing, score};
 
 /// Why a stream cannot go on.

@@ -16,7 +16,7 @@ use crate::{
     inbound::MOST_DELAY,
     path::{Look, Path, Run},
     ranges::Ranges,
-    schedule::{Ask, Memory, Scheduler},
+    scheduler::{Ask, Memory, Scheduler},
     score::Smoothing,
 };
 use std::collections::VecDeque;

@@ -1,13 +1,13 @@
 //! Both ends of a stream together: whatever becomes of the connections, the bytes that come out are those that went in.
 
-mod world;
+mod simulation;
 
 use bond::{Breach, ConnId, Inbound, Look, Outbound, Scheduler, Settings};
 use proptest::prelude::*;
 use rand::RngExt;
 use rand_pcg::Pcg64;
+use simulation::{Fate, Nature, World};
 use units::{Bytes, Span};
-use world::{Fate, Nature, World};
 
 const SCHEDULERS: [Scheduler; 5] = [Scheduler::Score, Scheduler::RoundRobin, Scheduler::Single, Scheduler::Redundant, Scheduler::Tiers];
 
