@@ -9,7 +9,7 @@ fn main() {
     println!("cargo::rerun-if-changed=bpf");
     println!("cargo::rerun-if-changed={headers}");
 
-    let layout = layout(&[format!("{headers}/intf.h"), "bpf/records.h".into()]);
+    let layout = layout(&[format!("{headers}/intf.h"), "bpf/link_records.h".into()]);
     println!("cargo::rustc-env=TD_LAYOUT={layout}");
     let layout = format!("-DTD_LAYOUT={layout}");
 

@@ -20,9 +20,9 @@ const volatile struct TD_CAT(TD_STEP, _tunables) td_tunables_set SEC(".rodata." 
 #define td_tunables (*(const struct TD_CAT(TD_STEP, _tunables) *)&td_tunables_set)
 
 #if TD_WHOLE
-#include "whole.h"
+#include "cong_control.h"
 #else
-#include "classic.h"
+#include "cong_avoid.h"
 #endif
 
 /*

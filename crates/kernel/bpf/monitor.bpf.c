@@ -3,7 +3,7 @@
  * counters of a root qdisc that shapes (tbf, htb), at each dequeue; or, where the queue is elsewhere (a modem further on), by a queue in
  * mind that drains at the configured capacity.
  */
-#include "records.h"
+#include "link_records.h"
 
 /* One member: clang 19 crashes where the address of an empty struct is taken. */
 typedef struct {

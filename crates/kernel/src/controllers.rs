@@ -3,9 +3,8 @@
 use crate::{
     Error, Result,
     features::features,
-    links,
     registration::{Found, Registration},
-    sys,
+    shared_maps, sys,
 };
 use control::Controller;
 use libbpf_rs::{MapCore, ObjectBuilder, OpenObject};
@@ -65,7 +64,7 @@ pub fn has(name: &str) -> bool {
 pub fn load(name: &str, tunables: &[(String, u32)]) -> Result<Held> {
     let controller = named(name)?;
     let values = tuned(controller, tunables)?;
-    let _alone = links::alone();
+    let _alone = shared_maps::alone();
     if !features()?.struct_ops {
         return Err(Error::NoStructOps);
     }
@@ -77,7 +76,7 @@ pub fn load(name: &str, tunables: &[(String, u32)]) -> Result<Held> {
                 continue;
             }
             if controller.whole() {
-                links::only_ours()?;
+                shared_maps::only_ours()?;
             }
             let now = now_tuned(controller);
             if !tunables.is_empty() && now.is_some_and(|now| now != values) {
@@ -98,7 +97,7 @@ pub fn load(name: &str, tunables: &[(String, u32)]) -> Result<Held> {
 
 fn register(controller: Controller, values: &[u32]) -> Result<Registration> {
     let attempt = format!("put td_{} into this kernel", controller.name());
-    let mut object = links::load(&attempt, || {
+    let mut object = shared_maps::load(&attempt, || {
         let mut open = open(controller)?;
         set_tunables(&mut open, values);
         Ok(open)

@@ -9,23 +9,23 @@
 mod controllers;
 mod error;
 mod features;
-mod links;
 mod monitor;
 mod registration;
 mod replay;
+mod shared_maps;
+mod sock_diag;
 mod sys;
-mod users;
 
 pub use control::{Controller, Link};
 pub use controllers::{Held, Loaded, has, list, load, meant, unload};
 pub use error::Error;
-pub use links::weigh;
 pub use monitor::{Monitor, Place, Settings, Watch};
 pub use replay::Replay;
-pub use sys::may_load;
+pub use shared_maps::weigh;
 #[doc(hidden)]
-pub use users::read_inodes;
-pub use users::{User, users};
+pub use sock_diag::read_inodes;
+pub use sock_diag::{User, users};
+pub use sys::may_load;
 
 /// The result of what this crate does.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -3,7 +3,7 @@
 use crate::{
     Error, Result,
     features::features,
-    links,
+    shared_maps,
     sys::{self, Plain},
 };
 use control::Link;
@@ -122,9 +122,9 @@ impl Monitor {
     pub fn new() -> Result<Monitor> {
         sys::quiet();
         let attempt = "load the egress monitor";
-        let _alone = links::alone();
+        let _alone = shared_maps::alone();
         let offered = offered_program()?;
-        let object = links::load(attempt, || {
+        let object = shared_maps::load(attempt, || {
             let mut builder = ObjectBuilder::default();
             let open = builder.name("td_monitor").and_then(|builder| builder.open_memory(OBJECT));
             let mut open = open.map_err(Error::kernel(attempt))?;
@@ -135,7 +135,7 @@ impl Monitor {
             let map = object.maps().find(|map| map.name() == name).expect("the object has it");
             handle(&map).map_err(Error::kernel(attempt))
         };
-        let (records, places) = (map(links::RECORDS)?, map(links::PLACES)?);
+        let (records, places) = (map(shared_maps::RECORDS)?, map(shared_maps::PLACES)?);
         let monitor = Monitor { object, records, places, dequeues: None, offers: None, watched: HashMap::new() };
         monitor.sweep();
         Ok(monitor)
@@ -214,7 +214,7 @@ impl Monitor {
 
     /// Takes a record that nobody has.
     fn claim(&self, place: Place) -> Result<u32> {
-        let _alone = links::alone();
+        let _alone = shared_maps::alone();
         let taken: Vec<u32> = self
             .places
             .keys()

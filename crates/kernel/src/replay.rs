@@ -1,7 +1,7 @@
 //! Plays events to the kernel's build of a controller, without a connection.
 
 use crate::{
-    Error, Result, controllers, links,
+    Error, Result, controllers, shared_maps,
     sys::{self, Plain},
 };
 use control::{Controller, Event, Flow, Link, STATE_WORDS};
@@ -33,8 +33,8 @@ impl Replay {
     /// Loads a controller's program for this alone; no connection can use it.
     pub fn new(controller: Controller) -> Result<Replay> {
         let attempt = format!("load the program of {} for a replay", controller.name());
-        let _alone = links::alone();
-        let object = links::load(&attempt, || {
+        let _alone = shared_maps::alone();
+        let object = shared_maps::load(&attempt, || {
             let mut open = controllers::open(controller)?;
             for mut program in open.progs_mut() {
                 let replays = program.name() == "td_replay";

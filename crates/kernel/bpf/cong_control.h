@@ -2,7 +2,7 @@
  * A controller that owns the whole window: TCP calls it at the end of every ACK, and neither recovery nor TCP's own pacing touch what it
  * decided. To be included with TD_NAME set.
  */
-#include "records.h"
+#include "link_records.h"
 
 /* The carrier's word at the end of a socket's state. */
 struct td_carrier {
