@@ -6,7 +6,7 @@
  * state, and the controllers' part of the link's record. It calls nothing, reads no clock and knows no socket.
  *
  * All is integer: no floats, no signed division, every loop bounded, so that BPF takes it. Times are microseconds, rates bytes a
- * second, windows segments, unless a name says otherwise. The structs are plain, their layout is the same in Rust (src/sys.rs).
+ * second, windows segments, unless a name says otherwise. The structs are plain, their layout is the same in Rust (src/ffi.rs).
  */
 #ifndef TD_INTF_H
 #define TD_INTF_H

@@ -13,10 +13,10 @@
 //! assert_eq!(flow.cwnd, 20);
 //! ```
 
-mod sys;
+mod ffi;
 
+pub use ffi::{Event, Flow, Kind, Link, MpcpPart, SharePart, XcpPart};
 use std::fmt;
-pub use sys::{Event, Flow, Kind, Link, MpcpPart, SharePart, XcpPart};
 
 /// A window without bound, as ssthresh is at the start.
 pub const INFINITE: u32 = 0x7fff_ffff;
@@ -33,7 +33,7 @@ pub const STATE_WORDS: usize = 12;
 
 /// A congestion controller.
 #[derive(Clone, Copy)]
-pub struct Controller(&'static sys::Native);
+pub struct Controller(&'static ffi::Native);
 
 /// Something that can be set about a controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub struct State {
 impl Controller {
     /// All there are.
     pub fn all() -> impl Iterator<Item = Controller> {
-        sys::natives().iter().map(Controller)
+        ffi::natives().iter().map(Controller)
     }
 
     /// The one of this name, with or without the `td_` that it has in the kernel.

@@ -1,9 +1,9 @@
 //! What `share` promises, on the link of Li and Yousefi'zadeh (10 Mbit/s, 800 ms), whether the queue is the sender's own or further on.
 
-mod path;
+mod bottleneck;
 
+use bottleneck::{Job, Path, Seen, file, greedy, satellite};
 use control::Controller;
-use path::{Job, Path, Seen, file, greedy, satellite};
 
 const RATE: u64 = 1_250_000;
 /// Wire bytes of a round trip.
@@ -25,7 +25,7 @@ fn five() -> Vec<Job> {
 }
 
 fn run(path: &Path, jobs: &[Job], seconds: f64) -> Seen {
-    path::run(share(), None, path, jobs, seconds)
+    bottleneck::run(share(), None, path, jobs, seconds)
 }
 
 #[test]

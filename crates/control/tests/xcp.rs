@@ -1,14 +1,14 @@
 //! What knowing the flows gains over XCP as it is, on the link of Li and Yousefi'zadeh (10 Mbit/s, 800 ms).
 
-mod path;
+mod bottleneck;
 
+use bottleneck::{Job, Path, Seen, file, greedy, satellite};
 use control::Controller;
-use path::{Job, Path, Seen, file, greedy, satellite};
 
 const RATE: u64 = 1_250_000;
 
 fn run(name: &str, path: &Path, jobs: &[Job], seconds: f64) -> Seen {
-    path::run(Controller::named(name).unwrap(), None, path, jobs, seconds)
+    bottleneck::run(Controller::named(name).unwrap(), None, path, jobs, seconds)
 }
 
 fn both(mut check: impl FnMut(Path)) {
