@@ -11,26 +11,26 @@
 //! with d what leaves a state. The series of E[Nᵢ], times 1 − θ Σρ/Σc, which takes its nearest pole away, is summed at θ = 1 by Wynn's epsilon.
 
 mod arrivals;
-mod events;
-mod jumps;
-mod play;
-mod real;
-mod replay;
-mod run;
-mod series;
-mod sizes;
-mod strand;
-mod truncated;
+mod double_double;
+mod event_simulation;
+mod fluid_replay;
+mod job_sizes;
+mod jump_chain;
+mod power_series;
+mod replication;
+mod simulate;
+mod simulation;
+mod truncated_chain;
 
 pub use arrivals::{Modulation, Streams};
-pub use play::CanPlayed;
-pub use replay::{ideal, replay};
-pub use run::CanRun;
-pub use sizes::Sizes;
+pub use fluid_replay::{ideal, replay};
+pub use job_sizes::Sizes;
+pub use simulate::CanPlayed;
+pub use simulation::CanRun;
 
 use crate::{TheoryError, aimd::positive};
-use real::{Double, Real};
-use series::{Epsilon, Series};
+use double_double::{Double, Real};
+use power_series::{Epsilon, Series};
 
 /// A system of N networks: class 0 is the foreground, which is split over all of them; class i is network i's own background.
 #[derive(Debug, Clone, PartialEq)]

@@ -17,24 +17,24 @@
 //! ```
 
 mod aimd;
-mod buffer;
+mod buffer_sizing;
 mod can;
-mod cycle;
 mod engine;
 mod estimate;
 mod parallel;
-mod path;
+mod renewal_cycle;
+mod slow_start;
 mod split;
-mod startup;
 pub mod tail;
+mod trajectory;
 mod wlan;
 
 pub use aimd::{Aimd, Losses, PHI, TheoryError, phi};
-pub use buffer::Enough;
+pub use buffer_sizing::Enough;
 pub use can::{Can, CanMeans, CanPlayed, CanRun, Modulation, Number, Sizes, Streams, ideal, replay};
 pub use engine::Theory;
 pub use estimate::{Estimate, Mean};
-pub use path::{Ends, Path, Segment, State};
+pub use slow_start::{Downstream, StartUp};
 pub use split::{Follows, Phase, Split};
-pub use startup::{Downstream, StartUp};
+pub use trajectory::{Ends, Path, Segment, State};
 pub use wlan::{Waits, Wlan};

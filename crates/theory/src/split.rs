@@ -4,7 +4,7 @@ use crate::{
     Aimd, Estimate, Losses, Path, State, TheoryError,
     aimd::positive,
     estimate,
-    path::{Chances, FIRST, SECOND},
+    trajectory::{Chances, FIRST, SECOND},
 };
 
 /// The three phases of §19.4.3.

@@ -1,6 +1,6 @@
 //! Arrivals that are not Poisson, and streams that are not elastic.
 
-use super::sizes::within;
+use super::job_sizes::within;
 use crate::{TheoryError, aimd::positive};
 
 /// How a class's arrivals rise and fall: a Markov-modulated Poisson process, whose mean is the class's rate.

@@ -2,10 +2,10 @@
 
 use super::{
     Can, CanMeans, Number, Sizes,
-    events::Events,
-    jumps::Jumps,
-    run::CanRun,
-    strand::{Strand, ratio},
+    event_simulation::Events,
+    jump_chain::Jumps,
+    replication::{Strand, ratio},
+    simulation::CanRun,
 };
 use crate::{TheoryError, aimd::positive};
 use rand::{RngExt, SeedableRng};

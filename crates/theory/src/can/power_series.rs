@@ -1,6 +1,6 @@
 //! The power series: its coefficients, and its sum.
 
-use super::{Can, real::Real};
+use super::{Can, double_double::Real};
 
 /// The coefficients, level by level: at level t those of θᵗ, b(k, t − |k|) for all |k| ≤ t, in the notation of [`super`].
 ///

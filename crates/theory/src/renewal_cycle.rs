@@ -2,7 +2,7 @@
 
 use crate::{
     Split,
-    path::{Chances, FIRST, SECOND},
+    trajectory::{Chances, FIRST, SECOND},
 };
 
 impl Split {

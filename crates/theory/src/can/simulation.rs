@@ -3,7 +3,7 @@
 use super::{
     Can, Sizes,
     arrivals::{Modulation, Streams},
-    sizes::within,
+    job_sizes::within,
 };
 use crate::TheoryError;
 use std::num::NonZero;

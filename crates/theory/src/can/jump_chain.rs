@@ -1,7 +1,7 @@
 //! The system with exponential sizes and Poisson arrivals, played from jump to jump: the next event is drawn by the rates (2) to (4), and the
 //! time until it counts by its mean, which is quicker than to draw it and varies less.
 
-use super::{Can, strand::Strand};
+use super::{Can, replication::Strand};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 

@@ -1,6 +1,6 @@
 //! Long plays against what is known exactly: the mean rate of a leg alone, under losses of each kind, and a cell of the CAN tables.
 //!
-//!     cargo run --release -p tandem-theory --example long [MILLION LOSSES] [MILLION JOBS]
+//!     cargo run --release -p tandem-theory --example convergence [MILLION LOSSES] [MILLION JOBS]
 
 use std::time::Instant;
 use theory::{Aimd, Can, Losses, Split};

@@ -5,7 +5,7 @@
 //! The foreground is one queue, whose clock runs as fast as all networks' shares together; with static splitting it is a queue a network.
 //! What happens outside the queues (arrivals, streams, changes of phase) is all exponential, and drawn as one.
 
-use super::{run::CanRun, strand::Strand};
+use super::{replication::Strand, simulation::CanRun};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::{cmp::Ordering, collections::BinaryHeap};

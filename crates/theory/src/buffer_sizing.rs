@@ -9,7 +9,7 @@ use crate::{
     Aimd, Ends, Losses, Mean, Path, Split, State, TheoryError,
     aimd::positive,
     estimate,
-    path::{Chances, FIRST, SECOND},
+    trajectory::{Chances, FIRST, SECOND},
 };
 use outcome::half_width;
 
