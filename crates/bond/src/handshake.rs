@@ -1,86 +1,102 @@
-//! How two ends that share a key come to know each other, before anything else is said over a connection.
+//! The handshake: both ends of a connection prove that they share a key, before anything else is
+//! sent.
 //!
-//! | who | what | bytes |
-//! |---|---|---|
-//! | who dials | its version, a nonce of its own, a tag | 1 + 32 + 32 |
-//! | who accepts | its version, its window, a nonce of its own, a tag | 1 + 4 + 32 + 32 |
-//! | who dials | its window, a tag | 4 + 32 |
+//! | sender | message | content | bytes |
+//! |---|---|---|---|
+//! | dialling end | [`Hello`] | version, nonce, tag | 1 + 32 + 32 |
+//! | accepting end | [`Challenge`] | version, window, nonce, tag | 1 + 4 + 32 + 32 |
+//! | dialling end | [`Proof`] | window, tag | 4 + 32 |
 //!
-//! A tag is HMAC-SHA-256 (RFC 2104), under the key, of a label that no other message has, of the binding, and of all that was said until then. Who dials can
-//! send on behind its last word. Who accepts says nothing to whoever has not the key: a stranger costs it 65 bytes and one hash, and
-//! learns nothing; who repeats a first message that it overheard hears 69 bytes, and can do nothing with them.
+//! A tag is HMAC-SHA-256 (RFC 2104) under the key, over a label that is unique to the message, the
+//! binding, and all that was sent before. Each field is preceded by its length, so that no two
+//! sequences of fields are the same bytes. The dialling end may send data right behind its proof.
 //!
-//! The nonces are the caller's: random, and never used twice. The binding is what both ends must agree on besides the key. What follows is not protected:
-//! who can change what is under way can change what is said later. For that there is TLS, which begins behind the last word, so that a stranger does
-//! not even cost its handshake; each end then first says a [tag](Key::bound) of what only the two ends of that TLS channel know (RFC 9266), so that
-//! nobody stands in between.
+//! The accepting end sends nothing to a peer without the key: an unauthenticated peer costs it 65
+//! bytes and one hash, and learns nothing. A replayed hello is answered with a challenge, but has
+//! no use without the key, because the proof must cover the new nonce.
+//!
+//! The caller supplies the nonces: random, never used twice. The *binding* is further data that
+//! both ends must agree on.
+//!
+//! The handshake does not protect what follows: an attacker on the path can change it. TLS does
+//! that. It begins behind the proof, so an unauthenticated peer does not even cost a TLS handshake.
+//! Inside TLS each end first sends a [channel tag](PresharedKey::channel_tag) over the channel
+//! binding of this TLS session (RFC 9266), which rules out a man in the middle.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::fmt;
 
-/// What is spoken here.
+/// Version of the bond's protocol.
 pub const VERSION: u8 = 1;
+/// Length of a tag, bytes.
 const TAG: usize = 32;
 
-/// A nonce.
+/// A nonce: random bytes, never used twice.
 pub type Nonce = [u8; 32];
-/// The first message, from who dials.
+/// The first message, from the dialling end.
 pub type Hello = [u8; 65];
-/// The second, from who accepts.
+/// The second message, from the accepting end.
 pub type Challenge = [u8; 69];
-/// The third, from who dials.
+/// The third message, from the dialling end.
 pub type Proof = [u8; 36];
 
-/// Why the other end is not let in, or not believed.
+/// Why a handshake fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// The key is no secret.
-    #[error("the bond's key has {0} bytes, and must have {least} or more: make one, as by `openssl rand -hex 32`", least = Key::LEAST)]
+pub enum HandshakeError {
+    /// The key is too short; it has this many bytes.
+    #[error("the bond's key has {0} bytes, but needs at least {min}: make one, for example with `openssl rand -hex 32`", min = PresharedKey::MIN_LEN)]
     ShortKey(usize),
-    /// It has not the key.
-    #[error("the other end of the bond has another key, or is no bond: give both ends the same key")]
+    /// The peer does not have the key.
+    #[error("the bond's peer has a different key, or is no bond: give both ends the same key")]
     WrongKey,
-    /// It speaks another version.
-    #[error("the other end of the bond speaks version {0}, and this one version {VERSION}: run the same release at both ends")]
-    OtherVersion(u8),
+    /// The peer speaks this version.
+    #[error("the bond's peer speaks version {0} of the protocol, this end version {VERSION}: run the same release at both ends")]
+    UnsupportedVersion(u8),
 }
 
-/// What both ends know and nobody else.
+/// The key that both ends of a bond share. Its `Debug` form does not show it.
 #[derive(Clone)]
-pub struct Key(Hmac<Sha256>);
+pub struct PresharedKey(Hmac<Sha256>);
 
-impl fmt::Debug for Key {
+impl fmt::Debug for PresharedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key")
+        f.write_str("PresharedKey")
     }
 }
 
-impl Key {
-    /// The shortest, in bytes.
-    pub const LEAST: usize = 16;
+impl PresharedKey {
+    /// Length of the shortest key, bytes.
+    pub const MIN_LEN: usize = 16;
 
-    /// Of a secret that is not to be guessed.
-    pub fn new(secret: &[u8]) -> Result<Key, Refused> {
-        let short = Refused::ShortKey(secret.len());
-        if secret.len() < Key::LEAST {
+    /// A key from `secret`, which must not be guessable.
+    ///
+    /// # Errors
+    /// [`ShortKey`](HandshakeError::ShortKey) below [`MIN_LEN`](PresharedKey::MIN_LEN) bytes.
+    pub fn new(secret: &[u8]) -> Result<PresharedKey, HandshakeError> {
+        let short = HandshakeError::ShortKey(secret.len());
+        if secret.len() < PresharedKey::MIN_LEN {
             return Err(short);
         }
-        Hmac::new_from_slice(secret).map(Key).map_err(|_| short)
+        Hmac::new_from_slice(secret).map(PresharedKey).map_err(|_| short)
     }
 
-    /// What an end, who dials or who accepts, says first in a channel that has such a binding.
-    pub fn bound(&self, by_who_dials: bool, binding: &[u8]) -> [u8; 32] {
-        self.mac(if by_who_dials { BOUND_DIALLED } else { BOUND_ACCEPTED }, &[binding]).finalize().into_bytes().into()
+    /// The tag that an end sends first inside TLS. `binding` is the channel binding of the TLS
+    /// session; `from_dialler` tells which end sends the tag, so that it cannot be reflected.
+    pub fn channel_tag(&self, from_dialler: bool, binding: &[u8]) -> [u8; 32] {
+        self.mac(channel_label(from_dialler), &[binding]).finalize().into_bytes().into()
     }
 
-    /// Whether the other end has said that.
-    pub fn is_bound(&self, by_who_dials: bool, binding: &[u8], said: &[u8; 32]) -> Result<(), Refused> {
-        let label = if by_who_dials { BOUND_DIALLED } else { BOUND_ACCEPTED };
-        self.mac(label, &[binding]).verify_slice(said).map_err(|_| Refused::WrongKey)
+    /// Checks the peer's [channel tag](PresharedKey::channel_tag), in constant time.
+    ///
+    /// # Errors
+    /// [`WrongKey`](HandshakeError::WrongKey) when the tag is not that of this key, end and
+    /// binding.
+    pub fn verify_channel_tag(&self, from_dialler: bool, binding: &[u8], tag: &[u8; 32]) -> Result<(), HandshakeError> {
+        self.mac(channel_label(from_dialler), &[binding]).verify_slice(tag).map_err(|_| HandshakeError::WrongKey)
     }
 
-    /// The tag of what was said, each part behind its length.
+    /// The MAC over `label` and `parts`, each preceded by its length.
     fn mac(&self, label: &str, parts: &[&[u8]]) -> Hmac<Sha256> {
         let mut mac = self.0.clone();
         for part in [label.as_bytes()].iter().chain(parts) {
@@ -90,49 +106,61 @@ impl Key {
         mac
     }
 
-    /// Writes the tag behind what is said.
+    /// Writes the tag into the last bytes of `message`, over `parts` and the rest of the message.
     fn sign(&self, label: &str, parts: &[&[u8]], message: &mut [u8]) {
-        let (said, tag) = message.split_at_mut(message.len() - TAG);
-        let mac = self.mac(label, &[parts, &[said]].concat());
+        let (content, tag) = message.split_at_mut(message.len() - TAG);
+        let mac = self.mac(label, &[parts, &[content]].concat());
         tag.copy_from_slice(&mac.finalize().into_bytes());
     }
 
-    /// Whether who said that has the key; it takes as long to find out where not.
-    fn check(&self, label: &str, parts: &[&[u8]], message: &[u8]) -> Result<(), Refused> {
-        let (said, tag) = message.split_at(message.len() - TAG);
-        self.mac(label, &[parts, &[said]].concat()).verify_slice(tag).map_err(|_| Refused::WrongKey)
+    /// Checks the tag of a message, in constant time.
+    fn verify(&self, label: &str, parts: &[&[u8]], message: &[u8]) -> Result<(), HandshakeError> {
+        let (content, tag) = message.split_at(message.len() - TAG);
+        self.mac(label, &[parts, &[content]].concat()).verify_slice(tag).map_err(|_| HandshakeError::WrongKey)
     }
 }
 
+// The labels are part of the protocol: a changed label is another version.
 const HELLO: &str = "tandem bond: hello";
 const CHALLENGE: &str = "tandem bond: challenge";
 const PROOF: &str = "tandem bond: proof";
-const BOUND_DIALLED: &str = "tandem bond: bound, who dialled";
-const BOUND_ACCEPTED: &str = "tandem bond: bound, who accepted";
+const CHANNEL_DIALLER: &str = "tandem bond: bound, who dialled";
+const CHANNEL_ACCEPTOR: &str = "tandem bond: bound, who accepted";
 
-/// The end that dials, between its two messages.
+fn channel_label(from_dialler: bool) -> &'static str {
+    if from_dialler { CHANNEL_DIALLER } else { CHANNEL_ACCEPTOR }
+}
+
+/// The dialling end's side of a handshake, between its two messages.
+///
+/// The caller sends the [`Hello`] of [`new`](DialHandshake::new), receives a [`Challenge`], and
+/// sends the [`Proof`] of [`finish`](DialHandshake::finish).
 #[derive(Debug, Clone)]
-pub struct Dialled {
-    key: Key,
+pub struct DialHandshake {
+    key: PresharedKey,
     hello: Hello,
     binding: Vec<u8>,
 }
 
-impl Dialled {
-    /// Begins: what to say first. `binding` is what both ends must agree on besides.
-    pub fn new(key: &Key, nonce: Nonce, binding: &[u8]) -> (Dialled, Hello) {
+impl DialHandshake {
+    /// Starts a handshake; returns the first message. Both ends must use the same `binding`.
+    pub fn new(key: &PresharedKey, nonce: Nonce, binding: &[u8]) -> (DialHandshake, Hello) {
         let mut hello = [0; 65];
         hello[0] = VERSION;
         hello[1..33].copy_from_slice(&nonce);
         key.sign(HELLO, &[binding], &mut hello);
-        (Dialled { key: key.clone(), hello, binding: binding.into() }, hello)
+        (DialHandshake { key: key.clone(), hello, binding: binding.into() }, hello)
     }
 
-    /// What to say to the other end's answer, and what room the other end has, if it is the right one. `window` is the room that this one has.
-    pub fn answer(self, challenge: &Challenge, window: u32) -> Result<(Proof, u32), Refused> {
-        self.key.check(CHALLENGE, &[&self.binding, &self.hello], challenge)?;
+    /// Authenticates the peer by its challenge. Returns the proof to send, and the peer's window in
+    /// bytes. `window` is this end's window in bytes.
+    ///
+    /// # Errors
+    /// When the peer does not have the key, or speaks another version.
+    pub fn finish(self, challenge: &Challenge, window: u32) -> Result<(Proof, u32), HandshakeError> {
+        self.key.verify(CHALLENGE, &[&self.binding, &self.hello], challenge)?;
         if challenge[0] != VERSION {
-            return Err(Refused::OtherVersion(challenge[0]));
+            return Err(HandshakeError::UnsupportedVersion(challenge[0]));
         }
         let mut proof = [0; 36];
         proof[..4].copy_from_slice(&window.to_be_bytes());
@@ -141,34 +169,51 @@ impl Dialled {
     }
 }
 
-/// The end that accepts, after its message.
+/// The accepting end's side of a handshake, after its message.
+///
+/// The caller receives a [`Hello`], sends the [`Challenge`] of [`new`](AcceptHandshake::new),
+/// receives a [`Proof`] and passes it to [`finish`](AcceptHandshake::finish).
 #[derive(Debug, Clone)]
-pub struct Accepted {
-    key: Key,
+pub struct AcceptHandshake {
+    key: PresharedKey,
     hello: Hello,
     challenge: Challenge,
     binding: Vec<u8>,
 }
 
-impl Accepted {
-    /// What to say to who dials, if it has the key: else nothing is said. One of another version is told which this is, and is refused when it proves that
-    /// it heard.
-    pub fn new(key: &Key, hello: &Hello, nonce: Nonce, binding: &[u8], window: u32) -> Result<(Accepted, Challenge), Refused> {
-        key.check(HELLO, &[binding], hello)?;
+impl AcceptHandshake {
+    /// Checks a hello; returns the challenge to send. `window` is this end's window in bytes. A
+    /// peer of another version gets a challenge too, so that it learns this end's version; it is
+    /// refused in [`finish`](AcceptHandshake::finish).
+    ///
+    /// # Errors
+    /// [`WrongKey`](HandshakeError::WrongKey). Nothing must be sent to the peer then.
+    pub fn new(
+        key: &PresharedKey,
+        hello: &Hello,
+        nonce: Nonce,
+        binding: &[u8],
+        window: u32,
+    ) -> Result<(AcceptHandshake, Challenge), HandshakeError> {
+        key.verify(HELLO, &[binding], hello)?;
         let mut challenge = [0; 69];
         challenge[0] = VERSION;
         challenge[1..5].copy_from_slice(&window.to_be_bytes());
         challenge[5..37].copy_from_slice(&nonce);
         key.sign(CHALLENGE, &[binding, hello], &mut challenge);
-        Ok((Accepted { key: key.clone(), hello: *hello, challenge, binding: binding.into() }, challenge))
+        Ok((AcceptHandshake { key: key.clone(), hello: *hello, challenge, binding: binding.into() }, challenge))
     }
 
-    /// Whether it is who it says, now and not at some other time; what room it has.
-    pub fn prove(self, proof: &Proof) -> Result<u32, Refused> {
+    /// Authenticates the peer by its proof: it has the key, and its messages are not replayed.
+    /// Returns the peer's window in bytes.
+    ///
+    /// # Errors
+    /// When the peer speaks another version, or the proof is wrong.
+    pub fn finish(self, proof: &Proof) -> Result<u32, HandshakeError> {
         if self.hello[0] != VERSION {
-            return Err(Refused::OtherVersion(self.hello[0]));
+            return Err(HandshakeError::UnsupportedVersion(self.hello[0]));
         }
-        self.key.check(PROOF, &[&self.binding, &self.hello, &self.challenge], proof)?;
+        self.key.verify(PROOF, &[&self.binding, &self.hello, &self.challenge], proof)?;
         Ok(number(&proof[..4]))
     }
 }
@@ -182,94 +227,94 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn key(secret: &str) -> Key {
-        Key::new(secret.as_bytes()).unwrap()
+    fn key(secret: &str) -> PresharedKey {
+        PresharedKey::new(secret.as_bytes()).unwrap()
     }
 
     const OURS: &str = "0123456789abcdef0123456789abcdef";
     const OTHER: &str = "0123456789abcdef0123456789abcdeg";
 
     #[test]
-    fn who_has_the_key_is_let_in_and_hears_of_the_window() {
-        let (dialled, hello) = Dialled::new(&key(OURS), [1; 32], b"channel");
-        let (accepted, challenge) = Accepted::new(&key(OURS), &hello, [2; 32], b"channel", 1 << 20).unwrap();
-        let (proof, window) = dialled.answer(&challenge, 77).unwrap();
-        assert_eq!((window, accepted.prove(&proof)), (1 << 20, Ok(77)));
+    fn both_ends_authenticate_and_learn_the_windows() {
+        let (dialled, hello) = DialHandshake::new(&key(OURS), [1; 32], b"channel");
+        let (accepted, challenge) = AcceptHandshake::new(&key(OURS), &hello, [2; 32], b"channel", 1 << 20).unwrap();
+        let (proof, window) = dialled.finish(&challenge, 77).unwrap();
+        assert_eq!((window, accepted.finish(&proof)), (1 << 20, Ok(77)));
     }
 
     #[test]
-    fn who_has_it_not_is_told_nothing() {
-        let (dialled, hello) = Dialled::new(&key(OTHER), [1; 32], b"");
-        assert_eq!(Accepted::new(&key(OURS), &hello, [2; 32], b"", 1).unwrap_err(), Refused::WrongKey);
-        // Nor is it believed.
-        let (_, challenge) = Accepted::new(&key(OURS), &Dialled::new(&key(OURS), [1; 32], b"").1, [2; 32], b"", 1).unwrap();
-        assert_eq!(dialled.answer(&challenge, 1).unwrap_err(), Refused::WrongKey);
-        assert_eq!(Key::new(b"short").unwrap_err(), Refused::ShortKey(5));
-        assert_eq!(format!("{:?}", key(OURS)), "Key");
+    fn a_peer_without_the_key_gets_no_answer() {
+        let (dialled, hello) = DialHandshake::new(&key(OTHER), [1; 32], b"");
+        assert_eq!(AcceptHandshake::new(&key(OURS), &hello, [2; 32], b"", 1).unwrap_err(), HandshakeError::WrongKey);
+        // Nor is its challenge accepted.
+        let (_, challenge) = AcceptHandshake::new(&key(OURS), &DialHandshake::new(&key(OURS), [1; 32], b"").1, [2; 32], b"", 1).unwrap();
+        assert_eq!(dialled.finish(&challenge, 1).unwrap_err(), HandshakeError::WrongKey);
+        assert_eq!(PresharedKey::new(b"short").unwrap_err(), HandshakeError::ShortKey(5));
+        assert_eq!(format!("{:?}", key(OURS)), "PresharedKey");
     }
 
     #[test]
-    fn what_was_overheard_is_of_no_use() {
+    fn replayed_messages_are_refused() {
         let ours = key(OURS);
-        let (dialled, hello) = Dialled::new(&ours, [1; 32], b"");
-        let (_, challenge) = Accepted::new(&ours, &hello, [2; 32], b"", 1).unwrap();
-        let (proof, _) = dialled.clone().answer(&challenge, 1).unwrap();
-        // Again, with another nonce from who accepts.
-        let (again, other) = Accepted::new(&ours, &hello, [3; 32], b"", 1).unwrap();
-        assert_eq!(again.prove(&proof), Err(Refused::WrongKey));
-        // The first answer to another who dials.
-        let (second, _) = Dialled::new(&ours, [4; 32], b"");
-        assert_eq!(second.answer(&challenge, 1).unwrap_err(), Refused::WrongKey);
+        let (dialled, hello) = DialHandshake::new(&ours, [1; 32], b"");
+        let (_, challenge) = AcceptHandshake::new(&ours, &hello, [2; 32], b"", 1).unwrap();
+        let (proof, _) = dialled.clone().finish(&challenge, 1).unwrap();
+        // The proof again, to a challenge with another nonce.
+        let (repeated, other) = AcceptHandshake::new(&ours, &hello, [3; 32], b"", 1).unwrap();
+        assert_eq!(repeated.finish(&proof), Err(HandshakeError::WrongKey));
+        // The challenge again, to another hello.
+        let (second, _) = DialHandshake::new(&ours, [4; 32], b"");
+        assert_eq!(second.finish(&challenge, 1).unwrap_err(), HandshakeError::WrongKey);
         assert_ne!(challenge, other);
-        // Over another channel.
-        assert_eq!(Accepted::new(&ours, &hello, [2; 32], b"another", 1).unwrap_err(), Refused::WrongKey);
+        // With another binding.
+        assert_eq!(AcceptHandshake::new(&ours, &hello, [2; 32], b"another", 1).unwrap_err(), HandshakeError::WrongKey);
     }
 
     #[test]
-    fn a_channel_is_that_of_both_ends() {
-        let (ours, said) = (key(OURS), key(OURS).bound(true, b"channel"));
-        assert_eq!(ours.is_bound(true, b"channel", &said), Ok(()));
-        // Not said back, not over another channel, not with another key.
-        assert_eq!(ours.is_bound(false, b"channel", &said), Err(Refused::WrongKey));
-        assert_eq!(ours.is_bound(true, b"another", &said), Err(Refused::WrongKey));
-        assert_eq!(key(OTHER).is_bound(true, b"channel", &said), Err(Refused::WrongKey));
+    fn a_channel_tag_is_bound_to_key_end_and_channel() {
+        let (ours, tag) = (key(OURS), key(OURS).channel_tag(true, b"channel"));
+        assert_eq!(ours.verify_channel_tag(true, b"channel", &tag), Ok(()));
+        // Not reflected, not on another channel, not with another key.
+        assert_eq!(ours.verify_channel_tag(false, b"channel", &tag), Err(HandshakeError::WrongKey));
+        assert_eq!(ours.verify_channel_tag(true, b"another", &tag), Err(HandshakeError::WrongKey));
+        assert_eq!(key(OTHER).verify_channel_tag(true, b"channel", &tag), Err(HandshakeError::WrongKey));
     }
 
     #[test]
-    fn versions_are_named() {
+    fn other_versions_are_refused_by_number() {
         let ours = key(OURS);
         let mut hello = [0; 65];
         hello[0] = 9;
         ours.sign(HELLO, &[b""], &mut hello);
-        let (accepted, challenge) = Accepted::new(&ours, &hello, [2; 32], b"", 1).unwrap();
-        assert_eq!((challenge[0], accepted.prove(&[0; 36])), (VERSION, Err(Refused::OtherVersion(9))));
-        let (dialled, hello) = Dialled::new(&ours, [1; 32], b"");
+        let (accepted, challenge) = AcceptHandshake::new(&ours, &hello, [2; 32], b"", 1).unwrap();
+        assert_eq!((challenge[0], accepted.finish(&[0; 36])), (VERSION, Err(HandshakeError::UnsupportedVersion(9))));
+        let (dialled, hello) = DialHandshake::new(&ours, [1; 32], b"");
         let mut challenge = [0; 69];
         challenge[0] = 9;
         ours.sign(CHALLENGE, &[b"", &hello], &mut challenge);
-        assert_eq!(dialled.answer(&challenge, 1).unwrap_err(), Refused::OtherVersion(9));
+        assert_eq!(dialled.finish(&challenge, 1).unwrap_err(), HandshakeError::UnsupportedVersion(9));
     }
 
     proptest! {
         #[test]
-        fn a_changed_bit_is_noticed(message in 0usize..3, bit in 0usize..1000) {
+        fn a_flipped_bit_is_detected(message in 0usize..3, bit in 0usize..1000) {
             let ours = key(OURS);
-            let change = |bytes: &mut [u8]| bytes[bit / 8 % bytes.len()] ^= 1 << (bit % 8);
-            let (dialled, mut hello) = Dialled::new(&ours, [1; 32], b"");
+            let flip = |bytes: &mut [u8]| bytes[bit / 8 % bytes.len()] ^= 1 << (bit % 8);
+            let (dialled, mut hello) = DialHandshake::new(&ours, [1; 32], b"");
             if message == 0 {
-                change(&mut hello);
-                prop_assert!(Accepted::new(&ours, &hello, [2; 32], b"", 1).is_err());
+                flip(&mut hello);
+                prop_assert!(AcceptHandshake::new(&ours, &hello, [2; 32], b"", 1).is_err());
                 return Ok(());
             }
-            let (accepted, mut challenge) = Accepted::new(&ours, &hello, [2; 32], b"", 1).unwrap();
+            let (accepted, mut challenge) = AcceptHandshake::new(&ours, &hello, [2; 32], b"", 1).unwrap();
             if message == 1 {
-                change(&mut challenge);
-                prop_assert!(dialled.answer(&challenge, 1).is_err());
+                flip(&mut challenge);
+                prop_assert!(dialled.finish(&challenge, 1).is_err());
                 return Ok(());
             }
-            let (mut proof, _) = dialled.answer(&challenge, 1).unwrap();
-            change(&mut proof);
-            prop_assert!(accepted.prove(&proof).is_err());
+            let (mut proof, _) = dialled.finish(&challenge, 1).unwrap();
+            flip(&mut proof);
+            prop_assert!(accepted.finish(&proof).is_err());
         }
     }
 }

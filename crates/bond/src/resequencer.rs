@@ -1,81 +1,92 @@
-//! Which parts of a stream are there: all up to some offset, and what came before its turn.
+//! Puts the bytes of a stream back in order, by offset alone.
 
-use crate::{Breach, ranges::Ranges};
+use crate::{error::ProtocolViolation, ranges::Ranges};
 
-/// The ledger of the receiving end. Parts may come in any order, and more than once.
+/// Which bytes of a stream have been received. Ranges may arrive in any order and more than once.
+///
+/// It knows offsets only; the bytes are the caller's. `next_offset` never decreases.
 #[derive(Debug, Clone)]
-pub struct Order {
+pub struct Resequencer {
+    /// All bytes below have been received.
     next: u64,
-    held: Ranges,
-    most_held: u64,
-    /// More holes than this are not remembered.
-    most_parts: usize,
+    /// What has been received beyond the first gap.
+    out_of_order: Ranges,
+    max_out_of_order_bytes: u64,
+    /// More ranges than this are not tracked.
+    max_ranges: usize,
 }
 
-impl Order {
-    /// Of nothing yet; at most so many parts can wait for their turn.
-    pub fn new(most_parts: usize) -> Self {
-        Order { next: 0, held: Ranges::default(), most_held: 0, most_parts }
+impl Resequencer {
+    /// Nothing is received yet. At most `max_ranges` ranges may wait behind gaps.
+    pub fn new(max_ranges: usize) -> Self {
+        Resequencer { next: 0, out_of_order: Ranges::default(), max_out_of_order_bytes: 0, max_ranges }
     }
 
-    /// A part is there; how many bytes of it are new.
-    pub fn insert(&mut self, offset: u64, len: u64) -> Result<u64, Breach> {
-        let end = offset.checked_add(len).ok_or(Breach::BeyondAll { offset })?;
+    /// Records `len` bytes at `offset` as received; returns how many of them are new.
+    ///
+    /// # Errors
+    /// [`OffsetOverflow`](ProtocolViolation::OffsetOverflow) when the range ends beyond 64 bits,
+    /// [`TooManyGaps`](ProtocolViolation::TooManyGaps) when more ranges wait than are tracked.
+    pub fn insert(&mut self, offset: u64, len: u64) -> Result<u64, ProtocolViolation> {
+        let end = offset.checked_add(len).ok_or(ProtocolViolation::OffsetOverflow { offset })?;
         let start = offset.max(self.next);
         if start >= end {
             return Ok(0);
         }
         if start > self.next {
-            let new = self.held.insert(start, end);
-            self.most_held = self.most_held.max(self.held.bytes());
-            if self.held.len() > self.most_parts {
-                return Err(Breach::TooManyParts { most: self.most_parts });
-            }
-            return Ok(new);
+            return self.insert_out_of_order(start, end);
         }
-        // In turn: with what waited for it, it can be read.
-        let before = self.held.bytes();
-        let new = match self.held.first() {
-            None => {
-                self.next = end;
-                end - start
-            }
-            Some(_) => {
-                let new = self.held.insert(start, end);
-                self.next = self.held.first().map_or(end, |first| first.1);
-                self.held.trim(self.next);
-                new
-            }
-        };
-        debug_assert!(self.held.bytes() <= before, "what comes in turn lets others go");
+        if self.out_of_order.is_empty() {
+            // Fast path: in order, and nothing waits.
+            self.next = end;
+            return Ok(end - start);
+        }
+        let new = self.out_of_order.insert(start, end);
+        self.next = self.out_of_order.first().map_or(end, |first| first.1);
+        self.out_of_order.remove_below(self.next);
         Ok(new)
     }
 
-    /// How many of the bytes from `offset` on, of `len`, are alike, and whether they are new.
-    pub fn run(&self, offset: u64, len: u64) -> (u64, bool) {
+    fn insert_out_of_order(&mut self, start: u64, end: u64) -> Result<u64, ProtocolViolation> {
+        let new = self.out_of_order.insert(start, end);
+        self.max_out_of_order_bytes = self.max_out_of_order_bytes.max(self.out_of_order.bytes());
+        if self.out_of_order.len() > self.max_ranges {
+            return Err(ProtocolViolation::TooManyGaps { max: self.max_ranges });
+        }
+        Ok(new)
+    }
+
+    /// Splits off the uniform prefix of a range: how many of the `len` bytes from `offset` on are
+    /// all new or all received already, and whether they are new. The count is 0 only if `len` is.
+    pub fn uniform_prefix(&self, offset: u64, len: u64) -> (u64, bool) {
         if offset < self.next {
             return (len.min(self.next - offset), false);
         }
-        match self.held.from(offset) {
+        match self.out_of_order.at_or_after(offset) {
             Some((start, end)) if start <= offset => (len.min(end - offset), false),
             Some((start, _)) => (len.min(start - offset), true),
             None => (len, true),
         }
     }
 
-    /// The first byte that is not there.
-    pub fn next(&self) -> u64 {
+    /// Offset of the first byte that is missing: all bytes below have been received.
+    pub fn next_offset(&self) -> u64 {
         self.next
     }
 
-    /// Behind the last byte that is there, in its turn or not.
-    pub fn end(&self) -> u64 {
-        self.held.last().map_or(self.next, |last| last.1)
+    /// Offset behind the last byte received, in order or not.
+    pub fn highest_offset(&self) -> u64 {
+        self.out_of_order.last().map_or(self.next, |last| last.1)
     }
 
-    /// Bytes that wait for their turn, and the most that ever did.
-    pub fn held(&self) -> (u64, u64) {
-        (self.held.bytes(), self.most_held)
+    /// Bytes that wait behind a gap.
+    pub fn out_of_order_bytes(&self) -> u64 {
+        self.out_of_order.bytes()
+    }
+
+    /// The most bytes that ever waited behind a gap.
+    pub fn max_out_of_order_bytes(&self) -> u64 {
+        self.max_out_of_order_bytes
     }
 }
 
@@ -84,48 +95,53 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    #[test]
-    fn what_overtakes_waits_and_what_comes_twice_counts_once() {
-        let mut order = Order::new(10);
-        assert_eq!(order.insert(1000, 500), Ok(500));
-        assert_eq!((order.next(), order.held()), (0, (500, 500)));
-        assert_eq!(order.run(900, 1000), (100, true));
-        assert_eq!(order.run(1000, 1000), (500, false));
-        assert_eq!(order.insert(0, 400), Ok(400));
-        assert_eq!(order.insert(300, 900), Ok(600));
-        assert_eq!((order.next(), order.held()), (1500, (0, 500)));
-        assert_eq!(order.insert(0, 1500), Ok(0));
-        assert_eq!(order.run(0, 2000), (1500, false));
-        assert_eq!(order.run(1500, 20), (20, true));
+    /// The next offset, the bytes that wait, and the most that ever waited.
+    fn state(resequencer: &Resequencer) -> (u64, u64, u64) {
+        (resequencer.next_offset(), resequencer.out_of_order_bytes(), resequencer.max_out_of_order_bytes())
     }
 
     #[test]
-    fn what_nobody_could_send_is_refused() {
-        let mut order = Order::new(2);
-        assert_eq!(order.insert(u64::MAX - 1, 3), Err(Breach::BeyondAll { offset: u64::MAX - 1 }));
-        assert_eq!(order.insert(10, 1).and(order.insert(20, 1)), Ok(1));
-        assert_eq!(order.insert(30, 1), Err(Breach::TooManyParts { most: 2 }));
+    fn out_of_order_ranges_wait_and_duplicates_count_once() {
+        let mut resequencer = Resequencer::new(10);
+        assert_eq!(resequencer.insert(1000, 500), Ok(500));
+        assert_eq!(state(&resequencer), (0, 500, 500));
+        assert_eq!(resequencer.uniform_prefix(900, 1000), (100, true));
+        assert_eq!(resequencer.uniform_prefix(1000, 1000), (500, false));
+        assert_eq!(resequencer.insert(0, 400), Ok(400));
+        assert_eq!(resequencer.insert(300, 900), Ok(600));
+        assert_eq!(state(&resequencer), (1500, 0, 500));
+        assert_eq!(resequencer.insert(0, 1500), Ok(0));
+        assert_eq!(resequencer.uniform_prefix(0, 2000), (1500, false));
+        assert_eq!(resequencer.uniform_prefix(1500, 20), (20, true));
+    }
+
+    #[test]
+    fn impossible_ranges_and_too_many_gaps_are_refused() {
+        let mut resequencer = Resequencer::new(2);
+        assert_eq!(resequencer.insert(u64::MAX - 1, 3), Err(ProtocolViolation::OffsetOverflow { offset: u64::MAX - 1 }));
+        assert_eq!(resequencer.insert(10, 1).and(resequencer.insert(20, 1)), Ok(1));
+        assert_eq!(resequencer.insert(30, 1), Err(ProtocolViolation::TooManyGaps { max: 2 }));
     }
 
     proptest! {
         #[test]
-        fn it_is_the_set_of_its_bytes(parts in prop::collection::vec((0u64..300, 0u64..60), 1..50)) {
-            let (mut order, mut there) = (Order::new(usize::MAX), [false; 400]);
-            for (offset, len) in parts {
-                let of_it = offset as usize..(offset + len) as usize;
-                let (same, fresh) = order.run(offset, len);
+        fn it_behaves_as_a_set_of_bytes(ranges in prop::collection::vec((0u64..300, 0u64..60), 1..50)) {
+            let (mut resequencer, mut received) = (Resequencer::new(usize::MAX), [false; 400]);
+            for (offset, len) in ranges {
+                let range = offset as usize..(offset + len) as usize;
+                let (same, fresh) = resequencer.uniform_prefix(offset, len);
                 prop_assert!(same <= len && (same > 0) == (len > 0));
-                prop_assert!(there[of_it.clone()].iter().take(same as usize).all(|there| *there != fresh));
+                prop_assert!(received[range.clone()].iter().take(same as usize).all(|received| *received != fresh));
                 if same < len {
-                    prop_assert_eq!(there[(offset + same) as usize], fresh);
+                    prop_assert_eq!(received[(offset + same) as usize], fresh);
                 }
-                let new = there[of_it.clone()].iter().filter(|there| !**there).count();
-                prop_assert_eq!(order.insert(offset, len), Ok(new as u64));
-                there[of_it].fill(true);
-                let next = there.iter().position(|there| !there).unwrap();
-                prop_assert_eq!(order.next(), next as u64);
-                prop_assert_eq!(order.end(), there.iter().rposition(|there| *there).map_or(0, |last| last as u64 + 1));
-                prop_assert_eq!(order.held().0, there[next..].iter().filter(|there| **there).count() as u64);
+                let new = received[range.clone()].iter().filter(|received| !**received).count();
+                prop_assert_eq!(resequencer.insert(offset, len), Ok(new as u64));
+                received[range].fill(true);
+                let next = received.iter().position(|received| !received).unwrap();
+                prop_assert_eq!(resequencer.next_offset(), next as u64);
+                prop_assert_eq!(resequencer.highest_offset(), received.iter().rposition(|received| *received).map_or(0, |last| last as u64 + 1));
+                prop_assert_eq!(resequencer.out_of_order_bytes(), received[next..].iter().filter(|received| **received).count() as u64);
             }
         }
     }

@@ -1,111 +1,128 @@
-//! Which connection gets the next piece.
+//! Which path carries the next piece.
 //!
-//! By the score (7) it is the one with the least, of those that have room. Two rules are added, which a sender that gives out its pieces as late as it
-//! can must have, and one whose networks differ much. A piece is not given to a connection over which it would come later than all that is left would
-//! come over another (as in Lim et al., "ECF", CoNEXT 2017): it waits for that one. And not to one from which the others would wait so long for it that
-//! they would fill the other end's window (as in Ferlin et al., "BLEST", IFIP Networking 2016).
+//! [`Scheduler::Score`] takes the path with the least score, Hoekstra (7), of those whose queue has
+//! room. *Foresight* adds two rules, which a sender that schedules late over unequal paths needs:
+//!
+//! - A piece is not assigned to a path over which it would arrive later than all remaining data
+//!   would over another path; it waits for that one (as in ECF, Lim et al., CoNEXT 2017).
+//! - A piece is not assigned to a path that is so slow that the other paths would meanwhile fill
+//!   the peer's window and block: head-of-line blocking (as in BLEST, Ferlin et al., IFIP
+//!   Networking 2016).
 
 use crate::path::Path;
 use units::Span;
 
-/// Who gets what.
+/// How paths are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheduler {
-    /// The one with the least score.
+    /// The path with the least score.
     Score,
-    /// Each in turn, whether it keeps up or not; only one that is gone or stalled is left out.
+    /// Each path in turn, whether it keeps up or not; only closed and stalled paths are skipped.
     RoundRobin,
-    /// One alone, as long as it lasts: of the cheapest tier the one of which most is believed.
+    /// One path, as long as it is usable: of the cheapest tier the one with the highest rate.
     Single,
-    /// All of the stream over each.
+    /// The whole stream over each path.
     Redundant,
-    /// By score among the cheapest; others only while all of these are full, or gone.
+    /// By score among the cheapest paths; dearer ones only while all cheaper ones are full or
+    /// unusable.
     Tiers,
 }
 
-/// What is to be given out.
+/// The piece to schedule, and what the decision depends on besides the paths.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ask {
-    /// The piece, and all that is left with it, bytes.
+pub(crate) struct PieceContext {
+    /// Length of the piece, bytes.
     pub(crate) piece: u64,
+    /// All unassigned bytes, the piece included.
     pub(crate) left: u64,
-    /// What the other end can hold, bytes.
+    /// Bytes from the acknowledged offset to the peer's flow-control limit.
     pub(crate) window: u64,
-    /// What may wait with a connection that is to be given more: so many bytes, or what takes so long.
+    /// Least queue limit of a path, bytes.
     pub(crate) queue: u64,
-    pub(crate) ahead: Span,
-    /// The two rules that are added to the score hold.
+    /// Time that a path's queue should last; see [`Path::queue_limit`].
+    pub(crate) lookahead: Span,
+    /// Whether the two rules of foresight apply.
     pub(crate) foresight: bool,
 }
 
-/// Who was chosen before.
+/// What a scheduler remembers from one decision to the next.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Memory {
+pub(crate) struct SchedulerState {
+    /// Index of the path chosen last; ties go round from there.
     pub(crate) last: usize,
-    /// Whom `single` takes.
-    favourite: Option<usize>,
+    /// [`Scheduler::Single`]: index of the path in use.
+    single: Option<usize>,
 }
 
 impl Scheduler {
-    /// Who gets the piece, of those from `among` (all, but for tiers): nobody, if it is better to wait.
-    pub(crate) fn choose(self, paths: &[Path], memory: &mut Memory, ask: &Ask) -> Option<usize> {
-        let is_in = is_considered(paths);
-        let has_room = |path: &Path| is_in(path) && path.look.unsent < path.queue(ask.queue, ask.ahead);
+    /// Index of the path for the piece; `None` if it is better to wait.
+    pub(crate) fn choose(self, paths: &[Path], state: &mut SchedulerState, context: &PieceContext) -> Option<usize> {
+        let is_eligible = eligible(paths);
+        let has_room = |path: &Path| is_eligible(path) && path.sample.unsent < path.queue_limit(context.queue, context.lookahead);
         let chosen = match self {
-            Scheduler::Score => best(paths, memory.last, ask, is_in, has_room),
+            Scheduler::Score => least_score(paths, state.last, context, is_eligible, has_room),
             Scheduler::Tiers => {
                 let cheapest = paths.iter().filter(|path| has_room(path)).map(|path| path.tier).min()?;
-                let is_of_it = |path: &Path| path.tier == cheapest;
-                best(paths, memory.last, ask, |path| is_in(path) && is_of_it(path), |path| has_room(path) && is_of_it(path))
+                let in_tier = |path: &Path| path.tier == cheapest;
+                let is_rival = |path: &Path| is_eligible(path) && in_tier(path);
+                least_score(paths, state.last, context, is_rival, |path| has_room(path) && in_tier(path))
             }
             Scheduler::RoundRobin => {
-                in_turn(paths.len(), memory.last).find(|path| is_in(&paths[*path])).filter(|path| has_room(&paths[*path]))
+                let next = in_turn(paths.len(), state.last).find(|index| is_eligible(&paths[*index]));
+                next.filter(|index| has_room(&paths[*index]))
             }
             Scheduler::Single => {
-                let favourite = memory.favourite.filter(|path| paths.get(*path).is_some_and(Path::is_usable)).or_else(|| likeliest(paths));
-                memory.favourite = favourite;
-                favourite.filter(|path| has_room(&paths[*path]))
+                let current = state.single.filter(|index| paths.get(*index).is_some_and(Path::is_usable));
+                state.single = current.or_else(|| fastest_of_cheapest_tier(paths));
+                state.single.filter(|index| has_room(&paths[*index]))
             }
-            // Each has its own place in the stream: see `Outbound`.
+            // Not chosen here: each path has its own position in the stream. See `Outbound`.
             Scheduler::Redundant => None,
         };
         if let Some(chosen) = chosen {
-            memory.last = chosen;
+            state.last = chosen;
         }
         chosen
     }
 
-    /// Whether a piece may go elsewhere if `more` bytes are left than there are.
-    pub(crate) fn depends_on(self, paths: &[Path], ask: &Ask, more: u64) -> bool {
-        if !ask.foresight || !matches!(self, Scheduler::Score | Scheduler::Tiers) {
+    /// Whether the decision could differ if `more` bytes were left than are: only foresight depends
+    /// on that.
+    pub(crate) fn depends_on_more_data(self, paths: &[Path], context: &PieceContext, more: u64) -> bool {
+        if !context.foresight || !self.probes() {
             return false;
         }
-        let then = Ask { left: ask.left + more, ..*ask };
-        let is_in = is_considered(paths);
-        (0..paths.len()).filter(|index| is_in(&paths[*index])).any(|index| {
-            let is_rival = |path: &Path| is_in(path) && (self == Scheduler::Score || path.tier == paths[index].tier);
-            is_worth_it(paths, index, ask, &is_rival) != is_worth_it(paths, index, &then, &is_rival)
+        let with_more = PieceContext { left: context.left + more, ..*context };
+        let is_eligible = eligible(paths);
+        (0..paths.len()).filter(|index| is_eligible(&paths[*index])).any(|index| {
+            let is_rival = |path: &Path| is_eligible(path) && (self == Scheduler::Score || path.tier == paths[index].tier);
+            should_send_now(paths, index, context, &is_rival) != should_send_now(paths, index, &with_more, &is_rival)
         })
+    }
+
+    /// Whether it judges paths by their measurements. Such a scheduler probes idle paths, suspects
+    /// those that have stalled, and uses foresight.
+    pub(crate) fn probes(self) -> bool {
+        matches!(self, Scheduler::Score | Scheduler::Tiers)
     }
 }
 
-/// Who is chosen among: those that are doubted only where there are no others.
-fn is_considered(paths: &[Path]) -> impl Fn(&Path) -> bool + Copy + use<> {
-    let trusts = paths.iter().any(Path::is_trusted);
-    move |path| path.is_usable() && (!trusts || !path.is_doubted)
+/// Which paths take part: suspected ones only if no path is trusted.
+fn eligible(paths: &[Path]) -> impl Fn(&Path) -> bool + Copy + use<> {
+    let any_trusted = paths.iter().any(Path::is_trusted);
+    move |path| path.is_usable() && (!any_trusted || !path.is_suspected)
 }
 
-/// All paths, beginning behind the last one.
+/// All indices, from behind `last` on.
 fn in_turn(count: usize, last: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |step| (last + 1 + step) % count)
 }
 
-/// Of the cheapest, that of which most is believed.
-fn likeliest(paths: &[Path]) -> Option<usize> {
+/// Index of the path with the highest rate in the cheapest tier that has a usable path.
+fn fastest_of_cheapest_tier(paths: &[Path]) -> Option<usize> {
     let usable = || paths.iter().enumerate().filter(|(_, path)| path.is_usable());
     let cheapest = usable().map(|(_, path)| path.tier).min()?;
-    let of_it = usable().filter(|(_, path)| path.tier == cheapest);
-    of_it
+    usable()
+        .filter(|(_, path)| path.tier == cheapest)
         .fold(None, |best: Option<(usize, f64)>, (index, path)| match best {
             Some((_, rate)) if rate >= path.rate() => best,
             _ => Some((index, path.rate())),
@@ -113,73 +130,86 @@ fn likeliest(paths: &[Path]) -> Option<usize> {
         .map(|(index, _)| index)
 }
 
-/// The least score of those with room over which the piece is worth sending. Of equals the nearest one, then the next in turn.
-fn best(paths: &[Path], last: usize, ask: &Ask, is_in: impl Fn(&Path) -> bool, has_room: impl Fn(&Path) -> bool) -> Option<usize> {
+/// The least score of the paths with room over which the piece should be sent now. Ties go to the
+/// shorter round trip, then to the next in turn. `is_rival` tells for which paths a piece may wait.
+fn least_score(
+    paths: &[Path],
+    last: usize,
+    context: &PieceContext,
+    is_rival: impl Fn(&Path) -> bool,
+    has_room: impl Fn(&Path) -> bool,
+) -> Option<usize> {
     let mut best: Option<(usize, f64)> = None;
     for index in in_turn(paths.len(), last).filter(|index| has_room(&paths[*index])) {
         let score = paths[index].score(0);
         let is_better = best.is_none_or(|(other, least)| {
-            let srtt = |path: usize| paths[path].look.srtt;
+            let srtt = |path: usize| paths[path].sample.srtt;
             score < least || (score == least && srtt(index) < srtt(other))
         });
-        if is_better && (!ask.foresight || is_worth_it(paths, index, ask, &is_in)) {
+        if is_better && (!context.foresight || should_send_now(paths, index, context, &is_rival)) {
             best = Some((index, score));
         }
     }
     best.map(|(index, _)| index)
 }
 
-/// Whether a piece had better go over this one now than wait for another. Of whichever would have all that is left at the other end first that is always
-/// so: nobody waits for ever.
-fn is_worth_it(paths: &[Path], index: usize, ask: &Ask, is_in: &impl Fn(&Path) -> bool) -> bool {
-    let arrives = paths[index].arrives(ask.piece);
-    let (mut clears, mut others) = (f64::INFINITY, 0.0);
-    for (_, path) in paths.iter().enumerate().filter(|(other, path)| *other != index && is_in(path)) {
-        clears = path.clears(ask.left).min(clears);
-        others += path.rate();
+/// Foresight: whether the piece should go over this path now, rather than wait for a rival. For the
+/// path that would deliver all remaining data first this is always true, so a piece never waits for
+/// ever.
+fn should_send_now(paths: &[Path], index: usize, context: &PieceContext, is_rival: &impl Fn(&Path) -> bool) -> bool {
+    let arrival = paths[index].arrival_time(context.piece);
+    let mut rivals_completion = f64::INFINITY;
+    let mut rivals_rate = 0.0;
+    for (_, path) in paths.iter().enumerate().filter(|(other, path)| *other != index && is_rival(path)) {
+        rivals_completion = path.completion_time(context.left).min(rivals_completion);
+        rivals_rate += path.rate();
     }
-    if paths[index].clears(ask.left) <= clears {
+    if paths[index].completion_time(context.left) <= rivals_completion {
         return true;
     }
-    arrives <= clears && arrives * others <= ask.window.saturating_sub(ask.piece) as f64
+    let fits_window = arrival * rivals_rate <= context.window.saturating_sub(context.piece) as f64;
+    arrival <= rivals_completion && fits_window
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Look, Smoothing};
+    use crate::{PathSample, Smoothing};
 
     const PIECE: u64 = 10_000;
-    const ASK: Ask = Ask { piece: PIECE, left: 1 << 40, window: 1 << 50, queue: 20_000, ahead: Span(0), foresight: true };
+    const CONTEXT: PieceContext =
+        PieceContext { piece: PIECE, left: 1 << 40, window: 1 << 50, queue: 20_000, lookahead: Span(0), foresight: true };
 
-    /// Connections of these rates (bytes/s), round trips (ms) and tiers.
+    /// Paths of these rates (bytes/s), round trips (ms) and tiers.
     fn paths(of: &[(f64, u64, u8)]) -> Vec<Path> {
         let path = |&(rate, rtt, tier): &(f64, u64, u8)| {
             let mut path = Path::new(Span::ZERO, tier, 0);
             let srtt = Span(rtt * 1_000_000);
-            let look = Look { window: (rate * srtt.secs()) as u64, srtt, rto: srtt, ..Look::default() };
-            path.look(Span::ZERO, look, &Smoothing::default());
+            let sample = PathSample { window: (rate * srtt.secs()) as u64, srtt, rto: srtt, ..PathSample::default() };
+            path.update(Span::ZERO, sample, &Smoothing::default());
             path
         };
         of.iter().map(path).collect()
     }
 
-    /// Pieces go out one by one for so many ms, while each connection sends at its rate; how many each got, and the first ten choices.
-    fn play(scheduler: Scheduler, paths: &mut [Path], ms: u64, ask: Ask) -> (Vec<u64>, Vec<usize>) {
-        let (mut memory, mut got, mut order) = (Memory { last: paths.len() - 1, ..Memory::default() }, vec![0; paths.len()], Vec::new());
+    /// Schedules pieces for `ms` milliseconds while each path sends at its rate; returns how many
+    /// pieces each path was assigned, and the first ten choices.
+    fn simulate(scheduler: Scheduler, paths: &mut [Path], ms: u64, context: PieceContext) -> (Vec<u64>, Vec<usize>) {
+        let mut state = SchedulerState { last: paths.len() - 1, ..SchedulerState::default() };
+        let (mut got, mut order) = (vec![0; paths.len()], Vec::new());
         let mut sent: Vec<f64> = vec![0.0; paths.len()];
         for at in 0..ms {
-            while let Some(chosen) = scheduler.choose(paths, &mut memory, &ask) {
-                paths[chosen].look.unsent += PIECE;
+            while let Some(chosen) = scheduler.choose(paths, &mut state, &context) {
+                paths[chosen].sample.unsent += PIECE;
                 got[chosen] += 1;
                 order.push(chosen);
-                assert!(order.len() as u64 <= 100 * (at + 1), "it ends");
+                assert!(order.len() as u64 <= 100 * (at + 1), "it does not end");
             }
             for (path, sent) in paths.iter_mut().zip(&mut sent) {
                 *sent += path.rate() / 1000.0;
-                let whole = sent.floor().min(path.look.unsent as f64);
+                let whole = sent.floor().min(path.sample.unsent as f64);
                 *sent = (*sent - whole).min(path.rate() / 1000.0);
-                path.look.unsent -= whole as u64;
+                path.sample.unsent -= whole as u64;
             }
         }
         order.truncate(10);
@@ -187,101 +217,107 @@ mod tests {
     }
 
     #[test]
-    fn equal_networks_take_turns() {
-        let (got, order) = play(Scheduler::Score, &mut paths(&[(1e6, 20, 0); 2]), 1000, ASK);
+    fn equal_paths_take_turns() {
+        let (got, order) = simulate(Scheduler::Score, &mut paths(&[(1e6, 20, 0); 2]), 1000, CONTEXT);
         assert_eq!(order, [0, 1, 0, 1, 0, 1, 0, 1, 0, 1]);
         assert!(got[0].abs_diff(got[1]) <= 1, "{got:?}");
-        let (got, order) = play(Scheduler::Score, &mut paths(&[(1e6, 20, 0); 3]), 1000, ASK);
+        let (got, order) = simulate(Scheduler::Score, &mut paths(&[(1e6, 20, 0); 3]), 1000, CONTEXT);
         assert_eq!(order[..6], [0, 1, 2, 0, 1, 2], "{got:?}");
     }
 
     #[test]
-    fn unequal_networks_share_by_throughput() {
-        let (got, _) = play(Scheduler::Score, &mut paths(&[(3e6, 20, 0), (1e6, 20, 0)]), 4000, ASK);
+    fn unequal_paths_share_by_throughput() {
+        let (got, _) = simulate(Scheduler::Score, &mut paths(&[(3e6, 20, 0), (1e6, 20, 0)]), 4000, CONTEXT);
         let share = got[0] as f64 / (got[0] + got[1]) as f64;
         assert!((share - 0.75).abs() < 0.01, "{got:?}");
-        // So too where the one is far away: while there is much to send both are kept busy.
-        let (got, _) = play(Scheduler::Score, &mut paths(&[(3e6, 20, 0), (1e6, 600, 0)]), 4000, ASK);
+        // A long round trip changes nothing while there is much to send: both are kept busy.
+        let (got, _) = simulate(Scheduler::Score, &mut paths(&[(3e6, 20, 0), (1e6, 600, 0)]), 4000, CONTEXT);
         let share = got[0] as f64 / (got[0] + got[1]) as f64;
         assert!((share - 0.75).abs() < 0.01, "{got:?}");
     }
 
     #[test]
-    fn the_least_score_is_chosen_and_who_has_no_room_is_not() {
+    fn the_least_score_with_room_is_chosen() {
         let mut two = paths(&[(1e6, 20, 0), (1e6, 50, 0)]);
-        let choose = |paths: &[Path], ask: &Ask| Scheduler::Score.choose(paths, &mut Memory::default(), ask);
-        assert_eq!(choose(&two, &ASK), Some(0));
-        // 10 ms of bytes before it, and 10 ms of travel: 20 against 25 ms; with 19 kB it is 29.
-        two[0].look.unsent = 10_000;
-        assert_eq!(choose(&two, &ASK), Some(0));
-        two[0].look.unsent = 19_000;
-        assert_eq!(choose(&two, &ASK), Some(1));
+        let choose = |paths: &[Path], context: &PieceContext| Scheduler::Score.choose(paths, &mut SchedulerState::default(), context);
+        assert_eq!(choose(&two, &CONTEXT), Some(0));
+        // 10 kB queued take 10 ms, half the round trip another 10: 20 ms against 25. With 19 kB: 29
+        // ms.
+        two[0].sample.unsent = 10_000;
+        assert_eq!(choose(&two, &CONTEXT), Some(0));
+        two[0].sample.unsent = 19_000;
+        assert_eq!(choose(&two, &CONTEXT), Some(1));
         two[1].is_stalled = true;
-        assert_eq!(choose(&two, &ASK), Some(0));
-        two[0].look.unsent = 20_000;
-        assert_eq!(choose(&two, &ASK), None);
-        two[0].is_up = false;
-        two[0].look.unsent = 0;
-        assert_eq!(choose(&two, &ASK), None);
+        assert_eq!(choose(&two, &CONTEXT), Some(0));
+        two[0].sample.unsent = 20_000;
+        assert_eq!(choose(&two, &CONTEXT), None);
+        two[0].is_open = false;
+        two[0].sample.unsent = 0;
+        assert_eq!(choose(&two, &CONTEXT), None);
     }
 
     #[test]
-    fn the_last_pieces_wait_for_who_would_be_sooner() {
-        // The first is full for 20 ms more. Over the second a piece takes a second, and the first would have sent 40 kB in 60 ms.
+    fn the_last_pieces_wait_for_the_faster_path() {
+        // The first path is full for another 20 ms. A piece takes a second over the second path;
+        // the first one would have delivered 40 kB after 70 ms.
         let mut two = paths(&[(1e6, 20, 0), (1e4, 20, 0)]);
-        two[0].look.unsent = 20_000;
-        let choose = |left: u64, foresight: bool| Scheduler::Score.choose(&two, &mut Memory::default(), &Ask { left, foresight, ..ASK });
+        two[0].sample.unsent = 20_000;
+        let choose = |left: u64, foresight: bool| {
+            Scheduler::Score.choose(&two, &mut SchedulerState::default(), &PieceContext { left, foresight, ..CONTEXT })
+        };
         assert_eq!(choose(40_000, true), None);
         assert_eq!(choose(40_000, false), Some(1));
         assert_eq!(choose(2_000_000, true), Some(1));
-        let depends = |left: u64, foresight: bool| Scheduler::Score.depends_on(&two, &Ask { left, foresight, ..ASK }, 2_000_000);
+        let depends = |left: u64, foresight: bool| {
+            Scheduler::Score.depends_on_more_data(&two, &PieceContext { left, foresight, ..CONTEXT }, 2_000_000)
+        };
         assert_eq!([depends(40_000, true), depends(40_000, false), depends(2_000_000, true)], [true, false, false]);
     }
 
     #[test]
-    fn a_far_network_is_not_used_where_the_window_is_too_small_for_what_would_wait() {
-        // Until a piece comes over the far one, in 0.36 s, the near one would send 360 kB.
+    fn a_slow_path_is_not_used_if_the_other_would_fill_the_window_meanwhile() {
+        // A piece takes 0.36 s over the far path; the near one would send 360 kB meanwhile.
         let mut two = paths(&[(1e6, 20, 0), (1e6, 700, 0)]);
-        two[0].look.unsent = 20_000;
-        let choose = |window: u64| Scheduler::Score.choose(&two, &mut Memory::default(), &Ask { window, ..ASK });
+        two[0].sample.unsent = 20_000;
+        let choose = |window: u64| Scheduler::Score.choose(&two, &mut SchedulerState::default(), &PieceContext { window, ..CONTEXT });
         assert_eq!(choose(300_000), None);
         assert_eq!(choose(400_000), Some(1));
     }
 
     #[test]
-    fn dear_networks_are_used_only_while_cheap_ones_are_full() {
-        let (got, order) = play(Scheduler::Tiers, &mut paths(&[(1e6, 20, 1), (1e6, 300, 0)]), 1, ASK);
-        // The cheap one is filled first, far as it is.
+    fn dear_paths_are_used_only_while_cheap_ones_are_full() {
+        let (got, order) = simulate(Scheduler::Tiers, &mut paths(&[(1e6, 20, 1), (1e6, 300, 0)]), 1, CONTEXT);
+        // The cheap path is filled first, in spite of its long round trip.
         assert_eq!((got, order), (vec![2, 2], vec![1, 1, 0, 0]));
-        // A stream that the cheap one carries alone does not touch the dear one.
+        // The dear path is not used while the cheap one has room.
         let mut two = paths(&[(1e6, 20, 1), (1e6, 300, 0)]);
-        two[1].look.unsent = 5000;
-        assert_eq!(Scheduler::Tiers.choose(&two, &mut Memory::default(), &ASK), Some(1));
-        two[1].is_up = false;
-        assert_eq!(Scheduler::Tiers.choose(&two, &mut Memory::default(), &ASK), Some(0));
+        two[1].sample.unsent = 5000;
+        assert_eq!(Scheduler::Tiers.choose(&two, &mut SchedulerState::default(), &CONTEXT), Some(1));
+        two[1].is_open = false;
+        assert_eq!(Scheduler::Tiers.choose(&two, &mut SchedulerState::default(), &CONTEXT), Some(0));
     }
 
     #[test]
-    fn turns_wait_for_who_is_slow_but_not_for_who_is_gone() {
-        let (got, _) = play(Scheduler::RoundRobin, &mut paths(&[(1e6, 20, 0), (1e5, 20, 0)]), 1000, ASK);
+    fn round_robin_waits_for_slow_paths_but_skips_stalled_ones() {
+        let (got, _) = simulate(Scheduler::RoundRobin, &mut paths(&[(1e6, 20, 0), (1e5, 20, 0)]), 1000, CONTEXT);
         assert!(got[0].abs_diff(got[1]) <= 1 && got[1] <= 12, "{got:?}");
         let mut two = paths(&[(1e6, 20, 0), (1e5, 20, 0)]);
         two[1].is_stalled = true;
-        let (got, _) = play(Scheduler::RoundRobin, &mut two, 1000, ASK);
+        let (got, _) = simulate(Scheduler::RoundRobin, &mut two, 1000, CONTEXT);
         assert!(got[1] == 0 && got[0] > 90, "{got:?}");
     }
 
     #[test]
-    fn single_keeps_to_the_best_until_it_is_gone() {
+    fn single_stays_on_its_path_until_that_is_unusable() {
         let mut three = paths(&[(1e6, 20, 0), (3e6, 20, 0), (9e6, 20, 1)]);
-        let mut memory = Memory::default();
-        let mut choose = |paths: &[Path]| Scheduler::Single.choose(paths, &mut memory, &ASK);
+        let mut state = SchedulerState::default();
+        let mut choose = |paths: &[Path]| Scheduler::Single.choose(paths, &mut state, &CONTEXT);
         assert_eq!(choose(&three), Some(1));
-        three[0].look.window = 1_000_000;
-        assert_eq!(choose(&three), Some(1), "once chosen it stays");
-        three[1].look.unsent = 20_000;
-        assert_eq!(choose(&three), None, "it waits for it");
-        three[1].is_up = false;
+        three[0].sample.window = 1_000_000;
+        assert_eq!(choose(&three), Some(1), "it stays, once chosen");
+        three[1].sample.unsent = 20_000;
+        assert_eq!(choose(&three), None, "it waits until the queue has room");
+        three[1].is_open = false;
         assert_eq!(choose(&three), Some(0));
         three[0].is_stalled = true;
         assert_eq!(choose(&three), Some(2));

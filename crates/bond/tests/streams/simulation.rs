@@ -1,165 +1,179 @@
-//! Two ends of a bond, and connections between them that are slow, far, stalled, lost and new, a millisecond at a time.
+//! Simulates both ends of a stream over paths that are slow, distant, stalled, lost and new, in
+//! steps of a millisecond.
 
-use bond::{Buffer, ConnId, Frame, Inbound, Look, Outbound, Reader, Settings, Step};
+use bond::{BondSettings, Decoded, Frame, FrameReader, Inbound, Outbound, PathId, PathSample, StreamBuffer};
 use rand::RngExt;
 use rand_pcg::Pcg64;
 use std::collections::VecDeque;
 use units::Span;
 
-/// What a connection is like.
+/// Properties of a path.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Nature {
-    /// Bytes a millisecond, and ms one way.
+pub(crate) struct Link {
+    /// Bytes per millisecond.
     pub(crate) rate: u64,
+    /// One way, ms.
     pub(crate) delay: u64,
     pub(crate) tier: u8,
 }
 
-/// What happens to connections.
+/// What happens to a path. Paths are numbered in the order in which they came.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Fate {
-    /// Another comes.
-    Join(Nature),
-    /// The n-th of those that came is lost, with all that is under way on it.
+pub(crate) enum PathEvent {
+    /// A new path.
+    Join(Link),
+    /// The path is lost, with all that is in flight on it.
     Lose(usize),
-    /// From now on it moves nothing, for so many ms.
+    /// The path transmits nothing for so many ms.
     Stall(usize, u64),
-    /// It is like this from now on.
-    Change(usize, Nature),
+    /// The path has these properties from now on.
+    Change(usize, Link),
 }
 
-/// One way of a connection: bytes that wait, and bytes on their way with the time at which they come. They come in order.
+/// One direction of a path, in order.
 #[derive(Default)]
 struct Pipe {
-    waits: VecDeque<u8>,
-    flies: VecDeque<(u64, Vec<u8>)>,
-    last: u64,
+    /// Unsent bytes.
+    unsent: VecDeque<u8>,
+    /// Bytes in flight, with their time of arrival, ms.
+    in_flight: VecDeque<(u64, Vec<u8>)>,
+    last_arrival: u64,
 }
 
 impl Pipe {
-    /// Lets so many bytes go.
-    fn go(&mut self, now: u64, most: u64, delay: u64) {
-        let bytes: Vec<u8> = self.waits.drain(..self.waits.len().min(most as usize)).collect();
+    /// Sends at most `most` bytes.
+    fn transmit(&mut self, now: u64, most: u64, delay: u64) {
+        let bytes: Vec<u8> = self.unsent.drain(..self.unsent.len().min(most as usize)).collect();
         if !bytes.is_empty() {
-            self.last = self.last.max(now + delay);
-            self.flies.push_back((self.last, bytes));
+            self.last_arrival = self.last_arrival.max(now + delay);
+            self.in_flight.push_back((self.last_arrival, bytes));
         }
     }
 
-    /// What has come.
-    fn comes(&mut self, now: u64) -> Vec<u8> {
+    /// What has arrived.
+    fn arrived(&mut self, now: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
-        while self.flies.front().is_some_and(|(at, _)| *at <= now) {
-            bytes.extend(self.flies.pop_front().into_iter().flat_map(|(_, some)| some));
+        while self.in_flight.front().is_some_and(|(at, _)| *at <= now) {
+            bytes.extend(self.in_flight.pop_front().into_iter().flat_map(|(_, some)| some));
         }
         bytes
     }
 }
 
-struct Conn {
-    id: ConnId,
-    nature: Nature,
+struct SimulatedPath {
+    id: PathId,
+    link: Link,
     stalled_until: u64,
-    there: Pipe,
-    back: Pipe,
-    /// Readers of either end.
-    hears: [Reader; 2],
-    /// Bytes that the far end has taken.
+    /// From the sending end to the receiving one, and back.
+    forward: Pipe,
+    backward: Pipe,
+    /// Of the sending end and of the receiving one.
+    readers: [FrameReader; 2],
+    /// Bytes that have arrived at the receiving end.
     delivered: u64,
 }
 
-pub(crate) struct World {
+pub(crate) struct Simulation {
+    /// Milliseconds.
     pub(crate) now: u64,
     pub(crate) out: Outbound,
     pub(crate) inbound: Inbound,
-    buffer: Buffer,
+    buffer: StreamBuffer,
     source: Vec<u8>,
     offered: usize,
-    /// What the application at the end has read, and when it last read something.
+    /// What the receiving application has read.
     pub(crate) read: Vec<u8>,
+    /// When it last read something, ms.
     pub(crate) read_at: u64,
-    /// The longest time it had to wait for something.
+    /// The longest time without anything to read, ms.
     pub(crate) longest_wait: u64,
-    /// It reads no more than so many bytes a ms; the other one writes no more.
-    pub(crate) reads: usize,
-    pub(crate) writes: usize,
-    conns: Vec<Option<Conn>>,
+    /// The receiving application reads at most this many bytes per ms.
+    pub(crate) reads_per_ms: usize,
+    /// The sending application writes at most this many bytes per ms.
+    pub(crate) writes_per_ms: usize,
+    paths: Vec<Option<SimulatedPath>>,
     random: Pcg64,
-    next_check: Span,
-    /// Payload written to connections.
+    next_timeout: Span,
+    /// Payload sent over all paths, bytes.
     pub(crate) sent: u64,
 }
 
-/// The sender takes so much at a time, as long as that is wanted.
-const AT_ONCE: usize = 64 * 1024;
+/// The sending end takes this much at a time, while it wants data.
+const CHUNK: usize = 64 * 1024;
 
 fn span(ms: u64) -> Span {
     Span(ms * 1_000_000)
 }
 
-impl World {
-    pub(crate) fn new(settings: Settings, window: usize, source: Vec<u8>, random: Pcg64) -> Self {
-        World {
+impl Simulation {
+    pub(crate) fn new(settings: BondSettings, window: usize, source: Vec<u8>, random: Pcg64) -> Self {
+        Simulation {
             now: 0,
             out: Outbound::new(settings, window as u64),
             inbound: Inbound::new(window),
-            buffer: Buffer::new(window),
+            buffer: StreamBuffer::new(window),
             source,
             offered: 0,
             read: Vec::new(),
             read_at: 0,
             longest_wait: 0,
-            reads: usize::MAX,
-            writes: usize::MAX,
-            conns: Vec::new(),
+            reads_per_ms: usize::MAX,
+            writes_per_ms: usize::MAX,
+            paths: Vec::new(),
             random,
-            next_check: Span(u64::MAX),
+            next_timeout: Span(u64::MAX),
             sent: 0,
         }
     }
 
-    pub(crate) fn happen(&mut self, fate: Fate) {
-        match fate {
-            Fate::Join(nature) => {
-                let id = self.out.add(span(self.now), nature.tier);
-                self.inbound.add(id);
-                let hears = [Reader::default(), Reader::default()];
-                let (there, back) = (Pipe::default(), Pipe::default());
-                self.conns.push(Some(Conn { id, nature, stalled_until: 0, there, back, hears, delivered: 0 }));
+    pub(crate) fn apply(&mut self, event: PathEvent) {
+        match event {
+            PathEvent::Join(link) => {
+                let id = self.out.add_path(span(self.now), link.tier);
+                self.inbound.add_path(id);
+                self.paths.push(Some(SimulatedPath {
+                    id,
+                    link,
+                    stalled_until: 0,
+                    forward: Pipe::default(),
+                    backward: Pipe::default(),
+                    readers: Default::default(),
+                    delivered: 0,
+                }));
             }
-            Fate::Lose(which) => {
-                if let Some(conn) = self.conns.get_mut(which).and_then(Option::take) {
-                    self.out.lose(conn.id);
-                    self.inbound.lose(conn.id);
+            PathEvent::Lose(which) => {
+                if let Some(path) = self.paths.get_mut(which).and_then(Option::take) {
+                    self.out.remove_path(path.id);
+                    self.inbound.remove_path(path.id);
                 }
             }
-            Fate::Stall(which, ms) => {
-                if let Some(Some(conn)) = self.conns.get_mut(which) {
-                    conn.stalled_until = self.now.saturating_add(ms);
+            PathEvent::Stall(which, ms) => {
+                if let Some(Some(path)) = self.paths.get_mut(which) {
+                    path.stalled_until = self.now.saturating_add(ms);
                 }
             }
-            Fate::Change(which, nature) => {
-                if let Some(Some(conn)) = self.conns.get_mut(which) {
-                    conn.nature = nature;
+            PathEvent::Change(which, link) => {
+                if let Some(Some(path)) = self.paths.get_mut(which) {
+                    path.link = link;
                 }
             }
         }
     }
 
-    /// What the n-th connection that came was given, payload.
-    pub(crate) fn given(&self, which: usize) -> u64 {
-        self.conns[which].as_ref().and_then(|conn| self.out.seen(conn.id)).map_or(0, |seen| seen.given)
+    /// Payload assigned to a path so far, bytes.
+    pub(crate) fn assigned(&self, which: usize) -> u64 {
+        self.paths[which].as_ref().and_then(|path| self.out.path_stats(path.id)).map_or(0, |stats| stats.assigned)
     }
 
-    /// The sending end does what it can.
+    /// The sending end takes data and assigns pieces.
     fn send(&mut self) {
         let now = span(self.now);
         self.buffer.trim(self.out.acked());
-        let mut writes = self.writes;
+        let mut writes = self.writes_per_ms;
         loop {
             let room = (self.out.acked() + self.buffer.window()) as usize - self.offered;
-            let more = room.min(writes).min(AT_ONCE).min(self.source.len() - self.offered);
-            if more == 0 || !self.out.wants(room as u64) {
+            let more = room.min(writes).min(CHUNK).min(self.source.len() - self.offered);
+            if more == 0 || !self.out.wants_data(room as u64) {
                 break;
             }
             writes -= more;
@@ -170,98 +184,103 @@ impl World {
                 self.out.close();
             }
         }
-        for conn in self.conns.iter().flatten() {
-            let Nature { rate, delay, .. } = conn.nature;
+        for path in self.paths.iter().flatten() {
+            let Link { rate, delay, .. } = path.link;
             let srtt = span(2 * delay + 1);
-            let (unsent, window) = (conn.there.waits.len() as u64, rate * (2 * delay + 1) + 3000);
-            self.out.look(
+            let (unsent, window) = (path.forward.unsent.len() as u64, rate * (2 * delay + 1) + 3000);
+            self.out.update_path(
                 now,
-                conn.id,
-                Look { delivered: conn.delivered, unsent, window, srtt, rto: span(2 * delay + 200), ..Look::default() },
+                path.id,
+                PathSample { delivered: path.delivered, unsent, window, srtt, rto: span(2 * delay + 200), ..PathSample::default() },
             );
         }
-        if self.next_check <= now {
-            self.out.check(now);
+        if self.next_timeout <= now {
+            self.out.handle_timeout(now);
         }
-        while let Some(piece) = self.out.give(now) {
-            let conn = self.conns.iter_mut().flatten().find(|conn| conn.id == piece.conn).expect("who is given something is there");
-            conn.there.waits.extend(Frame::Piece { offset: piece.offset, len: piece.len }.header().iter());
+        while let Some(piece) = self.out.next_piece(now) {
+            let path = self.paths.iter_mut().flatten().find(|path| path.id == piece.path).expect("the path exists");
+            path.forward.unsent.extend(Frame::Piece { offset: piece.offset, len: piece.len }.header().iter());
             for part in self.buffer.get(piece.offset, piece.len) {
-                conn.there.waits.extend(part);
+                path.forward.unsent.extend(part);
             }
             self.sent += piece.len;
         }
-        self.next_check = self.out.next_check(now).unwrap_or(Span(u64::MAX));
-        for conn in self.conns.iter_mut().flatten() {
-            if let Some(end) = self.out.end_to_tell(conn.id) {
-                conn.there.waits.extend(Frame::End(end).header().iter());
+        self.next_timeout = self.out.next_timeout(now).unwrap_or(Span(u64::MAX));
+        for path in self.paths.iter_mut().flatten() {
+            if let Some(end) = self.out.end_to_announce(path.id) {
+                path.forward.unsent.extend(Frame::End(end).header().iter());
             }
         }
     }
 
-    /// The receiving end takes what has come over a connection.
+    /// The receiving end takes what has arrived over a path.
     fn receive(&mut self, which: usize) {
         let now = span(self.now);
-        let Some(conn) = &mut self.conns[which] else { return };
-        let bytes = conn.there.comes(self.now);
-        conn.delivered += bytes.len() as u64;
+        let Some(path) = &mut self.paths[which] else { return };
+        let bytes = path.forward.arrived(self.now);
+        path.delivered += bytes.len() as u64;
         let mut at = 0;
         while at < bytes.len() {
             let end = bytes.len().min(at + self.random.random_range(1..5000));
-            let (used, step) = conn.hears[1].read(&bytes[at..end]).expect("what was said is heard");
+            let (used, decoded) = path.readers[1].read(&bytes[at..end]).expect("frames are well-formed");
             at += used;
-            match step {
-                Step::More => {}
-                Step::Said(Frame::Piece { offset, len }) => self.inbound.begin(offset, len).expect("it keeps to the window"),
-                Step::Said(Frame::End(end)) => self.inbound.end(end).expect("it has one end"),
-                Step::Said(other) => panic!("{other:?} is not for who receives"),
-                Step::Payload { offset, left } => {
+            match decoded {
+                Decoded::Incomplete => {}
+                Decoded::Frame(Frame::Piece { offset, len }) => {
+                    self.inbound.begin_piece(offset, len).expect("the sender keeps to the window");
+                }
+                Decoded::Frame(Frame::End(end)) => self.inbound.on_end(end).expect("there is one end"),
+                Decoded::Frame(other) => panic!("{other:?} goes to the sending end"),
+                Decoded::Payload { offset, left } => {
                     let here = (end - at).min(left as usize);
-                    self.inbound.take(now, conn.id, offset, &bytes[at..at + here]).expect("it keeps the rules");
-                    conn.hears[1].took(here as u64);
+                    self.inbound.receive(now, path.id, offset, &bytes[at..at + here]).expect("the peer keeps to the protocol");
+                    path.readers[1].consume_payload(here as u64);
                     at += here;
                 }
             }
         }
     }
 
-    /// The application at the end reads, and all are told.
-    fn read_on(&mut self) {
+    /// The receiving application reads, and acknowledgements are sent.
+    fn read_and_acknowledge(&mut self) {
         let now = span(self.now);
-        let readable: Vec<u8> = self.inbound.readable(u64::MAX).flatten().copied().take(self.reads).collect();
+        let readable: Vec<u8> = self.inbound.readable(u64::MAX).flatten().copied().take(self.reads_per_ms).collect();
         self.longest_wait = self.longest_wait.max(self.now - self.read_at);
         if !readable.is_empty() {
             self.inbound.consume(now, readable.len() as u64);
             self.read.extend(readable);
             self.read_at = self.now;
         }
-        if self.inbound.is_read() {
-            self.inbound.deliver();
+        if self.inbound.is_fully_read() {
+            self.inbound.mark_delivered();
         }
-        for conn in self.conns.iter_mut().flatten() {
-            while let Some(frame) = self.inbound.say(now, conn.id) {
-                conn.back.waits.extend(frame.header().iter());
+        for path in self.paths.iter_mut().flatten() {
+            while let Some(frame) = self.inbound.next_frame(now, path.id) {
+                path.backward.unsent.extend(frame.header().iter());
             }
         }
     }
 
-    /// The sending end hears.
-    fn hear(&mut self, which: usize) {
+    /// The sending end takes acknowledgements from a path.
+    fn on_acks(&mut self, which: usize) {
         let now = span(self.now);
-        let Some(conn) = &mut self.conns[which] else { return };
-        let bytes = conn.back.comes(self.now);
+        let Some(path) = &mut self.paths[which] else { return };
+        let bytes = path.backward.arrived(self.now);
         let mut rest = &bytes[..];
         while !rest.is_empty() {
-            let (used, step) = conn.hears[0].read(rest).expect("what was said is heard");
+            let (used, decoded) = path.readers[0].read(rest).expect("frames are well-formed");
             rest = &rest[used..];
-            match step {
-                Step::More => {}
-                Step::Said(Frame::Ack { got, next, limit }) => {
-                    self.out.receipt(now, conn.id, got).and(self.out.acknowledge(next, limit)).expect("it keeps the rules");
+            match decoded {
+                Decoded::Incomplete => {}
+                Decoded::Frame(Frame::Ack { path_received, acked, limit }) => {
+                    self.out
+                        .on_receipt(now, path.id, path_received)
+                        .and(self.out.on_acked(acked, limit))
+                        .expect("the peer keeps to the protocol");
                 }
-                Step::Said(Frame::Done) => self.out.delivered().expect("all was sent"),
-                Step::Said(other) => panic!("{other:?} is not for who sends"),
-                Step::Payload { .. } => panic!("nothing goes back"),
+                Decoded::Frame(Frame::Delivered) => self.out.on_delivered().expect("everything was sent"),
+                Decoded::Frame(other) => panic!("{other:?} goes to the receiving end"),
+                Decoded::Payload { .. } => panic!("no payload goes back"),
             }
         }
     }
@@ -270,28 +289,29 @@ impl World {
     pub(crate) fn tick(&mut self) {
         self.send();
         let now = self.now;
-        for conn in self.conns.iter_mut().flatten().filter(|conn| conn.stalled_until <= now) {
-            conn.there.go(now, conn.nature.rate, conn.nature.delay);
-            conn.back.go(now, u64::MAX >> 1, conn.nature.delay);
+        for path in self.paths.iter_mut().flatten().filter(|path| path.stalled_until <= now) {
+            path.forward.transmit(now, path.link.rate, path.link.delay);
+            path.backward.transmit(now, u64::MAX >> 1, path.link.delay);
         }
         self.now += 1;
-        for which in 0..self.conns.len() {
-            // What flew when it stalled comes late.
-            if self.conns[which].as_ref().is_some_and(|conn| conn.stalled_until <= self.now) {
+        for which in 0..self.paths.len() {
+            // What was in flight when the path stalled arrives late.
+            if self.paths[which].as_ref().is_some_and(|path| path.stalled_until <= self.now) {
                 self.receive(which);
-                self.hear(which);
+                self.on_acks(which);
             }
         }
-        self.read_on();
-        let (_, held) = self.inbound.waiting();
-        assert!(held <= self.buffer.window(), "{held} bytes wait");
+        self.read_and_acknowledge();
+        let waiting = self.inbound.out_of_order_bytes();
+        assert!(waiting <= self.buffer.window(), "{waiting} bytes wait behind gaps");
     }
 
-    /// Until all was delivered and the sender knows it; false: it took longer than so many ms.
-    pub(crate) fn finish(&mut self, most: u64) -> bool {
-        while !self.out.is_done() && self.now < most {
+    /// Runs until the sending end knows that everything was delivered; `false` if that is not so at
+    /// `deadline`, ms.
+    pub(crate) fn finish(&mut self, deadline: u64) -> bool {
+        while !self.out.is_delivered() && self.now < deadline {
             self.tick();
         }
-        self.out.is_done()
+        self.out.is_delivered()
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     config::{Config, ProxyVersion},
     relay::Tools,
 };
-use bond::{Frame, Reader, Step as Said};
+use bond::{Decoded, Frame, FrameReader};
 use intercept::{leg, sys};
 use rustix::io::Errno;
 use socket2::{Socket, TcpKeepalive};
@@ -123,13 +123,13 @@ impl Bonds {
         let Some(Entry::Guest(mut channel, window, send_proxy, mut heard)) = self.entries[index].take() else { return };
         let joins = loop {
             let mut byte = [0; 20];
-            let room = Frame::JOIN - heard.len();
+            let room = Frame::JOIN_LEN - heard.len();
             match channel.receive(&mut [IoSliceMut::new(&mut byte[..room])]) {
                 Ok(0) => break None,
                 Ok(count) => {
                     heard.extend_from_slice(&byte[..count]);
-                    if heard.len() == Frame::JOIN {
-                        break Reader::default().read(&heard).ok().map(|(_, said)| said);
+                    if heard.len() == Frame::JOIN_LEN {
+                        break FrameReader::default().read(&heard).ok().map(|(_, said)| said);
                     }
                 }
                 Err(Errno::AGAIN) => {
@@ -141,7 +141,7 @@ impl Bonds {
         };
         self.guests -= 1;
         match joins {
-            Some(Said::Said(Frame::Join { stream, known, network, tier })) => {
+            Some(Decoded::Frame(Frame::Join { stream, known, network, tier })) => {
                 self.entries[index] = Some(Entry::Member(usize::MAX));
                 let member = Member::new(channel, network, index, self.bond().connection_window);
                 self.admit(member, (stream, known, tier), window, send_proxy, tools);
@@ -166,11 +166,11 @@ impl Bonds {
         let slot = match self.by_id.get(&id) {
             Some(slot) => *slot,
             None if known || self.draining || self.past.contains(&id) => {
-                let why = if self.draining { bond::Why::Stopped } else { bond::Why::Reset };
+                let why = if self.draining { bond::ResetReason::Stopped } else { bond::ResetReason::Reset };
                 return self.say_farewell(member, Frame::Reset(why as u8).header().to_vec());
             }
             None if self.len() >= self.config.room_of_a_worker() => {
-                return self.say_farewell(member, Frame::Reset(bond::Why::NoRoom as u8).header().to_vec());
+                return self.say_farewell(member, Frame::Reset(bond::ResetReason::NoRoom as u8).header().to_vec());
             }
             None => {
                 let bonded = Bonded::called(send_proxy, id, self.stream_over(window), self.now).with_shares(self.shares());

@@ -2,7 +2,7 @@
 //! whoever has not the key, and nothing is read beyond what is expected: what follows is for those who come after.
 
 use super::{channel::Channel, settings::BondConfig, tls::Encryption};
-use bond::{Accepted, Challenge, Dialled, Hello, Key, Nonce, Proof, Refused};
+use bond::{AcceptHandshake, Challenge, DialHandshake, HandshakeError, Hello, Nonce, PresharedKey, Proof};
 use intercept::sys;
 use rustix::{
     io::Errno,
@@ -18,7 +18,7 @@ use std::{
 /// What an end needs to know another one.
 #[derive(Debug, Clone)]
 pub(super) struct Keeper {
-    pub(super) key: Key,
+    pub(super) key: PresharedKey,
     pub(super) encryption: Option<Encryption>,
     /// What it tells the other end of its window, bytes.
     pub(super) window: u32,
@@ -42,7 +42,7 @@ impl Keeper {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unfit {
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] HandshakeError),
     #[error("{0}")]
     Failed(#[from] Errno),
     #[error("the other end closed it: it listens for something else, has another key, or is full")]
@@ -53,9 +53,9 @@ pub(super) enum Unfit {
 #[derive(Debug)]
 enum Stage {
     Connected,
-    Challenge(Box<Dialled>),
+    Challenge(Box<DialHandshake>),
     Hello,
-    Proof(Box<Accepted>),
+    Proof(Box<AcceptHandshake>),
     /// The first word in a channel that is encrypted; whether the own has been said.
     Bound {
         said: bool,
@@ -127,7 +127,7 @@ impl Entrance {
                         self.stage = Stage::Connected;
                         return Ok(Step::Waits(self));
                     }
-                    let (dialled, hello) = Dialled::new(&keeper.key, nonce()?, keeper.binding());
+                    let (dialled, hello) = DialHandshake::new(&keeper.key, nonce()?, keeper.binding());
                     self.say(&hello)?;
                     self.stage = Stage::Challenge(Box::new(dialled));
                 }
@@ -136,7 +136,7 @@ impl Entrance {
                         self.stage = Stage::Challenge(dialled);
                         return Ok(Step::Waits(self));
                     };
-                    let (proof, window) = dialled.answer(&challenge, keeper.window)?;
+                    let (proof, window) = dialled.finish(&challenge, keeper.window)?;
                     self.say(&proof)?;
                     match self.encrypt(keeper, window)? {
                         Step::Waits(waits) => self = waits,
@@ -145,7 +145,7 @@ impl Entrance {
                 }
                 Stage::Hello => {
                     let Some(hello) = self.hear::<{ size_of::<Hello>() }>()? else { return Ok(Step::Waits(self)) };
-                    let (accepted, challenge) = Accepted::new(&keeper.key, &hello, nonce()?, keeper.binding(), keeper.window)?;
+                    let (accepted, challenge) = AcceptHandshake::new(&keeper.key, &hello, nonce()?, keeper.binding(), keeper.window)?;
                     self.say(&challenge)?;
                     self.stage = Stage::Proof(Box::new(accepted));
                 }
@@ -154,7 +154,7 @@ impl Entrance {
                         self.stage = Stage::Proof(accepted);
                         return Ok(Step::Waits(self));
                     };
-                    let window = accepted.prove(&proof)?;
+                    let window = accepted.finish(&proof)?;
                     match self.encrypt(keeper, window)? {
                         Step::Waits(waits) => self = waits,
                         step => return Ok(step),
@@ -171,12 +171,12 @@ impl Entrance {
                     let heard = self.hear::<32>()?;
                     let binding = if let Channel::Encrypted(tls) = &self.channel { tls.binding() } else { None };
                     if let Some(binding) = binding.filter(|_| !said) {
-                        self.say(&keeper.key.bound(self.dialled, &binding))?;
+                        self.say(&keeper.key.channel_tag(self.dialled, &binding))?;
                         said = true;
                     }
                     match (heard, binding) {
                         (Some(tag), Some(binding)) => {
-                            keeper.key.is_bound(!self.dialled, &binding, &tag)?;
+                            keeper.key.verify_channel_tag(!self.dialled, &binding, &tag)?;
                             return Ok(Step::In(self.channel, window));
                         }
                         _ => {

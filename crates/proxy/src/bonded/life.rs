@@ -3,7 +3,7 @@
 //!
 //! The rules are those of a connection of two plain legs (see `connection`): an end that has sent its own FIN and then reads end of file may
 //! conclude that the other end's TCP has acknowledged every byte and that FIN. Here each end of the bond knows one plain leg, and is told of the
-//! other by [`Done`](bond::Frame::Done): all that was sent was delivered, and acknowledged.
+//! other by [`Done`](bond::Frame::Delivered): all that was sent was delivered, and acknowledged.
 //!
 //! | event | at the end of the bond that it comes to |
 //! |---|---|
@@ -27,7 +27,7 @@ use crate::{
     greeting::{proxy_header, socks_reply},
     relay::Tools,
 };
-use bond::{Answer, Call, Frame, NoMemory, StreamError, Target, Why};
+use bond::{Frame, NoMemory, OpenReply, OpenRequest, ResetReason, StreamError, Target};
 use intercept::{
     ReceiveBound,
     leg::{self, LegProfile, Shares, Silence},
@@ -135,37 +135,37 @@ pub(super) struct Bonded {
 }
 
 /// The reason that the other end is told.
-pub(super) fn why(ending: Ending) -> Why {
+pub(super) fn why(ending: Ending) -> ResetReason {
     use io::ErrorKind as Kind;
     match ending {
-        Ending::FarNotReached(Kind::ConnectionRefused) => Why::Refused,
-        Ending::FarNotReached(Kind::NetworkUnreachable) => Why::NetworkUnreachable,
-        Ending::FarNotReached(Kind::HostUnreachable) => Why::HostUnreachable,
-        Ending::FarNotReached(Kind::TimedOut) => Why::TimedOut,
-        Ending::FarNotReached(Kind::NotFound) => Why::NoSuchName,
-        Ending::FarNotReached(Kind::PermissionDenied) => Why::NotAllowed,
-        Ending::NearFailed(Kind::TimedOut) | Ending::FarFailed(Kind::TimedOut) => Why::TimedOut,
-        Ending::NearFailed(_) | Ending::FarFailed(_) => Why::Reset,
-        Ending::NoRoom => Why::NoRoom,
-        Ending::Stopped => Why::Stopped,
-        Ending::Idle => Why::Idle,
-        Ending::Finished | Ending::NoGreeting | Ending::FarNotReached(_) => Why::Other,
+        Ending::FarNotReached(Kind::ConnectionRefused) => ResetReason::Refused,
+        Ending::FarNotReached(Kind::NetworkUnreachable) => ResetReason::NetworkUnreachable,
+        Ending::FarNotReached(Kind::HostUnreachable) => ResetReason::HostUnreachable,
+        Ending::FarNotReached(Kind::TimedOut) => ResetReason::TimedOut,
+        Ending::FarNotReached(Kind::NotFound) => ResetReason::NoSuchName,
+        Ending::FarNotReached(Kind::PermissionDenied) => ResetReason::NotAllowed,
+        Ending::NearFailed(Kind::TimedOut) | Ending::FarFailed(Kind::TimedOut) => ResetReason::TimedOut,
+        Ending::NearFailed(_) | Ending::FarFailed(_) => ResetReason::Reset,
+        Ending::NoRoom => ResetReason::NoRoom,
+        Ending::Stopped => ResetReason::Stopped,
+        Ending::Idle => ResetReason::Idle,
+        Ending::Finished | Ending::NoGreeting | Ending::FarNotReached(_) => ResetReason::Other,
     }
 }
 
 /// What the other end's reason is to this one.
-fn kind(why: Why) -> io::ErrorKind {
+fn kind(why: ResetReason) -> io::ErrorKind {
     use io::ErrorKind as Kind;
     match why {
-        Why::Refused => Kind::ConnectionRefused,
-        Why::NetworkUnreachable => Kind::NetworkUnreachable,
-        Why::HostUnreachable => Kind::HostUnreachable,
-        Why::TimedOut | Why::Idle => Kind::TimedOut,
-        Why::NoSuchName => Kind::NotFound,
-        Why::NotAllowed => Kind::PermissionDenied,
-        Why::NoRoom => Kind::QuotaExceeded,
-        Why::Reset | Why::Stopped => Kind::ConnectionReset,
-        Why::Other => Kind::Other,
+        ResetReason::Refused => Kind::ConnectionRefused,
+        ResetReason::NetworkUnreachable => Kind::NetworkUnreachable,
+        ResetReason::HostUnreachable => Kind::HostUnreachable,
+        ResetReason::TimedOut | ResetReason::Idle => Kind::TimedOut,
+        ResetReason::NoSuchName => Kind::NotFound,
+        ResetReason::NotAllowed => Kind::PermissionDenied,
+        ResetReason::NoRoom => Kind::QuotaExceeded,
+        ResetReason::Reset | ResetReason::Stopped => Kind::ConnectionReset,
+        ResetReason::Other => Kind::Other,
     }
 }
 
@@ -173,14 +173,14 @@ impl Bonded {
     /// At the end that dials: a client has come, and wants to go there.
     pub(super) fn call(
         near: Socket,
-        call: &Call,
+        call: &OpenRequest,
         [preface, heard]: [&[u8]; 2],
         id: u128,
         stream: Stream,
         profile: &LegProfile,
         now: Instant,
     ) -> Result<Self, NoMemory> {
-        let server = if let Target::Address(server) = call.to { server } else { super::UNKNOWN };
+        let server = if let Target::Address(server) = call.target { server } else { super::UNKNOWN };
         let mut this = Self::new(Role::Connect { socks: false }, Life::Calling, id, stream, now);
         (this.client, this.server, this.plain, this.silence) = (call.client, server, Some(near), Silence::of(profile));
         this.stream.write(&call.encode())?;
@@ -283,8 +283,8 @@ impl Bonded {
         if self.life == Life::Dialling && events.writable && self.plain.is_some() {
             self.life = Life::Relaying;
             self.readable = true;
-            self.stream.write(&Answer(self.server).encode()).map_err(|NoMemory| Ending::NoRoom)?;
-            if let Some(plain) = self.plain.as_ref().filter(|_| self.preface.is_empty() && self.stream.inbound.ready() == 0) {
+            self.stream.write(&OpenReply(self.server).encode()).map_err(|NoMemory| Ending::NoRoom)?;
+            if let Some(plain) = self.plain.as_ref().filter(|_| self.preface.is_empty() && self.stream.inbound.readable_bytes() == 0) {
                 leg::acknowledge(plain);
             }
         }
@@ -319,11 +319,11 @@ impl Bonded {
         heard.map_err(|why| {
             tracing::warn!("{why}");
             match why {
-                StreamError::Breach(_) => self.bond_failed(io::ErrorKind::InvalidData),
+                StreamError::Violation(_) => self.bond_failed(io::ErrorKind::InvalidData),
                 StreamError::NoMemory(_) => Ending::NoRoom,
             }
         })?;
-        self.known |= self.stream.inbound.waiting().0 > 0 || self.stream.outbound.acked() > 0;
+        self.known |= self.stream.inbound.next_offset() > 0 || self.stream.outbound.acked() > 0;
         if let Some(why) = self.stream.reset {
             return Err(self.bond_failed(kind(why.into())));
         }
@@ -345,9 +345,9 @@ impl Bonded {
     }
 
     fn hear_answer(&mut self, now: Span) -> Result<(), Ending> {
-        let answer = Answer::decode(&self.heard());
+        let answer = OpenReply::decode(&self.heard());
         let answer = answer.map_err(|_| self.bond_failed(io::ErrorKind::InvalidData))?;
-        if let Some((Answer(server), len)) = answer {
+        if let Some((OpenReply(server), len)) = answer {
             self.stream.inbound.consume(now, len as u64);
             (self.server, self.life) = (server, Life::Relaying);
             if let Role::Connect { socks: true } = self.role {
@@ -358,8 +358,10 @@ impl Bonded {
     }
 
     fn hear_call(&mut self, now: Span) -> Result<Option<Target>, Ending> {
-        let call = Call::decode(&self.heard());
-        let Some((Call { client, to }, len)) = call.map_err(|_| self.bond_failed(io::ErrorKind::InvalidData))? else { return Ok(None) };
+        let call = OpenRequest::decode(&self.heard());
+        let Some((OpenRequest { client, target: to }, len)) = call.map_err(|_| self.bond_failed(io::ErrorKind::InvalidData))? else {
+            return Ok(None);
+        };
         self.stream.inbound.consume(now, len as u64);
         (self.client, self.life) = (client, Life::Dialling);
         Ok(Some(to))
@@ -415,7 +417,7 @@ impl Bonded {
         let Some(plain) = self.plain.as_ref().filter(|_| self.life == Life::Relaying) else { return Ok(false) };
         let mut given = 0;
         while self.writable {
-            if self.preface.is_empty() && self.stream.inbound.ready() == 0 {
+            if self.preface.is_empty() && self.stream.inbound.readable_bytes() == 0 {
                 break;
             }
             if given >= TURN_BYTES {
@@ -450,14 +452,14 @@ impl Bonded {
     /// Passes the stream's end on to the plain leg, and says so when all was delivered.
     fn pass_end(&mut self) -> Result<(), Ending> {
         self.tick = None;
-        if !self.stream.inbound.is_read() || !self.preface.is_empty() || self.life != Life::Relaying {
+        if !self.stream.inbound.is_fully_read() || !self.preface.is_empty() || self.life != Life::Relaying {
             return Ok(());
         }
         let Some(plain) = &self.plain else { return Ok(()) };
         if !self.passed {
             let hung_up = || sys::has_hung_up(plain).map_err(|why| self.failed(&why));
             let has_ended = self.ended || self.hung_up || hung_up()?;
-            let waits = has_ended && !self.stream.outbound.is_done();
+            let waits = has_ended && !self.stream.outbound.is_delivered();
             if !waits {
                 if let Err(why) = plain.shutdown(Shutdown::Write)
                     && why.kind() != io::ErrorKind::NotConnected
@@ -473,7 +475,7 @@ impl Bonded {
             let unacknowledged = sys::unacknowledged(plain).map_err(|why| self.failed(&why))?;
             self.delivered = unacknowledged == 0;
             if self.delivered {
-                self.stream.inbound.deliver();
+                self.stream.inbound.mark_delivered();
             } else {
                 self.look_again(unacknowledged);
             }
@@ -483,7 +485,7 @@ impl Bonded {
 
     /// Whether all is done: a last FIN that nobody waits for is the kernel's business.
     fn is_over(&mut self) -> Result<bool, Ending> {
-        if !(self.passed && self.delivered && self.ended && self.stream.outbound.is_done()) {
+        if !(self.passed && self.delivered && self.ended && self.stream.outbound.is_delivered()) {
             return Ok(false);
         }
         let Some(plain) = &self.plain else { return Ok(true) };
@@ -515,7 +517,7 @@ impl Bonded {
         if let (Role::Connect { socks: true }, Life::Calling, Some(plain)) = (self.role, self.life, &self.plain) {
             refuse_socks(plain, ending);
         }
-        let last = if ending == Ending::Finished { Frame::Done } else { Frame::Reset(why(ending) as u8) };
+        let last = if ending == Ending::Finished { Frame::Delivered } else { Frame::Reset(why(ending) as u8) };
         self.stream.part(Some(&last))
     }
 

@@ -4,7 +4,10 @@ use super::{
     channel::Channel,
     haul::{self, Incoming, Load, Parcel},
 };
-use bond::{BadFrame, Breach, Buffer, ConnId, Frame, Header, Inbound, Look, NoMemory, Piece, Reader, Room, Step, StreamError};
+use bond::{
+    BadFrame, Decoded, Frame, FrameHeader, FrameReader, Inbound, NoMemory, PathId, PathSample, Piece, Placement, ProtocolViolation,
+    StreamBuffer, StreamError,
+};
 use intercept::sys::{self, TcpInfo};
 use rustix::io::Errno;
 use std::{
@@ -31,7 +34,7 @@ const PARTS: usize = 24;
 /// without a header.
 #[derive(Debug)]
 struct Said {
-    header: Option<Header>,
+    header: Option<FrameHeader>,
     offset: u64,
     len: usize,
     parcel: Option<Parcel>,
@@ -55,7 +58,7 @@ pub(super) enum Lost {
     #[error(transparent)]
     BadFrame(#[from] BadFrame),
     #[error(transparent)]
-    Breach(#[from] Breach),
+    Violation(#[from] ProtocolViolation),
     /// The stream, not the connection, cannot go on.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
@@ -64,7 +67,7 @@ pub(super) enum Lost {
 impl From<StreamError> for Lost {
     fn from(why: StreamError) -> Lost {
         match why {
-            StreamError::Breach(why) => why.into(),
+            StreamError::Violation(why) => why.into(),
             StreamError::NoMemory(why) => why.into(),
         }
     }
@@ -93,7 +96,7 @@ pub(super) struct Member {
     pub(super) readable: bool,
     /// The other end has closed it: what there is to read is all there will be.
     pub(super) hung_up: bool,
-    reader: Reader,
+    reader: FrameReader,
     /// Of its pieces, all or some, no byte is copied.
     brings_parcels: bool,
     out: VecDeque<Said>,
@@ -120,7 +123,7 @@ impl Member {
             window,
             readable: true,
             hung_up: false,
-            reader: Reader::default(),
+            reader: FrameReader::default(),
             brings_parcels: false,
             out: VecDeque::new(),
             gone: 0,
@@ -133,7 +136,7 @@ impl Member {
     }
 
     /// What the scheduler is to know of it.
-    pub(super) fn look(&mut self) -> Look {
+    pub(super) fn look(&mut self) -> PathSample {
         self.info = sys::tcp_info(&self.channel).unwrap_or_default();
         let info = &self.info;
         let us = |us: u32| Span(u64::from(us) * 1000);
@@ -143,7 +146,7 @@ impl Member {
         let rtt = if delivered < JUDGED { info.rtt_us.min(info.min_rtt_us) } else { info.rtt_us };
         // The timeout as it is, not as it has become by being waited for in vain.
         let rto = us(info.rto_us >> info.backoff.min(16)).max(us(info.rtt_us));
-        Look { delivered, unsent: unsent + self.waiting(), window, srtt: us(rtt), rto, mends: info.ca_state >= RECOVERY }
+        PathSample { delivered, unsent: unsent + self.waiting(), window, srtt: us(rtt), rto, in_recovery: info.ca_state >= RECOVERY }
     }
 
     /// What waits in this process's own hands, bytes.
@@ -178,14 +181,14 @@ impl Member {
         self.push_load(None, offset, load);
     }
 
-    fn push_load(&mut self, header: Option<Header>, offset: u64, load: Load) {
+    fn push_load(&mut self, header: Option<FrameHeader>, offset: u64, load: Load) {
         match load {
             Load::Buffer(len) => self.push(header, offset, len as usize, None),
             Load::Parcel(parcel) => self.push(header, offset, parcel.len(), Some(parcel)),
         }
     }
 
-    fn push(&mut self, header: Option<Header>, offset: u64, len: usize, parcel: Option<Parcel>) {
+    fn push(&mut self, header: Option<FrameHeader>, offset: u64, len: usize, parcel: Option<Parcel>) {
         let said = Said { header, offset, len, parcel };
         self.own += said.header().len() + len;
         self.out.push_back(said);
@@ -196,7 +199,7 @@ impl Member {
     }
 
     /// Sends what it can, the bytes of pieces out of `buffer`; false: it has to wait before it can send more.
-    pub(super) fn send(&mut self, buffer: &Buffer) -> Result<bool, Lost> {
+    pub(super) fn send(&mut self, buffer: &StreamBuffer) -> Result<bool, Lost> {
         match self.channel.flush() {
             Ok(()) => {}
             Err(Errno::AGAIN) => return Ok(false),
@@ -218,7 +221,7 @@ impl Member {
     }
 
     /// Sends what is to be said from the first on, up to a parcel and its header.
-    fn send_parts(&mut self, buffer: &Buffer) -> Result<usize, Errno> {
+    fn send_parts(&mut self, buffer: &StreamBuffer) -> Result<usize, Errno> {
         let mut parts = [IoSlice::new(&[]); PARTS];
         let (mut count, mut skip, mut more) = (0, self.gone, false);
         for said in &self.out {
@@ -258,7 +261,7 @@ impl Member {
 
     /// What must still go after it was begun, bytes out of `buffer`; what was not begun is forgotten.
     /// After an error nothing more may be sent: it would be taken for the rest of what was begun.
-    pub(super) fn begun(&mut self, buffer: &Buffer) -> Result<Vec<u8>, Errno> {
+    pub(super) fn begun(&mut self, buffer: &StreamBuffer) -> Result<Vec<u8>, Errno> {
         let (out, mut gone) = (std::mem::take(&mut self.out), std::mem::take(&mut self.gone));
         self.own = 0;
         let mut all = Vec::new();
@@ -283,7 +286,7 @@ impl Member {
     pub(super) fn receive(
         &mut self,
         now: Span,
-        conn: ConnId,
+        conn: PathId,
         inbound: &mut Inbound,
         mut incoming: Option<&mut Incoming>,
         scratch: &mut [u8],
@@ -297,23 +300,23 @@ impl Member {
             if let (Some((offset, left)), Some(incoming)) = (self.reader.payload(), incoming.as_deref_mut())
                 && let Some(count) = incoming.take(&self.channel, offset, left, inbound)?
             {
-                self.reader.took(count as u64);
+                self.reader.consume_payload(count as u64);
                 self.received += count as u64;
-                inbound.came(now, conn, offset, count as u64)?;
+                inbound.on_payload(now, conn, offset, count as u64)?;
                 self.clamp_again()?;
                 (read, self.brings_parcels) = (read + count, true);
                 continue;
             }
             let mut spill = [0; SPILL];
             // Behind what was not copied there may be more of that, of which no more than the header is to be copied.
-            let (spilled, behind) = if self.brings_parcels { (Header::PIECE, Header::PIECE) } else { (SPILL, BEHIND) };
+            let (spilled, behind) = if self.brings_parcels { (FrameHeader::PIECE_LEN, FrameHeader::PIECE_LEN) } else { (SPILL, BEHIND) };
             let (mut direct, mut room) = (0, spilled);
             let received = match self.reader.payload() {
                 Some((offset, left)) => {
                     // Right to where it belongs, and with it the next header.
-                    let place = match inbound.room(offset, left)? {
-                        Room::Into(place) => place,
-                        Room::Skip(len) => {
+                    let place = match inbound.placement(offset, left)? {
+                        Placement::Into(place) => place,
+                        Placement::Skip(len) => {
                             let len = scratch.len().min(len as usize);
                             &mut scratch[..len]
                         }
@@ -338,9 +341,9 @@ impl Member {
             self.clamp_again()?;
             let in_place = count.min(direct);
             if let Some((offset, _)) = self.reader.payload().filter(|_| in_place > 0) {
-                self.reader.took(in_place as u64);
+                self.reader.consume_payload(in_place as u64);
                 self.received += in_place as u64;
-                inbound.came(now, conn, offset, in_place as u64)?;
+                inbound.on_payload(now, conn, offset, in_place as u64)?;
             }
             self.interpret(now, conn, &spill[..count - in_place], inbound, &mut hear)?;
             // A socket that gave less than was asked for has no more, and will tell when it has.
@@ -360,7 +363,7 @@ impl Member {
     fn interpret(
         &mut self,
         now: Span,
-        conn: ConnId,
+        conn: PathId,
         mut bytes: &[u8],
         inbound: &mut Inbound,
         hear: &mut impl FnMut(&mut Inbound, Frame) -> Result<(), Lost>,
@@ -369,16 +372,16 @@ impl Member {
             let (used, step) = self.reader.read(bytes)?;
             bytes = &bytes[used..];
             match step {
-                Step::More => {}
-                Step::Said(Frame::Piece { offset, len }) => {
-                    inbound.begin(offset, len)?;
+                Decoded::Incomplete => {}
+                Decoded::Frame(Frame::Piece { offset, len }) => {
+                    inbound.begin_piece(offset, len)?;
                     self.brings_parcels &= len >= haul::LEAST as u64;
                 }
-                Step::Said(frame) => hear(inbound, frame)?,
-                Step::Payload { offset, left } => {
+                Decoded::Frame(frame) => hear(inbound, frame)?,
+                Decoded::Payload { offset, left } => {
                     let here = bytes.len().min(left as usize);
-                    inbound.take(now, conn, offset, &bytes[..here])?;
-                    self.reader.took(here as u64);
+                    inbound.receive(now, conn, offset, &bytes[..here])?;
+                    self.reader.consume_payload(here as u64);
                     self.received += here as u64;
                     bytes = &bytes[here..];
                 }
@@ -414,7 +417,7 @@ mod tests {
         let header = Frame::Piece { offset: 0, len: LEN as u64 }.header();
         // It is left when only its beginning, in a parcel, has gone, and when some of what follows in the buffer has.
         for enough in [1, LEN / 2 + 10_000] {
-            let (mut buffer, mut outgoing) = (Buffer::new(1 << 20), Outgoing::new(Pipes::new(8)));
+            let (mut buffer, mut outgoing) = (StreamBuffer::new(1 << 20), Outgoing::new(Pipes::new(8)));
             let (mut client, plain) = pair(1 << 20);
             client.write_all(&payload[..LEN / 2]).unwrap();
             while sys::received(&plain) < LEN / 2 {
@@ -427,12 +430,12 @@ mod tests {
             sys::force_send_buffer(&near, 8 * 1024).unwrap();
             near.set_nonblocking(true).unwrap();
             let mut member = Member::new(Channel::Clear(Socket::from(near.try_clone().unwrap())), 0, 0, None);
-            let piece = Piece { conn: ConnId(0), offset: 0, len: LEN as u64, again: false };
+            let piece = Piece { path: PathId(0), offset: 0, len: LEN as u64, is_duplicate: false };
             let (first, second) = [0, LEN as u64 / 2].map(|at| outgoing.give(at, LEN as u64 - at, 0, &mut buffer).unwrap()).into();
             assert!(matches!((&first, &second), (Load::Parcel(_), Load::Buffer(_))), "{first:?} {second:?}");
             member.carry(&piece, first);
             member.carry_on(LEN as u64 / 2, second);
-            member.say(&Frame::Done);
+            member.say(&Frame::Delivered);
 
             let (mut heard, mut part) = (Vec::new(), [0; 4096]);
             far.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

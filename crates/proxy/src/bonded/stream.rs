@@ -4,7 +4,7 @@ use super::{
     haul::{self, Incoming, Load, Outgoing, Pipes},
     member::{Lost, Member},
 };
-use bond::{Buffer, ConnId, Frame, Inbound, NoMemory, Outbound, Piece, Scheduler, Seen, Settings, StreamError};
+use bond::{BondSettings, Frame, Inbound, NoMemory, Outbound, PathId, PathStats, Piece, Scheduler, StreamBuffer, StreamError};
 use rustix::{
     fd::AsFd,
     io::Errno,
@@ -22,7 +22,7 @@ pub(super) struct Stream {
     pub(super) outbound: Outbound,
     pub(super) inbound: Inbound,
     /// What the other end has not acknowledged, or was not sent, where it is not in parcels, and how far all of it goes.
-    buffer: Buffer,
+    buffer: StreamBuffer,
     written: u64,
     /// Absent where bytes have to be looked at, or go over each connection.
     outgoing: Option<Outgoing>,
@@ -68,11 +68,11 @@ pub(super) struct Turn {
 
 impl Stream {
     /// Of a window at each end. Where what it carries need not be looked at it carries it in `pipes`.
-    pub(super) fn new(settings: Settings, window: usize, theirs: u64, pipes: Option<Pipes>) -> Self {
+    pub(super) fn new(settings: BondSettings, window: usize, theirs: u64, pipes: Option<Pipes>) -> Self {
         Stream {
             outbound: Outbound::new(settings, theirs),
             inbound: Inbound::new(window),
-            buffer: Buffer::new(window),
+            buffer: StreamBuffer::new(window),
             written: 0,
             outgoing: pipes.clone().filter(|_| settings.scheduler != Scheduler::Redundant).map(Outgoing::new),
             incoming: pipes.map(Incoming::new),
@@ -84,10 +84,10 @@ impl Stream {
     }
 
     /// Takes a connection in; what it is to say first is said already.
-    pub(super) fn add(&mut self, now: Span, mut member: Member, tier: u8) -> ConnId {
-        let conn = self.outbound.add(now, tier);
-        self.inbound.add(conn);
-        self.outbound.look(now, conn, member.look());
+    pub(super) fn add(&mut self, now: Span, mut member: Member, tier: u8) -> PathId {
+        let conn = self.outbound.add_path(now, tier);
+        self.inbound.add_path(conn);
+        self.outbound.update_path(now, conn, member.look());
         if self.members.len() <= conn.0 {
             self.members.resize_with(conn.0 + 1, || None);
         }
@@ -96,12 +96,12 @@ impl Stream {
     }
 
     /// Gives a connection up.
-    pub(super) fn lose(&mut self, conn: ConnId) -> Option<Member> {
+    pub(super) fn lose(&mut self, conn: PathId) -> Option<Member> {
         let mut member = self.members.get_mut(conn.0).and_then(Option::take)?;
         member.look();
-        let sent = self.outbound.seen(conn).map_or(0, |seen| seen.given);
-        self.outbound.lose(conn);
-        self.inbound.lose(conn);
+        let sent = self.outbound.path_stats(conn).map_or(0, |stats| stats.assigned);
+        self.outbound.remove_path(conn);
+        self.inbound.remove_path(conn);
         let place = match self.past.iter().position(|(network, _)| *network == member.network) {
             Some(place) => place,
             None => {
@@ -123,8 +123,8 @@ impl Stream {
         self.lose(conn)
     }
 
-    pub(super) fn members(&self) -> impl Iterator<Item = (ConnId, &Member)> {
-        self.members.iter().enumerate().filter_map(|(index, member)| Some((ConnId(index), member.as_ref()?)))
+    pub(super) fn members(&self) -> impl Iterator<Item = (PathId, &Member)> {
+        self.members.iter().enumerate().filter_map(|(index, member)| Some((PathId(index), member.as_ref()?)))
     }
 
     pub(super) fn member(&mut self, entry: usize) -> Option<&mut Member> {
@@ -136,8 +136,8 @@ impl Stream {
         &self.past
     }
 
-    pub(super) fn seen(&self, conn: ConnId) -> Option<Seen> {
-        self.outbound.seen(conn)
+    pub(super) fn seen(&self, conn: PathId) -> Option<PathStats> {
+        self.outbound.path_stats(conn)
     }
 
     /// How many bytes it takes now.
@@ -148,14 +148,14 @@ impl Stream {
     /// Whether it had better take more now.
     pub(super) fn wants(&self) -> bool {
         let room = self.room();
-        room > 0 && self.outbound.wants(room)
+        room > 0 && self.outbound.wants_data(room)
     }
 
     /// Takes what the plain leg has sent, as far as there is room in one place.
     pub(super) fn take(&mut self, plain: impl AsFd) -> Result<Taken, Errno> {
         let room = self.room();
         // Slow streams have short pieces, and leave the pipes to others.
-        if self.outbound.piece() >= haul::LEAST as u64
+        if self.outbound.max_piece() >= haul::LEAST as u64
             && let Some(outgoing) = &mut self.outgoing
             && let Some(count) = outgoing.take(&plain, self.written, room, &mut self.buffer)?
         {
@@ -176,11 +176,11 @@ impl Stream {
     /// Gives the plain leg some of what has come, after what is left of its preface, and tells how much of the stream that was.
     pub(super) fn give(&mut self, now: Span, plain: impl AsFd, preface: &mut Vec<u8>) -> Result<usize, Errno> {
         let until = self.incoming.as_ref().and_then(Incoming::first);
-        let here = until.map_or(u64::MAX, |until| until - self.inbound.first());
+        let here = until.map_or(u64::MAX, |until| until - self.inbound.read_offset());
         let given = match &mut self.incoming {
             Some(incoming) if here == 0 && preface.is_empty() => incoming.pour(plain)?,
             _ => {
-                let more = if here < self.inbound.ready() { SendFlags::MORE } else { SendFlags::empty() };
+                let more = if here < self.inbound.readable_bytes() { SendFlags::MORE } else { SendFlags::empty() };
                 let mut parts = [IoSlice::new(&[]); PARTS];
                 let said = iter::once(&**preface).chain(self.inbound.readable(here));
                 let count = parts.iter_mut().zip(said).map(|(part, said)| *part = IoSlice::new(said)).count();
@@ -216,23 +216,23 @@ impl Stream {
     pub(super) fn hear(&mut self, now: Span, relays: bool, scratch: &mut [u8], turn: &mut Turn) -> Result<(), StreamError> {
         for index in 0..self.members.len() {
             let Some(member) = self.members[index].as_mut().filter(|member| member.readable) else { continue };
-            let (conn, outbound, reset) = (ConnId(index), &mut self.outbound, &mut self.reset);
-            let before = self.inbound.waiting().0;
+            let (conn, outbound, reset) = (PathId(index), &mut self.outbound, &mut self.reset);
+            let before = self.inbound.next_offset();
             let incoming = self.incoming.as_mut().filter(|_| relays);
             let heard = member.receive(now, conn, &mut self.inbound, incoming, scratch, |inbound, frame| {
                 match frame {
-                    Frame::End(end) => inbound.end(end)?,
-                    Frame::Ack { got, next, limit } => {
-                        outbound.receipt(now, conn, got)?;
-                        outbound.acknowledge(next, limit)?;
+                    Frame::End(end) => inbound.on_end(end)?,
+                    Frame::Ack { path_received, acked, limit } => {
+                        outbound.on_receipt(now, conn, path_received)?;
+                        outbound.on_acked(acked, limit)?;
                     }
-                    Frame::Done => outbound.delivered()?,
+                    Frame::Delivered => outbound.on_delivered()?,
                     Frame::Reset(why) => *reset = Some(why),
                     Frame::Piece { .. } | Frame::Join { .. } => return Err(Lost::Failed(Errno::PROTO)),
                 }
                 Ok(())
             });
-            let (next, waiting) = self.inbound.waiting();
+            let (next, waiting) = (self.inbound.next_offset(), self.inbound.out_of_order_bytes());
             if let Some(since) = self.waits_since.filter(|_| next > before) {
                 // The others waited for this one.
                 member.waited += now - since;
@@ -241,7 +241,7 @@ impl Stream {
             self.waits_since = if waiting > 0 { self.waits_since.or(Some(now)) } else { None };
             match heard {
                 Ok(done) => turn.again |= !done,
-                Err(Lost::Breach(why)) => return Err(why.into()),
+                Err(Lost::Violation(why)) => return Err(why.into()),
                 Err(Lost::NoMemory(why)) => return Err(why.into()),
                 Err(why) => turn.lost.extend(self.lose(conn).map(|member| (member, why))),
             }
@@ -254,24 +254,24 @@ impl Stream {
     /// Shares out what there is to send, and says what there is to say.
     /// An error means that the stream must end.
     pub(super) fn say(&mut self, now: Span, turn: &mut Turn) -> Result<(), Errno> {
-        if self.outbound.waits() {
+        if self.outbound.awaits_acks() {
             for (index, member) in self.members.iter_mut().enumerate() {
                 if let Some(member) = member {
-                    self.outbound.look(now, ConnId(index), member.look());
+                    self.outbound.update_path(now, PathId(index), member.look());
                 }
             }
-            self.outbound.check(now);
-            while let Some(piece) = self.outbound.give(now) {
+            self.outbound.handle_timeout(now);
+            while let Some(piece) = self.outbound.next_piece(now) {
                 self.carry(&piece)?;
             }
         }
         for index in 0..self.members.len() {
             let Some(member) = &mut self.members[index] else { continue };
-            let conn = ConnId(index);
-            if let Some(end) = self.outbound.end_to_tell(conn) {
+            let conn = PathId(index);
+            if let Some(end) = self.outbound.end_to_announce(conn) {
                 member.say(&Frame::End(end));
             }
-            if let Some(frame) = self.inbound.say(now, conn) {
+            if let Some(frame) = self.inbound.next_frame(now, conn) {
                 member.say(&frame);
             }
             if !member.has_something_to_say() {
@@ -281,11 +281,11 @@ impl Stream {
                 turn.lost.extend(self.lose(conn).map(|member| (member, why)));
             }
         }
-        if self.outbound.left() > 0 {
+        if self.outbound.unassigned() > 0 {
             for (index, member) in self.members.iter_mut().enumerate() {
                 let Some(member) = member else { continue };
-                let (conn, queue) = (ConnId(index), self.outbound.queue(ConnId(index)));
-                if self.outbound.seen(conn).is_some_and(|seen| seen.look.unsent >= queue) {
+                let (conn, queue) = (PathId(index), self.outbound.queue_limit(PathId(index)));
+                if self.outbound.path_stats(conn).is_some_and(|stats| stats.sample.unsent >= queue) {
                     member.wake_below(queue);
                     turn.rearm.push(member.entry);
                 }
@@ -296,12 +296,12 @@ impl Stream {
 
     /// Gives a connection a piece.
     fn carry(&mut self, piece: &Piece) -> Result<(), Errno> {
-        let Some(member) = self.members.get_mut(piece.conn.0).and_then(Option::as_mut) else { return Ok(()) };
+        let Some(member) = self.members.get_mut(piece.path.0).and_then(Option::as_mut) else { return Ok(()) };
         let (Some(outgoing), acked) = (&mut self.outgoing, self.outbound.acked()) else {
             member.carry(piece, Load::Buffer(piece.len));
             return Ok(());
         };
-        if piece.again {
+        if piece.is_duplicate {
             outgoing.copy(piece.offset, piece.len, acked, &mut self.buffer)?;
             member.carry(piece, Load::Buffer(piece.len));
             return Ok(());
@@ -318,14 +318,14 @@ impl Stream {
 
     /// When something is to be done, if nothing happens before.
     pub(super) fn wakes(&self, now: Span) -> Option<Span> {
-        [self.outbound.next_check(now), self.inbound.next_say()].into_iter().flatten().min()
+        [self.outbound.next_timeout(now), self.inbound.next_timeout()].into_iter().flatten().min()
     }
 
     /// It is over: each connection, and what must still go over it, `last` after what was begun.
     pub(super) fn part(&mut self, last: Option<&Frame>) -> Vec<(Member, Vec<u8>)> {
         let mut parted = Vec::new();
         for index in 0..self.members.len() {
-            let Some(mut member) = self.lose(ConnId(index)) else { continue };
+            let Some(mut member) = self.lose(PathId(index)) else { continue };
             let bytes = member.begun(&self.buffer).map(|mut bytes| {
                 last.iter().for_each(|frame| bytes.extend_from_slice(&frame.header()));
                 bytes
@@ -347,8 +347,8 @@ impl Stream {
     /// An idle stream keeps no memory that it has no bytes in.
     pub(super) fn forget(&mut self) {
         if self.unacknowledged() == 0 {
-            self.buffer.forget();
+            self.buffer.release_memory();
         }
-        self.inbound.forget();
+        self.inbound.release_memory();
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     resolver::{Answer, Question},
     worker::Worker,
 };
-use bond::{Call, Frame, NoMemory, Target};
+use bond::{Frame, NoMemory, OpenRequest, Target};
 use intercept::{
     canonical,
     leg::{self, Call as Dial},
@@ -42,7 +42,7 @@ impl Bonds {
         // Until the other end says what its window is, it is taken for no larger than the least.
         let theirs = self.networks.window().unwrap_or(BondConfig::LEAST_WINDOW.0 as u32);
         let stream = self.stream_over(theirs);
-        let call = Call { client, to };
+        let call = OpenRequest { client, target: to };
         let bonded =
             Bonded::call(near, &call, [&preface, &heard], id, stream, profile, self.now).map_err(|NoMemory| (Ending::NoRoom, None))?;
         let bonded = bonded.with_shares(self.shares()).with_socks(socks);
@@ -102,7 +102,7 @@ impl Bonds {
         member.say(&Frame::Join { stream: bonded.id, known: bonded.known, network: network as u8, tier });
         // One that has been silent: this one takes its place.
         let old = bonded.stream.lose_over(network as u8);
-        let _ = bonded.stream.outbound.acknowledge(0, window.into());
+        let _ = bonded.stream.outbound.on_acked(0, window.into());
         bonded.stream.add(time, member, tier);
         bonded.alone = None;
         old.into_iter().for_each(|old| self.drop_entry(old.entry));
@@ -177,7 +177,7 @@ impl Bonds {
         let now = self.now;
         let Some(bonded) = self.streams[slot].as_mut() else { return };
         bonded.note_loss(why, now);
-        if let (Role::Connect { .. }, false) = (bonded.role, self.draining && bonded.stream.outbound.is_done()) {
+        if let (Role::Connect { .. }, false) = (bonded.role, self.draining && bonded.stream.outbound.is_delivered()) {
             tracing::debug!(network = self.networks.name(network), "a connection of a stream is lost: {why}");
             self.want(network, slot);
         }

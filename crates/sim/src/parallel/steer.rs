@@ -8,7 +8,7 @@ use crate::{
     sender::Sender,
     timers::{Key, NEVER, What},
 };
-use bond::{ConnId, Header, Look, Order, Outbound};
+use bond::{FrameHeader, Outbound, PathId, PathSample, Resequencer};
 use scenario::Scenario;
 use std::collections::VecDeque;
 use units::Span;
@@ -16,7 +16,7 @@ use units::Span;
 /// The most networks of a bond.
 const MOST: usize = Scenario::MOST_NETWORKS;
 
-const HEADER: u64 = Header::PIECE as u64;
+const HEADER: u64 = FrameHeader::PIECE_LEN as u64;
 
 /// Pieces in the order in which a connection carries them, headers and all.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ impl Carried {
 /// A connection of it.
 #[derive(Debug, Default)]
 struct Lane {
-    id: Option<ConnId>,
+    id: Option<PathId>,
     /// What was written to it, with headers.
     written: u64,
     /// What comes out of it, and what is acknowledged of it.
@@ -74,49 +74,49 @@ pub(super) struct Writes {
 #[derive(Debug)]
 pub(super) struct Steered {
     out: Outbound,
-    order: Order,
+    order: Resequencer,
     lanes: [Lane; MOST],
 }
 
 impl Steered {
     /// So many bytes, to an end that has room for all of them.
-    pub(super) fn new(bytes: u64, settings: bond::Settings) -> Self {
+    pub(super) fn new(bytes: u64, settings: bond::BondSettings) -> Self {
         let mut out = Outbound::new(settings, u64::MAX);
         out.offer(bytes);
         out.close();
-        Steered { out, order: Order::new(usize::MAX), lanes: Default::default() }
+        Steered { out, order: Resequencer::new(usize::MAX), lanes: Default::default() }
     }
 
     /// A connection is there.
     pub(super) fn up(&mut self, now: u64, connection: usize) {
-        self.lanes[connection].id = Some(self.out.add(Span(now), connection as u8));
+        self.lanes[connection].id = Some(self.out.add_path(Span(now), connection as u8));
     }
 
     /// A connection looks like this now.
-    pub(super) fn look(&mut self, now: u64, connection: usize, look: Look) {
+    pub(super) fn look(&mut self, now: u64, connection: usize, look: PathSample) {
         let lane = &mut self.lanes[connection];
         let Some(id) = lane.id else { return };
         lane.acknowledged.advance(look.delivered, |_, _| ());
-        let said = self.out.receipt(Span(now), id, lane.acknowledged.payload).and(self.out.acknowledge(self.order.next(), u64::MAX));
+        let said = self.out.on_receipt(Span(now), id, lane.acknowledged.payload).and(self.out.on_acked(self.order.next_offset(), u64::MAX));
         debug_assert_eq!(said, Ok(()), "both ends keep the rules");
-        self.out.look(Span(now), id, look);
+        self.out.update_path(Span(now), id, look);
     }
 
     /// Who is to write what; none: nobody now.
     pub(super) fn give(&mut self, now: u64) -> Option<Writes> {
-        self.out.check(Span(now));
-        let piece = self.out.give(Span(now))?;
-        let connection = self.lanes.iter().position(|lane| lane.id == Some(piece.conn))?;
+        self.out.handle_timeout(Span(now));
+        let piece = self.out.next_piece(Span(now))?;
+        let connection = self.lanes.iter().position(|lane| lane.id == Some(piece.path))?;
         let lane = &mut self.lanes[connection];
         lane.coming.pieces.push_back((piece.offset, piece.len));
         lane.acknowledged.pieces.push_back((piece.offset, piece.len));
         lane.written += HEADER + piece.len;
-        Some(Writes { connection, end: lane.written, last: self.out.left() == 0 })
+        Some(Writes { connection, end: lane.written, last: self.out.unassigned() == 0 })
     }
 
     /// When to ask again, if nothing happens before.
     pub(super) fn next_check(&self, now: u64) -> u64 {
-        self.out.next_check(Span(now)).map_or(NEVER, |at| at.0.max(now + 1))
+        self.out.next_timeout(Span(now)).map_or(NEVER, |at| at.0.max(now + 1))
     }
 
     /// A connection has delivered all up to `came` of what it carries; how many bytes of the transfer that are new.
@@ -128,12 +128,12 @@ impl Steered {
 
     /// How much can be read.
     pub(super) fn read(&self) -> u64 {
-        self.order.next()
+        self.order.next_offset()
     }
 
     /// The most that waited for its turn.
     pub(super) fn most_held(&self) -> u64 {
-        self.order.held().1
+        self.order.max_out_of_order_bytes()
     }
 }
 
@@ -162,14 +162,14 @@ impl World<'_> {
 }
 
 /// What a bond sees of a connection.
-fn look(sender: &Sender) -> bond::Look {
-    bond::Look {
+fn look(sender: &Sender) -> bond::PathSample {
+    bond::PathSample {
         delivered: sender.una,
         unsent: sender.unsent(),
         window: sender.window(),
         srtt: Span(u64::from(sender.rtt.smoothed()) * 1000),
         rto: Span(sender.rtt.rto() * 1000),
-        mends: sender.mends(),
+        in_recovery: sender.mends(),
     }
 }
 
