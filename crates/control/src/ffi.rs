@@ -1,4 +1,4 @@
-//! The border to C: the structs of `c/intf.h` and the table of `c/native.c`.
+//! Foreign-function interface: the structs of `c/intf.h` and the table of `c/native.c`.
 #![allow(unsafe_code)]
 
 use crate::STATE_WORDS;
@@ -7,214 +7,218 @@ use std::{
     ptr, slice,
 };
 
-/// One connection (`struct td_flow`). Windows are segments, rates payload bytes/s.
+/// A flow as the controller sees it (`struct td_flow`). Windows are in segments, rates in payload
+/// bytes/s.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Flow {
+pub struct FlowState {
     /// Payload of a full segment, bytes.
     pub mss: u32,
-    /// Smoothed RTT, µs; 0: none was measured yet.
+    /// Smoothed RTT, µs; 0: not measured yet.
     pub srtt_us: u32,
-    /// Least RTT as TCP remembers it, µs; 0: none was measured yet.
+    /// TCP's windowed minimum RTT, µs; 0: not measured yet.
     pub min_rtt_us: u32,
-    /// Segments sent that are neither acknowledged nor SACKed nor counted lost.
+    /// Segments sent and neither acknowledged, SACKed nor marked lost.
     pub in_flight: u32,
-    /// Sequence number of the first byte that is not acknowledged.
+    /// SND.UNA: the first unacknowledged sequence number.
     pub una: u32,
-    /// Sequence number of the next byte that was never sent.
+    /// SND.NXT: the next sequence number to send.
     pub nxt: u32,
-    /// Bytes that wait in the socket to be sent for the first time.
+    /// Bytes in the socket that were never sent.
     pub unsent: u32,
-    /// Bytes that the receiver lets be in flight.
+    /// The receiver's window, bytes.
     pub snd_wnd: u32,
-    /// cwnd before the last reduction.
+    /// cwnd before the last reduction, segments.
     pub prior_cwnd: u32,
-    /// Of its share; 0 counts as 1.
+    /// Weight of its share of the capacity; 0 counts as 1.
     pub weight: u32,
-    /// Bytes of the IP and TCP headers of a segment.
+    /// IP and TCP headers of a segment, bytes.
     pub header: u32,
-    /// Nothing.
+    /// Padding.
     pub reserved: u32,
-    /// Payload bytes sent so far, again or for the first time.
+    /// Payload bytes sent so far, retransmissions included.
     pub sent: u64,
-    /// What the controller decides: the window.
+    /// Decision: congestion window, segments.
     pub cwnd: u32,
-    /// What the controller decides: where slow start ends.
+    /// Decision: slow start threshold, segments.
     pub ssthresh: u32,
-    /// What the controller decides: payload bytes/s; 0: as TCP paces by itself.
+    /// Decision: pacing rate, payload bytes/s; 0: TCP's own pacing.
     pub pacing_rate: u64,
 }
 
-/// What kind of thing happened (`enum td_kind`).
+/// EventKind of an event (`enum td_event_kind`).
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Kind {
-    /// The flow begins, or takes this controller in mid-flight.
+pub enum EventKind {
+    /// The flow starts, or switches to this controller.
     #[default]
     Init,
-    /// An ACK delivered something or measured an RTT, whatever the state; before `Ack` of the same ACK.
+    /// An ACK delivered data or measured an RTT, in any state; comes before its `Ack`.
     Sample,
-    /// An ACK after which the window may grow; for controllers of the whole window: every ACK.
+    /// An ACK after which the window may grow; for controllers that own the window: every ACK.
     Ack,
-    /// A loss, or an echoed CE mark, begins a recovery.
+    /// A loss, or an ECN echo, starts a recovery: the controller sets ssthresh.
     Loss,
-    /// The retransmission timer fired; cwnd is TCP's to reset.
+    /// The retransmission timer expired: the controller sets ssthresh, TCP resets cwnd.
     Timeout,
-    /// Recovery is over.
+    /// The recovery has ended.
     Recovered,
-    /// The reduction was needless.
+    /// The reduction was spurious: the controller restores cwnd.
     Undo,
-    /// Data is sent when nothing was in flight.
+    /// Data is sent after nothing was in flight.
     Restart,
-    /// The flow ends, or takes another controller.
+    /// The flow ends, or switches to another controller.
     Close,
 }
 
-/// What happened (`struct td_event`).
+/// An event of a flow (`struct td_event`).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Event {
-    /// A clock that only goes forward, µs.
+    /// Monotonic time, µs.
     pub now_us: u64,
-    /// What kind of thing it is.
-    pub kind: Kind,
-    /// [`crate::LIMITED`], [`crate::ECHO`], [`crate::LAST`].
+    /// Its kind.
+    pub kind: EventKind,
+    /// [`crate::CWND_LIMITED`], [`crate::ECN_ECHO`], [`crate::NO_MORE_DATA`],
+    /// [`crate::DELAYED_ACK`].
     pub flags: u32,
-    /// Segments delivered by it, by acknowledgement or SACK.
+    /// Segments newly acknowledged or SACKed.
     pub acked: u32,
-    /// Of those: marked CE on their way, where the receiver tells.
+    /// Of those, segments with a CE mark, if the receiver reports it.
     pub marked: u32,
-    /// RTT that it measured, µs; 0: none.
+    /// RTT sample, µs; 0: none.
     pub rtt_us: u32,
-    /// Segments that it showed to be lost.
+    /// Segments newly marked lost.
     pub lost: u32,
 }
 
-/// One egress link, shared by its flows (`struct td_link`). Wire bytes, unless a name says otherwise.
+/// The record of one egress link, shared by its flows (`struct td_link`): its configuration, the
+/// monitor's measurements, and a part for each controller. Sizes are in wire bytes, rates in wire
+/// bytes/s, unless stated otherwise.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Link {
-    /// Configured: wire bytes/s; 0: not known, and controllers that need it behave as NewReno.
+pub struct LinkRecord {
+    /// Configured: capacity; 0: unknown, controllers that need it then behave as NewReno.
     pub capacity: u64,
-    /// Configured: wire bytes of a packet beside IP's.
+    /// Configured: link-layer overhead of a packet.
     pub overhead: u32,
-    /// Configured: 1: the queue before the bottleneck is this host's own.
+    /// Configured: 1 if the bottleneck queue is on this host.
     pub local: u32,
-    /// The monitor's: wire bytes that have left.
+    /// Measured: bytes that have left.
     pub egress: u64,
-    /// The monitor's: of those, not of flows under `share`.
+    /// Measured: of those, bytes of flows that do not use `share`.
     pub foreign: u64,
-    /// The monitor's: persistent queue, the least backlog lately.
+    /// Measured: persistent queue, the recent minimum of the backlog.
     pub queue: u64,
-    /// The monitor's: bytes that wait now.
+    /// Measured: bytes queued now.
     pub backlog: u64,
-    /// The monitor's: packets that found no room, where the queue is this host's own.
+    /// Measured: packets dropped at the queue on this host.
     pub drops: u64,
-    /// The monitor's: when it last looked, µs.
-    pub seen_us: u64,
-    /// XCP's part.
+    /// Measured: time of the last measurement, µs.
+    pub measured_us: u64,
+    /// The part of `xcp` and `xcp_known`.
     pub xcp: XcpPart,
-    /// VCP's, MLCP's and MPCP's part.
+    /// The part of `mpcp`.
     pub mpcp: MpcpPart,
-    /// Share's part.
+    /// The part of `share`.
     pub share: SharePart,
 }
 
-/// What XCP keeps of a link: the running control interval, and what the last one handed out.
+/// XCP's part of a link record: the current control interval, and the feedback of the last one.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct XcpPart {
-    /// When the running control interval began, µs; 0: none has.
+    /// Start of the current control interval, µs; 0: none.
     pub since_us: u64,
     egress0: u64,
     acked: u64,
     time: u64,
-    weighed: u64,
+    time_rtt: u64,
     last_acked: u64,
     last_time: u64,
-    /// F+: bytes that the last interval had to give.
+    /// F+: positive feedback of the last interval, bytes.
     pub give: u64,
-    /// F-: bytes that it had to take.
+    /// F-: negative feedback of the last interval, bytes.
     pub take: u64,
     give_left: u64,
     take_left: u64,
-    /// d, µs.
+    /// d, length of the control interval, µs.
     pub interval_us: u32,
     /// Window-limited flows, thousandths.
     pub flows_milli: u32,
-    begun: u64,
+    granted: u64,
     owed: u64,
-    left: u64,
-    /// Flows that have something to send.
+    freed: u64,
+    /// Flows with data to send.
     pub flows: u32,
     reserved: u32,
 }
 
-/// What the load-factor controllers keep of a link.
+/// The load-factor controllers' part of a link record.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MpcpPart {
     since_us: u64,
     egress0: u64,
-    /// sigma, thousandths.
+    /// Load factor sigma, thousandths.
     pub load_milli: u32,
     reserved: u32,
 }
 
-/// What `share` keeps of a link.
+/// The part of `share` in a link record.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SharePart {
-    /// Sum of the weights of the flows that take what they get.
+    /// Sum of the weights of greedy flows.
     pub weight: u64,
-    /// Sum of what the others want, payload bytes/s.
+    /// Sum of the demands of demand-limited flows, payload bytes/s.
     pub demand: u64,
     /// Rate of a greedy flow of weight 1, payload bytes/s.
     pub level: u64,
-    /// What the flows send together, payload bytes/s.
+    /// Rate of all flows together, payload bytes/s.
     pub committed: u64,
-    /// What was sent beyond what is there, payload bytes.
+    /// Payload bytes sent beyond the capacity.
     pub excess: u64,
-    settled_us: u64,
-    /// Traffic that is not these flows', wire bytes/s.
-    pub other: u64,
+    excess_us: u64,
+    /// Cross traffic, wire bytes/s.
+    pub cross_rate: u64,
     since_us: u64,
-    looked_us: u64,
+    measured_us: u64,
     foreign0: u64,
     delivered: u64,
     lost: u64,
-    least_delay_us: u32,
-    most_rtt_us: u32,
-    /// Flows that have something to send.
+    min_delay_us: u32,
+    max_base_rtt_us: u32,
+    /// Flows with data to send.
     pub flows: u32,
-    /// What is there over what was configured, 2⁻¹⁶.
+    /// Estimated over configured capacity, 2⁻¹⁶.
     pub scale: u32,
-    /// What of that is used, so that a queue goes away, 2⁻¹⁶.
+    /// Fraction of that in use while a queue drains, 2⁻¹⁶.
     pub drain: u32,
-    /// And what more or less keeps a trace of a queue, 2⁻¹⁶.
+    /// Factor that keeps a small queue, 2⁻¹⁶.
     pub trim: u32,
-    /// What is being done about a wrong capacity.
+    /// Phase of the capacity correction.
     pub phase: u32,
     epochs: u32,
-    calm: u32,
-    patience: u32,
-    hope: u32,
+    regrow_wait: u32,
+    test_wait: u32,
+    next_test_wait: u32,
     loss: u32,
     step: u32,
     reserved: u32,
 }
 
-type Step = unsafe extern "C" fn(*mut Flow, *mut u64, *mut Link, *const Event, *const u32);
+type StepFunction = unsafe extern "C" fn(*mut FlowState, *mut u64, *mut LinkRecord, *const Event, *const u32);
 
 /// `struct td_native`: an entry of the table of controllers.
 #[repr(C)]
 pub(crate) struct Native {
     name: *const c_char,
     text: *const c_char,
-    step: Step,
+    step: StepFunction,
     tunables: *const RawTunable,
     tunable_count: u32,
-    whole: u32,
+    owns_window: u32,
     wants: u32,
 }
 
@@ -248,12 +252,12 @@ impl Native {
         text(self.name)
     }
 
-    pub(crate) fn text(&self) -> &'static str {
+    pub(crate) fn description(&self) -> &'static str {
         text(self.text)
     }
 
-    pub(crate) fn whole(&self) -> bool {
-        self.whole != 0
+    pub(crate) fn owns_window(&self) -> bool {
+        self.owns_window != 0
     }
 
     pub(crate) fn wants(&self) -> u32 {
@@ -265,12 +269,23 @@ impl Native {
         unsafe { slice::from_raw_parts(self.tunables, self.tunable_count as usize) }
     }
 
-    /// Calls the controller; there must be a value for each tunable.
+    /// Calls the controller.
+    ///
+    /// # Panics
+    /// If there is not one value for each tunable.
     #[inline]
-    pub(crate) fn step(&self, flow: &mut Flow, words: &mut [u64; STATE_WORDS], link: Option<&mut Link>, event: &Event, tunables: &[u32]) {
+    pub(crate) fn step(
+        &self,
+        flow: &mut FlowState,
+        words: &mut [u64; STATE_WORDS],
+        link: Option<&mut LinkRecord>,
+        event: &Event,
+        tunables: &[u32],
+    ) {
         assert_eq!(tunables.len(), self.tunable_count as usize, "tunables of {}", self.name());
         let link = link.map_or(ptr::null_mut(), ptr::from_mut);
-        // SAFETY: the structs are laid out as in C (the test below), the state is as large as any, the tunables are as many.
+        // SAFETY: the structs have the layout of C (tested below), the state has the largest size,
+        // and each tunable has a value.
         unsafe { (self.step)(flow, words.as_mut_ptr(), link, event, tunables.as_ptr()) }
     }
 }
@@ -286,7 +301,7 @@ impl RawTunable {
 }
 
 fn text(text: *const c_char) -> &'static str {
-    // SAFETY: the tables' strings are literals.
+    // SAFETY: the strings of the tables are literals.
     unsafe { CStr::from_ptr(text) }.to_str().expect("the tables are ASCII")
 }
 
@@ -296,24 +311,24 @@ mod tests {
     use std::mem::{offset_of, size_of};
 
     #[test]
-    fn the_structs_are_laid_out_as_in_c() {
+    fn structs_have_the_same_layout_as_in_c() {
         // SAFETY: the table is constant and has that many entries.
         let c: &[u32] = unsafe { slice::from_raw_parts((&raw const td_layout).cast(), td_layout_count as usize) };
         let rust = [
-            size_of::<Flow>(),
-            offset_of!(Flow, sent),
-            offset_of!(Flow, cwnd),
-            offset_of!(Flow, pacing_rate),
+            size_of::<FlowState>(),
+            offset_of!(FlowState, sent),
+            offset_of!(FlowState, cwnd),
+            offset_of!(FlowState, pacing_rate),
             size_of::<Event>(),
             offset_of!(Event, kind),
             offset_of!(Event, lost),
-            size_of::<Link>(),
-            offset_of!(Link, overhead),
-            offset_of!(Link, egress),
-            offset_of!(Link, seen_us),
-            offset_of!(Link, xcp),
-            offset_of!(Link, mpcp),
-            offset_of!(Link, share),
+            size_of::<LinkRecord>(),
+            offset_of!(LinkRecord, overhead),
+            offset_of!(LinkRecord, egress),
+            offset_of!(LinkRecord, measured_us),
+            offset_of!(LinkRecord, xcp),
+            offset_of!(LinkRecord, mpcp),
+            offset_of!(LinkRecord, share),
         ];
         assert_eq!(c, rust.map(|n| n as u32));
     }

@@ -1,31 +1,31 @@
 /*
- * A controller in the kernel's classic machinery: TCP asks it for ssthresh and for growth, and does recovery (PRR), timeouts and
- * pacing by itself. To be included with TD_NAME set.
+ * Hooks of a controller that implements cong_avoid: TCP asks it for ssthresh and for window growth,
+ * and does recovery (PRR), timeouts and pacing itself. Included with TD_NAME defined.
  */
 #include "tcp.h"
 
-/* Tells the controller; where it may change the window, what it decided is the socket's. */
-#define TELL(sk, kind_, acked_, rtt_, flags_, marked_)                                                                      \
+/* Passes an event to the controller; evaluates to the flow with its decisions, which the caller applies. */
+#define DISPATCH(sk, kind_, acked_, rtt_, flags_, marked_)                                                                      \
 	({                                                                                                                  \
 		struct td_flow f = {};                                                                                      \
 		struct td_event e = { .now_us = td_tcp(sk)->tcp_mstamp, .kind = (kind_), .acked = (acked_), .rtt_us = (rtt_),              \
 				      .flags = (flags_), .marked = (marked_) };                                             \
-		td_look(sk, &f);                                                                                            \
+		td_read_socket(sk, &f);                                                                                            \
 		TD_STEP(&f, td_state(sk), (void *)0, &e, &td_tunables);                                                     \
 		f;                                                                                                          \
 	})
 
-/* The carrier's word at the end of a socket's state. */
-struct td_carrier {
+/* State of these hooks, behind the controller's state of the socket: counters at the last ACK. */
+struct td_hook_state {
 	u32 delivered, delivered_ce;
 };
 
-TD_INLINE struct td_carrier *td_carrier(struct sock *sk)
+TD_INLINE struct td_hook_state *td_hook_state(struct sock *sk)
 {
-	return (struct td_carrier *)((char *)td_state(sk) + TD_STATE_BYTES);
+	return (struct td_hook_state *)((char *)td_state(sk) + TD_STATE_BYTES);
 }
 
-TD_INLINE void td_decide(struct sock *sk, const struct td_flow *f)
+TD_INLINE void td_apply(struct sock *sk, const struct td_flow *f)
 {
 	struct tcp_sock *tp = td_tcp(sk);
 
@@ -38,20 +38,20 @@ TD_INLINE void td_decide(struct sock *sk, const struct td_flow *f)
 SEC("struct_ops")
 void BPF_PROG(td_init, struct sock *sk)
 {
-	struct td_flow f = TELL(sk, TD_INIT, 0, 0, 0, 0);
-	struct td_carrier *c = td_carrier(sk);
+	struct td_flow f = DISPATCH(sk, TD_INIT, 0, 0, 0, 0);
+	struct td_hook_state *c = td_hook_state(sk);
 
 	c->delivered = td_tcp(sk)->delivered;
 	c->delivered_ce = td_tcp(sk)->delivered_ce;
-	td_decide(sk, &f);
+	td_apply(sk, &f);
 }
 
 SEC("struct_ops")
 void BPF_PROG(td_cong_avoid, struct sock *sk, __u32 ack, __u32 acked)
 {
-	struct td_flow f = TELL(sk, TD_ACK, acked, 0, td_limited(sk), 0);
+	struct td_flow f = DISPATCH(sk, TD_ACK, acked, 0, td_cwnd_limited(sk), 0);
 
-	td_decide(sk, &f);
+	td_apply(sk, &f);
 }
 
 #if TD_WANTS_OF(TD_WANTS_SAMPLE)
@@ -59,23 +59,23 @@ SEC("struct_ops")
 void BPF_PROG(td_pkts_acked, struct sock *sk, const struct ack_sample *sample)
 {
 	struct tcp_sock *tp = td_tcp(sk);
-	struct td_carrier *c = td_carrier(sk);
-	/* What was SACKED counts when it was, not when it is acknowledged as well. */
+	struct td_hook_state *c = td_hook_state(sk);
+	/* By `delivered`, segments count when they are SACKed, and not again when they are acknowledged. */
 	u32 acked = tp->delivered - c->delivered, marked = tp->delivered_ce - c->delivered_ce;
 	struct td_flow f;
 
 	c->delivered = tp->delivered;
 	c->delivered_ce = tp->delivered_ce;
-	f = TELL(sk, TD_SAMPLE, acked, sample->rtt_us > 0 ? sample->rtt_us : 0, 0, marked);
-	td_decide(sk, &f);
+	f = DISPATCH(sk, TD_SAMPLE, acked, sample->rtt_us > 0 ? sample->rtt_us : 0, 0, marked);
+	td_apply(sk, &f);
 }
 #endif
 
 SEC("struct_ops")
 __u32 BPF_PROG(td_ssthresh, struct sock *sk)
 {
-	/* Nothing is lost when an echoed mark alone begins the recovery. */
-	struct td_flow f = TELL(sk, TD_LOSS, 0, 0, td_tcp(sk)->lost_out ? 0 : TD_ECHO, 0);
+	/* If nothing is lost, an ECN echo alone started the recovery. */
+	struct td_flow f = DISPATCH(sk, TD_LOSS, 0, 0, td_tcp(sk)->lost_out ? 0 : TD_ECN_ECHO, 0);
 
 	return f.ssthresh;
 }
@@ -83,7 +83,7 @@ __u32 BPF_PROG(td_ssthresh, struct sock *sk)
 SEC("struct_ops")
 __u32 BPF_PROG(td_undo_cwnd, struct sock *sk)
 {
-	struct td_flow f = TELL(sk, TD_UNDO, 0, 0, 0, 0);
+	struct td_flow f = DISPATCH(sk, TD_UNDO, 0, 0, 0, 0);
 
 	return f.cwnd;
 }
@@ -92,14 +92,14 @@ SEC("struct_ops")
 void BPF_PROG(td_cwnd_event, struct sock *sk, enum tcp_ca_event ev)
 {
 	if (ev == CA_EVENT_LOSS) {
-		/* TCP has just asked for ssthresh, as for any loss; the window is still what it was. */
-		struct td_flow f = TELL(sk, TD_TIMEOUT, 0, 0, 0, 0);
+		/* TCP has just called ssthresh, as for any loss. The window is still unchanged. */
+		struct td_flow f = DISPATCH(sk, TD_TIMEOUT, 0, 0, 0, 0);
 
 		td_tcp(sk)->snd_ssthresh = f.ssthresh;
 	}
 #if TD_WANTS_OF(TD_WANTS_RESTART)
 	if (ev == CA_EVENT_TX_START)
-		TELL(sk, TD_RESTART, 0, 0, 0, 0);
+		DISPATCH(sk, TD_RESTART, 0, 0, 0, 0);
 #endif
 }
 
@@ -110,7 +110,7 @@ void BPF_PROG(td_set_state, struct sock *sk, __u8 state)
 	struct inet_connection_sock *icsk = &td_tcp(sk)->inet_conn;
 
 	if (state < TCP_CA_CWR && BPF_CORE_READ_BITFIELD(icsk, icsk_ca_state) >= TCP_CA_CWR)
-		TELL(sk, TD_RECOVERED, 0, 0, 0, 0);
+		DISPATCH(sk, TD_RECOVERED, 0, 0, 0, 0);
 }
 #endif
 

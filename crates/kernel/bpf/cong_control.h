@@ -1,18 +1,19 @@
 /*
- * A controller that owns the whole window: TCP calls it at the end of every ACK, and neither recovery nor TCP's own pacing touch what it
- * decided. To be included with TD_NAME set.
+ * Hooks of a controller that implements cong_control and owns the window: TCP calls it at the end of
+ * every ACK, and neither recovery nor TCP's own pacing changes its decisions. Included with TD_NAME
+ * defined.
  */
 #include "link_records.h"
 
-/* The carrier's word at the end of a socket's state. */
-struct td_carrier {
-	u32 ifindex;	/* the interface whose record it is */
-	__u16 record;	/* its index + 1; 0: none */
+/* State of these hooks, behind the controller's state of the socket. */
+struct td_hook_state {
+	u32 ifindex;	/* interface of the route when the record was looked up */
+	__u16 record;	/* index of its record + 1; 0: none */
 	__u16 weight;	/* 0 counts as 1 */
 };
 
 #if TD_WANTS_OF(TD_WANTS_WEIGHT)
-/* What user space gave a socket before it took this controller. */
+/* Weights that user space has set on sockets before they took this controller. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -34,18 +35,18 @@ TD_INLINE u32 td_weight_of(struct sock *sk)
 }
 #endif
 
-TD_INLINE struct td_carrier *td_carrier(struct sock *sk)
+TD_INLINE struct td_hook_state *td_hook_state(struct sock *sk)
 {
-	return (struct td_carrier *)((char *)td_state(sk) + TD_STATE_BYTES);
+	return (struct td_hook_state *)((char *)td_state(sk) + TD_STATE_BYTES);
 }
 
-/* The record of the link that the socket's packets leave through; looked up anew when its route goes another way. */
-TD_INLINE struct td_record *td_record_of(struct sock *sk)
+/* The record of the socket's egress link. It is cached, and looked up again when the route changes. */
+TD_INLINE struct td_link_record *td_socket_record(struct sock *sk)
 {
-	struct td_carrier *c = td_carrier(sk);
+	struct td_hook_state *c = td_hook_state(sk);
 	struct dst_entry *dst = sk->sk_dst_cache;
 	u32 ifindex = dst ? dst->dev->ifindex : c->ifindex, index = 0;
-	struct td_record *r;
+	struct td_link_record *r;
 
 	if (c->record && c->ifindex == ifindex) {
 		index = c->record - 1;
@@ -55,26 +56,26 @@ TD_INLINE struct td_record *td_record_of(struct sock *sk)
 	}
 	c->ifindex = ifindex;
 	c->record = 0;
-	r = td_record_at(sk->__sk_common.skc_net.net->ns.inum, ifindex, &index);
+	r = td_find_record(sk->__sk_common.skc_net.net->ns.inum, ifindex, &index);
 	if (r)
 		c->record = index + 1;
 	return r;
 }
 
-TD_INLINE void td_tell(struct sock *sk, struct td_event *e)
+TD_INLINE void td_dispatch(struct sock *sk, struct td_event *e)
 {
 	struct tcp_sock *tp = td_tcp(sk);
-	struct td_record *r = td_record_of(sk);
+	struct td_link_record *r = td_socket_record(sk);
 	struct td_flow f = {};
 
-	/* Of a SYN, and of what answers it, TCP tells before it has told of the connection: a state that is none yet would act on the link. */
+	/* TCP calls hooks for the SYN and its answer before init: an uninitialised state must not change the record. */
 	if (e->kind != TD_INIT && !BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_initialized))
 		return;
 	e->now_us = tp->tcp_mstamp;
-	td_look(sk, &f);
-	f.weight = td_carrier(sk)->weight;
+	td_read_socket(sk, &f);
+	f.weight = td_hook_state(sk)->weight;
 	if (!f.unsent && (sk->sk_shutdown & SEND_SHUTDOWN))
-		e->flags |= TD_LAST;
+		e->flags |= TD_NO_MORE_DATA;
 	if (r) {
 		bpf_spin_lock(&r->lock);
 		TD_STEP(&f, td_state(sk), &r->link, e, &td_tunables);
@@ -97,13 +98,13 @@ TD_INLINE void td_tell(struct sock *sk, struct td_event *e)
 SEC("struct_ops")
 void BPF_PROG(td_init, struct sock *sk)
 {
-	struct td_carrier *c = td_carrier(sk);
+	struct td_hook_state *c = td_hook_state(sk);
 	struct td_event e = { .kind = TD_INIT };
 
 	c->ifindex = 0;
 	c->record = 0;
 	c->weight = td_weight_of(sk);
-	td_tell(sk, &e);
+	td_dispatch(sk, &e);
 }
 
 SEC("struct_ops")
@@ -111,14 +112,14 @@ void BPF_PROG(td_release, struct sock *sk)
 {
 	struct td_event e = { .kind = TD_CLOSE };
 
-	td_tell(sk, &e);
+	td_dispatch(sk, &e);
 }
 
-/* Set by user space: how many arguments this kernel passes to cong_control, 2 or (from Linux 6.10 on) 4. */
+/* Set by user space: number of arguments of this kernel's cong_control, 2 or (from Linux 6.10 on) 4. */
 const volatile u32 td_cong_control_arguments SEC(".rodata.arguments") = 4;
 
-/* The last argument is the sample. In assembly, since the compiler would make one access at a computed place of the two. */
-#define TD_ARGUMENT(arguments, number)                                                                                                \
+/* Loads an argument. In assembly, as the compiler would merge two loads into one at a computed offset. */
+#define TD_ARG(arguments, number)                                                                                                \
 	({                                                                                                                            \
 		void *argument;                                                                                                       \
 		asm volatile("%0 = *(u64 *)(%1 + 8 * " #number ")" : "=r"(argument) : "r"(arguments));                                \
@@ -128,20 +129,20 @@ const volatile u32 td_cong_control_arguments SEC(".rodata.arguments") = 4;
 SEC("struct_ops")
 int td_cong_control(u64 *arguments)
 {
-	struct sock *sk = TD_ARGUMENT(arguments, 0);
-	/* The verifier knows the constant, and looks at one of the two alone. */
-	const struct rate_sample *rs = td_cong_control_arguments == 2 ? TD_ARGUMENT(arguments, 1) : TD_ARGUMENT(arguments, 3);
-	/* What is out of order is acknowledged at once, and every second segment. */
-	u32 held = rs->acked_sacked <= 1 && !td_tcp(sk)->sacked_out ? TD_HELD : 0;
+	struct sock *sk = TD_ARG(arguments, 0);
+	/* The rate sample is the last argument. The verifier knows the constant and checks only that branch. */
+	const struct rate_sample *rs = td_cong_control_arguments == 2 ? TD_ARG(arguments, 1) : TD_ARG(arguments, 3);
+	/* Receivers acknowledge at once out of order and at every second segment. */
+	u32 delayed_ack = rs->acked_sacked <= 1 && !td_tcp(sk)->sacked_out ? TD_DELAYED_ACK : 0;
 	struct td_event e = {
 		.kind = TD_ACK,
-		.flags = td_limited(sk) | held,
+		.flags = td_cwnd_limited(sk) | delayed_ack,
 		.acked = rs->acked_sacked,
 		.rtt_us = rs->rtt_us > 0 ? rs->rtt_us : 0,
 		.lost = rs->losses > 0 ? rs->losses : 0,
 	};
 
-	td_tell(sk, &e);
+	td_dispatch(sk, &e);
 	return 0;
 }
 
@@ -150,7 +151,7 @@ __u32 BPF_PROG(td_ssthresh, struct sock *sk)
 {
 	struct td_event e = { .kind = TD_LOSS };
 
-	td_tell(sk, &e);
+	td_dispatch(sk, &e);
 	return td_tcp(sk)->snd_ssthresh;
 }
 
@@ -166,7 +167,7 @@ void BPF_PROG(td_cwnd_event, struct sock *sk, enum tcp_ca_event ev)
 	struct td_event e = { .kind = TD_RESTART };
 
 	if (ev == CA_EVENT_TX_START)
-		td_tell(sk, &e);
+		td_dispatch(sk, &e);
 }
 
 SEC(".struct_ops.link")

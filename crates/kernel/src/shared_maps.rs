@@ -1,4 +1,5 @@
-//! The maps that controllers and monitor share: whoever is first makes them, the others find them in the kernel.
+//! The maps that the controllers and the monitor share. The first program creates them; later ones
+//! find them in the kernel by name.
 
 use crate::{Error, Result, sys};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, OpenObject};
@@ -7,28 +8,34 @@ use std::{
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
-/// The links' records, and where they are. Their layout is in the name.
+/// The link records. The hash of their layout is part of the name.
 pub(crate) const RECORDS: &str = concat!("td_rec_", env!("TD_LAYOUT"));
-pub(crate) const PLACES: &str = concat!("td_plc_", env!("TD_LAYOUT"));
-/// The sockets' weights under `share`.
+/// Which interface has which record.
+pub(crate) const CLAIMS: &str = concat!("td_clm_", env!("TD_LAYOUT"));
+/// Weights of sockets under `share`.
 const WEIGHTS: &str = "td_weights";
-const SHARED: [&str; 3] = [RECORDS, PLACES, WEIGHTS];
+const SHARED: [&str; 3] = [RECORDS, CLAIMS, WEIGHTS];
 
-/// Fails where programs are in the kernel whose records have another layout: controllers of theirs would not see links of ours.
-pub(crate) fn only_ours() -> Result<()> {
+/// Fails if programs with another record layout are loaded: their controllers would not see our
+/// link records.
+pub(crate) fn check_layout() -> Result<()> {
     if sys::map_names().any(|name| name.starts_with("td_rec_") && name != RECORDS) { Err(Error::OtherVersion) } else { Ok(()) }
 }
 
-/// One at a time of this process loads what shares the maps: two at once would each make their own.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
+/// Serializes the loading of programs in this process: two at once would each create the shared
+/// maps.
+pub(crate) fn lock() -> MutexGuard<'static, ()> {
     static LOADING: Mutex<()> = Mutex::new(());
     LOADING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Gives a socket a weight among the flows of `share`, 1 to 65535: what it gets is in proportion. It counts from when the socket takes that
-/// controller, which must be in the kernel already.
-pub fn weigh(socket: impl AsFd, weight: u16) -> Result<()> {
-    // Who has it keeps it: whatever loads the controller again uses this one.
+/// Sets the weight of a socket under the controller `share`: its rate is in proportion to it. It
+/// takes effect when the socket is given that controller, which must be loaded already.
+///
+/// # Errors
+/// When `share` is not loaded, or the kernel refuses.
+pub fn set_weight(socket: impl AsFd, weight: u16) -> Result<()> {
+    // The open descriptor keeps the map: a controller that is loaded again uses the same one.
     static MAP: OnceLock<MapHandle> = OnceLock::new();
     let map = match MAP.get() {
         Some(map) => map,
@@ -38,21 +45,21 @@ pub fn weigh(socket: impl AsFd, weight: u16) -> Result<()> {
         }
     };
     let (key, value) = (socket.as_fd().as_raw_fd().to_ne_bytes(), u32::from(weight).to_ne_bytes());
-    map.update(&key, &value, MapFlags::ANY).map_err(Error::kernel("give a connection a weight"))
+    map.update(&key, &value, MapFlags::ANY).map_err(Error::kernel("set the weight of a connection"))
 }
 
-/// Opens an object and loads it with the maps that are in the kernel already. Should another process have made its own at the same time,
-/// the older ones count, and it is done again.
+/// Opens an object and loads it with the shared maps that exist. If another process has created
+/// them at the same time, the older ones win, and the object is loaded again.
 pub(crate) fn load(attempt: &str, open: impl Fn() -> Result<OpenObject>) -> Result<Object> {
     loop {
-        only_ours()?;
+        check_layout()?;
         let mut open = open()?;
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             if SHARED.contains(&name.as_str())
-                && let Some(there) = sys::oldest_map(&name)
+                && let Some(existing) = sys::oldest_map(&name)
             {
-                map.reuse_fd(there.as_fd()).map_err(Error::kernel(format!("share the map {name} with other programs")))?;
+                map.reuse_fd(existing.as_fd()).map_err(Error::kernel(format!("share the map {name} with other programs")))?;
             }
         }
         let object = open.load().map_err(Error::load(attempt))?;

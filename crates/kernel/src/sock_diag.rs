@@ -1,4 +1,5 @@
-//! Who uses a controller: connections in all network namespaces that a process of this machine is in or holds.
+//! Finds the connections that use a controller, by sock_diag in every network namespace that a
+//! process of this machine is in or has a descriptor of.
 
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_sock_diag::{
@@ -17,53 +18,57 @@ use std::{
     thread,
 };
 
-/// A process with connections under a controller.
+/// A process with connections that use a controller.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct User {
-    /// Its id and name; none for connections that no process has open any longer.
+pub struct ControllerUser {
+    /// Its id and name; `None` for connections that no process has open any more.
     pub process: Option<(u32, String)>,
-    /// How many connections.
+    /// Number of connections.
     pub connections: usize,
 }
 
-/// What /proc tells: a way into every network namespace, and whose sockets are whose.
+/// What /proc shows: a path to every network namespace, and the owner of each socket.
 #[derive(Default)]
-struct Machine {
+struct ProcSnapshot {
+    /// A path to each namespace, by its name in /proc (`net:[INODE]`).
     namespaces: BTreeMap<String, PathBuf>,
+    /// Process id by socket inode.
     owners: HashMap<u32, u32>,
 }
 
-/// Those who use the kernel's congestion control of this name, most connections first. What this process may not see is left out.
-pub fn users(name: &str) -> Vec<User> {
-    let machine = Machine::look();
+/// Processes with connections that use the congestion control `name`, most connections first.
+/// Connections that this process may not see are left out.
+pub fn controller_users(name: &str) -> Vec<ControllerUser> {
+    let snapshot = ProcSnapshot::take();
     let mut counts: BTreeMap<Option<u32>, usize> = BTreeMap::new();
-    for namespace in machine.namespaces.values() {
-        // A thread of its own, which the namespace ends with.
+    for namespace in snapshot.namespaces.values() {
+        // setns changes the thread for good, so it is a thread of its own.
         let sockets = thread::scope(|scope| scope.spawn(|| sockets_of(namespace, name)).join());
         for inode in sockets.ok().and_then(Result::ok).unwrap_or_default() {
-            *counts.entry(machine.owners.get(&inode).copied()).or_default() += 1;
+            *counts.entry(snapshot.owners.get(&inode).copied()).or_default() += 1;
         }
     }
     let named = |pid: u32| (pid, fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned());
-    let mut users: Vec<User> = counts.into_iter().map(|(pid, connections)| User { process: pid.map(named), connections }).collect();
+    let mut users: Vec<ControllerUser> =
+        counts.into_iter().map(|(pid, connections)| ControllerUser { process: pid.map(named), connections }).collect();
     users.sort_by_key(|user| std::cmp::Reverse(user.connections));
     users
 }
 
-impl Machine {
-    fn look() -> Machine {
-        let mut machine = Machine::default();
+impl ProcSnapshot {
+    fn take() -> ProcSnapshot {
+        let mut snapshot = ProcSnapshot::default();
         for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-            // A thread may have descriptors, and a namespace, of its own.
+            // A thread may have its own descriptors and namespace.
             for thread in fs::read_dir(process.path().join("task")).into_iter().flatten().flatten() {
-                machine.note(thread.path().join("ns/net"), pid);
+                snapshot.note(thread.path().join("ns/net"), pid);
                 for file in fs::read_dir(thread.path().join("fd")).into_iter().flatten().flatten() {
-                    machine.note(file.path(), pid);
+                    snapshot.note(file.path(), pid);
                 }
             }
         }
-        machine
+        snapshot
     }
 
     fn note(&mut self, path: PathBuf, pid: u32) {
@@ -77,54 +82,57 @@ impl Machine {
     }
 }
 
-/// The inodes of a namespace's connections under a controller.
+/// Inodes of the connections in a namespace that use a controller.
 fn sockets_of(namespace: &PathBuf, name: &str) -> io::Result<Vec<u32>> {
     move_into_link_name_space(File::open(namespace)?.as_fd(), Some(LinkNameSpaceType::Network))?;
     let mut found = Vec::new();
     for (family, id) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
-        let question =
+        let request =
             InetRequest { family, protocol: IPPROTO_TCP, extensions: ExtensionFlags::CONG, states: StateFlags::all(), socket_id: id };
-        ask(question, name, &mut found)?;
+        dump(request, name, &mut found)?;
     }
     Ok(found)
 }
 
-fn ask(question: InetRequest, name: &str, inodes: &mut Vec<u32>) -> io::Result<()> {
+fn dump(request: InetRequest, name: &str, inodes: &mut Vec<u32>) -> io::Result<()> {
     let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
-    let mut message = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(SockDiagMessage::InetRequest(question)));
+    let mut message = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(SockDiagMessage::InetRequest(request)));
     message.header.flags = NLM_F_REQUEST | NLM_F_DUMP;
     message.finalize();
     let mut bytes = vec![0; message.buffer_len()];
     message.serialize(&mut bytes);
     socket.send(&bytes, 0)?;
     loop {
-        let (answers, _) = socket.recv_from_full()?;
-        if read_inodes(&answers, name, inodes)? {
+        let (datagram, _) = socket.recv_from_full()?;
+        if read_inodes(&datagram, name, inodes)? {
             return Ok(());
         }
     }
 }
 
-/// Reads the inodes of connections under a controller that one of several answers tells; true when
-/// that was the last.
+/// Appends the inodes of connections that use the congestion control `name`, from one datagram of a
+/// dump. Returns true if the dump ends with it.
+///
+/// # Errors
+/// When the datagram is malformed, or reports an error.
 #[doc(hidden)]
-pub fn read_inodes(mut answer: &[u8], name: &str, inodes: &mut Vec<u32>) -> io::Result<bool> {
-    while !answer.is_empty() {
-        let message = NetlinkMessage::<SockDiagMessage>::deserialize(answer).map_err(io::Error::other)?;
+pub fn read_inodes(mut datagram: &[u8], name: &str, inodes: &mut Vec<u32>) -> io::Result<bool> {
+    while !datagram.is_empty() {
+        let message = NetlinkMessage::<SockDiagMessage>::deserialize(datagram).map_err(io::Error::other)?;
         // Messages begin at multiples of four.
-        let length = (message.header.length as usize).next_multiple_of(4).min(answer.len());
+        let length = (message.header.length as usize).next_multiple_of(4).min(datagram.len());
         match message.payload {
-            NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(told)) => {
-                let is_under = told.nlas.iter().any(|nla| matches!(nla, Nla::Congestion(control) if control == name));
-                inodes.extend(is_under.then_some(told.header.inode));
+            NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(response)) => {
+                let uses_it = response.nlas.iter().any(|nla| matches!(nla, Nla::Congestion(control) if control == name));
+                inodes.extend(uses_it.then_some(response.header.inode));
             }
             NetlinkPayload::InnerMessage(_) => {}
             NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
             _ => return Ok(true),
         }
-        answer = &answer[length..];
+        datagram = &datagram[length..];
     }
     Ok(false)
 }

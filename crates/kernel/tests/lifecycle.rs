@@ -1,4 +1,4 @@
-//! Controllers go into the kernel, are used by a plain socket, and come out again.
+//! Controllers are loaded, used by a plain socket, and unloaded.
 
 mod common;
 
@@ -10,13 +10,13 @@ use std::{
     thread,
 };
 
-/// Controllers are the whole machine's: one test at a time.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Controllers are global to the machine: one test at a time.
+static SERIAL: Mutex<()> = Mutex::new(());
 
 #[test]
-fn each_controller_carries_a_connection_and_goes_with_its_holder() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    if common::skip("each_controller_carries_a_connection_and_goes_with_its_holder") {
+fn each_controller_carries_a_connection_and_is_unloaded_with_its_holder() {
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
+    if common::skip("each_controller_carries_a_connection_and_is_unloaded_with_its_holder") {
         return;
     }
     for controller in Controller::all() {
@@ -34,7 +34,7 @@ fn each_controller_carries_a_connection_and_goes_with_its_holder() {
         socket.connect(&address.into()).unwrap();
         let mut stream = net::TcpStream::from(socket);
         stream.write_all(&vec![7; 3_000_000]).unwrap();
-        let users = kernel::users(&name);
+        let users = kernel::controller_users(&name);
         let me = users.iter().find(|user| user.process.as_ref().is_some_and(|(pid, _)| *pid == std::process::id()));
         assert_eq!(me.map(|me| me.connections), Some(1), "{users:?}");
         drop(stream);
@@ -49,7 +49,7 @@ fn each_controller_carries_a_connection_and_goes_with_its_holder() {
 
 #[test]
 fn tunables_are_set_and_shown() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     if common::skip("tunables_are_set_and_shown") {
         return;
     }
@@ -57,34 +57,34 @@ fn tunables_are_set_and_shown() {
     let listed = kernel::list().unwrap();
     let hybla = listed.iter().find(|loaded| loaded.controller.name() == "hybla").unwrap();
     assert_eq!(hybla.tunables[0], 50_000);
-    assert!(matches!(kernel::load("hybla", &[("rtt0_us".into(), 60_000)]), Err(kernel::Error::Tuned(_))));
+    assert!(matches!(kernel::load("hybla", &[("rtt0_us".into(), 60_000)]), Err(kernel::Error::OtherTunables(_))));
     assert!(matches!(kernel::load("hybla", &[("rtt1_us".into(), 60_000)]), Err(kernel::Error::Tunable { .. })));
     drop(held);
 }
 
 #[test]
-fn a_socket_has_the_weight_that_it_was_given() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    if common::skip("a_socket_has_the_weight_that_it_was_given") {
+fn a_socket_keeps_the_weight_that_it_was_given() {
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
+    if common::skip("a_socket_keeps_the_weight_that_it_was_given") {
         return;
     }
     const LOOPBACK: u32 = 1;
     let _share = kernel::load("share", &[]).unwrap();
     let mut monitor = kernel::Monitor::new().unwrap();
-    let here = kernel::Place::here(LOOPBACK).unwrap();
-    monitor.watch(here, kernel::Settings { capacity: 1_000_000, overhead: 14, watch: kernel::Watch::Virtual }).unwrap();
+    let here = kernel::LinkId::here(LOOPBACK).unwrap();
+    monitor.watch(here, kernel::MonitorSettings { capacity: 1_000_000, overhead: 14, watch: kernel::WatchMode::Virtual }).unwrap();
     let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
     let sender = |weight| {
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         if let Some(weight) = weight {
-            kernel::weigh(&socket, weight).unwrap();
+            kernel::set_weight(&socket, weight).unwrap();
         }
         socket.set_tcp_congestion(b"td_share").unwrap();
         socket.connect(&listener.local_addr().unwrap().into()).unwrap();
         (net::TcpStream::from(socket), listener.accept().unwrap().0)
     };
     let ends = [Some(3), None, Some(40)].map(sender);
-    // More than goes out at once, so that each has something left to send, and counts.
+    // More than is sent at once, so that each sender has unsent data and is counted.
     for (sender, _) in &ends {
         sender.set_nonblocking(true).unwrap();
         while (&mut &*sender).write(&[7; 1 << 16]).is_ok() {}
@@ -106,22 +106,23 @@ fn a_socket_has_the_weight_that_it_was_given() {
 }
 
 #[test]
-fn a_handshake_is_nothing_that_a_controller_counts() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    if common::skip("a_handshake_is_nothing_that_a_controller_counts") {
+fn a_handshake_is_not_counted_by_a_controller() {
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
+    if common::skip("a_handshake_is_not_counted_by_a_controller") {
         return;
     }
     const LOOPBACK: u32 = 1;
     let _xcp = kernel::load("xcp", &[]).unwrap();
     let mut monitor = kernel::Monitor::new().unwrap();
-    let here = kernel::Place::here(LOOPBACK).unwrap();
-    monitor.watch(here, kernel::Settings { capacity: 1_000_000, overhead: 14, watch: kernel::Watch::Virtual }).unwrap();
+    let here = kernel::LinkId::here(LOOPBACK).unwrap();
+    monitor.watch(here, kernel::MonitorSettings { capacity: 1_000_000, overhead: 14, watch: kernel::WatchMode::Virtual }).unwrap();
     let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_tcp_congestion(b"td_xcp").unwrap();
     socket.connect(&listener.local_addr().unwrap().into()).unwrap();
     let mut receiver = listener.accept().unwrap().0;
-    // An interval that began here would end with the first ACK of data, and give all that is spare to it.
+    // A control interval that started in the handshake would end with the first ACK of data, and
+    // give it all spare capacity.
     let interval = || monitor.read(here).unwrap().unwrap().xcp.since_us;
     let at_first = interval();
     net::TcpStream::from(socket).write_all(&[7; 100_000]).unwrap();
@@ -129,5 +130,5 @@ fn a_handshake_is_nothing_that_a_controller_counts() {
     let later = interval();
     monitor.forget(here);
     assert_eq!(at_first, 0);
-    assert!(later > 0, "its data were counted");
+    assert!(later > 0, "its data is counted");
 }

@@ -1,15 +1,15 @@
-//! What the kernel's build of a controller decides is what the native one decides, bit for bit.
+//! The BPF build of each controller decides the same as the native build, bit for bit.
 
 mod common;
 
-use control::{Controller, Event, Flow, Kind, Link};
+use control::{Controller, Event, EventKind, FlowState, LinkRecord};
 use kernel::Replay;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-/// A connection's life, told event by event: acknowledgements in the main, losses, timeouts and pauses now and then. Each step
-/// changes what TCP says of the flow, and hands on what the controller decided in the last.
-fn step(random: &mut Pcg64Mcg, flow: &mut Flow, link: &mut Link, now: &mut u64, at: u32) -> Event {
+/// The next event of a random connection: mostly acknowledgements, with some losses, timeouts and
+/// pauses. It also changes what TCP reports of the flow; the controller's last decisions are kept.
+fn step(random: &mut Pcg64Mcg, flow: &mut FlowState, link: &mut LinkRecord, now: &mut u64, at: u32) -> Event {
     *now += random.random_range(50..20_000);
     flow.srtt_us = random.random_range(5_000..900_000);
     flow.min_rtt_us = flow.srtt_us / 2;
@@ -25,30 +25,31 @@ fn step(random: &mut Pcg64Mcg, flow: &mut Flow, link: &mut Link, now: &mut u64, 
     link.backlog = random.random_range(0..100_000);
     link.queue = link.backlog / 2;
     link.local = random.random_range(0..2);
-    link.seen_us = *now;
+    link.measured_us = *now;
     let kind = match random.random_range(0..100) {
-        _ if at == 0 => Kind::Init,
-        0 => Kind::Loss,
-        1 if random.random_bool(0.2) => Kind::Timeout,
-        2 => Kind::Recovered,
-        3 if random.random_bool(0.2) => Kind::Undo,
-        4 => Kind::Restart,
-        5 if random.random_bool(0.1) => Kind::Close,
-        6..40 => Kind::Sample,
-        _ => Kind::Ack,
+        _ if at == 0 => EventKind::Init,
+        0 => EventKind::Loss,
+        1 if random.random_bool(0.2) => EventKind::Timeout,
+        2 => EventKind::Recovered,
+        3 if random.random_bool(0.2) => EventKind::Undo,
+        4 => EventKind::Restart,
+        5 if random.random_bool(0.1) => EventKind::Close,
+        6..40 => EventKind::Sample,
+        _ => EventKind::Ack,
     };
-    if kind == Kind::Loss {
+    if kind == EventKind::Loss {
         flow.prior_cwnd = flow.cwnd;
     }
-    let flags = if random.random_bool(0.8) { control::LIMITED } else { 0 } | if random.random_bool(0.3) { control::HELD } else { 0 };
+    let flags =
+        if random.random_bool(0.8) { control::CWND_LIMITED } else { 0 } | if random.random_bool(0.3) { control::DELAYED_ACK } else { 0 };
     let rtt_us = if random.random_bool(0.9) { flow.srtt_us } else { 0 };
     let lost = if random.random_bool(0.02) { 3 } else { 0 };
     Event { now_us: *now, kind, flags, acked, marked: acked / 3, rtt_us, lost }
 }
 
 #[test]
-fn the_kernel_decides_as_the_native_build_does() {
-    if common::skip("the_kernel_decides_as_the_native_build_does") {
+fn bpf_and_native_builds_decide_the_same() {
+    if common::skip("bpf_and_native_builds_decide_the_same") {
         return;
     }
     for controller in Controller::all() {
@@ -56,8 +57,8 @@ fn the_kernel_decides_as_the_native_build_does() {
         for with_link in [true, false] {
             let mut random = Pcg64Mcg::seed_from_u64(7);
             let mut now = 1_000_000;
-            let fresh = Flow { mss: 1448, cwnd: 10, ssthresh: control::INFINITE, header: 52, ..Flow::default() };
-            let (mut native, mut link) = (fresh, Link { capacity: 1_250_000, overhead: 14, ..Link::default() });
+            let fresh = FlowState { mss: 1448, cwnd: 10, ssthresh: control::INFINITE, header: 52, ..FlowState::default() };
+            let (mut native, mut link) = (fresh, LinkRecord { capacity: 1_250_000, overhead: 14, ..LinkRecord::default() });
             let mut state = None;
             for at in 0..20_000 {
                 let event = step(&mut random, &mut native, &mut link, &mut now, at);

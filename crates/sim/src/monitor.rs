@@ -1,7 +1,7 @@
 //! What a proxy's controllers are told of the link that they send into: the record that the kernel's monitor fills
 //! (crates/kernel/bpf/monitor.bpf.c), at the same moments and with the same figures.
 
-use control::Link;
+use control::LinkRecord as Link;
 use units::Rate;
 
 /// A link's record, and what the monitor keeps for itself.
@@ -69,7 +69,7 @@ impl Record {
         self.least = self.least.min(backlog);
         self.link.queue = self.least.min(self.before);
         self.link.backlog = backlog;
-        self.link.seen_us = now_us;
+        self.link.measured_us = now_us;
     }
 }
 

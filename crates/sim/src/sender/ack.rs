@@ -5,7 +5,7 @@ use crate::{
     net::Net,
     packet::{DSACK, ECE, Packet},
 };
-use control::{Event, Kind};
+use control::{Event, EventKind as Kind};
 
 /// What an acknowledgement was found to say.
 #[derive(Debug, Clone, Copy, Default)]
@@ -429,7 +429,7 @@ impl Sender {
     /// A controller of the whole window hears of every acknowledgement.
     fn tell_ack(&mut self, acked: u32, lost: u32, rtt_us: u32, net: &mut Net) {
         // What is out of order is acknowledged at once, and every second segment.
-        let held = if acked <= 1 && self.sacked_out == 0 { control::HELD } else { 0 };
+        let held = if acked <= 1 && self.sacked_out == 0 { control::DELAYED_ACK } else { 0 };
         let flags = self.limited() | held;
         self.tell(Event { kind: Kind::Ack, flags, acked, rtt_us, lost, ..Event::default() }, net);
     }

@@ -28,7 +28,7 @@ use crate::{
     packet::{HEADER, Header, Protocol},
     router::{Code, INTERVAL_NS, load_of},
 };
-use control::{Event, Flow, Kind};
+use control::{Event, EventKind as Kind, FlowState as Flow};
 use scenario::{Explicit, QueueKind};
 
 /// The interval of routers, seconds.
@@ -132,7 +132,7 @@ impl State {
     fn acknowledged(&mut self, flow: &mut Flow, event: &Event) {
         self.window = self.window_of(flow);
         let word = std::mem::take(&mut self.word);
-        let limited = event.flags & control::LIMITED != 0;
+        let limited = event.flags & control::CWND_LIMITED != 0;
         if self.timed_out && flow.cwnd < flow.ssthresh {
             // RFC 5681 §3.1: the timer has fired.
             self.window = (self.window + f64::from(event.acked)).min(flow.ssthresh.into());
@@ -246,7 +246,7 @@ mod tests {
         for number in 0..cwnd {
             state.hear(word);
             let now_us = from_ms * 1000 + rtt_us * u64::from(number) / u64::from(cwnd);
-            state.step(flow, &Event { now_us, kind: Kind::Ack, acked: 1, flags: control::LIMITED, ..Event::default() });
+            state.step(flow, &Event { now_us, kind: Kind::Ack, acked: 1, flags: control::CWND_LIMITED, ..Event::default() });
         }
     }
 
@@ -317,7 +317,7 @@ mod tests {
         let cut = |level: f32| {
             let (mut state, mut flow) = begin("mpcp3-e2e", 1000, 200);
             state.hear(level + 1.0);
-            state.step(&mut flow, &Event { kind: Kind::Ack, acked: 1, flags: control::LIMITED, ..Event::default() });
+            state.step(&mut flow, &Event { kind: Kind::Ack, acked: 1, flags: control::CWND_LIMITED, ..Event::default() });
             state.window / 1000.0
         };
         assert!(cut(48.0) > cut(49.0) && cut(49.0) > 0.875 && cut(63.0) == 0.875, "{} {} {}", cut(48.0), cut(49.0), cut(63.0));

@@ -2,7 +2,7 @@
 
 use super::explicit;
 use crate::packet::Header;
-use control::{Controller, Event, Flow, Link};
+use control::{Controller, Event, FlowState as Flow, LinkRecord as Link};
 use scenario::Explicit;
 
 /// Whom a leg is under.
@@ -15,7 +15,7 @@ pub(crate) enum Law {
 /// One at work on a flow.
 #[derive(Debug)]
 pub(super) enum State {
-    Own(control::State),
+    Own(control::ControllerState),
     Told(explicit::State),
 }
 
@@ -51,7 +51,7 @@ impl Law {
     /// Whether it owns the whole window, in recovery as well.
     pub(super) fn is_whole(self) -> bool {
         match self {
-            Law::Own(controller) => controller.whole(),
+            Law::Own(controller) => controller.owns_window(),
             Law::Told(explicit) => explicit.keeps,
         }
     }
@@ -59,7 +59,7 @@ impl Law {
     /// Whether it sets the pace.
     pub(super) fn paces(self) -> bool {
         match self {
-            Law::Own(controller) => controller.whole(),
+            Law::Own(controller) => controller.owns_window(),
             Law::Told(explicit) => explicit::paces(explicit),
         }
     }

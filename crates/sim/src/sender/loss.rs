@@ -352,7 +352,7 @@ impl Sender {
             self.flow.prior_cwnd = self.flow.cwnd;
             self.ask_threshold(net);
             if !self.whole {
-                (_, self.flow.ssthresh) = self.tell(Event { kind: control::Kind::Timeout, ..Event::default() }, net);
+                (_, self.flow.ssthresh) = self.tell(Event { kind: control::EventKind::Timeout, ..Event::default() }, net);
             }
             self.begin_undo();
         }

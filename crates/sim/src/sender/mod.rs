@@ -23,7 +23,7 @@ use crate::{
     settings::{Recovery, Settings},
     timers::{Key, Timer, What},
 };
-use control::{Event, Flow};
+use control::{Event, FlowState as Flow};
 pub(crate) use law::Law;
 use law::State;
 use std::collections::VecDeque;
@@ -224,7 +224,7 @@ impl Sender {
             law,
             whole: law.is_whole(),
             paced: law.paces(),
-            wants_samples: law.own().is_some_and(|controller| controller.wants_samples() && !controller.whole()),
+            wants_samples: law.own().is_some_and(|controller| controller.wants_samples() && !controller.owns_window()),
             state: None,
             flow,
             rtt: Rtt::new(settings.initial_rto.0 / 1000),
@@ -424,7 +424,7 @@ impl Sender {
         let before = (self.flow.cwnd, self.flow.ssthresh);
         let mut link = None;
         if self.whole {
-            event.flags |= if self.last && self.end == self.nxt { control::LAST } else { 0 };
+            event.flags |= if self.last && self.end == self.nxt { control::NO_MORE_DATA } else { 0 };
             link = self.place.record.map(|record| &mut net.records[record].link);
         }
         if let Some(state) = &mut self.state {
@@ -441,14 +441,14 @@ impl Sender {
 
     /// Data is sent when nothing is in flight (CA_EVENT_TX_START): the classic ones are told so, and asked nothing.
     fn tell_restart(&mut self, net: &mut Net) {
-        self.tell(Event { kind: control::Kind::Restart, ..Event::default() }, net);
+        self.tell(Event { kind: control::EventKind::Restart, ..Event::default() }, net);
     }
 
     /// Whether cwnd is what keeps the flow from sending more (tcp_is_cwnd_limited): in slow start half a window in use is use enough.
     fn limited(&self) -> u32 {
         let slow_start = self.flow.cwnd < self.flow.ssthresh;
         let limited = !self.settings.validation || self.is_cwnd_limited || (slow_start && self.flow.cwnd < 2 * self.max_packets_out);
-        if limited { control::LIMITED } else { 0 }
+        if limited { control::CWND_LIMITED } else { 0 }
     }
 
     /// The threshold as it would be if the window were left as it is (tcp_current_ssthresh).

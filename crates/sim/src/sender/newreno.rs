@@ -71,7 +71,7 @@ impl Sender {
                 self.high = self.nxt;
                 self.is_impatient = false;
                 self.flow.prior_cwnd = self.flow.cwnd;
-                (_, self.flow.ssthresh) = self.tell(Event { kind: control::Kind::Loss, ..Event::default() }, net);
+                (_, self.flow.ssthresh) = self.tell(Event { kind: control::EventKind::Loss, ..Event::default() }, net);
                 self.enter(Phase::Recovery, net);
                 self.flow.cwnd = self.flow.ssthresh + DUPLICATES;
                 self.resend_first(net);

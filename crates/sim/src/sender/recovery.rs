@@ -5,7 +5,7 @@ use super::{
     ack::{News, Resend},
 };
 use crate::net::Net;
-use control::{Event, Kind};
+use control::{Event, EventKind as Kind};
 
 impl Sender {
     /// Whether the window is coming down (tcp_in_cwnd_reduction).
@@ -100,7 +100,7 @@ impl Sender {
     /// Asks the controller for the threshold.
     pub(super) fn ask_threshold(&mut self, net: &mut Net) {
         // Nothing is lost when an echoed mark alone begins the recovery.
-        let flags = if self.lost_out > 0 || self.whole { 0 } else { control::ECHO };
+        let flags = if self.lost_out > 0 || self.whole { 0 } else { control::ECN_ECHO };
         (_, self.flow.ssthresh) = self.tell(Event { kind: Kind::Loss, flags, ..Event::default() }, net);
     }
 
