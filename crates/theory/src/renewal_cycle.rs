@@ -1,34 +1,35 @@
-//! What a renewal cycle of both legs alone brings: Δ, by which Lemma 19.8 is proved.
+//! The renewal reward Δ of the isolated legs, which the proof of Baccelli Lemma 19.8 uses.
 
 use crate::{
-    Split,
-    trajectory::{Chances, FIRST, SECOND},
+    split::TandemModel,
+    trajectory::{FIRST, LossClock, SECOND},
 };
 
-impl Split {
-    /// Δ = ∫ X − Yᶠ over cycles, packets, of both legs in isolation. A cycle is from one loss of the first leg after which neither rate is above
-    /// its mean to the next such: returns to a compact set, as §19.4.4.2 has them, which are renewals but for what is still known of the two
-    /// rates there.
-    pub fn cycles(&self, seed: u64) -> impl Iterator<Item = f64> {
+impl TandemModel {
+    /// Δ = ∫ X − Yᶠ over successive cycles, packets, of both legs in isolation. A cycle lasts from
+    /// one loss of the first leg after which neither rate is above its mean to the next such loss.
+    /// These are returns to a compact set (§19.4.4.2): renewals except for the dependence on the
+    /// two rates at the start.
+    pub fn renewal_cycles(&self, seed: u64) -> impl Iterator<Item = f64> {
         let legs = self.legs;
-        let means = self.alone_means();
-        let mut chances = [FIRST, SECOND].map(|leg| Chances::new(seed, leg));
-        let mut left = [FIRST, SECOND].map(|leg| legs[leg].loses_after(means[leg], chances[leg].draw()));
+        let means = self.isolated_means();
+        let mut clocks = [FIRST, SECOND].map(|leg| LossClock::new(seed, leg));
+        let mut left = [FIRST, SECOND].map(|leg| legs[leg].time_to_loss(means[leg], clocks[leg].draw()));
         let mut rates = means;
         std::iter::repeat_with(move || {
             let mut delta = 0.0;
             loop {
-                let who = if left[FIRST] <= left[SECOND] { FIRST } else { SECOND };
-                let span = left[who];
+                let loser = if left[FIRST] <= left[SECOND] { FIRST } else { SECOND };
+                let span = left[loser];
                 for leg in [FIRST, SECOND] {
                     let sent = (rates[leg] + legs[leg].slope() * span / 2.0) * span;
                     delta += if leg == FIRST { sent } else { -sent };
                     rates[leg] += legs[leg].slope() * span;
                     left[leg] -= span;
                 }
-                rates[who] /= 2.0;
-                left[who] = legs[who].loses_after(rates[who], chances[who].draw());
-                if who == FIRST && rates[FIRST] <= means[FIRST] && rates[SECOND] <= means[SECOND] {
+                rates[loser] /= 2.0;
+                left[loser] = legs[loser].time_to_loss(rates[loser], clocks[loser].draw());
+                if loser == FIRST && rates[FIRST] <= means[FIRST] && rates[SECOND] <= means[SECOND] {
                     return delta;
                 }
             }

@@ -1,150 +1,178 @@
-//! A split connection as it goes, from event to event. Between two of them all is in closed form, so there is no time step and no error but
-//! that of the arithmetic.
+//! The trajectory of a split connection, from event to event. Between two events everything is in
+//! closed form, so there is no time step, and no error but rounding.
 //!
-//! In the free phase rates are straight lines and the buffer is a parabola. In the other two one leg leads, by itself, and the other
-//! follows: its window grows by as many ACKs as the leader sends packets, so with S packets sent since, Y dY = βX dt gives Y² = Y₀² + 2βS.
+//! In the free phase the rates are linear and the buffer content is a parabola. In the other two
+//! phases one leg *leads*, independently, and the other *follows*: its window grows by one ACK per
+//! packet that the leader sends. With S packets sent since, Y dY = βX dt gives Y² = Y₀² + 2βS.
 
-use crate::{Follows, Losses, Phase, Split};
+use crate::{
+    aimd::LossProcess,
+    split::{LossBasis, TandemModel},
+};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::vec;
+use units::Phase;
 
-/// Where both stand: the rates that their windows permit (packets/s), and the buffer (packets).
+/// State of the tandem: the rates that the windows permit, and the buffer content.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct State {
-    /// Of the first leg.
+pub struct TandemState {
+    /// Rate of the first leg, packets/s.
     pub x: f64,
-    /// Of the second.
+    /// Rate of the second leg, packets/s.
     pub y: f64,
-    /// What the proxy holds.
+    /// Buffer content of the proxy, packets.
     pub q: f64,
 }
 
-/// What ends a stretch.
+/// The event that ends a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ends {
+pub enum SegmentEnd {
     /// A loss of the first leg.
     FirstLoses,
-    /// A loss of the second.
+    /// A loss of the second leg.
     SecondLoses,
-    /// The buffer has run empty.
+    /// The buffer becomes empty.
     Empty,
-    /// The buffer is full.
+    /// The buffer becomes full.
     Full,
-    /// The one that was held back is no longer the faster.
+    /// The rates meet: the leg that was held back is no longer the faster one.
     Meet,
-    /// The first has reached its link's rate.
+    /// The first leg reaches its capacity.
     FirstCapped,
-    /// The second has.
+    /// The second leg reaches its capacity.
     SecondCapped,
 }
 
-/// A stretch between two events.
+/// A segment between two events.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Segment {
-    /// The phase all through it.
+pub struct TrajectorySegment {
+    /// The phase throughout.
     pub phase: Phase,
-    /// Where it begins.
-    pub from: State,
-    /// Where it ends; a loss comes right after.
-    pub to: State,
-    /// How long it takes, s.
+    /// State at its start.
+    pub from: TandemState,
+    /// State at its end, before a loss that ends it.
+    pub to: TandemState,
+    /// Duration, s.
     pub span: f64,
-    /// Packets that left the proxy in it.
+    /// Packets that leave the proxy.
     pub sent: f64,
-    /// The time integral of the buffer, packets · s.
+    /// Time integral of the buffer content, packets·s.
     pub held: f64,
-    /// What ends it.
-    pub ends: Ends,
-    /// By how much both rates rise by themselves, packets/s²: 0 of one at its link's rate.
+    /// The event that ends it.
+    pub ends: SegmentEnd,
+    /// Slopes of the rates, packets/s²; 0 for a leg at its capacity.
     slopes: [f64; 2],
 }
 
-impl Segment {
-    /// The state `t` seconds after its beginning.
-    pub fn at(&self, t: f64) -> State {
-        let (State { x, y, q }, [a, b]) = (self.from, self.slopes);
+impl TrajectorySegment {
+    /// The state `t` seconds after its start.
+    pub fn at(&self, t: f64) -> TandemState {
+        let (TandemState { x, y, q }, [a, b]) = (self.from, self.slopes);
         let followed = |rate: f64, slope: f64, led: f64| (rate * rate + 2.0 * slope * led).sqrt();
         match self.phase {
-            Phase::Free => State { x: x + a * t, y: y + b * t, q: (q + packets(x - y, a - b, t)).max(0.0) },
-            Phase::Starvation => State { x: x + a * t, y: followed(y, b, packets(x, a, t)), q },
-            Phase::Backpressure => State { x: followed(x, a, packets(y, b, t)), y: y + b * t, q },
+            Phase::Free => TandemState { x: x + a * t, y: y + b * t, q: (q + packets(x - y, a - b, t)).max(0.0) },
+            Phase::Starvation => TandemState { x: x + a * t, y: followed(y, b, packets(x, a, t)), q },
+            Phase::Backpressure => TandemState { x: followed(x, a, packets(y, b, t)), y: y + b * t, q },
         }
     }
 }
 
-/// A path of a split connection: its stretches, without end.
+/// A trajectory of a split connection: an endless sequence of segments.
+///
+/// [`step`](Trajectory::step) advances to the next event and returns the segment up to it.
 #[derive(Debug, Clone)]
-pub struct Path {
-    split: Split,
-    state: State,
+pub struct Trajectory {
+    split: TandemModel,
+    state: TandemState,
     phase: Phase,
-    /// Which legs are at their link's rate.
+    /// Which legs are at their capacity.
     capped: [bool; 2],
-    /// For each leg: how much chance is left until its next loss, which is exponential of mean 1.
-    chance: [f64; 2],
-    chances: [Chances; 2],
+    /// For each leg: loss intensity still to be integrated until its next loss.
+    hazard: [f64; 2],
+    clocks: [LossClock; 2],
 }
 
 pub(crate) const FIRST: usize = 0;
 pub(crate) const SECOND: usize = 1;
 
-/// The losses of a leg, each as the share of chance that it takes: exponential of mean 1, or as they were elsewhere.
+/// The losses of a leg, as the integral of the loss intensity from one loss to the next:
+/// exponential with mean 1 (time change of a Poisson process), or recorded.
 #[derive(Debug, Clone)]
-pub(crate) enum Chances {
-    Drawn(Pcg64Mcg),
-    Given(vec::IntoIter<f64>),
+pub(crate) enum LossClock {
+    Random(Pcg64Mcg),
+    Recorded(vec::IntoIter<f64>),
 }
 
-impl Chances {
+impl LossClock {
     pub(crate) fn new(seed: u64, leg: usize) -> Self {
-        Chances::Drawn(Pcg64Mcg::seed_from_u64(seed.wrapping_mul(2).wrapping_add(leg as u64)))
+        LossClock::Random(Pcg64Mcg::seed_from_u64(seed.wrapping_mul(2).wrapping_add(leg as u64)))
     }
 
-    /// Losses at these places, which rise, of a leg that has so many a second, or a packet.
-    pub(crate) fn at(places: &[f64], losses: f64) -> Self {
-        let before = std::iter::once(&0.0).chain(places);
-        let chances: Vec<f64> = places.iter().zip(before).map(|(at, before)| (at - before) * losses).collect();
-        Chances::Given(chances.into_iter())
+    /// Losses at the given positions (seconds or packets), in ascending order, of a leg with
+    /// intensity `losses` per second or packet.
+    pub(crate) fn at(positions: &[f64], losses: f64) -> Self {
+        let before = std::iter::once(&0.0).chain(positions);
+        let hazards: Vec<f64> = positions.iter().zip(before).map(|(at, before)| (at - before) * losses).collect();
+        LossClock::Recorded(hazards.into_iter())
     }
 
     pub(crate) fn draw(&mut self) -> f64 {
         match self {
-            Chances::Drawn(random) => draw(random),
-            // No more are known.
-            Chances::Given(chances) => chances.next().unwrap_or(f64::INFINITY),
+            LossClock::Random(random) => draw(random),
+            // There are no more losses.
+            LossClock::Recorded(hazards) => hazards.next().unwrap_or(f64::INFINITY),
         }
     }
 }
 
-impl Path {
-    pub(crate) fn new(split: Split, from: State, seed: u64) -> Self {
-        Path::by(split, from, [FIRST, SECOND].map(|leg| Chances::new(seed, leg)))
+impl TandemModel {
+    /// A trajectory from a state, with random losses from `seed`, independent for each leg. The
+    /// integral of the loss intensity up to the n-th loss of a leg is the same in every trajectory
+    /// of that seed, so trajectories can be compared loss by loss.
+    pub fn trajectory(&self, from: TandemState, seed: u64) -> Trajectory {
+        Trajectory::new(*self, from, seed)
     }
 
-    /// One whose legs lose by these chances.
-    pub(crate) fn by(split: Split, from: State, mut chances: [Chances; 2]) -> Self {
-        let chance = [chances[FIRST].draw(), chances[SECOND].draw()];
-        let state = State { x: from.x.min(split.caps[FIRST]), y: from.y.min(split.caps[SECOND]), q: from.q.min(split.buffer) };
+    /// A trajectory with the losses of each leg at given positions from the start, in ascending
+    /// order: in seconds for rate-independent losses, in packets (by [`LossBasis`]) for
+    /// rate-dependent ones. There are no losses after the last one.
+    pub fn trajectory_with_losses(&self, from: TandemState, positions: [&[f64]; 2]) -> Trajectory {
+        let clock = |leg: usize| match self.legs[leg].losses() {
+            LossProcess::PerSecond(losses) | LossProcess::PerPacket(losses) => LossClock::at(positions[leg], losses),
+        };
+        Trajectory::with_clocks(*self, from, [clock(FIRST), clock(SECOND)])
+    }
+}
+
+impl Trajectory {
+    pub(crate) fn new(split: TandemModel, from: TandemState, seed: u64) -> Self {
+        Trajectory::with_clocks(split, from, [FIRST, SECOND].map(|leg| LossClock::new(seed, leg)))
+    }
+
+    /// A trajectory with the given losses.
+    pub(crate) fn with_clocks(split: TandemModel, from: TandemState, mut clocks: [LossClock; 2]) -> Self {
+        let hazard = [clocks[FIRST].draw(), clocks[SECOND].draw()];
+        let state = TandemState { x: from.x.min(split.caps[FIRST]), y: from.y.min(split.caps[SECOND]), q: from.q.min(split.buffer) };
         let capped = [state.x >= split.caps[FIRST], state.y >= split.caps[SECOND]];
-        let mut path = Path { split, state, phase: Phase::Free, capped, chance, chances };
-        path.settle();
+        let mut path = Trajectory { split, state, phase: Phase::Free, capped, hazard, clocks };
+        path.set_phase();
         path
     }
 
-    /// Where it is now.
-    pub fn state(&self) -> State {
+    /// The current state.
+    pub fn state(&self) -> TandemState {
         self.state
     }
 
-    /// By how much a leg's rate rises, packets/s².
+    /// Slope of a leg's rate, packets/s².
     fn slope(&self, leg: usize) -> f64 {
         if self.capped[leg] { 0.0 } else { self.split.legs[leg].slope() }
     }
 
-    /// The phase that the state is in.
-    fn settle(&mut self) {
-        let State { x, y, q } = self.state;
+    /// Sets the phase from the state.
+    fn set_phase(&mut self) {
+        let TandemState { x, y, q } = self.state;
         let slower = |a: f64, a_slope: f64, b: f64, b_slope: f64| a < b || (a == b && a_slope <= b_slope);
         let (a, b) = (self.slope(FIRST), self.slope(SECOND));
         self.phase = if q <= 0.0 && slower(x, a, y, b) {
@@ -156,33 +184,34 @@ impl Path {
         };
     }
 
-    /// Goes to the next event.
-    pub fn step(&mut self) -> Segment {
+    /// Advances to the next event.
+    pub fn step(&mut self) -> TrajectorySegment {
         let segment = match self.phase {
             Phase::Free => self.free(),
-            Phase::Starvation => self.held(FIRST, SECOND),
-            Phase::Backpressure => self.held(SECOND, FIRST),
+            Phase::Starvation => self.coupled(FIRST, SECOND),
+            Phase::Backpressure => self.coupled(SECOND, FIRST),
         };
         self.state = segment.to;
         match segment.ends {
-            Ends::FirstLoses => self.lose(FIRST),
-            Ends::SecondLoses => self.lose(SECOND),
-            Ends::FirstCapped => self.capped[FIRST] = true,
-            Ends::SecondCapped => self.capped[SECOND] = true,
-            Ends::Empty | Ends::Full | Ends::Meet => {}
+            SegmentEnd::FirstLoses => self.lose(FIRST),
+            SegmentEnd::SecondLoses => self.lose(SECOND),
+            SegmentEnd::FirstCapped => self.capped[FIRST] = true,
+            SegmentEnd::SecondCapped => self.capped[SECOND] = true,
+            SegmentEnd::Empty | SegmentEnd::Full | SegmentEnd::Meet => {}
         }
         match segment.ends {
-            // The rates are equal to the last bit, or nearly: which way they part is known.
-            Ends::Meet => self.phase = Phase::Free,
-            Ends::Empty => self.phase = Phase::Starvation,
-            Ends::Full => self.phase = Phase::Backpressure,
-            _ => self.settle(),
+            // The rates are equal up to rounding, so the phase is set by the event.
+            SegmentEnd::Meet => self.phase = Phase::Free,
+            SegmentEnd::Empty => self.phase = Phase::Starvation,
+            SegmentEnd::Full => self.phase = Phase::Backpressure,
+            _ => self.set_phase(),
         }
         segment
     }
 
-    /// States at random times, `gap_s` apart in the mean and independent of the path: what they are in the mean the path is over time (PASTA).
-    pub fn looks(mut self, gap_s: f64, seed: u64) -> impl Iterator<Item = State> {
+    /// States at Poisson times with mean distance `gap_s` (s), independent of the trajectory. Their
+    /// mean is the time average (PASTA).
+    pub fn samples(mut self, gap_s: f64, seed: u64) -> impl Iterator<Item = TandemState> {
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let (mut segment, mut t) = (self.step(), 0.0);
         std::iter::repeat_with(move || {
@@ -199,144 +228,171 @@ impl Path {
         let rate = if leg == FIRST { &mut self.state.x } else { &mut self.state.y };
         *rate /= 2.0;
         self.capped[leg] = false;
-        self.chance[leg] = self.chances[leg].draw();
+        self.hazard[leg] = self.clocks[leg].draw();
     }
 
-    /// Both by themselves.
-    fn free(&mut self) -> Segment {
-        let State { x, y, q } = self.state;
+    /// The next segment of the free phase: both legs are independent.
+    fn free(&mut self) -> TrajectorySegment {
+        let TandemState { x, y, q } = self.state;
         let (a, b) = (self.slope(FIRST), self.slope(SECOND));
         let until = |leg: usize, rate: f64, slope: f64| match self.split.legs[leg].losses() {
-            Losses::PerSecond(losses) => self.chance[leg] / losses,
-            Losses::PerPacket(losses) => time_for(rate, slope, self.chance[leg] / losses),
+            LossProcess::PerSecond(losses) => self.hazard[leg] / losses,
+            LossProcess::PerPacket(losses) => time_for(rate, slope, self.hazard[leg] / losses),
         };
         let cap = |leg: usize, rate: f64, slope: f64| if slope > 0.0 { (self.split.caps[leg] - rate) / slope } else { f64::INFINITY };
-        let (span, ends) = first([
-            (until(FIRST, x, a), Ends::FirstLoses),
-            (until(SECOND, y, b), Ends::SecondLoses),
-            (reaches(q, x - y, a - b), Ends::Empty),
-            (reaches(self.split.buffer - q, y - x, b - a), Ends::Full),
-            (cap(FIRST, x, a), Ends::FirstCapped),
-            (cap(SECOND, y, b), Ends::SecondCapped),
+        let (span, ends) = earliest([
+            (until(FIRST, x, a), SegmentEnd::FirstLoses),
+            (until(SECOND, y, b), SegmentEnd::SecondLoses),
+            (reaches(q, x - y, a - b), SegmentEnd::Empty),
+            (reaches(self.split.buffer - q, y - x, b - a), SegmentEnd::Full),
+            (cap(FIRST, x, a), SegmentEnd::FirstCapped),
+            (cap(SECOND, y, b), SegmentEnd::SecondCapped),
         ]);
-        let (came, sent) = (packets(x, a, span), packets(y, b, span));
-        self.spend(FIRST, span, came);
+        let (arrived, sent) = (packets(x, a, span), packets(y, b, span));
+        self.spend(FIRST, span, arrived);
         self.spend(SECOND, span, sent);
         let q_end = match ends {
-            Ends::Empty => 0.0,
-            Ends::Full => self.split.buffer,
-            _ => (q + came - sent).clamp(0.0, self.split.buffer),
+            SegmentEnd::Empty => 0.0,
+            SegmentEnd::Full => self.split.buffer,
+            _ => (q + arrived - sent).clamp(0.0, self.split.buffer),
         };
         let held = q * span + (x - y) * span.powi(2) / 2.0 + (a - b) * span.powi(3) / 6.0;
-        let to = self.capped_at(ends, State { x: x + a * span, y: y + b * span, q: q_end });
-        Segment { phase: Phase::Free, from: self.state, to, span, sent, held, ends, slopes: [a, b] }
+        let to = self.capped_at(ends, TandemState { x: x + a * span, y: y + b * span, q: q_end });
+        TrajectorySegment { phase: Phase::Free, from: self.state, to, span, sent, held, ends, slopes: [a, b] }
     }
 
-    /// One leads, the other follows.
-    fn held(&mut self, lead: usize, follow: usize) -> Segment {
+    /// The next segment of starvation or backpressure: one leg leads, the other follows.
+    fn coupled(&mut self, lead: usize, follow: usize) -> TrajectorySegment {
         let rates = [self.state.x, self.state.y];
-        let (v, w, a, b) = (rates[lead], rates[follow], self.slope(lead), self.slope(follow));
-        let loses = [Ends::FirstLoses, Ends::SecondLoses];
-        let caps = [Ends::FirstCapped, Ends::SecondCapped];
-        let (leader, follower) = (self.split.legs[lead].losses(), self.split.legs[follow].losses());
-        let time = |packets: f64| time_for(v, a, packets);
-
-        let leader_loses = match leader {
-            Losses::PerSecond(losses) => self.chance[lead] / losses,
-            Losses::PerPacket(losses) => time(self.chance[lead] / losses),
-        };
-        // Of what depends on the window the time is worth finding only where nothing else comes first.
-        let by_window = matches!((follower, self.split.follows), (Losses::PerPacket(_), Follows::Window));
-        let follower_loses = match follower {
-            Losses::PerSecond(losses) => self.chance[follow] / losses,
-            Losses::PerPacket(losses) if !by_window => time(self.chance[follow] / losses),
-            Losses::PerPacket(_) => f64::INFINITY,
-        };
-        let meet = if a > b { time((w * w - v * v).max(0.0) / (2.0 * (a - b))) } else { f64::INFINITY };
-        let leader_capped = if a > 0.0 { (self.split.caps[lead] - v) / a } else { f64::INFINITY };
-        let follower_capped = if b > 0.0 { time((self.split.caps[follow].powi(2) - w * w) / (2.0 * b)) } else { f64::INFINITY };
-        let (mut span, mut ends) = first([
-            (leader_loses, loses[lead]),
-            (follower_loses, loses[follow]),
-            (meet, Ends::Meet),
-            (leader_capped, caps[lead]),
-            (follower_capped, caps[follow]),
-            (f64::INFINITY, Ends::Empty),
-        ]);
-        let mut by = packets(v, a, span);
-        if let (Losses::PerPacket(losses), true) = (follower, by_window) {
-            let (window, chance) = (Window::new(v, a, w, b), self.chance[follow] / losses);
-            by = if span.is_finite() { window.packets(span).0 } else { f64::INFINITY };
-            if by >= chance {
-                (span, ends, by) = (window.time_for(chance).min(span), loses[follow], chance);
-            }
-        }
+        let v = rates[lead];
+        let w = rates[follow];
+        let a = self.slope(lead);
+        let b = self.slope(follow);
+        let CoupledEvent { span, ends, follower_exposure } = self.coupled_event(lead, follow);
         let sent = packets(v, a, span);
         self.spend(lead, span, sent);
-        self.spend(follow, span, by);
+        self.spend(follow, span, follower_exposure);
         let mut after = [0.0; 2];
         after[lead] = v + a * span;
         after[follow] = (w * w + 2.0 * b * sent).sqrt();
-        if ends == Ends::Meet {
-            // Of one that stands still at its link's rate the rate is known to the last bit.
+        if ends == SegmentEnd::Meet {
+            // The rate of a leg at its capacity is exact.
             after = [if b == 0.0 { w } else { after[lead] }; 2];
         }
         let phase = if lead == FIRST { Phase::Starvation } else { Phase::Backpressure };
         let q = if lead == FIRST { 0.0 } else { self.split.buffer };
-        let to = self.capped_at(ends, State { x: after[FIRST], y: after[SECOND], q });
+        let to = self.capped_at(ends, TandemState { x: after[FIRST], y: after[SECOND], q });
         let slopes = [self.slope(FIRST), self.slope(SECOND)];
-        Segment { phase, from: self.state, to, span, sent, held: q * span, ends, slopes }
+        TrajectorySegment { phase, from: self.state, to, span, sent, held: q * span, ends, slopes }
     }
 
-    /// Takes from a leg's chance what a stretch has used of it.
+    /// The event that ends a segment of starvation or backpressure.
+    fn coupled_event(&self, lead: usize, follow: usize) -> CoupledEvent {
+        let rates = [self.state.x, self.state.y];
+        let v = rates[lead];
+        let w = rates[follow];
+        let a = self.slope(lead);
+        let b = self.slope(follow);
+        let loses = [SegmentEnd::FirstLoses, SegmentEnd::SecondLoses];
+        let caps = [SegmentEnd::FirstCapped, SegmentEnd::SecondCapped];
+        let (leader, follower) = (self.split.legs[lead].losses(), self.split.legs[follow].losses());
+        let time = |packets: f64| time_for(v, a, packets);
+
+        let leader_loses = match leader {
+            LossProcess::PerSecond(losses) => self.hazard[lead] / losses,
+            LossProcess::PerPacket(losses) => time(self.hazard[lead] / losses),
+        };
+        // A loss by the window is expensive to find, so it is computed only if nothing else comes
+        // first.
+        let by_window = matches!((follower, self.split.loss_basis), (LossProcess::PerPacket(_), LossBasis::Window));
+        let follower_loses = match follower {
+            LossProcess::PerSecond(losses) => self.hazard[follow] / losses,
+            LossProcess::PerPacket(losses) if !by_window => time(self.hazard[follow] / losses),
+            LossProcess::PerPacket(_) => f64::INFINITY,
+        };
+        let meet = if a > b { time((w * w - v * v).max(0.0) / (2.0 * (a - b))) } else { f64::INFINITY };
+        let leader_capped = if a > 0.0 { (self.split.caps[lead] - v) / a } else { f64::INFINITY };
+        let follower_capped = if b > 0.0 { time((self.split.caps[follow].powi(2) - w * w) / (2.0 * b)) } else { f64::INFINITY };
+        let (span, ends) = earliest([
+            (leader_loses, loses[lead]),
+            (follower_loses, loses[follow]),
+            (meet, SegmentEnd::Meet),
+            (leader_capped, caps[lead]),
+            (follower_capped, caps[follow]),
+            (f64::INFINITY, SegmentEnd::Empty),
+        ]);
+        if let (LossProcess::PerPacket(losses), true) = (follower, by_window) {
+            let window = Window::new(v, a, w, b);
+            let hazard = self.hazard[follow] / losses;
+            let exposure = if span.is_finite() { window.packets(span).0 } else { f64::INFINITY };
+            return if exposure >= hazard {
+                CoupledEvent { span: window.time_for(hazard).min(span), ends: loses[follow], follower_exposure: hazard }
+            } else {
+                CoupledEvent { span, ends, follower_exposure: exposure }
+            };
+        }
+        CoupledEvent { span, ends, follower_exposure: packets(v, a, span) }
+    }
+
+    /// Subtracts the loss intensity of a segment from a leg's hazard.
     fn spend(&mut self, leg: usize, span: f64, packets: f64) {
         let used = match self.split.legs[leg].losses() {
-            Losses::PerSecond(losses) => losses * span,
-            Losses::PerPacket(losses) => losses * packets,
+            LossProcess::PerSecond(losses) => losses * span,
+            LossProcess::PerPacket(losses) => losses * packets,
         };
-        self.chance[leg] = (self.chance[leg] - used).max(0.0);
+        self.hazard[leg] = (self.hazard[leg] - used).max(0.0);
     }
 
-    fn capped_at(&self, ends: Ends, state: State) -> State {
+    fn capped_at(&self, ends: SegmentEnd, state: TandemState) -> TandemState {
         match ends {
-            Ends::FirstCapped => State { x: self.split.caps[FIRST], ..state },
-            Ends::SecondCapped => State { y: self.split.caps[SECOND], ..state },
+            SegmentEnd::FirstCapped => TandemState { x: self.split.caps[FIRST], ..state },
+            SegmentEnd::SecondCapped => TandemState { y: self.split.caps[SECOND], ..state },
             _ => state,
         }
     }
 }
 
-/// An exponential variable of mean 1.
+/// The event that ends a segment in which one leg follows the other.
+struct CoupledEvent {
+    /// Time until the event, s.
+    span: f64,
+    ends: SegmentEnd,
+    /// Packets that count for the follower's rate-dependent losses until then, by [`LossBasis`].
+    follower_exposure: f64,
+}
+
+/// An exponential variable with mean 1.
 fn draw(random: &mut Pcg64Mcg) -> f64 {
     -(1.0 - random.random::<f64>()).ln()
 }
 
-/// The earliest.
-fn first<const N: usize>(events: [(f64, Ends); N]) -> (f64, Ends) {
-    let mut earliest = events[0];
+/// The earliest event.
+fn earliest<const N: usize>(events: [(f64, SegmentEnd); N]) -> (f64, SegmentEnd) {
+    let mut first = events[0];
     for event in &events[1..] {
-        if event.0 < earliest.0 {
-            earliest = *event;
+        if event.0 < first.0 {
+            first = *event;
         }
     }
-    (earliest.0.max(0.0), earliest.1)
+    (first.0.max(0.0), first.1)
 }
 
-/// Packets sent in `t` at a rate that begins at `v` and rises by `a`.
+/// Packets sent in time `t` at a rate that starts at `v` with slope `a`.
 fn packets(v: f64, a: f64, t: f64) -> f64 {
     (v + a * t / 2.0) * t
 }
 
-/// How long that takes for so many.
+/// Time in which that many packets are sent.
 fn time_for(v: f64, a: f64, packets: f64) -> f64 {
     if packets <= 0.0 {
         return 0.0;
     }
-    // The usual root times its conjugate: nothing cancels.
+    // In the form without cancellation.
     2.0 * packets / (v + (v * v + 2.0 * a * packets).sqrt())
 }
 
-/// When a distance `gap` ≥ 0 that changes by `d` a second, and `d` by `e`, is used up; never, perhaps.
+/// When a gap ≥ 0 that changes at rate `d`, with slope `e` of that rate, reaches 0; infinite if
+/// never.
 fn reaches(gap: f64, d: f64, e: f64) -> f64 {
     let square = d * d - 2.0 * e * gap;
     if square < 0.0 || gap.is_infinite() {
@@ -350,14 +406,15 @@ fn reaches(gap: f64, d: f64, e: f64) -> f64 {
     }
 }
 
-/// The window rate of a leg that follows: w² = w₀² + 2bS while the leader sends S at a rate that begins at v and rises by a.
+/// The window rate of a following leg: w² = w₀² + 2bS, while the leader sends S packets at a rate
+/// that starts at v with slope a.
 #[derive(Debug, Clone, Copy)]
 struct Window {
     v: f64,
     a: f64,
     w: f64,
     b: f64,
-    /// √(b/a): over the leader's rate u the window's is √(c + k² u²).
+    /// √(b/a): as a function of the leader's rate u the window rate is √(c + k² u²).
     k: f64,
 }
 
@@ -370,13 +427,13 @@ impl Window {
         (self.w * self.w + 2.0 * self.b * packets(self.v, self.a, t)).sqrt()
     }
 
-    /// Its time integral up to `t`, and what it is there.
+    /// Its time integral up to `t`, and its value at `t`.
     fn packets(&self, t: f64) -> (f64, f64) {
         let Window { v, a, w, b, k } = *self;
         let sent = packets(v, a, t);
         let last = (w * w + 2.0 * b * sent).sqrt();
         let by = if b * sent < 1e-6 * w * w {
-            // So little that the differences below would cancel; Simpson's rule has an error of the fourth order.
+            // The differences below would cancel; Simpson's rule has a fourth-order error.
             t / 6.0 * (w + 4.0 * self.at(t / 2.0) + last)
         } else if a == 0.0 {
             (last.powi(3) - w.powi(3)) / (3.0 * b * v)
@@ -388,13 +445,13 @@ impl Window {
         (by, last)
     }
 
-    /// When that is `packets`.
+    /// When the integral is `packets`.
     fn time_for(&self, packets: f64) -> f64 {
         let Window { v, a, w, b, .. } = *self;
         if b == 0.0 {
             return packets / w;
         }
-        // It goes up by b v/w a second at first: less than that later, but for what the leader gains.
+        // Initial guess: the slope is b v/w at first.
         let mut t = if w > 0.0 { time_for(w, b * v / w, packets) } else { (9.0 * packets * packets / (8.0 * b * v)).cbrt() };
         if !t.is_finite() || t > 1e12 {
             t = 1e-3;
@@ -405,11 +462,11 @@ impl Window {
         for _ in 0..60 {
             let (by, rate) = self.packets(t);
             let newton = (by - packets) / rate;
-            // Halley's step: the rate itself rises by b u/rate, with u the leader's.
+            // Halley's method: the slope of the rate is b u/rate, with u the leader's rate.
             let bend = newton * b * (v + a * t) / (rate * rate);
             let step = newton / (1.0 - bend / 2.0).max(0.5);
             t -= step;
-            // The error after a step is of the order of its cube.
+            // The error after a step is of the order of the step's cube.
             if step.abs() <= 1e-5 * t {
                 break;
             }

@@ -1,59 +1,78 @@
-//! Laws of job sizes: those that scenarios have, and lists.
+//! Distributions of job sizes: those of scenarios, and lists.
 
-use crate::{TheoryError, aimd::positive};
+use crate::error::{TheoryError, positive};
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 use scenario::Shape;
 use std::sync::Arc;
 
-/// A law of job sizes, scaled to mean 1.
+/// A distribution of job sizes, scaled to mean 1.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sizes(Law);
+pub struct SizeDistribution(Distribution);
 
 #[derive(Debug, Clone, PartialEq)]
-enum Law {
+enum Distribution {
     Shaped(Shape),
     Listed(Arc<[f64]>),
 }
 
-impl From<Shape> for Sizes {
-    /// As a scenario has it.
+impl From<Shape> for SizeDistribution {
+    /// The distribution of a scenario.
     fn from(shape: Shape) -> Self {
-        Sizes(Law::Shaped(shape))
+        SizeDistribution(Distribution::Shaped(shape))
     }
 }
 
-impl Sizes {
-    /// All alike.
-    pub const DETERMINISTIC: Sizes = Sizes(Law::Shaped(Shape::Deterministic));
+impl SizeDistribution {
+    /// All sizes are equal.
+    pub const DETERMINISTIC: SizeDistribution = SizeDistribution(Distribution::Shaped(Shape::Deterministic));
     /// Exponential.
-    pub const EXPONENTIAL: Sizes = Sizes(Law::Shaped(Shape::Exponential));
+    pub const EXPONENTIAL: SizeDistribution = SizeDistribution(Distribution::Shaped(Shape::Exponential));
 
-    /// Two exponential phases with balanced means, of this squared coefficient of variation, at least 1; the paper's has 16.
+    /// Two exponential phases with balanced means, with this squared coefficient of variation, at
+    /// least 1; 16 in the paper.
+    ///
+    /// # Errors
+    /// When `scv` is below 1.
     pub fn hyperexponential(scv: f64) -> Result<Self, TheoryError> {
-        within("the squared coefficient of variation of hyperexponential sizes", scv, "at least 1", scv >= 1.0)?;
+        check_range("the squared coefficient of variation of hyperexponential sizes", scv, "at least 1", scv >= 1.0)?;
         Ok(Shape::Hyperexponential { scv }.into())
     }
 
-    /// P(B > x) = (1 + x/(a − 1))⁻ᵃ with a > 1: the paper's Pareto-3 with a = 3, and with a = 2 what its Pareto-2 rows follow.
+    /// P(B > x) = (1 + x/(a − 1))⁻ᵃ with a > 1. a = 3 is the paper's Pareto-3; a = 2 is what its
+    /// Pareto-2 rows follow.
+    ///
+    /// # Errors
+    /// When `a` is not above 1.
     pub fn lomax(a: f64) -> Result<Self, TheoryError> {
-        within("the exponent of Lomax sizes", a, "above 1", a > 1.0)?;
+        check_range("the exponent of Lomax sizes", a, "above 1", a > 1.0)?;
         Ok(Shape::Lomax { exponent: a }.into())
     }
 
-    /// P(B > x) = ((a − 1)/(a x))ᵃ from (a − 1)/a on, with a > 1: with a = 2 the Pareto-2 law as the paper states it.
+    /// P(B > x) = ((a − 1)/(a x))ᵃ for x ≥ (a − 1)/a, with a > 1. a = 2 is the Pareto-2 law as
+    /// stated in the paper.
+    ///
+    /// # Errors
+    /// When `a` is not above 1.
     pub fn pareto(a: f64) -> Result<Self, TheoryError> {
-        within("the exponent of Pareto sizes", a, "above 1", a > 1.0)?;
+        check_range("the exponent of Pareto sizes", a, "above 1", a > 1.0)?;
         Ok(Shape::Pareto { exponent: a }.into())
     }
 
-    /// This part of the mean for all alike and the rest exponential: files of a least size, in the paper's experiments half of the mean.
+    /// A constant plus an exponential: `part` of the mean is constant. Files with a minimum size,
+    /// half of the mean in the paper's experiments.
+    ///
+    /// # Errors
+    /// When `part` is not from 0 to 1.
     pub fn shifted(part: f64) -> Result<Self, TheoryError> {
-        within("the constant part of shifted exponential sizes", part, "from 0 to 1", (0.0..=1.0).contains(&part))?;
+        check_range("the constant part of shifted exponential sizes", part, "from 0 to 1", (0.0..=1.0).contains(&part))?;
         Ok(Shape::ShiftedExponential { constant: part }.into())
     }
 
-    /// One of these positive numbers, each as often as the others, over their mean.
+    /// The empirical distribution of these positive sizes, over their mean.
+    ///
+    /// # Errors
+    /// When there are none, or one is not positive.
     pub fn listed(sizes: &[f64]) -> Result<Self, TheoryError> {
         if sizes.is_empty() {
             return Err(TheoryError::Outside { what: "the number of listed sizes".into(), value: 0.0, bounds: "at least 1" });
@@ -62,35 +81,39 @@ impl Sizes {
             positive("a listed size", *size)?;
         }
         let mean = sizes.iter().sum::<f64>() / sizes.len() as f64;
-        Ok(Sizes(Law::Listed(sizes.iter().map(|size| size / mean).collect())))
+        Ok(SizeDistribution(Distribution::Listed(sizes.iter().map(|size| size / mean).collect())))
     }
 
-    /// As [`Sizes::listed`], from a text with a number a line; empty lines and what follows a # do not count.
+    /// As [`SizeDistribution::listed`], from a text with one number per line. Empty lines are
+    /// skipped; `#` starts a comment.
+    ///
+    /// # Errors
+    /// As [`SizeDistribution::listed`], or when a line is not a number.
     pub fn from_text(text: &str) -> Result<Self, TheoryError> {
         let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()).filter(|line| !line.is_empty());
         let sizes: Result<Vec<f64>, TheoryError> = lines.map(|line| line.parse().map_err(|_| TheoryError::NotASize(line.into()))).collect();
-        Sizes::listed(&sizes?)
+        SizeDistribution::listed(&sizes?)
     }
 
-    /// The squared coefficient of variation, which may be infinite.
+    /// The squared coefficient of variation; may be infinite.
     pub fn scv(&self) -> f64 {
         match &self.0 {
-            Law::Shaped(shape) => shape.scv(),
-            Law::Listed(sizes) => sizes.iter().map(|size| (size - 1.0).powi(2)).sum::<f64>() / sizes.len() as f64,
+            Distribution::Shaped(shape) => shape.scv(),
+            Distribution::Listed(sizes) => sizes.iter().map(|size| (size - 1.0).powi(2)).sum::<f64>() / sizes.len() as f64,
         }
     }
 
     /// Draws a size.
     pub(super) fn draw(&self, random: &mut Pcg64Mcg) -> f64 {
         match &self.0 {
-            Law::Shaped(shape) => shape.draw(random),
-            Law::Listed(sizes) => sizes[random.random_range(0..sizes.len())],
+            Distribution::Shaped(shape) => shape.draw(random),
+            Distribution::Listed(sizes) => sizes[random.random_range(0..sizes.len())],
         }
     }
 }
 
-/// An error unless `holds`.
-pub(super) fn within(what: impl Into<String>, value: f64, bounds: &'static str, holds: bool) -> Result<(), TheoryError> {
+/// An error unless `holds` and the value is finite.
+pub(super) fn check_range(what: impl Into<String>, value: f64, bounds: &'static str, holds: bool) -> Result<(), TheoryError> {
     if holds && value.is_finite() { Ok(()) } else { Err(TheoryError::Outside { what: what.into(), value, bounds }) }
 }
 
@@ -100,29 +123,31 @@ mod tests {
     use rand::SeedableRng;
 
     #[test]
-    fn sizes_have_the_mean_and_the_tail_that_they_say() {
+    fn sizes_have_the_stated_mean_and_tail() {
         const N: usize = 400_000;
         let mut random = Pcg64Mcg::seed_from_u64(3);
-        let lomax_3 = Sizes::lomax(3.0).unwrap();
+        let lomax_3 = SizeDistribution::lomax(3.0).unwrap();
         for (sizes, scv) in [
-            (Sizes::DETERMINISTIC, 0.0),
-            (Sizes::EXPONENTIAL, 1.0),
-            (Sizes::hyperexponential(16.0).unwrap(), 16.0),
+            (SizeDistribution::DETERMINISTIC, 0.0),
+            (SizeDistribution::EXPONENTIAL, 1.0),
+            (SizeDistribution::hyperexponential(16.0).unwrap(), 16.0),
             (lomax_3.clone(), 3.0),
-            (Sizes::shifted(0.25).unwrap(), 0.5625),
-            (Sizes::listed(&[1.0, 2.0, 9.0]).unwrap(), 38.0 / 48.0),
-            (Sizes::pareto(6.0).unwrap(), 1.0 / 24.0),
+            (SizeDistribution::shifted(0.25).unwrap(), 0.5625),
+            (SizeDistribution::listed(&[1.0, 2.0, 9.0]).unwrap(), 38.0 / 48.0),
+            (SizeDistribution::pareto(6.0).unwrap(), 1.0 / 24.0),
         ] {
             assert!((sizes.scv() - scv).abs() < 1e-12, "{sizes:?}: {}", sizes.scv());
             let drawn: Vec<f64> = (0..N).map(|_| sizes.draw(&mut random)).collect();
             let mean = drawn.iter().sum::<f64>() / N as f64;
             let variance = drawn.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / N as f64;
             assert!((mean - 1.0).abs() < 0.03, "{sizes:?}: mean {mean}");
-            // The fourth moment of Lomax-3 is infinite, so its variance comes slowly.
+            // The fourth moment of Lomax-3 is infinite, so its sample variance converges slowly.
             let width = if sizes == lomax_3 { 1.0 } else { 0.05 };
             assert!((variance - scv).abs() <= width * scv.max(0.01), "{sizes:?}: {variance}");
         }
-        for (sizes, x, tail) in [(Sizes::lomax(2.0).unwrap(), 3.0, 1.0 / 16.0), (Sizes::pareto(2.0).unwrap(), 3.0, 1.0 / 36.0)] {
+        for (sizes, x, tail) in
+            [(SizeDistribution::lomax(2.0).unwrap(), 3.0, 1.0 / 16.0), (SizeDistribution::pareto(2.0).unwrap(), 3.0, 1.0 / 36.0)]
+        {
             let above = (0..N).filter(|_| sizes.draw(&mut random) > x).count() as f64 / N as f64;
             assert!((above - tail).abs() < 0.002, "{sizes:?}: {above}");
         }
@@ -130,19 +155,19 @@ mod tests {
 
     #[test]
     fn a_text_lists_sizes() {
-        assert_eq!(Sizes::from_text("# bytes\n100\n\n 300 # large\n").unwrap(), Sizes::listed(&[1.0, 3.0]).unwrap());
-        assert_eq!(Sizes::from_text("1\nmany\n").unwrap_err().to_string(), "\"many\" is not a size");
+        assert_eq!(SizeDistribution::from_text("# bytes\n100\n\n 300 # large\n").unwrap(), SizeDistribution::listed(&[1.0, 3.0]).unwrap());
+        assert_eq!(SizeDistribution::from_text("1\nmany\n").unwrap_err().to_string(), "\"many\" is not a size");
     }
 
     #[test]
-    fn a_law_that_is_none_is_named() {
+    fn invalid_distributions_are_refused() {
         for (sizes, says) in [
-            (Sizes::hyperexponential(0.5), "0.5, and must be at least 1"),
-            (Sizes::lomax(1.0), "1, and must be above 1"),
-            (Sizes::pareto(f64::NAN), "NaN, and must be above 1"),
-            (Sizes::shifted(1.5), "1.5, and must be from 0 to 1"),
-            (Sizes::listed(&[]), "number of listed sizes is 0"),
-            (Sizes::listed(&[1.0, -2.0]), "a listed size is -2"),
+            (SizeDistribution::hyperexponential(0.5), "0.5, and must be at least 1"),
+            (SizeDistribution::lomax(1.0), "1, and must be above 1"),
+            (SizeDistribution::pareto(f64::NAN), "NaN, and must be above 1"),
+            (SizeDistribution::shifted(1.5), "1.5, and must be from 0 to 1"),
+            (SizeDistribution::listed(&[]), "number of listed sizes is 0"),
+            (SizeDistribution::listed(&[1.0, -2.0]), "a listed size is -2"),
         ] {
             let error = sizes.unwrap_err().to_string();
             assert!(error.contains(says), "{error}");

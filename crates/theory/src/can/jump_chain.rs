@@ -1,47 +1,51 @@
-//! The system with exponential sizes and Poisson arrivals, played from jump to jump: the next event is drawn by the rates (2) to (4), and the
-//! time until it counts by its mean, which is quicker than to draw it and varies less.
+//! Simulation with exponential sizes and Poisson arrivals by the embedded jump chain: the next
+//! event is drawn by the rates (2) to (4), and the time until it is replaced by its mean. That is
+//! faster than drawing it, and reduces the variance.
 
-use super::{Can, replication::Strand};
+use super::{Can, replication::Replication};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-/// The chain of D classes.
-pub(super) struct Jumps<const D: usize> {
+/// The jump chain of D classes.
+pub(super) struct JumpChain<const D: usize> {
     random: Pcg64Mcg,
-    /// Sums of the arrival rates up to each class.
-    edges: [f64; D],
-    /// Of each network, in the place of its background's class.
-    shares: [Shares; D],
-    /// What each event, arrivals first, does to the numbers of jobs.
+    /// Cumulative arrival rates, by class.
+    cumulative_arrivals: [f64; D],
+    /// Of each network, at the index of its background's class.
+    departures: [DepartureRates; D],
+    /// Change of the numbers of jobs by each event, arrivals first.
     steps: Vec<([i32; D], [f64; D])>,
     jobs: [i32; D],
 }
 
-/// What a network takes from the foreground and from its background, jobs a second.
-struct Shares {
+/// Departure rates of the foreground and of the background in a network, jobs/s.
+struct DepartureRates {
+    /// Of a job alone in the network.
     rates: [f64; 2],
     weight: f64,
-    /// Of few jobs, at `foreground * Shares::BACKGROUND + background`.
-    known: Vec<[f64; 2]>,
+    /// Table for small numbers of jobs, at `foreground * BACKGROUND + background`.
+    table: Vec<[f64; 2]>,
 }
 
-impl Shares {
-    /// Rows of 63 cache lines, so that neighbouring rows do not compete for the same ones.
+impl DepartureRates {
+    /// Row length: 63 cache lines, so that neighbouring rows do not map to the same cache sets.
     const BACKGROUND: usize = 252;
     const FOREGROUND: usize = 64;
 
     fn new(can: &Can, class: usize) -> Self {
         if class == 0 {
-            return Shares { rates: [0.0; 2], weight: 1.0, known: Vec::new() };
+            return DepartureRates { rates: [0.0; 2], weight: 1.0, table: Vec::new() };
         }
         let speed = can.speeds[class - 1];
-        let mut shares = Shares { rates: [speed / can.sizes[0], speed / can.sizes[class]], weight: can.weight, known: Vec::new() };
-        let all = (0..Shares::FOREGROUND).flat_map(|foreground| (0..Shares::BACKGROUND).map(move |background| (foreground, background)));
-        shares.known = all.map(|(foreground, background)| shares.of(foreground as f64, background as f64)).collect();
-        shares
+        let mut departures =
+            DepartureRates { rates: [speed / can.sizes[0], speed / can.sizes[class]], weight: can.weight, table: Vec::new() };
+        let all = (0..DepartureRates::FOREGROUND)
+            .flat_map(|foreground| (0..DepartureRates::BACKGROUND).map(move |background| (foreground, background)));
+        departures.table = all.map(|(foreground, background)| departures.compute(foreground as f64, background as f64)).collect();
+        departures
     }
 
-    fn of(&self, foreground: f64, background: f64) -> [f64; 2] {
+    fn compute(&self, foreground: f64, background: f64) -> [f64; 2] {
         let weighed = self.weight * foreground;
         let all = (weighed + background).max(f64::MIN_POSITIVE);
         [self.rates[0] * weighed / all, self.rates[1] * background / all]
@@ -50,18 +54,18 @@ impl Shares {
     #[inline(always)]
     fn at(&self, foreground: i32, background: i32) -> [f64; 2] {
         let (row, place) = (foreground as usize, background as usize);
-        if row < Shares::FOREGROUND && place < Shares::BACKGROUND {
-            self.known[row * Shares::BACKGROUND + place]
+        if row < DepartureRates::FOREGROUND && place < DepartureRates::BACKGROUND {
+            self.table[row * DepartureRates::BACKGROUND + place]
         } else {
-            self.of(f64::from(foreground), f64::from(background))
+            self.compute(f64::from(foreground), f64::from(background))
         }
     }
 }
 
-impl<const D: usize> Jumps<D> {
+impl<const D: usize> JumpChain<D> {
     pub(super) fn new(can: &Can, seed: u64) -> Self {
         let mut sum = 0.0;
-        let edges = std::array::from_fn(|class| {
+        let cumulative_arrivals = std::array::from_fn(|class| {
             sum += can.arrivals[class];
             sum
         });
@@ -70,68 +74,72 @@ impl<const D: usize> Jumps<D> {
             let jobs: [i32; D] = std::array::from_fn(|class| step(event, class));
             (jobs, jobs.map(f64::from))
         });
-        Jumps {
+        JumpChain {
             random: Pcg64Mcg::seed_from_u64(seed),
-            edges,
-            shares: std::array::from_fn(|class| Shares::new(can, class)),
+            cumulative_arrivals,
+            departures: std::array::from_fn(|class| DepartureRates::new(can, class)),
             steps: steps.collect(),
             jobs: [0; D],
         }
     }
 
-    /// Plays on for so many arrivals, which are half of the events.
-    pub(super) fn play(&mut self, arrivals: u64) -> Strand {
-        let mut strand = Strand::new(D);
+    /// Simulates this many arrivals, which are half of the events.
+    pub(super) fn run(&mut self, arrivals: u64) -> Replication {
+        let mut replication = Replication::new(D);
         let mut left = arrivals.saturating_mul(2);
         while left > 0 {
-            // Sums of sums, so that small times do not drown in large ones.
+            // Partial sums limit the rounding error of adding small times to large ones.
             let events = left.min(1 << 20);
-            self.some(events, &mut strand);
+            self.run_events(events, &mut replication);
             left -= events;
         }
-        strand
+        replication
     }
 
-    fn some(&mut self, events: u64, strand: &mut Strand) {
+    /// Simulates this many events.
+    fn run_events(&mut self, events: u64, replication: &mut Replication) {
         // 2⁻⁵³
         const UNIT: f64 = f64::EPSILON / 2.0;
-        let (mut time, mut areas, mut served) = (0.0, [0.0; D], [0.0; D]);
+        let mut time = 0.0;
+        let mut areas = [0.0; D];
+        let mut served = [0.0; D];
         let mut jobs = self.jobs;
         let mut numbers = jobs.map(f64::from);
         for _ in 0..events {
-            let shares: [[f64; 2]; D] =
-                std::array::from_fn(|class| if class == 0 { [0.0; 2] } else { self.shares[class].at(jobs[0], jobs[class]) });
-            let mut edge = self.edges[D - 1];
+            let rates: [[f64; 2]; D] =
+                std::array::from_fn(|class| if class == 0 { [0.0; 2] } else { self.departures[class].at(jobs[0], jobs[class]) });
+            let mut edge = self.cumulative_arrivals[D - 1];
             let mut ends = [0.0; D];
-            edge += shares.iter().map(|share| share[0]).sum::<f64>();
+            edge += rates.iter().map(|rate| rate[0]).sum::<f64>();
             ends[0] = edge;
             for class in 1..D {
-                edge += shares[class][1];
+                edge += rates[class][1];
                 ends[class] = edge;
             }
             let span = 1.0 / edge;
             time += span;
             for class in 0..D {
                 areas[class] += numbers[class] * span;
-                served[class] += shares[class][0] * span;
+                served[class] += rates[class][0] * span;
             }
-            // Below the last edge, so that what cannot leave is never chosen: an event of rate 0 has its edge where the one before has.
+            // Strictly below the last edge. An event with rate 0 has the same edge as the one
+            // before and is never chosen.
             let point = (self.random.next_u64() >> 11) as f64 * UNIT * edge;
-            let arrivals: usize = self.edges.iter().map(|edge| usize::from(point >= *edge)).sum();
-            let departures: usize = ends[..D - 1].iter().map(|edge| usize::from(point >= *edge)).sum();
-            let (step, numbers_step) = &self.steps[arrivals + departures];
+            let arrivals: usize = self.cumulative_arrivals.iter().map(|edge| usize::from(point >= *edge)).sum();
+            let departed: usize = ends[..D - 1].iter().map(|edge| usize::from(point >= *edge)).sum();
+            let (step, numbers_step) = &self.steps[arrivals + departed];
             for class in 0..D {
                 jobs[class] += step[class];
                 numbers[class] += numbers_step[class];
             }
         }
         self.jobs = jobs;
-        strand.events += events;
-        strand.time += time;
+        replication.events += events;
+        replication.time += time;
         for class in 0..D {
-            strand.areas[class] += areas[class];
+            replication.areas[class] += areas[class];
             if class > 0 {
-                strand.served[class - 1] += served[class];
+                replication.served[class - 1] += served[class];
             }
         }
     }

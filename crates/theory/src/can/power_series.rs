@@ -1,40 +1,44 @@
-//! The power series: its coefficients, and its sum.
+//! The power series: its coefficients, and its extrapolation.
 
 use super::{Can, double_double::Real};
 
-/// The coefficients, level by level: at level t those of θᵗ, b(k, t − |k|) for all |k| ≤ t, in the notation of [`super`].
+/// The coefficients level by level: at level t those of θᵗ, b(k, t − |k|) for all |k| ≤ t, in the
+/// notation of [`super`].
 ///
-/// A state k of D classes is at Σⱼ C(pⱼ + j − 1, j), with pⱼ the jobs of the first j classes: those of n jobs lie together, after all with fewer, and
-/// those that differ only in their first two numbers of jobs, whose sum is then the same, are a row, of k₀ = 0, 1, …. One job more or less
-/// leads from a row to a row, so that each term of the balance equations is a product of rows.
+/// A state k of D classes has the index Σⱼ C(pⱼ + j − 1, j), with pⱼ the number of jobs of the
+/// first j classes. So states with n jobs are contiguous, after all with fewer. States that differ
+/// only in their first two numbers of jobs, with the same sum, form a *row*, k₀ = 0, 1, …. One job
+/// more or less leads from a row to a row, so each term of the balance equations is a product of
+/// rows.
 pub(super) struct Series<R> {
     arrivals: Vec<R>,
-    all: R,
+    total_arrivals: R,
     /// `choose[n][k]`.
     choose: Vec<Vec<usize>>,
-    tables: Tables<R>,
+    tables: DepartureRates<R>,
     level: usize,
     before: Vec<R>,
 }
 
-/// What leaves in each state, jobs a second.
-struct Tables<R> {
-    /// For each network: what the foreground loses in it, and its own background, at `[background][foreground]`.
-    lost: Vec<Vec<Vec<[R; 2]>>>,
-    /// Of network 1's background, at `[both][foreground]`: a row.
+/// Departure rates of each state, jobs/s.
+struct DepartureRates<R> {
+    /// For each network: rates of the foreground and of its background there, at
+    /// `[background][foreground]`.
+    by_network: Vec<Vec<Vec<[R; 2]>>>,
+    /// Of the background of network 1, at `[both][foreground]`: by row.
     first: Vec<Vec<R>>,
-    /// Of the others' backgrounds, at `[class][background][foreground]`.
+    /// Of the other backgrounds, at `[class][background][foreground]`.
     others: Vec<Vec<Vec<R>>>,
-    /// For each state: of the foreground, and 1 over that of all classes.
+    /// For each state: rate of the foreground, and 1 over the rate of all classes.
     foreground: Vec<R>,
     inverse: Vec<R>,
 }
 
 impl<R: Real> Series<R> {
-    /// Up to level `most`.
-    pub(super) fn new(can: &Can, most: usize) -> Self {
+    /// A series of levels 0 to `max_level`.
+    pub(super) fn new(can: &Can, max_level: usize) -> Self {
         let classes = can.sizes.len();
-        let side = most + classes + 2;
+        let side = max_level + classes + 2;
         let mut choose = vec![vec![0; classes + 1]; side];
         for n in 0..side {
             choose[n][0] = 1;
@@ -43,11 +47,11 @@ impl<R: Real> Series<R> {
             }
         }
         let arrivals: Vec<R> = can.arrivals.iter().map(|rate| R::from(*rate)).collect();
-        let all = arrivals.iter().fold(R::from(0.0), |sum, rate| sum + *rate);
-        Series { arrivals, all, choose, tables: Tables::new(can, most + 1), level: 0, before: Vec::new() }
+        let total_arrivals = arrivals.iter().fold(R::from(0.0), |sum, rate| sum + *rate);
+        Series { arrivals, total_arrivals, choose, tables: DepartureRates::new(can, max_level + 1), level: 0, before: Vec::new() }
     }
 
-    /// Where the row of these numbers of jobs begins: pⱼ of j ≥ 2, the first of which is the row's k₀ + k₁.
+    /// Index of the first state of a row, given by pⱼ for j ≥ 2; the first is k₀ + k₁.
     fn row(&self, sums: &[usize]) -> usize {
         sums.iter().enumerate().map(|(place, sum)| self.choose[sum + place + 1][place + 2]).sum()
     }
@@ -59,10 +63,10 @@ impl<R: Real> Series<R> {
         let mut now = vec![zero; self.choose[level + classes][classes]];
         let mut moments = vec![zero; classes];
         let mut total = zero;
-        self.describe(level);
+        self.add_states(level);
         let mut row = Vec::with_capacity(level + 1);
         for count in (1..=level).rev() {
-            // pⱼ of j ≥ 2: the last is all jobs, and the first runs fastest.
+            // pⱼ for j ≥ 2: the last is the number of all jobs, the first varies fastest.
             let mut sums = vec![0; classes - 1];
             sums[classes - 2] = count;
             loop {
@@ -73,7 +77,7 @@ impl<R: Real> Series<R> {
                 for class in 2..classes {
                     moments[class] = moments[class] + R::from((sums[class - 1] - sums[class - 2]) as f64) * sum;
                 }
-                // The next row of so many jobs.
+                // The next row with this number of jobs.
                 let Some(place) = (0..classes - 2).find(|place| sums[*place] < sums[place + 1]) else { break };
                 sums[place] += 1;
                 sums[..place].fill(0);
@@ -85,14 +89,15 @@ impl<R: Real> Series<R> {
         moments
     }
 
-    /// Computes a row; returns the sums of b and of k₀ b over it. `inner` are all states but those of as many jobs as the level.
+    /// Computes a row; returns the sums of b and of k₀ b over it. `inner`: the states have fewer
+    /// jobs than the level.
     fn fill(&self, sums: &[usize], inner: bool, now: &mut [R], row: &mut Vec<R>) -> (R, R) {
         let zero = R::from(0.0);
         let both = sums[0];
         let at = self.row(sums);
-        // The neighbouring rows of one job more or less of a class: those of class 0 and 1 are the same.
+        // The row with one job more or less of a class; the same for classes 0 and 1.
         let neighbour = |class: usize, step: isize| {
-            let mut moved = [0; Can::MOST];
+            let mut moved = [0; Can::MAX_NETWORKS];
             for (place, sum) in sums.iter().enumerate() {
                 moved[place] = if place + 1 >= class { sum.wrapping_add_signed(step) } else { *sum };
             }
@@ -112,7 +117,7 @@ impl<R: Real> Series<R> {
             }
         }
         if inner {
-            add(row, &self.before[at..=at + both], zero - self.all);
+            add(row, &self.before[at..=at + both], zero - self.total_arrivals);
             let above = neighbour(1, 1);
             add_each(row, &now[above + 1..=above + both + 1], &self.tables.foreground[above + 1..]);
             add_each(row, &now[above..=above + both], &self.tables.first[both + 1]);
@@ -124,22 +129,22 @@ impl<R: Real> Series<R> {
         let (mut total, mut first) = (zero, zero);
         let states = now[at..=at + both].iter_mut().zip(&self.tables.inverse[at..]);
         for (jobs, ((state, inverse), sum)) in states.zip(row).enumerate() {
-            *state = sum.settled() * *inverse;
+            *state = sum.normalized() * *inverse;
             total = total + *state;
             first = first.plus_product(R::from(jobs as f64), *state);
         }
-        (total, first.settled())
+        (total, first.normalized())
     }
 
-    /// Extends what leaves in each state to those of `count` jobs.
-    fn describe(&mut self, count: usize) {
+    /// Adds the departure rates of the states with `count` jobs.
+    fn add_states(&mut self, count: usize) {
         let classes = self.arrivals.len();
         let mut sums = vec![0; classes - 1];
         sums[classes - 2] = count;
         loop {
             for foreground in 0..=sums[0] {
                 let (mut of_foreground, mut of_all) = (R::from(0.0), R::from(0.0));
-                for (network, lost) in self.tables.lost.iter().enumerate() {
+                for (network, lost) in self.tables.by_network.iter().enumerate() {
                     let background = if network == 0 { sums[0] - foreground } else { sums[network] - sums[network - 1] };
                     let [mine, its] = lost[background][foreground];
                     of_foreground = of_foreground + mine;
@@ -155,7 +160,7 @@ impl<R: Real> Series<R> {
     }
 }
 
-impl<R: Real> Tables<R> {
+impl<R: Real> DepartureRates<R> {
     fn new(can: &Can, most: usize) -> Self {
         let number = |count: usize| R::from(count as f64);
         let weight = R::from(can.weight);
@@ -178,25 +183,25 @@ impl<R: Real> Tables<R> {
         let of_background = |lost: &Vec<Vec<[R; 2]>>| lost.iter().map(|row| row.iter().map(|pair| pair[1]).collect()).collect();
         let mut others = vec![Vec::new(); 2];
         others.extend(lost[1..].iter().map(of_background));
-        Tables { lost, first, others, foreground: Vec::new(), inverse: Vec::new() }
+        DepartureRates { by_network: lost, first, others, foreground: Vec::new(), inverse: Vec::new() }
     }
 }
 
-/// Adds `factor` times other states.
+/// Adds `factor` times `states`.
 fn add<R: Real>(sums: &mut [R], states: &[R], factor: R) {
     for (sum, state) in sums.iter_mut().zip(states) {
         *sum = sum.plus_product(*state, factor);
     }
 }
 
-/// Adds other states, each times its own factor.
+/// Adds `states`, each times its own factor.
 fn add_each<R: Real>(sums: &mut [R], states: &[R], factors: &[R]) {
     for ((sum, state), factor) in sums.iter_mut().zip(states).zip(factors) {
         *sum = sum.plus_product(*state, *factor);
     }
 }
 
-/// Wynn's epsilon algorithm: the last antidiagonal of its table.
+/// Wynn's epsilon algorithm; keeps the last antidiagonal of its table.
 #[derive(Debug, Clone)]
 pub(super) struct Epsilon<R> {
     sum: R,
@@ -208,7 +213,7 @@ impl<R: Real> Epsilon<R> {
         Epsilon { sum: R::from(0.0), diagonal: Vec::new() }
     }
 
-    /// Adds a term of the series; returns the estimate of its sum, by the highest even column.
+    /// Adds a term of the series; returns the estimate of the sum, from the highest even column.
     pub(super) fn add(&mut self, term: R) -> R {
         self.sum = self.sum + term;
         let mut next = vec![self.sum];
@@ -217,7 +222,7 @@ impl<R: Real> Epsilon<R> {
             let difference = next[column] - *above;
             let value = beside + R::from(1.0) / difference;
             if difference == R::from(0.0) || !value.rounded().is_finite() {
-                // It has converged to the last bit: further columns would divide by nothing.
+                // Converged to the last bit: further columns would divide by 0.
                 break;
             }
             next.push(value);
