@@ -4,7 +4,7 @@ use crate::Failure;
 use clap::{Args, Subcommand};
 use comfy_table::{ContentArrangement, LineStyle, Table, TableStyle};
 use control::Controller;
-use kernel::{Error, Loaded, User};
+use kernel::{ControllerStatus as Loaded, ControllerUser as User, Error};
 use serde::Serialize;
 
 /// Congestion controllers in this kernel, beside its own: any program may use them (`iperf3 -C td_hybla`)
@@ -116,7 +116,7 @@ fn load(names: &[String], settings: &[Setting]) -> Result<(), Failure> {
 fn unload(names: &[String]) -> Result<(), Failure> {
     for name in names {
         let bare = name.trim_start_matches("td_");
-        let users = kernel::users(&format!("td_{bare}"));
+        let users = kernel::controller_users(&format!("td_{bare}"));
         kernel::unload(bare).map_err(failed)?;
         outln!("td_{bare} is out of this kernel");
         for user in &users {
@@ -144,7 +144,7 @@ fn rows() -> Result<Vec<Row>, Error> {
 
 fn row(controller: Controller, loaded: Option<&Loaded>) -> Row {
     let name = format!("td_{}", controller.name());
-    let users = kernel::users(&name);
+    let users = kernel::controller_users(&name);
     let value = |at: usize, default: u32| loaded.and_then(|loaded| loaded.tunables.get(at)).copied().unwrap_or(default);
     let tuned = |(at, tunable): (usize, control::Tunable)| Tuned {
         name: tunable.name,
@@ -153,7 +153,7 @@ fn row(controller: Controller, loaded: Option<&Loaded>) -> Row {
         what: tunable.text,
     };
     Row {
-        what: controller.text(),
+        what: controller.description(),
         in_kernel: match loaded {
             None => "no",
             Some(loaded) if loaded.pinned => "loaded",

@@ -90,7 +90,7 @@ impl Demo {
 fn playable(variants: Vec<Variant>) -> (Vec<Variant>, Vec<LeftOut>) {
     let (mut rest, mut left_out) = (Vec::new(), Vec::<LeftOut>::new());
     for variant in variants {
-        let own = variant.scenario.leg_controls().into_iter().filter_map(kernel::meant);
+        let own = variant.scenario.leg_controls().into_iter().filter_map(kernel::resolve);
         let Some(why) = own.map(try_controller).find_map(Result::err).map(|why| why.to_string()) else {
             rest.push(variant);
             continue;

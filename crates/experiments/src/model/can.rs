@@ -3,7 +3,7 @@
 use super::{Line, Sheet, exact, rows};
 use crate::PaperError;
 use serde::Deserialize;
-use theory::{Can, Mean, Number, Sizes, TheoryError, Waits, Wlan};
+use theory::{BackoffModel as Waits, Can, Mean, SizeDistribution as Sizes, TheoryError, ValueWithError as Number, Wlan};
 
 /// Jobs of all classes that a simulated cell is a mean of; more where the load is high, and means come slowly.
 const JOBS: f64 = 6e6;
@@ -39,7 +39,7 @@ impl Cell {
         let all = self.rho0 + self.rho1 + self.rho2;
         let jobs = if all > 1.7 { JOBS_BUSY } else { JOBS } * self.rho0 / all;
         let can = Can::new(self.rho0, &[self.rho1, self.rho2])?;
-        let means = if *sizes == Sizes::EXPONENTIAL { can.solve() } else { can.run().with_sizes(sizes).play(1, jobs as u64)?.means };
+        let means = if *sizes == Sizes::EXPONENTIAL { can.solve() } else { can.simulation().with_sizes(sizes).run(1, jobs as u64)?.means };
         Ok(mean(means.sojourn_s[0]))
     }
 }

@@ -6,8 +6,9 @@ use link::Time;
 use outcome::Outcome;
 use scenario::{Assignment, Loss, Purpose, Scenario, ScenarioFile, stream};
 use sim::Sim;
-use theory::{Aimd, Follows, Losses, Phase, Split, State};
+use theory::{Aimd, LossBasis as Follows, LossProcess as Losses, TandemModel as Split, TandemState as State};
 use units::PKT;
+use units::Phase;
 
 /// Payload of a full packet.
 pub(super) const PAYLOAD: f64 = 1448.0;
@@ -111,7 +112,7 @@ impl Run {
         if legs.len() == 1 {
             return Ok(Split::alone(leg(0)?, capacity(0))?);
         }
-        let split = Split::new(leg(0)?, leg(1)?).with_capacities(capacity(0), capacity(1))?.with_losses_by(Follows::Sending);
+        let split = Split::new(leg(0)?, leg(1)?).with_capacities(capacity(0), capacity(1))?.with_loss_basis(Follows::Sending);
         Ok(match self.scenario.buffer_limit(0) {
             Some(buffer) => split.with_buffer(buffer.0 as f64 / PKT.0 as f64)?,
             None => split,
@@ -125,7 +126,7 @@ impl Run {
         let none = || self.wrong("the simulator shows no windows".into());
         let x = last("cwnd", Some(0)).ok_or_else(none)? / r1;
         if self.scenario.legs().len() == 1 {
-            return Ok(State { x, y: split.alone_means()[1], q: 0.0 });
+            return Ok(State { x, y: split.isolated_means()[1], q: 0.0 });
         }
         Ok(State { x, y: last("cwnd", Some(1)).ok_or_else(none)? / r2, q: last("held", None).ok_or_else(none)? / PAYLOAD })
     }
@@ -134,7 +135,7 @@ impl Run {
     pub(super) fn follow(&self) -> Result<Followed, PaperError> {
         let split = self.equations()?;
         let losses = [0, 1].map(|leg| self.losses(leg));
-        let mut path = split.path_with_losses(self.state(&split)?, [&losses[0], &losses[1]]);
+        let mut path = split.trajectory_with_losses(self.state(&split)?, [&losses[0], &losses[1]]);
         let looks: Vec<f64> = self.windows(0).into_iter().map(|(t, _)| t - self.from_s).collect();
         let (mut gone, mut sent, mut phases, mut states) = (0.0, 0.0, [0.0; 3], Vec::new());
         while gone < self.until_s - self.from_s {

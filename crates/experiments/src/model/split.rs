@@ -2,7 +2,7 @@
 
 use super::{Line, Sheet, exact, side_by_side};
 use crate::PaperError;
-use theory::{Aimd, Follows, Losses, Mean, Split, TheoryError};
+use theory::{Aimd, LossBasis as Follows, LossProcess as Losses, Mean, TandemModel as Split, TheoryError};
 
 /// Losses of both legs together that a figure is from.
 const LOSSES: u64 = 2_000_000;
@@ -47,8 +47,8 @@ pub(super) fn stability() -> Result<Sheet, PaperError> {
         for ratio in [0.5f64, 0.8, 0.95, 1.05, 1.25, 2.0] {
             // The load is the ratio of the slopes where losses are alike.
             let split = legs((0.04, rate), (0.04 * ratio.sqrt(), rate), losses)?;
-            let start = theory::State { x: split.alone_means()[0], y: split.alone_means()[1], q: 0.0 };
-            let mut path = split.with_buffer(ENDLESS)?.path(start, 1);
+            let start = theory::TandemState { x: split.isolated_means()[0], y: split.isolated_means()[1], q: 0.0 };
+            let mut path = split.with_buffer(ENDLESS)?.trajectory(start, 1);
             let (mut time, mut half_way) = (0.0, 0.0);
             for step in 0..LOSSES {
                 time += path.step().span;
@@ -57,10 +57,10 @@ pub(super) fn stability() -> Result<Sheet, PaperError> {
                 }
             }
             let growth = (path.state().q - half_way) / (time / 2.0);
-            let drift = (split.alone_means()[0] - split.alone_means()[1]).max(0.0);
+            let drift = (split.isolated_means()[0] - split.isolated_means()[1]).max(0.0);
             let of = vec![name.to_owned(), format!("{ratio}"), format!("{drift:.1}")];
             let (says, holds) = match drift {
-                0.0 => ("stable", growth.abs() < 0.01 * split.alone_means()[0]),
+                0.0 => ("stable", growth.abs() < 0.01 * split.isolated_means()[0]),
                 _ => ("grows", (growth / drift - 1.0).abs() < 0.2),
             };
             lines.push(Line::new(of, exact(growth), 1).claimed(says, holds));
@@ -92,8 +92,8 @@ pub(super) fn buffer() -> Result<Sheet, PaperError> {
     type Asked = (&'static str, fn(f64) -> Losses, Follows, f64, f64, f64);
     let line = |(kind, losses, follows, ratio, often, share): &Asked| {
         let slope = often * if *kind == "RI" { *ratio } else { ratio * ratio };
-        let split = legs((1.0, 1.0), (slope.powf(-0.5), *often), *losses)?.with_losses_by(*follows);
-        let enough = split.enough(*share, 1, LOSSES / 8)?;
+        let split = legs((1.0, 1.0), (slope.powf(-0.5), *often), *losses)?.with_loss_basis(*follows);
+        let enough = split.sufficient_buffer(*share, 1, LOSSES / 8)?;
         let of = vec![(*kind).to_owned(), ratio.to_string(), often.to_string(), format!("{}", share * 100.0)];
         let why = format!("waits {:.3} times as long as between two losses", enough.waits_s * split.slower_losses());
         Ok(Line::new(of, enough.packets, 3).because(why))

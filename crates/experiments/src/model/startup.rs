@@ -3,7 +3,7 @@
 use super::{Line, Sheet, exact, rows};
 use crate::PaperError;
 use serde::Deserialize;
-use theory::{Downstream, StartUp};
+use theory::{Downstream, SlowStart as StartUp};
 
 #[derive(Debug, Deserialize)]
 struct Cell {

@@ -4,7 +4,7 @@ use super::{Line, Sheet, exact, packets};
 use crate::PaperError;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use theory::{Aimd, Losses, Mean, Split, State, tail};
+use theory::{Aimd, LossProcess as Losses, Mean, TandemModel as Split, TandemState as State, tail};
 
 /// Looks at the buffer that a figure is from.
 const LOOKS: usize = 1_000_000;
@@ -13,9 +13,9 @@ const RANGES: [(f64, f64); 3] = [(1e-1, 1e-2), (1e-2, 1e-3), (1e-3, 1e-5)];
 
 /// What the buffer holds at random times, without a bound: so far apart in the mean that there are some losses in between.
 fn looks(split: &Split) -> Vec<f64> {
-    let [x, y] = split.alone_means();
+    let [x, y] = split.isolated_means();
     let gap_s = 4.0 / split.slower_losses();
-    split.path(State { x, y, q: 0.0 }, 3).looks(gap_s, 4).skip(1000).take(LOOKS).map(|state| state.q).collect()
+    split.trajectory(State { x, y, q: 0.0 }, 3).samples(gap_s, 4).skip(1000).take(LOOKS).map(|state| state.q).collect()
 }
 
 fn slow_then_fast(losses: fn(f64) -> Losses, rate: f64) -> Result<Split, PaperError> {
@@ -63,7 +63,7 @@ fn by_time_of(from: &str, queue: &[f64]) -> Result<Vec<Line>, PaperError> {
     lines.push(line("R statistic, second moment, of all", exact(late), 4).claimed("goes to 0", late < early / 4.0));
     lines.push(
         line("slope of ln(−ln P(Q > x)), 1 is exponential", verdict.slope, 3)
-            .claimed("heavier", verdict.weight == tail::Weight::Heavier)
+            .claimed("heavier", verdict.weight == tail::TailWeight::Heavier)
             .because("observation 19.4"),
     );
     Ok(lines)
@@ -155,7 +155,7 @@ pub(super) fn cycle() -> Result<Sheet, PaperError> {
     let mut lines = Vec::new();
     for (name, first, second) in [("30 and 20 ms", 0.03, 0.02), ("40 and 35 ms", 0.04, 0.035)] {
         let split = Split::new(Aimd::new(first, Losses::PerSecond(0.4))?, Aimd::new(second, Losses::PerSecond(0.4))?);
-        let deltas: Vec<f64> = split.cycles(5).take(3 * LOOKS).collect();
+        let deltas: Vec<f64> = split.renewal_cycles(5).take(3 * LOOKS).collect();
         let queue = looks(&split);
         for (what, samples) in [("Δ over a cycle", &deltas), ("Q", &queue)] {
             for (from, to) in RANGES {

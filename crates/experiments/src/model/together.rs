@@ -2,7 +2,7 @@
 
 use super::{Line, Sheet, over_seeds, paired::Run, side_by_side};
 use crate::PaperError;
-use theory::{Aimd, Losses, State};
+use theory::{Aimd, LossProcess as Losses, TandemState as State};
 
 const SEEDS: u64 = 10;
 /// Within this much of the equations is what the model is asked for.
