@@ -1,4 +1,4 @@
-//! Builds the native controllers, and tells the crates above where the headers are.
+//! Compiles the native controllers, and exports the path of the headers to dependent crates.
 
 fn main() {
     println!("cargo::rerun-if-changed=c");

@@ -1,35 +1,36 @@
-//! Builds the programs for the kernel: a controller each, and the monitor.
+//! Compiles the BPF programs: one object for each controller, and one for the egress monitor.
 
 use std::{env, fs, path::PathBuf, process::Command};
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    let headers = env::var("DEP_TANDEM_CONTROL_INCLUDE").expect("crate control tells where its headers are");
-    let libbpf = env::var("DEP_BPF_INCLUDE").expect("crate libbpf-sys tells where its headers are");
+    let headers = env::var("DEP_TANDEM_CONTROL_INCLUDE").expect("crate control exports the path of its headers");
+    let libbpf = env::var("DEP_BPF_INCLUDE").expect("crate libbpf-sys exports the path of its headers");
     println!("cargo::rerun-if-changed=bpf");
     println!("cargo::rerun-if-changed={headers}");
 
-    let layout = layout(&[format!("{headers}/intf.h"), "bpf/records.h".into()]);
+    let layout = layout(&[format!("{headers}/intf.h"), "bpf/link_records.h".into()]);
     println!("cargo::rustc-env=TD_LAYOUT={layout}");
     let layout = format!("-DTD_LAYOUT={layout}");
 
-    // One object for each: a program that is not wanted costs nothing.
+    // One object each, so that only the programs in use are loaded.
     for controller in control::Controller::all() {
         compile(
             "bpf/controller.bpf.c",
             &out.join(format!("{}.bpf.o", controller.name())),
             &[&headers, &libbpf],
-            &[&format!("-DTD_NAME={}", controller.name()), &format!("-DTD_WHOLE={}", u8::from(controller.whole())), &layout],
+            &[&format!("-DTD_NAME={}", controller.name()), &format!("-DTD_OWNS_WINDOW={}", u8::from(controller.owns_window())), &layout],
         );
     }
     compile("bpf/monitor.bpf.c", &out.join("monitor.bpf.o"), &[&headers, &libbpf], &[&layout]);
 }
 
-/// What tells one layout of the shared records from others (FNV-1a of the files that have it): programs share them by name.
+/// Hash of the layout of the shared records: FNV-1a of the files that define it. It is part of the
+/// maps' names, since programs find shared maps by name.
 fn layout(files: &[String]) -> String {
     let mut hash = 0x811c_9dc5_u32;
     for file in files {
-        let text = fs::read(file).unwrap_or_else(|error| panic!("could not read {file}: {error}"));
+        let text = fs::read(file).unwrap_or_else(|error| panic!("cannot read {file}: {error}"));
         hash = text.iter().fold(hash, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
     }
     format!("{hash:08x}")
@@ -52,7 +53,7 @@ fn compile(source: &str, object: &std::path::Path, includes: &[&String], defines
     let done = command.args(["-c", source, "-o"]).arg(object).status();
     match done {
         Ok(status) if status.success() => {}
-        Ok(status) => panic!("{clang} could not build {source}: {status}"),
-        Err(error) => panic!("{clang}, which builds programs for the kernel, could not be run: {error}; install clang, or set CLANG"),
+        Ok(status) => panic!("{clang} failed to compile {source}: {status}"),
+        Err(error) => panic!("cannot run {clang}, which compiles the BPF programs: {error}; install clang, or set CLANG"),
     }
 }

@@ -1,238 +1,300 @@
-//! The receiving end of a stream: bytes come in pieces over several connections, in any order and perhaps twice, and are read in order.
-//!
-//! What is there and was not read, in order or not, is never more than the window. The other end is told how far it may send; whoever goes beyond
-//! that has broken the rules, and so has who sends beyond the end. What came first stays, if the same bytes come again.
+//! The receiving end of a stream: resequencing, flow control and acknowledgements.
 
-use crate::{Breach, Buffer, ConnId, Frame, NoMemory, Order, StreamError};
+use crate::{
+    buffer::{NoMemory, StreamBuffer},
+    error::{ProtocolViolation, StreamError},
+    frame::{Frame, MAX_ACK_DELAY},
+    path::PathId,
+    resequencer::Resequencer,
+};
 use units::Span;
 
-/// A receipt is not held back for longer: the other end would take the connection for stalled.
-pub const MOST_DELAY: Span = Span(50_000_000);
-/// So many parts can wait for their turn, and one more for so many bytes of the window. A sender of ours has fewer, even where all goes again: see
-/// `MOST_RUNS` and `LEAST_PIECE`.
-const MOST_PARTS: usize = 8192;
-const LEAST_PART: usize = 512;
-/// A receipt goes at once when so much has come, or a part of the window: the eighth.
-const RECEIPT_BYTES: u64 = 64 * 1024;
+/// Ranges that may wait behind gaps, besides one for every [`MIN_RANGE`] bytes of the window. Our
+/// own sender leaves fewer gaps, even when everything is reinjected: see `MAX_BOUNDARIES` and
+/// [`BondSettings::MIN_PIECE`](crate::BondSettings::MIN_PIECE).
+const MAX_RANGES: usize = 8192;
+const MIN_RANGE: usize = 512;
+/// An acknowledgement is sent at once when this much has arrived on a path, bytes, or an eighth of
+/// the window.
+const ACK_AFTER: u64 = 64 * 1024;
 
-/// Where the next bytes of a piece are to go.
+/// Where the next payload of a piece goes.
 #[derive(Debug)]
-pub enum Room<'a> {
-    /// Here; there may be fewer than were asked for.
+pub enum Placement<'a> {
+    /// New bytes: to this slice, which may be shorter than was asked for.
     Into(&'a mut [u8]),
-    /// Nowhere, so many: they are there already.
+    /// This many bytes are duplicates: read them and drop them.
     Skip(u64),
 }
 
-/// What the other end was told over a connection.
+/// What has been received and acknowledged on a path.
 #[derive(Debug, Clone, Copy, Default)]
-struct Told {
-    is_up: bool,
-    /// Payload that came over it, and what of that, and else, it was told of.
-    got: u64,
-    told_got: u64,
-    next: u64,
-    limit: u64,
-    /// Since when there is something to tell.
-    since: Option<Span>,
-    done: bool,
+struct PathAcks {
+    is_open: bool,
+    /// Payload received on it, bytes.
+    received: u64,
+    /// `path_received`, `acked` and `limit` of the last acknowledgement sent on it.
+    sent_received: u64,
+    sent_acked: u64,
+    sent_limit: u64,
+    /// Since when an acknowledgement is due.
+    due_since: Option<Span>,
+    /// Delivery was reported on it.
+    delivered_sent: bool,
 }
 
-/// The resequencer.
+/// The receiving end of a stream.
+///
+/// Bytes arrive in pieces over several paths, in any order and with duplicates, and are read in
+/// order. The bytes received first are kept when duplicates differ. What is received and unread
+/// never exceeds the window.
+///
+/// # Contract
+///
+/// *Paths.* [`add_path`](Inbound::add_path) and [`remove_path`](Inbound::remove_path), with the ids
+/// of [`Outbound`](crate::Outbound).
+///
+/// *Receiving a piece.* The caller
+///
+/// 1. calls [`begin_piece`](Inbound::begin_piece) when its header has arrived;
+/// 2. asks [`placement`](Inbound::placement) where its next bytes go, and reads some of them there;
+/// 3. reports those with [`on_payload`](Inbound::on_payload); and so on from 2.
+///
+/// [`receive`](Inbound::receive) does all three for bytes in memory. A caller may instead keep
+/// payload itself (in a pipe, say): it asks [`new_prefix`](Inbound::new_prefix), reports
+/// [`on_payload`](Inbound::on_payload), and either delivers the bytes itself when they are next, or
+/// stores them later with [`put`](Inbound::put).
+///
+/// *Reading.* [`readable`](Inbound::readable) bytes, then [`consume`](Inbound::consume). After the
+/// last ones were delivered, [`mark_delivered`](Inbound::mark_delivered).
+///
+/// *Acknowledging.* After any of these, and at [`next_timeout`](Inbound::next_timeout), the caller
+/// sends what [`next_frame`](Inbound::next_frame) returns on each path.
+///
+/// A [`ProtocolViolation`] or [`NoMemory`] ends the stream.
 #[derive(Debug)]
 pub struct Inbound {
-    order: Order,
-    buffer: Buffer,
+    resequencer: Resequencer,
+    buffer: StreamBuffer,
+    /// Offset of the first unread byte.
     read: u64,
+    /// Where the stream ends, once that is announced.
     end: Option<u64>,
-    conns: Vec<Told>,
-    /// All was delivered to whom it is for.
+    paths: Vec<PathAcks>,
+    /// The whole stream was delivered.
     delivered: bool,
 }
 
 impl Inbound {
-    /// Of a window of so many bytes.
+    /// An empty stream with a window of `window` bytes.
     pub fn new(window: usize) -> Self {
-        let order = Order::new(MOST_PARTS + window / LEAST_PART);
-        Inbound { order, buffer: Buffer::new(window), read: 0, end: None, conns: Vec::new(), delivered: false }
+        let resequencer = Resequencer::new(MAX_RANGES + window / MIN_RANGE);
+        Inbound { resequencer, buffer: StreamBuffer::new(window), read: 0, end: None, paths: Vec::new(), delivered: false }
     }
 
-    /// A connection is there, under the number that it has in [`Outbound`](crate::Outbound) too. The other end knows of the window when it begins.
-    pub fn add(&mut self, conn: ConnId) {
-        if self.conns.len() <= conn.0 {
-            self.conns.resize(conn.0 + 1, Told::default());
+    /// Adds a path, under its id in [`Outbound`](crate::Outbound). The peer knows the window from
+    /// the handshake.
+    pub fn add_path(&mut self, path: PathId) {
+        if self.paths.len() <= path.0 {
+            self.paths.resize(path.0 + 1, PathAcks::default());
         }
-        self.conns[conn.0] = Told { is_up: true, limit: self.buffer.window(), ..Told::default() };
+        self.paths[path.0] = PathAcks { is_open: true, sent_limit: self.buffer.window(), ..PathAcks::default() };
     }
 
-    /// A connection is gone.
-    pub fn lose(&mut self, conn: ConnId) {
-        if let Some(told) = self.conns.get_mut(conn.0) {
-            told.is_up = false;
+    /// Removes a path whose connection has ended.
+    pub fn remove_path(&mut self, path: PathId) {
+        if let Some(acks) = self.paths.get_mut(path.0) {
+            acks.is_open = false;
         }
     }
 
-    /// How far the other end may send.
+    /// Flow-control limit: the peer may send up to this offset.
     fn limit(&self) -> u64 {
         self.read + self.buffer.window()
     }
 
-    /// A piece begins: whether it may be there at all.
-    pub fn begin(&self, offset: u64, len: u64) -> Result<(), Breach> {
-        let end = offset.checked_add(len).ok_or(Breach::BeyondAll { offset })?;
+    /// Checks the header of a piece: `len` bytes at `offset`.
+    ///
+    /// # Errors
+    /// When the piece ends beyond the flow-control limit or the end of the stream.
+    pub fn begin_piece(&self, offset: u64, len: u64) -> Result<(), ProtocolViolation> {
+        let end = offset.checked_add(len).ok_or(ProtocolViolation::OffsetOverflow { offset })?;
         if end > self.limit() {
-            return Err(Breach::BeyondWindow { end, limit: self.limit() });
+            return Err(ProtocolViolation::BeyondWindow { end, limit: self.limit() });
         }
         match self.end.filter(|last| end > *last) {
-            Some(last) => Err(Breach::BeyondEnd { end: last, other: end }),
+            Some(last) => Err(ProtocolViolation::BeyondEnd { end: last, other: end }),
             None => Ok(()),
         }
     }
 
-    /// Where the bytes of a piece from `offset` on go, of which `left` are to come. The piece has [begun](Inbound::begin).
+    /// Where the next bytes of a piece go: those from `offset` on, of which `left` are to come. The
+    /// piece was [begun](Inbound::begin_piece).
     ///
     /// # Errors
     /// When the system has no memory for them: the stream cannot go on.
-    pub fn room(&mut self, offset: u64, left: u64) -> Result<Room<'_>, NoMemory> {
-        let (len, is_new) = self.order.run(offset, left);
-        Ok(if is_new { Room::Into(self.buffer.get_mut(offset, len)?) } else { Room::Skip(len) })
+    pub fn placement(&mut self, offset: u64, left: u64) -> Result<Placement<'_>, NoMemory> {
+        let (len, is_new) = self.resequencer.uniform_prefix(offset, left);
+        Ok(if is_new { Placement::Into(self.buffer.get_mut(offset, len)?) } else { Placement::Skip(len) })
     }
 
-    /// How many of the bytes of a piece from `offset` on, of which `left` are to come, are wanted: none, if the first is there already.
-    pub fn wanted(&self, offset: u64, left: u64) -> u64 {
-        let (len, is_new) = self.order.run(offset, left);
+    /// How many of the next `left` bytes of a piece, from `offset` on, are new, up to the first
+    /// duplicate.
+    pub fn new_prefix(&self, offset: u64, left: u64) -> u64 {
+        let (len, is_new) = self.resequencer.uniform_prefix(offset, left);
         if is_new { len } else { 0 }
     }
 
-    /// `len` bytes from `offset` on have come over a connection, and are where [`room`](Inbound::room) said; or the caller keeps them until they are read.
-    pub fn came(&mut self, now: Span, conn: ConnId, offset: u64, len: u64) -> Result<(), Breach> {
-        // The end may have been told since the piece has begun.
+    /// `len` bytes of payload at `offset` have arrived on a path. They are where
+    /// [`placement`](Inbound::placement) said, or the caller keeps them.
+    ///
+    /// # Errors
+    /// When they lie beyond the end of the stream, or leave too many gaps.
+    pub fn on_payload(&mut self, now: Span, path: PathId, offset: u64, len: u64) -> Result<(), ProtocolViolation> {
+        // The end may have been announced since the piece began.
         if let Some(end) = self.end.filter(|end| offset.saturating_add(len) > *end) {
-            return Err(Breach::BeyondEnd { end, other: offset.saturating_add(len) });
+            return Err(ProtocolViolation::BeyondEnd { end, other: offset.saturating_add(len) });
         }
-        self.order.insert(offset, len)?;
-        if let Some(told) = self.conns.get_mut(conn.0) {
-            told.got += len;
-            told.since.get_or_insert(now);
+        self.resequencer.insert(offset, len)?;
+        if let Some(acks) = self.paths.get_mut(path.0) {
+            acks.received += len;
+            acks.due_since.get_or_insert(now);
         }
         Ok(())
     }
 
-    /// The same, of bytes that are elsewhere.
-    pub fn take(&mut self, now: Span, conn: ConnId, offset: u64, bytes: &[u8]) -> Result<(), StreamError> {
-        self.begin(offset, bytes.len() as u64)?;
-        let (mut at, mut rest) = (offset, bytes);
+    /// Takes a piece, or the next part of one, from memory: [`begin_piece`](Inbound::begin_piece),
+    /// [`placement`](Inbound::placement) and [`on_payload`](Inbound::on_payload) in one.
+    ///
+    /// # Errors
+    /// As those.
+    pub fn receive(&mut self, now: Span, path: PathId, offset: u64, bytes: &[u8]) -> Result<(), StreamError> {
+        self.begin_piece(offset, bytes.len() as u64)?;
+        let mut at = offset;
+        let mut rest = bytes;
         while !rest.is_empty() {
-            let here = match self.room(at, rest.len() as u64)? {
-                Room::Into(place) => {
+            let len = match self.placement(at, rest.len() as u64)? {
+                Placement::Into(place) => {
                     place.copy_from_slice(&rest[..place.len()]);
                     place.len()
                 }
-                Room::Skip(len) => len as usize,
+                Placement::Skip(len) => len as usize,
             };
-            self.came(now, conn, at, here as u64)?;
-            (at, rest) = (at + here as u64, &rest[here..]);
+            self.on_payload(now, path, at, len as u64)?;
+            at += len as u64;
+            rest = &rest[len..];
         }
         Ok(())
     }
 
-    /// Has bytes that [came](Inbound::came) lie where others do, which the caller has kept until now.
+    /// Stores payload that the caller has kept since [`on_payload`](Inbound::on_payload).
     ///
     /// # Errors
-    /// When the system has no memory for them: the stream cannot go on.
+    /// When the system has no memory for it: the stream cannot go on.
     pub fn put(&mut self, offset: u64, bytes: &[u8]) -> Result<(), NoMemory> {
         self.buffer.put(offset, bytes)
     }
 
-    /// The other end says where the stream ends.
-    pub fn end(&mut self, end: u64) -> Result<(), Breach> {
-        let there = self.order.end();
-        if self.end.is_some_and(|other| other != end) || there > end {
-            return Err(Breach::BeyondEnd { end, other: self.end.unwrap_or(there) });
+    /// The peer announces that the stream ends at `end`.
+    ///
+    /// # Errors
+    /// [`BeyondEnd`](ProtocolViolation::BeyondEnd) when it announced another end, or has sent bytes
+    /// beyond.
+    pub fn on_end(&mut self, end: u64) -> Result<(), ProtocolViolation> {
+        let received = self.resequencer.highest_offset();
+        if self.end.is_some_and(|other| other != end) || received > end {
+            return Err(ProtocolViolation::BeyondEnd { end, other: self.end.unwrap_or(received) });
         }
         self.end = Some(end);
         Ok(())
     }
 
-    /// What can be read, bytes.
-    pub fn ready(&self) -> u64 {
-        self.order.next() - self.read
+    /// Bytes that can be read.
+    pub fn readable_bytes(&self) -> u64 {
+        self.resequencer.next_offset() - self.read
     }
 
-    /// The first byte that was not read.
-    pub fn first(&self) -> u64 {
+    /// Offset of the first unread byte.
+    pub fn read_offset(&self) -> u64 {
         self.read
     }
 
-    /// What can be read, at most so much of it, in parts. Where the caller keeps bytes there is something else here.
-    pub fn readable(&self, most: u64) -> impl Iterator<Item = &[u8]> {
-        self.buffer.get(self.read, self.ready().min(most))
+    /// The bytes that can be read, at most `max`, as slices. Payload that the caller keeps is not
+    /// among them: in its place are other bytes.
+    pub fn readable(&self, max: u64) -> impl Iterator<Item = &[u8]> {
+        self.buffer.get(self.read, self.readable_bytes().min(max))
     }
 
-    /// So much of it was read.
+    /// The first `bytes` readable bytes were read; their room is granted to the peer again.
     pub fn consume(&mut self, now: Span, bytes: u64) {
-        self.read = (self.read + bytes).min(self.order.next());
+        self.read = (self.read + bytes).min(self.resequencer.next_offset());
         self.buffer.trim(self.read);
-        self.remind(now);
-    }
-
-    /// There is something to tell over all connections.
-    fn remind(&mut self, now: Span) {
-        for told in self.conns.iter_mut().filter(|told| told.is_up) {
-            told.since.get_or_insert(now);
+        for acks in self.paths.iter_mut().filter(|acks| acks.is_open) {
+            acks.due_since.get_or_insert(now);
         }
     }
 
-    /// Whether everything was read, to the end.
-    pub fn is_read(&self) -> bool {
+    /// Whether the stream was read to its end.
+    pub fn is_fully_read(&self) -> bool {
         self.end == Some(self.read)
     }
 
-    /// What was read has been delivered, to the end: the other end can be told.
-    pub fn deliver(&mut self) {
-        self.delivered |= self.is_read();
+    /// What was read has been delivered. At the end of the stream the peer is told so.
+    pub fn mark_delivered(&mut self) {
+        self.delivered |= self.is_fully_read();
     }
 
-    /// What is to be said over a connection now.
-    pub fn say(&mut self, now: Span, conn: ConnId) -> Option<Frame> {
-        let (next, limit, window, delivered) = (self.order.next(), self.limit(), self.buffer.window(), self.delivered);
-        let told = self.conns.get_mut(conn.0).filter(|told| told.is_up)?;
-        if delivered {
-            let is_news = !std::mem::replace(&mut told.done, true);
-            return is_news.then_some(Frame::Done);
+    /// The frame that is to be sent on a path now: an acknowledgement, or the report of delivery.
+    pub fn next_frame(&mut self, now: Span, path: PathId) -> Option<Frame> {
+        let acked = self.resequencer.next_offset();
+        let limit = self.limit();
+        let window = self.buffer.window();
+        let acks = self.paths.get_mut(path.0).filter(|acks| acks.is_open)?;
+        if self.delivered {
+            let is_news = !std::mem::replace(&mut acks.delivered_sent, true);
+            return is_news.then_some(Frame::Delivered);
         }
-        let enough = RECEIPT_BYTES.min(window / 8);
-        let is_much = told.got - told.told_got >= enough || limit - told.limit >= window / 4 || next - told.next >= window / 4;
-        let is_late = told.since.is_some_and(|since| now.0 >= since.0 + MOST_DELAY.0 / 2);
-        if !is_much && !is_late {
+        let is_much = acks.received - acks.sent_received >= ACK_AFTER.min(window / 8)
+            || limit - acks.sent_limit >= window / 4
+            || acked - acks.sent_acked >= window / 4;
+        let is_due = acks.due_since.is_some_and(|since| now.0 >= since.0 + MAX_ACK_DELAY.0 / 2);
+        if !is_much && !is_due {
             return None;
         }
-        let is_news = (told.got, next, limit) != (told.told_got, told.next, told.limit);
-        (told.told_got, told.next, told.limit, told.since) = (told.got, next, limit, None);
-        is_news.then_some(Frame::Ack { got: told.got, next, limit })
+        let is_news = (acks.received, acked, limit) != (acks.sent_received, acks.sent_acked, acks.sent_limit);
+        acks.sent_received = acks.received;
+        acks.sent_acked = acked;
+        acks.sent_limit = limit;
+        acks.due_since = None;
+        is_news.then_some(Frame::Ack { path_received: acks.received, acked, limit })
     }
 
-    /// When something is to be said over a connection, if nothing happens before.
-    pub fn next_say(&self) -> Option<Span> {
-        let since = self.conns.iter().filter(|told| told.is_up && !self.delivered).filter_map(|told| told.since).min()?;
-        Some(since + MOST_DELAY / 2)
+    /// When to call [`next_frame`](Inbound::next_frame) for all paths, if nothing happens before.
+    pub fn next_timeout(&self) -> Option<Span> {
+        let due_since = self.paths.iter().filter(|acks| acks.is_open && !self.delivered).filter_map(|acks| acks.due_since).min()?;
+        Some(due_since + MAX_ACK_DELAY / 2)
     }
 
-    /// Gives the memory back, where nothing is there that was not read.
-    pub fn forget(&mut self) {
-        if self.ready() == 0 && self.order.held().0 == 0 {
-            self.buffer.forget();
+    /// Unmaps the buffer, if nothing in it is unread.
+    pub fn release_memory(&mut self) {
+        if self.readable_bytes() == 0 && self.resequencer.out_of_order_bytes() == 0 {
+            self.buffer.release_memory();
         }
     }
 
-    /// The first byte that is not there, and how many wait for it.
-    pub fn waiting(&self) -> (u64, u64) {
-        (self.order.next(), self.order.held().0)
+    /// Offset of the first missing byte.
+    pub fn next_offset(&self) -> u64 {
+        self.resequencer.next_offset()
     }
 
-    /// The most that ever waited.
-    pub fn most_held(&self) -> u64 {
-        self.order.held().1
+    /// Bytes that wait behind a gap: head-of-line blocking while it is not 0.
+    pub fn out_of_order_bytes(&self) -> u64 {
+        self.resequencer.out_of_order_bytes()
+    }
+
+    /// The most bytes that ever waited behind a gap.
+    pub fn max_out_of_order_bytes(&self) -> u64 {
+        self.resequencer.max_out_of_order_bytes()
     }
 }
 
@@ -240,25 +302,25 @@ impl Inbound {
 mod tests {
     use super::*;
 
-    const CONN: ConnId = ConnId(0);
+    const PATH: PathId = PathId(0);
 
     #[test]
-    fn an_end_before_what_has_come_is_refused() {
-        // Ten bytes have come, beyond a hole of a hundred.
+    fn an_end_before_received_bytes_is_refused() {
+        // Ten bytes behind a gap of a hundred.
         let mut inbound = Inbound::new(1000);
-        inbound.add(CONN);
-        inbound.take(Span::ZERO, CONN, 100, &[7; 10]).unwrap();
-        assert_eq!(inbound.end(50), Err(Breach::BeyondEnd { end: 50, other: 110 }));
-        assert_eq!(inbound.end(110), Ok(()));
+        inbound.add_path(PATH);
+        inbound.receive(Span::ZERO, PATH, 100, &[7; 10]).unwrap();
+        assert_eq!(inbound.on_end(50), Err(ProtocolViolation::BeyondEnd { end: 50, other: 110 }));
+        assert_eq!(inbound.on_end(110), Ok(()));
     }
 
     #[test]
-    fn a_piece_that_began_before_the_end_was_told_stays_within_it() {
+    fn a_piece_begun_before_the_end_is_announced_must_stay_within_it() {
         let mut inbound = Inbound::new(1000);
-        inbound.add(CONN);
-        inbound.begin(0, 100).unwrap();
-        inbound.end(50).unwrap();
-        assert_eq!(inbound.came(Span::ZERO, CONN, 0, 100), Err(Breach::BeyondEnd { end: 50, other: 100 }));
-        assert_eq!(inbound.ready(), 0);
+        inbound.add_path(PATH);
+        inbound.begin_piece(0, 100).unwrap();
+        inbound.on_end(50).unwrap();
+        assert_eq!(inbound.on_payload(Span::ZERO, PATH, 0, 100), Err(ProtocolViolation::BeyondEnd { end: 50, other: 100 }));
+        assert_eq!(inbound.readable_bytes(), 0);
     }
 }

@@ -1,504 +1,455 @@
-//! The sending end of a stream: which part of it goes over which connection, and what goes again.
+//! The sending end of a stream: which piece goes over which path, and what is sent again.
 //!
-//! The ledger knows offsets, not bytes: these are the caller's (see [`Buffer`](crate::Buffer)). The caller says what there is to send
-//! ([`offer`](Outbound::offer)), what its connections look like ([`look`](Outbound::look)) and what the other end says
-//! ([`receipt`](Outbound::receipt), [`acknowledge`](Outbound::acknowledge)), and asks for pieces until there is none ([`give`](Outbound::give)).
-//!
-//! What a connection has that is lost goes again over the others: what the other end has not said to have got from it. One that stalls, which has
-//! something and of which nothing arrives, gets nothing more, and what it has goes over the others too. When something arrives of it, it must first carry
-//! a copy of a piece in time; then it is as before.
-//! When there is nothing else to give out, what is late goes over another one too: so the end of a stream does not wait for a loss.
-//! A connection that is idle while others are busy gets a copy of a piece now and then; when that has come, or when a connection that was silent is
-//! heard of again, it is judged by its window and its round trip, as one that begins: nothing is believed for ever of what it was in a bad hour.
+//! Terms: TCP *retransmits* on the same path, unseen here. The ledger *reinjects* bytes over
+//! another path (`reinjection.rs`): those of a path that is lost or has stalled, and, with
+//! foresight, late ones, so that they cause no head-of-line blocking. It sends a *probe duplicate*
+//! over an idle path to measure it (`probing.rs`).
+
+mod probing;
+mod reinjection;
 
 use crate::{
-    Breach,
-    inbound::MOST_DELAY,
-    path::{Look, Path, Run},
+    error::ProtocolViolation,
+    path::{Path, PathId, PathSample},
     ranges::Ranges,
-    schedule::{Ask, Memory, Scheduler},
-    score::Smoothing,
+    scheduler::{PieceContext, Scheduler, SchedulerState},
+    settings::BondSettings,
 };
 use std::collections::VecDeque;
 use units::{Bytes, Span};
 
-/// An idle connection gets a copy so often at last; the first after so many of its round trips, then after twice as long, and so on: its handshake may
-/// have been the worst hour of its life.
-const TRIAL: Span = Span(1_000_000_000);
-const FIRST_TRIAL_RTTS: u64 = 4;
-const LEAST_TRIAL: Span = Span(20_000_000);
-/// However fast the connections are, no piece has more bytes, nor more than one of so many parts of the window: else all connections but one wait while the
-/// other end has it.
-const MOST_PIECE: u64 = 512 * 1024;
-const LEAST_PIECES: u64 = 4;
-/// More is wanted while less than this is left: so much is there when a connection next has room.
-const STOCK: u64 = 512 * 1024;
-/// More parts than this, of what goes out for the first time, are never between what the other end has in order and the last: it need not remember
-/// more holes.
-const MOST_RUNS: usize = 4096;
+/// Longest piece, bytes, however fast the paths are.
+const MAX_PIECE: u64 = 512 * 1024;
+/// A piece is at most this fraction of the window. Otherwise one path could hold all of it while
+/// the others wait.
+const MIN_PIECES_PER_WINDOW: u64 = 4;
+/// More data is wanted while fewer unassigned bytes than this are left, so that there is a piece
+/// when a path next has room.
+const MIN_UNASSIGNED: u64 = 512 * 1024;
+/// Between the acknowledged offset and the last assigned one there are at most this many changes of
+/// path. This bounds the gaps that the receiver must track.
+const MAX_BOUNDARIES: usize = 4096;
 
-/// How a stream is shared out.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Settings {
-    /// Who gets what.
-    pub scheduler: Scheduler,
-    /// How throughput is smoothed.
-    pub smoothing: Smoothing,
-    /// What is given out at a time.
-    pub piece: Bytes,
-    /// A connection with so much waiting to be sent is not given more: what is given out late is given to the right one.
-    pub queue: Bytes,
-    /// Both are more where they would be sent sooner than that: nobody can come with the next piece at once.
-    pub ahead: Span,
-    /// A piece waits, rather than go where it would be late, and what is late goes over another too. Off, (7) decides alone.
-    pub foresight: bool,
-}
-
-impl Settings {
-    /// The least piece: header and holes would cost too much.
-    pub const LEAST_PIECE: Bytes = Bytes(1024);
-
-    /// The paper's numbers, a piece of 16 KiB, a millisecond ahead.
-    pub fn new(scheduler: Scheduler) -> Self {
-        let piece = Bytes(16 * 1024);
-        Settings { scheduler, smoothing: Smoothing::default(), piece, queue: piece, ahead: Span(1_000_000), foresight: true }
-    }
-}
-
-/// A connection of a stream: its place in the ledger, which another has after it is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ConnId(pub usize);
-
-/// A part of the stream for a connection.
+/// A range of the stream, assigned to a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// Who carries it.
-    pub conn: ConnId,
-    /// Where it begins.
+    /// The path that carries it.
+    pub path: PathId,
+    /// Stream offset of its first byte.
     pub offset: u64,
-    /// How long it is.
+    /// Its length, bytes.
     pub len: u64,
-    /// Another connection has it too, or had it.
-    pub again: bool,
+    /// Whether another path has these bytes too, or had them: a reinjection, a probe duplicate, or
+    /// a redundant copy.
+    pub is_duplicate: bool,
 }
 
 impl Piece {
-    /// What of it is beyond an offset.
+    /// The part of it from `offset` on.
     fn beyond(self, offset: u64) -> Option<Piece> {
-        let gone = offset.saturating_sub(self.offset);
-        (gone < self.len).then(|| Piece { offset: self.offset + gone, len: self.len - gone, ..self })
+        let skipped = offset.saturating_sub(self.offset);
+        (skipped < self.len).then(|| Piece { offset: self.offset + skipped, len: self.len - skipped, ..self })
     }
 }
 
-/// What is believed of a connection, and what it has: for those who watch.
+/// What the ledger knows of a path, for observers.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Seen {
-    /// (7), s.
+pub struct PathStats {
+    /// Hoekstra (7), seconds.
     pub score: f64,
-    /// G, bytes/s; none: not measured yet.
+    /// G, bytes/s; `None` until it was measured.
     pub throughput: Option<f64>,
-    /// What the caller saw last.
-    pub look: Look,
-    /// Payload it was given, and that the other end got from it.
-    pub given: u64,
-    /// See `given`.
-    pub got: u64,
-    /// It has something, and nothing of it arrives.
-    pub stalled: bool,
+    /// The last sample; bytes assigned since count as unsent.
+    pub sample: PathSample,
+    /// Payload assigned to the path, bytes.
+    pub assigned: u64,
+    /// Payload that the peer has received over the path by its last receipt, bytes.
+    pub received: u64,
+    /// The path has something outstanding, of which nothing arrives.
+    pub is_stalled: bool,
 }
 
-/// The ledger.
+/// The sending end of a stream.
+///
+/// It is a ledger of offsets. The caller keeps the bytes (see
+/// [`StreamBuffer`](crate::StreamBuffer)), the sockets and the clock. Offsets are in bytes from the
+/// beginning of the stream, times from any fixed origin.
+///
+/// # Contract
+///
+/// *Data.* The caller appends with [`offer`](Outbound::offer), as long as
+/// [`wants_data`](Outbound::wants_data), and ends the stream with [`close`](Outbound::close). It
+/// keeps all bytes from [`acked`](Outbound::acked) on: any of them may be asked for again.
+///
+/// *Paths.* [`add_path`](Outbound::add_path) and [`remove_path`](Outbound::remove_path) follow the
+/// connections. Events of a path that was removed are ignored.
+///
+/// *Events.* The caller passes what the peer says to [`on_receipt`](Outbound::on_receipt),
+/// [`on_acked`](Outbound::on_acked) and [`on_delivered`](Outbound::on_delivered). A
+/// [`ProtocolViolation`] ends the stream.
+///
+/// *Sending.* After data, events or the timeout of [`next_timeout`](Outbound::next_timeout) the
+/// caller
+///
+/// 1. passes a fresh sample of each path to [`update_path`](Outbound::update_path);
+/// 2. calls [`handle_timeout`](Outbound::handle_timeout);
+/// 3. calls [`next_piece`](Outbound::next_piece) until it returns `None`, and sends each piece on
+///    its path: an assigned piece counts as sent;
+/// 4. asks [`end_to_announce`](Outbound::end_to_announce) for each path;
+/// 5. sleeps until [`next_timeout`](Outbound::next_timeout) at the latest.
+///
+/// *Guarantees.* No piece lies beyond the peer's flow-control limit or below the acknowledged
+/// offset. Pieces that are no duplicates are consecutive. Memory is bounded by what is
+/// unacknowledged.
 #[derive(Debug)]
 pub struct Outbound {
-    settings: Settings,
+    settings: BondSettings,
     paths: Vec<Path>,
-    memory: Memory,
-    /// All that there is to send until now, and where that ends for good.
+    scheduler_state: SchedulerState,
+    /// All bytes offered so far.
     offered: u64,
+    /// Where the stream ends; `None` while it is not closed.
     end: Option<u64>,
-    /// First byte that nobody was given, first that the other end has not in order, and first that it has no room for.
+    /// First byte that was never assigned to a path.
     next: u64,
+    /// The peer has all bytes below.
     acked: u64,
+    /// The peer's flow-control limit.
     limit: u64,
-    /// What it had room for to begin with.
-    window: u64,
-    /// What is to go again.
-    again: Ranges,
-    /// Where, beyond `acked`, another connection's part begins.
-    cuts: VecDeque<u64>,
-    last_given: Option<usize>,
-    /// A piece that is to go over an idle connection as well.
-    copy: Option<Piece>,
-    /// All of it was delivered to whom it is for.
-    done: bool,
+    /// The peer's window at the beginning, bytes.
+    initial_window: u64,
+    /// Ranges of lost and stalled paths, to be reinjected before new data is assigned.
+    reinject_queue: Ranges,
+    /// Offsets at or above `acked` where newly assigned data changes path.
+    boundaries: VecDeque<u64>,
+    /// Path of the newly assigned data before `next`.
+    last_path: Option<usize>,
+    /// A probe duplicate that is to be sent next.
+    pending_probe: Option<Piece>,
+    /// The peer has reported delivery of the whole stream.
+    delivered: bool,
 }
 
 impl Outbound {
-    /// Nothing is offered yet. The other end has room for `window` bytes to begin with.
-    pub fn new(settings: Settings, window: u64) -> Self {
+    /// An empty stream. `window` is the peer's window in bytes, from the handshake.
+    pub fn new(settings: BondSettings, window: u64) -> Self {
         Outbound {
-            settings: Settings { piece: settings.piece.max(Settings::LEAST_PIECE), queue: settings.queue.max(Bytes(1)), ..settings },
+            settings: BondSettings { piece: settings.piece.max(BondSettings::MIN_PIECE), queue: settings.queue.max(Bytes(1)), ..settings },
             paths: Vec::new(),
-            memory: Memory::default(),
+            scheduler_state: SchedulerState::default(),
             offered: 0,
             end: None,
             next: 0,
             acked: 0,
             limit: window,
-            window,
-            again: Ranges::default(),
-            cuts: VecDeque::new(),
-            last_given: None,
-            copy: None,
-            done: false,
+            initial_window: window,
+            reinject_queue: Ranges::default(),
+            boundaries: VecDeque::new(),
+            last_path: None,
+            pending_probe: None,
+            delivered: false,
         }
     }
 
-    /// A connection is there. Cheap ones have low tiers.
-    pub fn add(&mut self, now: Span, tier: u8) -> ConnId {
+    /// Adds a path. `tier` is its cost class; cheap ones have low numbers. The caller passes a
+    /// sample to [`update_path`](Outbound::update_path) before it asks for pieces.
+    pub fn add_path(&mut self, now: Span, tier: u8) -> PathId {
         let path = Path::new(now, tier, self.acked);
-        let place = self.paths.iter().position(|path| !path.is_up).unwrap_or(self.paths.len());
-        match self.paths.get_mut(place) {
+        let slot = self.paths.iter().position(|path| !path.is_open).unwrap_or(self.paths.len());
+        match self.paths.get_mut(slot) {
             Some(free) => *free = path,
             None => self.paths.push(path),
         }
-        // Those of equal score go round, beginning with the first.
-        self.memory.last = if self.next == 0 { self.paths.len() - 1 } else { self.memory.last };
-        self.reassign();
-        ConnId(place)
+        // Paths of equal score take turns, beginning with the first.
+        if self.next == 0 {
+            self.scheduler_state.last = self.paths.len() - 1;
+        }
+        self.reassign_stalled();
+        PathId(slot)
     }
 
-    /// A connection is gone: what it has goes again.
-    pub fn lose(&mut self, conn: ConnId) {
-        let Some(path) = self.paths.get_mut(conn.0).filter(|path| path.is_up) else { return };
-        path.is_up = false;
-        // Where each carries the whole stream, nobody need carry another's part.
-        let runs = std::mem::take(&mut path.runs);
+    /// Removes a path whose connection has ended. What was outstanding on it will be reinjected.
+    pub fn remove_path(&mut self, path: PathId) {
+        let Some(closed) = self.paths.get_mut(path.0).filter(|path| path.is_open) else { return };
+        closed.is_open = false;
+        let ranges = std::mem::take(&mut closed.ranges);
+        // Redundant paths carry the whole stream each: nothing of it needs reinjection.
         if self.settings.scheduler != Scheduler::Redundant {
-            for run in runs {
-                self.again.insert(run.start.max(self.acked), run.end);
+            for range in ranges {
+                self.reinject_queue.insert(range.start.max(self.acked), range.end);
             }
         }
-        self.copy = self.copy.filter(|copy| copy.conn != conn);
+        self.pending_probe = self.pending_probe.filter(|probe| probe.path != path);
     }
 
-    /// There are `bytes` more to send.
+    /// Appends `bytes` to the stream. Not after [`close`](Outbound::close).
     pub fn offer(&mut self, bytes: u64) {
-        debug_assert!(self.end.is_none(), "nothing follows the end");
+        debug_assert!(self.end.is_none(), "the stream is closed");
         self.offered += bytes;
     }
 
-    /// Nothing will follow what was offered.
+    /// Ends the stream at what was offered.
     pub fn close(&mut self) {
         self.end = Some(self.offered);
     }
 
-    /// A connection looks like this now.
-    pub fn look(&mut self, now: Span, conn: ConnId, look: Look) {
-        if let Some(path) = self.paths.get_mut(conn.0).filter(|path| path.is_up) {
-            path.look(now, look, &self.settings.smoothing);
+    /// Takes a sample of a path.
+    pub fn update_path(&mut self, now: Span, path: PathId, sample: PathSample) {
+        if let Some(path) = self.paths.get_mut(path.0).filter(|path| path.is_open) {
+            path.update(now, sample, &self.settings.smoothing);
         }
     }
 
-    /// The other end says on a connection that it has got `got` bytes of payload over it.
-    pub fn receipt(&mut self, now: Span, conn: ConnId, got: u64) -> Result<(), Breach> {
-        let Some(path) = self.paths.get_mut(conn.0).filter(|path| path.is_up) else { return Ok(()) };
-        if got > path.given {
-            return Err(Breach::NeverSent { got, sent: path.given });
+    /// A receipt: the peer has received `received` bytes of payload over this path in all.
+    ///
+    /// # Errors
+    /// [`AckedUnsent`](ProtocolViolation::AckedUnsent) when fewer bytes were assigned to the path.
+    pub fn on_receipt(&mut self, now: Span, path: PathId, received: u64) -> Result<(), ProtocolViolation> {
+        let Some(path) = self.paths.get_mut(path.0).filter(|path| path.is_open) else { return Ok(()) };
+        if received > path.assigned {
+            return Err(ProtocolViolation::AckedUnsent { acked: received, sent: path.assigned });
         }
-        if got > path.got {
+        if received > path.received {
             let was_stalled = path.is_stalled;
-            path.receipt(now, got);
+            path.on_receipt(now, received);
             if was_stalled {
-                self.reassign();
+                self.reassign_stalled();
             }
         }
         Ok(())
     }
 
-    /// The other end has all below `acked`, and room for all below `limit`. What it said later may come earlier, over another connection.
-    pub fn acknowledge(&mut self, acked: u64, limit: u64) -> Result<(), Breach> {
+    /// A cumulative acknowledgement: the peer has all bytes below `acked`, and the flow-control
+    /// limit is `limit`. Acknowledgements of different paths may overtake each other; older ones
+    /// have no effect.
+    ///
+    /// # Errors
+    /// [`AckedUnsent`](ProtocolViolation::AckedUnsent) when fewer bytes were assigned.
+    pub fn on_acked(&mut self, acked: u64, limit: u64) -> Result<(), ProtocolViolation> {
         if acked > self.next {
-            return Err(Breach::NeverSent { got: acked, sent: self.next });
+            return Err(ProtocolViolation::AckedUnsent { acked, sent: self.next });
         }
         self.limit = limit.max(self.limit);
         if acked > self.acked {
             self.acked = acked;
-            self.again.trim(acked);
-            self.paths.iter_mut().for_each(|path| path.settle(acked));
-            // The caller may have let go of what is below.
-            self.copy = self.copy.and_then(|copy| copy.beyond(acked));
-            while self.cuts.front().is_some_and(|cut| *cut < acked) {
-                self.cuts.pop_front();
+            self.reinject_queue.remove_below(acked);
+            self.paths.iter_mut().for_each(|path| path.on_stream_acked(acked));
+            // The caller may release acknowledged bytes, so a probe must not ask for them.
+            self.pending_probe = self.pending_probe.and_then(|probe| probe.beyond(acked));
+            while self.boundaries.front().is_some_and(|boundary| *boundary < acked) {
+                self.boundaries.pop_front();
             }
         }
         Ok(())
     }
 
-    /// The other end says that all was delivered to whom it is for.
-    pub fn delivered(&mut self) -> Result<(), Breach> {
+    /// The peer reports that the whole stream was delivered.
+    ///
+    /// # Errors
+    /// [`DeliveredTooEarly`](ProtocolViolation::DeliveredTooEarly) when the stream is not closed,
+    /// or was not assigned to its end.
+    pub fn on_delivered(&mut self) -> Result<(), ProtocolViolation> {
         if self.end.is_none_or(|end| end > self.next) {
-            return Err(Breach::NotAtEnd);
+            return Err(ProtocolViolation::DeliveredTooEarly);
         }
-        self.acknowledge(self.next, self.limit)?;
-        self.done = true;
+        self.on_acked(self.next, self.limit)?;
+        self.delivered = true;
         Ok(())
     }
 
-    /// Where the stream ends, if a connection is to say that now: each says it once, since any of them may be lost.
-    pub fn end_to_tell(&mut self, conn: ConnId) -> Option<u64> {
-        let end = self.end.filter(|end| *end == self.next && !self.done)?;
-        let path = self.paths.get_mut(conn.0).filter(|path| path.is_up && !path.end_told)?;
-        path.end_told = true;
+    /// The end of the stream, if it is to be announced on this path now. It is returned once a
+    /// path, after all data was assigned: any of the paths may fail.
+    pub fn end_to_announce(&mut self, path: PathId) -> Option<u64> {
+        let end = self.end.filter(|end| *end == self.next && !self.delivered)?;
+        let path = self.paths.get_mut(path.0).filter(|path| path.is_open && !path.end_announced)?;
+        path.end_announced = true;
         Some(end)
     }
 
-    /// How long a piece is now, at most.
-    pub fn piece(&self) -> u64 {
+    /// Length of the longest piece now, bytes.
+    pub fn max_piece(&self) -> u64 {
         let rate: f64 = self.paths.iter().filter(|path| path.is_usable()).map(Path::rate).sum();
-        let ahead = (rate * self.settings.ahead.secs()) as u64;
-        ahead.min(MOST_PIECE).min(self.window / LEAST_PIECES).max(self.settings.piece.0)
+        let lookahead = (rate * self.settings.lookahead.secs()) as u64;
+        lookahead.min(MAX_PIECE).min(self.initial_window / MIN_PIECES_PER_WINDOW).max(self.settings.piece.0)
     }
 
-    /// Where the next piece begins, what goes again first, and how long it is at most.
-    fn next_part(&self) -> (u64, u64) {
-        match self.again.first() {
+    /// Queue limit of a path, bytes: it is assigned no further piece while this much waits unsent.
+    /// 0 for a path that was never added.
+    pub fn queue_limit(&self, path: PathId) -> u64 {
+        self.paths.get(path.0).map_or(0, |path| self.queue_limit_of(path))
+    }
+
+    fn queue_limit_of(&self, path: &Path) -> u64 {
+        path.queue_limit(self.settings.queue.0, self.settings.lookahead)
+    }
+
+    fn has_room(&self, path: &Path) -> bool {
+        path.sample.unsent < self.queue_limit_of(path)
+    }
+
+    /// Whether more data should be offered, for which the caller has `room` bytes of buffer.
+    ///
+    /// It should while little is left to assign, or while the next piece would go elsewhere if more
+    /// were known to follow. Otherwise data is better left with its source: there it takes no
+    /// memory, and the source feels the backpressure.
+    pub fn wants_data(&self, room: u64) -> bool {
+        let piece = self.max_piece().min(self.next_range().1);
+        self.unassigned() < MIN_UNASSIGNED.max(self.settings.piece.0)
+            || (piece > 0 && self.settings.scheduler.depends_on_more_data(&self.paths, &self.context(piece), room))
+    }
+
+    fn context(&self, piece: u64) -> PieceContext {
+        PieceContext {
+            piece,
+            left: self.unassigned(),
+            window: self.limit - self.acked,
+            queue: self.settings.queue.0,
+            lookahead: self.settings.lookahead,
+            foresight: self.settings.foresight,
+        }
+    }
+
+    /// Offset of the next piece and its greatest length: reinjections first, then new data within
+    /// the flow-control limit.
+    fn next_range(&self) -> (u64, u64) {
+        match self.reinject_queue.first() {
             Some((start, end)) => (start, end - start),
             None => (self.next, self.offered.min(self.limit).saturating_sub(self.next)),
         }
     }
 
-    fn has_room(&self, path: &Path) -> bool {
-        path.look.unsent < path.queue(self.settings.queue.0, self.settings.ahead)
-    }
-
-    /// With so much waiting a connection is not given more, bytes.
-    pub fn queue(&self, conn: ConnId) -> u64 {
-        self.paths.get(conn.0).map_or(0, |path| path.queue(self.settings.queue.0, self.settings.ahead))
-    }
-
-    /// Whether it matters that more be offered now, for which there are `room` bytes. It does not while there is enough to give until the caller comes again,
-    /// and the next piece would go nowhere else if more were known of: what is left where it comes from takes none of our memory, and its sender hears of it.
-    pub fn wants(&self, room: u64) -> bool {
-        let piece = self.piece().min(self.next_part().1);
-        self.left() < STOCK.max(self.settings.piece.0)
-            || (piece > 0 && self.settings.scheduler.depends_on(&self.paths, &self.ask(piece), room))
-    }
-
-    fn ask(&self, piece: u64) -> Ask {
-        Ask {
-            piece,
-            left: self.left(),
-            window: self.limit - self.acked,
-            queue: self.settings.queue.0,
-            ahead: self.settings.ahead,
-            foresight: self.settings.foresight,
-        }
-    }
-
-    /// The next piece; none: there is nothing, or it is better to wait. It must be sent, whatever becomes of it.
-    pub fn give(&mut self, now: Span) -> Option<Piece> {
-        let most_of_a_piece = self.piece();
-        if let Some(copy) = self.copy.take() {
-            let path = &mut self.paths[copy.conn.0];
-            path.give(now, (copy.offset, copy.offset + copy.len), most_of_a_piece, true);
-            path.is_tried = true;
-            path.trials += 1;
-            return Some(copy);
+    /// Assigns the next piece. `None`: there is nothing to send, no path has room, or it is better
+    /// to wait. The caller must send the piece.
+    pub fn next_piece(&mut self, now: Span) -> Option<Piece> {
+        if let Some(probe) = self.pending_probe.take() {
+            return Some(self.assign_probe(now, probe));
         }
         if self.settings.scheduler == Scheduler::Redundant {
-            return self.give_each(now);
+            return self.next_redundant_piece(now);
         }
-        let (first, most) = self.next_part();
-        let again = !self.again.is_empty();
-        if most == 0 {
-            return self.rescue(now);
+        let (offset, available) = self.next_range();
+        if available == 0 {
+            return self.reinject_early(now);
         }
-        let piece = most_of_a_piece.min(most);
-        let ask = self.ask(piece);
-        // Among too many holes only those who fill them, and who carries on without making one.
-        let crowded = self.cuts.len() >= MOST_RUNS && !again;
-        let before = self.memory;
-        let chosen = self.settings.scheduler.choose(&self.paths, &mut self.memory, &ask)?;
-        if crowded && self.last_given != Some(chosen) {
-            self.memory = before;
+        self.next_scheduled_piece(now, offset, available)
+    }
+
+    /// Assigns a piece at `offset`, of at most `available` bytes, to the path that the scheduler
+    /// chooses.
+    fn next_scheduled_piece(&mut self, now: Span, offset: u64, available: u64) -> Option<Piece> {
+        let max_piece = self.max_piece();
+        let len = max_piece.min(available);
+        let is_reinjection = !self.reinject_queue.is_empty();
+        let context = self.context(len);
+        let state_before = self.scheduler_state;
+        let chosen = self.settings.scheduler.choose(&self.paths, &mut self.scheduler_state, &context)?;
+        // At the limit of boundaries only pieces that add none: reinjections, and the last path's.
+        let adds_boundary = !is_reinjection && self.last_path != Some(chosen);
+        if adds_boundary && self.boundaries.len() >= MAX_BOUNDARIES {
+            self.scheduler_state = state_before;
             return None;
         }
-        if again {
-            self.again.trim(first + piece);
+        if is_reinjection {
+            self.reinject_queue.remove_below(offset + len);
         } else {
-            if self.last_given != Some(chosen) {
-                self.cuts.push_back(self.next);
-                self.last_given = Some(chosen);
+            if adds_boundary {
+                self.boundaries.push_back(self.next);
+                self.last_path = Some(chosen);
             }
-            self.next += piece;
+            self.next += len;
         }
-        self.paths[chosen].give(now, (first, first + piece), most_of_a_piece, false);
-        self.copy = self.trial(now, chosen).map(|idle| Piece { conn: ConnId(idle), offset: first, len: piece, again: true });
-        Some(Piece { conn: ConnId(chosen), offset: first, len: piece, again })
+        self.paths[chosen].assign(now, (offset, offset + len), max_piece, false);
+        self.pending_probe = self.path_to_probe(now, chosen).map(|idle| Piece { path: PathId(idle), offset, len, is_duplicate: true });
+        Some(Piece { path: PathId(chosen), offset, len, is_duplicate: is_reinjection })
     }
 
-    /// An idle connection that nobody knows the present state of.
-    fn trial(&self, now: Span, chosen: usize) -> Option<usize> {
-        let tier = match self.settings.scheduler {
-            Scheduler::Score => u8::MAX,
-            // One that costs money is not tried for nothing.
-            Scheduler::Tiers => self.paths[chosen].tier,
-            _ => return None,
-        };
-        let is_old = |path: &Path| {
-            // One that has just been heard of again is asked at once.
-            let first = if path.is_doubted { LEAST_TRIAL.0 } else { (FIRST_TRIAL_RTTS * path.look.srtt.0).max(LEAST_TRIAL.0) };
-            let pause = first.saturating_mul(1 << path.trials.min(20)).min(TRIAL.0);
-            path.outstanding() == 0 && path.look.unsent == 0 && now.0.saturating_sub(path.moved_at.0) >= pause
-        };
-        (0..self.paths.len()).find(|index| {
-            let path = &self.paths[*index];
-            *index != chosen && path.is_usable() && (path.tier <= tier || path.is_doubted) && is_old(path)
-        })
-    }
-
-    /// Whether what is late is copied.
-    fn rescues(&self) -> bool {
-        self.settings.foresight && matches!(self.settings.scheduler, Scheduler::Score | Scheduler::Tiers)
-    }
-
-    /// There is nothing that nobody has: what the others have is the end of the stream, or of what is there of it, or all that the other end has room for.
-    /// What should be there by now and is not goes over another connection too, if that is not slower than to send it again; and so does what still waits to
-    /// be sent, and what is on its way, if it comes earlier over the other: at the end of the stream, and where that connection's TCP mends a loss, of which
-    /// nobody knows what it has hit.
-    fn rescue(&mut self, now: Span) -> Option<Piece> {
-        if !self.rescues() {
-            return None;
-        }
-        let (acked, is_end) = (self.acked, self.end.is_some());
-        for from in 0..self.paths.len() {
-            let path = &mut self.paths[from];
-            if !path.is_usable() {
-                continue;
-            }
-            let (tier, round, waits, mends) = (path.tier, path.look.srtt.secs(), path.score(0), path.look.mends);
-            // Each with how soon it will be there, s, if nothing is done.
-            let late = path.first_alone(acked).filter(|run| run.due <= now).map(|run| (*run, round));
-            let unsent = path.first_unsent(acked).map(|run| (*run, waits));
-            let last = path.last_alone(acked).filter(|_| is_end || mends).map(|run| {
-                let said = run.due.saturating_sub(now + MOST_DELAY).secs() - round / 2.0;
-                (*run, if mends { said.max(round) } else { said })
-            });
-            let better = |(run, most): &(Run, f64)| self.sooner(from, run.end - run.start, *most, tier).map(|to| (*run, to));
-            let Some((run, to)) = [late, unsent, last].iter().flatten().find_map(better) else { continue };
-            // The path may hold the same range twice; one copy covers both.
-            self.paths[from]
-                .runs
-                .iter_mut()
-                .filter(|other| (other.start, other.end) == (run.start, run.end))
-                .for_each(|other| other.is_copied = true);
-            let (start, end) = (run.start.max(acked), run.end);
-            self.paths[to].give(now, (start, end), self.settings.piece.0, true);
-            return Some(Piece { conn: ConnId(to), offset: start, len: end - start, again: true });
-        }
-        None
-    }
-
-    /// Another that would have `len` bytes at the other end in less than so many s, and costs no more: the soonest.
-    fn sooner(&self, than: usize, len: u64, most: f64, tier: u8) -> Option<usize> {
-        let is_fit = |path: &Path| path.is_usable() && self.has_room(path) && path.score(len) < most && path.tier <= tier;
-        let others = self.paths.iter().enumerate().filter(|(index, path)| *index != than && is_fit(path));
-        others.min_by(|one, other| one.1.score(len).total_cmp(&other.1.score(len))).map(|(index, _)| index)
-    }
-
-    /// The next piece of the whole stream for a connection that has room. What the other end has need not be sent by who comes late.
-    fn give_each(&mut self, now: Span) -> Option<Piece> {
-        let (acked, all, most_of_a_piece) = (self.acked, self.offered.min(self.limit), self.piece());
+    /// Redundant scheduling: the next piece of the whole stream for the next path in turn that has
+    /// room. Acknowledged bytes are skipped.
+    fn next_redundant_piece(&mut self, now: Span) -> Option<Piece> {
+        let acked = self.acked;
+        let end = self.offered.min(self.limit);
+        let max_piece = self.max_piece();
         let count = self.paths.len();
-        let has_work = |path: &Path| path.is_usable() && self.has_room(path) && path.cursor.max(acked) < all;
-        let chosen = (1..=count).map(|step| (self.memory.last + step) % count).find(|index| has_work(&self.paths[*index]))?;
-        self.memory.last = chosen;
+        let has_work = |path: &Path| path.is_usable() && self.has_room(path) && path.cursor.max(acked) < end;
+        let mut in_turn = (1..=count).map(|step| (self.scheduler_state.last + step) % count);
+        let chosen = in_turn.find(|index| has_work(&self.paths[*index]))?;
+        self.scheduler_state.last = chosen;
         let path = &mut self.paths[chosen];
         let offset = path.cursor.max(acked);
-        let len = most_of_a_piece.min(all - offset);
+        let len = max_piece.min(end - offset);
         path.cursor = offset + len;
-        path.give(now, (offset, offset + len), self.settings.piece.0, true);
-        let again = offset < self.next;
+        path.assign(now, (offset, offset + len), self.settings.piece.0, true);
+        let is_duplicate = offset < self.next;
         self.next = self.next.max(offset + len);
-        Some(Piece { conn: ConnId(chosen), offset, len, again })
+        Some(Piece { path: PathId(chosen), offset, len, is_duplicate })
     }
 
-    /// Finds those that have stalled.
-    pub fn check(&mut self, now: Span) {
-        let tries = matches!(self.settings.scheduler, Scheduler::Score | Scheduler::Tiers);
+    /// Detects stalled paths, and queues what they have for reinjection.
+    pub fn handle_timeout(&mut self, now: Span) {
+        let scheduler_probes = self.settings.scheduler.probes();
         for path in self.paths.iter_mut().filter(|path| path.is_awaited()) {
-            if now.0 >= path.moved_at.0 + path.patience().0 {
-                path.stall(tries);
+            if now.0 >= path.last_progress.0 + path.stall_timeout().0 {
+                path.stall(scheduler_probes);
             }
         }
-        self.reassign();
+        self.reassign_stalled();
     }
 
-    /// What those have that have stalled goes over others, where there are any: else it may come after all, and need not go twice.
-    fn reassign(&mut self) {
-        if self.settings.scheduler == Scheduler::Redundant || !self.paths.iter().any(Path::is_usable) {
-            return;
-        }
-        for path in self.paths.iter_mut().filter(|path| path.is_up && path.is_stalled) {
-            for run in path.set_adrift() {
-                self.again.insert(run.start.max(self.acked), run.end);
-            }
-        }
+    /// When to call [`handle_timeout`](Outbound::handle_timeout) and
+    /// [`next_piece`](Outbound::next_piece) next, if nothing happens before. If they were just
+    /// called with `now`, it is later than that.
+    pub fn next_timeout(&self, now: Span) -> Option<Span> {
+        let reinjects_early = self.reinjects_early();
+        let timeout = |path: &Path| {
+            let stalls = path.last_progress + path.stall_timeout();
+            let next_due = path.ranges.iter().find(|range| !range.is_duplicated && range.due > now).filter(|_| reinjects_early);
+            next_due.map_or(stalls, |range| range.due.min(stalls))
+        };
+        self.paths.iter().filter(|path| path.is_awaited()).map(timeout).min()
     }
 
-    /// Whether something was not heard of yet: not acknowledged, or given to a connection that has told nothing of it. A part that came over another
-    /// connection is acknowledged, and still the one that was to carry it is waited for, and judged.
-    pub fn waits(&self) -> bool {
+    /// Whether an acknowledgement or a receipt is outstanding. Receipts count even for bytes that
+    /// are acknowledged already: the path that was to carry them is still judged by them.
+    pub fn awaits_acks(&self) -> bool {
         self.acked < self.offered || self.paths.iter().any(Path::is_awaited)
     }
 
-    /// When to [`check`](Outbound::check) next, and to ask for pieces, if nothing happens before: after now, if that was just done.
-    pub fn next_check(&self, now: Span) -> Option<Span> {
-        let rescues = self.rescues();
-        let next = |path: &Path| {
-            let silent = path.moved_at + path.patience();
-            let late = path.runs.iter().find(|run| !run.is_copied && run.due > now).filter(|_| rescues);
-            late.map_or(silent, |run| run.due.min(silent))
-        };
-        self.paths.iter().filter(|path| path.is_awaited()).map(next).min()
-    }
-
-    /// All below was received, and can be forgotten.
+    /// The peer has all bytes below this offset; the caller may release them.
     pub fn acked(&self) -> u64 {
         self.acked
     }
 
-    /// What was offered and not given to anybody, within the other end's room or not.
-    pub fn left(&self) -> u64 {
-        self.again.bytes() + self.offered - self.next
+    /// Offered bytes that are assigned to no path, reinjections included, within the flow-control
+    /// limit or not.
+    pub fn unassigned(&self) -> u64 {
+        self.reinject_queue.bytes() + self.offered - self.next
     }
 
-    /// Whether all was delivered to whom it is for.
-    pub fn is_done(&self) -> bool {
-        self.done
+    /// Whether the peer has reported delivery of the whole stream.
+    pub fn is_delivered(&self) -> bool {
+        self.delivered
     }
 
-    /// How many parts of the stream it keeps track of: what its memory grows with.
-    pub fn remembered(&self) -> usize {
-        self.paths.iter().map(|path| path.runs.len()).sum::<usize>() + self.again.len() + self.cuts.len()
+    /// Number of ranges that the ledger keeps: a measure of its memory.
+    pub fn tracked_ranges(&self) -> usize {
+        self.paths.iter().map(|path| path.ranges.len()).sum::<usize>() + self.reinject_queue.len() + self.boundaries.len()
     }
 
-    /// How many connections are there.
-    pub fn connections(&self) -> usize {
-        self.paths.iter().filter(|path| path.is_up).count()
+    /// Number of paths.
+    pub fn path_count(&self) -> usize {
+        self.paths.iter().filter(|path| path.is_open).count()
     }
 
-    /// What is believed of a connection.
-    pub fn seen(&self, conn: ConnId) -> Option<Seen> {
-        let path = self.paths.get(conn.0).filter(|path| path.is_up)?;
-        Some(Seen {
+    /// What is known of a path; `None` if it was removed.
+    pub fn path_stats(&self, path: PathId) -> Option<PathStats> {
+        let path = self.paths.get(path.0).filter(|path| path.is_open)?;
+        Some(PathStats {
             score: path.score(0),
-            throughput: path.measured(),
-            look: path.look,
-            given: path.given,
-            got: path.got,
-            stalled: path.is_stalled,
+            throughput: path.measured_rate(),
+            sample: path.sample,
+            assigned: path.assigned,
+            received: path.received,
+            is_stalled: path.is_stalled,
         })
     }
 }
@@ -509,53 +460,53 @@ mod tests {
 
     const MS: Span = Span(1_000_000);
 
-    /// What a connection with room looks like.
-    const ROOM: Look = Look { delivered: 0, unsent: 0, window: 1 << 20, srtt: MS, rto: Span(200_000_000), mends: false };
+    /// A path with room.
+    const ROOM: PathSample = PathSample { delivered: 0, unsent: 0, window: 1 << 20, srtt: MS, rto: Span(200_000_000), in_recovery: false };
 
     #[test]
-    fn a_peer_that_tells_little_of_what_came_costs_no_memory() {
-        let settings = Settings { piece: Settings::LEAST_PIECE, ..Settings::new(Scheduler::Score) };
+    fn a_peer_that_withholds_receipts_costs_no_memory() {
+        let settings = BondSettings { piece: BondSettings::MIN_PIECE, ..BondSettings::new(Scheduler::Score) };
         let mut out = Outbound::new(settings, 4096);
-        let conn = out.add(Span::ZERO, 0);
+        let path = out.add_path(Span::ZERO, 0);
         for turn in 1..=1000 {
             out.offer(4096);
-            out.look(Span::ZERO, conn, ROOM);
-            while out.give(Span::ZERO).is_some() {}
-            // All is there, but one byte a turn is said to have come over this connection.
-            out.receipt(Span::ZERO, conn, turn).unwrap();
-            out.acknowledge(4096 * turn, 4096 * (turn + 1)).unwrap();
-            assert!(out.remembered() <= 1, "{} parts after {turn} turns", out.remembered());
+            out.update_path(Span::ZERO, path, ROOM);
+            while out.next_piece(Span::ZERO).is_some() {}
+            // Everything is acknowledged, but only one byte a turn has a receipt.
+            out.on_receipt(Span::ZERO, path, turn).unwrap();
+            out.on_acked(4096 * turn, 4096 * (turn + 1)).unwrap();
+            assert!(out.tracked_ranges() <= 1, "{} ranges after {turn} turns", out.tracked_ranges());
         }
-        // What was told late is told right all the same.
-        out.receipt(Span::ZERO, conn, 4_096_000).unwrap();
-        assert_eq!(out.seen(conn).map(|seen| seen.got), Some(4_096_000));
-        assert!(!out.waits());
+        // A late receipt still accounts for everything.
+        out.on_receipt(Span::ZERO, path, 4_096_000).unwrap();
+        assert_eq!(out.path_stats(path).map(|stats| stats.received), Some(4_096_000));
+        assert!(!out.awaits_acks());
     }
 
     #[test]
-    fn a_copy_of_what_is_acknowledged_meanwhile_is_not_sent() {
-        let mut out = Outbound::new(Settings::new(Scheduler::Score), 1 << 20);
-        let conns = [out.add(Span::ZERO, 0), out.add(Span::ZERO, 0)];
-        conns.iter().for_each(|conn| out.look(MS, *conn, ROOM));
+    fn acknowledged_bytes_of_a_pending_probe_are_not_sent() {
+        let mut out = Outbound::new(BondSettings::new(Scheduler::Score), 1 << 20);
+        let paths = [out.add_path(Span::ZERO, 0), out.add_path(Span::ZERO, 0)];
+        paths.iter().for_each(|path| out.update_path(MS, *path, ROOM));
         out.offer(1000);
-        // The other connection has been idle for so long that it is to carry a copy.
+        // The other path has been idle for so long that it is due for a probe.
         let later = MS * 10_000;
-        let piece = out.give(later).unwrap();
-        assert!(out.copy.is_some());
-        out.acknowledge(600, 1 << 20).unwrap();
-        assert_eq!(out.give(later).map(|copy| (copy.conn != piece.conn, copy.offset, copy.len)), Some((true, 600, 400)));
+        let piece = out.next_piece(later).unwrap();
+        assert!(out.pending_probe.is_some());
+        out.on_acked(600, 1 << 20).unwrap();
+        assert_eq!(out.next_piece(later).map(|probe| (probe.path != piece.path, probe.offset, probe.len)), Some((true, 600, 400)));
         out.offer(1000);
-        let piece = out.give(later * 2).unwrap();
-        out.acknowledge(piece.offset + piece.len, 1 << 20).unwrap();
-        assert_eq!(out.give(later * 2), None);
+        let piece = out.next_piece(later * 2).unwrap();
+        out.on_acked(piece.offset + piece.len, 1 << 20).unwrap();
+        assert_eq!(out.next_piece(later * 2), None);
     }
 
     #[test]
-    fn a_part_that_would_come_too_late_for_the_clock_is_due_at_its_end() {
-        let mut out = Outbound::new(Settings::new(Scheduler::RoundRobin), u64::MAX);
-        let conn = out.add(Span::ZERO, 0);
-        out.look(Span::ZERO, conn, Look { unsent: 0, window: 0, srtt: Span(u64::MAX), rto: MS, ..ROOM });
+    fn a_due_time_beyond_the_clock_saturates() {
+        let mut out = Outbound::new(BondSettings::new(Scheduler::RoundRobin), u64::MAX);
+        let path = out.add_path(Span::ZERO, 0);
+        out.update_path(Span::ZERO, path, PathSample { unsent: 0, window: 0, srtt: Span(u64::MAX), rto: MS, ..ROOM });
         out.offer(1000);
-        assert!(out.give(Span(u64::MAX / 2)).is_some());
+        assert!(out.next_piece(Span(u64::MAX / 2)).is_some());
     }
 }

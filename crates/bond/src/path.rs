@@ -1,203 +1,241 @@
-//! A connection, as the sending end of the stream knows it.
+//! A path, as the sending end knows it: its measurements and the ranges that are assigned to it.
 
 use crate::{
-    inbound::MOST_DELAY,
-    score::{Smoothing, Throughput, score},
+    frame::MAX_ACK_DELAY,
+    score::{Smoothing, ThroughputEstimator, score},
 };
-use std::collections::VecDeque;
+use std::collections::{VecDeque, vec_deque::Drain};
 use units::Span;
 
-/// However fast a connection is, no more need wait with it than keeps it busy until somebody comes with the next piece.
-const MOST_QUEUE: u64 = 1 << 20;
+/// Upper bound of a queue limit that grows with the rate, bytes. A longer queue is not needed to
+/// keep a path busy until the next piece is scheduled.
+const MAX_QUEUE: u64 = 1 << 20;
 
-/// What the caller sees of a connection: of its socket (Linux: `TCP_INFO`, `SIOCOUTQNSD`) and of what it keeps for it itself.
+/// Identifies a path of a stream: its slot in the ledger. The slot of a removed path is reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PathId(pub usize);
+
+/// What the caller measures of a path: at its socket (Linux: `TCP_INFO`, `SIOCOUTQNSD`), and what
+/// it queues for the socket itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Look {
-    /// What the other end's TCP has acknowledged of it in all, bytes: what throughput is measured by.
+pub struct PathSample {
+    /// Bytes that the peer's TCP has acknowledged in all. The throughput is measured by them.
     pub delivered: u64,
-    /// Q of (7): what was given to it and waits to be sent for the first time, bytes.
+    /// Q of Hoekstra (7): bytes that wait to be sent for the first time.
     pub unsent: u64,
-    /// What it may have under way, bytes: the lesser of its congestion window and the other end's.
+    /// Bytes that may be in flight: the lesser of the congestion window and the peer's window.
     pub window: u64,
-    /// The smoothed round trip; before there is one, what the handshake took.
+    /// Smoothed round-trip time; before the first sample, the duration of the handshake.
     pub srtt: Span,
-    /// The retransmission timeout.
+    /// Retransmission timeout, without backoff.
     pub rto: Span,
-    /// Its TCP is sending again what was lost: some of what is under way comes a round trip later than it says of itself, or more.
-    pub mends: bool,
+    /// Whether TCP is in loss recovery: it retransmits on this path, and some of what is in flight
+    /// takes at least a round trip longer than `srtt` suggests.
+    pub in_recovery: bool,
 }
 
-/// A part of the stream that a connection was given, and the other end has not said to have from it.
+/// A range of the stream that is assigned to a path, and for which the path's receipts do not
+/// account yet.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Run {
+pub(crate) struct AssignedRange {
+    /// Offset of its first byte.
     pub(crate) start: u64,
+    /// Offset behind its last byte.
     pub(crate) end: u64,
-    /// When the other end should have said so.
+    /// When the receipt for it should have arrived. After that the range is late.
     pub(crate) due: Span,
-    /// Another has it too, or had it.
-    pub(crate) is_copied: bool,
+    /// Whether another path has the range too, or had it. Such a range is not reinjected again.
+    pub(crate) is_duplicated: bool,
 }
 
-/// A connection.
+impl AssignedRange {
+    pub(crate) fn len(&self) -> u64 {
+        self.end - self.start
+    }
+}
+
+/// State of a path at the sending end.
+///
+/// A path is *usable* while it is open and not stalled. It *stalls* when it has something
+/// outstanding and makes no progress for its [`stall_timeout`](Path::stall_timeout); a receipt ends
+/// the stall. With a scheduler that probes, a path that has stalled stays *suspected* until a probe
+/// duplicate arrives in time: until then it is assigned new ranges only if no other path is
+/// trusted.
 #[derive(Debug, Clone)]
 pub(crate) struct Path {
-    /// It is there.
-    pub(crate) is_up: bool,
-    /// It has something, and nothing of it arrives.
+    /// The connection exists. The slot of a closed path is reused.
+    pub(crate) is_open: bool,
+    /// It has something outstanding, of which nothing arrives.
     pub(crate) is_stalled: bool,
-    /// Cheap ones have low numbers.
+    /// Cost class; cheap ones have low numbers.
     pub(crate) tier: u8,
-    pub(crate) look: Look,
-    throughput: Throughput,
-    /// What it has, in the order in which it was given.
-    pub(crate) runs: VecDeque<Run>,
-    /// Payload given to it, and what the other end says to have got from it, bytes.
-    pub(crate) given: u64,
-    pub(crate) got: u64,
-    /// What of that comes before its runs: it was given to others when it stalled, or the other end
-    /// has it, whichever connection brought it.
-    adrift: u64,
-    /// Where each connection has the whole stream: how far it was given that.
+    /// The latest sample, with what was assigned since added to `unsent`.
+    pub(crate) sample: PathSample,
+    throughput: ThroughputEstimator,
+    /// What it carries, in the order of assignment.
+    pub(crate) ranges: VecDeque<AssignedRange>,
+    /// Payload assigned to it so far, bytes.
+    pub(crate) assigned: u64,
+    /// Payload that the peer has received over it by its last receipt, bytes.
+    pub(crate) received: u64,
+    /// Outstanding bytes that come before `ranges` and are known by number only: they were
+    /// reassigned to other paths when this one stalled, or the peer has them, whichever path
+    /// carried them.
+    untracked: u64,
+    /// Redundant scheduling: offset up to which the stream was assigned to this path.
     pub(crate) cursor: u64,
-    /// When last it got something while it had nothing, or the other end got something from it.
-    pub(crate) moved_at: Span,
-    /// It was told where the stream ends.
-    pub(crate) end_told: bool,
-    /// It has stalled, and has to carry a copy in time before it is given anything that no other has.
-    pub(crate) is_doubted: bool,
-    /// What it has is a copy, to see what it is like now; how often that was tried since it was of use.
-    pub(crate) is_tried: bool,
-    pub(crate) trials: u32,
+    /// When it last made progress: a receipt arrived, or it was assigned something while nothing
+    /// was outstanding.
+    pub(crate) last_progress: Span,
+    /// The end of the stream was announced on it.
+    pub(crate) end_announced: bool,
+    /// It has stalled, and no probe has arrived in time since.
+    pub(crate) is_suspected: bool,
+    /// A probe duplicate is outstanding.
+    pub(crate) is_probing: bool,
+    /// Probes since it last was assigned something that was no duplicate.
+    pub(crate) probes: u32,
 }
 
 impl Path {
+    /// A new path. `cursor` is where redundant scheduling begins.
     pub(crate) fn new(now: Span, tier: u8, cursor: u64) -> Self {
         Path {
-            is_up: true,
+            is_open: true,
             is_stalled: false,
             tier,
-            look: Look::default(),
-            throughput: Throughput::new(now),
-            runs: VecDeque::new(),
-            given: 0,
-            got: 0,
-            adrift: 0,
+            sample: PathSample::default(),
+            throughput: ThroughputEstimator::new(now),
+            ranges: VecDeque::new(),
+            assigned: 0,
+            received: 0,
+            untracked: 0,
             cursor,
-            moved_at: now,
-            end_told: false,
-            is_doubted: false,
-            is_tried: false,
-            trials: 0,
+            last_progress: now,
+            end_announced: false,
+            is_suspected: false,
+            is_probing: false,
+            probes: 0,
         }
     }
 
-    /// Whether it can be of use now.
+    /// Whether it may be assigned anything.
     pub(crate) fn is_usable(&self) -> bool {
-        self.is_up && !self.is_stalled
+        self.is_open && !self.is_stalled
     }
 
-    /// Whether it may be given what no other has.
+    /// Whether it may be assigned what no other path has.
     pub(crate) fn is_trusted(&self) -> bool {
-        self.is_usable() && !self.is_doubted
+        self.is_usable() && !self.is_suspected
     }
 
-    /// What it has, bytes.
+    /// Bytes for which receipts are outstanding.
     pub(crate) fn outstanding(&self) -> u64 {
-        self.given - self.got
+        self.assigned - self.received
     }
 
-    /// Whether something of what it has is to be heard of.
+    /// Whether a receipt is awaited.
     pub(crate) fn is_awaited(&self) -> bool {
         self.is_usable() && self.outstanding() > 0
     }
 
-    /// It looks like this now.
-    pub(crate) fn look(&mut self, now: Span, look: Look, smoothing: &Smoothing) {
-        self.throughput.look(now, look.delivered, look.unsent, look.srtt, smoothing);
-        self.look = look;
+    /// Takes a sample.
+    pub(crate) fn update(&mut self, now: Span, sample: PathSample, smoothing: &Smoothing) {
+        self.throughput.update(now, sample.delivered, sample.unsent, sample.srtt, smoothing);
+        self.sample = sample;
     }
 
-    /// Something of it should have arrived by now, and has not. It is doubted where there are trials.
-    pub(crate) fn stall(&mut self, tries: bool) {
-        (self.is_stalled, self.is_doubted, self.is_tried) = (true, tries, false);
+    /// Marks the path as stalled, and as suspected where the scheduler probes.
+    pub(crate) fn stall(&mut self, scheduler_probes: bool) {
+        self.is_stalled = true;
+        self.is_suspected = scheduler_probes;
+        self.is_probing = false;
     }
 
-    /// It is given a part of the stream. Parts on end are one as long as they are no longer than `most`.
-    pub(crate) fn give(&mut self, now: Span, (start, end): (u64, u64), most: u64, is_copied: bool) {
+    /// Assigns it a range. Consecutive ranges are merged up to `max_range` bytes.
+    pub(crate) fn assign(&mut self, now: Span, (start, end): (u64, u64), max_range: u64, is_duplicated: bool) {
         if self.outstanding() == 0 {
-            self.moved_at = now;
+            self.last_progress = now;
         }
-        if !is_copied {
-            self.trials = 0;
+        if !is_duplicated {
+            self.probes = 0;
         }
-        let comes = self.arrives(end - start) + self.look.srtt.secs() / 2.0;
-        let due = now.saturating_add(MOST_DELAY).saturating_add(Span::from_secs_f64(comes));
-        match self.runs.back_mut() {
-            Some(last) if last.end == start && end - last.start <= most && last.is_copied == is_copied => (last.end, last.due) = (end, due),
-            _ => self.runs.push_back(Run { start, end, due, is_copied }),
+        let receipt_after = self.arrival_time(end - start) + self.sample.srtt.secs() / 2.0;
+        let due = now.saturating_add(MAX_ACK_DELAY).saturating_add(Span::from_secs_f64(receipt_after));
+        match self.ranges.back_mut() {
+            Some(last) if last.end == start && end - last.start <= max_range && last.is_duplicated == is_duplicated => {
+                last.end = end;
+                last.due = due;
+            }
+            _ => self.ranges.push_back(AssignedRange { start, end, due, is_duplicated }),
         }
-        self.given += end - start;
-        self.look.unsent += end - start;
-        self.throughput.fed(now);
+        self.assigned += end - start;
+        self.sample.unsent += end - start;
+        self.throughput.on_assigned(now);
     }
 
-    /// The other end says to have got so much of what it was given. What was believed of it before it fell silent, or was tried, is believed no longer.
-    pub(crate) fn receipt(&mut self, now: Span, got: u64) {
-        let mut news = got - self.got;
-        let adrift = news.min(self.adrift);
-        self.adrift -= adrift;
-        news -= adrift;
-        (self.got, self.moved_at) = (got, now);
-        let has_passed = self.is_tried && !self.is_stalled && self.outstanding() == 0;
-        if self.is_stalled || has_passed {
-            self.throughput.forget(now, self.look.delivered);
-            self.is_doubted &= !has_passed;
-            (self.is_stalled, self.is_tried) = (false, false);
+    /// The peer has received `received` bytes over this path in all. If the path was stalled, or a
+    /// probe has arrived in time, its throughput estimate is discarded: it describes the time
+    /// before.
+    pub(crate) fn on_receipt(&mut self, now: Span, received: u64) {
+        let mut newly_received = received - self.received;
+        let untracked = newly_received.min(self.untracked);
+        self.untracked -= untracked;
+        newly_received -= untracked;
+        self.received = received;
+        self.last_progress = now;
+        let probe_succeeded = self.is_probing && !self.is_stalled && self.outstanding() == 0;
+        if self.is_stalled || probe_succeeded {
+            self.throughput.reset(now, self.sample.delivered);
+            self.is_suspected &= !probe_succeeded;
+            self.is_stalled = false;
+            self.is_probing = false;
         }
-        while let Some(first) = self.runs.front_mut() {
-            let gone = news.min(first.end - first.start);
-            first.start += gone;
-            news -= gone;
+        while let Some(first) = self.ranges.front_mut() {
+            let done = newly_received.min(first.len());
+            first.start += done;
+            newly_received -= done;
             if first.start < first.end {
                 return;
             }
-            self.runs.pop_front();
+            self.ranges.pop_front();
         }
     }
 
-    /// The other end has all below `acked`. What comes first of what this connection has, and is below
-    /// that, is remembered as a number alone, even if the other end never tells that it came.
-    pub(crate) fn settle(&mut self, acked: u64) {
-        while let Some(run) = self.runs.front().filter(|run| run.end <= acked) {
-            self.adrift += run.end - run.start;
-            self.runs.pop_front();
+    /// The peer has all bytes below `acked`. Leading ranges below that are kept as a number only,
+    /// which bounds the memory even if the peer never sends the receipts for them.
+    pub(crate) fn on_stream_acked(&mut self, acked: u64) {
+        while let Some(range) = self.ranges.front().filter(|range| range.end <= acked) {
+            self.untracked += range.len();
+            self.ranges.pop_front();
         }
     }
 
-    /// The first part that it alone has, and that the other end, which has all below `acked`, has not.
-    pub(crate) fn first_alone(&self, acked: u64) -> Option<&Run> {
-        self.runs.iter().find(|run| !run.is_copied && run.end > acked)
+    /// The first range above `acked` that no other path has.
+    pub(crate) fn first_exclusive(&self, acked: u64) -> Option<&AssignedRange> {
+        self.ranges.iter().find(|range| !range.is_duplicated && range.end > acked)
     }
 
-    /// The last of these.
-    pub(crate) fn last_alone(&self, acked: u64) -> Option<&Run> {
-        self.runs.iter().rev().find(|run| !run.is_copied && run.end > acked)
+    /// The last range above `acked` that no other path has.
+    pub(crate) fn last_exclusive(&self, acked: u64) -> Option<&AssignedRange> {
+        self.ranges.iter().rev().find(|range| !range.is_duplicated && range.end > acked)
     }
 
-    /// The first part that it alone has and has not sent; one that it has begun to send is two from now on.
-    pub(crate) fn first_unsent(&mut self, acked: u64) -> Option<&Run> {
-        let mut sent = self.runs.iter().map(|run| run.end - run.start).sum::<u64>().saturating_sub(self.look.unsent);
+    /// The first unsent range above `acked` that no other path has. A range that is partly sent is
+    /// split in two.
+    pub(crate) fn first_exclusive_unsent(&mut self, acked: u64) -> Option<&AssignedRange> {
+        let mut sent = self.ranges.iter().map(AssignedRange::len).sum::<u64>().saturating_sub(self.sample.unsent);
         let mut index = 0;
-        while let Some(run) = self.runs.get_mut(index) {
-            let len = run.end - run.start;
-            if !run.is_copied && run.end > acked && sent < len {
+        while let Some(range) = self.ranges.get_mut(index) {
+            let len = range.len();
+            if !range.is_duplicated && range.end > acked && sent < len {
                 if sent > 0 {
-                    let begun = Run { end: run.start + sent, ..*run };
-                    run.start += sent;
-                    self.runs.insert(index, begun);
+                    let sent_part = AssignedRange { end: range.start + sent, ..*range };
+                    range.start += sent;
+                    self.ranges.insert(index, sent_part);
                     index += 1;
                 }
-                return self.runs.get(index);
+                return self.ranges.get(index);
             }
             sent = sent.saturating_sub(len);
             index += 1;
@@ -205,52 +243,63 @@ impl Path {
         None
     }
 
-    /// With so much waiting it is not given more, bytes: `least`, or, where that is more, what it sends in twice so long as `ahead`, up to
-    /// [`MOST_QUEUE`].
-    pub(crate) fn queue(&self, least: u64, ahead: Span) -> u64 {
-        least.max(MOST_QUEUE.min((self.rate() * 2.0 * ahead.secs()) as u64))
+    /// Marks all its copies of a range as duplicated.
+    pub(crate) fn mark_duplicated(&mut self, range: &AssignedRange) {
+        // A path can hold the same range twice; one duplicate on another path covers both.
+        for same in self.ranges.iter_mut().filter(|other| (other.start, other.end) == (range.start, range.end)) {
+            same.is_duplicated = true;
+        }
     }
 
-    /// When a piece of so many bytes would be there, s: not before (7), nor before all that it has could be, of which what is under way may stand in a queue
-    /// that the round trip does not tell of yet.
-    pub(crate) fn arrives(&self, piece: u64) -> f64 {
-        let through = (self.outstanding() + piece) as f64 / self.rate().max(self.possible()).max(1.0);
-        self.score(piece).max(through)
+    /// Queue limit in bytes: `min` or, if that is more, what it sends in twice `lookahead`, up to
+    /// [`MAX_QUEUE`].
+    pub(crate) fn queue_limit(&self, min: u64, lookahead: Span) -> u64 {
+        min.max(MAX_QUEUE.min((self.rate() * 2.0 * lookahead.secs()) as u64))
     }
 
-    /// What it has goes to others; it may still arrive from it too.
-    pub(crate) fn set_adrift(&mut self) -> std::collections::vec_deque::Drain<'_, Run> {
-        self.adrift = self.outstanding();
-        self.runs.drain(..)
+    /// When a piece of `piece` bytes would have arrived, in seconds from now. Not before Hoekstra
+    /// (7), nor before all that is outstanding could have arrived: some of what is in flight may
+    /// stand in a queue that the round-trip time does not show yet.
+    pub(crate) fn arrival_time(&self, piece: u64) -> f64 {
+        let transfer_time = (self.outstanding() + piece) as f64 / self.rate().max(self.window_rate()).max(1.0);
+        self.score(piece).max(transfer_time)
     }
 
-    /// What its window lets through a round trip, bytes/s.
-    fn possible(&self) -> f64 {
-        self.look.window as f64 / self.look.srtt.secs().max(1e-6)
+    /// Gives up its ranges for reassignment to other paths. They may still arrive over this one.
+    pub(crate) fn drain_ranges(&mut self) -> Drain<'_, AssignedRange> {
+        self.untracked = self.outstanding();
+        self.ranges.drain(..)
     }
 
-    /// G, bytes/s; before it was measured, what the window lets through.
+    /// Window divided by round-trip time, bytes/s.
+    fn window_rate(&self) -> f64 {
+        self.sample.window as f64 / self.sample.srtt.secs().max(1e-6)
+    }
+
+    /// G of Hoekstra (7), bytes/s. Before the first sample: window divided by round-trip time.
     pub(crate) fn rate(&self) -> f64 {
-        self.throughput.rate().unwrap_or_else(|| self.possible())
+        self.throughput.rate().unwrap_or_else(|| self.window_rate())
     }
 
-    /// When all would be at the other end that waits for it and `left` bytes more, s. What was measured lags behind a window that grows.
-    pub(crate) fn clears(&self, left: u64) -> f64 {
-        score(self.look.unsent + left, self.rate().max(self.possible()), self.look.srtt)
+    /// When the peer would have all that is queued here and `left` bytes more, in seconds from now.
+    /// The greater of both rates is used, as the measured throughput lags behind a growing window.
+    pub(crate) fn completion_time(&self, left: u64) -> f64 {
+        score(self.sample.unsent + left, self.rate().max(self.window_rate()), self.sample.srtt)
     }
 
-    /// G, bytes/s, if it was measured.
-    pub(crate) fn measured(&self) -> Option<f64> {
+    /// G in bytes/s, if it was measured.
+    pub(crate) fn measured_rate(&self) -> Option<f64> {
         self.throughput.rate()
     }
 
-    /// (7); with `more` bytes before it than there are.
+    /// Hoekstra (7) in seconds, with `more` bytes queued besides what is.
     pub(crate) fn score(&self, more: u64) -> f64 {
-        score(self.look.unsent + more, self.rate(), self.look.srtt)
+        score(self.sample.unsent + more, self.rate(), self.sample.srtt)
     }
 
-    /// How long it may be silent before what it has is given to others: two timeouts, and as long as the other end may hold a receipt back.
-    pub(crate) fn patience(&self) -> Span {
-        self.look.rto * 2 + MOST_DELAY
+    /// Time without progress after which the path counts as stalled: two retransmission timeouts
+    /// and the longest delay of a receipt.
+    pub(crate) fn stall_timeout(&self) -> Span {
+        self.sample.rto * 2 + MAX_ACK_DELAY
     }
 }

@@ -1,8 +1,9 @@
-//! Parts of a stream: disjoint ranges of offsets, in order, none touching the next.
+//! A set of stream offsets, as sorted disjoint ranges that do not touch.
 
 use std::collections::VecDeque;
 
-/// Ranges of offsets, from the first byte to behind the last. Nearly always there are few, and what changes is at an end.
+/// A set of offsets as half-open ranges `(start, end)`. There are usually few, and most changes are
+/// at either end, hence the deque.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Ranges {
     list: VecDeque<(u64, u64)>,
@@ -10,36 +11,37 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// Takes a range in, whatever of it is there already; how many bytes are new.
+    /// Adds a range, which may overlap others; returns how many offsets are new.
     pub(crate) fn insert(&mut self, start: u64, end: u64) -> u64 {
         if start >= end {
             return 0;
         }
-        // The ranges that it overlaps or touches become one.
+        // Merge it with the ranges that it overlaps or touches.
         let first = self.list.partition_point(|range| range.1 < start);
-        let behind = first + self.list.range(first..).take_while(|range| range.0 <= end).count();
-        let (mut merged, mut had) = ((start, end), 0);
-        for &(from, to) in self.list.range(first..behind) {
+        let last = first + self.list.range(first..).take_while(|range| range.0 <= end).count();
+        let mut merged = (start, end);
+        let mut present = 0;
+        for &(from, to) in self.list.range(first..last) {
             merged = (merged.0.min(from), merged.1.max(to));
-            had += to - from;
+            present += to - from;
         }
-        if first == behind {
+        if first == last {
             self.list.insert(first, merged);
         } else {
             self.list[first] = merged;
-            self.list.drain(first + 1..behind);
+            self.list.drain(first + 1..last);
         }
-        let new = merged.1 - merged.0 - had;
+        let new = merged.1 - merged.0 - present;
         self.bytes += new;
         new
     }
 
-    /// Lets go of all below an offset.
-    pub(crate) fn trim(&mut self, below: u64) {
+    /// Removes all offsets below `below`.
+    pub(crate) fn remove_below(&mut self, below: u64) {
         while let Some(first) = self.list.front_mut() {
-            let gone = below.min(first.1).saturating_sub(first.0);
-            self.bytes -= gone;
-            first.0 += gone;
+            let removed = below.min(first.1).saturating_sub(first.0);
+            self.bytes -= removed;
+            first.0 += removed;
             if first.0 < first.1 {
                 return;
             }
@@ -57,12 +59,12 @@ impl Ranges {
         self.list.back().copied()
     }
 
-    /// The first range that ends behind an offset.
-    pub(crate) fn from(&self, offset: u64) -> Option<(u64, u64)> {
+    /// The first range that ends behind `offset`: the one that holds it, or else the next one.
+    pub(crate) fn at_or_after(&self, offset: u64) -> Option<(u64, u64)> {
         self.list.get(self.list.partition_point(|range| range.1 <= offset)).copied()
     }
 
-    /// How many bytes.
+    /// How many offsets, that is bytes, the set holds.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -72,7 +74,7 @@ impl Ranges {
         self.list.len()
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -84,31 +86,31 @@ mod tests {
     use proptest::prelude::*;
 
     #[derive(Debug, Clone)]
-    enum Step {
+    enum Op {
         Insert(u64, u64),
-        Trim(u64),
+        RemoveBelow(u64),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn op() -> impl Strategy<Value = Op> {
         prop_oneof![
-            4 => (0u64..200, 0u64..40).prop_map(|(start, len)| Step::Insert(start, start + len)),
-            1 => (0u64..200).prop_map(Step::Trim),
+            4 => (0u64..200, 0u64..40).prop_map(|(start, len)| Op::Insert(start, start + len)),
+            1 => (0u64..200).prop_map(Op::RemoveBelow),
         ]
     }
 
     proptest! {
         #[test]
-        fn they_are_the_set_of_their_bytes(steps in prop::collection::vec(step(), 1..60)) {
+        fn ranges_behave_as_a_set_of_offsets(ops in prop::collection::vec(op(), 1..60)) {
             let (mut ranges, mut set) = (Ranges::default(), std::collections::BTreeSet::new());
-            for step in steps {
-                match step {
-                    Step::Insert(start, end) => {
+            for op in ops {
+                match op {
+                    Op::Insert(start, end) => {
                         let new = (start..end).filter(|byte| set.insert(*byte)).count();
                         prop_assert_eq!(ranges.insert(start, end), new as u64);
                     }
-                    Step::Trim(below) => {
+                    Op::RemoveBelow(below) => {
                         set.retain(|byte| *byte >= below);
-                        ranges.trim(below);
+                        ranges.remove_below(below);
                     }
                 }
                 prop_assert_eq!(ranges.bytes(), set.len() as u64);
@@ -116,8 +118,8 @@ mod tests {
                 prop_assert!(ranges.list.iter().all(|range| range.0 < range.1 && (range.0..range.1).all(|byte| set.contains(&byte))));
                 prop_assert!(ranges.list.iter().zip(ranges.list.iter().skip(1)).all(|(one, next)| one.1 < next.0));
                 for offset in [0, 50, 100, 199] {
-                    let right = ranges.list.iter().find(|range| range.1 > offset).copied();
-                    prop_assert_eq!(ranges.from(offset), right);
+                    let expected = ranges.list.iter().find(|range| range.1 > offset).copied();
+                    prop_assert_eq!(ranges.at_or_after(offset), expected);
                 }
             }
         }

@@ -1,4 +1,4 @@
-/* All controllers: T(name, whole, what it is). `whole`: it owns the whole window, see window.h. */
+/* All controllers: T(name, owns_window, description). For `owns_window` see window.h. */
 #ifndef TD_CONTROLLERS_H
 #define TD_CONTROLLERS_H
 #include "cubic.h"

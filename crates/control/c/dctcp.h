@@ -1,14 +1,14 @@
 /*
- * DCTCP: RFC 8257. The share of marked segments says how far the window is to come down.
+ * DCTCP: RFC 8257. The window is reduced in proportion to the fraction of marked segments.
  *
  *   each window   F = segments marked / segments acknowledged;  alpha = (1 - g) alpha + g F, g = 1/16       §3.3 (1)
  *   a mark        cwnd = cwnd (1 - alpha / 2), at most once a window                                        §3.3
- *   a loss        NewReno's halving                                                                        §3.5
- *   growth        NewReno's
+ *   a loss        halves, as NewReno                                                                       §3.5
+ *   growth        as NewReno
  *
- * alpha is kept in 1/2^20 (Linux: 1/1024) and begins at 1, so that the first marks halve. This is the sender. What a receiver does,
- * telling at once when the mark of what arrives changes (§3.2), is not here, and the kernel's programs do not do it either: with delayed
- * acknowledgements the share of marks is that of the ACKs that echo one.
+ * alpha is in 1/2^20 (Linux: 1/1024) and starts at 1, so that the first marks halve the window. This is the
+ * sender only. The receiver's part, an immediate ACK when the CE state changes (§3.2), is not implemented,
+ * nor is it in the BPF hooks: with delayed ACKs the fraction of marks is that of the ACKs with an echo.
  */
 #ifndef TD_DCTCP_H
 #define TD_DCTCP_H
@@ -16,16 +16,16 @@
 
 struct td_dctcp_state {
 	u32 alpha;	/* 1/2^20 */
-	u32 acked;	/* of this window */
-	u32 marked;
+	u32 acked;	/* segments acknowledged in this window */
+	u32 marked;	/* of those, marked */
 	u32 round_end;
 	u32 credit;
 	u32 reserved;
 };
 #define td_dctcp_WANTS (TD_WANTS_SAMPLE | TD_WANTS_ECN)
 #define td_dctcp_TUNABLES(T)                                            \
-	T(gain_shift, 4, "g = 1 / 2 to this")                           \
-	T(alpha_milli, 1000, "alpha at the start, thousandths")
+	T(gain_shift, 4, "gain g = 1 / 2 to this")                           \
+	T(alpha_milli, 1000, "initial alpha, thousandths")
 TD_CONTROLLER(dctcp);
 
 TD_INLINE void td_dctcp_sample(struct td_flow *f, struct td_dctcp_state *s, const struct td_event *e, const struct td_dctcp_tunables *t)
@@ -34,7 +34,7 @@ TD_INLINE void td_dctcp_sample(struct td_flow *f, struct td_dctcp_state *s, cons
 
 	s->acked += e->acked;
 	s->marked += td_min(e->marked, e->acked);
-	if (!td_round_over(f, &s->round_end))
+	if (!td_round_ended(f, &s->round_end))
 		return;
 	if (s->acked)
 		s->alpha = td_min64(s->alpha - (s->alpha >> gain) + (((u64)s->marked << (20 - gain)) / s->acked), 1 << 20);
@@ -59,7 +59,7 @@ TD_INLINE void td_dctcp(struct td_flow *f, struct td_dctcp_state *s, struct td_l
 		break;
 	case TD_LOSS:
 		s->credit = 0;
-		if (e->flags & TD_ECHO)
+		if (e->flags & TD_ECN_ECHO)
 			f->ssthresh = td_max(f->cwnd - (u32)((u64)f->cwnd * s->alpha >> 21), 2);
 		else
 			f->ssthresh = td_max(f->cwnd / 2, 2);
@@ -69,7 +69,7 @@ TD_INLINE void td_dctcp(struct td_flow *f, struct td_dctcp_state *s, struct td_l
 		f->ssthresh = td_max(f->cwnd / 2, 2);
 		break;
 	case TD_UNDO:
-		td_undo(f);
+		td_undo_reduction(f);
 		break;
 	}
 }

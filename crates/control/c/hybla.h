@@ -1,37 +1,38 @@
 /*
- * TCP Hybla: Caini and Firrincieli, International Journal of Satellite Communications and Networking 22 (2004), 547-566. A flow with a
- * long RTT grows as one with the reference RTT_0 would.
+ * TCP Hybla: Caini and Firrincieli, International Journal of Satellite Communications and Networking 22
+ * (2004), 547-566. A flow with a long RTT grows like one with the reference RTT_0.
  *
  *   rho = max(RTT / RTT_0, 1)
  *   slow start            cwnd += 2^rho - 1     for each acknowledged segment
  *   congestion avoidance  cwnd += rho^2 / cwnd  for each acknowledged segment
- *   start                 cwnd = rho * the usual one; loss as NewReno
+ *   initial window        cwnd = rho * the usual one; loss as in NewReno
  *
- * The growth is for each acknowledged segment, as in the paper. Linux gives it for each ACK, however much that acknowledges, and
- * so grows less with delayed or stretched ACKs. RTT is the least smoothed RTT so far, as in Linux: queueing is no reason to grow.
+ * Growth is per acknowledged segment, as in the paper. In Linux it is per ACK, and so slower with delayed
+ * or stretched ACKs. RTT is the minimum of the smoothed RTT, as in Linux: queueing must not cause growth.
  *
- * 2^rho is limited to 2^max_doublings: at 800 ms rho is 32, and the paper's law would ask for 4 billion segments by the first
- * ACK (Linux before 5.16 overflowed there, from 625 ms on; it now stops at 2^16). What remains is growth by 2^max_doublings a round trip.
- * The paper asks for pacing with it, since a window that opens at once is a burst; TCP's own pacing (fq, or the socket's) does it.
+ * 2^rho is limited to 2^max_doublings. At 800 ms rho is 32, and the paper's rule would grow by 4 billion
+ * segments at the first ACK (Linux before 5.16 overflowed from 625 ms on; it now stops at 2^16). The
+ * window then grows by a factor of 2^max_doublings per round trip. The paper requires pacing, since a
+ * window that opens at once is a burst; TCP's own pacing (fq, or the socket's) does that.
  */
 #ifndef TD_HYBLA_H
 #define TD_HYBLA_H
 #include "reno.h"
 
 struct td_hybla_state {
-	u32 least_us;	/* least smoothed RTT */
+	u32 min_srtt_us; /* minimum smoothed RTT; 0: none */
 	u32 rho;	/* 1/256 */
 	u32 doubled;	/* 2^rho, 1/128 */
-	u32 credit;	/* growth that is not yet a segment, 2^-24 */
+	u32 credit;	/* growth of less than a segment, 2^-24 */
 };
 #define td_hybla_WANTS 0
 #define td_hybla_TUNABLES(T)                                                                    \
-	T(rtt0_us, 25000, "RTT_0, the RTT as whose owner the flow is to grow")                  \
-	T(max_doublings, 4, "slow start multiplies by no more than 2 to this, each round trip")  \
-	T(max_initial, 64, "most segments at the start, however large rho is")
+	T(rtt0_us, 25000, "RTT_0, the reference RTT: the flow grows like one with it")                  \
+	T(max_doublings, 4, "slow start multiplies the window by at most 2 to this, each round trip")  \
+	T(max_initial, 64, "largest initial window, segments")
 TD_CONTROLLER(hybla);
 
-/* 2^(x/256) in 1/128, of a whole part of at most 24: by squaring the fraction's bits in, 2^(1/2), 2^(1/4), ... */
+/* 2^(x/256) in 1/128, with an integer part of at most 24: the product of 2^(1/2), 2^(1/4), ... for the bits of the fraction. */
 TD_INLINE u32 td_exp2(u32 x)
 {
 	/* 2^(2^-n) in 1/2^16, n = 1 .. 8 */
@@ -48,12 +49,12 @@ TD_INLINE u32 td_exp2(u32 x)
 	return (y << td_min(x >> 8, 24)) >> 9;
 }
 
-TD_INLINE void td_hybla_measure(struct td_flow *f, struct td_hybla_state *s, const struct td_hybla_tunables *t)
+TD_INLINE void td_hybla_update_rho(struct td_flow *f, struct td_hybla_state *s, const struct td_hybla_tunables *t)
 {
-	if (!f->srtt_us || (s->least_us && f->srtt_us >= s->least_us))
+	if (!f->srtt_us || (s->min_srtt_us && f->srtt_us >= s->min_srtt_us))
 		return;
-	s->least_us = f->srtt_us;
-	/* rho^2 must fit 32 bits with its 16 of fraction: an RTT of 255 RTT_0 is six seconds. */
+	s->min_srtt_us = f->srtt_us;
+	/* rho^2 with 16 bits of fraction must fit into 32 bits: 255 RTT_0 are six seconds. */
 	s->rho = td_min64(td_max64(td_div((u64)f->srtt_us << 8, t->rtt0_us), 256), 255 << 8);
 	s->doubled = td_exp2(td_min(s->rho, td_min(t->max_doublings, 16) << 8));
 }
@@ -62,7 +63,7 @@ TD_INLINE void td_hybla_ack(struct td_flow *f, struct td_hybla_state *s, const s
 {
 	u64 growth;
 
-	if (!(e->flags & TD_LIMITED))
+	if (!(e->flags & TD_CWND_LIMITED))
 		return;
 	if (f->cwnd < f->ssthresh) {
 		u64 room = f->ssthresh - f->cwnd;
@@ -86,14 +87,14 @@ TD_INLINE void td_hybla(struct td_flow *f, struct td_hybla_state *s, struct td_l
 	(void)l;
 	switch (e->kind) {
 	case TD_INIT:
-		s->least_us = s->credit = 0;
+		s->min_srtt_us = s->credit = 0;
 		s->rho = 256;
 		s->doubled = 256;
-		td_hybla_measure(f, s, t);
+		td_hybla_update_rho(f, s, t);
 		f->cwnd = td_max(f->cwnd, td_min(s->rho >> 8, t->max_initial));
 		break;
 	case TD_ACK:
-		td_hybla_measure(f, s, t);
+		td_hybla_update_rho(f, s, t);
 		td_hybla_ack(f, s, e);
 		break;
 	case TD_LOSS:
@@ -102,7 +103,7 @@ TD_INLINE void td_hybla(struct td_flow *f, struct td_hybla_state *s, struct td_l
 		f->ssthresh = td_max(f->cwnd / 2, 2);
 		break;
 	case TD_UNDO:
-		td_undo(f);
+		td_undo_reduction(f);
 		break;
 	}
 }

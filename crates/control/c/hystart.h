@@ -1,8 +1,10 @@
 /*
- * HyStart++ (RFC 9406): leaves slow start when the RTT of a round rises, before the queue overflows. A rise first slows growth
- * down (conservative slow start); only if it lasts, slow start is over, and otherwise goes on as before.
+ * HyStart++ (RFC 9406): leaves slow start when the RTT of a round rises, before the queue overflows. A
+ * rise first slows growth down (conservative slow start, CSS). If it persists, slow start ends; otherwise
+ * slow start resumes.
  *
- * L, the limit on growth by one ACK (§4.2), is infinite here: hosts acknowledge many segments at once, and Linux has none either.
+ * L, the limit on growth by one ACK (§4.2), is infinite, as in Linux: hosts acknowledge many segments at
+ * once.
  */
 #ifndef TD_HYSTART_H
 #define TD_HYSTART_H
@@ -13,7 +15,7 @@ struct td_hystart {
 	u32 last_min_us;	/* lastRoundMinRTT; 0: infinite */
 	u32 min_us;		/* currentRoundMinRTT; 0: infinite */
 	u32 samples;		/* rttSampleCount */
-	u32 baseline_us;	/* cssBaselineMinRtt; 0: not in conservative slow start */
+	u32 baseline_us;	/* cssBaselineMinRtt; 0: not in CSS */
 	u32 css_rounds;
 };
 
@@ -25,7 +27,7 @@ struct td_hystart {
 #define TD_HYSTART_CSS_DIVISOR 4
 #define TD_HYSTART_CSS_ROUNDS 5
 
-TD_INLINE void td_hystart_begin(struct td_hystart *h, const struct td_flow *f)
+TD_INLINE void td_hystart_reset(struct td_hystart *h, const struct td_flow *f)
 {
 	h->round_end = f->nxt;
 	h->last_min_us = h->min_us = h->samples = h->baseline_us = h->css_rounds = 0;
@@ -35,7 +37,7 @@ TD_INLINE void td_hystart_sample(struct td_hystart *h, struct td_flow *f, u32 rt
 {
 	if (f->cwnd >= f->ssthresh)
 		return;
-	if (td_round_over(f, &h->round_end)) {
+	if (td_round_ended(f, &h->round_end)) {
 		h->last_min_us = h->min_us;
 		h->min_us = h->samples = 0;
 		if (h->baseline_us && ++h->css_rounds >= TD_HYSTART_CSS_ROUNDS) {
@@ -59,7 +61,7 @@ TD_INLINE void td_hystart_sample(struct td_hystart *h, struct td_flow *f, u32 rt
 		h->baseline_us = h->min_us;
 }
 
-/* Growth by one ACK in slow start; tells how much of what was acknowledged is left for congestion avoidance. */
+/* Growth by one ACK in slow start; returns the acknowledged segments that are left for congestion avoidance. */
 TD_INLINE u32 td_hystart_grow(const struct td_hystart *h, struct td_flow *f, u32 *credit, u32 acked)
 {
 	if (!h->baseline_us)

@@ -1,12 +1,17 @@
 /*
- * The border between a congestion controller and whatever carries it out: the kernel (BPF), the simulator, a test.
+ * The interface between a congestion controller and its host: the kernel (BPF), the simulator, or a test.
  *
- * A controller is one header with one function, `td_NAME(flow, state, link, event, tunables)`. It reads what TCP says of the
- * flow, what the monitor says of the link and what just happened, and writes the flow's cwnd, ssthresh and pacing rate, its own
- * state, and the controllers' part of the link's record. It calls nothing, reads no clock and knows no socket.
+ * A controller is one header with one function, `td_NAME(flow, state, link, event, tunables)`. It reads
+ * the flow as TCP sees it, the link record of the egress monitor, and the event. It writes the flow's
+ * cwnd, ssthresh and pacing rate, its own state, and its part of the link record. It calls nothing,
+ * reads no clock and knows no socket.
  *
- * All is integer: no floats, no signed division, every loop bounded, so that BPF takes it. Times are microseconds, rates bytes a
- * second, windows segments, unless a name says otherwise. The structs are plain, their layout is the same in Rust (src/sys.rs).
+ * The first event of a flow is TD_INIT, the last one TD_CLOSE. The state is the controller's own between
+ * them. The link may be null.
+ *
+ * All arithmetic is integer, without signed division, and every loop is bounded, so that the BPF verifier
+ * accepts it. Times are microseconds, rates bytes/s and windows segments, unless the name has another
+ * unit. The layout of the structs is the same in Rust (src/ffi.rs).
  */
 #ifndef TD_INTF_H
 #define TD_INTF_H
@@ -17,129 +22,129 @@ typedef unsigned long long u64;
 
 #define TD_INLINE static inline __attribute__((always_inline, unused))
 
-/* A window without bound, as ssthresh is at the start. */
+/* An unbounded window: the initial ssthresh. */
 #define TD_INFINITE 0x7fffffffU
 
 /* One connection. */
 struct td_flow {
-	/* What TCP says. */
+	/* Set by TCP. */
 	u32 mss;	/* payload of a full segment, bytes */
-	u32 srtt_us;	/* smoothed RTT; 0: none was measured yet */
-	u32 min_rtt_us;	/* least RTT as TCP remembers it; 0: none was measured yet */
-	u32 in_flight;	/* segments sent that are neither acknowledged nor SACKed nor counted lost */
-	u32 una;	/* sequence number of the first byte that is not acknowledged */
-	u32 nxt;	/* sequence number of the next byte that was never sent */
-	u32 unsent;	/* bytes that wait in the socket to be sent for the first time */
-	u32 snd_wnd;	/* bytes that the receiver lets be in flight */
+	u32 srtt_us;	/* smoothed RTT; 0: not measured yet */
+	u32 min_rtt_us;	/* TCP's windowed minimum RTT; 0: not measured yet */
+	u32 in_flight;	/* segments sent and neither acknowledged, SACKed nor marked lost */
+	u32 una;	/* SND.UNA: first unacknowledged sequence number */
+	u32 nxt;	/* SND.NXT: next sequence number to send */
+	u32 unsent;	/* bytes in the socket that were never sent */
+	u32 snd_wnd;	/* the receiver's window, bytes */
 	u32 prior_cwnd;	/* cwnd before the last reduction */
-	u32 weight;	/* of its share; 0 counts as 1 */
-	u32 header;	/* bytes of the IP and TCP headers of a segment */
+	u32 weight;	/* weight of its share of the capacity; 0 counts as 1 */
+	u32 header;	/* IP and TCP headers of a segment, bytes */
 	u32 reserved;
-	u64 sent;	/* payload bytes sent so far, again or for the first time */
-	/* What the controller decides. */
+	u64 sent;	/* payload bytes sent so far, retransmissions included */
+	/* Set by the controller. */
 	u32 cwnd;
 	u32 ssthresh;
-	u64 pacing_rate; /* payload bytes/s; 0: as TCP paces by itself */
+	u64 pacing_rate; /* payload bytes/s; 0: TCP's own pacing */
 };
 
-enum td_kind {
-	TD_INIT,	/* the flow begins, or takes this controller in mid-flight */
-	TD_SAMPLE,	/* an ACK delivered something or measured an RTT, whatever the state; before TD_ACK of the same ACK */
-	TD_ACK,		/* an ACK after which the window may grow; for controllers of the whole window (TD_WHOLE): every ACK */
-	TD_LOSS,	/* a loss, or an echoed CE mark, begins a recovery: sets ssthresh */
-	TD_TIMEOUT,	/* the retransmission timer fired: sets ssthresh; cwnd is TCP's to reset */
-	TD_RECOVERED,	/* recovery is over */
-	TD_UNDO,	/* the reduction was needless: sets cwnd */
-	TD_RESTART,	/* data is sent when nothing was in flight */
-	TD_CLOSE,	/* the flow ends, or takes another controller */
+enum td_event_kind {
+	TD_INIT,	/* the flow starts, or switches to this controller */
+	TD_SAMPLE,	/* an ACK delivered data or measured an RTT, in any state; comes before its TD_ACK */
+	TD_ACK,		/* an ACK after which the window may grow; for controllers that own the window: every ACK */
+	TD_LOSS,	/* a loss, or an ECN echo, starts a recovery: set ssthresh */
+	TD_TIMEOUT,	/* the retransmission timer expired: set ssthresh; TCP resets cwnd */
+	TD_RECOVERED,	/* the recovery has ended */
+	TD_UNDO,	/* the reduction was spurious: set cwnd */
+	TD_RESTART,	/* data is sent after nothing was in flight */
+	TD_CLOSE,	/* the flow ends, or switches to another controller */
 };
 
-enum td_flag {
-	TD_LIMITED = 1,	 /* cwnd kept the flow from sending more */
-	TD_ECHO = 2,	 /* the ACK echoes a CE mark */
-	TD_LAST = 4,	 /* no byte will ever follow those that were written */
-	TD_HELD = 8,	 /* the receiver may have held the ACK back (RFC 1122 §4.2.3.2): one segment, in order */
+enum td_event_flag {
+	TD_CWND_LIMITED = 1,	/* cwnd limited what the flow sent */
+	TD_ECN_ECHO = 2,	/* the ACK echoes a CE mark */
+	TD_NO_MORE_DATA = 4,	/* the application has closed its sending side */
+	TD_DELAYED_ACK = 8,	/* the receiver may have delayed the ACK (RFC 1122 §4.2.3.2): it is for one segment, in order */
 };
 
-/* What happened. */
+/* An event. */
 struct td_event {
-	u64 now_us;	/* a clock that only goes forward */
-	u32 kind;	/* enum td_kind */
-	u32 flags;	/* enum td_flag */
-	u32 acked;	/* segments delivered by it, by acknowledgement or SACK */
-	u32 marked;	/* of those: marked CE on their way, where the receiver tells */
-	u32 rtt_us;	/* RTT that it measured; 0: none */
-	u32 lost;	/* segments that it showed to be lost */
+	u64 now_us;	/* a monotonic clock */
+	u32 kind;	/* enum td_event_kind */
+	u32 flags;	/* enum td_event_flag */
+	u32 acked;	/* segments newly acknowledged or SACKed */
+	u32 marked;	/* of those, segments with a CE mark, if the receiver reports it */
+	u32 rtt_us;	/* RTT sample; 0: none */
+	u32 lost;	/* segments newly marked lost */
 };
 
 /*
- * One egress link, shared by its flows. Whoever configures the link sets the first part, the monitor writes the second;
- * the rest is the controllers' own, each with its part.
+ * The record of one egress link, shared by its flows: its configuration, the monitor's measurements, and
+ * a part for each controller.
  */
 struct td_link {
 	/* Configured. */
-	u64 capacity;	/* wire bytes/s; 0: not known, and controllers that need it behave as NewReno */
-	u32 overhead;	/* wire bytes of a packet beside IP's */
-	u32 local;	/* 1: the queue before the bottleneck is this host's own */
-	/* The monitor's. */
+	u64 capacity;	/* wire bytes/s; 0: unknown, controllers that need it then behave as NewReno */
+	u32 overhead;	/* link-layer overhead of a packet, bytes */
+	u32 local;	/* 1: the bottleneck queue is on this host */
+	/* Measured by the monitor. */
 	u64 egress;	/* wire bytes that have left */
-	u64 foreign;	/* of those: not of flows under share */
-	u64 queue;	/* persistent queue: least backlog lately, bytes */
-	u64 backlog;	/* bytes that wait now */
-	u64 drops;	/* packets that found no room, where the queue is this host's own */
-	u64 seen_us;	/* when it last looked */
-	/* XCP: the running control interval, what the last one handed out, what is left of that. */
+	u64 foreign;	/* of those, bytes of flows that do not use share */
+	u64 queue;	/* persistent queue: recent minimum of the backlog, bytes */
+	u64 backlog;	/* bytes queued now */
+	u64 drops;	/* packets dropped at the queue on this host */
+	u64 measured_us; /* time of the last measurement */
+	/* XCP: the current control interval, and the feedback of the last one. */
 	struct {
-		u64 since_us, egress0;
-		u64 acked, time, weighed;	/* bytes acknowledged; sum of time shares, us; the same weighed by RTT, us^2 */
-		u64 last_acked, last_time;
+		u64 since_us, egress0;		/* start of the interval; egress at that time */
+		u64 acked, time, time_rtt;	/* bytes acknowledged; sum of time shares, us; the same times RTT, us^2 */
+		u64 last_acked, last_time;	/* A' and W': those of the last interval */
 		u64 give, take;			/* F+ and F-, bytes */
-		u64 give_left, take_left;
+		u64 give_left, take_left;	/* not yet handed out, bytes */
 		u32 interval_us;		/* d */
 		u32 flows_milli;		/* window-limited flows, thousandths (N' = W'/d) */
-		u64 begun;			/* what newcomers of this interval began with, bytes */
-		u64 owed, left;			/* what the others owe them yet; what those that ended left and nobody has yet */
-		u32 flows;			/* that have something to send */
+		u64 granted;			/* windows granted to new flows in this interval, bytes */
+		u64 owed, freed;		/* bytes that other flows must still yield to them; bytes freed by flows that ended */
+		u32 flows;			/* flows with data to send */
 		u32 reserved;
 	} xcp;
 	/* VCP, MLCP, MPCP. */
 	struct {
-		u64 since_us, egress0;
-		u32 load_milli;			/* sigma, thousandths */
+		u64 since_us, egress0;		/* start of the interval; egress at that time */
+		u32 load_milli;			/* load factor sigma, thousandths */
 		u32 reserved;
 	} mpcp;
 	/* share: see share.h. */
 	struct {
-		u64 weight;		/* sum of the weights of the flows that take what they get */
-		u64 demand;		/* sum of what the others want, payload bytes/s */
+		u64 weight;		/* sum of the weights of greedy flows */
+		u64 demand;		/* sum of the demands of demand-limited flows, payload bytes/s */
 		u64 level;		/* rate of a greedy flow of weight 1, payload bytes/s */
-		u64 committed;		/* what the flows send together, payload bytes/s */
-		u64 excess, settled_us;	/* what was sent beyond what is there, payload bytes */
-		u64 other;		/* wire bytes/s of traffic that is not these flows' */
-		u64 since_us;		/* the running epoch */
-		u64 looked_us, foreign0; /* when other traffic was last measured */
-		u64 delivered, lost;	/* payload bytes of all flows in it */
-		u32 least_delay_us;	/* least queueing delay seen in it */
-		u32 most_rtt_us;	/* largest of the flows' least RTTs seen in it */
-		u32 flows;		/* that have something to send */
-		u32 scale;		/* what is there over what was configured, 2^-16 */
-		u32 drain;		/* what of that is used, so that a queue goes away, 2^-16 */
-		u32 trim;		/* and what more or less keeps a trace of a queue, 2^-16 */
-		u32 phase, epochs;	/* what is being done about a wrong capacity, for how many epochs more */
-		u32 calm;		/* epochs of calm that growing back takes */
-		u32 patience, hope;	/* epochs until loss is put to the test again, and how many the next time */
-		u32 loss;		/* what it is lately, before a step or a test, 1/10000 */
-		u32 step;		/* the last that it grew back by, 2^-16 */
+		u64 committed;		/* rate of all flows together, payload bytes/s */
+		u64 excess, excess_us;	/* payload bytes sent beyond the capacity, and when that was computed */
+		u64 cross_rate;		/* cross traffic, wire bytes/s */
+		u64 since_us;		/* start of the current epoch */
+		u64 measured_us, foreign0; /* last measurement of cross traffic: time, `foreign` */
+		u64 delivered, lost;	/* payload bytes of all flows in the epoch */
+		u32 min_delay_us;	/* minimum queueing delay in the epoch */
+		u32 max_base_rtt_us;	/* largest base RTT of a flow in the epoch */
+		u32 flows;		/* flows with data to send */
+		u32 scale;		/* estimated over configured capacity, 2^-16 */
+		u32 drain;		/* fraction of that in use while a queue drains, 2^-16 */
+		u32 trim;		/* factor that keeps a small queue, 2^-16 */
+		u32 phase, epochs;	/* phase of the capacity correction, and its remaining epochs */
+		u32 regrow_wait;	/* epochs without queue and loss before the scale grows back */
+		u32 test_wait, next_test_wait; /* epochs until the next loss test, and the wait after that */
+		u32 loss;		/* recent loss before a step or test, 1/10000 */
+		u32 step;		/* last step by which the scale grew back, 2^-16 */
 		u32 reserved;
 	} share;
 };
 
-/* A controller's own state of a flow: of the 104 bytes that Linux grants (ICSK_CA_PRIV_SIZE) all but the carrier's own 8. */
+/* Size of a controller's state of a flow: the 104 bytes of ICSK_CA_PRIV_SIZE less 8 for the hooks. */
 #define TD_STATE_BYTES 96
 
 /*
- * Which of the events that cost something a controller wants to hear of, and whether it can't do without ECN or asks for weights:
- * td_NAME_WANTS.
+ * td_NAME_WANTS: which optional events a controller needs, whether it needs ECN, and whether flows have
+ * weights.
  */
 #define TD_WANTS_SAMPLE 1
 #define TD_WANTS_RESTART 2
@@ -148,8 +153,8 @@ struct td_link {
 #define TD_WANTS_WEIGHT 16
 
 /*
- * A controller's tunables are u32, listed once as `#define td_NAME_TUNABLES(T) T(name, default, "what it is")`. From the
- * list come the struct, its defaults, and the table that tells names and defaults to those who set them.
+ * A controller's tunables are u32, listed once as `#define td_NAME_TUNABLES(T) T(name, default, "text")`.
+ * The struct, its defaults, and the table of names come from this list.
  */
 #define TD_TUNABLE_FIELD(name, value, text) u32 name;
 #define TD_TUNABLE_VALUE(name, value, text) .name = (value),
@@ -163,15 +168,15 @@ TD_INLINE u32 td_min(u32 a, u32 b) { return a < b ? a : b; }
 TD_INLINE u32 td_max(u32 a, u32 b) { return a > b ? a : b; }
 TD_INLINE u64 td_min64(u64 a, u64 b) { return a < b ? a : b; }
 TD_INLINE u64 td_max64(u64 a, u64 b) { return a > b ? a : b; }
-/* a - b, no less than 0. */
-TD_INLINE u64 td_less(u64 a, u64 b) { return a > b ? a - b : 0; }
-/* a / b, and 0 where there is nothing to divide by. */
+/* a - b, saturating at 0. */
+TD_INLINE u64 td_sub_sat(u64 a, u64 b) { return a > b ? a - b : 0; }
+/* a / b, or 0 if b is 0. */
 TD_INLINE u64 td_div(u64 a, u64 b) { return b ? a / b : 0; }
-/* Whether sequence number a is before b (RFC 9293 §3.4: modulo 2^32). */
+/* Whether sequence number a is before b, modulo 2^32 (RFC 9293 §3.4). */
 TD_INLINE int td_before(u32 a, u32 b) { return (u32)(a - b) > 0x7fffffffU; }
 
-/* Whether a round trip is over: what was sent when the last one ended is acknowledged. `end` is the caller's to keep. */
-TD_INLINE int td_round_over(const struct td_flow *f, u32 *end)
+/* Whether a round trip has ended: all data sent before the end of the last one is acknowledged. `end` is kept by the caller. */
+TD_INLINE int td_round_ended(const struct td_flow *f, u32 *end)
 {
 	if (td_before(f->una, *end))
 		return 0;

@@ -1,4 +1,4 @@
-/* The controllers as functions of this process, with a table that names them: what the simulator and the tests call. */
+/* The native build of the controllers, with a table of them: for the simulator and the tests. */
 #include <stddef.h>
 #include "controllers.h"
 
@@ -14,12 +14,12 @@ struct td_native {
 	void (*step)(struct td_flow *, void *, struct td_link *, const struct td_event *, const void *);
 	const struct td_tunable *tunables;
 	u32 tunable_count;
-	u32 whole;
+	u32 owns_window;
 	u32 wants;
 };
 
 #define TUNABLE(name, value, text) { #name, value, text },
-#define NATIVE(name, whole, text)                                                                                   \
+#define NATIVE(name, owns_window, text)                                                                                   \
 	static void step_##name(struct td_flow *f, void *s, struct td_link *l, const struct td_event *e, const void *t) \
 	{                                                                                                           \
 		td_##name(f, s, l, e, t);                                                                           \
@@ -28,16 +28,16 @@ struct td_native {
 	_Static_assert(sizeof(struct td_##name##_tunables) == sizeof(u32[sizeof(tunables_##name) / sizeof(struct td_tunable)]), "u32 each");
 TD_CONTROLLERS(NATIVE)
 
-#define ENTRY(name, whole, text) \
-	{ #name, text, step_##name, tunables_##name, sizeof(tunables_##name) / sizeof(struct td_tunable), whole, td_##name##_WANTS },
+#define ENTRY(name, owns_window, text) \
+	{ #name, text, step_##name, tunables_##name, sizeof(tunables_##name) / sizeof(struct td_tunable), owns_window, td_##name##_WANTS },
 const struct td_native td_natives[] = { TD_CONTROLLERS(ENTRY) };
 const u32 td_native_count = sizeof(td_natives) / sizeof(td_natives[0]);
 
-/* The layout as C has it, for the test that Rust has the same. */
+/* The layout in C, for a test that compares it with the one in Rust. */
 const u32 td_layout[] = {
 	sizeof(struct td_flow), offsetof(struct td_flow, sent), offsetof(struct td_flow, cwnd), offsetof(struct td_flow, pacing_rate),
 	sizeof(struct td_event), offsetof(struct td_event, kind), offsetof(struct td_event, lost),
-	sizeof(struct td_link), offsetof(struct td_link, overhead), offsetof(struct td_link, egress), offsetof(struct td_link, seen_us),
+	sizeof(struct td_link), offsetof(struct td_link, overhead), offsetof(struct td_link, egress), offsetof(struct td_link, measured_us),
 	offsetof(struct td_link, xcp), offsetof(struct td_link, mpcp), offsetof(struct td_link, share),
 };
 const u32 td_layout_count = sizeof(td_layout) / sizeof(td_layout[0]);

@@ -1,28 +1,29 @@
 /*
- * NewReno: RFC 5681 (slow start, congestion avoidance), RFC 6582 (recovery, which is TCP's own here), RFC 3465 (counts what an ACK
- * acknowledges, without a limit on it, as Linux does).
+ * NewReno: RFC 5681 (slow start, congestion avoidance), RFC 6582 (recovery, done by TCP itself), RFC 3465
+ * (appropriate byte counting, without the limit L, as in Linux).
  *
  *   slow start            cwnd += acked, up to ssthresh                    RFC 5681 (2)
  *   congestion avoidance  cwnd += 1 for each cwnd segments acknowledged    RFC 5681 (3)
  *   loss, timeout         ssthresh = max(cwnd / 2, 2)                      RFC 5681 (4)
  *
- * As Linux and unlike RFC 5681, ssthresh is half of cwnd, not of what is in flight, and the window grows only while the flow
- * uses it (RFC 7661 has why). How cwnd comes down to ssthresh is TCP's affair: at once in the RFC, by PRR (RFC 6937) in Linux.
+ * As in Linux and unlike RFC 5681, ssthresh is half of cwnd rather than of the flight size, and the window
+ * grows only while cwnd limits the flow (RFC 7661). TCP reduces cwnd to ssthresh: at once in the RFC, by
+ * PRR (RFC 6937) in Linux.
  */
 #ifndef TD_RENO_H
 #define TD_RENO_H
 #include "intf.h"
 
 struct td_reno_state {
-	u32 credit;	/* segments acknowledged that have not yet made a whole segment of growth */
+	u32 credit;	/* segments acknowledged since cwnd last grew */
 	u32 reserved;
 };
 #define td_reno_WANTS 0
 #define td_reno_TUNABLES(T)                                                     \
-	T(beta_milli, 500, "what a loss leaves of the window, thousandths")
+	T(beta_milli, 500, "window after a loss over the window before, thousandths")
 TD_CONTROLLER(reno);
 
-/* Slow start; tells how much of what was acknowledged is left for congestion avoidance. */
+/* Slow start; returns the acknowledged segments that are left for congestion avoidance. */
 TD_INLINE u32 td_slow_start(struct td_flow *f, u32 acked)
 {
 	u32 step = td_min(acked, f->ssthresh - f->cwnd);
@@ -31,10 +32,10 @@ TD_INLINE u32 td_slow_start(struct td_flow *f, u32 acked)
 	return acked - step;
 }
 
-/* One segment of growth for each `every` acknowledged. */
+/* Grows cwnd by a segment for each `every` segments acknowledged. */
 TD_INLINE void td_grow(struct td_flow *f, u32 *credit, u32 every, u32 acked)
 {
-	/* A credit saved while growth was slower is worth one segment now, not several. */
+	/* Credit from a time of slower growth counts as one segment at most. */
 	if (*credit >= every) {
 		*credit = 0;
 		f->cwnd++;
@@ -52,7 +53,7 @@ TD_INLINE void td_reno_ack(struct td_flow *f, u32 *credit, const struct td_event
 {
 	u32 acked = e->acked;
 
-	if (!(e->flags & TD_LIMITED))
+	if (!(e->flags & TD_CWND_LIMITED))
 		return;
 	if (f->cwnd < f->ssthresh)
 		acked = td_slow_start(f, acked);
@@ -60,8 +61,8 @@ TD_INLINE void td_reno_ack(struct td_flow *f, u32 *credit, const struct td_event
 		td_grow(f, credit, td_max(f->cwnd, 1), acked);
 }
 
-/* A reduction that was needless is taken back. */
-TD_INLINE void td_undo(struct td_flow *f)
+/* Takes back a spurious reduction. */
+TD_INLINE void td_undo_reduction(struct td_flow *f)
 {
 	f->cwnd = td_max(f->cwnd, f->prior_cwnd);
 }
@@ -83,7 +84,7 @@ TD_INLINE void td_reno(struct td_flow *f, struct td_reno_state *s, struct td_lin
 		f->ssthresh = td_max((u64)f->cwnd * t->beta_milli / 1000, 2);
 		break;
 	case TD_UNDO:
-		td_undo(f);
+		td_undo_reduction(f);
 		break;
 	}
 }

@@ -1,30 +1,32 @@
 /*
- * TCP Westwood+: Mascolo, Grieco, Ferorelli, Camarda, Piscitelli, Performance Evaluation 55 (2004), 93-111; Grieco and Mascolo,
- * ACM CCR 34 (2004), 25-38. A loss takes the window back to what the path was seen to carry, rather than to half.
+ * TCP Westwood+: Mascolo, Grieco, Ferorelli, Camarda, Piscitelli, Performance Evaluation 55 (2004), 93-111;
+ * Grieco and Mascolo, ACM CCR 34 (2004), 25-38. A loss reduces the window to the estimated BDP rather than
+ * to half.
  *
  *   every max(RTT, 50 ms)  b = bytes delivered / time;  estimate = 0.9 estimate + 0.1 b
  *   loss                   ssthresh = max(estimate * RTT_min / mss, 2), at the third duplicate ACK
- *   timeout                the same, and RTT_min is learned anew
- *   growth                 NewReno
+ *   timeout                the same, and RTT_min is reset
+ *   growth                 as NewReno
  *
- * Linux filters twice (7/8 and 7/8), sets ssthresh and cwnd to the estimate at the end of recovery and halves at its beginning; here
- * it is the paper's: once, at the beginning. Duplicate ACKs are counted by what they SACK, not by a guess.
+ * Linux filters twice (7/8 and 7/8), halves at the beginning of recovery and sets ssthresh and cwnd to the
+ * estimate at its end. This is the paper's version: one filter, at the beginning. Duplicate ACKs count by
+ * what they SACK.
  */
 #ifndef TD_WESTWOOD_H
 #define TD_WESTWOOD_H
 #include "reno.h"
 
 struct td_westwood_state {
-	u64 since_us;	/* the running sample; 0: none */
-	u64 bytes;	/* delivered in it */
+	u64 since_us;	/* start of the current sample; 0: none */
+	u64 bytes;	/* bytes delivered in it */
 	u64 estimate;	/* bytes/s; 0: none */
 	u32 min_rtt_us;	/* 0: none */
 	u32 credit;
 };
 #define td_westwood_WANTS (TD_WANTS_SAMPLE | TD_WANTS_RESTART)
 #define td_westwood_TUNABLES(T)                                                         \
-	T(filter_milli, 900, "share of the old in the estimate, thousandths")            \
-	T(least_interval_us, 50000, "no sample is shorter")
+	T(filter_milli, 900, "weight of the previous estimate, thousandths")            \
+	T(least_interval_us, 50000, "shortest sample")
 TD_CONTROLLER(westwood);
 
 TD_INLINE void td_westwood_sample(struct td_flow *f, struct td_westwood_state *s, const struct td_event *e,
@@ -67,7 +69,7 @@ TD_INLINE void td_westwood(struct td_flow *f, struct td_westwood_state *s, struc
 	case TD_LOSS:
 	case TD_TIMEOUT:
 		s->credit = 0;
-		/* Before the first sample: NewReno. */
+		/* Before the first sample as NewReno. */
 		if (s->estimate && s->min_rtt_us)
 			f->ssthresh = td_max64(td_min64(s->estimate * s->min_rtt_us / 1000000 / td_max(f->mss, 1), TD_INFINITE), 2);
 		else
@@ -76,11 +78,11 @@ TD_INLINE void td_westwood(struct td_flow *f, struct td_westwood_state *s, struc
 			s->min_rtt_us = 0;
 		break;
 	case TD_RESTART:
-		/* Idle time says nothing of the path. */
+		/* A sample must not include idle time. */
 		s->since_us = 0;
 		break;
 	case TD_UNDO:
-		td_undo(f);
+		td_undo_reduction(f);
 		break;
 	}
 }

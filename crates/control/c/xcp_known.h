@@ -1,12 +1,14 @@
 /*
- * XCP that uses what a router can't know and a proxy does: how many flows there are, and when one comes or goes. Not from a paper. Law,
- * record, state and tunables are xcp.h's; only one default differs.
+ * XCP with knowledge that a router lacks and a proxy has: the number of flows, and when one starts or ends.
+ * Not from a paper. Algorithm, record, state and tunables are those of xcp.h; only the default of `known`
+ * differs.
  *
- *   a flow begins with       rtt C / n: those with more than that pay for it, each with its next ACK, down to their own share
- *   a flow that ends leaves  its window to those with less than their share, as their ACKs come
+ *   a flow that starts   gets rtt C / n. Flows above their fair window yield it, each at its next ACK
+ *   a flow that ends     frees its window for flows below their fair window, at their next ACKs
  *
- * XCP gives a newcomer an initial window, and then its part of alpha of what is to spare and of gamma of what all have; at the end, the
- * last flow alpha of what the others left: on a path of 800 ms that takes longer than most transfers.
+ * In XCP a new flow has an initial window, and then its part of alpha of the spare capacity and of gamma
+ * of the traffic; when flows end, the last one gets alpha of the spare capacity per interval. On a path of
+ * 800 ms that takes longer than most transfers.
  */
 #ifndef TD_XCP_KNOWN_H
 #define TD_XCP_KNOWN_H
@@ -22,7 +24,7 @@ TD_CONTROLLER(xcp_known);
 TD_INLINE void td_xcp_known(struct td_flow *f, struct td_xcp_known_state *s, struct td_link *l, const struct td_event *e,
 			    const struct td_xcp_known_tunables *t)
 {
-	/* The same list has the same layout. */
+	/* The lists, and so the layouts, are the same. */
 	td_xcp(f, &s->xcp, l, e, (const struct td_xcp_tunables *)t);
 }
 

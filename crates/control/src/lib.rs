@@ -1,66 +1,73 @@
-//! How fast to send: congestion controllers.
+//! Congestion controllers: how fast to send.
 //!
-//! Each is one C header in `c/` of pure integer functions over three plain structs, [`Flow`], [`Link`] and [`Event`] (`c/intf.h`
-//! has what their fields mean). The kernel gets them as BPF programs (crate `kernel`), the simulator calls them here. No socket,
-//! no clock, no randomness: what a controller decides follows from what it is told.
+//! Each controller is one C header in `c/`, of pure integer functions over three plain structs:
+//! [`FlowState`], [`LinkRecord`] and [`Event`] (`c/intf.h` defines their fields). The kernel runs
+//! the same header as a BPF program (crate `kernel`); the simulator calls the native build here. A
+//! controller knows no socket, clock or randomness: its decisions depend on its inputs only.
+//!
+//! The caller fills in the flow as TCP sees it, calls [`Controller::begin`], and then
+//! [`ControllerState::step`] for each event. After each call it takes `cwnd`, `ssthresh` and
+//! `pacing_rate` from the flow. The last event is [`EventKind::Close`].
 //!
 //! ```
-//! use control::{Controller, Event, Flow, Kind};
+//! use control::{Controller, Event, EventKind, FlowState};
 //! let reno = Controller::named("reno").unwrap();
-//! let mut flow = Flow { mss: 1448, cwnd: 10, ssthresh: control::INFINITE, ..Flow::default() };
+//! let mut flow = FlowState { mss: 1448, cwnd: 10, ssthresh: control::INFINITE, ..FlowState::default() };
 //! let mut state = reno.begin(&mut flow, None, 0);
-//! state.step(&mut flow, None, &Event { kind: Kind::Ack, acked: 10, flags: control::LIMITED, ..Event::default() });
+//! state.step(&mut flow, None, &Event { kind: EventKind::Ack, acked: 10, flags: control::CWND_LIMITED, ..Event::default() });
 //! assert_eq!(flow.cwnd, 20);
 //! ```
 
-mod sys;
+mod ffi;
 
+pub use ffi::{Event, EventKind, FlowState, LinkRecord, MpcpPart, SharePart, XcpPart};
 use std::fmt;
-pub use sys::{Event, Flow, Kind, Link, MpcpPart, SharePart, XcpPart};
 
-/// A window without bound, as ssthresh is at the start.
+/// An unbounded window, segments: the initial ssthresh.
 pub const INFINITE: u32 = 0x7fff_ffff;
-/// [`Event::flags`]: cwnd kept the flow from sending more.
-pub const LIMITED: u32 = 1;
+/// [`Event::flags`]: cwnd limited what the flow sent.
+pub const CWND_LIMITED: u32 = 1;
 /// [`Event::flags`]: the ACK echoes a CE mark.
-pub const ECHO: u32 = 2;
-/// [`Event::flags`]: no byte will ever follow those that were written.
-pub const LAST: u32 = 4;
-/// [`Event::flags`]: the receiver may have held the ACK back: it is for one segment, in order.
-pub const HELD: u32 = 8;
-/// A controller's own state of a flow, in words: what Linux grants one, less the kernel programs' own word.
+pub const ECN_ECHO: u32 = 2;
+/// [`Event::flags`]: the application has closed its sending side.
+pub const NO_MORE_DATA: u32 = 4;
+/// [`Event::flags`]: the receiver may have delayed the ACK (RFC 1122 §4.2.3.2): it is for one
+/// segment, in order.
+pub const DELAYED_ACK: u32 = 8;
+/// Size of a controller's state of a flow, in 64-bit words: what Linux grants
+/// (`ICSK_CA_PRIV_SIZE`), less one word for the BPF hooks.
 pub const STATE_WORDS: usize = 12;
 
 /// A congestion controller.
 #[derive(Clone, Copy)]
-pub struct Controller(&'static sys::Native);
+pub struct Controller(&'static ffi::Native);
 
-/// Something that can be set about a controller.
+/// A parameter of a controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tunable {
-    /// Its name, with its unit at the end where it has one.
+    /// Its name, which ends in the unit if it has one.
     pub name: &'static str,
-    /// What it is unless set.
+    /// Default value.
     pub default: u32,
-    /// What it is for.
+    /// Description.
     pub text: &'static str,
 }
 
-/// A controller at work on one flow.
+/// The state of a controller for one flow.
 #[derive(Debug, Clone)]
-pub struct State {
+pub struct ControllerState {
     controller: Controller,
     words: [u64; STATE_WORDS],
     tunables: Vec<u32>,
 }
 
 impl Controller {
-    /// All there are.
+    /// All controllers.
     pub fn all() -> impl Iterator<Item = Controller> {
-        sys::natives().iter().map(Controller)
+        ffi::natives().iter().map(Controller)
     }
 
-    /// The one of this name, with or without the `td_` that it has in the kernel.
+    /// The controller with this name, with or without the prefix `td_` that it has in the kernel.
     pub fn named(name: &str) -> Option<Controller> {
         let name = name.strip_prefix("td_").unwrap_or(name);
         Controller::all().find(|controller| controller.name() == name)
@@ -71,45 +78,47 @@ impl Controller {
         self.0.name()
     }
 
-    /// What it is, in a line.
-    pub fn text(self) -> &'static str {
-        self.0.text()
+    /// Description, one line.
+    pub fn description(self) -> &'static str {
+        self.0.description()
     }
 
-    /// Whether it owns the whole window: it is called at every ACK, in recovery as well, and TCP changes nothing by itself.
-    pub fn whole(self) -> bool {
-        self.0.whole()
+    /// Whether it owns the window: it is called at every ACK, in recovery too, and TCP does not
+    /// change cwnd itself.
+    pub fn owns_window(self) -> bool {
+        self.0.owns_window()
     }
 
-    /// Whether it shares out a link's capacity, and is NewReno where that is not known.
+    /// Whether it allocates the configured capacity of a link. While that is unknown it is NewReno.
     pub fn needs_capacity(self) -> bool {
-        self.whole()
+        self.owns_window()
     }
 
-    /// Whether it wants to hear what each ACK delivered and measured ([`Kind::Sample`]), beside whether the window may grow.
+    /// Whether it needs [`EventKind::Sample`] events.
     pub fn wants_samples(self) -> bool {
         const SAMPLE: u32 = 1; // TD_WANTS_SAMPLE
         self.0.wants() & SAMPLE != 0
     }
 
-    /// What can be set about it.
+    /// Its parameters.
     pub fn tunables(self) -> impl Iterator<Item = Tunable> {
         self.0.tunables().iter().map(|tunable| Tunable { name: tunable.name(), default: tunable.value, text: tunable.text() })
     }
 
-    /// Takes charge of a flow at a time (µs), with the default tunables.
-    pub fn begin(self, flow: &mut Flow, link: Option<&mut Link>, now_us: u64) -> State {
+    /// Starts on a flow at time `now_us` (µs), with the default tunables.
+    pub fn begin(self, flow: &mut FlowState, link: Option<&mut LinkRecord>, now_us: u64) -> ControllerState {
         self.begin_tuned(self.tunables().map(|tunable| tunable.default).collect(), flow, link, now_us)
     }
 
-    /// As [`Controller::begin`], with these tunables, in the order of [`Controller::tunables`].
+    /// As [`Controller::begin`], with values of the tunables in the order of
+    /// [`Controller::tunables`].
     ///
     /// # Panics
-    /// If there are not as many as the controller has.
-    pub fn begin_tuned(self, tunables: Vec<u32>, flow: &mut Flow, link: Option<&mut Link>, now_us: u64) -> State {
+    /// If the number of values is not the number of tunables.
+    pub fn begin_tuned(self, tunables: Vec<u32>, flow: &mut FlowState, link: Option<&mut LinkRecord>, now_us: u64) -> ControllerState {
         assert_eq!(tunables.len(), self.tunables().count(), "tunables of {}", self.name());
-        let mut state = State { controller: self, words: [0; STATE_WORDS], tunables };
-        state.step(flow, link, &Event { now_us, kind: Kind::Init, ..Event::default() });
+        let mut state = ControllerState { controller: self, words: [0; STATE_WORDS], tunables };
+        state.step(flow, link, &Event { now_us, kind: EventKind::Init, ..Event::default() });
         state
     }
 }
@@ -120,19 +129,20 @@ impl fmt::Debug for Controller {
     }
 }
 
-impl State {
-    /// Tells the controller what happened; what it decides is in the flow afterwards.
+impl ControllerState {
+    /// Passes an event to the controller, which writes its decisions to the flow. `link` is the
+    /// record of the flow's egress link, if there is one.
     #[inline]
-    pub fn step(&mut self, flow: &mut Flow, link: Option<&mut Link>, event: &Event) {
+    pub fn step(&mut self, flow: &mut FlowState, link: Option<&mut LinkRecord>, event: &Event) {
         self.controller.0.step(flow, &mut self.words, link, event, &self.tunables);
     }
 
-    /// Who it is.
+    /// The controller.
     pub fn controller(&self) -> Controller {
         self.controller
     }
 
-    /// The controller's own words, as they lie in a socket of the kernel too.
+    /// The controller's own state, as it is stored in a kernel socket too.
     pub fn words(&self) -> &[u64; STATE_WORDS] {
         &self.words
     }

@@ -1,7 +1,7 @@
 //! What a stream of a bond begins with.
 
 use crate::recipe::Recipe;
-use bond::{Answer, BadCall, Call, Target, Why};
+use bond::{BadOpenMessage, OpenReply, OpenRequest, ResetReason, Target};
 use std::{
     fmt::Debug,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -12,8 +12,8 @@ use std::{
 /// # Panics
 /// When what is decoded depends on how many bytes have come, or is not what it was encoded from.
 pub fn call(data: &[u8]) {
-    prefixes(data, Call::decode, Call::encode);
-    prefixes(data, Answer::decode, Answer::encode);
+    prefixes(data, OpenRequest::decode, OpenRequest::encode);
+    prefixes(data, OpenReply::decode, OpenReply::encode);
     let mut recipe = Recipe(data);
     let client = address(&mut recipe);
     let to = match recipe.byte() {
@@ -24,14 +24,14 @@ pub fn call(data: &[u8]) {
             if name.is_empty() { Target::Address(client) } else { Target::Name(name, port) }
         }
     };
-    let call = Call { client, to };
+    let call = OpenRequest { client, target: to };
     let bytes = call.encode();
-    assert_eq!(Call::decode(&bytes), Ok(Some((call, bytes.len()))));
-    let bytes = Answer(client).encode();
-    assert_eq!(Answer::decode(&bytes), Ok(Some((Answer(client), bytes.len()))));
+    assert_eq!(OpenRequest::decode(&bytes), Ok(Some((call, bytes.len()))));
+    let bytes = OpenReply(client).encode();
+    assert_eq!(OpenReply::decode(&bytes), Ok(Some((OpenReply(client), bytes.len()))));
     for code in data.iter().take(4) {
-        let why = Why::from(*code);
-        assert!(why as u8 == *code || why == Why::Other);
+        let why = ResetReason::from(*code);
+        assert!(why as u8 == *code || why == ResetReason::Other);
     }
 }
 
@@ -46,7 +46,7 @@ fn address(recipe: &mut Recipe<'_>) -> SocketAddr {
 /// As bytes come more is decided, and what is decided stays so.
 fn prefixes<T: PartialEq + Debug>(
     bytes: &[u8],
-    decode: impl Fn(&[u8]) -> Result<Option<(T, usize)>, BadCall>,
+    decode: impl Fn(&[u8]) -> Result<Option<(T, usize)>, BadOpenMessage>,
     encode: impl Fn(&T) -> Vec<u8>,
 ) {
     let whole = decode(bytes);

@@ -1,6 +1,6 @@
 //! A handshake with somebody who has not the key: nothing that they can say is believed, and nothing panics.
 
-use bond::{Accepted, Dialled, Key};
+use bond::{AcceptHandshake, DialHandshake, PresharedKey};
 
 /// Takes `N` bytes, zeroes where there are no more.
 fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
@@ -18,25 +18,26 @@ fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
 pub fn hello(data: &[u8]) {
     let mut rest = data;
     let flips: [u8; 4] = take(&mut rest);
-    let (key, binding): (_, [u8; 8]) = (Key::new(b"a secret of thirty-two bytes, two").expect("it is long enough"), take(&mut rest));
-    let (dialled, mut hello) = Dialled::new(&key, [1; 32], &binding);
+    let (key, binding): (_, [u8; 8]) =
+        (PresharedKey::new(b"a secret of thirty-two bytes, two").expect("it is long enough"), take(&mut rest));
+    let (dialled, mut hello) = DialHandshake::new(&key, [1; 32], &binding);
     // What is right is believed; one bit of it that is wrong is not.
-    let (accepted, mut challenge) = Accepted::new(&key, &hello, [2; 32], &binding, 7).expect("it has the key");
-    let (mut proof, window) = dialled.answer(&challenge, 9).expect("it has the key");
-    assert_eq!((window, accepted.prove(&proof).expect("it has the key")), (7, 9));
+    let (accepted, mut challenge) = AcceptHandshake::new(&key, &hello, [2; 32], &binding, 7).expect("it has the key");
+    let (mut proof, window) = dialled.finish(&challenge, 9).expect("it has the key");
+    assert_eq!((window, accepted.finish(&proof).expect("it has the key")), (7, 9));
     let flip = |bytes: &mut [u8], which: u8| {
         let bit = usize::from(which) * 4 % (bytes.len() * 8);
         bytes[bit / 8] ^= 1 << (bit % 8);
     };
     let (whole, asked) = (hello, challenge);
     flip(&mut hello, flips[0]);
-    assert!(Accepted::new(&key, &hello, [2; 32], &binding, 7).is_err());
+    assert!(AcceptHandshake::new(&key, &hello, [2; 32], &binding, 7).is_err());
     flip(&mut challenge, flips[1]);
-    assert!(Dialled::new(&key, [1; 32], &binding).0.answer(&challenge, 9).is_err());
+    assert!(DialHandshake::new(&key, [1; 32], &binding).0.finish(&challenge, 9).is_err());
     flip(&mut proof, flips[2]);
-    let (accepted, again) = Accepted::new(&key, &whole, [2; 32], &binding, 7).expect("it has the key");
-    assert!(again == asked && accepted.prove(&proof).is_err());
+    let (accepted, again) = AcceptHandshake::new(&key, &whole, [2; 32], &binding, 7).expect("it has the key");
+    assert!(again == asked && accepted.finish(&proof).is_err());
     // Made up altogether.
-    assert!(Accepted::new(&key, &take(&mut rest), [2; 32], &binding, 7).is_err());
-    assert!(Dialled::new(&key, [1; 32], &binding).0.answer(&take(&mut rest), 9).is_err());
+    assert!(AcceptHandshake::new(&key, &take(&mut rest), [2; 32], &binding, 7).is_err());
+    assert!(DialHandshake::new(&key, [1; 32], &binding).0.finish(&take(&mut rest), 9).is_err());
 }

@@ -1,7 +1,7 @@
 //! The receiving end of a bond's stream, and a peer that sends what it likes.
 
 use crate::recipe::Recipe;
-use bond::{Breach, ConnId, Frame, Inbound, Room, StreamError};
+use bond::{Frame, Inbound, PathId, Placement, ProtocolViolation, StreamError};
 use std::collections::VecDeque;
 use units::Span;
 
@@ -60,9 +60,9 @@ impl Model {
                 let end = self.offset(recipe);
                 let beyond = self.there.iter().rposition(Option::is_some).map_or(self.read, |last| self.read + last as u64 + 1);
                 let is_right = self.end.unwrap_or(end) == end && end >= beyond;
-                assert_eq!(self.inbound.end(end).is_ok(), is_right, "an end at {end}; there is {beyond}, and the end {:?}", self.end);
+                assert_eq!(self.inbound.on_end(end).is_ok(), is_right, "an end at {end}; there is {beyond}, and the end {:?}", self.end);
                 if !is_right {
-                    return Err(Breach::NotAtEnd.into());
+                    return Err(ProtocolViolation::DeliveredTooEarly.into());
                 }
                 self.end = Some(end);
             }
@@ -72,9 +72,9 @@ impl Model {
             _ => {
                 self.now.0 += recipe.number() >> 24;
                 if recipe.byte() & 1 == 0 {
-                    self.inbound.forget();
+                    self.inbound.release_memory();
                 } else {
-                    self.inbound.deliver();
+                    self.inbound.mark_delivered();
                 }
             }
         }
@@ -86,7 +86,7 @@ impl Model {
         match recipe.byte() {
             0..=15 => recipe.number(),
             16..=31 => self.read.saturating_sub(recipe.word().into()),
-            32..=47 => self.inbound.waiting().0,
+            32..=47 => self.inbound.next_offset(),
             _ => self.read + u64::from(recipe.word()) % (self.window + self.window / 8 + 2),
         }
     }
@@ -97,7 +97,7 @@ impl Model {
         }
         let (offset, len) = (self.offset(recipe), 1 + u64::from(recipe.word()));
         let end = offset.checked_add(len).filter(|end| *end <= self.read + self.window && *end <= self.end.unwrap_or(u64::MAX));
-        let begun = self.inbound.begin(offset, len);
+        let begun = self.inbound.begin_piece(offset, len);
         assert_eq!(begun.is_ok(), end.is_some(), "{begun:?} for {len} bytes at {offset}");
         begun?;
         self.pieces[conn] = Some((offset, len));
@@ -109,16 +109,16 @@ impl Model {
         let Some((mut offset, mut left)) = self.pieces[conn] else { return Ok(()) };
         let (mut count, seed) = (u64::from(recipe.word()).min(left), recipe.byte());
         while count > 0 {
-            let here = match self.inbound.room(offset, count)? {
-                Room::Into(place) => {
+            let here = match self.inbound.placement(offset, count)? {
+                Placement::Into(place) => {
                     assert!(!place.is_empty());
                     (offset..).zip(place.iter_mut()).for_each(|(at, byte)| *byte = value(at, seed));
                     place.len() as u64
                 }
-                Room::Skip(len) => len,
+                Placement::Skip(len) => len,
             };
             assert!((1..=count).contains(&here), "{here} bytes of {count}");
-            self.came(conn, offset, here, seed, |inbound, now| inbound.came(now, ConnId(conn), offset, here).map_err(Into::into))?;
+            self.came(conn, offset, here, seed, |inbound, now| inbound.on_payload(now, PathId(conn), offset, here).map_err(Into::into))?;
             (offset, left, count) = (offset + here, left - here, count - here);
         }
         self.pieces[conn] = Some((offset, left)).filter(|(_, left)| *left > 0);
@@ -132,7 +132,7 @@ impl Model {
         }
         let (offset, len, seed) = (self.offset(recipe), u64::from(recipe.word()) % 5000, recipe.byte());
         let bytes: Vec<u8> = (0..len).map(|at| value(offset.wrapping_add(at), seed)).collect();
-        self.came(conn, offset, len, seed, |inbound, now| inbound.take(now, ConnId(conn), offset, &bytes))
+        self.came(conn, offset, len, seed, |inbound, now| inbound.receive(now, PathId(conn), offset, &bytes))
     }
 
     /// Bytes come: what is there already stays, and what comes beyond the end is refused.
@@ -158,7 +158,7 @@ impl Model {
     }
 
     fn consume(&mut self, bytes: u64) {
-        let bytes = bytes.min(self.inbound.ready());
+        let bytes = bytes.min(self.inbound.readable_bytes());
         self.inbound.consume(self.now, bytes);
         self.there.drain(..bytes as usize);
         self.there.resize(self.window as usize, None);
@@ -169,22 +169,22 @@ impl Model {
         self.pieces[conn] = None;
         self.got[conn] = match self.got[conn] {
             Some(_) => {
-                self.inbound.lose(ConnId(conn));
+                self.inbound.remove_path(PathId(conn));
                 None
             }
             None => {
-                self.inbound.add(ConnId(conn));
+                self.inbound.add_path(PathId(conn));
                 Some(0)
             }
         };
     }
 
     fn say(&mut self, conn: usize) {
-        match self.inbound.say(self.now, ConnId(conn)) {
-            Some(Frame::Ack { got, next, limit }) => {
-                assert_eq!((Some(got), next, limit), (self.got[conn], self.read + self.ready(), self.read + self.window));
+        match self.inbound.next_frame(self.now, PathId(conn)) {
+            Some(Frame::Ack { path_received, acked, limit }) => {
+                assert_eq!((Some(path_received), acked, limit), (self.got[conn], self.read + self.ready(), self.read + self.window));
             }
-            Some(Frame::Done) => assert!(self.end == Some(self.read) && self.got[conn].is_some()),
+            Some(Frame::Delivered) => assert!(self.end == Some(self.read) && self.got[conn].is_some()),
             Some(other) => panic!("{other:?} is not for a receiver to say"),
             None => {}
         }
@@ -196,12 +196,12 @@ impl Model {
 
     fn check(&self) {
         let ready = self.ready();
-        assert_eq!((self.inbound.first(), self.inbound.ready()), (self.read, ready));
+        assert_eq!((self.inbound.read_offset(), self.inbound.readable_bytes()), (self.read, ready));
         assert!(self.inbound.readable(u64::MAX).flatten().copied().map(Some).eq(self.there.iter().copied().take(ready as usize)));
         let held = self.there.iter().flatten().count() as u64 - ready;
-        assert_eq!(self.inbound.waiting(), (self.read + ready, held));
-        assert!(self.inbound.most_held() <= self.window);
-        assert_eq!(self.inbound.is_read(), self.end == Some(self.read));
+        assert_eq!((self.inbound.next_offset(), self.inbound.out_of_order_bytes()), (self.read + ready, held));
+        assert!(self.inbound.max_out_of_order_bytes() <= self.window);
+        assert_eq!(self.inbound.is_fully_read(), self.end == Some(self.read));
     }
 }
 

@@ -1,7 +1,7 @@
 //! The sending end of a bond's stream, and a peer that acknowledges what it likes.
 
 use crate::recipe::Recipe;
-use bond::{Breach, ConnId, Look, Outbound, Scheduler, Settings};
+use bond::{BondSettings, Outbound, PathId, PathSample, ProtocolViolation, Scheduler};
 use units::{Bytes, Span};
 
 const CONNECTIONS: usize = 4;
@@ -13,10 +13,10 @@ const MOST_STREAM: u64 = 1 << 22;
 /// A connection as the model knows it.
 #[derive(Debug, Clone, Copy)]
 struct Conn {
-    id: ConnId,
+    id: PathId,
     given: u64,
     end_told: bool,
-    look: Look,
+    look: PathSample,
 }
 
 struct Model {
@@ -41,11 +41,11 @@ struct Model {
 pub fn outbound(data: &[u8]) {
     let mut recipe = Recipe(data);
     let schedulers = [Scheduler::Score, Scheduler::RoundRobin, Scheduler::Redundant, Scheduler::Tiers, Scheduler::Single];
-    let settings = Settings {
+    let settings = BondSettings {
         piece: Bytes([0, 1024, 16 * 1024][recipe.below(3)]),
         queue: Bytes([0, 4096, 32 * 1024][recipe.below(3)]),
         foresight: recipe.byte() & 1 == 0,
-        ..Settings::new(schedulers[recipe.below(schedulers.len())])
+        ..BondSettings::new(schedulers[recipe.below(schedulers.len())])
     };
     let window = [1, 3000, 64 * 1024, 1 << 20][recipe.below(4)];
     let mut model = Model {
@@ -70,7 +70,7 @@ pub fn outbound(data: &[u8]) {
 }
 
 impl Model {
-    fn step(&mut self, recipe: &mut Recipe<'_>) -> Result<(), Breach> {
+    fn step(&mut self, recipe: &mut Recipe<'_>) -> Result<(), ProtocolViolation> {
         let which = recipe.below(CONNECTIONS);
         match recipe.below(10) {
             0 => self.join_or_leave(which, recipe.byte() % 4),
@@ -80,15 +80,15 @@ impl Model {
             4 => self.acknowledge(recipe)?,
             5 => self.give(recipe.word().into()),
             6 => self.give(MOST_PIECES),
-            7 => self.out.check(self.now),
+            7 => self.out.handle_timeout(self.now),
             8 => self.tell_end(which),
             _ => {
                 self.now.0 += recipe.number() >> 24;
                 if recipe.byte() == 0 {
                     let all = self.closed && self.next == self.offered;
-                    assert_eq!(self.out.delivered().is_ok(), all);
+                    assert_eq!(self.out.on_delivered().is_ok(), all);
                     if !all {
-                        return Err(Breach::NotAtEnd);
+                        return Err(ProtocolViolation::DeliveredTooEarly);
                     }
                     self.acked = self.next;
                 }
@@ -100,13 +100,13 @@ impl Model {
     fn join_or_leave(&mut self, which: usize, tier: u8) {
         self.conns[which] = match self.conns[which] {
             Some(conn) => {
-                self.out.lose(conn.id);
+                self.out.remove_path(conn.id);
                 None
             }
             None => {
-                let id = self.out.add(self.now, tier);
+                let id = self.out.add_path(self.now, tier);
                 assert!(self.conns.iter().flatten().all(|conn| conn.id != id), "{id:?} is there twice");
-                Some(Conn { id, given: 0, end_told: false, look: Look::default() })
+                Some(Conn { id, given: 0, end_told: false, look: PathSample::default() })
             }
         };
     }
@@ -114,7 +114,7 @@ impl Model {
     /// As the proxy does: as much as its own buffer has room for.
     fn offer(&mut self, recipe: &mut Recipe<'_>) {
         let room = (self.acked + self.window).min(MOST_STREAM) - self.offered;
-        let wanted = self.out.wants(room);
+        let wanted = self.out.wants_data(room);
         let bytes = (u64::from(recipe.word()) * 16).min(room);
         if self.closed || bytes > 0 && !wanted && recipe.byte() & 1 == 0 {
             return;
@@ -131,35 +131,35 @@ impl Model {
         let Some(conn) = &mut self.conns[which] else { return };
         let unsent = conn.look.unsent.saturating_sub(recipe.number());
         let microseconds = |recipe: &mut Recipe<'_>| Span(u64::from(recipe.number() as u32) * 1000);
-        conn.look = Look {
+        conn.look = PathSample {
             delivered: conn.look.delivered.saturating_add(recipe.number() >> 20),
             unsent,
             window: u64::from(recipe.number() as u32),
             srtt: microseconds(recipe),
             rto: microseconds(recipe),
-            mends: recipe.byte() & 1 == 0,
+            in_recovery: recipe.byte() & 1 == 0,
         };
-        self.out.look(self.now, conn.id, conn.look);
+        self.out.update_path(self.now, conn.id, conn.look);
     }
 
-    fn receipt(&mut self, which: usize, recipe: &mut Recipe<'_>) -> Result<(), Breach> {
+    fn receipt(&mut self, which: usize, recipe: &mut Recipe<'_>) -> Result<(), ProtocolViolation> {
         let Some(conn) = self.conns[which] else { return Ok(()) };
-        let had = self.out.seen(conn.id).map_or(0, |seen| seen.got);
+        let had = self.out.path_stats(conn.id).map_or(0, |stats| stats.received);
         let got = match recipe.byte() {
             0..=7 => recipe.number(),
             8..=127 => conn.given,
             128..=160 => had + 1,
             _ => had + u64::from(recipe.word()),
         };
-        let said = self.out.receipt(self.now, conn.id, got);
+        let said = self.out.on_receipt(self.now, conn.id, got);
         assert_eq!(said.is_ok(), got <= conn.given, "{got} of {}", conn.given);
         said?;
-        let seen = self.out.seen(conn.id).expect("the connection is there");
-        assert_eq!((seen.given, seen.got), (conn.given, had.max(got)));
+        let seen = self.out.path_stats(conn.id).expect("the connection is there");
+        assert_eq!((seen.assigned, seen.received), (conn.given, had.max(got)));
         Ok(())
     }
 
-    fn acknowledge(&mut self, recipe: &mut Recipe<'_>) -> Result<(), Breach> {
+    fn acknowledge(&mut self, recipe: &mut Recipe<'_>) -> Result<(), ProtocolViolation> {
         let acked = match recipe.byte() {
             0..=7 => recipe.number(),
             8..=127 => self.next,
@@ -167,7 +167,7 @@ impl Model {
         };
         // Most peers have as much room as in the beginning.
         let limit = if recipe.byte() < 32 { recipe.number() >> 2 } else { acked.saturating_add(self.window) };
-        let said = self.out.acknowledge(acked, limit);
+        let said = self.out.on_acked(acked, limit);
         assert_eq!(said.is_ok(), acked <= self.next, "{acked} of {}", self.next);
         said?;
         (self.acked, self.limit) = (self.acked.max(acked), self.limit.max(limit));
@@ -178,14 +178,14 @@ impl Model {
     fn give(&mut self, most: usize) {
         for count in 0..most {
             assert!(count + 1 < MOST_PIECES, "the ledger gives out pieces without end");
-            let Some(piece) = self.out.give(self.now) else { return };
+            let Some(piece) = self.out.next_piece(self.now) else { return };
             let end = piece.offset + piece.len;
             assert!(piece.len > 0 && end <= self.offered && end <= self.limit, "{piece:?} of {} and {}", self.offered, self.limit);
             assert!(piece.offset >= self.acked, "{piece:?}, of which the caller may have let go: acknowledged up to {}", self.acked);
             // Nothing is left out, and what was given before is given as that.
-            assert!(piece.offset <= self.next && (piece.again || piece.offset == self.next), "{piece:?} when {} is next", self.next);
+            assert!(piece.offset <= self.next && (piece.is_duplicate || piece.offset == self.next), "{piece:?} when {} is next", self.next);
             self.next = self.next.max(end);
-            let conn = self.conns.iter_mut().flatten().find(|conn| conn.id == piece.conn);
+            let conn = self.conns.iter_mut().flatten().find(|conn| conn.id == piece.path);
             let conn = conn.unwrap_or_else(|| panic!("{piece:?} is for no connection"));
             conn.given += piece.len;
             conn.look.unsent += piece.len;
@@ -194,20 +194,20 @@ impl Model {
 
     fn tell_end(&mut self, which: usize) {
         let Some(conn) = &mut self.conns[which] else { return };
-        if let Some(end) = self.out.end_to_tell(conn.id) {
+        if let Some(end) = self.out.end_to_announce(conn.id) {
             assert!(self.closed && end == self.offered && self.next == end && !conn.end_told);
             conn.end_told = true;
         }
     }
 
     fn check(&self) {
-        assert_eq!(self.out.connections(), self.conns.iter().flatten().count());
-        assert!(self.out.left() >= self.offered - self.next);
-        assert!(!self.out.is_done() || self.acked == self.offered);
-        let _ = (self.out.next_check(self.now), self.out.waits());
+        assert_eq!(self.out.path_count(), self.conns.iter().flatten().count());
+        assert!(self.out.unassigned() >= self.offered - self.next);
+        assert!(!self.out.is_delivered() || self.acked == self.offered);
+        let _ = (self.out.next_timeout(self.now), self.out.awaits_acks());
         // However a peer acknowledges, memory is for what it has not acknowledged.
         if self.acked == self.next {
-            assert!(self.out.remembered() <= 1, "{} parts are kept that the peer has", self.out.remembered());
+            assert!(self.out.tracked_ranges() <= 1, "{} parts are kept that the peer has", self.out.tracked_ranges());
         }
     }
 
@@ -217,7 +217,7 @@ impl Model {
             self.join_or_leave(0, 0);
         }
         self.limit = self.limit.max(MOST_STREAM);
-        assert_eq!(self.out.acknowledge(self.acked, self.limit), Ok(()));
+        assert_eq!(self.out.on_acked(self.acked, self.limit), Ok(()));
         if !self.closed {
             self.closed = true;
             self.out.close();
@@ -229,19 +229,19 @@ impl Model {
             self.now.0 += 200_000_000;
             for conn in self.conns.iter_mut().flatten() {
                 let rtt = Span(10_000_000);
-                conn.look = Look { unsent: 0, window: 1 << 20, srtt: rtt, rto: rtt, delivered: conn.given, mends: false };
-                self.out.look(self.now, conn.id, conn.look);
-                assert_eq!(self.out.receipt(self.now, conn.id, conn.given), Ok(()));
+                conn.look = PathSample { unsent: 0, window: 1 << 20, srtt: rtt, rto: rtt, delivered: conn.given, in_recovery: false };
+                self.out.update_path(self.now, conn.id, conn.look);
+                assert_eq!(self.out.on_receipt(self.now, conn.id, conn.given), Ok(()));
             }
-            self.out.check(self.now);
+            self.out.handle_timeout(self.now);
             self.give(MOST_PIECES);
             for which in 0..CONNECTIONS {
                 self.tell_end(which);
             }
         }
         assert_eq!(self.next, self.offered, "the rest of the stream is never given out");
-        assert_eq!(self.out.delivered(), Ok(()));
-        assert!(self.out.is_done());
-        assert!(self.out.give(self.now).is_none(), "something is given out after all was delivered");
+        assert_eq!(self.out.on_delivered(), Ok(()));
+        assert!(self.out.is_delivered());
+        assert!(self.out.next_piece(self.now).is_none(), "something is given out after all was delivered");
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     leg::{self, LegProfile},
     policy::NamedProfile,
 };
-use kernel::{Controller, Held};
+use kernel::{Controller, LoadedController as Held};
 use std::{collections::BTreeMap, io};
 
 /// Why a profile's controller can't be had.
@@ -98,7 +98,7 @@ impl Controllers {
     pub fn rename<'a>(profiles: impl Iterator<Item = &'a mut LegProfile>) {
         for profile in profiles {
             if let Some(name) = &mut profile.control
-                && let Some(ours) = kernel::meant(name)
+                && let Some(ours) = kernel::resolve(name)
             {
                 *name = in_kernel(ours);
             }
@@ -106,7 +106,7 @@ impl Controllers {
     }
 
     fn need(&mut self, leg: String, profile: &LegProfile) -> Result<(), ControllerError> {
-        let ours = profile.control.as_deref().and_then(kernel::meant);
+        let ours = profile.control.as_deref().and_then(kernel::resolve);
         if let Some(weight) = profile.weight.filter(|_| ours.is_none_or(|ours| ours.name() != "share")) {
             return Err(ControllerError::NoWeights { leg, weight: weight.get() });
         }

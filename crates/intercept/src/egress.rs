@@ -9,7 +9,7 @@ use crate::{
     policy::{Interface, NamedProfile},
     routes::{Device, Routes},
 };
-use kernel::{Link, Monitor, Place, Settings, Watch};
+use kernel::{LinkId as Place, LinkRecord as Link, Monitor, MonitorSettings as Settings, WatchMode as Watch};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -223,7 +223,7 @@ fn view(link: &str, watched: &Watched, record: &Link, egress: f64) -> LinkView {
         link: link.to_owned(),
         capacity_bps: watched.wanted.capacity.bits_per_s(),
         egress_bps: bits(egress),
-        other_bps: bits(record.share.other as f64),
+        other_bps: bits(record.share.cross_rate as f64),
         queue_bytes: record.queue,
         backlog_bytes: record.backlog,
         shaped: watched.watch == Watch::Qdisc,

@@ -216,7 +216,7 @@ pub fn apply(socket: &Socket, profile: &LegProfile, dscp: impl FnOnce() -> io::R
     }
     if let Some(weight) = profile.weight {
         // Read when the controller takes the socket.
-        kernel::weigh(socket, weight.get()).map_err(io::Error::other)?;
+        kernel::set_weight(socket, weight.get()).map_err(io::Error::other)?;
     }
     if let Some(name) = &profile.control {
         socket.set_tcp_congestion(name.as_bytes())?;

@@ -1,6 +1,6 @@
 /*
- * One controller as a congestion control of the kernel. Built once for each: TD_NAME is its name, TD_WHOLE whether it owns the whole
- * window.
+ * One controller as a congestion control of the kernel. Compiled once for each controller: TD_NAME is its
+ * name, TD_OWNS_WINDOW whether it owns the window.
  */
 #define TD_CAT2(a, b) a##b
 #define TD_CAT(a, b) TD_CAT2(a, b)
@@ -15,19 +15,19 @@
 #include "tcp.h"
 #include "controllers.h"
 
-/* The section's name is what those who look on find it by. */
-const volatile struct TD_CAT(TD_STEP, _tunables) td_tunables_set SEC(".rodata." TD_TEXT(TD_NAME)) = { TD_CAT(TD_STEP, _TUNABLES)(TD_TUNABLE_VALUE) };
-#define td_tunables (*(const struct TD_CAT(TD_STEP, _tunables) *)&td_tunables_set)
+/* User space finds the tunables by the section's name. */
+const volatile struct TD_CAT(TD_STEP, _tunables) td_tunable_values SEC(".rodata." TD_TEXT(TD_NAME)) = { TD_CAT(TD_STEP, _TUNABLES)(TD_TUNABLE_VALUE) };
+#define td_tunables (*(const struct TD_CAT(TD_STEP, _tunables) *)&td_tunable_values)
 
-#if TD_WHOLE
-#include "whole.h"
+#if TD_OWNS_WINDOW
+#include "cong_control.h"
 #else
-#include "classic.h"
+#include "cong_avoid.h"
 #endif
 
 /*
- * What was recorded is played again, one event a run: the same header through the kernel's compiler. User space writes the event and
- * reads the rest. Only tests load it.
+ * Replays one event a run on the BPF build of the controller. User space writes all of it and reads the
+ * result. Only tests load it.
  */
 struct {
 	struct td_flow flow;
@@ -43,18 +43,18 @@ int td_replay(void *ctx)
 {
 	struct td_event e = td_replayed.event;
 
-#define PLAY(kind_) case kind_: e.kind = kind_; TD_STEP(&td_replayed.flow, (void *)td_replayed.state, td_replayed.has_link ? &td_replayed.link : (void *)0, &e, &td_tunables); break
-	/* Each kind by itself, as the hooks have it: the verifier sees what they see. */
+#define REPLAY(kind_) case kind_: e.kind = kind_; TD_STEP(&td_replayed.flow, (void *)td_replayed.state, td_replayed.has_link ? &td_replayed.link : (void *)0, &e, &td_tunables); break
+	/* A constant kind in each branch, as in the hooks, so that the verifier sees the same code. */
 	switch (td_replayed.event.kind) {
-	PLAY(TD_INIT);
-	PLAY(TD_SAMPLE);
-	PLAY(TD_ACK);
-	PLAY(TD_LOSS);
-	PLAY(TD_TIMEOUT);
-	PLAY(TD_RECOVERED);
-	PLAY(TD_UNDO);
-	PLAY(TD_RESTART);
-	PLAY(TD_CLOSE);
+	REPLAY(TD_INIT);
+	REPLAY(TD_SAMPLE);
+	REPLAY(TD_ACK);
+	REPLAY(TD_LOSS);
+	REPLAY(TD_TIMEOUT);
+	REPLAY(TD_RECOVERED);
+	REPLAY(TD_UNDO);
+	REPLAY(TD_RESTART);
+	REPLAY(TD_CLOSE);
 	}
 	return 0;
 }

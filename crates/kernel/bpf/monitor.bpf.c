@@ -1,11 +1,12 @@
 /*
- * The monitor: what leaves an interface, and the queue that stays before it. RAPPEP's RTM (Li and Yousefi'zadeh §III-B), twice: by the
- * counters of a root qdisc that shapes (tbf, htb), at each dequeue; or, where the queue is elsewhere (a modem further on), by a queue in
- * mind that drains at the configured capacity.
+ * The egress monitor: measures what leaves an interface and the persistent queue before it (the RTM of
+ * RAPPEP, Li and Yousefi'zadeh §III-B). Either by the counters of the root qdisc, which is a shaper
+ * (tbf, htb), at each dequeue; or, if the queue is elsewhere (in a modem, say), by a virtual queue that
+ * drains at the configured capacity.
  */
-#include "records.h"
+#include "link_records.h"
 
-/* One member: clang 19 crashes where the address of an empty struct is taken. */
+/* Has a member because clang 19 crashes when the address of an empty struct is taken. */
 typedef struct {
 	__u64 v;
 } u64_stats_t;
@@ -61,14 +62,14 @@ struct sk_buff {
 	char cb[48];
 } KERNEL;
 
-/* The head of a packet's control block while it is in a qdisc. */
+/* Beginning of a packet's control block while it is in a qdisc. */
 struct qdisc_skb_cb {
 	struct {
 		unsigned int pkt_len;
 	};
 } KERNEL;
 
-/* The context of a tc program, as the kernel's UAPI has it up to the field that is needed. */
+/* The context of a tc program: the kernel's UAPI up to the last field that is needed. */
 struct __sk_buff {
 	__u32 len, pkt_type, mark, queue_mapping, protocol, vlan_present, vlan_tci, vlan_proto, priority, ingress_ifindex, ifindex,
 		tc_index, cb[5], hash, tc_classid, data, data_end, napi_id, family, remote_ip4, local_ip4, remote_ip6[4], local_ip6[4],
@@ -83,7 +84,7 @@ struct __sk_buff {
 #define TD_NEW_SYN_RECV 12
 #define TD_TIME_WAIT 6
 
-/* Whether a packet's socket is under `share`. Sockets that are no full ones (in the handshake, in TIME_WAIT) are not. */
+/* Whether a packet's socket uses `share`. Request sockets (in the handshake) and TIME_WAIT sockets do not. */
 TD_INLINE int td_is_share(const struct sock *sk)
 {
 	const struct tcp_congestion_ops___kernel *ops;
@@ -99,24 +100,27 @@ TD_INLINE int td_is_share(const struct sock *sk)
 		return 0;
 	ops = BPF_CORE_READ((const struct inet_connection_sock___ca *)sk, icsk_ca_ops);
 	bpf_core_read(&name, sizeof(name), &ops->name);
-	/* Its eight letters. */
+	/* Compares the eight bytes of the name. */
 	return name == *(const u64 *)"td_share";
 }
 
-/* The least backlog of the last half to whole interval: what persists (Katabi et al. §3.5 by way of the ISI's implementation). */
-TD_INLINE void td_persist(struct td_record *r, u64 now_us, u64 backlog)
+/*
+ * The persistent queue: the minimum backlog over the last half to whole control interval (Katabi et al. §3.5,
+ * as in the implementation of ISI).
+ */
+TD_INLINE void td_update_queue(struct td_link_record *r, u64 now_us, u64 backlog)
 {
 	u64 interval = td_max64(r->link.xcp.interval_us ? r->link.xcp.interval_us / 2 : 50000, 2000);
 
 	if (now_us - r->since_us >= interval) {
-		r->before = r->least;
-		r->least = backlog;
+		r->last_min_backlog = r->min_backlog;
+		r->min_backlog = backlog;
 		r->since_us = now_us;
 	}
-	r->least = td_min64(r->least, backlog);
-	r->link.queue = td_min64(r->least, r->before);
+	r->min_backlog = td_min64(r->min_backlog, backlog);
+	r->link.queue = td_min64(r->min_backlog, r->last_min_backlog);
 	r->link.backlog = backlog;
-	r->link.seen_us = now_us;
+	r->link.measured_us = now_us;
 }
 
 SEC("tp_btf/qdisc_dequeue")
@@ -124,16 +128,16 @@ int BPF_PROG(td_dequeue, struct Qdisc *qdisc, const struct netdev_queue *txq, in
 {
 	u64 now_us = bpf_ktime_get_ns() / 1000, bytes = 0, backlog, drops, foreign = 0;
 	struct net_device *dev = txq->dev;
-	struct td_record *r;
+	struct td_link_record *r;
 	u32 index;
 
-	/* A shaper that has to wait is asked, too, and lets nothing go. */
+	/* A shaper that has to wait is polled too, and returns no packet. */
 	if (!skb)
 		return 0;
-	r = td_record_at(dev->nd_net.net->ns.inum, dev->ifindex, &index);
+	r = td_find_record(dev->nd_net.net->ns.inum, dev->ifindex, &index);
 	if (!r || r->watch != TD_WATCH_QDISC)
 		return 0;
-	/* Of the root alone this event is told. Its counter has what a shaper's own segmentation adds. */
+	/* The event is for the root qdisc only. Its counter includes headers added by the shaper's segmentation. */
 	if (bpf_core_type_exists(struct gnet_stats_basic_sync))
 		bpf_core_read(&bytes, sizeof(bytes), &qdisc->bstats.bytes);
 	else
@@ -143,92 +147,93 @@ int BPF_PROG(td_dequeue, struct Qdisc *qdisc, const struct netdev_queue *txq, in
 	if (!td_is_share(skb->sk))
 		bpf_core_read(&foreign, sizeof(u32), &((struct qdisc_skb_cb *)skb->cb)->pkt_len);
 	bpf_spin_lock(&r->lock);
-	/* Every proxy of the machine has its own copy of this program at the event: the first that sees it counts it. */
+	/* Each proxy on this machine attaches its own copy of this program: the first one that runs counts. */
 	if (r->link.egress != bytes) {
 		r->link.egress = bytes;
 		r->link.foreign += foreign;
 		r->link.drops = drops;
-		td_persist(r, now_us, backlog);
+		td_update_queue(r, now_us, backlog);
 	}
 	bpf_spin_unlock(&r->lock);
 	return 0;
 }
 
-/* A packet of `length` wire bytes is about to be queued at an interface: the queue in mind takes it. */
-TD_INLINE void td_offered(struct td_record *r, u32 length, u32 foreign)
+/* A packet of `length` wire bytes is about to be queued at an interface: adds it to the virtual queue. */
+TD_INLINE void td_virtual_enqueue(struct td_link_record *r, u32 length, u32 foreign)
 {
 	u64 now_us = bpf_ktime_get_ns() / 1000, drained, span;
 
 	bpf_spin_lock(&r->lock);
 	span = td_min64(now_us - r->virtual_us, 10000000);
 	drained = r->link.capacity * span / 1000000;
-	r->virtual_bytes = td_less(r->virtual_bytes, drained);
-	/* A remainder of the division is time that is not lost. */
+	r->virtual_bytes = td_sub_sat(r->virtual_bytes, drained);
+	/* If less than a byte has drained, the time is kept for the next packet. */
 	if (drained || !r->virtual_bytes)
 		r->virtual_us = now_us;
 	r->virtual_bytes += length;
 	r->offered += length;
 	r->link.egress = td_max64(r->link.egress, r->offered - td_min64(r->virtual_bytes, r->offered));
 	r->link.foreign += foreign;
-	td_persist(r, now_us, r->virtual_bytes);
+	td_update_queue(r, now_us, r->virtual_bytes);
 	bpf_spin_unlock(&r->lock);
 }
 
-/* Attached to one interface alone, where the kernel can (Linux 6.6 and later). */
+/* Attached to one interface (tcx, Linux 6.6 and later). */
 SEC("?tcx/egress")
 int td_egress(struct __sk_buff *ctx)
 {
 	const struct sk_buff *skb = (const struct sk_buff *)ctx;
 	u32 index, length = ctx->wire_len;
-	struct td_record *r = td_record_at(BPF_CORE_READ(skb, dev, nd_net.net, ns.inum), ctx->ifindex, &index);
+	struct td_link_record *r = td_find_record(BPF_CORE_READ(skb, dev, nd_net.net, ns.inum), ctx->ifindex, &index);
 
 	if (r && r->watch == TD_WATCH_VIRTUAL)
-		td_offered(r, length, td_is_share(BPF_CORE_READ(skb, sk)) ? 0 : length);
+		td_virtual_enqueue(r, length, td_is_share(BPF_CORE_READ(skb, sk)) ? 0 : length);
 	return -1;
 }
 
-/* Sees the packets of every interface, on other kernels. */
+/* For older kernels: sees the packets of every interface. */
 SEC("?tp_btf/net_dev_queue")
 int BPF_PROG(td_queue, struct sk_buff *skb)
 {
 	struct net_device *dev = skb->dev;
-	struct td_record *r;
+	struct td_link_record *r;
 	u32 index, length = 0;
 
-	r = td_record_at(dev->nd_net.net->ns.inum, dev->ifindex, &index);
+	r = td_find_record(dev->nd_net.net->ns.inum, dev->ifindex, &index);
 	if (!r || r->watch != TD_WATCH_VIRTUAL)
 		return 0;
 	bpf_core_read(&length, sizeof(length), &((struct qdisc_skb_cb *)skb->cb)->pkt_len);
-	td_offered(r, length, td_is_share(skb->sk) ? 0 : length);
+	td_virtual_enqueue(r, length, td_is_share(skb->sk) ? 0 : length);
 	return 0;
 }
 
-/* What is configured of a record. */
-struct td_configured {
+/* Configuration of a record. */
+struct td_configuration {
 	u64 capacity;
 	u32 overhead;
 	u32 local;
 	u32 watch;
 	u32 index;
-	u32 fresh;	/* 1: nothing of what it was stays */
+	u32 fresh;	/* 1: clears the record */
 	u32 reserved;
 };
 
-/* Where a packet that is to configure has it: behind an Ethernet header, which the kernel demands. */
-#define TD_CONFIGURED_AT 16
+/* Offset of the configuration in the packet: behind an Ethernet header, which the kernel requires. */
+#define TD_CONFIGURATION_AT 16
 
 /*
- * Sets it under the record's lock, which user space can't take for a part of a record. Run by user space with a packet of its own: of
- * the kinds of programs that can be run so, this one may take locks on every kernel.
+ * Configures a record under its lock. User space cannot do that itself, as it can only replace a whole
+ * record. It runs this program with the configuration in a packet. Of the program types that user space
+ * can run, tc programs may take locks on every kernel.
  */
 SEC("tc")
 int td_configure(struct __sk_buff *skb)
 {
 	static const struct td_link nothing;
-	struct td_configured c;
-	struct td_record *r;
+	struct td_configuration c;
+	struct td_link_record *r;
 
-	if (bpf_skb_load_bytes(skb, TD_CONFIGURED_AT, &c, sizeof(c)))
+	if (bpf_skb_load_bytes(skb, TD_CONFIGURATION_AT, &c, sizeof(c)))
 		return 1;
 	r = bpf_map_lookup_elem(&td_records, &c.index);
 	if (!r)
@@ -236,7 +241,7 @@ int td_configure(struct __sk_buff *skb)
 	bpf_spin_lock(&r->lock);
 	if (c.fresh) {
 		r->link = nothing;
-		r->since_us = r->least = r->before = 0;
+		r->since_us = r->min_backlog = r->last_min_backlog = 0;
 		r->virtual_us = r->virtual_bytes = r->offered = 0;
 	}
 	r->link.capacity = c.capacity;

@@ -1,11 +1,11 @@
 /*
- * What the programs read and write of the kernel's TCP: only the fields they need, found in the running kernel by name (CO-RE), and the
- * view of a socket that controllers get.
+ * The kernel's TCP structs, with only the fields that the programs need: they are located in the running
+ * kernel by name (CO-RE). And the view of a socket that controllers get.
  */
 #ifndef TD_TCP_H
 #define TD_TCP_H
 
-/* Types that bpf_helpers.h expects; the kernel's own come by name. */
+/* Types that bpf_helpers.h expects. */
 typedef unsigned char __u8;
 typedef unsigned short __u16;
 typedef unsigned int __u32;
@@ -74,7 +74,7 @@ struct inet_sock {
 struct inet_connection_sock {
 	struct inet_sock icsk_inet;
 	__u8 icsk_ca_state : 5, icsk_ca_initialized : 1, icsk_ca_setsockopt : 1, icsk_ca_dst_locked : 1;
-	__u64 icsk_ca_priv[13]; /* as large as the kernel's, or CO-RE would mend every access */
+	__u64 icsk_ca_priv[13]; /* same size as the kernel's, or CO-RE would relocate every access */
 } KERNEL;
 
 struct minmax_sample {
@@ -126,7 +126,7 @@ enum { SK_PACING_NONE, SK_PACING_NEEDED };
 enum { SEND_SHUTDOWN = 2 };
 enum { AF_INET = 2 };
 
-/* `struct tcp_congestion_ops`, of which the kernel takes what is set. */
+/* `struct tcp_congestion_ops`: the kernel takes the members that are set. */
 struct tcp_congestion_ops {
 	__u32 (*ssthresh)(struct sock *sk);
 	void (*cong_avoid)(struct sock *sk, __u32 ack, __u32 acked);
@@ -144,15 +144,15 @@ struct tcp_congestion_ops {
 TD_INLINE struct tcp_sock *td_tcp(struct sock *sk) { return (struct tcp_sock *)sk; }
 TD_INLINE void *td_state(struct sock *sk) { return td_tcp(sk)->inet_conn.icsk_ca_priv; }
 
-/* What TCP says of a socket. */
-TD_INLINE void td_look(struct sock *sk, struct td_flow *f)
+/* Fills in the flow from a socket. */
+TD_INLINE void td_read_socket(struct sock *sk, struct td_flow *f)
 {
 	struct tcp_sock *tp = td_tcp(sk);
-	u32 least = tp->rtt_min.s[0].v;
+	u32 min_rtt_us = tp->rtt_min.s[0].v;
 
 	f->mss = tp->mss_cache;
 	f->srtt_us = tp->srtt_us >> 3;
-	f->min_rtt_us = least == ~0U ? 0 : least;
+	f->min_rtt_us = min_rtt_us == ~0U ? 0 : min_rtt_us;
 	f->in_flight = tp->packets_out - (tp->sacked_out + tp->lost_out) + tp->retrans_out;
 	f->una = tp->snd_una;
 	f->nxt = tp->snd_nxt;
@@ -167,14 +167,14 @@ TD_INLINE void td_look(struct sock *sk, struct td_flow *f)
 	f->pacing_rate = 0;
 }
 
-/* As tcp_is_cwnd_limited(): in slow start half a window in use is use enough. */
-TD_INLINE u32 td_limited(struct sock *sk)
+/* As tcp_is_cwnd_limited(): in slow start half a window in flight suffices. */
+TD_INLINE u32 td_cwnd_limited(struct sock *sk)
 {
 	struct tcp_sock *tp = td_tcp(sk);
 
 	if (BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited))
-		return TD_LIMITED;
-	return tp->snd_cwnd < tp->snd_ssthresh && tp->snd_cwnd < 2 * tp->max_packets_out ? TD_LIMITED : 0;
+		return TD_CWND_LIMITED;
+	return tp->snd_cwnd < tp->snd_ssthresh && tp->snd_cwnd < 2 * tp->max_packets_out ? TD_CWND_LIMITED : 0;
 }
 
 #endif

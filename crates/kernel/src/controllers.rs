@@ -1,11 +1,10 @@
-//! Controllers as congestion controls of the kernel.
+//! Loads controllers as congestion controls of the kernel, lists and unloads them.
 
 use crate::{
     Error, Result,
     features::features,
-    links,
     registration::{Found, Registration},
-    sys,
+    shared_maps, sys,
 };
 use control::Controller;
 use libbpf_rs::{MapCore, ObjectBuilder, OpenObject};
@@ -20,52 +19,59 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A controller in the kernel, for as long as this lives.
+/// Keeps a controller loaded in the kernel until it is dropped, or longer if it is
+/// [pinned](LoadedController::pin).
 #[derive(Debug)]
-pub struct Held {
+pub struct LoadedController {
     controller: Controller,
     registration: Registration,
 }
 
-/// What is known of a controller in the kernel.
+/// A controller that is loaded in the kernel.
 #[derive(Debug, Clone)]
-pub struct Loaded {
-    /// Which one.
+pub struct ControllerStatus {
+    /// The controller.
     pub controller: Controller,
-    /// Whether it outlives those who use it (`tandem control load`).
+    /// Whether it is pinned: it outlives its users (`tandem control load`).
     pub pinned: bool,
-    /// Its tunables, in the order of [`Controller::tunables`].
+    /// Values of its tunables, in the order of [`Controller::tunables`].
     pub tunables: Vec<u32>,
 }
 
-/// How long a registration by somebody else may be neither there nor gone.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Where the registrations are kept that outlive their loader.
-const DIRECTORY: &str = "/sys/fs/bpf/tandem";
+/// How long to retry while another process registers or releases the same controller.
+const RETRY_FOR: Duration = Duration::from_secs(5);
+/// Directory of pinned registrations.
+const PIN_DIRECTORY: &str = "/sys/fs/bpf/tandem";
 
-/// The controller of Tandem's that a name means: where the kernel has none of its own of that name, or by `td_` and its name in any case.
-pub fn meant(name: &str) -> Option<Controller> {
-    let the_kernels = !name.starts_with("td_") && has(name);
-    if the_kernels { None } else { Controller::named(name) }
+/// The Tandem controller that a name stands for: `td_NAME` always, a bare name if the kernel has no
+/// congestion control of that name. `None`: the name is for the kernel.
+pub fn resolve(name: &str) -> Option<Controller> {
+    let is_kernels = !name.starts_with("td_") && has_congestion_control(name);
+    if is_kernels { None } else { Controller::named(name) }
 }
 
-/// Whether this kernel has a congestion control of that name. A socket tries it, which loads the module where it is one and this process
-/// may have modules loaded.
-pub fn has(name: &str) -> bool {
+/// Whether this kernel has a congestion control of this name. Setting it on a socket loads its
+/// module, if there is one and this process may load modules.
+pub fn has_congestion_control(name: &str) -> bool {
     let tried = || {
         let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
         rustix::net::sockopt::set_tcp_congestion(socket, name)
     };
-    // A controller that only others may use is there all the same.
+    // EPERM: it exists, but this process may not use it.
     matches!(tried(), Ok(()) | Err(Errno::PERM))
 }
 
-/// Puts a controller into the kernel, or takes hold of it where it is there already. `tunables` are those that differ from their
-/// defaults, by name.
-pub fn load(name: &str, tunables: &[(String, u32)]) -> Result<Held> {
+/// Loads a controller into the kernel, or becomes a holder of it if it is loaded already.
+/// `tunables` are values by name; the others keep their defaults.
+///
+/// # Errors
+/// When the controller or a tunable does not exist, when it is loaded with other tunables, when the
+/// kernel lacks BTF or struct_ops, or refuses the program, or when this process lacks the
+/// privilege.
+pub fn load(name: &str, tunables: &[(String, u32)]) -> Result<LoadedController> {
     let controller = named(name)?;
-    let values = tuned(controller, tunables)?;
-    let _alone = links::alone();
+    let values = tunable_values(controller, tunables)?;
+    let _lock = shared_maps::lock();
     if !features()?.struct_ops {
         return Err(Error::NoStructOps);
     }
@@ -73,22 +79,24 @@ pub fn load(name: &str, tunables: &[(String, u32)]) -> Result<Held> {
     loop {
         if let Some(found) = registered(controller)? {
             if found.is_abandoned(&pin_of(controller)) {
-                found.end().map_err(Error::system(format!("replace td_{}, which a killed program left behind", controller.name())))?;
+                found
+                    .end()
+                    .map_err(Error::system(format!("replace td_{}, which a killed process left in the kernel", controller.name())))?;
                 continue;
             }
-            if controller.whole() {
-                links::only_ours()?;
+            if controller.owns_window() {
+                shared_maps::check_layout()?;
             }
-            let now = now_tuned(controller);
-            if !tunables.is_empty() && now.is_some_and(|now| now != values) {
-                return Err(Error::Tuned(controller.name().into()));
+            let current = current_tunables(controller);
+            if !tunables.is_empty() && current.is_some_and(|current| current != values) {
+                return Err(Error::OtherTunables(controller.name().into()));
             }
-            return Ok(Held { controller, registration: found.hold(&pin_of(controller)) });
+            return Ok(LoadedController { controller, registration: found.hold(&pin_of(controller)) });
         }
         match register(controller, &values) {
-            Ok(registration) => return Ok(Held { controller, registration }),
-            // Another process has just done the same, or one that had it has just let go.
-            Err(Error::Kernel { error, .. }) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists && begun.elapsed() < PATIENCE => {
+            Ok(registration) => return Ok(LoadedController { controller, registration }),
+            // Another process has just registered it, or is releasing it.
+            Err(Error::Kernel { error, .. }) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists && begun.elapsed() < RETRY_FOR => {
                 thread::sleep(Duration::from_millis(5));
             }
             Err(error) => return Err(error),
@@ -97,47 +105,59 @@ pub fn load(name: &str, tunables: &[(String, u32)]) -> Result<Held> {
 }
 
 fn register(controller: Controller, values: &[u32]) -> Result<Registration> {
-    let attempt = format!("put td_{} into this kernel", controller.name());
-    let mut object = links::load(&attempt, || {
+    let attempt = format!("load td_{} into this kernel", controller.name());
+    let mut object = shared_maps::load(&attempt, || {
         let mut open = open(controller)?;
         set_tunables(&mut open, values);
         Ok(open)
     })?;
     let ops = object.maps_mut().find(|map| map.map_type() == libbpf_rs::MapType::StructOps);
-    Registration::register(&mut ops.expect("every controller has one"), &pin_of(controller), &attempt)
+    Registration::register(&mut ops.expect("every controller has a struct_ops map"), &pin_of(controller), &attempt)
 }
 
-impl Held {
-    /// Which one it is.
+impl LoadedController {
+    /// The controller.
     pub fn controller(&self) -> Controller {
         self.controller
     }
 
-    /// Keeps it in the kernel when this process is gone.
+    /// Pins the controller, so that it stays loaded after this process ends. It can be
+    /// [unloaded](unload).
+    ///
+    /// # Errors
+    /// When the BPF file system cannot be mounted or written.
     pub fn pin(&mut self) -> Result<()> {
         let path = pin_of(self.controller);
-        let failed = |error| Error::Pin { what: format!("td_{}", self.controller.name()), path: path.clone(), error };
+        let failed = |error| Error::Pin { attempt: format!("pin td_{}", self.controller.name()), path: path.clone(), error };
         if path.exists() {
             return Ok(());
         }
         sys::mount_bpf().map_err(failed)?;
-        fs::create_dir_all(DIRECTORY).map_err(failed)?;
+        fs::create_dir_all(PIN_DIRECTORY).map_err(failed)?;
         self.registration.pin(&path).map_err(failed)
     }
 }
 
-/// Takes a pinned controller out of the kernel. Connections that use it keep it until they end; new ones can't have it.
+/// Unloads a pinned controller. Connections that use it keep it until they end.
+///
+/// # Errors
+/// When no such controller exists or is loaded, when a process holds it, or the pin cannot be
+/// removed.
 pub fn unload(name: &str) -> Result<()> {
     let controller = named(name)?;
     let path = pin_of(controller);
     if path.exists() {
         let found = registered(controller)?;
-        fs::remove_file(&path).map_err(|error| Error::Pin { what: format!("no td_{}", controller.name()), path: path.clone(), error })?;
+        fs::remove_file(&path).map_err(|error| Error::Pin {
+            attempt: format!("unpin td_{}", controller.name()),
+            path: path.clone(),
+            error,
+        })?;
         if let Some(found) = found.filter(|found| found.is_abandoned(&path)) {
-            found.end().map_err(Error::system(format!("take td_{} out of this kernel", controller.name())))?;
+            found.end().map_err(Error::system(format!("unload td_{} from this kernel", controller.name())))?;
         }
-        // Goes with the last file; while there are others it stays.
-        let _ = fs::remove_dir(DIRECTORY);
+        // Fails while other controllers are pinned.
+        let _ = fs::remove_dir(PIN_DIRECTORY);
         return Ok(());
     }
     Err(match registered(controller)? {
@@ -146,13 +166,16 @@ pub fn unload(name: &str) -> Result<()> {
     })
 }
 
-/// The controllers that are in the kernel.
-pub fn list() -> Result<Vec<Loaded>> {
+/// The controllers that are loaded.
+///
+/// # Errors
+/// When the kernel cannot be asked, for want of privilege, say.
+pub fn list() -> Result<Vec<ControllerStatus>> {
     let mut all = Vec::new();
     for controller in Controller::all() {
         if registered(controller)?.is_some() {
-            let tunables = now_tuned(controller).unwrap_or_else(|| controller.tunables().map(|tunable| tunable.default).collect());
-            all.push(Loaded { controller, pinned: pin_of(controller).exists(), tunables });
+            let tunables = current_tunables(controller).unwrap_or_else(|| controller.tunables().map(|tunable| tunable.default).collect());
+            all.push(ControllerStatus { controller, pinned: pin_of(controller).exists(), tunables });
         }
     }
     Ok(all)
@@ -164,11 +187,11 @@ fn named(name: &str) -> Result<Controller> {
 }
 
 fn pin_of(controller: Controller) -> PathBuf {
-    Path::new(DIRECTORY).join(format!("td_{}", controller.name()))
+    Path::new(PIN_DIRECTORY).join(format!("td_{}", controller.name()))
 }
 
-/// All values, in order.
-fn tuned(controller: Controller, tunables: &[(String, u32)]) -> Result<Vec<u32>> {
+/// Values of all tunables, in order: those given, and the defaults.
+fn tunable_values(controller: Controller, tunables: &[(String, u32)]) -> Result<Vec<u32>> {
     let mut values: Vec<u32> = controller.tunables().map(|tunable| tunable.default).collect();
     for (name, value) in tunables {
         let at = controller.tunables().position(|tunable| tunable.name == name).ok_or_else(|| Error::Tunable {
@@ -183,7 +206,7 @@ fn tuned(controller: Controller, tunables: &[(String, u32)]) -> Result<Vec<u32>>
 
 macro_rules! objects {
     ($($name:literal),*) => {
-        /// What the build made of a controller.
+        /// The BPF object of a controller.
         fn object(name: &str) -> &'static [u8] {
             match name {
                 $($name => include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o")),)*
@@ -195,9 +218,9 @@ macro_rules! objects {
 objects!("reno", "cubic", "vegas", "hybla", "westwood", "dctcp", "xcp", "xcp_known", "mpcp", "share");
 
 pub(crate) fn open(controller: Controller) -> Result<OpenObject> {
-    sys::quiet();
+    sys::redirect_libbpf_log();
     let features = features()?;
-    let attempt = format!("read the program of {}", controller.name());
+    let attempt = format!("open the BPF object of {}", controller.name());
     let mut builder = ObjectBuilder::default();
     let mut open = builder
         .name(format!("td_{}", controller.name()))
@@ -207,26 +230,26 @@ pub(crate) fn open(controller: Controller) -> Result<OpenObject> {
         if map.map_type() == libbpf_rs::MapType::StructOps && !features.links {
             map.set_map_flags(0).map_err(Error::kernel(&attempt))?;
         }
-        let is_it = map.name() == ARGUMENTS;
-        if let Some(bytes) = map.initial_value_mut().filter(|_| is_it) {
+        let is_arguments = map.name() == ARGUMENTS;
+        if let Some(bytes) = map.initial_value_mut().filter(|_| is_arguments) {
             bytes[..4].copy_from_slice(&features.cong_control_arguments.to_ne_bytes());
         }
     }
     Ok(open)
 }
 
-/// The section that says how many arguments cong_control has.
+/// Section with the number of arguments of `cong_control`.
 const ARGUMENTS: &str = ".rodata.arguments";
 
-/// The section of an object that has the tunables; the kernel knows the map by the first 15 letters.
+/// Section with the tunables of a controller. The kernel truncates the map's name to 15 bytes.
 fn section(controller: Controller) -> String {
     format!(".rodata.{}", controller.name())
 }
 
 pub(crate) fn set_tunables(open: &mut OpenObject, values: &[u32]) {
     for mut map in open.maps_mut() {
-        let tunables = map.name() != ARGUMENTS && map.name().to_string_lossy().starts_with(".rodata.");
-        if let Some(bytes) = map.initial_value_mut().filter(|_| tunables) {
+        let has_tunables = map.name() != ARGUMENTS && map.name().to_string_lossy().starts_with(".rodata.");
+        if let Some(bytes) = map.initial_value_mut().filter(|_| has_tunables) {
             for (bytes, value) in bytes.chunks_exact_mut(4).zip(values) {
                 bytes.copy_from_slice(&value.to_ne_bytes());
             }
@@ -234,15 +257,15 @@ pub(crate) fn set_tunables(open: &mut OpenObject, values: &[u32]) {
     }
 }
 
-/// The tunables of the one that is in the kernel.
-fn now_tuned(controller: Controller) -> Option<Vec<u32>> {
+/// Tunables of the controller that is loaded.
+fn current_tunables(controller: Controller) -> Option<Vec<u32>> {
     let map = sys::newest_map(&section(controller))?;
     let bytes = map.lookup(&0u32.to_ne_bytes(), libbpf_rs::MapFlags::ANY).ok()??;
     let values = bytes.chunks_exact(4).map(|bytes| u32::from_ne_bytes(bytes.try_into().expect("four bytes")));
     Some(values.take(controller.tunables().count()).collect())
 }
 
-/// The registration of a controller, if it has one.
+/// The registration of a controller, if it is loaded.
 fn registered(controller: Controller) -> Result<Option<Found>> {
     Found::named(&format!("td_ops_{}", controller.name())).map_err(Error::system("look for congestion controls in this kernel"))
 }

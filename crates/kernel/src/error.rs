@@ -1,96 +1,96 @@
-//! What can go wrong, with its cure.
+//! Errors of this crate: what was attempted, why it failed, the cure.
 
 use crate::sys;
 use std::{io, path::PathBuf};
 
-/// Why something could not be done in the kernel.
+/// Why an operation in the kernel failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no such controller.
-    #[error("there is no controller {name:?}: there are {known}")]
+    #[error("unknown controller {name:?}: choose one of {known}")]
     Unknown {
-        /// What was asked for.
+        /// The name given.
         name: String,
-        /// What there is.
+        /// The names of all controllers.
         known: String,
     },
-    /// A tunable is not one of the controller's.
-    #[error("{controller} has no tunable {name:?}: it has {known}")]
+    /// The controller has no such tunable.
+    #[error("{controller} has no tunable {name:?}: choose one of {known}")]
     Tunable {
-        /// Whose it was to be.
+        /// The controller.
         controller: String,
-        /// What was asked for.
+        /// The name given.
         name: String,
-        /// What it has.
+        /// The names of the controller's tunables.
         known: String,
     },
-    /// It is in the kernel, with other tunables than were asked for.
-    #[error("td_{0} is in this kernel already, with other tunables: unload it first (`tandem control unload {0}`), or ask for none")]
-    Tuned(String),
-    /// Another version's programs are in the kernel.
+    /// The controller is loaded with other tunables.
+    #[error("td_{0} is loaded in this kernel with other tunables: unload it first (`tandem control unload {0}`), or give no tunables")]
+    OtherTunables(String),
+    /// Programs of another version, with another record layout, are loaded.
     #[error(
-        "programs of another version of Tandem are in this kernel, and share nothing with this one's: end what has them (a proxy, a run), and take \
-         out what stays (`tandem control list`, `tandem control unload`), with that version"
+        "programs of another version of Tandem are loaded in this kernel, and cannot share link records with this one: stop the programs that use \
+         them (a proxy, a run), and unload pinned ones (`tandem control list`, `tandem control unload`), with that version"
     )]
     OtherVersion,
     /// The kernel has no type information.
     #[error(
-        "this kernel has no BTF (/sys/kernel/btf/vmlinux), which programs need to find its structs: use one built with CONFIG_DEBUG_INFO_BTF"
+        "this kernel has no BTF (/sys/kernel/btf/vmlinux), which BPF programs need to find its structs: use a kernel built with CONFIG_DEBUG_INFO_BTF"
     )]
     NoBtf,
-    /// The kernel can't take congestion controls from programs.
-    #[error("this kernel takes no congestion controllers from programs (BPF struct_ops): use Linux 5.6 or newer")]
+    /// The kernel has no struct_ops for congestion controls.
+    #[error("this kernel does not support congestion control by BPF (struct_ops): use Linux 5.6 or newer")]
     NoStructOps,
-    /// The verifier knows nothing of what a program does.
-    #[error("could not {attempt}: it is too old for programs that {what}; use Linux 6.0 or newer ({refusal})")]
+    /// The verifier is too old for what a program does.
+    #[error("cannot {attempt}: this kernel is too old for BPF programs that {what}; use Linux 6.0 or newer ({refusal})")]
     TooOld {
         /// What was attempted.
         attempt: String,
         /// What the program does.
         what: &'static str,
-        /// What the verifier said.
+        /// The verifier's message.
         refusal: String,
     },
-    /// This process may not load programs.
+    /// This process lacks the privilege to load programs.
     #[error(
-        "this process may not load programs into the kernel: run it as root, or with the capabilities CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and CAP_SYS_ADMIN"
+        "this process may not load BPF programs: run it as root, or with the capabilities CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and CAP_SYS_ADMIN"
     )]
     Privilege,
-    /// The kernel refused.
-    #[error("could not {attempt}: {error:#}{}", refusal.as_ref().map(|said| format!(" (the verifier: {said})")).unwrap_or_default())]
+    /// The kernel, or libbpf, refused.
+    #[error("cannot {attempt}: {error:#}{}", refusal.as_ref().map(|reason| format!(" (the verifier: {reason})")).unwrap_or_default())]
     Kernel {
         /// What was attempted.
         attempt: String,
-        /// What libbpf and the kernel say.
+        /// The error of libbpf or the kernel.
         error: libbpf_rs::Error,
-        /// What the verifier said of a program that it refused.
+        /// The verifier's reason, if it refused a program.
         refusal: Option<String>,
     },
-    /// The BPF file system could not be had.
-    #[error("could not keep {what} in the BPF file system at {path}: {error}", path = path.display())]
+    /// A pin in the BPF file system failed.
+    #[error("cannot {attempt} in the BPF file system at {path}: {error}", path = path.display())]
     Pin {
-        /// What was to be kept.
-        what: String,
-        /// Where.
+        /// What was attempted.
+        attempt: String,
+        /// The path of the pin.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         error: io::Error,
     },
-    /// A controller is not in the kernel.
-    #[error("td_{0} is not in this kernel")]
+    /// The controller is not loaded.
+    #[error("td_{0} is not loaded in this kernel: load it first (`tandem control load {0}`)")]
     NotLoaded(String),
-    /// It is held by processes, not by the BPF file system.
-    #[error("td_{0} is in this kernel because a running program holds it: it goes when that program ends")]
+    /// The controller is not pinned, but held by a process.
+    #[error("td_{0} is loaded because a running program uses it: it is unloaded when that program ends")]
     HeldElsewhere(String),
-    /// No room for a further link.
-    #[error("the kernel's programs have records for {0} links, and all are in use")]
-    Full(usize),
+    /// All link records are in use; there are this many.
+    #[error("cannot watch another link: all {0} link records are in use; stop a program that watches links")]
+    AllRecordsInUse(usize),
     /// A system call failed.
-    #[error("could not {attempt}: {error}")]
+    #[error("cannot {attempt}: {error}")]
     System {
         /// What was attempted.
         attempt: String,
-        /// Why not.
+        /// The error.
         error: io::Error,
     },
 }
@@ -99,13 +99,13 @@ impl Error {
     pub(crate) fn kernel(attempt: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> Error {
         let attempt = attempt.into();
         move |error| match error.kind() {
-            // The verifier's refusals are of this kind too.
+            // The verifier's refusals have this kind too.
             libbpf_rs::ErrorKind::PermissionDenied if !sys::may_load() => Error::Privilege,
             _ => Error::Kernel { attempt, error, refusal: None },
         }
     }
 
-    /// As [`Error::kernel`], of an object with programs that was loaded just now.
+    /// As [`Error::kernel`], for the load of an object: adds the verifier's reason.
     pub(crate) fn load(attempt: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> Error {
         let attempt = attempt.into();
         move |error| match (Error::kernel(attempt)(error), sys::take_refusal()) {

@@ -1,4 +1,4 @@
-//! What this kernel can do, read from its type information (BTF), never from its version.
+//! Detects kernel features from the kernel's type information (BTF), never from its version.
 
 use crate::{Error, Result};
 use libbpf_rs::btf::{
@@ -9,20 +9,20 @@ use std::{path::Path, sync::OnceLock};
 
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// What differs between kernels.
+/// Features that differ between kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Features {
-    /// struct_ops programs can be a congestion control (Linux 5.6).
+    /// struct_ops programs can implement a congestion control (Linux 5.6).
     pub(crate) struct_ops: bool,
-    /// A registration of struct_ops is a BPF link: it goes with its last descriptor (Linux 6.4).
+    /// A struct_ops registration is a BPF link, and ends with its last descriptor (Linux 6.4).
     pub(crate) links: bool,
-    /// How many arguments `cong_control` has: 2, or 4 from Linux 6.10 on.
+    /// Number of arguments of `cong_control`: 2, or 4 from Linux 6.10 on.
     pub(crate) cong_control_arguments: u32,
-    /// Programs attach to what leaves one interface by a BPF link (tcx, Linux 6.6).
+    /// Programs attach to the egress of one interface by a BPF link (tcx, Linux 6.6).
     pub(crate) tcx: bool,
 }
 
-/// What this kernel can do. Fails where it has no type information.
+/// The features of this kernel. Fails without BTF.
 pub(crate) fn features() -> Result<Features> {
     static FOUND: OnceLock<Features> = OnceLock::new();
     if !Path::new(BTF).exists() {
@@ -48,7 +48,7 @@ impl Features {
     }
 }
 
-/// Of `tcp_congestion_ops.cong_control`, a pointer to a function.
+/// Number of arguments of `tcp_congestion_ops.cong_control`, a pointer to a function.
 fn cong_control_arguments(btf: &Btf<'_>) -> Option<u32> {
     let operations = btf.type_by_name::<Struct<'_>>("tcp_congestion_ops")?;
     let member = operations.iter().find(|member| member.name.is_some_and(|name| name == "cong_control"))?;

@@ -1,31 +1,33 @@
-//! Puts the controllers and the egress monitor into the running kernel, and reads them back.
+//! Loads the congestion controllers and the egress monitor into the running kernel by BPF.
 //!
-//! A controller becomes a congestion control of the kernel by BPF struct_ops, named `td_` and its name: no module, no patch, any kernel
-//! with BTF. A program that knows nothing of Tandem may then use it (`iperf3 -C td_hybla`). The [`Monitor`] measures what leaves an
-//! interface and what waits before it, and shares that with the controllers that ask for it.
+//! [`load`] registers a controller with the kernel's TCP by struct_ops, under the name `td_NAME`.
+//! It takes no module and no kernel patch, only BTF. Any program may then use it (`iperf3 -C
+//! td_hybla`). The [`Monitor`] measures the traffic that leaves an interface and the queue before
+//! it, and shares the measurements with the controllers by a [`LinkRecord`] record.
 //!
-//! What the controllers decide is in crate `control`; which leg gets which is the proxy's affair.
+//! The controllers' algorithms are in crate `control`. Which leg gets which controller is decided
+//! by the proxy.
 
 mod controllers;
 mod error;
 mod features;
-mod links;
 mod monitor;
 mod registration;
 mod replay;
+mod shared_maps;
+mod sock_diag;
 mod sys;
-mod users;
 
-pub use control::{Controller, Link};
-pub use controllers::{Held, Loaded, has, list, load, meant, unload};
+pub use control::{Controller, LinkRecord};
+pub use controllers::{ControllerStatus, LoadedController, has_congestion_control, list, load, resolve, unload};
 pub use error::Error;
-pub use links::weigh;
-pub use monitor::{Monitor, Place, Settings, Watch};
+pub use monitor::{LinkId, Monitor, MonitorSettings, WatchMode};
 pub use replay::Replay;
-pub use sys::may_load;
+pub use shared_maps::set_weight;
 #[doc(hidden)]
-pub use users::read_inodes;
-pub use users::{User, users};
+pub use sock_diag::read_inodes;
+pub use sock_diag::{ControllerUser, controller_users};
+pub use sys::may_load;
 
-/// The result of what this crate does.
+/// Result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,12 +1,12 @@
-//! The egress monitor, and the links' records that controllers read.
+//! The egress monitor and the link records that controllers read.
 
 use crate::{
     Error, Result,
     features::features,
-    links,
+    shared_maps,
     sys::{self, Plain},
 };
-use control::Link;
+use control::LinkRecord;
 use libbpf_rs::{Map, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput};
 use std::{
     collections::HashMap,
@@ -17,67 +17,75 @@ use std::{
     },
 };
 
-/// Where a link is: an interface of a network namespace, which is known by its inode.
+/// Identifies a link: an interface of a network namespace. The namespace is known by its inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct LinkId {
     netns: u32,
     ifindex: u32,
 }
 
-impl Place {
+impl LinkId {
     /// An interface of this thread's network namespace.
-    pub fn here(ifindex: u32) -> Result<Place> {
-        let namespace = fs::metadata("/proc/thread-self/ns/net").map_err(Error::system("tell this network namespace from others"))?;
-        Ok(Place { netns: namespace.ino() as u32, ifindex })
+    ///
+    /// # Errors
+    /// When /proc is not mounted.
+    pub fn here(ifindex: u32) -> Result<LinkId> {
+        let namespace = fs::metadata("/proc/thread-self/ns/net").map_err(Error::system("identify this thread's network namespace"))?;
+        Ok(LinkId { netns: namespace.ino() as u32, ifindex })
     }
 }
 
-/// How a link is watched.
+/// How the traffic and queue of a link are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Watch {
-    /// By the counters of the root qdisc, which shapes (tbf or htb).
+pub enum WatchMode {
+    /// By the counters of the interface's root qdisc, which is a shaper (tbf or htb).
     Qdisc,
-    /// By what is offered, and a queue in mind that drains at the capacity: the bottleneck is further on.
+    /// By a virtual queue that takes what is sent to the interface and drains at the capacity: the
+    /// bottleneck lies behind the interface.
     Virtual,
 }
 
-/// What is configured of a link.
+/// Configuration of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
-    /// Wire bytes/s.
+pub struct MonitorSettings {
+    /// Capacity, wire bytes/s.
     pub capacity: u64,
-    /// Wire bytes of a packet beside IP's: 14 on Ethernet, none on a tunnel.
+    /// Link-layer overhead of a packet, bytes: 14 on Ethernet, 0 on a tunnel.
     pub overhead: u32,
-    /// How it is watched.
-    pub watch: Watch,
+    /// How traffic and queue are measured.
+    pub watch: WatchMode,
 }
 
-/// Watches links, for as long as it lives.
+/// Measures links until it is dropped.
+///
+/// [`watch`](Monitor::watch) starts, or changes, the measurement of a link; [`read`](Monitor::read)
+/// returns its record; [`forget`](Monitor::forget) ends it.
 #[derive(Debug)]
 pub struct Monitor {
     object: Object,
     records: MapHandle,
-    places: MapHandle,
-    /// What sees packets leave qdiscs; attached with the first link that is watched so.
-    dequeues: Option<libbpf_rs::Link>,
-    /// What sees packets be offered to any interface, where they can't be seen at one alone; likewise.
-    offers: Option<libbpf_rs::Link>,
-    watched: HashMap<Place, Watched>,
+    claims: MapHandle,
+    /// The program at qdisc dequeues; attached with the first link in [`WatchMode::Qdisc`].
+    dequeue_hook: Option<libbpf_rs::Link>,
+    /// The program at all interfaces' egress, on kernels without tcx; attached with the first link
+    /// in [`WatchMode::Virtual`].
+    queue_hook: Option<libbpf_rs::Link>,
+    watched: HashMap<LinkId, WatchedLink>,
 }
 
-/// A link that is watched.
+/// A link that is measured.
 #[derive(Debug)]
-struct Watched {
-    /// Its record.
+struct WatchedLink {
+    /// Index of its record.
     index: u32,
-    /// What sees packets be offered to this interface alone.
-    egress: Option<OwnedFd>,
+    /// The program at this interface's egress (tcx).
+    egress_hook: Option<OwnedFd>,
 }
 
-/// `struct td_configured` of the programs.
+/// `struct td_configuration` of the programs.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Configured {
+struct RecordConfiguration {
     capacity: u64,
     overhead: u32,
     local: u32,
@@ -86,16 +94,23 @@ struct Configured {
     fresh: u32,
     reserved: u32,
 }
-impl Plain for Configured {}
+impl Plain for RecordConfiguration {}
 
-/// `struct td_place`.
+impl RecordConfiguration {
+    /// Clears a record: no capacity is known, and nothing is measured.
+    fn cleared(index: u32) -> Self {
+        RecordConfiguration { capacity: 0, overhead: 0, local: 0, watch: 0, index, fresh: 1, reserved: 0 }
+    }
+}
+
+/// `struct td_link_id`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Key {
+struct ClaimKey {
     netns: u32,
     ifindex: u32,
 }
-impl Plain for Key {}
+impl Plain for ClaimKey {}
 
 /// `struct td_claim`.
 #[repr(C)]
@@ -109,166 +124,178 @@ impl Plain for Claim {}
 impl Plain for u32 {}
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/monitor.bpf.o"));
-/// `TD_CONFIGURED_AT`.
-const CONFIGURED_AT: usize = 16;
-/// The programs that see packets be offered to one interface, and to all.
-const OFFERED_TO_ONE: &str = "td_egress";
-const OFFERED_TO_ALL: &str = "td_queue";
-/// Where a record has its link: behind the lock and how it is watched.
+/// `TD_CONFIGURATION_AT`.
+const CONFIGURATION_AT: usize = 16;
+/// The program at the egress of one interface (tcx).
+const ONE_EGRESS: &str = "td_egress";
+/// The program at the egress of all interfaces.
+const ALL_EGRESS: &str = "td_queue";
+/// Offset of the link in a record, bytes: behind the lock and the watch mode.
 const LINK_AT: usize = 8;
 
 impl Monitor {
-    /// Loads the programs; nothing is watched yet.
+    /// Loads the programs. Nothing is measured yet.
+    ///
+    /// # Errors
+    /// When the kernel lacks BTF or refuses the programs, or this process lacks the privilege.
     pub fn new() -> Result<Monitor> {
-        sys::quiet();
+        sys::redirect_libbpf_log();
         let attempt = "load the egress monitor";
-        let _alone = links::alone();
-        let offered = offered_program()?;
-        let object = links::load(attempt, || {
+        let _lock = shared_maps::lock();
+        let egress = egress_program()?;
+        let object = shared_maps::load(attempt, || {
             let mut builder = ObjectBuilder::default();
             let open = builder.name("td_monitor").and_then(|builder| builder.open_memory(OBJECT));
             let mut open = open.map_err(Error::kernel(attempt))?;
-            open.progs_mut().filter(|program| program.name() == offered).for_each(|mut program| program.set_autoload(true));
+            open.progs_mut().filter(|program| program.name() == egress).for_each(|mut program| program.set_autoload(true));
             Ok(open)
         })?;
         let map = |name: &str| {
-            let map = object.maps().find(|map| map.name() == name).expect("the object has it");
+            let map = object.maps().find(|map| map.name() == name).expect("the object has this map");
             handle(&map).map_err(Error::kernel(attempt))
         };
-        let (records, places) = (map(links::RECORDS)?, map(links::PLACES)?);
-        let monitor = Monitor { object, records, places, dequeues: None, offers: None, watched: HashMap::new() };
-        monitor.sweep();
+        let (records, claims) = (map(shared_maps::RECORDS)?, map(shared_maps::CLAIMS)?);
+        let monitor = Monitor { object, records, claims, dequeue_hook: None, queue_hook: None, watched: HashMap::new() };
+        monitor.reclaim();
         Ok(monitor)
     }
 
-    /// Watches a link, or sets what is configured of it anew. Where the watch is virtual the place must be of this thread's namespace.
-    pub fn watch(&mut self, place: Place, settings: Settings) -> Result<()> {
-        let (index, fresh) = match self.watched.get(&place) {
+    /// Starts to measure a link, or changes its configuration. In [`WatchMode::Virtual`] the link
+    /// must be in this thread's network namespace.
+    ///
+    /// # Errors
+    /// When all records are in use, or the kernel refuses.
+    pub fn watch(&mut self, link: LinkId, settings: MonitorSettings) -> Result<()> {
+        let (index, fresh) = match self.watched.get(&link) {
             Some(watched) => (watched.index, false),
-            None => (self.claim(place)?, true),
+            None => (self.claim(link)?, true),
         };
         self.configure(index, fresh, settings)?;
-        let egress = self.watched.remove(&place).and_then(|watched| watched.egress);
-        match self.attach(place, settings.watch, egress) {
-            Ok(egress) => {
-                self.watched.insert(place, Watched { index, egress });
+        let egress = self.watched.remove(&link).and_then(|watched| watched.egress_hook);
+        match self.attach(link, settings.watch, egress) {
+            Ok(egress_hook) => {
+                self.watched.insert(link, WatchedLink { index, egress_hook });
                 Ok(())
             }
             Err(error) => {
-                self.watched.insert(place, Watched { index, egress: None });
-                self.forget(place);
+                self.watched.insert(link, WatchedLink { index, egress_hook: None });
+                self.forget(link);
                 Err(error)
             }
         }
     }
 
-    /// Attaches what a way of watching takes, where it is not attached yet, and returns what is attached to this interface alone.
-    fn attach(&mut self, place: Place, watch: Watch, egress: Option<OwnedFd>) -> Result<Option<OwnedFd>> {
+    /// Attaches the programs that a watch mode needs, if they are not attached. Returns the one
+    /// that is attached to this interface alone.
+    fn attach(&mut self, link: LinkId, watch: WatchMode, egress: Option<OwnedFd>) -> Result<Option<OwnedFd>> {
         let attach = |name, attempt| self.program(name).attach().map_err(Error::kernel(attempt));
         match watch {
-            Watch::Qdisc => {
-                if self.dequeues.is_none() {
-                    self.dequeues = Some(attach("td_dequeue", "watch what qdiscs let go")?);
+            WatchMode::Qdisc => {
+                if self.dequeue_hook.is_none() {
+                    self.dequeue_hook = Some(attach("td_dequeue", "attach the monitor to qdiscs")?);
                 }
                 Ok(None)
             }
-            Watch::Virtual if egress.is_some() || self.offers.is_some() => Ok(egress),
-            Watch::Virtual if offered_program()? == OFFERED_TO_ALL => {
-                self.offers = Some(attach(OFFERED_TO_ALL, "watch what is offered to interfaces")?);
+            WatchMode::Virtual if egress.is_some() || self.queue_hook.is_some() => Ok(egress),
+            WatchMode::Virtual if egress_program()? == ALL_EGRESS => {
+                self.queue_hook = Some(attach(ALL_EGRESS, "attach the monitor to all interfaces")?);
                 Ok(None)
             }
-            Watch::Virtual => {
-                let attempt = format!("watch what leaves interface {}", place.ifindex);
-                sys::attach_egress(self.program(OFFERED_TO_ONE).as_fd(), place.ifindex).map(Some).map_err(Error::system(attempt))
+            WatchMode::Virtual => {
+                let attempt = format!("attach the monitor to interface {}", link.ifindex);
+                sys::attach_egress(self.program(ONE_EGRESS).as_fd(), link.ifindex).map(Some).map_err(Error::system(attempt))
             }
         }
     }
 
-    /// What is known of a link.
-    pub fn read(&self, place: Place) -> Result<Option<Link>> {
-        let Some(watched) = self.watched.get(&place) else { return Ok(None) };
-        let record = self.records.lookup(&watched.index.to_ne_bytes(), MapFlags::LOCK).map_err(Error::kernel("read a link's record"))?;
+    /// The record of a link; `None` if it is not measured.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn read(&self, link: LinkId) -> Result<Option<LinkRecord>> {
+        let Some(watched) = self.watched.get(&link) else { return Ok(None) };
+        let record =
+            self.records.lookup(&watched.index.to_ne_bytes(), MapFlags::LOCK).map_err(Error::kernel("read the record of a link"))?;
         Ok(record.map(|record| sys::plain_from(&record[LINK_AT..])))
     }
 
-    /// Watches a link no longer; the controllers on it behave as if no capacity were known.
-    pub fn forget(&mut self, place: Place) {
-        if let Some(Watched { index, .. }) = self.watched.remove(&place) {
-            let none = Configured { capacity: 0, overhead: 0, local: 0, watch: 0, index, fresh: 1, reserved: 0 };
-            let _ = self.run(none);
-            let _ = self.places.delete(sys::bytes_of(&key(place)));
+    /// Ends the measurement of a link. Its controllers then behave as if its capacity were unknown.
+    pub fn forget(&mut self, link: LinkId) {
+        if let Some(WatchedLink { index, .. }) = self.watched.remove(&link) {
+            let _ = self.run(RecordConfiguration::cleared(index));
+            let _ = self.claims.delete(sys::bytes_of(&key(link)));
         }
     }
 
-    /// Takes records back whose owners are gone.
-    fn sweep(&self) {
-        let gone = |claim: &Claim| !sys::is_there(claim.owner);
-        for place in self.places.keys().collect::<Vec<_>>() {
-            let claim = self.places.lookup(&place, MapFlags::ANY).ok().flatten().map(|claim| sys::plain_from::<Claim>(&claim));
-            if let Some(claim) = claim.filter(gone) {
-                let _ = self.run(Configured { capacity: 0, overhead: 0, local: 0, watch: 0, index: claim.index, fresh: 1, reserved: 0 });
-                let _ = self.places.delete(&place);
+    /// Reclaims the records of processes that have ended.
+    fn reclaim(&self) {
+        let is_abandoned = |claim: &Claim| !sys::process_exists(claim.owner);
+        for key in self.claims.keys().collect::<Vec<_>>() {
+            let claim = self.claims.lookup(&key, MapFlags::ANY).ok().flatten().map(|claim| sys::plain_from::<Claim>(&claim));
+            if let Some(claim) = claim.filter(is_abandoned) {
+                let _ = self.run(RecordConfiguration::cleared(claim.index));
+                let _ = self.claims.delete(&key);
             }
         }
     }
 
-    /// Takes a record that nobody has.
-    fn claim(&self, place: Place) -> Result<u32> {
-        let _alone = links::alone();
+    /// Claims a free record for a link.
+    fn claim(&self, link: LinkId) -> Result<u32> {
+        let _lock = shared_maps::lock();
         let taken: Vec<u32> = self
-            .places
+            .claims
             .keys()
-            .filter_map(|place| self.places.lookup(&place, MapFlags::ANY).ok().flatten())
+            .filter_map(|key| self.claims.lookup(&key, MapFlags::ANY).ok().flatten())
             .map(|claim| sys::plain_from::<Claim>(&claim).index)
             .collect();
-        let room = self.records.max_entries();
-        let index = (0..room).find(|index| !taken.contains(index)).ok_or(Error::Full(room as usize))?;
+        let max = self.records.max_entries();
+        let index = (0..max).find(|index| !taken.contains(index)).ok_or(Error::AllRecordsInUse(max as usize))?;
         let claim = Claim { index, owner: std::process::id() };
-        self.places
-            .update(sys::bytes_of(&key(place)), sys::bytes_of(&claim), MapFlags::ANY)
-            .map_err(Error::kernel("claim a link's record"))?;
+        self.claims
+            .update(sys::bytes_of(&key(link)), sys::bytes_of(&claim), MapFlags::ANY)
+            .map_err(Error::kernel("claim a record for a link"))?;
         Ok(index)
     }
 
-    fn configure(&self, index: u32, fresh: bool, settings: Settings) -> Result<()> {
-        let Settings { capacity, overhead, watch } = settings;
+    fn configure(&self, index: u32, fresh: bool, settings: MonitorSettings) -> Result<()> {
+        let MonitorSettings { capacity, overhead, watch } = settings;
         let (local, watch) = match watch {
-            Watch::Qdisc => (1, 1),
-            Watch::Virtual => (0, 2),
+            WatchMode::Qdisc => (1, 1),
+            WatchMode::Virtual => (0, 2),
         };
-        self.run(Configured { capacity, overhead, local, watch, index, fresh: fresh.into(), reserved: 0 })
+        self.run(RecordConfiguration { capacity, overhead, local, watch, index, fresh: fresh.into(), reserved: 0 })
     }
 
-    fn run(&self, configured: Configured) -> Result<()> {
-        let mut packet = vec![0; CONFIGURED_AT];
-        packet.extend(sys::bytes_of(&configured));
+    fn run(&self, configuration: RecordConfiguration) -> Result<()> {
+        let mut packet = vec![0; CONFIGURATION_AT];
+        packet.extend(sys::bytes_of(&configuration));
         let input = ProgramInput { data_in: Some(&packet), ..ProgramInput::default() };
-        let attempt = "configure a link's record";
+        let attempt = "configure the record of a link";
         let output = self.program("td_configure").test_run(input).map_err(Error::kernel(attempt))?;
-        debug_assert_eq!(output.return_value, 0, "the index is one of the map's");
+        debug_assert_eq!(output.return_value, 0, "the index lies within the map");
         Ok(())
     }
 
     fn program(&self, name: &str) -> libbpf_rs::ProgramMut<'_> {
-        self.object.progs_mut().find(|program| program.name() == name).expect("the object has it")
+        self.object.progs_mut().find(|program| program.name() == name).expect("the object has this program")
     }
 }
 
 impl Drop for Monitor {
     fn drop(&mut self) {
-        for place in self.watched.keys().copied().collect::<Vec<_>>() {
-            self.forget(place);
+        for link in self.watched.keys().copied().collect::<Vec<_>>() {
+            self.forget(link);
         }
     }
 }
 
-/// Which of the two this kernel can attach.
-fn offered_program() -> Result<&'static str> {
-    Ok(if features()?.tcx { OFFERED_TO_ONE } else { OFFERED_TO_ALL })
+/// The egress program that this kernel can attach.
+fn egress_program() -> Result<&'static str> {
+    Ok(if features()?.tcx { ONE_EGRESS } else { ALL_EGRESS })
 }
 
-fn key(place: Place) -> Key {
-    Key { netns: place.netns, ifindex: place.ifindex }
+fn key(link: LinkId) -> ClaimKey {
+    ClaimKey { netns: link.netns, ifindex: link.ifindex }
 }
 
 fn handle(map: &Map<'_>) -> libbpf_rs::Result<MapHandle> {

@@ -1,10 +1,10 @@
-//! A controller's registration as a congestion control of the kernel: how it is found, shared, kept
-//! and ended.
+//! The registration of a controller with the kernel's TCP: how it is found, shared, pinned and
+//! ended.
 //!
-//! From Linux 6.4 on it is a BPF link, which goes with its last descriptor or pin. Before, it is
-//! the value of a map, which stays until it is deleted: the last process that has the map open
-//! deletes it. A process that was killed leaves it behind (abandoned); the next one that needs the
-//! controller replaces it.
+//! From Linux 6.4 on a registration is a BPF link, and ends with its last descriptor or pin. On
+//! older kernels it is the value of a struct_ops map, and lasts until that is deleted. The last
+//! process that has the map open deletes it. A killed process leaves it behind (*abandoned*); the
+//! next process that needs the controller replaces it.
 
 use crate::{Error, Result, features::features, sys};
 use libbpf_rs::{MapCore, MapMut};
@@ -14,27 +14,27 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A registration that is in the kernel, not held by this.
+/// A registration found in the kernel, which this process does not hold.
 #[derive(Debug)]
 pub(crate) enum Found {
     /// A BPF link.
     Link(OwnedFd),
-    /// The value of a map, by the map's id.
+    /// The value of a struct_ops map: the map's id and a descriptor.
     Map(u32, OwnedFd),
 }
 
-/// Keeps a controller registered for as long as this lives.
+/// Keeps a controller registered until it is dropped.
 #[derive(Debug)]
 pub(crate) enum Registration {
-    /// A BPF link that this process made.
+    /// A BPF link that this process created.
     Link(libbpf_rs::Link),
     /// A descriptor of another process's link.
     SharedLink(OwnedFd),
-    /// The value of a map.
+    /// The value of a struct_ops map.
     Map(HeldMap),
 }
 
-/// A struct_ops map that holds a registration, and its pin path in the BPF file system.
+/// A struct_ops map whose value is a registration, and its pin path in the BPF file system.
 #[derive(Debug)]
 pub(crate) struct HeldMap {
     id: u32,
@@ -50,8 +50,7 @@ impl Found {
         }
         for id in sys::maps(name).collect::<Vec<_>>() {
             let Some(map) = sys::map_by_id(id)? else { continue };
-            // Asked after the map is open: from then on other processes count this one among its
-            // holders.
+            // Checked after the map is open: from then on other processes see this holder.
             if sys::is_registered(&map)? {
                 return Ok(Some(Found::Map(id, map)));
             }
@@ -59,12 +58,13 @@ impl Found {
         Ok(None)
     }
 
-    /// Whether no process holds it and no pin keeps it. This one has it open once.
+    /// Whether no other process holds it, and it is not pinned. This process has it open once.
     pub(crate) fn is_abandoned(&self, pin: &Path) -> bool {
         matches!(self, Found::Map(id, _) if !pin.exists() && holders(*id) <= 1)
     }
 
-    /// Ends it, whoever holds it. A link can't be ended so: it goes with its holders.
+    /// Ends it, even if other processes hold it. A link cannot be ended this way: it lasts as long
+    /// as its holders.
     pub(crate) fn end(&self) -> io::Result<()> {
         match self {
             Found::Link(_) => Ok(()),
@@ -72,7 +72,7 @@ impl Found {
         }
     }
 
-    /// Holds it, too.
+    /// Becomes a holder of it.
     pub(crate) fn hold(self, pin: &Path) -> Registration {
         match self {
             Found::Link(link) => Registration::SharedLink(link),
@@ -82,7 +82,8 @@ impl Found {
 }
 
 impl Registration {
-    /// Registers what a map holds. `pin` is where it would be kept.
+    /// Registers the controller in a struct_ops map. `pin` is the path where it may be pinned
+    /// later.
     pub(crate) fn register(map: &mut MapMut<'_>, pin: &Path, attempt: &str) -> Result<Registration> {
         let link = map.attach_struct_ops().map_err(Error::kernel(attempt))?;
         if features()?.links {
@@ -91,13 +92,13 @@ impl Registration {
         let id = map.info().map_err(Error::kernel(attempt))?.info.id;
         let descriptor = map.as_fd().try_clone_to_owned().map_err(Error::system(attempt))?;
         let held = HeldMap { id, descriptor, pin: pin.into() };
-        // Dropped as it is, it would end the registration that others may use by then.
+        // Dropping the attached link would end the registration, which others may use by then.
         let mut link = link;
         link.disconnect();
         Ok(Registration::Map(held))
     }
 
-    /// Keeps it in the BPF file system.
+    /// Pins it in the BPF file system: it then outlives this process.
     pub(crate) fn pin(&mut self, path: &Path) -> io::Result<()> {
         match self {
             Registration::Link(link) => link.pin(path).map_err(io::Error::other),
@@ -113,15 +114,15 @@ impl Drop for HeldMap {
             && holders(self.id) <= 1
             && let Err(why) = sys::unregister(&self.descriptor)
         {
-            tracing::debug!("cannot take a controller out of the kernel: {why}");
+            tracing::debug!("cannot unregister a controller: {why}");
         }
     }
 }
 
-/// How many descriptors of a map all processes have open, as far as this one may look.
+/// Number of open descriptors of a map in all processes that this one may inspect.
 fn holders(id: u32) -> usize {
     let wanted = format!("map_id:\t{id}");
-    // Not `self` and `thread-self`, which would count this one twice.
+    // Skips `self` and `thread-self`, which would count this process twice.
     let is_process = |entry: &fs::DirEntry| entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit);
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten().filter(is_process);
     let descriptors = processes.filter_map(|process| fs::read_dir(process.path().join("fdinfo")).ok()).flatten().flatten();

@@ -1,14 +1,14 @@
-//! Plays events to the kernel's build of a controller, without a connection.
+//! Runs the BPF build of a controller on given events, without a connection.
 
 use crate::{
-    Error, Result, controllers, links,
+    Error, Result, controllers, shared_maps,
     sys::{self, Plain},
 };
-use control::{Controller, Event, Flow, Link, STATE_WORDS};
+use control::{Controller, Event, FlowState, LinkRecord, STATE_WORDS};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ProgramInput};
 
-/// A controller's program, to be told what happened. It is what the kernel runs, compiled from the same header, so that what it
-/// decides can be laid beside the native build's.
+/// The BPF build of a controller, to which events are given. Its decisions can be compared with
+/// those of the native build of the same header.
 #[derive(Debug)]
 pub struct Replay {
     object: Object,
@@ -16,13 +16,13 @@ pub struct Replay {
     state: [u64; STATE_WORDS],
 }
 
-/// What the program works on.
+/// The program's variables (`td_replayed`).
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Memory {
-    flow: Flow,
+    flow: FlowState,
     state: [u64; STATE_WORDS],
-    link: Link,
+    link: LinkRecord,
     event: Event,
     has_link: u32,
     reserved: u32,
@@ -30,11 +30,14 @@ struct Memory {
 impl Plain for Memory {}
 
 impl Replay {
-    /// Loads a controller's program for this alone; no connection can use it.
+    /// Loads the program of a controller for replay only; connections cannot use it.
+    ///
+    /// # Errors
+    /// As [`load`](crate::load).
     pub fn new(controller: Controller) -> Result<Replay> {
-        let attempt = format!("load the program of {} for a replay", controller.name());
-        let _alone = links::alone();
-        let object = links::load(&attempt, || {
+        let attempt = format!("load the program of {} for replay", controller.name());
+        let _lock = shared_maps::lock();
+        let object = shared_maps::load(&attempt, || {
             let mut open = controllers::open(controller)?;
             for mut program in open.progs_mut() {
                 let replays = program.name() == "td_replay";
@@ -47,13 +50,16 @@ impl Replay {
             }
             Ok(open)
         })?;
-        let bss = object.maps().find(|map| map.name().to_string_lossy().ends_with(".bss")).expect("the program has it");
+        let bss = object.maps().find(|map| map.name().to_string_lossy().ends_with(".bss")).expect("the object has a .bss");
         let memory = MapHandle::try_from(&bss).map_err(Error::kernel(&attempt))?;
         Ok(Replay { object, memory, state: [0; STATE_WORDS] })
     }
 
-    /// Tells it what happened, as [`control::State::step`].
-    pub fn step(&mut self, flow: &mut Flow, link: Option<&mut Link>, event: &Event) -> Result<()> {
+    /// Gives it an event, as [`control::ControllerState::step`].
+    ///
+    /// # Errors
+    /// When the kernel does not run the program.
+    pub fn step(&mut self, flow: &mut FlowState, link: Option<&mut LinkRecord>, event: &Event) -> Result<()> {
         let attempt = "replay an event";
         let mut memory = Memory {
             flow: *flow,
@@ -65,9 +71,9 @@ impl Replay {
         };
         let key = 0u32.to_ne_bytes();
         self.memory.update(&key, sys::bytes_of(&memory), MapFlags::ANY).map_err(Error::kernel(attempt))?;
-        let program = self.object.progs_mut().find(|program| program.name() == "td_replay").expect("the object has it");
+        let program = self.object.progs_mut().find(|program| program.name() == "td_replay").expect("the object has td_replay");
         program.test_run(ProgramInput::default()).map_err(Error::kernel(attempt))?;
-        let bytes = self.memory.lookup(&key, MapFlags::ANY).map_err(Error::kernel(attempt))?.expect("an array has all its values");
+        let bytes = self.memory.lookup(&key, MapFlags::ANY).map_err(Error::kernel(attempt))?.expect("an array map has all its values");
         memory = sys::plain_from(&bytes);
         *flow = memory.flow;
         self.state = memory.state;
@@ -77,7 +83,7 @@ impl Replay {
         Ok(())
     }
 
-    /// The controller's own words.
+    /// The controller's own state.
     pub fn words(&self) -> &[u64; STATE_WORDS] {
         &self.state
     }

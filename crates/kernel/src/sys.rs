@@ -1,4 +1,4 @@
-//! What libbpf-rs and rustix do not wrap.
+//! System calls that libbpf-rs and rustix do not wrap.
 #![allow(unsafe_code)]
 
 use libbpf_rs::{
@@ -17,27 +17,28 @@ use std::{
     sync::{Mutex, Once, PoisonError},
 };
 
-/// Keeps what a descriptor stands for in the BPF file system.
+/// Pins a BPF object in the BPF file system.
 pub(crate) fn pin(descriptor: impl AsFd, path: &Path) -> io::Result<()> {
     let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes())?;
     // SAFETY: the descriptor and the path live for the call.
     check(unsafe { libbpf_sys::bpf_obj_pin(descriptor.as_fd().as_raw_fd(), path.as_ptr()) }).map(drop)
 }
 
-/// Why the verifier refused the program that was loaded last.
+/// The verifier's reason for the last refusal.
 static REFUSAL: Mutex<Option<String>> = Mutex::new(None);
 
-/// Keeps libbpf from writing to stderr what it returns as an error, too; the whole of it is in the log (`TANDEM_LOG=debug`).
-pub(crate) fn quiet() {
+/// Redirects libbpf's messages from stderr to the log (`TANDEM_LOG=debug`). It returns them as
+/// errors too.
+pub(crate) fn redirect_libbpf_log() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let tell = |_, text: String| {
+        let log = |_, text: String| {
             tracing::debug!("libbpf: {}", text.trim_end());
             if let Some(refusal) = refusal_in(&text) {
                 *REFUSAL.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
             }
         };
-        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, tell)));
+        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, log)));
     });
 }
 
@@ -48,13 +49,13 @@ fn refusal_in(text: &str) -> Option<String> {
     reasons.filter(|line| !line.trim().is_empty()).last().map(|line| line.trim().to_owned())
 }
 
-/// The verifier's reason for the last refusal, once.
+/// Takes the verifier's reason for the last refusal.
 pub(crate) fn take_refusal() -> Option<String> {
     REFUSAL.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// Whether this process has what loading programs takes: CAP_SYS_ADMIN, by which it finds those that
-/// others have loaded, and which has the rest in it.
+/// Whether this process may load the programs: it has CAP_SYS_ADMIN, which it also needs to find
+/// the maps that other processes have loaded.
 pub fn may_load() -> bool {
     const CAP_SYS_ADMIN: u32 = 21;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -62,7 +63,7 @@ pub fn may_load() -> bool {
     u64::from_str_radix(effective.trim(), 16).is_ok_and(|effective| effective >> CAP_SYS_ADMIN & 1 == 1)
 }
 
-/// Mounts the BPF file system where distributions have it, if it is not.
+/// Mounts the BPF file system at its usual place, if it is not mounted.
 pub(crate) fn mount_bpf() -> io::Result<()> {
     const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
     let root = Path::new("/sys/fs/bpf");
@@ -78,23 +79,23 @@ pub(crate) fn map_names() -> impl Iterator<Item = String> {
     MapInfoIter::default().map(|map| map.name.to_string_lossy().into_owned())
 }
 
-/// The newest of the kernel's maps of this name (of which the kernel keeps 15 letters).
+/// The newest of the kernel's maps with this name (truncated to 15 bytes, as by the kernel).
 pub(crate) fn newest_map(name: &str) -> Option<MapHandle> {
     MapHandle::from_map_id(maps(name).max()?).ok()
 }
 
-/// The oldest of them.
+/// The oldest of the kernel's maps with this name.
 pub(crate) fn oldest_map(name: &str) -> Option<MapHandle> {
     MapHandle::from_map_id(maps(name).min()?).ok()
 }
 
-/// The ids of the kernel's maps of this name.
+/// Ids of the kernel's maps with this name.
 pub(crate) fn maps(name: &str) -> impl Iterator<Item = u32> {
     let name = name[..name.len().min(15)].to_owned();
     MapInfoIter::default().filter(move |map| map.name.to_str() == Ok(&name)).map(|map| map.id)
 }
 
-/// The registration whose struct_ops map has this name.
+/// The BPF link of the struct_ops map with this name.
 pub(crate) fn struct_ops_link(name: &str) -> io::Result<Option<OwnedFd>> {
     let maps: Vec<u32> = maps(name).collect();
     let link = LinkInfoIter::default().find(|link| match &link.info {
@@ -106,16 +107,16 @@ pub(crate) fn struct_ops_link(name: &str) -> io::Result<Option<OwnedFd>> {
     opened(unsafe { libbpf_sys::bpf_link_get_fd_by_id(link.id) })
 }
 
-/// A map by its id; none when it is gone.
+/// A descriptor of the map with this id; `None` if it does not exist any more.
 pub(crate) fn map_by_id(id: u32) -> io::Result<Option<OwnedFd>> {
     // SAFETY: takes an id, returns a descriptor or an error.
     opened(unsafe { libbpf_sys::bpf_map_get_fd_by_id(id) })
 }
 
-/// A descriptor that a call returned; none when what it was to stand for is gone.
+/// Wraps a descriptor that a call returned; `None` if the object does not exist any more.
 fn opened(result: i32) -> io::Result<Option<OwnedFd>> {
     match check(result) {
-        // SAFETY: the descriptor was just opened and is nobody else's.
+        // SAFETY: the descriptor was just opened and has no other owner.
         Ok(fd) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
@@ -126,10 +127,10 @@ fn opened(result: i32) -> io::Result<Option<OwnedFd>> {
 pub(crate) fn is_registered(map: impl AsFd) -> io::Result<bool> {
     /// `enum bpf_struct_ops_state`.
     const IN_USE: u32 = 1;
-    // The value begins with a reference count and the state; what follows is as large as the kernel's struct.
+    // The value starts with a reference count and the state; the kernel's struct follows.
     let mut value = vec![0u32; value_size(&map)?.div_ceil(4)];
     let key = 0u32;
-    // SAFETY: the key is of four bytes, and `value` is as large as the map says.
+    // SAFETY: the key has four bytes, and `value` has the map's value size.
     let done = unsafe { libbpf_sys::bpf_map_lookup_elem(map.as_fd().as_raw_fd(), (&raw const key).cast(), value.as_mut_ptr().cast()) };
     check(done).map(|_| value.get(1) == Some(&IN_USE))
 }
@@ -142,46 +143,51 @@ fn value_size(map: impl AsFd) -> io::Result<usize> {
     check(done).map(|_| info.value_size as usize)
 }
 
-/// Ends the registration that is the value of a struct_ops map.
+/// Ends a registration by deleting the value of its struct_ops map.
 pub(crate) fn unregister(map: impl AsFd) -> io::Result<()> {
     let key = 0u32;
-    // SAFETY: the key is of four bytes, as the map's are.
+    // SAFETY: the key has four bytes, as the map's keys have.
     check(unsafe { libbpf_sys::bpf_map_delete_elem(map.as_fd().as_raw_fd(), (&raw const key).cast()) }).map(drop)
 }
 
-/// Whether a process is there, be it another user's: /proc may hide those.
-pub(crate) fn is_there(process: u32) -> bool {
+/// Whether a process exists. Asked by signal 0, as /proc may hide other users' processes.
+pub(crate) fn process_exists(process: u32) -> bool {
     let process = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
     process.is_some_and(|process| rustix::process::test_kill_process(process) != Err(rustix::io::Errno::SRCH))
 }
 
-/// Attaches a program to what leaves an interface of this network namespace (tcx), for as long as the descriptor is held.
+/// Attaches a program to the egress of an interface in this network namespace (tcx), until the
+/// descriptor is closed.
 pub(crate) fn attach_egress(program: impl AsFd, ifindex: u32) -> io::Result<OwnedFd> {
-    // SAFETY: takes descriptors and numbers, returns a descriptor or an error; null stands for the default options.
+    // SAFETY: takes descriptors and numbers, returns a descriptor or an error; null stands for the
+    // default options.
     let link =
         unsafe { libbpf_sys::bpf_link_create(program.as_fd().as_raw_fd(), ifindex as i32, libbpf_sys::BPF_TCX_EGRESS, std::ptr::null()) };
-    // SAFETY: the descriptor was just opened and is nobody else's.
+    // SAFETY: the descriptor was just opened and has no other owner.
     check(link).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// What is a plain struct of integers without padding, as the programs and this process share it.
+/// A plain struct of integers without padding, shared between BPF programs and this process.
 pub(crate) trait Plain: Copy {}
-impl Plain for control::Flow {}
-impl Plain for control::Link {}
+impl Plain for control::FlowState {}
+impl Plain for control::LinkRecord {}
 
 pub(crate) fn bytes_of<T: Plain>(plain: &T) -> &[u8] {
-    // SAFETY: plain structs have no padding, every byte is initialised.
+    // SAFETY: plain structs have no padding: every byte is initialised.
     unsafe { slice::from_raw_parts((&raw const *plain).cast(), mem::size_of::<T>()) }
 }
 
-/// Reads one from the beginning of `bytes`.
+/// Reads a struct from the beginning of `bytes`.
+///
+/// # Panics
+/// When there are too few bytes.
 pub(crate) fn plain_from<T: Plain>(bytes: &[u8]) -> T {
     assert!(bytes.len() >= mem::size_of::<T>(), "{} bytes are too few", bytes.len());
-    // SAFETY: there are enough bytes, and every pattern of them is a value.
+    // SAFETY: there are enough bytes, and every bit pattern is valid.
     unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
 }
 
-/// libbpf's calls return a negative error number.
+/// libbpf's calls return a negative error number on failure.
 fn check(result: i32) -> io::Result<i32> {
     if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result) }
 }

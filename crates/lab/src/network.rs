@@ -199,7 +199,7 @@ impl Network {
         let to = self.receiver_addresses().map(|address| Prefix(address.into())).into();
         let split = &scenario.splits[number];
         let mut onward = profile(control);
-        if split.shaper || kernel::meant(control).is_some_and(Controller::needs_capacity) {
+        if split.shaper || kernel::resolve(control).is_some_and(Controller::needs_capacity) {
             onward.capacity = Some(split.capacity.unwrap_or(rate));
             onward.link = Some(format!("link{}", host + 1));
             onward.shape = Some(split.shaper);

@@ -104,10 +104,10 @@ impl Engine for Lab {
         let available = intercept::available_controllers();
         for (leg, name) in scenario.leg_controls().into_iter().enumerate() {
             let key = if leg == 0 { "control.sender" } else { "control.proxy" };
-            if kernel::has(name) {
+            if kernel::has_congestion_control(name) {
                 continue;
             }
-            match kernel::meant(name) {
+            match kernel::resolve(name) {
                 Some(ours) if leg == 0 && ours.needs_capacity() => {
                     return EngineError::cannot(
                         "lab",
@@ -161,7 +161,7 @@ fn play(lab: &Lab, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> R
         ..Extras::default()
     };
     // The proxies hold their own.
-    let sender = match kernel::meant(&scenario.control.sender) {
+    let sender = match kernel::resolve(&scenario.control.sender) {
         Some(ours) => Some(kernel::load(ours.name(), &[]).map_err(|error| EngineError::Failed(error.to_string()))?),
         None => None,
     };

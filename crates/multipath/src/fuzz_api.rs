@@ -4,7 +4,7 @@ use crate::{
     handshake::{Credentials, Handshake, HandshakeFailure, HandshakeStep},
     tls::Encryption,
 };
-use bond::{Dialled, Key};
+use bond::{DialHandshake, PresharedKey};
 use intercept::fuzz_api::take;
 use rustix::{
     io::Errno,
@@ -40,7 +40,7 @@ impl HandshakeEnd {
 
 fn credentials(encrypts: bool, window: u32) -> Credentials {
     static ENCRYPTION: OnceLock<Encryption> = OnceLock::new();
-    let key = Key::new(b"a secret of thirty-two bytes, two").expect("it is long enough");
+    let key = PresharedKey::new(b"a secret of thirty-two bytes, two").expect("it is long enough");
     let encryption = || ENCRYPTION.get_or_init(|| Encryption::new().expect("a certificate can be made")).clone();
     Credentials { key, encryption: encrypts.then(encryption), window }
 }
@@ -131,11 +131,11 @@ fn peer_with_key(mut bytes: &[u8]) {
     let ((own, theirs), credentials) = (pair(), credentials(true, WINDOWS[0]));
     let [piece] = take(&mut bytes);
     let mut side = HandshakeEnd::Waits(Box::new(Handshake::accepted(own, Instant::now())));
-    let (dialled, hello) = Dialled::new(&credentials.key, [1; 32], b"encrypted");
+    let (dialled, hello) = DialHandshake::new(&credentials.key, [1; 32], b"encrypted");
     assert!(write(&theirs, &hello));
     side = side.step(&credentials);
     let challenge = hear(&theirs).as_slice().try_into().expect("a peer that has the key is answered");
-    let (proof, window) = dialled.answer(&challenge, WINDOWS[1]).expect("the key is the same");
+    let (proof, window) = dialled.finish(&challenge, WINDOWS[1]).expect("the key is the same");
     assert_eq!(window, WINDOWS[0]);
     assert!(write(&theirs, &proof));
     side = side.step(&credentials);

@@ -3,7 +3,7 @@
 //! what is expected: the bytes that follow belong to a stream.
 
 use crate::{channel::Channel, settings::BondConfig, tls::Encryption};
-use bond::{Accepted, Challenge, Dialled, Hello, Key, Nonce, Proof, Refused};
+use bond::{AcceptHandshake, Challenge, DialHandshake, HandshakeError, Hello, Nonce, PresharedKey, Proof};
 use intercept::sys;
 use rustix::{
     io::Errno,
@@ -19,7 +19,7 @@ use std::{
 /// What an end needs for a handshake.
 #[derive(Debug, Clone)]
 pub(crate) struct Credentials {
-    pub(crate) key: Key,
+    pub(crate) key: PresharedKey,
     pub(crate) encryption: Option<Encryption>,
     /// The window that it tells the other end, bytes.
     pub(crate) window: u32,
@@ -43,7 +43,7 @@ impl Credentials {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HandshakeFailure {
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] HandshakeError),
     #[error("{0}")]
     Failed(#[from] Errno),
     #[error("the other end closed it: it listens for something else, has another key, or is full")]
@@ -54,9 +54,9 @@ pub(crate) enum HandshakeFailure {
 #[derive(Debug)]
 enum Stage {
     Connected,
-    Challenge(Box<Dialled>),
+    Challenge(Box<DialHandshake>),
     Hello,
-    Proof(Box<Accepted>),
+    Proof(Box<AcceptHandshake>),
     /// The tag of the TLS channel (RFC 9266); whether the own has been sent.
     Bound {
         said: bool,
@@ -128,7 +128,7 @@ impl Handshake {
                         self.stage = Stage::Connected;
                         return Ok(HandshakeStep::Pending(self));
                     }
-                    let (dialled, hello) = Dialled::new(&credentials.key, nonce()?, credentials.binding());
+                    let (dialled, hello) = DialHandshake::new(&credentials.key, nonce()?, credentials.binding());
                     self.say(&hello)?;
                     self.stage = Stage::Challenge(Box::new(dialled));
                 }
@@ -137,7 +137,7 @@ impl Handshake {
                         self.stage = Stage::Challenge(dialled);
                         return Ok(HandshakeStep::Pending(self));
                     };
-                    let (proof, window) = dialled.answer(&challenge, credentials.window)?;
+                    let (proof, window) = dialled.finish(&challenge, credentials.window)?;
                     self.say(&proof)?;
                     match self.encrypt(credentials, window)? {
                         HandshakeStep::Pending(waits) => self = waits,
@@ -147,7 +147,7 @@ impl Handshake {
                 Stage::Hello => {
                     let Some(hello) = self.hear::<{ size_of::<Hello>() }>()? else { return Ok(HandshakeStep::Pending(self)) };
                     let (accepted, challenge) =
-                        Accepted::new(&credentials.key, &hello, nonce()?, credentials.binding(), credentials.window)?;
+                        AcceptHandshake::new(&credentials.key, &hello, nonce()?, credentials.binding(), credentials.window)?;
                     self.say(&challenge)?;
                     self.stage = Stage::Proof(Box::new(accepted));
                 }
@@ -156,7 +156,7 @@ impl Handshake {
                         self.stage = Stage::Proof(accepted);
                         return Ok(HandshakeStep::Pending(self));
                     };
-                    let window = accepted.prove(&proof)?;
+                    let window = accepted.finish(&proof)?;
                     match self.encrypt(credentials, window)? {
                         HandshakeStep::Pending(waits) => self = waits,
                         step => return Ok(step),
@@ -173,12 +173,12 @@ impl Handshake {
                     let heard = self.hear::<32>()?;
                     let binding = if let Channel::Encrypted(tls) = &self.channel { tls.binding() } else { None };
                     if let Some(binding) = binding.filter(|_| !said) {
-                        self.say(&credentials.key.bound(self.dialled, &binding))?;
+                        self.say(&credentials.key.channel_tag(self.dialled, &binding))?;
                         said = true;
                     }
                     match (heard, binding) {
                         (Some(tag), Some(binding)) => {
-                            credentials.key.is_bound(!self.dialled, &binding, &tag)?;
+                            credentials.key.verify_channel_tag(!self.dialled, &binding, &tag)?;
                             return Ok(HandshakeStep::Done(self.channel, window));
                         }
                         _ => {

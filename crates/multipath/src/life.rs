@@ -22,7 +22,7 @@ use crate::{
     member::{Lost, Member},
     stream::{Stream, Taken, Turn},
 };
-use bond::{Answer, Call, Frame, NoMemory, StreamError, Target, Why};
+use bond::{Frame, NoMemory, OpenReply, OpenRequest, ResetReason, StreamError, Target};
 use intercept::{
     leg::{self, Shares},
     sys,
@@ -133,37 +133,37 @@ fn plain_failed(role: Role, life: Life, why: &io::Error) -> Ending {
 }
 
 /// The reason that the other end is told for an ending.
-pub(crate) fn why(ending: Ending) -> Why {
+pub(crate) fn why(ending: Ending) -> ResetReason {
     use io::ErrorKind as Kind;
     match ending {
-        Ending::FarNotReached(Kind::ConnectionRefused) => Why::Refused,
-        Ending::FarNotReached(Kind::NetworkUnreachable) => Why::NetworkUnreachable,
-        Ending::FarNotReached(Kind::HostUnreachable) => Why::HostUnreachable,
-        Ending::FarNotReached(Kind::TimedOut) => Why::TimedOut,
-        Ending::FarNotReached(Kind::NotFound) => Why::NoSuchName,
-        Ending::FarNotReached(Kind::PermissionDenied) => Why::NotAllowed,
-        Ending::NearFailed(Kind::TimedOut) | Ending::FarFailed(Kind::TimedOut) => Why::TimedOut,
-        Ending::NearFailed(_) | Ending::FarFailed(_) => Why::Reset,
-        Ending::NoRoom => Why::NoRoom,
-        Ending::Stopped => Why::Stopped,
-        Ending::Idle => Why::Idle,
-        Ending::Finished | Ending::NoGreeting | Ending::FarNotReached(_) => Why::Other,
+        Ending::FarNotReached(Kind::ConnectionRefused) => ResetReason::Refused,
+        Ending::FarNotReached(Kind::NetworkUnreachable) => ResetReason::NetworkUnreachable,
+        Ending::FarNotReached(Kind::HostUnreachable) => ResetReason::HostUnreachable,
+        Ending::FarNotReached(Kind::TimedOut) => ResetReason::TimedOut,
+        Ending::FarNotReached(Kind::NotFound) => ResetReason::NoSuchName,
+        Ending::FarNotReached(Kind::PermissionDenied) => ResetReason::NotAllowed,
+        Ending::NearFailed(Kind::TimedOut) | Ending::FarFailed(Kind::TimedOut) => ResetReason::TimedOut,
+        Ending::NearFailed(_) | Ending::FarFailed(_) => ResetReason::Reset,
+        Ending::NoRoom => ResetReason::NoRoom,
+        Ending::Stopped => ResetReason::Stopped,
+        Ending::Idle => ResetReason::Idle,
+        Ending::Finished | Ending::NoGreeting | Ending::FarNotReached(_) => ResetReason::Other,
     }
 }
 
 /// The kind of error that the other end's reason stands for.
-fn kind(why: Why) -> io::ErrorKind {
+fn kind(why: ResetReason) -> io::ErrorKind {
     use io::ErrorKind as Kind;
     match why {
-        Why::Refused => Kind::ConnectionRefused,
-        Why::NetworkUnreachable => Kind::NetworkUnreachable,
-        Why::HostUnreachable => Kind::HostUnreachable,
-        Why::TimedOut | Why::Idle => Kind::TimedOut,
-        Why::NoSuchName => Kind::NotFound,
-        Why::NotAllowed => Kind::PermissionDenied,
-        Why::NoRoom => Kind::QuotaExceeded,
-        Why::Reset | Why::Stopped => Kind::ConnectionReset,
-        Why::Other => Kind::Other,
+        ResetReason::Refused => Kind::ConnectionRefused,
+        ResetReason::NetworkUnreachable => Kind::NetworkUnreachable,
+        ResetReason::HostUnreachable => Kind::HostUnreachable,
+        ResetReason::TimedOut | ResetReason::Idle => Kind::TimedOut,
+        ResetReason::NoSuchName => Kind::NotFound,
+        ResetReason::NotAllowed => Kind::PermissionDenied,
+        ResetReason::NoRoom => Kind::QuotaExceeded,
+        ResetReason::Reset | ResetReason::Stopped => Kind::ConnectionReset,
+        ResetReason::Other => Kind::Other,
     }
 }
 
@@ -171,13 +171,13 @@ impl BondedConnection {
     /// At the end that dials: begins a stream for a client.
     pub(crate) fn call(
         near: PlainLeg,
-        call: &Call,
+        call: &OpenRequest,
         [preface, heard]: [&[u8]; 2],
         id: u128,
         stream: Stream,
         now: Instant,
     ) -> Result<Self, NoMemory> {
-        let server = if let Target::Address(server) = call.to { server } else { UNKNOWN_ADDRESS };
+        let server = if let Target::Address(server) = call.target { server } else { UNKNOWN_ADDRESS };
         let mut this = Self::new(Role::Connect { reply: None }, Life::Calling, id, stream, now);
         (this.client, this.server, this.plain) = (call.client, server, Some(near));
         this.stream.write(&call.encode())?;
@@ -264,8 +264,8 @@ impl BondedConnection {
         if self.life == Life::Dialling && events.writable {
             self.life = Life::Relaying;
             plain.readable = true;
-            self.stream.write(&Answer(self.server).encode()).map_err(|NoMemory| Ending::NoRoom)?;
-            if self.preface.is_empty() && self.stream.inbound.ready() == 0 {
+            self.stream.write(&OpenReply(self.server).encode()).map_err(|NoMemory| Ending::NoRoom)?;
+            if self.preface.is_empty() && self.stream.inbound.readable_bytes() == 0 {
                 leg::acknowledge(plain.socket());
             }
         }
@@ -294,11 +294,11 @@ impl BondedConnection {
         heard.map_err(|why| {
             tracing::warn!("{why}");
             match why {
-                StreamError::Breach(_) => self.bond_failed(io::ErrorKind::InvalidData),
+                StreamError::Violation(_) => self.bond_failed(io::ErrorKind::InvalidData),
                 StreamError::NoMemory(_) => Ending::NoRoom,
             }
         })?;
-        self.known |= self.stream.inbound.waiting().0 > 0 || self.stream.outbound.acked() > 0;
+        self.known |= self.stream.inbound.next_offset() > 0 || self.stream.outbound.acked() > 0;
         if let Some(why) = self.stream.reset {
             return Err(self.bond_failed(kind(why.into())));
         }
@@ -321,9 +321,9 @@ impl BondedConnection {
     }
 
     fn hear_answer(&mut self, now: Span) -> Result<(), Ending> {
-        let answer = Answer::decode(&self.heard());
+        let answer = OpenReply::decode(&self.heard());
         let answer = answer.map_err(|_| self.bond_failed(io::ErrorKind::InvalidData))?;
-        if let Some((Answer(server), len)) = answer {
+        if let Some((OpenReply(server), len)) = answer {
             self.stream.inbound.consume(now, len as u64);
             (self.server, self.life) = (server, Life::Relaying);
             if let Role::Connect { reply: Some(reply) } = self.role {
@@ -334,8 +334,10 @@ impl BondedConnection {
     }
 
     fn hear_call(&mut self, now: Span) -> Result<Option<Target>, Ending> {
-        let call = Call::decode(&self.heard());
-        let Some((Call { client, to }, len)) = call.map_err(|_| self.bond_failed(io::ErrorKind::InvalidData))? else { return Ok(None) };
+        let call = OpenRequest::decode(&self.heard());
+        let Some((OpenRequest { client, target: to }, len)) = call.map_err(|_| self.bond_failed(io::ErrorKind::InvalidData))? else {
+            return Ok(None);
+        };
         self.stream.inbound.consume(now, len as u64);
         (self.client, self.life) = (client, Life::Dialling);
         Ok(Some(to))
@@ -395,7 +397,7 @@ impl BondedConnection {
         let Some(plain) = self.plain.as_mut().filter(|_| life == Life::Relaying) else { return Ok(false) };
         let mut given = 0;
         while plain.writable {
-            if self.preface.is_empty() && self.stream.inbound.ready() == 0 {
+            if self.preface.is_empty() && self.stream.inbound.readable_bytes() == 0 {
                 break;
             }
             if given >= TURN_BYTES {
@@ -430,13 +432,13 @@ impl BondedConnection {
     /// Passes the stream's end on to the plain leg, and sends *done* once all was acknowledged.
     fn pass_end(&mut self) -> Result<(), Ending> {
         self.tick = None;
-        if !self.stream.inbound.is_read() || !self.preface.is_empty() || self.life != Life::Relaying {
+        if !self.stream.inbound.is_fully_read() || !self.preface.is_empty() || self.life != Life::Relaying {
             return Ok(());
         }
         let Some(plain) = &self.plain else { return Ok(()) };
         if !self.passed {
             let has_ended = self.ended || plain.has_hung_up().map_err(|why| self.failed(&why))?;
-            let waits = has_ended && !self.stream.outbound.is_done();
+            let waits = has_ended && !self.stream.outbound.is_delivered();
             if !waits {
                 plain.shut_down().map_err(|why| self.failed(&why))?;
                 self.passed = true;
@@ -448,7 +450,7 @@ impl BondedConnection {
             let unacknowledged = plain.unacknowledged().map_err(|why| self.failed(&why))?;
             self.delivered = unacknowledged == 0;
             if self.delivered {
-                self.stream.inbound.deliver();
+                self.stream.inbound.mark_delivered();
             } else {
                 self.look_again(unacknowledged);
             }
@@ -458,7 +460,7 @@ impl BondedConnection {
 
     /// Whether all is done. A last FIN that is not acknowledged yet is left to the kernel.
     fn is_over(&mut self) -> Result<bool, Ending> {
-        if !(self.passed && self.delivered && self.ended && self.stream.outbound.is_done()) {
+        if !(self.passed && self.delivered && self.ended && self.stream.outbound.is_delivered()) {
             return Ok(false);
         }
         let Some(plain) = &self.plain else { return Ok(true) };
@@ -491,7 +493,7 @@ impl BondedConnection {
         if let (Role::Connect { reply: Some(reply) }, Life::Calling, Some(plain)) = (self.role, self.life, &self.plain) {
             (reply.refuse)(plain.socket(), ending);
         }
-        let last = if ending == Ending::Finished { Frame::Done } else { Frame::Reset(why(ending) as u8) };
+        let last = if ending == Ending::Finished { Frame::Delivered } else { Frame::Reset(why(ending) as u8) };
         self.stream.part(Some(&last))
     }
 

@@ -5,7 +5,10 @@ use crate::{
     channel::Channel,
     zero_copy::{self, Incoming, PieceSource, PipeChunk},
 };
-use bond::{BadFrame, Breach, Buffer, ConnId, Frame, Header, Inbound, Look, NoMemory, Piece, Reader, Room, Step, StreamError};
+use bond::{
+    BadFrame, Decoded, Frame, FrameHeader, FrameReader, Inbound, NoMemory, PathId, PathSample, Piece, Placement, ProtocolViolation,
+    StreamBuffer, StreamError,
+};
 use intercept::sys::{self, TcpInfo};
 use rustix::io::Errno;
 use std::{
@@ -32,7 +35,7 @@ const PARTS: usize = 24;
 /// or in a chunk. Where a piece is in several places, the others follow without a header.
 #[derive(Debug)]
 struct Said {
-    header: Option<Header>,
+    header: Option<FrameHeader>,
     offset: u64,
     len: usize,
     chunk: Option<PipeChunk>,
@@ -56,7 +59,7 @@ pub(crate) enum Lost {
     #[error(transparent)]
     BadFrame(#[from] BadFrame),
     #[error(transparent)]
-    Breach(#[from] Breach),
+    Violation(#[from] ProtocolViolation),
     /// The stream, not the connection, cannot go on.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
@@ -65,7 +68,7 @@ pub(crate) enum Lost {
 impl From<StreamError> for Lost {
     fn from(why: StreamError) -> Lost {
         match why {
-            StreamError::Breach(why) => why.into(),
+            StreamError::Violation(why) => why.into(),
             StreamError::NoMemory(why) => why.into(),
         }
     }
@@ -94,7 +97,7 @@ pub(crate) struct Member {
     pub(crate) readable: bool,
     /// The other end has closed it: what there is to read is all there will be.
     pub(crate) hung_up: bool,
-    reader: Reader,
+    reader: FrameReader,
     /// Its pieces take the zero-copy path, wholly or in part.
     brings_chunks: bool,
     out: VecDeque<Said>,
@@ -122,7 +125,7 @@ impl Member {
             window,
             readable: true,
             hung_up: false,
-            reader: Reader::default(),
+            reader: FrameReader::default(),
             brings_chunks: false,
             out: VecDeque::new(),
             gone: 0,
@@ -135,7 +138,7 @@ impl Member {
     }
 
     /// Its state, for the scheduler.
-    pub(crate) fn look(&mut self) -> Look {
+    pub(crate) fn look(&mut self) -> PathSample {
         self.info = sys::tcp_info(&self.channel).unwrap_or_default();
         let info = &self.info;
         let us = |us: u32| Span(u64::from(us) * 1000);
@@ -146,7 +149,7 @@ impl Member {
         let rtt = if delivered < JUDGED { info.rtt_us.min(info.min_rtt_us) } else { info.rtt_us };
         // The retransmission timeout without its exponential backoff.
         let rto = us(info.rto_us >> info.backoff.min(16)).max(us(info.rtt_us));
-        Look { delivered, unsent: unsent + self.waiting(), window, srtt: us(rtt), rto, mends: info.ca_state >= RECOVERY }
+        PathSample { delivered, unsent: unsent + self.waiting(), window, srtt: us(rtt), rto, in_recovery: info.ca_state >= RECOVERY }
     }
 
     /// Bytes that wait in this process.
@@ -183,14 +186,14 @@ impl Member {
         self.push_source(None, offset, source);
     }
 
-    fn push_source(&mut self, header: Option<Header>, offset: u64, source: PieceSource) {
+    fn push_source(&mut self, header: Option<FrameHeader>, offset: u64, source: PieceSource) {
         match source {
             PieceSource::Buffer(len) => self.push(header, offset, len as usize, None),
             PieceSource::Chunk(chunk) => self.push(header, offset, chunk.len(), Some(chunk)),
         }
     }
 
-    fn push(&mut self, header: Option<Header>, offset: u64, len: usize, chunk: Option<PipeChunk>) {
+    fn push(&mut self, header: Option<FrameHeader>, offset: u64, len: usize, chunk: Option<PipeChunk>) {
         let said = Said { header, offset, len, chunk };
         self.own += said.header().len() + len;
         self.out.push_back(said);
@@ -201,7 +204,7 @@ impl Member {
     }
 
     /// Sends what the socket takes, the bytes of pieces out of `buffer`; false: more is queued.
-    pub(crate) fn send(&mut self, buffer: &Buffer) -> Result<bool, Lost> {
+    pub(crate) fn send(&mut self, buffer: &StreamBuffer) -> Result<bool, Lost> {
         match self.channel.flush() {
             Ok(()) => {}
             Err(Errno::AGAIN) => return Ok(false),
@@ -223,7 +226,7 @@ impl Member {
     }
 
     /// Sends what is queued, up to a chunk and its header.
-    fn send_parts(&mut self, buffer: &Buffer) -> Result<usize, Errno> {
+    fn send_parts(&mut self, buffer: &StreamBuffer) -> Result<usize, Errno> {
         let mut parts = [IoSlice::new(&[]); PARTS];
         let (mut count, mut skip, mut more) = (0, self.gone, false);
         for said in &self.out {
@@ -263,7 +266,7 @@ impl Member {
 
     /// The rest of what was sent in part, bytes out of `buffer`; what was not begun is dropped.
     /// After an error nothing more may be sent: the other end would take it for that rest.
-    pub(crate) fn begun(&mut self, buffer: &Buffer) -> Result<Vec<u8>, Errno> {
+    pub(crate) fn begun(&mut self, buffer: &StreamBuffer) -> Result<Vec<u8>, Errno> {
         let (out, mut gone) = (std::mem::take(&mut self.out), std::mem::take(&mut self.gone));
         self.own = 0;
         let mut all = Vec::new();
@@ -288,7 +291,7 @@ impl Member {
     pub(crate) fn receive(
         &mut self,
         now: Span,
-        conn: ConnId,
+        conn: PathId,
         inbound: &mut Inbound,
         mut incoming: Option<&mut Incoming>,
         scratch: &mut [u8],
@@ -302,9 +305,9 @@ impl Member {
             if let (Some((offset, left)), Some(incoming)) = (self.reader.payload(), incoming.as_deref_mut())
                 && let Some(count) = incoming.take(&self.channel, offset, left, inbound)?
             {
-                self.reader.took(count as u64);
+                self.reader.consume_payload(count as u64);
                 self.received += count as u64;
-                inbound.came(now, conn, offset, count as u64)?;
+                inbound.on_payload(now, conn, offset, count as u64)?;
                 self.clamp_again()?;
                 (read, self.brings_chunks) = (read + count, true);
                 continue;
@@ -312,14 +315,14 @@ impl Member {
             let mut spill = [0; SPILL];
             // The next piece may take the zero-copy path too: then only its header may be read
             // here.
-            let (spilled, behind) = if self.brings_chunks { (Header::PIECE, Header::PIECE) } else { (SPILL, BEHIND) };
+            let (spilled, behind) = if self.brings_chunks { (FrameHeader::PIECE_LEN, FrameHeader::PIECE_LEN) } else { (SPILL, BEHIND) };
             let (mut direct, mut room) = (0, spilled);
             let received = match self.reader.payload() {
                 Some((offset, left)) => {
                     // Straight into its place, and the next header with it.
-                    let place = match inbound.room(offset, left)? {
-                        Room::Into(place) => place,
-                        Room::Skip(len) => {
+                    let place = match inbound.placement(offset, left)? {
+                        Placement::Into(place) => place,
+                        Placement::Skip(len) => {
                             let len = scratch.len().min(len as usize);
                             &mut scratch[..len]
                         }
@@ -344,9 +347,9 @@ impl Member {
             self.clamp_again()?;
             let in_place = count.min(direct);
             if let Some((offset, _)) = self.reader.payload().filter(|_| in_place > 0) {
-                self.reader.took(in_place as u64);
+                self.reader.consume_payload(in_place as u64);
                 self.received += in_place as u64;
-                inbound.came(now, conn, offset, in_place as u64)?;
+                inbound.on_payload(now, conn, offset, in_place as u64)?;
             }
             self.interpret(now, conn, &spill[..count - in_place], inbound, &mut hear)?;
             // A short read means that the socket is empty; an event tells when it is not.
@@ -367,7 +370,7 @@ impl Member {
     fn interpret(
         &mut self,
         now: Span,
-        conn: ConnId,
+        conn: PathId,
         mut bytes: &[u8],
         inbound: &mut Inbound,
         hear: &mut impl FnMut(&mut Inbound, Frame) -> Result<(), Lost>,
@@ -376,16 +379,16 @@ impl Member {
             let (used, step) = self.reader.read(bytes)?;
             bytes = &bytes[used..];
             match step {
-                Step::More => {}
-                Step::Said(Frame::Piece { offset, len }) => {
-                    inbound.begin(offset, len)?;
+                Decoded::Incomplete => {}
+                Decoded::Frame(Frame::Piece { offset, len }) => {
+                    inbound.begin_piece(offset, len)?;
                     self.brings_chunks &= len >= zero_copy::LEAST as u64;
                 }
-                Step::Said(frame) => hear(inbound, frame)?,
-                Step::Payload { offset, left } => {
+                Decoded::Frame(frame) => hear(inbound, frame)?,
+                Decoded::Payload { offset, left } => {
                     let here = bytes.len().min(left as usize);
-                    inbound.take(now, conn, offset, &bytes[..here])?;
-                    self.reader.took(here as u64);
+                    inbound.receive(now, conn, offset, &bytes[..here])?;
+                    self.reader.consume_payload(here as u64);
                     self.received += here as u64;
                     bytes = &bytes[here..];
                 }
@@ -421,7 +424,7 @@ mod tests {
         let header = Frame::Piece { offset: 0, len: LEN as u64 }.header();
         // Stops once in the chunk that the piece begins with, once in the buffer behind it.
         for enough in [1, LEN / 2 + 10_000] {
-            let (mut buffer, mut outgoing) = (Buffer::new(1 << 20), Outgoing::new(PipePool::new(8)));
+            let (mut buffer, mut outgoing) = (StreamBuffer::new(1 << 20), Outgoing::new(PipePool::new(8)));
             let (mut client, plain) = pair(1 << 20);
             client.write_all(&payload[..LEN / 2]).unwrap();
             while sys::received(&plain) < LEN / 2 {
@@ -434,12 +437,12 @@ mod tests {
             sys::force_send_buffer(&near, 8 * 1024).unwrap();
             near.set_nonblocking(true).unwrap();
             let mut member = Member::new(Channel::Clear(Socket::from(near.try_clone().unwrap())), 0, 0, None);
-            let piece = Piece { conn: ConnId(0), offset: 0, len: LEN as u64, again: false };
+            let piece = Piece { path: PathId(0), offset: 0, len: LEN as u64, is_duplicate: false };
             let (first, second) = [0, LEN as u64 / 2].map(|at| outgoing.give(at, LEN as u64 - at, 0, &mut buffer).unwrap()).into();
             assert!(matches!((&first, &second), (PieceSource::Chunk(_), PieceSource::Buffer(_))), "{first:?} {second:?}");
             member.carry(&piece, first);
             member.carry_on(LEN as u64 / 2, second);
-            member.say(&Frame::Done);
+            member.say(&Frame::Delivered);
 
             let (mut heard, mut part) = (Vec::new(), [0; 4096]);
             far.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

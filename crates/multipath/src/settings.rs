@@ -1,7 +1,7 @@
 //! A bond as it is wanted: its networks, its key, who gets what.
 
 use crate::zero_copy::PipePool;
-use bond::{Key, Scheduler};
+use bond::{PresharedKey, Scheduler};
 use intercept::{
     Destinations, Interface, Prefix,
     leg::{self, LegProfile},
@@ -54,11 +54,11 @@ pub struct BondConfig {
     /// Where the key is that both ends share.
     pub key_file: PathBuf,
     /// The key, once it was [read](BondConfig::read_key).
-    pub key: Option<Key>,
+    pub key: Option<PresharedKey>,
     /// Whether what the ends say to each other is encrypted; both must want it, or neither.
     pub tls: bool,
     /// How a stream is shared out, by this end.
-    pub settings: bond::Settings,
+    pub settings: bond::BondSettings,
     /// What is held of a stream in each direction: what was sent and not acknowledged by the other
     /// end, or came before its turn.
     pub window: Bytes,
@@ -79,7 +79,7 @@ impl Default for BondConfig {
             key_file: PathBuf::new(),
             key: None,
             tls: false,
-            settings: bond::Settings::new(Scheduler::Score),
+            settings: bond::BondSettings::new(Scheduler::Score),
             window: Bytes(8 << 20),
             connection_window: None,
             spares: 2,
@@ -170,7 +170,7 @@ impl BondConfig {
             return Err(BondError::KeyFile { path: path(), why: "everybody on this machine can read it: chmod o= it".into() });
         }
         let secret = fs::read(&self.key_file).map_err(unreadable)?;
-        let key = Key::new(secret.trim_ascii()).map_err(|why| BondError::KeyFile { path: path(), why: why.to_string() })?;
+        let key = PresharedKey::new(secret.trim_ascii()).map_err(|why| BondError::KeyFile { path: path(), why: why.to_string() })?;
         self.key = Some(key);
         Ok(())
     }

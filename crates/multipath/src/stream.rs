@@ -5,7 +5,7 @@ use crate::{
     member::{Lost, Member},
     zero_copy::{self, Incoming, Outgoing, PieceSource, PipePool},
 };
-use bond::{Buffer, ConnId, Frame, Inbound, NoMemory, Outbound, Piece, Scheduler, Seen, Settings, StreamError};
+use bond::{BondSettings, Frame, Inbound, NoMemory, Outbound, PathId, PathStats, Piece, Scheduler, StreamBuffer, StreamError};
 use rustix::{
     fd::AsFd,
     io::Errno,
@@ -24,7 +24,7 @@ pub(crate) struct Stream {
     pub(crate) inbound: Inbound,
     /// Bytes that were not acknowledged, except those in chunks; and the offset at which all bytes
     /// taken so far end.
-    buffer: Buffer,
+    buffer: StreamBuffer,
     written: u64,
     /// Chunks to send; none where TLS needs the bytes, or they go over each connection.
     outgoing: Option<Outgoing>,
@@ -71,11 +71,11 @@ pub(crate) struct Turn {
 impl Stream {
     /// A stream with these windows at this end and the other. With `pipes` it uses the zero-copy
     /// path.
-    pub(crate) fn new(settings: Settings, window: usize, theirs: u64, pipes: Option<PipePool>) -> Self {
+    pub(crate) fn new(settings: BondSettings, window: usize, theirs: u64, pipes: Option<PipePool>) -> Self {
         Stream {
             outbound: Outbound::new(settings, theirs),
             inbound: Inbound::new(window),
-            buffer: Buffer::new(window),
+            buffer: StreamBuffer::new(window),
             written: 0,
             outgoing: pipes.clone().filter(|_| settings.scheduler != Scheduler::Redundant).map(Outgoing::new),
             incoming: pipes.map(Incoming::new),
@@ -87,10 +87,10 @@ impl Stream {
     }
 
     /// Adds a connection; the frame that joins it to the stream is queued already.
-    pub(crate) fn add(&mut self, now: Span, mut member: Member, tier: u8) -> ConnId {
-        let conn = self.outbound.add(now, tier);
-        self.inbound.add(conn);
-        self.outbound.look(now, conn, member.look());
+    pub(crate) fn add(&mut self, now: Span, mut member: Member, tier: u8) -> PathId {
+        let conn = self.outbound.add_path(now, tier);
+        self.inbound.add_path(conn);
+        self.outbound.update_path(now, conn, member.look());
         if self.members.len() <= conn.0 {
             self.members.resize_with(conn.0 + 1, || None);
         }
@@ -99,12 +99,12 @@ impl Stream {
     }
 
     /// Removes a connection.
-    pub(crate) fn lose(&mut self, conn: ConnId) -> Option<Member> {
+    pub(crate) fn lose(&mut self, conn: PathId) -> Option<Member> {
         let mut member = self.members.get_mut(conn.0).and_then(Option::take)?;
         member.look();
-        let sent = self.outbound.seen(conn).map_or(0, |seen| seen.given);
-        self.outbound.lose(conn);
-        self.inbound.lose(conn);
+        let sent = self.outbound.path_stats(conn).map_or(0, |stats| stats.assigned);
+        self.outbound.remove_path(conn);
+        self.inbound.remove_path(conn);
         let place = match self.past.iter().position(|(network, _)| *network == member.network) {
             Some(place) => place,
             None => {
@@ -126,8 +126,8 @@ impl Stream {
         self.lose(conn)
     }
 
-    pub(crate) fn members(&self) -> impl Iterator<Item = (ConnId, &Member)> {
-        self.members.iter().enumerate().filter_map(|(index, member)| Some((ConnId(index), member.as_ref()?)))
+    pub(crate) fn members(&self) -> impl Iterator<Item = (PathId, &Member)> {
+        self.members.iter().enumerate().filter_map(|(index, member)| Some((PathId(index), member.as_ref()?)))
     }
 
     pub(crate) fn member(&mut self, entry: usize) -> Option<&mut Member> {
@@ -139,8 +139,8 @@ impl Stream {
         &self.past
     }
 
-    pub(crate) fn seen(&self, conn: ConnId) -> Option<Seen> {
-        self.outbound.seen(conn)
+    pub(crate) fn seen(&self, conn: PathId) -> Option<PathStats> {
+        self.outbound.path_stats(conn)
     }
 
     /// How many bytes its window has room for.
@@ -151,14 +151,14 @@ impl Stream {
     /// Whether it wants more bytes now.
     pub(crate) fn wants(&self) -> bool {
         let room = self.room();
-        room > 0 && self.outbound.wants(room)
+        room > 0 && self.outbound.wants_data(room)
     }
 
     /// Takes what the plain leg has sent, as far as there is contiguous room.
     pub(crate) fn take(&mut self, plain: impl AsFd) -> Result<Taken, Errno> {
         let room = self.room();
         // Slow streams have short pieces, which are copied: the pipes are for others.
-        if self.outbound.piece() >= zero_copy::LEAST as u64
+        if self.outbound.max_piece() >= zero_copy::LEAST as u64
             && let Some(outgoing) = &mut self.outgoing
             && let Some(count) = outgoing.take(&plain, self.written, room, &mut self.buffer)?
         {
@@ -180,11 +180,11 @@ impl Stream {
     /// how many bytes of the stream that were.
     pub(crate) fn give(&mut self, now: Span, plain: impl AsFd, preface: &mut Vec<u8>) -> Result<usize, Errno> {
         let until = self.incoming.as_ref().and_then(Incoming::first);
-        let here = until.map_or(u64::MAX, |until| until - self.inbound.first());
+        let here = until.map_or(u64::MAX, |until| until - self.inbound.read_offset());
         let given = match &mut self.incoming {
             Some(incoming) if here == 0 && preface.is_empty() => incoming.pour(plain)?,
             _ => {
-                let more = if here < self.inbound.ready() { SendFlags::MORE } else { SendFlags::empty() };
+                let more = if here < self.inbound.readable_bytes() { SendFlags::MORE } else { SendFlags::empty() };
                 let mut parts = [IoSlice::new(&[]); PARTS];
                 let said = iter::once(&**preface).chain(self.inbound.readable(here));
                 let count = parts.iter_mut().zip(said).map(|(part, said)| *part = IoSlice::new(said)).count();
@@ -221,23 +221,23 @@ impl Stream {
     pub(crate) fn hear(&mut self, now: Span, relays: bool, scratch: &mut [u8], turn: &mut Turn) -> Result<(), StreamError> {
         for index in 0..self.members.len() {
             let Some(member) = self.members[index].as_mut().filter(|member| member.readable) else { continue };
-            let (conn, outbound, reset) = (ConnId(index), &mut self.outbound, &mut self.reset);
-            let before = self.inbound.waiting().0;
+            let (conn, outbound, reset) = (PathId(index), &mut self.outbound, &mut self.reset);
+            let before = self.inbound.next_offset();
             let incoming = self.incoming.as_mut().filter(|_| relays);
             let heard = member.receive(now, conn, &mut self.inbound, incoming, scratch, |inbound, frame| {
                 match frame {
-                    Frame::End(end) => inbound.end(end)?,
-                    Frame::Ack { got, next, limit } => {
-                        outbound.receipt(now, conn, got)?;
-                        outbound.acknowledge(next, limit)?;
+                    Frame::End(end) => inbound.on_end(end)?,
+                    Frame::Ack { path_received, acked, limit } => {
+                        outbound.on_receipt(now, conn, path_received)?;
+                        outbound.on_acked(acked, limit)?;
                     }
-                    Frame::Done => outbound.delivered()?,
+                    Frame::Delivered => outbound.on_delivered()?,
                     Frame::Reset(why) => *reset = Some(why),
                     Frame::Piece { .. } | Frame::Join { .. } => return Err(Lost::Failed(Errno::PROTO)),
                 }
                 Ok(())
             });
-            let (next, waiting) = self.inbound.waiting();
+            let (next, waiting) = (self.inbound.next_offset(), self.inbound.out_of_order_bytes());
             if let Some(since) = self.waits_since.filter(|_| next > before) {
                 // Data of others waited for this connection.
                 member.waited += now - since;
@@ -246,7 +246,7 @@ impl Stream {
             self.waits_since = if waiting > 0 { self.waits_since.or(Some(now)) } else { None };
             match heard {
                 Ok(done) => turn.again |= !done,
-                Err(Lost::Breach(why)) => return Err(why.into()),
+                Err(Lost::Violation(why)) => return Err(why.into()),
                 Err(Lost::NoMemory(why)) => return Err(why.into()),
                 Err(why) => turn.lost.extend(self.lose(conn).map(|member| (member, why))),
             }
@@ -259,24 +259,24 @@ impl Stream {
     /// Shares out what there is to send, and sends frames and pieces. An error means that the
     /// stream must end.
     pub(crate) fn say(&mut self, now: Span, turn: &mut Turn) -> Result<(), Errno> {
-        if self.outbound.waits() {
+        if self.outbound.awaits_acks() {
             for (index, member) in self.members.iter_mut().enumerate() {
                 if let Some(member) = member {
-                    self.outbound.look(now, ConnId(index), member.look());
+                    self.outbound.update_path(now, PathId(index), member.look());
                 }
             }
-            self.outbound.check(now);
-            while let Some(piece) = self.outbound.give(now) {
+            self.outbound.handle_timeout(now);
+            while let Some(piece) = self.outbound.next_piece(now) {
                 self.carry(&piece)?;
             }
         }
         for index in 0..self.members.len() {
             let Some(member) = &mut self.members[index] else { continue };
-            let conn = ConnId(index);
-            if let Some(end) = self.outbound.end_to_tell(conn) {
+            let conn = PathId(index);
+            if let Some(end) = self.outbound.end_to_announce(conn) {
                 member.say(&Frame::End(end));
             }
-            if let Some(frame) = self.inbound.say(now, conn) {
+            if let Some(frame) = self.inbound.next_frame(now, conn) {
                 member.say(&frame);
             }
             if !member.has_something_to_say() {
@@ -286,11 +286,11 @@ impl Stream {
                 turn.lost.extend(self.lose(conn).map(|member| (member, why)));
             }
         }
-        if self.outbound.left() > 0 {
+        if self.outbound.unassigned() > 0 {
             for (index, member) in self.members.iter_mut().enumerate() {
                 let Some(member) = member else { continue };
-                let (conn, queue) = (ConnId(index), self.outbound.queue(ConnId(index)));
-                if self.outbound.seen(conn).is_some_and(|seen| seen.look.unsent >= queue) {
+                let (conn, queue) = (PathId(index), self.outbound.queue_limit(PathId(index)));
+                if self.outbound.path_stats(conn).is_some_and(|stats| stats.sample.unsent >= queue) {
                     member.wake_below(queue);
                     turn.rearm.push(member.entry);
                 }
@@ -301,12 +301,12 @@ impl Stream {
 
     /// Gives a connection a piece.
     fn carry(&mut self, piece: &Piece) -> Result<(), Errno> {
-        let Some(member) = self.members.get_mut(piece.conn.0).and_then(Option::as_mut) else { return Ok(()) };
+        let Some(member) = self.members.get_mut(piece.path.0).and_then(Option::as_mut) else { return Ok(()) };
         let (Some(outgoing), acked) = (&mut self.outgoing, self.outbound.acked()) else {
             member.carry(piece, PieceSource::Buffer(piece.len));
             return Ok(());
         };
-        if piece.again {
+        if piece.is_duplicate {
             outgoing.copy(piece.offset, piece.len, acked, &mut self.buffer)?;
             member.carry(piece, PieceSource::Buffer(piece.len));
             return Ok(());
@@ -323,7 +323,7 @@ impl Stream {
 
     /// When something is due if no event comes first.
     pub(crate) fn wakes(&self, now: Span) -> Option<Span> {
-        [self.outbound.next_check(now), self.inbound.next_say()].into_iter().flatten().min()
+        [self.outbound.next_timeout(now), self.inbound.next_timeout()].into_iter().flatten().min()
     }
 
     /// Ends it: returns each connection and the bytes it still has to carry, `last` after what was
@@ -331,7 +331,7 @@ impl Stream {
     pub(crate) fn part(&mut self, last: Option<&Frame>) -> Vec<(Member, Vec<u8>)> {
         let mut parted = Vec::new();
         for index in 0..self.members.len() {
-            let Some(mut member) = self.lose(ConnId(index)) else { continue };
+            let Some(mut member) = self.lose(PathId(index)) else { continue };
             let bytes = member.begun(&self.buffer).map(|mut bytes| {
                 last.iter().for_each(|frame| bytes.extend_from_slice(&frame.header()));
                 bytes
@@ -354,8 +354,8 @@ impl Stream {
     /// Frees memory that has no bytes in it, for an idle stream.
     pub(crate) fn forget(&mut self) {
         if self.unacknowledged() == 0 {
-            self.buffer.forget();
+            self.buffer.release_memory();
         }
-        self.inbound.forget();
+        self.inbound.release_memory();
     }
 }

@@ -6,7 +6,7 @@
 //! A [`PipeChunk`] is a pipe with bytes in it. All chunks of an event loop share its [`PipePool`];
 //! when that has no pipe left, bytes are copied.
 
-use bond::{Buffer, Inbound, NoMemory};
+use bond::{Inbound, NoMemory, StreamBuffer};
 use intercept::sys;
 use relay::{Filled, Pipe};
 use rustix::{
@@ -231,7 +231,7 @@ impl Outgoing {
 
     /// Takes what a socket has, `most` bytes at the most, as the stream's from `offset` on, and
     /// tells how much; none: it had better be copied.
-    pub(crate) fn take(&mut self, source: impl AsFd, offset: u64, most: u64, buffer: &mut Buffer) -> Result<Option<usize>, Errno> {
+    pub(crate) fn take(&mut self, source: impl AsFd, offset: u64, most: u64, buffer: &mut StreamBuffer) -> Result<Option<usize>, Errno> {
         if self.fresh.len() >= MOST_FRESH || !has_much(&source, most) {
             return Ok(None);
         }
@@ -251,7 +251,7 @@ impl Outgoing {
 
     /// Where the bytes from `offset` on are, none of which was given out yet: as many of `len` as
     /// are in one place.
-    pub(crate) fn give(&mut self, offset: u64, len: u64, acked: u64, buffer: &mut Buffer) -> Result<PieceSource, Errno> {
+    pub(crate) fn give(&mut self, offset: u64, len: u64, acked: u64, buffer: &mut StreamBuffer) -> Result<PieceSource, Errno> {
         let Some(first) = self.fresh.front_mut() else { return Ok(PieceSource::Buffer(len)) };
         if first.start > offset {
             return Ok(PieceSource::Buffer(len.min(first.start - offset)));
@@ -272,7 +272,7 @@ impl Outgoing {
 
     /// Sees to it that these bytes, as far as the other end has not acknowledged them, are in the
     /// buffer. After an error some of them are lost, and the stream must end.
-    pub(crate) fn copy(&mut self, offset: u64, len: u64, acked: u64, buffer: &mut Buffer) -> Result<(), Errno> {
+    pub(crate) fn copy(&mut self, offset: u64, len: u64, acked: u64, buffer: &mut StreamBuffer) -> Result<(), Errno> {
         let is_of_it = |placed: &Placed| placed.start < offset + len && offset < placed.end();
         while let Some(index) = self.kept.iter().position(is_of_it) {
             let Some(Placed { start, chunk }) = self.kept.remove(index) else { break };
@@ -284,7 +284,7 @@ impl Outgoing {
     }
 
     /// The same of all of them, whether they were given out or not.
-    pub(crate) fn copy_all(&mut self, acked: u64, buffer: &mut Buffer) -> Result<(), Errno> {
+    pub(crate) fn copy_all(&mut self, acked: u64, buffer: &mut StreamBuffer) -> Result<(), Errno> {
         self.copy(acked, u64::MAX - acked, acked, buffer)?;
         self.fresh.clear();
         Ok(())
@@ -314,7 +314,7 @@ impl Incoming {
     /// Takes what a socket has of a piece from `offset` on, of which `left` bytes are to come, and
     /// tells how much; none: it had better be copied.
     pub(crate) fn take(&mut self, source: impl AsFd, offset: u64, left: u64, inbound: &mut Inbound) -> Result<Option<usize>, Errno> {
-        let most = inbound.wanted(offset, left);
+        let most = inbound.new_prefix(offset, left);
         if self.chunks.len() >= MOST_INCOMING || !has_much(&source, most) {
             return Ok(None);
         }
@@ -393,7 +393,7 @@ mod tests {
     }
 
     /// What a source has.
-    fn look(source: PieceSource, at: u64, buffer: &Buffer) -> Vec<u8> {
+    fn look(source: PieceSource, at: u64, buffer: &StreamBuffer) -> Vec<u8> {
         match source {
             PieceSource::Buffer(len) => buffer.get(at, len).collect::<Vec<_>>().concat(),
             PieceSource::Chunk(mut chunk) => {
@@ -412,7 +412,7 @@ mod tests {
     #[test]
     fn what_is_little_or_has_no_pipe_is_copied() {
         let (mut one, other) = pair();
-        let mut buffer = Buffer::new(WINDOW);
+        let mut buffer = StreamBuffer::new(WINDOW);
         let mut outgoing = Outgoing::new(PipePool::new(4));
         send(&mut one, &other, &bytes(0, LEAST - 1));
         assert_eq!(outgoing.take(&other, 0, 1 << 20, &mut buffer), Ok(None));
@@ -503,7 +503,7 @@ mod tests {
         #[test]
         fn what_is_given_is_what_came(pipes in 1usize..12, steps in prop::collection::vec(step(), 1..40)) {
             let (mut one, mut other) = pair();
-            let (mut outgoing, mut buffer) = (Outgoing::new(PipePool::new(pipes)), Buffer::new(WINDOW));
+            let (mut outgoing, mut buffer) = (Outgoing::new(PipePool::new(pipes)), StreamBuffer::new(WINDOW));
             let (mut acked, mut given, mut written) = (0u64, 0u64, 0u64);
             for step in steps {
                 match step {

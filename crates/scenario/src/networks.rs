@@ -90,7 +90,7 @@ impl Bond {
 
     /// The settings of our own bond; absent where none takes part: with the fluid ideal, a single
     /// network, or the kernel's Multipath TCP.
-    pub fn settings(&self) -> Option<bond::Settings> {
+    pub fn settings(&self) -> Option<bond::BondSettings> {
         let scheduler = match self.scheduler {
             Scheduler::Score => bond::Scheduler::Score,
             Scheduler::RoundRobin => bond::Scheduler::RoundRobin,
@@ -98,12 +98,12 @@ impl Bond {
             Scheduler::Tiers => bond::Scheduler::Tiers,
             Scheduler::Fluid | Scheduler::Single | Scheduler::Mptcp => return None,
         };
-        Some(bond::Settings {
+        Some(bond::BondSettings {
             smoothing: bond::Smoothing { alpha: self.alpha, rtts: self.tau },
             piece: self.piece,
             queue: self.queue.unwrap_or(self.piece),
             foresight: self.foresight,
-            ..bond::Settings::new(scheduler)
+            ..bond::BondSettings::new(scheduler)
         })
     }
 }

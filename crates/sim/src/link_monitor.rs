@@ -2,14 +2,14 @@
 //! send into. It is updated at the same events and with the same values as by the kernel's egress
 //! monitor (crates/kernel/bpf/monitor.bpf.c).
 
-use control::Link;
+use control::LinkRecord;
 use units::Rate;
 
 /// The shared record of a link, and the private state of its monitor.
 #[derive(Debug)]
 pub(crate) struct MonitoredLink {
     /// What controllers read and share.
-    pub(crate) link: Link,
+    pub(crate) link: LinkRecord,
     /// Minimum of the backlog in the current interval, and in the one before, bytes.
     min_backlog: u64,
     previous_min_backlog: u64,
@@ -27,7 +27,7 @@ impl MonitoredLink {
     /// The monitor of a link with a configured capacity. `has_shaper` tells that a shaper of the
     /// same host enforces the capacity.
     pub(crate) fn new(capacity: Rate, has_shaper: bool) -> Self {
-        let link = Link { capacity: bytes_per_s(capacity), local: has_shaper.into(), ..Link::default() };
+        let link = LinkRecord { capacity: bytes_per_s(capacity), local: has_shaper.into(), ..LinkRecord::default() };
         MonitoredLink { link, min_backlog: 0, previous_min_backlog: 0, interval_start_us: 0, virtual_queue: 0, drained_us: 0, offered: 0 }
     }
 
@@ -76,7 +76,7 @@ impl MonitoredLink {
         self.min_backlog = self.min_backlog.min(backlog);
         self.link.queue = self.min_backlog.min(self.previous_min_backlog);
         self.link.backlog = backlog;
-        self.link.seen_us = now_us;
+        self.link.measured_us = now_us;
     }
 }
 

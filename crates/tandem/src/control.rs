@@ -3,7 +3,7 @@
 use crate::{Failure, output};
 use clap::{Args, Subcommand};
 use control::Controller;
-use kernel::{Error, Loaded, User};
+use kernel::{ControllerStatus, ControllerUser, Error};
 use report::{Alignment, TextColumn, TextStyle, TextTable};
 use serde::Serialize;
 
@@ -119,7 +119,7 @@ fn load(names: &[String], settings: &[Setting]) -> Result<(), Failure> {
 fn unload(names: &[String]) -> Result<(), Failure> {
     for name in names {
         let bare = name.trim_start_matches("td_");
-        let users = kernel::users(&format!("td_{bare}"));
+        let users = kernel::controller_users(&format!("td_{bare}"));
         kernel::unload(bare).map_err(failed)?;
         outln!("td_{bare} is out of this kernel");
         for user in &users {
@@ -129,7 +129,7 @@ fn unload(names: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn who(user: &User) -> String {
+fn who(user: &ControllerUser) -> String {
     let connections = match user.connections {
         1 => "a connection".to_owned(),
         many => format!("{many} connections"),
@@ -145,9 +145,9 @@ fn rows() -> Result<Vec<Row>, Error> {
     Ok(Controller::all().map(|controller| row(controller, loaded.iter().find(|it| it.controller.name() == controller.name()))).collect())
 }
 
-fn row(controller: Controller, loaded: Option<&Loaded>) -> Row {
+fn row(controller: Controller, loaded: Option<&ControllerStatus>) -> Row {
     let name = format!("td_{}", controller.name());
-    let users = kernel::users(&name);
+    let users = kernel::controller_users(&name);
     let value = |at: usize, default: u32| loaded.and_then(|loaded| loaded.tunables.get(at)).copied().unwrap_or(default);
     let tuned = |(at, tunable): (usize, control::Tunable)| Tuned {
         name: tunable.name,
@@ -156,7 +156,7 @@ fn row(controller: Controller, loaded: Option<&Loaded>) -> Row {
         what: tunable.text,
     };
     Row {
-        what: controller.text(),
+        what: controller.description(),
         in_kernel: match loaded {
             None => "no",
             Some(loaded) if loaded.pinned => "loaded",

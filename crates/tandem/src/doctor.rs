@@ -151,7 +151,7 @@ fn needs() -> Vec<Need> {
     // In batches, which BusyBox's cannot do.
     let builds = |host: &lab::Host| host.ip(&["link set lo up".into()]).map(|()| "works".into()).map_err(|error| error.to_string());
     add("demo, run, lab", "ip (iproute2)", false, in_host(&builds));
-    let lacking: Vec<&str> = ["cubic", "bbr"].into_iter().filter(|name| !kernel::has(name)).collect();
+    let lacking: Vec<&str> = ["cubic", "bbr"].into_iter().filter(|name| !kernel::has_congestion_control(name)).collect();
     let controllers = intercept::available_controllers().join(", ");
     add(
         "demo",

@@ -1,19 +1,28 @@
-//! Answers a scenario by the equations.
+//! The engine that answers a scenario by the equations.
 
-use crate::{Aimd, Losses, Split, State, TheoryError, parallel};
+use crate::{
+    aimd::{Aimd, LossProcess},
+    error::TheoryError,
+    estimate::Estimate,
+    parallel,
+    split::TandemModel,
+    trajectory::TandemState,
+};
 use outcome::{Dist, Engine, EngineError, FlowOutcome, Outcome, Phases, Progress, ProxyOutcome, Series};
 use scenario::{Backpressure, Loss, Scenario, SplitMode};
 use units::PKT;
 
-/// The engine that answers with the steady state of one connection without an end, split at most once, or with that of networks in parallel.
+/// Answers with the steady state of one endless connection, split at most once, or of networks in
+/// parallel.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Theory;
 
 /// Payload of a packet of 1500 bytes: IPv4, and TCP with timestamps.
 const PAYLOAD: f64 = 1448.0;
-/// How many losses the figures are from, and at how many moments the buffer is looked at.
+/// Losses of the simulated trajectory.
 const LOSSES: u64 = 400_000;
-const LOOKS: usize = 40_000;
+/// Samples of the buffer content.
+const SAMPLES: usize = 40_000;
 
 impl Engine for Theory {
     fn name(&self) -> &'static str {
@@ -24,69 +33,10 @@ impl Engine for Theory {
         if let Some(parallel) = scenario.parallel() {
             return parallel::can_answer(&parallel);
         }
-        let flows = scenario.flow_specs(scenario.seed);
-        if flows.len() != 1 {
-            return EngineError::cannot("theory", "flow", "its equations are of one connection");
-        }
-        let flow = &flows[0];
-        if flow.bytes.is_some() {
-            return EngineError::cannot("theory", "flow.bytes", "it knows the steady state, which a file never comes to");
-        }
-        if flow.window.is_some() || flow.send_buffer.is_some() || flow.offers.is_some() || flow.access_delay.0 > 0 {
-            return EngineError::cannot(
-                "theory",
-                "flow",
-                "its sender has always something to send, its receiver always room, and no delay of its own",
-            );
-        }
-        if !scenario.cross.is_empty() {
-            return EngineError::cannot("theory", "cross", "it knows of no other traffic");
-        }
-        if scenario.links.iter().any(|link| !link.changes.is_empty()) {
-            return EngineError::cannot("theory", "link.changes", "in a steady state nothing changes");
-        }
-        if let Some(key) = scenario.tcp.first_set() {
-            return EngineError::cannot(
-                "theory",
-                key,
-                "in its equations every acknowledgement lets the window grow, and all else of TCP is left out",
-            );
-        }
-        if scenario.splits.len() > 1 {
-            return EngineError::cannot("theory", "split", "its equations are of two connections in tandem");
-        }
-        if let Some(split) = scenario.splits.first() {
-            if split.mode != SplitMode::Stream {
-                return EngineError::cannot("theory", "split[1].mode", "its proxy forwards a stream");
-            }
-            if split.backpressure != Backpressure::Fluid {
-                return EngineError::cannot(
-                    "theory",
-                    "split[1].backpressure",
-                    "its sender is held back only while the buffer is full: \"fluid\"",
-                );
-            }
-        }
-        if scenario.leg_controls().iter().any(|control| *control != "reno") {
-            return EngineError::cannot("theory", "control", "its rates rise steadily and are halved by a loss: \"reno\"");
-        }
-        for leg in scenario.legs() {
-            let losses: Vec<&Loss> = scenario.links[leg.first..leg.end].iter().filter_map(|link| link.loss.as_ref()).collect();
-            match losses[..] {
-                [Loss::PerPacket(_) | Loss::PerSecond(_)] => {}
-                [Loss::Gilbert(_)] => {
-                    return EngineError::cannot("theory", "link.loss", "its losses come one by one, per packet or per second");
-                }
-                _ => {
-                    return EngineError::cannot(
-                        "theory",
-                        "link.loss",
-                        "it needs one process of losses on each leg: without any its rates would rise for ever",
-                    );
-                }
-            }
-        }
-        Ok(())
+        check_flow(scenario)?;
+        check_steady_state(scenario)?;
+        check_splits(scenario)?;
+        check_legs(scenario)
     }
 
     fn run(&self, scenario: &Scenario, seed: u64, _: &dyn Progress) -> Result<Outcome, EngineError> {
@@ -99,14 +49,83 @@ impl Engine for Theory {
     }
 }
 
-/// A leg as the equations have it, and what its slowest link carries, packets/s.
+/// The equations describe one endless flow.
+fn check_flow(scenario: &Scenario) -> Result<(), EngineError> {
+    let flows = scenario.flow_specs(scenario.seed);
+    if flows.len() != 1 {
+        return EngineError::cannot("theory", "flow", "its equations describe a single connection");
+    }
+    let flow = &flows[0];
+    if flow.bytes.is_some() {
+        return EngineError::cannot("theory", "flow.bytes", "it computes the steady state, which a file transfer does not reach");
+    }
+    if flow.window.is_some() || flow.send_buffer.is_some() || flow.offers.is_some() || flow.access_delay.0 > 0 {
+        return EngineError::cannot("theory", "flow", "its sender always has data, its receiver always has room, and neither adds delay");
+    }
+    Ok(())
+}
+
+/// The equations describe a steady state without other traffic.
+fn check_steady_state(scenario: &Scenario) -> Result<(), EngineError> {
+    if !scenario.cross.is_empty() {
+        return EngineError::cannot("theory", "cross", "its equations have no cross traffic");
+    }
+    if scenario.links.iter().any(|link| !link.changes.is_empty()) {
+        return EngineError::cannot("theory", "link.changes", "a steady state has no changing links");
+    }
+    if let Some(key) = scenario.tcp.first_set() {
+        return EngineError::cannot("theory", key, "its equations have no TCP settings: the window grows with every acknowledgement");
+    }
+    Ok(())
+}
+
+/// The equations describe at most one split, with fluid backpressure.
+fn check_splits(scenario: &Scenario) -> Result<(), EngineError> {
+    if scenario.splits.len() > 1 {
+        return EngineError::cannot("theory", "split", "its equations describe at most two connections in tandem");
+    }
+    let Some(split) = scenario.splits.first() else { return Ok(()) };
+    if split.mode != SplitMode::Stream {
+        return EngineError::cannot("theory", "split[1].mode", "its proxy forwards a stream: \"stream\"");
+    }
+    if split.backpressure != Backpressure::Fluid {
+        return EngineError::cannot("theory", "split[1].backpressure", "its sender is held back only while the buffer is full: \"fluid\"");
+    }
+    Ok(())
+}
+
+/// The equations need Reno and one loss process on each leg.
+fn check_legs(scenario: &Scenario) -> Result<(), EngineError> {
+    if scenario.leg_controls().iter().any(|control| *control != "reno") {
+        return EngineError::cannot("theory", "control", "its rates rise linearly and are halved by a loss: \"reno\"");
+    }
+    for leg in scenario.legs() {
+        let losses: Vec<&Loss> = scenario.links[leg.first..leg.end].iter().filter_map(|link| link.loss.as_ref()).collect();
+        match losses[..] {
+            [Loss::PerPacket(_) | Loss::PerSecond(_)] => {}
+            [Loss::Gilbert(_)] => {
+                return EngineError::cannot("theory", "link.loss", "its losses are independent: per_packet or per_second");
+            }
+            _ => {
+                return EngineError::cannot(
+                    "theory",
+                    "link.loss",
+                    "it needs exactly one loss process on each leg: without losses its rates would rise for ever",
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A leg in the equations, and the rate of its bottleneck, packets/s.
 fn leg(scenario: &Scenario, leg: scenario::Leg) -> Result<(Aimd, f64), TheoryError> {
     let losses = scenario.links[leg.first..leg.end].iter().find_map(|link| match link.loss {
-        Some(Loss::PerPacket(rate)) => Some(Losses::PerPacket(rate)),
-        Some(Loss::PerSecond(rate)) => Some(Losses::PerSecond(rate)),
+        Some(Loss::PerPacket(rate)) => Some(LossProcess::PerPacket(rate)),
+        Some(Loss::PerSecond(rate)) => Some(LossProcess::PerSecond(rate)),
         _ => None,
     });
-    let losses = losses.expect("it was asked for");
+    let losses = losses.expect("can_answer requires a loss process");
     let capacity = scenario.bottleneck_rate(leg).bits_per_s() as f64 / 8.0 / PKT.0 as f64;
     Ok((Aimd::new(scenario.base_rtt(leg).secs(), losses)?, capacity))
 }
@@ -115,8 +134,8 @@ fn answer(scenario: &Scenario, seed: u64) -> Result<Outcome, TheoryError> {
     let legs: Vec<(Aimd, f64)> = scenario.legs().into_iter().map(|of| leg(scenario, of)).collect::<Result<_, _>>()?;
     let (first, first_cap) = legs[0];
     let mut split = match legs.get(1) {
-        Some(&(second, second_cap)) => Split::new(first, second).with_capacities(first_cap, second_cap)?,
-        None => Split::alone(first, first_cap)?,
+        Some(&(second, second_cap)) => TandemModel::new(first, second).with_capacities(first_cap, second_cap)?,
+        None => TandemModel::alone(first, first_cap)?,
     };
     if let Some(buffer) = scenario.splits.first().and_then(|_| scenario.buffer_limit(0)) {
         split = split.with_buffer(buffer.0 as f64 / PKT.0 as f64)?;
@@ -149,41 +168,42 @@ fn answer(scenario: &Scenario, seed: u64) -> Result<Outcome, TheoryError> {
     })
 }
 
-/// What the proxy holds, by looks at random times, and how long bytes take by (19.16).
-fn proxy(split: &Split, seed: u64, found: &crate::Estimate) -> ProxyOutcome {
+/// The buffer content of the proxy, by samples at random times, and the delay by Baccelli (19.16).
+fn proxy(split: &TandemModel, seed: u64, found: &Estimate) -> ProxyOutcome {
     let [first, second] = split.legs;
     let mean_gap = 3.0 * first.rtt_s().max(second.rtt_s()) + 1.0;
-    let start = State { x: first.mean(), y: second.mean(), q: 0.0 };
-    let held: Vec<f64> = split.path(start, seed).looks(mean_gap, seed).skip(LOOKS / 20).take(LOOKS).map(|state| state.q).collect();
-    let way = (first.rtt_s() + second.rtt_s()) / 2.0;
+    let start = TandemState { x: first.mean(), y: second.mean(), q: 0.0 };
+    let held: Vec<f64> =
+        split.trajectory(start, seed).samples(mean_gap, seed).skip(SAMPLES / 20).take(SAMPLES).map(|state| state.q).collect();
+    let propagation = (first.rtt_s() + second.rtt_s()) / 2.0;
     let [free, starvation, backpressure] = found.phases.map(|phase| phase.mean);
     ProxyOutcome {
         buffer_bytes: Dist::of(&mut held.iter().map(|packets| packets * PAYLOAD).collect::<Vec<_>>()),
-        delay_s: Dist::of(&mut held.iter().map(|packets| way + packets / found.rate.mean).collect::<Vec<_>>()),
+        delay_s: Dist::of(&mut held.iter().map(|packets| propagation + packets / found.rate.mean).collect::<Vec<_>>()),
         phases: Phases { free, starvation, backpressure },
         shaper: None,
         receive_overruns: None,
     }
 }
 
-/// A path of so many seconds as it is seen from time to time: the windows, and what the proxy holds. It comes after as much that is not shown, so
-/// that it is not of where it began.
-fn series(split: &Split, legs: usize, seed: u64, seconds: f64) -> Vec<Series> {
+/// Time series of the windows and the buffer content over `seconds`, after a warm-up of the same
+/// length.
+fn series(split: &TandemModel, legs: usize, seed: u64, seconds: f64) -> Vec<Series> {
     const POINTS: usize = 3000;
     let [first, second] = split.legs;
-    let mut path = split.path(State { x: first.mean(), y: second.mean(), q: 0.0 }, seed);
-    let (mut segment, mut gone) = (path.step(), 0.0);
-    let states: Vec<(f64, State)> = (0..if seconds > 0.0 { POINTS } else { 0 })
+    let mut trajectory = split.trajectory(TandemState { x: first.mean(), y: second.mean(), q: 0.0 }, seed);
+    let (mut segment, mut elapsed) = (trajectory.step(), 0.0);
+    let states: Vec<(f64, TandemState)> = (0..if seconds > 0.0 { POINTS } else { 0 })
         .map(|point| {
             let shown = seconds * point as f64 / POINTS as f64;
-            while gone + segment.span <= shown + seconds {
-                gone += segment.span;
-                segment = path.step();
+            while elapsed + segment.span <= shown + seconds {
+                elapsed += segment.span;
+                segment = trajectory.step();
             }
-            (shown, segment.at(shown + seconds - gone))
+            (shown, segment.at(shown + seconds - elapsed))
         })
         .collect();
-    let one = |what: &str, whose: &str, unit: &str, of: &dyn Fn(&State) -> f64| {
+    let one = |what: &str, whose: &str, unit: &str, of: &dyn Fn(&TandemState) -> f64| {
         let (t, v) = states.iter().map(|(t, state)| (*t, of(state))).unzip();
         Series { what: what.into(), whose: whose.into(), unit: unit.into(), t, v }
     };
@@ -219,9 +239,9 @@ mod tests {
     #[test]
     fn a_split_connection_is_answered() {
         let outcome = Theory.run(&scenario(&format!("{TANDEM}{SPLIT}")), 1, &()).unwrap();
-        // Alone the first leg goes at 2/(0.04² · 0.4) = 3125 packets/s.
-        let alone = 3125.0 * PAYLOAD * 8.0;
-        assert!(outcome.goodput_bps > 0.9 * alone && outcome.goodput_bps < alone, "{}", outcome.goodput_bps);
+        // The rate of the isolated first leg is 2/(0.04² · 0.4) = 3125 packets/s.
+        let isolated = 3125.0 * PAYLOAD * 8.0;
+        assert!(outcome.goodput_bps > 0.9 * isolated && outcome.goodput_bps < isolated, "{}", outcome.goodput_bps);
         let proxy = outcome.proxy.unwrap();
         assert!((proxy.phases.free + proxy.phases.starvation + proxy.phases.backpressure - 1.0).abs() < 1e-9);
         assert!(proxy.buffer_bytes.max <= 100.0 * PAYLOAD && proxy.delay_s.p50 >= 0.03);
@@ -231,18 +251,18 @@ mod tests {
     }
 
     #[test]
-    fn one_connection_goes_at_its_closed_mean_where_its_link_is_wide() {
+    fn one_connection_has_its_closed_form_rate_on_a_fast_link() {
         let text = "name = \"x\"\nduration = \"60s\"\n[control]\nsender = \"reno\"\n[[link]]\nrate = \"1Gbit\"\ndelay = \"50ms\"\n\
             loss = { per_packet = 0.001 }\n[[flow]]\n";
         let outcome = Theory.run(&scenario(text), 1, &()).unwrap();
-        let mean = Aimd::new(0.1, Losses::PerPacket(0.001)).unwrap().mean() * PAYLOAD * 8.0;
+        let mean = Aimd::new(0.1, LossProcess::PerPacket(0.001)).unwrap().mean() * PAYLOAD * 8.0;
         assert!((outcome.goodput_bps / mean - 1.0).abs() < 0.01, "{} of {mean}", outcome.goodput_bps);
         let narrow = Theory.run(&scenario(&text.replace("1Gbit", "2Mbit")), 1, &()).unwrap();
         assert!(narrow.utilization <= 1.0 && narrow.goodput_bps < 2e6, "{}", narrow.goodput_bps);
     }
 
     #[test]
-    fn what_it_cannot_answer_it_names() {
+    fn it_names_what_it_cannot_answer() {
         assert_eq!(refused(&format!("{TANDEM}[[split]]\nafter = 1\nbuffer = \"20pkt\"\n[[flow]]\n")), "split[1].backpressure");
         assert_eq!(refused(&format!("{TANDEM}{SPLIT}bytes = \"1MB\"\n")), "flow.bytes");
         assert_eq!(refused(&format!("{TANDEM}{SPLIT}count = 2\n")), "flow");
@@ -251,9 +271,9 @@ mod tests {
         let endless = SPLIT.replace("100pkt", "unlimited");
         let fast_first = format!("{TANDEM}{endless}").replace("20ms", "5ms");
         let error = Theory.run(&scenario(&fast_first), 1, &()).unwrap_err().to_string();
-        // 4 by the losses alone; its link keeps the first leg from most of that.
+        // 4 by the losses alone; the first leg's capacity reduces it.
         assert!(error.contains("rho = 1."), "{error}");
-        // By its losses alone the second leg would be the faster; its link is not.
+        // By the losses alone the second leg is faster; by its capacity it is not.
         let narrow = format!("{TANDEM}{endless}").replacen("100Mbit\"\ndelay = \"10ms", "20Mbit\"\ndelay = \"10ms", 1);
         let error = Theory.run(&scenario(&narrow), 1, &()).unwrap_err().to_string();
         assert!(error.contains("rho = 1.") || error.contains("rho = 2"), "{error}");

@@ -1,40 +1,50 @@
-//! What can be computed is computed: TCP in congestion avoidance as a fluid whose rate rises steadily and is halved by losses.
+//! Fluid models: TCP in congestion avoidance as a fluid whose rate rises linearly and is halved by
+//! losses.
 //!
-//! After Baccelli, Carofiglio and Foss, *Proxy caching in split TCP: dynamics, stability and tail asymptotics* (2009): one connection
-//! ([`Aimd`], §19.4.1 and §19.4.2), and two in tandem with a bounded buffer between them ([`Split`], equations (19.4) to (19.8)), which are
-//! played event by event without a time step. The start-up of a transfer, after Wei et al. ([`StartUp`]). Files split over several networks,
-//! after Hoekstra, van der Mei and Bosman ([`Can`], [`Wlan`]). Rates are packets a second, buffers packets, times seconds.
+//! - One connection ([`Aimd`]) and two in tandem with a bounded buffer between them
+//!   ([`TandemModel`]), after Baccelli, Carofiglio and Foss, *Proxy caching in split TCP: dynamics,
+//!   stability and tail asymptotics* (2009), §19.4.1, §19.4.2 and equations (19.4) to (19.8). The
+//!   tandem is simulated event by event, without a time step.
+//! - The start-up of a transfer ([`SlowStart`]), after Wei et al. (2005).
+//! - Files split over several networks ([`Can`], [`Wlan`]), after Hoekstra, van der Mei and Bosman
+//!   (2011).
+//!
+//! Rates are in packets/s, buffers in packets, times in seconds, unless a name has another unit.
 //!
 //! ```
-//! use theory::{Aimd, Losses, Split};
-//! let near = Aimd::new(0.040, Losses::PerSecond(0.4))?;
-//! let far = Aimd::new(0.020, Losses::PerSecond(0.4))?;
+//! use theory::{Aimd, LossProcess, TandemModel};
+//! let near = Aimd::new(0.040, LossProcess::PerSecond(0.4))?;
+//! let far = Aimd::new(0.020, LossProcess::PerSecond(0.4))?;
 //! assert_eq!(near.mean(), 2.0 / 0.040f64.powi(2) / 0.4);
-//! let split = Split::new(near, far).with_buffer(1000.0)?;
+//! let split = TandemModel::new(near, far).with_buffer(1000.0)?;
 //! let found = split.estimate(1, 20_000)?;
 //! assert!(found.rate.mean < near.mean());
 //! # Ok::<(), theory::TheoryError>(())
 //! ```
 
 mod aimd;
-mod buffer;
+mod buffer_sizing;
 mod can;
-mod cycle;
 mod engine;
+mod error;
 mod estimate;
 mod parallel;
-mod path;
+mod renewal_cycle;
+mod slow_start;
 mod split;
-mod startup;
 pub mod tail;
+mod trajectory;
 mod wlan;
 
-pub use aimd::{Aimd, Losses, PHI, TheoryError, phi};
-pub use buffer::Enough;
-pub use can::{Can, CanMeans, CanPlayed, CanRun, Modulation, Number, Sizes, Streams, ideal, replay};
+pub use aimd::{Aimd, LossProcess, PHI, phi};
+pub use buffer_sizing::SufficientBuffer;
+pub use can::{
+    Can, CanMeans, CanSimulation, CanSimulationResult, InelasticStreams, Modulation, SizeDistribution, ValueWithError, ideal, replay,
+};
 pub use engine::Theory;
+pub use error::TheoryError;
 pub use estimate::{Estimate, Mean};
-pub use path::{Ends, Path, Segment, State};
-pub use split::{Follows, Phase, Split};
-pub use startup::{Downstream, StartUp};
-pub use wlan::{Waits, Wlan};
+pub use slow_start::{Downstream, SlowStart};
+pub use split::{LossBasis, TandemModel};
+pub use trajectory::{SegmentEnd, TandemState, Trajectory, TrajectorySegment};
+pub use wlan::{BackoffModel, Wlan};

@@ -1,50 +1,55 @@
-//! Answers a scenario of networks in parallel by the CAN model: files are fluids, networks share their rates out evenly, and nothing takes time but
-//! the carrying of payload.
+//! Answers a scenario with networks in parallel by the CAN model: files are fluids, networks share
+//! their rates fairly, and only the transfer of payload takes time.
 //!
-//! Split as a fluid it is the chain of Remark 3 where all sizes are exponential, and played where they are not. `single` is a queue with processor
-//! sharing for each network, of which the means are known for any law of sizes; `round-robin` gives each network a fixed part of every file,
-//! and is played.
+//! `fluid` is the Markov chain of Hoekstra, Remark 3, if all sizes are exponential, and simulated
+//! otherwise. `single` is a processor-sharing queue for each network, whose means are known for any
+//! size distribution. `round-robin` gives each network a fixed part of every file, and is
+//! simulated.
 
-use crate::{Can, CanMeans, Number, Sizes, TheoryError};
+use crate::{
+    can::{Can, CanMeans, SizeDistribution, ValueWithError},
+    error::TheoryError,
+};
 use outcome::{EngineError, NetworkOutcome, Outcome, SOJOURNS};
 use scenario::{Parallel, Scenario, Scheduler, Shape};
 
-/// What the model has no answer to.
+/// Whether the model can answer.
 pub(crate) fn can_answer(parallel: &Parallel<'_>) -> Result<(), EngineError> {
     if parallel.foreground.is_none() {
-        return EngineError::cannot("theory", "flow", "its files come by chance: give a [foreground]");
+        return EngineError::cannot("theory", "flow", "its files arrive at random: give a [foreground]");
     }
     if let Some(network) = parallel.networks.iter().position(|network| network.loss.is_some()) {
         return EngineError::cannot(
             "theory",
             format!("network[{}].loss", network + 1),
-            "its networks lose nothing: give the rate that losses leave",
+            "its networks have no loss: give the rate that remains with losses",
         );
     }
     match (parallel.bond.scheduler, parallel.overload()) {
         (Scheduler::Score | Scheduler::Redundant | Scheduler::Tiers | Scheduler::Mptcp, _) => EngineError::cannot(
             "theory",
             "bond.scheduler",
-            "it knows the ideal split, fixed parts and one network: fluid, round-robin, single",
+            "it models the ideal split, fixed parts and a single network: fluid, round-robin, single",
         ),
         (_, Some((network, load))) => {
-            let why = format!("network {network} would have a load of {load:.3}, and times would grow for ever: there is no mean");
+            let why =
+                format!("network {network} would have a load of {load:.3}: the sojourn times would grow without limit and have no mean");
             EngineError::cannot("theory", "bond.scheduler", why)
         }
         _ => Ok(()),
     }
 }
 
-/// What it answers, where it can.
+/// The outcome; [`can_answer`] was asked before.
 pub(crate) fn answer(scenario: &Scenario, parallel: &Parallel<'_>, seed: u64) -> Result<Outcome, TheoryError> {
-    let Some(foreground) = parallel.foreground else { unreachable!("it was asked for") };
+    let Some(foreground) = parallel.foreground else { unreachable!("can_answer requires a foreground") };
     let memoryless = (0..parallel.classes()).filter_map(|class| parallel.size(class)).all(|size| size.shape == Shape::Exponential);
     let (means, share, how) = match parallel.bond.scheduler {
-        Scheduler::Single => (queues(parallel), parallel.parts(), "processor sharing, whatever the law of sizes".to_string()),
-        Scheduler::Fluid if memoryless => (chain(parallel)?, None, "the chain of the CAN model".into()),
+        Scheduler::Single => (queues(parallel), parallel.parts(), "processor sharing, for any size distribution".to_string()),
+        Scheduler::Fluid if memoryless => (chain(parallel)?, None, "the Markov chain of the CAN model".into()),
         _ => {
-            let (means, share) = played(parallel, foreground.jobs, seed)?;
-            (means, Some(share), format!("the CAN model, played with {} jobs", foreground.jobs))
+            let (means, share) = simulated(parallel, foreground.jobs, seed)?;
+            (means, Some(share), format!("the CAN model, simulated with {} jobs", foreground.jobs))
         }
     };
     let carried: f64 = (0..parallel.classes()).map(|class| parallel.work(class)).sum();
@@ -55,7 +60,7 @@ pub(crate) fn answer(scenario: &Scenario, parallel: &Parallel<'_>, seed: u64) ->
         let work = share.map(|share| parallel.work(index + 1) + share * parallel.work(0));
         (work.map(|work| work / rate), share)
     };
-    // Of the chain it is not known where the foreground went.
+    // The chain does not give the foreground's share of each network.
     let networks = (0..parallel.networks.len())
         .filter_map(|index| {
             let (utilization, share) = network(index);
@@ -68,7 +73,7 @@ pub(crate) fn answer(scenario: &Scenario, parallel: &Parallel<'_>, seed: u64) ->
         engine: "theory".into(),
         seed,
         valid: true,
-        warnings: vec![format!("{how}: of files as fluids, without delays, handshakes, windows, queues or controllers")],
+        warnings: vec![format!("{how}: files are fluids, without delays, handshakes, windows, queues or controllers")],
         goodput_bps: carried,
         utilization: carried / rates().sum::<f64>(),
         sojourn_s: means.iter().map(|mean| mean.map(|mean| mean.value)).collect(),
@@ -78,10 +83,10 @@ pub(crate) fn answer(scenario: &Scenario, parallel: &Parallel<'_>, seed: u64) ->
     })
 }
 
-/// The system in files of the foreground's mean size and the time that one takes over the first network, which is returned, s: numbers near 1 suit
-/// the series.
+/// The model in units of the foreground's mean size and of the time that it takes over the first
+/// network (returned, s): the power series needs numbers near 1.
 fn system(parallel: &Parallel<'_>) -> Result<(Can, f64), TheoryError> {
-    let Some(whole) = parallel.size(0) else { unreachable!("there is a foreground") };
+    let Some(whole) = parallel.size(0) else { unreachable!("can_answer requires a foreground") };
     let (bits, rate) = (8.0 * whole.mean.0 as f64, parallel.networks[0].rate.bits_per_s() as f64);
     let unit_s = bits / rate;
     let classes = 0..parallel.classes();
@@ -91,36 +96,37 @@ fn system(parallel: &Parallel<'_>) -> Result<(Can, f64), TheoryError> {
     Ok((Can::with(&arrivals, &sizes, &speeds)?, unit_s))
 }
 
-/// In seconds.
-fn in_seconds(means: &CanMeans, unit_s: f64) -> Vec<Option<Number>> {
-    let scaled = |number: &Number| Number { value: number.value * unit_s, error: number.error * unit_s };
+/// Sojourn times in seconds.
+fn in_seconds(means: &CanMeans, unit_s: f64) -> Vec<Option<ValueWithError>> {
+    let scaled = |number: &ValueWithError| ValueWithError { value: number.value * unit_s, error: number.error * unit_s };
     means.sojourn_s.iter().map(|mean| mean.as_ref().map(scaled)).collect()
 }
 
-fn chain(parallel: &Parallel<'_>) -> Result<Vec<Option<Number>>, TheoryError> {
+fn chain(parallel: &Parallel<'_>) -> Result<Vec<Option<ValueWithError>>, TheoryError> {
     let (can, unit_s) = system(parallel)?;
     Ok(in_seconds(&can.solve(), unit_s))
 }
 
-/// The means, and what part of the foreground's work each network does.
-fn played(parallel: &Parallel<'_>, jobs: u64, seed: u64) -> Result<(Vec<Option<Number>>, Vec<f64>), TheoryError> {
+/// The means, and the fraction of the foreground's work that each network does.
+fn simulated(parallel: &Parallel<'_>, jobs: u64, seed: u64) -> Result<(Vec<Option<ValueWithError>>, Vec<f64>), TheoryError> {
     let (can, unit_s) = system(parallel)?;
-    let mut run = can.run();
+    let mut run = can.simulation();
     for class in 0..parallel.classes() {
         if let Some(size) = parallel.size(class) {
-            run = run.with_sizes_of(class, &Sizes::from(size.shape))?;
+            run = run.with_sizes_of(class, &SizeDistribution::from(size.shape))?;
         }
     }
     if let Some(parts) = parallel.parts() {
         run = run.with_static_split(&parts)?;
     }
-    let played = run.play(seed, jobs)?;
-    let share = parallel.parts().unwrap_or_else(|| played.split.iter().map(|part| part.value).collect());
-    Ok((in_seconds(&played.means, unit_s), share))
+    let found = run.run(seed, jobs)?;
+    let share = parallel.parts().unwrap_or_else(|| found.split.iter().map(|part| part.value).collect());
+    Ok((in_seconds(&found.means, unit_s), share))
 }
 
-/// E[S] = E[B]/(c (1 − ρ)) in each queue with processor sharing, of whatever sizes; the best network has the foreground as well.
-fn queues(parallel: &Parallel<'_>) -> Vec<Option<Number>> {
+/// E[S] = E[B]/(c (1 − ρ)) of each processor-sharing queue, for any size distribution; the best
+/// network carries the foreground too.
+fn queues(parallel: &Parallel<'_>) -> Vec<Option<ValueWithError>> {
     let best = parallel.best();
     let left = |network: usize| {
         let foreground = if network == best { parallel.work(0) } else { 0.0 };
@@ -128,7 +134,7 @@ fn queues(parallel: &Parallel<'_>) -> Vec<Option<Number>> {
     };
     let mean = |class: usize| {
         let bits = 8.0 * parallel.size(class)?.mean.0 as f64;
-        Some(Number { value: bits / left(class.checked_sub(1).unwrap_or(best)), error: 0.0 })
+        Some(ValueWithError { value: bits / left(class.checked_sub(1).unwrap_or(best)), error: 0.0 })
     };
     (0..parallel.classes()).map(mean).collect()
 }
@@ -158,22 +164,22 @@ mod tests {
     const BETA: f64 = 16e6 / 5.28e6;
 
     #[test]
-    fn exponential_sizes_have_the_chains_means() {
+    fn exponential_sizes_have_the_means_of_the_chain() {
         let outcome = ask([0.5, 0.3, 0.7], "\"exponential\"", "fluid");
         let chain = crate::Can::new(0.5, &[0.3, 0.7]).unwrap().solve();
         for (found, right) in outcome.sojourn_s.iter().zip(&chain.sojourn_s) {
             assert!((found.unwrap() / (right.unwrap().value * BETA) - 1.0).abs() < 1e-9, "{outcome:?}");
         }
         assert!(outcome.ci95["sojourn_0_s"] < 1e-9 && (outcome.utilization - 0.75).abs() < 1e-12);
-        // Table V prints 4.922 for this row.
+        // Table V of the paper has 4.922 for this row.
         assert!((outcome.sojourn_s[0].unwrap() - 4.86).abs() < 0.08, "{outcome:?}");
-        // Without backgrounds the two are one network: 1.25 β.
+        // Without background traffic both are one network: 1.25 β.
         let alone = ask([1.2, 0.0, 0.0], "\"exponential\"", "fluid");
         assert!((alone.sojourn_s[0].unwrap() - 1.25 * BETA).abs() < 1e-9 && alone.sojourn_s[1].is_none(), "{alone:?}");
     }
 
     #[test]
-    fn other_sizes_are_played_and_say_how_well() {
+    fn other_sizes_are_simulated_with_an_interval() {
         let outcome = ask([0.1, 0.5, 0.7], "\"deterministic\"", "fluid");
         // Table I: 1.16 β.
         let (mean, half) = (outcome.sojourn_s[0].unwrap(), outcome.ci95["sojourn_0_s"]);
@@ -182,9 +188,9 @@ mod tests {
     }
 
     #[test]
-    fn one_network_is_a_closed_formula_and_fixed_parts_are_played() {
+    fn a_single_network_is_closed_form_and_fixed_parts_are_simulated() {
         let single = ask([0.4, 0.3, 0.1], "\"pareto\", exponent = 2", "single");
-        // The second has more left: it has all of the foreground.
+        // The second network has more capacity left, and carries all of the foreground.
         let right = [1.0 / 0.5, 1.0 / 0.7, 1.0 / 0.5].map(|mean| mean * BETA);
         for (found, right) in single.sojourn_s.iter().zip(right) {
             assert!((found.unwrap() - right).abs() < 1e-9, "{single:?}");
@@ -196,13 +202,13 @@ mod tests {
     }
 
     #[test]
-    fn what_it_cannot_answer_it_names() {
+    fn it_names_what_it_cannot_answer() {
         let refused =
             |loads: [f64; 3], scheduler: &str| match Theory.run(&scenario(loads, "\"exponential\"", scheduler), 1, &()).unwrap_err() {
                 EngineError::CannotAnswer { key, why, .. } => format!("{key}: {why}"),
                 other => panic!("{other}"),
             };
-        assert!(refused([0.1, 0.1, 0.1], "score").starts_with("bond.scheduler: it knows"));
+        assert!(refused([0.1, 0.1, 0.1], "score").starts_with("bond.scheduler: it models"));
         let grown = refused([1.2, 0.0, 0.1], "single");
         assert!(grown.contains("network 1 would have a load of 1.2"), "{grown}");
     }

@@ -1,60 +1,64 @@
-//! What a download gets out of an IEEE 802.11b network (Hoekstra, van der Mei and Bosman 2011, Table IV).
+//! Throughput of a download over an IEEE 802.11b network (Hoekstra, van der Mei and Bosman 2011,
+//! Table IV).
 //!
-//! The paper takes its effective throughput, 5.28 Mbit/s, from a model published elsewhere (its reference 17). The derivation here is ours, from the
-//! table's parameters and the basic access mode of the standard:
+//! The paper takes its effective throughput, 5.28 Mbit/s, from a model published elsewhere (its
+//! reference 17). This derivation is our own, from the table's parameters and the basic access mode
+//! of the standard:
 //!
-//! - A frame takes the preamble `phy`, then its bits at the rate of the network, of which `mac` are the MAC's; then `sifs`, the
-//!   acknowledgement's preamble and its `ack` bits, and `difs`, with the propagation delay `delta` on the way there and back:
-//!   phy + (mac + tcp/ip + payload)/r + sifs + phy + ack/r + difs + 2 delta. A full segment makes 1567.455 µs, a TCP acknowledgement, which is a
-//!   frame without payload, 505.636 µs.
-//! - Before a frame its sender waits for a whole number of slots, drawn evenly from 0 to Cw_min: on average Cw_min/2 slots, 310 µs. Without
-//!   collisions the window does not grow.
-//! - In a download, each `segments` segments are answered by one TCP acknowledgement. The access point, which always has a next frame, waits
-//!   before each segment. Whether the client's wait adds to that depends on whether it passes while the access point waits as well; both
-//!   extremes are offered as [`Waits`].
+//! - A frame takes the preamble `phy`, then its bits at the network's rate, `mac` of which are the
+//!   MAC's; then `sifs`, the MAC acknowledgement's preamble and its `ack` bits, and `difs`, with
+//!   the propagation delay `delta` in both directions: phy + (mac + tcp/ip + payload)/r + sifs +
+//!   phy + ack/r + difs + 2 delta. That is 1567.455 µs for a full segment, and 505.636 µs for a TCP
+//!   acknowledgement, which is a frame without payload.
+//! - Before a frame its sender backs off for a number of slots, uniform from 0 to Cw_min: on
+//!   average Cw_min/2 slots, 310 µs. Without collisions the contention window does not grow.
+//! - In a download, `segments` segments are answered by one TCP acknowledgement. The access point,
+//!   which always has a next frame, backs off before each segment. Whether the client's backoff
+//!   adds to that depends on whether it overlaps with the access point's; [`BackoffModel`] has both
+//!   extremes.
 //!
-//! With an acknowledgement a segment that makes 4.34 to 4.90 Mbit/s, with one for two segments (delayed acknowledgements) 5.11 to 5.48. The
-//! paper's 5.28 lies between the latter.
+//! With one acknowledgement per segment the result is 4.34 to 4.90 Mbit/s, with one per two
+//! segments (delayed acknowledgements) 5.11 to 5.48. The paper's 5.28 lies in the latter range.
 
-use crate::{TheoryError, aimd::positive};
+use crate::error::{TheoryError, positive};
 
-/// The parameters of the network and of what it carries.
+/// Parameters of the network and its traffic.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Wlan {
-    /// Bits of the MAC's header and checksum.
+    /// MAC header and checksum, bits.
     pub mac_bits: f64,
-    /// Bits of the MAC's acknowledgement.
+    /// MAC acknowledgement, bits.
     pub ack_bits: f64,
-    /// Bits of a full segment's payload.
+    /// Payload of a full segment, bits.
     pub mss_bits: f64,
-    /// Bits of the headers of TCP and IP.
+    /// TCP and IP headers, bits.
     pub tcp_ip_bits: f64,
-    /// Bits of the request for a file.
+    /// Request for a file, bits.
     pub get_bits: f64,
-    /// Bits of the message that ends a transfer.
+    /// Message that ends a transfer, bits.
     pub close_bits: f64,
-    /// The network's rate, bit/s.
+    /// Rate of the network, bit/s.
     pub rate_bps: f64,
-    /// The preamble and header of the physical layer, s.
+    /// Preamble and header of the physical layer, s.
     pub phy_s: f64,
-    /// The space between a frame and its acknowledgement, s.
+    /// Short interframe space, between a frame and its acknowledgement, s.
     pub sifs_s: f64,
-    /// The space before a frame, s.
+    /// Distributed interframe space, before a frame, s.
     pub difs_s: f64,
-    /// The propagation delay, s.
+    /// Propagation delay, s.
     pub delta_s: f64,
-    /// A slot of waiting, s.
+    /// Backoff slot, s.
     pub slot_s: f64,
-    /// The most slots that a sender waits.
+    /// Contention window: largest backoff, slots.
     pub cw_min: f64,
 }
 
-/// Who waits for slots before a frame, of the network's time.
+/// Which backoffs take time of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Waits {
-    /// Those who send segments: acknowledgements wait meanwhile.
+pub enum BackoffModel {
+    /// Only those before segments: the client's backoff overlaps with them.
     Segments,
-    /// Those who send segments, and after them those who send acknowledgements.
+    /// Those before segments and before acknowledgements.
     All,
 }
 
@@ -78,46 +82,54 @@ impl Wlan {
         }
     }
 
-    /// How long a frame with so much payload for TCP keeps the network busy, with its acknowledgement by the MAC and without waiting for slots, s.
+    /// Time that a frame with this TCP payload occupies the network, with its MAC acknowledgement
+    /// and without backoff, s.
     pub fn frame_s(&self, payload_bits: f64) -> f64 {
         let frame = self.phy_s + (self.mac_bits + self.tcp_ip_bits + payload_bits) / self.rate_bps;
         let ack = self.phy_s + self.ack_bits / self.rate_bps;
         frame + self.sifs_s + ack + self.difs_s + 2.0 * self.delta_s
     }
 
-    /// The same of a full segment.
+    /// The same for a full segment, s.
     pub fn segment_s(&self) -> f64 {
         self.frame_s(self.mss_bits)
     }
 
-    /// The same of a TCP acknowledgement.
+    /// The same for a TCP acknowledgement, s.
     pub fn tcp_ack_s(&self) -> f64 {
         self.frame_s(0.0)
     }
 
-    /// What a sender waits for in slots, on average, s.
+    /// Mean backoff, s.
     pub fn backoff_s(&self) -> f64 {
         self.cw_min / 2.0 * self.slot_s
     }
 
-    /// The payload of a long download that passes a second, bit/s, with a TCP acknowledgement for each so many segments.
-    pub fn throughput_bps(&self, segments: f64, waits: Waits) -> Result<f64, TheoryError> {
+    /// Payload throughput of a long download, bit/s, with one TCP acknowledgement per `segments`
+    /// segments.
+    ///
+    /// # Errors
+    /// When `segments` is not positive.
+    pub fn throughput_bps(&self, segments: f64, backoff: BackoffModel) -> Result<f64, TheoryError> {
         positive("the number of segments for an acknowledgement", segments)?;
-        Ok(segments * self.mss_bits / self.round_s(segments, waits))
+        Ok(segments * self.mss_bits / self.round_s(segments, backoff))
     }
 
-    /// The same of a file of so many bits, with its request and its end.
-    pub fn file_throughput_bps(&self, file_bits: f64, segments: f64, waits: Waits) -> Result<f64, TheoryError> {
+    /// The same for a file, with its request and its end.
+    ///
+    /// # Errors
+    /// When a parameter is not positive.
+    pub fn file_throughput_bps(&self, file_bits: f64, segments: f64, backoff: BackoffModel) -> Result<f64, TheoryError> {
         positive("the size of a file", file_bits)?;
-        let body = file_bits / self.throughput_bps(segments, waits)?;
+        let body = file_bits / self.throughput_bps(segments, backoff)?;
         let around: f64 = [self.get_bits, self.close_bits].iter().map(|bits| self.frame_s(*bits) + self.backoff_s()).sum();
         Ok(file_bits / (body + around))
     }
 
-    /// Some segments and their acknowledgement, s.
-    fn round_s(&self, segments: f64, waits: Waits) -> f64 {
-        let waiting = segments + f64::from(u8::from(waits == Waits::All));
-        segments * self.segment_s() + self.tcp_ack_s() + waiting * self.backoff_s()
+    /// Time of `segments` segments and their acknowledgement, s.
+    fn round_s(&self, segments: f64, backoff: BackoffModel) -> f64 {
+        let backoffs = segments + f64::from(u8::from(backoff == BackoffModel::All));
+        segments * self.segment_s() + self.tcp_ack_s() + backoffs * self.backoff_s()
     }
 }
 
@@ -126,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn table_4_makes_these_times() {
+    fn table_4_gives_these_times() {
         let wlan = Wlan::table_4();
         assert!((wlan.segment_s() - 1567.455e-6).abs() < 5e-10, "{}", wlan.segment_s());
         assert!((wlan.tcp_ack_s() - 505.636e-6).abs() < 5e-10, "{}", wlan.tcp_ack_s());
@@ -137,15 +149,18 @@ mod tests {
     fn the_papers_throughput_is_that_of_delayed_acknowledgements() {
         let wlan = Wlan::table_4();
         let mbps = |segments, waits| wlan.throughput_bps(segments, waits).unwrap() / 1e6;
-        for (segments, waits, right) in
-            [(1.0, Waits::Segments, 4.90), (1.0, Waits::All, 4.34), (2.0, Waits::Segments, 5.48), (2.0, Waits::All, 5.11)]
-        {
+        for (segments, waits, right) in [
+            (1.0, BackoffModel::Segments, 4.90),
+            (1.0, BackoffModel::All, 4.34),
+            (2.0, BackoffModel::Segments, 5.48),
+            (2.0, BackoffModel::All, 5.11),
+        ] {
             assert!((mbps(segments, waits) - right).abs() < 0.005, "{segments} {waits:?}: {}", mbps(segments, waits));
         }
-        assert!(mbps(2.0, Waits::All) < 5.28 && 5.28 < mbps(2.0, Waits::Segments));
-        // Request and end are next to nothing in a file of two megabytes.
-        let file = wlan.file_throughput_bps(16e6, 2.0, Waits::All).unwrap() / 1e6;
-        assert!(file < mbps(2.0, Waits::All) && file > 0.999 * mbps(2.0, Waits::All), "{file}");
-        assert!(wlan.throughput_bps(0.0, Waits::All).is_err());
+        assert!(mbps(2.0, BackoffModel::All) < 5.28 && 5.28 < mbps(2.0, BackoffModel::Segments));
+        // Request and end are negligible for a file of two megabytes.
+        let file = wlan.file_throughput_bps(16e6, 2.0, BackoffModel::All).unwrap() / 1e6;
+        assert!(file < mbps(2.0, BackoffModel::All) && file > 0.999 * mbps(2.0, BackoffModel::All), "{file}");
+        assert!(wlan.throughput_bps(0.0, BackoffModel::All).is_err());
     }
 }

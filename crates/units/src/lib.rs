@@ -1,8 +1,16 @@
-//! Rates, sizes and times: exact integers in one unit each, their arithmetic and their text form.
+//! Quantities with units: [`Rate`], [`Bytes`] and [`Span`] are exact integers in one unit each,
+//! with their arithmetic and their text form.
 //!
-//! Every crate uses these types instead of bare numbers. [`Phase`] is here too: what a proxy is
-//! doing for one direction of a connection, the word that the proxy, the engines and the reports
-//! share.
+//! Every crate uses these types instead of bare numbers. [`Phase`] is here too, as the proxy, the
+//! engines and the reports share it.
+//!
+//! ```
+//! use units::{Bytes, Rate, Span};
+//! let rate: Rate = "10Mbit".parse()?;
+//! assert_eq!(rate.bytes_in(Span::from_secs_f64(0.02)), Bytes(25_000));
+//! assert_eq!(rate.time_for(Bytes(25_000)).to_string(), "20ms");
+//! # Ok::<(), units::UnitError>(())
+//! ```
 
 mod phase;
 mod quantities;

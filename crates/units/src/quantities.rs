@@ -1,4 +1,4 @@
-//! Quantities with their units: parsed once, printed the way they are written.
+//! Quantities with units: their text form, and their arithmetic.
 
 use std::{
     fmt,
@@ -7,23 +7,26 @@ use std::{
     str::FromStr,
 };
 
-/// One packet on the wire: 1500 bytes of IP.
+/// Size of one packet: 1500 IP bytes.
 pub const PKT: Bytes = Bytes(1500);
 
-/// Why a text is not a quantity, and how one is written.
+/// A text is not a quantity; the message shows how one is written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UnitError(String);
 
-/// What a quantity is called, for its errors, and its units with their factors, smallest first.
-struct Kind {
+/// A kind of quantity.
+struct QuantityKind {
+    /// Its name in error messages.
     what: &'static str,
+    /// Its units in error messages.
     units: &'static str,
     example: &'static str,
+    /// Units with their factors, smallest first.
     table: &'static [(&'static str, f64)],
 }
 
-impl Kind {
+impl QuantityKind {
     fn no_number(&self, text: &str) -> UnitError {
         UnitError(format!("{text:?} has no number: {} is written like {}", self.what, self.example))
     }
@@ -38,14 +41,14 @@ impl Kind {
     }
 }
 
-const RATE: Kind = Kind {
+const RATE: QuantityKind = QuantityKind {
     what: "a rate",
     units: "bit, kbit, Mbit or Gbit (a second)",
     example: "10Mbit",
     table: &[("bit", 1.0), ("kbit", 1e3), ("Mbit", 1e6), ("Gbit", 1e9)],
 };
 
-const BYTES: Kind = Kind {
+const BYTES: QuantityKind = QuantityKind {
     what: "a size",
     units: "B, kB, MB, GB, KiB, MiB, GiB or pkt (1500 bytes)",
     example: "5MB",
@@ -61,25 +64,26 @@ const BYTES: Kind = Kind {
     ],
 };
 
-const SPAN: Kind = Kind {
+const SPAN: QuantityKind = QuantityKind {
     what: "a time",
     units: "ns, us, ms, s, min or h",
     example: "20ms",
     table: &[("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9), ("min", 60e9), ("h", 3600e9)],
 };
 
-const LIMIT: Kind = Kind { what: "a queue limit", units: "pkt, B, kB, MB, KiB, MiB or BDP", example: "1BDP", table: &[] };
+const LIMIT: QuantityKind = QuantityKind { what: "a queue limit", units: "pkt, B, kB, MB, KiB, MiB or BDP", example: "1BDP", table: &[] };
 
-/// A whole number of a smallest unit, written with any: what laws of what is random are of.
+/// A quantity that is a whole number of its smallest unit. Random distributions are generic over
+/// it.
 pub trait Quantity: Copy + PartialEq + fmt::Debug + serde::Serialize + serde::de::DeserializeOwned {
-    /// How many of the smallest unit.
+    /// The number of smallest units.
     fn units(self) -> u64;
-    /// So many of the smallest unit.
+    /// A quantity of this many smallest units.
     fn from_units(units: u64) -> Self;
 }
 
 /// Splits `text` into its number and its unit.
-fn split_number<'a>(text: &'a str, kind: &Kind) -> Result<(f64, &'a str), UnitError> {
+fn split_number<'a>(text: &'a str, kind: &QuantityKind) -> Result<(f64, &'a str), UnitError> {
     let trimmed = text.trim();
     let end = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '-' || c == '+')).unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(end);
@@ -91,7 +95,7 @@ fn split_number<'a>(text: &'a str, kind: &Kind) -> Result<(f64, &'a str), UnitEr
 }
 
 /// Parses `text` as a whole number of the smallest unit.
-fn parse(text: &str, kind: &Kind) -> Result<u64, UnitError> {
+fn parse(text: &str, kind: &QuantityKind) -> Result<u64, UnitError> {
     let (number, unit) = split_number(text, kind)?;
     let unit = unit.strip_suffix("/s").filter(|_| std::ptr::eq(kind, &RATE)).unwrap_or(unit);
     let Some((_, factor)) = kind.table.iter().find(|(name, _)| *name == unit) else {
@@ -108,7 +112,7 @@ fn parse(text: &str, kind: &Kind) -> Result<u64, UnitError> {
     Ok(value as u64)
 }
 
-/// Prints `value` in the largest of `units` in which it parses back to the same number with the fewest digits.
+/// Prints `value` in the unit with the fewest digits that parses back to the same value.
 fn print(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, f64)]) -> fmt::Result {
     let shortest = units
         .iter()
@@ -183,72 +187,74 @@ macro_rules! impl_text {
     };
 }
 
-/// A rate in bits a second. Link rates count IP bytes.
+/// A rate, bit/s. Link rates count IP bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate(pub u64);
 quantity!(Rate, RATE, &[RATE.table[0], RATE.table[1], RATE.table[2], RATE.table[3]]);
 
 impl Rate {
-    /// Bits a second.
+    /// The rate, bit/s.
     #[inline]
     pub const fn bits_per_s(self) -> u64 {
         self.0
     }
 
-    /// The bytes that leave in `span` at this rate.
+    /// Bytes sent in `span` at this rate, rounded down.
     pub fn bytes_in(self, span: Span) -> Bytes {
         Bytes((u128::from(self.0) * u128::from(span.0) / 8_000_000_000) as u64)
     }
 
-    /// How long `bytes` take at this rate, in whole nanoseconds.
+    /// Time to send `bytes` at this rate, rounded down to nanoseconds. A rate of 0 counts as 1
+    /// bit/s.
     pub fn time_for(self, bytes: Bytes) -> Span {
         Span((u128::from(bytes.0) * 8_000_000_000 / u128::from(self.0.max(1))) as u64)
     }
 }
 
-/// A size in bytes.
+/// A size, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Bytes(pub u64);
 quantity!(Bytes, BYTES, &[BYTES.table[0], BYTES.table[1], BYTES.table[2], BYTES.table[3], BYTES.table[4], BYTES.table[5], BYTES.table[6]]);
 
-/// A length of time in nanoseconds.
+/// A length of time, ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Span(pub u64);
 quantity!(Span, SPAN, &[SPAN.table[0], SPAN.table[1], SPAN.table[2], SPAN.table[3]]);
 
 impl Span {
-    /// No time at all.
+    /// Zero.
     pub const ZERO: Span = Span(0);
 
-    /// From seconds; negative and non-finite values become zero.
+    /// A time in seconds, rounded to nanoseconds. Negative values and NaN become zero, values
+    /// beyond the range the largest time.
     pub fn from_secs_f64(secs: f64) -> Self {
         Span((secs * 1e9).round().max(0.0) as u64)
     }
 
-    /// In seconds.
+    /// The time in seconds.
     pub fn secs(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
-    /// As the standard library has it.
+    /// The time as a [`std::time::Duration`].
     pub const fn duration(self) -> std::time::Duration {
         std::time::Duration::from_nanos(self.0)
     }
 }
 
 /// Addition and subtraction of quantities of one kind, multiplication and division by a number. As
-/// for integers, overflow is a programming error; `saturating_add` and `saturating_sub` are for
-/// values that may exceed the range.
+/// for integers, overflow is a programming error: it panics in debug builds. `saturating_add` and
+/// `saturating_sub` are for values that may exceed the range.
 macro_rules! arithmetic {
     ($name:ident) => {
         impl $name {
-            /// The sum, or the largest value where it would be larger.
+            /// The sum, saturating at the largest value.
             #[inline]
             pub const fn saturating_add(self, other: $name) -> $name {
                 $name(self.0.saturating_add(other.0))
             }
 
-            /// The difference, or 0 where it would be negative.
+            /// The difference, saturating at 0.
             #[inline]
             pub const fn saturating_sub(self, other: $name) -> $name {
                 $name(self.0.saturating_sub(other.0))
@@ -305,28 +311,28 @@ arithmetic!(Bytes);
 arithmetic!(Rate);
 arithmetic!(Span);
 
-/// How much a queue holds before it drops.
+/// Limit of a queue, beyond which it drops.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum QueueLimit {
-    /// So many packets, whatever their size.
+    /// Packets, of any size.
     Packets(u64),
-    /// So many IP bytes.
+    /// IP bytes.
     Bytes(Bytes),
-    /// So many times rate × base RTT of the leg on which the queue lies.
+    /// Multiples of the BDP: the link's rate × base RTT of the leg on which the queue lies.
     Bdp(f64),
 }
 
-/// How much a queue holds, once it is known before which link it stands.
+/// Limit of a queue whose link is known: as [`QueueLimit`], without BDP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueSize {
-    /// So many packets, whatever their size.
+    /// Packets, of any size.
     Packets(u64),
-    /// So many IP bytes.
+    /// IP bytes.
     Bytes(Bytes),
 }
 
 impl QueueSize {
-    /// The most bytes that it holds: packets count as 1500 bytes.
+    /// The limit in bytes; packets count as 1500 bytes.
     pub fn bytes(self) -> Bytes {
         match self {
             QueueSize::Packets(count) => Bytes(count.saturating_mul(PKT.0)),
@@ -376,7 +382,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn texts_mean_what_they_say() {
+    fn quantities_parse_from_text() {
         assert_eq!("10Mbit".parse(), Ok(Rate(10_000_000)));
         assert_eq!("5.28 Mbit/s".parse(), Ok(Rate(5_280_000)));
         assert_eq!("20ms".parse(), Ok(Span(20_000_000)));
@@ -389,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_texts_say_what_would_be_right() {
+    fn errors_show_how_a_quantity_is_written() {
         let message = |error: UnitError| error.to_string();
         insta::assert_snapshot!(message("10Mbot".parse::<Rate>().unwrap_err()),
             @r#""10Mbot" ends in the unknown unit "Mbot": a rate takes bit, kbit, Mbit or Gbit (a second) (for example 10Mbit)"#);
@@ -414,7 +420,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_parses_back(value in 0u64..(1 << 50)) {
+        fn printed_quantities_parse_back(value in 0u64..(1 << 50)) {
             prop_assert_eq!(Rate(value).to_string().parse(), Ok(Rate(value)));
             prop_assert_eq!(Bytes(value).to_string().parse(), Ok(Bytes(value)));
             prop_assert_eq!(Span(value).to_string().parse(), Ok(Span(value)));

@@ -5,7 +5,7 @@ use crate::statistics::median;
 use anyhow::{Context as _, Result};
 use rustix::time::{ClockId, clock_gettime};
 use std::process::Command;
-use theory::{Aimd, Can, Follows, Losses, Sizes, Split};
+use theory::{Aimd, Can, LossBasis as Follows, LossProcess as Losses, SizeDistribution as Sizes, TandemModel as Split};
 
 /// Measures how fast the equations are evaluated: the split connection, the CAN model
 #[derive(Debug, clap::Args)]
@@ -47,9 +47,9 @@ impl Equations {
             }
             let laws = [("exponential", Sizes::EXPONENTIAL), ("deterministic", Sizes::DETERMINISTIC), ("Lomax-3", Sizes::lomax(3.0)?)];
             for (name, sizes) in laws {
-                let run = Can::new(0.1, &[0.7, 0.7])?.run().with_sizes(&sizes).on_threads(1);
+                let run = Can::new(0.1, &[0.7, 0.7])?.simulation().with_sizes(&sizes).on_threads(1);
                 let begun = spent_s();
-                let found = run.play(1, self.events / 15)?;
+                let found = run.run(1, self.events / 15)?;
                 note(format!("CAN (0.1; 0.7, 0.7), events: {name} sizes"), found.means.order as f64 / (spent_s() - begun) / 1e6);
             }
             if let Some(python) = &self.simpy {
@@ -78,7 +78,7 @@ fn splits() -> Result<Vec<(&'static str, Split)>> {
         ("RD by the window, 40 and 20 ms, B = 100", Split::new(rd(0.04, 1e-4)?, rd(0.02, 1e-4)?).with_buffer(100.0)?),
         (
             "RD by what is sent, 40 and 20 ms, B = 100",
-            Split::new(rd(0.04, 1e-4)?, rd(0.02, 1e-4)?).with_buffer(100.0)?.with_losses_by(Follows::Sending),
+            Split::new(rd(0.04, 1e-4)?, rd(0.02, 1e-4)?).with_buffer(100.0)?.with_loss_basis(Follows::Sending),
         ),
         ("RD and RI, 40 and 80 ms, B = 20", Split::new(rd(0.04, 1e-4)?, ri(0.08, 0.2)?).with_buffer(20.0)?),
     ])

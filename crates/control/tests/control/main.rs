@@ -1,6 +1,6 @@
 //! The native controllers: the laws of each, and flows that share a bottleneck in virtual time.
 
+mod bottleneck;
 mod laws;
-mod path;
 mod share;
 mod xcp;

@@ -1,37 +1,40 @@
-//! What `share` promises, on the link of Li and Yousefi'zadeh (10 Mbit/s, 800 ms), whether the queue is the sender's own or further on.
+//! Properties of `share` on the link of Li and Yousefi'zadeh (10 Mbit/s, 800 ms), with the
+//! bottleneck queue on the sender's host, and behind it.
 
-use crate::path::{self, Job, Path, Seen, file, greedy, satellite};
+use crate::bottleneck::{self, Job, Path, RunResult, file, greedy, satellite};
 use control::Controller;
 
 const RATE: u64 = 1_250_000;
-/// Wire bytes of a round trip.
+/// Wire bytes.
 const BDP: u64 = 1_000_000;
 
 fn share() -> Controller {
     Controller::named("share").unwrap()
 }
 
+/// Checks with the bottleneck queue on the sender's host, and behind it.
 fn both(mut check: impl FnMut(Path)) {
     for local in [true, false] {
         check(Path { local, ..satellite() });
     }
 }
 
-/// Five flows that begin one after the other.
+/// Five endless flows that start one after the other.
 fn five() -> Vec<Job> {
     (0..5).map(|i| greedy(i * 700_000)).collect()
 }
 
-fn run(path: &Path, jobs: &[Job], seconds: f64) -> Seen {
-    path::run(share(), None, path, jobs, seconds)
+fn run(path: &Path, jobs: &[Job], seconds: f64) -> RunResult {
+    bottleneck::run(share(), None, path, jobs, seconds)
 }
 
 #[test]
-fn five_files_are_within_three_per_cent_of_the_fair_bound() {
+fn five_files_are_within_three_percent_of_the_fair_bound() {
     let starts = [0, 700_000, 1_900_000, 3_100_000, 4_800_000];
     let jobs: Vec<_> = starts.iter().map(|start| file(*start, 5_000_000)).collect();
-    // A handshake and a way there; all bytes at the link's rate, which stands idle once, in the round trip in which the first receiver lets
-    // only 64 kB be in flight; and where packets are lost, a round trip for those of the last.
+    // A handshake and half a round trip; all bytes at the link's rate; idle time in the round trip
+    // in which the first receiver's window is only 64 kB; and, with loss, a round trip for the last
+    // retransmissions.
     let wire = 25_000_000.0 * 1514.0 / 1448.0;
     for loss in [0.0, 0.001, 0.01] {
         both(|path| {
@@ -57,8 +60,8 @@ fn the_link_is_full_without_a_standing_queue() {
 }
 
 #[test]
-fn timers_that_are_late_cost_a_shaper_nothing() {
-    // A packet of each of five flows is 6 ms.
+fn late_timers_do_not_leave_a_shaper_idle() {
+    // One packet of each of the five flows takes 6 ms.
     for late_us in [0, 5_000, 10_000] {
         let seen = run(&Path { local: true, late_us, ..satellite() }, &five(), 60.0);
         assert!(seen.utilization(20.0, 59.0, RATE) > 0.995, "{late_us}: {}", seen.utilization(20.0, 59.0, RATE));
@@ -67,24 +70,25 @@ fn timers_that_are_late_cost_a_shaper_nothing() {
 }
 
 #[test]
-fn what_newcomers_made_too_much_is_not_taken_back_where_it_was_never_sent() {
-    // From the first receiver's first window on; the wait for that of the second is in it.
+fn excess_that_was_never_sent_is_not_taken_back() {
+    // From the first receiver's first window on, including the wait for that of the second.
     let busy = |local| run(&Path { local, ..satellite() }, &five(), 20.0).utilization(2.6, 10.0, RATE);
-    let (own, further_on) = (busy(true), busy(false));
-    assert!(own > further_on - 0.005, "{own}, where the queue is further on {further_on}");
+    let (local, remote) = (busy(true), busy(false));
+    assert!(local > remote - 0.005, "{local} with the queue on this host, {remote} behind it");
 }
 
 #[test]
-fn newcomers_have_their_share_within_three_round_trips() {
+fn new_flows_have_their_fair_share_within_three_round_trips() {
     both(|path| {
         let jobs: Vec<_> = (0..4).map(|i| greedy(i * 20_000_000)).collect();
         let seen = run(&path, &jobs, 85.0);
-        for newcomer in 1..4 {
-            // The handshake and the receiver's first 64 kB take a round trip each, what it then sends is acknowledged one later.
-            let at = f64::from(newcomer) * 20.0 + 0.8 + 3.0 * 0.8;
-            let rates = &seen.rates(at, at + 4.0)[..=newcomer as usize];
+        for new_flow in 1..4 {
+            // The handshake and the receiver's first 64 kB take a round trip each; the next data is
+            // acknowledged one round trip later.
+            let at = f64::from(new_flow) * 20.0 + 0.8 + 3.0 * 0.8;
+            let rates = &seen.rates(at, at + 4.0)[..=new_flow as usize];
             let jain = rates.iter().sum::<f64>().powi(2) / (rates.len() as f64 * rates.iter().map(|r| r * r).sum::<f64>());
-            assert!(jain > 0.99, "{jain} for {newcomer}: {rates:?}");
+            assert!(jain > 0.99, "{jain} for {new_flow}: {rates:?}");
         }
     });
 }
@@ -99,7 +103,7 @@ fn weights_are_kept() {
 }
 
 #[test]
-fn what_an_application_leaves_the_others_take() {
+fn other_flows_use_what_an_application_leaves() {
     both(|path| {
         let mut jobs: Vec<_> = (0..4).map(|i| greedy(i * 700_000)).collect();
         // 1 Mbit/s, in bursts of 50 ms.
@@ -107,26 +111,26 @@ fn what_an_application_leaves_the_others_take() {
         let seen = run(&path, &jobs, 61.0);
         let rates = seen.rates(20.0, 60.0);
         assert!((rates[4] * 8.0 / 1e6 - 1.0).abs() < 0.02, "{rates:?}");
-        // The room to grow that it is given is in nobody's way.
+        // Its room to grow does not cost the others anything.
         assert!(seen.utilization(20.0, 60.0, RATE) > 0.985, "{rates:?}");
     });
 }
 
 #[test]
-fn idle_flows_cost_nothing_and_come_back_at_once() {
+fn idle_flows_cost_nothing_and_resume_at_once() {
     both(|path| {
         // The second sends 2 MB every 20 seconds.
         let jobs = [greedy(0), Job { chunks: Some((1400, 20_000_000)), ..greedy(0) }];
         let seen = run(&path, &jobs, 61.0);
         assert!(seen.utilization(10.0, 60.0, RATE) > 0.97, "{:?}", seen.rates(10.0, 60.0));
-        // Of the 60 s after its first, it had three turns.
+        // It sent three times in 60 s.
         assert!(seen.delivered[1].last() >= Some(&4190), "{:?}", seen.delivered[1].last());
         assert_eq!(seen.drops, 0);
     });
 }
 
 #[test]
-fn a_capacity_five_per_cent_too_high_leaves_no_standing_queue() {
+fn a_capacity_five_percent_too_high_leaves_no_standing_queue() {
     both(|path| {
         let seen = run(&Path { capacity: RATE * 105 / 100, ..path }, &five(), 120.0);
         assert!(seen.utilization(40.0, 119.0, RATE) > 0.97);
@@ -136,7 +140,7 @@ fn a_capacity_five_per_cent_too_high_leaves_no_standing_queue() {
 }
 
 #[test]
-fn a_capacity_too_low_costs_what_it_takes_away() {
+fn a_capacity_too_low_costs_the_difference() {
     both(|path| {
         let seen = run(&Path { capacity: RATE * 95 / 100, ..path }, &five(), 60.0);
         assert!(seen.utilization(20.0, 59.0, RATE) > 0.94);
@@ -144,17 +148,17 @@ fn a_capacity_too_low_costs_what_it_takes_away() {
 }
 
 #[test]
-fn with_a_short_queue_further_on_losses_tell_that_the_capacity_is_too_high() {
+fn losses_at_a_short_remote_queue_correct_the_capacity() {
     let path = Path { capacity: RATE * 105 / 100, buffer: 30_000, ..satellite() };
     let seen = run(&path, &five(), 120.0);
-    // Sending 5 % too much for two minutes would lose 5000.
+    // Sending 5 % too much for two minutes would lose 5000 packets.
     assert!(seen.drops < 1000, "{}", seen.drops);
     assert!(seen.utilization(40.0, 119.0, RATE) > 0.95);
     assert!(seen.jain(40.0, 119.0) > 0.99);
 }
 
 #[test]
-fn the_links_own_losses_are_no_reason_to_send_less() {
+fn losses_of_the_link_itself_do_not_lower_the_rate() {
     both(|path| {
         for loss in [0.01, 0.05] {
             let seen = run(&Path { loss, ..path.clone() }, &five(), 120.0);
@@ -164,7 +168,7 @@ fn the_links_own_losses_are_no_reason_to_send_less() {
 }
 
 #[test]
-fn half_the_capacity_gone_and_come_again() {
+fn a_capacity_that_halves_and_recovers_is_tracked() {
     let rate = vec![(0, RATE), (20_000_000, RATE / 2), (60_000_000, RATE)];
     both(|path| {
         let seen = run(&Path { rate: rate.clone(), ..path }, &five(), 121.0);
@@ -175,9 +179,9 @@ fn half_the_capacity_gone_and_come_again() {
 }
 
 #[test]
-fn other_traffic_is_made_room_for() {
+fn cross_traffic_is_given_room() {
     both(|path| {
-        let seen = run(&Path { other: Some((20_000_000, 40_000_000, RATE / 2)), ..path }, &five(), 61.0);
+        let seen = run(&Path { cross: Some((20_000_000, 40_000_000, RATE / 2)), ..path }, &five(), 61.0);
         assert_eq!(seen.drops, 0);
         assert!(seen.utilization(25.0, 40.0, RATE / 2) > 0.95);
         assert!(seen.utilization(42.0, 60.0, RATE) > 0.97);
@@ -196,11 +200,11 @@ fn four_hundred_flows_lose_nothing() {
 }
 
 #[test]
-fn a_link_that_was_all_but_gone_is_found_again() {
-    // A flow sends three segments a second then, and receivers hold each of their ACKs back.
+fn a_link_that_nearly_failed_is_used_again() {
+    // Meanwhile each flow sends three segments a second, and receivers delay each ACK.
     let rate = vec![(0, RATE), (20_000_000, RATE / 50), (50_000_000, RATE)];
     both(|path| {
-        let seen = run(&Path { rate: rate.clone(), held_us: 100_000, ..path }, &five(), 160.0);
+        let seen = run(&Path { rate: rate.clone(), ack_delay_us: 100_000, ..path }, &five(), 160.0);
         assert!(seen.utilization(100.0, 159.0, RATE) > 0.95, "{}", seen.utilization(100.0, 159.0, RATE));
     });
 }

@@ -1,6 +1,7 @@
-//! What the tests of this crate share.
+//! Shared by the tests of this crate.
 
-/// Whether `test` must be skipped because this process may not load programs, or the kernel has no BTF.
+/// Whether `test` must be skipped, because this process may not load programs or the kernel has no
+/// BTF.
 pub(crate) fn skip(test: &str) -> bool {
     let why = match kernel::load("reno", &[]) {
         Ok(_) => return false,

@@ -106,7 +106,7 @@ pub(crate) fn play(
     progress: &dyn Progress,
 ) -> Result<Outcome, EngineError> {
     progress.at(0.0, "building");
-    let held = match kernel::meant(&scenario.control.sender) {
+    let held = match kernel::resolve(&scenario.control.sender) {
         Some(ours) => Some(kernel::load(ours.name(), &[]).map_err(|error| EngineError::Failed(error.to_string()))?),
         None => None,
     };

@@ -12,7 +12,7 @@ use crate::{
     network::{HOST_QUEUE, settings},
     sys,
 };
-use bond::{Key, Settings};
+use bond::{BondSettings, PresharedKey};
 use intercept::{LegProfile, Policy};
 use proxy::{BondConfig, Config, FlowRecord, FlowStats, Listen, Network as Path, Proxy};
 use rand::RngExt as _;
@@ -109,14 +109,14 @@ impl Networks {
         &mut self,
         parallel: &Parallel<'_>,
         opens: Opens,
-        shared: Settings,
+        shared: BondSettings,
         control: &str,
         on_end: impl Heard,
     ) -> Result<(), LabError> {
         let (here, there) = (end_of(opens), 1 - end_of(opens));
         let mut secret = [0; 32];
         rand::rng().fill(&mut secret[..]);
-        let key = Key::new(&secret).map_err(|why| LabError::Bond(why.to_string()))?;
+        let key = PresharedKey::new(&secret).map_err(|why| LabError::Bond(why.to_string()))?;
         let profile = LegProfile { control: Some(control.into()), ..LegProfile::default() };
         let most = parallel.networks.iter().map(|network| wire_rate(network.rate).bytes_in(network.delay * 2).0).sum::<u64>();
         let bond = BondConfig {

@@ -9,7 +9,7 @@ use crate::{
     member::Member,
     settings::BondConfig,
 };
-use bond::{Frame, Reader, Step as Said};
+use bond::{Decoded, Frame, FrameReader};
 use intercept::{leg, sys};
 use relay::{Scratch, UNKNOWN_ADDRESS};
 use rustix::io::Errno;
@@ -126,13 +126,13 @@ impl Bonds {
         let Some(BondSocket::Pending(mut channel, window, preface, mut heard)) = self.entries.take(index) else { return };
         let joins = loop {
             let mut byte = [0; 20];
-            let room = Frame::JOIN - heard.len();
+            let room = Frame::JOIN_LEN - heard.len();
             match channel.receive(&mut [IoSliceMut::new(&mut byte[..room])]) {
                 Ok(0) => break None,
                 Ok(count) => {
                     heard.extend_from_slice(&byte[..count]);
-                    if heard.len() == Frame::JOIN {
-                        break Reader::default().read(&heard).ok().map(|(_, said)| said);
+                    if heard.len() == Frame::JOIN_LEN {
+                        break FrameReader::default().read(&heard).ok().map(|(_, said)| said);
                     }
                 }
                 Err(Errno::AGAIN) => {
@@ -144,7 +144,7 @@ impl Bonds {
         };
         self.pending -= 1;
         match joins {
-            Some(Said::Said(Frame::Join { stream, known, network, tier })) => {
+            Some(Decoded::Frame(Frame::Join { stream, known, network, tier })) => {
                 self.entries.put(index, BondSocket::Member(usize::MAX));
                 let member = Member::new(channel, network, index, self.host.bond().connection_window);
                 self.admit(member, (stream, known, tier), window, preface, scratch);
@@ -169,11 +169,11 @@ impl Bonds {
         let slot = match self.by_id.get(&id) {
             Some(slot) => *slot,
             None if known || self.draining || self.past.contains(&id) => {
-                let why = if self.draining { bond::Why::Stopped } else { bond::Why::Reset };
+                let why = if self.draining { bond::ResetReason::Stopped } else { bond::ResetReason::Reset };
                 return self.linger(member, Frame::Reset(why as u8).header().to_vec());
             }
             None if self.stream_count() >= self.host.most_streams() => {
-                return self.linger(member, Frame::Reset(bond::Why::NoRoom as u8).header().to_vec());
+                return self.linger(member, Frame::Reset(bond::ResetReason::NoRoom as u8).header().to_vec());
             }
             None => {
                 let bonded = BondedConnection::called(preface, id, self.stream_over(window), self.now).with_shares(self.host.shares());

@@ -9,7 +9,7 @@ use crate::{
     member::{Lost, Member},
     settings::BondConfig,
 };
-use bond::{Call, Frame, NoMemory, Target};
+use bond::{Frame, NoMemory, OpenRequest, Target};
 use intercept::{
     canonical,
     leg::{self, Call as Dial},
@@ -39,7 +39,7 @@ impl Bonds {
         // Until the other end says what its window is, it is taken for no larger than the least.
         let theirs = self.networks.window().unwrap_or(BondConfig::LEAST_WINDOW.0 as u32);
         let stream = self.stream_over(theirs);
-        let call = Call { client, to };
+        let call = OpenRequest { client, target: to };
         let near = PlainLeg::new(near, profile, self.receive_share());
         let bonded = BondedConnection::call(near, &call, [&preface, &heard], id, stream, self.now);
         let bonded = bonded.map_err(|NoMemory| Ending::NoRoom)?.with_shares(self.host.shares()).with_reply(reply);
@@ -95,7 +95,7 @@ impl Bonds {
         member.say(&Frame::Join { stream: bonded.id, known: bonded.known, network: network as u8, tier });
         // The new connection replaces a silent one over the same network.
         let old = bonded.stream.lose_over(network as u8);
-        let _ = bonded.stream.outbound.acknowledge(0, window.into());
+        let _ = bonded.stream.outbound.on_acked(0, window.into());
         bonded.stream.add(time, member, tier);
         bonded.alone = None;
         old.into_iter().for_each(|old| self.drop_entry(old.entry));
@@ -172,7 +172,7 @@ impl Bonds {
         let now = self.now;
         let Some(bonded) = self.streams.get_mut(slot) else { return };
         bonded.note_loss(why, now);
-        if let (Role::Connect { .. }, false) = (bonded.role, self.draining && bonded.stream.outbound.is_done()) {
+        if let (Role::Connect { .. }, false) = (bonded.role, self.draining && bonded.stream.outbound.is_delivered()) {
             tracing::debug!(network = self.networks.name(network), "a connection of a stream is lost: {why}");
             self.want(network, slot);
         }

@@ -32,19 +32,19 @@ impl Bonds {
         let control =
             if looks { bonded.plain.as_ref().map(|plain| leg::controller_of(plain.socket())).unwrap_or_default() } else { String::new() };
         let (bond, paths) = self.paths_of(bonded, looks);
-        let (waiting, most_waiting) = (bonded.stream.inbound.waiting().1, bonded.stream.inbound.most_held());
+        let (waiting, most_waiting) = (bonded.stream.inbound.out_of_order_bytes(), bonded.stream.inbound.max_out_of_order_bytes());
         let (received, unsent) = if looks { bonded.plain_queues() } else { (0, 0) };
         let queued: u64 = paths.iter().map(|path| path.queued_bytes).sum();
         let out = DirectionStats {
             moved: bonded.taken,
             received,
-            in_hand: bonded.stream.outbound.left() as usize,
+            in_hand: bonded.stream.outbound.unassigned() as usize,
             unsent: queued as usize,
             ..DirectionStats::default()
         };
         let back = DirectionStats {
             moved: bonded.given,
-            in_hand: (waiting + bonded.stream.inbound.ready()) as usize,
+            in_hand: (waiting + bonded.stream.inbound.readable_bytes()) as usize,
             unsent,
             ..DirectionStats::default()
         };
@@ -80,12 +80,12 @@ impl Bonds {
             let view = PathView {
                 network: name(member.network),
                 up: true,
-                stalled: seen.stalled,
+                stalled: seen.is_stalled,
                 score_s: Some(seen.score),
                 throughput_bps: seen.throughput.map(|bytes| 8.0 * bytes),
                 srtt_s: f64::from(info.rtt_us) / 1e6,
                 queued_bytes: u64::from(info.notsent_bytes),
-                sent_bytes: seen.given,
+                sent_bytes: seen.assigned,
                 received_bytes: member.received,
                 waited_s: member.waited.secs(),
                 control: if looks { leg::controller_of(member.channel.socket()) } else { String::new() },

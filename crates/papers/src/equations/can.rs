@@ -3,7 +3,7 @@
 use super::table::{ComputedRow, ComputedTable, exact};
 use crate::{embedded::csv_rows, error::PaperError};
 use serde::Deserialize;
-use theory::{Can, Mean, Number, Sizes, TheoryError, Waits, Wlan};
+use theory::{BackoffModel, Can, Mean, SizeDistribution, TheoryError, ValueWithError, Wlan};
 
 /// The number of jobs of all classes in a simulated cell …
 const JOBS: f64 = 6e6;
@@ -26,26 +26,26 @@ struct Cell {
 
 impl Cell {
     /// The size laws that the cell's name can stand for, with their names here.
-    fn laws(&self) -> Result<Vec<(&'static str, Sizes)>, TheoryError> {
+    fn laws(&self) -> Result<Vec<(&'static str, SizeDistribution)>, TheoryError> {
         Ok(match self.size_law.as_str() {
-            "deterministic" => vec![("deterministic", Sizes::DETERMINISTIC)],
-            "exponential" => vec![("exponential", Sizes::EXPONENTIAL)],
-            "Pareto-3" => vec![("Pareto-3", Sizes::lomax(3.0)?)],
-            "hyper-exponential" => vec![("hyperexponential, c² = 16", Sizes::hyperexponential(16.0)?)],
-            _ => vec![("Pareto-2 as Lomax, (1 + x)⁻²", Sizes::lomax(2.0)?), ("Pareto-2 as stated, 1/(4x²)", Sizes::pareto(2.0)?)],
+            "deterministic" => vec![("deterministic", SizeDistribution::DETERMINISTIC)],
+            "exponential" => vec![("exponential", SizeDistribution::EXPONENTIAL)],
+            "Pareto-3" => vec![("Pareto-3", SizeDistribution::lomax(3.0)?)],
+            "hyper-exponential" => vec![("hyperexponential, c² = 16", SizeDistribution::hyperexponential(16.0)?)],
+            _ => vec![("Pareto-2 as Lomax, (1 + x)⁻²", SizeDistribution::lomax(2.0)?), ("Pareto-2 as stated, 1/(4x²)", SizeDistribution::pareto(2.0)?)],
         })
     }
 
-    fn here(&self, sizes: &Sizes) -> Result<Mean, TheoryError> {
+    fn here(&self, sizes: &SizeDistribution) -> Result<Mean, TheoryError> {
         let all = self.rho0 + self.rho1 + self.rho2;
         let jobs = if all > 1.7 { JOBS_BUSY } else { JOBS } * self.rho0 / all;
         let can = Can::new(self.rho0, &[self.rho1, self.rho2])?;
-        let means = if *sizes == Sizes::EXPONENTIAL { can.solve() } else { can.run().with_sizes(sizes).play(1, jobs as u64)?.means };
+        let means = if *sizes == SizeDistribution::EXPONENTIAL { can.solve() } else { can.simulation().with_sizes(sizes).run(1, jobs as u64)?.means };
         Ok(mean(means.sojourn_s[0]))
     }
 }
 
-fn mean(number: Option<Number>) -> Mean {
+fn mean(number: Option<ValueWithError>) -> Mean {
     number.map_or(exact(f64::NAN), |number| Mean { mean: number.value, half: number.error })
 }
 
@@ -68,7 +68,7 @@ pub(super) fn table(number: &str) -> Result<ComputedTable, PaperError> {
         for (name, sizes) in cell.laws()? {
             let of = vec![cell.rho0.to_string(), cell.rho1.to_string(), cell.rho2.to_string(), name.to_owned()];
             let row =
-                ComputedRow::new(of, cell.here(&sizes)?, if sizes == Sizes::EXPONENTIAL { 8 } else { 3 }).compared_with(&cell.printed);
+                ComputedRow::new(of, cell.here(&sizes)?, if sizes == SizeDistribution::EXPONENTIAL { 8 } else { 3 }).compared_with(&cell.printed);
             let note = deviation(name, &row);
             rows.push(row.with_note(note));
         }
@@ -132,7 +132,7 @@ pub(super) fn wlan() -> Result<ComputedTable, PaperError> {
         row("mean backoff, µs", wlan.backoff_s() * 1e6, 1),
     ];
     for (segments, what) in [(1.0, "an acknowledgement a segment"), (2.0, "one for two segments")] {
-        for (waits, order) in [(Waits::All, "both ends wait in turn"), (Waits::Segments, "the client waits meanwhile")] {
+        for (waits, order) in [(BackoffModel::All, "both ends wait in turn"), (BackoffModel::Segments, "the client waits meanwhile")] {
             let value = wlan.throughput_bps(segments, waits)? / 1e6;
             rows.push(row(&format!("throughput, Mbit/s: {what}, {order}"), value, 2));
         }
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(exponential.len(), 28);
         let mut low = Vec::new();
         for cell in exponential {
-            let row = ComputedRow::new(vec![], cell.here(&Sizes::EXPONENTIAL).unwrap(), 8).compared_with(&cell.printed);
+            let row = ComputedRow::new(vec![], cell.here(&SizeDistribution::EXPONENTIAL).unwrap(), 8).compared_with(&cell.printed);
             if row.holds == Some(false) {
                 let off = row.differs_percent().unwrap();
                 assert!((0.0..0.2).contains(&off), "{cell:?}: {off}");

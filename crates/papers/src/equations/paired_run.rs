@@ -7,8 +7,9 @@ use link::Time;
 use outcome::Outcome;
 use scenario::{Loss, Purpose, Scenario, stream};
 use sim::Sim;
-use theory::{Aimd, Follows, Losses, Phase, Split, State};
+use theory::{Aimd, LossBasis, LossProcess, TandemModel, TandemState};
 use units::PKT;
+use units::Phase;
 
 /// Payload of a full packet, bytes.
 pub(super) const PAYLOAD: f64 = 1448.0;
@@ -37,7 +38,7 @@ pub(super) struct EquationPath {
     /// Shares of time: free, starvation, backpressure.
     pub(super) phases: [f64; 3],
     /// The state at each sample of the run.
-    pub(super) states: Vec<State>,
+    pub(super) states: Vec<TandemState>,
 }
 
 impl PairedRun {
@@ -98,21 +99,21 @@ impl PairedRun {
 
     /// The connection in the equations, with the capacities of its links and its buffer. Losses per
     /// packet count sent packets, as in the simulation.
-    pub(super) fn equations(&self) -> Result<Split, PaperError> {
+    pub(super) fn equations(&self) -> Result<TandemModel, PaperError> {
         let legs = self.scenario.legs();
         let leg = |at: usize| -> Result<Aimd, PaperError> {
             let losses = match self.scenario.links[at].loss {
-                Some(Loss::PerSecond(rate)) => Losses::PerSecond(rate),
-                Some(Loss::PerPacket(rate)) => Losses::PerPacket(rate),
+                Some(Loss::PerSecond(rate)) => LossProcess::PerSecond(rate),
+                Some(Loss::PerPacket(rate)) => LossProcess::PerPacket(rate),
                 other => return Err(self.wrong(format!("the equations have no losses of this kind: {other:?}"))),
             };
             Ok(Aimd::new(self.scenario.base_rtt(legs[at]).secs(), losses)?)
         };
         let capacity = |at: usize| self.scenario.links[at].rate.bits_per_s() as f64 / 8.0 / PKT.0 as f64;
         if legs.len() == 1 {
-            return Ok(Split::alone(leg(0)?, capacity(0))?);
+            return Ok(TandemModel::alone(leg(0)?, capacity(0))?);
         }
-        let split = Split::new(leg(0)?, leg(1)?).with_capacities(capacity(0), capacity(1))?.with_losses_by(Follows::Sending);
+        let split = TandemModel::new(leg(0)?, leg(1)?).with_capacities(capacity(0), capacity(1))?.with_loss_basis(LossBasis::Sending);
         Ok(match self.scenario.buffer_limit(0) {
             Some(buffer) => split.with_buffer(buffer.0 as f64 / PKT.0 as f64)?,
             None => split,
@@ -120,22 +121,22 @@ impl PairedRun {
     }
 
     /// The state of the run when it begins to count.
-    fn state(&self, split: &Split) -> Result<State, PaperError> {
+    fn state(&self, split: &TandemModel) -> Result<TandemState, PaperError> {
         let last = |what: &str, leg: Option<usize>| PairedRun::curve(&self.before, what, leg, 0.0).last().map(|(_, value)| *value);
         let [r1, r2] = split.rtts_s();
         let none = || self.wrong("the simulator has no series of windows".into());
         let x = last("cwnd", Some(0)).ok_or_else(none)? / r1;
         if self.scenario.legs().len() == 1 {
-            return Ok(State { x, y: split.alone_means()[1], q: 0.0 });
+            return Ok(TandemState { x, y: split.isolated_means()[1], q: 0.0 });
         }
-        Ok(State { x, y: last("cwnd", Some(1)).ok_or_else(none)? / r2, q: last("held", None).ok_or_else(none)? / PAYLOAD })
+        Ok(TandemState { x, y: last("cwnd", Some(1)).ok_or_else(none)? / r2, q: last("held", None).ok_or_else(none)? / PAYLOAD })
     }
 
     /// Solves the equations with the run's losses.
     pub(super) fn follow(&self) -> Result<EquationPath, PaperError> {
         let split = self.equations()?;
         let losses = [0, 1].map(|leg| self.losses(leg));
-        let mut path = split.path_with_losses(self.state(&split)?, [&losses[0], &losses[1]]);
+        let mut path = split.trajectory_with_losses(self.state(&split)?, [&losses[0], &losses[1]]);
         let samples: Vec<f64> = self.windows(0).into_iter().map(|(t, _)| t - self.from_s).collect();
         let mut gone = 0.0;
         let mut sent = 0.0;

@@ -5,17 +5,17 @@ use super::{
     table::{ComputedRow, ComputedTable, exact},
 };
 use crate::error::PaperError;
-use theory::{Aimd, Follows, Losses, Mean, Split, TheoryError};
+use theory::{Aimd, LossBasis, LossProcess, Mean, TandemModel, TandemState, TheoryError};
 
 /// The number of losses of both legs together in a path.
 const LOSSES: u64 = 2_000_000;
 
-fn ri(first: (f64, f64), second: (f64, f64)) -> Result<Split, TheoryError> {
-    legs(first, second, Losses::PerSecond)
+fn ri(first: (f64, f64), second: (f64, f64)) -> Result<TandemModel, TheoryError> {
+    legs(first, second, LossProcess::PerSecond)
 }
 
-fn legs(first: (f64, f64), second: (f64, f64), losses: fn(f64) -> Losses) -> Result<Split, TheoryError> {
-    Ok(Split::new(Aimd::new(first.0, losses(first.1))?, Aimd::new(second.0, losses(second.1))?))
+fn legs(first: (f64, f64), second: (f64, f64), losses: fn(f64) -> LossProcess) -> Result<TandemModel, TheoryError> {
+    Ok(TandemModel::new(Aimd::new(first.0, losses(first.1))?, Aimd::new(second.0, losses(second.1))?))
 }
 
 /// Lemma 19.6.
@@ -26,7 +26,7 @@ pub(super) fn below_both_legs() -> Result<ComputedTable, PaperError> {
         ("Figure 19.4: 40 and 80 ms", ri((0.04, 0.4), (0.08, 0.2))?, 2.0 / 0.0064 / 0.2),
     ];
     let asked: Vec<_> = settings.iter().flat_map(|one| [1.0, 20.0, 1000.0, 20_000.0].map(|buffer| (one, buffer))).collect();
-    let row = |((name, split, least), buffer): &(&(&str, Split, f64), f64)| {
+    let row = |((name, split, least), buffer): &(&(&str, TandemModel, f64), f64)| {
         let share = split.with_buffer(*buffer)?.shortfall(1, LOSSES);
         let here = Mean { mean: 1.0 - share.mean, half: share.half };
         let of = vec![(*name).to_owned(), buffer.to_string(), format!("{least:.1}")];
@@ -45,12 +45,12 @@ pub(super) fn stability() -> Result<ComputedTable, PaperError> {
     // The growth of a buffer that never fills: at a load above 1 it is the difference of the means.
     const UNLIMITED: f64 = 1e15;
     let mut rows = Vec::new();
-    for (name, losses, rate) in [("RI", Losses::PerSecond as fn(f64) -> Losses, 0.4), ("RD", Losses::PerPacket, 0.001)] {
+    for (name, losses, rate) in [("RI", LossProcess::PerSecond as fn(f64) -> LossProcess, 0.4), ("RD", LossProcess::PerPacket, 0.001)] {
         for ratio in [0.5f64, 0.8, 0.95, 1.05, 1.25, 2.0] {
             // With equal losses the load is the ratio of the slopes.
             let split = legs((0.04, rate), (0.04 * ratio.sqrt(), rate), losses)?;
-            let start = theory::State { x: split.alone_means()[0], y: split.alone_means()[1], q: 0.0 };
-            let mut path = split.with_buffer(UNLIMITED)?.path(start, 1);
+            let start = TandemState { x: split.isolated_means()[0], y: split.isolated_means()[1], q: 0.0 };
+            let mut path = split.with_buffer(UNLIMITED)?.trajectory(start, 1);
             let (mut time, mut half_way) = (0.0, 0.0);
             for step in 0..LOSSES {
                 time += path.step().span;
@@ -59,10 +59,10 @@ pub(super) fn stability() -> Result<ComputedTable, PaperError> {
                 }
             }
             let growth = (path.state().q - half_way) / (time / 2.0);
-            let drift = (split.alone_means()[0] - split.alone_means()[1]).max(0.0);
+            let drift = (split.isolated_means()[0] - split.isolated_means()[1]).max(0.0);
             let of = vec![name.to_owned(), format!("{ratio}"), format!("{drift:.1}")];
             let (says, holds) = match drift {
-                0.0 => ("stable", growth.abs() < 0.01 * split.alone_means()[0]),
+                0.0 => ("stable", growth.abs() < 0.01 * split.isolated_means()[0]),
                 _ => ("grows", (growth / drift - 1.0).abs() < 0.2),
             };
             rows.push(ComputedRow::new(of, exact(growth), 1).claimed(says, holds));
@@ -80,9 +80,9 @@ pub(super) fn stability() -> Result<ComputedTable, PaperError> {
 pub(super) fn buffer() -> Result<ComputedTable, PaperError> {
     let mut asked = Vec::new();
     for (kind, losses, follows) in [
-        ("RI", Losses::PerSecond as fn(f64) -> Losses, Follows::Window),
-        ("RD, by what is sent", Losses::PerPacket, Follows::Sending),
-        ("RD, by the window", Losses::PerPacket, Follows::Window),
+        ("RI", LossProcess::PerSecond as fn(f64) -> LossProcess, LossBasis::Window),
+        ("RD, by what is sent", LossProcess::PerPacket, LossBasis::Sending),
+        ("RD, by the window", LossProcess::PerPacket, LossBasis::Window),
     ] {
         for ratio in [1.1, 1.5, 2.0, 4.0f64] {
             for often in [0.25, 1.0, 4.0f64] {
@@ -92,11 +92,11 @@ pub(super) fn buffer() -> Result<ComputedTable, PaperError> {
             }
         }
     }
-    type Asked = (&'static str, fn(f64) -> Losses, Follows, f64, f64, f64);
+    type Asked = (&'static str, fn(f64) -> LossProcess, LossBasis, f64, f64, f64);
     let row = |(kind, losses, follows, ratio, often, share): &Asked| {
         let slope = often * if *kind == "RI" { *ratio } else { ratio * ratio };
-        let split = legs((1.0, 1.0), (slope.powf(-0.5), *often), *losses)?.with_losses_by(*follows);
-        let enough = split.enough(*share, 1, LOSSES / 8)?;
+        let split = legs((1.0, 1.0), (slope.powf(-0.5), *often), *losses)?.with_loss_basis(*follows);
+        let enough = split.sufficient_buffer(*share, 1, LOSSES / 8)?;
         let of = vec![(*kind).to_owned(), ratio.to_string(), often.to_string(), format!("{}", share * 100.0)];
         let why = format!("waits {:.3} times as long as between two losses", enough.waits_s * split.slower_losses());
         Ok(ComputedRow::new(of, enough.packets, 3).with_note(why))

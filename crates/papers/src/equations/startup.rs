@@ -3,7 +3,7 @@
 use super::table::{ComputedRow, ComputedTable, exact};
 use crate::{embedded::csv_rows, error::PaperError};
 use serde::Deserialize;
-use theory::{Downstream, StartUp};
+use theory::{Downstream, SlowStart};
 
 #[derive(Debug, Deserialize)]
 struct Cell {
@@ -17,8 +17,8 @@ struct Cell {
 const COMMON_S: f64 = 2.0 * 0.83;
 
 /// The paper's example path: 30 ms upstream, 800 ms downstream, 128 kbit/s, 1500 bytes.
-fn example() -> Result<StartUp, PaperError> {
-    Ok(StartUp::new(0.03, 0.8, 16_000.0, 1500.0)?)
+fn example() -> Result<SlowStart, PaperError> {
+    Ok(SlowStart::new(0.03, 0.8, 16_000.0, 1500.0)?)
 }
 
 pub(super) fn table() -> Result<ComputedTable, PaperError> {

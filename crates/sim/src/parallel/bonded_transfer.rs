@@ -6,7 +6,7 @@
 //! frames would.
 
 use crate::{event_queue::NEVER, sender::TcpSender};
-use bond::{ConnId, Header, Look, Order, Outbound};
+use bond::{FrameHeader, Outbound, PathId, PathSample, Resequencer};
 use scenario::Scenario;
 use std::collections::VecDeque;
 use units::Span;
@@ -15,7 +15,7 @@ use units::Span;
 const MAX_NETWORKS: usize = Scenario::MOST_NETWORKS;
 
 /// Size of the header of a piece, bytes.
-const PIECE_HEADER: u64 = Header::PIECE as u64;
+const PIECE_HEADER: u64 = FrameHeader::PIECE_LEN as u64;
 
 /// The pieces of a transfer that a connection carries, with their headers, and a position in this
 /// stream.
@@ -55,7 +55,7 @@ impl PieceStream {
 /// A connection of a bonded transfer.
 #[derive(Debug, Default)]
 struct BondedConnection {
-    id: Option<ConnId>,
+    id: Option<PathId>,
     /// Bytes written to it, with headers.
     written: u64,
     /// The stream up to what the receiver has.
@@ -83,50 +83,50 @@ pub(super) struct SocketWrite {
 #[derive(Debug)]
 pub(super) struct BondedTransfer {
     outbound: Outbound,
-    order: Order,
+    order: Resequencer,
     connections: [BondedConnection; MAX_NETWORKS],
 }
 
 impl BondedTransfer {
     /// A transfer of `bytes`, to a receiver with unlimited room.
-    pub(super) fn new(bytes: u64, settings: bond::Settings) -> Self {
+    pub(super) fn new(bytes: u64, settings: bond::BondSettings) -> Self {
         let mut outbound = Outbound::new(settings, u64::MAX);
         outbound.offer(bytes);
         outbound.close();
-        BondedTransfer { outbound, order: Order::new(usize::MAX), connections: Default::default() }
+        BondedTransfer { outbound, order: Resequencer::new(usize::MAX), connections: Default::default() }
     }
 
     /// A connection is established.
     pub(super) fn connection_established(&mut self, now: u64, connection: usize) {
-        self.connections[connection].id = Some(self.outbound.add(Span(now), connection as u8));
+        self.connections[connection].id = Some(self.outbound.add_path(Span(now), connection as u8));
     }
 
     /// Updates what the bond knows of a connection.
-    pub(super) fn update_path(&mut self, now: u64, connection: usize, path: Look) {
+    pub(super) fn update_path(&mut self, now: u64, connection: usize, path: PathSample) {
         let bonded = &mut self.connections[connection];
         let Some(id) = bonded.id else { return };
         bonded.acknowledged.advance(path.delivered, |_, _| ());
-        let receipt = self.outbound.receipt(Span(now), id, bonded.acknowledged.payload);
-        let reported = receipt.and(self.outbound.acknowledge(self.order.next(), u64::MAX));
+        let receipt = self.outbound.on_receipt(Span(now), id, bonded.acknowledged.payload);
+        let reported = receipt.and(self.outbound.on_acked(self.order.next_offset(), u64::MAX));
         debug_assert_eq!(reported, Ok(()), "both ends keep the protocol");
-        self.outbound.look(Span(now), id, path);
+        self.outbound.update_path(Span(now), id, path);
     }
 
     /// The next write to a connection, if the bond assigns a piece now.
     pub(super) fn next_write(&mut self, now: u64) -> Option<SocketWrite> {
-        self.outbound.check(Span(now));
-        let piece = self.outbound.give(Span(now))?;
-        let connection = self.connections.iter().position(|bonded| bonded.id == Some(piece.conn))?;
+        self.outbound.handle_timeout(Span(now));
+        let piece = self.outbound.next_piece(Span(now))?;
+        let connection = self.connections.iter().position(|bonded| bonded.id == Some(piece.path))?;
         let bonded = &mut self.connections[connection];
         bonded.delivered.pieces.push_back((piece.offset, piece.len));
         bonded.acknowledged.pieces.push_back((piece.offset, piece.len));
         bonded.written += PIECE_HEADER + piece.len;
-        Some(SocketWrite { connection, end: bonded.written, last: self.outbound.left() == 0 })
+        Some(SocketWrite { connection, end: bonded.written, last: self.outbound.unassigned() == 0 })
     }
 
     /// When to ask for writes again if nothing happens before, ns.
     pub(super) fn next_check(&self, now: u64) -> u64 {
-        self.outbound.next_check(Span(now)).map_or(NEVER, |at| at.0.max(now + 1))
+        self.outbound.next_timeout(Span(now)).map_or(NEVER, |at| at.0.max(now + 1))
     }
 
     /// A connection has delivered its stream up to `end`; returns how many bytes of the transfer
@@ -139,24 +139,24 @@ impl BondedTransfer {
 
     /// Bytes that can be read in order.
     pub(super) fn readable(&self) -> u64 {
-        self.order.next()
+        self.order.next_offset()
     }
 
     /// The most bytes that were held out of order.
     pub(super) fn max_held(&self) -> u64 {
-        self.order.held().1
+        self.order.max_out_of_order_bytes()
     }
 }
 
 /// What a bond sees of a connection.
-pub(super) fn path_state(sender: &TcpSender) -> Look {
-    Look {
+pub(super) fn path_state(sender: &TcpSender) -> PathSample {
+    PathSample {
         delivered: sender.snd_una,
         unsent: sender.unsent(),
         window: sender.usable_window(),
         srtt: Span(u64::from(sender.rtt.srtt_us()) * 1000),
         rto: Span(sender.rtt.rto_us() * 1000),
-        mends: sender.is_retransmitting(),
+        in_recovery: sender.is_retransmitting(),
     }
 }
 

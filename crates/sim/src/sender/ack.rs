@@ -10,7 +10,7 @@ use crate::{
     network::SimNetwork,
     packet::{DSACK, ECE, MAX_SACK_BLOCKS, SimPacket},
 };
-use control::{Event, Kind};
+use control::{Event, EventKind};
 
 impl TcpSender {
     /// An acknowledgement has arrived.
@@ -133,7 +133,7 @@ impl TcpSender {
         if self.fin_written && self.snd_una == self.write_end && !self.is_done {
             self.is_done = true;
             self.disarm_timer();
-            self.notify_controller(Event { kind: Kind::Close, ..Event::default() }, net);
+            self.notify_controller(Event { kind: EventKind::Close, ..Event::default() }, net);
         }
     }
 
@@ -382,7 +382,7 @@ impl TcpSender {
         let marked = (self.delivered_marked - self.sampled_marked) as u32;
         self.sampled_delivered = self.delivered;
         self.sampled_marked = self.delivered_marked;
-        let event = Event { kind: Kind::Sample, acked, marked, rtt_us, ..Event::default() };
+        let event = Event { kind: EventKind::Sample, acked, marked, rtt_us, ..Event::default() };
         (self.flow.cwnd, self.flow.ssthresh) = self.notify_controller(event, net);
     }
 
@@ -405,14 +405,14 @@ impl TcpSender {
     /// Tells a controller that owns the window of an acknowledgement.
     fn notify_ack(&mut self, acked: u32, lost: u32, rtt_us: u32, net: &mut SimNetwork) {
         // Receivers acknowledge out-of-order data and every second segment without delay.
-        let held = if acked <= 1 && self.sacked_out == 0 { control::HELD } else { 0 };
+        let held = if acked <= 1 && self.sacked_out == 0 { control::DELAYED_ACK } else { 0 };
         let flags = self.limited_flag() | held;
-        self.notify_controller(Event { kind: Kind::Ack, flags, acked, rtt_us, lost, ..Event::default() }, net);
+        self.notify_controller(Event { kind: EventKind::Ack, flags, acked, rtt_us, lost, ..Event::default() }, net);
     }
 
     /// Lets the controller grow the window (tcp_cong_avoid).
     fn grow_cwnd(&mut self, delivered: u32, net: &mut SimNetwork) {
-        let event = Event { kind: Kind::Ack, flags: self.limited_flag(), acked: delivered, ..Event::default() };
+        let event = Event { kind: EventKind::Ack, flags: self.limited_flag(), acked: delivered, ..Event::default() };
         (self.flow.cwnd, self.flow.ssthresh) = self.notify_controller(event, net);
     }
 }

@@ -3,7 +3,7 @@
 
 use super::router_assisted::{self, RouterAssistedState};
 use crate::packet::CongestionHeader;
-use control::{Controller, Event, Flow, Link};
+use control::{Controller, Event, FlowState, LinkRecord};
 use scenario::Explicit;
 
 /// The congestion control of a leg.
@@ -18,7 +18,7 @@ pub(crate) enum CongestionControl {
 /// The state of a congestion control for one flow.
 #[derive(Debug)]
 pub(super) enum ControlState {
-    Native(control::State),
+    Native(control::ControllerState),
     RouterAssisted(RouterAssistedState),
 }
 
@@ -54,7 +54,7 @@ impl CongestionControl {
     /// Whether it alone sets the window, also during recovery.
     pub(super) fn owns_window(self) -> bool {
         match self {
-            CongestionControl::Native(controller) => controller.whole(),
+            CongestionControl::Native(controller) => controller.owns_window(),
             CongestionControl::RouterAssisted(explicit) => explicit.keeps,
         }
     }
@@ -62,13 +62,13 @@ impl CongestionControl {
     /// Whether it sets the pacing rate.
     pub(super) fn paces(self) -> bool {
         match self {
-            CongestionControl::Native(controller) => controller.whole(),
+            CongestionControl::Native(controller) => controller.owns_window(),
             CongestionControl::RouterAssisted(explicit) => router_assisted::paces(explicit),
         }
     }
 
     /// Takes control of a flow at `now_us`.
-    pub(super) fn begin(self, flow: &mut Flow, link: Option<&mut Link>, now_us: u64) -> ControlState {
+    pub(super) fn begin(self, flow: &mut FlowState, link: Option<&mut LinkRecord>, now_us: u64) -> ControlState {
         match self {
             CongestionControl::Native(controller) => ControlState::Native(controller.begin(flow, link, now_us)),
             CongestionControl::RouterAssisted(explicit) => ControlState::RouterAssisted(RouterAssistedState::begin(explicit, flow)),
@@ -78,7 +78,7 @@ impl CongestionControl {
 
 impl ControlState {
     /// Notifies the controller of an event; it writes its decisions into `flow`.
-    pub(super) fn step(&mut self, flow: &mut Flow, link: Option<&mut Link>, event: &Event) {
+    pub(super) fn step(&mut self, flow: &mut FlowState, link: Option<&mut LinkRecord>, event: &Event) {
         match self {
             ControlState::Native(state) => state.step(flow, link, event),
             ControlState::RouterAssisted(state) => state.step(flow, event),
@@ -94,7 +94,7 @@ impl ControlState {
 
     /// The header of the next data packet and the initial value of its feedback field. `wants_more`
     /// tells that the sender would use a larger window.
-    pub(super) fn next_header(&mut self, flow: &Flow, rtt_us: u32, wants_more: bool) -> Option<(CongestionHeader, f32)> {
+    pub(super) fn next_header(&mut self, flow: &FlowState, rtt_us: u32, wants_more: bool) -> Option<(CongestionHeader, f32)> {
         match self {
             ControlState::Native(_) => None,
             ControlState::RouterAssisted(state) => Some(state.next_header(flow, rtt_us, wants_more)),

@@ -11,7 +11,7 @@ use crate::{
     packet::{HEADER_BYTES, PacketKind, SimPacket},
     rtt::RTO_MIN_US,
 };
-use control::{Event, Kind};
+use control::{Event, EventKind};
 
 /// The shortest timer, µs (TCP_TIMEOUT_MIN: two ticks of 4 ms).
 const TIMEOUT_MIN_US: u64 = 8000;
@@ -330,7 +330,7 @@ impl TcpSender {
             self.flow.prior_cwnd = self.flow.cwnd;
             self.query_ssthresh(net);
             if !self.owns_window {
-                (_, self.flow.ssthresh) = self.notify_controller(Event { kind: Kind::Timeout, ..Event::default() }, net);
+                (_, self.flow.ssthresh) = self.notify_controller(Event { kind: EventKind::Timeout, ..Event::default() }, net);
             }
             self.init_undo();
         }

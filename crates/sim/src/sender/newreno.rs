@@ -9,7 +9,7 @@ use super::{
     state::{CaState, PendingTimer, TcpSender},
 };
 use crate::{network::SimNetwork, packet::SimPacket};
-use control::{Event, Kind};
+use control::{Event, EventKind};
 
 /// Duplicate acknowledgements that signal a loss (RFC 5681 §3.2).
 const DUPLICATE_THRESHOLD: u32 = 3;
@@ -75,7 +75,7 @@ impl TcpSender {
                 self.high_seq = self.snd_nxt;
                 self.had_partial_ack = false;
                 self.flow.prior_cwnd = self.flow.cwnd;
-                (_, self.flow.ssthresh) = self.notify_controller(Event { kind: Kind::Loss, ..Event::default() }, net);
+                (_, self.flow.ssthresh) = self.notify_controller(Event { kind: EventKind::Loss, ..Event::default() }, net);
                 self.set_ca_state(CaState::Recovery, net);
                 self.flow.cwnd = self.flow.ssthresh + DUPLICATE_THRESHOLD;
                 self.retransmit_first(net);

@@ -7,13 +7,13 @@ use super::{
     state::{CaState, TcpSender},
 };
 use crate::network::SimNetwork;
-use control::{Event, Kind};
+use control::{Event, EventKind};
 
 impl TcpSender {
     /// Changes the congestion state; tells the controller when a recovery ends.
     pub(super) fn set_ca_state(&mut self, ca_state: CaState, net: &mut SimNetwork) {
         if ca_state < CaState::Cwr && self.ca_state >= CaState::Cwr && !self.owns_window {
-            self.notify_controller(Event { kind: Kind::Recovered, ..Event::default() }, net);
+            self.notify_controller(Event { kind: EventKind::Recovered, ..Event::default() }, net);
         }
         self.ca_state = ca_state;
     }
@@ -99,8 +99,8 @@ impl TcpSender {
     /// Asks the controller for the slow start threshold.
     pub(super) fn query_ssthresh(&mut self, net: &mut SimNetwork) {
         // Without a lost segment, an ECN echo alone began the reduction.
-        let flags = if self.lost_out > 0 || self.owns_window { 0 } else { control::ECHO };
-        (_, self.flow.ssthresh) = self.notify_controller(Event { kind: Kind::Loss, flags, ..Event::default() }, net);
+        let flags = if self.lost_out > 0 || self.owns_window { 0 } else { control::ECN_ECHO };
+        (_, self.flow.ssthresh) = self.notify_controller(Event { kind: EventKind::Loss, flags, ..Event::default() }, net);
     }
 
     /// Remembers the state that is needed to undo the reduction if it turns out to be spurious
@@ -221,7 +221,7 @@ impl TcpSender {
             if self.owns_window {
                 self.flow.cwnd = self.flow.cwnd.max(self.flow.prior_cwnd);
             } else {
-                (self.flow.cwnd, _) = self.notify_controller(Event { kind: Kind::Undo, ..Event::default() }, net);
+                (self.flow.cwnd, _) = self.notify_controller(Event { kind: EventKind::Undo, ..Event::default() }, net);
             }
             if self.prior_ssthresh > self.flow.ssthresh {
                 self.flow.ssthresh = self.prior_ssthresh;

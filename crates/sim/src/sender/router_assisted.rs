@@ -37,7 +37,7 @@ use crate::{
     packet::{CongestionHeader, HEADER_BYTES, RouterProtocol},
     router::{INTERVAL_NS, LoadRegion, load_of_level},
 };
-use control::{Event, Flow, Kind};
+use control::{Event, EventKind, FlowState};
 use scenario::{Explicit, QueueKind};
 
 /// t_ρ, the measurement interval of routers, seconds.
@@ -103,7 +103,7 @@ pub(super) fn paces(explicit: Explicit) -> bool {
 
 impl RouterAssistedState {
     /// Takes control of a flow.
-    pub(super) fn begin(explicit: Explicit, flow: &mut Flow) -> Self {
+    pub(super) fn begin(explicit: Explicit, flow: &mut FlowState) -> Self {
         let mut state = RouterAssistedState {
             explicit,
             window: f64::from(flow.cwnd),
@@ -125,7 +125,7 @@ impl RouterAssistedState {
 
     /// The header of the next data packet, and the initial value of its feedback field: for XCP the
     /// largest increase if `wants_more`.
-    pub(super) fn next_header(&mut self, flow: &Flow, rtt_us: u32, wants_more: bool) -> (CongestionHeader, f32) {
+    pub(super) fn next_header(&mut self, flow: &FlowState, rtt_us: u32, wants_more: bool) -> (CongestionHeader, f32) {
         let (protocol, request) = match self.explicit.routers {
             QueueKind::Vcp => (RouterProtocol::Vcp, 0.0),
             QueueKind::Mpcp => (RouterProtocol::Mpcp(self.explicit.packets), 0.0),
@@ -138,26 +138,26 @@ impl RouterAssistedState {
     }
 
     /// The fractional window, unless TCP has changed the flow's window.
-    fn current_window(&self, flow: &Flow) -> f64 {
+    fn current_window(&self, flow: &FlowState) -> f64 {
         if self.explicit.keeps || self.window.floor() as u32 == flow.cwnd { self.window } else { f64::from(flow.cwnd) }
     }
 
     /// Handles an event; the decisions are in `flow` afterwards.
-    pub(super) fn step(&mut self, flow: &mut Flow, event: &Event) {
+    pub(super) fn step(&mut self, flow: &mut FlowState, event: &Event) {
         match event.kind {
-            Kind::Ack => self.on_ack(flow, event),
+            EventKind::Ack => self.on_ack(flow, event),
             // RFC 5681 (4).
-            Kind::Loss if !self.explicit.keeps => flow.ssthresh = (flow.cwnd / 2).max(2),
-            Kind::Timeout => self.timed_out = true,
-            Kind::Undo => flow.cwnd = flow.cwnd.max(flow.prior_cwnd),
+            EventKind::Loss if !self.explicit.keeps => flow.ssthresh = (flow.cwnd / 2).max(2),
+            EventKind::Timeout => self.timed_out = true,
+            EventKind::Undo => flow.cwnd = flow.cwnd.max(flow.prior_cwnd),
             _ => {}
         }
     }
 
-    fn on_ack(&mut self, flow: &mut Flow, event: &Event) {
+    fn on_ack(&mut self, flow: &mut FlowState, event: &Event) {
         self.window = self.current_window(flow);
         let feedback = std::mem::take(&mut self.feedback);
-        let limited = event.flags & control::LIMITED != 0;
+        let limited = event.flags & control::CWND_LIMITED != 0;
         if self.timed_out && flow.cwnd < flow.ssthresh {
             // RFC 5681 §3.1: slow start after a timeout.
             self.window = (self.window + f64::from(event.acked)).min(flow.ssthresh.into());
@@ -180,7 +180,7 @@ impl RouterAssistedState {
     }
 
     /// XCP: applies a granted change of rate, bytes/s.
-    fn apply_grant(&mut self, flow: &Flow, grant: f32, limited: bool) {
+    fn apply_grant(&mut self, flow: &FlowState, grant: f32, limited: bool) {
         let change = f64::from(grant) * rtt_s(flow) / f64::from(flow.mss + HEADER_BYTES);
         if change < 0.0 || limited {
             self.window += change;
@@ -188,7 +188,7 @@ impl RouterAssistedState {
     }
 
     /// VCP and MPCP: applies the reaction to a load, unless a decrease is too recent.
-    fn apply_change(&mut self, flow: &Flow, change: WindowChange, event: &Event, limited: bool) {
+    fn apply_change(&mut self, flow: &FlowState, change: WindowChange, event: &Event, limited: bool) {
         let now = event.now_us;
         if now < self.frozen_until {
             return;
@@ -208,7 +208,7 @@ impl RouterAssistedState {
     }
 
     /// Paces small windows, at the rate of the next power of two of packets per RTT.
-    fn set_pacing_rate(&mut self, flow: &mut Flow) {
+    fn set_pacing_rate(&mut self, flow: &mut FlowState) {
         if !paces(self.explicit) {
             return;
         }
@@ -220,7 +220,7 @@ impl RouterAssistedState {
 }
 
 /// VCP's reaction to the code of a load region.
-fn vcp_change(flow: &Flow, code: f32) -> WindowChange {
+fn vcp_change(flow: &FlowState, code: f32) -> WindowChange {
     match LoadRegion::from_code(code) {
         Some(LoadRegion::Low) => WindowChange::MultiplicativeIncrease(compound(XI, (rtt_s(flow) / T_RHO).min(MAX_R))),
         Some(LoadRegion::Overload) => WindowChange::MultiplicativeDecrease(BETA),
@@ -229,7 +229,7 @@ fn vcp_change(flow: &Flow, code: f32) -> WindowChange {
 }
 
 /// MPCP's reaction to a load level, which the feedback carries plus one.
-fn mpcp_change(flow: &Flow, feedback: f32, packets: u32) -> WindowChange {
+fn mpcp_change(flow: &FlowState, feedback: f32, packets: u32) -> WindowChange {
     let load = load_of_level(feedback as u32 - 1, packets);
     match LoadRegion::of(load) {
         LoadRegion::Low => {
@@ -245,7 +245,7 @@ fn mpcp_change(flow: &Flow, feedback: f32, packets: u32) -> WindowChange {
 }
 
 /// The smoothed RTT, seconds.
-fn rtt_s(flow: &Flow) -> f64 {
+fn rtt_s(flow: &FlowState) -> f64 {
     f64::from(flow.srtt_us) / 1e6
 }
 
@@ -265,19 +265,19 @@ fn alpha(rtt_s: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn begin(name: &str, cwnd: u32, rtt_ms: u32) -> (RouterAssistedState, Flow) {
-        let mut flow = Flow { mss: 1448, cwnd, srtt_us: rtt_ms * 1000, ..Flow::default() };
+    fn begin(name: &str, cwnd: u32, rtt_ms: u32) -> (RouterAssistedState, FlowState) {
+        let mut flow = FlowState { mss: 1448, cwnd, srtt_us: rtt_ms * 1000, ..FlowState::default() };
         let state = RouterAssistedState::begin(Explicit::named(name).unwrap(), &mut flow);
         (state, flow)
     }
 
     /// One RTT of acknowledgements, one for each packet, all with the same feedback.
-    fn round(state: &mut RouterAssistedState, flow: &mut Flow, from_ms: u64, feedback: f32) {
+    fn round(state: &mut RouterAssistedState, flow: &mut FlowState, from_ms: u64, feedback: f32) {
         let (cwnd, rtt_us) = (flow.cwnd, u64::from(flow.srtt_us));
         for number in 0..cwnd {
             state.on_feedback(feedback);
             let now_us = from_ms * 1000 + rtt_us * u64::from(number) / u64::from(cwnd);
-            state.step(flow, &Event { now_us, kind: Kind::Ack, acked: 1, flags: control::LIMITED, ..Event::default() });
+            state.step(flow, &Event { now_us, kind: EventKind::Ack, acked: 1, flags: control::CWND_LIMITED, ..Event::default() });
         }
     }
 
@@ -298,7 +298,7 @@ mod tests {
         let (header, asks) = state.next_header(&flow, 200_000, true);
         assert_eq!((header.number, header.spacing, asks), (1, 0.004, f32::MAX));
         state.on_feedback(1e6);
-        state.step(&mut flow, &Event { kind: Kind::Ack, acked: 1, ..Event::default() });
+        state.step(&mut flow, &Event { kind: EventKind::Ack, acked: 1, ..Event::default() });
         assert_eq!(flow.cwnd, 50);
     }
 
@@ -348,7 +348,7 @@ mod tests {
         let cut = |level: f32| {
             let (mut state, mut flow) = begin("mpcp3-e2e", 1000, 200);
             state.on_feedback(level + 1.0);
-            state.step(&mut flow, &Event { kind: Kind::Ack, acked: 1, flags: control::LIMITED, ..Event::default() });
+            state.step(&mut flow, &Event { kind: EventKind::Ack, acked: 1, flags: control::CWND_LIMITED, ..Event::default() });
             state.window / 1000.0
         };
         assert!(cut(48.0) > cut(49.0) && cut(49.0) > 0.875 && cut(63.0) == 0.875, "{} {} {}", cut(48.0), cut(49.0), cut(63.0));
@@ -357,24 +357,24 @@ mod tests {
     #[test]
     fn a_loss_halves_the_window_unless_it_is_kept() {
         let (mut state, mut flow) = begin("xcp-e2e", 100, 200);
-        state.step(&mut flow, &Event { kind: Kind::Loss, ..Event::default() });
+        state.step(&mut flow, &Event { kind: EventKind::Loss, ..Event::default() });
         assert_eq!((flow.ssthresh, flow.cwnd), (50, 100));
         // The controller continues from the window that TCP's recovery has left.
         flow.cwnd = 50;
         round(&mut state, &mut flow, 0, 300.0);
         assert!((state.window - 52.0).abs() < 1e-3, "{}", state.window);
         let (mut state, mut flow) = begin("xcp-e2e-keep", 100, 200);
-        state.step(&mut flow, &Event { kind: Kind::Loss, ..Event::default() });
+        state.step(&mut flow, &Event { kind: EventKind::Loss, ..Event::default() });
         flow.cwnd = 1;
-        state.step(&mut flow, &Event { kind: Kind::Ack, acked: 1, ..Event::default() });
+        state.step(&mut flow, &Event { kind: EventKind::Ack, acked: 1, ..Event::default() });
         assert_eq!((flow.cwnd, flow.ssthresh), (100, 100));
     }
 
     #[test]
     fn slow_start_follows_a_timeout() {
         let (mut state, mut flow) = begin("vcp-e2e", 40, 200);
-        state.step(&mut flow, &Event { kind: Kind::Loss, ..Event::default() });
-        state.step(&mut flow, &Event { kind: Kind::Timeout, ..Event::default() });
+        state.step(&mut flow, &Event { kind: EventKind::Loss, ..Event::default() });
+        state.step(&mut flow, &Event { kind: EventKind::Timeout, ..Event::default() });
         flow.cwnd = 1;
         for expected in [2, 4, 8, 16, 20] {
             round(&mut state, &mut flow, 0, 1.0);
@@ -390,7 +390,7 @@ mod tests {
         let (mut state, mut flow) = begin("vcp-e2e", 20, 200);
         assert_eq!(flow.pacing_rate, 32 * 1448 * 5);
         flow.cwnd = 65;
-        state.step(&mut flow, &Event { kind: Kind::Ack, acked: 1, ..Event::default() });
+        state.step(&mut flow, &Event { kind: EventKind::Ack, acked: 1, ..Event::default() });
         assert_eq!(flow.pacing_rate, UNPACED);
         assert_eq!(begin("xcp-e2e", 20, 200).1.pacing_rate, 0);
     }

@@ -12,7 +12,7 @@ use crate::{
     rtt::RttEstimator,
     settings::{Recovery, TcpSettings},
 };
-use control::{Event, Flow, Kind};
+use control::{Event, FlowState};
 use std::collections::VecDeque;
 
 /// The congestion state (`enum tcp_ca_state`). The order matters: comparisons ask how severe the
@@ -99,7 +99,7 @@ pub(crate) struct TcpSender {
     /// `None` until the connection is established.
     pub(super) control_state: Option<ControlState>,
     /// What controllers see; `cwnd` and `ssthresh` are the sender's own.
-    pub(super) flow: Flow,
+    pub(super) flow: FlowState,
     pub(crate) rtt: RttEstimator,
     pub(crate) counters: SenderCounters,
 
@@ -210,15 +210,20 @@ pub(crate) struct TcpSender {
 impl TcpSender {
     /// A sender before its handshake.
     pub(crate) fn new(config: SenderConfig, control: CongestionControl, settings: TcpSettings) -> Self {
-        let flow =
-            Flow { mss: settings.mss, cwnd: settings.initial_window, ssthresh: control::INFINITE, header: HEADER_BYTES, ..Flow::default() };
+        let flow = FlowState {
+            mss: settings.mss,
+            cwnd: settings.initial_window,
+            ssthresh: control::INFINITE,
+            header: HEADER_BYTES,
+            ..FlowState::default()
+        };
         TcpSender {
             config,
             settings,
             control,
             owns_window: control.owns_window(),
             paced: control.paces(),
-            wants_samples: control.native().is_some_and(|controller| controller.wants_samples() && !controller.whole()),
+            wants_samples: control.native().is_some_and(|controller| controller.wants_samples() && !controller.owns_window()),
             control_state: None,
             flow,
             rtt: RttEstimator::new(settings.initial_rto.0 / 1000),
@@ -431,7 +436,7 @@ impl TcpSender {
         let before = (self.flow.cwnd, self.flow.ssthresh);
         let mut link = None;
         if self.owns_window {
-            event.flags |= if self.fin_written && self.write_end == self.snd_nxt { control::LAST } else { 0 };
+            event.flags |= if self.fin_written && self.write_end == self.snd_nxt { control::NO_MORE_DATA } else { 0 };
             link = self.config.monitor.map(|monitor| &mut net.monitors[monitor].link);
         }
         if let Some(state) = &mut self.control_state {
@@ -448,7 +453,7 @@ impl TcpSender {
 
     /// Notifies the controller that data is sent with nothing in flight (CA_EVENT_TX_START).
     pub(super) fn notify_restart(&mut self, net: &mut SimNetwork) {
-        self.notify_controller(Event { kind: Kind::Restart, ..Event::default() }, net);
+        self.notify_controller(Event { kind: control::EventKind::Restart, ..Event::default() }, net);
     }
 
     /// [`control::LIMITED`] if the congestion window limits the flow (tcp_is_cwnd_limited). In slow
@@ -456,7 +461,7 @@ impl TcpSender {
     pub(super) fn limited_flag(&self) -> u32 {
         let slow_start = self.flow.cwnd < self.flow.ssthresh;
         let is_limited = !self.settings.validation || self.is_cwnd_limited || (slow_start && self.flow.cwnd < 2 * self.max_packets_out);
-        if is_limited { control::LIMITED } else { 0 }
+        if is_limited { control::CWND_LIMITED } else { 0 }
     }
 
     /// Whether the window is being reduced (tcp_in_cwnd_reduction).

@@ -73,7 +73,8 @@ impl Bench {
         // Where the servers are is the other gateway's to know.
         near.ip(&["route add 10.4.0.0/24 via 10.2.0.2".into(), "route add fd04::/64 via fd03::2".into()]).unwrap();
         let ended = Arc::new(Mutex::new(Vec::new()));
-        let bond = BondConfig { key: Some(bond::Key::new(b"a key for these tests alone").unwrap()), tls: true, ..BondConfig::default() };
+        let bond =
+            BondConfig { key: Some(bond::PresharedKey::new(b"a key for these tests alone").unwrap()), tls: true, ..BondConfig::default() };
         let network = |text: &str| text.parse::<NetworkSpec>().unwrap().network(None).unwrap();
         let networks = vec![network("first,to=10.2.0.2:7000"), network("second,to=[fd03::2]:7000")];
         let serves = Config { listen: vec![Listen::bond("[::]:7000".parse().unwrap())], bond: Some(bond.clone()), ..Config::default() };

@@ -1,37 +1,42 @@
-//! Arrivals that are not Poisson, and streams that are not elastic.
+//! Arrivals other than Poisson, and inelastic streams.
 
-use super::sizes::within;
-use crate::{TheoryError, aimd::positive};
+use super::job_sizes::check_range;
+use crate::error::{TheoryError, positive};
 
-/// How a class's arrivals rise and fall: a Markov-modulated Poisson process, whose mean is the class's rate.
+/// A Markov-modulated Poisson process; its mean rate is the arrival rate of the class.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Modulation {
-    /// In each phase, how many times the mean rate.
+    /// Arrival rate in each phase over the mean rate.
     pub(super) factors: Vec<f64>,
-    /// From each phase, how often a second to each other.
+    /// Switching rate from each phase (row) to each other, 1/s.
     pub(super) switches: Vec<Vec<f64>>,
-    /// The long-run part of time in each.
+    /// Stationary probability of each phase.
     pub(super) parts: Vec<f64>,
 }
 
 impl Modulation {
-    /// Of arrival rates in each phase, of which only the proportions count, and of switching rates (1/s) from each phase, a row, to each other.
+    /// A process with these arrival rates per phase, of which only the ratios count, and these
+    /// switching rates (1/s) from each phase (row) to each other.
+    ///
+    /// # Errors
+    /// When the numbers of rates do not match, a rate is negative, or some phase cannot be reached
+    /// from another.
     pub fn new(rates: &[f64], switches: &[Vec<f64>]) -> Result<Self, TheoryError> {
         let phases = rates.len();
         if phases == 0 || switches.len() != phases || switches.iter().any(|row| row.len() != phases) {
             return Err(TheoryError::Outside {
-                what: format!("the number of rows of {phases} switching rates each, as there are phases,"),
+                what: format!("the number of rows of {phases} switching rates, one row per phase,"),
                 value: switches.len() as f64,
                 bounds: "the number of phases, at least 1",
             });
         }
         for value in rates.iter().chain(switches.iter().flatten()) {
-            within("a rate of modulated arrivals", *value, "at least 0", *value >= 0.0)?;
+            check_range("a rate of modulated arrivals", *value, "at least 0", *value >= 0.0)?;
         }
         let parts = stationary(switches);
         let reached: f64 = parts.iter().sum();
-        within(
-            "the long-run part of time in all phases, of which each must lead to each other,",
+        check_range(
+            "the sum of the stationary probabilities of the phases, each of which must lead to each other,",
             reached,
             "1",
             (reached - 1.0).abs() < 1e-9,
@@ -42,18 +47,22 @@ impl Modulation {
         Ok(Modulation { factors: rates.iter().map(|rate| rate / mean).collect(), switches: switches.collect(), parts })
     }
 
-    /// Bursts of this mean length (s), exponential, which take up this part of time, with `factor` times the mean rate; the rest between them.
+    /// Bursts with exponential length of mean `mean_s` (s), during a fraction `part` of the time,
+    /// at `factor` times the mean rate; the other arrivals come between them.
+    ///
+    /// # Errors
+    /// When a parameter is out of range.
     pub fn bursts(factor: f64, part: f64, mean_s: f64) -> Result<Self, TheoryError> {
-        within("the part of time that is bursts", part, "between 0 and 1", part > 0.0 && part < 1.0)?;
-        within("the part of arrivals that come in bursts", factor * part, "from 0 to 1", (0.0..=1.0).contains(&(factor * part)))?;
+        check_range("the fraction of time in bursts", part, "between 0 and 1", part > 0.0 && part < 1.0)?;
+        check_range("the fraction of arrivals in bursts", factor * part, "from 0 to 1", (0.0..=1.0).contains(&(factor * part)))?;
         let ends = 1.0 / positive("the mean length of bursts", mean_s)?;
         let starts = ends * part / (1.0 - part);
         Modulation::new(&[factor, (1.0 - factor * part) / (1.0 - part)], &[vec![0.0, ends], vec![starts, 0.0]])
     }
 }
 
-/// The stationary distribution of a small chain, by the elimination of Grassmann, Taksar and Heyman, which subtracts nothing; NaN where some
-/// phase is never left for an earlier one.
+/// The stationary distribution of a small Markov chain, by the elimination of Grassmann, Taksar and
+/// Heyman, which needs no subtraction. NaN if some phase never leads to an earlier one.
 fn stationary(switches: &[Vec<f64>]) -> Vec<f64> {
     let mut rates = switches.to_vec();
     for last in (1..rates.len()).rev() {
@@ -74,33 +83,39 @@ fn stationary(switches: &[Vec<f64>]) -> Vec<f64> {
     parts.iter().map(|part| part / all).collect()
 }
 
-/// Inelastic streams in a network: they come as a Poisson process, stay for an exponential time, and each has a fixed rate to itself; the
-/// elastic jobs share what is left. One that would be more than `most` at once is turned away.
+/// Inelastic streams in a network: Poisson arrivals, exponential holding times, a fixed rate each.
+/// The elastic jobs share the remaining capacity. A stream that would exceed `max` at once is
+/// blocked.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Streams {
+pub struct InelasticStreams {
     pub(super) arrivals: f64,
     pub(super) mean_s: f64,
     pub(super) rate: f64,
-    pub(super) most: usize,
+    pub(super) max: usize,
 }
 
-impl Streams {
-    /// Of arrivals a second, a mean stay (s), the rate of each (size a second), and the most at once.
-    pub fn new(arrivals: f64, mean_s: f64, rate: f64, most: usize) -> Result<Self, TheoryError> {
+impl InelasticStreams {
+    /// Streams with this arrival rate (1/s), mean holding time (s), rate each (size/s), and at most
+    /// `max` at once.
+    ///
+    /// # Errors
+    /// When a parameter is not positive.
+    pub fn new(arrivals: f64, mean_s: f64, rate: f64, max: usize) -> Result<Self, TheoryError> {
         positive("the arrival rate of streams", arrivals)?;
-        positive("the mean stay of streams", mean_s)?;
+        positive("the mean holding time of streams", mean_s)?;
         positive("the rate of a stream", rate)?;
-        Ok(Streams { arrivals, mean_s, rate, most })
+        Ok(InelasticStreams { arrivals, mean_s, rate, max })
     }
 
-    /// The part of them that is turned away: Erlang's formula B, of `most` lines. The elastic jobs have no say in it.
+    /// Blocking probability: the Erlang B formula with `max` lines. It does not depend on the
+    /// elastic jobs.
     pub fn blocked(&self) -> f64 {
         let offered = self.arrivals * self.mean_s;
         // B(n) = a B(n − 1)/(n + a B(n − 1))
-        (1..=self.most).fold(1.0, |blocked, lines| offered * blocked / (lines as f64 + offered * blocked))
+        (1..=self.max).fold(1.0, |blocked, lines| offered * blocked / (lines as f64 + offered * blocked))
     }
 
-    /// How many there are in the mean.
+    /// Mean number of streams.
     pub fn mean(&self) -> f64 {
         self.arrivals * self.mean_s * (1.0 - self.blocked())
     }
@@ -115,7 +130,7 @@ mod tests {
         let bursts = Modulation::bursts(3.0, 0.2, 5.0).unwrap();
         assert!((bursts.factors[0] - 3.0).abs() < 1e-12 && (bursts.factors[1] - 0.5).abs() < 1e-12, "{bursts:?}");
         assert!((bursts.parts[0] - 0.2).abs() < 1e-12);
-        // A ring of three phases, of which the second lasts half as long.
+        // A ring of three phases; the second lasts half as long.
         let ring = Modulation::new(&[1.0, 4.0, 0.0], &[vec![0.0, 1.0, 0.0], vec![0.0, 0.0, 2.0], vec![1.0, 0.0, 0.0]]).unwrap();
         for (part, right) in ring.parts.iter().zip([0.4, 0.2, 0.4]) {
             assert!((part - right).abs() < 1e-12, "{ring:?}");
@@ -124,18 +139,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_modulation_is_named() {
+    fn invalid_modulations_are_refused() {
         let error = |found: Result<Modulation, TheoryError>| found.unwrap_err().to_string();
         assert!(error(Modulation::bursts(6.0, 0.2, 5.0)).contains("1.2"));
         assert!(error(Modulation::new(&[1.0, 2.0], &[vec![0.0, 1.0]])).contains("rows of 2"));
-        assert!(error(Modulation::new(&[1.0, 2.0], &[vec![0.0, 0.0], vec![0.0, 0.0]])).contains("each must lead to each other"));
+        assert!(error(Modulation::new(&[1.0, 2.0], &[vec![0.0, 0.0], vec![0.0, 0.0]])).contains("must lead to each other"));
         assert!(error(Modulation::new(&[1.0, -2.0], &[vec![0.0, 1.0], vec![1.0, 0.0]])).contains("-2"));
     }
 
     #[test]
-    fn erlangs_formula() {
+    fn blocking_is_the_erlang_b_formula() {
         // a = 2 on 3 lines: (8/6)/(1 + 2 + 2 + 8/6) = 4/19.
-        let streams = Streams::new(1.0, 2.0, 0.1, 3).unwrap();
+        let streams = InelasticStreams::new(1.0, 2.0, 0.1, 3).unwrap();
         assert!((streams.blocked() - 4.0 / 19.0).abs() < 1e-15);
         assert!((streams.mean() - 30.0 / 19.0).abs() < 1e-14);
     }

@@ -1,28 +1,30 @@
-//! The split connection, played exactly: against a small-step integration, against closed forms, and the paper's lemmas.
+//! Trajectories of split connections against small-step integration, closed forms and the paper's
+//! lemmas.
 
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use theory::{Aimd, Ends, Follows, Losses, Phase, Split, State, tail};
+use theory::{Aimd, LossBasis, LossProcess, SegmentEnd, TandemModel, TandemState, tail};
+use units::Phase;
 
-const RI: fn(f64) -> Losses = Losses::PerSecond;
-const RD: fn(f64) -> Losses = Losses::PerPacket;
+const RI: fn(f64) -> LossProcess = LossProcess::PerSecond;
+const RD: fn(f64) -> LossProcess = LossProcess::PerPacket;
 
-fn split(first: (f64, Losses), second: (f64, Losses)) -> Split {
-    Split::new(Aimd::new(first.0, first.1).unwrap(), Aimd::new(second.0, second.1).unwrap())
+fn split(first: (f64, LossProcess), second: (f64, LossProcess)) -> TandemModel {
+    TandemModel::new(Aimd::new(first.0, first.1).unwrap(), Aimd::new(second.0, second.1).unwrap())
 }
 
 /// The scenario of the paper's Table 19.1.
-fn table() -> Split {
+fn table() -> TandemModel {
     split((0.040, RI(0.4)), (0.020, RI(0.4)))
 }
 
-/// Losses of one leg, as a path has them: how much chance each takes.
-struct Chances(Pcg64Mcg);
+/// Losses of one leg, as in a trajectory: integrals of the loss intensity between losses.
+struct LossClock(Pcg64Mcg);
 
-impl Chances {
+impl LossClock {
     fn of(seed: u64, leg: u64) -> Self {
-        Chances(Pcg64Mcg::seed_from_u64(seed.wrapping_mul(2).wrapping_add(leg)))
+        LossClock(Pcg64Mcg::seed_from_u64(seed.wrapping_mul(2).wrapping_add(leg)))
     }
 
     fn next(&mut self) -> f64 {
@@ -31,21 +33,21 @@ impl Chances {
 }
 
 /// Packets that leave within `seconds`, by Euler's method with the same losses.
-fn euler(legs: [(f64, Losses); 2], buffer: f64, follows: Follows, seed: u64, start: State, seconds: f64, step: f64) -> f64 {
-    let State { mut x, mut y, mut q } = start;
-    let mut chances = [Chances::of(seed, 0), Chances::of(seed, 1)];
-    let mut left = [chances[0].next(), chances[1].next()];
+fn euler(legs: [(f64, LossProcess); 2], buffer: f64, follows: LossBasis, seed: u64, start: TandemState, seconds: f64, step: f64) -> f64 {
+    let TandemState { mut x, mut y, mut q } = start;
+    let mut clocks = [LossClock::of(seed, 0), LossClock::of(seed, 1)];
+    let mut left = [clocks[0].next(), clocks[1].next()];
     let slopes = legs.map(|(rtt, _)| 1.0 / (rtt * rtt));
     let mut sent = 0.0;
     for _ in 0..(seconds / step) as u64 {
         let (starved, pressed) = (q <= 0.0 && x <= y, q >= buffer && x >= y);
         let (x_sends, y_sends) = (if pressed { y } else { x }, if starved { x } else { y });
-        let by = |window: f64, sends: f64| if follows == Follows::Window { window } else { sends };
+        let by = |window: f64, sends: f64| if follows == LossBasis::Window { window } else { sends };
         for (leg, rate) in [(0, by(x, x_sends)), (1, by(y, y_sends))] {
             left[leg] -= step
                 * match legs[leg].1 {
-                    Losses::PerSecond(losses) => losses,
-                    Losses::PerPacket(losses) => losses * rate,
+                    LossProcess::PerSecond(losses) => losses,
+                    LossProcess::PerPacket(losses) => losses * rate,
                 };
         }
         sent += y_sends * step;
@@ -55,30 +57,30 @@ fn euler(legs: [(f64, Losses); 2], buffer: f64, follows: Follows, seed: u64, sta
         for (leg, rate) in [(0, &mut x), (1, &mut y)] {
             if left[leg] <= 0.0 {
                 *rate /= 2.0;
-                left[leg] = chances[leg].next();
+                left[leg] = clocks[leg].next();
             }
         }
     }
     sent
 }
 
-/// When the n-th event is over, and what has left until then, exactly.
-fn exact(split: &Split, seed: u64, start: State, events: usize) -> (f64, f64) {
-    let mut path = split.path(start, seed);
-    (0..events).map(|_| path.step()).fold((0.0, 0.0), |(time, sent), segment| (time + segment.span, sent + segment.sent))
+/// Time of the n-th event, and packets that have left until then, exactly.
+fn exact(split: &TandemModel, seed: u64, start: TandemState, events: usize) -> (f64, f64) {
+    let mut trajectory = split.trajectory(start, seed);
+    (0..events).map(|_| trajectory.step()).fold((0.0, 0.0), |(time, sent), segment| (time + segment.span, sent + segment.sent))
 }
 
 #[test]
-fn losses_come_when_they_are_said_to() {
+fn given_losses_come_at_their_times() {
     let times: [&[f64]; 2] = [&[0.5, 1.75, 4.0], &[1.0, 3.0]];
-    let mut path = table().with_buffer(20.0).unwrap().path_with_losses(State { x: 2000.0, y: 2500.0, q: 3.0 }, times);
+    let mut trajectory = table().with_buffer(20.0).unwrap().trajectory_with_losses(TandemState { x: 2000.0, y: 2500.0, q: 3.0 }, times);
     let (mut now, mut seen) = (0.0, [vec![], vec![]]);
     while seen[0].len() + seen[1].len() < 5 {
-        let segment = path.step();
+        let segment = trajectory.step();
         now += segment.span;
         match segment.ends {
-            Ends::FirstLoses => seen[0].push(now),
-            Ends::SecondLoses => seen[1].push(now),
+            SegmentEnd::FirstLoses => seen[0].push(now),
+            SegmentEnd::SecondLoses => seen[1].push(now),
             _ => {}
         }
     }
@@ -89,19 +91,19 @@ fn losses_come_when_they_are_said_to() {
 }
 
 #[test]
-fn losses_by_packets_come_after_as_many_as_they_are_said_to() {
+fn given_losses_come_after_their_packets() {
     let places: [&[f64]; 2] = [&[700.0, 1500.5, 5000.0], &[900.0, 4000.0]];
     // The second leg sends nothing that the first has not brought.
-    let legs = split((0.04, RD(0.001)), (0.02, RD(0.002))).with_losses_by(Follows::Sending);
-    let mut path = legs.with_buffer(20.0).unwrap().path_with_losses(State { x: 2000.0, y: 2500.0, q: 3.0 }, places);
+    let legs = split((0.04, RD(0.001)), (0.02, RD(0.002))).with_loss_basis(LossBasis::Sending);
+    let mut trajectory = legs.with_buffer(20.0).unwrap().trajectory_with_losses(TandemState { x: 2000.0, y: 2500.0, q: 3.0 }, places);
     let (mut gone, mut seen) = ([0.0; 2], [vec![], vec![]]);
     while seen[0].len() + seen[1].len() < 5 {
-        let segment = path.step();
+        let segment = trajectory.step();
         gone[1] += segment.sent;
         gone[0] += segment.sent + segment.to.q - segment.from.q;
         match segment.ends {
-            Ends::FirstLoses => seen[0].push(gone[0]),
-            Ends::SecondLoses => seen[1].push(gone[1]),
+            SegmentEnd::FirstLoses => seen[0].push(gone[0]),
+            SegmentEnd::SecondLoses => seen[1].push(gone[1]),
             _ => {}
         }
     }
@@ -112,16 +114,16 @@ fn losses_by_packets_come_after_as_many_as_they_are_said_to() {
 }
 
 #[test]
-fn small_steps_come_to_the_same_as_they_become_smaller() {
-    let start = State { x: 20.0, y: 40.0, q: 2.0 };
+fn small_steps_converge_to_the_trajectory() {
+    let start = TandemState { x: 20.0, y: 40.0, q: 2.0 };
     for (first, second, follows) in [
-        ((0.2, RI(0.8)), (0.15, RI(1.1)), Follows::Window),
-        ((0.2, RD(0.03)), (0.25, RD(0.02)), Follows::Window),
-        ((0.2, RD(0.03)), (0.25, RD(0.02)), Follows::Sending),
-        ((0.2, RI(0.8)), (0.25, RD(0.02)), Follows::Window),
-        ((0.3, RD(0.02)), (0.15, RI(1.1)), Follows::Sending),
+        ((0.2, RI(0.8)), (0.15, RI(1.1)), LossBasis::Window),
+        ((0.2, RD(0.03)), (0.25, RD(0.02)), LossBasis::Window),
+        ((0.2, RD(0.03)), (0.25, RD(0.02)), LossBasis::Sending),
+        ((0.2, RI(0.8)), (0.25, RD(0.02)), LossBasis::Window),
+        ((0.3, RD(0.02)), (0.15, RI(1.1)), LossBasis::Sending),
     ] {
-        let model = split(first, second).with_buffer(15.0).unwrap().with_losses_by(follows);
+        let model = split(first, second).with_buffer(15.0).unwrap().with_loss_basis(follows);
         for seed in 0..4 {
             let (seconds, truth) = exact(&model, seed, start, 300);
             let error = |step: f64| (euler([first, second], 15.0, follows, seed, start, seconds, step) / truth - 1.0).abs();
@@ -132,7 +134,7 @@ fn small_steps_come_to_the_same_as_they_become_smaller() {
 }
 
 #[test]
-fn without_a_bound_the_first_leg_goes_at_its_own_mean() {
+fn with_an_unbounded_buffer_the_first_leg_has_its_isolated_rate() {
     for (first, second) in [((0.040, RI(0.4)), (0.020, RI(0.4))), ((0.060, RD(0.03)), (0.030, RD(0.03)))] {
         let model = split(first, second);
         let mean = Aimd::new(first.0, first.1).unwrap().mean();
@@ -144,8 +146,9 @@ fn without_a_bound_the_first_leg_goes_at_its_own_mean() {
 }
 
 #[test]
-fn a_bounded_buffer_takes_from_the_slower_leg() {
-    // Lemma 19.6, and observation 19.2: the rate rises with B and stays below both legs' own.
+fn a_bounded_buffer_reduces_the_slower_leg() {
+    // Lemma 19.6 and observation 19.2: the rate increases with B and stays below both isolated
+    // rates.
     let mut last = 0.0;
     for buffer in [1.0, 10.0, 100.0, 1000.0, 10_000.0] {
         let model = table().with_buffer(buffer).unwrap();
@@ -158,7 +161,7 @@ fn a_bounded_buffer_takes_from_the_slower_leg() {
 }
 
 #[test]
-fn what_has_no_stationary_state_is_named() {
+fn unstable_systems_are_refused() {
     let error = split((0.020, RI(0.4)), (0.040, RI(0.4))).estimate(1, 1000).unwrap_err();
     assert!(error.to_string().contains("rho = 4"), "{error}");
     assert!(table().with_buffer(0.0).is_err());
@@ -166,58 +169,59 @@ fn what_has_no_stationary_state_is_named() {
 }
 
 #[test]
-fn a_capacity_is_not_exceeded_and_a_far_one_changes_nothing() {
+fn a_capacity_is_not_exceeded_and_a_large_one_has_no_effect() {
     let model = table().with_buffer(50.0).unwrap();
     let far = model.with_capacities(1e9, 1e9).unwrap();
     assert_eq!(model.estimate(1, 100_000), far.estimate(1, 100_000));
     let near = model.with_capacities(2500.0, 2000.0).unwrap();
-    let mut path = near.path(State { x: 100.0, y: 100.0, q: 0.0 }, 5);
+    let mut trajectory = near.trajectory(TandemState { x: 100.0, y: 100.0, q: 0.0 }, 5);
     let mut capped = 0;
     for _ in 0..100_000 {
-        let segment = path.step();
+        let segment = trajectory.step();
         assert!(segment.to.x <= 2500.0 && segment.to.y <= 2000.0, "{segment:?}");
-        capped += u32::from(matches!(segment.ends, Ends::FirstCapped | Ends::SecondCapped));
+        capped += u32::from(matches!(segment.ends, SegmentEnd::FirstCapped | SegmentEnd::SecondCapped));
     }
     assert!(capped > 1000, "{capped}");
     assert!(near.estimate(1, 100_000).unwrap().rate.mean < 2000.0);
 }
 
 #[test]
-fn looks_see_what_the_path_is_over_time() {
+fn samples_have_the_time_average() {
     let model = table().with_buffer(200.0).unwrap();
     let found = model.estimate(1, 2_000_000).unwrap();
-    let start = State { x: 2000.0, y: 4000.0, q: 0.0 };
-    let looks: Vec<State> = model.path(start, 9).looks(3.0, 2).skip(100).take(300_000).collect();
-    let mean = looks.iter().map(|state| state.q).sum::<f64>() / looks.len() as f64;
+    let start = TandemState { x: 2000.0, y: 4000.0, q: 0.0 };
+    let samples: Vec<TandemState> = model.trajectory(start, 9).samples(3.0, 2).skip(100).take(300_000).collect();
+    let mean = samples.iter().map(|state| state.q).sum::<f64>() / samples.len() as f64;
     assert!((mean / found.queue.mean - 1.0).abs() < 0.03, "{mean} of {:?}", found.queue);
-    let full = looks.iter().filter(|state| state.q == 200.0).count() as f64 / looks.len() as f64;
+    let full = samples.iter().filter(|state| state.q == 200.0).count() as f64 / samples.len() as f64;
     assert!((full - found.phases[2].mean).abs() < 0.005, "{full} of {:?}", found.phases);
 }
 
 #[test]
-fn the_unbounded_buffer_is_heavier_than_exponential_under_losses_by_time() {
-    // Lemma 19.8: the tail of Q is heavier than a Weibull law of shape 1/2.
+fn the_unbounded_buffer_is_heavier_than_exponential_under_ri_losses() {
+    // Lemma 19.8: the tail of Q is heavier than a Weibull law with shape 1/2.
     let model = split((0.030, RI(0.4)), (0.020, RI(0.4)));
-    let queue: Vec<f64> = model.path(State { x: 2000.0, y: 4000.0, q: 0.0 }, 3).looks(10.0, 4).take(400_000).map(|state| state.q).collect();
+    let queue: Vec<f64> =
+        model.trajectory(TandemState { x: 2000.0, y: 4000.0, q: 0.0 }, 3).samples(10.0, 4).take(400_000).map(|state| state.q).collect();
     let verdict = tail::verdict(&queue).unwrap();
-    assert_eq!(verdict.weight, tail::Weight::Heavier, "{verdict}");
+    assert_eq!(verdict.weight, tail::TailWeight::Heavier, "{verdict}");
 }
 
-fn losses() -> impl Strategy<Value = (f64, Losses)> {
+fn losses() -> impl Strategy<Value = (f64, LossProcess)> {
     (0.01..0.5f64, prop_oneof![(0.1..2.0f64).prop_map(RI), (0.001..0.1f64).prop_map(RD)])
 }
 
-fn ri() -> impl Strategy<Value = (f64, Losses)> {
+fn ri() -> impl Strategy<Value = (f64, LossProcess)> {
     (0.01..0.5f64, (0.1..2.0f64).prop_map(RI))
 }
 
-/// The second leg's rate before each of its losses.
-fn before_losses(model: &Split, start: State, seed: u64, count: usize) -> Vec<f64> {
-    let mut path = model.path(start, seed);
+/// The second leg's rate just before each of its losses.
+fn before_losses(model: &TandemModel, start: TandemState, seed: u64, count: usize) -> Vec<f64> {
+    let mut trajectory = model.trajectory(start, seed);
     let mut rates = Vec::new();
     while rates.len() < count {
-        let segment = path.step();
-        if segment.ends == Ends::SecondLoses {
+        let segment = trajectory.step();
+        if segment.ends == SegmentEnd::SecondLoses {
             rates.push(segment.to.y);
         }
     }
@@ -226,13 +230,13 @@ fn before_losses(model: &Split, start: State, seed: u64, count: usize) -> Vec<f6
 
 proptest! {
     #[test]
-    fn a_path_is_of_one_piece(first in losses(), second in losses(), buffer in 0.5..500.0f64, seed in 0..1000u64, sending: bool) {
-        let follows = if sending { Follows::Sending } else { Follows::Window };
-        let model = split(first, second).with_buffer(buffer).unwrap().with_losses_by(follows);
-        let mut path = model.path(State { x: 5.0, y: 5.0, q: buffer / 2.0 }, seed);
+    fn a_trajectory_is_continuous(first in losses(), second in losses(), buffer in 0.5..500.0f64, seed in 0..1000u64, sending: bool) {
+        let follows = if sending { LossBasis::Sending } else { LossBasis::Window };
+        let model = split(first, second).with_buffer(buffer).unwrap().with_loss_basis(follows);
+        let mut trajectory = model.trajectory(TandemState { x: 5.0, y: 5.0, q: buffer / 2.0 }, seed);
         for _ in 0..500 {
-            let state = path.state();
-            let segment = path.step();
+            let state = trajectory.state();
+            let segment = trajectory.step();
             prop_assert_eq!(segment.from, state);
             prop_assert!(segment.span >= 0.0 && segment.span.is_finite());
             let scale = 1e-9 * (segment.from.x + segment.from.y + segment.to.x + segment.to.y);
@@ -249,31 +253,31 @@ proptest! {
     }
 
     #[test]
-    fn the_second_leg_is_never_ahead_of_itself_alone(first in ri(), second in ri(), seed in 0..1000u64) {
-        // Monotonicity property 3: the same losses, and now and then nothing to send.
-        let start = State { x: 50.0, y: 50.0, q: 0.0 };
+    fn the_second_leg_is_never_above_its_isolated_rate(first in ri(), second in ri(), seed in 0..1000u64) {
+        // Monotonicity property 3: the same losses, with starvation.
+        let start = TandemState { x: 50.0, y: 50.0, q: 0.0 };
         let tandem = split(first, second);
-        // A first leg that brings more than the second ever takes leaves it alone.
+        // A first leg that is never the limit isolates the second one.
         let alone = split((1e-4, RI(1e-3)), second);
-        let (held, free) = (before_losses(&tandem, start, seed, 60), before_losses(&alone, State { x: 1e7, ..start }, seed, 60));
+        let (held, free) = (before_losses(&tandem, start, seed, 60), before_losses(&alone, TandemState { x: 1e7, ..start }, seed, 60));
         for (held, free) in held.iter().zip(&free) {
             prop_assert!(*held <= free * (1.0 + 1e-9), "{} > {}", held, free);
         }
     }
 
     #[test]
-    fn who_begins_ahead_stays_ahead(second in ri(), seed in 0..1000u64, low in 1.0..100.0f64, more in 0.0..100.0f64) {
+    fn a_higher_start_stays_higher(second in ri(), seed in 0..1000u64, low in 1.0..100.0f64, more in 0.0..100.0f64) {
         // Monotonicity property 1.
         let alone = split((1e-4, RI(1e-3)), second);
-        let from = |y: f64| before_losses(&alone, State { x: 1e7, y, q: 0.0 }, seed, 60);
+        let from = |y: f64| before_losses(&alone, TandemState { x: 1e7, y, q: 0.0 }, seed, 60);
         for (low, high) in from(low).iter().zip(&from(low + more)) {
             prop_assert!(*low <= high * (1.0 + 1e-12));
         }
     }
 
     #[test]
-    fn no_buffer_makes_the_tandem_faster_than_either_leg(first in losses(), second in losses(), buffer in 0.5..200.0f64) {
-        // Lemma 19.6, with what a short path leaves uncertain.
+    fn the_tandem_is_never_faster_than_either_leg(first in losses(), second in losses(), buffer in 0.5..200.0f64) {
+        // Lemma 19.6, within the error of a short trajectory.
         let means = [first, second].map(|(rtt, losses)| Aimd::new(rtt, losses).unwrap().mean());
         let found = split(first, second).with_buffer(buffer).unwrap().estimate(7, 40_000).unwrap();
         prop_assert!(found.rate.mean - 2.0 * found.rate.half < means[0].min(means[1]), "{:?} of {:?}", found, means);

@@ -3,7 +3,7 @@
 //! shaped and the monitor watches it, as the proxy does.
 
 use anyhow::{Context as _, Result, ensure};
-use kernel::{Monitor, Place, Settings, Watch};
+use kernel::{LinkId as Place, Monitor, MonitorSettings as Settings, WatchMode as Watch};
 use lab::Host;
 use std::{net::UdpSocket, process::Stdio, time::Duration};
 use testbed::ThreeHosts;

@@ -1,0 +1,335 @@
+//! Foreign-function interface: the structs of `c/intf.h` and the table of `c/native.c`.
+#![allow(unsafe_code)]
+
+use crate::STATE_WORDS;
+use std::{
+    ffi::{CStr, c_char},
+    ptr, slice,
+};
+
+/// A flow as the controller sees it (`struct td_flow`). Windows are in segments, rates in payload
+/// bytes/s.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FlowState {
+    /// Payload of a full segment, bytes.
+    pub mss: u32,
+    /// Smoothed RTT, µs; 0: not measured yet.
+    pub srtt_us: u32,
+    /// TCP's windowed minimum RTT, µs; 0: not measured yet.
+    pub min_rtt_us: u32,
+    /// Segments sent and neither acknowledged, SACKed nor marked lost.
+    pub in_flight: u32,
+    /// SND.UNA: the first unacknowledged sequence number.
+    pub una: u32,
+    /// SND.NXT: the next sequence number to send.
+    pub nxt: u32,
+    /// Bytes in the socket that were never sent.
+    pub unsent: u32,
+    /// The receiver's window, bytes.
+    pub snd_wnd: u32,
+    /// cwnd before the last reduction, segments.
+    pub prior_cwnd: u32,
+    /// Weight of its share of the capacity; 0 counts as 1.
+    pub weight: u32,
+    /// IP and TCP headers of a segment, bytes.
+    pub header: u32,
+    /// Padding.
+    pub reserved: u32,
+    /// Payload bytes sent so far, retransmissions included.
+    pub sent: u64,
+    /// Decision: congestion window, segments.
+    pub cwnd: u32,
+    /// Decision: slow start threshold, segments.
+    pub ssthresh: u32,
+    /// Decision: pacing rate, payload bytes/s; 0: TCP's own pacing.
+    pub pacing_rate: u64,
+}
+
+/// EventKind of an event (`enum td_event_kind`).
+#[repr(u32)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum EventKind {
+    /// The flow starts, or switches to this controller.
+    #[default]
+    Init,
+    /// An ACK delivered data or measured an RTT, in any state; comes before its `Ack`.
+    Sample,
+    /// An ACK after which the window may grow; for controllers that own the window: every ACK.
+    Ack,
+    /// A loss, or an ECN echo, starts a recovery: the controller sets ssthresh.
+    Loss,
+    /// The retransmission timer expired: the controller sets ssthresh, TCP resets cwnd.
+    Timeout,
+    /// The recovery has ended.
+    Recovered,
+    /// The reduction was spurious: the controller restores cwnd.
+    Undo,
+    /// Data is sent after nothing was in flight.
+    Restart,
+    /// The flow ends, or switches to another controller.
+    Close,
+}
+
+/// An event of a flow (`struct td_event`).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Event {
+    /// Monotonic time, µs.
+    pub now_us: u64,
+    /// Its kind.
+    pub kind: EventKind,
+    /// [`crate::CWND_LIMITED`], [`crate::ECN_ECHO`], [`crate::NO_MORE_DATA`],
+    /// [`crate::DELAYED_ACK`].
+    pub flags: u32,
+    /// Segments newly acknowledged or SACKed.
+    pub acked: u32,
+    /// Of those, segments with a CE mark, if the receiver reports it.
+    pub marked: u32,
+    /// RTT sample, µs; 0: none.
+    pub rtt_us: u32,
+    /// Segments newly marked lost.
+    pub lost: u32,
+}
+
+/// The record of one egress link, shared by its flows (`struct td_link`): its configuration, the
+/// monitor's measurements, and a part for each controller. Sizes are in wire bytes, rates in wire
+/// bytes/s, unless stated otherwise.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LinkRecord {
+    /// Configured: capacity; 0: unknown, controllers that need it then behave as NewReno.
+    pub capacity: u64,
+    /// Configured: link-layer overhead of a packet.
+    pub overhead: u32,
+    /// Configured: 1 if the bottleneck queue is on this host.
+    pub local: u32,
+    /// Measured: bytes that have left.
+    pub egress: u64,
+    /// Measured: of those, bytes of flows that do not use `share`.
+    pub foreign: u64,
+    /// Measured: persistent queue, the recent minimum of the backlog.
+    pub queue: u64,
+    /// Measured: bytes queued now.
+    pub backlog: u64,
+    /// Measured: packets dropped at the queue on this host.
+    pub drops: u64,
+    /// Measured: time of the last measurement, µs.
+    pub measured_us: u64,
+    /// The part of `xcp` and `xcp_known`.
+    pub xcp: XcpPart,
+    /// The part of `mpcp`.
+    pub mpcp: MpcpPart,
+    /// The part of `share`.
+    pub share: SharePart,
+}
+
+/// XCP's part of a link record: the current control interval, and the feedback of the last one.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct XcpPart {
+    /// Start of the current control interval, µs; 0: none.
+    pub since_us: u64,
+    egress0: u64,
+    acked: u64,
+    time: u64,
+    time_rtt: u64,
+    last_acked: u64,
+    last_time: u64,
+    /// F+: positive feedback of the last interval, bytes.
+    pub give: u64,
+    /// F-: negative feedback of the last interval, bytes.
+    pub take: u64,
+    give_left: u64,
+    take_left: u64,
+    /// d, length of the control interval, µs.
+    pub interval_us: u32,
+    /// Window-limited flows, thousandths.
+    pub flows_milli: u32,
+    granted: u64,
+    owed: u64,
+    freed: u64,
+    /// Flows with data to send.
+    pub flows: u32,
+    reserved: u32,
+}
+
+/// The load-factor controllers' part of a link record.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MpcpPart {
+    since_us: u64,
+    egress0: u64,
+    /// Load factor sigma, thousandths.
+    pub load_milli: u32,
+    reserved: u32,
+}
+
+/// The part of `share` in a link record.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SharePart {
+    /// Sum of the weights of greedy flows.
+    pub weight: u64,
+    /// Sum of the demands of demand-limited flows, payload bytes/s.
+    pub demand: u64,
+    /// Rate of a greedy flow of weight 1, payload bytes/s.
+    pub level: u64,
+    /// Rate of all flows together, payload bytes/s.
+    pub committed: u64,
+    /// Payload bytes sent beyond the capacity.
+    pub excess: u64,
+    excess_us: u64,
+    /// Cross traffic, wire bytes/s.
+    pub cross_rate: u64,
+    since_us: u64,
+    measured_us: u64,
+    foreign0: u64,
+    delivered: u64,
+    lost: u64,
+    min_delay_us: u32,
+    max_base_rtt_us: u32,
+    /// Flows with data to send.
+    pub flows: u32,
+    /// Estimated over configured capacity, 2⁻¹⁶.
+    pub scale: u32,
+    /// Fraction of that in use while a queue drains, 2⁻¹⁶.
+    pub drain: u32,
+    /// Factor that keeps a small queue, 2⁻¹⁶.
+    pub trim: u32,
+    /// Phase of the capacity correction.
+    pub phase: u32,
+    epochs: u32,
+    regrow_wait: u32,
+    test_wait: u32,
+    next_test_wait: u32,
+    loss: u32,
+    step: u32,
+    reserved: u32,
+}
+
+type StepFunction = unsafe extern "C" fn(*mut FlowState, *mut u64, *mut LinkRecord, *const Event, *const u32);
+
+/// `struct td_native`: an entry of the table of controllers.
+#[repr(C)]
+pub(crate) struct Native {
+    name: *const c_char,
+    text: *const c_char,
+    step: StepFunction,
+    tunables: *const RawTunable,
+    tunable_count: u32,
+    owns_window: u32,
+    wants: u32,
+}
+
+/// `struct td_tunable`.
+#[repr(C)]
+pub(crate) struct RawTunable {
+    name: *const c_char,
+    pub(crate) value: u32,
+    text: *const c_char,
+}
+
+// SAFETY: the tables are constant.
+unsafe impl Sync for Native {}
+
+unsafe extern "C" {
+    static td_natives: [Native; 0];
+    static td_native_count: u32;
+    #[cfg(test)]
+    static td_layout: [u32; 0];
+    #[cfg(test)]
+    static td_layout_count: u32;
+}
+
+pub(crate) fn natives() -> &'static [Native] {
+    // SAFETY: the table is constant and has that many entries.
+    unsafe { slice::from_raw_parts((&raw const td_natives).cast(), td_native_count as usize) }
+}
+
+impl Native {
+    pub(crate) fn name(&self) -> &'static str {
+        text(self.name)
+    }
+
+    pub(crate) fn description(&self) -> &'static str {
+        text(self.text)
+    }
+
+    pub(crate) fn owns_window(&self) -> bool {
+        self.owns_window != 0
+    }
+
+    pub(crate) fn wants(&self) -> u32 {
+        self.wants
+    }
+
+    pub(crate) fn tunables(&self) -> &'static [RawTunable] {
+        // SAFETY: the table is constant and has that many entries.
+        unsafe { slice::from_raw_parts(self.tunables, self.tunable_count as usize) }
+    }
+
+    /// Calls the controller.
+    ///
+    /// # Panics
+    /// If there is not one value for each tunable.
+    #[inline]
+    pub(crate) fn step(
+        &self,
+        flow: &mut FlowState,
+        words: &mut [u64; STATE_WORDS],
+        link: Option<&mut LinkRecord>,
+        event: &Event,
+        tunables: &[u32],
+    ) {
+        assert_eq!(tunables.len(), self.tunable_count as usize, "tunables of {}", self.name());
+        let link = link.map_or(ptr::null_mut(), ptr::from_mut);
+        // SAFETY: the structs have the layout of C (tested below), the state has the largest size,
+        // and each tunable has a value.
+        unsafe { (self.step)(flow, words.as_mut_ptr(), link, event, tunables.as_ptr()) }
+    }
+}
+
+impl RawTunable {
+    pub(crate) fn name(&self) -> &'static str {
+        text(self.name)
+    }
+
+    pub(crate) fn text(&self) -> &'static str {
+        text(self.text)
+    }
+}
+
+fn text(text: *const c_char) -> &'static str {
+    // SAFETY: the strings of the tables are literals.
+    unsafe { CStr::from_ptr(text) }.to_str().expect("the tables are ASCII")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::{offset_of, size_of};
+
+    #[test]
+    fn structs_have_the_same_layout_as_in_c() {
+        // SAFETY: the table is constant and has that many entries.
+        let c: &[u32] = unsafe { slice::from_raw_parts((&raw const td_layout).cast(), td_layout_count as usize) };
+        let rust = [
+            size_of::<FlowState>(),
+            offset_of!(FlowState, sent),
+            offset_of!(FlowState, cwnd),
+            offset_of!(FlowState, pacing_rate),
+            size_of::<Event>(),
+            offset_of!(Event, kind),
+            offset_of!(Event, lost),
+            size_of::<LinkRecord>(),
+            offset_of!(LinkRecord, overhead),
+            offset_of!(LinkRecord, egress),
+            offset_of!(LinkRecord, measured_us),
+            offset_of!(LinkRecord, xcp),
+            offset_of!(LinkRecord, mpcp),
+            offset_of!(LinkRecord, share),
+        ];
+        assert_eq!(c, rust.map(|n| n as u32));
+    }
+}
