@@ -76,7 +76,7 @@ impl Engine for FairShareBound {
 
 /// A flow through the bottleneck.
 #[derive(Debug)]
-struct Flow {
+struct SharedFlow {
     spec: FlowSpec,
     /// Round trip of the leg that the bottleneck lies on.
     round_trip: Span,
@@ -96,7 +96,7 @@ struct Flow {
 
 #[derive(Debug)]
 struct Bottleneck {
-    flows: Vec<Flow>,
+    flows: Vec<SharedFlow>,
     losses: LossProcess,
     rate: units::Rate,
     /// Delay from the bottleneck's queue to the receiver.
@@ -117,7 +117,7 @@ impl Bottleneck {
         let flow = |spec: FlowSpec| {
             let access = spec.access_delay * 2;
             let round_trip = Span(scenario.base_rtt(leg).0 + if leg.first == 0 { access.0 } else { 0 });
-            Flow {
+            SharedFlow {
                 spec,
                 round_trip,
                 // After the handshake.
@@ -141,7 +141,7 @@ impl Bottleneck {
     }
 
     fn play(&mut self) {
-        while let Some(when) = self.flows.iter().filter_map(Flow::next).min() {
+        while let Some(when) = self.flows.iter().filter_map(SharedFlow::next).min() {
             let now = self.free.max(when);
             let count = self.flows.len();
             let due = (self.turn..self.turn + count).map(|at| at % count);
@@ -167,7 +167,7 @@ impl Bottleneck {
     }
 
     fn outcome(self, scenario: &Scenario, seed: u64) -> Outcome {
-        let flows: Vec<FlowOutcome> = self.flows.iter().map(Flow::outcome).collect();
+        let flows: Vec<FlowOutcome> = self.flows.iter().map(SharedFlow::outcome).collect();
         let first = flows.iter().map(|flow| flow.start_s).fold(f64::INFINITY, f64::min);
         let last = flows.iter().filter_map(|flow| flow.end_s).fold(0.0, f64::max);
         let span = (last - first).max(1e-9);
@@ -184,7 +184,7 @@ impl Bottleneck {
     }
 }
 
-impl Flow {
+impl SharedFlow {
     /// When it next has a packet to send; none if everything has been sent and nothing is lost.
     fn next(&self) -> Option<Time> {
         let retransmission = self.lost.front().map(|(known, _)| *known);

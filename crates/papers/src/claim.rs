@@ -9,7 +9,7 @@ use std::fmt;
 /// A claim: a number is less in one case than in another, or more, or the same.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Claim {
+pub struct PaperClaim {
     /// What the paper says, and where; empty: it says nothing, and the ratio is reported all the same.
     #[serde(default)]
     pub says: String,
@@ -106,7 +106,7 @@ pub struct Judgement {
     pub verdict: ClaimVerdict,
 }
 
-impl Claim {
+impl PaperClaim {
     /// The cases that it names.
     pub(crate) fn cases(&self) -> impl Iterator<Item = &String> {
         [&self.case, &self.than].into_iter().chain(self.over.iter().flat_map(|pair| [&pair.case, &pair.than]))
@@ -176,7 +176,7 @@ mod tests {
         let mut outcomes: Vec<Outcome> = ours.iter().enumerate().map(|(seed, value)| outcome("ours", seed, value)).collect();
         outcomes.extend(theirs.iter().enumerate().map(|(seed, value)| outcome("theirs", seed, value)));
         let claim =
-            Claim { says: String::new(), number: "goodput_bps".into(), case: "ours".into(), than: "theirs".into(), over: None, ratio };
+            PaperClaim { says: String::new(), number: "goodput_bps".into(), case: "ours".into(), than: "theirs".into(), over: None, ratio };
         claim.judge(&ResultSource { engine: "lab".into(), variation: String::new() }, &outcomes)
     }
 
@@ -228,7 +228,7 @@ mod tests {
             outcome("lab", "b, with more", 4.0),
             outcome("lab", "a, with more", 2.0),
         ];
-        let claim = Claim {
+        let claim = PaperClaim {
             says: String::new(),
             number: "goodput_bps".into(),
             case: "a".into(),
@@ -258,7 +258,7 @@ mod tests {
         };
         let outcomes: Vec<Outcome> = all(1, 1.0).into_iter().chain(all(2, 10.0)).collect();
         let over = Some(CasePair { case: "c".into(), than: "d".into() });
-        let claim = Claim {
+        let claim = PaperClaim {
             says: String::new(),
             number: "goodput_bps".into(),
             case: "a".into(),

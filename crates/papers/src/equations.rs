@@ -25,13 +25,13 @@ pub struct EquationTable {
     /// What it shows.
     pub title: String,
     /// What is computed for it.
-    pub answer: Question,
+    pub answer: Computation,
 }
 
 /// What can be computed.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Question {
+pub enum Computation {
     /// Hoekstra's Tables I to III, by their number.
     CanTable(String),
     /// Hoekstra's Table IV.
@@ -69,20 +69,20 @@ impl EquationTable {
     /// If the paper's data are wrong or the equations have no answer.
     pub fn compute(&self) -> Result<ComputedTable, PaperError> {
         match &self.answer {
-            Question::CanTable(number) => can::table(number),
-            Question::Wlan => can::wlan(),
-            Question::CanLab(which) => can::lab(which),
-            Question::StartUp => startup::table(),
-            Question::TailByTime => tails::by_time(),
-            Question::HillBands => tails::hill_bands(),
-            Question::TailPerPacket => tails::per_packet(),
-            Question::Windows => windows::table(),
-            Question::Alone => packets_vs_equations::alone(),
-            Question::Split => packets_vs_equations::split(),
-            Question::CycleTail => tails::cycle(),
-            Question::BelowBothLegs => split_lemmas::below_both_legs(),
-            Question::Stability => split_lemmas::stability(),
-            Question::Buffer => split_lemmas::buffer(),
+            Computation::CanTable(number) => can::table(number),
+            Computation::Wlan => can::wlan(),
+            Computation::CanLab(which) => can::lab(which),
+            Computation::StartUp => startup::table(),
+            Computation::TailByTime => tails::by_time(),
+            Computation::HillBands => tails::hill_bands(),
+            Computation::TailPerPacket => tails::per_packet(),
+            Computation::Windows => windows::table(),
+            Computation::Alone => packets_vs_equations::alone(),
+            Computation::Split => packets_vs_equations::split(),
+            Computation::CycleTail => tails::cycle(),
+            Computation::BelowBothLegs => split_lemmas::below_both_legs(),
+            Computation::Stability => split_lemmas::stability(),
+            Computation::Buffer => split_lemmas::buffer(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! An experiment of a paper: a table or figure that scenarios answer.
 
-use crate::{claim::Claim, engine_kind::EngineKind, seed_mean::SeedMean, source::ResultSource, variation::Variation};
+use crate::{claim::PaperClaim, engine_kind::EngineKind, seed_mean::SeedMean, source::ResultSource, variation::Variation};
 use outcome::Outcome;
 use serde::{Deserialize, Deserializer};
 
@@ -42,7 +42,7 @@ pub struct Experiment {
     pub printed: Vec<PrintedValue>,
     /// What the paper claims.
     #[serde(rename = "claim", default)]
-    pub claims: Vec<Claim>,
+    pub claims: Vec<PaperClaim>,
 }
 
 /// What is different where a certain engine plays an experiment.

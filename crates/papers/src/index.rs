@@ -1,7 +1,8 @@
 //! The index: papers and what of them can be repeated.
 
 use crate::{
-    claim::Claim, embedded, engine_kind::EngineKind, equations::EquationTable, error::PaperError, experiment::Experiment, plan::EnginePlan,
+    claim::PaperClaim, embedded, engine_kind::EngineKind, equations::EquationTable, error::PaperError, experiment::Experiment,
+    plan::EnginePlan,
 };
 use outcome::NUMBERS;
 use scenario::Variant;
@@ -28,7 +29,7 @@ pub struct Paper {
 
 /// What an identifier names.
 #[derive(Debug, Clone)]
-pub enum Entry {
+pub enum PaperEntry {
     /// Scenarios, and what outcomes say about them.
     Experiment(Experiment),
     /// Equations.
@@ -66,12 +67,12 @@ impl Paper {
     ///
     /// # Errors
     /// If there is no such entry; the error lists those that exist.
-    pub fn find(id: &str) -> Result<(Paper, Entry), PaperError> {
+    pub fn find(id: &str) -> Result<(Paper, PaperEntry), PaperError> {
         let papers = papers()?;
         let found = papers.iter().find_map(|paper| {
             let id = id.strip_prefix(&paper.key)?.strip_prefix('/')?;
-            let experiment = paper.experiments.iter().find(|experiment| experiment.id == id).cloned().map(Entry::Experiment);
-            let equations = || paper.equation_tables.iter().find(|table| table.id == id).cloned().map(Entry::Equations);
+            let experiment = paper.experiments.iter().find(|experiment| experiment.id == id).cloned().map(PaperEntry::Experiment);
+            let equations = || paper.equation_tables.iter().find(|table| table.id == id).cloned().map(PaperEntry::Equations);
             Some((paper.clone(), experiment.or_else(equations)?))
         });
         found.ok_or_else(|| {
@@ -126,7 +127,7 @@ impl Paper {
     fn check(&self, experiment: &Experiment, known: &[Variant]) -> Result<(), PaperError> {
         let wrong = |what: String| PaperError::Wrong { experiment: self.identifier(&experiment.id), what };
         let printed = experiment.printed.iter().map(|printed| &printed.case);
-        let claimed = experiment.claims.iter().flat_map(Claim::cases);
+        let claimed = experiment.claims.iter().flat_map(PaperClaim::cases);
         if let Some(case) = printed.chain(claimed).find(|case| !known.iter().any(|variant| variant.case == **case)) {
             return Err(wrong(format!("{} has no case {case:?}", experiment.file)));
         }

@@ -22,12 +22,12 @@ mod seed_mean;
 mod source;
 mod variation;
 
-pub use claim::{CasePair, Claim, ClaimVerdict, ClaimedRatio, Judgement, SAME_WITHIN};
+pub use claim::{CasePair, ClaimVerdict, ClaimedRatio, Judgement, PaperClaim, SAME_WITHIN};
 pub use engine_kind::EngineKind;
-pub use equations::{ComputedRow, ComputedTable, EquationTable, Question};
+pub use equations::{Computation, ComputedRow, ComputedTable, EquationTable};
 pub use error::PaperError;
 pub use experiment::{EngineOverride, Experiment, PrintedValue};
-pub use index::{Entry, EntryName, Paper, papers};
+pub use index::{EntryName, Paper, PaperEntry, papers};
 pub use plan::{EnginePlan, LeftOutCase};
 pub use rows::{BOUNDED_NUMBERS, BoundComparison, CaseRow, JudgedClaim};
 pub use seed_mean::SeedMean;

@@ -3,7 +3,7 @@
 //! are artefacts of a machine that did not keep up.
 
 use crate::{
-    claim::{Claim, Judgement},
+    claim::{Judgement, PaperClaim},
     experiment::Experiment,
     plan::EnginePlan,
     seed_mean::SeedMean,
@@ -46,7 +46,7 @@ pub struct BoundComparison {
 #[derive(Debug, Clone)]
 pub struct JudgedClaim<'a> {
     /// The claim.
-    pub claim: &'a Claim,
+    pub claim: &'a PaperClaim,
     /// The source.
     pub source: ResultSource,
     /// The judgement; absent if no seed has the number in all cases.

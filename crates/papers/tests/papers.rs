@@ -3,14 +3,14 @@
 
 use bound::FairShareBound;
 use outcome::{Engine, Outcome};
-use papers::{EngineKind, Entry, Experiment, Paper, ResultSource};
+use papers::{EngineKind, Experiment, Paper, PaperEntry, ResultSource};
 use std::collections::BTreeSet;
 use theory::Theory;
 
 fn experiment(id: &str) -> (Paper, Experiment) {
     match Paper::find(id).unwrap() {
-        (paper, Entry::Experiment(experiment)) => (paper, experiment),
-        (_, Entry::Equations(_)) => panic!("{id} is an experiment"),
+        (paper, PaperEntry::Experiment(experiment)) => (paper, experiment),
+        (_, PaperEntry::Equations(_)) => panic!("{id} is an experiment"),
     }
 }
 
@@ -21,7 +21,7 @@ fn every_experiment_can_be_read() {
     for paper in &papers {
         for experiment in &paper.experiments {
             let id = paper.identifier(&experiment.id);
-            assert!(matches!(Paper::find(&id).unwrap().1, Entry::Experiment(_)), "{id}");
+            assert!(matches!(Paper::find(&id).unwrap().1, PaperEntry::Experiment(_)), "{id}");
             assert!(!experiment.on.is_empty(), "{id}");
             for plan in paper.plans(experiment, &experiment.on).unwrap() {
                 let cases: BTreeSet<&str> = plan.variants.iter().map(|variant| variant.case.as_str()).collect();
@@ -38,7 +38,7 @@ fn every_experiment_can_be_read() {
         }
         for table in &paper.equation_tables {
             let id = paper.identifier(&table.id);
-            assert!(matches!(Paper::find(&id).unwrap().1, Entry::Equations(_)), "{id}");
+            assert!(matches!(Paper::find(&id).unwrap().1, PaperEntry::Equations(_)), "{id}");
         }
     }
 }

@@ -3,7 +3,7 @@
 //! which the page's style defines for light and dark backgrounds.
 
 use crate::curves::{CurveLine, Figure};
-use crate::group::Group;
+use crate::group::OutcomeGroup;
 use crate::markup::escape;
 use crate::number_format::three;
 use std::fmt::Write;
@@ -22,7 +22,7 @@ pub(crate) fn colour(index: usize) -> String {
 
 /// The figure. `end` is the end of the time axis, the same in all figures of a page so that they can be
 /// compared one above the other.
-pub(crate) fn draw(figure: &Figure, groups: &[Group<'_>], end: f64) -> String {
+pub(crate) fn draw(figure: &Figure, groups: &[OutcomeGroup<'_>], end: f64) -> String {
     let largest = figure.lines.iter().flat_map(|line| &line.points).fold(0.0, |most: f64, (_, v)| most.max(*v)) / figure.scale.per;
     let rise = step(largest, 6.0);
     // A margin above the highest point instead of the next tick, which could waste half the height.
@@ -76,7 +76,7 @@ fn caption(figure: &Figure) -> String {
 }
 
 /// The colour of each case; empty if there is only one.
-fn legend(figure: &Figure, groups: &[Group<'_>]) -> String {
+fn legend(figure: &Figure, groups: &[OutcomeGroup<'_>]) -> String {
     if groups.len() < 2 {
         return String::new();
     }
@@ -90,7 +90,7 @@ fn legend(figure: &Figure, groups: &[Group<'_>]) -> String {
 }
 
 /// The figure in words, for screen readers.
-fn spoken(figure: &Figure, groups: &[Group<'_>], end: f64) -> String {
+fn spoken(figure: &Figure, groups: &[OutcomeGroup<'_>], end: f64) -> String {
     let mut out = format!("{} over time, {}, 0 to {} s.", figure.title, figure.scale.unit, three(end));
     for (index, group) in groups.iter().enumerate() {
         let values: Vec<f64> =

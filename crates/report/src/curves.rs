@@ -1,6 +1,6 @@
 //! Which lines the plots show, and their points. `chart` draws them.
 
-use crate::group::Group;
+use crate::group::OutcomeGroup;
 use crate::number_format::{QuantityKind, Scale, short};
 use outcome::{Outcome, Series};
 
@@ -60,7 +60,7 @@ const KNOWN: [(&str, &str, QuantityKind); 18] = [
 ];
 
 /// A plot for each kind of series: the known ones in the order of the list above, then others.
-pub(crate) fn figures(groups: &[Group<'_>]) -> Vec<Figure> {
+pub(crate) fn figures(groups: &[OutcomeGroup<'_>]) -> Vec<Figure> {
     let mut whats: Vec<&str> = KNOWN.map(|(what, ..)| what).to_vec();
     for series in groups.iter().filter_map(shown).flat_map(|outcome| &outcome.series) {
         if !whats.contains(&series.what.as_str()) {
@@ -71,11 +71,11 @@ pub(crate) fn figures(groups: &[Group<'_>]) -> Vec<Figure> {
 }
 
 /// The outcome whose series represent its group: the lines of several seeds would cover each other.
-pub(crate) fn shown<'a>(group: &Group<'a>) -> Option<&'a Outcome> {
+pub(crate) fn shown<'a>(group: &OutcomeGroup<'a>) -> Option<&'a Outcome> {
     group.outcomes.iter().copied().find(|outcome| !outcome.series.is_empty())
 }
 
-fn figure(groups: &[Group<'_>], what: &str) -> Option<Figure> {
+fn figure(groups: &[OutcomeGroup<'_>], what: &str) -> Option<Figure> {
     let mut lines = Vec::new();
     let mut interval_s: f64 = 0.0;
     let mut unit = None;

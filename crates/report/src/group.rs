@@ -6,7 +6,7 @@ use scenario::short_case;
 
 /// The outcomes of one scenario, engine and case.
 #[derive(Debug)]
-pub(crate) struct Group<'a> {
+pub(crate) struct OutcomeGroup<'a> {
     /// Its name among the groups: the case with short keys, and what else differs.
     pub(crate) label: String,
     /// An outcome for each seed.
@@ -22,12 +22,12 @@ pub(crate) struct SeedNumber {
 }
 
 /// The groups in order of first appearance.
-pub(crate) fn groups(outcomes: &[Outcome]) -> Vec<Group<'_>> {
-    let mut groups: Vec<Group<'_>> = Vec::new();
+pub(crate) fn groups(outcomes: &[Outcome]) -> Vec<OutcomeGroup<'_>> {
+    let mut groups: Vec<OutcomeGroup<'_>> = Vec::new();
     for outcome in outcomes {
         match groups.iter_mut().find(|group| key(group.outcomes[0]) == key(outcome)) {
             Some(group) => group.outcomes.push(outcome),
-            None => groups.push(Group { label: String::new(), outcomes: vec![outcome] }),
+            None => groups.push(OutcomeGroup { label: String::new(), outcomes: vec![outcome] }),
         }
     }
     for at in 0..groups.len() {
@@ -41,11 +41,11 @@ fn key(outcome: &Outcome) -> (&str, &str, &str) {
 }
 
 /// Whether `of` differs between groups: what is the same needs no column.
-pub(crate) fn differs(groups: &[Group<'_>], of: impl Fn(&Outcome) -> &str) -> bool {
+pub(crate) fn differs(groups: &[OutcomeGroup<'_>], of: impl Fn(&Outcome) -> &str) -> bool {
     groups.iter().any(|group| of(group.outcomes[0]) != of(groups[0].outcomes[0]))
 }
 
-fn label(groups: &[Group<'_>], outcome: &Outcome) -> String {
+fn label(groups: &[OutcomeGroup<'_>], outcome: &Outcome) -> String {
     let mut parts = Vec::new();
     if differs(groups, |outcome| &outcome.scenario) {
         parts.push(plain(&outcome.scenario));
@@ -59,7 +59,7 @@ fn label(groups: &[Group<'_>], outcome: &Outcome) -> String {
     if parts.is_empty() { plain(&outcome.engine) } else { parts.join(" · ") }
 }
 
-impl Group<'_> {
+impl OutcomeGroup<'_> {
     /// The mean of a number over the seeds; absent if a seed lacks it, since a mean over the others
     /// would be biased.
     pub(crate) fn mean(&self, of: impl Fn(&Outcome) -> Option<f64>) -> Option<f64> {

@@ -3,15 +3,15 @@
 
 use crate::chart::colour;
 use crate::grid::written;
-use crate::group::Group;
+use crate::group::OutcomeGroup;
 use crate::markup::escape;
 use crate::number_format::QuantityKind;
 use crate::results::not_done;
 use std::fmt::Write;
 
 /// A bar for each group, proportional to its time; empty if no group came to an end.
-pub(crate) fn draw(groups: &[Group<'_>]) -> String {
-    let times: Vec<_> = groups.iter().map(Group::completion).collect();
+pub(crate) fn draw(groups: &[OutcomeGroup<'_>]) -> String {
+    let times: Vec<_> = groups.iter().map(OutcomeGroup::completion).collect();
     // With space for the upper ends of the intervals.
     let longest = times.iter().flatten().map(|time| time.mean + time.half.unwrap_or(0.0)).fold(0.0, f64::max);
     if longest <= 0.0 || !longest.is_finite() {

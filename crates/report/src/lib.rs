@@ -17,10 +17,10 @@ mod headline;
 mod json;
 mod markup;
 mod number_format;
+mod outcome_numbers;
 mod page;
 mod paper_tables;
 mod plain_table;
-mod quantity;
 mod remarks;
 mod results;
 #[cfg(test)]
@@ -34,12 +34,12 @@ pub use bars::svg_bars;
 pub use cases::case_columns;
 pub use demo::demo_findings;
 pub use json::json;
+pub use outcome_numbers::NumberFormat;
 pub use page::{WordsTable, page, page_of_words};
 pub use paper_tables::{
     claims_table, computed_json, computed_table, numbers_table, paper_findings, paper_list, paper_list_json, paper_remarks, printed_table,
 };
 pub use plain_table::PlainTable;
-pub use quantity::Quantity;
 pub use terminal::{Alignment, TextColumn, TextStyle, TextTable, reflow, wrap};
 
 use outcome::Outcome;

@@ -4,7 +4,7 @@
 use crate::{
     chart, curves,
     grid::Grid,
-    group::{Group, differs, groups},
+    group::{OutcomeGroup, differs, groups},
     headline,
     markup::escape,
     remarks, results,
@@ -90,7 +90,7 @@ fn findings(notes: &[String]) -> String {
     format!("<section class=\"findings\">\n<h2>Findings</h2>\n<ul>\n{notes}</ul>\n</section>\n")
 }
 
-fn measured(groups: &[Group<'_>]) -> String {
+fn measured(groups: &[OutcomeGroup<'_>]) -> String {
     if groups.is_empty() {
         return "<p>There are no outcomes.</p>\n".into();
     }
@@ -105,7 +105,7 @@ fn measured(groups: &[Group<'_>]) -> String {
 }
 
 /// What all rows have in common, which the table leaves out.
-fn origin(groups: &[Group<'_>]) -> Vec<String> {
+fn origin(groups: &[OutcomeGroup<'_>]) -> Vec<String> {
     let one = groups[0].outcomes[0];
     let mut said = Vec::new();
     if !differs(groups, |outcome| &outcome.scenario) && !one.scenario.is_empty() {
@@ -121,7 +121,7 @@ fn origin(groups: &[Group<'_>]) -> Vec<String> {
     said
 }
 
-fn plots(groups: &[Group<'_>]) -> String {
+fn plots(groups: &[OutcomeGroup<'_>]) -> String {
     let figures = curves::figures(groups);
     let end = figures.iter().flat_map(|figure| &figure.lines).flat_map(|line| &line.points).fold(0.0, |end: f64, (t, _)| end.max(*t));
     if end <= 0.0 {
@@ -131,7 +131,7 @@ fn plots(groups: &[Group<'_>]) -> String {
     format!("<section>\n<h2>Over time</h2>\n<div class=\"plots\">\n{drawn}</div>\n</section>\n")
 }
 
-fn links(groups: &[Group<'_>]) -> String {
+fn links(groups: &[OutcomeGroup<'_>]) -> String {
     let grid = results::links(groups);
     if grid.rows() == 0 {
         return String::new();
@@ -143,7 +143,7 @@ fn links(groups: &[Group<'_>]) -> String {
     )
 }
 
-fn warnings(groups: &[Group<'_>]) -> String {
+fn warnings(groups: &[OutcomeGroup<'_>]) -> String {
     let remarks = remarks::remarks(groups);
     if remarks.is_empty() {
         return String::new();

@@ -1,10 +1,10 @@
 //! The papers' tables: what experiments and equations say, beside what the papers print and claim.
 
-use crate::{cases::case_columns, plain_table::PlainTable, quantity::Quantity};
+use crate::{cases::case_columns, outcome_numbers::NumberFormat, plain_table::PlainTable};
 use outcome::Outcome;
 use papers::{
-    BOUNDED_NUMBERS, BoundComparison, CaseRow, Claim, ClaimVerdict, ClaimedRatio, ComputedRow, ComputedTable, EngineKind, EnginePlan,
-    EntryName, Experiment, JudgedClaim, Judgement, Paper, PrintedValue, ResultSource, SAME_WITHIN, SeedMean,
+    BOUNDED_NUMBERS, BoundComparison, CaseRow, ClaimVerdict, ClaimedRatio, ComputedRow, ComputedTable, EngineKind, EnginePlan, EntryName,
+    Experiment, JudgedClaim, Judgement, Paper, PaperClaim, PrintedValue, ResultSource, SAME_WITHIN, SeedMean,
 };
 use scenario::short_case;
 use serde_json::{Map, Value, json};
@@ -92,8 +92,8 @@ pub fn numbers_table(experiment: &Experiment, plans: &[EnginePlan], outcomes: &[
     let rows = experiment.rows(plans, outcomes);
     let (mut header, cases) = case_columns(&rows.iter().map(|row| row.case.as_str()).collect::<Vec<_>>());
     let sources = SourceColumns::of(rows.iter().map(|row| &row.source));
-    let quantities: Vec<Quantity> = experiment.numbers.iter().map(|number| Quantity::named(number)).collect();
-    let bounded = if experiment.bound { BOUNDED_NUMBERS.map(Quantity::named).to_vec() } else { Vec::new() };
+    let quantities: Vec<NumberFormat> = experiment.numbers.iter().map(|number| NumberFormat::named(number)).collect();
+    let bounded = if experiment.bound { BOUNDED_NUMBERS.map(NumberFormat::named).to_vec() } else { Vec::new() };
     header.extend(sources.header());
     header.extend(quantities.iter().map(|quantity| quantity.head.to_owned()));
     header.extend(bounded.iter().map(|quantity| format!("bound: {}, ratio", quantity.head)));
@@ -108,10 +108,10 @@ pub fn numbers_table(experiment: &Experiment, plans: &[EnginePlan], outcomes: &[
     PlainTable { header, rows: rows.iter().zip(cases).map(row).collect() }
 }
 
-fn bound_cell(quantity: Quantity, comparison: Option<BoundComparison>) -> String {
+fn bound_cell(quantity: NumberFormat, comparison: Option<BoundComparison>) -> String {
     match comparison {
-        Some(BoundComparison { least, ratio }) => format!("{}, {}", quantity.write(least.mean), spread(Quantity::RATIO, Some(ratio))),
-        None => Quantity::RATIO.spread(None),
+        Some(BoundComparison { least, ratio }) => format!("{}, {}", quantity.write(least.mean), spread(NumberFormat::RATIO, Some(ratio))),
+        None => NumberFormat::RATIO.spread(None),
     }
 }
 
@@ -147,7 +147,7 @@ impl SourceColumns {
     }
 }
 
-fn spread(quantity: Quantity, mean: Option<SeedMean>) -> String {
+fn spread(quantity: NumberFormat, mean: Option<SeedMean>) -> String {
     quantity.spread(mean.map(|mean| (mean.mean, mean.half)))
 }
 
@@ -180,7 +180,7 @@ pub fn printed_table(experiment: &Experiment, outcomes: &[Outcome]) -> PlainTabl
     let sources = experiment.sources(outcomes);
     let columns = SourceColumns::of(sources.iter());
     let row = |printed: &PrintedValue| {
-        let quantity = Quantity::named(&printed.number);
+        let quantity = NumberFormat::named(&printed.number);
         let mut cells = vec![format!("{}, {}", short_case(&printed.case), quantity.head), quantity.write(printed.value)];
         cells.extend(sources.iter().map(|source| spread(quantity, printed.here(source, outcomes))));
         cells.push(printed.note.clone());
@@ -227,9 +227,9 @@ fn verdict(judged: &JudgedClaim<'_>) -> String {
 }
 
 /// Which ratio a claim is about.
-fn ratio_of(claim: &Claim) -> String {
-    let Claim { number, case, than, over, .. } = claim;
-    let head = Quantity::named(number).head;
+fn ratio_of(claim: &PaperClaim) -> String {
+    let PaperClaim { number, case, than, over, .. } = claim;
+    let head = NumberFormat::named(number).head;
     let ratio = |case: &str, than: &str| format!("{} ÷ {}", short_case(case), short_case(than));
     match over {
         None => format!("{head}: {}", ratio(case, than)),
@@ -238,5 +238,5 @@ fn ratio_of(claim: &Claim) -> String {
 }
 
 fn ratio(judged: &JudgedClaim<'_>) -> String {
-    spread(Quantity::RATIO, judged.judgement.map(|judgement| judgement.ratio))
+    spread(NumberFormat::RATIO, judged.judgement.map(|judgement| judgement.ratio))
 }

@@ -1,7 +1,7 @@
 //! What a reader must know before using the numbers: warnings, outcomes that are not valid, flows that
 //! failed. Each is reported once.
 
-use crate::group::Group;
+use crate::group::OutcomeGroup;
 use crate::markup::plain;
 use std::fmt;
 
@@ -23,9 +23,9 @@ impl fmt::Display for Remark {
 }
 
 /// All remarks, grave ones first.
-pub(crate) fn remarks(groups: &[Group<'_>]) -> Vec<Remark> {
+pub(crate) fn remarks(groups: &[OutcomeGroup<'_>]) -> Vec<Remark> {
     let mut remarks: Vec<Remark> = Vec::new();
-    let mut add = |grave: bool, group: &Group<'_>, text: String| match remarks.iter_mut().find(|remark| remark.text == text) {
+    let mut add = |grave: bool, group: &OutcomeGroup<'_>, text: String| match remarks.iter_mut().find(|remark| remark.text == text) {
         Some(remark) => {
             remark.grave |= grave;
             if !remark.about.contains(&group.label) {
@@ -53,7 +53,7 @@ pub(crate) fn remarks(groups: &[Group<'_>]) -> Vec<Remark> {
 }
 
 /// The errors of flows, with the number of flows that had each.
-fn errors(group: &Group<'_>) -> Vec<(String, usize)> {
+fn errors(group: &OutcomeGroup<'_>) -> Vec<(String, usize)> {
     let mut errors: Vec<(String, usize)> = Vec::new();
     for error in group.outcomes.iter().flat_map(|outcome| &outcome.flows).filter_map(|flow| flow.error.as_deref()).map(plain) {
         match errors.iter_mut().find(|(known, _)| *known == error) {

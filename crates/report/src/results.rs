@@ -5,7 +5,7 @@
 use crate::{
     cases::case_columns,
     grid::{Grid, written},
-    group::{Group, SeedNumber, differs},
+    group::{OutcomeGroup, SeedNumber, differs},
     markup::plain,
     number_format::{NONE, QuantityKind, count, three},
 };
@@ -13,7 +13,7 @@ use outcome::{LinkOutcome, OVER_CAN, Outcome, ProxyOutcome, SOJOURNS};
 use std::collections::BTreeSet;
 
 /// A row for each group.
-pub(crate) fn results(groups: &[Group<'_>]) -> Grid {
+pub(crate) fn results(groups: &[OutcomeGroup<'_>]) -> Grid {
     let mut grid = Grid::default();
     names(&mut grid, groups, &groups.iter().collect::<Vec<_>>());
     let any = |has: fn(&Outcome) -> bool| groups.iter().flat_map(|group| &group.outcomes).any(|outcome| has(outcome));
@@ -26,7 +26,7 @@ pub(crate) fn results(groups: &[Group<'_>]) -> Grid {
         grid.numbers("mean flow", QuantityKind::Time, &numbers).droppable(2);
     }
     if any(|outcome| outcome.jain.is_some()) {
-        let cell = |group: &Group<'_>| group.mean(|outcome| outcome.jain).map_or(NONE.into(), |jain| format!("{jain:.3}"));
+        let cell = |group: &OutcomeGroup<'_>| group.mean(|outcome| outcome.jain).map_or(NONE.into(), |jain| format!("{jain:.3}"));
         grid.written("Jain", "", groups.iter().map(cell).collect()).droppable(4);
     }
     sojourns(&mut grid, groups);
@@ -35,7 +35,7 @@ pub(crate) fn results(groups: &[Group<'_>]) -> Grid {
     let used: Vec<_> = groups.iter().map(|group| group.number("utilization", |outcome| Some(outcome.utilization))).collect();
     grid.numbers("utilization", QuantityKind::Share, &used).droppable(5);
     if any(has_legs) {
-        let retransmits = |group: &Group<'_>| group.mean(|outcome| has_legs(outcome).then(|| outcome.retransmits() as f64));
+        let retransmits = |group: &OutcomeGroup<'_>| group.mean(|outcome| has_legs(outcome).then(|| outcome.retransmits() as f64));
         let cells = groups.iter().map(|group| retransmits(group).map_or(NONE.into(), count)).collect();
         grid.written("retransmits", "", cells).droppable(6);
     }
@@ -47,7 +47,7 @@ pub(crate) fn results(groups: &[Group<'_>]) -> Grid {
 }
 
 /// The meaning of "±", if it occurs.
-pub(crate) fn footnote(groups: &[Group<'_>]) -> Option<String> {
+pub(crate) fn footnote(groups: &[OutcomeGroup<'_>]) -> Option<String> {
     if !groups.iter().flat_map(|group| &group.outcomes).any(|outcome| !outcome.ci95.is_empty()) {
         return None;
     }
@@ -63,8 +63,8 @@ pub(crate) fn footnote(groups: &[Group<'_>]) -> Option<String> {
 
 /// A row for each link of each group. Numbers are means over the seeds, except for lateness and the
 /// largest queue, which are the worst.
-pub(crate) fn links(groups: &[Group<'_>]) -> Grid {
-    let mut of: Vec<&Group<'_>> = Vec::new();
+pub(crate) fn links(groups: &[OutcomeGroup<'_>]) -> Grid {
+    let mut of: Vec<&OutcomeGroup<'_>> = Vec::new();
     let mut link: Vec<usize> = Vec::new();
     for group in groups {
         let numbers: BTreeSet<usize> = group.outcomes.iter().flat_map(|outcome| &outcome.links).map(|link| link.link).collect();
@@ -123,7 +123,7 @@ fn has_legs(outcome: &Outcome) -> bool {
 }
 
 /// Adds the scenario, case and engine of `rows`, as far as they distinguish `groups`.
-fn names(grid: &mut Grid, groups: &[Group<'_>], rows: &[&Group<'_>]) {
+fn names(grid: &mut Grid, groups: &[OutcomeGroup<'_>], rows: &[&OutcomeGroup<'_>]) {
     let cells = |of: fn(&Outcome) -> &str| rows.iter().map(|row| plain(of(row.outcomes[0]))).collect();
     if differs(groups, |outcome| &outcome.scenario) {
         grid.words("scenario", cells(|outcome| &outcome.scenario));
@@ -140,15 +140,15 @@ fn names(grid: &mut Grid, groups: &[Group<'_>], rows: &[&Group<'_>]) {
     }
 }
 
-fn done_in(grid: &mut Grid, groups: &[Group<'_>]) {
-    let times: Vec<_> = groups.iter().map(Group::completion).collect();
+fn done_in(grid: &mut Grid, groups: &[OutcomeGroup<'_>]) {
+    let times: Vec<_> = groups.iter().map(OutcomeGroup::completion).collect();
     let scale = QuantityKind::Time.scale(times.iter().flatten().map(|number| number.mean));
     let cells = groups.iter().zip(&times).map(|(group, time)| not_done(group).unwrap_or_else(|| written(*time, scale)));
     grid.written("done in", scale.unit, cells.collect());
 }
 
 /// What stands instead of a time when flows had not ended.
-pub(crate) fn not_done(group: &Group<'_>) -> Option<String> {
+pub(crate) fn not_done(group: &OutcomeGroup<'_>) -> Option<String> {
     match group.unended() {
         (0, _) => None,
         (unended, all) => Some(format!("not done ({unended} of {all})")),
@@ -156,22 +156,22 @@ pub(crate) fn not_done(group: &Group<'_>) -> Option<String> {
 }
 
 /// Parallel networks: the mean time of a transfer of each class; the foreground's with its interval.
-fn sojourns(grid: &mut Grid, groups: &[Group<'_>]) {
+fn sojourns(grid: &mut Grid, groups: &[OutcomeGroup<'_>]) {
     let classes = groups.iter().flat_map(|group| &group.outcomes).map(|outcome| outcome.sojourn_s.len()).max().unwrap_or(0);
     if classes == 0 {
         return;
     }
-    let time = |group: &Group<'_>, class: usize| group.number(SOJOURNS[class], |outcome| outcome.number(SOJOURNS[class]));
+    let time = |group: &OutcomeGroup<'_>, class: usize| group.number(SOJOURNS[class], |outcome| outcome.number(SOJOURNS[class]));
     let unit = QuantityKind::Time.scale(groups.iter().flat_map(|group| (0..classes).filter_map(|class| Some(time(group, class)?.mean))));
     grid.written("foreground", unit.unit, groups.iter().map(|group| written(time(group, 0), unit)).collect());
     if classes > 1 {
-        let cell = |group: &Group<'_>| -> String {
+        let cell = |group: &OutcomeGroup<'_>| -> String {
             let mean = |class| time(group, class).map_or(NONE.into(), |time| three(time.mean / unit.per));
             (1..classes).map(mean).collect::<Vec<String>>().join(" / ")
         };
         grid.written("background", unit.unit, groups.iter().map(cell).collect()).droppable(1);
     }
-    let over = |group: &Group<'_>| group.number(OVER_CAN[0], |outcome| outcome.number(OVER_CAN[0]));
+    let over = |group: &OutcomeGroup<'_>| group.number(OVER_CAN[0], |outcome| outcome.number(OVER_CAN[0]));
     if groups.iter().any(|group| over(group).is_some()) {
         let ratio = |number: SeedNumber| match number.half {
             Some(half) if half.is_finite() => format!("{:.3} ± {half:.3}", number.mean),
@@ -182,7 +182,7 @@ fn sojourns(grid: &mut Grid, groups: &[Group<'_>]) {
     }
 }
 
-fn proxy(grid: &mut Grid, groups: &[Group<'_>]) {
+fn proxy(grid: &mut Grid, groups: &[OutcomeGroup<'_>]) {
     let held: Vec<Option<(f64, f64)>> = groups
         .iter()
         .map(|group| {
@@ -196,10 +196,10 @@ fn proxy(grid: &mut Grid, groups: &[Group<'_>]) {
     let cells = held.into_iter().map(|held| held.map_or(NONE.into(), cell)).collect();
     grid.written("proxy held", &format!("mean / max, {}", scale.unit), cells).droppable(7);
 
-    let share = |group: &Group<'_>, of: fn(&ProxyOutcome) -> f64| {
+    let share = |group: &OutcomeGroup<'_>, of: fn(&ProxyOutcome) -> f64| {
         group.mean(|outcome| outcome.proxy.as_ref().map(of)).map(|share| format!("{:.0}", share * 100.0))
     };
-    let phases = |group: &Group<'_>| -> Option<String> {
+    let phases = |group: &OutcomeGroup<'_>| -> Option<String> {
         let [free, starved, held_back] = [
             share(group, |proxy| proxy.phases.free)?,
             share(group, |proxy| proxy.phases.starvation)?,
@@ -211,7 +211,7 @@ fn proxy(grid: &mut Grid, groups: &[Group<'_>]) {
     grid.written("phases", "free/starv./backp., %", cells).droppable(8);
 }
 
-fn valid(group: &Group<'_>) -> String {
+fn valid(group: &OutcomeGroup<'_>) -> String {
     match (group.valid(), group.outcomes.len()) {
         (valid, all) if valid == all => "✓".into(),
         (0, _) => "✗".into(),

@@ -30,7 +30,7 @@ pub struct RunOptions {
 }
 
 /// A run that waits for a thread.
-struct Waiting<'a> {
+struct WaitingRun<'a> {
     /// Its place among the answers.
     index: usize,
     tries_left: u32,
@@ -49,7 +49,7 @@ pub fn run_all(runs: Vec<PlannedRun<'_>>, options: RunOptions) -> Vec<Result<Out
     let offset = if in_real_time { start_offset(&scenarios, jobs) } else { Duration::ZERO };
     let interrupted = interrupt_flag();
     let bars = Bars::new(options.progress, &runs);
-    let pool = Pool::new(runs, options.tries);
+    let pool = RunPool::new(runs, options.tries);
     thread::scope(|scope| {
         for worker in 0..jobs {
             let (pool, bars, interrupted, cores) = (&pool, &bars, &interrupted, &cores);
@@ -87,26 +87,26 @@ fn compared_with_ideal(scenario: &Scenario, outcome: Outcome) -> Outcome {
 }
 
 /// The runs that wait, and the answers so far.
-struct Pool<'a> {
-    waiting: Mutex<VecDeque<Waiting<'a>>>,
+struct RunPool<'a> {
+    waiting: Mutex<VecDeque<WaitingRun<'a>>>,
     answers: Vec<Mutex<Option<Result<Outcome, EngineError>>>>,
 }
 
-impl<'a> Pool<'a> {
+impl<'a> RunPool<'a> {
     fn new(runs: Vec<PlannedRun<'a>>, tries: u32) -> Self {
         let answers = runs.iter().map(|_| Mutex::new(None)).collect();
-        let waiting = runs.into_iter().enumerate().map(|(index, run)| Waiting { index, tries_left: tries, run });
-        Pool { waiting: Mutex::new(waiting.collect()), answers }
+        let waiting = runs.into_iter().enumerate().map(|(index, run)| WaitingRun { index, tries_left: tries, run });
+        RunPool { waiting: Mutex::new(waiting.collect()), answers }
     }
 
     /// The next run to execute; none after an interrupt.
-    fn next(&self, interrupted: &AtomicBool) -> Option<Waiting<'a>> {
+    fn next(&self, interrupted: &AtomicBool) -> Option<WaitingRun<'a>> {
         let next = self.waiting.lock().expect("no thread panics while it holds the queue").pop_front();
         next.filter(|_| !interrupted.load(Relaxed))
     }
 
     /// Stores an answer, and queues the run again if its outcome is not valid and tries are left.
-    fn finish(&self, waiting: Waiting<'a>, answer: Result<Outcome, EngineError>) {
+    fn finish(&self, waiting: WaitingRun<'a>, answer: Result<Outcome, EngineError>) {
         let again = waiting.tries_left > 1 && answer.as_ref().is_ok_and(|outcome| !outcome.valid);
         let mut slot = self.answers[waiting.index].lock().expect("no thread panics while it stores an answer");
         // An interrupted second try leaves the answer of the first.
@@ -115,7 +115,7 @@ impl<'a> Pool<'a> {
         }
         drop(slot);
         if again {
-            let again = Waiting { tries_left: waiting.tries_left - 1, ..waiting };
+            let again = WaitingRun { tries_left: waiting.tries_left - 1, ..waiting };
             self.waiting.lock().expect("no thread panics while it holds the queue").push_back(again);
         }
     }

@@ -6,7 +6,7 @@ use crate::{
 };
 use clap::{Args, builder::NonEmptyStringValueParser};
 use outcome::Outcome;
-use papers::{EngineKind, EnginePlan, Entry, EquationTable, Experiment, PaperError};
+use papers::{EngineKind, EnginePlan, EquationTable, Experiment, PaperEntry, PaperError};
 use report::PlainTable;
 use runner::{RunOrder, SeedRange};
 use std::{fs, path::PathBuf};
@@ -56,8 +56,8 @@ impl Paper {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let Some(id) = &self.id else { return self.list() };
         match papers::Paper::find(id)? {
-            (paper, Entry::Experiment(experiment)) => self.experiment(id, &paper, &experiment),
-            (paper, Entry::Equations(table)) => self.equations(id, &paper, &table),
+            (paper, PaperEntry::Experiment(experiment)) => self.experiment(id, &paper, &experiment),
+            (paper, PaperEntry::Equations(table)) => self.equations(id, &paper, &table),
         }
     }
 

@@ -83,7 +83,7 @@ pub(super) fn table(number: &str) -> Result<ComputedTable, PaperError> {
 
 /// A row of Tables V and VI.
 #[derive(Debug, Clone, Deserialize)]
-struct Lab {
+struct LabRow {
     rho0: f64,
     rho1: f64,
     rho2: f64,
@@ -98,7 +98,7 @@ struct Lab {
 /// Tables V and VI: the column `opt`, which the model computes.
 pub(super) fn lab(which: &[String]) -> Result<ComputedTable, PaperError> {
     let mut rows = Vec::new();
-    for row in csv_rows::<Lab>("hoekstra/tables-5-6.csv")? {
+    for row in csv_rows::<LabRow>("hoekstra/tables-5-6.csv")? {
         let means = Can::new(row.rho0, &[row.rho1, row.rho2])?.solve();
         for name in which {
             let (class, printed) = match name.as_str() {

@@ -5,7 +5,7 @@ use crate::number_format::NONE;
 
 /// How a number of an outcome is shown.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Quantity {
+pub struct NumberFormat {
     /// The head of its column, with the unit.
     pub head: &'static str,
     /// The size of the unit in base units.
@@ -13,13 +13,13 @@ pub struct Quantity {
     decimals: usize,
 }
 
-impl Quantity {
+impl NumberFormat {
     /// A ratio of two numbers.
-    pub const RATIO: Quantity = Quantity { head: "ratio", per: 1.0, decimals: 3 };
+    pub const RATIO: NumberFormat = NumberFormat { head: "ratio", per: 1.0, decimals: 3 };
 
     /// The number that [`Outcome::number`](outcome::Outcome::number) has under `name`. An unknown one
     /// is shown as it is.
-    pub fn named(name: &str) -> Quantity {
+    pub fn named(name: &str) -> NumberFormat {
         let (head, per, decimals) = match name {
             "mean_flow_s" => ("mean, s", 1.0, 2),
             "mean_acked_s" => ("sender knows, s", 1.0, 2),
@@ -50,7 +50,7 @@ impl Quantity {
             "over_can_4" => ("background 4, over ideal", 1.0, 3),
             _ => ("?", 1.0, 3),
         };
-        Quantity { head, per, decimals }
+        NumberFormat { head, per, decimals }
     }
 
     /// A value in the unit.
@@ -76,13 +76,13 @@ mod tests {
     #[test]
     fn every_number_of_an_outcome_has_a_name() {
         for name in outcome::NUMBERS {
-            assert_ne!(Quantity::named(name).head, "?", "{name}");
+            assert_ne!(NumberFormat::named(name).head, "?", "{name}");
         }
     }
 
     #[test]
     fn a_spread_is_in_the_unit_of_its_column() {
-        let use_ = Quantity::named("utilization");
+        let use_ = NumberFormat::named("utilization");
         assert_eq!(use_.spread(Some((0.934, 0.012))), "93.4 ± 1.2");
         assert_eq!(use_.spread(Some((0.934, f64::INFINITY))), "93.4");
         assert_eq!(use_.spread(None), NONE);
