@@ -17,7 +17,7 @@ pub fn playable(variants: Vec<Variant>) -> (Vec<Variant>, Vec<Unplayable>) {
     let mut rest = Vec::new();
     let mut left_out: Vec<Unplayable> = Vec::new();
     for variant in variants {
-        let own = variant.scenario.leg_controls().into_iter().filter_map(kernel::meant);
+        let own = variant.scenario.leg_controls().into_iter().filter_map(kernel::resolve);
         let Some(why) = own.map(try_controller).find_map(Result::err).map(|why| why.to_string()) else {
             rest.push(variant);
             continue;

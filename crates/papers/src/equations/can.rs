@@ -32,7 +32,10 @@ impl Cell {
             "exponential" => vec![("exponential", SizeDistribution::EXPONENTIAL)],
             "Pareto-3" => vec![("Pareto-3", SizeDistribution::lomax(3.0)?)],
             "hyper-exponential" => vec![("hyperexponential, c² = 16", SizeDistribution::hyperexponential(16.0)?)],
-            _ => vec![("Pareto-2 as Lomax, (1 + x)⁻²", SizeDistribution::lomax(2.0)?), ("Pareto-2 as stated, 1/(4x²)", SizeDistribution::pareto(2.0)?)],
+            _ => vec![
+                ("Pareto-2 as Lomax, (1 + x)⁻²", SizeDistribution::lomax(2.0)?),
+                ("Pareto-2 as stated, 1/(4x²)", SizeDistribution::pareto(2.0)?),
+            ],
         })
     }
 
@@ -40,7 +43,11 @@ impl Cell {
         let all = self.rho0 + self.rho1 + self.rho2;
         let jobs = if all > 1.7 { JOBS_BUSY } else { JOBS } * self.rho0 / all;
         let can = Can::new(self.rho0, &[self.rho1, self.rho2])?;
-        let means = if *sizes == SizeDistribution::EXPONENTIAL { can.solve() } else { can.simulation().with_sizes(sizes).run(1, jobs as u64)?.means };
+        let means = if *sizes == SizeDistribution::EXPONENTIAL {
+            can.solve()
+        } else {
+            can.simulation().with_sizes(sizes).run(1, jobs as u64)?.means
+        };
         Ok(mean(means.sojourn_s[0]))
     }
 }
@@ -67,8 +74,8 @@ pub(super) fn table(number: &str) -> Result<ComputedTable, PaperError> {
     for cell in cells.iter().filter(|cell| cell.table == number) {
         for (name, sizes) in cell.laws()? {
             let of = vec![cell.rho0.to_string(), cell.rho1.to_string(), cell.rho2.to_string(), name.to_owned()];
-            let row =
-                ComputedRow::new(of, cell.here(&sizes)?, if sizes == SizeDistribution::EXPONENTIAL { 8 } else { 3 }).compared_with(&cell.printed);
+            let row = ComputedRow::new(of, cell.here(&sizes)?, if sizes == SizeDistribution::EXPONENTIAL { 8 } else { 3 })
+                .compared_with(&cell.printed);
             let note = deviation(name, &row);
             rows.push(row.with_note(note));
         }

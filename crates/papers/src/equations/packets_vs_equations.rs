@@ -153,7 +153,7 @@ fn play_split(file: &str, sets: &[&str], seed: u64) -> Result<[[f64; 7]; 2], Pap
         let [free, starvation, backpressure] = phases.map(|share| share * 100.0);
         [rate, held.iter().sum::<f64>() / held.len() as f64, below(0.5), below(0.99), free, starvation, backpressure]
     };
-    let queue = |state: &State| state.q;
+    let queue = |state: &TandemState| state.q;
     Ok([
         figures(run.sent(1), run.held(), run.phases()),
         figures(followed.rate, followed.states.iter().map(queue).collect(), followed.phases),
