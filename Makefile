@@ -20,7 +20,7 @@ PURE = control detect replay sim streams theory tree
 # How many seconds each fuzz target runs with new inputs.
 export TANDEM_FUZZ_SECONDS ?= 2
 
-.PHONY: help setup demo check sources test oldest kernels packages bench lint docs install build clean book
+.PHONY: help setup demo check sources test oldest deny kernels packages bench lint docs install build clean book
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -40,7 +40,7 @@ build:
 	$(CARGO) build --release --locked
 
 check: ## what every commit should pass, without root: format, lints, docs and their links, unit and property tests, import circles
-	@$(MAKE) --no-print-directory sources
+	@$(MAKE) --no-print-directory sources deny
 	$(CARGO) test --workspace --locked --quiet --lib --bins $(PURE:%=--test %)
 
 # What the compiler and its tools say of the sources.
@@ -52,12 +52,16 @@ sources:
 test: ## runs every test: what `make check` does, oldest Rust, namespace tests, every command in the README, three kernels
 	@scripts/setup test
 	@scripts/setup kernels
-	@$(MAKE) --no-print-directory sources oldest
+	@$(MAKE) --no-print-directory sources deny oldest
 	@skips=$$(mktemp); \
 	$(RUNNER) TANDEM_SKIPS=$$skips $(CARGO) test --workspace --locked; status=$$?; \
 	echo "skipped tests: $$(wc -l < $$skips)"; cat $$skips; rm -f $$skips; exit $$status
 	@$(AS_ROOT) scripts/readme-commands $(TESTED)
 	tools/kernels/run --short --program $(TESTED)/tandem
+
+deny: ## licences, duplicate crates and known vulnerabilities of the dependencies (deny.toml), where cargo-deny is installed
+	@if cargo deny --version > /dev/null 2>&1; then cargo deny --log-level error --locked --workspace check; \
+	else echo "skipped: licences and vulnerabilities: no cargo-deny here (cargo install --locked cargo-deny)"; fi
 
 # The oldest Rust that will do, as Cargo.toml says. Without optimisation: that is of the C libraries
 # alone, and nothing is run.
