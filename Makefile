@@ -9,9 +9,18 @@ TANDEM = $(CARGO_TARGET_DIR)/release/tandem
 AS_ROOT := $(shell [ "$$(id -u)" -eq 0 ] || command -v sudo)
 # Cargo builds as who calls it; only the tests themselves run as root. (No commas in here: they end make's `if`.)
 HOST := $(shell rustc -vV 2> /dev/null | sed -n 's/^host: //p' | tr a-z- A-Z_)
-RUNNER = $(if $(AS_ROOT),CARGO_TARGET_$(HOST)_RUNNER='$(AS_ROOT) --preserve-env=TANDEM_SKIPS --preserve-env=TANDEM_TRANSFERS')
+RUNNER = $(if $(AS_ROOT),CARGO_TARGET_$(HOST)_RUNNER='$(AS_ROOT) --preserve-env=TANDEM_SKIPS --preserve-env=TANDEM_TRANSFERS --preserve-env=TANDEM_FUZZ_SECONDS')
 
-.PHONY: help setup demo test oldest kernels packages bench lint docs install build clean book
+# The programs of the tests' profile. The commands of the README and the kernels are tried with them:
+# a build for release would take as long as all tests, and has no assertions and no overflow checks.
+TESTED = $(CARGO_TARGET_DIR)/debug
+# What of the tests needs neither root nor a network: unit tests of all crates, and the test programs
+# of these names (property tests and tables of the pure crates, fuzz targets, the source tree).
+PURE = control detect replay sim streams theory tree
+# How many seconds each fuzz target runs with new inputs.
+export TANDEM_FUZZ_SECONDS ?= 2
+
+.PHONY: help setup demo check sources test oldest deny kernels packages bench lint docs install build clean book
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -30,25 +39,36 @@ demo: ## builds Tandem, sends files over a satellite link in a box, split and no
 build:
 	$(CARGO) build --release --locked
 
-test: ## runs every test: format, lints, docs, oldest Rust, unit, property, snapshot and namespace tests, every command in the README, three kernels
-	@scripts/setup test
-	@scripts/setup kernels
+check: ## what every commit should pass, without root: format, lints, docs and their links, unit and property tests, import circles
+	@$(MAKE) --no-print-directory sources deny
+	$(CARGO) test --workspace --locked --quiet --lib --bins $(PURE:%=--test %)
+
+# What the compiler and its tools say of the sources.
+sources:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
-	@$(MAKE) --no-print-directory oldest
+
+test: ## runs every test: what `make check` does, oldest Rust, namespace tests, every command in the README, three kernels
+	@scripts/setup test
+	@scripts/setup kernels
+	@$(MAKE) --no-print-directory sources deny oldest
 	@skips=$$(mktemp); \
 	$(RUNNER) TANDEM_SKIPS=$$skips $(CARGO) test --workspace --locked; status=$$?; \
 	echo "skipped tests: $$(wc -l < $$skips)"; cat $$skips; rm -f $$skips; exit $$status
-	@$(MAKE) --no-print-directory build
-	@$(AS_ROOT) env CARGO_TARGET_DIR=$(CARGO_TARGET_DIR) scripts/readme-commands
-	tools/kernels/run --short
+	@$(AS_ROOT) scripts/readme-commands $(TESTED)
+	tools/kernels/run --short --program $(TESTED)/tandem
 
-# The oldest Rust that will do, as Cargo.toml says.
+deny: ## licences, duplicate crates and known vulnerabilities of the dependencies (deny.toml), where cargo-deny is installed
+	@if cargo deny --version > /dev/null 2>&1; then cargo deny --log-level error --locked --workspace check; \
+	else echo "skipped: licences and vulnerabilities: no cargo-deny here (cargo install --locked cargo-deny)"; fi
+
+# The oldest Rust that will do, as Cargo.toml says. Without optimisation: that is of the C libraries
+# alone, and nothing is run.
 OLDEST := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 oldest: ## checks the sources with the oldest Rust that will do, where rustup can fetch it
 	@if rustup toolchain install --profile minimal $(OLDEST) > /dev/null 2>&1; then \
-	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/oldest cargo +$(OLDEST) check --workspace --locked; \
+	CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/oldest cargo +$(OLDEST) check --workspace --locked; \
 	else echo "skipped: no Rust $(OLDEST) here, and rustup cannot fetch it"; fi
 
 kernels: ## tries every feature on Debian's kernels from 5.10 to the newest, in virtual machines; writes the table in docs/kernels.md

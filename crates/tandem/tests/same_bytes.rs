@@ -10,6 +10,8 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    thread,
 };
 use units::Span;
 
@@ -127,26 +129,42 @@ fn plays() -> Vec<Play> {
     plays
 }
 
-#[test]
-fn every_scenario_in_the_tree_gives_the_same_bytes_twice() {
+/// Plays it twice, and with another seed: how many answers of the simulator and of equations that
+/// were.
+fn same_bytes_twice(play: &Play) -> (usize, usize) {
     let (mut simulated, mut computed) = (0, 0);
-    for play in plays() {
-        let one = play.json(5, &[]);
-        same(&one, &play.json(5, &["--jobs", "1"]), &play.name());
-        let other = outcomes(&play.json(6, &[]));
-        let variants = play.variants();
-        for ((engine, case, one), (_, _, other)) in outcomes(&one).into_iter().zip(other) {
-            let variant = variants.iter().find(|variant| variant.case == case).unwrap();
-            match engine.as_str() {
-                "sim" => {
-                    simulated += 1;
-                    assert_eq!(one != other, has_chance(&variant.scenario), "{}: case {case:?} under another seed", play.name());
-                }
-                // Equations need no chance where they are solved, and draw what is simulated of them.
-                _ => computed += 1,
+    let one = play.json(5, &[]);
+    same(&one, &play.json(5, &["--jobs", "1"]), &play.name());
+    let other = outcomes(&play.json(6, &[]));
+    let variants = play.variants();
+    for ((engine, case, one), (_, _, other)) in outcomes(&one).into_iter().zip(other) {
+        let variant = variants.iter().find(|variant| variant.case == case).unwrap();
+        match engine.as_str() {
+            "sim" => {
+                simulated += 1;
+                assert_eq!(one != other, has_chance(&variant.scenario), "{}: case {case:?} under another seed", play.name());
             }
+            // Equations need no chance where they are solved, and draw what is simulated of them.
+            _ => computed += 1,
         }
     }
+    (simulated, computed)
+}
+
+#[test]
+fn every_scenario_in_the_tree_gives_the_same_bytes_twice() {
+    // Most files have one case, which one core plays.
+    let (plays, next) = (plays(), AtomicUsize::new(0));
+    let work = || {
+        let mine = std::iter::from_fn(|| plays.get(next.fetch_add(1, Relaxed)));
+        mine.map(same_bytes_twice).fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
+    };
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let counts: Vec<(usize, usize)> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().map(|worker| worker.join().unwrap_or_else(|why| std::panic::resume_unwind(why))).collect()
+    });
+    let (simulated, computed) = counts.iter().fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
     assert!(simulated > 100 && computed > 0, "{simulated} {computed}");
 }
 
