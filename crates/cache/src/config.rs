@@ -3,7 +3,7 @@
 use crate::{shrink::Wish, store::Bounds, worker_pool::WorkerProgram};
 use intercept::{
     AccessOptions, Action, Destination, ForwardPolicy, Interception, InterceptionError, LegProfile, ListenAt, ListenerAccess, Policy,
-    Ports, Rule, UsersError,
+    Ports, Rule, UsersError, parse_address,
 };
 use std::{net::SocketAddr, str::FromStr, time::Duration};
 use units::Bytes;
@@ -27,17 +27,15 @@ impl FromStr for Listen {
     /// or `,user=NAME:PASSWORD`.
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
-            format!("{text:?} is no way to listen: write transparent=ADDRESS:PORT, forward=ADDRESS:PORT=ADDRESS:PORT or http=ADDRESS:PORT")
-        };
-        let address = |text: &str| {
-            text.parse::<SocketAddr>()
-                .map_err(|_| format!("{text:?} is not an address with a port: write 192.0.2.1:5000 or [2001:db8::1]:5000"))
+            format!(
+                "cannot parse listener {text:?}: expected transparent=ADDRESS:PORT, forward=ADDRESS:PORT=ADDRESS:PORT or http=ADDRESS:PORT"
+            )
         };
         match text.split_once('=').ok_or_else(wrong)? {
-            ("transparent", at) => Ok(Listen::Transparent(address(at)?)),
+            ("transparent", at) => Ok(Listen::Transparent(parse_address(at)?)),
             ("http", rest) => {
                 let mut options = rest.split(',');
-                let at = address(options.next().unwrap_or_default())?;
+                let at = parse_address(options.next().unwrap_or_default())?;
                 let mut access = AccessOptions::default();
                 for option in options {
                     if !access.take(option)? {
@@ -52,7 +50,7 @@ impl FromStr for Listen {
                 let (at, to) = both
                     .split_once('=')
                     .ok_or_else(|| format!("{text:?} says where to listen but not where to go on to: write forward=HERE=THERE"))?;
-                Ok(Listen::Forward(address(at)?, address(to)?))
+                Ok(Listen::Forward(parse_address(at)?, parse_address(to)?))
             }
             _ => Err(wrong()),
         }
@@ -262,7 +260,7 @@ mod tests {
         let forward = Listen::Forward("127.0.0.1:1".parse().unwrap(), "[::1]:2".parse().unwrap());
         assert_eq!("forward=127.0.0.1:1=[::1]:2".parse(), Ok(forward));
         for (text, said) in
-            [("socks5=1.2.3.4:5", "is no way to listen"), ("http=here", "is not an address"), ("forward=1.2.3.4:5", "not where to go")]
+            [("socks5=1.2.3.4:5", "cannot parse listener"), ("http=here", "is not an address"), ("forward=1.2.3.4:5", "not where to go")]
         {
             let error = text.parse::<Listen>().unwrap_err();
             assert!(error.contains(said), "{error}");

@@ -29,6 +29,14 @@ pub(crate) struct Question<'a> {
     pub(crate) seed: u64,
 }
 
+/// Why a question has no answer.
+#[derive(Debug)]
+pub(crate) struct Unanswered {
+    /// The variant's name; empty if the file has no cases.
+    pub(crate) case: String,
+    pub(crate) why: EngineError,
+}
+
 /// How to ask.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Manner {
@@ -43,9 +51,10 @@ pub(crate) struct Manner {
     pub(crate) quiet: bool,
 }
 
-/// Asks every question and returns the answers in order; those that have none say why. Answers that do not count are asked for again, after
-/// all the others: what disturbs a machine often passes.
-pub(crate) fn ask(questions: Vec<Question<'_>>, manner: Manner) -> Vec<Result<Outcome, EngineError>> {
+/// Asks every question and returns the answers in order. Answers that are not valid are asked for again, after
+/// all the others: disturbances of a machine often pass.
+pub(crate) fn ask(questions: Vec<Question<'_>>, manner: Manner) -> Vec<Result<Outcome, Unanswered>> {
+    let cases: Vec<String> = questions.iter().map(|question| question.variant.case.clone()).collect();
     let scenarios: Vec<&Scenario> = questions.iter().map(|question| &question.variant.scenario).collect();
     let in_real_time = questions.iter().any(|question| question.engine.runs_in_real_time());
     let many = || if in_real_time { side_by_side(&scenarios) } else { thread::available_parallelism().map_or(1, usize::from) };
@@ -93,7 +102,8 @@ pub(crate) fn ask(questions: Vec<Question<'_>>, manner: Manner) -> Vec<Result<Ou
         }
     });
     let answers = answers.into_iter().map(|answer| answer.into_inner().ok().flatten());
-    answers.map(|answer| answer.unwrap_or(Err(EngineError::Cancelled))).collect()
+    let answers = answers.map(|answer| answer.unwrap_or(Err(EngineError::Cancelled)));
+    answers.zip(cases).map(|(answer, case)| answer.map_err(|why| Unanswered { case, why })).collect()
 }
 
 /// How long after the one before it each of so many runs side by side begins. Transfers that come by chance come at the same times under the same seed:
@@ -191,32 +201,49 @@ impl Drop for Bar {
     }
 }
 
-/// Parts answers from failures. What could not be answered is said on stderr once; the gravest of it is the failure.
-pub(crate) fn part(answers: Vec<Result<Outcome, EngineError>>) -> (Vec<Outcome>, Option<Failure>) {
-    let (mut outcomes, mut failure, mut said) = (Vec::new(), None::<Failure>, Vec::new());
+/// Separates answers from failures. All failures but the first are printed to stderr, each once with
+/// the cases that it is about; the first is left for the caller to print.
+pub(crate) fn part(answers: Vec<Result<Outcome, Unanswered>>) -> (Vec<Outcome>, Option<Failure>) {
+    let asked = answers.len();
+    let (mut outcomes, mut failures) = (Vec::new(), Vec::<(String, Vec<Unanswered>)>::new());
     for answer in answers {
         match answer {
             Ok(outcome) => outcomes.push(outcome),
-            Err(error) => {
-                let text = error.to_string();
-                let this = match error {
-                    EngineError::CannotAnswer { .. } => Failure::CannotTell(text.clone()),
-                    EngineError::WrongScenario { .. } => Failure::Usage(text.clone()),
-                    EngineError::Failed(_) | EngineError::Cancelled => Failure::Failed(text.clone()),
-                };
-                if said.contains(&text) {
-                    continue;
+            Err(unanswered) => {
+                let text = unanswered.why.to_string();
+                match failures.iter_mut().find(|(other, _)| *other == text) {
+                    Some((_, alike)) => alike.push(unanswered),
+                    None => failures.push((text, vec![unanswered])),
                 }
-                // The first is left for the caller to say.
-                if failure.is_some() {
-                    eprintln!("tandem: {text}");
-                }
-                said.push(text);
-                failure.get_or_insert(this);
             }
         }
     }
-    (outcomes, failure)
+    let mut failures = failures.into_iter().map(|(text, alike)| failure(&text, &alike, asked));
+    let first = failures.next();
+    failures.for_each(|failure| eprintln!("tandem: {failure}"));
+    (outcomes, first)
+}
+
+/// The failure of questions with the same error, out of all that were asked.
+fn failure(text: &str, alike: &[Unanswered], asked: usize) -> Failure {
+    let mut cases: Vec<String> = Vec::new();
+    for case in alike.iter().filter(|unanswered| !unanswered.case.is_empty()).map(|unanswered| format!("{:?}", unanswered.case)) {
+        if !cases.contains(&case) {
+            cases.push(case);
+        }
+    }
+    let of = match &cases[..] {
+        [] => String::new(),
+        [one] => format!("case {one}: "),
+        many => format!("cases {}: ", many.join(", ")),
+    };
+    match &alike[0].why {
+        EngineError::CannotAnswer { .. } => Failure::CannotTell(of + text),
+        EngineError::WrongScenario { .. } => Failure::Usage(of + text),
+        // What fails for all cases is not about a case.
+        EngineError::Failed(_) | EngineError::Cancelled if alike.len() == asked => Failure::Failed(text.into()),
+        EngineError::Failed(_) | EngineError::Cancelled => Failure::Failed(of + text),
+    }
 }
 
 /// Writes a page, with an error that says what to do.
@@ -227,4 +254,23 @@ pub(crate) fn write_page(path: &std::path::Path, page: &str) -> Result<(), Failu
     }
     std::fs::write(path, page)
         .map_err(|why| Failure::Failed(format!("cannot write the page {}: {why}; choose another place with --page FILE", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unanswered(case: &str, key: &str) -> Result<Outcome, Unanswered> {
+        let why = EngineError::CannotAnswer { engine: "sim", key: key.into(), why: "it has none".into() };
+        Err(Unanswered { case: case.into(), why })
+    }
+
+    #[test]
+    fn a_failure_names_its_cases() {
+        let text = |answers| part(answers).1.unwrap().to_string();
+        assert_eq!(text(vec![unanswered("", "tcp")]), "sim cannot answer tcp: it has none");
+        assert_eq!(text(vec![Ok(Outcome::default()), unanswered("a", "tcp")]), "case \"a\": sim cannot answer tcp: it has none");
+        let several = vec![unanswered("a", "tcp"), unanswered("b", "tcp"), unanswered("a", "tcp"), unanswered("c", "link[1]")];
+        assert_eq!(text(several), "cases \"a\", \"b\": sim cannot answer tcp: it has none");
+    }
 }

@@ -1,6 +1,10 @@
 //! `tandem lab`: holds a scenario's network up, so that anybody's programs can be tried in it.
 
-use crate::{Failure, answer, run};
+use crate::{
+    Failure,
+    answer::{self, Unanswered},
+    run,
+};
 use clap::Args;
 use lab::{Extras, Network};
 use scenario::Assignment;
@@ -25,8 +29,9 @@ impl Lab {
         let variants = run::pick(run::read(&self.file, &self.sets)?, self.case.as_slice())?;
         let variant = &variants[0];
         let engine = lab::Lab::default();
-        if let Err(error) = outcome::Engine::can_answer(&engine, &variant.scenario) {
-            return Err(answer::part(vec![Err(error)]).1.unwrap_or(Failure::Silent(1)));
+        if let Err(why) = outcome::Engine::can_answer(&engine, &variant.scenario) {
+            let unanswered = Unanswered { case: variant.case.clone(), why };
+            return Err(answer::part(vec![Err(unanswered)]).1.unwrap_or(Failure::Silent(1)));
         }
         let interrupted = answer::interruption();
         let extras = Extras { published: true, ..Extras::default() };
