@@ -11,7 +11,7 @@ AS_ROOT := $(shell [ "$$(id -u)" -eq 0 ] || command -v sudo)
 HOST := $(shell rustc -vV 2> /dev/null | sed -n 's/^host: //p' | tr a-z- A-Z_)
 RUNNER = $(if $(AS_ROOT),CARGO_TARGET_$(HOST)_RUNNER='$(AS_ROOT) --preserve-env=TANDEM_SKIPS --preserve-env=TANDEM_TRANSFERS')
 
-.PHONY: help setup demo test oldest kernels packages bench lint docs install build clean book
+.PHONY: help setup demo test oldest kernels packages bench lint docs install build clean book reference
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -72,6 +72,9 @@ lint: ## format and lints, mended where they can be
 
 docs: ## the API's documentation, in target/doc
 	$(CARGO) doc --workspace --no-deps --locked
+
+reference: ## writes the pages of docs/reference, which are made of the code
+	$(CARGO) run --locked -p tandem -- reference docs/reference
 
 book: ## the documentation as a site, in out/book
 	@scripts/setup book

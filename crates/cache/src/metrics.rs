@@ -22,6 +22,11 @@ pub fn serve(cache: &Arc<Cache>, at: SocketAddr) -> Result<Server, OpenError> {
     Server::start(at, move || Some(text(&cache.upgrade()?.stats()))).map_err(|why| OpenError::metrics(at, why))
 }
 
+/// The page of a cache that has done nothing yet, for the reference of its metrics.
+pub fn reference() -> String {
+    text(&Stats::default())
+}
+
 /// Numbers as Prometheus reads them.
 fn text(stats: &Stats) -> String {
     let mut registry = Registry::with_prefix("tandem_cache");
@@ -45,11 +50,17 @@ fn text(stats: &Stats) -> String {
         ([("from", "refused")], stats.refused),
         ([("from", "tunnel")], stats.tunnels),
     ];
-    count("answers", "Answers, by where they came from", None, &answers);
-    count("aborted", "Answers that broke off, on either side", None, &[([("what", "answers")], stats.aborted)]);
+    count(
+        "answers",
+        "Answers by where they came from: hit, from the cache; revalidated, confirmed by the server; stale, since the server did not answer; miss, \
+         from the server; pass, not for a cache; refused; tunnel",
+        None,
+        &answers,
+    );
+    count("aborted", "Answers that broke off on either side", None, &[([("what", "answers")], stats.aborted)]);
     count(
         "connections",
-        "Connections that came in",
+        "Connections that came in, all and those that were not HTTP (raw)",
         None,
         &[([("kind", "all")], stats.connections), ([("kind", "raw")], stats.raw_connections)],
     );
@@ -58,9 +69,9 @@ fn text(stats: &Stats) -> String {
         ([("what", "to_clients")], stats.client_bytes),
         ([("what", "raw")], stats.raw_bytes),
     ];
-    count("carried", "Bodies from origins and to clients; what was not HTTP, both ways", Some(Unit::Bytes), &carried);
+    count("carried", "Bodies from servers and to clients; raw, what was not HTTP, in both directions", Some(Unit::Bytes), &carried);
     let saved = [([("by", "pictures")], stats.picture_bytes_saved), ([("by", "compression")], stats.compressed_bytes_saved)];
-    count("saved", "What was not sent to clients because it was made smaller", Some(Unit::Bytes), &saved);
+    count("saved", "What was not sent to clients because pictures were made smaller or bodies compressed", Some(Unit::Bytes), &saved);
     let made = [([("what", "pictures")], stats.pictures), ([("what", "compressed")], stats.compressed)];
     count("transformed", "Pictures that were made smaller, bodies that were compressed", None, &made);
     let events = [
@@ -70,13 +81,19 @@ fn text(stats: &Stats) -> String {
         ([("event", "picture_skipped")], stats.pictures_skipped),
         ([("event", "picture_failed")], stats.pictures_failed),
     ];
-    let help = "Requests that waited for another's answer; directions that no longer fitted; requests that waited for room; pictures that \
-                passed unchanged since too many waited, or since the process that was to make them smaller failed";
+    let help = "Events: collapsed, a request waited for the answer to another; overflow, a direction no longer fitted and was streamed; waited, a \
+                request waited for room; picture_skipped, a picture passed unchanged since too many waited; picture_failed, one passed \
+                unchanged since its worker died, took too long or did not start";
     count("events", help, None, &events);
     registry.register("kept", "Answers that are kept", ConstGauge::new(stats.kept));
     registry.register_with_unit("memory", "Memory that messages take", Unit::Bytes, ConstGauge::new(stats.memory_bytes));
     let reserved = ConstGauge::new(stats.reserved_bytes);
-    registry.register_with_unit("reserved", "Memory that requests in progress and connections to servers reserve", Unit::Bytes, reserved);
+    registry.register_with_unit(
+        "reserved",
+        "Memory that requests in progress and connections to servers reserve of --memory",
+        Unit::Bytes,
+        reserved,
+    );
     registry.register_with_unit("disk", "Disk that messages take", Unit::Bytes, ConstGauge::new(stats.disk_bytes));
     let mut text = String::new();
     // Writing to a string can't fail.

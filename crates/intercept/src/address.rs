@@ -1,9 +1,10 @@
 //! Addresses with a port, as options and files have them.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, de::Error as _};
+use serde::{Deserializer, de};
 use std::{
     borrow::Cow,
+    fmt,
     net::{IpAddr, SocketAddr},
 };
 
@@ -47,8 +48,20 @@ fn is_host_name(text: &str) -> bool {
 /// # Errors
 /// The text is not an address with a port.
 pub fn optional_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    parse_address(&text).map(Some).map_err(D::Error::custom)
+    struct Address;
+    impl de::Visitor<'_> for Address {
+        type Value = SocketAddr;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an address with a port such as \"192.0.2.1:5000\"")
+        }
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<SocketAddr, E> {
+            parse_address(text).map_err(E::custom)
+        }
+        fn visit_i64<E: de::Error>(self, port: i64) -> Result<SocketAddr, E> {
+            self.visit_str(&port.to_string())
+        }
+    }
+    deserializer.deserialize_any(Address).map(Some)
 }
 
 /// The schema of an address with a port.

@@ -75,9 +75,15 @@ impl FromStr for LegProfile {
             let value = value.parse::<toml::Value>().unwrap_or_else(|_| value.into());
             table.insert(key.replace('-', "_"), value);
         }
-        toml_file::deserialize(table.into(), |_| None).map_err(|fault| {
+        let hint =
+            |written: &str| -> &'static [&'static str] { if written == "cc" || written == "congestion" { &["control"] } else { &[] } };
+        toml_file::deserialize(table.into(), hint).map_err(|fault| {
             let is_bare = text.split(',').any(|part| part.trim() == fault.path);
-            let cure = if is_bare { format!("if this is a congestion controller, write control={}; ", fault.path) } else { String::new() };
+            let cure = match fault.path.split_once(':') {
+                Some((key, value)) if is_bare => format!("write {key}={value}; "),
+                None if is_bare => format!("if this is a congestion controller, write control={}; ", fault.path),
+                _ => String::new(),
+            };
             format!("cannot read the profile {text:?}: {cure}{} {}", fault.path, fault.message)
         })
     }

@@ -42,7 +42,7 @@ pub use interception::{Interception, InterceptionError, OpenError, check_profile
 pub use leg::{Dscp, LegProfile, Source, available_controllers};
 pub use listen::{Destination, ListenAt};
 pub use listener::{Arrival, Listener, ListenerOptions};
-pub use policy::{Action, Interface, Leg, NamedProfile, Policy, Ports, Prefix, Rule, list, with_profile_keys};
+pub use policy::{Action, Interface, Leg, NamedProfile, OneOrList, Policy, Ports, Prefix, Rule, list, with_profile_keys};
 pub use receive_bound::ReceiveBound;
 pub use routes::{Device, Routes};
 pub use rules::{Counted, ForwardPolicy, Rules, RulesError, RulesLost};

@@ -56,6 +56,17 @@ pub fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> 
     deserializer.deserialize_any(List(PhantomData))
 }
 
+/// The schema of what [`list`] reads.
+#[derive(Debug, JsonSchema)]
+#[serde(untagged)]
+#[allow(dead_code)]
+pub enum OneOrList<T> {
+    /// One alone.
+    One(T),
+    /// Several, or none.
+    List(Vec<T>),
+}
+
 /// A rule. It fits a connection that meets all of its conditions; absent ones are met by every
 /// connection. Each condition is one value or a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -63,18 +74,23 @@ pub fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> 
 pub struct Rule {
     /// The client is in one of these prefixes.
     #[serde(deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Prefix>")]
     pub from: Vec<Prefix>,
     /// The server is in one of these prefixes.
     #[serde(deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Prefix>")]
     pub to: Vec<Prefix>,
     /// The server's port is one of these.
     #[serde(deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Ports>")]
     pub ports: Vec<Ports>,
     /// The connection comes in through one of these interfaces.
     #[serde(rename = "in", deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Interface>")]
     pub inward: Vec<Interface>,
     /// The server is reached through one of these interfaces.
     #[serde(rename = "out", deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Interface>")]
     pub outward: Vec<Interface>,
     /// What becomes of the connection.
     #[schemars(extend("default" = "split"))]
@@ -108,9 +124,11 @@ struct Which {
     /// Interfaces that the leg leaves through, one or a list; a name that ends in `*` stands for all that
     /// begin so.
     #[serde(deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Interface>")]
     interface: Vec<Interface>,
     /// Prefixes of the leg's peer, one or a list.
     #[serde(deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Prefix>")]
     to: Vec<Prefix>,
 }
 

@@ -3,8 +3,8 @@
 use crate::bonded::{self, BondConfig, Network, Pipes, settings::BondKeys};
 use intercept::{
     AccessOptions, Action, AddressSchema, Controllers, Destination, Destinations, ForwardPolicy, Interception, InterceptionError, Leg,
-    LegProfile, ListenAt, ListenerAccess, NamedProfile, Policy, Prefix, Rule, Rules, Users, UsersError, check_secrecy, leg, list,
-    optional_address, parse_address,
+    LegProfile, ListenAt, ListenerAccess, NamedProfile, OneOrList, Policy, Prefix, Rule, Rules, Users, UsersError, check_secrecy, leg,
+    list, optional_address, parse_address,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
@@ -263,9 +263,11 @@ struct ListenKeys {
     /// `socks5`: prefixes of the only destinations that clients may name, one or a list. Absent: all but
     /// this host and link-local addresses.
     #[serde(default, deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Prefix>")]
     allow: Vec<Prefix>,
     /// `socks5`: prefixes of destinations that are refused, whatever `allow` says.
     #[serde(default, deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Prefix>")]
     deny: Vec<Prefix>,
     /// `socks5`: the users, a file with one `NAME:PASSWORD` a line, or a list of these. Absent: every
     /// client.

@@ -39,7 +39,7 @@ use std::{
 };
 
 pub use bonded::{BondConfig, BondView, Network, NetworkSpec, PathView};
-pub use config::{BufferSetting, Config, ConfigError, Listen, ProxyVersion, Service, Way};
+pub use config::{BufferSetting, Config, ConfigError, Listen, ProxyVersion, Service, Way, config_schema};
 pub use ending::Ending;
 pub use failure::Failure;
 pub use gate::Change;

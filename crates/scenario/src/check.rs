@@ -209,7 +209,11 @@ impl Network {
         check_queue(&key("queue"), self.queue)?;
         check_loss(&key("loss"), self.loss)?;
         let load = self.load;
-        need((0.0..1.0).contains(&load), key("load"), format!("is {load}, but a network's own load is from 0 to below 1"))?;
+        need(
+            (0.0..1.0).contains(&load),
+            key("load"),
+            format!("is {load}, but a network's own load is from 0 to below 1, such as 0.3 or \"30%\""),
+        )?;
         let sized = load == 0.0 || self.size.is_some() || foreground.is_some();
         need(
             sized,

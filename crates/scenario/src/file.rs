@@ -99,7 +99,7 @@ impl ScenarioFile {
         // The file itself first: an error in it must not be hidden by one in its cases, nor be blamed on
         // them.
         scenario_of(&base).map_err(|fault| place(text, origin, &fault))?;
-        let cases = cases.map_or(Ok(Vec::new()), |cases| toml_file::deserialize::<Vec<Case>>(cases, |_| None)).map_err(|fault| {
+        let cases = cases.map_or(Ok(Vec::new()), |cases| toml_file::deserialize::<Vec<Case>>(cases, |_| &[])).map_err(|fault| {
             let path = under("case", &fault.path);
             // Without the path of the list serde's message has been explained as one of the whole file.
             let message = if fault.path.is_empty() { "has to be a list of tables: write [[case]] for each".into() } else { fault.message };
@@ -177,23 +177,24 @@ fn scenario_of(table: &Table) -> Result<Scenario, Fault> {
     Ok(scenario)
 }
 
-/// The key that is likely meant by a word for the same thing. Only a hint that begins with a key of
-/// the table at hand is shown.
-fn hint(written: &str) -> Option<&'static str> {
-    Some(match written {
-        "bandwidth" | "bitrate" | "speed" | "throughput" | "bw" => "rate",
-        "latency" | "propagation" => "delay",
-        "rtt" | "ping" | "round_trip" => "delay, which is one way: half of the round trip",
-        "buffer" | "limit" | "queue_size" | "queue_limit" => "queue",
-        "plr" | "loss_rate" | "per_packet" | "per_second" | "gilbert" => "loss = { per_packet = 0.001 }",
-        "size" | "volume" | "length" | "amount" => "bytes",
-        "flows" | "number" | "n" | "connections" => "count",
-        "cc" | "congestion" | "congestion_control" => "control",
-        "description" | "title" => "about",
-        "time" | "runtime" => "duration",
-        "proxy" | "position" | "link" => "after",
-        _ => return None,
-    })
+/// The keys that may be meant by a word for the same thing.
+fn hint(written: &str) -> &'static [&'static str] {
+    match written {
+        "bandwidth" | "bitrate" | "speed" | "throughput" | "bw" => &["rate"],
+        "latency" | "propagation" => &["delay"],
+        "rtt" | "ping" | "round_trip" => &["delay, which is one way: half of the round trip"],
+        "buffer" | "queue_size" | "queue_limit" => &["queue", "limit"],
+        "plr" | "loss_rate" | "per_packet" | "per_second" | "gilbert" => &["loss = { per_packet = 0.001 }"],
+        "size" | "volume" | "length" | "amount" => &["bytes", "limit"],
+        "flows" | "number" | "n" | "connections" => &["count"],
+        "cc" | "congestion" | "congestion_control" => &["control"],
+        "description" | "title" => &["about"],
+        "time" | "runtime" => &["duration"],
+        "position" | "link" => &["after"],
+        "near" | "client" | "server" => &["sender"],
+        "far" => &["proxy"],
+        _ => &[],
+    }
 }
 
 /// The error of changes `made` to `case`, whose name is empty if the file has no cases.

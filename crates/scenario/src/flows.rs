@@ -86,7 +86,7 @@ impl Default for Draw {
     }
 }
 
-/// The long forms of a time, exactly one of which is given.
+/// Times that differ from flow to flow, in place of one time for all. Exactly one of the keys is given.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct DrawKeys {

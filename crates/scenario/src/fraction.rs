@@ -56,7 +56,7 @@ impl JsonSchema for Fraction {
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({ "type": ["number", "string"], "title": "a number or a percentage", "examples": [0.001, "0.1%"] })
+        schemars::json_schema!({ "type": ["number", "string"], "title": "a number or percentage", "examples": [0.001, "0.1%"] })
     }
 }
 

@@ -162,7 +162,7 @@ impl<T: Quantity> Law<T> {
     }
 }
 
-/// The long form of a law.
+/// A law of random values, in place of a constant.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct LawKeys<T> {

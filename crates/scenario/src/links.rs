@@ -92,7 +92,7 @@ pub enum QueueKind {
     Mpcp,
 }
 
-/// The long form of a queue.
+/// A queue with its discipline, in place of a bare limit.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct QueueKeys {
@@ -148,7 +148,7 @@ pub enum Loss {
     Gilbert(Gilbert),
 }
 
-/// The keys of a loss process, exactly one of which is given.
+/// A loss process. Exactly one of the keys is given.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct LossKeys {

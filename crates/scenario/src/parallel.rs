@@ -248,7 +248,7 @@ mod tests {
         insta::assert_snapshot!(with("[[flow]]\nbytes = \"1MB\"\n"),
             @"flow: stands beside a [foreground]: transfers are either listed or random; leave one of them out");
         insta::assert_snapshot!(but("load  = 0.3", "load  = 1.3"),
-            @"network[1].load: is 1.3, but a network's own load is from 0 to below 1");
+            @r#"network[1].load: is 1.3, but a network's own load is from 0 to below 1, such as 0.3 or "30%""#);
         insta::assert_snapshot!(but("per_packet = 0.001", "per_packet = 2"),
             @"network[2].loss.per_packet: is 2, but a probability lies between 0 and 1");
         insta::assert_snapshot!(but("load   = 0.5", "load   = 0"),

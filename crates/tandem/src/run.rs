@@ -61,6 +61,9 @@ enum EngineName {
 /// Those variants that are of one of these cases; all where none is named.
 pub(crate) fn pick(variants: Vec<Variant>, cases: &[String]) -> Result<Vec<Variant>, Failure> {
     if let Some(case) = cases.iter().find(|case| !variants.iter().any(|variant| variant.case == **case)) {
+        if variants.iter().all(|variant| variant.case.is_empty()) {
+            return Err(Failure::Usage(format!("there is no case {case:?}: this scenario has no cases, so leave --case out")));
+        }
         let names = variants.iter().map(|variant| format!("{:?}", variant.case)).collect::<Vec<_>>().join(", ");
         return Err(Failure::Usage(format!("there is no case {case:?} in this scenario; there are {names}")));
     }

@@ -3,7 +3,7 @@
 
 /// Rewrites serde's `message` about the value at `path`. Messages that are no standard ones of
 /// serde, such as those of the types themselves, pass unchanged.
-pub(crate) fn explain(message: &str, path: &str, hint: fn(&str) -> Option<&'static str>) -> String {
+pub(crate) fn explain(message: &str, path: &str, hint: fn(&str) -> &'static [&'static str]) -> String {
     if message.starts_with("missing field") {
         return "is missing".into();
     }
@@ -24,13 +24,15 @@ pub(crate) fn explain(message: &str, path: &str, hint: fn(&str) -> Option<&'stat
 /// serde takes the list for the values of the table's keys, and the first table for the first value.
 pub(crate) fn is_header_of_one(path: &str, message: &str) -> bool {
     let is_first = path.strip_suffix("[0]").is_some_and(|key| !key.is_empty() && !key.contains('['));
-    is_first && message.starts_with("invalid type: map, expected ") && !message.ends_with("expected a sequence")
+    let is_table = message.starts_with("invalid type: map, expected ") && !message.ends_with("expected a sequence");
+    // The first key is an enum: its variant would be the first key of the table.
+    is_first && (is_table || message.starts_with("unknown variant "))
 }
 
 /// "unknown field `dealy`, expected one of `rate`, `delay`"
-fn unknown_key(message: &str, hint: fn(&str) -> Option<&'static str>) -> Option<String> {
+fn unknown_key(message: &str, hint: fn(&str) -> &'static [&'static str]) -> Option<String> {
     let (written, known) = named(message.strip_prefix("unknown field ")?)?;
-    let meant = hint(written).filter(|meant| known.iter().any(|key| meant.split([',', ' ']).next() == Some(*key)));
+    let meant = hint(written).iter().copied().find(|meant| known.iter().any(|key| meant.split([',', ' ']).next() == Some(*key)));
     let meant = meant.or_else(|| closest(written, &known));
     let keys = known.join(", ");
     Some(match (meant, &known[..]) {
@@ -137,6 +139,9 @@ pub(crate) fn syntax(message: &str, line: &str) -> Option<String> {
     if let Some(header) = header.filter(|_| message.contains("duplicate key")) {
         return Some(format!("there is more than one [{header}]: write [[{header}]] for each where there can be several"));
     }
+    if let Some(header) = line.strip_prefix("[[").and_then(|rest| rest.split(']').next()).filter(|_| message.contains("duplicate key")) {
+        return Some(format!("[{header}] stands above as the only table: write [[{header}]] for each"));
+    }
     if message == "duplicate key"
         && let Some((key, _)) = line.split_once('=')
     {
@@ -153,7 +158,8 @@ pub(crate) fn syntax(message: &str, line: &str) -> Option<String> {
     }
     let (key, value) = line.split_once('=')?;
     let bare = value.split('#').next().unwrap_or("").trim();
-    let is_text = bare.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '.') && !bare.contains(['"', '\'', '{', '[']);
+    let is_word = bare.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '.') && !bare.contains(['"', '\'', '{', '[']);
+    let is_text = is_word || (bare.starts_with('[') && bare.contains("]:"));
     // A number by itself, or a truth, is right as it is: the mistake is another.
     let is_bare = is_text && bare.parse::<f64>().is_err() && bare != "true" && bare != "false";
     (is_key(key.trim()) && is_bare).then(|| format!("a text needs quotation marks: {}", quoted(key.trim(), value)))

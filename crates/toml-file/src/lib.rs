@@ -72,7 +72,7 @@ impl Fault {
 /// The text is not TOML, does not fit the schema, or `check` refuses it.
 pub fn read_toml<T: DeserializeOwned>(text: &str, origin: &str, check: impl FnOnce(&T) -> Result<(), Fault>) -> Result<T, FileError> {
     let table = table(text, origin)?;
-    let read = deserialize::<T>(Value::Table(table), |_| None).and_then(|value| check(&value).map(|()| value));
+    let read = deserialize::<T>(Value::Table(table), |_| &[]).and_then(|value| check(&value).map(|()| value));
     read.map_err(|fault| place(text, origin, &fault))
 }
 
@@ -91,11 +91,12 @@ pub fn table(text: &str, origin: &str) -> Result<Table, FileError> {
 }
 
 /// Deserializes `value`. The fault is that of the first wrong value in the order of the table.
-/// `hint` suggests what an unknown key was meant as, where its spelling does not tell.
+/// `hint` has words for what an unknown key may have been meant as, where its spelling does not tell. A
+/// hint that begins with a key of the table at hand is shown.
 ///
 /// # Errors
 /// The value does not fit the schema.
-pub fn deserialize<T: DeserializeOwned>(value: Value, hint: fn(&str) -> Option<&'static str>) -> Result<T, Fault> {
+pub fn deserialize<T: DeserializeOwned>(value: Value, hint: fn(&str) -> &'static [&'static str]) -> Result<T, Fault> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let mut path = error.path().to_string();
         let mut message = error.inner().message();

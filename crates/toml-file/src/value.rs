@@ -17,7 +17,7 @@ const MARK: char = '\u{1f}';
 /// # Errors
 /// The value does not fit the schema.
 pub fn nested<T: de::DeserializeOwned, E: de::Error>(value: Value) -> Result<T, E> {
-    crate::deserialize(value, |_| None).map_err(|fault| E::custom(format!("{MARK}{}{MARK}{}", fault.path, fault.message)))
+    crate::deserialize(value, |_| &[]).map_err(|fault| E::custom(format!("{MARK}{}{MARK}{}", fault.path, fault.message)))
 }
 
 /// The path and the message of an error of [`nested`].

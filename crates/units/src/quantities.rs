@@ -55,7 +55,9 @@ impl TextForm {
     /// The error for a unit that is unknown or missing. `number` is the number before it, as it was
     /// written.
     fn unknown_unit(&self, text: &str, number: &str, unit: &str) -> UnitError {
-        let TextForm { what, units, example, .. } = self;
+        let TextForm { what, units, .. } = self;
+        // A long number is likely one of the smallest units.
+        let example = if number.len() > 4 { self.table[0].0 } else { self.example };
         if unit.is_empty() {
             return UnitError(format!("{text:?} has no unit: {what} takes {units}, for example {number}{example}"));
         }

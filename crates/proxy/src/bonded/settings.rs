@@ -2,7 +2,7 @@
 
 use crate::config::ConfigError;
 use bond::{Key, Scheduler};
-use intercept::{AddressSchema, Destinations, Interface, Prefix, leg::LegProfile, list, optional_address};
+use intercept::{AddressSchema, Destinations, Interface, OneOrList, Prefix, leg::LegProfile, list, optional_address};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 use std::{
@@ -172,7 +172,7 @@ impl FromStr for NetworkSpec {
             let value = value.parse::<toml::Value>().unwrap_or_else(|_| value.into());
             table.insert(key.replace('-', "_"), value);
         }
-        toml_file::deserialize(table.into(), |_| None)
+        toml_file::deserialize(table.into(), |_| &[])
             .map_err(|fault| format!("cannot read the network {text:?}: {} {}", fault.path, fault.message))
     }
 }
@@ -251,9 +251,11 @@ pub(crate) struct BondKeys {
     /// Prefixes of the only destinations of streams that come out here, one or a list. Absent: all but
     /// this host and link-local addresses.
     #[serde(deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Prefix>")]
     allow: Vec<Prefix>,
     /// Prefixes of destinations that are refused, whatever `allow` says.
     #[serde(deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Prefix>")]
     deny: Vec<Prefix>,
     /// The networks, at most 16.
     network: Vec<NetworkSpec>,
