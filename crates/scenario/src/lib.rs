@@ -1,6 +1,7 @@
-//! The scenario file: what the network is and what is sent over it, [`Scenario`] and its parts.
+//! The scenario file: a network and the traffic over it. [`ScenarioFile`] parses a file into
+//! [`Scenario`]s, one for each of its cases.
 //!
-//! This crate knows neither sockets nor clocks nor files: text comes in as a string, randomness
+//! This crate knows neither sockets nor clocks nor files: text comes in as a string, and randomness
 //! from the seed. What an engine answers is in `outcome`.
 
 mod case_name;
@@ -8,6 +9,7 @@ mod check;
 mod explicit;
 mod file;
 mod flows;
+mod fraction;
 mod law;
 mod links;
 mod model;
@@ -15,6 +17,7 @@ mod networks;
 mod parallel;
 mod random;
 mod schedule;
+mod schema;
 mod sources;
 mod split;
 mod tcp;
@@ -30,6 +33,7 @@ pub use networks::{Bond, Foreground, Network, Scheduler};
 pub use parallel::{Job, Jobs, Parallel};
 pub use random::{Purpose, stream};
 pub use schedule::{PlannedTransfer, TransferSchedule};
+pub use schema::schema;
 pub use sources::{Arrivals, Cross, Offer, Times, Writes};
 pub use split::{Backpressure, Buffer, Split, SplitMode};
 pub use tcp::Tcp;
