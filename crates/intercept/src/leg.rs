@@ -449,7 +449,7 @@ mod tests {
         assert_eq!(profile, wanted);
         assert_eq!("".parse(), Ok(LegProfile::default()));
         let error = "contrl=bbr".parse::<LegProfile>().unwrap_err();
-        assert!(error.contains("unknown field `contrl`, expected one of `control`, "), "{error}");
+        assert!(error.contains("contrl is not a key here: did you mean control?"), "{error}");
     }
 
     #[test]

@@ -325,11 +325,11 @@ mod tests {
           1 | [[link]
         ");
         insta::assert_snapshot!(wrong("[[link]]\nname = \"x"), @r#"
-        x:2: is not TOML: invalid basic string, expected `"`
+        x:2: is not TOML: the closing quotation mark is missing
           2 | name = "x
         "#);
         insta::assert_snapshot!(wrong("[[link]]\nname = \"x\"\nname = \"y\""), @r#"
-        x:3: is not TOML: duplicate key
+        x:3: is not TOML: the key name is in this table twice
           3 | name = "y"
         "#);
     }
