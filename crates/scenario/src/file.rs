@@ -2,7 +2,7 @@
 //! the key.
 
 use crate::model::Scenario;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, generate::SchemaSettings, json_schema};
 use serde::Deserialize;
 use toml::{Table, Value};
 use toml_file::{Fault, FileError, from_one, place, under};
@@ -20,7 +20,7 @@ pub struct ScenarioFile {
 /// A variant of the file. All variants are played, unless `--case` selects some.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Case {
+struct Case {
     /// Name of the case in tables, and for `--case`.
     name: String,
     /// Keys that differ from the file, with their values: `{ "control.proxy" = "bbr", split = [] }`.
@@ -242,6 +242,20 @@ fn set(table: &mut Table, key: &str, value: Value) -> Result<(), Fault> {
     }
     at.insert((*last).to_string(), value);
     Ok(())
+}
+
+/// The JSON Schema of a scenario file, from which the reference page of its keys is generated. The
+/// descriptions are the doc comments of the fields.
+pub fn schema() -> Schema {
+    let mut generator = SchemaSettings::draft2020_12().into_generator();
+    let mut cases = json_schema!({ "type": "array", "items": generator.subschema_for::<Case>() });
+    cases.insert("description".into(), "Variants of the file, which are played side by side. None: the file as it is.".into());
+    let mut schema = generator.into_root_schema_for::<Scenario>();
+    schema.insert("title".into(), "Scenario file".into());
+    if let Some(properties) = schema.get_mut("properties").and_then(serde_json::Value::as_object_mut) {
+        properties.insert("case".into(), cases.to_value());
+    }
+    schema
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ mod tcp;
 
 pub use case_name::{case_parts, short_case, short_keys};
 pub use explicit::Explicit;
-pub use file::{Assignment, ScenarioFile, Variant};
+pub use file::{Assignment, ScenarioFile, Variant, schema};
 pub use flows::{Draw, FlowGroup, FlowSpec, Opens};
 pub use law::{Law, Shape, SizeLaw, SpanLaw};
 pub use links::{Gilbert, Link, Loss, Queue, QueueKind, RateChange};
@@ -33,7 +33,6 @@ pub use networks::{Bond, Foreground, Network, Scheduler};
 pub use parallel::{Job, Jobs, Parallel};
 pub use random::{Purpose, stream};
 pub use schedule::{PlannedTransfer, TransferSchedule};
-pub use schema::schema;
 pub use sources::{Arrivals, Cross, Offer, Times, Writes};
 pub use split::{Backpressure, Buffer, Split, SplitMode};
 pub use tcp::Tcp;
