@@ -20,7 +20,7 @@ PURE = control detect replay sim streams theory tree
 # How many seconds each fuzz target runs with new inputs.
 export TANDEM_FUZZ_SECONDS ?= 2
 
-.PHONY: help setup demo check sources test oldest deny kernels packages bench lint docs install build clean book
+.PHONY: help setup demo check sources test oldest deny kernels packages bench lint docs install build clean book reference
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -92,6 +92,9 @@ lint: ## format and lints, mended where they can be
 
 docs: ## the API's documentation, in target/doc
 	$(CARGO) doc --workspace --no-deps --locked
+
+reference: ## writes the pages of docs/reference, which are made of the code
+	$(CARGO) run --locked -p tandem -- reference docs/reference
 
 book: ## the documentation as a site, in out/book
 	@scripts/setup book

@@ -3,7 +3,7 @@
 use crate::{shrink::ShrinkOptions, store::StoreLimits, worker_pool::WorkerProgram};
 use intercept::{
     AccessOptions, Action, Destination, ForwardPolicy, Interception, InterceptionError, LegProfile, ListenAt, ListenerAccess, Policy,
-    Ports, Rule, UsersError,
+    Ports, Rule, UsersError, parse_address,
 };
 use std::{net::SocketAddr, str::FromStr, time::Duration};
 use units::Bytes;
@@ -48,10 +48,6 @@ impl FromStr for Listen {
             _ => Err(unknown()),
         }
     }
-}
-
-fn parse_address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| format!("cannot parse address {text:?}: expected an address and a port, 192.0.2.1:5000 or [2001:db8::1]:5000"))
 }
 
 /// Parses what follows `http=`: the address and the access options.
@@ -282,11 +278,9 @@ mod tests {
         assert_eq!("transparent=[::]:5000".parse(), Ok(Listen::Transparent("[::]:5000".parse().unwrap())));
         let forward = Listen::Forward("127.0.0.1:1".parse().unwrap(), "[::1]:2".parse().unwrap());
         assert_eq!("forward=127.0.0.1:1=[::1]:2".parse(), Ok(forward));
-        for (text, expected) in [
-            ("socks5=1.2.3.4:5", "cannot parse listener"),
-            ("http=here", "cannot parse address"),
-            ("forward=1.2.3.4:5", "has no destination"),
-        ] {
+        for (text, expected) in
+            [("socks5=1.2.3.4:5", "cannot parse listener"), ("http=here", "is not an address"), ("forward=1.2.3.4:5", "has no destination")]
+        {
             let error = text.parse::<Listen>().unwrap_err();
             assert!(error.contains(expected), "{error}");
         }

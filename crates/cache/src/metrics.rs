@@ -22,6 +22,11 @@ pub fn serve(cache: &Arc<Cache>, at: SocketAddr) -> Result<Server, OpenError> {
     Server::start(at, move || Some(text(&cache.upgrade()?.stats()))).map_err(|why| OpenError::metrics(at, why))
 }
 
+/// The page of a cache without traffic, for the reference of its metrics.
+pub fn reference() -> String {
+    text(&Stats::default())
+}
+
 /// The metrics in the OpenMetrics text format.
 fn text(stats: &Stats) -> String {
     let mut registry = Registry::with_prefix("tandem_cache");

@@ -2,6 +2,7 @@
 
 use crate::{receive_bound::bound_receive, sys};
 use rustix::fd::AsFd;
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use std::{
@@ -14,43 +15,51 @@ use std::{
 use units::{Bytes, Rate, Span};
 
 /// How a leg is tuned. What is absent is the system's default.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LegProfile {
-    /// Congestion controller: one of the kernel's, or of Tandem's.
+    /// Congestion controller, one of the kernel's or of Tandem's (`tandem control list`).
     pub control: Option<String>,
-    /// What the link carries that the leg leaves through, where that is known: the proxy's packets are shaped to it, and
-    /// controllers that need to know it do (`share`, `xcp`, `mpcp`).
+    /// Capacity of the link that the leg leaves through, if it is known: the proxy's packets are shaped
+    /// to it, and `share`, `xcp` and `mpcp` divide it among flows.
     pub capacity: Option<Rate>,
-    /// The interface whose capacity that is; absent: those that the profile is chosen by, else the one of the default route.
+    /// Interface with that capacity. Absent: those that the profile is chosen by, else that of the
+    /// default route.
     pub link: Option<String>,
-    /// Whether the proxy's packets are shaped to the capacity; absent: they are. Where they are not, their queue is further on, and the
-    /// controllers go by what would wait at that rate.
+    /// Whether the proxy's packets are shaped to the capacity. If not, their queue is further on, and the
+    /// controllers compute the queue that there would be at that rate.
+    #[schemars(extend("default" = true))]
     pub shape: Option<bool>,
-    /// What the leg's flow gets among the others of its link under `share`: twice as much with 2 as with 1, the default.
+    /// Weight of the leg's flow among the flows of its link under `share`, 1 to 65535: twice as much
+    /// with 2 as with 1.
+    #[schemars(extend("default" = 1))]
     pub weight: Option<NonZeroU16>,
-    /// Size of the send buffer; absent: the kernel tunes it.
+    /// Size of the send buffer, as the kernel accounts it. Absent: the kernel tunes it.
     pub send_buffer: Option<Bytes>,
-    /// Most payload in the receive queue, where that is less than this leg's share of B.
+    /// Size of the receive queue, if it is less than this leg's share of B.
     pub receive_buffer: Option<Bytes>,
-    /// Most payload that waits unsent in the send queue (TCP_NOTSENT_LOWAT), where that is less than this leg's share of B.
+    /// Most payload that is unsent in the send queue (TCP_NOTSENT_LOWAT), if it is less than this leg's
+    /// share of B.
     pub not_sent: Option<Bytes>,
-    /// How long a silent peer is left alone before it is asked whether it is there; absent: `net.ipv4.tcp_keepalive_time`.
+    /// Time of silence after which keepalive probes are sent. Absent: `net.ipv4.tcp_keepalive_time`.
     pub keepalive: Option<Span>,
-    /// How long a peer may be silent that has been sent data before it counts as gone. One that has closed its window is there.
+    /// Time that sent data may remain unacknowledged before the peer counts as gone. A peer that has
+    /// closed its window does not.
     pub user_timeout: Option<Span>,
-    /// The mark of its packets (SO_MARK), for policy routing.
+    /// Mark of the leg's packets (SO_MARK), for policy routing.
     pub mark: Option<u32>,
-    /// The code point of its packets.
+    /// Code point of the leg's packets: `"keep"` (that of the client's SYN), 0 to 63, or a name such as
+    /// `"af21"`.
+    #[schemars(with = "Option<DscpSchema>")]
     pub dscp: Option<Dscp>,
-    /// Whether this leg is to use ECN. The kernel decides that for all connections, or for a route: this one only asks that it
-    /// does.
+    /// Whether the leg has to use ECN. The kernel decides it for all connections or for a route; this only
+    /// checks that it does.
     pub ecn: bool,
-    /// Largest segment, as announced to the peer. On an accepted leg the near leg's default profile decides.
+    /// Maximum segment size that is announced to the peer. Accepted legs announce that of `[near]`.
     pub mss: Option<u16>,
-    /// Whether a dialled leg sends data with its SYN (TCP Fast Open) once it has the server's cookie.
+    /// Whether a dialled leg uses TCP Fast Open: data with the SYN, once it has the server's cookie.
     pub fast_open: bool,
-    /// How long a dialled leg may take to connect; absent: as the proxy's own setting.
+    /// Time that a dialled leg may take to connect. Absent: the proxy's `connect_timeout`.
     pub connect_timeout: Option<Span>,
 }
 
@@ -66,12 +75,31 @@ impl FromStr for LegProfile {
             let value = value.parse::<toml::Value>().unwrap_or_else(|_| value.into());
             table.insert(key.replace('-', "_"), value);
         }
-        table.try_into().map_err(|error: toml::de::Error| format!("{text:?} is no profile of a leg: {}", error.message()))
+        let hint =
+            |written: &str| -> &'static [&'static str] { if written == "cc" || written == "congestion" { &["control"] } else { &[] } };
+        toml_file::deserialize(table.into(), hint).map_err(|fault| {
+            let is_bare = text.split(',').any(|part| part.trim() == fault.path);
+            let cure = match fault.path.split_once(':') {
+                Some((key, value)) if is_bare => format!("write {key}={value}; "),
+                None if is_bare => format!("if this is a congestion controller, write control={}; ", fault.path),
+                _ => String::new(),
+            };
+            format!("cannot read the profile {text:?}: {cure}{} {}", fault.path, fault.message)
+        })
     }
 }
 
 /// The class of packets that the shaper of their link holds, as a priority of theirs.
 pub const SHAPED: u32 = 0x7a6d_0001;
+
+/// The schema of a code point.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[allow(dead_code)]
+enum DscpSchema {
+    Name(String),
+    Number(u8),
+}
 
 /// A code point of a leg's packets (RFC 2474).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -421,7 +449,7 @@ mod tests {
         assert_eq!(profile, wanted);
         assert_eq!("".parse(), Ok(LegProfile::default()));
         let error = "contrl=bbr".parse::<LegProfile>().unwrap_err();
-        assert!(error.contains("unknown field `contrl`, expected one of `control`, "), "{error}");
+        assert!(error.contains("contrl is not a key here: did you mean control?"), "{error}");
     }
 
     #[test]

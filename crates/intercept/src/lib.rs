@@ -8,6 +8,7 @@
 //! This crate relays nothing and reads no protocol. It does not know what stands between the legs.
 
 mod access;
+mod address;
 pub mod check;
 mod controllers;
 mod destinations;
@@ -31,6 +32,7 @@ pub mod sys;
 mod users;
 
 pub use access::{AccessOptions, ListenerAccess};
+pub use address::{AddressSchema, optional_address, parse_address};
 pub use controllers::{ControllerError, Controllers};
 pub use destinations::{Destinations, canonical};
 pub use egress::{Egress, EgressError, LinkView};
@@ -40,7 +42,7 @@ pub use interception::{Interception, InterceptionError, OpenError, check_profile
 pub use leg::{Dscp, LegProfile, Source, available_controllers};
 pub use listen::{Destination, ListenAt};
 pub use listener::{Arrival, Listener, ListenerOptions};
-pub use policy::{Action, Interface, Leg, NamedProfile, Policy, Ports, Prefix, Rule, list};
+pub use policy::{Action, Interface, Leg, NamedProfile, OneOrList, Policy, Ports, Prefix, Rule, list, with_profile_keys};
 pub use receive_bound::ReceiveBound;
 pub use routes::{Device, Routes};
 pub use rules::{Counted, ForwardPolicy, Rules, RulesError, RulesLost};

@@ -3,11 +3,13 @@
 
 use crate::leg::LegProfile;
 use ipnet::IpNet;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize,
     de::{self, IntoDeserializer as _},
 };
 use std::{
+    borrow::Cow,
     fmt,
     marker::PhantomData,
     net::{IpAddr, SocketAddr},
@@ -15,17 +17,17 @@ use std::{
 };
 
 /// What becomes of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// It is split.
+    /// It is split, and its far leg is a plain connection
     #[default]
     Split,
-    /// It passes as it is.
+    /// It passes unsplit
     Bypass,
-    /// It is split, and its far leg is a bond: what becomes of those that no rule fits, where there are networks for one.
+    /// It is split, and its far leg is a bond: the default if there are networks for one
     Bond,
-    /// It is refused: reset, or by the reply of the protocol in which the client named its destination.
+    /// It is reset, or refused by the protocol in which the client names its destination
     Refuse,
 }
 
@@ -54,31 +56,48 @@ pub fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> 
     deserializer.deserialize_any(List(PhantomData))
 }
 
-/// A rule. What it does not mention, it does not ask for; the first that fits decides. Where none fits, a connection is split, over the bond where
-/// there is one.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+/// The schema of what [`list`] reads.
+#[derive(Debug, JsonSchema)]
+#[serde(untagged)]
+#[allow(dead_code)]
+pub enum OneOrList<T> {
+    /// One alone.
+    One(T),
+    /// Several, or none.
+    List(Vec<T>),
+}
+
+/// A rule. It fits a connection that meets all of its conditions; absent ones are met by every
+/// connection. Each condition is one value or a list.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rule {
     /// The client is in one of these prefixes.
     #[serde(deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Prefix>")]
     pub from: Vec<Prefix>,
     /// The server is in one of these prefixes.
     #[serde(deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Prefix>")]
     pub to: Vec<Prefix>,
     /// The server's port is one of these.
     #[serde(deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Ports>")]
     pub ports: Vec<Ports>,
     /// The connection comes in through one of these interfaces.
     #[serde(rename = "in", deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Interface>")]
     pub inward: Vec<Interface>,
-    /// The way to the server leads out through one of these interfaces.
+    /// The server is reached through one of these interfaces.
     #[serde(rename = "out", deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Interface>")]
     pub outward: Vec<Interface>,
-    /// What to do.
+    /// What becomes of the connection.
+    #[schemars(extend("default" = "split"))]
     pub action: Action,
-    /// Name of the near leg's profile; none: chosen by where the leg leads.
+    /// Name of the `[[leg]]` that is the near leg's profile. Absent: the first that fits the leg.
     pub near: Option<String>,
-    /// Name of the far leg's profile; none: chosen by where the leg leads.
+    /// Name of the `[[leg]]` that is the far leg's profile. Absent: the first that fits the leg.
     pub far: Option<String>,
 }
 
@@ -96,22 +115,57 @@ pub struct Leg {
     pub profile: LegProfile,
 }
 
+/// The keys of a `[[leg]]` that are not those of its profile.
+#[derive(Deserialize, Default, JsonSchema)]
+#[serde(default)]
+struct Which {
+    /// Name that rules refer to.
+    name: Option<String>,
+    /// Interfaces that the leg leaves through, one or a list; a name that ends in `*` stands for all that
+    /// begin so.
+    #[serde(deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Interface>")]
+    interface: Vec<Interface>,
+    /// Prefixes of the leg's peer, one or a list.
+    #[serde(deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Prefix>")]
+    to: Vec<Prefix>,
+}
+
+/// The schema of a table with the keys of `K` and those of a profile.
+pub fn with_profile_keys<K: JsonSchema>(about: &str, generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = K::json_schema(generator);
+    let profile = LegProfile::json_schema(generator);
+    let keys = profile.get("properties").and_then(|keys| keys.as_object()).cloned().unwrap_or_default();
+    if let Some(properties) = schema.get_mut("properties").and_then(|keys| keys.as_object_mut()) {
+        properties.extend(keys);
+    }
+    schema.insert("description".into(), about.into());
+    schema.insert("additionalProperties".into(), false.into());
+    schema
+}
+
+impl JsonSchema for Leg {
+    fn schema_name() -> Cow<'static, str> {
+        "Leg".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        with_profile_keys::<Which>(
+            "Which legs have a profile, and the profile. A leg fits if it leaves through one of the interfaces or its peer is in one of the \
+             prefixes; a `[[leg]]` with a name alone is for the rules that refer to it.",
+            generator,
+        )
+    }
+}
+
 impl<'de> Deserialize<'de> for Leg {
     /// The keys of a profile stand beside those that say which legs have it.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize, Default)]
-        #[serde(default)]
-        struct Which {
-            name: Option<String>,
-            #[serde(deserialize_with = "list")]
-            interface: Vec<Interface>,
-            #[serde(deserialize_with = "list")]
-            to: Vec<Prefix>,
-        }
         let mut table = toml::Table::deserialize(deserializer)?;
         let own: toml::Table = ["name", "interface", "to"].iter().filter_map(|key| table.remove_entry(*key)).collect();
-        let which: Which = own.try_into().map_err(de::Error::custom)?;
-        let profile = table.try_into().map_err(|error: toml::de::Error| de::Error::custom(error.message()))?;
+        let which: Which = toml_file::nested(own.into())?;
+        let profile = toml_file::nested(table.into())?;
         Ok(Leg { name: which.name, interface: which.interface, to: which.to, profile })
     }
 }
@@ -198,14 +252,25 @@ impl FromStr for Interface {
 
 /// Text, a number, and nothing else stands for these in a file.
 macro_rules! from_text {
-    ($($name:ident),*) => {$(
+    ($($name:ident: $what:literal, $example:literal);*) => {$(
+        impl JsonSchema for $name {
+            fn inline_schema() -> bool {
+                true
+            }
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                schemars::json_schema!({ "title": $what, "examples": [$example] })
+            }
+        }
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 struct Text;
                 impl de::Visitor<'_> for Text {
                     type Value = $name;
                     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                        f.write_str("a text")
+                        f.write_str(concat!($what, " such as \"", $example, "\""))
                     }
                     fn visit_str<E: de::Error>(self, text: &str) -> Result<$name, E> {
                         text.parse().map_err(E::custom)
@@ -219,7 +284,7 @@ macro_rules! from_text {
         }
     )*};
 }
-from_text!(Prefix, Ports, Interface);
+from_text!(Prefix: "an address prefix", "10.0.0.0/8"; Ports: "a port or a range of ports", "8000-8999"; Interface: "an interface", "eth0");
 
 /// Rules and profiles together.
 #[derive(Debug, Clone, Default)]

@@ -2,9 +2,11 @@
 //! destination (RFC 1929, or HTTP's Basic authentication).
 
 use hmac::{Hmac, KeyInit as _, Mac as _, digest::CtOutput};
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
 use sha2::Sha256;
 use std::{
+    borrow::Cow,
     fmt, fs,
     io::Read as _,
     os::unix::fs::PermissionsExt as _,
@@ -159,6 +161,20 @@ pub fn check_secrecy(path: &Path) -> Result<(), UsersError> {
     let why = "it has passwords, and every user of this machine has access to it (it is world-readable): chmod o= it, or \
                name a file that has them (users = \"/etc/tandem/users\")";
     Err(UsersError { path: path.display().to_string(), why: why.into() })
+}
+
+impl JsonSchema for Users {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Users".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": ["string", "array"], "title": "a file or a list", "examples": ["/etc/tandem/users"] })
+    }
 }
 
 impl<'de> Deserialize<'de> for Users {

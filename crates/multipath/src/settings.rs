@@ -3,11 +3,12 @@
 use crate::zero_copy::PipePool;
 use bond::{PresharedKey, Scheduler};
 use intercept::{
-    Destinations, Interface, Prefix,
+    AddressSchema, Destinations, Interface, OneOrList, Prefix,
     leg::{self, LegProfile},
-    list,
+    list, optional_address,
 };
-use serde::{Deserialize, Deserializer, de};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer};
 use std::{
     fs, io,
     net::{IpAddr, SocketAddr},
@@ -176,6 +177,9 @@ impl BondConfig {
     }
 }
 
+/// The names that [`scheduler`] knows.
+const SCHEDULERS: [&str; 5] = ["score", "round-robin", "single", "redundant", "tiers"];
+
 /// Who gets what, by its name.
 fn scheduler(name: &str) -> Result<Scheduler, String> {
     Ok(match name {
@@ -184,7 +188,7 @@ fn scheduler(name: &str) -> Result<Scheduler, String> {
         "single" => Scheduler::Single,
         "redundant" => Scheduler::Redundant,
         "tiers" => Scheduler::Tiers,
-        _ => return Err(format!("{name:?} is no scheduler: it can be score, round-robin, single, redundant or tiers")),
+        _ => return Err(format!("{name:?} is no scheduler: it can be {}", SCHEDULERS.join(", "))),
     })
 }
 
@@ -256,47 +260,92 @@ impl FromStr for NetworkSpec {
             let value = value.parse::<toml::Value>().unwrap_or_else(|_| value.into());
             table.insert(key.replace('-', "_"), value);
         }
-        table.try_into().map_err(|error: toml::de::Error| format!("{text:?} is no network: {}", error.message()))
+        toml_file::deserialize(table.into(), |_| &[])
+            .map_err(|fault| format!("cannot read the network {text:?}: {} {}", fault.path, fault.message))
+    }
+}
+
+/// The keys of a bond's network that are not those of a leg's profile.
+#[derive(Deserialize, Default, JsonSchema)]
+#[serde(default)]
+struct NetworkKeys {
+    /// Name where the network is shown. Absent: the interface, else the source address.
+    name: Option<String>,
+    /// Interface that the network's connections leave through, whatever the routes say. This or
+    /// `source` is required.
+    interface: Option<Interface>,
+    /// Source address of the network's connections.
+    source: Option<IpAddr>,
+    /// Address of the other end over this network. Absent: `to` of `[bond]`.
+    #[serde(deserialize_with = "optional_address")]
+    #[schemars(with = "Option<AddressSchema>")]
+    to: Option<SocketAddr>,
+    /// Cost of the network: the scheduler `tiers` uses one with a higher number only while those with
+    /// lower numbers are full.
+    tier: u8,
+}
+
+impl JsonSchema for NetworkSpec {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "BondNetwork".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        intercept::with_profile_keys::<NetworkKeys>("A network of the bond", generator)
     }
 }
 
 impl<'de> Deserialize<'de> for NetworkSpec {
     /// The keys of a profile stand beside its own.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize, Default)]
-        #[serde(default)]
-        struct Own {
-            name: Option<String>,
-            interface: Option<Interface>,
-            source: Option<IpAddr>,
-            to: Option<SocketAddr>,
-            tier: u8,
-        }
         let mut table = toml::Table::deserialize(deserializer)?;
         let own: toml::Table = ["name", "interface", "source", "to", "tier"].iter().filter_map(|key| table.remove_entry(*key)).collect();
-        let Own { name, interface, source, to, tier } =
-            own.try_into().map_err(|error: toml::de::Error| de::Error::custom(error.message()))?;
-        let profile = table.try_into().map_err(|error: toml::de::Error| de::Error::custom(error.message()))?;
+        let NetworkKeys { name, interface, source, to, tier } = toml_file::nested(own.into())?;
+        let profile = toml_file::nested(table.into())?;
         Ok(NetworkSpec { name, interface, source, to, tier, profile })
     }
 }
 
-/// The bond's part of a configuration file.
-#[derive(Debug, Clone, Default, Deserialize)]
+/// A bond. With networks, far legs are bonds over them; without, `[bond]` is for the streams that come
+/// out of a listener.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BondKeys {
+    /// File with the key that both ends share (`openssl rand -hex 32`); others must not be able to read
+    /// it. Required.
+    #[schemars(with = "Option<String>")]
     key_file: Option<PathBuf>,
+    /// Address of the other end, for networks without a `to` of their own.
+    #[serde(deserialize_with = "optional_address")]
+    #[schemars(with = "Option<AddressSchema>")]
     to: Option<SocketAddr>,
+    /// Whether the bond is encrypted; both ends must say the same.
     tls: bool,
+    /// How this end divides what it sends.
+    #[schemars(extend("default" = "score", "enum" = SCHEDULERS))]
     scheduler: Option<String>,
+    /// Payload that is held of a stream in each direction: twice what all networks carry in the longest
+    /// round trip.
+    #[schemars(extend("default" = "8MiB"))]
     window: Option<Bytes>,
+    /// Receive window of a connection. Absent: the kernel tunes it.
     connection_window: Option<Bytes>,
+    /// Connections that each worker keeps ready over each network.
+    #[schemars(extend("default" = 2))]
     spares: Option<usize>,
+    /// Time that a stream waits while all networks are silent.
+    #[schemars(extend("default" = "60s"))]
     outage: Option<Span>,
+    /// Prefixes of the only destinations of streams that come out here, one or a list. Absent: all but
+    /// this host and link-local addresses.
     #[serde(deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Prefix>")]
     allow: Vec<Prefix>,
+    /// Prefixes of destinations that are refused, whatever `allow` says.
     #[serde(deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Prefix>")]
     deny: Vec<Prefix>,
+    /// The networks, at most 16.
     network: Vec<NetworkSpec>,
 }
 
@@ -345,7 +394,7 @@ mod tests {
         assert_eq!((network.name.as_str(), network.tier, network.to.port()), ("mobile", 1, 7001));
         assert_eq!((network.source, network.profile.control.as_deref()), (Some("192.0.2.7".parse().unwrap()), Some("bbr")));
         let wrong = "wlan0,contrl=bbr".parse::<NetworkSpec>().unwrap_err();
-        assert!(wrong.contains("unknown field `contrl`"), "{wrong}");
+        assert!(wrong.contains("contrl is not a key here: did you mean control?"), "{wrong}");
         let both: NetworkSpec = "2001:db8::7".parse().unwrap();
         assert!(both.network(to).unwrap_err().contains("one IP version"));
         let timed: NetworkSpec = "wlan0,user_timeout=2s".parse().unwrap();

@@ -1,29 +1,29 @@
-//! Which transfers of a run over networks in parallel count, and from when to when the networks are
-//! measured. The simulator and the lab measure alike.
+//! Which transfers of a run over networks in parallel count, and the period in which the networks are
+//! measured. The simulator and the lab share it.
 //!
-//! Of transfers that come by chance, a tenth as many as are measured come before these and do not
-//! count: the networks begin empty. What comes between the first and the last that count, of
-//! whatever class, counts. The run goes on until all of it has ended, and meanwhile other transfers
-//! go on coming.
+//! A warm-up of a tenth as many foreground transfers as are measured does not count, since the networks
+//! begin empty. Every transfer between the first and the last that count, of any class, counts. The run
+//! lasts until all of these have ended; meanwhile other transfers arrive.
 
 use crate::sojourns::{Means, Sojourns};
 use scenario::Parallel;
 
-/// One foreground transfer of this many that count comes before them and does not.
+/// Foreground transfers that count for each one of the warm-up.
 const WARM_UP: u64 = 10;
 
-/// Counts the transfers of a run. `M` is what an engine notes of its networks at the beginning and
-/// at the end of the measurement.
+/// Counts the transfers of a run. `M` is the state of the networks that an engine records at the
+/// beginning and at the end of the measurement.
 ///
 /// Call [`arrive`](Self::arrive) for each transfer that begins, in order, and
 /// [`end`](Self::end) with what it returned when the transfer ends. The run is over when
 /// [`is_over`](Self::is_over), or when its time is.
 #[derive(Debug)]
 pub struct CountedJobs<M> {
-    /// Foreground transfers that come before those that count, that count, and that have come.
-    /// Without a foreground no transfer is counted by itself.
+    /// Foreground transfers of the warm-up.
     warm_up: u64,
+    /// Foreground transfers that count; 0 without a foreground.
     jobs: u64,
+    /// Foreground transfers that have begun.
     seen: u64,
     /// Transfers that count and have not ended.
     open: u64,
@@ -33,21 +33,20 @@ pub struct CountedJobs<M> {
 }
 
 impl<M> CountedJobs<M> {
-    /// Those of these networks.
+    /// The count for these networks.
     pub fn new(parallel: &Parallel<'_>) -> Self {
         let jobs = parallel.foreground.map_or(0, |foreground| foreground.jobs);
         let sojourns = Sojourns::new(parallel.classes(), jobs);
         CountedJobs { warm_up: jobs / WARM_UP, jobs, seen: 0, open: 0, sojourns, began: None, stopped: None }
     }
 
-    /// Whether transfers come by chance and are counted; otherwise all flows are given.
+    /// Whether random transfers are counted; otherwise all flows are listed.
     pub fn has_foreground(&self) -> bool {
         self.jobs > 0
     }
 
-    /// A transfer of a class (0: the foreground) begins. Returns the part of the run that it counts
-    /// in, if it counts. `mark` is asked for the state of the networks where the measurement begins
-    /// or ends with this transfer.
+    /// A transfer of a class (0: the foreground) begins. Returns its batch, if it counts. `mark` is
+    /// called for the state of the networks if the measurement begins or ends with this transfer.
     pub fn arrive(&mut self, class: usize, mut mark: impl FnMut() -> M) -> Option<usize> {
         let is_foreground = class == 0;
         self.seen += u64::from(is_foreground);
@@ -65,8 +64,8 @@ impl<M> CountedJobs<M> {
         Some(self.sojourns.part(number))
     }
 
-    /// A transfer of a class has ended after this time in seconds; none when it failed. `part` is
-    /// what [`arrive`](Self::arrive) returned for it.
+    /// A transfer of a class has ended after this time in seconds; none if it failed. `part` is what
+    /// [`arrive`](Self::arrive) returned for it.
     pub fn end(&mut self, class: usize, part: Option<usize>, time_s: Option<f64>) {
         let Some(part) = part else { return };
         self.open -= 1;
@@ -75,34 +74,34 @@ impl<M> CountedJobs<M> {
         }
     }
 
-    /// The measurement begins, whatever comes.
+    /// Begins the measurement now instead of after the warm-up.
     pub fn begin(&mut self, mark: M) {
         self.began = Some(mark);
     }
 
-    /// The run ends, and the measurement with it where no transfer has ended it before.
+    /// The run ends, and the measurement with it unless a transfer has ended it before.
     pub fn stop(&mut self, mark: impl FnOnce() -> M) {
         if self.stopped.is_none() {
             self.stopped = Some(mark());
         }
     }
 
-    /// Whether everything that counts has ended.
+    /// Whether every transfer that counts has ended.
     pub fn is_over(&self) -> bool {
         self.stopped.is_some() && self.open == 0
     }
 
-    /// The share of the foreground transfers that have come, 0 to 1.
+    /// Share of the foreground transfers that have begun, 0 to 1.
     pub fn progress(&self) -> f64 {
         (self.seen as f64 / (self.warm_up + self.jobs).max(1) as f64).min(1.0)
     }
 
-    /// What the engine noted at the beginning of the measurement and at its end.
+    /// The states at the beginning of the measurement and at its end.
     pub fn marks(&self) -> (Option<&M>, Option<&M>) {
         (self.began.as_ref(), self.stopped.as_ref())
     }
 
-    /// How long transfers took, by class; empty where all flows are given.
+    /// Sojourn times by class; empty if all flows are listed.
     pub fn means(&self) -> Means {
         if self.has_foreground() { self.sojourns.means() } else { Means::default() }
     }

@@ -1,9 +1,10 @@
-//! A number that was looked at now and then, and what it was in between.
+//! Sampled quantities, with linear interpolation between samples.
 
-/// Points in order of time: when (s), and what.
+/// Samples in the order of time: time in seconds, and value.
 pub(crate) type Curve = [(f64, f64)];
 
-/// The value at `t`, by linear interpolation; the first and the last one before and after all points.
+/// The value at `t` by linear interpolation; before the first and after the last sample, the value of
+/// that sample.
 pub(crate) fn value_at(curve: &Curve, t: f64) -> f64 {
     let after = curve.partition_point(|(at, _)| *at < t);
     match (after.checked_sub(1).map(|before| curve[before]), curve.get(after)) {
@@ -13,7 +14,8 @@ pub(crate) fn value_at(curve: &Curve, t: f64) -> f64 {
     }
 }
 
-/// When a rising curve passes `value`, by linear interpolation.
+/// The time at which a rising curve reaches `value`, by linear interpolation; none if it does not, or
+/// starts above.
 pub(crate) fn time_of(curve: &Curve, value: f64) -> Option<f64> {
     let after = curve.partition_point(|(_, v)| *v < value);
     let (t1, v1) = *curve.get(after)?;
@@ -21,7 +23,7 @@ pub(crate) fn time_of(curve: &Curve, value: f64) -> Option<f64> {
     Some(t0 + (t1 - t0) * (value - v0) / (v1 - v0))
 }
 
-/// What a curve of bytes rises by, in bits a second, over a window of so many seconds before each point.
+/// The rate of a curve of bytes in bits a second, over `window` seconds before each sample.
 pub(crate) fn rate(bytes: &Curve, window: f64) -> Vec<(f64, f64)> {
     let at = |(t, now): &(f64, f64)| {
         let since = (t - window).max(0.0);
@@ -31,7 +33,8 @@ pub(crate) fn rate(bytes: &Curve, window: f64) -> Vec<(f64, f64)> {
     bytes.iter().map(at).collect()
 }
 
-/// How long bytes took from one curve to a later one, at equal steps of what both have reached: at most `points` of them.
+/// Delays of bytes from the curve `sent` to the curve `read`, at up to `points` equal steps of the bytes
+/// that both have reached.
 pub(crate) fn delays(sent: &Curve, read: &Curve, points: usize) -> Vec<f64> {
     let reached = |curve: &Curve| curve.last().map_or(0.0, |(_, bytes)| *bytes);
     let most = reached(read).min(reached(sent));

@@ -1,11 +1,11 @@
-//! What answers a scenario.
+//! The interface of engines, which answer scenarios.
 
 use crate::Outcome;
 use scenario::Scenario;
 
 /// An engine plays a scenario and returns its outcome.
 pub trait Engine: Sync {
-    /// Its name in tables and on the command line.
+    /// Name in tables and on the command line.
     fn name(&self) -> &'static str;
 
     /// Whether a run takes the time that it simulates and needs the machine for itself, so that
@@ -14,25 +14,31 @@ pub trait Engine: Sync {
         false
     }
 
-    /// Whether it can answer `scenario` as it is written; no engine approximates in silence.
+    /// Checks whether the engine can answer `scenario` as it is written. No engine approximates silently.
+    ///
+    /// # Errors
+    /// [`EngineError::CannotAnswer`] or [`EngineError::WrongScenario`], with the key.
     fn can_answer(&self, scenario: &Scenario) -> Result<(), EngineError>;
 
-    /// Plays `scenario` with `seed`, telling `progress` how far it is.
+    /// Plays `scenario` with `seed`, and reports to `progress`.
+    ///
+    /// # Errors
+    /// The engine cannot answer the scenario, the run failed, or `progress` asked for its end.
     fn run(&self, scenario: &Scenario, seed: u64, progress: &dyn Progress) -> Result<Outcome, EngineError>;
 }
 
-/// Hears how far a run is.
+/// Receives the progress of a run.
 pub trait Progress: Sync {
-    /// `done` of 1 is done; `what` is a few words on what goes on.
+    /// Called from time to time. `done` goes from 0 to 1; `what` describes the present step.
     fn at(&self, done: f64, what: &str);
 
-    /// Whether somebody has asked for the run to end early.
+    /// Whether the run should end early.
     fn cancelled(&self) -> bool {
         false
     }
 }
 
-/// Nobody listens.
+/// Ignores progress.
 impl Progress for () {
     fn at(&self, _: f64, _: &str) {}
 }
@@ -40,14 +46,14 @@ impl Progress for () {
 /// Why an engine gave no outcome.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// It has no answer to this scenario; another engine may.
+    /// The engine has no answer to this scenario. Another engine may.
     #[error("{engine} cannot answer {key}: {why}")]
     CannotAnswer {
-        /// Who.
+        /// Name of the engine.
         engine: &'static str,
-        /// The key it can't answer.
+        /// The key that it cannot answer.
         key: String,
-        /// Why, and who can.
+        /// Why, and which engine can.
         why: String,
     },
     /// The scenario names something that does not exist.
@@ -58,10 +64,10 @@ pub enum EngineError {
         /// What is wrong, and what would be right.
         why: String,
     },
-    /// It tried and failed: what was attempted, on what, why, the cure.
+    /// The run failed: what was attempted, on what, why, the cure.
     #[error("{0}")]
     Failed(String),
-    /// Somebody asked for the end.
+    /// [`Progress::cancelled`] asked for the end.
     #[error("interrupted")]
     Cancelled,
 }

@@ -1,5 +1,5 @@
-//! What an engine answers to a scenario: [`Outcome`], the [`Engine`] interface, and what all
-//! engines compute alike from what they have [`Seen`] of a run.
+//! The answers of engines to scenarios: [`Outcome`], the [`Engine`] interface, and the computation of
+//! an outcome from the measurements of a run, which all engines share.
 
 mod counted_jobs;
 mod curve;
@@ -12,7 +12,7 @@ pub use counted_jobs::CountedJobs;
 pub use engine::{Engine, EngineError, Progress};
 pub use outcome::{
     Dist, FlowOutcome, LegOutcome, LinkOutcome, NUMBERS, NetworkOutcome, OVER_CAN, Outcome, Phases, ProxyOutcome, ReorderOutcome, SOJOURNS,
-    Series, ShaperOutcome, add_ci95, half_width, jain,
+    Series, ShaperOutcome, add_ci95, half_width, jain, schema,
 };
 pub use seen::{FlowSeen, LegLook, LegSeen, LinkLook, Seen};
 pub use sojourns::{Means, Sojourns};

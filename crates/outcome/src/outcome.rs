@@ -1,153 +1,176 @@
-//! What an engine found out. Field names are stable: they are the JSON that `--json` prints.
+//! The result of a run. Field names are stable: they are those of the JSON that `--json` prints, and
+//! the comments here are the descriptions in its schema.
 
 use scenario::Scenario;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use std::collections::BTreeMap;
 
-/// The answer of one engine to one case of a scenario with one seed. Times in seconds from the start of the run.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// The answer of one engine to one case of a scenario with one seed. Times are in seconds from the
+/// start of the run, sizes in bytes, rates in bits a second.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Outcome {
-    /// The scenario's name.
+    /// Name of the scenario.
     pub scenario: String,
-    /// The case's name; empty when the file has none.
+    /// Name of the case, with the swept values; empty if the file has no cases.
     pub case: String,
-    /// Who answered.
+    /// Name of the engine: `lab`, `sim`, `theory` or `bound`.
     pub engine: String,
-    /// With which seed.
+    /// Seed of the run.
     pub seed: u64,
-    /// False when the machine could not keep up with what was asked; then `warnings` says how.
+    /// Whether the machine kept up with the scenario. If not, `warnings` tells how: it lost packets
+    /// outside of the emulated links; 1 % of a link's packets were late by more than 0.5 ms + 2 % of
+    /// the path's round trip; one was late by more than 200 ms (the machine stood still, and
+    /// retransmission timers have fired); a link's rate was off by more than 1 %; or the kernel's
+    /// memory for TCP ran short.
     pub valid: bool,
-    /// What a reader must know before using the numbers.
+    /// What to know before using the numbers, and which flows failed.
     pub warnings: Vec<String>,
-    /// Payload read by all receivers, in bits a second, from the first SYN to the last byte.
+    /// Payload read by all receivers, from the first SYN to the last byte. With a `[foreground]`: of
+    /// all classes while they are measured.
     pub goodput_bps: f64,
-    /// IP bytes that left the bottleneck over what it could have carried from the first SYN to the last byte.
+    /// IP bytes that left the bottleneck (the slowest link, the first of equals) over what it could
+    /// have carried in that time, from 0 to 1. For networks in parallel: of all together.
     pub utilization: f64,
-    /// Jain's index of what the receivers read while all flows were under way, from four round trips after the last start to the first
-    /// end; absent when there was no such time, or one flow.
+    /// Jain's fairness index of what the receivers read while all flows were in progress, from four
+    /// round trips after the last start to the first end. Absent: there was no such time, or one flow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jain: Option<f64>,
-    /// The longest that it took after a flow's start until Jain's index of the flows under way, over half a second, was 0.99; absent when
-    /// that never came about before the next start.
+    /// Longest time after a flow's start until Jain's index of the flows in progress, over half a
+    /// second, reached 0.99. Absent: it never did before the next start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub converge_s: Option<f64>,
-    /// What waited before the bottleneck over time, in bytes: before the link, or before a proxy's shaper.
+    /// Length of the bottleneck's queue over time: before the link, or before a proxy's shaper.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_bytes: Option<Dist>,
-    /// From a byte's first leaving the sender's TCP to its being read by the receiver, split or not, over the bytes of all flows.
+    /// Delay from a byte's first transmission by the sender's TCP until the receiver reads it, over the
+    /// bytes of all flows, split or not. Absent: none was read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_s: Option<Dist>,
-    /// Flow by flow.
+    /// The flows, in the order of their numbers.
     pub flows: Vec<FlowOutcome>,
-    /// What happened in the proxy, all flows and proxies together; absent when nothing is split.
+    /// The proxy; all connections and proxies together. Absent: nothing is split.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<ProxyOutcome>,
-    /// What was asked of each link, and what it delivered.
+    /// The links: what was asked of each, and what it delivered in the direction of the data.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<LinkOutcome>,
-    /// Mean time of a transfer in parallel networks: class 0 the foreground, class k the background of network k; none of a class that never
-    /// comes.
+    /// Networks in parallel: mean sojourn time of the transfers of each class. Class 0 is the
+    /// foreground, class k the background of network k; null: the class has no transfers. In `sim` from
+    /// the opening of a transfer's connections until the last byte can be read in order; in `lab` from
+    /// its scheduled start until its receiver has read the last byte.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sojourn_s: Vec<Option<f64>>,
-    /// How many transfers of each class that is the mean of; absent where it is none of transfers.
+    /// Number of transfers of each class that `sojourn_s` is the mean of. Absent: it is not a mean of
+    /// transfers (`theory`). A tenth as many foreground transfers as `jobs` come first and do not count,
+    /// since the networks begin empty; every transfer between the first and the last that count does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sojourn_jobs: Vec<u64>,
-    /// The same over what the CAN model makes of the very same transfers, the foreground split as a fluid (Hoekstra et al. §II): the ideal.
+    /// `sojourn_s` over the sojourn times of the same transfers in the CAN model, with the foreground
+    /// split as a fluid (Hoekstra et al. §II): the ideal. Since both have the same arrivals and sizes,
+    /// the ratio is far less uncertain than either.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sojourn_over_can: Vec<Option<f64>>,
-    /// Networks in parallel, one by one.
+    /// The networks in parallel.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<NetworkOutcome>,
-    /// What the receiving end of a bond held until what comes before it had come; absent where nothing is split, or nothing is known of it.
+    /// Payload that the receiving end of a bond held out of order. Absent: nothing is split, or it is
+    /// not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reorder: Option<ReorderOutcome>,
-    /// Half widths of 95 % confidence intervals, by the name of the number: of the mean over seeds; of one seed alone, what the engine says.
+    /// Half widths of 95 % confidence intervals, by the name of the number. With `--seeds`: of the mean
+    /// over the seeds of this case (Student's t). With one seed: of the engine's own means
+    /// (`sojourn_0_s` …), in `sim` from twenty consecutive batches of the run, in `theory` from
+    /// independent runs or from the error bound of the chain.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ci95: BTreeMap<String, f64>,
-    /// Numbers over time (with `--series`).
+    /// Numbers over time, with `--series`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<Series>,
 }
 
-/// One connection from end to end.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// A flow: one connection from end to end.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowOutcome {
-    /// Its number in the scenario.
+    /// Number of the flow in the scenario, from 0.
     pub id: u32,
-    /// What it was to send; absent for a flow that sends as much as it can, and so never ends by itself.
+    /// Payload that it was to send. Absent: as much as it can until the run ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_bytes: Option<u64>,
-    /// Payload that the receiver read.
+    /// Payload that the receiver has read.
     pub bytes: u64,
-    /// When its opener called connect.
+    /// Time at which its opener called `connect`.
     pub start_s: f64,
-    /// When the receiver read the last byte; absent when it had not ended.
+    /// Time at which the receiver read the last byte; null: the flow had not ended.
     pub end_s: Option<f64>,
-    /// When the sender's application could know that its last byte was acknowledged: by the receiver, or by the first proxy that does not
-    /// acknowledge end to end; absent when it could not, or the engine does not tell.
+    /// Time at which the sender's application could know that its last byte was acknowledged: by the
+    /// receiver, or by the first proxy that is not `semi`. Absent: it could not, or the engine does not
+    /// tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acked_s: Option<f64>,
-    /// The most payload that the sender had sent and could not forget yet; absent where the engine does not tell.
+    /// Most payload that the sender had sent and had to keep for retransmission. Absent: the engine does
+    /// not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_max_bytes: Option<u64>,
-    /// Payload read, in bits a second, from start to end (or to the end of the run).
+    /// Payload read from the flow's start to its end, or to the end of the run.
     pub goodput_bps: f64,
-    /// Why it failed; absent when it did not.
+    /// Why the flow failed. Absent: it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Its TCP connections, from the sender on.
+    /// The flow's TCP connections, from the sender on.
     pub legs: Vec<LegOutcome>,
 }
 
-/// The sending side of one TCP connection.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// A leg: the sending side of one TCP connection.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LegOutcome {
-    /// Its congestion controller.
+    /// Congestion controller.
     pub control: String,
-    /// Smoothed RTT, mean over the time it sent.
+    /// Smoothed round-trip time, mean over the time in which it had something to send.
     pub mean_rtt_s: f64,
-    /// Least RTT seen.
+    /// Lowest round-trip time.
     pub min_rtt_s: f64,
-    /// Segments sent again.
+    /// Retransmitted segments.
     pub retransmits: u64,
-    /// Congestion window in segments, mean over the time it sent.
+    /// Congestion window in segments, mean over the time in which it had something to send.
     pub mean_cwnd_pkt: f64,
-    /// Retransmission timeouts; absent where the engine or the kernel (before Linux 6.7) does not
-    /// count them.
+    /// Retransmission timeouts. Absent: the engine or the kernel (before Linux 6.7) does not count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<u64>,
 }
 
-/// What happened in the proxy.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// The proxy's buffers and delays.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ProxyOutcome {
-    /// Payload held in the direction of the data: receive queue, pipe and unsent send queue, of all connections together.
+    /// Payload held in the direction of the data, over time: receive queue, pipe and unsent send queue
+    /// of all connections together.
     pub buffer_bytes: Dist,
-    /// From a byte's leaving the sender's TCP to its being read by the receiver.
+    /// Delay from a byte's first transmission by the sender's TCP until the receiver reads it, over the
+    /// bytes of all flows.
     pub delay_s: Dist,
-    /// Shares of the time during which data flowed.
+    /// Shares of the time in which data flowed.
     pub phases: Phases,
-    /// Where proxies shape what they send: the queues there, as a link's.
+    /// The queue of the proxies' own shaper. Absent: they do not shape.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shaper: Option<ShaperOutcome>,
-    /// How often receive buffers on the proxies' hosts had no room for what their windows had
-    /// admitted; absent where the engine does not tell.
+    /// Times that a receive buffer on a proxy's host had no room for what its window had admitted
+    /// (`TcpExtRcvPruned` + `TcpExtTCPRcvQDrop`). Absent: the engine does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receive_overruns: Option<u64>,
 }
 
 /// The queue before a proxy's own shaper.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ShaperOutcome {
-    /// Packets that it dropped.
+    /// Packets that the queue dropped.
     pub queue_drops: u64,
-    /// Largest queue.
+    /// Largest length of the queue.
     pub queue_max_bytes: u64,
 }
 
 /// A distribution over time (buffers) or over bytes (delays).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Dist {
     /// Mean.
     pub mean: f64,
@@ -160,7 +183,7 @@ pub struct Dist {
 }
 
 impl Dist {
-    /// Of `samples` that weigh alike; zero when there are none.
+    /// The distribution of `samples` with equal weights; all zero if there are none.
     pub fn of(samples: &mut [f64]) -> Self {
         if samples.is_empty() {
             return Dist::default();
@@ -171,10 +194,10 @@ impl Dist {
     }
 }
 
-/// Shares of time (Baccelli et al. §19.2: the three phases of a split connection).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+/// Shares of time of the three phases of a split connection (Baccelli et al. §19.2).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Phases {
-    /// Neither.
+    /// Bytes wait in the proxy, and there is room for more.
     pub free: f64,
     /// The proxy has nothing to forward.
     pub starvation: f64,
@@ -182,65 +205,68 @@ pub struct Phases {
     pub backpressure: f64,
 }
 
-/// A link as asked, and as it was, in the direction of the data.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// A link: what was asked of it, and what it delivered in the direction of the data.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LinkOutcome {
-    /// Its number, from 1.
+    /// Number of the link, from 1.
     pub link: usize,
-    /// Rate asked for.
+    /// The rate that was asked.
     pub rate_bps: f64,
-    /// Rate delivered while it had a queue; absent when it never had one for long enough to tell.
+    /// The rate that was delivered while the link had a queue, for at least 0.1 s; null: it never had.
     pub delivered_rate_bps: Option<f64>,
-    /// One-way delay asked for.
+    /// The one-way delay that was asked.
     pub delay_s: f64,
-    /// The same as delivered, median over packets, queueing left out; absent when nothing crossed.
+    /// The one-way delay that was delivered, without queueing, median over packets; null: no packet
+    /// crossed.
     pub delivered_delay_s: Option<f64>,
-    /// How much later than due packets were handed over, 99th percentile.
+    /// Lateness of packets at the end of the link, 99th percentile.
     pub late_p99_s: f64,
-    /// Packets that came to the link.
+    /// Packets that arrived at the link.
     pub packets: u64,
-    /// Packets that its queue dropped.
+    /// Packets that the queue dropped.
     pub queue_drops: u64,
-    /// Packets that its loss process dropped.
+    /// Packets that the loss process dropped.
     pub losses: u64,
-    /// Share of packets asked to be lost; absent when it is not a share of packets.
+    /// Share of packets that was to be lost; null: the loss process is not a share of packets.
     pub loss_asked: Option<f64>,
-    /// Largest queue.
+    /// Largest length of the queue.
     pub queue_max_bytes: u64,
 }
 
-/// One of several networks in parallel.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// One of the networks in parallel.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NetworkOutcome {
-    /// Its number, from 1.
+    /// Number of the network, from 1.
     pub network: usize,
-    /// What left it in the direction of the data over what it could have carried, in the time that was measured.
+    /// What left the network in the direction of the data over what it could have carried, from the
+    /// first transfer that counts to the last.
     pub utilization: f64,
-    /// Of the payload that is split, the part that went over it; absent where it is not known.
+    /// Share of the split payload that went over it; null: not known.
     pub share: Option<f64>,
-    /// Packets that its queue dropped in that direction; absent where there are none.
+    /// Packets that its queue dropped in that direction and time. Absent: the engine has no packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_drops: Option<u64>,
 }
 
-/// Payload that waits at the receiving end of a bond, of a transfer at its most.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+/// Payload held out of order at the receiving end of a bond, of each transfer its maximum.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ReorderOutcome {
-    /// Mean over the transfers.
+    /// Mean over transfers.
     pub mean_bytes: f64,
-    /// The largest.
+    /// Largest of all transfers.
     pub max_bytes: u64,
 }
 
-/// A number over time.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// A quantity over time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Series {
-    /// What: `goodput`, `flow_goodput`, `cwnd`, `rtt`, `in_flight`, `retransmits`, `held`, `queue`; of a bond `carried`, `score`, `throughput`, `rtt`,
-    /// `unsent`, `waited`, `waiting`.
+    /// The quantity: `goodput`, `flow_goodput`, `cwnd`, `rtt`, `in_flight`, `retransmits`, `held` and
+    /// `queue` (of the bottleneck). For each network of a bond, in `lab`: `carried`, `score`,
+    /// `throughput` (G), `rtt`, `unsent` (Q), `waited`, and `waiting`, the payload held out of order.
     pub what: String,
-    /// Of whom: `flow 0`, `flow 0 leg 2`, `link 2`, `network 2`, `all`.
+    /// The object: `all`, `flow 0`, `flow 0 leg 2`, `link 2` or `network 2`.
     pub whose: String,
-    /// Its unit: `bit/s`, `pkt`, `s`, `B`.
+    /// The unit: `bit/s`, `pkt`, `s` or `B`.
     pub unit: String,
     /// Times, in seconds from the start of the run.
     pub t: Vec<f64>,
@@ -249,7 +275,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// One of these points; times and values are rounded to what looks can bear.
+    /// A series of `points`, with times and values rounded to the precision of the measurement.
     pub fn of(what: &str, whose: &str, unit: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let (t, v) = points.into_iter().map(|(t, v)| ((t * 1e4).round() / 1e4, (v * 1e6).round() / 1e6)).unzip();
         Series { what: what.into(), whose: whose.into(), unit: unit.into(), t, v }
@@ -257,7 +283,7 @@ impl Series {
 }
 
 impl Outcome {
-    /// When the last flow ended, in seconds from the first start; absent when one had not.
+    /// End of the last flow, in seconds from the first start; none if one has not ended.
     pub fn completion_s(&self) -> Option<f64> {
         let first = self.flows.iter().map(|flow| flow.start_s).fold(f64::INFINITY, f64::min);
         let ends: Option<Vec<f64>> = self.flows.iter().map(|flow| flow.end_s).collect();
@@ -265,31 +291,32 @@ impl Outcome {
         (last >= first).then_some(last - first)
     }
 
-    /// Mean time from a flow's start to its last byte; absent when one had not ended.
+    /// Mean time from a flow's start to its last byte; none if one has not ended.
     pub fn mean_flow_s(&self) -> Option<f64> {
         let times: Option<Vec<f64>> = self.flows.iter().map(|flow| Some(flow.end_s? - flow.start_s)).collect();
         let times = times?;
         (!times.is_empty()).then(|| times.iter().sum::<f64>() / times.len() as f64)
     }
 
-    /// Mean time from a flow's start to its sender's knowing that its last byte was acknowledged; absent when one did not come to know.
+    /// Mean time from a flow's start until its sender knew that its last byte was acknowledged; none if
+    /// one did not.
     pub fn mean_acked_s(&self) -> Option<f64> {
         let times: Option<Vec<f64>> = self.flows.iter().map(|flow| Some(flow.acked_s? - flow.start_s)).collect();
         let times = times?;
         (!times.is_empty()).then(|| times.iter().sum::<f64>() / times.len() as f64)
     }
 
-    /// Segments sent again, on all legs.
+    /// Retransmitted segments on all legs.
     pub fn retransmits(&self) -> u64 {
         self.flows.iter().flat_map(|flow| &flow.legs).map(|leg| leg.retransmits).sum()
     }
 
-    /// Packets that the bottleneck's queue dropped, and those of proxies' shapers.
+    /// Packets that the bottleneck's queue and the proxies' shapers dropped.
     pub fn queue_drops(&self) -> u64 {
         self.bottleneck().map(|link| link.queue_drops).into_iter().chain(self.shaper().map(|shaper| shaper.queue_drops)).sum()
     }
 
-    /// The largest that the bottleneck's queue was, or a shaper's, in bytes.
+    /// Largest length of the bottleneck's queue or of a shaper's, in bytes.
     pub fn queue_max(&self) -> u64 {
         let queues = self.bottleneck().map(|link| link.queue_max_bytes).into_iter();
         queues.chain(self.shaper().map(|shaper| shaper.queue_max_bytes)).max().unwrap_or(0)
@@ -304,7 +331,7 @@ impl Outcome {
         self.proxy.as_ref()?.shaper
     }
 
-    /// The number of that name, one of [`NUMBERS`]; absent where this outcome has none.
+    /// The number of this name, one of [`NUMBERS`]; none if this outcome lacks it.
     pub fn number(&self, name: &str) -> Option<f64> {
         match name {
             "goodput_bps" => Some(self.goodput_bps),
@@ -333,13 +360,21 @@ impl Outcome {
     }
 }
 
-/// The name of each class's mean time among the [`NUMBERS`].
+/// The JSON Schema of a list of outcomes, which is what `--json` prints.
+pub fn schema() -> schemars::Schema {
+    let settings = schemars::generate::SchemaSettings::draft2020_12().for_serialize();
+    let mut schema = settings.into_generator().into_root_schema_for::<Vec<Outcome>>();
+    schema.insert("title".into(), "Outcomes".into());
+    schema
+}
+
+/// The names among [`NUMBERS`] of the mean sojourn time of each class.
 pub const SOJOURNS: [&str; Scenario::MOST_NETWORKS + 1] = ["sojourn_0_s", "sojourn_1_s", "sojourn_2_s", "sojourn_3_s", "sojourn_4_s"];
 
-/// And of that time over the CAN model's.
+/// The names of that time over the CAN model's, class by class.
 pub const OVER_CAN: [&str; Scenario::MOST_NETWORKS + 1] = ["over_can_0", "over_can_1", "over_can_2", "over_can_3", "over_can_4"];
 
-/// The numbers of an outcome that runs are compared by, and that have intervals over seeds.
+/// The numbers by which outcomes are compared, and which have intervals over seeds.
 pub const NUMBERS: [&str; 27] = [
     "goodput_bps",
     "utilization",
@@ -370,14 +405,16 @@ pub const NUMBERS: [&str; 27] = [
     OVER_CAN[4],
 ];
 
-/// Jain's index of fairness, 1 when all are alike and 1/n when one has all; absent when there are fewer than two, or nothing to share.
+/// Jain's index of fairness: 1 if all shares are equal, 1/n if one has all. None for fewer than two
+/// shares, or if all are 0.
 pub fn jain(shares: &[f64]) -> Option<f64> {
     let squares: f64 = shares.iter().map(|share| share * share).sum();
     (shares.len() > 1 && squares > 0.0).then(|| shares.iter().sum::<f64>().powi(2) / (shares.len() as f64 * squares))
 }
 
-/// Gives every outcome the intervals of the mean over the seeds of its scenario, engine and case. A number that some seed lacks gets none. Where
-/// there is one seed, an outcome keeps the intervals that its engine gave it.
+/// Sets the intervals of every outcome to those of the mean over the seeds of its scenario, engine and
+/// case. A number that some seed lacks gets none. With a single seed an outcome keeps the intervals of
+/// its engine.
 pub fn add_ci95(outcomes: &mut [Outcome]) {
     let key = |outcome: &Outcome| (outcome.scenario.clone(), outcome.engine.clone(), outcome.case.clone());
     let mut groups: BTreeMap<_, BTreeMap<&'static str, Vec<f64>>> = BTreeMap::new();
@@ -401,7 +438,8 @@ pub fn add_ci95(outcomes: &mut [Outcome]) {
     }
 }
 
-/// Half the width of the 95 % interval of the mean of `values`, by Student's t; of one value it is infinite.
+/// Half the width of the 95 % confidence interval of the mean of `values`, by Student's t; infinite for
+/// a single value.
 pub fn half_width(values: &[f64]) -> f64 {
     let n = values.len() as f64;
     if n < 2.0 {

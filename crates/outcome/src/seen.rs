@@ -1,5 +1,5 @@
-//! What an engine that plays a scenario over time has seen of it, and the [`Outcome`] that this makes: the same figures with the same
-//! meanings, whoever looked.
+//! The samples that an engine takes of a run over time, and the [`Outcome`] that is computed from them:
+//! the same figures with the same meanings for all engines.
 
 use crate::{
     curve,
@@ -8,25 +8,25 @@ use crate::{
 use scenario::{Leg, Scenario};
 use units::{Phase, Span};
 
-/// Points of a flow at which a byte's delay is measured.
+/// Number of points of a flow at which a byte's delay is measured.
 const DELAY_POINTS: usize = 400;
-/// Of more flows than this nobody reads the curves one by one.
+/// Most flows for which each flow's goodput is in the series.
 const MOST_FLOW_CURVES: usize = 16;
-/// And of more connections than this there are none, nor is asked when so many flows fared alike.
+/// Most connections in the series, and most flows for which convergence is computed.
 const MOST_CURVES: usize = 100;
-/// Goodput over time is a mean over this long, in seconds.
+/// Window over which goodput is averaged, in seconds.
 const GOODPUT_WINDOW: f64 = 0.5;
-/// Jain's index from which on flows fare alike.
+/// Jain's index at which flows count as having converged.
 const ALIKE: f64 = 0.99;
 
-/// A look at the sending side of a connection, and at the proxy whose leg it is.
+/// A sample of the sending side of a connection, and of the proxy that sends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LegLook {
-    /// When, in seconds from the start of the run.
+    /// Time in seconds from the start of the run.
     pub t: f64,
     /// Payload sent at least once.
     pub sent: u64,
-    /// Payload that the proxy held for it; 0 of the first leg.
+    /// Payload that the proxy held for it; 0 for the first leg.
     pub held: u64,
     /// Smoothed RTT, µs; 0 before the handshake.
     pub srtt_us: u32,
@@ -34,50 +34,50 @@ pub struct LegLook {
     pub cwnd: u32,
     /// Payload that is not acknowledged.
     pub in_flight: u32,
-    /// Segments sent again until now.
+    /// Segments retransmitted until now.
     pub retransmits: u32,
-    /// It was connected and had something to send.
+    /// Whether it was connected and had something to send.
     pub busy: bool,
-    /// What the proxy was doing for it; of the first leg nothing is meant.
+    /// Phase of the proxy; meaningless for the first leg.
     pub phase: Phase,
 }
 
-/// All looks at a connection.
+/// All samples of a connection.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LegSeen {
-    /// In order of time.
+    /// The samples, in the order of time.
     pub looks: Vec<LegLook>,
-    /// Least RTT seen, µs.
+    /// Lowest RTT, µs.
     pub min_rtt_us: u32,
-    /// Segments sent again.
+    /// Retransmitted segments.
     pub retransmits: u64,
-    /// Retransmission timeouts; none where they are not counted.
+    /// Retransmission timeouts; none if they are not counted.
     pub timeouts: Option<u64>,
 }
 
-/// All that was seen of a flow.
+/// All samples of a flow.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FlowSeen {
-    /// When its opener called connect.
+    /// Time at which its opener called `connect`.
     pub start_s: f64,
-    /// When the receiver read the last byte; none when it had not ended.
+    /// Time at which the receiver read the last byte; none if the flow has not ended.
     pub end_s: Option<f64>,
-    /// The most payload that the sender kept for it; none when nobody looked.
+    /// Most payload that the sender kept for retransmission; none if it was not sampled.
     pub kept_max_bytes: Option<u64>,
-    /// Payload that the receiver read.
+    /// Payload that the receiver has read.
     pub bytes: u64,
     /// Why it failed.
     pub error: Option<String>,
-    /// When, and what the receiver had read.
+    /// Times, and the payload that the receiver had read by then.
     pub read: Vec<(f64, f64)>,
     /// Its connections, from the sender on.
     pub legs: Vec<LegSeen>,
 }
 
-/// A look at the slowest link.
+/// A sample of the slowest link.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LinkLook {
-    /// When, in seconds from the start of the run.
+    /// Time in seconds from the start of the run.
     pub t: f64,
     /// IP bytes that had left it.
     pub left: u64,
@@ -85,29 +85,29 @@ pub struct LinkLook {
     pub queued: u64,
 }
 
-/// Everything that was seen of a run.
+/// All samples of a run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Seen {
-    /// When the run ended.
+    /// Time at which the run ended.
     pub end_s: f64,
-    /// Flow by flow, as the scenario numbers them.
+    /// The flows, in the scenario's order.
     pub flows: Vec<FlowSeen>,
     /// The slowest link.
     pub bottleneck: Vec<LinkLook>,
-    /// When, and what all proxies held together.
+    /// Times, and the payload that all proxies held together.
     pub held: Vec<(f64, f64)>,
-    /// When, and what waited before the proxies' shapers.
+    /// Times, and the bytes in the queues of the proxies' shapers.
     pub shaped: Vec<(f64, f64)>,
-    /// Those shapers, where there are such.
+    /// The shapers, if there are any.
     pub shaper: Option<ShaperOutcome>,
-    /// How often receive buffers on the proxies' hosts had no room for what they had admitted.
+    /// Times that receive buffers on the proxies' hosts had no room for what they had admitted.
     pub receive_overruns: Option<u64>,
-    /// Each link, over the whole run.
+    /// The links, over the whole run.
     pub links: Vec<LinkOutcome>,
 }
 
 impl Seen {
-    /// Makes an outcome of it.
+    /// Computes the outcome.
     pub fn outcome(self, engine: &str, scenario: &Scenario, seed: u64) -> Outcome {
         let controls = scenario.leg_controls();
         let specs = scenario.flow_specs(seed);
@@ -122,7 +122,7 @@ impl Seen {
                     bytes: seen.bytes,
                     start_s: seen.start_s,
                     end_s: seen.end_s,
-                    // Senders may hear of the end after all is over.
+                    // Senders may learn of the end after the run.
                     acked_s: None,
                     kept_max_bytes: seen.kept_max_bytes,
                     goodput_bps: if time > 0.0 { seen.bytes as f64 * 8.0 / time } else { 0.0 },
@@ -156,14 +156,14 @@ impl Seen {
         }
     }
 
-    /// From the first start to the last end.
+    /// The times of the first start and of the last end.
     fn span(&self) -> [f64; 2] {
         let first = self.flows.iter().map(|flow| flow.start_s).fold(f64::INFINITY, f64::min);
         let last = self.flows.iter().map(|flow| flow.end_s.unwrap_or(self.end_s)).fold(0.0, f64::max);
         [first, last]
     }
 
-    /// How alike the flows fared while all were under way; the first round trips after a start are no measure of a share.
+    /// Jain's index of the flows while all were in progress, without the first round trips after a start.
     fn jain(&self, scenario: &Scenario, farthest: Span) -> Option<f64> {
         let whole = Leg { first: 0, end: scenario.links.len() };
         let round_trip = scenario.base_rtt(whole).secs() + 2.0 * farthest.secs();
@@ -175,7 +175,7 @@ impl Seen {
         jain(&self.flows.iter().map(|flow| flow.read_between(from, to)).collect::<Vec<_>>())
     }
 
-    /// The longest that it took after a start until the flows under way fared alike.
+    /// Longest time after a start until the flows in progress had converged.
     fn converge(&self) -> Option<f64> {
         if self.flows.len() > MOST_CURVES {
             return None;
@@ -196,13 +196,14 @@ impl Seen {
         longest
     }
 
-    /// What waited before the bottleneck, be it the link or a shaper before it.
+    /// Length of the bottleneck's queue: the link's and that of a shaper before it.
     fn queue(&self, [first, last]: [f64; 2]) -> Dist {
         let looks = self.bottleneck.iter().filter(|look| (first..=last).contains(&look.t));
         Dist::of(&mut looks.map(|look| look.queued as f64 + curve::value_at(&self.shaped, look.t)).collect::<Vec<_>>())
     }
 
-    /// From a byte's leaving the sender's TCP to its being read, over the bytes of all flows; none where none was read.
+    /// Delays from a byte's transmission by the sender's TCP until it is read, over the bytes of all flows;
+    /// none if none was read.
     fn delays(&self) -> Option<Dist> {
         let of = |flow: &FlowSeen| {
             let sent = flow.legs.first().map_or_else(Vec::new, |leg| leg.looks.iter().map(|look| (look.t, look.sent as f64)).collect());
@@ -231,7 +232,7 @@ impl Seen {
         }
     }
 
-    /// Every number over time.
+    /// All quantities over time.
     fn series(&self, scenario: &Scenario) -> Vec<Series> {
         let link = format!("link {}", scenario.bottleneck() + 1);
         let mut all = vec![
@@ -251,7 +252,7 @@ impl Seen {
         for (id, leg, seen) in legs.take(MOST_CURVES) {
             let whose = if scenario.splits.is_empty() { format!("flow {id}") } else { format!("flow {id} leg {}", leg + 1) };
             let mut of = |what: &str, unit: &str, value: fn(&LegLook) -> f64| {
-                // Before the handshake there is nothing to show.
+                // Samples before the handshake have no values.
                 let connected = seen.looks.iter().filter(|look| look.srtt_us > 0);
                 all.push(Series::of(what, &whose, unit, connected.map(|look| (look.t, value(look)))));
             };
@@ -263,7 +264,8 @@ impl Seen {
         all
     }
 
-    /// Payload read by all receivers, over a sliding window. Where a look took long, it was not at all of them at once.
+    /// Goodput of all receivers over a sliding window. Their samples have different times if taking them
+    /// took long.
     fn goodput(&self) -> Vec<(f64, f64)> {
         let Some(longest) = self.flows.iter().map(|flow| &flow.read).max_by_key(|read| read.len()) else { return Vec::new() };
         let total = |t: f64| self.flows.iter().map(|flow| curve::value_at(&flow.read, t)).sum();
@@ -273,7 +275,7 @@ impl Seen {
 }
 
 impl FlowSeen {
-    /// What the receiver read between two times.
+    /// Payload that the receiver read between two times.
     fn read_between(&self, from: f64, to: f64) -> f64 {
         curve::value_at(&self.read, to) - curve::value_at(&self.read, from)
     }
@@ -282,7 +284,7 @@ impl FlowSeen {
 impl LegSeen {
     fn outcome(&self, control: &str) -> LegOutcome {
         let busy: Vec<&LegLook> = self.looks.iter().filter(|look| look.busy).collect();
-        // A flow that was over between two looks is known by its last state alone.
+        // A flow that was over between two samples has only the last one.
         let seen: Vec<&LegLook> = if busy.is_empty() { self.looks.last().into_iter().collect() } else { busy };
         let mean = |value: fn(&LegLook) -> u32| match seen.len() {
             0 => 0.0,
@@ -298,7 +300,8 @@ impl LegSeen {
         }
     }
 
-    /// Adds how long the proxy was in each phase, from the first byte that came to the last that went, in seconds.
+    /// Adds the time in seconds that the proxy was in each phase, from the arrival of the first byte until
+    /// the last one was forwarded.
     fn add_phases(&self, flow: &FlowSeen, phases: &mut Phases) {
         for pair in self.looks.windows(2) {
             let (look, time) = (&pair[0], pair[1].t - pair[0].t);
@@ -326,7 +329,7 @@ mod tests {
         ScenarioFile::parse(text, "x").unwrap().variants(&[]).unwrap().remove(0).scenario
     }
 
-    /// Two flows of which the first has all of a megabyte a second for 2 s, and both the half of it from then on.
+    /// Two flows: the first alone has a megabyte a second for 2 s, and then each has half of it.
     fn seen() -> Seen {
         let looks = |of: fn(f64) -> f64| (0..=100).map(|at| f64::from(at) / 10.0).map(|t| (t, of(t))).collect::<Vec<_>>();
         let first: fn(f64) -> f64 = |t| 1e6 * t.min(2.0) + 5e5 * (t - 2.0).max(0.0);

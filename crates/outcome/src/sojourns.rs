@@ -1,41 +1,43 @@
-//! How long transfers take that come by chance: mean and interval, class by class.
+//! Sojourn times of random transfers: mean and confidence interval of each class.
 //!
-//! Intervals are from twenty parts of the run, one after the other: neighbours in time share their queues, and are no independent samples.
+//! Intervals are from twenty consecutive batches of the run, since transfers that are close in time
+//! share queues and are not independent samples.
 
 use crate::outcome::{SOJOURNS, half_width};
 use std::collections::BTreeMap;
 
-/// How many parts of a run its intervals are from.
+/// Number of batches.
 const PARTS: usize = 20;
 
-/// Times of transfers, by class and part of the run.
+/// Sojourn times by class and batch.
 #[derive(Debug, Clone)]
 pub struct Sojourns {
-    /// How many of the foreground are measured.
+    /// Number of foreground transfers that are measured.
     jobs: u64,
-    /// Times, s: their sum and number.
+    /// The sum of the times in seconds, and their number.
     times: Vec<[(f64, u64); PARTS]>,
 }
 
 impl Sojourns {
-    /// Of so many classes, and so many transfers of the foreground that are measured.
+    /// No times yet, for `classes` classes and `jobs` measured foreground transfers.
     pub fn new(classes: usize, jobs: u64) -> Self {
         Sojourns { jobs, times: vec![[(0.0, 0); PARTS]; classes] }
     }
 
-    /// The part of the run that a transfer counts in that comes after `number` of the foreground that count.
+    /// The batch of a transfer that begins after `number` measured foreground transfers.
     pub fn part(&self, number: u64) -> usize {
         ((number * PARTS as u64 / self.jobs.max(1)) as usize).min(PARTS - 1)
     }
 
-    /// A transfer has ended.
+    /// Adds the time of a transfer that has ended.
     pub fn add(&mut self, class: usize, part: usize, time_s: f64) {
         let (sum, count) = &mut self.times[class][part];
         *sum += time_s;
         *count += 1;
     }
 
-    /// The mean time of a class's transfers, s, half the width of its 95 % interval, and how many they are.
+    /// The mean time of a class in seconds, half the width of its 95 % interval, and the number of
+    /// transfers.
     fn time(&self, class: usize) -> Option<(f64, f64, u64)> {
         let parts = &self.times[class];
         let (sum, count) = parts.iter().fold((0.0, 0), |all, part| (all.0 + part.0, all.1 + part.1));
@@ -44,7 +46,7 @@ impl Sojourns {
         (count > 0).then(|| (mean, half_width(&deviations), count))
     }
 
-    /// What they came to.
+    /// The means and intervals of all classes.
     pub fn means(&self) -> Means {
         let times: Vec<_> = (0..self.times.len()).map(|class| self.time(class)).collect();
         Means {
@@ -55,13 +57,13 @@ impl Sojourns {
     }
 }
 
-/// Mean times of transfers, class by class, as an outcome has them.
+/// Mean sojourn times of all classes, as an outcome has them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Means {
-    /// Seconds; none of a class that never came.
+    /// In seconds; none for a class without transfers.
     pub sojourn_s: Vec<Option<f64>>,
-    /// How many transfers that is the mean of.
+    /// Number of transfers of each class.
     pub jobs: Vec<u64>,
-    /// Half the widths of 95 % intervals, by name.
+    /// Half widths of 95 % intervals, by the names of [`SOJOURNS`].
     pub ci95: BTreeMap<String, f64>,
 }

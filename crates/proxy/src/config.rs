@@ -10,5 +10,5 @@ mod text;
 mod types;
 
 pub use check::ConfigError;
-pub use file::Service;
+pub use file::{Service, config_schema};
 pub use types::{BufferSetting, Config, Listen, ListenMode, ProxyVersion};

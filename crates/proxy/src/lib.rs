@@ -35,7 +35,7 @@ mod resolver;
 mod running;
 mod worker;
 
-pub use config::{BufferSetting, Config, ConfigError, Listen, ListenMode, ProxyVersion, Service};
+pub use config::{BufferSetting, Config, ConfigError, Listen, ListenMode, ProxyVersion, Service, config_schema};
 pub use error::{ChangeError, StartError};
 pub use failure::Failure;
 pub use gate::Change;

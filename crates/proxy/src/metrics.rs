@@ -1,7 +1,12 @@
 //! What flows came to, for Prometheus: base units, no label a flow.
 
-use crate::{control::Status, gate, meter::NetworkTotals, running::Proxy};
-use intercept::OpenError;
+use crate::{
+    control::Status,
+    gate,
+    meter::{NetworkTotals, Totals},
+    running::Proxy,
+};
+use intercept::{Counted, OpenError, ReceiveCounters};
 use metrics_server::Server;
 use prometheus_client::{
     encoding::text::encode,
@@ -34,22 +39,36 @@ pub fn serve(proxy: &Arc<Proxy>, at: SocketAddr) -> Result<Server, OpenError> {
     Server::start(at, move || Some(text(&proxy.upgrade()?.status()))).map_err(|why| OpenError::metrics(at, why))
 }
 
+/// The page of a proxy with a bond that has carried nothing yet, for the reference of its metrics.
+pub fn reference() -> String {
+    let totals = Totals { networks: [("wlan0".to_owned(), NetworkTotals::default())].into(), ..Totals::default() };
+    let (counted, receive) = (Some(Counted::default()), Some(ReceiveCounters::default()));
+    text(&Status { totals, counted, links: Vec::new(), receive })
+}
+
 /// A status as Prometheus reads it.
 fn text(status: &Status) -> String {
     let mut registry = Registry::with_prefix("tandem");
     let totals = &status.totals;
     registry.register("build", "The program", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
-    registry.register("flows", "Connections that are split at present", ConstGauge::new(totals.flows));
+    registry.register("flows", "Connections that are split now", ConstGauge::new(totals.flows));
     if let Some(bytes) = gate::tcp_memory() {
-        registry.register_with_unit("tcp_memory", "What TCP takes of this host's memory", Unit::Bytes, ConstGauge::new(bytes));
+        registry.register_with_unit("tcp_memory", "Memory that TCP takes on this host", Unit::Bytes, ConstGauge::new(bytes));
     }
     let ended = Ending::KINDS.into_iter().zip(totals.ended).map(|(kind, count)| ([("ending", kind)], count));
-    counters(&mut registry, "flows_ended", "Connections that have ended, by how", None, ended);
+    counters(
+        &mut registry,
+        "flows_ended",
+        "Connections that have ended, by how: both ends closed and all was delivered, a leg failed, the far end was not reached or timed out, \
+                     nothing moved for too long, the client did not name its destination, no descriptor or memory was left, the proxy stopped",
+        None,
+        ended,
+    );
     let carried = [([("direction", "up")], totals.up), ([("direction", "down")], totals.down)];
-    counters(&mut registry, "carried", "Payload carried: up to servers, down to clients", Some(Unit::Bytes), carried);
+    counters(&mut registry, "carried", "Payload carried, up to servers and down to clients", Some(Unit::Bytes), carried);
     let again = [([("leg", "near")], totals.near_retransmits), ([("leg", "far")], totals.far_retransmits)];
-    counters(&mut registry, "retransmitted_segments", "Segments sent again, of connections that have ended", None, again);
-    let help = "Connections to listeners for a bond that have not shown that they have its key";
+    counters(&mut registry, "retransmitted_segments", "Segments that were retransmitted, of connections that have ended", None, again);
+    let help = "Connections to listeners for a bond that did not prove that they have its key";
     registry.register("bond_refused", help, ConstCounter::new(totals.refused));
     networks(&mut registry, &totals.networks);
     if let Some(counted) = status.counted {
@@ -61,14 +80,15 @@ fn text(status: &Status) -> String {
             ([("verdict", "stopped")], counted.stopped),
             ([("verdict", "oneway")], counted.oneway),
         ];
-        let help = "Connections that came: split, bypassed by a rule, passed unsplit because there was no room, because the forward \
-                    chain had let none of their kind pass before, because an input chain had stopped one of their kind, answered through \
-                    this host but not opened through it (packets, also those sent again)";
+        let help = "Connections by what became of them: split; bypassed by a rule or the list; unsplit, since there was no room; \
+                    not_yet_allowed, unsplit until the forward chain has let one of their kind pass; stopped, unsplit since an input \
+                    chain stops their kind (SYNs, retransmitted ones too); oneway, answered through this host but not opened through it \
+                    (packets, retransmitted ones too)";
         counters(&mut registry, "connections", help, None, verdicts);
-        registry.register("quic_packets", "Packets of UDP port 443, which can't be split", ConstCounter::new(counted.quic_packets));
+        registry.register("quic_packets", "Packets of UDP port 443, which cannot be split", ConstCounter::new(counted.quic_packets));
         registry.register_with_unit(
             "quic",
-            "Bytes of UDP port 443, which can't be split",
+            "Bytes of UDP port 443, which cannot be split",
             Unit::Bytes,
             ConstCounter::new(counted.quic_bytes),
         );
@@ -79,8 +99,8 @@ fn text(status: &Status) -> String {
             ([("kind", "dropped")], receive.dropped),
             ([("kind", "collapsed")], receive.collapsed),
         ];
-        let help = "Receive buffers of this network namespace without room for what they had admitted: buffers that had none even \
-                    when packets were merged, packets dropped, packets merged";
+        let help = "Receive buffers of this network namespace without room for what they had admitted: pruned, buffers without room even after \
+                    packets were merged; dropped, packets; collapsed, packets that were merged";
         counters(&mut registry, "receive_buffer_overruns", help, None, counts);
     }
     let mut text = String::new();
@@ -106,10 +126,15 @@ fn networks(registry: &mut Registry, networks: &BTreeMap<String, NetworkTotals>)
         connections.get_or_create(&of(&[])).set(totals.connections as i64);
     }
     if !networks.is_empty() {
-        registry.register_with_unit("bond_carried", "Payload over each network of the bond, copies too", Unit::Bytes, carried);
-        let help = "For how long what came over other networks waited for what came over this one, of all streams together";
+        registry.register_with_unit(
+            "bond_carried",
+            "Payload over each network of the bond, sent and received by this end, copies included",
+            Unit::Bytes,
+            carried,
+        );
+        let help = "Time that payload which arrived over other networks waited for payload over this one, of all streams together";
         registry.register_with_unit("bond_waited", help, Unit::Seconds, waited);
-        registry.register("bond_connections", "Connections of streams over each network of the bond", connections);
+        registry.register("bond_connections", "Connections of streams over each network of the bond, now", connections);
     }
 }
 
@@ -127,8 +152,6 @@ fn counters(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::meter::Totals;
-    use intercept::Counted;
 
     #[test]
     fn a_status_reads_as_metrics() {

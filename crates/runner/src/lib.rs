@@ -4,7 +4,8 @@
 //! the order of the list, whatever the order in which they end. Engines in virtual time get a thread
 //! a core. Engines in real time get as many as the machine can carry without falling behind
 //! ([`Engine::runs_in_real_time`](outcome::Engine::runs_in_real_time)), each on a core of its own
-//! where that saves processor time. [`sort_answers`] separates outcomes from errors.
+//! where that saves processor time. [`sort_answers`] separates outcomes from errors, which
+//! name their cases.
 //!
 //! This crate does not know which engines there are or what a command does with the outcomes.
 
@@ -15,7 +16,7 @@ mod plan;
 mod pool;
 mod progress;
 
-pub use answers::sort_answers;
+pub use answers::{FailedRuns, RunError, sort_answers};
 pub use interrupt::interrupt_flag;
 pub use plan::{PlannedRun, RunOrder, SeedRange, plan};
 pub use pool::{RunOptions, run_all};

@@ -1,6 +1,7 @@
 //! The threads that execute runs.
 
 use crate::{
+    answers::RunError,
     cores::{parallel_runs, pin_to_core, start_offset, usable_cores},
     interrupt::interrupt_flag,
     plan::PlannedRun,
@@ -40,7 +41,8 @@ struct WaitingRun<'a> {
 /// Executes every run and returns the answers in the order of `runs`. Runs whose outcome is not
 /// valid are tried again after all others, since what disturbs a machine often passes. After SIGINT
 /// or SIGTERM no run starts; those without an answer are [`EngineError::Cancelled`].
-pub fn run_all(runs: Vec<PlannedRun<'_>>, options: RunOptions) -> Vec<Result<Outcome, EngineError>> {
+pub fn run_all(runs: Vec<PlannedRun<'_>>, options: RunOptions) -> Vec<Result<Outcome, RunError>> {
+    let cases: Vec<String> = runs.iter().map(|run| run.variant.case.clone()).collect();
     let scenarios: Vec<&Scenario> = runs.iter().map(|run| &run.variant.scenario).collect();
     let in_real_time = runs.iter().any(|run| run.engine.runs_in_real_time());
     let by_default = || if in_real_time { parallel_runs(&scenarios) } else { thread::available_parallelism().map_or(1, usize::from) };
@@ -68,7 +70,7 @@ pub fn run_all(runs: Vec<PlannedRun<'_>>, options: RunOptions) -> Vec<Result<Out
             });
         }
     });
-    pool.answers()
+    pool.answers().into_iter().zip(cases).map(|(answer, case)| answer.map_err(|error| RunError { case, error })).collect()
 }
 
 fn execute(run: &PlannedRun<'_>, progress: &RunProgress) -> Result<Outcome, EngineError> {

@@ -1,4 +1,4 @@
-//! What can be wrong with a scenario whose text parsed, each with the key it is about.
+//! Checks of a scenario whose values are right by themselves. Each fault names its key.
 
 use crate::{
     flows::Draw,
@@ -17,7 +17,7 @@ fn need(ok: bool, path: String, message: String) -> Result<(), Fault> {
 }
 
 impl Scenario {
-    /// Everything that can be wrong with a scenario whose text parsed.
+    /// The first fault of a scenario whose values are right by themselves.
     pub(crate) fn check(&self) -> Result<(), Fault> {
         if self.networks.is_empty() { self.check_series() } else { self.check_parallel() }
     }
@@ -27,10 +27,10 @@ impl Scenario {
             need(
                 !is_there,
                 key.into(),
-                format!("is of networks in parallel, and there is no [[network]]: add some, or leave [{key}] out"),
+                format!("is for networks in parallel, but there is no [[network]]: add some, or leave [{key}] out"),
             )?;
         }
-        let none = "there is none: a scenario has at least one [[link]], or [[network]]s in parallel";
+        let none = "is missing: a scenario has at least one [[link]], or [[network]]s in parallel";
         need(!self.links.is_empty(), "link".into(), none.into())?;
         for (index, link) in self.links.iter().enumerate() {
             need(link.rate.0 > 0, format!("link[{index}].rate"), "is 0: nothing would ever cross this link".into())?;
@@ -73,7 +73,11 @@ impl Scenario {
         need(
             self.control.proxy.len() == 1 || self.control.proxy.len() == self.splits.len(),
             "control.proxy".into(),
-            format!("lists {} controllers for {}", self.control.proxy.len(), counted(self.splits.len(), "split")),
+            format!(
+                "lists {} controllers for {}: give one for all, or one for each",
+                self.control.proxy.len(),
+                counted(self.splits.len(), "split")
+            ),
         )?;
         self.tcp.check()?;
         self.check_flows()?;
@@ -90,13 +94,13 @@ impl Scenario {
     }
 
     fn check_flows(&self) -> Result<(), Fault> {
-        need(!self.flows.is_empty(), "flow".into(), "there is none: a scenario has at least one [[flow]]".into())?;
+        need(!self.flows.is_empty(), "flow".into(), "is missing: a scenario has at least one [[flow]]".into())?;
         for (index, flow) in self.flows.iter().enumerate() {
             need(flow.count > 0, format!("flow[{index}].count"), "is 0: leave the [[flow]] out instead".into())?;
             need(
                 flow.bytes.is_some() || self.duration.is_some(),
                 format!("flow[{index}].bytes"),
-                "is absent, and so is the duration: the flow would never end".into(),
+                "is absent, and so is the duration, so that the flow would never end: give one of them".into(),
             )?;
             need(
                 flow.bytes != Some(Bytes(0).into()),
@@ -129,28 +133,24 @@ impl Scenario {
             need(is_absent, key.into(), both)?;
         }
         let proxies = self.control.proxy == Control::default().proxy;
-        need(proxies, "control.proxy".into(), "is of a split, and networks in parallel have none: leave it out".into())?;
+        need(proxies, "control.proxy".into(), "is for proxies, but networks in parallel have none: leave it out".into())?;
         let count = self.networks.len();
         let most = Scenario::MOST_NETWORKS;
         need(count <= most, format!("network[{most}]"), format!("is one too many: there can be {most} networks in parallel"))?;
         for (index, network) in self.networks.iter().enumerate() {
             network.check(&format!("network[{index}]"), self.foreground.as_ref())?;
         }
-        need(
-            self.bond.is_some(),
-            "bond".into(),
-            "is missing: say how transfers are shared out, as in [bond] scheduler = \"fluid\"".into(),
-        )?;
+        need(self.bond.is_some(), "bond".into(), "is missing: say how transfers are divided, as in [bond] scheduler = \"score\"".into())?;
         if let Some(bond) = &self.bond {
             bond.check()?;
         }
         match &self.foreground {
             Some(foreground) => self.check_foreground(foreground),
             None => {
-                let none = "there is none, nor a [foreground]: networks in parallel carry one or the other";
+                let none = "is missing, and so is [foreground]: networks in parallel carry one or the other";
                 need(!self.flows.is_empty(), "flow".into(), none.into())?;
                 let delayed = self.flows.iter().position(|flow| flow.access_delay != crate::Draw::default());
-                let own = "is of a first link, which networks in parallel have not: give the networks their delays";
+                let own = "is a delay on the first link, but networks in parallel have no links: give the networks their delays";
                 need(delayed.is_none(), format!("flow[{}].access_delay", delayed.unwrap_or(0)), own.into())?;
                 self.check_flows()
             }
@@ -159,7 +159,11 @@ impl Scenario {
 
     fn check_foreground(&self, foreground: &Foreground) -> Result<(), Fault> {
         let key = |key: &str| format!("foreground.{key}");
-        need(self.flows.is_empty(), "flow".into(), "stands beside a [foreground]: transfers are given, or come by chance".into())?;
+        need(
+            self.flows.is_empty(),
+            "flow".into(),
+            "stands beside a [foreground]: transfers are either listed or random; leave one of them out".into(),
+        )?;
         need(
             self.duration.is_none(),
             "duration".into(),
@@ -176,7 +180,7 @@ impl Scenario {
         let all = load * self.networks[0].rate.bits_per_s() as f64 + of(|network| network.load);
         let share = all / of(|_| 1.0);
         let grows = format!(
-            "is {load}, which with the networks' own loads is {share:.3} of what all of them carry: transfers would take longer and longer"
+            "is {load}, which with the networks' own loads is {share:.3} of what all of them carry: transfers would take ever longer; give less than 1 in all"
         );
         need(share < 1.0, key("load"), grows)
     }
@@ -205,12 +209,16 @@ impl Network {
         check_queue(&key("queue"), self.queue)?;
         check_loss(&key("loss"), self.loss)?;
         let load = self.load;
-        need((0.0..1.0).contains(&load), key("load"), format!("is {load}, but a network's own load is from 0 to below 1"))?;
+        need(
+            (0.0..1.0).contains(&load),
+            key("load"),
+            format!("is {load}, but a network's own load is from 0 to below 1, such as 0.3 or \"30%\""),
+        )?;
         let sized = load == 0.0 || self.size.is_some() || foreground.is_some();
         need(
             sized,
             key("size"),
-            "is absent, and there is no [foreground] to take it from: say how large the transfers of its load are".into(),
+            "is absent, and there is no [foreground] to take it from: give the size of the transfers that make up the load".into(),
         )?;
         self.size.map_or(Ok(()), |size| check_size(&key("size"), size))?;
         check_window(&key("window"), self.window)
@@ -252,11 +260,11 @@ fn check_loss(path: &str, loss: Option<Loss>) -> Result<(), Fault> {
     }
 }
 
-/// Spells come in turns, and what never sends is left out.
+/// Spells and pauses go together, and a source that never sends is left out.
 fn check_spells(path: &str, on: Option<SpanLaw>, off: Option<SpanLaw>) -> Result<(), Fault> {
     let wrong = |message: &str| Err(Fault::new(format!("{path}.on"), message));
     match on {
-        _ if on.is_some() != off.is_some() => wrong("on and off go together: give both, or neither for what never pauses"),
+        _ if on.is_some() != off.is_some() => wrong("on and off go together: give both, or neither for a source that never pauses"),
         Some(on) if on == Span::ZERO.into() => wrong("is 0: it would never send"),
         _ => Ok(()),
     }

@@ -1,25 +1,26 @@
-//! Controllers that routers tell what to do: which routers they need.
+//! Controllers that routers give a rate or window to: which routers they need.
 
 use crate::links::QueueKind;
 
-/// A controller that works end to end with routers that take part, as its name says: `xcp-e2e`, `vcp-e2e`, `mpcp-e2e`, and `mpcp3-e2e` whose
-/// routers write a level into three packets instead of two; `-keep` at the end: it takes no loss for congestion.
+/// A controller that works end to end with routers of its kind, by its name: `xcp-e2e`, `vcp-e2e`,
+/// `mpcp-e2e`, and `mpcp3-e2e`, whose routers write a level into three packets instead of two. With
+/// `-keep` at the end it does not take a loss for congestion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Explicit {
-    /// The routers that tell it.
+    /// The kind of routers that it needs.
     pub routers: QueueKind,
-    /// Over how many packets a word of theirs goes.
+    /// Number of packets over which a router's feedback is spread.
     pub packets: u32,
-    /// It keeps its window at a loss.
+    /// Whether it keeps its window at a loss.
     pub keeps: bool,
 }
 
 impl Explicit {
-    /// Their names.
+    /// All names.
     pub const NAMES: [&str; 8] =
         ["xcp-e2e", "vcp-e2e", "mpcp-e2e", "mpcp3-e2e", "xcp-e2e-keep", "vcp-e2e-keep", "mpcp-e2e-keep", "mpcp3-e2e-keep"];
 
-    /// The one of this name.
+    /// The controller of this name, if there is one.
     pub fn named(name: &str) -> Option<Explicit> {
         let (name, keeps) = name.strip_suffix("-keep").map_or((name, false), |name| (name, true));
         let (routers, packets) = match name {
@@ -41,7 +42,7 @@ mod tests {
     fn names_say_what_is_needed() {
         assert!(Explicit::NAMES.iter().all(|name| Explicit::named(name).is_some()));
         assert_eq!(Explicit::named("mpcp3-e2e-keep"), Some(Explicit { routers: QueueKind::Mpcp, packets: 3, keeps: true }));
-        // Those of the proxy need no router, and are others.
+        // The proxy's controllers of similar names need no router.
         assert!(["xcp", "mpcp", "share", "cubic", "xcp-e2e-", "-keep", ""].iter().all(|name| Explicit::named(name).is_none()));
     }
 }

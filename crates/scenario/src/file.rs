@@ -1,11 +1,13 @@
-//! A scenario file: its text, its cases, and changes from the command line; errors that point at line and key.
+//! A scenario file: its text, its cases, and changes from the command line. Errors name the line and
+//! the key.
 
 use crate::model::Scenario;
+use schemars::{JsonSchema, Schema, generate::SchemaSettings, json_schema};
 use serde::Deserialize;
 use toml::{Table, Value};
-use toml_file::{Fault, FileError, deserialize, from_one, place, under};
+use toml_file::{Fault, FileError, from_one, place, under};
 
-/// A scenario file that has been read and found right, with all its cases.
+/// A scenario file that has been parsed and checked, with all its cases.
 #[derive(Debug, Clone)]
 pub struct ScenarioFile {
     origin: String,
@@ -15,36 +17,41 @@ pub struct ScenarioFile {
     cases: Vec<Case>,
 }
 
-/// A variant as the file has it.
-#[derive(Debug, Clone, Deserialize)]
+/// A variant of the file. All variants are played, unless `--case` selects some.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Case {
+    /// Name of the case in tables, and for `--case`.
     name: String,
+    /// Keys that differ from the file, with their values: `{ "control.proxy" = "bbr", split = [] }`.
+    /// Members of a list are counted from 1: `"link.2.rate"`.
     #[serde(default)]
+    #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
     set: Table,
 }
 
-/// A change: a key, and the values it is to have in turn (`--set control.proxy=cubic,hybla`).
+/// A change of a key, to several values in turn if there are several (`--set
+/// control.proxy=cubic,hybla`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assignment {
     key: String,
     values: Vec<Value>,
 }
 
-/// A scenario with its changes made.
+/// A scenario with the changes of a case and of the command line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Variant {
-    /// The case's name, the swept values, or empty.
+    /// The case's name and the swept values; empty if there are none.
     pub case: String,
-    /// What is to be played.
+    /// The scenario to play.
     pub scenario: Scenario,
 }
 
 impl std::str::FromStr for Assignment {
     type Err = String;
 
-    /// `KEY=VALUE` or `KEY=VALUE,VALUE…`; values are TOML where they parse as such, else text. Commas inside brackets, braces or
-    /// quotes do not part values.
+    /// `KEY=VALUE` or `KEY=VALUE,VALUE…`. Values are TOML if they parse as such, else text. Commas inside
+    /// brackets, braces or quotes do not separate values.
     fn from_str(text: &str) -> Result<Self, String> {
         let (key, values) =
             text.split_once('=').ok_or_else(|| format!("{text:?} has no \"=\": write KEY=VALUE, such as control.proxy=cubic"))?;
@@ -57,7 +64,7 @@ impl std::str::FromStr for Assignment {
     }
 }
 
-/// Splits at commas that stand outside brackets, braces and quotes.
+/// Splits at commas outside of brackets, braces and quotes.
 fn split_outside(text: &str) -> Vec<&str> {
     let (mut depth, mut quoted, mut start, mut parts) = (0, false, 0, Vec::new());
     for (at, c) in text.char_indices() {
@@ -82,33 +89,45 @@ fn value_of(text: &str) -> Value {
 }
 
 impl ScenarioFile {
-    /// Reads `text`; `origin` is what its errors call it. Every case is checked, so that a file that is read can be played.
+    /// Parses `text`; errors call the file `origin`. Every case is checked too.
+    ///
+    /// # Errors
+    /// The text is not TOML, or not a scenario that can be played, by itself or in one of its cases.
     pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
         let mut base = toml_file::table(text, origin)?;
-        let cases = match base.remove("case") {
-            None => Vec::new(),
-            Some(cases) => match deserialize::<Vec<Case>>(cases) {
-                Ok(cases) => cases,
-                Err(fault) => return Err(place(text, origin, &Fault::new(under("case", &fault.path), fault.message))),
-            },
-        };
+        let cases = base.remove("case");
+        // The file itself first: an error in it must not be hidden by one in its cases, nor be blamed on
+        // them.
+        scenario_of(&base).map_err(|fault| place(text, origin, &fault))?;
+        let cases = cases.map_or(Ok(Vec::new()), |cases| toml_file::deserialize::<Vec<Case>>(cases, |_| &[])).map_err(|fault| {
+            let path = under("case", &fault.path);
+            // Without the path of the list serde's message has been explained as one of the whole file.
+            let message = if fault.path.is_empty() { "has to be a list of tables: write [[case]] for each".into() } else { fault.message };
+            place(text, origin, &Fault::new(path, message))
+        })?;
         let file = ScenarioFile { origin: origin.into(), text: text.into(), base, cases };
         file.variants(&[])?;
         Ok(file)
     }
 
-    /// Every scenario the file stands for, with `sets` made: cases times swept values.
+    /// The scenarios of the file with the changes `sets`: every case with every combination of the
+    /// values.
+    ///
+    /// # Errors
+    /// A change makes the scenario wrong, or is of a key that does not exist.
     pub fn variants(&self, sets: &[Assignment]) -> Result<Vec<Variant>, FileError> {
-        // The file itself first, so that an error in it is not put down to a change.
-        let plain = self.scenario_of(&self.base).map_err(|fault| place(&self.text, &self.origin, &fault))?;
+        let plain = scenario_of(&self.base).map_err(|fault| place(&self.text, &self.origin, &fault))?;
         let mut variants = Vec::new();
         let no_case = [Case { name: String::new(), set: Table::new() }];
         for (index, case) in if self.cases.is_empty() { &no_case[..] } else { &self.cases }.iter().enumerate() {
             let mut table = self.base.clone();
-            for (key, value) in &case.set {
+            let mut changes: Vec<(&String, &Value)> = case.set.iter().collect();
+            // A table before its members, in whatever order they are written.
+            changes.sort_by_key(|(key, _)| *key);
+            for (key, value) in changes {
                 set(&mut table, key, value.clone()).map_err(|fault| self.at_case(index, &fault))?;
             }
-            let scenario = self.scenario_of(&table).map_err(|fault| self.at_case(index, &fault))?;
+            let scenario = scenario_of(&table).map_err(|fault| self.at_case(index, &fault))?;
             if sets.is_empty() {
                 variants.push(Variant { case: case.name.clone(), scenario: if case.set.is_empty() { plain.clone() } else { scenario } });
             } else {
@@ -125,7 +144,7 @@ impl ScenarioFile {
             let (mut table, mut rest) = (table.clone(), number);
             let mut names: Vec<String> = if case.is_empty() { vec![] } else { vec![case.into()] };
             let mut made = Vec::new();
-            // The last assignment turns fastest, as a reader of the command line expects.
+            // The last assignment varies fastest, as a reader of the command line expects.
             for (after, assignment) in sets.iter().enumerate() {
                 let inner: usize = sets[after + 1..].iter().map(|assignment| assignment.values.len()).product();
                 let value = &assignment.values[rest / inner];
@@ -137,19 +156,13 @@ impl ScenarioFile {
                 }
                 set(&mut table, &assignment.key, value.clone()).map_err(|fault| from_set(case, &made, &fault))?;
             }
-            let scenario = self.scenario_of(&table).map_err(|fault| from_set(case, &made, &fault))?;
+            let scenario = scenario_of(&table).map_err(|fault| from_set(case, &made, &fault))?;
             variants.push(Variant { case: names.join(", "), scenario });
         }
         Ok(())
     }
 
-    fn scenario_of(&self, table: &Table) -> Result<Scenario, Fault> {
-        let scenario: Scenario = deserialize(Value::Table(table.clone()))?;
-        scenario.check()?;
-        Ok(scenario)
-    }
-
-    /// An error in case `index`: at the key it sets where it sets that one, else at the case.
+    /// The error of a change that case `index` makes.
     fn at_case(&self, index: usize, fault: &Fault) -> FileError {
         let name = &self.cases[index].name;
         let mut error = place(&self.text, &self.origin, &Fault::new(format!("case[{index}].set"), fault.message.clone()));
@@ -158,7 +171,33 @@ impl ScenarioFile {
     }
 }
 
-/// An error that changes made to a case, where the file has several.
+fn scenario_of(table: &Table) -> Result<Scenario, Fault> {
+    let scenario: Scenario = toml_file::deserialize(Value::Table(table.clone()), hint)?;
+    scenario.check()?;
+    Ok(scenario)
+}
+
+/// The keys that may be meant by a word for the same thing.
+fn hint(written: &str) -> &'static [&'static str] {
+    match written {
+        "bandwidth" | "bitrate" | "speed" | "throughput" | "bw" => &["rate"],
+        "latency" | "propagation" => &["delay"],
+        "rtt" | "ping" | "round_trip" => &["delay, which is one way: half of the round trip"],
+        "buffer" | "queue_size" | "queue_limit" => &["queue", "limit"],
+        "plr" | "loss_rate" | "per_packet" | "per_second" | "gilbert" => &["loss = { per_packet = 0.001 }"],
+        "size" | "volume" | "length" | "amount" => &["bytes", "limit"],
+        "flows" | "number" | "n" | "connections" => &["count"],
+        "cc" | "congestion" | "congestion_control" => &["control"],
+        "description" | "title" => &["about"],
+        "time" | "runtime" => &["duration"],
+        "position" | "link" => &["after"],
+        "near" | "client" | "server" => &["sender"],
+        "far" => &["proxy"],
+        _ => &[],
+    }
+}
+
+/// The error of changes `made` to `case`, whose name is empty if the file has no cases.
 fn from_set(case: &str, made: &[String], fault: &Fault) -> FileError {
     let of_case = if case.is_empty() { String::new() } else { format!(" (case {case:?})") };
     FileError {
@@ -170,7 +209,8 @@ fn from_set(case: &str, made: &[String], fault: &Fault) -> FileError {
     }
 }
 
-/// Puts `value` at the dotted `key`; tables of an array are counted from 1: `link.2.rate`, and so is `link[2].rate`.
+/// Puts `value` at the dotted `key`. Tables of a list are counted from 1: `link.2.rate`, or
+/// `link[2].rate`.
 fn set(table: &mut Table, key: &str, value: Value) -> Result<(), Fault> {
     let plain = key.replace('[', ".").replace(']', "");
     let steps: Vec<&str> = plain.split('.').collect();
@@ -179,23 +219,43 @@ fn set(table: &mut Table, key: &str, value: Value) -> Result<(), Fault> {
     let mut at = table;
     let mut steps = way.iter().peekable();
     while let Some(step) = steps.next() {
+        let none = || Err(fault(format!("there is no {step} here")));
+        let is_index = |step: &&&str| step.parse::<usize>().is_ok();
+        if !at.contains_key(*step) && (steps.peek().is_some_and(is_index) || is_index(&last)) {
+            return none();
+        }
         let entry = at.entry((*step).to_string()).or_insert_with(|| Value::Table(Table::new()));
         let next = match entry {
             Value::Array(items) => {
                 let count = items.len();
                 if count == 0 {
-                    return Err(fault(format!("there is no {step} here")));
+                    return none();
                 }
                 let index = steps.next().and_then(|text| text.parse::<usize>().ok()).filter(|index| (1..=count).contains(index));
-                let index = index.ok_or_else(|| fault(format!("there are {count} of {step}: say which, as in {step}.1.…")))?;
+                let there = if count == 1 { "is 1".into() } else { format!("are {count}") };
+                let index = index.ok_or_else(|| fault(format!("there {there} of {step}: say which, as in {step}.1.…")))?;
                 &mut items[index - 1]
             }
             other => other,
         };
-        at = next.as_table_mut().ok_or_else(|| fault(format!("{step} is a value and has no keys")))?;
+        at = next.as_table_mut().ok_or_else(|| fault(format!("{step} is a value and has no keys of its own")))?;
     }
     at.insert((*last).to_string(), value);
     Ok(())
+}
+
+/// The JSON Schema of a scenario file, from which the reference page of its keys is generated. The
+/// descriptions are the doc comments of the fields.
+pub fn schema() -> Schema {
+    let mut generator = SchemaSettings::draft2020_12().into_generator();
+    let mut cases = json_schema!({ "type": "array", "items": generator.subschema_for::<Case>() });
+    cases.insert("description".into(), "Variants of the file, which are played side by side. None: the file as it is.".into());
+    let mut schema = generator.into_root_schema_for::<Scenario>();
+    schema.insert("title".into(), "Scenario file".into());
+    if let Some(properties) = schema.get_mut("properties").and_then(serde_json::Value::as_object_mut) {
+        properties.insert("case".into(), cases.to_value());
+    }
+    schema
 }
 
 #[cfg(test)]
@@ -309,11 +369,11 @@ mod tests {
     #[test]
     fn errors_point_at_line_and_key() {
         insta::assert_snapshot!(wrong(&SATELLITE.replace("10Mbit", "10Mbot")), @r#"
-        wrong.toml:10: link[2].rate: "10Mbot" ends in the unknown unit "Mbot": a rate takes bit, kbit, Mbit or Gbit (a second) (for example 10Mbit)
+        wrong.toml:10: link[2].rate: "10Mbot" ends in the unknown unit "Mbot": a rate takes bit, kbit, Mbit or Gbit (a second), for example 10Mbit
           10 | rate  = "10Mbot"
         "#);
         insta::assert_snapshot!(wrong(&SATELLITE.replace("delay = \"400ms\"", "dealy = \"400ms\"")), @r#"
-        wrong.toml:11: link[2].dealy: is no key here; it can be one of: rate, delay, queue, loss, changes
+        wrong.toml:11: link[2].dealy: is not a key here: did you mean delay? The keys are rate, delay, queue, loss, changes
           11 | dealy = "400ms"
         "#);
         insta::assert_snapshot!(wrong(&SATELLITE.replace("delay = \"400ms\"", "")), @"
@@ -329,15 +389,15 @@ mod tests {
           13 | loss  = { per_packet = 1.01 }
         "#);
         insta::assert_snapshot!(wrong(&SATELLITE.replace("kind = \"droptail\"", "kind = \"red\"")), @r#"
-        wrong.toml:12: link[2].queue: unknown variant `red`, expected one of `droptail`, `ecn`, `xcp`, `vcp`, `mpcp`
+        wrong.toml:12: link[2].queue.kind: cannot be "red": it can be droptail, ecn, xcp, vcp or mpcp
           12 | queue = { limit = "1BDP", kind = "red" }
         "#);
         insta::assert_snapshot!(wrong(&SATELLITE.replace("\"control.proxy\" = \"cubic\"", "\"split.3.buffer\" = \"1MB\"")), @r#"
-        wrong.toml:43: case[2].set: in case "cubic", split.3.buffer: there are 1 of split: say which, as in split.1.…
+        wrong.toml:43: case[2].set: in case "cubic", split.3.buffer: there is 1 of split: say which, as in split.1.…
           43 | set  = { "split.3.buffer" = "1MB" }
         "#);
         insta::assert_snapshot!(wrong(&RANDOM.replace("off = \"1s\"\n", "")), @r#"
-        wrong.toml:18: cross[1].on: on and off go together: give both, or neither for what never pauses
+        wrong.toml:18: cross[1].on: on and off go together: give both, or neither for a source that never pauses
           18 | on = { law = "exponential", mean = "500ms" }
         "#);
         insta::assert_snapshot!(wrong(&RANDOM.replace("exponent = 1.5", "exponent = 1")), @r#"
@@ -352,11 +412,11 @@ mod tests {
         wrong.toml:9: flow[1].start: the mean gap is 0: write "0s" for all at once
           9 | start = { poisson = "0s" }
         "#);
-        insta::assert_snapshot!(wrong("name = \"x\"\nlink = 3 3"), @"
-        wrong.toml:2: is not TOML: string values must be quoted, expected literal string
+        insta::assert_snapshot!(wrong("name = \"x\"\nlink = 3 3"), @r#"
+        wrong.toml:2: is not TOML: a text needs quotation marks: link = "3 3"
           2 | link = 3 3
-        ");
-        insta::assert_snapshot!(wrong("name = \"x\""), @"wrong.toml: link: there is none: a scenario has at least one [[link]], or [[network]]s in parallel");
+        "#);
+        insta::assert_snapshot!(wrong("name = \"x\""), @"wrong.toml: link: is missing: a scenario has at least one [[link]], or [[network]]s in parallel");
         let file = ScenarioFile::parse(SATELLITE, "x").unwrap();
         insta::assert_snapshot!(file.variants(&["link.2.rate=0bit".parse().unwrap()]).unwrap_err(),
             @r#"--set link.2.rate=0bit (case "end to end"): link[2].rate: is 0: nothing would ever cross this link"#);

@@ -1,44 +1,51 @@
-//! The connections of a scenario: groups of flows as a file has them, and each flow with its draws made.
+//! The connections of a scenario: groups of flows as a file has them, and each flow with its random
+//! times and sizes drawn.
 
 use crate::{
     law::{Law, Shape, SizeLaw},
     sources::Offer,
 };
 use rand::RngExt;
-use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
-use toml_file::inner;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+use std::borrow::Cow;
+use toml_file::text_or_table;
 use units::{Bytes, Span};
 
-/// Connections that are alike.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Connections that are alike. Data goes from the sender to the receiver, whichever end opens them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FlowGroup {
-    /// How many.
+    /// Number of connections.
     #[serde(default = "one_flow")]
     pub count: u32,
-    /// What each sends; absent: as much as it can until the duration ends.
+    /// Payload that each sends. Absent: as much as it can until the scenario's `duration` ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<SizeLaw>,
     /// When each starts.
     #[serde(default)]
     pub start: Draw,
-    /// Who opens the connection; data goes from sender to receiver all the same.
+    /// The end that opens the connections.
     #[serde(default)]
     pub opens: Opens,
-    /// Extra one-way delay of each on the first link, both ways.
+    /// Extra one-way delay of each connection on the first link, in both directions; written as `start`
+    /// is, but not `poisson`.
     #[serde(default)]
     pub access_delay: Draw,
-    /// The receiver's window, where it is to be a limit; absent: larger than any path here needs.
+    /// The receiver's window, if it is to be a limit. Absent: larger than any path needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Bytes>,
-    /// The sender's send buffer, where it is to be a limit: payload that was sent and not acknowledged yet; absent: larger than any path
-    /// here needs.
+    /// The sender's send buffer, if it is to be a limit: payload sent and not acknowledged yet (behind
+    /// a proxy with `mode = "semi"`: not delivered yet). Absent: larger than any path needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub send_buffer: Option<Bytes>,
-    /// Whether the opener's connection has TCP Fast Open (RFC 7413), with a cookie from earlier.
+    /// Whether the connection that the opener dials has TCP Fast Open (RFC 7413), with the cookie of an
+    /// earlier connection.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("default" = false))]
     pub fast_open: bool,
-    /// What the application offers, where it is that which limits the flow; absent: as much as the connection takes.
+    /// What the application writes and how often, if it is to limit the flow. Absent: as much as the
+    /// connection takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offers: Option<Offer>,
 }
@@ -47,14 +54,14 @@ fn one_flow() -> u32 {
     1
 }
 
-/// Who opens a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+/// The end that opens a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Opens {
-    /// The one who sends the data: an upload.
+    /// The end that sends the data: an upload
     #[default]
     Sender,
-    /// The one who receives it: a download.
+    /// The end that receives the data: a download
     Receiver,
 }
 
@@ -62,11 +69,11 @@ pub enum Opens {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Draw {
-    /// Uniform between two, from the seed.
+    /// Uniformly distributed between two times.
     Uniform([Span; 2]),
     /// One after the other: 0, this, twice this …
     Every(Span),
-    /// One after the other, as a Poisson process has them: this is the mean gap, before the first, too.
+    /// A Poisson process with this mean gap, before the first flow too.
     Poisson(Span),
     /// The same for all.
     #[serde(untagged)]
@@ -79,29 +86,50 @@ impl Default for Draw {
     }
 }
 
+/// Times that differ from flow to flow, in place of one time for all. Exactly one of the keys is given.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct DrawKeys {
+    /// Uniformly distributed between two times: `["0s", "5s"]`.
+    uniform: Option<[Span; 2]>,
+    /// One after the other at this distance, the first at 0.
+    every: Option<Span>,
+    /// One after the other as a Poisson process with this mean gap, before the first one too.
+    poisson: Option<Span>,
+}
+
+impl TryFrom<DrawKeys> for Draw {
+    type Error = String;
+
+    fn try_from(keys: DrawKeys) -> Result<Self, String> {
+        match (keys.uniform, keys.every, keys.poisson) {
+            (Some([low, high]), None, None) if low <= high => Ok(Draw::Uniform([low, high])),
+            (Some([low, high]), None, None) => Err(format!("{low} is after {high}: write the earlier one first")),
+            (None, Some(step), None) => Ok(Draw::Every(step)),
+            (None, None, Some(Span::ZERO)) => Err("the mean gap is 0: write \"0s\" for all at once".into()),
+            (None, None, Some(gap)) => Ok(Draw::Poisson(gap)),
+            _ => Err(format!("expected {EXPECTED}")),
+        }
+    }
+}
+
+const EXPECTED: &str = "a time such as \"2s\", { uniform = [\"0s\", \"5s\"] }, { every = \"3s\" } or { poisson = \"2s\" }";
+
 impl<'de> Deserialize<'de> for Draw {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "lowercase")]
-        enum Table {
-            Uniform([Span; 2]),
-            Every(Span),
-            Poisson(Span),
-        }
-        match toml::Value::deserialize(deserializer)? {
-            toml::Value::String(text) => text.parse().map(Draw::Fixed).map_err(D::Error::custom),
-            value @ toml::Value::Table(_) => match value.try_into().map_err(inner)? {
-                Table::Uniform([low, high]) if low <= high => Ok(Draw::Uniform([low, high])),
-                Table::Uniform([low, high]) => Err(D::Error::custom(format!("{low} is after {high}: write the earlier one first"))),
-                Table::Every(step) => Ok(Draw::Every(step)),
-                Table::Poisson(Span::ZERO) => Err(D::Error::custom("the mean gap is 0: write \"0s\" for all at once")),
-                Table::Poisson(gap) => Ok(Draw::Poisson(gap)),
-            },
-            _ => {
-                let laws = "{ uniform = [\"0s\", \"5s\"] }, { every = \"3s\" } or { poisson = \"2s\" }";
-                Err(D::Error::custom(format!("expected a time like \"2s\", {laws}")))
-            }
-        }
+        text_or_table::<D, Draw, DrawKeys>(deserializer, EXPECTED, |text| {
+            text.parse().map(Draw::Fixed).map_err(|error: units::UnitError| error.to_string())
+        })
+    }
+}
+
+impl JsonSchema for Draw {
+    fn schema_name() -> Cow<'static, str> {
+        "Draw".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        crate::schema::either::<Span, DrawKeys>(generator)
     }
 }
 
@@ -123,25 +151,25 @@ impl Draw {
     }
 }
 
-/// One connection of a scenario, with its draws made.
+/// One connection of a scenario, with its random values drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FlowSpec {
-    /// Its number, from 0, over all groups.
+    /// Its number over all groups, from 0.
     pub id: u32,
-    /// What it sends; none: as much as it can.
+    /// Payload that it sends; absent: as much as it can.
     pub bytes: Option<Bytes>,
-    /// When it starts.
+    /// When it starts, from the start of the run.
     pub start: Span,
-    /// Who opens it.
+    /// The end that opens it.
     pub opens: Opens,
-    /// Its extra one-way delay on the first link.
+    /// Extra one-way delay on the first link.
     pub access_delay: Span,
-    /// The receiver's window, where it is a limit.
+    /// The receiver's window, if it is a limit.
     pub window: Option<Bytes>,
-    /// The sender's send buffer, where it is a limit.
+    /// The sender's send buffer, if it is a limit.
     pub send_buffer: Option<Bytes>,
-    /// Whether its opener's connection has Fast Open.
+    /// Whether the connection that its opener dials has Fast Open.
     pub fast_open: bool,
-    /// What its application offers, where that is a limit.
+    /// What its application writes, if that is a limit.
     pub offers: Option<Offer>,
 }

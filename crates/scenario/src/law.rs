@@ -1,25 +1,27 @@
-//! Laws of what is random in a scenario: sizes of files, lengths of spells, gaps between arrivals. A law is a shape of mean 1 and the mean
-//! that it is scaled to.
+//! Probability laws of what is random in a scenario: sizes of files, lengths of spells, gaps between
+//! arrivals. A law is a shape of mean 1, and the mean that it is scaled to.
 
 use rand::RngExt;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
-use toml_file::inner;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::borrow::Cow;
+use toml_file::text_or_table;
 use units::{Bytes, Quantity, Span};
 
-/// No draw is of more units than this: what is drawn is added up.
+/// Upper bound of a draw, in units: sums of draws must not overflow.
 const MOST: f64 = (1u64 << 60) as f64;
 
-/// The shape of a law, with mean 1. B is what is drawn.
+/// The shape of a law, with mean 1. B is the drawn value.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Shape {
-    /// All alike.
+    /// A constant.
     #[default]
     Deterministic,
     /// P(B > x) = e⁻ˣ.
     Exponential,
-    /// Two exponential phases with balanced means, of this squared coefficient of variation, which is at least 1.
+    /// Two exponential phases with balanced means.
     Hyperexponential {
-        /// Var B.
+        /// The squared coefficient of variation, Var B; at least 1.
         scv: f64,
     },
     /// P(B > x) = ((a − 1)/(a x))ᵃ from (a − 1)/a on.
@@ -39,7 +41,7 @@ pub enum Shape {
     },
 }
 
-/// Every shape's name, with the key of its parameter.
+/// The name of each shape, with the key of its parameter.
 const NAMES: [(&str, Option<&str>); 6] = [
     ("deterministic", None),
     ("exponential", None),
@@ -50,7 +52,10 @@ const NAMES: [(&str, Option<&str>); 6] = [
 ];
 
 impl Shape {
-    /// The shape of this name with this parameter, or what is wrong with them.
+    /// The shape of this name with this parameter.
+    ///
+    /// # Errors
+    /// What is wrong with them, and what would be right.
     fn new(name: &str, parameter: f64) -> Result<Self, String> {
         let (shape, bounds, holds) = match name {
             "deterministic" => (Shape::Deterministic, "", true),
@@ -63,14 +68,14 @@ impl Shape {
             }
             _ => {
                 let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
-                return Err(format!("there is no law {name:?}; there are {}", names.join(", ")));
+                return Err(format!("there is no law {name:?}: law is one of {}", names.join(", ")));
             }
         };
         let key = shape.parameter().map_or("", |(key, _)| key);
         if holds && parameter.is_finite() { Ok(shape) } else { Err(format!("the {key} of {name} is {parameter}, and must be {bounds}")) }
     }
 
-    /// Its name in files.
+    /// The name in files.
     pub fn name(self) -> &'static str {
         let index = match self {
             Shape::Deterministic => 0,
@@ -83,7 +88,7 @@ impl Shape {
         NAMES[index].0
     }
 
-    /// The key and the value of its parameter, where it has one.
+    /// The key and the value of the parameter, if there is one.
     fn parameter(self) -> Option<(&'static str, f64)> {
         match self {
             Shape::Deterministic | Shape::Exponential => None,
@@ -93,7 +98,7 @@ impl Shape {
         }
     }
 
-    /// The squared coefficient of variation, which may be infinite.
+    /// The squared coefficient of variation, possibly infinite.
     pub fn scv(self) -> f64 {
         match self {
             Shape::Deterministic => 0.0,
@@ -106,7 +111,7 @@ impl Shape {
         }
     }
 
-    /// Draws a number, by inversion.
+    /// Draws a number by inversion.
     pub fn draw(self, random: &mut impl RngExt) -> f64 {
         let mut uniform = || 1.0 - random.random::<f64>();
         match self {
@@ -124,25 +129,26 @@ impl Shape {
     }
 }
 
-/// A law of quantities. Its text is the bare quantity where all are alike (`"2MB"`), else a table:
-/// `{ law = "exponential", mean = "2MB" }`, and `scv`, `exponent` or `constant` where the shape has such a parameter.
+/// A law of quantities. In a file it is the bare quantity for a constant (`"2MB"`), else a table:
+/// `{ law = "exponential", mean = "2MB" }`, with `scv`, `exponent` or `constant` if the shape has such
+/// a parameter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Law<T> {
-    /// How draws differ.
+    /// How draws vary.
     pub shape: Shape,
-    /// What they are in the mean.
+    /// Their mean.
     pub mean: T,
 }
 
 impl<T> From<T> for Law<T> {
-    /// All alike.
+    /// A constant.
     fn from(mean: T) -> Self {
         Law { shape: Shape::Deterministic, mean }
     }
 }
 
 impl<T: Quantity> Law<T> {
-    /// Draws one, in whole units, at least one unit. Where all are alike nothing is drawn, so that `random` stays as it is.
+    /// Draws a quantity in whole units, at least one unit. A constant draws nothing from `random`.
     pub fn draw(&self, random: &mut impl RngExt) -> T {
         match self.shape {
             Shape::Deterministic => self.mean,
@@ -150,30 +156,36 @@ impl<T: Quantity> Law<T> {
         }
     }
 
-    /// What all are, where they are alike.
+    /// The value of a constant; none for other laws.
     pub fn fixed(&self) -> Option<T> {
         (self.shape == Shape::Deterministic).then_some(self.mean)
     }
 }
 
-/// A law as a table.
-#[derive(Serialize, Deserialize)]
+/// A law of random values, in place of a constant.
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Table<T> {
+struct LawKeys<T> {
+    /// Name of the law.
+    #[schemars(extend("enum" = NAMES.map(|(name, _)| name)))]
     law: String,
+    /// Mean of the values.
     mean: T,
+    /// Squared coefficient of variation of `hyperexponential`, at least 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     scv: Option<f64>,
+    /// Exponent of `pareto` and `lomax`, above 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     exponent: Option<f64>,
+    /// Constant part of `shifted-exponential`, as a part of the mean, from 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     constant: Option<f64>,
 }
 
-impl<T: Quantity> TryFrom<Table<T>> for Law<T> {
+impl<T: Quantity> TryFrom<LawKeys<T>> for Law<T> {
     type Error = String;
 
-    fn try_from(table: Table<T>) -> Result<Self, String> {
+    fn try_from(table: LawKeys<T>) -> Result<Self, String> {
         let wanted = NAMES.iter().find(|(name, _)| *name == table.law).and_then(|(_, key)| *key);
         let mut parameter = 0.0;
         for (key, value) in [("scv", table.scv), ("exponent", table.exponent), ("constant", table.constant)] {
@@ -182,7 +194,7 @@ impl<T: Quantity> TryFrom<Table<T>> for Law<T> {
                 None if wanted == Some(key) => {
                     return Err(format!("{} has no {key}: it takes one, such as {key} = {}", table.law, example(key)));
                 }
-                // A name that is none is the greater mistake.
+                // An unknown name is reported first.
                 Some(_) if NAMES.iter().any(|(name, _)| *name == table.law) => {
                     return Err(format!("{} takes no {key}: leave it out", table.law));
                 }
@@ -191,7 +203,7 @@ impl<T: Quantity> TryFrom<Table<T>> for Law<T> {
         }
         let shape = Shape::new(&table.law, parameter)?;
         if table.mean.units() == 0 && shape != Shape::Deterministic {
-            return Err(format!("the mean of {} is 0: nothing could differ", table.law));
+            return Err(format!("the mean of {} is 0: give a mean above 0", table.law));
         }
         Ok(Law { shape, mean: table.mean })
     }
@@ -212,22 +224,32 @@ impl<T: Quantity> Serialize for Law<T> {
         }
         let of = |wanted: &str| self.shape.parameter().filter(|(key, _)| *key == wanted).map(|(_, value)| value);
         let (scv, exponent, constant) = (of("scv"), of("exponent"), of("constant"));
-        Table { law: self.shape.name().into(), mean: self.mean, scv, exponent, constant }.serialize(serializer)
+        LawKeys { law: self.shape.name().into(), mean: self.mean, scv, exponent, constant }.serialize(serializer)
     }
 }
 
 impl<'de, T: Quantity> Deserialize<'de> for Law<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match toml::Value::deserialize(deserializer)? {
-            value @ toml::Value::Table(_) => value.try_into::<Table<T>>().map_err(inner)?.try_into().map_err(D::Error::custom),
-            value => value.try_into::<T>().map(Law::from).map_err(inner),
-        }
+        let expected = "a quantity with its unit, or a law such as { law = \"exponential\", mean = … }";
+        text_or_table::<D, Law<T>, LawKeys<T>>(deserializer, expected, |text| {
+            text.parse().map(|mean: T| Law::from(mean)).map_err(|error| error.to_string())
+        })
     }
 }
 
-/// How much is sent at a time.
+impl<T: Quantity + JsonSchema> JsonSchema for Law<T> {
+    fn schema_name() -> Cow<'static, str> {
+        format!("LawOf{}", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        crate::schema::either::<T, LawKeys<T>>(generator)
+    }
+}
+
+/// A law of sizes.
 pub type SizeLaw = Law<Bytes>;
-/// How long something lasts.
+/// A law of lengths of time.
 pub type SpanLaw = Law<Span>;
 
 #[cfg(test)]
@@ -314,17 +336,17 @@ mod tests {
     fn wrong_texts_say_what_would_be_right() {
         let wrong = |law: &str| read(law).unwrap_err();
         insta::assert_snapshot!(wrong("{ law = \"normal\", mean = \"2MB\" }"),
-            @r#"there is no law "normal"; there are deterministic, exponential, hyperexponential, pareto, lomax, shifted-exponential"#);
+            @r#"there is no law "normal": law is one of deterministic, exponential, hyperexponential, pareto, lomax, shifted-exponential"#);
         insta::assert_snapshot!(wrong("{ law = \"lomax\", mean = \"2MB\" }"), @"lomax has no exponent: it takes one, such as exponent = 2.5");
         insta::assert_snapshot!(wrong("{ law = \"exponential\", mean = \"2MB\", scv = 2 }"), @"exponential takes no scv: leave it out");
         insta::assert_snapshot!(wrong("{ law = \"pareto\", mean = \"2MB\", exponent = 1 }"),
             @"the exponent of pareto is 1, and must be above 1: the mean is infinite otherwise");
         insta::assert_snapshot!(wrong("{ law = \"hyperexponential\", mean = \"2MB\", scv = nan }"),
             @"the scv of hyperexponential is NaN, and must be at least 1");
-        insta::assert_snapshot!(wrong("{ law = \"exponential\", mean = \"0B\" }"), @"the mean of exponential is 0: nothing could differ");
+        insta::assert_snapshot!(wrong("{ law = \"exponential\", mean = \"0B\" }"), @"the mean of exponential is 0: give a mean above 0");
         insta::assert_snapshot!(wrong("{ law = \"exponential\" }"), @"missing field `mean`");
         insta::assert_snapshot!(wrong("\"2MX\""),
-            @r#""2MX" ends in the unknown unit "MX": a size takes B, kB, MB, GB, KiB, MiB, GiB or pkt (1500 bytes) (for example 5MB)"#);
+            @r#""2MX" ends in the unknown unit "MX": a size takes B, kB, MB, GB, KiB, MiB, GiB or pkt (1500 bytes), for example 2MB"#);
     }
 
     fn shape() -> impl Strategy<Value = Shape> {

@@ -1,6 +1,7 @@
-//! The scenario file: what the network is and what is sent over it, [`Scenario`] and its parts.
+//! The scenario file: a network and the traffic over it. [`ScenarioFile`] parses a file into
+//! [`Scenario`]s, one for each of its cases.
 //!
-//! This crate knows neither sockets nor clocks nor files: text comes in as a string, randomness
+//! This crate knows neither sockets nor clocks nor files: text comes in as a string, and randomness
 //! from the seed. What an engine answers is in `outcome`.
 
 mod case_name;
@@ -8,6 +9,7 @@ mod check;
 mod explicit;
 mod file;
 mod flows;
+mod fraction;
 mod law;
 mod links;
 mod model;
@@ -15,13 +17,14 @@ mod networks;
 mod parallel;
 mod random;
 mod schedule;
+mod schema;
 mod sources;
 mod split;
 mod tcp;
 
 pub use case_name::{case_parts, short_case, short_keys};
 pub use explicit::Explicit;
-pub use file::{Assignment, ScenarioFile, Variant};
+pub use file::{Assignment, ScenarioFile, Variant, schema};
 pub use flows::{Draw, FlowGroup, FlowSpec, Opens};
 pub use law::{Law, Shape, SizeLaw, SpanLaw};
 pub use links::{Gilbert, Link, Loss, Queue, QueueKind, RateChange};

@@ -1,40 +1,44 @@
-//! A link: how fast it is and how far it goes, the queue before it, and what it loses.
+//! A link: its rate and delay, the queue before it, and what it loses.
 
-use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
-use toml_file::inner;
+use crate::fraction::{self, Fraction};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+use std::borrow::Cow;
+use toml_file::text_or_table;
 use units::{Bytes, PKT, QueueLimit, QueueSize, Rate, Span};
 
-/// A link; rate, delay and queue hold both ways, loss hits the direction of the data only.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// A link. Rate, delay and queue hold in both directions, losses only in the direction of the data.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
-    /// IP bits a second.
+    /// Rate in IP bits a second, in both directions.
     pub rate: Rate,
-    /// Propagation, one way.
+    /// Propagation delay of one direction; both have it.
     pub delay: Span,
-    /// The queue before the link.
+    /// The queue before the link, in both directions.
     #[serde(default)]
     pub queue: Queue,
-    /// Losses on the link, after the queue: a lost packet has used its time on the link.
+    /// Losses on the link, behind the queue: a lost packet has used its time on the link. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<Loss>,
-    /// When its rate changes, and to what (rain fade). A proxy that is told nothing else of its capacity is told of this.
+    /// Other rates from certain times on (rain fade), in the order of time. A proxy without a
+    /// `capacity` of its own is told of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<RateChange>,
 }
 
-/// From some time on a link has another rate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Another rate of a link from some time on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RateChange {
-    /// From when on.
+    /// Time from which on the rate holds.
     pub at: Span,
-    /// IP bits a second.
+    /// Rate from then on, in IP bits a second.
     pub rate: Rate,
 }
 
 impl Link {
-    /// IP bytes that it carries between two times, in seconds.
+    /// IP bytes that the link carries between two times, in seconds from the start of the run.
     pub fn capacity_between(&self, from: f64, to: f64) -> f64 {
         let starts = self.changes.iter().map(|change| (change.at.secs(), change.rate));
         let spells: Vec<(f64, Rate)> = std::iter::once((0.0, self.rate)).chain(starts).collect();
@@ -44,12 +48,12 @@ impl Link {
     }
 }
 
-/// A queue: its limit and how it behaves.
+/// A queue: its limit, and its discipline.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Queue {
-    /// How much it holds.
+    /// Most that it holds.
     pub limit: QueueLimit,
-    /// What it does.
+    /// Its discipline.
     pub kind: QueueKind,
 }
 
@@ -60,8 +64,8 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Its size before a link of this rate (IP bits per second), on a leg of this base RTT. A limit
-    /// given in BDP or bytes holds at least two packets.
+    /// Its size before a link of this rate, on a leg of this base RTT. A limit in BDP or bytes holds at
+    /// least two packets.
     pub fn size_for(&self, rate: Rate, base_rtt: Span) -> QueueSize {
         let least = 2 * PKT.0;
         match self.limit {
@@ -72,68 +76,148 @@ impl Queue {
     }
 }
 
-/// What a queue does to the packets it holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The discipline of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum QueueKind {
-    /// First in, first out; what does not fit is dropped.
+    /// First in, first out; packets that do not fit are dropped
     Droptail,
-    /// Marks Congestion Experienced above a threshold.
+    /// Marks Congestion Experienced above a fifth of the limit
     Ecn,
-    /// An XCP router.
+    /// An XCP router: tells senders of its kind what to send, in the direction of the data
     Xcp,
-    /// A VCP router.
+    /// A VCP router, in the same way
     Vcp,
-    /// An MPCP router.
+    /// An MPCP router, in the same way
     Mpcp,
 }
 
-/// A queue is a bare limit, or a table.
+/// A queue with its discipline, in place of a bare limit.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct QueueKeys {
+    /// Most that the queue holds. 1 BDP is the link's rate × the base round trip of the leg on which it
+    /// lies.
+    #[schemars(extend("default" = "1BDP"))]
+    limit: Option<QueueLimit>,
+    /// Discipline of the queue.
+    #[schemars(extend("default" = "droptail"))]
+    kind: Option<QueueKind>,
+}
+
+impl TryFrom<QueueKeys> for Queue {
+    type Error = String;
+
+    fn try_from(keys: QueueKeys) -> Result<Self, String> {
+        let whole = Queue::default();
+        Ok(Queue { limit: keys.limit.unwrap_or(whole.limit), kind: keys.kind.unwrap_or(whole.kind) })
+    }
+}
+
 impl<'de> Deserialize<'de> for Queue {
+    /// A bare limit, or a table.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Table {
-            limit: Option<QueueLimit>,
-            kind: Option<QueueKind>,
-        }
-        match toml::Value::deserialize(deserializer)? {
-            toml::Value::String(text) => Ok(Queue { limit: text.parse().map_err(D::Error::custom)?, kind: QueueKind::Droptail }),
-            value @ toml::Value::Table(_) => {
-                let table: Table = value.try_into().map_err(inner)?;
-                let whole = Queue::default();
-                Ok(Queue { limit: table.limit.unwrap_or(whole.limit), kind: table.kind.unwrap_or(whole.kind) })
-            }
-            _ => Err(D::Error::custom("a queue is a limit like \"64pkt\", \"256KiB\" or \"1BDP\", or { limit = …, kind = … }")),
-        }
+        let expected = "a limit such as \"64pkt\", \"256KiB\" or \"1BDP\", or { limit = \"64pkt\", kind = \"ecn\" }";
+        text_or_table::<D, Queue, QueueKeys>(deserializer, expected, |text| {
+            let limit = text.parse::<QueueLimit>().map_err(|error| error.to_string())?;
+            Ok(Queue { limit, ..Queue::default() })
+        })
+    }
+}
+
+impl JsonSchema for Queue {
+    fn schema_name() -> Cow<'static, str> {
+        "Queue".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        crate::schema::either::<QueueLimit, QueueKeys>(generator)
     }
 }
 
 /// What loses packets on a link.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
     /// Each packet with this probability: rate dependent (RD).
     PerPacket(f64),
-    /// A Poisson process of so many events a second, each of which drops the next packet: rate independent (RI).
+    /// A Poisson process of so many events a second, each of which drops the next packet: rate
+    /// independent (RI).
     PerSecond(f64),
     /// Bursts: two states, each with its loss probability.
     Gilbert(Gilbert),
 }
 
-/// The Gilbert–Elliott channel; probabilities are per packet.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// A loss process. Exactly one of the keys is given.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct LossKeys {
+    /// Each packet is lost with this probability, independently of the others (rate dependent, RD).
+    per_packet: Option<Fraction>,
+    /// So many events a second, a Poisson process, each of which drops the next packet; an event
+    /// without a packet lapses after 0.1 s (rate independent, RI).
+    per_second: Option<f64>,
+    /// Bursts of losses: the Gilbert–Elliott channel.
+    gilbert: Option<Gilbert>,
+}
+
+impl TryFrom<LossKeys> for Loss {
+    type Error = String;
+
+    fn try_from(keys: LossKeys) -> Result<Self, String> {
+        match (keys.per_packet, keys.per_second, keys.gilbert) {
+            (Some(Fraction(probability)), None, None) => Ok(Loss::PerPacket(probability)),
+            (None, Some(events), None) => Ok(Loss::PerSecond(events)),
+            (None, None, Some(gilbert)) => Ok(Loss::Gilbert(gilbert)),
+            (None, None, None) => Err("is empty: write loss = { per_packet = 0.001 }, or leave it out for no loss".into()),
+            _ => Err("has several loss processes: a link has one of per_packet, per_second and gilbert".into()),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Loss {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        text_or_table::<D, Loss, LossKeys>(deserializer, "a loss process such as { per_packet = 0.001 }", |text| {
+            Err(match text.parse() {
+                Ok(Fraction(lost)) => format!(
+                    "does not say how packets are lost: write loss = {{ per_packet = {lost} }} for this share of the packets, or {{ \
+                     per_second = … }} for events a second"
+                ),
+                Err(_) => format!("cannot be {text:?}: write loss = {{ per_packet = 0.001 }}, or leave it out for no loss"),
+            })
+        })
+    }
+}
+
+impl JsonSchema for Loss {
+    fn schema_name() -> Cow<'static, str> {
+        "Loss".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        LossKeys::json_schema(generator)
+    }
+}
+
+/// The Gilbert–Elliott channel. Probabilities are per packet.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Gilbert {
-    /// From the good state to the bad one.
+    /// Probability of the transition from the good state to the bad one.
+    #[serde(deserialize_with = "fraction::deserialize")]
+    #[schemars(with = "Fraction")]
     pub good_to_bad: f64,
-    /// Back again; 1 / this is the mean length of a bad period in packets.
+    /// Probability of the transition back; its inverse is the mean length of a bad period in packets.
+    #[serde(deserialize_with = "fraction::deserialize")]
+    #[schemars(with = "Fraction")]
     pub bad_to_good: f64,
-    /// Loss in the good state.
-    #[serde(default)]
+    /// Probability of a loss in the good state.
+    #[serde(default, deserialize_with = "fraction::deserialize")]
+    #[schemars(with = "Fraction")]
     pub loss_good: f64,
-    /// Loss in the bad state.
-    #[serde(default = "certain")]
+    /// Probability of a loss in the bad state.
+    #[serde(default = "certain", deserialize_with = "fraction::deserialize")]
+    #[schemars(with = "Fraction")]
     pub loss_bad: f64,
 }
 

@@ -1,4 +1,5 @@
-//! A scenario: links in series, the places where connections are split, and the flows that cross them. What lies in parallel is in `parallel`.
+//! A scenario: links in series, the places where connections are split, and the flows that cross
+//! them. The keys of networks in parallel are in `networks`.
 
 use crate::{
     flows::{FlowGroup, FlowSpec, Opens},
@@ -9,50 +10,53 @@ use crate::{
     split::{Buffer, Split},
     tcp::Tcp,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use units::{Bytes, QueueSize, Rate, Span};
 
-/// What the network is and who sends what over it: a row of links, or networks in parallel. It is of one shape, never of both, which `check` sees
-/// to; [`Scenario::parallel`] tells which, and is what an engine asks first.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// A network and the traffic over it. The network is either links in series or networks in parallel,
+/// never both, which `check` ensures; [`Scenario::parallel`] tells which.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What it is called in tables.
+    /// Name of the scenario in tables.
     pub name: String,
-    /// What it is about, for people.
+    /// A few sentences on what it is about.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub about: String,
-    /// When it ends; absent: when every flow has ended.
+    /// Length of a run. Absent: until every flow has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration: Option<Span>,
-    /// Seed of every random number.
+    /// Seed of all random numbers; `--seed` replaces it.
     #[serde(default = "one")]
     pub seed: u64,
-    /// The links from sender to receiver; none where networks lie in parallel.
+    /// Links in series, from the sender's side to the receiver's.
     #[serde(rename = "link", default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<Link>,
-    /// Where connections are split; none: end to end.
+    /// Proxies that split every connection, from the sender's side on; several make a chain. None: the
+    /// connections are end to end.
     #[serde(rename = "split", default, skip_serializing_if = "Vec::is_empty")]
     pub splits: Vec<Split>,
-    /// Who controls congestion how.
+    /// Congestion controllers.
     #[serde(default)]
     pub control: Control,
-    /// What TCP is to be like, where it is not the kernel's.
+    /// Settings of TCP that differ from Linux.
     #[serde(default, skip_serializing_if = "Tcp::is_linux")]
     pub tcp: Tcp,
-    /// The connections, or, where networks lie in parallel, the transfers that are split over all of them.
+    /// Groups of connections. With networks in parallel: transfers, each split over all of them, with
+    /// the keys `count`, `bytes`, `start`, `opens` and `window`.
     #[serde(rename = "flow", default, skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<FlowGroup>,
-    /// UDP traffic across single links.
+    /// Sources of UDP packets, each across one link.
     #[serde(rename = "cross", default, skip_serializing_if = "Vec::is_empty")]
     pub cross: Vec<Cross>,
-    /// Networks in parallel; none where links lie in series.
+    /// Networks in parallel, one to four, in place of links in series.
     #[serde(rename = "network", default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<Network>,
-    /// Transfers over these that come by chance, in place of flows.
+    /// Random transfers over the networks in parallel, in place of `[[flow]]`s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreground: Option<Foreground>,
-    /// How transfers are shared out among these.
+    /// How a transfer is divided among the networks in parallel; required with them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bond: Option<Bond>,
 }
@@ -62,14 +66,16 @@ fn one() -> u64 {
 }
 
 /// Congestion controllers by name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Control {
-    /// Of the first leg, or of the whole path when nothing is split.
+    /// Controller of the first leg, or of the whole path if nothing is split. With networks in
+    /// parallel: of all connections.
     #[serde(default = "cubic")]
     pub sender: String,
-    /// Of the following legs: one for all, or a list.
+    /// Controller of the following legs: one name for all, or a list with one for each `[[split]]`.
     #[serde(default = "cubics", deserialize_with = "one_or_many")]
+    #[schemars(with = "OneOrMany", default = "cubic")]
     pub proxy: Vec<String>,
 }
 
@@ -87,8 +93,17 @@ impl Default for Control {
     }
 }
 
+/// The forms that [`one_or_many`] reads.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[allow(dead_code)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
 fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    let not_a_name = || D::Error::custom("expected a controller's name, or a list of names: one for each split");
+    let not_a_name = || D::Error::custom("is not the name of a controller, such as \"bbr\", or a list of names, one for each [[split]]");
     match toml::Value::deserialize(deserializer)? {
         toml::Value::String(name) => Ok(vec![name]),
         toml::Value::Array(names) if !names.is_empty() => {
@@ -98,17 +113,17 @@ fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>
     }
 }
 
-/// A stretch of links between two ends of a TCP connection.
+/// The links between the two ends of a TCP connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leg {
-    /// Its first link, from 0.
+    /// Index of the first link, from 0.
     pub first: usize,
-    /// One past its last link.
+    /// One past the last link.
     pub end: usize,
 }
 
 impl Scenario {
-    /// The connections, numbered over all groups, their random times and sizes drawn from `seed`.
+    /// The connections, numbered over all groups, with random times and sizes drawn from `seed`.
     pub fn flow_specs(&self, seed: u64) -> Vec<FlowSpec> {
         let mut specs = Vec::new();
         for (group_index, group) in (0..).zip(&self.flows) {
@@ -132,7 +147,7 @@ impl Scenario {
         specs
     }
 
-    /// The legs from sender to receiver: one when nothing is split, one more for each split.
+    /// The legs from sender to receiver: one if nothing is split, and one more for each split.
     pub fn legs(&self) -> Vec<Leg> {
         let mut ends: Vec<usize> = self.splits.iter().map(|split| split.after).collect();
         ends.push(self.links.len());
@@ -146,8 +161,8 @@ impl Scenario {
             .collect()
     }
 
-    /// Whether the connection of `flow` on leg `number` (from 0) has Fast Open: the flow's own on the leg that its opener dials, each proxy's on
-    /// the leg that this one dials.
+    /// Whether the connection of `flow` on leg `number` (from 0) has Fast Open. The flow's setting holds
+    /// on the leg that its opener dials, a proxy's on the leg that the proxy dials.
     pub fn has_fast_open(&self, flow: &FlowSpec, number: usize) -> bool {
         let dialled_by = match flow.opens {
             Opens::Sender => number.checked_sub(1),
@@ -165,17 +180,17 @@ impl Scenario {
         names
     }
 
-    /// Round trip of `leg` without queues: twice the delays of its links.
+    /// Base round trip of `leg`, without queues: twice the delays of its links.
     pub fn base_rtt(&self, leg: Leg) -> Span {
         Span(2 * self.links[leg.first..leg.end].iter().map(|link| link.delay.0).sum::<u64>())
     }
 
-    /// The least rate of `leg`'s links.
+    /// The lowest rate of `leg`'s links.
     pub fn bottleneck_rate(&self, leg: Leg) -> Rate {
         self.links[leg.first..leg.end].iter().map(|link| link.rate).min().unwrap_or(Rate(0))
     }
 
-    /// Which link, from 0, is the bottleneck of the whole path: the slowest, the first of equals.
+    /// Index of the bottleneck of the whole path, from 0: the slowest link, the first of equals.
     pub fn bottleneck(&self) -> usize {
         (0..self.links.len()).min_by_key(|&index| self.links[index].rate).unwrap_or(0)
     }
@@ -186,13 +201,13 @@ impl Scenario {
         *legs.iter().find(|leg| (leg.first..leg.end).contains(&index)).unwrap_or(&legs[0])
     }
 
-    /// The size of link `index`'s queue, 1BDP being the link's rate × base RTT of its leg.
+    /// The size of the queue of link `index`. 1 BDP is the link's rate × base RTT of its leg.
     pub fn queue_size(&self, index: usize) -> QueueSize {
         let link = &self.links[index];
         link.queue.size_for(link.rate, self.base_rtt(self.leg_of_link(index)))
     }
 
-    /// What split `index` holds in each direction of a connection; none: as much as comes.
+    /// Payload that split `index` holds at most in each direction of a connection; none: no limit.
     pub fn buffer_limit(&self, index: usize) -> Option<Bytes> {
         match self.splits[index].buffer {
             Buffer::Bytes(bytes) => Some(bytes),

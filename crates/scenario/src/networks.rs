@@ -2,55 +2,61 @@
 //! (Hoekstra, van der Mei and Bosman 2011).
 
 use crate::{
+    fraction::{self, Fraction},
     law::SizeLaw,
     links::{Loss, Queue},
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use units::{Bytes, Rate, Span};
 
-/// One of several networks beside each other.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// One of several networks in parallel.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
-    /// Payload, bits a second, in full segments: the effective throughput of a long transfer.
+    /// Payload rate in full segments, in bits a second: the effective throughput of a long transfer.
+    /// (The rate of a `[[link]]` counts IP bytes.)
     pub rate: Rate,
-    /// Propagation, one way.
+    /// Propagation delay of one direction; both have it.
     pub delay: Span,
-    /// The queue before it, each way.
+    /// The queue before the network, in both directions.
     #[serde(default)]
     pub queue: Queue,
-    /// Losses in the direction of the data.
+    /// Losses in the direction of the data. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<Loss>,
-    /// What its own transfers bring, as a part of its rate.
-    #[serde(default)]
+    /// Load of the network's own transfers (its background) as a part of its rate, below 1.
+    #[serde(default, deserialize_with = "fraction::deserialize")]
+    #[schemars(with = "Fraction")]
     pub load: f64,
-    /// Their sizes; absent: the foreground's law.
+    /// Sizes of these transfers. Absent: as the foreground's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<SizeLaw>,
-    /// Their receivers' window; absent: the foreground's, or as large as is of use.
+    /// Window of their receivers. Absent: the foreground's, or larger than the network needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Bytes>,
 }
 
-/// Transfers that come by chance, as a Poisson process, and go over all networks together.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Random transfers, a Poisson process, each split over all networks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Foreground {
-    /// What they bring, as a part of the first network's rate (ρ₀).
+    /// Load of these transfers as a part of the *first* network's rate (ρ₀), above 0.
+    #[serde(deserialize_with = "fraction::deserialize")]
+    #[schemars(with = "Fraction")]
     pub load: f64,
-    /// Their sizes.
+    /// Sizes of the transfers.
     pub size: SizeLaw,
-    /// How many are measured.
+    /// Number of transfers that are measured, at least 100.
     #[serde(default = "ten_thousand")]
     pub jobs: u64,
-    /// The window of the receiving end of each connection; absent: as large as is of use.
+    /// Window of the receiving end of each connection. Absent: larger than any network needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Bytes>,
 }
 
 impl Foreground {
-    /// The fewest that can be measured: an interval is of twenty parts of them.
+    /// The fewest transfers that can be measured: an interval takes twenty batches of them.
     pub const LEAST_JOBS: u64 = 100;
 }
 
@@ -58,37 +64,44 @@ fn ten_thousand() -> u64 {
     10_000
 }
 
-/// How a transfer is shared out among its connections, of which it has one in each network.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// How a transfer is divided among its connections, of which it has one in each network.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bond {
-    /// Who gets what.
+    /// The scheduler, which assigns pieces to connections.
     pub scheduler: Scheduler,
-    /// What is given out at a time, where the scheduler gives out pieces.
+    /// Size of a piece, for schedulers that assign pieces; at least 1 KiB for those of the bond.
     #[serde(default = "piece", skip_serializing_if = "is_piece")]
+    #[schemars(extend("default" = piece().to_string()))]
     pub piece: Bytes,
-    /// A connection with so much of it waiting to be sent is not given more; absent: one piece. Of
-    /// `score`, `redundant` and `tiers`, as what follows.
+    /// `score`, `tiers` and `redundant`: a connection with this much unsent data gets no more. Absent:
+    /// one piece.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<Bytes>,
-    /// How much of a connection's throughput is what it was (α of (8)).
+    /// `score`, `tiers` and `redundant`: weight of the past in the throughput estimate (α of the paper's
+    /// (8)), from 0 to below 1.
     #[serde(default = "alpha", skip_serializing_if = "is_alpha")]
+    #[schemars(extend("default" = alpha()))]
     pub alpha: f64,
-    /// Over how many round trips it is measured (τ).
+    /// `score`, `tiers` and `redundant`: round trips over which throughput is measured (τ of the paper).
     #[serde(default = "tau", skip_serializing_if = "is_tau")]
+    #[schemars(extend("default" = tau()))]
     pub tau: f64,
-    /// A piece waits, rather than go over a connection where it would be late.
+    /// `score`, `tiers` and `redundant`: whether a piece waits instead of going over a connection where
+    /// it would be later than all the rest over another, and whether late pieces go over another
+    /// connection too. `false`: the paper's score alone.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    #[schemars(extend("default" = true))]
     pub foresight: bool,
 }
 
 impl Bond {
-    /// One that leaves all else as it is by default.
+    /// A bond with this scheduler and the defaults of a file for all other keys.
     pub fn of(scheduler: Scheduler) -> Self {
         Bond { scheduler, piece: piece(), queue: None, alpha: alpha(), tau: tau(), foresight: yes() }
     }
 
-    /// The settings of our own bond; absent where none takes part: with the fluid ideal, a single
+    /// The settings of Tandem's own bond; absent if it has no part: with the fluid ideal, a single
     /// network, or the kernel's Multipath TCP.
     pub fn settings(&self) -> Option<bond::BondSettings> {
         let scheduler = match self.scheduler {
@@ -140,23 +153,25 @@ fn is_yes(value: &bool) -> bool {
     *value
 }
 
-/// Which connection gets what of a transfer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Which connection gets which part of a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduler {
-    /// Whichever can send takes the next bytes, however few: the ideal of the CAN model (§II),
-    /// which no real bond attains.
+    /// Whichever connection can send takes the next bytes, however few: the ideal of the CAN model
+    /// (§II), which no real bond attains
     Fluid,
-    /// The one with the least score (7).
+    /// The bond's: each piece to the connection with the least score Q/G + sRTT/2 (7), as late as
+    /// possible
     Score,
-    /// One piece each in turn, whether they keep up or not.
+    /// One piece to each connection in turn, whether it keeps up or not
     RoundRobin,
-    /// All over one network: that of which its own load leaves most.
+    /// All of a transfer over the network with the largest rate × (1 − load), the first of equals
     Single,
-    /// Every piece over each.
+    /// Every piece over each connection
     Redundant,
-    /// The first network as far as it goes, then the second …
+    /// As `score` among the connections of the first network; those of the second get what it has no
+    /// room for, and so on
     Tiers,
-    /// The kernel's own Multipath TCP (RFC 8684), to compare with.
+    /// The kernel's own Multipath TCP (RFC 8684), without the bond, to compare with
     Mptcp,
 }

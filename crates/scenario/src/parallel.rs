@@ -1,9 +1,8 @@
-//! What a scenario of networks in parallel asks for: the classes of its transfers, their sizes and
-//! their times.
+//! The transfers of a scenario of networks in parallel: their classes, sizes and times.
 //!
 //! Class 0 is the foreground, which the bond splits; class k is the background of network k. Loads
-//! are of payload: of a background as a part of its own network's rate, of the foreground as a part
-//! of the first network's.
+//! count payload: a background's as a part of its own network's rate, the foreground's as a part of
+//! the first network's.
 
 use crate::{
     law::SizeLaw,
@@ -18,30 +17,30 @@ use units::{Bytes, Span};
 /// A scenario's networks in parallel.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Parallel<'a> {
-    /// At least one.
+    /// The networks, at least one.
     pub networks: &'a [Network],
-    /// Absent: the scenario has flows that are given.
+    /// The random transfers; absent if the scenario lists its flows instead.
     pub foreground: Option<&'a Foreground>,
-    /// How transfers are shared out.
+    /// How transfers are divided among the networks.
     pub bond: Bond,
 }
 
-/// A transfer that comes.
+/// A random transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Job {
-    /// 0: the foreground's; k: of network k's own.
+    /// 0: the foreground; k: the background of network k.
     pub class: usize,
-    /// When.
+    /// Time at which it begins.
     pub at: Span,
-    /// How much.
+    /// Its payload.
     pub bytes: Bytes,
 }
 
 impl Scenario {
-    /// The most networks that can lie in parallel.
+    /// The most networks in parallel.
     pub const MOST_NETWORKS: usize = 4;
 
-    /// Its networks, where they lie in parallel; absent: it has links in series.
+    /// The networks in parallel; none if the scenario has links in series.
     pub fn parallel(&self) -> Option<Parallel<'_>> {
         let bond = self.bond.filter(|_| !self.networks.is_empty())?;
         Some(Parallel { networks: &self.networks, foreground: self.foreground.as_ref(), bond })
@@ -49,12 +48,12 @@ impl Scenario {
 }
 
 impl Parallel<'_> {
-    /// How many classes of transfers there are.
+    /// Number of classes of transfers.
     pub fn classes(&self) -> usize {
         self.networks.len() + 1
     }
 
-    /// The law of a class's sizes; absent where none come.
+    /// The law of a class's sizes; none for a class without transfers.
     pub fn size(&self, class: usize) -> Option<SizeLaw> {
         let foreground = self.foreground.map(|foreground| foreground.size);
         match class.checked_sub(1) {
@@ -63,13 +62,13 @@ impl Parallel<'_> {
         }
     }
 
-    /// The receivers' window of a class, where it is a limit.
+    /// The receivers' window of a class, if it is a limit.
     pub fn window(&self, class: usize) -> Option<Bytes> {
         let foreground = self.foreground.and_then(|foreground| foreground.window);
         class.checked_sub(1).and_then(|network| self.networks[network].window).or(foreground)
     }
 
-    /// What a class brings, payload bits a second.
+    /// Offered load of a class, in payload bits a second.
     pub fn work(&self, class: usize) -> f64 {
         let of = |network: usize, load: f64| load * self.networks[network].rate.bits_per_s() as f64;
         match class.checked_sub(1) {
@@ -78,18 +77,19 @@ impl Parallel<'_> {
         }
     }
 
-    /// Transfers of a class that come in a second.
+    /// Arrival rate of a class, in transfers a second.
     pub fn arrivals_per_s(&self, class: usize) -> f64 {
         self.size(class).map_or(0.0, |size| self.work(class) / (8.0 * size.mean.0 as f64))
     }
 
-    /// The network, from 0, that `single` takes: of which its own load leaves most, the first of equals.
+    /// The network, from 0, that the scheduler `single` uses: the one whose own load leaves the largest
+    /// rate, the first of equals.
     pub fn best(&self) -> usize {
         let left = |network: usize| self.networks[network].rate.bits_per_s() as f64 - self.work(network + 1);
         (0..self.networks.len()).fold(0, |best, network| if left(network) > left(best) { network } else { best })
     }
 
-    /// The parts of the foreground that each network gets, where the scheduler settles them beforehand.
+    /// The part of the foreground that each network gets, if the scheduler fixes it beforehand.
     pub fn parts(&self) -> Option<Vec<f64>> {
         let count = self.networks.len();
         match self.bond.scheduler {
@@ -99,7 +99,8 @@ impl Parallel<'_> {
         }
     }
 
-    /// The first network, from 1, which such parts give more than it can carry, and what it would have to, over its rate: then times grow for ever.
+    /// The first network, from 1, that such parts overload, and its load over its rate, at least 1.
+    /// Sojourn times then grow without bound.
     pub fn overload(&self) -> Option<(usize, f64)> {
         let parts = self.parts()?;
         let load = |network: usize| {
@@ -109,8 +110,8 @@ impl Parallel<'_> {
         (0..parts.len()).map(|network| (network + 1, load(network))).find(|(_, load)| *load >= 1.0)
     }
 
-    /// Every transfer that comes by chance, in the order of time, without an end where there are any. Who asks twice with one seed, with whatever
-    /// scheduler, hears the same.
+    /// The random transfers in the order of time: none, or infinitely many. They depend on the seed and
+    /// not on the scheduler.
     pub fn jobs(&self, seed: u64) -> Jobs {
         let classes = (0..self.classes()).filter_map(|class| {
             let rate = self.arrivals_per_s(class);
@@ -124,7 +125,7 @@ impl Parallel<'_> {
     }
 }
 
-/// The transfers of a class that are still to come.
+/// The future transfers of a class.
 #[derive(Debug, Clone)]
 struct Arrivals {
     class: usize,
@@ -136,12 +137,13 @@ struct Arrivals {
 }
 
 impl Arrivals {
+    /// Draws the time of the next one.
     fn wait(&mut self) {
         self.next_s -= (1.0 - self.times.random::<f64>()).ln() / self.rate;
     }
 }
 
-/// See [`Parallel::jobs`].
+/// The iterator of [`Parallel::jobs`].
 #[derive(Debug, Clone)]
 pub struct Jobs {
     classes: Vec<Arrivals>,
@@ -244,31 +246,31 @@ mod tests {
         insta::assert_snapshot!(with("[[link]]\nrate = \"1Mbit\"\ndelay = \"1ms\"\n"),
             @"link: stands beside [[network]]s: a scenario has links in series or networks in parallel; leave [[link]] out");
         insta::assert_snapshot!(with("[[flow]]\nbytes = \"1MB\"\n"),
-            @"flow: stands beside a [foreground]: transfers are given, or come by chance");
+            @"flow: stands beside a [foreground]: transfers are either listed or random; leave one of them out");
         insta::assert_snapshot!(but("load  = 0.3", "load  = 1.3"),
-            @"network[1].load: is 1.3, but a network's own load is from 0 to below 1");
+            @r#"network[1].load: is 1.3, but a network's own load is from 0 to below 1, such as 0.3 or "30%""#);
         insta::assert_snapshot!(but("per_packet = 0.001", "per_packet = 2"),
             @"network[2].loss.per_packet: is 2, but a probability lies between 0 and 1");
         insta::assert_snapshot!(but("load   = 0.5", "load   = 0"),
             @"foreground.load: is 0, but must be above 0: a part of the first network's rate");
         // 1.4 × 5.28 + 0.3 × 5.28 + 0.7 × 10 of 15.28 Mbit/s
         insta::assert_snapshot!(but("load   = 0.5", "load   = 1.4"),
-            @"foreground.load: is 1.4, which with the networks' own loads is 1.046 of what all of them carry: transfers would take longer and longer");
+            @"foreground.load: is 1.4, which with the networks' own loads is 1.046 of what all of them carry: transfers would take ever longer; give less than 1 in all");
         insta::assert_snapshot!(but("jobs   = 2000", "jobs   = 10"),
             @"foreground.jobs: is 10, but a mean with an interval takes at least 100");
         insta::assert_snapshot!(but("window = \"8760B\"", "window = \"1kB\""),
             @"foreground.window: is less than one packet: nothing could be sent");
         insta::assert_snapshot!(but("\"round-robin\"", "\"robin\""),
-            @"bond.scheduler: unknown variant `robin`, expected one of `fluid`, `score`, `round-robin`, `single`, `redundant`, `tiers`, `mptcp`");
-        insta::assert_snapshot!(but("piece", "pice"), @"bond.pice: is no key here; it can be one of: scheduler, piece, queue, alpha, tau, foresight");
+            @r#"bond.scheduler: cannot be "robin": it can be fluid, score, round-robin, single, redundant, tiers or mptcp"#);
+        insta::assert_snapshot!(but("piece", "pice"), @"bond.pice: is not a key here: did you mean piece? The keys are scheduler, piece, queue, alpha, tau, foresight");
         insta::assert_snapshot!(but("32KiB", "0B"), @"bond.piece: is 0: nothing would ever be given out");
         insta::assert_snapshot!(but("[bond]", "[bond]\nqueue = \"0B\""), @"bond.queue: is 0: nothing would ever be given out");
         insta::assert_snapshot!(but("[bond]", "[bond]\nalpha = 1.0"), @"bond.alpha: is 1, but must be from 0 to below 1: how much the past counts");
         insta::assert_snapshot!(but("[bond]", "[bond]\ntau = 0"), @"bond.tau: is 0, but must be above 0: round trips over which throughput is measured");
         insta::assert_snapshot!(but("\"exponential\"", "\"normal\""),
-            @r#"foreground.size: there is no law "normal"; there are deterministic, exponential, hyperexponential, pareto, lomax, shifted-exponential"#);
+            @r#"foreground.size: there is no law "normal": law is one of deterministic, exponential, hyperexponential, pareto, lomax, shifted-exponential"#);
         insta::assert_snapshot!(but("[bond]", "[control]\nproxy = \"reno\"\n[bond]"),
-            @"control.proxy: is of a split, and networks in parallel have none: leave it out");
+            @"control.proxy: is for proxies, but networks in parallel have none: leave it out");
         insta::assert_snapshot!(but("seed = 7", "duration = \"60s\""),
             @"duration: stands beside a [foreground], which ends with its jobs: leave one of them out");
         let fifth = "[[network]]\nrate = \"1Mbit\"\ndelay = \"5ms\"\n".repeat(3) + "[foreground]";
@@ -281,15 +283,15 @@ mod tests {
         let (loaded, idle) = (networks, networks.replace("load  = 0.3", ""));
         let flow = "[bond]\nscheduler = \"fluid\"\n[[flow]]\nbytes = \"1MB\"\n";
         insta::assert_snapshot!(wrong(&format!("{loaded}{flow}")),
-            @"network[1].size: is absent, and there is no [foreground] to take it from: say how large the transfers of its load are");
+            @"network[1].size: is absent, and there is no [foreground] to take it from: give the size of the transfers that make up the load");
         insta::assert_snapshot!(wrong(&idle),
-            @r#"bond: is missing: say how transfers are shared out, as in [bond] scheduler = "fluid""#);
+            @r#"bond: is missing: say how transfers are divided, as in [bond] scheduler = "score""#);
         insta::assert_snapshot!(wrong(&format!("{idle}[bond]\nscheduler = \"fluid\"\n")),
-            @"flow: there is none, nor a [foreground]: networks in parallel carry one or the other");
+            @"flow: is missing, and so is [foreground]: networks in parallel carry one or the other");
         insta::assert_snapshot!(wrong(&format!("{idle}{flow}access_delay = \"1ms\"\n")),
-            @"flow[1].access_delay: is of a first link, which networks in parallel have not: give the networks their delays");
+            @"flow[1].access_delay: is a delay on the first link, but networks in parallel have no links: give the networks their delays");
         insta::assert_snapshot!(wrong(&format!("name = \"x\"\n[foreground]{rest}")),
-            @"foreground: is of networks in parallel, and there is no [[network]]: add some, or leave [foreground] out");
+            @"foreground: is for networks in parallel, but there is no [[network]]: add some, or leave [foreground] out");
         let given = scenario(&format!("{idle}{flow}"));
         assert!(given.parallel().is_some_and(|parallel| parallel.foreground.is_none() && parallel.arrivals_per_s(0) == 0.0));
     }

@@ -1,33 +1,34 @@
-//! Randomness by name: one generator a purpose, so that a change in one use leaves the numbers of every other as they were.
+//! Named random streams: one generator for each purpose, so that a change in one use does not change
+//! the numbers of the others.
 
 use rand_pcg::Pcg64;
 
-/// What a stream of random numbers is for.
+/// The purpose of a random stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// When the flows of a group start.
+    /// Start times of the flows of a group.
     Starts,
-    /// The extra delay of each flow on its way in.
+    /// Access delays of the flows of a group.
     AccessDelays,
     /// Losses on a link.
     Losses,
     /// Cross traffic on a link.
     Cross,
-    /// The bytes that flows carry.
+    /// Contents of the payload.
     Payload,
-    /// How much the flows of a group send.
+    /// Sizes of transfers.
     Sizes,
-    /// When the application of a flow writes, and how much.
+    /// Times and sizes of an application's writes.
     Offers,
-    /// When the transfers of a class come.
+    /// Arrival times of the transfers of a class.
     Arrivals,
-    /// Which packets of a link are overtaken.
+    /// Reordering on a link.
     Detours,
 }
 
-/// The generator for `purpose` number `index` (of the flow group, the link …) under `seed`: always the same numbers.
+/// The generator for `purpose` and `index` (the number of the flow group, of the link …) under `seed`.
 pub fn stream(seed: u64, purpose: Purpose, index: u64) -> Pcg64 {
-    // PCG keeps streams apart by their increment; the state is the seed's.
+    // The increment of a PCG selects the stream; the state is the seed's.
     let state = (u128::from(seed) << 64) | 0x9e37_79b9_7f4a_7c15;
     Pcg64::new(state, (u128::from(purpose as u64 + 1) << 64) | u128::from(index))
 }

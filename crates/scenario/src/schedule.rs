@@ -1,5 +1,4 @@
-//! Which transfer comes next over networks in parallel: those that come by chance and those that
-//! are given, in the order of time.
+//! All transfers over networks in parallel, random ones and listed flows, in the order of time.
 
 use crate::{
     flows::{FlowSpec, Opens},
@@ -8,35 +7,35 @@ use crate::{
 use std::{collections::VecDeque, iter::Peekable};
 use units::Bytes;
 
-/// More than any flow sends: it has no end.
+/// Size of a flow without an end: more than any flow sends.
 const ENDLESS: Bytes = Bytes(1 << 60);
 
-/// A transfer that is to come.
+/// A transfer of the schedule.
 #[derive(Debug, Clone, Copy)]
 pub struct PlannedTransfer {
-    /// When, how much, and of which class.
+    /// Its time, size and class.
     pub job: Job,
     /// The end that opens its connections.
     pub opens: Opens,
-    /// Its receivers' window, where that is a limit.
+    /// Its receivers' window, if that is a limit.
     pub window: Option<Bytes>,
-    /// Which flow it is, where it is one that is given.
+    /// Number of the flow, from 0, if it is a listed one.
     pub flow: Option<usize>,
-    /// Whether it ends when all of it has come; else it goes on as long as the run.
+    /// Whether it ends with its last byte; otherwise it lasts as long as the run.
     pub ends: bool,
 }
 
-/// All transfers of a run, an iterator.
+/// All transfers of a run in the order of time, an iterator.
 #[derive(Debug)]
 pub struct TransferSchedule {
     jobs: Peekable<Jobs>,
     given: VecDeque<PlannedTransfer>,
-    /// Of each class.
+    /// The receivers' window of each class.
     windows: Vec<Option<Bytes>>,
 }
 
 impl TransferSchedule {
-    /// The transfers of these networks and flows, under a seed.
+    /// The transfers of these networks and flows with this seed.
     pub fn new(parallel: &Parallel<'_>, flows: &[FlowSpec], seed: u64) -> Self {
         let coming = |(index, flow): (usize, &FlowSpec)| PlannedTransfer {
             job: Job { class: 0, at: flow.start, bytes: flow.bytes.unwrap_or(ENDLESS) },

@@ -1,65 +1,69 @@
-//! Sources that are not always on: applications that write now and then, and UDP that crosses a link. What is random about them is drawn from
-//! the seed, here, so that every engine has the same.
+//! Sources that are not always on: applications that write from time to time, and UDP across a link.
+//! Their random values are drawn here, from the seed, so that all engines have the same.
 
 use crate::{
     law::{Law, Shape, SizeLaw, SpanLaw},
     random::{Purpose, stream},
 };
 use rand_pcg::Pcg64;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use units::{Bytes, PKT, Rate, Span};
 
-/// An application that writes so much at once, and again after a while.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// An application that writes at intervals.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Offer {
-    /// How much at a time.
+    /// Size of a write.
     pub bytes: SizeLaw,
-    /// From the beginning of one write to that of the next; the first comes when the flow starts.
+    /// Time from the beginning of one write to that of the next. The first comes when the flow starts.
     pub every: SpanLaw,
-    /// How long it goes on like this …
+    /// How long it writes before a pause; time counts only while it is on. Absent, with `off`: it never
+    /// pauses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on: Option<SpanLaw>,
-    /// … and then pauses, in turn; absent: it never pauses.
+    /// How long each pause lasts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off: Option<SpanLaw>,
 }
 
 impl Offer {
-    /// When flow `id`, which begins at `start`, writes, and how much.
+    /// The writes of flow `id`, which begins at `start`.
     pub fn writes(&self, seed: u64, id: u32, start: Span) -> Writes {
         let random = stream(seed, Purpose::Offers, id.into());
         Writes { times: Times::new(start, self.every, self.on.zip(self.off), random), bytes: self.bytes }
     }
 }
 
-/// UDP packets across one link, in the direction of the data.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// UDP packets of 1500 bytes across one link, in the direction of the data.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cross {
-    /// Which link, counted from 1.
+    /// Number of the link, from 1.
     pub link: usize,
-    /// IP bits a second while it sends, in the mean.
+    /// Mean rate while it sends, in IP bits a second.
     pub rate: Rate,
-    /// How its packets come while it sends.
+    /// Distances between its packets while it sends.
     #[serde(default, skip_serializing_if = "Arrivals::is_even")]
+    #[schemars(extend("default" = "even"))]
     pub arrivals: Arrivals,
-    /// When it begins.
+    /// When it begins to send.
     #[serde(default)]
     pub start: Span,
-    /// When it ends; absent: with the scenario.
+    /// When it ends. Absent: with the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Span>,
-    /// How long it sends …
+    /// How long it sends before a pause; time counts only while it is on. Absent, with `off`: it never
+    /// pauses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on: Option<SpanLaw>,
-    /// … and then pauses, in turn; absent: it never pauses.
+    /// How long each pause lasts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off: Option<SpanLaw>,
 }
 
 impl Cross {
-    /// When the packets of this one, number `index` of its scenario, are sent; those after its `stop` are none.
+    /// The times of the packets of this source, number `index` of its scenario, up to its `stop`.
     pub fn times(&self, seed: u64, index: u64) -> Times {
         let gap = self.rate.time_for(PKT);
         let shape = if self.arrivals.is_even() { Shape::Deterministic } else { Shape::Exponential };
@@ -74,14 +78,14 @@ impl Cross {
     }
 }
 
-/// How packets come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+/// Distances between packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrivals {
-    /// At equal distances.
+    /// Equal
     #[default]
     Even,
-    /// At exponential ones.
+    /// Exponentially distributed: a Poisson process
     Poisson,
 }
 
@@ -91,7 +95,8 @@ impl Arrivals {
     }
 }
 
-/// The times at which a source acts, in order: at its start, and from then on after gaps, which pass only while it is on.
+/// The times at which a source acts, in order: its start, and then one after each gap. Gaps pass only
+/// while it is on.
 #[derive(Debug, Clone)]
 pub struct Times {
     start: u64,
@@ -99,10 +104,11 @@ pub struct Times {
     gap: SpanLaw,
     spells: Option<(SpanLaw, SpanLaw)>,
     random: Pcg64,
-    /// How long it has been on when it acts next, ns.
+    /// Time that it will have been on when it acts next, ns.
     active: u64,
-    /// The same when its spell ends, and for how long it has paused until now.
+    /// Time that it will have been on when its present spell ends, ns.
     spell_end: u64,
+    /// Time that it has paused until now, ns.
     paused: u64,
 }
 
@@ -112,7 +118,7 @@ impl Times {
         Times { start: start.0, stop: Span(u64::MAX), gap, spells, random, active: 0, spell_end, paused: 0 }
     }
 
-    /// Lets a gap pass.
+    /// Draws the next gap, and the spells that it spans.
     fn advance(&mut self) {
         self.active = self.active.saturating_add(self.gap.draw(&mut self.random).0.max(1));
         let Some((on, off)) = self.spells else { return };
@@ -136,7 +142,7 @@ impl Iterator for Times {
     }
 }
 
-/// What an application writes: when, and how much.
+/// The writes of an application: time and size of each.
 #[derive(Debug, Clone)]
 pub struct Writes {
     times: Times,

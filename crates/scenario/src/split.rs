@@ -1,38 +1,44 @@
-//! A proxy that splits connections: where it stands, how much it holds, and how it forwards.
+//! A proxy that splits connections: its place, its buffer, and how it forwards.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 use units::{Bytes, Rate, UnitError, impl_text};
 
-/// A proxy that splits every connection which crosses it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// A proxy that splits every connection that crosses it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Split {
-    /// It stands after this link, counted from 1.
+    /// The link after which the proxy stands, from 1. A later link must follow.
     pub after: usize,
-    /// What it holds in each direction of a connection.
+    /// B, the payload that the proxy holds at most in each direction of a connection: a size;
+    /// `"unlimited"`; or `"auto"`, the larger BDP of the legs beside it, at least 256 KiB.
     #[serde(default)]
     pub buffer: Buffer,
-    /// How it forwards.
+    /// How the proxy forwards.
     #[serde(default)]
     pub mode: SplitMode,
-    /// How it holds a sender back.
+    /// How the proxy holds a sender back.
     #[serde(default)]
     pub backpressure: Backpressure,
-    /// What it is told that the link after it carries, where its controller shares that out (`share`, `xcp`, `mpcp`); absent: the truth.
+    /// Capacity of the next link as the proxy is told it, for controllers that divide it among flows
+    /// (`share`, `xcp`, `mpcp`). Absent: the link's rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Rate>,
-    /// Whether it shapes what it sends to that capacity, so that the bottleneck's queue is its own; absent: it does not, and the queue is
-    /// the next link's.
+    /// Whether the proxy shapes what it sends to that capacity, so that the bottleneck's queue is its
+    /// own instead of the next link's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("default" = false))]
     pub shaper: bool,
-    /// Whether the connections that it dials have TCP Fast Open (RFC 7413), with a cookie from earlier.
+    /// Whether the connections that the proxy dials have TCP Fast Open (RFC 7413), with the cookie of an
+    /// earlier connection.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("default" = false))]
     pub fast_open: bool,
 }
 
 impl Split {
-    /// One after this link, with all else as where a file says no more.
+    /// A proxy after this link with the defaults of a file for all other keys.
     pub fn at(after: usize) -> Self {
         Split {
             after,
@@ -46,14 +52,14 @@ impl Split {
     }
 }
 
-/// How much a proxy holds in each direction of a connection.
+/// How much payload a proxy holds in each direction of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Buffer {
-    /// So many bytes of payload. Packets are counted at 1500 bytes.
+    /// At most so many bytes. Packets count as 1500 bytes.
     Bytes(Bytes),
-    /// As much as comes.
+    /// No limit.
     Unlimited,
-    /// What the links ask for: the larger BDP of the legs beside it, at least 256 KiB.
+    /// The larger BDP of the legs beside the proxy, at least 256 KiB.
     #[default]
     Auto,
 }
@@ -78,29 +84,29 @@ impl fmt::Display for Buffer {
         }
     }
 }
-impl_text!(Buffer);
+impl_text!(Buffer, "a size, \"unlimited\" or \"auto\"", "1MiB");
 
 /// How a proxy forwards.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SplitMode {
-    /// Bytes go on as they come.
+    /// Bytes are forwarded as they arrive
     #[default]
     Stream,
-    /// Receive all, then forward.
+    /// All of a transfer is received before any of it is forwarded
     Store,
-    /// Forward as a stream, but acknowledge only what the far end has acknowledged: the sender's window follows what the proxy has, and its
-    /// send buffer what was delivered (Semi-Split TCP, Xie, Jiang, Ho and Hua 2007).
+    /// As `stream`, but with end-to-end acknowledgements: the sender's window follows what the proxy
+    /// has, its send buffer what was delivered (Semi-Split TCP, Xie, Jiang, Ho and Hua 2007)
     Semi,
 }
 
 /// How a proxy holds a sender back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Backpressure {
-    /// The advertised window is the free space, as real sockets do.
+    /// The advertised window is the free space, as with real sockets
     #[default]
     Window,
-    /// The sender is held to the drain rate, only while the buffer is full (the paper's equations).
+    /// The sender is held to the drain rate, and only while the buffer is full (the paper's equations)
     Fluid,
 }

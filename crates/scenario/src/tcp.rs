@@ -1,32 +1,38 @@
-//! What TCP is to be like where it is not the kernel's: for comparisons with simulators and equations that leave out what kernels do.
+//! Settings of TCP that differ from Linux, for comparisons with simulators and equations that leave
+//! out parts of it.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml_file::Fault;
 use units::Span;
 
-/// Settings of all ends; what is absent is as Linux has it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Settings of all ends. What is absent is as in Linux.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tcp {
-    /// Retransmission timeout before a round trip was measured (RFC 6298 §2.1: 1 s).
+    /// Retransmission timeout before the first measured round trip. Linux: 1 s (RFC 6298 §2.1).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initial_rto: Option<Span>,
-    /// Window at the start, in segments (RFC 6928: 10).
+    /// Initial congestion window in segments. Linux: 10 (RFC 6928).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initial_window: Option<u32>,
-    /// Selective acknowledgements (RFC 2018), and what is built on them; without, NewReno's recovery (RFC 6582).
+    /// Selective acknowledgements (RFC 2018) and what is built on them. `false`: NewReno's recovery
+    /// (RFC 6582). Linux: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sack: Option<bool>,
-    /// Receivers may hold acknowledgements back (RFC 1122 §4.2.3.2).
+    /// Delayed acknowledgements (RFC 1122 §4.2.3.2). `false`: every segment is acknowledged at once.
+    /// Linux: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delayed_acks: Option<bool>,
-    /// A window grows only while it is used, and shrinks where it is not (RFC 7661, RFC 2861); without, each acknowledgement lets it grow.
+    /// Congestion window validation: the window grows only while it is used, and shrinks while it is
+    /// not (RFC 7661, RFC 2861). `false`: it grows with every acknowledgement. Linux: `true`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<bool>,
 }
 
 impl Tcp {
-    /// A key that is set: whoever can't change what it is about names it. None: all is as Linux has it.
+    /// The first key that is set, for the error of an engine that cannot change it; none if all is as
+    /// in Linux.
     pub fn first_set(&self) -> Option<&'static str> {
         let keys = [
             (self.initial_rto.is_some(), "tcp.initial_rto"),

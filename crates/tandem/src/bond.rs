@@ -6,7 +6,7 @@ use crate::{
     service::{self, usage},
 };
 use clap::{Args, Subcommand};
-use intercept::{Destinations, LegProfile, Prefix};
+use intercept::{Destinations, LegProfile, Prefix, parse_address};
 use proxy::{BondConfig, BufferSetting, Config, ConfigError, Listen, Network, NetworkSpec, ProxyVersion, Service, check::try_start};
 use std::{net::SocketAddr, path::PathBuf};
 use units::{Bytes, Span};
@@ -35,7 +35,7 @@ pub(crate) struct Connect {
     #[arg(long, value_name = "NETWORK", required = true)]
     network: Vec<NetworkSpec>,
     /// Where the other end listens, for networks that do not say it themselves
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     to: Option<SocketAddr>,
     /// Connections kept ready over each network
     #[arg(long, value_name = "N", default_value_t = 2)]
@@ -57,7 +57,7 @@ pub(crate) struct Connect {
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
     /// Where the other end's connections come in
-    #[arg(long, value_name = "ADDRESS:PORT", required = true)]
+    #[arg(long, value_name = "ADDRESS:PORT", required = true, value_parser = parse_address)]
     listen: Vec<SocketAddr>,
     /// Where streams may go, and nowhere else. This host itself and link-local addresses are refused unless named here: 127.0.0.0/8
     #[arg(long, value_name = "PREFIX")]
@@ -108,8 +108,8 @@ struct Both {
     /// How long nothing may move in a connection before it is reset [default: for ever]
     #[arg(long, value_name = "TIME")]
     idle_timeout: Option<Span>,
-    /// Serves metrics for Prometheus at http://ADDRESS/metrics
-    #[arg(long, value_name = "ADDRESS")]
+    /// Serves metrics for Prometheus at http://ADDRESS:PORT/metrics
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     metrics: Option<SocketAddr>,
     /// What `tandem flows` calls this end
     #[arg(long, value_name = "NAME", default_value = "default")]

@@ -105,8 +105,8 @@ pub(crate) struct Cache {
     /// Worker threads
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
-    /// Serves metrics for Prometheus at http://ADDRESS/metrics
-    #[arg(long, value_name = "ADDRESS")]
+    /// Serves metrics for Prometheus at http://ADDRESS:PORT/metrics
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = intercept::parse_address)]
     metrics: Option<SocketAddr>,
     /// Installs no firewall rules: the operator's own rules redirect the connections
     #[arg(long)]

@@ -4,6 +4,7 @@ use crate::{Failure, runs};
 use clap::Args;
 use lab::{Extras, Network};
 use outcome::Engine;
+use runner::RunError;
 use scenario::Assignment;
 use std::{path::PathBuf, sync::atomic::Ordering::Relaxed, thread, time::Duration};
 
@@ -25,7 +26,8 @@ impl Lab {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let variants = runs::select_cases(runs::read_variants(&self.file, &self.sets)?, self.case.as_slice())?;
         let variant = &variants[0];
-        lab::Lab::default().can_answer(&variant.scenario).map_err(runs::failure)?;
+        let unanswered = |error| runs::failure(RunError { case: variant.case.clone(), error }.into());
+        lab::Lab::default().can_answer(&variant.scenario).map_err(unanswered)?;
         let interrupted = runner::interrupt_flag();
         let extras = Extras { published: true, ..Extras::default() };
         let network = Network::build(&variant.scenario, variant.scenario.seed, &extras, |_, _| {})

@@ -36,6 +36,7 @@ mod output;
 mod paper;
 mod probe;
 mod proxy;
+mod reference;
 mod run;
 mod runs;
 mod service;
@@ -80,6 +81,32 @@ enum Command {
     Completions(manual::Completions),
     #[command(name = "man")]
     Manual(manual::Manual),
+    #[command(hide = true)]
+    Reference(reference::Reference),
+}
+
+/// An exit status of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Status {
+    Done = 0,
+    Failed = 1,
+    Usage = 2,
+    CannotTell = 3,
+}
+
+impl Status {
+    pub(crate) const ALL: [Status; 4] = [Status::Done, Status::Failed, Status::Usage, Status::CannotTell];
+
+    /// What it means, for the documentation.
+    pub(crate) fn meaning(self) -> &'static str {
+        match self {
+            Status::Done => "done",
+            Status::Failed => "failed: something was tried and did not work",
+            Status::Usage => "wrong usage, or a wrong file",
+            Status::CannotTell => "cannot tell: no engine answers the file as it is written, or the traces show too little",
+        }
+    }
 }
 
 /// Why a command failed; each kind has its exit status.
@@ -98,9 +125,9 @@ pub(crate) enum Failure {
 impl Failure {
     fn status(&self) -> u8 {
         match self {
-            Failure::Failed(_) => 1,
-            Failure::Usage(_) => 2,
-            Failure::CannotTell(_) => 3,
+            Failure::Failed(_) => Status::Failed as u8,
+            Failure::Usage(_) => Status::Usage as u8,
+            Failure::CannotTell(_) => Status::CannotTell as u8,
             Failure::Silent(status) => *status,
         }
     }
@@ -145,6 +172,7 @@ fn main() -> ExitCode {
         Command::Doctor(command) => command.run(),
         Command::Completions(command) => command.run(),
         Command::Manual(command) => command.run(),
+        Command::Reference(command) => command.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -6,7 +6,7 @@ use crate::{
     service::{self, usage},
 };
 use clap::Args;
-use intercept::{Action, ForwardPolicy, LegProfile, Prefix, Rule};
+use intercept::{Action, ForwardPolicy, LegProfile, Prefix, Rule, parse_address};
 use proxy::{BufferSetting, ConfigError, Listen, Service, check::try_start};
 use std::{net::SocketAddr, path::PathBuf};
 use units::{Bytes, Span};
@@ -53,8 +53,8 @@ pub(crate) struct Proxy {
     /// TCP memory of this host above which connections pass unsplit [default: where the kernel begins to save]
     #[arg(long, value_name = "SIZE")]
     memory: Option<Bytes>,
-    /// Serves metrics for Prometheus at http://ADDRESS/metrics
-    #[arg(long, value_name = "ADDRESS")]
+    /// Serves metrics for Prometheus at http://ADDRESS:PORT/metrics
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     metrics: Option<SocketAddr>,
     /// What `tandem flows` calls this proxy [default: default]
     #[arg(long, value_name = "NAME")]

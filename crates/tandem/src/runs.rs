@@ -4,7 +4,7 @@
 use crate::Failure;
 use clap::{Args, ValueEnum};
 use outcome::{Engine, EngineError, Outcome};
-use runner::{PlannedRun, RunOptions};
+use runner::{FailedRuns, PlannedRun, RunOptions};
 use scenario::{Assignment, ScenarioFile, Variant};
 use std::{
     fs,
@@ -68,6 +68,9 @@ pub(crate) fn read_variants(path: &Path, sets: &[Assignment]) -> Result<Vec<Vari
 /// The variants of these cases; all if none is named.
 pub(crate) fn select_cases(variants: Vec<Variant>, cases: &[String]) -> Result<Vec<Variant>, Failure> {
     if let Some(case) = cases.iter().find(|case| !variants.iter().any(|variant| variant.case == **case)) {
+        if variants.iter().all(|variant| variant.case.is_empty()) {
+            return Err(Failure::Usage(format!("there is no case {case:?}: this scenario has no cases, so leave --case out")));
+        }
         return Err(Failure::Usage(format!("there is no case {case:?} in this scenario; there are {}", case_names(&variants))));
     }
     let is_wanted = |variant: &Variant| cases.is_empty() || cases.contains(&variant.case);
@@ -88,10 +91,10 @@ pub(crate) fn run_all(runs: Vec<PlannedRun<'_>>, options: RunOptions) -> (Vec<Ou
     (outcomes, errors.into_iter().next().map(failure))
 }
 
-/// The failure that an engine's error is.
-pub(crate) fn failure(error: EngineError) -> Failure {
-    let text = error.to_string();
-    match error {
+/// The failure that an engine's error is; its text names the cases.
+pub(crate) fn failure(failed: FailedRuns) -> Failure {
+    let text = failed.to_string();
+    match failed.error {
         EngineError::CannotAnswer { .. } => Failure::CannotTell(text),
         EngineError::WrongScenario { .. } => Failure::Usage(text),
         EngineError::Failed(_) | EngineError::Cancelled => Failure::Failed(text),

@@ -17,3 +17,5 @@ mod quantities;
 
 pub use phase::Phase;
 pub use quantities::{Bytes, PKT, Quantity, QueueLimit, QueueSize, Rate, Span, UnitError};
+#[doc(hidden)]
+pub use schemars;

@@ -15,43 +15,107 @@ pub const PKT: Bytes = Bytes(1500);
 #[error("{0}")]
 pub struct UnitError(String);
 
-/// A kind of quantity.
-struct QuantityKind {
-    /// Its name in error messages.
+/// How quantities of one kind are written, for the parser and its errors.
+struct TextForm {
+    /// The kind, with its article.
     what: &'static str,
-    /// Its units in error messages.
+    /// The units, in a sentence.
     units: &'static str,
+    /// A unit for the examples in errors.
     example: &'static str,
     /// Units with their factors, smallest first.
     table: &'static [(&'static str, f64)],
+    /// Other spellings that are accepted because they have no second meaning, with the unit of `table`
+    /// that each stands for.
+    spellings: &'static [(&'static str, &'static str)],
+    /// Spellings in lower case that are not accepted because they are ambiguous, with the units of
+    /// `table` that may be meant.
+    ambiguous: &'static [(&'static str, &'static [&'static str])],
 }
 
-impl QuantityKind {
+impl TextForm {
     fn no_number(&self, text: &str) -> UnitError {
-        UnitError(format!("{text:?} has no number: {} is written like {}", self.what, self.example))
+        UnitError(format!("{text:?} has no number: {} is written like 10{}", self.what, self.example))
+    }
+
+    fn negative(&self, text: &str) -> UnitError {
+        UnitError(format!("{text:?} is negative: {} is 0 or more", self.what))
     }
 
     fn out_of_range(&self, text: &str) -> UnitError {
         UnitError(format!("{text:?} is out of range for {}", self.what))
     }
 
-    fn unknown_unit(&self, text: &str, unit: &str) -> UnitError {
-        let ends = if unit.is_empty() { "has no unit".to_string() } else { format!("ends in the unknown unit {unit:?}") };
-        UnitError(format!("{text:?} {ends}: {} takes {} (for example {})", self.what, self.units, self.example))
+    /// The unit of `table` that `unit` stands for, if it is certain.
+    fn unit(&self, unit: &str) -> Option<(&'static str, f64)> {
+        let meant = self.spellings.iter().find(|(spelling, _)| *spelling == unit).map_or(unit, |(_, meant)| meant);
+        self.table.iter().find(|(name, _)| *name == meant).copied()
+    }
+
+    /// The error for a unit that is unknown or missing. `number` is the number before it, as it was
+    /// written.
+    fn unknown_unit(&self, text: &str, number: &str, unit: &str) -> UnitError {
+        let TextForm { what, units, .. } = self;
+        // A long number is likely one of the smallest units.
+        let example = if number.len() > 4 { self.table[0].0 } else { self.example };
+        if unit.is_empty() {
+            return UnitError(format!("{text:?} has no unit: {what} takes {units}, for example {number}{example}"));
+        }
+        let lower = unit.to_ascii_lowercase();
+        let ambiguous = self.ambiguous.iter().find(|(spelling, _)| *spelling == lower).map(|(_, meant)| meant.to_vec());
+        // A unit in the wrong case is suggested, not accepted: "M" and "m" differ.
+        let other_case = || self.table.iter().filter(|(name, _)| name.to_ascii_lowercase() == lower).map(|(name, _)| *name).collect();
+        let meant: Vec<String> = ambiguous.unwrap_or_else(other_case).iter().map(|name| format!("{number}{name}")).collect();
+        let takes = || format!("{what} takes {units}, for example {number}{example}");
+        let cure = if meant.is_empty() { takes() } else { format!("write {}", meant.join(" or ")) };
+        UnitError(format!("{text:?} ends in the unknown unit {unit:?}: {cure}"))
     }
 }
 
-const RATE: QuantityKind = QuantityKind {
+const RATE: TextForm = TextForm {
     what: "a rate",
     units: "bit, kbit, Mbit or Gbit (a second)",
-    example: "10Mbit",
+    example: "Mbit",
     table: &[("bit", 1.0), ("kbit", 1e3), ("Mbit", 1e6), ("Gbit", 1e9)],
+    // "bit" in full is no byte, so that its prefix may be in either case.
+    spellings: &[
+        ("bit/s", "bit"),
+        ("kbit/s", "kbit"),
+        ("Mbit/s", "Mbit"),
+        ("Gbit/s", "Gbit"),
+        ("Kbit", "kbit"),
+        ("mbit", "Mbit"),
+        ("gbit", "Gbit"),
+        ("Kbit/s", "kbit"),
+        ("mbit/s", "Mbit"),
+        ("gbit/s", "Gbit"),
+        ("bps", "bit"),
+        ("kbps", "kbit"),
+        ("Kbps", "kbit"),
+        ("Mbps", "Mbit"),
+        ("Gbps", "Gbit"),
+        ("kb/s", "kbit"),
+        ("Mb/s", "Mbit"),
+        ("Gb/s", "Gbit"),
+    ],
+    // tc reads "mbps" as bytes a second.
+    ambiguous: &[
+        ("b", &["bit"]),
+        ("k", &["kbit"]),
+        ("kb", &["kbit"]),
+        ("m", &["Mbit"]),
+        ("mb", &["Mbit"]),
+        ("mbps", &["Mbit"]),
+        ("g", &["Gbit"]),
+        ("gb", &["Gbit"]),
+        ("gbps", &["Gbit"]),
+    ],
 };
 
-const BYTES: QuantityKind = QuantityKind {
+const BYTES: TextForm = TextForm {
     what: "a size",
     units: "B, kB, MB, GB, KiB, MiB, GiB or pkt (1500 bytes)",
-    example: "5MB",
+    example: "MB",
     table: &[
         ("B", 1.0),
         ("kB", 1e3),
@@ -62,52 +126,83 @@ const BYTES: QuantityKind = QuantityKind {
         ("GiB", 1024.0 * 1024.0 * 1024.0),
         ("pkt", 1500.0),
     ],
+    spellings: &[("byte", "B"), ("bytes", "B"), ("pkts", "pkt"), ("packet", "pkt"), ("packets", "pkt")],
+    ambiguous: &[
+        ("b", &["B"]),
+        ("k", &["kB", "KiB"]),
+        ("kb", &["kB", "KiB"]),
+        ("m", &["MB", "MiB"]),
+        ("mb", &["MB", "MiB"]),
+        ("g", &["GB", "GiB"]),
+        ("gb", &["GB", "GiB"]),
+    ],
 };
 
-const SPAN: QuantityKind = QuantityKind {
+const SPAN: TextForm = TextForm {
     what: "a time",
     units: "ns, us, ms, s, min or h",
-    example: "20ms",
+    example: "ms",
     table: &[("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9), ("min", 60e9), ("h", 3600e9)],
+    // Both forms of µ: the micro sign and the Greek letter.
+    spellings: &[("µs", "us"), ("μs", "us"), ("usec", "us"), ("msec", "ms"), ("sec", "s")],
+    ambiguous: &[
+        ("m", &["ms", "min"]),
+        ("secs", &["s"]),
+        ("second", &["s"]),
+        ("seconds", &["s"]),
+        ("mins", &["min"]),
+        ("minute", &["min"]),
+        ("minutes", &["min"]),
+        ("hour", &["h"]),
+        ("hours", &["h"]),
+    ],
 };
 
-const LIMIT: QuantityKind = QuantityKind { what: "a queue limit", units: "pkt, B, kB, MB, KiB, MiB or BDP", example: "1BDP", table: &[] };
+const LIMIT: TextForm = TextForm {
+    what: "a queue limit",
+    units: "pkt, BDP, B, kB, MB, GB, KiB, MiB or GiB",
+    example: "pkt",
+    table: BYTES.table,
+    spellings: BYTES.spellings,
+    ambiguous: BYTES.ambiguous,
+};
 
-/// A quantity that is a whole number of its smallest unit. Random distributions are generic over
-/// it.
-pub trait Quantity: Copy + PartialEq + fmt::Debug + serde::Serialize + serde::de::DeserializeOwned {
+/// A whole number of a smallest unit, with a text form: what probability laws can be of.
+pub trait Quantity: Copy + PartialEq + fmt::Debug + FromStr<Err = UnitError> + serde::Serialize + serde::de::DeserializeOwned {
     /// The number of smallest units.
     fn units(self) -> u64;
-    /// A quantity of this many smallest units.
+    /// So many smallest units.
     fn from_units(units: u64) -> Self;
 }
 
-/// Splits `text` into its number and its unit.
-fn split_number<'a>(text: &'a str, kind: &QuantityKind) -> Result<(f64, &'a str), UnitError> {
+/// Splits `text` into its number, as it is written and as a value, and its unit.
+fn split_number<'a>(text: &'a str, form: &TextForm) -> Result<(&'a str, f64, &'a str), UnitError> {
     let trimmed = text.trim();
     let end = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '-' || c == '+')).unwrap_or(trimmed.len());
-    let (number, unit) = trimmed.split_at(end);
-    let number: f64 = number.parse().map_err(|_| kind.no_number(text))?;
-    if !number.is_finite() || number < 0.0 {
-        return Err(kind.out_of_range(text));
+    let (written, unit) = trimmed.split_at(end);
+    let number: f64 = written.parse().map_err(|_| form.no_number(text))?;
+    if number < 0.0 {
+        return Err(form.negative(text));
     }
-    Ok((number, unit.trim()))
+    if !number.is_finite() {
+        return Err(form.out_of_range(text));
+    }
+    Ok((written, number, unit.trim()))
 }
 
 /// Parses `text` as a whole number of the smallest unit.
-fn parse(text: &str, kind: &QuantityKind) -> Result<u64, UnitError> {
-    let (number, unit) = split_number(text, kind)?;
-    let unit = unit.strip_suffix("/s").filter(|_| std::ptr::eq(kind, &RATE)).unwrap_or(unit);
-    let Some((_, factor)) = kind.table.iter().find(|(name, _)| *name == unit) else {
+fn parse(text: &str, form: &TextForm) -> Result<u64, UnitError> {
+    let (written, number, unit) = split_number(text, form)?;
+    let Some((_, factor)) = form.unit(unit) else {
         // A bare zero needs no unit.
         if unit.is_empty() && number == 0.0 {
             return Ok(0);
         }
-        return Err(kind.unknown_unit(text, unit));
+        return Err(form.unknown_unit(text, written, unit));
     };
     let value = (number * factor).round();
     if value >= u64::MAX as f64 {
-        return Err(kind.out_of_range(text));
+        return Err(form.out_of_range(text));
     }
     Ok(value as u64)
 }
@@ -130,11 +225,11 @@ fn print(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, f64)]) -> fmt::
 }
 
 macro_rules! quantity {
-    ($name:ident, $kind:ident, $units:expr) => {
+    ($name:ident, $form:ident, $units:expr, $what:literal, $example:literal) => {
         impl FromStr for $name {
             type Err = UnitError;
             fn from_str(text: &str) -> Result<Self, UnitError> {
-                parse(text, &$kind).map($name)
+                parse(text, &$form).map($name)
             }
         }
         impl fmt::Display for $name {
@@ -142,7 +237,7 @@ macro_rules! quantity {
                 print(f, self.0, $units)
             }
         }
-        $crate::impl_text!($name);
+        $crate::impl_text!($name, $what, $example);
         impl Quantity for $name {
             fn units(self) -> u64 {
                 self.0
@@ -154,10 +249,11 @@ macro_rules! quantity {
     };
 }
 
-/// Serializes and deserializes a type by its text form, `Display` and `FromStr`.
+/// Serializes and deserializes a type by its text form, `Display` and `FromStr`, and describes it so
+/// in a JSON Schema. The literals are what the text is ("a rate") and an example of it.
 #[macro_export]
 macro_rules! impl_text {
-    ($name:ident) => {
+    ($name:ident, $what:literal, $example:literal) => {
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.collect_str(self)
@@ -169,7 +265,7 @@ macro_rules! impl_text {
                 impl serde::de::Visitor<'_> for Text {
                     type Value = $name;
                     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                        write!(f, "a text with a unit")
+                        f.write_str(concat!($what, " such as \"", $example, "\""))
                     }
                     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<$name, E> {
                         text.parse().map_err(E::custom)
@@ -184,13 +280,24 @@ macro_rules! impl_text {
                 deserializer.deserialize_any(Text)
             }
         }
+        impl $crate::schemars::JsonSchema for $name {
+            fn inline_schema() -> bool {
+                true
+            }
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+            fn json_schema(_: &mut $crate::schemars::SchemaGenerator) -> $crate::schemars::Schema {
+                $crate::schemars::json_schema!({ "type": "string", "title": $what, "examples": [$example] })
+            }
+        }
     };
 }
 
 /// A rate, bit/s. Link rates count IP bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate(pub u64);
-quantity!(Rate, RATE, &[RATE.table[0], RATE.table[1], RATE.table[2], RATE.table[3]]);
+quantity!(Rate, RATE, &[RATE.table[0], RATE.table[1], RATE.table[2], RATE.table[3]], "a rate", "10Mbit");
 
 impl Rate {
     /// The rate, bit/s.
@@ -214,12 +321,18 @@ impl Rate {
 /// A size, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Bytes(pub u64);
-quantity!(Bytes, BYTES, &[BYTES.table[0], BYTES.table[1], BYTES.table[2], BYTES.table[3], BYTES.table[4], BYTES.table[5], BYTES.table[6]]);
+quantity!(
+    Bytes,
+    BYTES,
+    &[BYTES.table[0], BYTES.table[1], BYTES.table[2], BYTES.table[3], BYTES.table[4], BYTES.table[5], BYTES.table[6]],
+    "a size",
+    "5MB"
+);
 
 /// A length of time, ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Span(pub u64);
-quantity!(Span, SPAN, &[SPAN.table[0], SPAN.table[1], SPAN.table[2], SPAN.table[3]]);
+quantity!(Span, SPAN, &[SPAN.table[0], SPAN.table[1], SPAN.table[2], SPAN.table[3]], "a time", "20ms");
 
 impl Span {
     /// Zero.
@@ -353,14 +466,13 @@ impl From<QueueSize> for QueueLimit {
 impl FromStr for QueueLimit {
     type Err = UnitError;
     fn from_str(text: &str) -> Result<Self, UnitError> {
-        let (number, unit) = split_number(text, &LIMIT)?;
-        match unit {
-            "pkt" => Ok(QueueLimit::Packets(number as u64)),
-            "BDP" => Ok(QueueLimit::Bdp(number)),
-            _ => match text.parse() {
-                Ok(bytes) => Ok(QueueLimit::Bytes(bytes)),
-                Err(_) => Err(LIMIT.unknown_unit(text, unit)),
-            },
+        let (_, number, unit) = split_number(text, &LIMIT)?;
+        if unit.eq_ignore_ascii_case("BDP") {
+            return Ok(QueueLimit::Bdp(number));
+        }
+        match LIMIT.unit(unit) {
+            Some(("pkt", _)) => Ok(QueueLimit::Packets(number as u64)),
+            _ => parse(text, &LIMIT).map(|bytes| QueueLimit::Bytes(Bytes(bytes))),
         }
     }
 }
@@ -374,7 +486,7 @@ impl fmt::Display for QueueLimit {
         }
     }
 }
-crate::impl_text!(QueueLimit);
+crate::impl_text!(QueueLimit, "a queue limit", "1BDP");
 
 #[cfg(test)]
 mod tests {
@@ -395,15 +507,39 @@ mod tests {
     }
 
     #[test]
-    fn errors_show_how_a_quantity_is_written() {
-        let message = |error: UnitError| error.to_string();
-        insta::assert_snapshot!(message("10Mbot".parse::<Rate>().unwrap_err()),
-            @r#""10Mbot" ends in the unknown unit "Mbot": a rate takes bit, kbit, Mbit or Gbit (a second) (for example 10Mbit)"#);
-        insta::assert_snapshot!(message("fast".parse::<Rate>().unwrap_err()), @r#""fast" has no number: a rate is written like 10Mbit"#);
-        insta::assert_snapshot!(message("-1ms".parse::<Span>().unwrap_err()), @r#""-1ms" is out of range for a time"#);
-        insta::assert_snapshot!(message("20".parse::<Span>().unwrap_err()),
-            @r#""20" has no unit: a time takes ns, us, ms, s, min or h (for example 20ms)"#);
-        assert!("3Mbit".parse::<QueueLimit>().is_err());
+    fn spellings_with_one_meaning_are_accepted() {
+        for text in ["50Mbps", "50mbit", "50Mbit/s", "50 Mb/s", "50000kbps"] {
+            assert_eq!(text.parse(), Ok(Rate(50_000_000)), "{text}");
+        }
+        for text in ["20µs", "20μs", "20usec", "0.02msec"] {
+            assert_eq!(text.parse(), Ok(Span(20_000)), "{text}");
+        }
+        assert_eq!("3packets".parse(), Ok(Bytes(4500)));
+        assert_eq!("64packets".parse(), Ok(QueueLimit::Packets(64)));
+        assert_eq!("2bdp".parse(), Ok(QueueLimit::Bdp(2.0)));
+    }
+
+    #[test]
+    fn wrong_texts_say_what_would_be_right() {
+        let rate = |text: &str| text.parse::<Rate>().unwrap_err().to_string();
+        let size = |text: &str| text.parse::<Bytes>().unwrap_err().to_string();
+        let time = |text: &str| text.parse::<Span>().unwrap_err().to_string();
+        let limit = |text: &str| text.parse::<QueueLimit>().unwrap_err().to_string();
+        insta::assert_snapshot!(rate("10Mbot"),
+            @r#""10Mbot" ends in the unknown unit "Mbot": a rate takes bit, kbit, Mbit or Gbit (a second), for example 10Mbit"#);
+        insta::assert_snapshot!(rate("fast"), @r#""fast" has no number: a rate is written like 10Mbit"#);
+        insta::assert_snapshot!(rate("50mbps"),
+            @r#""50mbps" ends in the unknown unit "mbps": write 50Mbit"#);
+        insta::assert_snapshot!(size("4M"),
+            @r#""4M" ends in the unknown unit "M": write 4MB or 4MiB"#);
+        insta::assert_snapshot!(size("4mib"),
+            @r#""4mib" ends in the unknown unit "mib": write 4MiB"#);
+        insta::assert_snapshot!(time("-1ms"), @r#""-1ms" is negative: a time is 0 or more"#);
+        insta::assert_snapshot!(time("20"), @r#""20" has no unit: a time takes ns, us, ms, s, min or h, for example 20ms"#);
+        insta::assert_snapshot!(time("5m"),
+            @r#""5m" ends in the unknown unit "m": write 5ms or 5min"#);
+        insta::assert_snapshot!(limit("3Mbit"),
+            @r#""3Mbit" ends in the unknown unit "Mbit": a queue limit takes pkt, BDP, B, kB, MB, GB, KiB, MiB or GiB, for example 3pkt"#);
     }
 
     #[test]

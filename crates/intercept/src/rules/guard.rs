@@ -23,19 +23,20 @@ use super::{
     foreign::{Firewall, Hook},
     from_client,
 };
+use schemars::JsonSchema;
 use serde::Deserialize;
 use std::{fmt, str::FromStr, time::Duration};
 
 /// Whether the forward chains of other programs decide what may be split.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ForwardPolicy {
-    /// A connection is split only when they have let one of its kind pass: from the same client
-    /// through the same interface, to the same port of the same server. Rules that name clients or
-    /// their interfaces (`from`, `in`) are exempt.
+    /// They do: a connection is split only after they have let one of its kind pass, from the same
+    /// client through the same interface to the same port of the same server. Rules that name clients
+    /// or their interfaces (`from`, `in`) are exempt
     #[default]
     Heed,
-    /// What the proxy's own rules say is split at once.
+    /// They do not: the proxy's own rules decide at once
     Ignore,
 }
 

@@ -4,34 +4,75 @@ use super::{
     check::ConfigError,
     types::{BufferSetting, Config, Listen, ProxyVersion},
 };
-use intercept::{Action, Destinations, ForwardPolicy, Leg, LegProfile, Policy, Prefix, Rule, Users, check_secrecy, list};
+use intercept::{
+    Action, AddressSchema, Destinations, ForwardPolicy, Leg, LegProfile, OneOrList, Policy, Prefix, Rule, Users, check_secrecy, list,
+    optional_address,
+};
 use multipath::BondKeys;
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
 use std::{fs, net::SocketAddr};
 use toml_file::{Fault, FileError};
 use units::{Bytes, Span};
 
-/// A configuration file. Keys that are absent leave the default as it is.
-#[derive(Debug, Clone, Default, Deserialize)]
+/// A configuration file. The comments are the descriptions of its keys in the documentation.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct File {
+    /// Worker threads.
+    #[schemars(extend("default" = 1))]
     threads: Option<usize>,
+    /// B, the payload that is held at most in each direction of a connection; or `"unlimited"`.
+    #[schemars(extend("default" = "4MiB"))]
     buffer: Option<BufferSetting>,
+    /// Time that a dialled leg may take to connect, unless its profile says otherwise.
+    #[schemars(extend("default" = "30s"))]
     connect_timeout: Option<Span>,
+    /// Time without progress after which a connection is reset. Absent: never.
     idle_timeout: Option<Span>,
+    /// Connections at once; more pass unsplit. Absent: as many as open files allow.
     max_flows: Option<usize>,
+    /// TCP memory of the host above which connections pass unsplit. Absent: where the kernel begins to
+    /// save (the second value of `net.ipv4.tcp_mem`).
     memory: Option<Bytes>,
+    /// Whether the proxy installs the firewall rules that bring it traffic. `false`: the operator's
+    /// own do.
+    #[schemars(extend("default" = true))]
     install_rules: Option<bool>,
+    /// Whether the forward chains of other programs decide what is split.
+    #[schemars(extend("default" = "heed"))]
     forward_policy: Option<ForwardPolicy>,
+    /// Whether each flow is logged at its end.
+    #[schemars(extend("default" = true))]
     log_flows: Option<bool>,
+    /// Name of the proxy for `tandem flows --name` and the like.
+    #[schemars(extend("default" = "default"))]
     name: Option<String>,
+    /// Address at which metrics for Prometheus are served. Absent: nowhere.
+    #[serde(deserialize_with = "optional_address")]
+    #[schemars(with = "Option<AddressSchema>")]
     metrics: Option<SocketAddr>,
+    /// Listeners, at least one.
     listen: Vec<Listen>,
+    /// Profile of accepted legs for which no `[[leg]]` fits.
     near: LegProfile,
+    /// Profile of dialled legs for which no `[[leg]]` fits.
     far: LegProfile,
+    /// Profiles of legs by interface or prefix, or for rules that name them. The first that fits a leg
+    /// is its profile, whichever end opened the connection.
     leg: Vec<Leg>,
+    /// What is split, and what is not: the first rule that fits a connection decides. If none fits, it
+    /// is split, over the bond if there are networks for one.
     rule: Vec<Rule>,
+    /// The bond that far legs are, or whose streams come out of a listener.
     bond: Option<BondKeys>,
+}
+
+/// The JSON Schema of a configuration file.
+pub fn config_schema() -> schemars::Schema {
+    let mut schema = schemars::generate::SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<File>();
+    schema.insert("title".into(), "Configuration file of the proxy".into());
+    schema
 }
 
 /// A configuration, and how the program that runs the proxy is reached.
@@ -125,7 +166,7 @@ impl File {
             need(
                 leg.name.is_some() || !leg.to.is_empty() || !leg.interface.is_empty(),
                 format!("leg[{index}]"),
-                "is for no leg: give it an interface, a prefix (to), or a name that a rule calls it by",
+                "matches no leg: give it an interface, a prefix (to), or a name that a rule refers to",
             )?;
             need(
                 leg.name.is_none() || self.leg[..index].iter().all(|other| other.name != leg.name),
@@ -156,27 +197,67 @@ impl File {
     }
 }
 
+/// A listener. Exactly one of `transparent`, `forward`, `socks5` and `bond` says where it listens, and
+/// how the destination of a connection is known.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ListenKeys {
+    /// Address for connections that are routed through this host: they go on to where they were going,
+    /// from the client's address. `[::]` stands for both families.
+    #[serde(default, deserialize_with = "optional_address")]
+    #[schemars(with = "Option<AddressSchema>")]
+    transparent: Option<SocketAddr>,
+    /// Address for connections that go on to `to`, from the proxy's address.
+    #[serde(default, deserialize_with = "optional_address")]
+    #[schemars(with = "Option<AddressSchema>")]
+    forward: Option<SocketAddr>,
+    /// Address for clients that name their destination by SOCKS version 5 (CONNECT).
+    #[serde(default, deserialize_with = "optional_address")]
+    #[schemars(with = "Option<AddressSchema>")]
+    socks5: Option<SocketAddr>,
+    /// Address for the connections of another host's bond, whose streams come out here. Needs `[bond]`.
+    #[serde(default, deserialize_with = "optional_address")]
+    #[schemars(with = "Option<AddressSchema>")]
+    bond: Option<SocketAddr>,
+    /// Destination of the connections of `forward`.
+    #[serde(default, deserialize_with = "optional_address")]
+    #[schemars(with = "Option<AddressSchema>")]
+    to: Option<SocketAddr>,
+    /// `forward`, `socks5`: whether each connection begins with a PROXY protocol header, of either
+    /// version.
+    #[serde(default)]
+    accept_proxy: bool,
+    /// `forward`, `socks5`, `bond`: version of the PROXY protocol header that far legs begin with. Absent:
+    /// none.
+    send_proxy: Option<ProxyVersion>,
+    /// `socks5`: prefixes of the only destinations that clients may name, one or a list. Absent: all but
+    /// this host and link-local addresses.
+    #[serde(default, deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Prefix>")]
+    allow: Vec<Prefix>,
+    /// `socks5`: prefixes of destinations that are refused, whatever `allow` says.
+    #[serde(default, deserialize_with = "list")]
+    #[schemars(with = "OneOrList<Prefix>")]
+    deny: Vec<Prefix>,
+    /// `socks5`: the users, a file with one `NAME:PASSWORD` a line, or a list of these. Absent: every
+    /// client.
+    #[serde(default)]
+    users: Users,
+}
+
+impl JsonSchema for Listen {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Listen".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        ListenKeys::json_schema(generator)
+    }
+}
+
 impl<'de> Deserialize<'de> for Listen {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Keys {
-            transparent: Option<SocketAddr>,
-            forward: Option<SocketAddr>,
-            socks5: Option<SocketAddr>,
-            bond: Option<SocketAddr>,
-            to: Option<SocketAddr>,
-            #[serde(default)]
-            accept_proxy: bool,
-            send_proxy: Option<ProxyVersion>,
-            #[serde(default, deserialize_with = "list")]
-            allow: Vec<Prefix>,
-            #[serde(default, deserialize_with = "list")]
-            deny: Vec<Prefix>,
-            #[serde(default)]
-            users: Users,
-        }
-        let keys = Keys::deserialize(deserializer)?;
+        let keys = ListenKeys::deserialize(deserializer)?;
         let mut listen = match (keys.transparent, keys.forward, keys.socks5, keys.bond, keys.to) {
             (Some(at), None, None, None, None) => Listen::transparent(at),
             (None, Some(at), None, None, Some(to)) => Listen::forward(at, to),
@@ -184,8 +265,8 @@ impl<'de> Deserialize<'de> for Listen {
             (None, None, None, Some(at), None) => Listen::bond(at),
             _ => {
                 return Err(de::Error::custom(
-                    "says neither transparent = \"[::]:5000\", nor forward = \"HERE:PORT\" with to = \"THERE:PORT\", nor socks5 = \"HERE:PORT\", \
-                     nor bond = \"HERE:PORT\"",
+                    "needs exactly one of transparent = \"[::]:5000\", forward = \"HERE:PORT\" with to = \"THERE:PORT\", socks5 = \"HERE:PORT\" \
+                     and bond = \"HERE:PORT\"",
                 ));
             }
         };
@@ -233,15 +314,15 @@ mod tests {
             Service::parse(&FILE.replacen(from, to, 1), "proxy.toml").unwrap_err().to_string()
         };
         let cases = [
-            ("threads         = 2", "treads = 2", "treads: is no key here; it can be one of: threads, "),
+            ("threads         = 2", "treads = 2", "treads: is not a key here: did you mean threads? The keys are threads, "),
             ("\"af21\"", "\"af51\"", "leg[1]: \"af51\" is no code point: write "),
             ("far   = \"gentle\"", "far   = \"genlte\"", "rule[2].far: no [[leg]] is named \"genlte\"; those with a name are: gentle"),
-            ("action = \"bypass\"", "action = \"bipass\"", "rule[1].action: unknown variant"),
+            ("action = \"bypass\"", "action = \"bipass\"", "rule[1].action: cannot be \"bipass\": did you mean \"bypass\"?"),
             ("\"score\"", "\"scor\"", "bond.scheduler: \"scor\" is no scheduler"),
             ("interface = \"wlan0\"", "", "bond.network[1]: says neither through which interface"),
             ("key_file  = \"/etc/tandem/bond.key\"", "", "bond: has no key_file"),
             ("\"10.0.0.0/8\"", "\"10.0.0.0/80\"", "\"10.0.0.0/80\" is no address prefix"),
-            ("to      = \"192.0.2.10:80\"", "", "listen[2]: says neither transparent"),
+            ("to      = \"192.0.2.10:80\"", "", "listen[2]: needs exactly one of transparent"),
         ];
         for (from, to, said) in cases {
             let error = wrong(from, to);

@@ -1,8 +1,8 @@
 //! The configuration's parts as flags write them.
 
 use super::types::{BufferSetting, Listen, ProxyVersion};
-use intercept::{AccessOptions, ListenerAccess};
-use std::{fmt, net::SocketAddr, str::FromStr};
+use intercept::{AccessOptions, ListenerAccess, parse_address};
+use std::{fmt, str::FromStr};
 use units::UnitError;
 
 impl FromStr for ProxyVersion {
@@ -16,10 +16,6 @@ impl FromStr for ProxyVersion {
     }
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse::<SocketAddr>().map_err(|_| format!("{text:?} is not an address with a port: write 192.0.2.1:5000 or [2001:db8::1]:5000"))
-}
-
 impl FromStr for Listen {
     type Err = String;
 
@@ -31,19 +27,19 @@ impl FromStr for Listen {
         let mut parts = text.split(',');
         let way = parts.next().unwrap_or_default();
         let mut listen = match way.split_once('=') {
-            Some(("transparent", at)) => Listen::transparent(address(at)?),
+            Some(("transparent", at)) => Listen::transparent(parse_address(at)?),
             Some(("forward", both)) => {
                 let (at, to) = both
                     .split_once('=')
                     .ok_or_else(|| format!("{way:?} says where to listen but not where to go on to: write forward=HERE=THERE"))?;
-                Listen::forward(address(at)?, address(to)?)
+                Listen::forward(parse_address(at)?, parse_address(to)?)
             }
-            Some(("socks5", at)) => Listen::socks5(address(at)?),
-            Some(("bond", at)) => Listen::bond(address(at)?),
+            Some(("socks5", at)) => Listen::socks5(parse_address(at)?),
+            Some(("bond", at)) => Listen::bond(parse_address(at)?),
             _ => {
                 return Err(format!(
-                    "{way:?} is no way to listen: write transparent=ADDRESS:PORT, forward=ADDRESS:PORT=ADDRESS:PORT, socks5=ADDRESS:PORT or \
-                     bond=ADDRESS:PORT"
+                    "cannot parse listener {way:?}: expected transparent=ADDRESS:PORT, forward=ADDRESS:PORT=ADDRESS:PORT, \
+                     socks5=ADDRESS:PORT or bond=ADDRESS:PORT"
                 ));
             }
         };
@@ -89,7 +85,7 @@ impl fmt::Display for BufferSetting {
         }
     }
 }
-units::impl_text!(BufferSetting);
+units::impl_text!(BufferSetting, "a size or \"unlimited\"", "4MiB");
 
 #[cfg(test)]
 mod tests {

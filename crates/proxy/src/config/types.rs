@@ -2,6 +2,7 @@
 
 use intercept::{Controllers, Destination, Destinations, ForwardPolicy, Interception, ListenAt, NamedProfile, Policy, Rules, Users};
 use multipath::{BondConfig, Network};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use std::{net::SocketAddr, time::Duration};
 use units::Bytes;
@@ -135,12 +136,12 @@ pub enum ListenMode {
 }
 
 /// A version of the PROXY protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ProxyVersion {
-    /// A line of text.
+    /// A line of text
     V1,
-    /// Binary.
+    /// Binary
     V2,
 }
 

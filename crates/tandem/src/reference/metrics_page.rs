@@ -1,0 +1,58 @@
+//! The metrics as a page, from the text that a server of them would answer with.
+
+use report::PlainTable;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A metric: its type and meaning, and the values of its labels.
+#[derive(Default)]
+struct Metric {
+    kind: String,
+    help: String,
+    /// In alphabetical order: the text has them in any.
+    labels: BTreeMap<String, BTreeSet<String>>,
+    /// As it is written in samples, with the suffix of its type.
+    name: String,
+}
+
+/// A page of the metrics in two texts in the OpenMetrics format.
+pub(super) fn markdown(proxy: &str, cache: &str) -> String {
+    let introduction = "Every metric that `--metrics ADDRESS:PORT` (`metrics` in the proxy's file) serves for Prometheus. \
+                        [What is running](../operation.md#what-is-running) says how. Counters begin at 0 when the process starts.";
+    let header = ["metric", "type", "labels", "meaning"];
+    super::schema_page::head("Metrics", introduction)
+        + "\n## Proxy and bond\n\n"
+        + &PlainTable::new(&header, rows(proxy)).markdown()
+        + "\n## Cache\n\n"
+        + &PlainTable::new(&header, rows(cache)).markdown()
+}
+
+fn rows(text: &str) -> Vec<Vec<String>> {
+    let mut metrics: Vec<(String, Metric)> = Vec::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').unwrap_or((rest, ""));
+            // The library ends every text with a period.
+            metrics.push((name.into(), Metric { help: help.trim_end_matches('.').into(), ..Metric::default() }));
+        } else if let (Some(rest), Some((_, metric))) = (line.strip_prefix("# TYPE "), metrics.last_mut()) {
+            metric.kind = rest.rsplit(' ').next().unwrap_or_default().into();
+        } else if let (false, Some((_, metric))) = (line.starts_with('#'), metrics.last_mut()) {
+            let sample = line.rsplit_once(' ').map_or(line, |(sample, _)| sample);
+            let (name, labels) = sample.split_once('{').unwrap_or((sample, ""));
+            metric.name = name.into();
+            for (label, value) in labels.trim_end_matches('}').split(',').filter_map(|label| label.split_once('=')) {
+                metric.labels.entry(label.into()).or_default().insert(value.trim_matches('"').to_owned());
+            }
+        }
+    }
+    metrics.into_iter().map(|(_, metric)| row(&metric)).collect()
+}
+
+fn row(metric: &Metric) -> Vec<String> {
+    let label = |(label, values): (&String, &BTreeSet<String>)| {
+        let shown: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
+        // Names and versions are examples.
+        if label == "network" || label == "version" { format!("`{label}`") } else { format!("`{label}`: {}", shown.join(", ")) }
+    };
+    let labels: Vec<String> = metric.labels.iter().map(label).collect();
+    vec![format!("`{}`", metric.name), metric.kind.clone(), labels.join("; "), metric.help.clone()]
+}

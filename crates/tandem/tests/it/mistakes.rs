@@ -1,0 +1,217 @@
+//! Mistakes that beginners make in files and on the command line: each message names the place and
+//! the cure.
+
+use crate::common::TANDEM;
+use std::{fs, process::Command};
+
+const SCENARIO: &str = r#"name = "small"
+[[link]]
+rate = "20Mbit"
+delay = "1ms"
+[[link]]
+rate = "10Mbit"
+delay = "5ms"
+[[split]]
+after = 1
+[[flow]]
+bytes = "200kB"
+"#;
+
+const PROXY: &str = r#"threads = 2
+[[listen]]
+transparent = "[::]:5000"
+[[leg]]
+interface = "sat0"
+control = "cubic"
+"#;
+
+/// What `tandem` says on stderr about a file with `text`, and its exit status.
+fn tandem(before: &[&str], text: &str, after: &[&str]) -> (String, i32) {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("file.toml"), text).unwrap();
+    let output = Command::new(TANDEM).current_dir(directory.path()).args(before).arg("file.toml").args(after).output().unwrap();
+    (String::from_utf8_lossy(&output.stderr).into_owned(), output.status.code().unwrap_or(-1))
+}
+
+/// Replaces `from` in `file`, and expects that what is said contains `said`.
+fn expect(before: &[&str], file: &str, mistakes: &[(&str, &str, &str)], after: &[&str]) {
+    for (from, to, said) in mistakes {
+        assert!(file.contains(from), "{from}");
+        let (text, status) = tandem(before, &file.replacen(from, to, 1), after);
+        assert!(text.contains(said) && status == 2, "{to}: expected {said}\nbut the status is {status}, and it says\n{text}");
+    }
+}
+
+#[test]
+fn scenario_files() {
+    let mistakes = [
+        (
+            r#"delay = "5ms""#,
+            "delay = \"5ms\"\nloss = 0.001",
+            "file.toml:8: link[2].loss: does not say how packets are lost: write loss = { per_packet = 0.001 }",
+        ),
+        (r#"delay = "5ms""#, "delay = \"5ms\"\nloss = \"1%\"", "write loss = { per_packet = 0.01 }"),
+        (
+            r#"delay = "5ms""#,
+            "delay = \"5ms\"\nloss = { per_pkt = 0.1 }",
+            "file.toml:8: link[2].loss.per_pkt: is not a key here: did you mean per_packet?",
+        ),
+        ("[[flow]]", "[flow]", "file.toml:10: flow: is one table, but there can be several: write [[flow]] instead of [flow]"),
+        (
+            "[[flow]]",
+            "[[control]]\nsender = \"bbr\"\n[[flow]]",
+            "file.toml:10: control: is a list of tables, but there is only one: write [control] instead of [[control]]",
+        ),
+        ("[[link]]\nrate = \"10Mbit\"", "[link]\nrate = \"10Mbit\"", "file.toml:5: is not TOML: "),
+        ("\"20Mbit\"", "20Mbit", "file.toml:3: is not TOML: a text needs quotation marks: rate = \"20Mbit\""),
+        (
+            "\"20Mbit\"",
+            "20",
+            "file.toml:3: link[1].rate: \"20\" has no unit: a rate takes bit, kbit, Mbit or Gbit (a second), for example 20Mbit",
+        ),
+        ("\"20Mbit\"", "\"20mbps\"", "file.toml:3: link[1].rate: \"20mbps\" ends in the unknown unit \"mbps\": write 20Mbit"),
+        ("\"200kB\"", "\"4M\"", "file.toml:11: flow[1].bytes: \"4M\" ends in the unknown unit \"M\": write 4MB or 4MiB"),
+        ("rate = \"20Mbit\"", "bandwidth = \"20Mbit\"", "file.toml:3: link[1].bandwidth: is not a key here: did you mean rate?"),
+        ("delay = \"1ms\"", "rtt = \"1ms\"", "did you mean delay, which is one way: half of the round trip?"),
+        (
+            "after = 1",
+            "after = \"1\"",
+            "file.toml:9: split[1].after: is the text \"1\", but a whole number of 0 or more is expected: leave the quotation marks out",
+        ),
+        (
+            "after = 1",
+            "after = 1\nmode = \"streem\"",
+            "file.toml:10: split[1].mode: cannot be \"streem\": did you mean \"stream\"? It can be stream, store or semi",
+        ),
+        ("after = 1", "", "file.toml:8: split[1].after: is missing"),
+        ("bytes = \"200kB\"", "", "flow[1].bytes: is absent, and so is the duration, so that the flow would never end: give one of them"),
+        ("[[flow]]", "[[flow]]\nopens = \"client\"", "flow[1].opens: cannot be \"client\": it can be sender or receiver"),
+        ("[[flow]]", "[[flow]]\nstart = { uniform = [\"1s\"] }", "flow[1].start.uniform: has 1 values, but 2 are expected"),
+        (
+            "delay = \"5ms\"",
+            "delay = \"5ms\"\nchanges = { at = \"1s\", rate = \"1Mbit\" }",
+            "link[2].changes: is one table, but a list of tables is expected: write changes = [{ … }]",
+        ),
+        ("[[flow]]", "[case]\nname = \"x\"\n[[flow]]", "file.toml:10: case: "),
+        ("name = \"small\"", "", "file.toml: name: is missing"),
+    ];
+    expect(&["run"], SCENARIO, &mistakes, &["--on", "sim"]);
+}
+
+#[test]
+fn the_first_mistake_of_a_file_is_reported_first() {
+    let rate = SCENARIO.replace("20Mbit", "20Mbot");
+    for other in ["loss = 0.1\ndelay = \"1ms\"", "dealy = \"1ms\""] {
+        let (text, _) = tandem(&["run"], &rate.replace("delay = \"1ms\"", other), &[]);
+        assert!(text.contains("file.toml:3: link[1].rate: \"20Mbot\""), "{text}");
+    }
+    for (from, to) in [("[[flow]]", "[flow]"), ("[[flow]]", "[case]\nname = 3\n[[flow]]")] {
+        let (text, _) = tandem(&["run"], &rate.replace(from, to), &[]);
+        assert!(text.contains("file.toml:3: link[1].rate: \"20Mbot\""), "{text}");
+    }
+}
+
+#[test]
+fn spellings_with_one_meaning_are_accepted() {
+    for (from, to) in [
+        ("20Mbit", "20Mbps"),
+        ("20Mbit", "20mbit"),
+        ("rate = \"10Mbit\"", "rate = \"10Mbit\"\nloss = { per_packet = \"0.1%\" }"),
+        ("1ms", "1000µs"),
+    ] {
+        let (text, status) = tandem(&["run"], &SCENARIO.replacen(from, to, 1), &["--on", "sim", "--quiet"]);
+        assert_eq!(status, 0, "{to}: {text}");
+    }
+}
+
+#[test]
+fn changes_on_the_command_line() {
+    for (set, said) in [
+        ("link.rate=5Mbit", "there are 2 of link: say which, as in link.1.…"),
+        ("link.3.rate=5Mbit", "there are 2 of link: say which"),
+        ("link.2.rate:5Mbit", "has no \"=\": write KEY=VALUE"),
+        ("link.2.loss=0.01", "write loss = { per_packet = 0.01 }"),
+        ("cross.1.rate=1Mbit", "there is no cross here"),
+        ("seed=abc", "--set seed=abc: seed: is the text \"abc\", but a whole number of 0 or more is expected"),
+    ] {
+        let (text, status) = tandem(&["run"], SCENARIO, &["--on", "sim", "--set", set]);
+        assert!(text.contains(said) && status == 2, "{set}: {status} {text}");
+    }
+}
+
+#[test]
+fn a_case_without_an_answer_is_named() {
+    let cases = "[[case]]\nname = \"plain\"\n[[case]]\nname = \"with bbr\"\nset = { \"control.proxy\" = \"bbr\" }\n";
+    let (text, status) = tandem(&["run"], &format!("{SCENARIO}{cases}"), &["--on", "sim", "--quiet"]);
+    assert!(text.contains("case \"with bbr\": sim cannot answer control.proxy") && status == 3, "{status} {text}");
+}
+
+#[test]
+fn configuration_files() {
+    let mistakes = [
+        ("[[listen]]", "[listen]", "file.toml:2: listen: is one table, but there can be several: write [[listen]] instead of [listen]"),
+        ("\"[::]:5000\"", "5000", "file.toml:3: listen[1].transparent: \"5000\" has no address: write [::]:5000"),
+        ("\"[::]:5000\"", "\":5000\"", "file.toml:3: listen[1].transparent: \":5000\" has no address: write [::]:5000"),
+        ("\"[::]:5000\"", "[::]:5000", "file.toml:3: is not TOML: a text needs quotation marks: transparent = \"[::]:5000\""),
+        (
+            "transparent = \"[::]:5000\"",
+            "forward = \"127.0.0.1:80\"\nto = \"example.com:80\"",
+            "listen[1].to: \"example.com:80\" is a name, and names are not looked up here: write an address of it",
+        ),
+        ("transparent = \"[::]:5000\"", "forward = \"127.0.0.1:80\"", "file.toml:2: listen[1]: needs exactly one of transparent"),
+        (
+            "threads = 2",
+            "threads = \"2\"",
+            "file.toml:1: threads: is the text \"2\", but a whole number of 0 or more is expected: leave the quotation marks out",
+        ),
+        ("threads = 2", "buffer = \"4M\"", "file.toml:1: buffer: \"4M\" ends in the unknown unit \"M\": write 4MB or 4MiB"),
+        ("control = \"cubic\"", "controll = \"cubic\"", "file.toml:6: leg[1].controll: is not a key here: did you mean control?"),
+        ("control = \"cubic\"", "control = 5", "file.toml:6: leg[1].control: is the number 5, but a text is expected: write \"5\""),
+        ("interface = \"sat0\"", "", "file.toml:4: leg[1]: matches no leg: give it an interface"),
+        (
+            "[[leg]]\ninterface = \"sat0\"",
+            "[[far]]",
+            "file.toml:4: far: is a list of tables, but there is only one: write [far] instead of [[far]]",
+        ),
+        ("threads = 2", "far = \"bbr\"", "file.toml:1: far: is the text \"bbr\", but a table is expected: write far = { … }"),
+        ("[[leg]]", "[[rule]]\nto = \"10.0.0.0/33\"\n[[leg]]", "file.toml:5: rule[1].to: \"10.0.0.0/33\" is no address prefix"),
+    ];
+    expect(&["proxy", "-c"], PROXY, &mistakes, &["--check=config"]);
+}
+
+#[test]
+fn options() {
+    let mistakes: &[(&[&str], &str)] = &[
+        (&["proxy", "--listen", "5000"], "cannot parse listener \"5000\": expected transparent=ADDRESS:PORT"),
+        (&["proxy", "--listen", "transparent=:5000"], "write [::]:5000 for all addresses of this host"),
+        (&["proxy", "--listen", "socks5=localhost:1080"], "write its address, 127.0.0.1:1080 or [::1]:1080"),
+        (&["proxy", "--listen", "forward=127.0.0.1:8080=example.com:80"], "names are not looked up here: write an address of it"),
+        (
+            &["proxy", "--listen", "transparent=[::]:5000", "--far", "bbr"],
+            "cannot read the profile \"bbr\": if this is a congestion controller, write control=bbr",
+        ),
+        (&["proxy", "--listen", "transparent=[::]:5000", "--far", "contrl=bbr"], "did you mean control?"),
+        (
+            &["proxy", "--listen", "transparent=[::]:5000", "--far", "capacity=10M"],
+            "capacity \"10M\" ends in the unknown unit \"M\": write 10Mbit",
+        ),
+        (
+            &["proxy", "--listen", "transparent=[::]:5000", "--metrics", "9155"],
+            "write [::]:9155 for all addresses of this host, or 127.0.0.1:9155",
+        ),
+        (
+            &["bond", "connect", "--listen", "socks5=127.0.0.1:1080", "--network", "wlan0", "--key", "k", "--to", "example.com:7000"],
+            "such as 192.0.2.1:7000",
+        ),
+        (
+            &["bond", "connect", "--listen", "socks5=127.0.0.1:1080", "--network", "wlan0", "--key", "k", "--to", "192.0.2.1"],
+            "has no port: write 192.0.2.1:5000",
+        ),
+        (&["cache", "--listen", "3128"], "cannot parse listener \"3128\": expected transparent=ADDRESS:PORT"),
+    ];
+    for (arguments, said) in mistakes {
+        let output = Command::new(TANDEM).args(*arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains(said) && output.status.code() == Some(2), "{arguments:?}: {text}");
+    }
+}
