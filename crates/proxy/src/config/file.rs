@@ -315,7 +315,7 @@ mod tests {
         };
         let cases = [
             ("threads         = 2", "treads = 2", "treads: is not a key here: did you mean threads? The keys are threads, "),
-            ("\"af21\"", "\"af51\"", "leg[1]: \"af51\" is no code point: write "),
+            ("\"af21\"", "\"af51\"", "leg[1].dscp: \"af51\" is no code point: write "),
             ("far   = \"gentle\"", "far   = \"genlte\"", "rule[2].far: no [[leg]] is named \"genlte\"; those with a name are: gentle"),
             ("action = \"bypass\"", "action = \"bipass\"", "rule[1].action: cannot be \"bipass\": did you mean \"bypass\"?"),
             ("\"score\"", "\"scor\"", "bond.scheduler: \"scor\" is no scheduler"),
