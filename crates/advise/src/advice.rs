@@ -12,7 +12,7 @@ const SUFFICIENT: f64 = 0.98;
 /// Why there is no advice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdviceError {
-    /// The path has one link, so that there is no place for a proxy.
+    /// The path has a single link: a proxy needs at least two.
     #[error("the path is one link, and a proxy stands between two: give the part before it and the part after it a [[link]] each")]
     OneLink,
     /// The scenario has networks in parallel.

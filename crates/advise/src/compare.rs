@@ -5,7 +5,7 @@ use outcome::{Outcome, half_width};
 
 /// The case of the path as it is.
 pub(crate) const AS_IS: &str = "as it is";
-/// Candidates whose gain is at least this fraction of the best gain count as equally good.
+/// Fraction of the best gain. Candidates that reach it count as equally good.
 const NEAR_BEST: f64 = 0.97;
 
 /// The valid outcomes of a case, in the order of their seeds.

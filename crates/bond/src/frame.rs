@@ -46,7 +46,7 @@ pub enum Frame {
         /// Flow-control limit: the peer may send up to this offset.
         limit: u64,
     },
-    /// The whole stream was delivered to its receiver, whose TCP has acknowledged it.
+    /// The whole stream was delivered: the receiver's TCP has acknowledged it.
     Delivered,
     /// The stream is reset, with the number of a [`ResetReason`](crate::ResetReason).
     Reset(u8),

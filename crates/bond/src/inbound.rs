@@ -101,7 +101,7 @@ impl Inbound {
         self.paths[path.0] = PathAcks { is_open: true, sent_limit: self.buffer.window(), ..PathAcks::default() };
     }
 
-    /// Removes a path whose connection has ended.
+    /// Removes a path after its connection has ended.
     pub fn remove_path(&mut self, path: PathId) {
         if let Some(acks) = self.paths.get_mut(path.0) {
             acks.is_open = false;

@@ -31,7 +31,7 @@ pub enum Target {
 /// The first message of a stream, from the end that opens it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenRequest {
-    /// Address of the client whose connection the stream carries.
+    /// Client address of the connection that the stream carries.
     pub client: SocketAddr,
     /// Where the client wants to go.
     pub target: Target,

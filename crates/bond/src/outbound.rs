@@ -65,7 +65,7 @@ pub struct PathStats {
     pub assigned: u64,
     /// Payload that the peer has received over the path by its last receipt, bytes.
     pub received: u64,
-    /// The path has something outstanding, of which nothing arrives.
+    /// The path has outstanding data, and none of it has been acknowledged for too long.
     pub is_stalled: bool,
 }
 
@@ -168,7 +168,7 @@ impl Outbound {
         PathId(slot)
     }
 
-    /// Removes a path whose connection has ended. What was outstanding on it will be reinjected.
+    /// Removes a path after its connection has ended. Its outstanding data is reinjected.
     pub fn remove_path(&mut self, path: PathId) {
         let Some(closed) = self.paths.get_mut(path.0).filter(|path| path.is_open) else { return };
         closed.is_open = false;

@@ -65,7 +65,7 @@ impl AssignedRange {
 pub(crate) struct Path {
     /// The connection exists. The slot of a closed path is reused.
     pub(crate) is_open: bool,
-    /// It has something outstanding, of which nothing arrives.
+    /// It has outstanding data, and none of it has been acknowledged for too long.
     pub(crate) is_stalled: bool,
     /// Cost class; cheap ones have low numbers.
     pub(crate) tier: u8,

@@ -1,7 +1,7 @@
 //! Which path carries the next piece.
 //!
-//! [`Scheduler::Score`] takes the path with the least score, Hoekstra (7), of those whose queue has
-//! room. *Foresight* adds two rules, which a sender that schedules late over unequal paths needs:
+//! [`Scheduler::Score`] takes the path with the lowest score, Hoekstra (7), among the paths with room
+//! in their queue. *Foresight* adds two rules, which a sender that schedules late over unequal paths needs:
 //!
 //! - A piece is not assigned to a path over which it would arrive later than all remaining data
 //!   would over another path; it waits for that one (as in ECF, Lim et al., CoNEXT 2017).

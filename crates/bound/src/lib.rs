@@ -103,7 +103,7 @@ struct Bottleneck {
     onward: Span,
     /// When it can send the next packet.
     free: Time,
-    /// Index of the flow whose turn it is.
+    /// Index of the flow that sends next.
     turn: usize,
     /// IP bytes sent so far.
     carried: u64,
