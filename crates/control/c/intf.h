@@ -6,8 +6,9 @@
  * cwnd, ssthresh and pacing rate, its own state, and its part of the link record. It calls nothing,
  * reads no clock and knows no socket.
  *
- * The first event of a flow is TD_INIT, the last one TD_CLOSE. The state is the controller's own between
- * them. The link may be null.
+ * The first event of a flow is TD_INIT; from then on the state is the controller's own. The last event is
+ * TD_CLOSE for a controller that owns the window; in the kernel the others are not told of the end of a
+ * flow. The link may be null.
  *
  * All arithmetic is integer, without signed division, and every loop is bounded, so that the BPF verifier
  * accepts it. Times are microseconds, rates bytes/s and windows segments, unless the name has another

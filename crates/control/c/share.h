@@ -7,8 +7,8 @@
  *   level  = (capacity - cross traffic - demand of demand-limited flows) / weight of greedy flows
  *   rate   = level * weight;  pacing rate = rate,  cwnd = 1.25 rate * RTT + 50 ms * rate + 10 segments
  *
- * Pacing enforces the rate. The window is larger than needed, so that data in flight when flows start does
- * not exceed it. A flow is demand-limited when its receiver's window or its application was seen to keep it
+ * Pacing enforces the rate. The window is larger than rate * RTT: when the rate falls because a flow
+ * starts, data that is already in flight must not fill the window and stop the flow. A flow is demand-limited when its receiver's window or its application was seen to keep it
  * below its rate; the other flows get the rest. Losses do not change the window.
  *
  * If the bottleneck queue is on this host (a shaper), the pacing rate keeps it at about a packet per flow:

@@ -29,7 +29,7 @@ struct td_vegas_state {
 	T(beta, 4, "segments in the queue above which the window shrinks")                              \
 	T(gamma, 1, "segments in the queue that end slow start")                                \
 	T(slow_start_every, 2, "slow start doubles the window in one of this many rounds (Linux: 1)") \
-	T(beta_milli, 500, "what a loss leaves of the window, thousandths")
+	T(beta_milli, 500, "window after a loss over the window before, thousandths")
 TD_CONTROLLER(vegas);
 
 TD_INLINE void td_vegas_reset(struct td_flow *f, struct td_vegas_state *s)

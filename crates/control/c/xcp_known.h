@@ -7,7 +7,7 @@
  *   a flow that ends     frees its window for flows below their fair window, at their next ACKs
  *
  * In XCP a new flow has an initial window, and then its part of alpha of the spare capacity and of gamma
- * of the traffic; when flows end, the last one gets alpha of the spare capacity per interval. On a path of
+ * of the traffic; when flows end, those that remain get alpha of the spare capacity per interval. On a path of
  * 800 ms that takes longer than most transfers.
  */
 #ifndef TD_XCP_KNOWN_H

@@ -46,7 +46,7 @@ pub struct FlowState {
     pub pacing_rate: u64,
 }
 
-/// EventKind of an event (`enum td_event_kind`).
+/// Kind of an event (`enum td_event_kind`).
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum EventKind {

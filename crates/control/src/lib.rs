@@ -7,7 +7,8 @@
 //!
 //! The caller fills in the flow as TCP sees it, calls [`Controller::begin`], and then
 //! [`ControllerState::step`] for each event. After each call it takes `cwnd`, `ssthresh` and
-//! `pacing_rate` from the flow. The last event is [`EventKind::Close`].
+//! `pacing_rate` from the flow. The last event is [`EventKind::Close`]; in the kernel only controllers
+//! that own the window get it.
 //!
 //! ```
 //! use control::{Controller, Event, EventKind, FlowState};

@@ -44,7 +44,7 @@ const RETRY_FOR: Duration = Duration::from_secs(5);
 const PIN_DIRECTORY: &str = "/sys/fs/bpf/tandem";
 
 /// The Tandem controller that a name stands for: `td_NAME` always, a bare name if the kernel has no
-/// congestion control of that name. `None`: the name is for the kernel.
+/// congestion control of that name. `None`: the kernel has one of that name, or neither has.
 pub fn resolve(name: &str) -> Option<Controller> {
     let is_kernels = !name.starts_with("td_") && has_congestion_control(name);
     if is_kernels { None } else { Controller::named(name) }

@@ -77,7 +77,7 @@ pub enum Error {
         error: io::Error,
     },
     /// The controller is not loaded.
-    #[error("td_{0} is not loaded in this kernel: load it first (`tandem control load {0}`)")]
+    #[error("td_{0} is not loaded in this kernel; `tandem control list` shows what is, `tandem control load {0}` loads it")]
     NotLoaded(String),
     /// The controller is not pinned, but held by a process.
     #[error("td_{0} is loaded because a running program uses it: it is unloaded when that program ends")]

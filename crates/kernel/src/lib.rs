@@ -3,7 +3,7 @@
 //! [`load`] registers a controller with the kernel's TCP by struct_ops, under the name `td_NAME`.
 //! It takes no module and no kernel patch, only BTF. Any program may then use it (`iperf3 -C
 //! td_hybla`). The [`Monitor`] measures the traffic that leaves an interface and the queue before
-//! it, and shares the measurements with the controllers by a [`LinkRecord`] record.
+//! it, and shares the measurements with the controllers in a [`LinkRecord`].
 //!
 //! The controllers' algorithms are in crate `control`. Which leg gets which controller is decided
 //! by the proxy.

@@ -268,7 +268,7 @@ impl TcpConnection {
         let since =
             if is_opener { Some(packet.timestamp_ns) } else { Some(handshake.first_sent_ns).filter(|_| handshake.retransmits == 0) };
         let rtt_us = since.map_or(0, |since| ((net.now - since) / 1000).max(1) as u32);
-        // RFC 6928 §3: the initial window is one segment after several SYNs, unless the echoed
+        // RFC 6928 §2: the initial window is one segment after several SYNs, unless the echoed
         // timestamp shows that the retransmissions were spurious (RFC 3522).
         let was_spurious = is_opener && packet.timestamp_ns == handshake.first_sent_ns;
         let initial_window = if handshake.retransmits > 1 && !was_spurious { 1 } else { self.settings.initial_window };

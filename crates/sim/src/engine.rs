@@ -147,7 +147,7 @@ fn can_answer_parallel(scenario: &Scenario, parallel: &Parallel<'_>) -> Result<(
         }
     }
     if let Some(CongestionControl::RouterAssisted(_)) = CongestionControl::named(&scenario.control.sender) {
-        return EngineError::cannot("sim", "control.sender", "parallel networks have no routers that tell a sender its rate");
+        return EngineError::cannot("sim", "control.sender", "parallel networks have no routers that send feedback to senders");
     }
     for (index, flow) in (1..).zip(&scenario.flows) {
         if let Some((key, why)) = unsupported_flow_key(flow) {
@@ -216,5 +216,5 @@ fn missing_router(scenario: &Scenario, leg: usize, name: &str, explicit: Explici
     };
     let kind = format!("{:?}", explicit.routers).to_lowercase();
     let slowest = (leg.first..leg.end).min_by_key(|link| scenario.links[*link].rate).unwrap_or(leg.first) + 1;
-    format!("{name:?} sends at the rate that {kind} routers tell it, and {links}: give link {slowest} queue = {{ kind = \"{kind}\" }}")
+    format!("{name:?} needs feedback of {kind} routers, and {links}: give link {slowest} queue = {{ kind = \"{kind}\" }}")
 }

@@ -62,7 +62,7 @@ impl MonitoredLink {
     }
 
     /// Updates the persistent queue: the minimum of the backlog over the last half to whole control
-    /// interval (td_persist).
+    /// interval (td_update_queue).
     fn update_persistent_queue(&mut self, now_us: u64, backlog: u64) {
         let interval_us = match self.link.xcp.interval_us {
             0 => 50_000,

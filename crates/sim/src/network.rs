@@ -77,7 +77,7 @@ pub(crate) fn backward(link: usize) -> usize {
 }
 
 /// The marking threshold of an ECN queue is its limit divided by this, and at least three packets.
-/// DCTCP needs a seventh of a bandwidth-delay product to keep the link busy (RFC 8257 §4.4), and
+/// DCTCP needs a seventh of a bandwidth-delay product to keep the link busy (Alizadeh et al., SIGCOMM 2010), and
 /// the limit is one BDP unless the scenario sets another.
 const MARK_DIVISOR: u64 = 5;
 

@@ -348,8 +348,8 @@ impl TcpSender {
         self.frto = is_first || self.consecutive_timeouts > 0;
     }
 
-    /// Marks the head lost, and all segments sent more than a round trip ago
-    /// (tcp_timeout_mark_lost).
+    /// Marks lost the first segment and all that were sent more than a round trip ago
+    /// (tcp_timeout_mark_lost). NewReno marks all segments.
     fn mark_lost_on_timeout(&mut self, now: u64) {
         let mark_all = self.is_newreno();
         for index in 0..self.segments.len() {

@@ -1,7 +1,7 @@
 //! Recovery without selective acknowledgements (NewReno, RFC 6582): three duplicate
 //! acknowledgements start it, each further one inflates the window, and a partial acknowledgement
-//! retransmits the next hole. Only the first partial acknowledgement restarts the timer (§4, the
-//! impatient variant). Each of the two duplicates before lets one new segment go (limited transmit,
+//! retransmits the next hole. Only the first partial acknowledgement restarts the timer (RFC 6582
+//! §3.2, step 3; the impatient variant of RFC 3782 §4). Each of the two duplicates before lets one new segment go (limited transmit,
 //! RFC 3042). For comparison with simulators that do the same; Linux does not.
 
 use super::{
@@ -65,7 +65,7 @@ impl TcpSender {
                 self.flow.cwnd += 1;
                 Retransmit::Nothing
             }
-            // No second fast retransmit for the same flight (RFC 6582 §3.2, step 1).
+            // No second fast retransmit for the same flight (RFC 6582 §3.2, step 2).
             CaState::Loss => Retransmit::Nothing,
             _ if self.duplicate_acks < DUPLICATE_THRESHOLD => {
                 self.write_xmit(net, true);
@@ -85,8 +85,8 @@ impl TcpSender {
         }
     }
 
-    /// Retransmits the first unacknowledged segment, whatever the window says (RFC 5681 §3.2, steps
-    /// 3 and 4): what is in flight beyond the window that was just halved must not delay it.
+    /// Retransmits the first unacknowledged segment, whatever the window says (RFC 5681 §3.2, step
+    /// 3): what is in flight beyond the window that was just halved must not delay it.
     fn retransmit_first(&mut self, net: &mut SimNetwork) {
         self.mark_lost(0);
         if self.retransmit_queue.front() == Some(&self.acked_segments) {

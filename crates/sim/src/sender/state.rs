@@ -413,7 +413,7 @@ impl TcpSender {
         self.pacing_timer.expired(at, key, &mut net.events)
     }
 
-    /// Updates what controllers see (td_look).
+    /// Updates what controllers see (td_read_socket).
     fn refresh_flow(&mut self) {
         let in_flight = self.in_flight();
         let flow = &mut self.flow;
@@ -456,7 +456,7 @@ impl TcpSender {
         self.notify_controller(Event { kind: control::EventKind::Restart, ..Event::default() }, net);
     }
 
-    /// [`control::LIMITED`] if the congestion window limits the flow (tcp_is_cwnd_limited). In slow
+    /// [`control::CWND_LIMITED`] if the congestion window limits the flow (tcp_is_cwnd_limited). In slow
     /// start it suffices that half of the window is used.
     pub(super) fn limited_flag(&self) -> u32 {
         let slow_start = self.flow.cwnd < self.flow.ssthresh;
@@ -469,7 +469,8 @@ impl TcpSender {
         matches!(self.ca_state, CaState::Cwr | CaState::Recovery)
     }
 
-    /// The slow start threshold that keeps most of the current window (tcp_current_ssthresh).
+    /// The slow start threshold: at least 3/4 of cwnd, unless the window is being reduced
+    /// (tcp_current_ssthresh).
     pub(super) fn current_ssthresh(&self) -> u32 {
         if self.in_cwnd_reduction() { self.flow.ssthresh } else { self.flow.ssthresh.max(self.flow.cwnd / 2 + self.flow.cwnd / 4) }
     }

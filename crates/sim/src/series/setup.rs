@@ -100,7 +100,7 @@ impl<'a> SeriesSimulation<'a> {
         let split_behind = self.split_nodes.get(number);
         let shaper = split_before.and_then(|split| self.shapers[split]);
         let channels = [shaper.unwrap_or(forward(leg.first)), backward(leg.end - 1)];
-        // A controller that routers tell what to send does not react to marks.
+        // A controller that routers send feedback to does not react to marks.
         let ecn =
             control.native().is_some() && self.scenario.links[leg.first..leg.end].iter().any(|link| link.queue.kind == QueueKind::Ecn);
         let config = SenderConfig {

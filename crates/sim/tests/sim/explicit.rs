@@ -201,7 +201,7 @@ fn a_missing_router_is_refused_with_the_cure() {
     let error = Sim::default().can_answer(&scenario(text)).unwrap_err().to_string();
     assert_eq!(
         error,
-        "control.sender: \"xcp-e2e\" sends at the rate that xcp routers tell it, and none of links 1 to 2 has one: give link 2 queue = { kind = \"xcp\" }"
+        "control.sender: \"xcp-e2e\" needs feedback of xcp routers, and none of links 1 to 2 has one: give link 2 queue = { kind = \"xcp\" }"
     );
 }
 

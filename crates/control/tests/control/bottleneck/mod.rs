@@ -1,7 +1,8 @@
 //! Simulates flows across one bottleneck, in virtual time: enough to test a controller, not a model
 //! of TCP.
 //!
-//! Each packet is acknowledged individually. A packet is lost when three later ones have arrived.
+//! Each packet is acknowledged individually. A packet counts as lost once a packet has
+//! arrived that was sent three or more later.
 //! Retransmissions go first.
 
 #![allow(dead_code)] // each test uses a part of it
@@ -67,7 +68,7 @@ pub(crate) struct Job {
     pub(crate) start_us: u64,
     /// Segments; 2⁴⁰: endless.
     pub(crate) segments: u64,
-    /// Application-cwnd_limited: this many segments per interval (µs).
+    /// Application-limited: this many segments per interval (µs).
     pub(crate) chunks: Option<(u64, u64)>,
     pub(crate) weight: u32,
 }
