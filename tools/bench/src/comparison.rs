@@ -5,7 +5,7 @@ use crate::{
     results::{ComparisonResults, ComparisonTest},
     rival::Rival,
 };
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use std::{path::PathBuf, time::Duration};
 use testbed::ThreeHosts;
 
@@ -53,10 +53,15 @@ pub(crate) fn measure(arguments: &Comparison) -> Result<()> {
 }
 
 fn rounds(arguments: &Comparison, results: &mut ComparisonResults) -> Result<()> {
-    let network = ThreeHosts::new(&arguments.control)?;
-    let servers = load::LoadServers::start(&network)?;
     let tandem = testbed::resolve_program(&arguments.tandem);
     let rivals = Rival::all(&tandem, &arguments.tandem_flags);
+    let is_rival = |name: &&String| rivals.iter().any(|rival| rival.name() == **name);
+    if let Some(name) = arguments.rivals.iter().flatten().find(|name| !is_rival(name)) {
+        let names: Vec<&str> = rivals.iter().map(Rival::name).collect();
+        bail!("cannot measure {name:?}: there is no rival of that name here; the rivals are {}", names.join(", "));
+    }
+    let network = ThreeHosts::new(&arguments.control)?;
+    let servers = load::LoadServers::start(&network)?;
     let wanted = |rival: &Rival| arguments.rivals.as_ref().is_none_or(|names| names.iter().any(|name| rival.name() == *name));
     let length = Duration::from_secs_f64(arguments.seconds);
     // Memory first: what short connections leave in the kernel (TIME_WAIT) remains for a minute.
