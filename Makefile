@@ -7,9 +7,6 @@ export CARGO_TARGET_DIR ?= $(CURDIR)/target
 TANDEM = $(CARGO_TARGET_DIR)/release/tandem
 # Only root may make network namespaces: others do it through sudo; without it tests that need one skip, and say so.
 AS_ROOT := $(shell [ "$$(id -u)" -eq 0 ] || command -v sudo)
-# Cargo builds as who calls it; only the tests themselves run as root. (No commas in here: they end make's `if`.)
-HOST := $(shell rustc -vV 2> /dev/null | sed -n 's/^host: //p' | tr a-z- A-Z_)
-RUNNER = $(if $(AS_ROOT),CARGO_TARGET_$(HOST)_RUNNER='$(AS_ROOT) --preserve-env=TANDEM_SKIPS --preserve-env=TANDEM_TRANSFERS --preserve-env=TANDEM_FUZZ_SECONDS')
 
 # The programs of the tests' profile. The commands of the README and the kernels are tried with them:
 # a build for release would take as long as all tests, and has no assertions and no overflow checks.
@@ -54,7 +51,7 @@ test: ## runs every test: what `make check` does, oldest Rust, namespace tests, 
 	@scripts/setup kernels
 	@$(MAKE) --no-print-directory sources deny oldest
 	@skips=$$(mktemp); \
-	$(RUNNER) TANDEM_SKIPS=$$skips $(CARGO) test --workspace --locked; status=$$?; \
+	TANDEM_AS_ROOT='$(AS_ROOT)' TANDEM_SKIPS=$$skips scripts/test-programs --locked; status=$$?; \
 	echo "skipped tests: $$(wc -l < $$skips)"; cat $$skips; rm -f $$skips; exit $$status
 	@$(AS_ROOT) scripts/readme-commands $(TESTED)
 	tools/kernels/run --short --program $(TESTED)/tandem
