@@ -4,15 +4,15 @@
 //! The rules are those of a connection of two plain legs (see `connection`): an end that has sent
 //! its own FIN and then reads end of file may conclude that the other end's TCP has acknowledged
 //! every byte and that FIN. Here each end of the bond knows one plain leg, and is told of the other
-//! by [`Done`](bond::Frame::Done): all that was sent was delivered, and acknowledged.
+//! by [`Delivered`](bond::Frame::Delivered): all that was sent was delivered, and acknowledged.
 //!
 //! | event | at the end of the bond that it comes to |
 //! |---|---|
 //! | the plain leg's FIN | told as the end of the stream |
-//! | the stream's end | a FIN to the plain leg, when that has not finished, or the other end has said *done*; else then |
-//! | the plain leg has acknowledged all, its FIN too | *done* is said |
-//! | both have ended, neither was told | *connect* says *done* for the bytes alone; *serve* passes the FIN, says *done*; *connect* passes its FIN |
-//! | *done* both ways, FINs acknowledged | ends `Finished` |
+//! | the stream's end | a FIN to the plain leg, when that has not finished, or the other end has said *delivered*; else then |
+//! | the plain leg has acknowledged all, its FIN too | *delivered* is said |
+//! | both have ended, neither was told | *connect* says *delivered* for the bytes alone; *serve* passes the FIN, says *delivered*; *connect* passes its FIN |
+//! | *delivered* both ways, FINs acknowledged | ends `Finished` |
 //! | RST of the plain leg, its timeout, its far end not reached | the stream is given up, with the reason; the other end resets its plain leg |
 //! | a connection of the bond is lost or silent | what it had goes over the others; *connect* dials another |
 //! | all are lost | the stream waits for as long as is set, then its plain legs are reset |
@@ -107,8 +107,8 @@ pub(crate) struct BondedConnection {
     pub(crate) taken: u64,
     pub(crate) given: u64,
     tuned: bool,
-    /// Most that the plain leg's send queue has unsent, once it carries a stream.
-    unsent: Option<usize>,
+    /// The shares of B that bound the plain leg's queues, once it carries bulk data.
+    shares: Option<Shares>,
     moved: (Instant, u64),
     /// Since when it has had no connection, and whether the last one was closed by the other end.
     pub(crate) alone: Option<(Instant, bool)>,
@@ -213,7 +213,7 @@ impl BondedConnection {
             taken: 0,
             given: 0,
             tuned: false,
-            unsent: None,
+            shares: None,
             moved: (now, 0),
             alone: Some((now, false)),
             in_again: false,
@@ -224,9 +224,9 @@ impl BondedConnection {
         }
     }
 
-    /// Bounds what its plain leg takes unsent.
+    /// Sets the shares of B that bound its plain leg's queues.
     pub(crate) fn with_shares(mut self, shares: Option<Shares>) -> Self {
-        self.unsent = shares.map(|shares| shares.unsent);
+        self.shares = shares;
         self
     }
 
@@ -416,20 +416,20 @@ impl BondedConnection {
         Ok(false)
     }
 
-    /// Bounds what the plain socket takes unsent, once it carries bulk data.
+    /// Bounds the queues of the plain socket, once it carries bulk data.
     fn tune(&mut self) -> Result<(), Ending> {
         if self.tuned || self.taken.max(self.given) < TUNE_FROM {
             return Ok(());
         }
         self.tuned = true;
-        if let (Some(unsent), Some(plain)) = (self.unsent, &self.plain) {
-            let tuned = sys::set_notsent_lowat(plain, unsent);
-            tuned.map_err(|why| self.failed(&why))?;
+        if let (Some(shares), Some(plain)) = (self.shares, &mut self.plain) {
+            let bounded = plain.bound_receive(shares).and_then(|()| plain.bound_unsent(shares));
+            bounded.map_err(|why| self.failed(&why))?;
         }
         Ok(())
     }
 
-    /// Passes the stream's end on to the plain leg, and sends *done* once all was acknowledged.
+    /// Passes the stream's end on to the plain leg, and sends *delivered* once all was acknowledged.
     fn pass_end(&mut self) -> Result<(), Ending> {
         self.tick = None;
         if !self.stream.inbound.is_fully_read() || !self.preface.is_empty() || self.life != Life::Relaying {

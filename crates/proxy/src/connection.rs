@@ -40,9 +40,7 @@ use intercept::{
     leg::{self, Call, LegProfile, Shares, Source},
     sys,
 };
-use relay::{
-    Direction, DirectionLimits, DirectionStats, Ending, Fault, FlowStats, LegSide, PlainLeg, Pumped, Readiness, Scratch, dial_first,
-};
+use relay::{Direction, DirectionStats, Ending, Fault, FlowStats, LegSide, PlainLeg, Pumped, Readiness, Scratch, dial_first};
 use rustix::{
     fd::{AsFd, BorrowedFd},
     io::Errno,
@@ -109,6 +107,8 @@ pub(crate) struct Connection {
     socks: bool,
     life: Life,
     born: Instant,
+    /// When the present far leg was dialled, and how long that may take to connect.
+    dialled_at: Instant,
     connect_timeout: Duration,
     /// The far leg's SYN waits for data to carry (TCP Fast Open).
     syn_waits: bool,
@@ -130,19 +130,9 @@ pub(crate) struct Connection {
     down: Direction,
 }
 
-/// The limits, besides B, of a direction between legs of these profiles.
-fn limits(source: &LegProfile, destination: &LegProfile) -> DirectionLimits {
-    DirectionLimits { receive: receive_buffer(source), unsent: destination.not_sent.map(|bytes| bytes.0 as usize) }
-}
-
-fn receive_buffer(profile: &LegProfile) -> Option<usize> {
-    profile.receive_buffer.map(|bytes| bytes.0 as usize)
-}
-
-/// A leg of this profile, whose socket has been tuned by it.
-fn leg_of(socket: Socket, profile: &LegProfile, shares: Option<Shares>) -> PlainLeg {
-    let share = shares.map(|shares| shares.receive);
-    PlainLeg::new(socket, profile, receive_buffer(profile).into_iter().chain(share).min())
+/// How long a dialled leg of this profile may take to connect.
+fn connect_timeout(profile: &LegProfile, config: &Config) -> Duration {
+    profile.connect_timeout.map_or(config.connect_timeout, units::Span::duration)
 }
 
 impl Connection {
@@ -177,8 +167,8 @@ impl Connection {
             Err(ending) => return Err((ending, socks.then_some(near))),
         };
         Ok(Connection {
-            near: leg_of(near, near_profile, shares),
-            far: leg_of(far, far_profile, shares),
+            near: PlainLeg::new(near, near_profile, shares),
+            far: PlainLeg::new(far, far_profile, shares),
             client,
             server,
             others,
@@ -186,7 +176,8 @@ impl Connection {
             socks,
             life: Life::Dialling,
             born: now,
-            connect_timeout: far_profile.connect_timeout.map_or(config.connect_timeout, units::Span::duration),
+            dialled_at: now,
+            connect_timeout: connect_timeout(far_profile, config),
             syn_waits: fast_open,
             syn_unanswered: fast_open,
             owes_ack: !fast_open,
@@ -194,13 +185,14 @@ impl Connection {
             watches_near: false,
             in_again: false,
             in_ticking: false,
-            up: Direction::new(shares, limits(near_profile, far_profile), preface, heard),
-            down: Direction::new(shares, limits(far_profile, near_profile), answer, Vec::new()),
+            up: Direction::new(shares, preface, heard),
+            down: Direction::new(shares, answer, Vec::new()),
         })
     }
 
-    /// Dials the next address that the server's name has, where there is one.
-    pub(crate) fn dial_another(&mut self, config: &Config, mut route: impl FnMut(IpAddr) -> Option<String>) -> bool {
+    /// Dials the next address that the server's name has, where there is one: the caller watches the
+    /// new far leg, and its time to connect.
+    pub(crate) fn dial_another(&mut self, config: &Config, mut route: impl FnMut(IpAddr) -> Option<String>, now: Instant) -> bool {
         if self.life != Life::Dialling {
             return false;
         }
@@ -209,12 +201,18 @@ impl Connection {
             let (_, profile) = config.policy.legs_of(self.client, to, &mut route);
             let call = Call { profile, shares, from: self.source, to, fast_open: self.syn_waits };
             let far = call.dial(|| sys::dscp_of_syn(&self.near)).map_err(|why| Ending::undialled(&why))?;
-            Ok(leg_of(far, profile, shares))
+            Ok((PlainLeg::new(far, profile, shares), connect_timeout(profile, config)))
         });
-        let Ok((server, far)) = dialled else { return false };
+        let Ok((server, (far, timeout))) = dialled else { return false };
         // A new leg: the refusal of the last one reads like an end of file, which must not be kept.
         (self.server, self.far) = (server, far);
+        (self.dialled_at, self.connect_timeout) = (now, timeout);
         true
+    }
+
+    /// When its far leg was dialled.
+    pub(crate) fn dialled_at(&self) -> Instant {
+        self.dialled_at
     }
 
     /// How long its far leg may take to connect.
@@ -265,11 +263,6 @@ impl Connection {
     /// Whether the far leg is still connecting, though it may take data already.
     pub(crate) fn is_dialling(&self) -> bool {
         self.life == Life::Dialling || self.syn_unanswered
-    }
-
-    /// When the connection came in.
-    pub(crate) fn born(&self) -> Instant {
-        self.born
     }
 
     /// Takes in what epoll told of one leg, then moves what can be moved. An error is how the

@@ -412,10 +412,8 @@ impl Worker {
                 if let Some(interval) = connection.silence_interval() {
                     self.next_connections_check = self.next_connections_check.min(self.scratch.now + interval);
                 }
-                let born = connection.born();
                 let slot = self.flows.insert(WorkerSlot::Split(connection));
-                self.dialling.push_back((born, slot));
-                self.watch_leg(slot, LegSide::Far);
+                self.watch_dialled(slot);
             }
             Err((ending, socks)) => {
                 if let Some(near) = socks {
@@ -450,6 +448,12 @@ impl Worker {
         for (slot, ending) in over {
             self.end(slot, ending);
         }
+    }
+
+    /// Watches a far leg that was dialled just now, and its time to connect.
+    fn watch_dialled(&mut self, slot: usize) {
+        self.dialling.push_back((self.scratch.now, slot));
+        self.watch_leg(slot, LegSide::Far);
     }
 
     /// Lets epoll watch a leg; its first event tells how things stand.
@@ -507,8 +511,9 @@ impl Worker {
     fn end(&mut self, slot: usize, ending: Ending) {
         let Some(connection) = self.flows.get_mut(slot).and_then(WorkerSlot::split_mut) else { return };
         let routes = self.routes.as_ref();
-        if matches!(ending, Ending::FarNotReached(_)) && connection.dial_another(&self.config, |address| routes?.interface_to(address)) {
-            return self.watch_leg(slot, LegSide::Far);
+        let route = |address| routes?.interface_to(address);
+        if matches!(ending, Ending::FarNotReached(_)) && connection.dial_another(&self.config, route, self.scratch.now) {
+            return self.watch_dialled(slot);
         }
         connection.release(ending, &mut self.scratch);
         let record = FlowRecord { last: connection.last_stats(self.scratch.now), ending };
@@ -524,5 +529,67 @@ impl Worker {
             lines.add(&record, self.scratch.now);
         }
         (self.context.on_end)(record);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use socket2::{Domain, SockAddr, Socket, Type};
+    use std::{
+        net::{Ipv4Addr, TcpListener, TcpStream},
+        thread,
+    };
+
+    /// A listener that answers no SYN, because its backlog is full; its address; what fills it.
+    fn full_listener() -> (Socket, SocketAddr, Vec<TcpStream>) {
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        listener.bind(&SockAddr::from(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))).unwrap();
+        listener.listen(0).unwrap();
+        let address = listener.local_addr().unwrap().as_socket().unwrap();
+        let fillers = (0..4).filter_map(|_| TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok()).collect();
+        (listener, address, fillers)
+    }
+
+    /// A worker without listeners, which ends with its last connection.
+    fn draining_worker(config: Config, on_end: OnEnd) -> Worker {
+        let waker = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+        let context = WorkerContext {
+            number: 0,
+            inbox: mpsc::channel().1,
+            turns: Arc::default(),
+            on_end,
+            gate: None,
+            log: None,
+            names: mpsc::channel().0,
+            open_carrier: |_, _| Ok(None),
+        };
+        let mut worker = Worker::new(Arc::new(config), waker, context).unwrap();
+        worker.draining = true;
+        worker
+    }
+
+    #[test]
+    fn each_address_of_a_name_has_the_connect_timeout() {
+        let timeout = Duration::from_millis(300);
+        let (silent, next) = (full_listener(), full_listener());
+        let local = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let client = TcpStream::connect(local.local_addr().unwrap()).unwrap();
+        let near = Socket::from(local.accept().unwrap().0);
+        near.set_nonblocking(true).unwrap();
+        let (tell, ended) = mpsc::channel();
+        let (server, others, client) = (silent.1, vec![next.1], client.local_addr().unwrap());
+        let running = thread::spawn(move || {
+            let config = Config { connect_timeout: timeout, ..Config::default() };
+            let mut worker = draining_worker(config, Arc::new(move |record| drop(tell.send(record))));
+            let (preface, heard) = (Vec::new(), Vec::new());
+            worker.begin(Start { near, client, server, others, keep_source: false, preface, heard, socks: false });
+            worker.run()
+        });
+        // The kernel alone would give up after two minutes.
+        let record = ended.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!(record.ending, Ending::FarNotReached(io::ErrorKind::TimedOut));
+        assert_eq!(record.last.server, next.1);
+        running.join().unwrap().unwrap();
     }
 }

@@ -61,20 +61,10 @@ enum Manner {
     Small,
 }
 
-/// DirectionLimits that the profiles of the two legs set.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct DirectionLimits {
-    /// Of the source's receive queue.
-    pub receive: Option<usize>,
-    /// Of the unsent part of the destination's send queue.
-    pub unsent: Option<usize>,
-}
-
 /// One direction of a connection.
 #[derive(Debug)]
 pub struct Direction {
     shares: Option<Shares>,
-    limits: DirectionLimits,
     /// Bytes of the preface, which no source has sent.
     preface: usize,
     manner: Manner,
@@ -95,11 +85,10 @@ pub struct Direction {
 impl Direction {
     /// A direction that first gives the destination `preface`, which no source has sent, and then
     /// `heard`, which was read from the source already.
-    pub fn new(shares: Option<Shares>, limits: DirectionLimits, preface: Vec<u8>, heard: Vec<u8>) -> Self {
+    pub fn new(shares: Option<Shares>, preface: Vec<u8>, heard: Vec<u8>) -> Self {
         let manner = if shares.is_some_and(|shares| shares.pipe == 0) { Manner::Small } else { Manner::Messages };
         Direction {
             shares,
-            limits,
             preface: preface.len(),
             manner,
             tuned: false,
@@ -193,17 +182,11 @@ impl Direction {
     }
 
     /// Bounds what the destination takes unsent. Short connections are spared the system calls.
-    fn tune(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg) -> Result<(), Fault> {
+    fn tune(&mut self, source: &mut PlainLeg, destination: &PlainLeg) -> Result<(), Fault> {
         self.tuned = true;
         let Some(shares) = self.shares.filter(|_| self.manner != Manner::Small) else { return Ok(()) };
-        // A lower limit of a profile stays.
-        if self.limits.receive.is_some_and(|bytes| bytes > shares.receive) {
-            source.bound_receive(shares.receive).map_err(Fault::Source)?;
-        }
-        if self.limits.unsent.is_none_or(|bytes| bytes > shares.unsent) {
-            sys::set_notsent_lowat(&*destination, shares.unsent).map_err(Fault::Destination)?;
-        }
-        Ok(())
+        source.bound_receive(shares).map_err(Fault::Source)?;
+        destination.bound_unsent(shares).map_err(Fault::Destination)
     }
 
     fn splice(&mut self, source: &mut PlainLeg, destination: &mut PlainLeg, scratch: &mut Scratch) -> Result<(), Fault> {

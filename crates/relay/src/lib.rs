@@ -19,7 +19,7 @@ mod readiness;
 mod scratch;
 mod slab;
 
-pub use direction::{Direction, DirectionLimits, Fault, Pumped};
+pub use direction::{Direction, Fault, Pumped};
 pub use ending::Ending;
 pub use flow::{DirectionStats, FlowRecord, FlowStats, MultipathView, PathView, UNKNOWN_ADDRESS};
 pub use leg_side::LegSide;

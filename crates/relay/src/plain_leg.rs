@@ -3,7 +3,7 @@
 use crate::{ending::Ending, readiness::Readiness};
 use intercept::{
     ReceiveBound,
-    leg::{LegProfile, Silence},
+    leg::{LegProfile, Shares, Silence},
     sys,
 };
 use rustix::fd::{AsFd, BorrowedFd};
@@ -30,13 +30,19 @@ pub struct PlainLeg {
     /// The peer has sent urgent data, at which a splice or a read stops early.
     pub urgent: bool,
     receive_bound: ReceiveBound,
+    /// Limits of the leg's profile, bytes: of the receive queue, of the unsent part of the send queue.
+    receive_limit: Option<usize>,
+    unsent_limit: Option<usize>,
     silence: Silence,
     kept_alive: bool,
 }
 
 impl PlainLeg {
-    /// A socket that was tuned by this profile; its receive queue is held to `receive` bytes.
-    pub fn new(socket: Socket, profile: &LegProfile, receive: Option<usize>) -> Self {
+    /// A socket to which this profile has been applied, and which was prepared for these shares of B
+    /// (none: B is unlimited).
+    pub fn new(socket: Socket, profile: &LegProfile, shares: Option<Shares>) -> Self {
+        let [receive_limit, unsent_limit] = [profile.receive_buffer, profile.not_sent].map(|limit| limit.map(|bytes| bytes.0 as usize));
+        let receive = shares.map(|shares| shares.receive).into_iter().chain(receive_limit).min();
         PlainLeg {
             socket,
             readable: true,
@@ -44,6 +50,8 @@ impl PlainLeg {
             hung_up: false,
             urgent: false,
             receive_bound: ReceiveBound::inherited(receive),
+            receive_limit,
+            unsent_limit,
             silence: Silence::of(profile),
             kept_alive: false,
         }
@@ -98,12 +106,27 @@ impl PlainLeg {
         self.receive_bound.resume(self.socket.as_fd())
     }
 
-    /// Holds the receive queue to so many bytes.
+    /// Holds the receive queue to its share of B, where the profile has set it larger.
     ///
     /// # Errors
     /// The socket's.
-    pub fn bound_receive(&mut self, bytes: usize) -> io::Result<()> {
-        self.receive_bound.set(self.socket.as_fd(), bytes)
+    pub fn bound_receive(&mut self, shares: Shares) -> io::Result<()> {
+        match self.receive_limit {
+            Some(limit) if limit > shares.receive => self.receive_bound.set(self.socket.as_fd(), shares.receive),
+            _ => Ok(()),
+        }
+    }
+
+    /// Holds the unsent part of the send queue to its share of B (TCP_NOTSENT_LOWAT), unless the
+    /// profile has set a lower limit.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn bound_unsent(&self, shares: Shares) -> io::Result<()> {
+        match self.unsent_limit {
+            Some(limit) if limit <= shares.unsent => Ok(()),
+            _ => sys::set_notsent_lowat(&self.socket, shares.unsent),
+        }
     }
 
     /// Bytes that the peer has not acknowledged; a FIN counts as one. What a reset discarded never
@@ -164,4 +187,41 @@ pub fn dial_first<T>(
         }
     }
     Err(ending)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use intercept::leg;
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use units::Bytes;
+
+    /// A leg of this profile, for B of 4 MiB, its shares, and its peer.
+    fn leg_of(profile: &LegProfile) -> (PlainLeg, Shares, TcpStream) {
+        let shares = Shares::of(4 << 20);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let socket = Socket::from(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        leg::prepare(&socket, Some(shares)).unwrap();
+        leg::apply(&socket, profile, || Ok(0)).unwrap();
+        (PlainLeg::new(socket, profile, Some(shares)), shares, listener.accept().unwrap().0)
+    }
+
+    fn bounds_of(profile: &LegProfile) -> (usize, usize, Shares) {
+        let (mut leg, shares, _peer) = leg_of(profile);
+        leg.bound_receive(shares).unwrap();
+        leg.bound_unsent(shares).unwrap();
+        (leg.socket.recv_buffer_size().unwrap(), leg.socket.tcp_notsent_lowat().unwrap() as usize, shares)
+    }
+
+    #[test]
+    fn the_lower_of_share_and_profile_bounds_a_leg() {
+        let (by_share, unsent, shares) = bounds_of(&LegProfile::default());
+        assert_eq!(unsent, shares.unsent);
+        let lower = LegProfile { receive_buffer: Some(Bytes(64 << 10)), not_sent: Some(Bytes(4 << 10)), ..LegProfile::default() };
+        let (receive, unsent, _) = bounds_of(&lower);
+        assert!(receive < by_share / 4, "{receive} of {by_share}");
+        assert_eq!(unsent, 4 << 10);
+        let higher = LegProfile { receive_buffer: Some(Bytes(16 << 20)), not_sent: Some(Bytes(16 << 20)), ..LegProfile::default() };
+        assert_eq!(bounds_of(&higher), (by_share, shares.unsent, shares));
+    }
 }

@@ -14,7 +14,13 @@ use intercept::{leg, sys};
 use relay::{Scratch, UNKNOWN_ADDRESS};
 use rustix::io::Errno;
 use socket2::{Socket, TcpKeepalive};
-use std::{io::IoSliceMut, net::SocketAddr, time::Duration};
+use std::{
+    collections::{HashSet, VecDeque},
+    io::IoSliceMut,
+    mem,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
 /// Most accepted connections that have completed their handshake and have not joined a stream yet.
 const MOST_PENDING: usize = 4096;
@@ -29,8 +35,11 @@ impl Bonds {
             return;
         }
         if self.unauthenticated.len() >= BondConfig::most_unauthenticated() {
-            // The oldest peer that has sent nothing yet goes. Where all have sent something, which
-            // may be a replay, the oldest of all.
+            self.forget_ended_handshakes();
+        }
+        if self.unauthenticated.len() >= BondConfig::most_unauthenticated() {
+            // The oldest peer that has not sent a valid hello is closed. Where all have sent one,
+            // which may be a replay, the oldest of all.
             let place = self.unauthenticated.iter().position(|index| self.is_unauthenticated(*index)).unwrap_or(0);
             if let Some(oldest) = self.unauthenticated.remove(place)
                 && self.is_handshaking(oldest)
@@ -50,14 +59,35 @@ impl Bonds {
         }
     }
 
-    /// Whether this accepted connection has sent nothing yet.
+    /// Removes from `unauthenticated` the indices of handshakes that have ended. An index that a later
+    /// handshake has got stands there twice: its last place counts.
+    pub(crate) fn forget_ended_handshakes(&mut self) {
+        let mut found = HashSet::new();
+        let mut kept = VecDeque::with_capacity(self.unauthenticated.len());
+        for index in mem::take(&mut self.unauthenticated).into_iter().rev() {
+            if self.is_handshaking(index) && found.insert(index) {
+                kept.push_front(index);
+            }
+        }
+        self.unauthenticated = kept;
+    }
+
+    /// Whether this accepted connection has not sent a valid hello yet.
     pub(crate) fn is_unauthenticated(&self, index: usize) -> bool {
         matches!(self.entries.get(index), Some(BondSocket::Handshake(handshake, HandshakeOrigin::Accepted(_))) if handshake.is_unauthenticated())
     }
 
     /// Whether this accepted connection has not completed its handshake.
     pub(crate) fn is_handshaking(&self, index: usize) -> bool {
-        matches!(self.entries.get(index), Some(BondSocket::Handshake(_, HandshakeOrigin::Accepted(_))))
+        self.handshake_began(index).is_some()
+    }
+
+    /// When this connection was accepted; none: it has completed its handshake, or is gone.
+    pub(crate) fn handshake_began(&self, index: usize) -> Option<Instant> {
+        match self.entries.get(index)? {
+            BondSocket::Handshake(handshake, HandshakeOrigin::Accepted(_)) => Some(handshake.since),
+            _ => None,
+        }
     }
 
     /// Carries a handshake on.

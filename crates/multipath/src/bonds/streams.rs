@@ -40,7 +40,7 @@ impl Bonds {
         let theirs = self.networks.window().unwrap_or(BondConfig::LEAST_WINDOW.0 as u32);
         let stream = self.stream_over(theirs);
         let call = OpenRequest { client, target: to };
-        let near = PlainLeg::new(near, profile, self.receive_share());
+        let near = PlainLeg::new(near, profile, self.host.shares());
         let bonded = BondedConnection::call(near, &call, [&preface, &heard], id, stream, self.now);
         let bonded = bonded.map_err(|NoMemory| Ending::NoRoom)?.with_shares(self.host.shares()).with_reply(reply);
         let slot = self.settle(bonded);
@@ -203,11 +203,6 @@ impl Bonds {
         }
     }
 
-    /// Most bytes in a plain leg's receive queue.
-    fn receive_share(&self) -> Option<usize> {
-        self.host.shares().map(|shares| shares.receive)
-    }
-
     /// *Serve*: dials the first of these servers that can be dialled.
     pub(crate) fn dial_one_of(&mut self, slot: usize, mut servers: Vec<SocketAddr>) {
         let Some(client) = self.streams.get(slot).map(|bonded| bonded.client) else { return };
@@ -235,7 +230,7 @@ impl Bonds {
         let (_, profile) = self.host.leg_profiles(client, server);
         let call = Dial { profile, shares: self.host.shares(), from: None, to: server, fast_open: false };
         let far = call.dial(|| Ok(0)).map_err(|why| Ending::undialled(&why))?;
-        Ok(PlainLeg::new(far, profile, self.receive_share()))
+        Ok(PlainLeg::new(far, profile, self.host.shares()))
     }
 
     /// A stream has ended.

@@ -9,7 +9,7 @@ use crate::{
 use intercept::sys;
 use relay::Ending;
 use rustix::io::Errno;
-use std::{io, mem, time::Duration};
+use std::{io, time::Duration};
 
 /// How long a stream waits for another connection when the other end has closed its last one: the
 /// other end is likely gone.
@@ -22,16 +22,14 @@ impl Bonds {
     /// Checks all handshakes, lingering connections, networks and streams.
     pub(crate) fn check_timeouts(&mut self) {
         let now = self.now;
-        for index in mem::take(&mut self.unauthenticated) {
-            match self.entries.get(index) {
-                Some(BondSocket::Handshake(handshake, HandshakeOrigin::Accepted(_))) if now - handshake.since >= MOST_READY_TIMEOUT => {
-                    self.refused += 1;
-                    self.drop_entry(index);
-                }
-                Some(BondSocket::Handshake(_, HandshakeOrigin::Accepted(_))) => self.unauthenticated.push_back(index),
-                // It has completed its handshake, or is gone.
-                _ => {}
-            }
+        self.forget_ended_handshakes();
+        // The oldest is the first.
+        while let Some(&index) = self.unauthenticated.front()
+            && self.handshake_began(index).is_some_and(|since| now - since >= MOST_READY_TIMEOUT)
+        {
+            self.unauthenticated.pop_front();
+            self.refused += 1;
+            self.drop_entry(index);
         }
         for index in 0..self.entries.bound() {
             match self.entries.get(index) {

@@ -8,10 +8,12 @@ use rustix::event::epoll::EventFlags;
 use std::net::SocketAddr;
 
 impl Worker {
-    /// Whether the carrier takes a connection; its server may be known by name alone.
+    /// Whether the carrier takes a connection; its server may be known by name alone. Without
+    /// networks the carrier only accepts streams.
     pub(super) fn is_carried(&self, client: SocketAddr, server: Option<SocketAddr>) -> bool {
         let routes = self.routes.as_ref();
-        self.carrier.is_some() && self.config.policy.is_bonded(client, server, |address| routes?.interface_to(address))
+        let may_dial = self.carrier.is_some() && !self.config.networks.is_empty();
+        may_dial && self.config.policy.is_bonded(client, server, |address| routes?.interface_to(address))
     }
 
     /// Begins a connection that the carrier takes.

@@ -39,10 +39,10 @@ impl Worker {
         }
     }
 
-    /// How long the far leg of a connection that was begun then may take; none: it connects no
-    /// longer.
+    /// How long the far leg that was dialled then may take to connect; none: it is connected, or
+    /// replaced by a leg to another address.
     fn still_dials(&self, begun: Instant, slot: usize) -> Option<Duration> {
         let connection = self.flows.get(slot)?.split()?;
-        (connection.is_dialling() && connection.born() == begun).then(|| connection.connect_timeout())
+        (connection.is_dialling() && connection.dialled_at() == begun).then(|| connection.connect_timeout())
     }
 }

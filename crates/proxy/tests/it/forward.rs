@@ -2,10 +2,12 @@
 //! before a clean end, draining.
 
 use crate::common::{Bench, CLOSE_WAIT, PATIENCE, kind, payload, wait_until};
-use proxy::{Config, Ending, Listen, Proxy};
+use proxy::{BondConfig, Config, Ending, Listen, Proxy};
 use std::{
+    fs,
     io::{self, Read, Write},
     net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt as _,
     thread,
     time::{Duration, Instant},
 };
@@ -69,6 +71,21 @@ fn a_byte_crosses_without_company() {
             client.read_exact(&mut [0]).unwrap();
         }
     }
+}
+
+/// The end of a bond that only accepts streams splits other listeners' connections as ever.
+#[test]
+fn a_bond_without_networks_carries_no_connection_of_a_client() {
+    let directory = tempfile::tempdir().unwrap();
+    let key_file = directory.path().join("key");
+    fs::write(&key_file, "a key for this test alone").unwrap();
+    fs::set_permissions(&key_file, fs::Permissions::from_mode(0o600)).unwrap();
+    let mut bond = BondConfig { key_file, ..BondConfig::default() };
+    bond.read_key().unwrap();
+    let bench = Bench::before(crate::common::listener(), Config { bond: Some(bond), ..Config::default() });
+    let (mut client, mut server) = bench.connect();
+    client.write_all(b"?").unwrap();
+    server.read_exact(&mut [0]).unwrap();
 }
 
 #[test]

@@ -86,6 +86,27 @@ fn strangers_learn_nothing_and_cost_little() {
     assert!(read_all(&mut client).unwrap() == sent);
 }
 
+/// What has been closed meanwhile must not count as a handshake in progress.
+#[test]
+fn connections_that_are_closed_at_once_displace_no_handshake() {
+    if skip("connections_that_are_closed_at_once_displace_no_handshake", &["ss"]) {
+        return;
+    }
+    let bench = Bench::new(&[], &[]).whole();
+    let at = SocketAddr::from((Ipv4Addr::new(10, 0, 1, 2), 7000));
+    let connect = || {
+        let mut handshaking = TcpStream::connect(at).unwrap();
+        handshaking.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        // Twice as many as the listener lets begin a handshake at a time, before it looks for those
+        // that take too long.
+        for _ in 0..2048 {
+            socket2::SockRef::from(&TcpStream::connect(at).unwrap()).set_linger(Some(Duration::ZERO)).unwrap();
+        }
+        handshaking.read(&mut [0]).map_err(|why| why.kind())
+    };
+    assert_eq!(bench.near.enter(connect).unwrap(), Err(ErrorKind::WouldBlock));
+}
+
 #[test]
 fn a_bad_question_is_answered_with_its_cure() {
     let run = |arguments: &[&str]| {
