@@ -103,7 +103,7 @@ install: build ## installs program, manual pages, completions and the services b
 	$(TANDEM) man $(DESTDIR)$(PREFIX)/share/man/man1
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	$(TANDEM) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tandem
-	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/doc/tandem docs/operation.md
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/doc/tandem docs/operation.md docs/link-capacity.md docs/bond.md docs/cache.md
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/share/doc/tandem/examples packaging/capacity.conf
 	install -d $(DESTDIR)/etc/systemd/system
 	for unit in tandem tandem-cache tandem-controllers; do \

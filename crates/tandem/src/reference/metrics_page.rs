@@ -17,7 +17,7 @@ struct Metric {
 /// A page of the metrics in two texts in the OpenMetrics format.
 pub(super) fn markdown(proxy: &str, cache: &str) -> String {
     let introduction = "Every metric that `--metrics ADDRESS:PORT` (`metrics` in the proxy's file) serves for Prometheus. \
-                        [What is running](../operation.md#what-is-running) says how. Counters begin at 0 when the process starts.";
+                        [Monitoring](../operation.md#metrics) says how. Counters begin at 0 when the process starts.";
     let header = ["metric", "type", "labels", "meaning"];
     super::schema_page::head("Metrics", introduction)
         + "\n## Proxy and bond\n\n"
