@@ -191,8 +191,8 @@ impl Bonds {
         }
     }
 
-    /// *Serve*: a name has been looked up that [`BondHost::look_up`](crate::BondHost::look_up) was asked
-    /// for.
+    /// *Serve*: a name has been looked up that [`BondHost::look_up`](crate::BondHost::look_up) was
+    /// asked for.
     pub fn on_resolved(&mut self, slot: usize, serial: u64, addresses: io::Result<Vec<SocketAddr>>) {
         if self.streams.get(slot).is_none_or(|bonded| bonded.id as u64 != serial) {
             return;

@@ -32,8 +32,8 @@ struct File {
     idle_timeout: Option<Span>,
     /// Connections at once; more pass unsplit. Absent: as many as open files allow.
     max_flows: Option<usize>,
-    /// TCP memory of the host above which connections pass unsplit. Absent: where the kernel begins to
-    /// save (the second value of `net.ipv4.tcp_mem`).
+    /// TCP memory of the host above which connections pass unsplit. Absent: where the kernel begins
+    /// to save (the second value of `net.ipv4.tcp_mem`).
     memory: Option<Bytes>,
     /// Whether the proxy installs the firewall rules that bring it traffic. `false`: the operator's
     /// own do.
@@ -58,11 +58,11 @@ struct File {
     near: LegProfile,
     /// Profile of dialled legs for which no `[[leg]]` fits.
     far: LegProfile,
-    /// Profiles of legs by interface or prefix, or for rules that name them. The first that fits a leg
-    /// is its profile, whichever end opened the connection.
+    /// Profiles of legs by interface or prefix, or for rules that name them. The first that fits a
+    /// leg is its profile, whichever end opened the connection.
     leg: Vec<Leg>,
-    /// What is split, and what is not: the first rule that fits a connection decides. If none fits, it
-    /// is split, over the bond if there are networks for one.
+    /// What is split, and what is not: the first rule that fits a connection decides. If none fits,
+    /// it is split, over the bond if there are networks for one.
     rule: Vec<Rule>,
     /// The bond that far legs are, or whose streams come out of a listener.
     bond: Option<BondKeys>,
@@ -197,13 +197,13 @@ impl File {
     }
 }
 
-/// A listener. Exactly one of `transparent`, `forward`, `socks5` and `bond` says where it listens, and
-/// how the destination of a connection is known.
+/// A listener. Exactly one of `transparent`, `forward`, `socks5` and `bond` says where it listens,
+/// and how the destination of a connection is known.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListenKeys {
-    /// Address for connections that are routed through this host: they go on to where they were going,
-    /// from the client's address. `[::]` stands for both families.
+    /// Address for connections that are routed through this host: they go on to where they were
+    /// going, from the client's address. `[::]` stands for both families.
     #[serde(default, deserialize_with = "optional_address")]
     #[schemars(with = "Option<AddressSchema>")]
     transparent: Option<SocketAddr>,
@@ -215,7 +215,8 @@ struct ListenKeys {
     #[serde(default, deserialize_with = "optional_address")]
     #[schemars(with = "Option<AddressSchema>")]
     socks5: Option<SocketAddr>,
-    /// Address for the connections of another host's bond, whose streams come out here. Needs `[bond]`.
+    /// Address for the connections of another host's bond, whose streams come out here. Needs
+    /// `[bond]`.
     #[serde(default, deserialize_with = "optional_address")]
     #[schemars(with = "Option<AddressSchema>")]
     bond: Option<SocketAddr>,
@@ -227,11 +228,11 @@ struct ListenKeys {
     /// version.
     #[serde(default)]
     accept_proxy: bool,
-    /// `forward`, `socks5`, `bond`: version of the PROXY protocol header that far legs begin with. Absent:
-    /// none.
+    /// `forward`, `socks5`, `bond`: version of the PROXY protocol header that far legs begin with.
+    /// Absent: none.
     send_proxy: Option<ProxyVersion>,
-    /// `socks5`: prefixes of the only destinations that clients may name, one or a list. Absent: all but
-    /// this host and link-local addresses.
+    /// `socks5`: prefixes of the only destinations that clients may name, one or a list. Absent:
+    /// all but this host and link-local addresses.
     #[serde(default, deserialize_with = "list")]
     #[schemars(with = "OneOrList<Prefix>")]
     allow: Vec<Prefix>,
@@ -239,8 +240,8 @@ struct ListenKeys {
     #[serde(default, deserialize_with = "list")]
     #[schemars(with = "OneOrList<Prefix>")]
     deny: Vec<Prefix>,
-    /// `socks5`: the users, a file with one `NAME:PASSWORD` a line, or a list of these. Absent: every
-    /// client.
+    /// `socks5`: the users, a file with one `NAME:PASSWORD` a line, or a list of these. Absent:
+    /// every client.
     #[serde(default)]
     users: Users,
 }
@@ -318,8 +319,8 @@ mod tests {
             ("\"af21\"", "\"af51\"", "leg[1].dscp: \"af51\" is no code point: write "),
             ("far   = \"gentle\"", "far   = \"genlte\"", "rule[2].far: no [[leg]] is named \"genlte\"; those with a name are: gentle"),
             ("action = \"bypass\"", "action = \"bipass\"", "rule[1].action: cannot be \"bipass\": did you mean \"bypass\"?"),
-            ("\"score\"", "\"scor\"", "bond.scheduler: \"scor\" is no scheduler"),
-            ("interface = \"wlan0\"", "", "bond.network[1]: says neither through which interface"),
+            ("\"score\"", "\"scor\"", "bond.scheduler: unknown scheduler \"scor\""),
+            ("interface = \"wlan0\"", "", "bond.network[1]: has neither an interface nor a source address"),
             ("key_file  = \"/etc/tandem/bond.key\"", "", "bond: has no key_file"),
             ("\"10.0.0.0/8\"", "\"10.0.0.0/80\"", "\"10.0.0.0/80\" is no address prefix"),
             ("to      = \"192.0.2.10:80\"", "", "listen[2]: needs exactly one of transparent"),

@@ -19,8 +19,9 @@
 //! law of its own, which is that note:
 //!
 //! 5. An end whose FIN the proxy has before the other half-closes never reads end of file while the
-//!    other's TCP lacks bytes. In some transfers one end *withholds*: it leaves more unread than its
-//!    TCP takes, waits until the other's FIN is acknowledged, half-closes and, after a while, aborts.
+//!    other's TCP lacks bytes. In some transfers one end *withholds*: it leaves more unread than
+//!    its TCP takes, waits until the other's FIN is acknowledged, half-closes and, after a while,
+//!    aborts.
 //!
 //! On a link that loses packets a reset can be lost: nobody repeats it. An end that waits for
 //! nothing but bytes then waits for ever (the proxy has no keepalive), as it would without a proxy.

@@ -69,7 +69,7 @@ fn a_file_is_checked_without_being_used() {
             "proxy.toml: it has passwords, and every user of this machine has access to it (it is world-readable): chmod o= it",
         ),
         (&format!("\"{}\"", users.display()), "[\"alice\"]", "a user is written NAME:PASSWORD; a colon is missing"),
-        (key.to_str().unwrap(), "/nowhere/bond.key", "cannot take the bond's key from /nowhere/bond.key: No such file or directory"),
+        (key.to_str().unwrap(), "/nowhere/bond.key", "cannot read the bond's key from /nowhere/bond.key: No such file or directory"),
         ("threads         = 2", "treads          = 2", "proxy.toml:3: treads: is not a key here"),
         ("\"10.0.0.0/8\"", "\"10.0.0.0/99\"", "\"10.0.0.0/99\" is no address prefix"),
         ("control    = \"reno\"", "control    = \"cubik\"", "gentle: there is no congestion controller \"cubik\": the kernel has "),
