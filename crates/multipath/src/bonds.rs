@@ -40,7 +40,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// What a socket that epoll watches is used for.
 #[derive(Debug)]
 enum BondSocket {
-    /// A connection whose ends do not know each other yet.
+    /// A connection in its handshake.
     Handshake(Box<Handshake>, HandshakeOrigin),
     /// A ready connection over this network, and the window of the other end; *connect*.
     Pooled(Channel, usize, u32),

@@ -85,10 +85,10 @@ pub fn handshake(data: &[u8]) {
     }
 }
 
-/// Says bytes in pieces to one end, which goes on after each.
+/// Sends bytes in pieces to one end, and steps its handshake after each.
 fn say(mut side: HandshakeEnd, credentials: &Credentials, to: &Socket, bytes: &[u8], piece: usize) -> HandshakeEnd {
     for piece in bytes.chunks(piece) {
-        // One that is closed hears no more.
+        // The end has closed the connection.
         if !write(to, piece) {
             break;
         }
@@ -144,7 +144,7 @@ fn peer_with_key(mut bytes: &[u8]) {
     assert!(!matches!(side, HandshakeEnd::In(_)), "it gets in without knowing the channel");
 }
 
-/// Both ends have the key; what one says reaches the other changed, in pieces, late, or not at all.
+/// Both ends have the key. Their messages arrive altered, in pieces, late, or not at all.
 fn between(mut bytes: &[u8], encrypts: bool) {
     let credentials = WINDOWS.map(|window| credentials(encrypts, window));
     let ((own, here), (theirs, there)) = (pair(), pair());

@@ -1,6 +1,6 @@
-//! A connection whose ends do not know each other yet: they prove that they share a key, and begin
-//! to encrypt where that is wanted. A peer without the key gets no answer. Nothing is read beyond
-//! what is expected: the bytes that follow belong to a stream.
+//! The handshake of a connection: both ends prove that they have the bond's key, then start TLS if
+//! the bond is encrypted. A peer without the key gets no answer. The handshake never reads beyond
+//! its own messages: the bytes that follow belong to a stream.
 
 use crate::{channel::Channel, settings::BondConfig, tls::Encryption};
 use bond::{AcceptHandshake, Challenge, DialHandshake, HandshakeError, Hello, Nonce, PresharedKey, Proof};
@@ -21,12 +21,15 @@ use std::{
 pub(crate) struct Credentials {
     pub(crate) key: PresharedKey,
     pub(crate) encryption: Option<Encryption>,
-    /// The window that it tells the other end, bytes.
+    /// The receive window that this end announces, bytes.
     pub(crate) window: u32,
 }
 
 impl Credentials {
-    /// As a bond's configuration says.
+    /// From the configuration of a bond.
+    ///
+    /// # Errors
+    /// When the configuration has no key, or TLS cannot be set up.
     pub(crate) fn of(bond: &BondConfig) -> Result<Self, String> {
         let key = bond.key.clone().ok_or("the bond has no key")?;
         let encryption = if bond.tls { Some(Encryption::new()?) } else { None };
@@ -46,30 +49,30 @@ pub(crate) enum HandshakeFailure {
     Refused(#[from] HandshakeError),
     #[error("{0}")]
     Failed(#[from] Errno),
-    #[error("the other end closed it: it listens for something else, has another key, or is full")]
+    #[error("the other end closed the connection: it is no bond, has another key, or is full")]
     Closed,
 }
 
 /// What a handshake waits for.
 #[derive(Debug)]
-enum Stage {
+enum HandshakeStage {
     Connected,
     Challenge(Box<DialHandshake>),
     Hello,
     Proof(Box<AcceptHandshake>),
-    /// The tag of the TLS channel (RFC 9266); whether the own has been sent.
+    /// The peer's tag of the TLS channel (RFC 9266); `said`: this end has sent its own.
     Bound {
         said: bool,
         window: u32,
     },
 }
 
-/// A handshake in progress. [`step`](Self::step) is to be called after each event of its socket.
+/// A handshake in progress. The caller calls [`step`](Self::step) after each event of its socket.
 #[derive(Debug)]
 pub(crate) struct Handshake {
     channel: Channel,
     dialled: bool,
-    stage: Stage,
+    stage: HandshakeStage,
     got: Vec<u8>,
     pub(crate) since: Instant,
 }
@@ -99,11 +102,11 @@ pub(crate) fn unguessable() -> Result<u128, Errno> {
 
 impl Handshake {
     pub(crate) fn dialled(socket: Socket, since: Instant) -> Self {
-        Handshake { channel: Channel::Clear(socket), dialled: true, stage: Stage::Connected, got: Vec::new(), since }
+        Handshake { channel: Channel::Clear(socket), dialled: true, stage: HandshakeStage::Connected, got: Vec::new(), since }
     }
 
     pub(crate) fn accepted(socket: Socket, since: Instant) -> Self {
-        Handshake { channel: Channel::Clear(socket), dialled: false, stage: Stage::Hello, got: Vec::new(), since }
+        Handshake { channel: Channel::Clear(socket), dialled: false, stage: HandshakeStage::Hello, got: Vec::new(), since }
     }
 
     pub(crate) fn socket(&self) -> &Socket {
@@ -204,7 +207,7 @@ impl Handshake {
         }
     }
 
-    /// Says all of it: so little fits into any socket.
+    /// Sends a message of the handshake. The send queue of a new connection takes all of it.
     fn say(&mut self, bytes: &[u8]) -> Result<(), HandshakeFailure> {
         match self.channel.send(&[IoSlice::new(bytes)], false) {
             Ok(sent) if sent == bytes.len() => Ok(()),
@@ -213,7 +216,7 @@ impl Handshake {
         }
     }
 
-    /// The next `N` bytes, once all are there, and not a byte more.
+    /// Reads exactly `N` bytes; none until all of them have arrived.
     fn hear<const N: usize>(&mut self) -> Result<Option<[u8; N]>, HandshakeFailure> {
         while self.got.len() < N {
             let mut bytes = [0; N];

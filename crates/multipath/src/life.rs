@@ -1,10 +1,11 @@
 //! The life of a connection of which one leg is a bond: the far leg at the end that dials the bond
 //! (*connect*), the near leg at the end that accepts it (*serve*). The other leg is plain.
 //!
-//! The rules are those of a connection of two plain legs (see `connection`): an end that has sent
-//! its own FIN and then reads end of file may conclude that the other end's TCP has acknowledged
-//! every byte and that FIN. Here each end of the bond knows one plain leg, and is told of the other
-//! by [`Done`](bond::Frame::Done): all that was sent was delivered, and acknowledged.
+//! The rules are those of a connection of two plain legs (see `connection` in the crate `proxy`):
+//! an end that has sent its own FIN and then reads end of file may conclude that the other end's
+//! TCP has acknowledged every byte and that FIN. Here each end of the bond knows one plain leg, and
+//! is told of the other by [`Done`](bond::Frame::Done): all that was sent was delivered, and
+//! acknowledged.
 //!
 //! | event | at the end of the bond that it comes to |
 //! |---|---|
@@ -134,15 +135,15 @@ fn plain_failed(role: Role, life: Life, why: &io::Error) -> Ending {
 
 /// The reason that the other end is told for an ending.
 pub(crate) fn why(ending: Ending) -> ResetReason {
-    use io::ErrorKind as Kind;
+    use io::ErrorKind;
     match ending {
-        Ending::FarNotReached(Kind::ConnectionRefused) => ResetReason::Refused,
-        Ending::FarNotReached(Kind::NetworkUnreachable) => ResetReason::NetworkUnreachable,
-        Ending::FarNotReached(Kind::HostUnreachable) => ResetReason::HostUnreachable,
-        Ending::FarNotReached(Kind::TimedOut) => ResetReason::TimedOut,
-        Ending::FarNotReached(Kind::NotFound) => ResetReason::NoSuchName,
-        Ending::FarNotReached(Kind::PermissionDenied) => ResetReason::NotAllowed,
-        Ending::NearFailed(Kind::TimedOut) | Ending::FarFailed(Kind::TimedOut) => ResetReason::TimedOut,
+        Ending::FarNotReached(ErrorKind::ConnectionRefused) => ResetReason::Refused,
+        Ending::FarNotReached(ErrorKind::NetworkUnreachable) => ResetReason::NetworkUnreachable,
+        Ending::FarNotReached(ErrorKind::HostUnreachable) => ResetReason::HostUnreachable,
+        Ending::FarNotReached(ErrorKind::TimedOut) => ResetReason::TimedOut,
+        Ending::FarNotReached(ErrorKind::NotFound) => ResetReason::NoSuchName,
+        Ending::FarNotReached(ErrorKind::PermissionDenied) => ResetReason::NotAllowed,
+        Ending::NearFailed(ErrorKind::TimedOut) | Ending::FarFailed(ErrorKind::TimedOut) => ResetReason::TimedOut,
         Ending::NearFailed(_) | Ending::FarFailed(_) => ResetReason::Reset,
         Ending::NoRoom => ResetReason::NoRoom,
         Ending::Stopped => ResetReason::Stopped,
@@ -153,17 +154,17 @@ pub(crate) fn why(ending: Ending) -> ResetReason {
 
 /// The kind of error that the other end's reason stands for.
 fn kind(why: ResetReason) -> io::ErrorKind {
-    use io::ErrorKind as Kind;
+    use io::ErrorKind;
     match why {
-        ResetReason::Refused => Kind::ConnectionRefused,
-        ResetReason::NetworkUnreachable => Kind::NetworkUnreachable,
-        ResetReason::HostUnreachable => Kind::HostUnreachable,
-        ResetReason::TimedOut | ResetReason::Idle => Kind::TimedOut,
-        ResetReason::NoSuchName => Kind::NotFound,
-        ResetReason::NotAllowed => Kind::PermissionDenied,
-        ResetReason::NoRoom => Kind::QuotaExceeded,
-        ResetReason::Reset | ResetReason::Stopped => Kind::ConnectionReset,
-        ResetReason::Other => Kind::Other,
+        ResetReason::Refused => ErrorKind::ConnectionRefused,
+        ResetReason::NetworkUnreachable => ErrorKind::NetworkUnreachable,
+        ResetReason::HostUnreachable => ErrorKind::HostUnreachable,
+        ResetReason::TimedOut | ResetReason::Idle => ErrorKind::TimedOut,
+        ResetReason::NoSuchName => ErrorKind::NotFound,
+        ResetReason::NotAllowed => ErrorKind::PermissionDenied,
+        ResetReason::NoRoom => ErrorKind::QuotaExceeded,
+        ResetReason::Reset | ResetReason::Stopped => ErrorKind::ConnectionReset,
+        ResetReason::Other => ErrorKind::Other,
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) enum Lost {
     Closed,
     #[error("{0}")]
     Failed(Errno),
-    /// What arrived over it is no frame.
+    /// The received bytes are not a valid frame.
     #[error(transparent)]
     BadFrame(#[from] BadFrame),
     #[error(transparent)]

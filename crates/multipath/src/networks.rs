@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn one_whose_other_end_takes_no_more_is_tried_ever_more_seldom_too() {
+    fn a_network_whose_other_end_is_full_is_dialled_less_and_less_often() {
         let (mut all, start) = (networks(&["127.0.0.1"], 4), Instant::now());
         let (mut now, mut tries) = (start, 0);
         while now < start + Duration::from_secs(60) {

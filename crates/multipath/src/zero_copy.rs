@@ -119,7 +119,7 @@ impl PipeChunk {
     }
 
     /// Takes what a socket has, `most` bytes at the most, into an empty chunk. False: nothing came;
-    /// a read tells why.
+    /// a read returns the reason.
     fn fill(&mut self, source: impl AsFd, most: u64) -> Result<bool, Errno> {
         match self.pipe().fill(source, MOST_TAKEN.min(most as usize)) {
             Ok(Filled::Bytes(count)) => {
@@ -371,7 +371,7 @@ mod tests {
 
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        // Who waits until all is there has room for it.
+        // The tests wait until all bytes have arrived before they read.
         sys::force_receive_buffer(&listener, 2 << 20).unwrap();
         let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (one, listener.accept().unwrap().0)
