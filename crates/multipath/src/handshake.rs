@@ -115,29 +115,29 @@ impl Handshake {
 
     /// Whether the other end has sent nothing yet.
     pub(crate) fn is_unauthenticated(&self) -> bool {
-        matches!(self.stage, Stage::Hello)
+        matches!(self.stage, HandshakeStage::Hello)
     }
 
     /// Carries the handshake on as far as it goes without waiting.
     pub(crate) fn step(mut self: Box<Self>, credentials: &Credentials) -> Result<HandshakeStep, HandshakeFailure> {
         loop {
-            match mem::replace(&mut self.stage, Stage::Hello) {
-                Stage::Connected => {
+            match mem::replace(&mut self.stage, HandshakeStage::Hello) {
+                HandshakeStage::Connected => {
                     // One that was refused is closed, as is one that has not begun.
                     if let Some(why) = self.socket().take_error().unwrap_or_else(Some) {
                         return Err(Errno::from_io_error(&why).unwrap_or(Errno::IO).into());
                     }
                     if sys::is_unanswered(self.socket()) {
-                        self.stage = Stage::Connected;
+                        self.stage = HandshakeStage::Connected;
                         return Ok(HandshakeStep::Pending(self));
                     }
                     let (dialled, hello) = DialHandshake::new(&credentials.key, nonce()?, credentials.binding());
                     self.say(&hello)?;
-                    self.stage = Stage::Challenge(Box::new(dialled));
+                    self.stage = HandshakeStage::Challenge(Box::new(dialled));
                 }
-                Stage::Challenge(dialled) => {
+                HandshakeStage::Challenge(dialled) => {
                     let Some(challenge) = self.hear::<{ size_of::<Challenge>() }>()? else {
-                        self.stage = Stage::Challenge(dialled);
+                        self.stage = HandshakeStage::Challenge(dialled);
                         return Ok(HandshakeStep::Pending(self));
                     };
                     let (proof, window) = dialled.finish(&challenge, credentials.window)?;
@@ -147,16 +147,16 @@ impl Handshake {
                         step => return Ok(step),
                     }
                 }
-                Stage::Hello => {
+                HandshakeStage::Hello => {
                     let Some(hello) = self.hear::<{ size_of::<Hello>() }>()? else { return Ok(HandshakeStep::Pending(self)) };
                     let (accepted, challenge) =
                         AcceptHandshake::new(&credentials.key, &hello, nonce()?, credentials.binding(), credentials.window)?;
                     self.say(&challenge)?;
-                    self.stage = Stage::Proof(Box::new(accepted));
+                    self.stage = HandshakeStage::Proof(Box::new(accepted));
                 }
-                Stage::Proof(accepted) => {
+                HandshakeStage::Proof(accepted) => {
                     let Some(proof) = self.hear::<{ size_of::<Proof>() }>()? else {
-                        self.stage = Stage::Proof(accepted);
+                        self.stage = HandshakeStage::Proof(accepted);
                         return Ok(HandshakeStep::Pending(self));
                     };
                     let window = accepted.finish(&proof)?;
@@ -165,7 +165,7 @@ impl Handshake {
                         step => return Ok(step),
                     }
                 }
-                Stage::Bound { mut said, window } => {
+                HandshakeStage::Bound { mut said, window } => {
                     if let Channel::Encrypted(tls) = &mut self.channel {
                         match tls.flush() {
                             Ok(()) | Err(Errno::AGAIN) => {}
@@ -185,7 +185,7 @@ impl Handshake {
                             return Ok(HandshakeStep::Done(self.channel, window));
                         }
                         _ => {
-                            self.stage = Stage::Bound { said, window };
+                            self.stage = HandshakeStage::Bound { said, window };
                             return Ok(HandshakeStep::Pending(self));
                         }
                     }
@@ -200,7 +200,7 @@ impl Handshake {
         match (channel, &credentials.encryption) {
             (Channel::Clear(socket), Some(encryption)) => {
                 let channel = Channel::Encrypted(Box::new(encryption.over(socket, dialled)?));
-                let stage = Stage::Bound { said: false, window };
+                let stage = HandshakeStage::Bound { said: false, window };
                 Ok(HandshakeStep::Pending(Box::new(Handshake { channel, dialled, stage, got: Vec::new(), since })))
             }
             (channel, _) => Ok(HandshakeStep::Done(channel, window)),

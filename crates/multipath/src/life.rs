@@ -1,22 +1,22 @@
 //! The life of a connection of which one leg is a bond: the far leg at the end that dials the bond
 //! (*connect*), the near leg at the end that accepts it (*serve*). The other leg is plain.
 //!
-//! The rules are those of a connection of two plain legs (see `connection` in the crate `proxy`):
-//! an end that has sent its own FIN and then reads end of file may conclude that the other end's
-//! TCP has acknowledged every byte and that FIN. Here each end of the bond knows one plain leg, and
-//! is told of the other by [`Done`](bond::Frame::Done): all that was sent was delivered, and
-//! acknowledged.
+//! The rules are those of a connection of two plain legs (`connection` in the crate `proxy`): an
+//! end that has sent its own FIN and then reads end of file may conclude that the other end's TCP
+//! has acknowledged every byte and that FIN. Each end of the bond has one plain leg. It learns
+//! about the other by [`Done`](bond::Frame::Done): everything that was sent has been acknowledged
+//! there.
 //!
-//! | event | at the end of the bond that it comes to |
+//! | event | reaction of the end of the bond where it occurs |
 //! |---|---|
-//! | the plain leg's FIN | told as the end of the stream |
-//! | the stream's end | a FIN to the plain leg, when that has not finished, or the other end has said *done*; else then |
-//! | the plain leg has acknowledged all, its FIN too | *done* is said |
-//! | both have ended, neither was told | *connect* says *done* for the bytes alone; *serve* passes the FIN, says *done*; *connect* passes its FIN |
-//! | *done* both ways, FINs acknowledged | ends `Finished` |
-//! | RST of the plain leg, its timeout, its far end not reached | the stream is given up, with the reason; the other end resets its plain leg |
-//! | a connection of the bond is lost or silent | what it had goes over the others; *connect* dials another |
-//! | all are lost | the stream waits for as long as is set, then its plain legs are reset |
+//! | FIN of the plain leg | sends the end of the stream |
+//! | end of the stream | sends a FIN to the plain leg: at once if that has not finished sending, else after *done* has arrived |
+//! | the plain leg has acknowledged everything, the FIN too | sends *done* |
+//! | both have ended, and no FIN was passed on | *connect* sends *done* for the bytes alone; *serve* passes the FIN and sends *done*; *connect* passes its FIN |
+//! | *done* sent and received, FINs acknowledged | ends `Finished` |
+//! | RST or timeout of the plain leg, server not reached | resets the stream, with the reason; the other end resets its plain leg |
+//! | a connection of the bond is lost or silent | reinjects its data over the others; *connect* dials another |
+//! | all connections are lost | waits for `outage`, then resets the plain leg |
 
 use crate::{
     host::{ClientReply, Preface},

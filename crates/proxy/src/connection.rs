@@ -41,7 +41,7 @@ use intercept::{
     sys,
 };
 use relay::{
-    Direction, DirectionLimits, DirectionStats, Ending, Fault, FlowStats, LegSide, PlainLeg, Pumped, Readiness, Scratch, dial_first,
+    Direction, DirectionLimits, DirectionStats, Ending, FlowStats, LegSide, PlainLeg, Pumped, Readiness, RelayFault, Scratch, dial_first,
 };
 use rustix::{
     fd::{AsFd, BorrowedFd},
@@ -407,11 +407,11 @@ impl Connection {
     }
 
     /// The ending that a fault makes in the direction that comes from `from`.
-    fn faulted(&self, from: LegSide, fault: Fault) -> Ending {
+    fn faulted(&self, from: LegSide, fault: RelayFault) -> Ending {
         match fault {
-            Fault::Source(why) => self.failed(from, &why),
-            Fault::Destination(why) => self.failed(from.other(), &why),
-            Fault::Own => Ending::NoRoom,
+            RelayFault::Source(why) => self.failed(from, &why),
+            RelayFault::Destination(why) => self.failed(from.other(), &why),
+            RelayFault::Own => Ending::NoRoom,
         }
     }
 
