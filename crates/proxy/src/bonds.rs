@@ -1,4 +1,5 @@
-//! Bonds as carriers of a worker: each side is told of the other what it needs.
+//! Adapts bonds (the crate `multipath`) to workers: [`BondCarrier`] is what a worker drives,
+//! [`ProxyHost`] is what a bond asks of the proxy.
 
 use crate::{
     carrier::{CarrierContext, StreamCarrier},
@@ -23,10 +24,10 @@ use std::{
     time::Duration,
 };
 
-/// Opens the bond of a configuration; none: it has none.
+/// Opens the bond of a configuration; none: the configuration has no bond.
 ///
 /// # Errors
-/// When the bond has no key, or cannot encrypt.
+/// When the bond has no key, or TLS cannot be set up.
 pub(crate) fn open(config: &Arc<Config>, context: CarrierContext) -> Result<Option<Box<dyn StreamCarrier>>, String> {
     if config.bond.is_none() {
         return Ok(None);
@@ -37,7 +38,7 @@ pub(crate) fn open(config: &Arc<Config>, context: CarrierContext) -> Result<Opti
     Ok(Some(Box::new(BondCarrier { bonds, host })))
 }
 
-/// What a bond is told of its proxy.
+/// What a bond asks of its proxy: configuration, routes and name lookups.
 #[derive(Debug, Clone)]
 struct ProxyHost {
     config: Arc<Config>,
@@ -48,7 +49,8 @@ struct ProxyHost {
 
 impl BondHost for ProxyHost {
     fn bond(&self) -> &BondConfig {
-        // Without a bond there is no host; a reload cannot take the bond away.
+        // Never used: only a configuration with a bond has a host, and a reload cannot remove the
+        // bond.
         static DEFAULT: LazyLock<BondConfig> = LazyLock::new(BondConfig::default);
         self.config.bond.as_ref().unwrap_or(&DEFAULT)
     }
@@ -80,13 +82,13 @@ impl BondHost for ProxyHost {
     }
 
     fn look_up(&self, name: String, port: u16, stream: usize, serial: u64) {
-        // When the resolver is gone, the proxy is ending.
+        // The resolver ends only with the proxy.
         let _ = self.names.send(Question { name, port, worker: self.worker, asker: Asker::Stream(stream), serial });
     }
 }
 
-/// What a server gets before a stream's bytes where its listener is to tell it the client's
-/// address.
+/// The PROXY protocol header that a listener with `send_proxy` sends to servers before the bytes of
+/// a stream.
 fn preface(version: ProxyVersion) -> Preface {
     match version {
         ProxyVersion::V1 => |client, server| proxy_header(ProxyVersion::V1, client, server),
@@ -94,10 +96,10 @@ fn preface(version: ProxyVersion) -> Preface {
     }
 }
 
-/// How SOCKS clients are answered.
+/// The replies to SOCKS clients.
 const SOCKS_REPLY: ClientReply = ClientReply { reached: || socks_reply(0), refuse: refuse_socks };
 
-/// The bond of a worker.
+/// The bond of a worker, as its carrier.
 #[derive(Debug)]
 struct BondCarrier {
     bonds: Bonds,

@@ -69,7 +69,7 @@ impl Doctor {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let mut needs = needs();
         needs.extend(self.findings().into_iter().map(|finding| {
-            let (ok, found, cure) = match finding.said {
+            let (ok, found, cure) = match finding.result {
                 Ok(found) => (true, found, String::new()),
                 Err(cure) => (false, String::new(), cure),
             };

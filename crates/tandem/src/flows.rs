@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use intercept::{LinkView, Prefix};
 use proxy::{
     Change, DirectionView, FlowView, LegView, Limiter, MultipathView, PathView, Phase,
-    control::{AskError, Remote, Status},
+    control::{ControlError, Remote, Status},
 };
 use report::{Alignment, TextColumn, TextStyle, TextTable};
 use std::{
@@ -57,7 +57,7 @@ enum What {
     },
 }
 
-fn failed(error: AskError) -> Failure {
+fn failed(error: ControlError) -> Failure {
     Failure::Failed(error.to_string())
 }
 

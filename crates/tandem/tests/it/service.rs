@@ -150,7 +150,7 @@ fn a_signal_reads_the_file_again_for_new_flows() {
         (text("reno", "[::]:5000", "name = \"other\""), "name"),
         (text("reno", "[::]:5000", "metrics = \"127.0.0.1:9155\""), "metrics"),
     ] {
-        reload(&text, &format!("the configuration stays as it was: {key} can't be changed while the proxy runs"));
+        reload(&text, &format!("the configuration stays as it was: {key} cannot be changed while the proxy runs"));
     }
     let mut last = connect();
     assert_eq!(far_control(&routed, &last), other, "nothing of those files has been taken");
@@ -281,7 +281,7 @@ fn only_its_own_user_may_ask_a_proxy() {
     for question in [&["flows"][..], &["bypass", "add", "10.0.0.0/8"]] {
         let output = routed.router.command("setpriv").args(nobody).arg(&program).args(question).output().unwrap();
         let (status, out, error) = said(&output);
-        assert!(status == 1 && out.is_empty() && error.contains("only root and the proxy's own user may ask it"), "{error}");
+        assert!(status == 1 && out.is_empty() && error.contains("only root and the proxy's own user may;"), "{error}");
     }
     assert_eq!(said(&routed.tandem(&["bypass"])).1, "no prefix bypasses beyond what the configuration says\n");
     // Nor can anybody else keep it from answering: there is no connection for others.
