@@ -173,7 +173,7 @@ impl BondedConnection {
     pub(crate) fn call(
         near: PlainLeg,
         call: &OpenRequest,
-        [preface, heard]: [&[u8]; 2],
+        [preface, already_read]: [&[u8]; 2],
         id: u128,
         stream: Stream,
         now: Instant,
@@ -183,8 +183,8 @@ impl BondedConnection {
         (this.client, this.server, this.plain) = (call.client, server, Some(near));
         this.stream.write(&call.encode())?;
         this.stream.write(preface)?;
-        this.stream.write(heard)?;
-        this.taken = heard.len() as u64;
+        this.stream.write(already_read)?;
+        this.taken = already_read.len() as u64;
         Ok(this)
     }
 

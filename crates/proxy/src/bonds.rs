@@ -4,10 +4,10 @@
 use crate::{
     carrier::{CarrierContext, StreamCarrier},
     config::{Config, Listen, ProxyVersion},
-    connection::{Start, refuse_socks},
+    connection::{ConnectionStart, refuse_socks},
     greeting::{RequestedServer, proxy_header, socks_reply},
     meter::Totals,
-    resolver::{Asker, Question},
+    resolver::{LookupOrigin, NameLookup},
 };
 use intercept::{
     Routes,
@@ -32,8 +32,8 @@ pub(crate) fn open(config: &Arc<Config>, context: CarrierContext) -> Result<Opti
     if config.bond.is_none() {
         return Ok(None);
     }
-    let CarrierContext { reactor, names, worker } = context;
-    let host = ProxyHost { config: config.clone(), routes: Rc::new(Routes::open().ok()), names, worker };
+    let CarrierContext { reactor, lookups, worker } = context;
+    let host = ProxyHost { config: config.clone(), routes: Rc::new(Routes::open().ok()), lookups, worker };
     let bonds = Bonds::new(Box::new(host.clone()), &config.networks, reactor)?;
     Ok(Some(Box::new(BondCarrier { bonds, host })))
 }
@@ -43,7 +43,7 @@ pub(crate) fn open(config: &Arc<Config>, context: CarrierContext) -> Result<Opti
 struct ProxyHost {
     config: Arc<Config>,
     routes: Rc<Option<Routes>>,
-    names: mpsc::Sender<Question>,
+    lookups: mpsc::Sender<NameLookup>,
     worker: usize,
 }
 
@@ -83,7 +83,7 @@ impl BondHost for ProxyHost {
 
     fn look_up(&self, name: String, port: u16, stream: usize, serial: u64) {
         // The resolver ends only with the proxy.
-        let _ = self.names.send(Question { name, port, worker: self.worker, asker: Asker::Stream(stream), serial });
+        let _ = self.lookups.send(NameLookup { name, port, worker: self.worker, origin: LookupOrigin::Stream(stream), serial });
     }
 }
 
@@ -128,13 +128,13 @@ impl StreamCarrier for BondCarrier {
         self.bonds.stop();
     }
 
-    fn begin(&mut self, start: Start, to: RequestedServer) -> Result<(), Ending> {
-        let Start { near, client, preface, heard, socks, .. } = start;
+    fn begin(&mut self, start: ConnectionStart, to: RequestedServer) -> Result<(), Ending> {
+        let ConnectionStart { near, client, preface, already_read, socks, .. } = start;
         let to = match to {
             RequestedServer::Address(address) => Target::Address(address),
             RequestedServer::Name(name, port) => Target::Name(name, port),
         };
-        self.bonds.begin(StreamStart { near, client, to, preface, heard, reply: socks.then_some(SOCKS_REPLY) })
+        self.bonds.begin(StreamStart { near, client, to, preface, already_read, reply: socks.then_some(SOCKS_REPLY) })
     }
 
     fn accept(&mut self, socket: Socket, listen: &Listen) {

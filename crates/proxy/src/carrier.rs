@@ -3,10 +3,10 @@
 
 use crate::{
     config::{Config, Listen},
-    connection::Start,
+    connection::ConnectionStart,
     greeting::RequestedServer,
     meter::Totals,
-    resolver::Question,
+    resolver::NameLookup,
 };
 use relay::{Ending, FlowRecord, FlowStats, Reactor, Readiness, Scratch};
 use socket2::Socket;
@@ -44,7 +44,7 @@ pub(crate) trait StreamCarrier: fmt::Debug {
     ///
     /// # Errors
     /// The ending of a connection that could not be begun.
-    fn begin(&mut self, start: Start, to: RequestedServer) -> Result<(), Ending>;
+    fn begin(&mut self, start: ConnectionStart, to: RequestedServer) -> Result<(), Ending>;
 
     /// Takes a connection of a listener that [takes streams](Listen::takes_streams).
     fn accept(&mut self, socket: Socket, listen: &Listen);
@@ -81,7 +81,7 @@ pub(crate) struct CarrierContext {
     /// [`Token::Carrier`](relay::Token::Carrier).
     pub(crate) reactor: Rc<Reactor>,
     /// Channel for name lookups.
-    pub(crate) names: mpsc::Sender<Question>,
+    pub(crate) lookups: mpsc::Sender<NameLookup>,
     /// The worker's number.
     pub(crate) worker: usize,
 }

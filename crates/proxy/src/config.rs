@@ -1,7 +1,8 @@
-//! What a proxy is to do: from a file, from flags, or made by hand.
+//! The configuration of a proxy.
 //!
-//! `types` has what can be told, `file` and `text` read it from a file and from flags, `check`
-//! finds what cannot work, `capacity` says for how many connections there are descriptors.
+//! `types` has the configuration itself; `file` and `text` read it from a file and from flags;
+//! `check` finds values that cannot work; `capacity` computes for how many connections there are
+//! descriptors.
 
 mod capacity;
 mod check;

@@ -42,7 +42,7 @@ mod worker;
 pub use config::{BufferSetting, Config, ConfigError, Listen, ListenMode, ProxyVersion, Service, config_schema};
 pub use error::{ChangeError, StartError};
 pub use failure::Failure;
-pub use gate::Change;
+pub use gate::BypassChange;
 pub use liveness::Liveness;
 pub use meter::{DirectionView, FlowView, LegView, Limiter, NetworkTotals, Totals};
 pub use multipath::{BondConfig, BondError, Network, NetworkSpec};

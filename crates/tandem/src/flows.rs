@@ -4,7 +4,7 @@ use crate::{Failure, output};
 use clap::{Args, Subcommand};
 use intercept::{LinkView, Prefix};
 use proxy::{
-    Change, DirectionView, FlowView, LegView, Limiter, MultipathView, PathView, Phase,
+    BypassChange, DirectionView, FlowView, LegView, Limiter, MultipathView, PathView, Phase,
     control::{ControlError, Remote, Status},
 };
 use report::{Alignment, TextColumn, TextStyle, TextTable};
@@ -83,9 +83,9 @@ impl Flows {
 impl Bypass {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let change = match self.what {
-            None | Some(What::List) => Change::Nothing,
-            Some(What::Add { prefixes }) => Change::Add(prefixes),
-            Some(What::Remove { prefixes }) => Change::Remove(prefixes),
+            None | Some(What::List) => BypassChange::Nothing,
+            Some(What::Add { prefixes }) => BypassChange::Add(prefixes),
+            Some(What::Remove { prefixes }) => BypassChange::Remove(prefixes),
         };
         let list = Remote::named(&self.name).bypass(change).map_err(failed)?;
         if self.json {

@@ -29,7 +29,7 @@ impl Bonds {
     /// # Errors
     /// How the connection has ended, when no stream can be begun for it.
     pub fn begin(&mut self, start: StreamStart) -> Result<(), Ending> {
-        let StreamStart { near, client, to, preface, heard, reply } = start;
+        let StreamStart { near, client, to, preface, already_read, reply } = start;
         let server = if let Target::Address(server) = to { server } else { UNKNOWN_ADDRESS };
         let (profile, _) = self.host.leg_profiles(client, server);
         if let Err(why) = leg::apply(&near, profile, || sys::dscp_of_syn(&near)) {
@@ -41,7 +41,7 @@ impl Bonds {
         let stream = self.stream_over(theirs);
         let call = OpenRequest { client, target: to };
         let near = PlainLeg::new(near, profile, self.receive_share());
-        let bonded = BondedConnection::call(near, &call, [&preface, &heard], id, stream, self.now);
+        let bonded = BondedConnection::call(near, &call, [&preface, &already_read], id, stream, self.now);
         let bonded = bonded.map_err(|NoMemory| Ending::NoRoom)?.with_shares(self.host.shares()).with_reply(reply);
         let slot = self.settle(bonded);
         for network in 0..self.networks.len() {

@@ -18,7 +18,7 @@ use units::{Bytes, Span};
 /// A configuration file. The comments are the descriptions of its keys in the documentation.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-struct File {
+struct ConfigFile {
     /// Worker threads.
     #[schemars(extend("default" = 1))]
     threads: Option<usize>,
@@ -70,19 +70,19 @@ struct File {
 
 /// The JSON Schema of a configuration file.
 pub fn config_schema() -> schemars::Schema {
-    let mut schema = schemars::generate::SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<File>();
+    let mut schema = schemars::generate::SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<ConfigFile>();
     schema.insert("title".into(), "Configuration file of the proxy".into());
     schema
 }
 
-/// A configuration, and how the program that runs the proxy is reached.
+/// A configuration, with the settings of the program that runs the proxy.
 #[derive(Debug, Clone)]
 pub struct Service {
-    /// What the proxy is to do.
+    /// The configuration of the proxy.
     pub config: Config,
-    /// What `tandem flows` and the like call this proxy; it is of its network namespace.
+    /// Name of the proxy for `tandem flows` and the like, unique in its network namespace.
     pub name: String,
-    /// Where metrics are served.
+    /// Address at which metrics are served; none: nowhere.
     pub metrics: Option<SocketAddr>,
 }
 
@@ -93,7 +93,11 @@ impl Default for Service {
 }
 
 impl Service {
-    /// Reads a configuration file.
+    /// Reads a configuration file, and the files that it names: the bond's key and users.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when one of these files cannot be read or used, or others can read a file
+    /// with secrets.
     pub fn read(path: &std::path::Path) -> Result<Self, ConfigError> {
         let origin = path.display().to_string();
         let text = fs::read_to_string(path).map_err(|why| ConfigError::Unreadable { path: origin.clone(), why })?;
@@ -108,17 +112,20 @@ impl Service {
         Ok(service)
     }
 
-    /// What of `other`, beyond its configuration, differs in a way that only a restart can bring
-    /// about.
+    /// The first key, besides those of the configuration, that differs from `other` and cannot be
+    /// changed while the proxy runs.
     pub fn needs_restart(&self, other: &Service) -> Option<&'static str> {
         let differs = [("name", self.name != other.name), ("metrics", self.metrics != other.metrics)];
         differs.iter().find(|(_, differs)| *differs).map(|(key, _)| *key)
     }
 
-    /// Reads the text of one; `origin` is what its errors call it. A bond's key and files of users
-    /// are not read.
+    /// Parses the text of a configuration file. `origin` is its name in errors. The bond's key and
+    /// files of users are not read.
+    ///
+    /// # Errors
+    /// [`FileError`] with the line and the key that is wrong.
     pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
-        let file: File = toml_file::read_toml(text, origin, File::check)?;
+        let file: ConfigFile = toml_file::read_toml(text, origin, ConfigFile::check)?;
         let mut service = Service::default();
         let config = &mut service.config;
         config.listen = file.listen;
@@ -142,25 +149,28 @@ impl Service {
 }
 
 impl Config {
-    /// Reads the files of users that listeners have, again if they have been read.
+    /// Reads the listeners' files of users, again if they have been read before.
     ///
     /// # Errors
-    /// When one cannot be read, others can read it too, or it has no users.
+    /// When a file cannot be read, others can read it too, or it has no users.
     pub fn read_users(&mut self) -> Result<(), ConfigError> {
         Ok(self.listen.iter_mut().try_for_each(|listen| listen.users.read())?)
     }
 }
 
-impl File {
-    /// What is wrong though each key by itself is right.
+impl ConfigFile {
+    /// Finds keys that contradict each other.
+    ///
+    /// # Errors
+    /// The key, and what is wrong with it.
     fn check(&self) -> Result<(), Fault> {
         let need = |ok: bool, path: String, message: &str| if ok { Ok(()) } else { Err(Fault::new(path, message)) };
-        need(self.threads != Some(0), "threads".into(), "is 0: nothing would ever be done; give at least 1")?;
+        need(self.threads != Some(0), "threads".into(), "is 0: give at least 1")?;
         let networks = self.bond.as_ref().map_or(Ok(Vec::new()), |keys| keys.read().map(|(_, networks)| networks));
         let networks = networks.map_err(|(path, why)| Fault::new(path, &why))?;
         let listens = self.listen.iter().position(Listen::takes_streams);
         if let Some(index) = listens.filter(|_| self.bond.is_none()) {
-            need(false, format!("listen[{index}]"), "waits for the other end of a bond, and there is no [bond] with the key of both ends")?;
+            need(false, format!("listen[{index}]"), "is a listener for a bond, but the file has no [bond]: add one with key_file")?;
         }
         for (index, leg) in self.leg.iter().enumerate() {
             need(
@@ -171,14 +181,14 @@ impl File {
             need(
                 leg.name.is_none() || self.leg[..index].iter().all(|other| other.name != leg.name),
                 format!("leg[{index}].name"),
-                "is the name of another leg too: give each its own",
+                "is the name of two legs: give each its own",
             )?;
         }
         for (index, rule) in self.rule.iter().enumerate() {
             need(
                 rule.action != Action::Bond || !networks.is_empty(),
                 format!("rule[{index}].action"),
-                "is \"bond\", and there is no [[bond.network]] for one: give some",
+                "is \"bond\", but the file has no [[bond.network]]: add at least one",
             )?;
             for (key, name) in [("near", &rule.near), ("far", &rule.far)] {
                 let Some(name) = name else { continue };
@@ -186,10 +196,10 @@ impl File {
                 need(
                     rule.action == Action::Split,
                     path.clone(),
-                    "is for what is split, and this rule lets connections bypass or refuses them: leave it out",
+                    "applies only to connections that are split, but this rule's action is another: leave it out",
                 )?;
                 let known: Vec<&str> = self.leg.iter().filter_map(|leg| leg.name.as_deref()).collect();
-                let message = format!("no [[leg]] is named {name:?}; those with a name are: {}", known.join(", "));
+                let message = format!("no [[leg]] is named {name:?}: expected one of {}", known.join(", "));
                 need(known.contains(&name.as_str()), path, &message)?;
             }
         }
@@ -288,12 +298,12 @@ mod tests {
     const FILE: &str = include_str!("../../tests/proxy.toml");
 
     #[test]
-    fn the_documentation_has_the_whole_file() {
-        assert!(include_str!("../../../../docs/operation.md").contains(FILE), "docs/operation.md shows another file than tests/proxy.toml");
+    fn the_documentation_shows_the_example_file() {
+        assert!(include_str!("../../../../docs/operation.md").contains(FILE), "docs/operation.md and tests/proxy.toml differ");
     }
 
     #[test]
-    fn the_whole_file_is_read() {
+    fn every_key_is_read() {
         let Service { config, name, metrics } = Service::parse(FILE, "proxy.toml").unwrap();
         assert_eq!((name.as_str(), metrics), ("gateway", Some("127.0.0.1:9155".parse().unwrap())));
         assert_eq!((config.threads, config.buffer, config.max_flows), (2, Some(Bytes(4 << 20)), Some(9000)));
@@ -309,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_file_is_named_by_line_and_key() {
+    fn errors_name_line_and_key() {
         let wrong = |from: &str, to: &str| {
             assert!(FILE.contains(from), "{from}");
             Service::parse(&FILE.replacen(from, to, 1), "proxy.toml").unwrap_err().to_string()
@@ -317,7 +327,7 @@ mod tests {
         let cases = [
             ("threads         = 2", "treads = 2", "treads: is not a key here: did you mean threads? The keys are threads, "),
             ("\"af21\"", "\"af51\"", "leg[1].dscp: \"af51\" is no code point: write "),
-            ("far   = \"gentle\"", "far   = \"genlte\"", "rule[2].far: no [[leg]] is named \"genlte\"; those with a name are: gentle"),
+            ("far   = \"gentle\"", "far   = \"genlte\"", "rule[2].far: no [[leg]] is named \"genlte\": expected one of gentle"),
             ("action = \"bypass\"", "action = \"bipass\"", "rule[1].action: cannot be \"bipass\": did you mean \"bypass\"?"),
             ("\"score\"", "\"scor\"", "bond.scheduler: unknown scheduler \"scor\""),
             ("interface = \"wlan0\"", "", "bond.network[1]: has neither an interface nor a source address"),
@@ -332,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_listeners_have_needs_a_restart() {
+    fn keys_that_are_fixed_at_start_need_a_restart() {
         let old = Service::parse(FILE, "old").unwrap().config;
         let new = |from: &str, to: &str| Service::parse(&FILE.replacen(from, to, 1), "new").unwrap().config.needs_restart(&old);
         assert_eq!(new("threads         = 2", "threads = 3"), Some("threads"));

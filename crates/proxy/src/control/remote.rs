@@ -4,7 +4,7 @@ use super::{
     printable::{printable, printable_value},
     protocol::{DENIED, LONGEST_ANSWER, Request, Status, is_name, read_line, socket_name, write_line},
 };
-use crate::{gate::Change, meter::FlowView};
+use crate::{gate::BypassChange, meter::FlowView};
 use intercept::{
     Prefix,
     runtime_dir::{FindError, Places},
@@ -112,11 +112,11 @@ impl Remote {
     ///
     /// # Errors
     /// [`ControlError`] when the proxy cannot be reached or rejects the request.
-    pub fn bypass(&self, change: Change) -> Result<Vec<Prefix>, ControlError> {
+    pub fn bypass(&self, change: BypassChange) -> Result<Vec<Prefix>, ControlError> {
         self.ask(&match change {
-            Change::Nothing => Request::Bypass,
-            Change::Add(prefixes) => Request::BypassAdd(prefixes),
-            Change::Remove(prefixes) => Request::BypassRemove(prefixes),
+            BypassChange::Nothing => Request::Bypass,
+            BypassChange::Add(prefixes) => Request::BypassAdd(prefixes),
+            BypassChange::Remove(prefixes) => Request::BypassRemove(prefixes),
         })
     }
 }

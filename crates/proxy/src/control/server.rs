@@ -3,7 +3,7 @@
 use super::protocol::{DENIED, LONGEST_REQUEST, Request, is_name, read_line, socket_name, write_line};
 use crate::{
     error::{ChangeError, StartError},
-    gate::Change,
+    gate::BypassChange,
     meter::FlowView,
     running::Proxy,
     worker::sys,
@@ -163,8 +163,8 @@ fn carry_out(proxy: &Proxy, request: Request) -> Result<serde_json::Value, Chang
     Ok(match request {
         Request::Flows => json(serde_json::to_value(proxy.flows().iter().map(FlowView::of).collect::<Vec<_>>())),
         Request::Status => json(serde_json::to_value(proxy.status())),
-        Request::Bypass => json(serde_json::to_value(proxy.bypass(Change::Nothing)?)),
-        Request::BypassAdd(prefixes) => json(serde_json::to_value(proxy.bypass(Change::Add(prefixes))?)),
-        Request::BypassRemove(prefixes) => json(serde_json::to_value(proxy.bypass(Change::Remove(prefixes))?)),
+        Request::Bypass => json(serde_json::to_value(proxy.bypass(BypassChange::Nothing)?)),
+        Request::BypassAdd(prefixes) => json(serde_json::to_value(proxy.bypass(BypassChange::Add(prefixes))?)),
+        Request::BypassRemove(prefixes) => json(serde_json::to_value(proxy.bypass(BypassChange::Remove(prefixes))?)),
     })
 }
