@@ -15,8 +15,8 @@ use crate::{
     host::{BondHost, Preface},
     life::BondedConnection,
     linger::Linger,
-    networks::Networks,
-    settings::Network,
+    networks::BondNetworks,
+    settings::BondNetwork,
     stream::Stream,
     zero_copy::PipePool,
 };
@@ -75,7 +75,7 @@ pub struct Bonds {
     streams: Slab<Box<BondedConnection>>,
     by_id: BTreeMap<u128, usize>,
     past: VecDeque<u128>,
-    networks: Networks,
+    networks: BondNetworks,
     unauthenticated: VecDeque<usize>,
     pending: usize,
     timers: BinaryHeap<Reverse<(Span, usize)>>,
@@ -94,12 +94,12 @@ impl Bonds {
     ///
     /// # Errors
     /// When the bond has no key, or cannot encrypt.
-    pub fn new(host: Box<dyn BondHost>, networks: &[Network], reactor: Rc<Reactor>) -> Result<Self, String> {
+    pub fn new(host: Box<dyn BondHost>, networks: &[BondNetwork], reactor: Rc<Reactor>) -> Result<Self, String> {
         let bond = host.bond();
         let credentials = Credentials::of(bond)?;
         let now = Instant::now();
         Ok(Bonds {
-            networks: Networks::new(networks, bond, now),
+            networks: BondNetworks::new(networks, bond, now),
             host,
             credentials,
             reactor,

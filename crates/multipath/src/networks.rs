@@ -6,7 +6,7 @@
 
 use crate::{
     handshake::HandshakeFailure,
-    settings::{BondConfig, Network},
+    settings::{BondConfig, BondNetwork},
 };
 use intercept::{leg, sys::TcpInfo};
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
@@ -42,7 +42,7 @@ const SILENT_TIMEOUTS: u32 = 2;
 /// A network and its connections that belong to no stream.
 #[derive(Debug)]
 struct State {
-    network: Network,
+    network: BondNetwork,
     /// Ready connections, the oldest first, and since when they are.
     ready: VecDeque<(usize, Instant)>,
     /// How many connections are being dialled.
@@ -61,7 +61,7 @@ struct State {
 
 /// All networks of the end that dials.
 #[derive(Debug)]
-pub(crate) struct Networks {
+pub(crate) struct BondNetworks {
     all: Vec<State>,
     spares: usize,
     /// Bound of a connection's receive window.
@@ -77,9 +77,9 @@ pub(crate) fn is_silent(info: &TcpInfo) -> bool {
     info.unacked > 0 && info.backoff > 0 && info.last_ack_recv_ms > SILENCE_MS.max(timeouts.min(5 * SILENCE_MS))
 }
 
-impl Networks {
-    pub(crate) fn new(networks: &[Network], bond: &BondConfig, now: Instant) -> Self {
-        let state = |network: &Network| State {
+impl BondNetworks {
+    pub(crate) fn new(networks: &[BondNetwork], bond: &BondConfig, now: Instant) -> Self {
+        let state = |network: &BondNetwork| State {
             network: network.clone(),
             ready: VecDeque::new(),
             dialling: 0,
@@ -90,7 +90,7 @@ impl Networks {
             is_up: None,
             unwanted: None,
         };
-        Networks {
+        BondNetworks {
             all: networks.iter().map(state).collect(),
             spares: bond.spares,
             connection_window: bond.connection_window,
@@ -248,7 +248,7 @@ impl Networks {
 }
 
 /// Begins to connect over a network.
-pub(crate) fn connect(network: &Network, window: Option<Bytes>) -> io::Result<Socket> {
+pub(crate) fn connect(network: &BondNetwork, window: Option<Bytes>) -> io::Result<Socket> {
     let domain = Domain::for_address(network.to);
     let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
     socket.set_tcp_nodelay(true)?;
@@ -279,16 +279,16 @@ mod tests {
     use super::*;
     use crate::settings::NetworkSpec;
 
-    fn networks(names: &[&str], spares: usize) -> Networks {
+    fn networks(names: &[&str], spares: usize) -> BondNetworks {
         let network = |name: &&str| name.parse::<NetworkSpec>().unwrap().network(Some("127.0.0.1:9".parse().unwrap())).unwrap();
         let bond = BondConfig { spares, ..BondConfig::default() };
-        Networks::new(&names.iter().map(network).collect::<Vec<_>>(), &bond, Instant::now())
+        BondNetworks::new(&names.iter().map(network).collect::<Vec<_>>(), &bond, Instant::now())
     }
 
     #[test]
     fn as_many_are_dialled_as_are_to_be_ready_and_wanted() {
         let (mut all, now) = (networks(&["127.0.0.1"], 2), Instant::now());
-        let dial = |all: &mut Networks, now| std::iter::from_fn(|| all.dial(now).map(|(network, _)| network)).count();
+        let dial = |all: &mut BondNetworks, now| std::iter::from_fn(|| all.dial(now).map(|(network, _)| network)).count();
         assert_eq!(dial(&mut all, now), 2);
         all.want(0, 7, 70);
         all.want(0, 7, 70);

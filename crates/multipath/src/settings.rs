@@ -115,7 +115,7 @@ impl BondConfig {
     ///
     /// # Errors
     /// When a value is out of its range, two networks have the same name, or there is no key.
-    pub fn check(&self, networks: &[Network]) -> Result<(), BondError> {
+    pub fn check(&self, networks: &[BondNetwork]) -> Result<(), BondError> {
         let wrong = |why: String| Err(BondError::Invalid(why));
         if !(BondConfig::LEAST_WINDOW..=BondConfig::MOST_WINDOW).contains(&self.window) {
             let (least, most) = (BondConfig::LEAST_WINDOW, BondConfig::MOST_WINDOW);
@@ -203,7 +203,7 @@ fn scheduler(name: &str) -> Result<Scheduler, String> {
 
 /// A network that a bond uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Network {
+pub struct BondNetwork {
     /// Name in tables, logs and metrics.
     pub name: String,
     /// Interface that its connections leave through, whatever the routes say.
@@ -237,7 +237,7 @@ impl NetworkSpec {
     /// # Errors
     /// When neither an interface nor a source address is given, no address of the other end is
     /// known, source and destination are of different IP versions, or a value cannot be used.
-    pub fn network(self, to: Option<SocketAddr>) -> Result<Network, String> {
+    pub fn network(self, to: Option<SocketAddr>) -> Result<BondNetwork, String> {
         let name = self.name.or_else(|| self.interface.as_ref().map(|it| it.0.clone())).or_else(|| self.source.map(|it| it.to_string()));
         let name = name.ok_or("has neither an interface nor a source address: give one, or both")?;
         let to = self.to.or(to).ok_or_else(|| format!("{name} has no address of the other end: give to = \"192.0.2.1:7000\""))?;
@@ -254,7 +254,7 @@ impl NetworkSpec {
         if name.is_empty() || !name.chars().all(fine) {
             return Err(format!("cannot use {name:?} as the name of a network: use letters, digits and - _ . : @"));
         }
-        Ok(Network { name, interface: self.interface, source: self.source, to, tier: self.tier, profile: self.profile })
+        Ok(BondNetwork { name, interface: self.interface, source: self.source, to, tier: self.tier, profile: self.profile })
     }
 }
 
@@ -368,7 +368,7 @@ impl BondKeys {
     ///
     /// # Errors
     /// The key of the file whose value cannot be used, and why.
-    pub fn read(&self) -> Result<(BondConfig, Vec<Network>), (String, String)> {
+    pub fn read(&self) -> Result<(BondConfig, Vec<BondNetwork>), (String, String)> {
         let at = |key: &str| {
             let key = key.to_owned();
             move |why: String| (key, why)

@@ -4,7 +4,7 @@
 use crate::{
     handshake::{Credentials, Handshake, HandshakeFailure, HandshakeStep},
     networks::connect,
-    settings::{BondConfig, Network},
+    settings::{BondConfig, BondNetwork},
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
@@ -13,7 +13,7 @@ use std::{
 };
 
 /// How long the handshake took, or why it failed and the cure.
-pub fn try_network(bond: &BondConfig, network: &Network, limit: Duration) -> Result<Duration, (String, String)> {
+pub fn try_network(bond: &BondConfig, network: &BondNetwork, limit: Duration) -> Result<Duration, (String, String)> {
     let credentials = Credentials::of(bond).map_err(|why| (why, "give the bond a key".to_owned()))?;
     let begun = Instant::now();
     let socket = connect(network, bond.connection_window).map_err(|why| unconnected(network, &why))?;
@@ -46,11 +46,11 @@ pub fn try_network(bond: &BondConfig, network: &Network, limit: Duration) -> Res
     }
 }
 
-fn late(network: &Network) -> String {
+fn late(network: &BondNetwork) -> String {
     format!("see whether packets to {} pass on the way and back (firewalls, routes at the other end)", network.to)
 }
 
-fn unconnected(network: &Network, why: &io::Error) -> (String, String) {
+fn unconnected(network: &BondNetwork, why: &io::Error) -> (String, String) {
     let interface = network.interface.as_ref().map_or("", |interface| interface.0.as_str());
     let cure = match (why.kind(), why.raw_os_error()) {
         (_, Some(libc::ENODEV)) => format!("there is no interface {interface}: correct its name (`ip link`), or bring it up first"),

@@ -3,7 +3,7 @@
 
 use crate::{
     carrier::{CarrierContext, StreamCarrier},
-    config::{Config, Listen, ProxyVersion},
+    config::{ListenerConfig, ProxyConfig, ProxyVersion},
     connection::{ConnectionStart, refuse_socks},
     greeting::{RequestedServer, proxy_header, socks_reply},
     meter::Totals,
@@ -28,7 +28,7 @@ use std::{
 ///
 /// # Errors
 /// When the bond has no key, or TLS cannot be set up.
-pub(crate) fn open(config: &Arc<Config>, context: CarrierContext) -> Result<Option<Box<dyn StreamCarrier>>, String> {
+pub(crate) fn open(config: &Arc<ProxyConfig>, context: CarrierContext) -> Result<Option<Box<dyn StreamCarrier>>, String> {
     if config.bond.is_none() {
         return Ok(None);
     }
@@ -41,7 +41,7 @@ pub(crate) fn open(config: &Arc<Config>, context: CarrierContext) -> Result<Opti
 /// What a bond asks of its proxy: configuration, routes and name lookups.
 #[derive(Debug, Clone)]
 struct ProxyHost {
-    config: Arc<Config>,
+    config: Arc<ProxyConfig>,
     routes: Rc<Option<Routes>>,
     lookups: mpsc::Sender<NameLookup>,
     worker: usize,
@@ -115,7 +115,7 @@ impl StreamCarrier for BondCarrier {
         self.bonds.is_over()
     }
 
-    fn reload(&mut self, config: &Arc<Config>) {
+    fn reload(&mut self, config: &Arc<ProxyConfig>) {
         self.host.config = config.clone();
         self.bonds.reload(Box::new(self.host.clone()));
     }
@@ -137,7 +137,7 @@ impl StreamCarrier for BondCarrier {
         self.bonds.begin(StreamStart { near, client, to, preface, already_read, reply: socks.then_some(SOCKS_REPLY) })
     }
 
-    fn accept(&mut self, socket: Socket, listen: &Listen) {
+    fn accept(&mut self, socket: Socket, listen: &ListenerConfig) {
         self.bonds.accept(socket, listen.send_proxy.map(preface));
     }
 

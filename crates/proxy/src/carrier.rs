@@ -2,7 +2,7 @@
 //! several TCP connections.
 
 use crate::{
-    config::{Config, Listen},
+    config::{ListenerConfig, ProxyConfig},
     connection::ConnectionStart,
     greeting::RequestedServer,
     meter::Totals,
@@ -32,7 +32,7 @@ pub(crate) trait StreamCarrier: fmt::Debug {
     fn is_over(&self) -> bool;
 
     /// Applies another configuration to connections that begin from now on.
-    fn reload(&mut self, config: &Arc<Config>);
+    fn reload(&mut self, config: &Arc<ProxyConfig>);
 
     /// Refuses new connections from now on, and closes pooled ones.
     fn drain(&mut self);
@@ -46,8 +46,8 @@ pub(crate) trait StreamCarrier: fmt::Debug {
     /// The ending of a connection that could not be begun.
     fn begin(&mut self, start: ConnectionStart, to: RequestedServer) -> Result<(), Ending>;
 
-    /// Takes a connection of a listener that [takes streams](Listen::takes_streams).
-    fn accept(&mut self, socket: Socket, listen: &Listen);
+    /// Takes a connection of a listener that [takes streams](ListenerConfig::takes_streams).
+    fn accept(&mut self, socket: Socket, listen: &ListenerConfig);
 
     /// Handles an event of the socket with this index.
     fn on_event(&mut self, index: usize, readiness: Readiness, scratch: &mut Scratch);
@@ -87,4 +87,4 @@ pub(crate) struct CarrierContext {
 }
 
 /// Opens the carrier of a configuration; none: the configuration needs no carrier.
-pub(crate) type OpenCarrier = fn(&Arc<Config>, CarrierContext) -> Result<Option<Box<dyn StreamCarrier>>, String>;
+pub(crate) type OpenCarrier = fn(&Arc<ProxyConfig>, CarrierContext) -> Result<Option<Box<dyn StreamCarrier>>, String>;

@@ -3,7 +3,7 @@
 //! it dials.
 
 use crate::{
-    config::{Config, Listen},
+    config::{ListenerConfig, ProxyConfig},
     control::Remote,
 };
 use intercept::{
@@ -26,7 +26,7 @@ const DIAL_LIMIT: Duration = Duration::from_secs(10);
 /// metrics.
 ///
 /// Takes up to ten seconds if a network of a bond does not answer.
-pub fn try_start(config: &Config, name: Option<&str>, metrics: Option<SocketAddr>) -> Vec<Trial> {
+pub fn try_start(config: &ProxyConfig, name: Option<&str>, metrics: Option<SocketAddr>) -> Vec<Trial> {
     let mut config = config.clone();
     config.without_absent_families();
     let running = name.filter(|name| Remote::named(name).status().is_ok());
@@ -42,19 +42,19 @@ pub fn try_start(config: &Config, name: Option<&str>, metrics: Option<SocketAddr
 
 /// Tries what every proxy on this host needs, for `tandem doctor` without a configuration.
 pub fn try_host() -> Vec<Trial> {
-    let listen = vec![Listen::transparent((Ipv6Addr::UNSPECIFIED, 5000).into())];
-    let rules = Config { listen, ..Config::default() }.rules();
+    let listen = vec![ListenerConfig::transparent((Ipv6Addr::UNSPECIFIED, 5000).into())];
+    let rules = ProxyConfig { listen, ..ProxyConfig::default() }.rules();
     let mut trials = try_forwarding();
     trials.extend(rules.map_or(Vec::new(), |rules| try_firewall(&rules)));
     trials
 }
 
 /// Whether ports are free, and whether a listener is open to every host.
-fn try_listeners(config: &Config, metrics: Option<SocketAddr>, running: Option<&str>) -> Vec<Trial> {
+fn try_listeners(config: &ProxyConfig, metrics: Option<SocketAddr>, running: Option<&str>) -> Vec<Trial> {
     let listeners = config
         .listen
         .iter()
-        .map(Listen::at)
+        .map(ListenerConfig::at)
         .flat_map(|listen| listen.sockets().into_iter().map(move |at| (at, listen.is_transparent(), "listen at")));
     let all = listeners.chain(metrics.map(|at| (at, false, "serve metrics at")));
     let mut trials: Vec<Trial> = all.map(|(at, transparent, attempt)| try_port(attempt, at, transparent, running)).collect();
@@ -67,7 +67,7 @@ fn try_listeners(config: &Config, metrics: Option<SocketAddr>, running: Option<&
     trials
 }
 
-fn try_files(config: &Config) -> Trial {
+fn try_files(config: &ProxyConfig) -> Trial {
     let most = config.threads.max(1) * config.flows_of_a_worker();
     let files = leg::open_files();
     let result = if files < 4096 && config.max_flows.is_none() {
@@ -83,7 +83,7 @@ fn try_files(config: &Config) -> Trial {
 }
 
 /// Dials all networks of a bond in parallel.
-fn try_networks(config: &Config) -> Vec<Trial> {
+fn try_networks(config: &ProxyConfig) -> Vec<Trial> {
     let Some(bond) = &config.bond else { return Vec::new() };
     thread::scope(|scope| {
         let dials: Vec<_> = config.networks.iter().map(|network| scope.spawn(|| try_network(bond, network, DIAL_LIMIT))).collect();

@@ -10,6 +10,6 @@ mod file;
 mod text;
 mod types;
 
-pub use check::ConfigError;
+pub use check::ProxyConfigError;
 pub use file::{Service, config_schema};
-pub use types::{BufferSetting, Config, Listen, ListenMode, ProxyVersion};
+pub use types::{BufferSetting, ListenMode, ListenerConfig, ProxyConfig, ProxyVersion};

@@ -32,7 +32,7 @@
 //! `tests/it/life.rs` has a test for each cell.
 
 use crate::{
-    config::Config,
+    config::ProxyConfig,
     greeting::{socks_code, socks_reply},
 };
 use intercept::{
@@ -161,7 +161,7 @@ impl Connection {
     /// The ending of the connection, and the near socket if its client waits for a SOCKS reply
     /// (otherwise it is reset).
     pub(crate) fn begin(
-        config: &Config,
+        config: &ProxyConfig,
         start: ConnectionStart,
         mut route: impl FnMut(IpAddr) -> Option<String>,
         now: Instant,
@@ -212,7 +212,7 @@ impl Connection {
     }
 
     /// Dials the next address of the server. False: there is none, or a server was reached already.
-    pub(crate) fn dial_another(&mut self, config: &Config, mut route: impl FnMut(IpAddr) -> Option<String>) -> bool {
+    pub(crate) fn dial_another(&mut self, config: &ProxyConfig, mut route: impl FnMut(IpAddr) -> Option<String>) -> bool {
         if self.state != ConnectionState::Dialling {
             return false;
         }

@@ -2,7 +2,7 @@
 //! settings suffice for a link. Pure: the caller collects the numbers.
 
 use crate::{
-    control::Status,
+    control::ProxyStatus,
     meter::{FlowView, Limiter},
 };
 use intercept::{Counted, ReceiveCounters, rules::MARK};
@@ -21,7 +21,7 @@ pub struct Finding {
 const FEW: u64 = 10;
 
 /// Diagnoses a running proxy by its counters and its flows.
-pub fn of_proxy(status: &Status, flows: &[FlowView]) -> Vec<Finding> {
+pub fn of_proxy(status: &ProxyStatus, flows: &[FlowView]) -> Vec<Finding> {
     vec![
         Finding { what: "both directions pass this host", result: both_directions(status) },
         Finding { what: "the firewall lets connections be split", result: firewall(status) },
@@ -30,7 +30,7 @@ pub fn of_proxy(status: &Status, flows: &[FlowView]) -> Vec<Finding> {
     ]
 }
 
-fn both_directions(status: &Status) -> Result<String, String> {
+fn both_directions(status: &ProxyStatus) -> Result<String, String> {
     let oneway = status.counted.map_or(0, |counted| counted.oneway);
     let ended: u64 = status.totals.ended.iter().sum();
     let timed_out = status.totals.ended_as("far_timed_out");
@@ -51,7 +51,7 @@ fn both_directions(status: &Status) -> Result<String, String> {
     Ok(format!("no sign of another route in {seen} connections"))
 }
 
-fn firewall(status: &Status) -> Result<String, String> {
+fn firewall(status: &ProxyStatus) -> Result<String, String> {
     let Some(counted) = status.counted else { return Ok("not checked: the operator installs the rules".into()) };
     let Counted { split, not_yet_allowed, stopped, .. } = counted;
     if stopped >= FEW {
@@ -95,7 +95,7 @@ fn windows(flows: &[FlowView]) -> Result<String, String> {
     Ok(format!("{} busy directions: {receiver} limited by their receiver, {buffer} by the proxy's buffer", limiters.len()))
 }
 
-fn receive_buffers(status: &Status, flows: &[FlowView]) -> Result<String, String> {
+fn receive_buffers(status: &ProxyStatus, flows: &[FlowView]) -> Result<String, String> {
     let Some(ReceiveCounters { pruned, dropped, collapsed }) = status.receive else {
         return Ok("not checked: this kernel has no such counters (/proc/net/netstat)".into());
     };
@@ -169,8 +169,8 @@ mod tests {
     use super::*;
     use crate::meter::Totals;
 
-    fn status(ended: [u64; 9], oneway: u64) -> Status {
-        Status {
+    fn status(ended: [u64; 9], oneway: u64) -> ProxyStatus {
+        ProxyStatus {
             totals: Totals { ended, ..Totals::default() },
             counted: Some(Counted { oneway, ..Counted::default() }),
             links: Vec::new(),
@@ -190,7 +190,7 @@ mod tests {
     fn firewalls_that_prevent_splitting_are_reported() {
         let diagnose = |split, not_yet_allowed, stopped| {
             let counted = Some(Counted { split, not_yet_allowed, stopped, ..Counted::default() });
-            firewall(&Status { counted, ..status([0; 9], 0) })
+            firewall(&ProxyStatus { counted, ..status([0; 9], 0) })
         };
         assert!(diagnose(1000, 20, 0).is_ok());
         assert!(diagnose(50, 20, 0).unwrap_err().contains("20 connections passed unsplit, 50 were split"));

@@ -1,14 +1,14 @@
 //! Errors of starting a proxy and of changing a running one.
 
-use crate::config::ConfigError;
+use crate::config::ProxyConfigError;
 use intercept::{EgressError, OpenError, RulesError};
 
 /// Why a proxy did not start: what was attempted, on what, why it failed, the cure.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum ProxyStartError {
     /// The configuration cannot be used, on any machine or on this one.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] ProxyConfigError),
     /// A listener, a rule or a link could not be set up.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -27,7 +27,7 @@ pub enum StartError {
 pub enum ChangeError {
     /// The new configuration cannot be used.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] ProxyConfigError),
     /// The new configuration changes something that is fixed at start, such as a listener.
     #[error("{0} cannot be changed while the proxy runs: restart the proxy; nothing has been changed")]
     NeedsRestart(&'static str),

@@ -5,7 +5,7 @@ use intercept::rules::RulesLost;
 /// A part of the proxy has failed for good. The process should end with an error, so that its
 /// service manager starts it again.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum ProxyFailure {
     /// The firewall's rules were lost, and attempts to install them again failed.
     #[error(transparent)]
     Rules(#[from] RulesLost),

@@ -2,7 +2,7 @@
 //! connections to the proxy; while it is shut, new connections are forwarded unsplit. It has a
 //! thread of its own, because changing the rules blocks; workers only send commands.
 
-use crate::{config::Config, failure::Failure};
+use crate::{config::ProxyConfig, failure::ProxyFailure};
 use intercept::{
     Prefix, Rule,
     rules::{Counted, Installed, RulesError, RulesLost},
@@ -71,15 +71,15 @@ impl Gate {
         rules: Installed,
         memory_limit: Option<u64>,
         commands: mpsc::Receiver<GateCommand>,
-        failures: mpsc::Sender<Failure>,
+        failures: mpsc::Sender<ProxyFailure>,
     ) -> std::io::Result<thread::JoinHandle<()>> {
         let gate = Gate { rules, memory_limit, short_of_memory: false, full_workers: 0, shut: false };
         thread::Builder::new().name("tandem-gate".into()).spawn(move || {
             // A panic drops the gate and removes its rules: connections then pass unsplit.
             let failure = match panic::catch_unwind(panic::AssertUnwindSafe(|| gate.run(&commands))) {
                 Ok(Ok(())) => return,
-                Ok(Err(error)) => Failure::Rules(error),
-                Err(_) => Failure::Gate,
+                Ok(Err(error)) => ProxyFailure::Rules(error),
+                Err(_) => ProxyFailure::Gate,
             };
             let _ = failures.send(failure);
         })
@@ -182,7 +182,7 @@ pub(crate) fn tcp_memory() -> Option<u64> {
 }
 
 /// The TCP memory above which connections pass unsplit, bytes; none: no limit is known.
-pub(crate) fn memory_limit(config: &Config) -> Option<u64> {
+pub(crate) fn memory_limit(config: &ProxyConfig) -> Option<u64> {
     config.memory.map(|bytes| bytes.0).or_else(memory_pressure)
 }
 

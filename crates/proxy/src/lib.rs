@@ -14,8 +14,8 @@
 //! other end of the bond: the crate `multipath` implements bonds, and a worker drives them as its
 //! `carrier`.
 //!
-//! A program calls [`Proxy::start`] with a [`Config`], which [`Service::read`] reads from a file,
-//! and watches [`Proxy::failures`]. Other processes use [`control::Remote`].
+//! A program calls [`Proxy::start`] with a [`ProxyConfig`], which [`Service::read`] reads from a
+//! file, and watches [`Proxy::failures`]. Other processes use [`control::Remote`].
 
 mod bonds;
 mod carrier;
@@ -39,13 +39,13 @@ mod resolver;
 mod running;
 mod worker;
 
-pub use config::{BufferSetting, Config, ConfigError, Listen, ListenMode, ProxyVersion, Service, config_schema};
-pub use error::{ChangeError, StartError};
-pub use failure::Failure;
+pub use config::{BufferSetting, ListenMode, ListenerConfig, ProxyConfig, ProxyConfigError, ProxyVersion, Service, config_schema};
+pub use error::{ChangeError, ProxyStartError};
+pub use failure::ProxyFailure;
 pub use gate::BypassChange;
 pub use liveness::Liveness;
 pub use meter::{DirectionView, FlowView, LegView, Limiter, NetworkTotals, Totals};
-pub use multipath::{BondConfig, BondError, Network, NetworkSpec};
+pub use multipath::{BondConfig, BondError, BondNetwork, NetworkSpec};
 pub use relay::{DirectionStats, Ending, FlowRecord, FlowStats, MultipathView, PathView};
 pub use running::Proxy;
 pub use units::Phase;

@@ -1,7 +1,7 @@
 //! Metrics for Prometheus: totals of all flows, in base units. No label has a flow as its value.
 
 use crate::{
-    control::Status,
+    control::ProxyStatus,
     gate,
     meter::{NetworkTotals, Totals},
     running::Proxy,
@@ -43,11 +43,11 @@ pub fn serve(proxy: &Arc<Proxy>, at: SocketAddr) -> Result<Server, OpenError> {
 pub fn reference() -> String {
     let totals = Totals { networks: [("wlan0".to_owned(), NetworkTotals::default())].into(), ..Totals::default() };
     let (counted, receive) = (Some(Counted::default()), Some(ReceiveCounters::default()));
-    text(&Status { totals, counted, links: Vec::new(), receive })
+    text(&ProxyStatus { totals, counted, links: Vec::new(), receive })
 }
 
 /// A status in Prometheus' text format.
-fn text(status: &Status) -> String {
+fn text(status: &ProxyStatus) -> String {
     let mut registry = Registry::with_prefix("tandem");
     let totals = &status.totals;
     registry.register("build", "The program", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
@@ -171,7 +171,7 @@ mod tests {
             networks: [("wlan0".to_string(), network)].into(),
         };
         let counted = Counted { split: 9, bypassed: 4, unsplit: 2, not_yet_allowed: 8, quic_bytes: 6000, ..Counted::default() };
-        let text = text(&Status { totals, counted: Some(counted), links: Vec::new(), receive: None });
+        let text = text(&ProxyStatus { totals, counted: Some(counted), links: Vec::new(), receive: None });
         for line in [
             "tandem_flows 3",
             "tandem_flows_ended_total{ending=\"finished\"} 5",

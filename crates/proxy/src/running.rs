@@ -2,15 +2,15 @@
 
 use crate::{
     bonds,
-    config::{Config, ListenMode},
-    error::{ChangeError, StartError},
-    failure::Failure,
+    config::{ListenMode, ProxyConfig},
+    error::{ChangeError, ProxyStartError},
+    failure::ProxyFailure,
     flow_log,
     gate::{self, BypassChange, Gate, GateCommand},
     liveness::{Liveness, LoopProgress},
     meter::Totals,
     resolver,
-    worker::{Command, Mailbox, OnEnd, Worker, WorkerContext, sys},
+    worker::{Mailbox, OnEnd, Worker, WorkerCommand, WorkerContext, sys},
 };
 use intercept::{
     Controllers, Counted, Egress, LinkView, OpenError, Prefix,
@@ -41,13 +41,13 @@ const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Proxy {
     workers: Vec<WorkerHandle>,
-    config: Mutex<Arc<Config>>,
+    config: Mutex<Arc<ProxyConfig>>,
     /// Loaded controllers, and the shaped or watched links.
     kernel: Mutex<(Controllers, Option<Egress>)>,
     /// The gate's channel and thread; none: the proxy has no firewall rules.
     gate: Option<(mpsc::Sender<GateCommand>, thread::JoinHandle<()>)>,
     log: Option<thread::JoinHandle<()>>,
-    failures: Mutex<Option<mpsc::Receiver<Failure>>>,
+    failures: Mutex<Option<mpsc::Receiver<ProxyFailure>>>,
     _mtu_probing: Option<Changed>,
 }
 
@@ -66,13 +66,13 @@ impl WorkerHandle {
     /// # Errors
     /// When the worker cannot be set up, or its thread cannot be started.
     fn start(
-        config: &Arc<Config>,
-        failures: mpsc::Sender<Failure>,
-        context: impl FnOnce(mpsc::Receiver<Command>, Arc<LoopProgress>) -> WorkerContext,
-    ) -> Result<Self, StartError> {
-        let failed = |what| move |why| StartError::System { what, why };
+        config: &Arc<ProxyConfig>,
+        failures: mpsc::Sender<ProxyFailure>,
+        context: impl FnOnce(mpsc::Receiver<WorkerCommand>, Arc<LoopProgress>) -> WorkerContext,
+    ) -> Result<Self, ProxyStartError> {
+        let failed = |what| move |why| ProxyStartError::System { what, why };
         let waker = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
-            .map_err(|errno| StartError::System { what: "make an eventfd", why: errno.into() })?;
+            .map_err(|errno| ProxyStartError::System { what: "make an eventfd", why: errno.into() })?;
         let (commands, inbox) = mpsc::channel();
         let (report, started) = mpsc::channel();
         let progress = Arc::new(LoopProgress::default());
@@ -92,7 +92,7 @@ impl WorkerHandle {
                         Ok(Err(why)) => format!("cannot wait for events: {why}"),
                         Err(_) => "it panicked".into(),
                     };
-                    let _ = failures.send(Failure::Worker { number, why });
+                    let _ = failures.send(ProxyFailure::Worker { number, why });
                 }
                 Err(error) => drop(report.send(Err(error))),
             }
@@ -101,7 +101,7 @@ impl WorkerHandle {
         let handle = WorkerHandle { mailbox: Mailbox { commands, waker: Arc::new(waker) }, progress, thread: Some(thread) };
         match started.recv() {
             Ok(outcome) => outcome.map(|()| handle),
-            Err(_) => Err(StartError::System { what: "start a worker thread", why: std::io::Error::other("it panicked") }),
+            Err(_) => Err(ProxyStartError::System { what: "start a worker thread", why: std::io::Error::other("it panicked") }),
         }
     }
 }
@@ -112,14 +112,14 @@ impl Proxy {
     /// its worker's thread, which `on_end` must not block.
     ///
     /// # Errors
-    /// [`StartError`] when the configuration cannot be used, or a listener, a rule, a link or a
-    /// thread cannot be set up. Everything that was set up before is removed again.
-    pub fn start(mut config: Config, on_end: impl Fn(FlowRecord) + Send + Sync + 'static) -> Result<Self, StartError> {
+    /// [`ProxyStartError`] when the configuration cannot be used, or a listener, a rule, a link or
+    /// a thread cannot be set up. Everything that was set up before is removed again.
+    pub fn start(mut config: ProxyConfig, on_end: impl Fn(FlowRecord) + Send + Sync + 'static) -> Result<Self, ProxyStartError> {
         leg::raise_open_files();
         config.without_absent_families();
         let kernel = Mutex::new((config.prepare()?, Egress::of(config.profiles()).map_err(OpenError::from)?));
         config.rename_controllers();
-        let failed = |what| move |why| StartError::System { what, why };
+        let failed = |what| move |why| ProxyStartError::System { what, why };
         let config = Arc::new(config);
         let on_end: OnEnd = Arc::new(on_end);
         let rules = config.rules();
@@ -155,7 +155,7 @@ impl Proxy {
         }
         if config.listen.iter().any(|listen| matches!(listen.mode, ListenMode::Socks5 | ListenMode::Bond)) {
             let mailboxes: Vec<Mailbox> = proxy.workers.iter().map(|worker| worker.mailbox.clone()).collect();
-            let send_result = move |worker: usize, result| mailboxes[worker].send(Command::Resolved(result));
+            let send_result = move |worker: usize, result| mailboxes[worker].send(WorkerCommand::Resolved(result));
             resolver::start(lookup_inbox, send_result).map_err(failed("start the threads that look names up"))?;
         }
         // The rules come last: connections pass unsplit until all listeners are open.
@@ -170,7 +170,7 @@ impl Proxy {
 
     /// The channel on which the proxy reports that a part of it has failed for good; the process
     /// should then end. It is disconnected once the proxy has ended. None: it was taken before.
-    pub fn failures(&self) -> Option<mpsc::Receiver<Failure>> {
+    pub fn failures(&self) -> Option<mpsc::Receiver<ProxyFailure>> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -180,13 +180,13 @@ impl Proxy {
     }
 
     /// Sends a command to every worker.
-    fn send_all(&self, command: impl Fn() -> Command) {
+    fn send_all(&self, command: impl Fn() -> WorkerCommand) {
         self.workers.iter().for_each(|worker| worker.mailbox.send(command()));
     }
 
     /// Collects the answers of all workers to a command; leaves out those that do not answer in
     /// time.
-    fn collect<T>(&self, command: impl Fn(mpsc::Sender<T>) -> Command, mut add: impl FnMut(T)) {
+    fn collect<T>(&self, command: impl Fn(mpsc::Sender<T>) -> WorkerCommand, mut add: impl FnMut(T)) {
         let (reply, answers) = mpsc::channel();
         self.send_all(|| command(reply.clone()));
         drop(reply);
@@ -198,14 +198,14 @@ impl Proxy {
     /// The present state of every flow.
     pub fn flows(&self) -> Vec<FlowStats> {
         let mut flows = Vec::new();
-        self.collect(Command::Flows, |part| flows.extend(part));
+        self.collect(WorkerCommand::Flows, |part| flows.extend(part));
         flows
     }
 
     /// The totals of all flows, open ones too.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
-        self.collect(Command::Totals, |part| totals += part);
+        self.collect(WorkerCommand::Totals, |part| totals += part);
         totals
     }
 
@@ -241,7 +241,7 @@ impl Proxy {
     /// # Errors
     /// [`ChangeError`] when the configuration cannot be used, needs a restart, or the firewall or a
     /// link cannot be changed.
-    pub fn reload(&self, mut config: Config) -> Result<(), ChangeError> {
+    pub fn reload(&self, mut config: ProxyConfig) -> Result<(), ChangeError> {
         config.without_absent_families();
         let controllers = config.prepare()?;
         let mut present = self.config.lock().unwrap_or_else(PoisonError::into_inner);
@@ -264,7 +264,7 @@ impl Proxy {
         }
         let config = Arc::new(config);
         *present = config.clone();
-        self.send_all(|| Command::Reload(config.clone()));
+        self.send_all(|| WorkerCommand::Reload(config.clone()));
         Ok(())
     }
 
@@ -277,7 +277,7 @@ impl Proxy {
     /// Accepts no new connections from now on: they pass unsplit. Open ones continue.
     pub fn begin_drain(&self) {
         self.ask_gate(GateCommand::Shut);
-        self.send_all(|| Command::Drain);
+        self.send_all(|| WorkerCommand::Drain);
     }
 
     /// Whether every worker has ended, as it does after a drain.
@@ -311,7 +311,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.ask_gate(GateCommand::Shut);
-        self.send_all(|| Command::Stop);
+        self.send_all(|| WorkerCommand::Stop);
         self.join();
     }
 }

@@ -17,9 +17,9 @@ pub(crate) mod sys;
 
 use crate::{
     carrier::{CarrierContext, OpenCarrier, StreamCarrier},
-    config::{Config, ListenMode},
+    config::{ListenMode, ProxyConfig},
     connection::{Connection, ConnectionStart, FollowUp, refuse_socks},
-    error::StartError,
+    error::ProxyStartError,
     flow_log::{self, Lines},
     gate::GateCommand,
     greeting::{RequestedServer, proxy_header},
@@ -29,7 +29,7 @@ use crate::{
     resolver::{LookupOrigin, LookupResult, NameLookup},
 };
 use intercept::{Arrival, Routes, listener::BACKLOG};
-pub(crate) use mailbox::{Command, Mailbox};
+pub(crate) use mailbox::{Mailbox, WorkerCommand};
 use pending_clients::{PendingClient, PendingQueue};
 use relay::{Ending, EventBatch, FlowRecord, FlowStats, LegSide, Reactor, Readiness, Scratch, Slab, Token};
 use rustix::{event::epoll::EventFlags, fd::OwnedFd, io::Errno};
@@ -48,7 +48,7 @@ pub(crate) type OnEnd = Arc<dyn Fn(FlowRecord) + Send + Sync>;
 /// What a worker needs of the rest of the proxy.
 pub(crate) struct WorkerContext {
     pub(crate) number: usize,
-    pub(crate) inbox: mpsc::Receiver<Command>,
+    pub(crate) inbox: mpsc::Receiver<WorkerCommand>,
     pub(crate) progress: Arc<LoopProgress>,
     pub(crate) on_end: OnEnd,
     /// Channel to the gate; none: connections cannot pass unsplit, and wait while the worker is
@@ -109,7 +109,7 @@ impl WorkerSlot {
 
 /// The state of a worker. The thread calls [`new`](Self::new), then [`run`](Self::run).
 pub(crate) struct Worker {
-    config: Arc<Config>,
+    config: Arc<ProxyConfig>,
     context: WorkerContext,
     reactor: Rc<Reactor>,
     waker: OwnedFd,
@@ -168,8 +168,8 @@ impl Worker {
     ///
     /// # Errors
     /// When a listener or the bond cannot be opened, or epoll cannot be set up.
-    pub(crate) fn new(config: Arc<Config>, waker: OwnedFd, context: WorkerContext) -> Result<Self, StartError> {
-        let failed = |what| move |why| StartError::System { what, why };
+    pub(crate) fn new(config: Arc<ProxyConfig>, waker: OwnedFd, context: WorkerContext) -> Result<Self, ProxyStartError> {
+        let failed = |what| move |why| ProxyStartError::System { what, why };
         let listeners = listeners::open(&config, context.number)?;
         let mut worker = Self::watch(config, waker, listeners, context).map_err(failed("set up epoll for a worker"))?;
         let context =
@@ -179,7 +179,7 @@ impl Worker {
         Ok(worker)
     }
 
-    fn watch(config: Arc<Config>, waker: OwnedFd, listeners: Vec<WorkerListener>, context: WorkerContext) -> io::Result<Self> {
+    fn watch(config: Arc<ProxyConfig>, waker: OwnedFd, listeners: Vec<WorkerListener>, context: WorkerContext) -> io::Result<Self> {
         let reactor = Rc::new(Reactor::new()?);
         reactor.watch(&waker, Token::Waker, EventFlags::IN)?;
         for (index, listener) in listeners.iter().enumerate() {
@@ -314,9 +314,9 @@ impl Worker {
         let _ = rustix::io::read(&self.waker, &mut [0u8; 8]);
         while let Ok(command) = self.context.inbox.try_recv() {
             match command {
-                Command::Flows(reply) => self.flow_reports.push(FlowReport { next: 0, reply }),
-                Command::Totals(reply) => drop(reply.send(self.totals())),
-                Command::Reload(config) => {
+                WorkerCommand::Flows(reply) => self.flow_reports.push(FlowReport { next: 0, reply }),
+                WorkerCommand::Totals(reply) => drop(reply.send(self.totals())),
+                WorkerCommand::Reload(config) => {
                     self.soft_limit = config.soft_limit_of_a_worker();
                     self.config = config;
                     for listener in &mut self.listeners {
@@ -327,7 +327,7 @@ impl Worker {
                     }
                     self.update_full();
                 }
-                Command::Resolved(LookupResult { origin, serial, addresses }) => match origin {
+                WorkerCommand::Resolved(LookupResult { origin, serial, addresses }) => match origin {
                     LookupOrigin::Client(slot) => self.on_resolved(slot, serial, addresses),
                     LookupOrigin::Stream(stream) => {
                         if let Some(carrier) = &mut self.carrier {
@@ -335,7 +335,7 @@ impl Worker {
                         }
                     }
                 },
-                Command::Drain => {
+                WorkerCommand::Drain => {
                     self.draining = true;
                     if let Some(carrier) = &mut self.carrier {
                         carrier.drain();
@@ -345,7 +345,7 @@ impl Worker {
                         None => self.listeners.clear(),
                     }
                 }
-                Command::Stop => {
+                WorkerCommand::Stop => {
                     for slot in 0..self.flows.bound() {
                         self.end(slot, Ending::Stopped);
                     }

@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use intercept::{LinkView, Prefix};
 use proxy::{
     BypassChange, DirectionView, FlowView, LegView, Limiter, MultipathView, PathView, Phase,
-    control::{ControlError, Remote, Status},
+    control::{ControlError, ProxyStatus, Remote},
 };
 use report::{Alignment, TextColumn, TextStyle, TextTable};
 use std::{
@@ -101,7 +101,7 @@ impl Bypass {
 
 /// The flows that carried most first, and a line about all of them, for a terminal of `width`
 /// characters.
-fn table(flows: &[FlowView], status: &Status, width: Option<usize>) -> String {
+fn table(flows: &[FlowView], status: &ProxyStatus, width: Option<usize>) -> String {
     let mut sorted: Vec<&FlowView> = flows.iter().collect();
     sorted.sort_by_key(|flow| std::cmp::Reverse(flow.up.bytes + flow.down.bytes));
     let both = flow_table(&sorted, false);

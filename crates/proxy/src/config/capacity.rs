@@ -1,10 +1,10 @@
 //! The most connections of a worker, by the limit of open files.
 
-use super::types::{Config, Listen};
+use super::types::{ListenerConfig, ProxyConfig};
 use intercept::leg;
 use multipath::BondDescriptors;
 
-impl Config {
+impl ProxyConfig {
     /// Descriptors of a worker that are reserved for listeners, pipes, and connections that arrive
     /// while the gate is being shut.
     const RESERVED_FILES: u64 = 400;
@@ -12,7 +12,7 @@ impl Config {
     /// Number of flows that a worker has descriptors for: each needs two, or as many as the bond
     /// needs.
     pub(crate) fn flows_of_a_worker(&self) -> usize {
-        let accepts = self.listen.iter().any(Listen::takes_streams);
+        let accepts = self.listen.iter().any(ListenerConfig::takes_streams);
         let plain = BondDescriptors { per_stream: 2, shared: 0 };
         let needed = self.bond.as_ref().map_or(plain, |bond| bond.descriptors(self.networks.len(), accepts));
         (leg::open_files().saturating_sub(Self::RESERVED_FILES + needed.shared as u64) / needed.per_stream as u64).max(1) as usize

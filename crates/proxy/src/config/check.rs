@@ -1,6 +1,6 @@
 //! Checks of a configuration: values that cannot work, and changes that need a restart.
 
-use super::types::{Config, Listen, ListenMode};
+use super::types::{ListenMode, ListenerConfig, ProxyConfig};
 use intercept::{Controllers, InterceptionError, ListenerAccess, Users, UsersError, leg};
 use multipath::{BondConfig, BondError};
 use std::{io, net::SocketAddr};
@@ -9,7 +9,7 @@ use units::Bytes;
 
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
+pub enum ProxyConfigError {
     /// The file cannot be read.
     #[error("cannot read the configuration {path}: {why}; name another file (-c), or make it readable for this user")]
     Unreadable {
@@ -61,7 +61,7 @@ pub enum ConfigError {
     },
 }
 
-impl Listen {
+impl ListenerConfig {
     /// Finds options that do not fit the listener's mode.
     ///
     /// # Errors
@@ -86,28 +86,28 @@ impl Listen {
     }
 
     /// The part of the configuration that cannot change while the listener is open.
-    fn fixed(&self) -> Listen {
-        Listen { users: Users::default(), ..self.clone() }
+    fn fixed(&self) -> ListenerConfig {
+        ListenerConfig { users: Users::default(), ..self.clone() }
     }
 }
 
-impl Config {
+impl ProxyConfig {
     /// Finds values that cannot work on this host. It changes nothing.
     ///
     /// # Errors
-    /// [`ConfigError`] for the first such value.
-    pub fn check(&self) -> Result<(), ConfigError> {
+    /// [`ProxyConfigError`] for the first such value.
+    pub fn check(&self) -> Result<(), ProxyConfigError> {
         self.prepare().map(drop)
     }
 
-    /// As [`Config::check`], and loads the controllers that the profiles need. They stay loaded
-    /// until the result is dropped.
+    /// As [`ProxyConfig::check`], and loads the controllers that the profiles need. They stay
+    /// loaded until the result is dropped.
     ///
     /// # Errors
-    /// [`ConfigError`] for the first value that cannot work.
-    pub(crate) fn prepare(&self) -> Result<Controllers, ConfigError> {
+    /// [`ProxyConfigError`] for the first value that cannot work.
+    pub(crate) fn prepare(&self) -> Result<Controllers, ProxyConfigError> {
         if self.listen.is_empty() {
-            return Err(ConfigError::NoListener);
+            return Err(ProxyConfigError::NoListener);
         }
         let zeros = [
             ("max_flows", self.max_flows == Some(0)),
@@ -115,16 +115,16 @@ impl Config {
             ("idle_timeout", self.idle_timeout.is_some_and(|limit| limit.is_zero())),
         ];
         if let Some((key, _)) = zeros.iter().find(|(_, zero)| *zero) {
-            return Err(ConfigError::Zero(key));
+            return Err(ProxyConfigError::Zero(key));
         }
         let interception = self.interception();
         interception.check()?;
         if let Some(asked) = self.buffer.filter(|buffer| *buffer < Self::LEAST_BUFFER) {
-            return Err(ConfigError::BufferTooSmall { asked, least: Self::LEAST_BUFFER });
+            return Err(ProxyConfigError::BufferTooSmall { asked, least: Self::LEAST_BUFFER });
         }
         let most = self.threads.max(1) * self.flows_of_a_worker();
         if let Some(asked) = self.max_flows.filter(|asked| *asked > most) {
-            return Err(ConfigError::TooManyFlows { asked, files: leg::open_files(), threads: self.threads, most });
+            return Err(ProxyConfigError::TooManyFlows { asked, files: leg::open_files(), threads: self.threads, most });
         }
         // Over a bond, the other end connects.
         if self.networks.is_empty() {
@@ -142,7 +142,7 @@ impl Config {
     /// risk, and the cure.
     pub fn open_listeners(&self) -> Vec<(SocketAddr, &'static str, &'static str)> {
         let mut found = Vec::new();
-        for Listen { at, mode, destinations, users, .. } in self.listen.iter().filter(|listen| !listen.at.ip().is_loopback()) {
+        for ListenerConfig { at, mode, destinations, users, .. } in self.listen.iter().filter(|listen| !listen.at.ip().is_loopback()) {
             let of_bond = self.bond.as_ref().map(|bond| &bond.destinations);
             match mode {
                 ListenMode::Socks5 if destinations.allow.is_empty() && !users.are_required() => {
@@ -160,9 +160,9 @@ impl Config {
     }
 
     /// The first key that differs from `other` and cannot be changed while the proxy runs.
-    pub fn needs_restart(&self, other: &Config) -> Option<&'static str> {
+    pub fn needs_restart(&self, other: &ProxyConfig) -> Option<&'static str> {
         let differs = [
-            ("listen", !self.listen.iter().map(Listen::fixed).eq(other.listen.iter().map(Listen::fixed))),
+            ("listen", !self.listen.iter().map(ListenerConfig::fixed).eq(other.listen.iter().map(ListenerConfig::fixed))),
             ("threads", self.threads != other.threads),
             ("install_rules", self.install_rules != other.install_rules),
             ("forward_policy", self.forward_policy != other.forward_policy),
@@ -188,28 +188,28 @@ mod tests {
 
     #[test]
     fn values_that_cannot_work_are_refused() {
-        let listen = vec![Listen::forward("127.0.0.1:80".parse().unwrap(), "[::1]:8080".parse().unwrap())];
-        let good = Config { listen, ..Config::default() };
+        let listen = vec![ListenerConfig::forward("127.0.0.1:80".parse().unwrap(), "[::1]:8080".parse().unwrap())];
+        let good = ProxyConfig { listen, ..ProxyConfig::default() };
         assert!(good.check().is_ok());
-        assert!(matches!(Config::default().check(), Err(ConfigError::NoListener)));
-        assert!(matches!(Config { buffer: Some(Bytes(100)), ..good.clone() }.check(), Err(ConfigError::BufferTooSmall { .. })));
+        assert!(matches!(ProxyConfig::default().check(), Err(ProxyConfigError::NoListener)));
+        assert!(matches!(ProxyConfig { buffer: Some(Bytes(100)), ..good.clone() }.check(), Err(ProxyConfigError::BufferTooSmall { .. })));
         let far = LegProfile { control: Some("cubik".into()), ..LegProfile::default() };
         let policy = Policy { far, ..Policy::default() };
         for zero in [
-            Config { max_flows: Some(0), ..good.clone() },
-            Config { connect_timeout: Duration::ZERO, ..good.clone() },
-            Config { idle_timeout: Some(Duration::ZERO), ..good.clone() },
+            ProxyConfig { max_flows: Some(0), ..good.clone() },
+            ProxyConfig { connect_timeout: Duration::ZERO, ..good.clone() },
+            ProxyConfig { idle_timeout: Some(Duration::ZERO), ..good.clone() },
         ] {
-            assert!(matches!(zero.check(), Err(ConfigError::Zero(_))));
+            assert!(matches!(zero.check(), Err(ProxyConfigError::Zero(_))));
         }
-        let error = Config { policy, ..good.clone() }.check().unwrap_err().to_string();
+        let error = ProxyConfig { policy, ..good.clone() }.check().unwrap_err().to_string();
         assert!(error.starts_with("far leg: there is no congestion controller \"cubik\": the kernel has "), "{error}");
     }
 
     #[test]
     fn more_flows_than_descriptors_are_refused() {
-        let listen = vec![Listen::socks5("127.0.0.1:80".parse().unwrap())];
-        let error = Config { listen, max_flows: Some(100_000_000), ..Config::default() }.check().unwrap_err().to_string();
+        let listen = vec![ListenerConfig::socks5("127.0.0.1:80".parse().unwrap())];
+        let error = ProxyConfig { listen, max_flows: Some(100_000_000), ..ProxyConfig::default() }.check().unwrap_err().to_string();
         assert!(error.starts_with("max_flows is 100000000, but the limit of "), "{error}");
     }
 }

@@ -1,8 +1,8 @@
 //! The configuration file.
 
 use super::{
-    check::ConfigError,
-    types::{BufferSetting, Config, Listen, ProxyVersion},
+    check::ProxyConfigError,
+    types::{BufferSetting, ListenerConfig, ProxyConfig, ProxyVersion},
 };
 use intercept::{
     Action, AddressSchema, Destinations, ForwardPolicy, Leg, LegProfile, OneOrList, Policy, Prefix, Rule, Users, check_secrecy, list,
@@ -53,7 +53,7 @@ struct ConfigFile {
     #[schemars(with = "Option<AddressSchema>")]
     metrics: Option<SocketAddr>,
     /// Listeners, at least one.
-    listen: Vec<Listen>,
+    listen: Vec<ListenerConfig>,
     /// Profile of accepted legs for which no `[[leg]]` fits.
     near: LegProfile,
     /// Profile of dialled legs for which no `[[leg]]` fits.
@@ -79,7 +79,7 @@ pub fn config_schema() -> schemars::Schema {
 #[derive(Debug, Clone)]
 pub struct Service {
     /// The configuration of the proxy.
-    pub config: Config,
+    pub config: ProxyConfig,
     /// Name of the proxy for `tandem flows` and the like, unique in its network namespace.
     pub name: String,
     /// Address at which metrics are served; none: nowhere.
@@ -88,7 +88,7 @@ pub struct Service {
 
 impl Default for Service {
     fn default() -> Self {
-        Service { config: Config { log_flows: true, ..Config::default() }, name: "default".into(), metrics: None }
+        Service { config: ProxyConfig { log_flows: true, ..ProxyConfig::default() }, name: "default".into(), metrics: None }
     }
 }
 
@@ -96,12 +96,12 @@ impl Service {
     /// Reads a configuration file, and the files that it names: the bond's key and users.
     ///
     /// # Errors
-    /// [`ConfigError`] when one of these files cannot be read or used, or others can read a file
-    /// with secrets.
-    pub fn read(path: &std::path::Path) -> Result<Self, ConfigError> {
+    /// [`ProxyConfigError`] when one of these files cannot be read or used, or others can read a
+    /// file with secrets.
+    pub fn read(path: &std::path::Path) -> Result<Self, ProxyConfigError> {
         let origin = path.display().to_string();
-        let text = fs::read_to_string(path).map_err(|why| ConfigError::Unreadable { path: origin.clone(), why })?;
-        let mut service = Self::parse(&text, &origin).map_err(|error| ConfigError::File(Box::new(error)))?;
+        let text = fs::read_to_string(path).map_err(|why| ProxyConfigError::Unreadable { path: origin.clone(), why })?;
+        let mut service = Self::parse(&text, &origin).map_err(|error| ProxyConfigError::File(Box::new(error)))?;
         if let Some(bond) = &mut service.config.bond {
             bond.read_key()?;
         };
@@ -148,12 +148,12 @@ impl Service {
     }
 }
 
-impl Config {
+impl ProxyConfig {
     /// Reads the listeners' files of users, again if they have been read before.
     ///
     /// # Errors
     /// When a file cannot be read, others can read it too, or it has no users.
-    pub fn read_users(&mut self) -> Result<(), ConfigError> {
+    pub fn read_users(&mut self) -> Result<(), ProxyConfigError> {
         Ok(self.listen.iter_mut().try_for_each(|listen| listen.users.read())?)
     }
 }
@@ -168,7 +168,7 @@ impl ConfigFile {
         need(self.threads != Some(0), "threads".into(), "is 0: give at least 1")?;
         let networks = self.bond.as_ref().map_or(Ok(Vec::new()), |keys| keys.read().map(|(_, networks)| networks));
         let networks = networks.map_err(|(path, why)| Fault::new(path, &why))?;
-        let listens = self.listen.iter().position(Listen::takes_streams);
+        let listens = self.listen.iter().position(ListenerConfig::takes_streams);
         if let Some(index) = listens.filter(|_| self.bond.is_none()) {
             need(false, format!("listen[{index}]"), "is a listener for a bond, but the file has no [bond]: add one with key_file")?;
         }
@@ -256,7 +256,7 @@ struct ListenKeys {
     users: Users,
 }
 
-impl JsonSchema for Listen {
+impl JsonSchema for ListenerConfig {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "Listen".into()
     }
@@ -266,14 +266,14 @@ impl JsonSchema for Listen {
     }
 }
 
-impl<'de> Deserialize<'de> for Listen {
+impl<'de> Deserialize<'de> for ListenerConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let keys = ListenKeys::deserialize(deserializer)?;
         let mut listen = match (keys.transparent, keys.forward, keys.socks5, keys.bond, keys.to) {
-            (Some(at), None, None, None, None) => Listen::transparent(at),
-            (None, Some(at), None, None, Some(to)) => Listen::forward(at, to),
-            (None, None, Some(at), None, None) => Listen::socks5(at),
-            (None, None, None, Some(at), None) => Listen::bond(at),
+            (Some(at), None, None, None, None) => ListenerConfig::transparent(at),
+            (None, Some(at), None, None, Some(to)) => ListenerConfig::forward(at, to),
+            (None, None, Some(at), None, None) => ListenerConfig::socks5(at),
+            (None, None, None, Some(at), None) => ListenerConfig::bond(at),
             _ => {
                 return Err(de::Error::custom(
                     "needs exactly one of transparent = \"[::]:5000\", forward = \"HERE:PORT\" with to = \"THERE:PORT\", socks5 = \"HERE:PORT\" \

@@ -1,6 +1,6 @@
 //! Parses parts of the configuration from flags.
 
-use super::types::{BufferSetting, Listen, ProxyVersion};
+use super::types::{BufferSetting, ListenerConfig, ProxyVersion};
 use intercept::{AccessOptions, ListenerAccess, parse_address};
 use std::{fmt, str::FromStr};
 use units::UnitError;
@@ -16,7 +16,7 @@ impl FromStr for ProxyVersion {
     }
 }
 
-impl FromStr for Listen {
+impl FromStr for ListenerConfig {
     type Err = String;
 
     /// A listener and its options, separated by commas:
@@ -30,15 +30,15 @@ impl FromStr for Listen {
         let mut parts = text.split(',');
         let listener = parts.next().unwrap_or_default();
         let mut listen = match listener.split_once('=') {
-            Some(("transparent", at)) => Listen::transparent(parse_address(at)?),
+            Some(("transparent", at)) => ListenerConfig::transparent(parse_address(at)?),
             Some(("forward", both)) => {
                 let (at, to) = both
                     .split_once('=')
                     .ok_or_else(|| format!("listener {listener:?} has no destination: write forward=ADDRESS:PORT=ADDRESS:PORT"))?;
-                Listen::forward(parse_address(at)?, parse_address(to)?)
+                ListenerConfig::forward(parse_address(at)?, parse_address(to)?)
             }
-            Some(("socks5", at)) => Listen::socks5(parse_address(at)?),
-            Some(("bond", at)) => Listen::bond(parse_address(at)?),
+            Some(("socks5", at)) => ListenerConfig::socks5(parse_address(at)?),
+            Some(("bond", at)) => ListenerConfig::bond(parse_address(at)?),
             _ => {
                 return Err(format!(
                     "cannot parse listener {listener:?}: expected transparent=ADDRESS:PORT, forward=ADDRESS:PORT=ADDRESS:PORT, \
@@ -96,17 +96,17 @@ mod tests {
 
     #[test]
     fn listeners_are_parsed() {
-        assert_eq!("transparent=[::]:5000".parse(), Ok(Listen::transparent("[::]:5000".parse().unwrap())));
-        let forward = Listen::forward("127.0.0.1:80".parse().unwrap(), "[::1]:8080".parse().unwrap());
+        assert_eq!("transparent=[::]:5000".parse(), Ok(ListenerConfig::transparent("[::]:5000".parse().unwrap())));
+        let forward = ListenerConfig::forward("127.0.0.1:80".parse().unwrap(), "[::1]:8080".parse().unwrap());
         assert_eq!("forward=127.0.0.1:80=[::1]:8080".parse(), Ok(forward.clone()));
         assert_eq!(
             "forward=127.0.0.1:80=[::1]:8080,accept-proxy,send-proxy=v2".parse(),
-            Ok(Listen { accept_proxy: true, send_proxy: Some(ProxyVersion::V2), ..forward })
+            Ok(ListenerConfig { accept_proxy: true, send_proxy: Some(ProxyVersion::V2), ..forward })
         );
-        assert_eq!("socks5=[::1]:1080".parse(), Ok(Listen::socks5("[::1]:1080".parse().unwrap())));
+        assert_eq!("socks5=[::1]:1080".parse(), Ok(ListenerConfig::socks5("[::1]:1080".parse().unwrap())));
         let wrong = ["5000", "transparent=5000", "forward=127.0.0.1:80", "socks=[::]:1", "socks5=[::]:1,send-proxy=v3"];
         for wrong in wrong.into_iter().chain(["transparent=[::]:1,accept-proxy"]) {
-            assert!(wrong.parse::<Listen>().is_err(), "{wrong}");
+            assert!(wrong.parse::<ListenerConfig>().is_err(), "{wrong}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The types of the configuration.
 
 use intercept::{Controllers, Destination, Destinations, ForwardPolicy, Interception, ListenAt, NamedProfile, Policy, Rules, Users};
-use multipath::{BondConfig, Network};
+use multipath::{BondConfig, BondNetwork};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::{net::SocketAddr, time::Duration};
@@ -10,15 +10,15 @@ use units::Bytes;
 /// The configuration of a proxy. A program reads it with [`Service::read`](super::Service::read),
 /// or sets fields of the default, and lets [`check`](Self::check) find values that cannot work.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct ProxyConfig {
     /// Listeners, at least one.
-    pub listen: Vec<Listen>,
+    pub listen: Vec<ListenerConfig>,
     /// Which connections are split, and with which profiles.
     pub policy: Policy,
     /// The bond that far legs go over, or whose streams come out of a listener.
     pub bond: Option<BondConfig>,
     /// The networks of the bond at the end that dials; empty: all far legs are plain connections.
-    pub networks: Vec<Network>,
+    pub networks: Vec<BondNetwork>,
     /// B: the most payload that is held in each direction of a connection; none: the kernel's
     /// buffers are the only limit.
     pub buffer: Option<Bytes>,
@@ -43,9 +43,9 @@ pub struct Config {
     pub log_flows: bool,
 }
 
-impl Default for Config {
+impl Default for ProxyConfig {
     fn default() -> Self {
-        Config {
+        ProxyConfig {
             listen: Vec::new(),
             policy: Policy::default(),
             bond: None,
@@ -64,7 +64,7 @@ impl Default for Config {
     }
 }
 
-impl Config {
+impl ProxyConfig {
     /// The smallest B: two segments in the receive queue and two unsent ones.
     pub const LEAST_BUFFER: Bytes = Bytes(4 * 1500);
 
@@ -80,7 +80,7 @@ impl Config {
     /// The part of the configuration for `intercept`.
     pub fn interception(&self) -> Interception {
         Interception {
-            listen: self.listen.iter().map(Listen::at).collect(),
+            listen: self.listen.iter().map(ListenerConfig::at).collect(),
             policy: self.policy.clone(),
             install_rules: self.install_rules,
             forward_policy: self.forward_policy,
@@ -107,7 +107,7 @@ impl Config {
 
 /// The configuration of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listen {
+pub struct ListenerConfig {
     /// Its address. An unspecified IPv6 address of a transparent listener stands for both families.
     pub at: SocketAddr,
     /// How it learns the destination of a connection.
@@ -147,29 +147,29 @@ pub enum ProxyVersion {
     V2,
 }
 
-impl Listen {
+impl ListenerConfig {
     /// A listener for intercepted connections.
     pub fn transparent(at: SocketAddr) -> Self {
-        Listen::new(at, ListenMode::Transparent)
+        ListenerConfig::new(at, ListenMode::Transparent)
     }
 
     fn new(at: SocketAddr, mode: ListenMode) -> Self {
-        Listen { at, mode, accept_proxy: false, send_proxy: None, destinations: Destinations::default(), users: Users::default() }
+        ListenerConfig { at, mode, accept_proxy: false, send_proxy: None, destinations: Destinations::default(), users: Users::default() }
     }
 
     /// A listener at `at` whose connections go on to `to`.
     pub fn forward(at: SocketAddr, to: SocketAddr) -> Self {
-        Listen::new(at, ListenMode::Forward(to))
+        ListenerConfig::new(at, ListenMode::Forward(to))
     }
 
     /// A listener for SOCKS5 clients.
     pub fn socks5(at: SocketAddr) -> Self {
-        Listen::new(at, ListenMode::Socks5)
+        ListenerConfig::new(at, ListenMode::Socks5)
     }
 
     /// A listener for the other end of a bond.
     pub fn bond(at: SocketAddr) -> Self {
-        Listen::new(at, ListenMode::Bond)
+        ListenerConfig::new(at, ListenMode::Bond)
     }
 
     /// Its address, and how its destination is known, for `intercept`.
@@ -198,7 +198,7 @@ pub enum BufferSetting {
 }
 
 impl BufferSetting {
-    /// As in [`Config::buffer`]: none is unlimited.
+    /// As in [`ProxyConfig::buffer`]: none is unlimited.
     pub fn limit(self) -> Option<Bytes> {
         match self {
             BufferSetting::Bytes(bytes) => Some(bytes),

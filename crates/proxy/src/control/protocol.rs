@@ -34,7 +34,7 @@ pub(super) enum Request {
 
 /// Counts of all flows, of the firewall and of the host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Status {
+pub struct ProxyStatus {
     /// Totals of this proxy's flows.
     pub totals: Totals,
     /// Connections that the firewall's rules counted; none if the operator installs the rules.
@@ -49,8 +49,8 @@ pub struct Status {
 
 impl Proxy {
     /// Counts of all flows, of the firewall and of the host.
-    pub fn status(&self) -> Status {
-        Status {
+    pub fn status(&self) -> ProxyStatus {
+        ProxyStatus {
             totals: self.totals(),
             counted: self.counted().and_then(Result::ok),
             links: self.links(),

@@ -2,7 +2,7 @@
 
 use super::{
     printable::{printable, printable_value},
-    protocol::{DENIED, LONGEST_ANSWER, Request, Status, is_name, read_line, socket_name, write_line},
+    protocol::{DENIED, LONGEST_ANSWER, ProxyStatus, Request, is_name, read_line, socket_name, write_line},
 };
 use crate::{gate::BypassChange, meter::FlowView};
 use intercept::{
@@ -104,7 +104,7 @@ impl Remote {
     ///
     /// # Errors
     /// [`ControlError`] when the proxy cannot be reached or rejects the request.
-    pub fn status(&self) -> Result<Status, ControlError> {
+    pub fn status(&self) -> Result<ProxyStatus, ControlError> {
         self.ask(&Request::Status)
     }
 

@@ -2,7 +2,7 @@
 
 use super::protocol::{DENIED, LONGEST_REQUEST, Request, is_name, read_line, socket_name, write_line};
 use crate::{
-    error::{ChangeError, StartError},
+    error::{ChangeError, ProxyStartError},
     gate::BypassChange,
     meter::FlowView,
     running::Proxy,
@@ -58,10 +58,11 @@ impl Drop for ControlSocket {
 /// logged; the proxy works without a control socket.
 ///
 /// # Errors
-/// [`StartError::Open`] when the name is invalid or taken, or the socket cannot be opened;
-/// [`StartError::System`] when its thread cannot be started.
-pub fn serve(proxy: &Arc<Proxy>, name: &str) -> Result<Option<ControlSocket>, StartError> {
-    let refused = |why: io::Error, cure| StartError::Open(OpenError::Listen { address: format!("the control socket {name:?}"), cure, why });
+/// [`ProxyStartError::Open`] when the name is invalid or taken, or the socket cannot be opened;
+/// [`ProxyStartError::System`] when its thread cannot be started.
+pub fn serve(proxy: &Arc<Proxy>, name: &str) -> Result<Option<ControlSocket>, ProxyStartError> {
+    let refused =
+        |why: io::Error, cure| ProxyStartError::Open(OpenError::Listen { address: format!("the control socket {name:?}"), cure, why });
     if !is_name(name) {
         let cure = "give another name (--name) of at most 40 letters, digits, \"-\", \"_\" and \".\"";
         return Err(refused(io::ErrorKind::InvalidInput.into(), cure));
@@ -81,7 +82,7 @@ pub fn serve(proxy: &Arc<Proxy>, name: &str) -> Result<Option<ControlSocket>, St
         }
         Err(ClaimError::System(why)) => return Err(refused(why, system_cure)),
     };
-    let failed = |what| move |why| StartError::System { what, why };
+    let failed = |what| move |why| ProxyStartError::System { what, why };
     let waker = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| failed("make an eventfd")(errno.into()))?);
     claim.listener.set_nonblocking(true).map_err(failed("watch the control socket"))?;
     let (proxy, socket, stop) = (Arc::downgrade(proxy), claim.clone(), waker.clone());

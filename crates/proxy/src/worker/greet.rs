@@ -2,7 +2,7 @@
 
 use super::{Worker, WorkerSlot, pending_clients::PendingClient};
 use crate::{
-    config::{Listen, ListenMode},
+    config::{ListenMode, ListenerConfig},
     connection::{ConnectionStart, refuse_socks},
     greeting::{Greeting, GreetingStep, RequestedServer, proxy_header, socks_reply},
     resolver::{LookupOrigin, NameLookup},
@@ -19,7 +19,7 @@ use std::{io, net::SocketAddr};
 
 impl Worker {
     /// Adds a client whose greeting is to be read.
-    pub(super) fn await_greeting(&mut self, socket: Socket, client: SocketAddr, listen: Listen) {
+    pub(super) fn await_greeting(&mut self, socket: Socket, client: SocketAddr, listen: ListenerConfig) {
         let greeting = Greeting::new(listen.accept_proxy, listen.mode == ListenMode::Socks5).with_users(&listen.users);
         self.serial += 1;
         let serial = self.serial;

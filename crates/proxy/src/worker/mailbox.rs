@@ -1,20 +1,20 @@
 //! Commands from other threads to a worker.
 
 use super::sys;
-use crate::{config::Config, meter::Totals, resolver::LookupResult};
+use crate::{config::ProxyConfig, meter::Totals, resolver::LookupResult};
 use relay::FlowStats;
 use rustix::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 
 /// A command to a worker.
 #[derive(Debug)]
-pub(crate) enum Command {
+pub(crate) enum WorkerCommand {
     /// Report every flow, in several messages.
     Flows(mpsc::Sender<Vec<FlowStats>>),
     /// Report the totals of all flows, open ones too.
     Totals(mpsc::Sender<Totals>),
     /// Apply this configuration to new flows.
-    Reload(Arc<Config>),
+    Reload(Arc<ProxyConfig>),
     /// Take the result of a name lookup.
     Resolved(LookupResult),
     /// Accept no new connections; end with the last one.
@@ -26,7 +26,7 @@ pub(crate) enum Command {
 /// Sends commands to a worker.
 #[derive(Debug, Clone)]
 pub(crate) struct Mailbox {
-    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) commands: mpsc::Sender<WorkerCommand>,
     /// The eventfd that wakes the worker. It belongs to the main descriptor table: a worker, which
     /// has its own table, must never hold a clone.
     pub(crate) waker: Arc<OwnedFd>,
@@ -34,7 +34,7 @@ pub(crate) struct Mailbox {
 
 impl Mailbox {
     /// Queues a command and wakes the worker.
-    pub(crate) fn send(&self, command: Command) {
+    pub(crate) fn send(&self, command: WorkerCommand) {
         // Fails only if the worker has ended.
         let _ = self.commands.send(command);
         sys::signal(&self.waker);

@@ -1,6 +1,6 @@
 //! Clients whose greeting is not complete yet, in the order of their arrival.
 
-use crate::{config::Listen, greeting::Greeting};
+use crate::{config::ListenerConfig, greeting::Greeting};
 use socket2::Socket;
 use std::{collections::VecDeque, net::SocketAddr, time::Instant};
 
@@ -11,7 +11,7 @@ pub(super) struct PendingClient {
     pub(super) client: SocketAddr,
     pub(super) greeting: Greeting,
     /// Configuration of the listener that accepted it.
-    pub(super) listen: Listen,
+    pub(super) listen: ListenerConfig,
     /// Distinguishes it from earlier clients in the same slot.
     pub(super) serial: u64,
 }

@@ -2,7 +2,7 @@
 //! do not answer, hosts in namespaces of their own.
 #![allow(dead_code)]
 
-use proxy::{Config, Ending, FlowRecord, FlowStats, Listen, Proxy};
+use proxy::{Ending, FlowRecord, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use std::{
@@ -43,11 +43,11 @@ pub(crate) struct ForwardBench {
 
 impl ForwardBench {
     pub(crate) fn new(buffer: Option<Bytes>) -> Self {
-        Self::before(listener(), Config { buffer, ..Config::default() })
+        Self::before(listener(), ProxyConfig { buffer, ..ProxyConfig::default() })
     }
 
     /// A proxy with this configuration that forwards to `server`.
-    pub(crate) fn before(server: TcpListener, config: Config) -> Self {
+    pub(crate) fn before(server: TcpListener, config: ProxyConfig) -> Self {
         let to = server.local_addr().unwrap();
         let (proxy, at, ended) = forward(to, config);
         ForwardBench { proxy, at, server, ended }
@@ -84,10 +84,10 @@ impl ForwardBench {
 }
 
 /// A proxy that forwards to `to`: the proxy, its address, and its records of flows that ended.
-pub(crate) fn forward(to: SocketAddr, config: Config) -> (Proxy, SocketAddr, mpsc::Receiver<FlowRecord>) {
+pub(crate) fn forward(to: SocketAddr, config: ProxyConfig) -> (Proxy, SocketAddr, mpsc::Receiver<FlowRecord>) {
     let at = free_port();
     let (report, ended) = mpsc::channel();
-    let config = Config { listen: vec![Listen::forward(at, to)], ..config };
+    let config = ProxyConfig { listen: vec![ListenerConfig::forward(at, to)], ..config };
     (Proxy::start(config, move |record| drop(report.send(record))).unwrap(), at, ended)
 }
 

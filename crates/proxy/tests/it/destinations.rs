@@ -3,7 +3,7 @@
 
 use crate::common::{PATIENCE, forward, free_port, on_own_host, run};
 use intercept::{Action, Policy, Rule};
-use proxy::{Config, Ending, Listen, Proxy};
+use proxy::{Ending, ListenerConfig, Proxy, ProxyConfig};
 use std::{
     io::{ErrorKind, Read as _, Write as _},
     net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
@@ -34,8 +34,8 @@ fn request(at: SocketAddr, to: &str, port: u16) -> u8 {
 /// A SOCKS5 proxy; `options` are appended to its listener's address.
 fn socks(options: &str) -> (Proxy, SocketAddr) {
     let at = free_port();
-    let listen = vec![format!("socks5={at}{options}").parse::<Listen>().unwrap()];
-    (Proxy::start(Config { listen, ..Config::default() }, |_| {}).unwrap(), at)
+    let listen = vec![format!("socks5={at}{options}").parse::<ListenerConfig>().unwrap()];
+    (Proxy::start(ProxyConfig { listen, ..ProxyConfig::default() }, |_| {}).unwrap(), at)
 }
 
 /// A server on all addresses of this host, and its port.
@@ -145,12 +145,12 @@ fn a_rule_refuses_connections() {
             // For transparent connections the firewall's rules refuse.
             "transparent=[::]:5000".parse().unwrap(),
         ];
-        let _proxy = Proxy::start(Config { listen, policy: policy.clone(), ..Config::default() }, |_| {}).unwrap();
+        let _proxy = Proxy::start(ProxyConfig { listen, policy: policy.clone(), ..ProxyConfig::default() }, |_| {}).unwrap();
         // The first rule that matches decides.
         assert_eq!((request(at, "127.0.0.2", port), request(at, "127.0.0.1", port)), (NOT_ALLOWED, CONNECTED));
         for (to, refused) in [("127.0.0.2", true), ("127.0.0.1", false)] {
             let to = SocketAddr::new(to.parse().unwrap(), port);
-            let (_proxy, at, ended) = forward(to, Config { policy: policy.clone(), ..Config::default() });
+            let (_proxy, at, ended) = forward(to, ProxyConfig { policy: policy.clone(), ..ProxyConfig::default() });
             let mut client = TcpStream::connect(at).unwrap();
             if refused {
                 assert_eq!(ended.recv_timeout(PATIENCE).unwrap().ending, Ending::FarNotReached(ErrorKind::PermissionDenied));

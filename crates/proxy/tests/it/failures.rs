@@ -2,7 +2,7 @@
 //! event loop is detected.
 
 use crate::common::{PATIENCE, free_port, listener};
-use proxy::{Config, Failure, Listen, Proxy};
+use proxy::{ListenerConfig, Proxy, ProxyConfig, ProxyFailure};
 use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{Arc, Mutex, PoisonError},
@@ -16,8 +16,8 @@ const CHECK: Duration = Duration::from_millis(50);
 /// A proxy with two workers that calls `on_end` at the end of each flow, on the worker's thread.
 fn proxy(on_end: impl Fn() + Send + Sync + 'static) -> (Proxy, SocketAddr, TcpListener) {
     let (at, server) = (free_port(), listener());
-    let listen = Listen::forward(at, server.local_addr().unwrap());
-    let config = Config { listen: vec![listen], threads: 2, ..Config::default() };
+    let listen = ListenerConfig::forward(at, server.local_addr().unwrap());
+    let config = ProxyConfig { listen: vec![listen], threads: 2, ..ProxyConfig::default() };
     (Proxy::start(config, move |_| on_end()).unwrap(), at, server)
 }
 
@@ -33,7 +33,7 @@ fn a_worker_that_panics_is_reported() {
     let failures = proxy.failures().unwrap();
     flow(at, &server);
     let failure = failures.recv_timeout(PATIENCE).unwrap();
-    assert!(matches!(&failure, Failure::Worker { number: 0 | 1, why } if why == "it panicked"), "{failure}");
+    assert!(matches!(&failure, ProxyFailure::Worker { number: 0 | 1, why } if why == "it panicked"), "{failure}");
     // The other worker continues, and ends by a command.
     assert!(!proxy.is_idle());
     drop(proxy);

@@ -2,7 +2,7 @@
 //! clean end, draining.
 
 use crate::common::{CLOSE_WAIT, ForwardBench, PATIENCE, kind, payload, wait_until};
-use proxy::{Config, Ending, Listen, Proxy};
+use proxy::{Ending, ListenerConfig, Proxy, ProxyConfig};
 use std::{
     io::{self, Read, Write},
     net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
@@ -143,7 +143,7 @@ fn a_drained_proxy_ends_with_its_last_flow() {
 fn an_address_in_use_is_reported_with_its_cure() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let at = taken.local_addr().unwrap();
-    let config = Config { listen: vec![Listen::forward(at, (Ipv4Addr::LOCALHOST, 9).into())], ..Config::default() };
+    let config = ProxyConfig { listen: vec![ListenerConfig::forward(at, (Ipv4Addr::LOCALHOST, 9).into())], ..ProxyConfig::default() };
     let error = Proxy::start(config, |_| {}).unwrap_err().to_string();
     assert!(error.contains(&at.to_string()) && error.contains("another program listens there"), "{error}");
 }

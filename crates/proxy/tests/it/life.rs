@@ -11,7 +11,7 @@ use crate::common::{
     free_port, full_listener, kind, listener, on_own_host, payload, read_out, run, write_until_error,
 };
 use intercept::{LegProfile, Policy};
-use proxy::{Config, Ending, FlowStats, Listen, Proxy};
+use proxy::{Ending, FlowStats, ListenerConfig, Proxy, ProxyConfig};
 use socket2::SockRef;
 use std::{
     fs,
@@ -25,8 +25,8 @@ use std::{
 use units::Bytes;
 
 /// A configuration without a connect timeout.
-fn without_connect_timeout() -> Config {
-    Config { connect_timeout: Duration::from_secs(3600), ..Config::default() }
+fn without_connect_timeout() -> ProxyConfig {
+    ProxyConfig { connect_timeout: Duration::from_secs(3600), ..ProxyConfig::default() }
 }
 
 fn is_dialling(flow: &FlowStats) -> bool {
@@ -60,7 +60,7 @@ fn near_fin_while_dialling() {
 #[test]
 fn near_fin_while_dialling_in_vain() {
     let (server, _fillers) = full_listener();
-    let bench = ForwardBench::before(server, Config { connect_timeout: Duration::from_millis(600), ..Config::default() });
+    let bench = ForwardBench::before(server, ProxyConfig { connect_timeout: Duration::from_millis(600), ..ProxyConfig::default() });
     let client = bench.dial();
     client.shutdown(Shutdown::Write).unwrap();
     assert!(is_reset(read_out(&client)));
@@ -109,7 +109,7 @@ fn near_silent_while_dialling() {
 /// A refusal is a reset of a SYN.
 #[test]
 fn far_rst_while_dialling() {
-    let (_proxy, at, ended) = forward(free_port(), Config::default());
+    let (_proxy, at, ended) = forward(free_port(), ProxyConfig::default());
     let client = TcpStream::connect(at).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     assert!(is_reset(read_out(&client)));
@@ -145,7 +145,7 @@ fn far_unreachable_before_dialling() {
 #[test]
 fn far_timed_out_while_dialling() {
     let (server, _fillers) = full_listener();
-    let bench = ForwardBench::before(server, Config { connect_timeout: Duration::from_millis(300), ..Config::default() });
+    let bench = ForwardBench::before(server, ProxyConfig { connect_timeout: Duration::from_millis(300), ..ProxyConfig::default() });
     assert!(is_reset(read_out(&bench.dial())));
     assert_eq!(bench.ending(), Ending::FarNotReached(ErrorKind::TimedOut));
 }
@@ -346,7 +346,7 @@ impl Settling {
         // The send queue holds the bytes that the end does not take.
         let roomy = LegProfile { send_buffer: Some(Bytes(2 << 20)), ..LegProfile::default() };
         let policy = Policy { near: roomy.clone(), far: roomy, ..Policy::default() };
-        let bench = ForwardBench::before(listener(), Config { buffer: None, policy, ..Config::default() });
+        let bench = ForwardBench::before(listener(), ProxyConfig { buffer: None, policy, ..ProxyConfig::default() });
         let (client, server) = bench.connect();
         let (unread, finished) = if near_is_unread { (client, server) } else { (server, client) };
         unread.shutdown(Shutdown::Write).unwrap();
@@ -427,9 +427,9 @@ fn far_unreachable_while_settling() {
 fn refused_connections_do_not_disturb_others() {
     let (server, absent) = (listener(), free_port());
     let (at, refused) = (free_port(), free_port());
-    let listen = vec![Listen::forward(at, server.local_addr().unwrap()), Listen::forward(refused, absent)];
+    let listen = vec![ListenerConfig::forward(at, server.local_addr().unwrap()), ListenerConfig::forward(refused, absent)];
     let (report, ended) = mpsc::channel();
-    let proxy = Proxy::start(Config { listen, ..Config::default() }, move |record| drop(report.send(record))).unwrap();
+    let proxy = Proxy::start(ProxyConfig { listen, ..ProxyConfig::default() }, move |record| drop(report.send(record))).unwrap();
     let client = TcpStream::connect(at).unwrap();
     let accepted = server.accept().unwrap().0;
     for end in [&client, &accepted] {

@@ -1,7 +1,7 @@
 //! Users of SOCKS5: a client with a wrong password or none is refused. The client is curl.
 
 use crate::common::{self, PATIENCE, free_port};
-use proxy::{Config, Listen, Proxy};
+use proxy::{ListenerConfig, Proxy, ProxyConfig};
 use std::{
     fs,
     io::{Read as _, Write as _},
@@ -36,9 +36,9 @@ fn curl(socks: &str, user: &[&str], page: SocketAddr) -> (String, i32) {
 }
 
 /// A SOCKS5 proxy; `options` are appended to its listener's address.
-fn socks(options: &str) -> (Proxy, Config) {
-    let listen: Listen = format!("socks5={}{options}", free_port()).parse().unwrap();
-    let mut config = Config { listen: vec![listen], ..Config::default() };
+fn socks(options: &str) -> (Proxy, ProxyConfig) {
+    let listen: ListenerConfig = format!("socks5={}{options}", free_port()).parse().unwrap();
+    let mut config = ProxyConfig { listen: vec![listen], ..ProxyConfig::default() };
     config.read_users().unwrap();
     (Proxy::start(config.clone(), |_| {}).unwrap(), config)
 }
@@ -88,7 +88,7 @@ fn a_wrong_password_gets_a_reply_and_a_close() {
 
 #[test]
 fn open_listeners_are_reported() {
-    let open = |text: &str| Config { listen: vec![text.parse().unwrap()], ..Config::default() }.open_listeners();
+    let open = |text: &str| ProxyConfig { listen: vec![text.parse().unwrap()], ..ProxyConfig::default() }.open_listeners();
     for text in ["socks5=0.0.0.0:1080", "socks5=[::]:1080", "socks5=192.0.2.1:1080,deny=10.0.0.0/8", "bond=[::]:7000"] {
         let said = open(text);
         assert!(said.len() == 1 && said[0].1.contains("every "), "{text}: {said:?}");
