@@ -16,7 +16,7 @@ use std::{
     time::Instant,
 };
 
-/// What an end needs for a handshake.
+/// The secrets and parameters of an end for handshakes.
 #[derive(Debug, Clone)]
 pub(crate) struct Credentials {
     pub(crate) key: PresharedKey,
@@ -77,12 +77,12 @@ pub(crate) struct Handshake {
     pub(crate) since: Instant,
 }
 
-/// What a step came to.
+/// Result of [`Handshake::step`].
 #[derive(Debug)]
 pub(crate) enum HandshakeStep {
-    /// More must arrive.
+    /// Wait for the next event.
     Pending(Box<Handshake>),
-    /// Both ends know each other; the window of the other end, bytes.
+    /// Both ends are authenticated; the window of the other end, bytes.
     Done(Channel, u32),
 }
 
@@ -95,7 +95,7 @@ fn nonce() -> Result<Nonce, Errno> {
     Ok(nonce)
 }
 
-/// A number that cannot be guessed.
+/// An unpredictable number.
 pub(crate) fn unguessable() -> Result<u128, Errno> {
     nonce().map(|bytes| bytes.iter().fold(0, |number, byte| number << 8 | u128::from(*byte)))
 }
@@ -118,12 +118,15 @@ impl Handshake {
         matches!(self.stage, HandshakeStage::Hello)
     }
 
-    /// Carries the handshake on as far as it goes without waiting.
+    /// Continues the handshake as far as possible without waiting.
+    ///
+    /// # Errors
+    /// The handshake has failed; the connection is closed.
     pub(crate) fn step(mut self: Box<Self>, credentials: &Credentials) -> Result<HandshakeStep, HandshakeFailure> {
         loop {
             match mem::replace(&mut self.stage, HandshakeStage::Hello) {
                 HandshakeStage::Connected => {
-                    // One that was refused is closed, as is one that has not begun.
+                    // A refused connection is closed, as is one that was never established.
                     if let Some(why) = self.socket().take_error().unwrap_or_else(Some) {
                         return Err(Errno::from_io_error(&why).unwrap_or(Errno::IO).into());
                     }
@@ -172,7 +175,7 @@ impl Handshake {
                             Err(why) => return Err(why.into()),
                         }
                     }
-                    // Hearing carries the handshake on, too.
+                    // Reading also continues the TLS handshake.
                     let heard = self.hear::<32>()?;
                     let binding = if let Channel::Encrypted(tls) = &self.channel { tls.binding() } else { None };
                     if let Some(binding) = binding.filter(|_| !said) {
@@ -194,7 +197,7 @@ impl Handshake {
         }
     }
 
-    /// It is in, or begins to encrypt.
+    /// Completes the handshake, or starts TLS.
     fn encrypt(self, credentials: &Credentials, window: u32) -> Result<HandshakeStep, HandshakeFailure> {
         let Handshake { channel, dialled, since, .. } = self;
         match (channel, &credentials.encryption) {

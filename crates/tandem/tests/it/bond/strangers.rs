@@ -21,7 +21,7 @@ fn who_has_not_the_key_is_not_let_in() {
     // Another key; encryption at one end alone.
     for more in [&["--key", "other.key"][..], &["--tls"]] {
         let bench = Bench::new(&["--connect-timeout", "1s"], more);
-        wait_until("it is told why", || bench.log("connect.log").matches("the bond has not n").count() >= 2);
+        wait_until("it is told why", || bench.log("connect.log").matches("of the bond is down").count() >= 2);
         let mut client = bench.call();
         let ended = client.read(&mut [0]).map_err(|why| why.kind());
         assert_eq!(ended.unwrap_err(), ErrorKind::ConnectionReset, "{more:?}");
